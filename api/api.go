@@ -1,0 +1,203 @@
+// Package api has the types of the agent's API: HTTP/JSON over the unix socket
+// <root>/run/berth/berthd.sock. The document beside it, openapi.yaml, says the
+// same for other languages, and a test holds the two and the server together.
+//
+// Every error answer is an Error, in the form of CNI errors (CNI 1.1,
+// section 5, "Error").
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Limits that every request has to keep.
+const (
+	MaxBody = 1 << 20 // bytes of a request body
+	MaxID   = 128     // characters of a container id, network name or pod name
+)
+
+// Headers that place a request in time, so that one which is executed after
+// its client died does no harm. Both are CLOCK_BOOTTIME in nanoseconds.
+const (
+	HeaderStarted  = "Berth-Started"  // when the client began
+	HeaderDeadline = "Berth-Deadline" // when it gives up
+)
+
+// Paths of the API.
+const (
+	PathAttachments = "/v1/attachments" // POST add, GET list, DELETE all that match; /{id}: GET, DELETE
+	PathCheck       = "/v1/check"       // POST
+	PathGC          = "/v1/gc"          // POST
+	PathStatus      = "/v1/status"      // GET, ?pool=
+	PathPools       = "/v1/pools"       // GET
+	PathEvents      = "/v1/events"      // GET, a JSON object a line, endless; ?since=SEQ
+	PathLedger      = "/v1/ledger"      // GET
+	PathAudit       = "/v1/audit"       // GET
+	PathHealth      = "/v1/health"      // GET
+	PathMetrics     = "/metrics"        // GET, Prometheus text
+)
+
+// Netns identifies a network namespace: a path is re-bound and an inode is
+// reused at once, so neither alone does.
+type Netns struct {
+	Path string `json:"path"`         // as the runtime gave it
+	Dev  uint64 `json:"dev"`          // st_dev of the open file
+	Ino  uint64 `json:"ino"`          // st_ino of the open file
+	ID   uint64 `json:"id,omitempty"` // the kernel's never-reused cookie (SO_NETNS_COOKIE); 0: not known
+}
+
+// AddRequest asks for an attachment (POST /v1/attachments; also the body of
+// POST /v1/check, whose Config then has the prevResult).
+type AddRequest struct {
+	ContainerID string          `json:"containerID"`
+	Ifname      string          `json:"ifname"`
+	Netns       Netns           `json:"netns"`
+	Args        string          `json:"args,omitempty"` // CNI_ARGS as it is: K=V;K=V
+	Config      json.RawMessage `json:"config"`         // the plugin's stdin
+}
+
+// Attachment is what the agent shows of an attachment.
+type Attachment struct {
+	ID          string     `json:"id"`
+	State       string     `json:"state"` // attaching, attached, releasing, owed
+	Network     string     `json:"network"`
+	ContainerID string     `json:"containerID"`
+	Ifname      string     `json:"ifname"`
+	Netns       string     `json:"netns"` // path
+	Pod         *Pod       `json:"pod,omitempty"`
+	Pool        string     `json:"pool"`
+	Mode        string     `json:"mode"`
+	Addresses   []string   `json:"addresses"` // without prefix length
+	MAC         string     `json:"mac"`
+	MTU         int        `json:"mtu"`
+	HostVeth    string     `json:"hostVeth"`
+	Created     time.Time  `json:"created"`
+	Releasing   *time.Time `json:"releasing,omitempty"`
+	Owed        []Owed     `json:"owed,omitempty"`
+}
+
+// Pod is what the Kubernetes arguments of CNI_ARGS say.
+type Pod struct {
+	Namespace      string `json:"namespace"`
+	Name           string `json:"name"`
+	UID            string `json:"uid,omitempty"`
+	InfraContainer string `json:"infraContainer,omitempty"`
+}
+
+// Owed is a hold whose release was tried and failed. It is retried for ever.
+type Owed struct {
+	Owner string    `json:"owner"`
+	Kind  string    `json:"kind"`
+	Since time.Time `json:"since"` // of the first failure
+	Tries int       `json:"tries"`
+	Next  time.Time `json:"next"` // of the next try
+	Error string    `json:"error"`
+}
+
+// Filter chooses attachments. As a query: ?network=&container=&ifname=
+// &namespace=&pod=&uid=&address=&state=&link=. Empty fields match everything.
+// A deletion must name a container, or a namespace and a pod.
+type Filter struct {
+	Network, Container, Ifname string
+	Namespace, Pod, UID        string
+	Address                    string
+	State                      string
+	Link                       string // host veth's name, as prevResult says it
+}
+
+// Deleted answers a deletion: 200 with Owed 0 when all is released or
+// promised, 206 when something is owed. A deletion of what is not known
+// answers 404, after it is recorded that no earlier ADD may bring it back.
+// With ?wait=true it is answered when all is gone, or the deadline is near.
+type Deleted struct {
+	Released int `json:"released"` // attachments whose deletion is promised or done
+	Owed     int `json:"owed"`     // holds whose release has failed so far
+}
+
+// GCRequest names the attachments of a network that are valid; all others of
+// it are released (CNI 1.1, section 4, GC).
+type GCRequest struct {
+	Network string        `json:"network"`
+	Valid   []GCValid     `json:"valid"`            // null is an empty list
+	MinAge  time.Duration `json:"minAge,omitempty"` // nanoseconds: younger attachments are spared
+}
+
+// GCValid is one valid attachment, as cni.dev/valid-attachments has it.
+type GCValid struct {
+	ContainerID string `json:"containerID"`
+	Ifname      string `json:"ifname"`
+}
+
+// Status says how an agent is.
+type Status struct {
+	Version     string         `json:"version"`
+	Instance    string         `json:"instance"`
+	Root        string         `json:"root"`
+	PID         int            `json:"pid"`
+	Started     time.Time      `json:"started"`
+	Restoring   bool           `json:"restoring"`
+	Attachments map[string]int `json:"attachments"` // by state
+	Owed        int            `json:"owed"`        // holds
+	Pools       []Pool         `json:"pools"`
+}
+
+// Pool is a pool's figures. Numbers of addresses are strings where they may
+// exceed 2^53.
+type Pool struct {
+	Name    string     `json:"name"`
+	Default bool       `json:"default"`
+	CIDRs   []PoolCIDR `json:"cidrs"`
+}
+
+// PoolCIDR is one CIDR of a pool.
+type PoolCIDR struct {
+	CIDR     string `json:"cidr"`
+	Draining bool   `json:"draining,omitempty"` // no longer in the config, still in use
+	Size     string `json:"size"`               // addresses that can be given out
+	Used     int    `json:"used"`
+	Resting  int    `json:"resting"` // in cooldown, not free
+}
+
+// Event is something that happened. Seq grows by one an event; a stream that
+// begins with ?since=SEQ gets what the agent still remembers after it.
+type Event struct {
+	Seq        uint64      `json:"seq"`
+	Time       time.Time   `json:"time"`
+	Type       string      `json:"type"` // attaching, attached, releasing, released, owed, drift
+	Owner      string      `json:"owner"`
+	Message    string      `json:"message,omitempty"`
+	Attachment *Attachment `json:"attachment,omitempty"`
+}
+
+// Finding is one line of an audit: something left over or missing.
+type Finding struct {
+	Type   string `json:"type"`            // left-over, missing, changed, owed, unreadable
+	Kind   string `json:"kind"`            // of the hold
+	Owner  string `json:"owner,omitempty"` // ID
+	What   string `json:"what"`            // the thing, in ip's or nft's words
+	Detail string `json:"detail,omitempty"`
+}
+
+// Audit is what the agent's ledger and the world disagree on.
+type Audit struct {
+	Time     time.Time `json:"time"`
+	Owners   int       `json:"owners"` // looked at
+	Holds    int       `json:"holds"`
+	Findings []Finding `json:"findings"`
+}
+
+// Error is a failed verb, as CNI plugins print it.
+type Error struct {
+	CNIVersion string `json:"cniVersion,omitempty"`
+	Code       uint   `json:"code"`
+	Msg        string `json:"msg"`
+	Details    string `json:"details,omitempty"`
+}
+
+func (e *Error) Error() string {
+	if e.Details == "" {
+		return e.Msg
+	}
+	return e.Msg + ": " + e.Details
+}

@@ -1,0 +1,118 @@
+package hold
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// What Verify and Acquire say of a hold. They are wrapped with what was seen.
+var (
+	ErrGone     = errors.New("gone")                     // Verify: it is not there
+	ErrChanged  = errors.New("changed")                  // Verify: it is there, not as its spec says
+	ErrForeign  = errors.New("taken by somebody else")   // Acquire: its place is another's, which is left alone
+	ErrHomeless = errors.New("what it lived in is gone") // Acquire: cannot succeed any more: the pod is gone
+)
+
+// Stage says when a kind's holds are released, and what they mean to names.
+type Stage int
+
+const (
+	// Reserve makes something reusable: a cloud association, a delegated
+	// address. Released strictly in reverse of acquisition, once no Use hold
+	// and no child of the owner is left.
+	Reserve Stage = iota
+	// Use carries names: a link, a rule. Every one is tried on release,
+	// whatever fails beside it.
+	Use
+	// Tell informs others. It cannot fail Take, and keeps no name on release:
+	// its failure is owed by itself.
+	Tell
+)
+
+func (s Stage) String() string { return [...]string{"reserve", "use", "tell"}[s] }
+
+// Kind takes, checks, cuts off and gives back one sort of hold. All of its
+// functions may be called at once for different holds, and again after a kill
+// at any instruction of an earlier call.
+type Kind struct {
+	Stage Stage
+	// New returns a pointer to an empty spec, for the ledger to decode into.
+	New func() Spec
+	// Acquire takes the hold. "So already, and ours" is success; what stands
+	// in its place but is another's is ErrForeign, and never replaced.
+	Acquire func(context.Context, Hold) error
+	// Discovers says that Acquire fills in its spec, which is then committed
+	// before Take answers.
+	Discovers bool
+	// Verify compares holds with the world: nil, ErrGone or ErrChanged (both
+	// wrapped with what differs), or why it could not be seen. One answer a
+	// hold, in their order.
+	Verify func(context.Context, []Hold) []error
+	// Release gives holds back. "Not there" is success; another owner's is
+	// never touched. One answer a hold, in their order.
+	Release func(context.Context, []Hold) []error
+	// Batch is how many holds one Release takes: of any owners, if above 1;
+	// else one, serial in an owner and owners in parallel.
+	Batch int
+	// Flight is how many Release calls of the kind run at once; 0 is one.
+	Flight int
+	// Cut makes the hold's owner unreachable at once, cheaply. Optional.
+	Cut func(context.Context, Hold) error
+	// Find returns everything in the world with this agent's stamp, as holds
+	// that Release can take. Optional.
+	Find func(context.Context) ([]Hold, error)
+}
+
+// Name returns the name of the kind, as its specs say it.
+func (k Kind) Name() string { return k.New().Kind() }
+
+// Kinds is an agent's ordered list of kinds.
+type Kinds []Kind
+
+// Get returns the kind of that name.
+func (ks Kinds) Get(name string) (Kind, bool) {
+	for _, k := range ks {
+		if k.Name() == name {
+			return k, true
+		}
+	}
+	return Kind{}, false
+}
+
+// Decode reads an owner as a ledger record holds it. Specs of kinds that are
+// not in the list stay *Unknown.
+func (ks Kinds) Decode(raw []byte) (Owner, error) {
+	var o Owner
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return Owner{}, fmt.Errorf("decoding owner: %w", err)
+	}
+	for i := range o.Holds {
+		h := &o.Holds[i]
+		h.Owner = o.ID
+		u := h.Spec.(*Unknown)
+		k, ok := ks.Get(u.Name)
+		if !ok {
+			continue
+		}
+		spec := k.New()
+		if err := json.Unmarshal(u.Raw, spec); err != nil {
+			return Owner{}, fmt.Errorf("decoding %s of owner %s: %w", u.Name, o.ID, err)
+		}
+		h.Spec = spec
+	}
+	return o, nil
+}
+
+// Each calls f for every hold by itself: the Verify or Release of a kind that
+// has nothing to gain from many at once.
+func Each(f func(context.Context, Hold) error) func(context.Context, []Hold) []error {
+	return func(ctx context.Context, hs []Hold) []error {
+		errs := make([]error, len(hs))
+		for i, h := range hs {
+			errs[i] = f(ctx, h)
+		}
+		return errs
+	}
+}

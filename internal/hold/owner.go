@@ -1,0 +1,132 @@
+package hold
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Name is something that one owner at a time can have: an address, a host
+// port, a sandbox's pod name. The ledger alone claims and frees it.
+type Name struct {
+	Space string `json:"space"` // which sort of name, such as "address"
+	Name  string `json:"name"`  // unique in its space, such as "default/10.88.0.7"
+}
+
+func (n Name) String() string { return n.Space + ":" + n.Name }
+
+// Owner is one incarnation of something that has names and holds: an
+// attachment, an agent's pool, later a sandbox or a container.
+type Owner struct {
+	ID        ID              `json:"id"`
+	Parent    ID              `json:"parent,omitempty"` // released only after its children's holds
+	Meta      json.RawMessage `json:"meta,omitempty"`   // opaque to engine and ledger
+	Names     []Name          `json:"names,omitempty"`
+	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition
+	Releasing time.Time       `json:"releasing,omitzero"` // zero: wanted; terminal once set
+}
+
+// Wanted reports whether nobody has asked for the owner's release yet.
+func (o Owner) Wanted() bool { return o.Releasing.IsZero() }
+
+// Clone returns a copy that shares no slice with o. Specs are shared: they are
+// not changed once Take has answered.
+func (o Owner) Clone() Owner {
+	o.Names = slices.Clone(o.Names)
+	o.Holds = slices.Clone(o.Holds)
+	return o
+}
+
+// Hold is one thing in the world that must be given back on its own.
+type Hold struct {
+	Owner ID
+	Spec  Spec
+}
+
+// Spec is a kind's plain struct (as a pointer), complete enough to release the
+// hold with nothing else known. Its fields are only ever added to.
+type Spec interface {
+	Kind() string
+	// String names the thing in the kernel tools' words, such as
+	// "link babcd0123456789". It is unique among the things of its kind, and
+	// the same for a spec that Find made.
+	String() string
+}
+
+// Unknown is the spec of a kind that this program does not have. It is shown
+// and kept, and what holds it stays owed until a program that knows it runs.
+type Unknown struct {
+	Name string
+	Raw  json.RawMessage
+}
+
+// Kind returns the name of the kind that wrote the spec.
+func (u *Unknown) Kind() string { return u.Name }
+
+func (u *Unknown) String() string { return fmt.Sprintf("%s %s", u.Name, u.Raw) }
+
+// MarshalJSON returns the spec as it was read.
+func (u *Unknown) MarshalJSON() ([]byte, error) { return u.Raw, nil }
+
+// holdJSON is how a hold stands in a record. The owner is the record's.
+type holdJSON struct {
+	Kind string          `json:"kind"`
+	Spec json.RawMessage `json:"spec"`
+}
+
+// MarshalJSON writes {"kind": ..., "spec": ...}.
+func (h Hold) MarshalJSON() ([]byte, error) {
+	raw, err := json.Marshal(h.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("encoding %s hold: %w", h.Spec.Kind(), err)
+	}
+	return json.Marshal(holdJSON{h.Spec.Kind(), raw})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote, with every spec as *Unknown;
+// Kinds.Decode turns those it knows into their own types.
+func (h *Hold) UnmarshalJSON(raw []byte) error {
+	var j holdJSON
+	if err := json.Unmarshal(raw, &j); err != nil {
+		return err
+	}
+	if j.Kind == "" {
+		return errors.New("hold without a kind")
+	}
+	h.Spec = &Unknown{j.Kind, j.Spec}
+	return nil
+}
+
+func (h Hold) String() string { return fmt.Sprintf("%s of %s", h.Spec.Kind(), h.Owner) }
+
+// NamesIn returns the owner's names in a space, in their order.
+func (o Owner) NamesIn(space string) []string {
+	var names []string
+	for _, n := range o.Names {
+		if n.Space == space {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// Find returns the owner's first hold of a kind.
+func (o Owner) Find(kind string) (Hold, bool) {
+	for _, h := range o.Holds {
+		if h.Spec.Kind() == kind {
+			return h, true
+		}
+	}
+	return Hold{}, false
+}
+
+func (o Owner) String() string {
+	kinds := make([]string, len(o.Holds))
+	for i, h := range o.Holds {
+		kinds[i] = h.Spec.Kind()
+	}
+	return fmt.Sprintf("%s [%s] %v", o.ID, strings.Join(kinds, " "), o.Names)
+}

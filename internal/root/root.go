@@ -1,0 +1,36 @@
+// Package root says where an agent's files lie. One directory moves them all:
+// "/" on a node, anything else in a test or for a second agent on one host.
+package root
+
+import "path/filepath"
+
+// Dir is an agent's root directory.
+type Dir string
+
+// Default is the root of a node's own agent.
+const Default Dir = "/"
+
+// Run is the folder for what ends with the boot.
+func (d Dir) Run() string { return filepath.Join(string(d), "run/berth") }
+
+// State is the folder for what outlives a boot.
+func (d Dir) State() string { return filepath.Join(string(d), "var/lib/berth") }
+
+// Socket is the agent's API.
+func (d Dir) Socket() string { return filepath.Join(d.Run(), SocketName) }
+
+// SocketName is the API socket's name in Run, for those who reach it through a
+// directory's file descriptor: a socket's path has at most 107 bytes (unix(7)).
+const SocketName = "berthd.sock"
+
+// Ledger is the ledger's file.
+func (d Dir) Ledger() string { return filepath.Join(d.State(), "ledger.db") }
+
+// Instance is the file with the agent's instance id.
+func (d Dir) Instance() string { return filepath.Join(d.State(), "instance") }
+
+// Deletions is the deletion queue.
+func (d Dir) Deletions() string { return filepath.Join(d.State(), "deletions") }
+
+// Config is the agent's configuration.
+func (d Dir) Config() string { return filepath.Join(string(d), "etc/berth/berthd.yaml") }
