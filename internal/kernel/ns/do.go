@@ -1,0 +1,57 @@
+package ns
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Do runs f with its thread in the namespace, as `ip netns exec` does with a
+// program, and returns f's error. Sockets that f opens belong to the
+// namespace, and stay so; goroutines that f starts do not. CAP_SYS_ADMIN is
+// needed, in the caller's user namespace and in the one that owns n.
+//
+// f runs on a goroutine of its own. If the thread cannot return to the
+// namespace it came from, it ends with that goroutine and is not used again.
+// A runtime.Goexit in f (a test's FailNow) ends the caller's goroutine too; a
+// panic in f ends the program.
+func (n *Netns) Do(f func() error) error {
+	var (
+		err      error
+		returned bool
+		done     = make(chan struct{})
+	)
+	go func() {
+		defer close(done)
+		err = n.inside(f)
+		returned = true
+	}()
+	<-done
+	if !returned {
+		runtime.Goexit()
+	}
+	return err
+}
+
+// inside is Do on the calling goroutine, whose thread it may leave locked in
+// the wrong namespace: the goroutine must end after it.
+func (n *Netns) inside(f func() error) error {
+	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening the thread's own network namespace: %w", os.NewSyscallError("open", err))
+	}
+	defer unix.Close(home)
+	runtime.LockOSThread()
+	defer func() {
+		// A thread that stays locked ends with its goroutine.
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	if err := unix.Setns(n.fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("entering network namespace %s: %w", n.ref, os.NewSyscallError("setns", err))
+	}
+	return f()
+}

@@ -1,0 +1,116 @@
+package ns
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of include/uapi/linux/nsfs.h and magic.h.
+const (
+	nsfsMagic   = 0x6e736673
+	nsGetNSType = 0xb703     // _IO(0xb7, 0x3), Linux 4.11
+	nsGetID     = 0x8008b70d // _IOR(0xb7, 13, __u64), Linux 6.18
+)
+
+// checkNamespaceFile says ErrNotNetns, and what it is, of a file that is not
+// of the namespace file system. fd may be open with O_PATH.
+func checkNamespaceFile(fd int) error {
+	var fs unix.Statfs_t
+	if _, err := retry(func() (int, error) { return 0, unix.Fstatfs(fd, &fs) }); err != nil {
+		return fmt.Errorf("fstatfs: %w", err)
+	}
+	if int64(fs.Type) == nsfsMagic {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("fstat: %w", err)
+	}
+	return fmt.Errorf("%w: it is %s", ErrNotNetns, fileType(st.Mode))
+}
+
+// fileType names the type of a file, of st_mode, in inode(7)'s words.
+func fileType(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return "a regular file"
+	case unix.S_IFDIR:
+		return "a directory"
+	case unix.S_IFIFO:
+		return "a FIFO"
+	case unix.S_IFSOCK:
+		return "a socket"
+	case unix.S_IFCHR:
+		return "a character device"
+	case unix.S_IFBLK:
+		return "a block device"
+	}
+	return fmt.Sprintf("a file of mode %#o", mode)
+}
+
+// namespaceTypes are what NS_GET_NSTYPE answers.
+var namespaceTypes = map[int]string{
+	unix.CLONE_NEWNS:     "a mount namespace",
+	unix.CLONE_NEWPID:    "a pid namespace",
+	unix.CLONE_NEWUSER:   "a user namespace",
+	unix.CLONE_NEWUTS:    "a uts namespace",
+	unix.CLONE_NEWIPC:    "an ipc namespace",
+	unix.CLONE_NEWCGROUP: "a cgroup namespace",
+	unix.CLONE_NEWTIME:   "a time namespace",
+}
+
+// identify takes the identity of the namespace file fd, which must be a
+// network namespace's. On success fd is the Netns's.
+func identify(fd int) (*Netns, error) {
+	kind, err := unix.IoctlRetInt(fd, nsGetNSType)
+	if err != nil {
+		return nil, fmt.Errorf("asking for the namespace's type: %w", err)
+	}
+	if kind != unix.CLONE_NEWNET {
+		what, ok := namespaceTypes[kind]
+		if !ok {
+			what = fmt.Sprintf("a namespace of type %#x", kind)
+		}
+		return nil, fmt.Errorf("%w: it is %s", ErrNotNetns, what)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("fstat: %w", err)
+	}
+	n := &Netns{fd: fd, ref: Ref{Dev: uint64(st.Dev), Ino: st.Ino}}
+	n.ref.ID = n.id()
+	return n, nil
+}
+
+// id returns a number that no other network namespace of this boot has or will
+// have; 0 where the kernel does not tell. Which of the two is asked depends on
+// the kernel alone, never on the caller's rights, so that plugin and agent
+// compare like with like. (On 6.18 both answer the same number.)
+func (n *Netns) id() uint64 {
+	var id uint64
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(n.fd), nsGetID, uintptr(unsafe.Pointer(&id)))
+	if errno == 0 {
+		return id
+	}
+	if errno != unix.ENOTTY { // the kernel knows the question
+		return 0
+	}
+	// SO_NETNS_COOKIE (Linux 5.14) is asked of a socket inside, for which
+	// setns needs CAP_SYS_ADMIN.
+	if err := n.Do(func() (err error) { id, err = cookie(); return err }); err != nil {
+		return 0
+	}
+	return id
+}
+
+// cookie returns the cookie of the calling thread's network namespace.
+func cookie() (uint64, error) {
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("socket: %w", err)
+	}
+	defer unix.Close(s)
+	return unix.GetsockoptUint64(s, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+}
