@@ -1,0 +1,163 @@
+// Package events is the agent's news: what happened lately is remembered, and
+// any number of readers follow it. Publishing never waits for a reader.
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/api"
+)
+
+// Types of events. They are what api.Event.Type says.
+const (
+	Attaching = "attaching" // an ADD has begun: its owner is in the ledger
+	Attached  = "attached"  // all its holds are taken
+	Releasing = "releasing" // its deletion is promised and it is cut off
+	Released  = "released"  // nothing of it is left
+	Owed      = "owed"      // a release failed and will be tried again
+	Drift     = "drift"     // the world differed from the ledger
+	End       = "end"       // the last line of a stream, which says why it ends
+)
+
+// Remember is how many events a hub remembers by default.
+const Remember = 4096
+
+// ErrClosed ends a stream whose hub was closed.
+var ErrClosed = errors.New("the agent is stopping")
+
+// LostError ends the stream of a reader that was slower than the hub's memory.
+type LostError struct {
+	From, To uint64 // the sequence numbers it did not get
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("reader too slow: events %d to %d are forgotten", e.From, e.To)
+}
+
+// Hub numbers events, remembers the latest and wakes their readers.
+type Hub struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	ring   []api.Event   // event n is at n % len(ring)
+	last   uint64        // the latest event's number; 0: none yet
+	wake   chan struct{} // closed by the next event if somebody waits, else nil
+	closed bool
+}
+
+// NewHub returns a hub that remembers that many events.
+func NewHub(remember int) *Hub {
+	return &Hub{now: time.Now, ring: make([]api.Event, remember)}
+}
+
+// Publish gives an event its number and, if it has none, its time, and lets
+// every reader have it. It does not block. What e points to belongs to the hub
+// from then on.
+func (h *Hub) Publish(e api.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	h.last++
+	e.Seq = h.last
+	if e.Time.IsZero() {
+		e.Time = h.now()
+	}
+	h.ring[e.Seq%uint64(len(h.ring))] = e
+	h.rouse()
+}
+
+// Close ends all streams, each after it has read what was published before.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	h.rouse()
+}
+
+func (h *Hub) rouse() {
+	if h.wake != nil {
+		close(h.wake)
+		h.wake = nil
+	}
+}
+
+// first is the number of the oldest event that is remembered.
+func (h *Hub) first() uint64 {
+	if n := uint64(len(h.ring)); h.last > n {
+		return h.last - n + 1
+	}
+	return 1
+}
+
+// Stream is one reader's place in the news. It costs the hub nothing, and
+// needs no closing.
+type Stream struct {
+	hub  *Hub
+	next uint64
+}
+
+// Follow returns a stream of what happens from now on.
+func (h *Hub) Follow() *Stream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &Stream{h, h.last + 1}
+}
+
+// FollowFrom returns a stream of what is remembered after event since, and of
+// what happens from then on. A number that is not reached yet comes from an
+// earlier run of the agent: all that is remembered is later than that.
+func (h *Hub) FollowFrom(since uint64) *Stream {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if since > h.last {
+		since = 0
+	}
+	return &Stream{h, max(since+1, h.first())}
+}
+
+// Last returns the number of the event before the stream's next one.
+func (s *Stream) Last() uint64 { return s.next - 1 }
+
+// Next returns the stream's next event, waiting for it if need be. Its error
+// is ErrClosed, a *LostError, or the context's.
+func (s *Stream) Next(ctx context.Context) (api.Event, error) {
+	for {
+		e, wake, err := s.take()
+		if wake == nil {
+			return e, err
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return api.Event{}, ctx.Err()
+		}
+	}
+}
+
+// take returns the next event, the end of the stream, or what to wait for.
+func (s *Stream) take() (api.Event, <-chan struct{}, error) {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if first := h.first(); s.next < first {
+		return api.Event{}, nil, &LostError{s.next, first - 1}
+	}
+	if s.next <= h.last {
+		e := h.ring[s.next%uint64(len(h.ring))]
+		s.next++
+		return e, nil, nil
+	}
+	if h.closed {
+		return api.Event{}, nil, ErrClosed
+	}
+	if h.wake == nil {
+		h.wake = make(chan struct{})
+	}
+	return api.Event{}, h.wake, nil
+}
