@@ -38,12 +38,13 @@ func (n *Netns) Do(f func() error) error {
 // inside is Do on the calling goroutine, whose thread it may leave locked in
 // the wrong namespace: the goroutine must end after it.
 func (n *Netns) inside(f func() error) error {
+	runtime.LockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
+		runtime.UnlockOSThread()
 		return fmt.Errorf("opening the thread's own network namespace: %w", os.NewSyscallError("open", err))
 	}
 	defer unix.Close(home)
-	runtime.LockOSThread()
 	defer func() {
 		// A thread that stays locked ends with its goroutine.
 		if unix.Setns(home, unix.CLONE_NEWNET) == nil {

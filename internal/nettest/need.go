@@ -1,0 +1,43 @@
+package nettest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// node says where this process is. Enter writes it, before any test runs.
+var node struct {
+	entered bool
+	host    string // hostID of the network namespace that was left
+	reason  string // why there is no node; empty inside one
+}
+
+// Need ends the test unless it runs inside a node: skipped with the reason
+// where none could be made, failed if NETTEST_REQUIRED=1 is set or if the
+// process is in the machine's own network namespace after all.
+func Need(t testing.TB) {
+	t.Helper()
+	if !node.entered {
+		t.Fatal("nettest: TestMain has to call nettest.Main or nettest.Enter")
+	}
+	if node.reason != "" {
+		if os.Getenv(envRequired) == "1" {
+			t.Fatalf("nettest: %s, and %s=1 is set", node.reason, envRequired)
+		}
+		t.Skip("nettest: " + node.reason)
+	}
+	self, err := ns.Self()
+	if err != nil {
+		t.Fatalf("nettest: %v", err)
+	}
+	defer self.Close()
+	if hostID(self.Ref()) == node.host {
+		t.Fatal("nettest: this is the host's own network namespace")
+	}
+}
+
+// hostID writes a namespace's identity into an environment variable.
+func hostID(r ns.Ref) string { return fmt.Sprintf("%d:%d:%d", r.Dev, r.Ino, r.ID) }
