@@ -36,6 +36,7 @@ const (
 	PathAudit       = "/v1/audit"       // GET
 	PathHealth      = "/v1/health"      // GET
 	PathMetrics     = "/metrics"        // GET, Prometheus text
+	PathOpenAPI     = "/openapi.yaml"   // GET, the document of all this
 )
 
 // Netns identifies a network namespace: a path is re-bound and an inode is
@@ -142,6 +143,19 @@ type Status struct {
 	Pools       []Pool         `json:"pools"`
 }
 
+// StatusError is the answer of GET /v1/status when no attachment can be made
+// (codes 50 and 51): why, and how the agent is all the same.
+type StatusError struct {
+	Error
+	Status *Status `json:"status,omitempty"`
+}
+
+// Health says whether the agent serves requests, or still restores what its
+// ledger says and lets them wait.
+type Health struct {
+	Serving bool `json:"serving"`
+}
+
 // Pool is a pool's figures. Numbers of addresses are strings where they may
 // exceed 2^53.
 type Pool struct {
@@ -160,14 +174,48 @@ type PoolCIDR struct {
 }
 
 // Event is something that happened. Seq grows by one an event; a stream that
-// begins with ?since=SEQ gets what the agent still remembers after it.
+// begins with ?since=SEQ gets what the agent still remembers after it. A stream
+// that the agent ends has a last line of type end: Message says why, and Seq
+// is that of the event before it, so that ?since=Seq goes on from there.
 type Event struct {
 	Seq        uint64      `json:"seq"`
 	Time       time.Time   `json:"time"`
-	Type       string      `json:"type"` // attaching, attached, releasing, released, owed, drift
+	Type       string      `json:"type"` // attaching, attached, releasing, released, owed, drift, end
 	Owner      string      `json:"owner"`
 	Message    string      `json:"message,omitempty"`
 	Attachment *Attachment `json:"attachment,omitempty"`
+}
+
+// Ledger is what the agent's ledger says.
+type Ledger struct {
+	Schema     int               `json:"schema"`
+	Epoch      Epoch             `json:"epoch"`
+	Owners     []json.RawMessage `json:"owners"`  // hold.Owner records as they stand, by ID
+	Resting    []Resting         `json:"resting"` // longest rested first
+	Tombstones []Tombstone       `json:"tombstones"`
+}
+
+// Epoch is the boot and the network namespace that an agent's records are of.
+type Epoch struct {
+	Boot  string `json:"boot"`  // the kernel's boot id
+	Netns Netns  `json:"netns"` // the agent's own; Path is empty
+}
+
+// Resting is a name that nobody has and nobody gets yet, or not soon.
+type Resting struct {
+	Space string    `json:"space"`
+	Name  string    `json:"name"`
+	Freed time.Time `json:"freed"`
+	Until time.Time `json:"until"`
+}
+
+// Tombstone says that a key was deleted: an ADD of it that began before
+// Started is refused. Both times are CLOCK_BOOTTIME in nanoseconds.
+type Tombstone struct {
+	Key     string `json:"key"`  // network/container/ifname
+	Boot    string `json:"boot"` // id of the boot that the times are of
+	Started int64  `json:"started"`
+	Until   int64  `json:"until"` // the tombstone is not needed any more
 }
 
 // Finding is one line of an audit: something left over or missing.
