@@ -1,0 +1,180 @@
+package cni
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// ModeRouted is the mode of a configuration that names none.
+const ModeRouted = "routed"
+
+// Bounds of an MTU, in bytes: the least that IPv4 (RFC 791) and IPv6 (RFC
+// 8200) work with, and the most a veth takes.
+const (
+	MinMTU4 = 68
+	MinMTU6 = 1280
+	MaxMTU  = 65535
+)
+
+// Conf is a configuration of the plugin: its stdin.
+type Conf struct {
+	Version    string          // cniVersion; 0.1.0 if absent
+	Name       string          // the network's
+	Type       string          // the plugin's file name
+	Root       root.Dir        // of the agent
+	Pool       string          // "" is the agent's default
+	Mode       string          // ModeRouted
+	MTU        int             // 0 is the agent's default. At least MinMTU4; MinMTU6 is the pool's matter
+	Wait       bool            // DEL answers when all is gone
+	DNS        DNS             // goes into the result
+	IPs        []netip.Addr    // requested: at most one a family; no zone, not IPv4 in IPv6
+	MAC        []byte          // requested: 6 bytes; nil is Berth's choice
+	PrevResult json.RawMessage // as it stands; nil if absent. cni/result parses it
+}
+
+// DNS has the fields of the CNI library's types.DNS, and converts to it.
+type DNS struct {
+	Nameservers []string `json:"nameservers,omitempty"`
+	Domain      string   `json:"domain,omitempty"`
+	Search      []string `json:"search,omitempty"`
+	Options     []string `json:"options,omitempty"`
+}
+
+// ParseConf reads a configuration strictly: what it does not know is an error,
+// lest a setting that somebody relies on is silently not there.
+func ParseConf(raw []byte) (*Conf, *api.Error) {
+	fields, err := scan.Object(raw)
+	if err != nil {
+		return nil, DecodeError(err)
+	}
+	head, e := essentials(fields)
+	if e != nil {
+		return nil, e
+	}
+	if e := CheckVersion("ADD", head.Version); e != nil {
+		return nil, e
+	}
+	c := &Conf{Version: head.Version, Name: head.Name, Root: head.Root, Mode: ModeRouted}
+	if lookup(fields, "type") == nil {
+		return nil, MissingError("type", `"berth-cni"`)
+	}
+	for _, f := range fields {
+		if e := c.set(f, fields); e != nil {
+			return nil, e
+		}
+	}
+	if e := c.checkMTU(); e != nil {
+		return nil, e
+	}
+	return c, nil
+}
+
+// set reads one key. Null counts as absent.
+func (c *Conf) set(f scan.Field, all []scan.Field) (e *api.Error) {
+	if scan.IsNull(f.Value) && known(f.Key) {
+		return nil
+	}
+	switch f.Key {
+	case "cniVersion", "name", "root": // essentials
+	case "type":
+		c.Type, e = textField(all, f.Key)
+		if e == nil && !isID(c.Type) {
+			return ConfigError(f.Key, f.Value, "the plugin's file name: "+expectID)
+		}
+	case "pool":
+		c.Pool, e = textField(all, f.Key)
+		if e == nil && c.Pool != "" && !isID(c.Pool) {
+			return ConfigError(f.Key, f.Value, expectID)
+		}
+	case "mode":
+		mode, e := textField(all, f.Key)
+		if e == nil && mode != "" && mode != ModeRouted {
+			return ConfigError(f.Key, f.Value, `"routed", which is also the default`)
+		}
+		return e
+	case "mtu":
+		c.MTU, e = parseMTU(f.Value)
+	case "wait":
+		c.Wait, e = boolField(all, f.Key)
+	case "dns":
+		c.DNS, e = parseDNS(f.Value)
+	case "runtimeConfig":
+		e = c.setRuntime(f.Value)
+	case "prevResult":
+		if f.Value[0] != '{' {
+			return ConfigError(f.Key, f.Value, "an object: the result of ADD")
+		}
+		c.PrevResult = json.RawMessage(f.Value)
+	case "ipam":
+		return checkIPAM(f.Value)
+	case "ipMasq":
+		if on, e := boolField(all, f.Key); e != nil || on {
+			return FieldError(f.Key, f.Value, "masquerade is set for the whole node, in the agent's configuration")
+		}
+	default:
+		if !known(f.Key) {
+			return FieldError(f.Key, f.Value, unknownHint(f.Key))
+		}
+	}
+	return e
+}
+
+// knownKeys are all keys that a configuration may have, but those of the
+// prefix cni.dev/, which are the specification's to add to.
+var knownKeys = [...]string{
+	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
+	// For runtimes alone, and no concern of a plugin:
+	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
+}
+
+func known(key string) bool {
+	for _, k := range knownKeys {
+		if k == key {
+			return true
+		}
+	}
+	return strings.HasPrefix(key, "cni.dev/")
+}
+
+// unknownHint says what may be meant by a key that is not known.
+func unknownHint(key string) string {
+	if key == "plugins" {
+		return "this is a list of plugins; a plugin takes one of them, as libcni passes it"
+	}
+	for _, k := range knownKeys {
+		if strings.EqualFold(k, key) {
+			return fmt.Sprintf("perhaps %q is meant", k)
+		}
+	}
+	return "remove it"
+}
+
+func parseMTU(value []byte) (int, *api.Error) {
+	n, err := strconv.Atoi(string(value))
+	if err != nil || n != 0 && (n < MinMTU4 || n > MaxMTU) {
+		return 0, ConfigError("mtu", value, "bytes from 68 (IPv4) or 1280 (IPv6) to 65535, or 0 for the agent's default")
+	}
+	return n, nil
+}
+
+// checkIPAM lets an empty ipam pass, as libcni and old tools write it.
+func checkIPAM(value []byte) *api.Error {
+	const hint = "Berth manages addresses itself, in the agent's pools; choose one with \"pool\""
+	fields, err := scan.Object(value)
+	if err != nil {
+		return FieldError("ipam", value, hint)
+	}
+	for _, f := range fields {
+		if s, e := textField(fields, f.Key); f.Key != "type" || e != nil || s != "" {
+			return FieldError("ipam", value, hint)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package cni_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/cni"
+)
+
+func TestParseConf(t *testing.T) {
+	ip := netip.MustParseAddr
+	base := cni.Conf{Version: "1.1.0", Name: "net", Type: "berth-cni", Root: "/", Mode: "routed"}
+	with := func(change func(*cni.Conf)) cni.Conf { c := base; change(&c); return c }
+	for keys, want := range map[string]cni.Conf{
+		``:                        base,
+		`"cniVersion":""`:         with(func(c *cni.Conf) { c.Version = "0.1.0" }),
+		`"root":"/tmp/x"`:         with(func(c *cni.Conf) { c.Root = "/tmp/x" }),
+		`"pool":"blue.4"`:         with(func(c *cni.Conf) { c.Pool = "blue.4" }),
+		`"mode":"routed"`:         base,
+		`"mode":""`:               base,
+		`"mtu":68`:                with(func(c *cni.Conf) { c.MTU = 68 }),
+		`"mtu":65535`:             with(func(c *cni.Conf) { c.MTU = 65535 }),
+		`"mtu":0`:                 base,
+		`"wait":true`:             with(func(c *cni.Conf) { c.Wait = true }),
+		`"wait":false`:            base,
+		`"ipam":{}`:               base,
+		`"ipam":{"type":""}`:      base,
+		`"ipMasq":false`:          base,
+		`"cni.dev/new-thing":[1]`: base,
+		`"capabilities":{"ips":true},"args":{"cni":{}},"disableCheck":true,"disableGC":true,"loadOnlyInlinedPlugins":true,"cniVersions":[]`: base,
+		`"root":null,"pool":null,"mode":null,"mtu":null,"wait":null,"dns":null,"runtimeConfig":null,"prevResult":null,"ipam":null`:          base,
+		`"dns":{"nameservers":["10.0.0.1","fd00::1"],"domain":"d","search":["a.b"],"options":["ndots:5"]}`: with(func(c *cni.Conf) {
+			c.DNS = cni.DNS{Nameservers: []string{"10.0.0.1", "fd00::1"}, Domain: "d", Search: []string{"a.b"}, Options: []string{"ndots:5"}}
+		}),
+		`"runtimeConfig":{"ips":["10.88.0.7"]}`:                 with(func(c *cni.Conf) { c.IPs = []netip.Addr{ip("10.88.0.7")} }),
+		`"runtimeConfig":{"ips":["fd00::7/64","10.88.0.7/16"]}`: with(func(c *cni.Conf) { c.IPs = []netip.Addr{ip("fd00::7"), ip("10.88.0.7")} }),
+		`"runtimeConfig":{"ips":[],"mac":"","x":[],"y":{}}`:     base,
+		`"runtimeConfig":{"mac":"02:00:5E:10:00:ff"}`:           with(func(c *cni.Conf) { c.MAC = []byte{2, 0, 0x5e, 0x10, 0, 0xff} }),
+		`"prevResult":{"a": 1}`:                                 with(func(c *cni.Conf) { c.PrevResult = []byte(`{"a": 1}`) }),
+	} {
+		got, e := cni.ParseConf([]byte(conf(keys)))
+		if e != nil {
+			t.Errorf("%s: %v", keys, e)
+		} else if !reflect.DeepEqual(*got, want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", keys, *got, want)
+		}
+	}
+}
+
+// conf makes a configuration of the keys; cniVersion, name and type are there
+// unless they are among them.
+func conf(keys string) string {
+	out := keys
+	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`} {
+		if name, _, _ := strings.Cut(d, ":"); !strings.Contains(","+keys, ","+name) {
+			out += "," + d
+		}
+	}
+	return "{" + strings.TrimPrefix(out, ",") + "}"
+}
+
+func TestParseConfRefuses(t *testing.T) {
+	long := strings.Repeat("x", 200)
+	for _, c := range []struct {
+		raw  string
+		code uint
+		want string // in msg and details
+	}{
+		{``, 6, "found the end of the input"},
+		{`null`, 6, "expected an object"},
+		{`[]`, 6, "expected an object"},
+		{conf(``) + `{}`, 6, "expected nothing more"},
+		{"{\"name\":\"\xff\"}", 6, "not UTF-8"},
+		{`{"x":` + strings.Repeat("[", 1000), 6, "nested deeper"},
+		{conf(`"name":"a","name":"b"`), 6, `key "name" is there twice`},
+		{conf(`"cniVersion":"2.0.0"`), 1, `"2.0.0"; supported are 0.1.0, 0.2.0, 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0`},
+		{conf(`"cniVersion":"1.1"`), 1, `"1.1"`},
+		{conf(`"cniVersion":1.1`), 7, "cniVersion is 1.1; expected a string"},
+		{conf(`"name":null`), 7, "name is missing"},
+		{conf(`"name":""`), 7, "name is missing"},
+		{conf(`"name":"../x"`), 7, `name is "../x"`},
+		{conf(`"name":"-x"`), 7, `name is "-x"`},
+		{conf(`"name":"` + long + `"`), 7, "(200 bytes)"},
+		{conf(`"type":""`), 7, "type"},
+		{conf(`"type":null`), 7, "type is missing"},
+		{conf(`"type":"../../bin/sh"`), 7, "type"},
+		{conf(`"root":"relative"`), 7, `root is "relative"; expected an absolute path`},
+		{conf(`"root":"/a\u0000b"`), 7, "root"},
+		{conf(`"root":5`), 7, "root is 5; expected a string"},
+		{conf(`"pool":"a/b"`), 7, "pool"},
+		{conf(`"pool":{}`), 7, "pool is {}"},
+		{conf(`"mode":"bridge"`), 7, `mode is "bridge"`},
+		{conf(`"mode":1`), 7, "mode is 1"},
+		{conf(`"mtu":67`), 7, "mtu is 67"},
+		{conf(`"mtu":65536`), 7, "mtu is 65536"},
+		{conf(`"mtu":-1`), 7, "mtu is -1"},
+		{conf(`"mtu":1500.5`), 7, "mtu is 1500.5"},
+		{conf(`"mtu":"1500"`), 7, `mtu is "1500"`},
+		{conf(`"mtu":99999999999999999999`), 7, "mtu"},
+		{conf(`"wait":1`), 7, "wait is 1; expected true or false"},
+		{conf(`"ipam":{"type":"host-local"}`), 2, `"ipam": {"type":"host-local"}; Berth manages addresses itself`},
+		{conf(`"ipam":{"range":""}`), 2, "ipam"},
+		{conf(`"ipam":"x"`), 2, "ipam"},
+		{conf(`"ipMasq":true`), 2, "whole node"},
+		{conf(`"plugins":[]`), 2, "a list of plugins"},
+		{conf(`"Pool":"a"`), 2, `perhaps "pool" is meant`},
+		{conf(`"x":null`), 2, `"x": null; remove it`},
+		{conf(`"bridge":"` + long + `"`), 2, "(202 bytes)"},
+		{conf(`"prevResult":[]`), 7, "prevResult is []"},
+		{conf(`"dns":[]`), 7, "dns is []"},
+		{conf(`"dns":{"nameservers":["a"]}`), 7, `dns.nameservers has "a"`},
+		{conf(`"dns":{"nameservers":"10.0.0.1"}`), 7, "dns.nameservers"},
+		{conf(`"dns":{"search":["a\u001b[2Jb"]}`), 7, "dns.search"},
+		{conf(`"dns":{"domain":7}`), 7, "dns.domain"},
+		{conf(`"dns":{"servers":[]}`), 2, `"dns.servers": []`},
+		{conf(`"runtimeConfig":[]`), 7, "runtimeConfig is []"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80}]}`), 2, `"runtimeConfig.portMappings"`},
+		{conf(`"runtimeConfig":{"ips":"10.0.0.1"}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":[1]}`), 7, "runtimeConfig.ips is 1"},
+		{conf(`"runtimeConfig":{"ips":["10.0.0.1","10.0.0.2"]}`), 7, `"10.0.0.2"`},
+		{conf(`"runtimeConfig":{"ips":["10.0.0.1","10.0.0.1"]}`), 7, `"10.0.0.1"`},
+		{conf(`"runtimeConfig":{"ips":["10.0.0.1","fd00::1","fd00::2"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":["fe80::1%eth0"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":["::ffff:10.0.0.1"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":["0.0.0.0"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":["224.0.0.1"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":["127.0.0.1"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"runtimeConfig":{"ips":["10.0.0.1/33"]}`), 7, "runtimeConfig.ips"},
+		{conf(`"mtu":1279,"runtimeConfig":{"ips":["fd00::1"]}`), 7, "mtu is 1279; IPv6 (fd00::1 is requested)"},
+		{conf(`"runtimeConfig":{"ips":["fd00::1"]},"mtu":1279`), 7, "mtu is 1279; IPv6 (fd00::1 is requested)"},
+		{conf(`"runtimeConfig":{"mac":"00:00:00:00:00:00"}`), 7, "runtimeConfig.mac"},
+		{conf(`"runtimeConfig":{"mac":"ff:ff:ff:ff:ff:ff"}`), 7, "runtimeConfig.mac"},
+		{conf(`"runtimeConfig":{"mac":"01:00:5e:00:00:01"}`), 7, "runtimeConfig.mac"},
+		{conf(`"runtimeConfig":{"mac":"02:00:5e:10:00:00:00:01"}`), 7, "runtimeConfig.mac"},
+		{conf(`"runtimeConfig":{"mac":"02-00-5e-10-00-01"}`), 7, "runtimeConfig.mac"},
+		{conf(`"runtimeConfig":{"mac":"2:0:5e:10:0:1"}`), 7, "runtimeConfig.mac"},
+		{conf(`"runtimeConfig":{"mac":2}`), 7, "runtimeConfig.mac"},
+	} {
+		got, e := cni.ParseConf([]byte(c.raw))
+		if e == nil {
+			t.Errorf("%.200s: accepted as %+v", c.raw, got)
+			continue
+		}
+		if e.Code != c.code || !strings.Contains(e.Error(), c.want) {
+			t.Errorf("%.200s:\n got %d %v\nwant %d %s", c.raw, e.Code, e, c.code, c.want)
+		}
+		if e.Msg == "" || e.Details == "" || len(e.Details) > 600 {
+			t.Errorf("%.200s: message %q, details %q", c.raw, e.Msg, e.Details)
+		}
+	}
+}
+
+func TestCheckVersion(t *testing.T) {
+	for _, c := range []struct {
+		verb, version string
+		code          uint // 0: fine
+	}{
+		{"ADD", "0.1.0", 0}, {"ADD", "1.1.0", 0}, {"ADD", "", 1}, {"ADD", "1.1.1", 1},
+		{"CHECK", "0.3.1", 1}, {"CHECK", "0.4.0", 0},
+		{"GC", "1.0.0", 1}, {"GC", "1.1.0", 0}, {"STATUS", "1.0.0", 1}, {"STATUS", "1.1.0", 0},
+	} {
+		var code uint
+		if e := cni.CheckVersion(c.verb, c.version); e != nil {
+			code = e.Code
+		}
+		if code != c.code {
+			t.Errorf("%s in %q: code %d, want %d", c.verb, c.version, code, c.code)
+		}
+	}
+}
+
+// FuzzParseConf: no input panics; what is accepted keeps its promises, and
+// ParseHead and ParseDel read the same of it.
+func FuzzParseConf(f *testing.F) {
+	for _, s := range []string{
+		``, `{}`, conf(``), conf(`"mtu":1500,"wait":true,"root":"/x","pool":"p"`), conf(`"dns":{"nameservers":["::1"]}`),
+		conf(`"runtimeConfig":{"ips":["10.0.0.1/8","fd00::1"],"mac":"02:00:00:00:00:01"}`), conf(`"ipam":{"type":""}`),
+		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345"},null,{"name":5}]}`), conf(`"cni.dev/x":{}`),
+		conf(`"name":"a","name":"b"`), `{"name":"\ud800"}`, conf(`"mtu":1e3`), conf(`"runtimeConfig":{"ips":["::%"]}`),
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c, e := cni.ParseConf(raw)
+		if e != nil {
+			if e.Code < 1 || e.Code > 7 || e.Msg == "" || e.Details == "" {
+				t.Fatalf("error %+v", e)
+			}
+			return
+		}
+		if cni.CheckNetworkName(c.Name) != nil || cni.CheckVersion("ADD", c.Version) != nil || c.Root == "" || len(c.IPs) > 2 ||
+			c.MTU != 0 && (c.MTU < cni.MinMTU4 || c.MTU > cni.MaxMTU) || len(c.MAC) != 0 && len(c.MAC) != 6 {
+			t.Fatalf("accepted %+v", c)
+		}
+		for name, parse := range map[string]func() (cni.Head, error){
+			"ParseHead": func() (cni.Head, error) { h, e := cni.ParseHead(raw); return h, asError(e) },
+			"ParseDel":  func() (cni.Head, error) { h, e := cni.ParseDel(raw); return h, asError(e) },
+		} {
+			h, err := parse()
+			if err != nil || h.Name != c.Name || h.Version != c.Version || h.Root != c.Root || h.Wait != c.Wait {
+				t.Fatalf("%s: %+v, %v; ParseConf has %+v", name, h, err, c)
+			}
+		}
+	})
+}
+
+// asError keeps a nil *api.Error a nil error.
+func asError[E interface {
+	comparable
+	error
+}](e E) error {
+	var none E
+	if e == none {
+		return nil
+	}
+	return e
+}
+
+func ExampleParseConf() {
+	_, e := cni.ParseConf([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","bridge":"cni0"}`))
+	fmt.Println(e.Code, e)
+	// Output: 2 unsupported key in the configuration: "bridge": "cni0"; remove it
+}

@@ -1,0 +1,75 @@
+package cni_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/cni"
+)
+
+const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[` +
+	`{"name":"babcdefghij234x","sandbox":"/run/netns/a"},{"name":"cni0"},{"name":"babcdefghij2345","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":"/run/netns/a"}],"ips":[]}`
+
+func TestParseHead(t *testing.T) {
+	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,` + prev)))
+	want := cni.Head{Version: "1.1.0", Name: "net", Root: "/r", Pool: "p", Wait: true, HostVeth: "babcdefghij2345"}
+	if e != nil || h != want {
+		t.Errorf("got %+v, %v, want %+v", h, e, want)
+	}
+	for raw, code := range map[string]uint{
+		`x`: 6, conf(`"pool":"/"`): 7, conf(`"pool":1`): 7, conf(`"wait":"yes"`): 7, conf(`"name":""`): 7, conf(`"root":"x"`): 7,
+	} {
+		if _, e := cni.ParseHead([]byte(raw)); e == nil || e.Code != code {
+			t.Errorf("%s: %v, want code %d", raw, e, code)
+		}
+	}
+	// An error is printed in the version that was asked for.
+	if h, _ := cni.ParseHead([]byte(conf(`"cniVersion":"0.4.0","name":"/"`))); h.Version != "0.4.0" {
+		t.Errorf("version %q of a bad name", h.Version)
+	}
+}
+
+// DEL reads what it needs, whatever is wrong with the rest.
+func TestParseDelIsLenient(t *testing.T) {
+	for raw, want := range map[string]cni.Head{
+		conf(`"cniVersion":"7.0.0"`):                    {Version: "7.0.0", Name: "net", Root: "/"},
+		conf(`"wait":5,"pool":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
+		`{"name":"net"}`:                                {Version: "0.1.0", Name: "net", Root: "/"},
+		conf(prev):                                      {Version: "1.1.0", Name: "net", Root: "/", HostVeth: "babcdefghij2345"},
+		conf(`"prevResult":5`):                          {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"interfaces":{}}`):          {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"interfaces":[null,5,{"name":[],"sandbox":""},{"name":"b1bcdefghij2345"}]}`): {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"ip4":{"ip":"10.0.0.1/32"}}`):                                                {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345","sandbox":5}]}`):                     {Version: "1.1.0", Name: "net", Root: "/"},
+	} {
+		if h, e := cni.ParseDel([]byte(raw)); e != nil || h != want {
+			t.Errorf("%s:\n got %+v, %v\nwant %+v", raw, h, e, want)
+		}
+	}
+	// But never guesses whose attachment is meant.
+	for raw, code := range map[string]uint{
+		``: 6, conf(`"name":5`): 7, conf(`"name":"a b"`): 7, conf(`"cniVersion":5`): 7, conf(`"root":5`): 7, conf(`"root":"x"`): 7, conf("") + ",": 6,
+	} {
+		if h, e := cni.ParseDel([]byte(raw)); e == nil || e.Code != code {
+			t.Errorf("%s: %+v, %v, want code %d", raw, h, e, code)
+		}
+	}
+}
+
+func FuzzParseDel(f *testing.F) {
+	for _, s := range []string{``, conf(``), conf(prev), conf(`"prevResult":{"interfaces":[{"name":"b\u0061bcdefghij2345"}]}`), conf(`"prevResult":[[]]`)} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		h, e := cni.ParseDel(raw)
+		if e != nil {
+			if e.Code != 6 && e.Code != 7 || e.Details == "" {
+				t.Fatalf("error %+v", e)
+			}
+			return
+		}
+		if cni.CheckNetworkName(h.Name) != nil || !strings.HasPrefix(string(h.Root), "/") || h.HostVeth != "" && len(h.HostVeth) != 15 {
+			t.Fatalf("accepted %+v", h)
+		}
+	})
+}

@@ -1,0 +1,95 @@
+package cni
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/berth-net/berth/api"
+)
+
+const (
+	maxIfname = 15   // bytes: IFNAMSIZ without its NUL
+	maxPath   = 4095 // bytes: PATH_MAX without its NUL
+)
+
+// What the checks below expect, in messages.
+const (
+	expectID     = "1 to 128 letters, digits, '_', '.' or '-', beginning with a letter or a digit"
+	expectIfname = "1 to 15 bytes without '/', ':', '%', blanks or control characters, and not '.', '..', 'all' or 'default'"
+	expectPath   = "an absolute path of at most 4095 bytes"
+)
+
+// CheckContainerID checks CNI_CONTAINERID (CNI 1.1, section 2, "Parameters").
+func CheckContainerID(id string) *api.Error {
+	if !isID(id) {
+		return EnvError("CNI_CONTAINERID", id, expectID)
+	}
+	return nil
+}
+
+// CheckIfname checks CNI_IFNAME, the interface's name in the pod.
+func CheckIfname(name string) *api.Error {
+	if !isIfname(name) {
+		return EnvError("CNI_IFNAME", name, expectIfname)
+	}
+	return nil
+}
+
+// CheckNetnsPath checks the form of CNI_NETNS; what is there is another matter.
+func CheckNetnsPath(path string) *api.Error {
+	if !isPath(path) {
+		return EnvError("CNI_NETNS", path, expectPath+", of the pod's network namespace")
+	}
+	return nil
+}
+
+// CheckNetworkName checks a network's name, which the configuration has.
+func CheckNetworkName(name string) *api.Error {
+	if !isID(name) {
+		return Errorf(CodeConfig, "invalid configuration: name", "name is %s; expected %s", shown(name), expectID)
+	}
+	return nil
+}
+
+// isID reports whether s matches [a-zA-Z0-9][a-zA-Z0-9_.-]*, with a bound that
+// the specification lacks.
+func isID(s string) bool {
+	if s == "" || len(s) > api.MaxID {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '_' && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// isIfname reports whether s can be an interface's name. Beyond the
+// specification: the kernel takes '%' for a template, and refuses addresses on
+// devices called all or default, which are sysctl folders.
+func isIfname(s string) bool {
+	if s == "" || len(s) > maxIfname || !utf8.ValidString(s) {
+		return false
+	}
+	switch s {
+	case ".", "..", "all", "default":
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || r == ':' || r == '%' || unicode.IsSpace(r) || unicode.IsControl(r)
+	})
+}
+
+func isPath(s string) bool {
+	return strings.HasPrefix(s, "/") && len(s) <= maxPath && strings.IndexByte(s, 0) < 0
+}
+
+// isShowable reports whether s is text that can be shown to people as it is,
+// of at most limit bytes.
+func isShowable(s string, limit int) bool {
+	return len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) })
+}
