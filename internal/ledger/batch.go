@@ -1,0 +1,270 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// batch is a transaction being put together: the commits of several callers,
+// staged over the ledger's state. A caller that is refused leaves no trace.
+type batch struct {
+	ledger *Ledger
+	now    time.Time
+
+	owners   layer[hold.ID, *entry]
+	names    layer[hold.Name, hold.ID]
+	children layer[hold.ID, int]
+	rests    layer[hold.Name, Rest]
+	tombs    layer[string, Tombstone]
+	epoch    Epoch
+	edits    []Edit
+
+	pages int // of the file's spare ones that what adds takes, at most
+}
+
+func (l *Ledger) newBatch() *batch {
+	s := &l.state
+	return &batch{
+		ledger:   l,
+		now:      plain(l.opts.Now()),
+		owners:   newLayer(s.owners),
+		names:    newLayer(s.names),
+		children: newLayer(s.children),
+		rests:    newLayer(s.rests),
+		tombs:    newLayer(s.tombs),
+		epoch:    s.epoch,
+	}
+}
+
+// stage runs the steps of one commit, all or none.
+func (b *batch) stage(steps []step) error {
+	owners, names, children := b.owners.mark(), b.names.mark(), b.children.mark()
+	rests, tombs := b.rests.mark(), b.tombs.mark()
+	epoch, edits, pages := b.epoch, len(b.edits), b.pages
+	for _, s := range steps {
+		if err := s.do(b); err != nil {
+			b.owners.back(owners)
+			b.names.back(names)
+			b.children.back(children)
+			b.rests.back(rests)
+			b.tombs.back(tombs)
+			b.epoch, b.edits, b.pages = epoch, b.edits[:edits], pages
+			return err
+		}
+	}
+	return nil
+}
+
+// empty reports whether the batch changes nothing.
+func (b *batch) empty() bool {
+	return len(b.edits) == 0 && len(b.tombs.over) == 0 && b.epoch == b.ledger.state.epoch
+}
+
+func (b *batch) begin(e *entry) error {
+	o := &e.owner
+	if _, ok := b.owners.get(o.ID); ok {
+		return ErrExists
+	}
+	if o.Parent != "" {
+		parent, ok := b.owners.get(o.Parent)
+		if !ok {
+			return fmt.Errorf("%w: %s is unknown", ErrParent, o.Parent)
+		}
+		if !parent.owner.Wanted() {
+			return fmt.Errorf("%w: %s is releasing", ErrParent, o.Parent)
+		}
+	}
+	for _, n := range o.Names {
+		if err := b.claim(n, o.ID); err != nil {
+			return err
+		}
+	}
+	if err := b.take(e.size); err != nil {
+		return err
+	}
+	b.count(o.Parent, 1)
+	b.edit(nil, e)
+	return nil
+}
+
+func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
+	before, ok := b.owners.get(id)
+	if !ok {
+		return ErrUnknown
+	}
+	o, err := b.ledger.own(before.owner)
+	if err != nil {
+		return err
+	}
+	if err := change(&o); err != nil {
+		return err
+	}
+	if o.ID != id || o.Parent != before.owner.Parent {
+		return fmt.Errorf("%w: ID and parent cannot be changed", ErrInvalid)
+	}
+	o.Releasing = before.owner.Releasing
+	after, err := b.ledger.seal(o)
+	if err != nil {
+		return err
+	}
+	for _, n := range before.owner.Names {
+		if !slices.Contains(after.owner.Names, n) {
+			b.free(n, b.now)
+		}
+	}
+	for _, n := range after.owner.Names {
+		if slices.Contains(before.owner.Names, n) {
+			continue
+		}
+		if err := b.claim(n, id); err != nil {
+			return err
+		}
+	}
+	if after.size > before.size {
+		if err := b.take(after.size); err != nil {
+			return err
+		}
+	}
+	b.edit(before, after)
+	return nil
+}
+
+func (b *batch) releasing(id hold.ID, at time.Time) error {
+	before, ok := b.owners.get(id)
+	if !ok {
+		return ErrUnknown
+	}
+	if !before.owner.Wanted() {
+		return nil
+	}
+	after := *before
+	after.owner.Releasing = at
+	b.edit(before, &after)
+	return nil
+}
+
+func (b *batch) forget(id hold.ID, at time.Time) error {
+	before, ok := b.owners.get(id)
+	if !ok {
+		return nil
+	}
+	if n, _ := b.children.get(id); n > 0 {
+		return fmt.Errorf("%w: %d", ErrChildren, n)
+	}
+	for _, n := range before.owner.Names {
+		b.free(n, at)
+	}
+	b.count(before.owner.Parent, -1)
+	b.edit(before, nil)
+	return nil
+}
+
+func (b *batch) bury(t Tombstone) {
+	if old, ok := b.tombs.get(t.Key); ok && old.Boot == t.Boot {
+		if old.Started > t.Started {
+			t.Started = old.Started
+		}
+		t.Until = max(t.Until, old.Until)
+		if t == old {
+			return
+		}
+	}
+	b.tombs.put(t.Key, t)
+}
+
+// claim gives a name to an owner, unless it is another's or still rests.
+func (b *batch) claim(n hold.Name, id hold.ID) error {
+	if holder, ok := b.names.get(n); ok {
+		return &NameTakenError{Name: n, Owner: holder}
+	}
+	if r, ok := b.rests.get(n); ok {
+		if b.now.Before(r.Until) {
+			return &NameTakenError{Name: n, Until: r.Until}
+		}
+		b.rests.drop(n)
+	}
+	b.names.put(n, id)
+	return nil
+}
+
+// free takes a name from its owner, into a rest from at on if it needs one.
+func (b *batch) free(n hold.Name, at time.Time) {
+	b.names.drop(n)
+	if d := b.ledger.opts.Rest(n); d > 0 {
+		b.rests.put(n, Rest{n, at, at.Add(d)})
+	}
+}
+
+// take uses room for a record of so many bytes, or says that the disk is full.
+func (b *batch) take(size int) error {
+	need := b.pages + 2 + size/pageSize
+	if err := b.ledger.store.ensure(len(b.ledger.state.owners), need); err != nil {
+		return err
+	}
+	b.pages = need
+	return nil
+}
+
+// count adds to the number of an owner's children.
+func (b *batch) count(parent hold.ID, n int) {
+	if parent == "" {
+		return
+	}
+	have, _ := b.children.get(parent)
+	if have+n == 0 {
+		b.children.drop(parent)
+	} else {
+		b.children.put(parent, have+n)
+	}
+}
+
+// edit stages a change of an owner; nil before: begun, nil after: forgotten.
+func (b *batch) edit(before, after *entry) {
+	var e Edit
+	if before != nil {
+		e.Before = &before.owner
+	}
+	if after != nil {
+		e.After = &after.owner
+		b.owners.put(after.owner.ID, after)
+	} else {
+		b.owners.drop(before.owner.ID)
+	}
+	b.edits = append(b.edits, e)
+}
+
+// change says what the batch comes to.
+func (b *batch) change() Change {
+	c := Change{Owners: b.edits}
+	for _, n := range slices.SortedFunc(maps.Keys(b.rests.over), compareNames) {
+		after, rests := b.rests.get(n)
+		before, rested := b.rests.base[n]
+		_, claimed := b.names.get(n)
+		switch {
+		case rests && (!rested || before != after):
+			c.Rested = append(c.Rested, after)
+		case rested && !rests && claimed:
+			c.Woken = append(c.Woken, n)
+		}
+	}
+	return c
+}
+
+// merge makes the batch the ledger's state. The ledger's lock is held.
+func (b *batch) merge() {
+	for _, s := range b.owners.over {
+		if s.ok {
+			s.val.json = nil // it is in the file now
+		}
+	}
+	b.owners.merge()
+	b.names.merge()
+	b.children.merge()
+	b.rests.merge()
+	b.tombs.merge()
+	b.ledger.state.epoch = b.epoch
+}

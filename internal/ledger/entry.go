@@ -1,0 +1,118 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// entry is an owner in memory. It is not changed once a batch has it.
+type entry struct {
+	owner hold.Owner
+	size  int    // bytes of the owner's JSON
+	json  []byte // the same, until it is written; nil: as in the file
+}
+
+// seal checks an owner and makes it an entry that shares nothing with the
+// caller but the specs of kinds that do not discover, and that equals what
+// reading the record will give.
+func (l *Ledger) seal(o hold.Owner) (*entry, error) {
+	if err := check(o); err != nil {
+		return nil, err
+	}
+	o, err := l.own(o)
+	if err != nil {
+		return nil, err
+	}
+	record := o
+	record.Releasing = time.Time{} // has a record of its own
+	raw, err := json.Marshal(record)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	if len(raw) > MaxOwner {
+		return nil, fmt.Errorf("%w: its record has %d bytes, at most %d can be written", ErrInvalid, len(raw), MaxOwner)
+	}
+	return &entry{o, len(raw), raw}, nil
+}
+
+// own copies an owner so that it shares nothing that may be changed: slices,
+// Meta in the form that the record gives back, and specs of kinds that
+// discover, whose Acquire writes into them.
+func (l *Ledger) own(o hold.Owner) (hold.Owner, error) {
+	o = o.Clone()
+	if len(o.Meta) == 0 {
+		o.Meta = nil
+	} else {
+		meta, err := json.Marshal(o.Meta)
+		if err != nil {
+			return o, fmt.Errorf("%w: meta: %w", ErrInvalid, err)
+		}
+		o.Meta = meta
+	}
+	if len(o.Names) == 0 {
+		o.Names = nil
+	}
+	if len(o.Holds) == 0 {
+		o.Holds = nil
+	}
+	if !o.Releasing.IsZero() {
+		o.Releasing = plain(o.Releasing)
+	}
+	for i := range o.Holds {
+		h := &o.Holds[i]
+		h.Owner = o.ID
+		k, ok := l.discover[h.Spec.Kind()]
+		if !ok {
+			continue
+		}
+		raw, err := json.Marshal(h.Spec)
+		if err != nil {
+			return o, fmt.Errorf("encoding %s: %w", h.Spec.Kind(), err)
+		}
+		spec := k.New()
+		if err := json.Unmarshal(raw, spec); err != nil {
+			return o, fmt.Errorf("decoding %s: %w", h.Spec.Kind(), err)
+		}
+		h.Spec = spec
+	}
+	return o, nil
+}
+
+// check refuses an owner that cannot be written and read back.
+func check(o hold.Owner) error {
+	if _, err := hold.ParseID(string(o.ID)); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if o.Parent != "" {
+		if _, err := hold.ParseID(string(o.Parent)); err != nil {
+			return fmt.Errorf("%w: parent: %w", ErrInvalid, err)
+		}
+	}
+	for i, n := range o.Names {
+		if n.Space == "" || n.Name == "" || strings.Contains(n.Space, "\x00") ||
+			!utf8.ValidString(n.Space) || !utf8.ValidString(n.Name) {
+			return fmt.Errorf("%w: name %.80q", ErrInvalid, n)
+		}
+		if len(n.Space)+len(n.Name) > MaxName {
+			return fmt.Errorf("%w: name %.80q has more than %d bytes", ErrInvalid, n, MaxName)
+		}
+		if slices.Contains(o.Names[:i], n) {
+			return fmt.Errorf("%w: name %s is there twice", ErrInvalid, n)
+		}
+	}
+	for i, h := range o.Holds {
+		if h.Spec == nil {
+			return fmt.Errorf("%w: hold %d has no spec", ErrInvalid, i)
+		}
+	}
+	return nil
+}
+
+// plain is a time as the file gives it back: wall clock, UTC, nanoseconds.
+func plain(t time.Time) time.Time { return time.Unix(0, t.UnixNano()).UTC() }

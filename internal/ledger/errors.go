@@ -1,0 +1,50 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// What a commit is refused for. They come wrapped with the operation.
+var (
+	ErrInvalid  = errors.New("invalid")                      // an ID, name or record that cannot be written
+	ErrExists   = errors.New("owner exists")                 // Begin
+	ErrUnknown  = errors.New("unknown owner")                // Update, Releasing
+	ErrParent   = errors.New("parent unknown or releasing")  // Begin
+	ErrChildren = errors.New("owner still has children")     // Forget
+	ErrFull     = errors.New("disk full")                    // Begin, and Update that adds: only the reserve is left
+	ErrClosed   = errors.New("ledger is closed")             // any
+	ErrFailed   = errors.New("ledger failed")                // any: an earlier write has failed in an unknown state; reopen
+	ErrLocked   = errors.New("ledger is in use")             // Open, Read: another process has it open
+	ErrNewer    = errors.New("ledger is of a newer version") // Open, Read
+)
+
+// NameTakenError refuses a name: either Owner has it, or it rests until Until.
+type NameTakenError struct {
+	Name  hold.Name
+	Owner hold.ID
+	Until time.Time
+}
+
+func (e *NameTakenError) Error() string {
+	if e.Owner != "" {
+		return fmt.Sprintf("name %s is taken by owner %s", e.Name, e.Owner)
+	}
+	return fmt.Sprintf("name %s rests until %s", e.Name, e.Until.Format(time.RFC3339))
+}
+
+// DamagedError says that a ledger's file is not what was written. The file is
+// left as it is.
+type DamagedError struct {
+	Path string
+	What string // the first damage found
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("ledger %s is damaged: %s; it is left as it is. "+
+		"Put an intact copy in its place; or, when no pod with an attachment is left on this node "+
+		"(drain and reboot it), move the file away and start anew", e.Path, e.What)
+}

@@ -1,0 +1,179 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lockWait = 500 * time.Millisecond // for an agent that is just ending, or a reader
+	lockPoll = 10 * time.Millisecond
+)
+
+// openFile opens the ledger's file to write, locked. If there is none, or an
+// empty one (left by a crash, or by whoever made it), one is created.
+func openFile(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, explain(err)
+		}
+		size, err := lockFile(f, path, unix.LOCK_EX)
+		switch {
+		case err != nil:
+			f.Close()
+			return nil, err
+		case size > 0:
+			return f, nil
+		case size == 0:
+			err = create(path)
+		}
+		f.Close() // it is not the ledger's any more
+		if err != nil {
+			return nil, fmt.Errorf("creating %s: %w", path, err)
+		}
+	}
+}
+
+// lockFile locks a file that was opened at path and returns its size; -1 if
+// another file has taken its place meanwhile. If another process has the lock,
+// it waits a little, and then names it with ErrLocked.
+func lockFile(f *os.File, path string, how int) (size int64, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s is no regular file", path)
+	}
+	for deadline := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return 0, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if time.Now().After(deadline) {
+			return 0, fmt.Errorf("%w: %s is locked by %s", ErrLocked, path, lockHolder(info))
+		}
+	}
+	now, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, now) {
+		return -1, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return now.Size(), nil
+}
+
+// create makes a new ledger's file, complete and durable before it has its
+// name. The caller has the lock on an empty file of that name, so it is alone.
+func create(path string) error {
+	next := path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return explain(err)
+	}
+	db, err := bolt.Open(next, 0o600, boltOptions(nil))
+	if err != nil {
+		return explain(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		h := head{Schema: Schema, Seq: 1, Sums: map[string]*sum{}}
+		for _, bucket := range dataBuckets {
+			h.Sums[bucket] = &sum{}
+			if _, err := tx.CreateBucket([]byte(bucket)); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.CreateBucket([]byte(bucketMeta)); err != nil {
+			return err
+		}
+		return putHead(tx, &h)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return explain(err)
+	}
+	f, err := os.OpenFile(next, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	err = allocate(f, 0, (baseReserve+minTail+growBy)*pageSize)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	if err := os.Rename(next, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// allocate makes the bytes of a file from one offset to another exist on the
+// disk, without changing those that are there. File systems that cannot do it
+// get zeros written behind the file's end.
+func allocate(f *os.File, from, to int64) error {
+	var err error
+	for {
+		err = unix.Fallocate(int(f.Fd()), 0, from, to-from)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err == unix.EOPNOTSUPP {
+		err = zero(f, to)
+	}
+	if err == nil {
+		return nil
+	}
+	if isFull(err) {
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return fmt.Errorf("allocating %d bytes of %s: %w", to-from, f.Name(), err)
+}
+
+// zero writes zeros from the file's end to an offset.
+func zero(f *os.File, to int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 64<<10)
+	for at := info.Size(); at < to; {
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), to-at)], at)
+		if err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	return nil
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// explain adds to an error of opening the file what is to be done about it.
+func explain(err error) error {
+	switch {
+	case isFull(err):
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w (the agent must be able to write its ledger; `berth ledger` reads it without)", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w (its folder must exist)", err)
+	}
+	return err
+}

@@ -1,0 +1,160 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// A kind for the tests; flexible discovers, so that its spec is copied.
+type fixed struct {
+	Link string `json:"link"`
+	MAC  string `json:"mac,omitempty"`
+}
+
+func (*fixed) Kind() string { return "fixed" }
+
+func (f *fixed) String() string { return "fixed " + f.Link }
+
+type flexible struct {
+	Found string `json:"found,omitempty"`
+}
+
+func (*flexible) Kind() string { return "flexible" }
+
+func (f *flexible) String() string { return "flexible " + f.Found }
+
+var testKinds = hold.Kinds{
+	{New: func() hold.Spec { return &fixed{} }},
+	{New: func() hold.Spec { return &flexible{} }, Discovers: true},
+}
+
+// clock is wall time and boot time of a test.
+type clock struct{ now time.Time }
+
+func (c *clock) Now() time.Time  { return c.now }
+func (c *clock) Boottime() int64 { return c.now.UnixNano() }
+
+func newClock() *clock { return &clock{time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)} }
+
+const rest = 30 * time.Second
+
+func address(a string) hold.Name { return hold.Name{Space: "address", Name: a} }
+
+// restAddresses lets addresses rest, and nothing else.
+func restAddresses(n hold.Name) time.Duration {
+	if n.Space == "address" {
+		return rest
+	}
+	return 0
+}
+
+func testOptions(path string, c *clock) Options {
+	return Options{Path: path, Kinds: testKinds, Rest: restAddresses, Now: c.Now, Boottime: c.Boottime}
+}
+
+func open(t testing.TB, opts Options) *Ledger {
+	t.Helper()
+	l, err := Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// newOwner returns an owner like an attachment's, with names.
+func newOwner(names ...hold.Name) hold.Owner {
+	id := hold.NewID()
+	return hold.Owner{
+		ID: id, Names: names, Meta: json.RawMessage(`{"network":"a<b","pod":"web-0"}`),
+		Holds: []hold.Hold{{Owner: id, Spec: &fixed{Link: "b" + string(id)}}, {Owner: id, Spec: &flexible{}}},
+	}
+}
+
+func mustCommit(t testing.TB, l *Ledger, ops ...Op) {
+	t.Helper()
+	if err := l.Commit(t.Context(), ops...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// content is everything that a reader can see.
+type content struct {
+	Owners []hold.Owner
+	Rests  []Rest
+	Tombs  map[string]Tombstone
+	Epoch  Epoch
+}
+
+func contentOf(l *Ledger) content {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return contentOfState(l.state)
+}
+
+func sameContent(t testing.TB, have, want content) {
+	t.Helper()
+	if !reflect.DeepEqual(have, want) {
+		t.Fatalf("ledger has\n%+v\nwant\n%+v", have, want)
+	}
+}
+
+func TestReopen(t *testing.T) {
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	l := open(t, opts)
+	a, b, kid := newOwner(address("p/10.0.0.1"), hold.Name{Space: "port", Name: "80"}), newOwner(address("p/10.0.0.2")), newOwner()
+	kid.Parent = a.ID
+	kid.Meta = nil
+	a.Holds = append(a.Holds, hold.Hold{Owner: a.ID, Spec: &hold.Unknown{Name: "later", Raw: json.RawMessage(`{"x":1}`)}})
+	epoch := Epoch{Boot: "boot-1"}
+	epoch.Netns.Ino = 4026531840
+	if err := l.SetEpoch(epoch); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, l, Begin(a), Begin(b), Begin(kid))
+	mustCommit(t, l, Releasing(kid.ID, c.now), Bury(Tombstone{"net/c1/eth0", "boot-1", 5, c.Boottime() + 1}))
+	mustCommit(t, l, Forget(b.ID, c.now), Update(a.ID, func(o *hold.Owner) error {
+		o.Holds[1].Spec.(*flexible).Found = "here"
+		return nil
+	}))
+	want := contentOf(l)
+	if len(want.Owners) != 2 || len(want.Rests) != 1 || len(want.Tombs) != 1 {
+		t.Fatalf("unexpected content %+v", want)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Commit(t.Context(), Forget(a.ID, c.now)); !errors.Is(err, ErrClosed) {
+		t.Errorf("commit after close: %v", err)
+	}
+
+	again := open(t, opts)
+	sameContent(t, contentOf(again), want)
+	if id, ok := again.Holder(address("p/10.0.0.1")); !ok || id != a.ID {
+		t.Errorf("holder %v, %v", id, ok)
+	}
+	if o, ok := again.Owner(kid.ID); !ok || !o.Releasing.Equal(c.now) || o.Parent != a.ID {
+		t.Errorf("child %+v, %v", o, ok)
+	}
+	if o, _ := again.Owner(a.ID); o.Holds[1].Spec.(*flexible).Found != "here" {
+		t.Errorf("update is lost: %+v", o.Holds[1].Spec)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	snap, err := Read(opts.Path, testKinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(snap.Owners, want.Owners) || !reflect.DeepEqual(snap.Resting, want.Rests) || snap.Epoch != want.Epoch {
+		t.Errorf("snapshot %+v, want %+v", snap, want)
+	}
+}

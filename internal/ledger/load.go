@@ -1,0 +1,260 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Buckets. Releasing is apart from owners, so that a deletion writes a few
+// bytes rather than the owner's record with its neighbours in the page.
+const (
+	bucketMeta       = "meta"       // "head": head
+	bucketOwners     = "owners"     // ID: hold.Owner, without Releasing
+	bucketReleasing  = "releasing"  // ID: releasingRecord
+	bucketRests      = "rests"      // space, 0, name: restRecord
+	bucketTombstones = "tombstones" // key: tombRecord
+)
+
+var dataBuckets = []string{bucketOwners, bucketReleasing, bucketRests, bucketTombstones}
+
+var headKey = []byte("head")
+
+// Schema is the version of what stands in the buckets. It grows when an older
+// program would misread the file.
+const Schema = 1
+
+// head is the one record of the meta bucket, written by every transaction.
+type head struct {
+	Schema int             `json:"schema"`
+	Seq    uint64          `json:"seq"` // of the transaction
+	Epoch  Epoch           `json:"epoch"`
+	Sums   map[string]*sum `json:"sums"` // of each data bucket
+}
+
+// sum is what a bucket's records come to, so that one which is lost or there
+// twice is noticed, for example by a changed byte in a page's header.
+type sum struct {
+	N   int    `json:"n"`
+	CRC uint64 `json:"crc"` // the sum of the records' CRCs
+}
+
+func (s *sum) add(rec []byte) { s.N++; s.CRC += uint64(crcOf(rec)) }
+func (s *sum) sub(rec []byte) { s.N--; s.CRC -= uint64(crcOf(rec)) }
+
+// Times in records are Unix nanoseconds: a third of RFC 3339's bytes, and its
+// parsing would be most of the time that opening takes.
+type releasingRecord struct {
+	At int64 `json:"at"`
+}
+
+type restRecord struct {
+	Freed int64 `json:"freed"`
+	Until int64 `json:"until"`
+}
+
+type tombRecord struct {
+	Boot    string `json:"boot"`
+	Started int64  `json:"started"`
+	Until   int64  `json:"until"`
+}
+
+// record is a record where it was found.
+type record struct{ key, val []byte }
+
+// load reads and checks everything in a ledger's file. The file is only read.
+func load(f *os.File, path string, kinds hold.Kinds) (*head, state, *image, error) {
+	h, s, img, err := parse(f, kinds)
+	if d := (*DamagedError)(nil); errors.As(err, &d) {
+		d.Path = path
+		return nil, s, nil, d
+	}
+	return h, s, img, err
+}
+
+// damaged makes a *DamagedError, whose path load fills in.
+func damaged(format string, args ...any) error {
+	return &DamagedError{What: fmt.Errorf(format, args...).Error()}
+}
+
+func parse(f *os.File, kinds hold.Kinds) (*head, state, *image, error) {
+	s := newState()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, s, nil, err
+	}
+	img, err := readImage(f, info.Size())
+	if err != nil {
+		return nil, s, nil, err
+	}
+	found := map[string][]record{}
+	if err := img.walk(func(bucket string, key, val []byte) error {
+		found[bucket] = append(found[bucket], record{key, val})
+		return nil
+	}); err != nil {
+		return nil, s, nil, err
+	}
+	h, err := loadHead(found)
+	if err != nil {
+		return nil, s, nil, err
+	}
+	s.epoch = h.Epoch
+	for _, load := range []func(map[string][]record, *state) error{
+		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },
+		loadReleasing, loadRests, loadTombs,
+	} {
+		if err := load(found, &s); err != nil {
+			return nil, s, nil, err
+		}
+	}
+	return h, s, img, nil
+}
+
+// loadHead reads the head and holds the sums against what was found.
+func loadHead(found map[string][]record) (*head, error) {
+	if n := len(found[bucketMeta]); n != 1 || string(found[bucketMeta][0].key) != string(headKey) {
+		return nil, damaged("bucket meta has %d records, want one head", n)
+	}
+	var h head
+	if err := unsealInto(bucketMeta, headKey, found[bucketMeta][0].val, &h); errors.Is(err, ErrNewer) {
+		return nil, err
+	} else if err != nil {
+		return nil, damaged("head: %w", err)
+	}
+	if h.Schema > Schema {
+		return nil, fmt.Errorf("schema %d, this program knows up to %d: %w", h.Schema, Schema, ErrNewer)
+	}
+	for _, bucket := range dataBuckets {
+		want := h.Sums[bucket]
+		if want == nil {
+			return nil, damaged("head has no sum of bucket %s", bucket)
+		}
+		var have sum
+		for _, r := range found[bucket] {
+			if len(r.val) < recordHead {
+				return nil, damaged("%s %.40q: record of %d bytes is too short", bucket, r.key, len(r.val))
+			}
+			have.add(r.val)
+		}
+		if have != *want {
+			return nil, damaged("bucket %s has %d records (sum %x), head says %d (sum %x)",
+				bucket, have.N, have.CRC, want.N, want.CRC)
+		}
+	}
+	return &h, nil
+}
+
+// loadOwners decodes owners on all processors: it is most of the time that
+// opening takes.
+func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
+	entries := make([]*entry, len(recs))
+	workers := min(runtime.GOMAXPROCS(0), len(recs)/64+1)
+	errs := make([]error, workers)
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w * len(recs) / workers; i < (w+1)*len(recs)/workers && errs[w] == nil; i++ {
+				entries[i], errs[w] = loadOwner(recs[i], kinds)
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		o := &e.owner
+		s.owners[o.ID] = e
+		for _, n := range o.Names {
+			if other, ok := s.names[n]; ok {
+				return damaged("owners %s and %s both have name %s", other, o.ID, n)
+			}
+			s.names[n] = o.ID
+		}
+		if o.Parent != "" {
+			s.children[o.Parent]++
+		}
+	}
+	for parent := range s.children {
+		if s.owners[parent] == nil {
+			return damaged("owner %s, parent of others, is not there", parent)
+		}
+	}
+	return nil
+}
+
+func loadOwner(r record, kinds hold.Kinds) (*entry, error) {
+	body, err := unseal(bucketOwners, r.key, r.val)
+	if errors.Is(err, ErrNewer) {
+		return nil, err
+	} else if err != nil {
+		return nil, damaged("owner %.40q: %w", r.key, err)
+	}
+	o, err := kinds.Decode(body)
+	if err != nil {
+		// The bytes are what was written: not damage, but another program.
+		return nil, fmt.Errorf("record of owner %s is not understood: %w", r.key, err)
+	}
+	if string(o.ID) != string(r.key) {
+		return nil, damaged("owner %.40q says it is %s", r.key, o.ID)
+	}
+	return &entry{owner: o, size: len(body)}, nil
+}
+
+func loadReleasing(found map[string][]record, s *state) error {
+	return each(found, bucketReleasing, func(key string, rec releasingRecord) error {
+		e := s.owners[hold.ID(key)]
+		if e == nil {
+			return damaged("owner %.40q is releasing, and not there", key)
+		}
+		e.owner.Releasing = time.Unix(0, rec.At).UTC()
+		return nil
+	})
+}
+
+func loadRests(found map[string][]record, s *state) error {
+	return each(found, bucketRests, func(key string, rec restRecord) error {
+		n, ok := nameOf(key)
+		if !ok {
+			return damaged("rest %.40q is no name", key)
+		}
+		if holder, ok := s.names[n]; ok {
+			return damaged("name %s rests, and owner %s has it", n, holder)
+		}
+		s.rests[n] = Rest{n, time.Unix(0, rec.Freed).UTC(), time.Unix(0, rec.Until).UTC()}
+		return nil
+	})
+}
+
+func loadTombs(found map[string][]record, s *state) error {
+	return each(found, bucketTombstones, func(key string, rec tombRecord) error {
+		s.tombs[key] = Tombstone{key, rec.Boot, rec.Started, rec.Until}
+		return nil
+	})
+}
+
+// each decodes the records of a bucket.
+func each[R any](found map[string][]record, bucket string, do func(key string, rec R) error) error {
+	for _, r := range found[bucket] {
+		body, err := unseal(bucket, r.key, r.val)
+		if errors.Is(err, ErrNewer) {
+			return err
+		} else if err != nil {
+			return damaged("%s %.40q: %w", bucket, r.key, err)
+		}
+		var rec R
+		if err := json.Unmarshal(body, &rec); err != nil {
+			return damaged("%s %.40q: %w", bucket, r.key, err)
+		}
+		if err := do(string(r.key), rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Limits of what can be written.
+const (
+	MaxOwner = 256 << 10 // bytes of an owner's JSON
+	MaxName  = 1024      // bytes of a name with its space, and of a tombstone's key
+)
+
+// Op is one change of a commit: Begin, Update, Releasing, Forget or Bury.
+type Op interface {
+	// ready does what needs no look at the ledger's state, in the caller's
+	// goroutine.
+	ready(*Ledger) (step, error)
+}
+
+// step is an op that is ready to be staged, in the writer's goroutine.
+type step struct {
+	pages int // about how many pages it makes the transaction write
+	do    func(*batch) error
+}
+
+// Begin writes a new owner and claims its names. It is refused with ErrInvalid,
+// ErrExists, ErrParent, ErrFull, or *NameTakenError for a name that is claimed
+// or still rests; a rest that is due ends with the claim. The ledger keeps no
+// part of o that the caller may still change, but shares the specs of kinds
+// that do not discover.
+func Begin(o hold.Owner) Op { return begin{o} }
+
+// Update lets change edit a copy of the owner, which then takes its place. It
+// is refused with ErrUnknown, with change's error, as Begin for new names, and
+// with ErrFull if it adds. Names that change leaves out are freed now. ID,
+// Parent and Releasing cannot be changed. Change runs in the writer's
+// goroutine: it must not wait, nor call the ledger; and it replaces specs
+// rather than to write into them, unless their kind discovers.
+func Update(id hold.ID, change func(*hold.Owner) error) Op { return update{id, change} }
+
+// Releasing marks the owner as releasing since at. It is idempotent: the first
+// time stays. ErrUnknown refuses it.
+func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
+
+// Forget drops the owner and frees its names, into a rest that counts from at
+// where Options.Rest says so. To forget what is unknown is nil; an owner that
+// has children is refused with ErrChildren.
+func Forget(id hold.ID, at time.Time) Op { return forget{id, at} }
+
+// Bury writes a tombstone. Of several with one key the one that started last
+// is kept. ErrInvalid refuses an empty or overlong key.
+func Bury(t Tombstone) Op { return bury{t} }
+
+type begin struct{ owner hold.Owner }
+
+func (op begin) ready(l *Ledger) (step, error) {
+	e, err := l.seal(op.owner)
+	if err != nil {
+		return step{}, fmt.Errorf("beginning owner %s: %w", op.owner.ID, err)
+	}
+	return step{2 + e.size/pageSize, func(b *batch) error {
+		if err := b.begin(e); err != nil {
+			return fmt.Errorf("beginning owner %s: %w", e.owner.ID, err)
+		}
+		return nil
+	}}, nil
+}
+
+type update struct {
+	id     hold.ID
+	change func(*hold.Owner) error
+}
+
+func (op update) ready(*Ledger) (step, error) {
+	return step{3, func(b *batch) error {
+		if err := b.update(op.id, op.change); err != nil {
+			return fmt.Errorf("updating owner %s: %w", op.id, err)
+		}
+		return nil
+	}}, nil
+}
+
+type releasing struct {
+	id hold.ID
+	at time.Time
+}
+
+func (op releasing) ready(*Ledger) (step, error) {
+	if op.at.IsZero() {
+		return step{}, fmt.Errorf("releasing owner %s: %w: no time", op.id, ErrInvalid)
+	}
+	return step{1, func(b *batch) error {
+		if err := b.releasing(op.id, plain(op.at)); err != nil {
+			return fmt.Errorf("releasing owner %s: %w", op.id, err)
+		}
+		return nil
+	}}, nil
+}
+
+type forget struct {
+	id hold.ID
+	at time.Time
+}
+
+func (op forget) ready(*Ledger) (step, error) {
+	if op.at.IsZero() {
+		return step{}, fmt.Errorf("forgetting owner %s: %w: no time", op.id, ErrInvalid)
+	}
+	return step{3, func(b *batch) error {
+		if err := b.forget(op.id, plain(op.at)); err != nil {
+			return fmt.Errorf("forgetting owner %s: %w", op.id, err)
+		}
+		return nil
+	}}, nil
+}
+
+type bury struct{ tomb Tombstone }
+
+func (op bury) ready(*Ledger) (step, error) {
+	if n := len(op.tomb.Key); n == 0 || n > MaxName {
+		return step{}, fmt.Errorf("burying %.40q: %w: key of %d bytes, want 1 to %d", op.tomb.Key, ErrInvalid, n, MaxName)
+	}
+	return step{1, func(b *batch) error { b.bury(op.tomb); return nil }}, nil
+}
+
+// setEpoch is what SetEpoch commits.
+type setEpoch struct{ epoch Epoch }
+
+func (op setEpoch) ready(*Ledger) (step, error) {
+	return step{1, func(b *batch) error { b.epoch = op.epoch; return nil }}, nil
+}

@@ -1,0 +1,65 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Snapshot is all that a ledger's file says, for people to look at.
+type Snapshot struct {
+	Path       string       `json:"path"`
+	Size       int64        `json:"size"` // bytes
+	Schema     int          `json:"schema"`
+	Seq        uint64       `json:"seq"` // transactions since it was created
+	Epoch      Epoch        `json:"epoch"`
+	Owners     []hold.Owner `json:"owners"`     // by ID
+	Resting    []Rest       `json:"resting"`    // the longest freed first, due ones as well
+	Tombstones []Tombstone  `json:"tombstones"` // by key, expired ones as well
+}
+
+// Read reads a ledger that no agent has open, and writes nothing: it works on
+// a read-only file system. ErrLocked says that an agent has it open, a
+// *DamagedError that it cannot be believed. An empty file is an empty ledger.
+func Read(path string, kinds hold.Kinds) (*Snapshot, error) {
+	s, err := read(path, kinds)
+	if err != nil {
+		return nil, fmt.Errorf("reading ledger: %w", err)
+	}
+	return s, nil
+}
+
+func read(path string, kinds hold.Kinds) (*Snapshot, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size, err := lockFile(f, path, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	if size <= 0 {
+		return &Snapshot{Path: path, Schema: Schema}, nil
+	}
+	h, s, _, err := load(f, path, kinds)
+	if err != nil {
+		return nil, err
+	}
+	snap := &Snapshot{
+		Path: path, Size: size, Schema: h.Schema, Seq: h.Seq, Epoch: h.Epoch,
+		Resting: slices.Collect(maps.Values(s.rests)), Tombstones: slices.Collect(maps.Values(s.tombs)),
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
+		snap.Owners = append(snap.Owners, s.owners[id].owner)
+	}
+	sortRests(snap.Resting)
+	slices.SortFunc(snap.Tombstones, func(a, b Tombstone) int { return strings.Compare(a.Key, b.Key) })
+	return snap, nil
+}

@@ -1,0 +1,85 @@
+package ledger
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stats are a ledger's figures since it was opened.
+type Stats struct {
+	Commits uint64 `json:"commits"` // made
+	Ops     uint64 `json:"ops"`     // of those
+	Refused uint64 `json:"refused"` // commits, with an error of their own
+	Failed  uint64 `json:"failed"`  // commits, since their transaction failed
+
+	Transactions uint64        `json:"transactions"`
+	Busy         time.Duration `json:"busy"` // spent in transactions, nanoseconds
+	// Batches counts transactions by their commits: [i] had at most 1<<i, and
+	// more than 1<<(i-1); the last had any more.
+	Batches [10]uint64 `json:"batches"`
+
+	Owners     int `json:"owners"`
+	Names      int `json:"names"`
+	Resting    int `json:"resting"` // due or not
+	Tombstones int `json:"tombstones"`
+
+	FileSize  int64 `json:"fileSize"`  // bytes
+	FreePages int   `json:"freePages"` // of PageSize bytes, inside the file
+	Reserve   int   `json:"reserve"`   // free pages that only deletions may use
+	PageSize  int   `json:"pageSize"`
+	// ReserveOK says that the reserve is there: if not, the disk is full and
+	// Begin is refused.
+	ReserveOK bool `json:"reserveOK"`
+}
+
+// counters gather Stats.
+type counters struct {
+	commits, ops, refused, failed atomic.Uint64
+
+	mu    sync.Mutex
+	stats Stats // the rest
+}
+
+func (c *counters) batch(commits int, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats.Transactions++
+	c.stats.Busy += took
+	if commits > 0 {
+		i := min(bits.Len(uint(commits-1)), len(c.stats.Batches)-1)
+		c.stats.Batches[i]++
+	}
+}
+
+// sizes are how much the state has of everything.
+type sizes struct{ owners, names, rests, tombs int }
+
+func (l *Ledger) sizes() sizes {
+	s := &l.state
+	return sizes{len(s.owners), len(s.names), len(s.rests), len(s.tombs)}
+}
+
+func (c *counters) set(r room, n sizes) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.stats
+	s.Owners, s.Names, s.Resting, s.Tombstones = n.owners, n.names, n.rests, n.tombs
+	s.PageSize = pageSize
+	s.FileSize = int64(r.file) * pageSize
+	s.FreePages = r.free + r.tail()
+	s.Reserve = reserve(n.owners)
+	s.ReserveOK = r.spare(n.owners) >= 0
+}
+
+// Stats returns the ledger's figures.
+func (l *Ledger) Stats() Stats {
+	c := &l.stats
+	c.mu.Lock()
+	s := c.stats
+	c.mu.Unlock()
+	s.Commits, s.Ops = c.commits.Load(), c.ops.Load()
+	s.Refused, s.Failed = c.refused.Load(), c.failed.Load()
+	return s
+}
