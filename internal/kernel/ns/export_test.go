@@ -1,0 +1,4 @@
+package ns
+
+// Cookie is what the fallback of ID asks for.
+var Cookie = cookie

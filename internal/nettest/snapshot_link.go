@@ -1,0 +1,110 @@
+package nettest
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// links is `ip -details link`.
+func links() ([]string, error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing links: %w", err)
+	}
+	name := names(all)
+	var lines []string
+	for _, l := range all {
+		a := l.Attrs()
+		line := fmt.Sprintf("link %s %s group %d mtu %d %s%s mac %s", a.Name, l.Type(), a.Group, a.MTU,
+			flag(a.RawFlags, unix.IFF_UP, "up", "down"), flag(a.RawFlags, unix.IFF_LOWER_UP, ",lower_up", ""), orNone(a.HardwareAddr))
+		if a.MasterIndex != 0 {
+			line += " master " + name[a.MasterIndex]
+		}
+		if a.Alias != "" {
+			line += fmt.Sprintf(" alias %q", a.Alias)
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
+}
+
+// addresses is `ip address`.
+func addresses() ([]string, error) {
+	name, err := linkNames()
+	if err != nil {
+		return nil, err
+	}
+	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("listing addresses: %w", err)
+	}
+	var lines []string
+	for _, a := range all {
+		line := fmt.Sprintf("address %s dev %s scope %d flags %#x", a.IPNet, name[a.LinkIndex], a.Scope, a.Flags&^unix.IFA_F_TENTATIVE)
+		if a.Peer != nil && a.Peer.String() != a.IPNet.String() {
+			line += " peer " + a.Peer.String()
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
+}
+
+// neighbours is `ip neighbour show nud permanent`, and `... show proxy`. What
+// the kernel learns by itself comes and goes.
+func neighbours() ([]string, error) {
+	name, err := linkNames()
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	all, err := netlink.NeighList(0, 0)
+	if err != nil {
+		return nil, fmt.Errorf("listing neighbours: %w", err)
+	}
+	for _, n := range all {
+		if n.State&netlink.NUD_PERMANENT != 0 {
+			lines = append(lines, fmt.Sprintf("neighbour %s dev %s lladdr %s permanent", n.IP, name[n.LinkIndex], orNone(n.HardwareAddr)))
+		}
+	}
+	proxies, err := netlink.NeighProxyList(0, 0)
+	if err != nil {
+		return nil, fmt.Errorf("listing proxy neighbours: %w", err)
+	}
+	for _, n := range proxies {
+		lines = append(lines, fmt.Sprintf("neighbour %s dev %s proxy", n.IP, name[n.LinkIndex]))
+	}
+	return lines, nil
+}
+
+// linkNames returns the names of the namespace's links by index.
+func linkNames() (map[int]string, error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing links: %w", err)
+	}
+	return names(all), nil
+}
+
+func names(links []netlink.Link) map[int]string {
+	name := make(map[int]string, len(links))
+	for _, l := range links {
+		name[l.Attrs().Index] = l.Attrs().Name
+	}
+	return name
+}
+
+func flag(flags, bit uint32, set, unset string) string {
+	if flags&bit != 0 {
+		return set
+	}
+	return unset
+}
+
+func orNone(s fmt.Stringer) string {
+	if text := s.String(); text != "" {
+		return text
+	}
+	return "none"
+}

@@ -1,0 +1,78 @@
+package nettest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// conntrack is `conntrack -L`, without timers, states and counters: a line for
+// each entry, so that equal tuples (of other zones) count.
+func conntrack() ([]string, error) {
+	var lines []string
+	for _, family := range families {
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(family.number))
+		if absent(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listing %s conntrack entries: %w", family.name, err)
+		}
+		for _, f := range flows {
+			lines = append(lines, fmt.Sprintf("conntrack proto %d %s reply %s", f.Forward.Protocol, tuple(f.Forward), tuple(f.Reverse)))
+		}
+	}
+	return lines, nil
+}
+
+func tuple(t netlink.IPTuple) string {
+	return fmt.Sprintf("src %s dst %s sport %d dport %d", t.SrcIP, t.DstIP, t.SrcPort, t.DstPort)
+}
+
+// sysctls is `sysctl net.ipv4 net.ipv6`, as far as it says how packets are
+// forwarded and addresses are made. Those of veths go with them.
+func sysctls() ([]string, error) {
+	const root = "/proc/sys/net"
+	files := []string{root + "/ipv4/ip_forward", root + "/ipv4/ip_nonlocal_bind", root + "/ipv6/ip_nonlocal_bind"}
+	for _, pattern := range []string{
+		"/ipv[46]/conf/all/*", "/ipv[46]/conf/default/*", "/ipv[46]/conf/lo/*",
+		"/ipv[46]/neigh/default/gc_thresh*",
+	} {
+		matches, err := filepath.Glob(root + pattern)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, matches...)
+	}
+	var lines []string
+	for _, file := range files {
+		value, err := os.ReadFile(file)
+		if err != nil { // no IPv6; a stable_secret that is not set
+			continue
+		}
+		name := strings.TrimPrefix(file, root+"/")
+		lines = append(lines, fmt.Sprintf("sysctl %s = %s", name, strings.TrimSpace(string(value))))
+	}
+	return lines, nil
+}
+
+// mounts is `findmnt -t nsfs`: the namespaces that have a path.
+func mounts() ([]string, error) {
+	info, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for line := range strings.Lines(string(info)) {
+		// ID parent major:minor root point options [optional...] - type source options
+		before, after, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if strings.HasPrefix(after, "nsfs ") && len(fields) > 4 {
+			lines = append(lines, fmt.Sprintf("mount %s %s", fields[4], fields[3]))
+		}
+	}
+	return lines, nil
+}
