@@ -1,0 +1,198 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+)
+
+// errNoTable says that the kernel has no table of that name.
+var errNoTable = errors.New("no such table")
+
+// Generation numbers the states of a namespace's nftables: it grows with every
+// transaction. 0 is none.
+type Generation uint32
+
+// Before reports whether g is older than o, which may have wrapped around.
+func (g Generation) Before(o Generation) bool { return int32(g-o) < 0 }
+
+// How often a table is read again because a transaction came between.
+const readTries = 50
+
+// read returns the table as the kernel has it, and the generation in which it
+// is so; errNoTable if there is none.
+//
+//	list table inet NAME
+func (t *Tables) read(name string) (table, Generation, error) {
+	c, err := t.reader()
+	if err != nil {
+		return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, kernel.Classify(err))
+	}
+	defer c.Close()
+	for range readTries {
+		before, err := generation(c)
+		if err != nil {
+			return table{}, 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(err))
+		}
+		have, err := readTable(c, name)
+		after, generr := generation(c)
+		switch {
+		case generr != nil:
+			return table{}, 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(generr))
+		case before != after:
+			continue // several dumps make one picture only if nothing was changed
+		case errors.Is(err, errNoTable):
+			return table{}, after, err
+		case err != nil:
+			return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, kernel.Classify(err))
+		}
+		return have, after, nil
+	}
+	return table{}, 0, fmt.Errorf("reading nftables table %s: it is changed all the time: %w", name, kernel.ErrAgain)
+}
+
+// reader opens a socket for requests.
+func (t *Tables) reader() (*netlink.Conn, error) {
+	return netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.at.Fd()})
+}
+
+// generation reads the current one.
+func generation(c *netlink.Conn) (Generation, error) {
+	replies, err := ask(c, unix.NFT_MSG_GETGEN, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range replies {
+		if g, ok := generationOf(m); ok {
+			return g, nil
+		}
+	}
+	return 0, errors.New("no generation in the answer")
+}
+
+// generationOf returns what an NFT_MSG_NEWGEN tells.
+func generationOf(m netlink.Message) (Generation, bool) {
+	if m.Header.Type != messageType(unix.NFT_MSG_NEWGEN) {
+		return 0, false
+	}
+	attrs, err := attributes(m)
+	if err != nil || len(attrs[unix.NFTA_GEN_ID]) != 4 {
+		return 0, false
+	}
+	return Generation(binary.BigEndian.Uint32(attrs[unix.NFTA_GEN_ID])), true
+}
+
+// readTable reads everything in the table, which may change under it.
+func readTable(c *netlink.Conn, name string) (table, error) {
+	tables, err := ask(c, unix.NFT_MSG_GETTABLE, 0, attr(unix.NFTA_TABLE_NAME, name))
+	if errors.Is(err, unix.ENOENT) {
+		return table{}, errNoTable
+	}
+	if err != nil || len(tables) != 1 {
+		return table{}, errors.Join(err, fmt.Errorf("%d tables in the answer", len(tables)))
+	}
+	have := table{name: name}
+	attrs, err := attributes(tables[0])
+	if err != nil {
+		return table{}, err
+	}
+	have.flags = number(attrs[unix.NFTA_TABLE_FLAGS])
+	if have.sets, err = readSets(c, name); err != nil {
+		return table{}, fmt.Errorf("sets: %w", err)
+	}
+	if have.chains, err = readChains(c, name); err != nil {
+		return table{}, fmt.Errorf("chains: %w", err)
+	}
+	// NFTA_TABLE_USE counts everything, but already as a transaction that is
+	// not committed yet would have it.
+	for _, msg := range []uint16{unix.NFT_MSG_GETOBJ, unix.NFT_MSG_GETFLOWTABLE} {
+		n, err := count(c, msg, name)
+		if err != nil {
+			return table{}, fmt.Errorf("objects: %w", err)
+		}
+		have.others += n
+	}
+	return have, nil
+}
+
+// count returns how many of a sort of things are in the table.
+func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
+	replies, err := ask(c, msg, netlink.Dump)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range replies { // of all tables of the family
+		attrs, err := attributes(m)
+		if err != nil {
+			return 0, err
+		}
+		if text(attrs[unix.NFTA_TABLE_NAME]) == table {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// ask sends one request for family inet and returns the answers to it.
+func ask(c *netlink.Conn, msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) ([]netlink.Message, error) {
+	raw, err := netlink.MarshalAttributes(attrs)
+	if err != nil {
+		return nil, err
+	}
+	return c.Execute(netlink.Message{
+		Header: netlink.Header{Type: messageType(msg), Flags: netlink.Request | flags},
+		// struct nfgenmsg: family, version, resource id
+		Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, raw...),
+	})
+}
+
+func messageType(msg uint16) netlink.HeaderType {
+	return netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg)
+}
+
+// attr makes a string attribute.
+func attr(typ uint16, s string) netlink.Attribute {
+	return netlink.Attribute{Type: typ, Data: append([]byte(s), 0)}
+}
+
+// attributes returns a message's attributes by type, without flags in it.
+func attributes(m netlink.Message) (map[uint16][]byte, error) {
+	if len(m.Data) < 4 {
+		return nil, fmt.Errorf("message of %d bytes", len(m.Data))
+	}
+	return nested(m.Data[4:])
+}
+
+// nested returns the attributes in an attribute by type.
+func nested(raw []byte) (map[uint16][]byte, error) {
+	list, err := netlink.UnmarshalAttributes(raw)
+	if err != nil {
+		return nil, err
+	}
+	byType := make(map[uint16][]byte, len(list))
+	for _, a := range list {
+		byType[a.Type&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)] = a.Data
+	}
+	return byType, nil
+}
+
+// text is a string attribute without its final NUL.
+func text(raw []byte) string {
+	if n := len(raw); n > 0 && raw[n-1] == 0 {
+		raw = raw[:n-1]
+	}
+	return string(raw)
+}
+
+// number is a 32-bit attribute; 0 if it is missing.
+func number(raw []byte) uint32 {
+	if len(raw) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(raw)
+}

@@ -1,0 +1,221 @@
+package nft
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// What is read may be another program's doing: the library's own decoders drop
+// what they do not know and trust the lengths in comments, so that they are
+// used for single expressions only.
+
+// readSets reads the table's sets with their members.
+func readSets(c *netlink.Conn, table string) ([]set, error) {
+	replies, err := ask(c, unix.NFT_MSG_GETSET, netlink.Dump, attr(unix.NFTA_SET_TABLE, table))
+	if err != nil {
+		return nil, err
+	}
+	var sets []set
+	for _, m := range replies {
+		attrs, err := attributes(m)
+		if err != nil {
+			return nil, err
+		}
+		s := set{name: text(attrs[unix.NFTA_SET_NAME])}
+		flags, bytes := number(attrs[unix.NFTA_SET_FLAGS]), number(attrs[unix.NFTA_SET_KEY_LEN])
+		switch magic := number(attrs[unix.NFTA_SET_KEY_TYPE]); {
+		case flags != unix.NFT_SET_INTERVAL:
+			s.of.datatype.Name = fmt.Sprintf("type %d flags %#x", magic, flags)
+		case magic == ipv4.datatype.GetNFTMagic() && bytes == ipv4.datatype.Bytes:
+			s.of = ipv4
+		case magic == ipv6.datatype.GetNFTMagic() && bytes == ipv6.datatype.Bytes:
+			s.of = ipv6
+		default:
+			s.of.datatype.Name = fmt.Sprintf("type %d", magic)
+		}
+		if s.of.proto != 0 {
+			if s.ranges, err = readElements(c, table, s.name); err != nil {
+				return nil, fmt.Errorf("members of %s: %w", s.name, err)
+			}
+		}
+		sets = append(sets, s)
+	}
+	return sets, nil
+}
+
+// readElements reads an interval set's members.
+func readElements(c *netlink.Conn, table, set string) ([]span, error) {
+	replies, err := ask(c, unix.NFT_MSG_GETSETELEM, netlink.Dump,
+		attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set))
+	if err != nil {
+		return nil, err
+	}
+	var members []nftables.SetElement
+	for _, m := range replies {
+		attrs, err := attributes(m)
+		if err != nil {
+			return nil, err
+		}
+		list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range list {
+			elem, err := nested(item.Data)
+			if err != nil {
+				return nil, err
+			}
+			key, err := nested(elem[unix.NFTA_SET_ELEM_KEY])
+			if err != nil {
+				return nil, err
+			}
+			members = append(members, nftables.SetElement{
+				Key:         key[unix.NFTA_DATA_VALUE],
+				IntervalEnd: number(elem[unix.NFTA_SET_ELEM_FLAGS])&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+			})
+		}
+	}
+	return spansOf(members), nil
+}
+
+// readChains reads the table's chains with their rules.
+func readChains(c *netlink.Conn, table string) ([]chain, error) {
+	replies, err := ask(c, unix.NFT_MSG_GETCHAIN, netlink.Dump)
+	if err != nil {
+		return nil, err
+	}
+	var chains []chain
+	for _, m := range replies { // of all tables of the family
+		attrs, err := attributes(m)
+		if err != nil {
+			return nil, err
+		}
+		if text(attrs[unix.NFTA_CHAIN_TABLE]) != table {
+			continue
+		}
+		ch := chain{name: text(attrs[unix.NFTA_CHAIN_NAME]), typ: nftables.ChainType(text(attrs[unix.NFTA_CHAIN_TYPE]))}
+		if raw, ok := attrs[unix.NFTA_CHAIN_HOOK]; ok {
+			at, err := nested(raw)
+			if err != nil {
+				return nil, err
+			}
+			ch.hook = hook(number(at[unix.NFTA_HOOK_HOOKNUM]))
+			ch.priority = priority(int32(number(at[unix.NFTA_HOOK_PRIORITY])))
+			if policy := nftables.ChainPolicy(number(attrs[unix.NFTA_CHAIN_POLICY])); policy != nftables.ChainPolicyAccept {
+				ch.foreign = "policy drop"
+			}
+		} else {
+			ch.foreign = "not a base chain"
+		}
+		if ch.rules, err = readRules(c, table, ch.name); err != nil {
+			return nil, fmt.Errorf("rules of %s: %w", ch.name, err)
+		}
+		chains = append(chains, ch)
+	}
+	return chains, nil
+}
+
+// readRules reads a chain's rules in their order.
+func readRules(c *netlink.Conn, table, chain string) ([]rule, error) {
+	replies, err := ask(c, unix.NFT_MSG_GETRULE, netlink.Dump,
+		attr(unix.NFTA_RULE_TABLE, table), attr(unix.NFTA_RULE_CHAIN, chain))
+	if err != nil {
+		return nil, err
+	}
+	var rules []rule
+	for _, m := range replies {
+		attrs, err := attributes(m)
+		if err != nil {
+			return nil, err
+		}
+		r := rule{comment: commentOf(attrs[unix.NFTA_RULE_USERDATA])}
+		list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_RULE_EXPRESSIONS])
+		if err != nil {
+			return nil, err
+		}
+		var words []string
+		for _, item := range list {
+			e, name, err := expression(item.Data)
+			if err != nil {
+				return nil, err
+			}
+			r.exprs, words = append(r.exprs, e), append(words, name)
+		}
+		r.text = fmt.Sprintf("[%s]", strings.Join(words, ", "))
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+// expression decodes one of those that our rules are made of, and returns its
+// name. Any other is nil, which no rule of ours has.
+func expression(raw []byte) (expr.Any, string, error) {
+	attrs, err := nested(raw)
+	if err != nil {
+		return nil, "", err
+	}
+	var e expr.Any
+	name, data := text(attrs[unix.NFTA_EXPR_NAME]), attrs[unix.NFTA_EXPR_DATA]
+	switch name {
+	case "meta":
+		e = &expr.Meta{}
+	case "cmp":
+		e = &expr.Cmp{}
+	case "range":
+		e = &expr.Range{}
+	case "payload":
+		e = &expr.Payload{}
+	case "lookup":
+		e = &expr.Lookup{}
+	case "masq":
+		e = &expr.Masq{}
+	case "immediate":
+		imm, err := nested(data)
+		if err != nil || number(imm[unix.NFTA_IMMEDIATE_DREG]) != unix.NFT_REG_VERDICT {
+			return nil, name, err // a value, not a verdict
+		}
+		e = &expr.Verdict{}
+	case "byteorder": // the library can write it only
+		b, err := nested(data)
+		return &expr.Byteorder{
+			SourceRegister: number(b[unix.NFTA_BYTEORDER_SREG]),
+			DestRegister:   number(b[unix.NFTA_BYTEORDER_DREG]),
+			Op:             expr.ByteorderOp(number(b[unix.NFTA_BYTEORDER_OP])),
+			Len:            number(b[unix.NFTA_BYTEORDER_LEN]),
+			Size:           number(b[unix.NFTA_BYTEORDER_SIZE]),
+		}, name, err
+	default:
+		return nil, name, nil
+	}
+	if err := expr.Unmarshal(unix.NFPROTO_INET, data, e); err != nil {
+		return nil, name, fmt.Errorf("expression %s: %w", name, err)
+	}
+	return e, name, nil
+}
+
+// comment makes the user data of a rule with a comment, as nft(8) reads it:
+// type, length, text with a final NUL.
+func comment(s string) []byte {
+	if s == "" {
+		return nil
+	}
+	return userdata.AppendString(nil, userdata.TypeComment, s)
+}
+
+// commentOf is the inverse of comment; anything else is shown as it is.
+func commentOf(raw []byte) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	if s := text(raw[min(2, len(raw)):]); slices.Equal(comment(s), raw) {
+		return s
+	}
+	return fmt.Sprintf("%q", raw)
+}

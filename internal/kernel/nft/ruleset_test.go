@@ -1,0 +1,75 @@
+package nft
+
+import "testing"
+
+func TestRulesetString(t *testing.T) {
+	r := Ruleset{
+		Instance: "abcdefghij", Owner: "ownerowner",
+		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023,
+		Masquerade: true,
+		Pools:      prefixes("10.88.0.0/16", "fd88::/64", "10.99.0.0/24", "10.99.2.0/23", "10.99.1.0/24"),
+		Excluded:   prefixes("192.168.0.0/16"),
+	}
+	want := `table inet berth-abcdefghij {
+	set pools4 {
+		type ipv4_addr
+		flags interval
+		elements = { 10.88.0.0/16,
+			     10.99.0.0/22 }
+	}
+
+	set excluded4 {
+		type ipv4_addr
+		flags interval
+		elements = { 192.168.0.0/16 }
+	}
+
+	set pools6 {
+		type ipv6_addr
+		flags interval
+		elements = { fd88::/64 }
+	}
+
+	set excluded6 {
+		type ipv6_addr
+		flags interval
+	}
+
+	chain cut_in {
+		type filter hook prerouting priority raw; policy accept;
+		iifgroup 1073741826-1073742847 drop comment "ownerowner"
+	}
+
+	chain cut_out {
+		type filter hook postrouting priority raw; policy accept;
+		oifgroup 1073741826-1073742847 drop comment "ownerowner"
+	}
+
+	chain nat_out {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random comment "ownerowner"
+		ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 masquerade fully-random comment "ownerowner"
+	}
+}
+`
+	if got := r.String(); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+
+	r.Masquerade, r.Owner = false, ""
+	want = `table inet berth-abcdefghij {
+	chain cut_in {
+		type filter hook prerouting priority raw; policy accept;
+		iifgroup 1073741826-1073742847 drop
+	}
+
+	chain cut_out {
+		type filter hook postrouting priority raw; policy accept;
+		oifgroup 1073741826-1073742847 drop
+	}
+}
+`
+	if got := r.String(); got != want {
+		t.Errorf("without masquerade, got:\n%s\nwant:\n%s", got, want)
+	}
+}

@@ -1,0 +1,120 @@
+package nft
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+)
+
+// span is the addresses from first to last, both included and of one family.
+type span struct{ first, last netip.Addr }
+
+// String shows the span as nft does: a CIDR where it is one.
+func (s span) String() string {
+	if s.first == s.last {
+		return s.first.String()
+	}
+	for bits := range s.first.BitLen() {
+		p := netip.PrefixFrom(s.first, bits)
+		if p.Masked() == p && last(p) == s.last {
+			return p.String()
+		}
+	}
+	return fmt.Sprintf("%s-%s", s.first, s.last)
+}
+
+// spans returns the prefixes of each family as the fewest spans, in order. The
+// kernel refuses an interval set whose members overlap.
+func spans(prefixes []netip.Prefix) (v4, v6 []span) {
+	for _, p := range prefixes {
+		p = p.Masked()
+		s := span{p.Addr(), last(p)}
+		if p.Addr().Is4() {
+			v4 = append(v4, s)
+		} else {
+			v6 = append(v6, s)
+		}
+	}
+	return merge(v4), merge(v6)
+}
+
+// merge joins spans that overlap or touch, and sorts them.
+func merge(spans []span) []span {
+	slices.SortFunc(spans, func(a, b span) int { return a.first.Compare(b.first) })
+	var merged []span
+	for _, s := range spans {
+		if n := len(merged); n > 0 {
+			end := &merged[n-1].last
+			if next := end.Next(); !next.IsValid() || s.first.Compare(next) <= 0 {
+				if end.Less(s.last) {
+					*end = s.last
+				}
+				continue
+			}
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+// last returns the last address of a masked prefix.
+func last(p netip.Prefix) netip.Addr {
+	raw := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(raw)*8; i++ {
+		raw[i/8] |= 1 << (7 - i%8)
+	}
+	addr, _ := netip.AddrFromSlice(raw)
+	return addr
+}
+
+// elements returns the spans as members of an interval set: each begins with
+// its first address and ends before an end element, if the family goes on.
+func elements(spans []span) []nftables.SetElement {
+	var members []nftables.SetElement
+	for _, s := range spans {
+		members = append(members, nftables.SetElement{Key: s.first.AsSlice()})
+		if after := s.last.Next(); after.IsValid() {
+			members = append(members, nftables.SetElement{Key: after.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return members
+}
+
+// spansOf is the inverse of elements, for members in any order. Those that do
+// not begin with an address are left out.
+func spansOf(members []nftables.SetElement) []span {
+	slices.SortFunc(members, func(a, b nftables.SetElement) int {
+		if c := bytes.Compare(a.Key, b.Key); c != 0 || a.IntervalEnd == b.IntervalEnd {
+			return c
+		}
+		if a.IntervalEnd {
+			return -1
+		}
+		return 1
+	})
+	var (
+		spans []span
+		open  netip.Addr
+	)
+	for _, m := range members {
+		at, ok := netip.AddrFromSlice(m.Key)
+		if !ok {
+			continue
+		}
+		if open.IsValid() {
+			spans = append(spans, span{open, at.Prev()})
+		}
+		open = netip.Addr{}
+		if !m.IntervalEnd {
+			open = at
+		}
+	}
+	if open.IsValid() {
+		end := last(netip.PrefixFrom(open, 0).Masked())
+		spans = append(spans, span{open, end})
+	}
+	return spans
+}

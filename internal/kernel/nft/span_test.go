@@ -1,0 +1,70 @@
+package nft
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+func TestSpans(t *testing.T) {
+	for _, tt := range []struct {
+		prefixes []string
+		v4, v6   string
+	}{
+		{nil, "[]", "[]"},
+		{[]string{"10.88.0.7/16"}, "[10.88.0.0/16]", "[]"},
+		{[]string{"10.0.0.1/32", "fd00::1/128"}, "[10.0.0.1]", "[fd00::1]"},
+		{[]string{"10.1.0.0/16", "10.0.0.0/16"}, "[10.0.0.0/15]", "[]"},                            // they touch
+		{[]string{"10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8"}, "[10.0.0.0/8]", "[]"},                // one in the other
+		{[]string{"10.2.0.0/16", "10.1.0.0/16"}, "[10.1.0.0-10.2.255.255]", "[]"},                  // no CIDR
+		{[]string{"10.0.0.0/16", "10.2.0.0/16"}, "[10.0.0.0/16 10.2.0.0/16]", "[]"},                // apart
+		{[]string{"0.0.0.0/0", "::/0", "255.0.0.0/8"}, "[0.0.0.0/0]", "[::/0]"},                    // everything
+		{[]string{"128.0.0.0/1", "0.0.0.0/1"}, "[0.0.0.0/0]", "[]"},                                // everything, in halves
+		{[]string{"255.255.255.255/32"}, "[255.255.255.255]", "[]"},                                // nothing comes after
+		{[]string{"fd00:1::/64", "fd00:0:0:1::/64", "fd00::/64"}, "[]", "[fd00::/63 fd00:1::/64]"}, // a /64 has room
+	} {
+		v4, v6 := spans(prefixes(tt.prefixes...))
+		if fmt.Sprint(v4) != tt.v4 || fmt.Sprint(v6) != tt.v6 {
+			t.Errorf("spans(%v) = %v, %v, want %s, %s", tt.prefixes, v4, v6, tt.v4, tt.v6)
+		}
+	}
+}
+
+// What is written can be read back, in whatever order the kernel tells it.
+func TestElementsRoundTrip(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 500 {
+		want := merge(randomSpans(rng))
+		members := elements(want)
+		rng.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+		if got := spansOf(members); !slices.Equal(got, want) {
+			t.Fatalf("seed %d: %v came back as %v", seed, want, got)
+		}
+	}
+}
+
+// randomSpans returns spans of one byte's worth of IPv4 addresses, at both ends
+// of the family, so that they overlap and touch.
+func randomSpans(rng *rand.Rand) []span {
+	var list []span
+	for range rng.IntN(6) {
+		high := byte(rng.IntN(2) * 255)
+		a, b := byte(rng.IntN(256)), byte(rng.IntN(256))
+		list = append(list, span{
+			netip.AddrFrom4([4]byte{high, high, high, min(a, b)}),
+			netip.AddrFrom4([4]byte{high, high, high, max(a, b)}),
+		})
+	}
+	return list
+}
+
+func prefixes(list ...string) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, s := range list {
+		ps = append(ps, netip.MustParsePrefix(s))
+	}
+	return ps
+}

@@ -1,0 +1,135 @@
+package nft
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// table is an nftables table of family inet, as a ruleset wants it or as the
+// kernel has it.
+type table struct {
+	name   string
+	flags  uint32 // NFT_TABLE_F_*; a dormant table does nothing
+	others int    // things in it that are no chain and no set
+	sets   []set
+	chains []chain
+}
+
+// set is an interval set of addresses.
+type set struct {
+	name   string
+	of     family
+	ranges []span // sorted, apart from each other
+}
+
+// family is what a set's type and a rule's addresses follow from.
+type family struct {
+	datatype nftables.SetDatatype
+	proto    byte   // NFPROTO_*
+	suffix   string // of the names of sets
+	word     string // nft's, before saddr and daddr
+	saddr    uint32 // offsets in the network header, in bytes
+	daddr    uint32
+}
+
+var (
+	ipv4 = family{nftables.TypeIPAddr, unix.NFPROTO_IPV4, "4", "ip", 12, 16}
+	ipv6 = family{nftables.TypeIP6Addr, unix.NFPROTO_IPV6, "6", "ip6", 8, 24}
+)
+
+// chain is a base chain with policy accept.
+type chain struct {
+	name     string
+	typ      nftables.ChainType
+	hook     hook
+	priority priority
+	rules    []rule
+	foreign  string // not empty: what makes it none of ours, such as another policy
+}
+
+type (
+	hook     nftables.ChainHook
+	priority nftables.ChainPriority
+)
+
+const (
+	hookPrerouting  hook = unix.NF_INET_PRE_ROUTING
+	hookPostrouting hook = unix.NF_INET_POST_ROUTING
+
+	priorityRaw    priority = -300
+	prioritySrcnat priority = 100
+)
+
+func (h hook) String() string {
+	names := [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+	if int(h) < len(names) {
+		return names[h]
+	}
+	return fmt.Sprint(uint32(h))
+}
+
+func (p priority) String() string {
+	switch p {
+	case priorityRaw:
+		return "raw"
+	case prioritySrcnat:
+		return "srcnat"
+	}
+	return fmt.Sprint(int32(p))
+}
+
+// head is the chain's first line in nft's words.
+func (c chain) head() string {
+	s := fmt.Sprintf("type %s hook %s priority %s; policy accept;", c.typ, c.hook, c.priority)
+	if c.foreign != "" {
+		s += " " + c.foreign
+	}
+	return s
+}
+
+// rule is what a chain does with a packet.
+type rule struct {
+	text    string // nft's; of a rule that was read: what could be made out
+	exprs   []expr.Any
+	comment string
+}
+
+func (r rule) String() string {
+	if r.comment == "" {
+		return r.text
+	}
+	return fmt.Sprintf("%s comment %q", r.text, r.comment)
+}
+
+// String shows the table as `nft list table` does.
+func (t table) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table inet %s {\n", t.name)
+	gap := ""
+	for _, s := range t.sets {
+		fmt.Fprintf(&b, "%s\tset %s {\n\t\ttype %s\n\t\tflags interval\n", gap, s.name, s.of.datatype.Name)
+		if len(s.ranges) > 0 {
+			members := make([]string, len(s.ranges))
+			for i, r := range s.ranges {
+				members[i] = r.String()
+			}
+			fmt.Fprintf(&b, "\t\telements = { %s }\n", strings.Join(members, ",\n\t\t\t     "))
+		}
+		b.WriteString("\t}\n")
+		gap = "\n"
+	}
+	for _, c := range t.chains {
+		fmt.Fprintf(&b, "%s\tchain %s {\n\t\t%s\n", gap, c.name, c.head())
+		for _, r := range c.rules {
+			fmt.Fprintf(&b, "\t\t%s\n", r)
+		}
+		b.WriteString("\t}\n")
+		gap = "\n"
+	}
+	b.WriteString("}\n")
+	return b.String()
+}

@@ -1,0 +1,372 @@
+package nft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// sample is a ruleset with everything in it.
+func sample() Ruleset {
+	return Ruleset{
+		Instance: "abcdefghij", Owner: "ownerowner",
+		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023,
+		Masquerade: true,
+		Pools:      prefixes("10.88.0.0/16", "10.99.0.0/24", "fd88::/64"),
+		Excluded:   prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32"),
+	}
+}
+
+// many is some 20 kB of CIDRs, of which no two touch.
+func many() []netip.Prefix {
+	var list []netip.Prefix
+	size := 0
+	for i := 0; size < 20_000; i++ {
+		p4 := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0}), 24)
+		p6 := netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, byte(i >> 7), byte(i << 1)}), 24)
+		list = append(list, p4, p6)
+		size += len(p4.String()) + len(p6.String()) + 2
+	}
+	return list
+}
+
+func TestReplaceAndVerify(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*Ruleset)
+	}{
+		{"everything", func(*Ruleset) {}},
+		{"no masquerade", func(r *Ruleset) { r.Masquerade = false }},
+		{"no owner", func(r *Ruleset) { r.Owner = "" }},
+		{"no pools", func(r *Ruleset) { r.Pools, r.Excluded = nil, nil }},
+		{"one group", func(r *Ruleset) { r.CutHigh = r.CutLow }},
+		{"all groups", func(r *Ruleset) { r.CutLow, r.CutHigh = 0, 1<<32-1 }},
+		{"the whole internet", func(r *Ruleset) { r.Pools = prefixes("0.0.0.0/0", "::/0") }},
+		{"20 kB of CIDRs", func(r *Ruleset) { r.Excluded = many() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			at := nettest.Node(t)
+			tables := Open(at)
+			r := sample()
+			tt.edit(&r)
+			if _, err := tables.Verify(r); !errors.Is(err, ErrGone) {
+				t.Fatalf("before it is written: %v, want ErrGone", err)
+			}
+			for range 2 { // the second replaces the first
+				if err := tables.Replace(r); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tables.Verify(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			owner, there, err := tables.Holder(r.Instance)
+			if owner != r.Owner || !there || err != nil {
+				t.Errorf("holder is %q, %v, %v", owner, there, err)
+			}
+			t.Run("nft", func(t *testing.T) { compareWithNft(t, at, r) })
+			for range 2 { // the second has nothing to delete
+				if err := tables.Delete(r.Instance); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, there, err := tables.Holder(r.Instance); there || err != nil {
+				t.Errorf("after it is deleted: there %v, %v", there, err)
+			}
+		})
+	}
+}
+
+// compareWithNft lets nft(8) make the ruleset from its text, and list both. Not
+// every nft expresses a range as we do, so that its words are what is compared.
+func compareWithNft(t *testing.T, at *ns.Netns, r Ruleset) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skipf("no nft to compare with: %v", err)
+	}
+	ours := nftRun(t, at, "", "list", "table", "inet", r.Table())
+	other := nettest.Node(t)
+	nftRun(t, other, r.String(), "-f", "-")
+	if theirs := nftRun(t, other, "", "list", "table", "inet", r.Table()); ours != theirs {
+		t.Errorf("nft lists what was written as\n%s\nand what it made of String as\n%s", ours, theirs)
+	}
+}
+
+func nftRun(t *testing.T, at *ns.Netns, stdin string, args ...string) string {
+	t.Helper()
+	cmd := nettest.Command(at, "nft", args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("nft %s: %v\n%s%s", strings.Join(args, " "), err, &stderr, stdin)
+	}
+	return string(out)
+}
+
+func TestVerifySaysWhatDiffers(t *testing.T) {
+	nt := &nftables.Table{Name: sample().Table(), Family: nftables.TableFamilyINet}
+	in := &nftables.Chain{Name: "cut_in", Table: nt}
+	pools := &nftables.Set{Table: nt, Name: "pools4", KeyType: nftables.TypeIPAddr, Interval: true}
+	for _, tt := range []struct {
+		want string // "" is ErrGone
+		edit func(*nftables.Conn)
+	}{
+		{"", func(c *nftables.Conn) { c.DelTable(nt) }},
+		{"", func(c *nftables.Conn) { c.FlushRuleset() }},
+		{`chain cut_in lacks the rule "iifgroup 1073741826-1073742847 drop comment \"ownerowner\""`,
+			func(c *nftables.Conn) { c.FlushChain(in) }},
+		{`chain cut_in has "[immediate]" in the place of the rule`, func(c *nftables.Conn) {
+			c.InsertRule(&nftables.Rule{Table: nt, Chain: in, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+		}},
+		{`chain cut_in has a foreign rule "[counter] comment \"by hand\""`, func(c *nftables.Conn) {
+			c.AddRule(&nftables.Rule{Table: nt, Chain: in, Exprs: []expr.Any{&expr.Counter{}}, UserData: comment("by hand")})
+		}},
+		{`chain cut_in has "[meta, byteorder, range, immediate] comment \"ownerowner\"" in the place`, func(c *nftables.Conn) {
+			r := dropGroup("iifgroup", 1<<30+2, 1<<30+1022)
+			c.FlushChain(in)
+			c.AddRule(&nftables.Rule{Table: nt, Chain: in, Exprs: r.exprs, UserData: comment("ownerowner")})
+		}},
+		{`chain cut_in has comment "" at the rule`, func(c *nftables.Conn) {
+			r := dropGroup("iifgroup", 1<<30+2, 1<<30+1023)
+			c.FlushChain(in)
+			c.AddRule(&nftables.Rule{Table: nt, Chain: in, Exprs: r.exprs})
+		}},
+		{`chain cut_in is "type filter hook prerouting priority raw; policy accept; policy drop"`, func(c *nftables.Conn) {
+			drop := nftables.ChainPolicyDrop
+			c.AddChain(&nftables.Chain{Name: in.Name, Table: nt, Policy: &drop})
+		}},
+		{`chain mine is foreign`, func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Name: "mine", Table: nt}) }},
+		{`chain nat_out is missing`, func(c *nftables.Conn) {
+			ch := &nftables.Chain{Name: "nat_out", Table: nt}
+			c.FlushChain(ch)
+			c.DelChain(ch)
+		}},
+		{`set pools4 lacks 10.99.0.0/24`, func(c *nftables.Conn) {
+			c.SetDeleteElements(pools, elements([]span{{netip.MustParseAddr("10.99.0.0"), netip.MustParseAddr("10.99.0.255")}}))
+		}},
+		{`set pools4 has 1.2.3.4 too`, func(c *nftables.Conn) {
+			c.SetAddElements(pools, elements([]span{{netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("1.2.3.4")}}))
+		}},
+		{`set mine is foreign`, func(c *nftables.Conn) {
+			c.AddSet(&nftables.Set{Table: nt, ID: 9, Name: "mine", KeyType: nftables.TypeIPAddr}, nil)
+		}},
+		{`1 foreign objects are in it`, func(c *nftables.Conn) {
+			c.AddObj(&nftables.NamedObj{Table: nt, Name: "n", Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
+		}},
+	} {
+		t.Run(tt.want, func(t *testing.T) {
+			at := nettest.Node(t)
+			tables := Open(at)
+			if err := tables.Replace(sample()); err != nil {
+				t.Fatal(err)
+			}
+			edit(t, at, tt.edit)
+			_, err := tables.Verify(sample())
+			if tt.want == "" {
+				if !errors.Is(err, ErrGone) {
+					t.Fatalf("%v, want ErrGone", err)
+				}
+			} else if !errors.Is(err, ErrChanged) || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("%v, want ErrChanged: %s", err, tt.want)
+			}
+			if err := tables.Replace(sample()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tables.Verify(sample()); err != nil {
+				t.Errorf("after replacing it: %v", err)
+			}
+		})
+	}
+}
+
+// edit changes nftables as somebody else.
+func edit(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
+	t.Helper()
+	c, err := nftables.New(nftables.WithNetNSFd(at.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f(c)
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A table that is replaced is never half there: whoever reads meanwhile sees
+// the one or the other.
+func TestReplaceIsAtOnce(t *testing.T) {
+	at := nettest.Node(t)
+	tables := Open(at)
+	a, b := sample(), sample()
+	b.Owner, b.Pools = "anotherone", nil
+	if err := tables.Replace(a); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		for i := range 100 {
+			if err := tables.Replace([]Ruleset{b, a}[i%2]); err != nil {
+				done <- err
+				return
+			}
+		}
+		close(done)
+	}()
+	for reads := 0; ; reads++ {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reads == 0 {
+				t.Fatal("nothing was read meanwhile")
+			}
+			return
+		default:
+		}
+		have, _, err := tables.read(a.Table())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if da, db := diff(a.table(), have), diff(b.table(), have); da != nil && db != nil {
+			t.Fatalf("neither the one (%v) nor the other (%v)", da, db)
+		}
+	}
+}
+
+// Agents of one node leave each other alone.
+func TestInstancesSideBySide(t *testing.T) {
+	tables := Open(nettest.Node(t))
+	a, b := sample(), sample()
+	b.Instance, b.Owner = "jihgfedcba", "anotherone"
+	for _, r := range []Ruleset{a, b, a} {
+		if err := tables.Replace(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tables.Verify(b); err != nil {
+		t.Errorf("the other instance's table, after a replacement: %v", err)
+	}
+	if err := tables.Delete(a.Instance); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tables.Verify(b); err != nil {
+		t.Errorf("the other instance's table, after a deletion: %v", err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	at := nettest.Node(t)
+	tables := Open(at)
+	w, err := tables.Watch(sample().Instance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	next := func(want bool, what string, f func()) {
+		t.Helper()
+		f()
+		// A wait that must be in vain is a short one: what f did is committed,
+		// and its news are in the socket, when f returns.
+		limit := nettest.Deadline
+		if !want {
+			limit = 50 * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		made, err := w.Next(ctx)
+		if !want {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%s: %v, %v, want nothing", what, made, err)
+			}
+			return
+		}
+		now, _ := w.current()
+		if err != nil || made != now {
+			t.Fatalf("%s: generation %d, %v, want %d", what, made, err, now)
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := sample()
+	other.Instance = "jihgfedcba"
+	next(true, "written", func() { must(tables.Replace(sample())) })
+	next(false, "another's written", func() { must(tables.Replace(other)) })
+	next(true, "replaced", func() { must(tables.Replace(sample())) })
+	next(false, "another's deleted", func() { must(tables.Delete(other.Instance)) })
+	next(true, "flushed", func() { edit(t, at, (*nftables.Conn).FlushRuleset) })
+}
+
+// What a socket cannot hold counts as a change.
+func TestWatchMissesNothing(t *testing.T) {
+	at := nettest.Node(t)
+	tables := Open(at)
+	w, err := tables.Watch(sample().Instance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.c.SetReadBuffer(1); err != nil { // the kernel's minimum
+		t.Fatal(err)
+	}
+	other := sample()
+	other.Instance, other.Excluded = "jihgfedcba", many()
+	for range 3 {
+		if err := tables.Replace(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
+	defer cancel()
+	made, err := w.Next(ctx)
+	now, _ := w.current()
+	if err != nil || made != now {
+		t.Fatalf("generation %d, %v, want %d", made, err, now)
+	}
+}
+
+func BenchmarkReplace(b *testing.B) {
+	for _, pools := range [][]netip.Prefix{prefixes("10.88.0.0/16"), many()} {
+		b.Run(fmt.Sprintf("%d CIDRs", len(pools)), func(b *testing.B) {
+			tables := Open(nettest.Node(b))
+			r := sample()
+			r.Pools = pools
+			for b.Loop() {
+				if err := tables.Replace(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	tables := Open(nettest.Node(b))
+	if err := tables.Replace(sample()); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := tables.Verify(sample()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// newNode is a world of two pods, a machine beyond the node, and the node.
+func newNode(t *testing.T) (w *world, a, b, beyond *place) {
+	w = newWorld(t)
+	a = w.add("a", nettest.Pod(t), "10.88.0.2", "fd88::2")
+	b = w.add("b", nettest.Pod(t), "10.88.0.3", "fd88::3")
+	beyond = w.add("beyond", nettest.Node(t), "192.0.2.2", "2001:db8::2")
+	w.address(beyond, "192.0.2.1", "2001:db8::1")
+	return w, a, b, beyond
+}
+
+// A pod in a dying group neither sends nor receives, whoever is at the other
+// end, by either family; nobody else is touched, and leaving the group heals it.
+func TestCut(t *testing.T) {
+	w, a, _, _ := newNode(t)
+	r := sample()
+	if err := Open(w.node.at).Replace(r); err != nil {
+		t.Fatal(err)
+	}
+	everybody := func(_, _ *place) bool { return true }
+	butA := func(from, to *place) bool { return from != a && to != a }
+	for _, step := range []struct {
+		name   string
+		group  uint32
+		should func(from, to *place) bool
+	}{
+		{"default group", 0, everybody},
+		{"below", r.CutLow - 1, everybody},
+		{"first", r.CutLow, butA},
+		{"middle", r.CutLow + 500, butA},
+		{"last", r.CutHigh, butA},
+		{"above", r.CutHigh + 1, everybody},
+		// Little-endian, these would be in the range.
+		{"bytes swapped", 0x02000040, everybody},
+	} {
+		w.group(a, step.group)
+		got := w.exchange(step.name, step.should)
+		t.Logf("%s: %d datagrams arrived", step.name, len(got))
+	}
+}
+
+// While the table is replaced again and again, nothing of a dying pod slips
+// through.
+func TestReplaceLeavesNoGap(t *testing.T) {
+	w, a, b, _ := newNode(t)
+	tables := Open(w.node.at)
+	r := sample()
+	if err := tables.Replace(r); err != nil {
+		t.Fatal(err)
+	}
+	w.group(a, r.CutLow)
+	replaced := make(chan error, 1)
+	go func() {
+		defer close(replaced)
+		for range 100 {
+			if err := tables.Replace(r); err != nil {
+				replaced <- err
+				return
+			}
+		}
+	}()
+	var keys []string
+	for sent := 0; ; sent++ {
+		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
+		select {
+		case err := <-replaced:
+			if err != nil {
+				t.Fatal(err)
+			}
+		default:
+			continue
+		}
+		break
+	}
+	w.exchange("afterwards", func(from, to *place) bool { return from != a && to != a })
+	for _, key := range keys {
+		if _, ok := w.source(key); ok {
+			t.Errorf("slipped through: %s", key)
+		}
+	}
+	t.Logf("%d datagrams sent meanwhile", len(keys))
+}
+
+// Masquerade as the server beyond the node sees it: by source address.
+func TestMasquerade(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*Ruleset)
+		want []string // sources seen beyond the node, of pod a: IPv4, IPv6
+	}{
+		{"on", func(*Ruleset) {}, []string{"192.0.2.1", "2001:db8::1"}},
+		{"off", func(r *Ruleset) { r.Masquerade = false }, []string{"10.88.0.2", "fd88::2"}},
+		{"excluded", func(r *Ruleset) { r.Excluded = prefixes("192.0.2.0/24", "2001:db8::/64") }, []string{"10.88.0.2", "fd88::2"}},
+		{"IPv6 excluded", func(r *Ruleset) { r.Excluded = prefixes("192.0.3.0/24", "2001:db8::2/128") }, []string{"192.0.2.1", "fd88::2"}},
+		{"not of the pool", func(r *Ruleset) { r.Pools = prefixes("10.88.0.3/32", "fd88::3/128") }, []string{"10.88.0.2", "fd88::2"}},
+		{"20 kB excluded", func(r *Ruleset) { r.Excluded = many() }, []string{"192.0.2.1", "2001:db8::1"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, a, b, beyond := newNode(t)
+			r := sample()
+			r.Excluded = nil
+			tt.edit(&r)
+			if err := Open(w.node.at).Replace(r); err != nil {
+				t.Fatal(err)
+			}
+			w.exchange("x", func(_, _ *place) bool { return true })
+			for family := range 2 {
+				for _, hop := range []struct {
+					from, to *place
+					want     string
+				}{
+					{a, beyond, tt.want[family]},
+					{a, w.node, a.addrs[family].String()}, // for the host
+					{w.node, a, w.node.addrs[family].String()},
+					{beyond, a, beyond.addrs[family].String()},
+					{w.node, beyond, w.node.addrs[family].String()},
+				} {
+					w.arrived(hop.from, hop.to, family, hop.want)
+				}
+				if tt.name != "not of the pool" { // where b is in it and a is not
+					w.arrived(a, b, family, a.addrs[family].String())
+					w.arrived(b, a, family, b.addrs[family].String())
+				}
+			}
+		})
+	}
+}
+
+// arrived checks the source that a datagram of exchange "x" was seen with.
+func (w *world) arrived(from, to *place, family int, want string) {
+	w.t.Helper()
+	key := fmt.Sprintf("x: %s to %s by IPv%d at %s", from.name, to.name, []int{4, 6}[family], to.name)
+	if got, ok := w.source(key); !ok || got != netip.MustParseAddr(want) {
+		w.t.Errorf("%s: came from %v, want %s", key, got, want)
+	}
+}

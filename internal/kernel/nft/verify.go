@@ -1,0 +1,152 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// What Verify says of a table. ErrChanged is wrapped with what differs.
+var (
+	ErrGone    = errors.New("gone")
+	ErrChanged = errors.New("changed")
+)
+
+// Verify compares the ruleset's table in the kernel with what Replace writes:
+// nil, ErrGone or ErrChanged, with the generation that this is true of; or why
+// it could not be read.
+func (t *Tables) Verify(r Ruleset) (Generation, error) {
+	have, at, err := t.read(r.Table())
+	if errors.Is(err, errNoTable) {
+		return at, fmt.Errorf("nftables table inet %s is %w", r.Table(), ErrGone)
+	}
+	if err != nil {
+		return at, err
+	}
+	if diffs := diff(r.table(), have); len(diffs) > 0 {
+		return at, fmt.Errorf("nftables table inet %s is %w: %s", r.Table(), ErrChanged, strings.Join(diffs, "; "))
+	}
+	return at, nil
+}
+
+// Holder returns whose the instance's table is, and whether it is there at all.
+// It is nobody's if its rules do not say so with one voice.
+func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
+	have, _, err := t.read(TableName(instance))
+	if errors.Is(err, errNoTable) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	first := true
+	for _, c := range have.chains {
+		for _, r := range c.rules {
+			if !first && r.comment != owner {
+				return "", true, nil
+			}
+			owner, first = r.comment, false
+		}
+	}
+	return owner, true, nil
+}
+
+// diff says how a table differs from the wanted one, a phrase a difference.
+func diff(want, have table) []string {
+	var diffs []string
+	say := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }
+	if have.flags != want.flags {
+		say("flags are %#x, not %#x", have.flags, want.flags)
+	}
+	if have.others != want.others {
+		say("%d foreign objects are in it", have.others)
+	}
+	for _, w := range want.sets {
+		i := slices.IndexFunc(have.sets, func(s set) bool { return s.name == w.name })
+		if i < 0 {
+			say("set %s is missing", w.name)
+			continue
+		}
+		h := have.sets[i]
+		if h.of.datatype.Name != w.of.datatype.Name {
+			say("set %s has %s", w.name, h.of.datatype.Name)
+		}
+		if lacks := without(w.ranges, h.ranges); len(lacks) > 0 {
+			say("set %s lacks %s", w.name, some(lacks))
+		}
+		if more := without(h.ranges, w.ranges); len(more) > 0 {
+			say("set %s has %s too", w.name, some(more))
+		}
+	}
+	for _, h := range have.sets {
+		if !slices.ContainsFunc(want.sets, func(s set) bool { return s.name == h.name }) {
+			say("set %s is foreign", h.name)
+		}
+	}
+	for _, w := range want.chains {
+		i := slices.IndexFunc(have.chains, func(c chain) bool { return c.name == w.name })
+		if i < 0 {
+			say("chain %s is missing", w.name)
+			continue
+		}
+		diffs = append(diffs, diffChain(w, have.chains[i])...)
+	}
+	for _, h := range have.chains {
+		if !slices.ContainsFunc(want.chains, func(c chain) bool { return c.name == h.name }) {
+			say("chain %s is foreign", h.name)
+		}
+	}
+	return diffs
+}
+
+// diffChain compares two chains of one name. The order of rules counts.
+func diffChain(want, have chain) []string {
+	var diffs []string
+	if have.head() != want.head() {
+		diffs = append(diffs, fmt.Sprintf("chain %s is %q, not %q", want.name, have.head(), want.head()))
+	}
+	for i := range max(len(want.rules), len(have.rules)) {
+		switch {
+		case i >= len(have.rules):
+			diffs = append(diffs, fmt.Sprintf("chain %s lacks the rule %q", want.name, want.rules[i]))
+		case i >= len(want.rules):
+			diffs = append(diffs, fmt.Sprintf("chain %s has a foreign rule %q", want.name, have.rules[i]))
+		case !reflect.DeepEqual(have.rules[i].exprs, want.rules[i].exprs):
+			diffs = append(diffs, fmt.Sprintf("chain %s has %q in the place of the rule %q", want.name, have.rules[i], want.rules[i]))
+		case have.rules[i].comment != want.rules[i].comment:
+			diffs = append(diffs, fmt.Sprintf("chain %s has comment %q at the rule %q", want.name, have.rules[i].comment, want.rules[i]))
+		}
+	}
+	return diffs
+}
+
+// without returns the spans of a that are not in b.
+func without(a, b []span) []span {
+	in := make(map[span]bool, len(b))
+	for _, s := range b {
+		in[s] = true
+	}
+	var rest []span
+	for _, s := range a {
+		if !in[s] {
+			rest = append(rest, s)
+		}
+	}
+	return rest
+}
+
+// some lists a few spans and counts the rest.
+func some(spans []span) string {
+	const few = 5
+	words := make([]string, 0, few)
+	for _, s := range spans[:min(few, len(spans))] {
+		words = append(words, s.String())
+	}
+	list := strings.Join(words, ", ")
+	if more := len(spans) - few; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
+}

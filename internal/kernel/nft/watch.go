@@ -1,0 +1,105 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+)
+
+// Watch hears of every transaction that touches one table, also of our own.
+type Watch struct {
+	tables  *Tables
+	name    string
+	c       *netlink.Conn
+	touched bool // by the transaction whose generation is not known yet
+}
+
+// What a watch can be behind before it misses something: busy nodes change
+// thousands of rules at once.
+const receiveBuffer = 4 << 20
+
+// Watch begins to watch the instance's table: nothing that is done from now on
+// escapes it. The caller closes it.
+//
+//	nft monitor
+func (t *Tables) Watch(instance string) (*Watch, error) {
+	c, err := t.reader()
+	if err != nil {
+		return nil, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
+	}
+	// A smaller buffer than asked for is none the worse: see Next.
+	_ = c.SetReadBuffer(receiveBuffer)
+	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
+	}
+	return &Watch{tables: t, name: TableName(instance), c: c}, nil
+}
+
+// Next waits for a transaction that touches the table, and returns the
+// generation that it made. If the socket could not hold all that happened
+// (ENOBUFS), the table counts as touched in the current generation. When ctx
+// ends it returns ctx.Err(), and goes on later if it is called again.
+func (w *Watch) Next(ctx context.Context) (Generation, error) {
+	if err := w.c.SetReadDeadline(time.Time{}); err != nil {
+		return 0, fmt.Errorf("watching nftables: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = w.c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		messages, err := w.c.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return 0, ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			return w.current()
+		case err != nil:
+			return 0, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
+		}
+		var made Generation
+		for _, m := range messages {
+			// A transaction's news end with its generation.
+			if g, ok := generationOf(m); !ok {
+				w.touched = w.touched || w.about(m)
+			} else if w.touched {
+				made, w.touched = g, false
+			}
+		}
+		if made != 0 {
+			return made, nil
+		}
+	}
+}
+
+// about reports whether a message is about the table: in all sorts of nftables
+// messages attribute 1 is the table's name.
+func (w *Watch) about(m netlink.Message) bool {
+	attrs, err := attributes(m)
+	return err == nil && m.Data[0] == unix.NFPROTO_INET && text(attrs[unix.NFTA_TABLE_NAME]) == w.name
+}
+
+// current reads the generation now, on a socket of its own.
+func (w *Watch) current() (Generation, error) {
+	c, err := w.tables.reader()
+	if err != nil {
+		return 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(err))
+	}
+	defer c.Close()
+	g, err := generation(c)
+	if err != nil {
+		return 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(err))
+	}
+	return g, nil
+}
+
+// Close ends the watch.
+func (w *Watch) Close() error { return w.c.Close() }

@@ -1,0 +1,232 @@
+package nft
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// world is a node with pods, made without Berth, and a server beyond it that
+// has routes back to everybody.
+type world struct {
+	t    *testing.T
+	node *place
+	all  []*place
+	log  inbox
+}
+
+// place is somewhere that sends and is sent to.
+type place struct {
+	name  string
+	at    *ns.Netns
+	link  netlink.Link // the node's end of its cable; nil for the node
+	addrs []netip.Addr // IPv4, IPv6
+}
+
+// inbox has the datagrams that arrived.
+type inbox struct {
+	mu   sync.Mutex
+	seen map[string]netip.Addr // source by "TAG at PLACE"
+}
+
+const port = 4000
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, node: &place{name: "node", at: nettest.Node(t)}}
+	w.log.seen = map[string]netip.Addr{}
+	w.inside(w.node.at, func() error {
+		for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+			if err := ns.SetSysctl(name, "1"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	w.all = []*place{w.node}
+	return w
+}
+
+// add connects a place to the node, as a pod is: it has host addresses only, and
+// reaches everything by its one cable.
+func (w *world) add(name string, at *ns.Netns, v4, v6 string) *place {
+	w.t.Helper()
+	p := &place{name: name, at: at, addrs: []netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}}
+	inNode, inPlace := w.handle(w.node.at), w.handle(at)
+	macs := []net.HardwareAddr{{2, 0, 0, 0, 1, byte(len(w.all))}, {2, 0, 0, 0, 2, byte(len(w.all))}}
+
+	// ip link add NAME addr MAC type veth peer name eth0 addr MAC netns PLACE
+	veth := netlink.NewVeth(netlink.LinkAttrs{Name: name, HardwareAddr: macs[0]})
+	veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = "eth0", macs[1], netlink.NsFd(at.Fd())
+	w.must(inNode.LinkAdd(veth))
+	p.link = w.up(inNode, name)
+	w.up(inPlace, "lo")
+	eth0 := w.up(inPlace, "eth0")
+	for i, gateway := range []string{"169.254.1.1", "fe80::1"} {
+		own, gw := p.addrs[i], netip.MustParseAddr(gateway)
+		w.must(inPlace.AddrAdd(eth0, &netlink.Addr{IPNet: host(own), Flags: unix.IFA_F_NODAD}))
+		w.neighbour(inPlace, eth0, gw, macs[0])
+		w.must(inPlace.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: everything(i), Gw: gw.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
+		w.neighbour(inNode, p.link, own, macs[1])
+		w.must(inNode.RouteAdd(&netlink.Route{LinkIndex: p.link.Attrs().Index, Dst: host(own), Scope: netlink.SCOPE_LINK}))
+	}
+	w.all = append(w.all, p)
+	w.listen(p)
+	return p
+}
+
+// address gives the node an address of its own, on the cable of a place.
+func (w *world) address(p *place, v4, v6 string) {
+	w.t.Helper()
+	w.node.addrs = []netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}
+	for _, addr := range w.node.addrs {
+		w.must(w.handle(w.node.at).AddrAdd(p.link, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
+	}
+	w.listen(w.node)
+}
+
+// group moves the node's end of a place's cable: ip link set NAME group GROUP
+func (w *world) group(p *place, group uint32) {
+	w.t.Helper()
+	w.must(w.handle(w.node.at).LinkSetGroup(p.link, int(group)))
+}
+
+// listen notes what arrives at a place, until the test ends.
+func (w *world) listen(p *place) {
+	w.t.Helper()
+	for _, addr := range p.addrs {
+		var conn *net.UDPConn
+		w.inside(p.at, func() (err error) {
+			conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port)))
+			return err
+		})
+		w.t.Cleanup(func() { conn.Close() })
+		go func() {
+			buf := make([]byte, 1500)
+			for {
+				n, from, err := conn.ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				w.log.mu.Lock()
+				w.log.seen[string(buf[:n])+" at "+p.name] = from.Addr().Unmap()
+				w.log.mu.Unlock()
+			}
+		}()
+	}
+}
+
+// send sends a datagram from a place to another, and returns the key of it in
+// the inbox. What the kernel says to that does not matter.
+func (w *world) send(from, to *place, family int, tag string) string {
+	w.t.Helper()
+	text := fmt.Sprintf("%s: %s to %s by IPv%d", tag, from.name, to.name, []int{4, 6}[family])
+	w.inside(from.at, func() error {
+		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to.addrs[family], port)))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.Write([]byte(text))
+		return nil
+	})
+	return text + " at " + to.name
+}
+
+// source returns where a datagram that arrived came from.
+func (w *world) source(key string) (netip.Addr, bool) {
+	w.log.mu.Lock()
+	defer w.log.mu.Unlock()
+	from, ok := w.log.seen[key]
+	return from, ok
+}
+
+// exchange lets everybody send to everybody else by both families and returns
+// what arrived, sorted. It waits for what should, then a moment for the rest.
+func (w *world) exchange(tag string, should func(from, to *place) bool) []string {
+	w.t.Helper()
+	var expected, all []string
+	for _, from := range w.all {
+		for _, to := range w.all {
+			for family := range 2 {
+				if from == to {
+					continue
+				}
+				key := w.send(from, to, family, tag)
+				all = append(all, key)
+				if should(from, to) {
+					expected = append(expected, key)
+				}
+			}
+		}
+	}
+	arrived := func(key string) bool { _, ok := w.source(key); return ok }
+	missing := func() []string { return slices.DeleteFunc(slices.Clone(expected), arrived) }
+	nettest.Eventually(w.t, tag+": what should arrive", func() bool { return len(missing()) == 0 })
+	<-time.After(100 * time.Millisecond) // what should not arrive gives no sign
+	var got []string
+	for _, key := range all {
+		if arrived(key) {
+			got = append(got, key)
+		}
+	}
+	if extra := slices.DeleteFunc(slices.Clone(got), func(k string) bool { return slices.Contains(expected, k) }); len(extra) > 0 {
+		w.t.Errorf("arrived, and should not have:\n%s", strings.Join(extra, "\n"))
+	}
+	return got
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) inside(at *ns.Netns, f func() error) {
+	w.t.Helper()
+	w.must(at.Do(f))
+}
+
+func (w *world) handle(at *ns.Netns) *netlink.Handle {
+	w.t.Helper()
+	h, err := netlink.NewHandleAt(netns.NsHandle(at.Fd()), unix.NETLINK_ROUTE)
+	w.must(err)
+	w.t.Cleanup(h.Close)
+	return h
+}
+
+// up sets a link up: ip link set NAME up
+func (w *world) up(h *netlink.Handle, name string) netlink.Link {
+	w.t.Helper()
+	link, err := h.LinkByName(name)
+	w.must(err)
+	w.must(h.LinkSetUp(link))
+	return link
+}
+
+// neighbour: ip neigh add ADDR lladdr MAC dev LINK nud permanent
+func (w *world) neighbour(h *netlink.Handle, link netlink.Link, addr netip.Addr, mac net.HardwareAddr) {
+	w.t.Helper()
+	w.must(h.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}))
+}
+
+func host(addr netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+}
+
+func everything(family int) *net.IPNet {
+	bits := []int{32, 128}[family]
+	return &net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}
+}
