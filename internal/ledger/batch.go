@@ -17,7 +17,7 @@ type batch struct {
 
 	owners   layer[hold.ID, *entry]
 	names    layer[hold.Name, hold.ID]
-	children layer[hold.ID, int]
+	children layer[hold.ID, []hold.ID]
 	rests    layer[hold.Name, Rest]
 	tombs    layer[string, Tombstone]
 	epoch    Epoch
@@ -86,7 +86,7 @@ func (b *batch) begin(e *entry) error {
 	if err := b.take(e.size); err != nil {
 		return err
 	}
-	b.count(o.Parent, 1)
+	b.join(o.Parent, o.ID)
 	b.edit(nil, e)
 	return nil
 }
@@ -152,13 +152,13 @@ func (b *batch) forget(id hold.ID, at time.Time) error {
 	if !ok {
 		return nil
 	}
-	if n, _ := b.children.get(id); n > 0 {
-		return fmt.Errorf("%w: %d", ErrChildren, n)
+	if children, ok := b.children.get(id); ok {
+		return fmt.Errorf("%w: %d", ErrChildren, len(children))
 	}
 	for _, n := range before.owner.Names {
 		b.free(n, at)
 	}
-	b.count(before.owner.Parent, -1)
+	b.leave(before.owner.Parent, id)
 	b.edit(before, nil)
 	return nil
 }
@@ -174,6 +174,15 @@ func (b *batch) bury(t Tombstone) {
 		}
 	}
 	b.tombs.put(t.Key, t)
+}
+
+// unburied refuses what began no later than the key's tombstone. An expired one
+// refuses too, for as long as it is there.
+func (b *batch) unburied(key, boot string, started int64) error {
+	if t, ok := b.tombs.get(key); ok && t.Boot == boot && started <= t.Started {
+		return ErrBuried
+	}
+	return nil
 }
 
 // claim gives a name to an owner, unless it is another's or still rests.
@@ -209,17 +218,26 @@ func (b *batch) take(size int) error {
 	return nil
 }
 
-// count adds to the number of an owner's children.
-func (b *batch) count(parent hold.ID, n int) {
+// join and leave keep the list of an owner's children. Lists are not changed
+// in place: readers and refused callers may have them.
+func (b *batch) join(parent, child hold.ID) {
 	if parent == "" {
 		return
 	}
-	have, _ := b.children.get(parent)
-	if have+n == 0 {
-		b.children.drop(parent)
-	} else {
-		b.children.put(parent, have+n)
+	children, _ := b.children.get(parent)
+	b.children.put(parent, append(slices.Clip(children), child))
+}
+
+func (b *batch) leave(parent, child hold.ID) {
+	if parent == "" {
+		return
 	}
+	children, _ := b.children.get(parent)
+	if len(children) == 1 {
+		b.children.drop(parent)
+		return
+	}
+	b.children.put(parent, slices.DeleteFunc(slices.Clone(children), func(id hold.ID) bool { return id == child }))
 }
 
 // edit stages a change of an owner; nil before: begun, nil after: forgotten.

@@ -15,6 +15,7 @@ var (
 	ErrUnknown  = errors.New("unknown owner")                // Update, Releasing
 	ErrParent   = errors.New("parent unknown or releasing")  // Begin
 	ErrChildren = errors.New("owner still has children")     // Forget
+	ErrBuried   = errors.New("deleted since")                // Unburied
 	ErrFull     = errors.New("disk full")                    // Begin, and Update that adds: only the reserve is left
 	ErrClosed   = errors.New("ledger is closed")             // any
 	ErrFailed   = errors.New("ledger failed")                // any: an earlier write has failed in an unknown state; reopen

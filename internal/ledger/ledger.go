@@ -10,8 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -52,8 +51,9 @@ type Rest struct {
 }
 
 // Tombstone says that requests for Key which started before Started in the
-// boot Boot come too late. Started and Until (when it expires) are
-// CLOCK_BOOTTIME in nanoseconds.
+// boot Boot come too late (Unburied). Started and Until (when it expires) are
+// CLOCK_BOOTTIME in nanoseconds. Boot is whatever the caller tells boots apart
+// by.
 type Tombstone struct {
 	Key     string `json:"key"`
 	Boot    string `json:"boot"`
@@ -91,7 +91,7 @@ type Ledger struct {
 type state struct {
 	owners   map[hold.ID]*entry
 	names    map[hold.Name]hold.ID
-	children map[hold.ID]int // of owners that have any
+	children map[hold.ID][]hold.ID // of owners that have any
 	rests    map[hold.Name]Rest
 	tombs    map[string]Tombstone
 	epoch    Epoch
@@ -101,7 +101,7 @@ func newState() state {
 	return state{
 		owners:   map[hold.ID]*entry{},
 		names:    map[hold.Name]hold.ID{},
-		children: map[hold.ID]int{},
+		children: map[hold.ID][]hold.ID{},
 		rests:    map[hold.Name]Rest{},
 		tombs:    map[string]Tombstone{},
 	}
@@ -122,7 +122,7 @@ func Open(opts Options) (*Ledger, error) {
 		opts.Now = time.Now
 	}
 	if opts.Boottime == nil {
-		opts.Boottime = boottime
+		opts.Boottime = boottime.Now
 	}
 	store, state, err := openStore(opts.Path, opts.Kinds)
 	if err != nil {
@@ -137,7 +137,7 @@ func Open(opts Options) (*Ledger, error) {
 		}
 	}
 	l.queue.wake = make(chan struct{}, 1)
-	l.stats.set(store.room, l.sizes())
+	l.stats.set(store, l.sizes())
 	go l.write()
 	return l, nil
 }
@@ -176,6 +176,13 @@ func (l *Ledger) Owners() []hold.Owner {
 	return owners
 }
 
+// Children returns the IDs of the owners whose parent an owner is, in no order.
+func (l *Ledger) Children(id hold.ID) []hold.ID {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Clone(l.state.children[id])
+}
+
 // Holder returns who has a name.
 func (l *Ledger) Holder(n hold.Name) (hold.ID, bool) {
 	l.mu.RLock()
@@ -200,7 +207,7 @@ func (l *Ledger) Tombstone(key string) (Tombstone, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	t, ok := l.state.tombs[key]
-	if !ok || t.expired(l.state.epoch.Boot, now) {
+	if !ok || t.Until < now {
 		return Tombstone{}, false
 	}
 	return t, true
@@ -213,15 +220,9 @@ func (l *Ledger) Epoch() Epoch {
 	return l.state.epoch
 }
 
-// SetEpoch writes the epoch. Tombstones of other boots end with it.
+// SetEpoch writes the epoch. With a new one, tombstones of other boots end.
 func (l *Ledger) SetEpoch(e Epoch) error {
 	return l.Commit(context.Background(), setEpoch{e})
-}
-
-// expired reports whether a tombstone says nothing any more, at a
-// CLOCK_BOOTTIME in a boot. Before an epoch is set every boot is this one.
-func (t Tombstone) expired(boot string, now int64) bool {
-	return boot != "" && t.Boot != boot || t.Until < now
 }
 
 func sortRests(rests []Rest) {
@@ -232,13 +233,4 @@ func sortRests(rests []Rest) {
 
 func compareNames(a, b hold.Name) int {
 	return cmp.Or(strings.Compare(a.Space, b.Space), strings.Compare(a.Name, b.Name))
-}
-
-// boottime returns CLOCK_BOOTTIME in nanoseconds. The kernel always has it.
-func boottime() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(fmt.Sprintf("reading CLOCK_BOOTTIME: %v", err))
-	}
-	return ts.Nano()
 }

@@ -178,7 +178,7 @@ func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
 			s.names[n] = o.ID
 		}
 		if o.Parent != "" {
-			s.children[o.Parent]++
+			s.children[o.Parent] = append(s.children[o.Parent], o.ID)
 		}
 	}
 	for parent := range s.children {

@@ -13,7 +13,8 @@ const (
 	MaxName  = 1024      // bytes of a name with its space, and of a tombstone's key
 )
 
-// Op is one change of a commit: Begin, Update, Releasing, Forget or Bury.
+// Op is one part of a commit: Begin, Update, Releasing, Forget, Bury or
+// Unburied.
 type Op interface {
 	// ready does what needs no look at the ledger's state, in the caller's
 	// goroutine.
@@ -53,6 +54,11 @@ func Forget(id hold.ID, at time.Time) Op { return forget{id, at} }
 // Bury writes a tombstone. Of several with one key the one that started last
 // is kept. ErrInvalid refuses an empty or overlong key.
 func Bury(t Tombstone) Op { return bury{t} }
+
+// Unburied changes nothing, and refuses the commit with ErrBuried if there is a
+// tombstone of the key in that boot no earlier than started (CLOCK_BOOTTIME
+// in nanoseconds): a deletion that came after this request had begun.
+func Unburied(key, boot string, started int64) Op { return unburied{key, boot, started} }
 
 type begin struct{ owner hold.Owner }
 
@@ -124,6 +130,27 @@ func (op bury) ready(*Ledger) (step, error) {
 		return step{}, fmt.Errorf("burying %.40q: %w: key of %d bytes, want 1 to %d", op.tomb.Key, ErrInvalid, n, MaxName)
 	}
 	return step{1, func(b *batch) error { b.bury(op.tomb); return nil }}, nil
+}
+
+type unburied struct {
+	key, boot string
+	started   int64
+}
+
+func (op unburied) ready(*Ledger) (step, error) {
+	return step{0, func(b *batch) error {
+		if err := b.unburied(op.key, op.boot, op.started); err != nil {
+			return fmt.Errorf("%s: %w", op.key, err)
+		}
+		return nil
+	}}, nil
+}
+
+// spare is what Writable commits: nothing, if there is room for an owner.
+type spare struct{}
+
+func (spare) ready(*Ledger) (step, error) {
+	return step{0, func(b *batch) error { return b.take(MaxOwner) }}, nil
 }
 
 // setEpoch is what SetEpoch commits.

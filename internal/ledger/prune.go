@@ -11,13 +11,13 @@ const (
 type pruning struct{ rests, tombs int }
 
 // prune drops the oldest of too many rests that are due, tombstones that have
-// expired, and those of other boots.
+// expired, and with a new epoch those of other boots.
 func (b *batch) prune(p *pruning) {
 	s := &b.ledger.state
 	if len(s.rests)+len(b.rests.over) > max(maxDue, p.rests)+pruneLag {
 		p.rests = b.pruneRests()
 	}
-	if len(s.tombs)+len(b.tombs.over) > p.tombs+pruneLag || b.epoch.Boot != s.epoch.Boot {
+	if len(s.tombs)+len(b.tombs.over) > p.tombs+pruneLag || b.epoch != s.epoch {
 		p.tombs = b.pruneTombs()
 	}
 }
@@ -40,8 +40,9 @@ func (b *batch) pruneRests() (left int) {
 
 func (b *batch) pruneTombs() (left int) {
 	now := b.ledger.opts.Boottime()
+	turned := b.epoch != b.ledger.state.epoch
 	for key, t := range b.tombs.all() {
-		if t.expired(b.epoch.Boot, now) {
+		if t.Until < now || turned && t.Boot != b.epoch.Boot {
 			b.tombs.drop(key)
 		} else {
 			left++

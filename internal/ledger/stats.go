@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,22 @@ type counters struct {
 
 	mu    sync.Mutex
 	stats Stats // the rest
+	broke error // the store has failed for good
+}
+
+// Writable reports whether an owner can be begun: nil, ErrFull, ErrFailed or
+// ErrClosed. When the disk was full it looks again, for a second at most.
+func (l *Ledger) Writable() error {
+	c := &l.stats
+	c.mu.Lock()
+	ok := c.stats.ReserveOK && c.broke == nil
+	c.mu.Unlock()
+	if ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return l.Commit(ctx, spare{})
 }
 
 func (c *counters) batch(commits int, took time.Duration) {
@@ -61,10 +78,11 @@ func (l *Ledger) sizes() sizes {
 	return sizes{len(s.owners), len(s.names), len(s.rests), len(s.tombs)}
 }
 
-func (c *counters) set(r room, n sizes) {
+func (c *counters) set(store *store, n sizes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := &c.stats
+	s, r := &c.stats, store.room
+	c.broke = store.failed
 	s.Owners, s.Names, s.Resting, s.Tombstones = n.owners, n.names, n.rests, n.tombs
 	s.PageSize = pageSize
 	s.FileSize = int64(r.file) * pageSize

@@ -161,6 +161,7 @@ func (l *Ledger) transact(requests []*request) {
 		b.prune(&l.store.pruning)
 		if err := l.store.write(b); err != nil {
 			l.stats.failed.Add(uint64(len(accepted)))
+			l.stats.set(l.store, l.sizes())
 			answer(accepted, fmt.Errorf("writing ledger: %w", err))
 			return
 		}
@@ -172,10 +173,10 @@ func (l *Ledger) transact(requests []*request) {
 	}
 	l.stats.commits.Add(uint64(len(accepted)))
 	l.stats.ops.Add(uint64(ops))
-	l.stats.set(l.store.room, l.sizes())
+	l.stats.set(l.store, l.sizes())
 	answer(accepted, nil)
 	l.store.topUp(len(l.state.owners))
-	l.stats.set(l.store.room, l.sizes())
+	l.stats.set(l.store, l.sizes())
 }
 
 func answer(requests []*request, err error) {
