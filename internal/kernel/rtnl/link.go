@@ -1,0 +1,228 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// What x/sys/unix does not have of include/uapi/linux: veth.h, if_link.h,
+// rtnetlink.h.
+const (
+	vethInfoPeer   = 1
+	addrGenNone    = 1      // IN6_ADDR_GEN_MODE_NONE
+	skipStatistics = 1 << 3 // RTEXT_FILTER_SKIP_STATS
+)
+
+// End is one end of a veth pair.
+type End struct {
+	Name string
+	MAC  net.HardwareAddr
+	MTU  int // bytes; 0: the kernel's default, 1,500
+}
+
+// AddVeth makes a pair whose peer is born in another network namespace, given
+// as an open file descriptor. The host's end is born in a group. Either name
+// taken is kernel.ErrExists, and nothing is made.
+//
+//	ip link add HOST address MAC mtu N group G type veth peer POD address MAC mtu N netns FD
+func AddVeth(host End, group uint32, peer End, netns int) Request {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	other := info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(vethInfoPeer, nil)
+	nl.NewIfInfomsgChild(other, unix.AF_UNSPEC)
+	for _, a := range peer.attributes() {
+		other.AddChild(a)
+	}
+	other.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(netns)))
+
+	parts := []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC)}
+	parts = append(parts, host.attributes()...)
+	parts = append(parts, nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)), info)
+	return Request{
+		text:  "ip link add " + host.Name + " type veth peer " + peer.Name,
+		typ:   unix.RTM_NEWLINK,
+		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		body:  body(parts...),
+	}
+}
+
+func (e End) attributes() []nl.NetlinkRequestData {
+	as := []nl.NetlinkRequestData{
+		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(e.Name)),
+		nl.NewRtAttr(unix.IFLA_ADDRESS, e.MAC),
+		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
+		nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)),
+	}
+	if e.MTU != 0 {
+		as = append(as, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(e.MTU))))
+	}
+	return as
+}
+
+// Setting is one thing that SetLink changes.
+type Setting struct {
+	text  string
+	attr  *nl.RtAttr
+	flags uint32 // of those that change
+	set   uint32 // those of them that become 1
+}
+
+// SetLink changes a link, found by its name. A link that is not there is
+// kernel.ErrNotFound. The kernel does Up and Down before NoAddrGen, and after
+// all others.
+//
+//	ip link set NAME ...
+func SetLink(name string, settings ...Setting) Request {
+	text := "ip link set " + name
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	parts := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))}
+	for _, s := range settings {
+		text += " " + s.text
+		msg.Change |= s.flags
+		msg.Flags |= s.set
+		if s.attr != nil {
+			parts = append(parts, s.attr)
+		}
+	}
+	return Request{text: text, typ: unix.RTM_SETLINK, body: body(parts...)}
+}
+
+// Up is `up`.
+func Up() Setting { return Setting{text: "up", flags: unix.IFF_UP, set: unix.IFF_UP} }
+
+// Down is `down`: its routes and neighbours go.
+func Down() Setting { return Setting{text: "down", flags: unix.IFF_UP} }
+
+// Group is `group N`.
+func Group(n uint32) Setting {
+	return Setting{text: fmt.Sprint("group ", n), attr: nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(n))}
+}
+
+// Alias is `alias TEXT`, of at most 255 bytes.
+func Alias(text string) Setting {
+	return Setting{text: "alias '" + text + "'", attr: nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(text))}
+}
+
+// MTU is `mtu N`.
+func MTU(n int) Setting {
+	return Setting{text: fmt.Sprint("mtu ", n), attr: nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(n)))}
+}
+
+// MAC is `address MAC`. The link's neighbours go.
+func MAC(mac net.HardwareAddr) Setting {
+	return Setting{text: "address " + mac.String(), attr: nl.NewRtAttr(unix.IFLA_ADDRESS, mac)}
+}
+
+// NoAddrGen is `addrgenmode none`: no link-local address by itself. Where the
+// link has no IPv6 it is kernel.ErrUnsupported. The kernel ignores it in
+// AddVeth.
+func NoAddrGen() Setting {
+	a := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	a.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenNone))
+	return Setting{text: "addrgenmode none", attr: a}
+}
+
+// DelLink deletes a link, found by its name. One that is not there is
+// kernel.ErrNotFound. It takes about 20 ms of waiting.
+//
+//	ip link del NAME
+func DelLink(name string) Request {
+	return Request{
+		text: "ip link del " + name,
+		typ:  unix.RTM_DELLINK,
+		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))),
+	}
+}
+
+// DelGroup deletes all links of a group, in about the time of one. None there
+// is kernel.ErrNotFound. One among them that cannot be deleted fails it for
+// all. It walks the node's links in the kernel.
+//
+//	ip link del group N
+func DelGroup(n uint32) Request {
+	return Request{
+		text: fmt.Sprint("ip link del group ", n),
+		typ:  unix.RTM_DELLINK,
+		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(n))),
+	}
+}
+
+// Link is a link as the kernel shows it.
+type Link struct {
+	Index int
+	Name  string
+	Alias string
+	MAC   string
+	MTU   int
+	Group uint32
+	Up    bool // set up by its administrator, whether or not it has a carrier
+	Peer  int  // a veth's other end: its index in the network namespace it is in
+}
+
+// GetLink reads a link, found by its name, into link. One that is not there is
+// kernel.ErrNotFound. After it the link can send if its peer is up: the kernel
+// brings its carrier up to date first (net/core/link_watch.c), which it else
+// does a little later.
+//
+//	ip link show NAME
+func GetLink(name string, link *Link) Request {
+	return Request{
+		text: "ip link show " + name,
+		typ:  unix.RTM_GETLINK,
+		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC),
+			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
+			nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics))),
+		answer: func(body []byte) (err error) { *link, err = parseLink(body); return err },
+	}
+}
+
+// Veths lists the veths whose names begin with a prefix. It costs about 12 µs
+// a link of the node.
+//
+//	ip link show type veth
+func (c *Conn) Veths(prefix string) ([]Link, error) {
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	r := Request{
+		text: "ip link show type veth",
+		typ:  unix.RTM_GETLINK,
+		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC), info,
+			nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics))),
+	}
+	return dump(c, r, func(body []byte) (Link, bool, error) {
+		l, err := parseLink(body)
+		return l, err == nil && strings.HasPrefix(l.Name, prefix), err
+	})
+}
+
+// parseLink reads an RTM_NEWLINK.
+func parseLink(b []byte) (Link, error) {
+	var l Link
+	err := attributes(b, unix.SizeofIfInfomsg, func(typ uint16, value []byte) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			l.Name = unix.ByteSliceToString(value)
+		case unix.IFLA_IFALIAS:
+			l.Alias = unix.ByteSliceToString(value)
+		case unix.IFLA_ADDRESS:
+			l.MAC = net.HardwareAddr(value).String()
+		case unix.IFLA_MTU:
+			l.MTU = int(uint32Of(value))
+		case unix.IFLA_GROUP:
+			l.Group = uint32Of(value)
+		case unix.IFLA_LINK:
+			l.Peer = int(uint32Of(value))
+		}
+	})
+	if err != nil {
+		return Link{}, err
+	}
+	l.Index = int(binary.NativeEndian.Uint32(b[4:]))
+	l.Up = binary.NativeEndian.Uint32(b[8:])&unix.IFF_UP != 0
+	return l, nil
+}

@@ -1,0 +1,209 @@
+package rtnl
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Route is a route of the main table with Berth's protocol number.
+type Route struct {
+	Dst         netip.Prefix
+	Unreachable bool       // answered with an ICMP error; has neither link nor gateway
+	Index       int        // of the link it leads to
+	Gateway     netip.Addr // zero: the destination is on the link
+	Metric      uint32     // the lowest wins; 0 is the family's default (IPv6: 1,024)
+}
+
+// String returns the route as ip's arguments.
+func (r Route) String() string {
+	text := r.Dst.String()
+	if r.Unreachable {
+		text = "unreachable " + text
+	}
+	if r.Gateway.IsValid() {
+		text += fmt.Sprint(" via ", r.Gateway)
+	}
+	if r.Index != 0 && !r.Unreachable {
+		text += fmt.Sprint(" dev ", r.Index)
+	}
+	if r.Gateway.IsValid() {
+		text += " onlink"
+	}
+	if r.Metric != 0 {
+		text += fmt.Sprint(" metric ", r.Metric)
+	}
+	return text + fmt.Sprint(" proto ", Protocol)
+}
+
+// AddRoute adds a route. Another of the same destination and metric, wherever
+// it leads, is kernel.ErrExists, and stays. The link must be up. A gateway is
+// taken to be on the link, whatever the link's addresses are.
+//
+//	ip route add ...
+func AddRoute(r Route) Request {
+	return Request{
+		text:  "ip route add " + r.String(),
+		typ:   unix.RTM_NEWROUTE,
+		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		body:  r.body(r.scope()),
+	}
+}
+
+// DelRoute deletes a route: the one with this destination, protocol number,
+// link and metric (0: any). None is kernel.ErrNotFound.
+//
+//	ip route del ...
+func DelRoute(r Route) Request {
+	return Request{
+		text: "ip route del " + r.String(),
+		typ:  unix.RTM_DELROUTE,
+		body: r.body(unix.RT_SCOPE_NOWHERE), // any scope
+	}
+}
+
+// scope is what `ip route add` takes for a route of this form.
+func (r Route) scope() uint8 {
+	if r.Dst.Addr().Is4() && !r.Unreachable && !r.Gateway.IsValid() {
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}
+
+func (r Route) body(scope uint8) []byte {
+	msg := nl.NewRtMsg()
+	msg.Family = uint8(family(r.Dst.Addr()))
+	msg.Dst_len = uint8(r.Dst.Bits())
+	msg.Protocol = Protocol
+	msg.Scope = scope
+	if r.Unreachable {
+		msg.Type = unix.RTN_UNREACHABLE
+	}
+	parts := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice())}
+	if r.Gateway.IsValid() {
+		msg.Flags |= unix.RTNH_F_ONLINK
+		parts = append(parts, nl.NewRtAttr(unix.RTA_GATEWAY, r.Gateway.AsSlice()))
+	}
+	if r.Index != 0 {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(r.Index))))
+	}
+	if r.Metric != 0 {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(r.Metric)))
+	}
+	return body(parts...)
+}
+
+// MatchRoute reads the route that a packet to addr would take into route,
+// which stays as it is if that route is not Berth's. It is a look-up, in
+// constant time; policy rules have their say in it. No route, or an
+// unreachable one, is kernel.ErrUnreachable.
+//
+//	ip route get fibmatch ADDR
+func MatchRoute(addr netip.Addr, route *Route) Request {
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family:  uint8(family(addr)),
+		Dst_len: uint8(addr.BitLen()),
+		Flags:   unix.RTM_F_FIB_MATCH,
+	}}
+	return Request{
+		text: fmt.Sprint("ip route get fibmatch ", addr),
+		typ:  unix.RTM_GETROUTE,
+		body: body(msg, nl.NewRtAttr(unix.RTA_DST, addr.AsSlice())),
+		answer: func(b []byte) error {
+			seen, ours, err := parseRoute(b)
+			if ours {
+				*route = seen
+			}
+			return err
+		},
+	}
+}
+
+// RouteFilter chooses among Berth's routes.
+type RouteFilter struct {
+	Index       int  // of the link; 0: any
+	Unreachable bool // those alone, or those not
+}
+
+// Routes lists Berth's routes of both families in the main table. The kernel
+// filters, but walks the whole table.
+//
+//	ip route show proto 98 [dev DEV] type unicast|unreachable
+func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
+	var routes []Route
+	for _, fam := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		some, err := c.routes(f, fam)
+		routes = append(routes, some...)
+		if err != nil {
+			return routes, err
+		}
+	}
+	return routes, nil
+}
+
+func (c *Conn) routes(f RouteFilter, family uint8) ([]Route, error) {
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family:   family,
+		Table:    unix.RT_TABLE_MAIN,
+		Protocol: Protocol,
+		Type:     unix.RTN_UNICAST,
+	}}
+	text := fmt.Sprint("ip route show proto ", Protocol)
+	if f.Unreachable {
+		msg.Type = unix.RTN_UNREACHABLE
+		text += " type unreachable"
+	}
+	parts := []nl.NetlinkRequestData{msg}
+	if f.Index != 0 {
+		parts = append(parts, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(f.Index))))
+		text += fmt.Sprint(" dev ", f.Index)
+	}
+	r := Request{text: text, typ: unix.RTM_GETROUTE, body: body(parts...)}
+	return dump(c, r, func(b []byte) (Route, bool, error) {
+		route, ours, err := parseRoute(b)
+		// An old kernel filters less than it is asked to.
+		ours = ours && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
+		return route, ours, err
+	})
+}
+
+// parseRoute reads an RTM_NEWROUTE, and whether it is one of Berth's in the
+// main table that Route can say.
+func parseRoute(b []byte) (Route, bool, error) {
+	var r Route
+	var dst netip.Addr
+	if err := attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
+		switch typ {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(value)
+		case unix.RTA_GATEWAY:
+			r.Gateway, _ = netip.AddrFromSlice(value)
+		case unix.RTA_OIF:
+			r.Index = int(uint32Of(value))
+		case unix.RTA_PRIORITY:
+			r.Metric = uint32Of(value)
+		}
+	}); err != nil {
+		return Route{}, false, err
+	}
+	m := nl.DeserializeRtMsg(b)
+	switch {
+	case dst.IsValid():
+	case m.Family == unix.AF_INET: // a default route has no destination
+		dst = netip.IPv4Unspecified()
+	default:
+		dst = netip.IPv6Unspecified()
+	}
+	r.Dst = netip.PrefixFrom(dst, int(m.Dst_len))
+	switch m.Type {
+	case unix.RTN_UNREACHABLE:
+		r.Unreachable = true
+		r.Index = 0 // IPv6 says lo
+	case unix.RTN_UNICAST:
+	default:
+		return r, false, nil
+	}
+	return r, m.Protocol == Protocol && m.Table == unix.RT_TABLE_MAIN, nil
+}

@@ -1,0 +1,89 @@
+package rtnl
+
+import "fmt"
+
+// Protocol is the origin of all of Berth's routes (RTPROT_*, as `ip route add
+// ... proto 98`). The kernel gives numbers above 4 no meaning.
+const Protocol = 98
+
+// PrefixLen is how many characters of an instance's id go into link names,
+// link groups and metrics.
+const PrefixLen = 4
+
+// Groups are the link groups of one agent instance: 1,024 numbers that no
+// other instance of the node has (below 2^31, and never 0, the default group).
+type Groups uint32
+
+// A group's place within its instance's 1,024.
+const (
+	liveGroup   = 0 // whole: ADD is complete
+	comingGroup = 1 // half-made: ADD has not come to its end
+	cutGroup    = 2 // cut off, waiting for its release
+	batchGroup  = 3 // the first of those that are being deleted
+	groupCount  = 1024
+	batchCount  = groupCount - batchGroup
+)
+
+// GroupsOf returns the groups of an instance, given its id or the first 4
+// characters of it.
+func GroupsOf(instance string) (Groups, error) {
+	n, err := prefixNumber(instance)
+	if err != nil {
+		return 0, err
+	}
+	return Groups(1<<30 | n<<10), nil
+}
+
+// Live is the group of whole links.
+func (g Groups) Live() uint32 { return uint32(g) + liveGroup }
+
+// Coming is the group that links are born in.
+func (g Groups) Coming() uint32 { return uint32(g) + comingGroup }
+
+// Cut is the group of links that are cut off.
+func (g Groups) Cut() uint32 { return uint32(g) + cutGroup }
+
+// Batch is a group to delete links by; every n has one, and 1,021 following
+// ones have different ones.
+func (g Groups) Batch(n uint32) uint32 { return uint32(g) + batchGroup + n%batchCount }
+
+// Dying is the range, with both its ends, of groups whose links must neither
+// send nor receive: what is cut, and what is being deleted.
+func (g Groups) Dying() (first, last uint32) { return g.Cut(), uint32(g) + groupCount - 1 }
+
+// IsDying reports whether a group is in the dying range.
+func (g Groups) IsDying(group uint32) bool {
+	first, last := g.Dying()
+	return first <= group && group <= last
+}
+
+// MetricOf returns the metric of an instance's unreachable pool routes, which
+// no other instance of the node has, given its id or the first 4 characters.
+func MetricOf(instance string) (uint32, error) {
+	n, err := prefixNumber(instance)
+	if err != nil {
+		return 0, err
+	}
+	return 1<<20 | n, nil
+}
+
+// prefixNumber reads the first 4 characters of an instance's id as 20 bits.
+func prefixNumber(instance string) (uint32, error) {
+	if len(instance) < PrefixLen {
+		return 0, fmt.Errorf("instance %q: want at least %d characters", instance, PrefixLen)
+	}
+	// An ID's alphabet: a-z are 0 to 25, 2-7 are 26 to 31.
+	var n uint32
+	for i := range PrefixLen {
+		c := instance[i]
+		switch {
+		case c >= 'a' && c <= 'z':
+			n = n<<5 | uint32(c-'a')
+		case c >= '2' && c <= '7':
+			n = n<<5 | uint32(c-'2'+26)
+		default:
+			return 0, fmt.Errorf("instance %q: %q is not one of a-z, 2-7", instance, c)
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,144 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// acquire makes the link, or completes it. A link that is whole is repaired on
+// the host's side alone: what a pod does inside is its own business. One that
+// is half-made is made anew; one that is cut off stays so.
+func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
+	s, err := l.spec(h)
+	if err != nil {
+		return err
+	}
+	if err := l.take(ctx, s); err != nil {
+		return fmt.Errorf("making link %s for %s in %s: %w", s.Name, s.Ifname, s.Netns.Path, err)
+	}
+	return nil
+}
+
+func (l *Links) take(ctx context.Context, s *Spec) error {
+	macs, err := s.check()
+	if err != nil {
+		return err
+	}
+	pod, err := s.Netns.Open()
+	if errors.Is(err, ns.ErrGone) {
+		return l.homeless(s, macs, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	if pod.Ref().Same(l.conn.Ref()) {
+		return errors.New("this is the node's own network namespace")
+	}
+	for {
+		link, created, err := l.create(s, macs, pod)
+		switch {
+		case err != nil:
+			return err
+		case created:
+			return l.complete(ctx, s, macs, pod, link)
+		case link.Group != l.groups.Coming():
+			return l.repair(s, macs, link)
+		}
+		// Half-made by an earlier try.
+		if err := l.delete(s.Name); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+}
+
+// homeless answers for a pod whose network namespace cannot be opened. If its
+// link is there and whole, the namespace is only out of sight.
+func (l *Links) homeless(s *Spec, macs ends, why error) error {
+	var link rtnl.Link
+	if err := l.conn.Do(rtnl.GetLink(s.Name, &link)); err == nil && link.Group == l.groups.Live() {
+		return l.repair(s, macs, link)
+	}
+	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
+}
+
+// create makes the pair, both ends down, the host's in the coming group. A
+// link of this name that is there already is returned as it is.
+func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, created bool, err error) {
+	errs := l.conn.Each(
+		rtnl.AddVeth(
+			rtnl.End{Name: s.Name, MAC: macs.host, MTU: s.mtu()}, l.groups.Coming(),
+			rtnl.End{Name: s.Ifname, MAC: macs.pod, MTU: s.mtu()}, pod.Fd()),
+		rtnl.GetLink(s.Name, &link))
+	add, get := errs[0], errs[1]
+	switch {
+	case add == nil && get == nil:
+		return link, true, nil
+	case add == nil:
+		return link, false, errors.Join(get, l.delete(s.Name))
+	case !errors.Is(add, kernel.ErrExists):
+		return link, false, add
+	case errors.Is(get, kernel.ErrNotFound): // so it is the other name
+		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+	}
+	return link, false, get
+}
+
+// complete brings a new pair up. The host's side comes first: a route costs
+// less, and the pod's first packet finds its way, before the pod's end is up.
+func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
+	defer func() {
+		if err != nil { // best effort: the engine releases what failed as well
+			err = errors.Join(err, l.delete(s.Name))
+		}
+	}()
+	if err := l.furnishHost(s, macs, link, nothing()); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := furnishPod(s, macs, pod, link.Peer); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// GetLink lets the host's end send at once, now that its peer is up.
+	return l.conn.Do(rtnl.GetLink(s.Name, &link), rtnl.SetLink(s.Name, rtnl.Group(l.groups.Live())))
+}
+
+// repair brings the host's side of a link back to what its spec says.
+func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
+	if l.groups.IsDying(link.Group) {
+		return fmt.Errorf("it is cut off (group %d)", link.Group)
+	}
+	seen, err := l.look(s)
+	if err != nil {
+		return err
+	}
+	if err := l.furnishHost(s, macs, link, seen); err != nil {
+		return err
+	}
+	if link.Group == l.groups.Live() {
+		return nil
+	}
+	return l.conn.Do(rtnl.SetLink(s.Name, rtnl.Group(l.groups.Live())))
+}
+
+// delete deletes a link by its name; none is success.
+func (l *Links) delete(name string) error {
+	if err := l.conn.Do(rtnl.DelLink(name)); !errors.Is(err, kernel.ErrNotFound) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// furnishHost gives the host's end what it lacks: alias, up, and the way to
+// the pod's addresses.
+func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
+	// The pod must not configure the host: no router advertisements.
+	if err := l.conn.Inside(func() error { return setIPv6(s.Name, s.has(true), "accept_ra") }); err != nil {
+		return err
+	}
+	settings := []rtnl.Setting{rtnl.Alias(s.Alias)}
+	if link.MTU != s.mtu() {
+		settings = append(settings, rtnl.MTU(s.mtu()))
+	}
+	if link.MAC != s.HostMAC {
+		settings = append(settings, rtnl.MAC(macs.host))
+	}
+	if s.has(true) {
+		settings = append(settings, rtnl.NoAddrGen())
+	}
+	// Two requests: the kernel would set the link up before NoAddrGen.
+	rs := []rtnl.Request{rtnl.SetLink(s.Name, settings...), rtnl.SetLink(s.Name, rtnl.Up())}
+	for _, a := range s.Addresses {
+		if !seen.routes[place{a, link.Index}] {
+			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))
+		}
+	}
+	for _, a := range s.Addresses {
+		rs = append(rs, rtnl.SetNeighbour(a, macs.pod, link.Index))
+	}
+	err := l.conn.Do(rs...)
+	if errors.Is(err, kernel.ErrExists) { // only a route can
+		return fmt.Errorf("%w: %w", hold.ErrForeign, err)
+	}
+	return err
+}
+
+// hostRoute is the host's way to an address of the pod.
+func hostRoute(a netip.Addr, index int) rtnl.Route { return rtnl.Route{Dst: host(a), Index: index} }
+
+// host returns an address as a prefix of its full length.
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// furnishPod gives the pod's end its addresses and the way out, and sets lo up.
+// index is the pod's end.
+func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) error {
+	var c *rtnl.Conn
+	if err := pod.Do(func() (err error) {
+		if err := setIPv6(s.Ifname, s.has(true), "accept_ra", "accept_dad"); err != nil {
+			return err
+		}
+		c, err = rtnl.Here()
+		return err
+	}); err != nil {
+		return fmt.Errorf("in the pod: %w", err)
+	}
+	defer c.Close()
+
+	rs := []rtnl.Request{rtnl.SetLink("lo", rtnl.Up())}
+	if s.has(true) {
+		rs = append(rs, rtnl.SetLink(s.Ifname, rtnl.NoAddrGen()))
+	}
+	for _, a := range s.Addresses {
+		rs = append(rs, rtnl.AddAddress(rtnl.Address{Prefix: host(a), Index: index}))
+	}
+	rs = append(rs, rtnl.SetLink(s.Ifname, rtnl.Up()))
+	for _, g := range s.gateways() {
+		rs = append(rs, rtnl.SetNeighbour(g, macs.host, index))
+	}
+	routes := s.podRoutes(index)
+	first := len(rs)
+	for _, r := range routes {
+		rs = append(rs, rtnl.AddRoute(r))
+	}
+	errs := c.Each(rs...)
+	for i, r := range routes {
+		if errors.Is(errs[first+i], kernel.ErrExists) {
+			// The pod has another interface. The first one's routes win, and
+			// this one's stand behind them.
+			r.Metric = laterMetric + uint32(index)
+			errs[first+i] = c.Do(rtnl.AddRoute(r))
+		}
+	}
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("in the pod: %w", err)
+		}
+	}
+	return nil
+}
+
+// laterMetric and an interface's index are the metric of routes for which
+// another interface of the pod already has the usual one.
+const laterMetric = 1 << 16
+
+// gateways are those of the families that the pod has.
+func (s *Spec) gateways() []netip.Addr {
+	var gs []netip.Addr
+	if s.has(false) {
+		gs = append(gs, Gateway4)
+	}
+	if s.has(true) {
+		gs = append(gs, Gateway6)
+	}
+	return gs
+}
+
+// podRoutes are the pod's routes: for each family one to the gateway, and all
+// else by it.
+func (s *Spec) podRoutes(index int) []rtnl.Route {
+	var routes []rtnl.Route
+	for _, g := range s.gateways() {
+		everything := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		if g.Is4() {
+			everything = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		}
+		routes = append(routes,
+			rtnl.Route{Dst: host(g), Index: index},
+			rtnl.Route{Dst: everything, Gateway: g, Index: index})
+	}
+	return routes
+}
+
+// setIPv6 switches IPv6 on a link of the calling thread's network namespace
+// off, or on with some features of it off. Where the kernel has no IPv6 it is
+// off already.
+func setIPv6(name string, on bool, off ...string) error {
+	dir := "ipv6/conf/" + name + "/"
+	disabled, err := ns.Sysctl(dir + "disable_ipv6")
+	if errors.Is(err, fs.ErrNotExist) && !on {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	want := "1"
+	if on {
+		want = "0"
+	}
+	// Asked first, because setting it takes the lock of all links.
+	if disabled != want {
+		if err := ns.SetSysctl(dir+"disable_ipv6", want); err != nil {
+			return err
+		}
+	}
+	if !on {
+		return nil
+	}
+	for _, feature := range off {
+		if err := ns.SetSysctl(dir+feature, "0"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

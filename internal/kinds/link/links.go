@@ -1,0 +1,105 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+const (
+	// batch is how many links one message deletes. All other changes of links,
+	// addresses and routes on the node wait for it; 32 keep them waiting for
+	// less than 20 ms.
+	batch = 32
+	// flight is how many such messages are under way. Most of their time they
+	// wait outside the kernel's lock.
+	flight = 4
+)
+
+// Options say where links are made, and for whom.
+type Options struct {
+	Conn   *rtnl.Conn  // to the node's network namespace
+	Prefix string      // the first 4 characters of the instance's id
+	Groups rtnl.Groups // the instance's
+	// Barrier reports whether what enters or leaves by the dying groups is
+	// dropped now. Where it is not, Cut sets links down, which is slower. nil:
+	// always.
+	Barrier func() bool
+}
+
+// Links makes, checks, cuts off and deletes the links of an instance.
+type Links struct {
+	conn    *rtnl.Conn
+	prefix  string
+	groups  rtnl.Groups
+	barrier func() bool
+	batches atomic.Uint32 // counts batches, for each to have a group of its own
+}
+
+// New returns the links of an instance.
+func New(o Options) *Links {
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier}
+	if l.barrier == nil {
+		l.barrier = func() bool { return true }
+	}
+	l.batches.Store(rand.Uint32()) // not where the last run of the agent was
+	return l
+}
+
+// Kind returns the kind of these links.
+func (l *Links) Kind() hold.Kind {
+	return hold.Kind{
+		Stage:   hold.Use,
+		New:     func() hold.Spec { return new(Spec) },
+		Acquire: l.acquire,
+		Verify:  l.verify,
+		Release: l.release,
+		Batch:   batch,
+		Flight:  flight,
+		Cut:     l.cut,
+		Find:    l.find,
+	}
+}
+
+// spec returns a hold's spec. A name that is not the owner's is refused: what
+// has it belongs to somebody else.
+func (l *Links) spec(h hold.Hold) (*Spec, error) {
+	s, ok := h.Spec.(*Spec)
+	if !ok {
+		return nil, fmt.Errorf("a hold of kind %s is not a link", h.Spec.Kind())
+	}
+	if want := Name(l.prefix, h.Owner); s.Name != want {
+		return nil, fmt.Errorf("link %s is not that of %s, which is %s", s.Name, h.Owner, want)
+	}
+	return s, nil
+}
+
+// find returns all links of the instance by their names, with what can be seen
+// of them from the host. The netns, the pod's interface and its MAC cannot.
+func (l *Links) find(context.Context) ([]hold.Hold, error) {
+	links, err := l.conn.Veths(stamp(l.prefix))
+	if err != nil && links == nil {
+		return nil, fmt.Errorf("looking for links: %w", err)
+	}
+	var holds []hold.Hold
+	for _, link := range links {
+		id, notOurs := hold.ParseID(link.Name[len(stamp(l.prefix)):])
+		if notOurs != nil {
+			continue
+		}
+		holds = append(holds, hold.Hold{Owner: id, Spec: &Spec{
+			Name:    link.Name,
+			Alias:   link.Alias,
+			MTU:     link.MTU,
+			HostMAC: link.MAC,
+		}})
+	}
+	if err != nil {
+		err = fmt.Errorf("looking for links: %w", err) // some may be missing
+	}
+	return holds, err
+}

@@ -1,0 +1,136 @@
+package link_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+const prefix = "test"
+
+// Addresses of the node, on lo.
+var (
+	node4 = netip.MustParseAddr("192.0.2.1")
+	node6 = netip.MustParseAddr("2001:db8::1")
+)
+
+// fixture is an agent's links on the test's node.
+type fixture struct {
+	testing.TB
+	conn   *rtnl.Conn
+	groups rtnl.Groups
+	links  *link.Links
+	kind   hold.Kind
+	n      int // pods so far
+}
+
+func newFixture(t testing.TB, change ...func(*link.Options)) *fixture {
+	t.Helper()
+	nettest.Need(t)
+	conn, err := rtnl.Open(nil)
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	groups, err := rtnl.GroupsOf(prefix)
+	must(t, err)
+	o := link.Options{Conn: conn, Prefix: prefix, Groups: groups}
+	for _, f := range change {
+		f(&o)
+	}
+	links := link.New(o)
+	return &fixture{TB: t, conn: conn, groups: groups, links: links, kind: links.Kind()}
+}
+
+// forwarding makes the test's node a router with addresses of its own.
+func (f *fixture) forwarding() {
+	f.Helper()
+	must(f, ns.SetSysctl("ipv4/ip_forward", "1"))
+	must(f, ns.SetSysctl("ipv6/conf/all/forwarding", "1"))
+	for _, a := range []netip.Addr{node4, node6} {
+		address := rtnl.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: 1}
+		if have, err := f.conn.Addresses(1); err != nil || !contains(have, address) {
+			must(f, f.conn.Do(rtnl.AddAddress(address)))
+		}
+	}
+}
+
+func contains[T comparable](list []T, item T) bool {
+	for _, i := range list {
+		if i == item {
+			return true
+		}
+	}
+	return false
+}
+
+// both is what a dual-stack pod asks for.
+const both = "46"
+
+// hold plans a link for a pod: families is "4", "6" or both.
+func (f *fixture) hold(pod ns.Ref, families string) hold.Hold {
+	f.n++
+	id := hold.NewID()
+	s := &link.Spec{
+		Name:   link.Name(prefix, id),
+		Alias:  fmt.Sprintf("test/pod-%d/eth0 %s", f.n, id),
+		Netns:  pod,
+		Ifname: "eth0",
+		MTU:    1400,
+	}
+	s.MAC, s.HostMAC = link.MACs(id)
+	for _, family := range families {
+		if family == '4' {
+			s.Addresses = append(s.Addresses, netip.AddrFrom4([4]byte{10, 88, byte(f.n >> 8), byte(f.n)}))
+		} else {
+			s.Addresses = append(s.Addresses, netip.MustParseAddr(fmt.Sprintf("fd88::%x", f.n)))
+		}
+	}
+	return hold.Hold{Owner: id, Spec: s}
+}
+
+// pod makes a pod with a link.
+func (f *fixture) pod(families string) (*ns.Netns, hold.Hold) {
+	f.Helper()
+	pod := nettest.Pod(f)
+	h := f.hold(pod.Ref(), families)
+	must(f, f.kind.Acquire(context.Background(), h))
+	f.Cleanup(func() { f.release(h) })
+	return pod, h
+}
+
+func (f *fixture) release(hs ...hold.Hold) {
+	f.Helper()
+	for _, err := range f.kind.Release(context.Background(), hs) {
+		must(f, err)
+	}
+}
+
+func (f *fixture) verify(h hold.Hold) error {
+	return f.kind.Verify(context.Background(), []hold.Hold{h})[0]
+}
+
+// show reads a hold's link; one that is not there has no index.
+func (f *fixture) show(h hold.Hold) rtnl.Link {
+	var l rtnl.Link
+	if f.conn.Do(rtnl.GetLink(spec(h).Name, &l)) != nil {
+		return rtnl.Link{}
+	}
+	return l
+}
+
+func spec(h hold.Hold) *link.Spec { return h.Spec.(*link.Spec) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,114 @@
+// Package link is the kind of a pod's veth pair: one end in the node, the other
+// born in the pod. What lives and dies with it is part of it: addresses, routes
+// and neighbours, in the pod and on the host.
+package link
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// kind is the kind's name in ledger records.
+const kind = "link"
+
+// A pod's default gateways, the same in every pod. Nobody has these addresses:
+// the pod knows their link-layer address, the host veth's, for good.
+var (
+	Gateway4 = netip.MustParseAddr("169.254.1.1")
+	Gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// DefaultMTU is a link's MTU, in bytes, where its spec says 0.
+const DefaultMTU = 1500
+
+// Spec says what a link is to be like. All of it is chosen before the link is
+// made.
+type Spec struct {
+	Name      string       `json:"name"`  // of the host's end, by Name
+	Alias     string       `json:"alias"` // of the host's end: says whose it is to people; at most 255 bytes
+	Netns     ns.Ref       `json:"netns"`
+	Ifname    string       `json:"ifname"`    // of the pod's end
+	MTU       int          `json:"mtu"`       // bytes, of both ends; 0: DefaultMTU
+	MAC       string       `json:"mac"`       // of the pod's end, as MACs writes it
+	HostMAC   string       `json:"hostMAC"`   // of the host's end
+	Addresses []netip.Addr `json:"addresses"` // the pod's; at least one, at most a few
+}
+
+// Kind returns "link".
+func (s *Spec) Kind() string { return kind }
+
+func (s *Spec) String() string { return "link " + s.Name }
+
+// Name returns the name of the host's end: that of no other incarnation, on
+// this node or by this instance, whose id's first 4 characters are prefix.
+func Name(prefix string, id hold.ID) string { return stamp(prefix) + string(id) }
+
+// stamp begins the names of an instance's links.
+func stamp(prefix string) string { return "b" + prefix }
+
+// MACs returns the link-layer addresses of an incarnation's link: locally
+// administered, derived from its ID.
+func MACs(id hold.ID) (pod, host string) {
+	sum := sha256.Sum256([]byte(id))
+	mac := func(b []byte) string {
+		b[0] = b[0]&^1 | 2 // unicast, locally administered
+		return net.HardwareAddr(b).String()
+	}
+	return mac(sum[:6]), mac(sum[6:12])
+}
+
+// mtu returns the MTU with the default filled in.
+func (s *Spec) mtu() int {
+	if s.MTU == 0 {
+		return DefaultMTU
+	}
+	return s.MTU
+}
+
+// has reports whether the pod has an address of IPv6, or else of IPv4.
+func (s *Spec) has(ipv6 bool) bool {
+	for _, a := range s.Addresses {
+		if a.Is6() == ipv6 {
+			return true
+		}
+	}
+	return false
+}
+
+// ends are a spec's parsed link-layer addresses.
+type ends struct{ pod, host net.HardwareAddr }
+
+// check parses what has to be parsed, and refuses what the kernel would refuse
+// half-way or take for something else.
+func (s *Spec) check() (ends, error) {
+	var e ends
+	var err error
+	if e.pod, err = net.ParseMAC(s.MAC); err != nil {
+		return e, fmt.Errorf("the pod's MAC: %w", err)
+	}
+	if e.host, err = net.ParseMAC(s.HostMAC); err != nil {
+		return e, fmt.Errorf("the host's MAC: %w", err)
+	}
+	switch {
+	case e.pod.String() != s.MAC || e.host.String() != s.HostMAC:
+		return e, fmt.Errorf("MACs %s and %s: want lower case and colons, as the kernel's are shown", s.MAC, s.HostMAC)
+	case len(s.Alias) > 255 || strings.ContainsRune(s.Alias, 0):
+		return e, fmt.Errorf("alias %.40q of %d bytes: not one of at most 255 without a NUL", s.Alias, len(s.Alias))
+	case s.Ifname == "":
+		return e, fmt.Errorf("no interface name")
+	case len(s.Addresses) == 0:
+		return e, fmt.Errorf("no address")
+	}
+	for _, a := range s.Addresses {
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+			return e, fmt.Errorf("address %s: neither IPv4 nor IPv6 by itself", a)
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,212 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// view is what was seen of the host's side of some links.
+type view struct {
+	links      map[string]rtnl.Link
+	routes     map[place]bool
+	neighbours map[place]string // their MACs
+}
+
+// place is an address behind a link.
+type place struct {
+	addr  netip.Addr
+	index int
+}
+
+func nothing() view {
+	return view{map[string]rtnl.Link{}, map[place]bool{}, map[place]string{}}
+}
+
+// verify compares the host's side of links with their specs. One is looked up;
+// several are found in one dump of the node.
+func (l *Links) verify(_ context.Context, hs []hold.Hold) []error {
+	errs := make([]error, len(hs))
+	seen, whole := nothing(), false
+	if len(hs) > 1 {
+		var err error
+		if seen, err = l.lookAtAll(); err == nil {
+			whole = true
+		} else if !errors.Is(err, kernel.ErrInterrupted) {
+			for i := range errs {
+				errs[i] = fmt.Errorf("looking at links: %w", err)
+			}
+			return errs
+		}
+	}
+	for i, h := range hs {
+		s, err := l.spec(h)
+		if err == nil {
+			err = l.compare(s, seen)
+			if err != nil && !whole { // not seen, or no more than half
+				err = l.verifyOne(s)
+			}
+		}
+		errs[i] = err
+	}
+	return errs
+}
+
+func (l *Links) verifyOne(s *Spec) error {
+	seen, err := l.look(s)
+	if err != nil {
+		return fmt.Errorf("looking at link %s: %w", s.Name, err)
+	}
+	return l.compare(s, seen)
+}
+
+// compare says what of a link is not as its spec has it.
+func (l *Links) compare(s *Spec, seen view) error {
+	link, ok := seen.links[s.Name]
+	if !ok {
+		return fmt.Errorf("link %s: %w", s.Name, hold.ErrGone)
+	}
+	var d []string
+	differ := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
+	switch {
+	case link.Group == l.groups.Live():
+	case link.Group == l.groups.Coming():
+		differ("half-made (group %d)", link.Group)
+	case l.groups.IsDying(link.Group):
+		differ("cut off (group %d)", link.Group)
+	default:
+		differ("group %d, not %d", link.Group, l.groups.Live())
+	}
+	if link.Alias != s.Alias {
+		differ("alias %q, not %q", link.Alias, s.Alias)
+	}
+	if link.MAC != s.HostMAC {
+		differ("address %s, not %s", link.MAC, s.HostMAC)
+	}
+	if link.MTU != s.mtu() {
+		differ("mtu %d, not %d", link.MTU, s.mtu())
+	}
+	if !link.Up {
+		differ("down")
+	}
+	for _, a := range s.Addresses {
+		at := place{a, link.Index}
+		if !seen.routes[at] {
+			differ("no route to %s", a)
+		}
+		switch mac := seen.neighbours[at]; mac {
+		case s.MAC:
+		case "":
+			differ("no neighbour %s", a)
+		default:
+			differ("neighbour %s at %s, not %s", a, mac, s.MAC)
+		}
+	}
+	return changed("link "+s.Name, d)
+}
+
+// changed makes an error of differences, if there are any.
+func changed(what string, differences []string) error {
+	if len(differences) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %s", what, hold.ErrChanged, strings.Join(differences, "; "))
+}
+
+// look looks one link up, and the way to its addresses, in constant time.
+func (l *Links) look(s *Spec) (view, error) {
+	seen := nothing()
+	var link rtnl.Link
+	routes := make([]rtnl.Route, len(s.Addresses))
+	rs := []rtnl.Request{rtnl.GetLink(s.Name, &link)}
+	for i, a := range s.Addresses {
+		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
+	}
+	errs := l.conn.Each(rs...)
+	if errors.Is(errs[0], kernel.ErrNotFound) {
+		return seen, nil
+	}
+	if errs[0] != nil {
+		return seen, errs[0]
+	}
+	seen.links[s.Name] = link
+
+	neighbours := make([]rtnl.Neighbour, len(s.Addresses))
+	rs = rs[:0]
+	for i, a := range s.Addresses {
+		seen.routes[place{a, link.Index}] = routes[i] == withMetric(hostRoute(a, link.Index), routes[i].Metric)
+		rs = append(rs, rtnl.GetNeighbour(a, link.Index, &neighbours[i]))
+	}
+	for i, err := range l.conn.Each(rs...) {
+		if err != nil && !errors.Is(err, kernel.ErrNotFound) {
+			return seen, err
+		}
+		seen.neighbours[place{s.Addresses[i], link.Index}] = neighbours[i].MAC
+	}
+	return seen, l.lookAgain(s, seen, link.Index)
+}
+
+// lookAgain lists a link's routes if one seems to be missing: a policy rule
+// may have answered for the main table.
+func (l *Links) lookAgain(s *Spec, seen view, index int) error {
+	for _, a := range s.Addresses {
+		if seen.routes[place{a, index}] {
+			continue
+		}
+		routes, err := l.conn.Routes(rtnl.RouteFilter{Index: index})
+		if err != nil && !errors.Is(err, kernel.ErrNotFound) && !errors.Is(err, kernel.ErrInterrupted) {
+			return err
+		}
+		seen.addRoutes(routes)
+		return nil
+	}
+	return nil
+}
+
+// lookAtAll lists all links of the instance, and all of Berth's routes and
+// permanent neighbours. An error of class kernel.ErrInterrupted comes with
+// what was seen: something may be missing.
+func (l *Links) lookAtAll() (view, error) {
+	seen := nothing()
+	links, err := l.conn.Veths(stamp(l.prefix))
+	for _, link := range links {
+		seen.links[link.Name] = link
+	}
+	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
+		return seen, err
+	}
+	routes, errRoutes := l.conn.Routes(rtnl.RouteFilter{})
+	seen.addRoutes(routes)
+	if errRoutes != nil && !errors.Is(errRoutes, kernel.ErrInterrupted) {
+		return seen, errRoutes
+	}
+	neighbours, errNeighbours := l.conn.Neighbours()
+	for _, n := range neighbours {
+		seen.neighbours[place{n.Addr, n.Index}] = n.MAC
+	}
+	if errNeighbours != nil && !errors.Is(errNeighbours, kernel.ErrInterrupted) {
+		return seen, errNeighbours
+	}
+	return seen, errors.Join(err, errRoutes, errNeighbours)
+}
+
+// addRoutes notes those routes that lead to one address on a link.
+func (v view) addRoutes(routes []rtnl.Route) {
+	for _, r := range routes {
+		if r == withMetric(hostRoute(r.Dst.Addr(), r.Index), r.Metric) {
+			v.routes[place{r.Dst.Addr(), r.Index}] = true
+		}
+	}
+}
+
+// withMetric returns r with the metric that the kernel gave it.
+func withMetric(r rtnl.Route, metric uint32) rtnl.Route {
+	r.Metric = metric
+	return r
+}
