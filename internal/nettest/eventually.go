@@ -7,7 +7,7 @@ import (
 
 // Deadline is how long Eventually waits: generous, because only a failing test
 // ever waits so long, and slow machines run tests too.
-const Deadline = 30 * time.Second
+const Deadline = 60 * time.Second
 
 // Eventually waits until cond is true, asking at first often and then every 50
 // milliseconds, and ends the test if it does not become so. what completes

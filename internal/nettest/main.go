@@ -67,7 +67,19 @@ func Enter() {
 		os.Exit(code)
 	}
 	node.entered = true
-	node.reason = fmt.Sprintf("no fresh namespaces to be had: %v", err)
+	node.reason = fmt.Sprintf("no fresh namespaces to be had: %v%s", err, hint(err))
+}
+
+// hint says what the kernel means by refusing a namespace (clone(2)).
+func hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
+		return " (a limit of sysctl user.max_*_namespaces is reached)"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
+		return " (neither CAP_SYS_ADMIN nor user namespaces; look at the container's seccomp profile," +
+			" sysctl kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns)"
+	}
+	return ""
 }
 
 // again runs this program once more in new namespaces and returns its exit

@@ -31,7 +31,7 @@ func Ping(t testing.TB, from *ns.Netns, to netip.Addr) {
 	var err error
 	end := time.Now().Add(Deadline)
 	for time.Now().Before(end) {
-		if err = Echo(from, to, time.Second); err == nil {
+		if err = Echo(from, to, 200*time.Millisecond); err == nil {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)

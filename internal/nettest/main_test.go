@@ -1,0 +1,187 @@
+package nettest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+func TestMain(m *testing.M) { Main(m) }
+
+// act says what TestInner does, in a test program that a test starts.
+const act = "NETTEST_TEST_ACT"
+
+// program is this test program, as if it were started on a machine: this node
+// is what it must leave.
+func program(t *testing.T, inner string, args ...string) *exec.Cmd {
+	t.Helper()
+	Need(t)
+	cmd := exec.Command("/proc/self/exe", args...)
+	if len(args) == 0 {
+		cmd.Args = append(cmd.Args, "-test.v", "-test.run=^TestInner$")
+	}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "NETTEST_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, act+"="+inner)
+	return cmd
+}
+
+// TestInner is the other side of program.
+func TestInner(t *testing.T) {
+	switch os.Getenv(act) {
+	case "":
+		return
+	case "need":
+		Need(t)
+		self, err := ns.Self()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("inside", hostID(self.Ref()))
+	case "fail":
+		t.Fail()
+	case "exit":
+		os.Exit(7)
+	case "kill":
+		unix.Kill(os.Getpid(), unix.SIGKILL)
+	case "files":
+		for fd := 3; fd < 13; fd++ {
+			if fd == leftOut { // Go may have it
+				continue
+			}
+			text, err := io.ReadAll(os.NewFile(uintptr(fd), "inherited"))
+			fmt.Printf("%d %s %v\n", fd, text, err)
+		}
+	case "hang":
+		fmt.Println("pid", os.Getpid(), Pod(t).Ref().Path)
+		select {}
+	}
+}
+
+// run returns a program's output and exit code.
+func run(t *testing.T, cmd *exec.Cmd) (string, int) {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func TestMainLeavesTheHost(t *testing.T) {
+	out, code := run(t, program(t, "need"))
+	self, err := ns.Self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code != 0 || !strings.Contains(out, "inside ") || strings.Contains(out, "inside "+hostID(self.Ref())) {
+		t.Errorf("exit %d; want a namespace other than %s:\n%s", code, hostID(self.Ref()), out)
+	}
+}
+
+func TestMainPassesTheExitCodeOn(t *testing.T) {
+	for inner, want := range map[string]int{"need": 0, "fail": 1, "exit": 7, "kill": 128 + 9} {
+		if out, code := run(t, program(t, inner)); code != want {
+			t.Errorf("%s: exit %d, not %d:\n%s", inner, code, want, out)
+		}
+	}
+	if out, code := run(t, program(t, "need", "-test.nonsense")); code != 2 {
+		t.Errorf("a bad flag: exit %d, not 2:\n%s", code, out)
+	}
+}
+
+func TestMainPassesFilesOn(t *testing.T) {
+	cmd := program(t, "files")
+	for i := range 10 { // beyond 9, where the order of numbers and of names differs
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(w, "pipe%d", i)
+		w.Close()
+		if 3+i == leftOut {
+			cmd.ExtraFiles = append(cmd.ExtraFiles, nil)
+			continue
+		}
+		cmd.ExtraFiles = append(cmd.ExtraFiles, r)
+	}
+	out, code := run(t, cmd)
+	for i := range 10 {
+		want := fmt.Sprintf("%d pipe%d <nil>\n", 3+i, i)
+		if 3+i != leftOut && (code != 0 || !strings.Contains(out, want)) {
+			t.Errorf("exit %d, without %q:\n%s", code, want, out)
+		}
+	}
+}
+
+// leftOut is a descriptor that is not passed on, between others that are.
+const leftOut = 7
+
+func TestMainFuzzes(t *testing.T) {
+	out, code := run(t, program(t, "", "-test.run=^$", "-test.fuzz=^FuzzInner$", "-test.fuzztime=50x",
+		"-test.parallel=2", "-test.fuzzcachedir="+t.TempDir()))
+	if code != 0 || !strings.Contains(out, "PASS") {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+}
+
+// FuzzInner shows that fuzz workers are inside as well.
+func FuzzInner(f *testing.F) {
+	f.Add([]byte("seed"))
+	f.Fuzz(func(t *testing.T, _ []byte) { Pod(t) })
+}
+
+func TestMainDiesAsAWhole(t *testing.T) {
+	for _, test := range []struct {
+		signal syscall.Signal
+		says   string
+		code   int
+	}{
+		{unix.SIGKILL, "", -1},
+		{unix.SIGQUIT, "SIGQUIT: quit", 2}, // as go test asks for stacks
+		{unix.SIGTERM, "", 128 + 15},
+	} {
+		cmd := program(t, "hang", "-test.run=^TestInner$")
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Process.Kill()
+		var pid int
+		var pod string
+		if _, err := fmt.Fscanf(bufio.NewReader(stdout), "pid %d %s\n", &pid, &pod); err != nil {
+			t.Fatalf("reading from the tests: %v\n%s", err, stderr.String())
+		}
+		if pid == cmd.Process.Pid {
+			t.Fatal("the tests run in the process that was started")
+		}
+		if _, err := os.Stat(pod); err == nil {
+			t.Errorf("its pod %s is seen outside", pod)
+		}
+		cmd.Process.Signal(test.signal)
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(stderr.String(), test.says) {
+			t.Errorf("%v: exit %d, not %d with %q:\n%s", test.signal, code, test.code, test.says, stderr.String())
+		}
+		Eventually(t, "the tests' end", func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
+	}
+}

@@ -1,0 +1,203 @@
+package nettest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	nft "github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+func cidr(t *testing.T, s string) *net.IPNet {
+	t.Helper()
+	n, err := netlink.ParseIPNet(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Each thing that is done is seen, and once it is undone nothing is.
+func TestSnapshot(t *testing.T) {
+	node := Node(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	base := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base0"}, PeerName: "base1"}
+	must(node.Do(func() error { return netlink.LinkAdd(base) }))
+	both := func(set func(netlink.Link) error) error {
+		peer, err := netlink.LinkByName("base1")
+		if err != nil {
+			return err
+		}
+		if err := set(peer); err != nil {
+			return err
+		}
+		return set(base)
+	}
+	index := base.Attrs().Index
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}
+	unreachable := &netlink.Route{Dst: cidr(t, "10.88.0.0/16"), Type: unix.RTN_UNREACHABLE, Table: 254, Protocol: 98, Priority: 7}
+	unreachable6 := &netlink.Route{Dst: cidr(t, "fd00::/64"), Type: unix.RTN_UNREACHABLE, Table: 100, Protocol: 98, Priority: 7}
+	rule := netlink.NewRule()
+	rule.Priority, rule.Table, rule.IifName, rule.Family = 500, 100, "base0", netlink.FAMILY_V6
+	neigh := &netlink.Neigh{LinkIndex: index, IP: net.IPv4(169, 254, 1, 1), State: netlink.NUD_PERMANENT, HardwareAddr: mac}
+	proxy := &netlink.Neigh{LinkIndex: index, IP: net.IPv4(169, 254, 1, 2), Flags: netlink.NTF_PROXY, Family: netlink.FAMILY_V4}
+	address := &netlink.Addr{IPNet: cidr(t, "192.0.2.1/32")}
+	entry := &netlink.ConntrackFlow{
+		FamilyType: unix.AF_INET,
+		Forward:    netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.IPv4(10, 88, 0, 2).To4(), DstIP: net.IPv4(10, 88, 0, 3).To4(), SrcPort: 1000, DstPort: 53},
+		Reverse:    netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.IPv4(10, 88, 0, 3).To4(), DstIP: net.IPv4(10, 88, 0, 2).To4(), SrcPort: 53, DstPort: 1000},
+		TimeOut:    600,
+	}
+	forward := ""
+	for _, test := range []struct {
+		name     string
+		do, undo func() error
+		sees     string // a part of what comes
+	}{
+		{"link", func() error { return netlink.LinkAdd(veth) }, func() error { return netlink.LinkDel(veth) },
+			"+link veth1 veth group 0 mtu 1500 down mac "},
+		{"group", func() error { return netlink.LinkSetGroup(base, 1<<30) }, func() error { return netlink.LinkSetGroup(base, 0) },
+			"+link base0 veth group 1073741824 "},
+		{"alias", func() error { return netlink.LinkSetAlias(base, "an alias") }, func() error { return netlink.LinkSetAlias(base, "") },
+			`alias "an alias"`},
+		{"mtu", func() error { return netlink.LinkSetMTU(base, 1400) }, func() error { return netlink.LinkSetMTU(base, 1500) },
+			" mtu 1400 "},
+		{"up", func() error { return both(netlink.LinkSetUp) }, func() error { return both(netlink.LinkSetDown) },
+			" up,lower_up "},
+		{"address", func() error { return netlink.AddrAdd(base, address) }, func() error { return netlink.AddrDel(base, address) },
+			"+address 192.0.2.1/32 dev base0 "},
+		{"route", func() error { return netlink.RouteAdd(unreachable) }, func() error { return netlink.RouteDel(unreachable) },
+			"+route inet unreachable 10.88.0.0/16 table 254 proto 98 metric 7"},
+		{"route6", func() error { return netlink.RouteAdd(unreachable6) }, func() error { return netlink.RouteDel(unreachable6) },
+			"+route inet6 unreachable fd00::/64 dev lo table 100 proto 98 metric 7"},
+		{"rule", func() error { return netlink.RuleAdd(rule) }, func() error { return netlink.RuleDel(rule) },
+			"+rule inet6 priority 500 from all to all iif base0 "},
+		{"neighbour", func() error { return netlink.NeighAdd(neigh) }, func() error { return netlink.NeighDel(neigh) },
+			"+neighbour 169.254.1.1 dev base0 lladdr 02:00:00:00:00:01 permanent"},
+		{"proxy", func() error { return netlink.NeighAdd(proxy) }, func() error { return netlink.NeighDel(proxy) },
+			"+neighbour 169.254.1.2 dev base0 proxy"},
+		{"sysctl", func() error {
+			was, err := ns.Sysctl("ipv4/ip_forward")
+			forward = was
+			if err != nil {
+				return err
+			}
+			return ns.SetSysctl("ipv4/ip_forward", map[string]string{"0": "1", "1": "0"}[was])
+		}, func() error { return ns.SetSysctl("ipv4/ip_forward", forward) }, "+sysctl ipv4/ip_forward = "},
+		{"conntrack", func() error { return netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, entry) },
+			func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) },
+			"+conntrack proto 17 src 10.88.0.2 dst 10.88.0.3 sport 1000 dport 53 reply src 10.88.0.3"},
+		{"nft", addTable, delTable, "+nft inet berth-test chain drop rule 000 "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := Snapshot(t, node)
+			must(node.Do(test.do))
+			if diff := before.Diff(Snapshot(t, node)); !strings.Contains(diff, test.sees) {
+				t.Errorf("not seen, %q:\n%s", test.sees, diff)
+			}
+			must(node.Do(test.undo))
+			if diff := before.Diff(Snapshot(t, node)); diff != "" {
+				t.Errorf("seen after it is undone:\n%s", diff)
+			}
+		})
+	}
+}
+
+// addTable adds a table with a chain, a rule, a set and an element of it.
+func addTable() error {
+	conn, err := nft.New()
+	if err != nil {
+		return err
+	}
+	table := conn.AddTable(&nft.Table{Family: nft.TableFamilyINet, Name: "berth-test"})
+	chain := conn.AddChain(&nft.Chain{Name: "drop", Table: table, Type: nft.ChainTypeFilter,
+		Hooknum: nft.ChainHookPrerouting, Priority: nft.ChainPriorityRaw})
+	conn.AddRule(&nft.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Register: 1, Data: []byte{0, 0, 0, 9}},
+		&expr.Counter{},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}})
+	set := &nft.Set{Table: table, Name: "pools", KeyType: nft.TypeIPAddr}
+	if err := conn.AddSet(set, []nft.SetElement{{Key: []byte{10, 0, 0, 1}}}); err != nil {
+		return err
+	}
+	conn.AddObj(&nft.NamedObj{Table: table, Name: "hits", Type: nft.ObjTypeCounter, Obj: &expr.Counter{}})
+	return conn.Flush()
+}
+
+func delTable() error {
+	conn, err := nft.New()
+	if err != nil {
+		return err
+	}
+	conn.DelTable(&nft.Table{Family: nft.TableFamilyINet, Name: "berth-test"})
+	return conn.Flush()
+}
+
+func TestSnapshotShowsNftWhole(t *testing.T) {
+	node := Node(t)
+	if err := node.Do(addTable); err != nil {
+		t.Fatal(err)
+	}
+	got := Snapshot(t, node).Only("nft").String()
+	for _, want := range []string{
+		"nft inet berth-test\n",
+		"nft inet berth-test chain drop type filter hook 0 device \"\" priority -300 policy 1\n",
+		"rule 000 Meta{", " Counter Verdict{",
+		"nft inet berth-test set pools key ipv4_addr",
+		"nft inet berth-test set pools element 0a000001-",
+		"nft inet berth-test object 1 hits",
+	} {
+		if !strings.Contains(got+"\n", want) {
+			t.Errorf("%q is missing in:\n%s", want, got)
+		}
+	}
+}
+
+func TestStateDiff(t *testing.T) {
+	a := State{[]string{"link a", "link a", "route x"}}
+	b := State{[]string{"link a", "link b"}}
+	if got, want := a.Diff(b), "-link a\n+link b\n-route x\n"; got != want {
+		t.Errorf("diff is %q, not %q", got, want)
+	}
+	if got := a.Diff(a); got != "" {
+		t.Errorf("diff to itself is %q", got)
+	}
+	if got := a.Without("link").String(); got != "route x" {
+		t.Errorf("without links: %q", got)
+	}
+	if got := b.Only("link").Diff(b); got != "" {
+		t.Errorf("links only: %q", got)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	if got := Files(t, filepath.Join(dir, "missing")).String(); got != "" {
+		t.Errorf("of a missing directory: %q", got)
+	}
+	before := Files(t, dir)
+	if err := os.MkdirAll(filepath.Join(dir, "a"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "a/f"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := before.Diff(Files(t, dir)), "+file a drwx------\n+file a/f -rw-------\n"; got != want {
+		t.Errorf("diff is %q, not %q", got, want)
+	}
+}
