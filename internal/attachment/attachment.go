@@ -1,0 +1,85 @@
+// Package attachment says what an attachment is: its key, its record in the
+// ledger, the plan of what it holds, and the CNI result that follows from the
+// record. All of it is pure: nothing here touches the world.
+package attachment
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// Key is what the runtime calls an attachment (CNI 1.1, section 2,
+// "Parameters"). It is reusable: only a hold.ID is an incarnation.
+type Key struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	Ifname      string `json:"ifname"`
+}
+
+// String joins the parts with slashes, which none of them may contain.
+func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.Ifname }
+
+// ModeRouted is the mode of an attachment by a veth with /32 and /128
+// addresses and host routes.
+const ModeRouted = "routed"
+
+// Record is an attachment's Owner.Meta.
+type Record struct {
+	Key
+	Netns   ns.Ref    `json:"netns"`
+	Pod     *api.Pod  `json:"pod,omitempty"`
+	Pool    string    `json:"pool"`
+	Mode    string    `json:"mode"`
+	DNS     types.DNS `json:"dns,omitzero"`
+	Created time.Time `json:"created"`
+	Started int64     `json:"started"` // CLOCK_BOOTTIME of the ADD's plugin, ns
+	Epoch   string    `json:"epoch"`   // in which Started and Netns mean something
+}
+
+// sort tells attachments' records from those of other owners.
+type sort struct {
+	Sort string `json:"sort"`
+}
+
+const attachmentSort = "attachment"
+
+// Encode returns the record as Owner.Meta.
+func (r Record) Encode() json.RawMessage {
+	raw, err := json.Marshal(struct {
+		sort
+		Record
+	}{sort{attachmentSort}, r})
+	if err != nil {
+		panic(fmt.Sprintf("attachment: encoding a record: %v", err)) // of plain strings and numbers
+	}
+	return raw
+}
+
+// Decode reads an owner's record; ok is false for owners of other sorts.
+func Decode(o hold.Owner) (r Record, ok bool, err error) {
+	var rec struct {
+		sort
+		Record
+	}
+	if len(o.Meta) == 0 {
+		return Record{}, false, nil
+	}
+	if err := json.Unmarshal(o.Meta, &rec); err != nil {
+		return Record{}, false, fmt.Errorf("decoding the record of %s: %w", o.ID, err)
+	}
+	return rec.Record, rec.Sort == attachmentSort, nil
+}
+
+// BeganBefore reports whether the attachment's ADD began before a request that
+// began at started (CLOCK_BOOTTIME, ns) in epoch: a late DEL must not meet a
+// successor with the same key.
+func (r Record) BeganBefore(epoch string, started int64) bool {
+	return r.Epoch != epoch || r.Started <= started
+}

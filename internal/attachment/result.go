@@ -1,0 +1,67 @@
+package attachment
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/link"
+)
+
+// The gateways of a routed attachment, the same in every pod: each is a
+// permanent neighbour there, with the host veth's MAC.
+var (
+	Gateway4 = netip.MustParseAddr("169.254.1.1")
+	Gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// Result is the CNI result of an attachment, a function of its record.
+func Result(o hold.Owner, r Record) (*types100.Result, error) {
+	spec, err := Link(o)
+	if err != nil {
+		return nil, err
+	}
+	podEnd := 1 // the index in Interfaces
+	res := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		Interfaces: []*types100.Interface{
+			{Name: spec.Name, Mac: spec.HostMAC, Mtu: spec.MTU},
+			{Name: spec.Ifname, Mac: spec.MAC, Mtu: spec.MTU, Sandbox: r.Netns.Path},
+		},
+		DNS: r.DNS,
+	}
+	for _, a := range spec.Addresses {
+		gw, dst := Gateway4, netip.MustParsePrefix("0.0.0.0/0")
+		if a.Is6() {
+			gw, dst = Gateway6, netip.MustParsePrefix("::/0")
+		}
+		res.IPs = append(res.IPs, &types100.IPConfig{
+			Interface: &podEnd,
+			Address:   ipNet(netip.PrefixFrom(a, a.BitLen())),
+			Gateway:   gw.AsSlice(),
+		})
+		res.Routes = append(res.Routes, &types.Route{Dst: ipNet(dst), GW: gw.AsSlice()})
+	}
+	return res, nil
+}
+
+// Link returns the link that an attachment holds.
+func Link(o hold.Owner) (*link.Spec, error) {
+	h, ok := o.Find("link")
+	if !ok {
+		return nil, fmt.Errorf("attachment %s holds no link", o.ID)
+	}
+	spec, ok := h.Spec.(*link.Spec)
+	if !ok {
+		return nil, fmt.Errorf("attachment %s: its link was written by another program", o.ID)
+	}
+	return spec, nil
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

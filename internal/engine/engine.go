@@ -1,0 +1,156 @@
+// Package engine takes what owners hold, and gives it back whatever happens.
+//
+// It knows nothing of attachments: an owner is a list of holds, and each verb
+// is a walk over that list. Open take.go for the way in, release.go for the
+// way out, line.go for how releases of many owners become one, and restore.go
+// and sweep.go for what happens when nobody asks.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// ErrOvertaken says that an owner was released while it was being taken.
+var ErrOvertaken = errors.New("overtaken by a release")
+
+// RefusedError says that an owner was not even begun: nothing has changed.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// Ledger is what the engine needs of a ledger.
+type Ledger interface {
+	Commit(ctx context.Context, ops ...ledger.Op) error
+	Owner(id hold.ID) (hold.Owner, bool)
+	Owners() []hold.Owner
+	Children(id hold.ID) []hold.ID
+}
+
+// Event is something that happened to an owner.
+type Event struct {
+	Type  string // attaching, attached, releasing, released, owed, drift
+	Owner hold.Owner
+	Kind  string // of the hold, where it is about one
+	Err   error  // owed, drift: what is wrong
+}
+
+// Options are an engine's parts and limits.
+type Options struct {
+	Ledger Ledger
+	Kinds  hold.Kinds
+	// Event is told what happens, in the order of each owner. It must not
+	// block. Optional.
+	Event func(Event)
+	// Observe is told how long a kind's operation took, for how many holds:
+	// op is acquire, verify, release, cut or find. Optional.
+	Observe func(kind, op string, took time.Duration, holds int, err error)
+	// Homeless reports owners whose home has ended for certain, as all network
+	// namespaces do with a reboot: what they lack is not taken again, they are
+	// released. Optional.
+	Homeless func(hold.Owner) bool
+	// Try limits one Release of a kind; 0 is 30 s.
+	Try time.Duration
+	// Backoff is the wait after the first failed release; it doubles with each
+	// up to MaxBackoff, with jitter. 0 is 250 ms, and 1 min.
+	Backoff, MaxBackoff time.Duration
+}
+
+// Engine takes and releases owners. All methods may be called at once.
+type Engine struct {
+	Options
+	lines map[string]*line
+	ctx   context.Context // ends with Close
+	stop  context.CancelFunc
+	work  sync.WaitGroup // goroutines of the engine's own
+
+	mu      sync.Mutex
+	courses map[hold.ID]*course
+	leaving map[hold.ID]*leaving
+	suspect map[string]bool // things without an owner, seen by the last sweep
+	now     func() time.Time
+}
+
+// New returns an engine that does nothing yet: Restore lets it go on with what
+// the ledger says.
+func New(o Options) *Engine {
+	if o.Try == 0 {
+		o.Try = 30 * time.Second
+	}
+	if o.Backoff == 0 {
+		o.Backoff = 250 * time.Millisecond
+	}
+	if o.MaxBackoff == 0 {
+		o.MaxBackoff = time.Minute
+	}
+	e := &Engine{
+		Options: o,
+		lines:   map[string]*line{},
+		courses: map[hold.ID]*course{},
+		leaving: map[hold.ID]*leaving{},
+		suspect: map[string]bool{},
+		now:     time.Now,
+	}
+	e.ctx, e.stop = context.WithCancel(context.Background())
+	for _, k := range o.Kinds {
+		e.lines[k.Name()] = newLine(e, k)
+	}
+	return e
+}
+
+// Close stops what the engine does on its own and waits for it to end. What is
+// not released yet is in the ledger, and the next engine goes on with it.
+func (e *Engine) Close() {
+	e.stop()
+	e.mu.Lock()
+	for _, l := range e.leaving {
+		l.stopTimers()
+	}
+	e.mu.Unlock()
+	e.work.Wait()
+}
+
+// background runs f as work of the engine's own, unless it is closing.
+func (e *Engine) background(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.spawn(f)
+}
+
+// spawn is background with Engine.mu held.
+func (e *Engine) spawn(f func()) {
+	if e.ctx.Err() == nil {
+		e.work.Go(f)
+	}
+}
+
+func (e *Engine) event(typ string, o hold.Owner, kind string, err error) {
+	if e.Event != nil {
+		e.Event(Event{Type: typ, Owner: o, Kind: kind, Err: err})
+	}
+}
+
+// observed runs one operation of a kind and tells Observe how it went.
+func (e *Engine) observed(kind, op string, holds int, f func() error) error {
+	start := e.now()
+	err := f()
+	if e.Observe != nil {
+		e.Observe(kind, op, e.now().Sub(start), holds, err)
+	}
+	return err
+}
+
+// kind returns the kind of a hold, or an error that names what is missing.
+func (e *Engine) kind(h hold.Hold) (hold.Kind, error) {
+	if l, ok := e.lines[h.Spec.Kind()]; ok {
+		return l.kind, nil
+	}
+	return hold.Kind{}, fmt.Errorf("%s: this program does not know the kind %q", h, h.Spec.Kind())
+}

@@ -1,0 +1,406 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+func take(t *testing.T, n *node, o hold.Owner) {
+	t.Helper()
+	if err := n.Take(t.Context(), o); err != nil {
+		t.Fatalf("taking %s: %v", o, err)
+	}
+}
+
+// release releases owners and waits until nothing of them is left.
+func release(t *testing.T, n *node, ids ...hold.ID) {
+	t.Helper()
+	if err := n.Release(t.Context(), ids); err != nil {
+		t.Fatalf("releasing: %v", err)
+	}
+	if err := n.Wait(t.Context(), ids...); err != nil {
+		t.Fatalf("waiting: %v", err)
+	}
+}
+
+func wantResidue(t *testing.T, n *node, want string) {
+	t.Helper()
+	if got := n.world.residue(); got != want {
+		t.Errorf("world has %s, want %s", got, want)
+	}
+}
+
+func TestTakeGivesAllAndReleaseGivesAllBack(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "lease", "wire", "rule", "lease2", "note")
+	o.Holds = slices.DeleteFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == "lease2" })
+	take(t, n, o)
+	if got, _ := n.ledger.Owner(o.ID); got.Holds[0].Spec.(*thing).Seen != "leased" {
+		t.Errorf("what was discovered is not in the ledger: %+v", got.Holds[0].Spec)
+	}
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+	if got := n.eventTypes(o.ID); got != "attaching attached releasing released" {
+		t.Errorf("events: %s", got)
+	}
+	// A reservation goes after everything that uses it, the cut before all.
+	log := n.world.done()
+	if i := slices.Index(log, "release lease "+string(o.ID)); i != len(log)-1 {
+		t.Errorf("the lease was not released last: %v", log)
+	}
+	if log[4] != "cut wire "+string(o.ID) {
+		t.Errorf("the cut was not first: %v", log)
+	}
+}
+
+func TestReservationsGoInReverse(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "lease", "lease", "lease")
+	for i, h := range o.Holds {
+		h.Spec.(*thing).N = string(rune('1' + i))
+	}
+	take(t, n, o)
+	release(t, n, o.ID)
+	want := []string{"release lease 3", "release lease 2", "release lease 1"}
+	if got := n.world.done()[3:]; !slices.Equal(got, want) {
+		t.Errorf("released %v, want %v", got, want)
+	}
+}
+
+// A sandbox with containers: the engine does not know what its owners are.
+func TestChildrenGoBeforeTheirParentsReservations(t *testing.T) {
+	n := newNode(t)
+	sandbox := owner("", "sandbox", "lease", "wire")
+	take(t, n, sandbox)
+	first, second := owner(sandbox.ID, "c1", "rule"), owner(sandbox.ID, "c2", "rule", "lease")
+	take(t, n, first)
+	take(t, n, second)
+	failing := true
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if failing && op == "release" && h.Owner == second.ID && h.Spec.Kind() == "rule" {
+			failing = false
+			if got := n.world.residue(); !strings.Contains(got, "lease "+string(sandbox.ID)) {
+				t.Error("the sandbox's reservation was released before its container's rule")
+			}
+			return errors.New("busy")
+		}
+		return nil
+	}
+	release(t, n, sandbox.ID)
+	wantResidue(t, n, empty)
+	if left := n.ledger.Owners(); len(left) != 0 {
+		t.Errorf("left in the ledger: %v", left)
+	}
+	if err := n.Take(t.Context(), owner(sandbox.ID, "late", "rule")); !errors.Is(err, ledger.ErrParent) {
+		t.Errorf("a child of a parent that is gone: %v, want ErrParent", err)
+	}
+}
+
+func TestFailedTakeIsUndone(t *testing.T) {
+	n := newNode(t)
+	boom := errors.New("boom")
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "acquire" && h.Spec.Kind() == "rule" {
+			return boom
+		}
+		return nil
+	}
+	o := owner("", "a", "lease", "wire", "rule")
+	if err := n.Take(t.Context(), o); !errors.Is(err, boom) {
+		t.Fatalf("Take: %v, want boom", err)
+	}
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+	if _, taken := n.ledger.Holder(o.Names[0]); taken {
+		t.Error("the name is still taken")
+	}
+}
+
+func TestRefusedTakeChangesNothing(t *testing.T) {
+	n := newNode(t)
+	a, b := owner("", "same", "wire"), owner("", "same", "wire")
+	take(t, n, a)
+	var refused *engine.RefusedError
+	var taken *ledger.NameTakenError
+	if err := n.Take(t.Context(), b); !errors.As(err, &refused) || !errors.As(err, &taken) || taken.Owner != a.ID {
+		t.Fatalf("second Take of a name: %v", err)
+	}
+	alien := owner("", "b", "submarine")
+	if err := n.Take(t.Context(), alien); !errors.As(err, &refused) || !strings.Contains(err.Error(), "submarine") {
+		t.Errorf("Take of an unknown kind: %v", err)
+	}
+	release(t, n, a.ID)
+	wantResidue(t, n, empty)
+}
+
+func TestReleaseOvertakesTake(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire", "rule")
+	reached := make(chan struct{})
+	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+		if op == "acquire" && h.Spec.Kind() == "rule" {
+			close(reached)
+			<-ctx.Done() // a step that takes long, and heeds its context
+			return ctx.Err()
+		}
+		return nil
+	}
+	taken := make(chan error)
+	go func() { taken <- n.Take(t.Context(), o) }()
+	<-reached
+	if !n.Taking(o.ID) {
+		t.Error("Taking is false during Take")
+	}
+	release(t, n, o.ID)
+	if err := <-taken; !errors.Is(err, engine.ErrOvertaken) {
+		t.Errorf("Take: %v, want ErrOvertaken", err)
+	}
+	wantResidue(t, n, empty)
+	if log := n.world.done(); slices.Index(log, "cut wire "+string(o.ID)) < slices.Index(log, "acquire wire "+string(o.ID)) {
+		t.Errorf("cut before the Take had stopped: %v", log)
+	}
+}
+
+func TestSecondReleaseJoinsTheFirst(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire")
+	take(t, n, o)
+	for range 3 {
+		if err := n.Release(t.Context(), []hold.ID{o.ID, "unknownxxx"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.eventTypes(o.ID); strings.Count(got, "releasing") != 1 || strings.Count(got, "released") != 1 {
+		t.Errorf("events: %s", got)
+	}
+}
+
+func TestFailedCutIsAnErrorAndIsTriedAgain(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire")
+	take(t, n, o)
+	stuck := make(chan struct{})
+	cuts := 0
+	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+		switch op {
+		case "cut":
+			if cuts++; cuts == 1 {
+				return errors.New("no cut")
+			}
+		case "release":
+			<-stuck
+		}
+		return nil
+	}
+	if err := n.Release(t.Context(), []hold.ID{o.ID}); err == nil || !strings.Contains(err.Error(), "no cut") {
+		t.Errorf("Release: %v, want the failed cut", err)
+	}
+	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil || cuts != 2 {
+		t.Errorf("second Release: %v after %d cuts, want nil after 2", err, cuts)
+	}
+	close(stuck)
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+}
+
+func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
+	n := newNode(t)
+	bad, good := owner("", "bad", "lease", "wire", "rule"), owner("", "good", "lease", "wire", "rule")
+	take(t, n, bad)
+	take(t, n, good)
+	heal := make(chan struct{})
+	tries := make(chan struct{}, 1000)
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "release" && h.Owner == bad.ID && h.Spec.Kind() == "wire" {
+			select {
+			case <-heal:
+			default:
+				tries <- struct{}{}
+				return errors.New("device busy")
+			}
+		}
+		return nil
+	}
+	if err := n.Release(t.Context(), []hold.ID{bad.ID}); err != nil {
+		t.Fatal(err)
+	}
+	release(t, n, good.ID)
+	for range 5 {
+		<-tries
+	}
+	owed := n.Owed(bad.ID)
+	if len(owed) != 1 || owed[0].Hold.Spec.Kind() != "wire" || owed[0].Tries < 4 || owed[0].Err.Error() != "device busy" {
+		t.Errorf("owed: %+v", owed)
+	}
+	if _, taken := n.ledger.Holder(bad.Names[0]); !taken {
+		t.Error("the name of an owner that is owed is free")
+	}
+	// The rule beside it went, the reservation under it did not.
+	if got := n.world.residue(); strings.Contains(got, "rule") || !strings.Contains(got, "lease") {
+		t.Errorf("world: %s", got)
+	}
+	close(heal)
+	if err := n.Wait(t.Context(), bad.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+	if len(n.Owed("")) != 0 {
+		t.Errorf("still owed: %v", n.Owed(""))
+	}
+	if got := n.eventTypes(bad.ID); strings.Count(got, "owed") != 1 {
+		t.Errorf("events: %s", got)
+	}
+}
+
+func TestHangingKindKeepsNobodyElse(t *testing.T) {
+	n := newNode(t)
+	hung, other := owner("", "hung", "rule"), owner("", "other", "wire")
+	take(t, n, hung)
+	take(t, n, other)
+	let := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "release" && h.Owner == hung.ID {
+			<-let
+		}
+		return nil
+	}
+	if err := n.Release(t.Context(), []hold.ID{hung.ID, other.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Wait(t.Context(), other.ID); err != nil {
+		t.Fatal(err)
+	}
+	close(let)
+	if err := n.Wait(t.Context(), hung.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUntoldKeepsNoName(t *testing.T) {
+	n := newNode(t)
+	n.rest = time.Hour
+	o := owner("", "a", "wire", "note")
+	heal := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		select {
+		case <-heal:
+			return nil
+		default:
+		}
+		if h.Spec.Kind() == "note" {
+			return errors.New("API server away")
+		}
+		return nil
+	}
+	take(t, n, o) // an untold hold does not fail it
+	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
+		t.Fatal(err)
+	}
+	for range 100000 { // bounded by the test's own deadline as well
+		if _, taken := n.ledger.Holder(o.Names[0]); !taken {
+			break
+		}
+		time.Sleep(0)
+	}
+	if rests := n.ledger.Resting(); len(rests) != 1 || rests[0].Name != o.Names[0] {
+		t.Errorf("resting: %v, want the name of %s", rests, o)
+	}
+	if owed := n.Owed(o.ID); len(owed) != 1 {
+		t.Errorf("owed: %v", owed)
+	}
+	close(heal)
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestManyReleasesAreOneBatch(t *testing.T) {
+	n := newNode(t)
+	var ids []hold.ID
+	for i := range 40 {
+		o := owner("", string(rune('A'+i)), "wire")
+		take(t, n, o)
+		ids = append(ids, o.ID)
+	}
+	release(t, n, ids...)
+	if got := n.world.batch["wire"]; got != 8 {
+		t.Errorf("largest batch %d, want the kind's 8", got)
+	}
+	wantResidue(t, n, empty)
+}
+
+func TestUnknownKindIsKeptAndOwed(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire", "rule")
+	take(t, n, o)
+	n.stop()
+	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:2] }) // without rule
+	if err := n.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if owed := n.Owed(o.ID); len(owed) != 1 || !strings.Contains(owed[0].Err.Error(), `does not know the kind "rule"`) {
+		t.Errorf("owed: %+v", owed)
+	}
+	n.restart() // with all kinds: it goes on
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+}
+
+func TestRestoreGoesOnWithTheLedger(t *testing.T) {
+	n := newNode(t)
+	stays, lost, leaving := owner("", "stays", "lease", "wire"), owner("", "lost", "wire"), owner("", "leaving", "wire")
+	for _, o := range []hold.Owner{stays, lost, leaving} {
+		take(t, n, o)
+	}
+	n.Close() // nothing goes to its end any more
+	if err := n.ledger.Commit(t.Context(), ledger.Releasing(leaving.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	n.world.set(func() {
+		delete(n.world.things, "wire "+string(stays.ID))
+		delete(n.world.users, "stays")
+	})
+	n.ledger.Close()
+	n.start(nil, func(o *engine.Options) {
+		o.Homeless = func(o hold.Owner) bool { return o.ID == lost.ID }
+	})
+	n.world.set(func() {
+		delete(n.world.things, "wire "+string(lost.ID))
+		delete(n.world.users, "lost")
+	})
+	if err := n.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Wait(t.Context(), leaving.ID, lost.ID); err != nil {
+		t.Fatal(err)
+	}
+	left := n.ledger.Owners()
+	if len(left) != 1 || left[0].ID != stays.ID {
+		t.Errorf("left: %v, want only the one that stays", left)
+	}
+	if r := n.Audit(t.Context()); len(r.Findings) != 0 {
+		t.Errorf("audit: %v", r.Findings)
+	}
+	release(t, n, stays.ID)
+	wantResidue(t, n, empty)
+}

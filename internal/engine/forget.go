@@ -1,0 +1,97 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// forget ends releases: in one commit the owners are no more, and their names
+// are free or rest.
+func (e *Engine) forget(ls []*leaving) {
+	if len(ls) == 0 {
+		return
+	}
+	now := e.now()
+	ops := make([]ledger.Op, len(ls))
+	for i, l := range ls {
+		ops[i] = ledger.Forget(l.owner.ID, now)
+	}
+	err := e.Ledger.Commit(e.ctx, ops...)
+	if err != nil && len(ls) > 1 { // one of them must not keep the others
+		for _, l := range ls {
+			e.forget([]*leaving{l})
+		}
+		return
+	}
+	if err != nil {
+		e.forgetLater(ls[0], err)
+		return
+	}
+	for _, l := range ls {
+		e.event("released", l.owner, "", nil)
+	}
+	e.forget(e.ended(ls))
+}
+
+// ended takes forgotten owners off the list of those that leave, and returns
+// the parents that waited for the last of them.
+func (e *Engine) ended(ls []*leaving) (parents []*leaving) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range ls {
+		delete(e.leaving, l.owner.ID)
+		close(l.gone)
+		if p := e.leaving[l.owner.Parent]; p != nil && e.advance(p) {
+			parents = append(parents, p)
+		}
+	}
+	return parents
+}
+
+// forgetLater tries a forget again that could not be written.
+func (e *Engine) forgetLater(l *leaving, err error) {
+	if e.ctx.Err() != nil {
+		return
+	}
+	e.mu.Lock()
+	first := l.trouble == nil
+	l.trouble = l.trouble.again(e, err, func() { e.forget([]*leaving{l}) })
+	e.mu.Unlock()
+	if first {
+		e.event("owed", l.owner, "ledger", err)
+	}
+}
+
+// freeNames frees the names of an owner of which only untold Tell holds are
+// left. Should it fail, the forget does it later.
+func (e *Engine) freeNames(id hold.ID) {
+	err := e.Ledger.Commit(e.ctx, ledger.Update(id, func(o *hold.Owner) error {
+		o.Names = nil
+		return nil
+	}))
+	if o, ok := e.Ledger.Owner(id); ok && err != nil && !errors.Is(err, context.Canceled) {
+		e.event("drift", o, "ledger", err)
+	}
+}
+
+// Wait waits until owners that are being released are forgotten. Unknown ids
+// are so already.
+func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
+	for _, id := range ids {
+		e.mu.Lock()
+		l := e.leaving[id]
+		e.mu.Unlock()
+		if l == nil {
+			continue
+		}
+		select {
+		case <-l.gone:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// cutting is how long one owner's cut may take, whoever asked for it.
+const cutting = 5 * time.Second
+
+// leaving is an owner on its way out, from the cut to the forget. All of it is
+// guarded by Engine.mu.
+type leaving struct {
+	owner   hold.Owner
+	state   []holdState // of owner.Holds
+	cut     bool        // unreachable
+	final   bool        // nothing is left but the forget
+	trouble *trouble    // of the forget
+	gone    chan struct{}
+}
+
+// holdState says how far the release of one hold is.
+type holdState struct {
+	stage    hold.Stage
+	queued   bool // at its line, or about to be
+	released bool
+	trouble  *trouble // after a failed try
+}
+
+// Release promises that owners go. When it returns nil, that is durable and
+// each of them is cut off; what they hold is given back from then on, without
+// end until it is done, and Wait waits for it. Their children go with them.
+// Unknown ids are left out; releasing again joins the release under way. ops
+// are in the same commit.
+//
+// An error means that the promise could not be written (then nothing has
+// changed) or that a cut failed (then the release goes on all the same). The
+// caller should say "try again".
+func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) error {
+	all, err := e.promise(ctx, ids, ops)
+	if err != nil {
+		return err
+	}
+	for _, id := range all {
+		e.interrupt(id)
+	}
+	var errs []error
+	for _, id := range all {
+		errs = append(errs, e.depart(ctx, id))
+	}
+	return errors.Join(errs...)
+}
+
+// promise commits that owners and their children are releasing, and returns
+// those that are known, children first.
+func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([]hold.ID, error) {
+	now := e.now()
+	for {
+		all := e.family(ids)
+		commit := append([]ledger.Op(nil), ops...)
+		for _, id := range all {
+			if o, ok := e.Ledger.Owner(id); ok && o.Wanted() {
+				commit = append(commit, ledger.Releasing(id, now))
+			}
+		}
+		if len(commit) > 0 {
+			err := e.Ledger.Commit(ctx, commit...)
+			if errors.Is(err, ledger.ErrUnknown) {
+				continue // one was forgotten in between: look again
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		ops = nil
+		if len(e.family(ids)) <= len(all) { // no child has come in between; none can now
+			return all, nil
+		}
+	}
+}
+
+// family returns the known ones of ids with all their descendants, children
+// before parents, each once.
+func (e *Engine) family(ids []hold.ID) []hold.ID {
+	var all []hold.ID
+	seen := map[hold.ID]bool{}
+	var visit func(hold.ID)
+	visit = func(id hold.ID) {
+		if seen[id] {
+			return
+		}
+		seen[id] = true
+		for _, child := range e.Ledger.Children(id) {
+			visit(child)
+		}
+		if _, ok := e.Ledger.Owner(id); ok {
+			all = append(all, id)
+		}
+	}
+	for _, id := range ids {
+		visit(id)
+	}
+	return all
+}
+
+// depart cuts a releasing owner off, once whoever was taking it has stopped,
+// and sends its holds to their lines. A second call joins the first.
+func (e *Engine) depart(ctx context.Context, id hold.ID) error {
+	_, leave, err := e.enter(ctx, id, false)
+	if err != nil {
+		return fmt.Errorf("waiting for the ADD of %s to stop: %w", id, err)
+	}
+	defer leave()
+	o, ok := e.Ledger.Owner(id)
+	if !ok {
+		return nil // released meanwhile
+	}
+	e.mu.Lock()
+	l := e.leaving[id]
+	first := l == nil
+	if first {
+		l = e.newLeaving(o)
+		e.leaving[id] = l
+	}
+	cut := l.cut
+	e.mu.Unlock()
+	if first {
+		e.event("releasing", o, "", nil)
+	}
+	if !cut {
+		err = e.cutOff(ctx, o)
+	}
+	e.mu.Lock()
+	l.cut = l.cut || err == nil
+	done := e.advance(l)
+	e.mu.Unlock()
+	if done {
+		e.background(func() { e.forget([]*leaving{l}) })
+	}
+	return err
+}
+
+func (e *Engine) newLeaving(o hold.Owner) *leaving {
+	l := &leaving{owner: o, state: make([]holdState, len(o.Holds)), gone: make(chan struct{})}
+	for i, h := range o.Holds {
+		l.state[i].stage = hold.Use // an unknown kind keeps its owner's names
+		if k, err := e.kind(h); err == nil {
+			l.state[i].stage = k.Stage
+		}
+	}
+	return l
+}
+
+// cutOff makes an owner unreachable. It does not stop for an asker who left.
+func (e *Engine) cutOff(ctx context.Context, o hold.Owner) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
+	defer cancel()
+	var errs []error
+	for _, h := range o.Holds {
+		k, err := e.kind(h)
+		if err != nil || k.Cut == nil {
+			continue
+		}
+		if err := e.observed(k.Name(), "cut", 1, func() error { return k.Cut(ctx, h) }); err != nil {
+			errs = append(errs, fmt.Errorf("cutting off %s: %w", h.Spec, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// advance sends what can be released now to its line. It reports whether the
+// owner has nothing left and can be forgotten, once. Engine.mu is held.
+func (e *Engine) advance(l *leaving) bool {
+	for i, s := range l.state {
+		if s.stage != hold.Reserve {
+			e.send(l, i)
+		}
+	}
+	if l.left(hold.Use) > 0 || len(e.Ledger.Children(l.owner.ID)) > 0 {
+		return false
+	}
+	if i := l.lastReserve(); i >= 0 {
+		e.send(l, i)
+		return false
+	}
+	if l.left(hold.Tell) == 0 {
+		forget := !l.final
+		l.final = true
+		return forget
+	}
+	if l.untold() && len(l.owner.Names) > 0 {
+		l.owner.Names = nil
+		e.spawn(func() { e.freeNames(l.owner.ID) })
+	}
+	return false
+}
+
+// left counts the holds of a stage that are not released.
+func (l *leaving) left(s hold.Stage) int {
+	n := 0
+	for _, h := range l.state {
+		if h.stage == s && !h.released {
+			n++
+		}
+	}
+	return n
+}
+
+// lastReserve returns the index of the reserving hold that is next, or -1.
+func (l *leaving) lastReserve() int {
+	for i := len(l.state) - 1; i >= 0; i-- {
+		if s := l.state[i]; s.stage == hold.Reserve && !s.released {
+			return i
+		}
+	}
+	return -1
+}
+
+// untold reports whether all that is left has been tried, and failed.
+func (l *leaving) untold() bool {
+	for _, s := range l.state {
+		if !s.released && s.trouble == nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Finding is something on which the ledger and the world disagree.
+type Finding struct {
+	Type string    // left-over, missing, changed, owed, unreadable
+	Hold hold.Hold // zero Spec: a whole kind could not be read
+	Kind string
+	Err  error // more about it; may be nil
+}
+
+// Report is what an audit or a sweep has seen.
+type Report struct {
+	Owners, Holds int
+	Findings      []Finding
+}
+
+// Audit compares the ledger with the world, and changes nothing. What is on its
+// way in or out is no finding, unless it is owed.
+func (e *Engine) Audit(ctx context.Context) Report {
+	report, _, _ := e.look(ctx)
+	return report
+}
+
+// Sweep is an audit that mends: what drifted is taken again, and what has our
+// stamp but no owner is removed once two sweeps have seen it.
+func (e *Engine) Sweep(ctx context.Context) (Report, error) {
+	report, drifts, orphans := e.look(ctx)
+	err := e.repair(ctx, drifts)
+
+	e.mu.Lock()
+	seen := e.suspect
+	e.suspect = map[string]bool{}
+	for _, h := range orphans {
+		e.suspect[h.Spec.String()] = true
+	}
+	e.mu.Unlock()
+	for _, h := range orphans {
+		if seen[h.Spec.String()] {
+			err = errors.Join(err, e.removeOrphan(ctx, h))
+		}
+	}
+	return report, err
+}
+
+// removeOrphan releases a thing that has our stamp and no owner.
+func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
+	k, err := e.kind(h)
+	if err != nil {
+		return err
+	}
+	e.event("drift", hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
+	if err := k.Release(ctx, []hold.Hold{h})[0]; err != nil {
+		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
+	}
+	return nil
+}
+
+// look finds what is left over, missing, changed or owed. The world is read
+// before the ledger, so that what is taken in between is on the list; what is
+// released in between is looked at again.
+func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
+	var r Report
+	found, unreadable := e.find(ctx)
+	r.Findings = unreadable
+	owners := e.Ledger.Owners()
+	orphans := unowned(found, owners)
+	if len(orphans) > 0 {
+		again, _ := e.find(ctx)
+		orphans = both(orphans, unowned(again, e.Ledger.Owners()))
+	}
+	for _, h := range orphans {
+		r.Findings = append(r.Findings, Finding{Type: "left-over", Hold: h, Kind: h.Spec.Kind()})
+	}
+
+	var settled []hold.Owner
+	for _, o := range owners {
+		r.Owners++
+		r.Holds += len(o.Holds)
+		if o.Wanted() && !e.Taking(o.ID) {
+			settled = append(settled, o)
+		}
+	}
+	drifts := e.standing(e.verify(ctx, settled))
+	for _, d := range drifts {
+		typ := "unreadable"
+		switch {
+		case errors.Is(d.err, hold.ErrGone):
+			typ = "missing"
+		case errors.Is(d.err, hold.ErrChanged):
+			typ = "changed"
+		}
+		r.Findings = append(r.Findings, Finding{typ, d.hold, d.hold.Spec.Kind(), d.err})
+	}
+	for _, o := range e.Owed("") {
+		kind := "ledger"
+		if o.Hold.Spec != nil {
+			kind = o.Hold.Spec.Kind()
+		}
+		r.Findings = append(r.Findings, Finding{"owed", o.Hold, kind, o.Err})
+	}
+	return r, drifts, orphans
+}
+
+// find asks every kind for what has our stamp.
+func (e *Engine) find(ctx context.Context) (found []hold.Hold, unreadable []Finding) {
+	for _, k := range e.Kinds {
+		if k.Find == nil {
+			continue
+		}
+		var holds []hold.Hold
+		err := e.observed(k.Name(), "find", 0, func() (err error) {
+			holds, err = k.Find(ctx)
+			return err
+		})
+		if err != nil {
+			unreadable = append(unreadable, Finding{Type: "unreadable", Kind: k.Name(), Err: err})
+		}
+		found = append(found, holds...)
+	}
+	return found, unreadable
+}
+
+// standing returns the drifts of owners that are still wanted.
+func (e *Engine) standing(drifts []drift) []drift {
+	var still []drift
+	for _, d := range drifts {
+		if o, ok := e.Ledger.Owner(d.owner.ID); ok && o.Wanted() {
+			still = append(still, d)
+		}
+	}
+	return still
+}
+
+// unowned returns the found things that no owner's hold is about.
+func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
+	owned := map[string]bool{}
+	for _, o := range owners {
+		for _, h := range o.Holds {
+			owned[h.Spec.String()] = true
+		}
+	}
+	var left []hold.Hold
+	for _, h := range found {
+		if !owned[h.Spec.String()] {
+			left = append(left, h)
+		}
+	}
+	return left
+}
+
+// both returns the things of a that are in b as well.
+func both(a, b []hold.Hold) []hold.Hold {
+	in := map[string]bool{}
+	for _, h := range b {
+		in[h.Spec.String()] = true
+	}
+	var both []hold.Hold
+	for _, h := range a {
+		if in[h.Spec.String()] {
+			both = append(both, h)
+		}
+	}
+	return both
+}

@@ -1,0 +1,84 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+func findings(n *node) string {
+	s := ""
+	for _, f := range n.Audit(context.Background()).Findings {
+		s += f.Type + " " + f.Hold.Spec.String() + "\n"
+	}
+	return s
+}
+
+func TestSweepMendsDrift(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire", "rule")
+	take(t, n, o)
+	n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
+	if got, want := findings(n), "missing rule "+string(o.ID)+"\n"; got != want {
+		t.Errorf("audit: %q, want %q", got, want)
+	}
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := findings(n); got != "" {
+		t.Errorf("audit after the sweep: %q", got)
+	}
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+}
+
+func TestSweepRemovesOrphansAtTheSecondSighting(t *testing.T) {
+	n := newNode(t)
+	id := hold.NewID()
+	n.world.set(func() { n.world.things["rule "+string(id)] = id })
+	for i, want := range []string{"left-over rule " + string(id) + "\n", "left-over rule " + string(id) + "\n", ""} {
+		if got := findings(n); got != want {
+			t.Errorf("audit before sweep %d: %q, want %q", i+1, got, want)
+		}
+		if _, err := n.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantResidue(t, n, empty)
+}
+
+// A repair that began before a DEL must not bring back what the DEL cut off.
+func TestRepairDoesNotUndoARelease(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire", "rule")
+	take(t, n, o)
+	n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
+	reached, let := make(chan struct{}), make(chan struct{})
+	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+		if op == "acquire" {
+			close(reached)
+			<-ctx.Done()
+			<-let
+			return ctx.Err()
+		}
+		return nil
+	}
+	swept := make(chan struct{})
+	go func() { n.Sweep(context.Background()); close(swept) }()
+	<-reached
+	released := make(chan error)
+	go func() { released <- n.Release(context.Background(), []hold.ID{o.ID}) }()
+	close(let)
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	<-swept
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+}

@@ -1,0 +1,276 @@
+package engine_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// thing is the spec of every kind in these tests: something in a world of maps.
+type thing struct {
+	K    string `json:"k"`
+	N    string `json:"n"`
+	Uses string `json:"uses,omitempty"` // a name that is in use while it is there
+	Seen string `json:"seen,omitempty"` // discovered
+}
+
+func (t *thing) Kind() string   { return t.K }
+func (t *thing) String() string { return t.K + " " + t.N }
+
+// world is what the kinds of these tests act on.
+type world struct {
+	t testing.TB
+
+	mu     sync.Mutex
+	things map[string]hold.ID
+	users  map[string]hold.ID
+	cut    map[string]bool
+	log    []string
+	batch  map[string]int // largest Release of a kind
+	// before runs ahead of every operation, unlocked; its error is the answer.
+	before func(ctx context.Context, op string, h hold.Hold) error
+}
+
+func newWorld(t testing.TB) *world {
+	return &world{
+		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{},
+		before: func(context.Context, string, hold.Hold) error { return nil },
+	}
+}
+
+func (w *world) kinds() hold.Kinds {
+	lease := w.kind("lease", hold.Reserve)
+	lease.Discovers = true
+	wire := w.kind("wire", hold.Use)
+	wire.Batch, wire.Flight = 8, 2
+	wire.Cut = w.doCut
+	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell)}
+}
+
+func (w *world) kind(name string, s hold.Stage) hold.Kind {
+	return hold.Kind{
+		Stage:   s,
+		New:     func() hold.Spec { return &thing{K: name} },
+		Acquire: w.acquire,
+		Verify:  hold.Each(w.verify),
+		Release: func(ctx context.Context, hs []hold.Hold) []error {
+			w.mu.Lock()
+			w.batch[name] = max(w.batch[name], len(hs))
+			w.mu.Unlock()
+			return hold.Each(w.release)(ctx, hs)
+		},
+		Find: func(context.Context) ([]hold.Hold, error) { return w.find(name), nil },
+	}
+}
+
+func (w *world) do(ctx context.Context, op string, h hold.Hold, f func(*thing) error) error {
+	if err := w.before(ctx, op, h); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, op+" "+h.Spec.String())
+	return f(h.Spec.(*thing))
+}
+
+func (w *world) acquire(ctx context.Context, h hold.Hold) error {
+	return w.do(ctx, "acquire", h, func(s *thing) error {
+		if owner, ok := w.things[s.String()]; ok {
+			if owner != h.Owner {
+				return fmt.Errorf("%s: %w", s, hold.ErrForeign)
+			}
+			return nil
+		}
+		if user, ok := w.users[s.Uses]; ok && s.Uses != "" {
+			w.t.Errorf("%s is given to %s while %s uses it", s.Uses, h.Owner, user)
+		}
+		w.things[s.String()] = h.Owner
+		if s.Uses != "" {
+			w.users[s.Uses] = h.Owner
+		}
+		if s.K == "lease" {
+			s.Seen = "leased"
+		}
+		return nil
+	})
+}
+
+func (w *world) release(ctx context.Context, h hold.Hold) error {
+	return w.do(ctx, "release", h, func(s *thing) error {
+		if w.things[s.String()] == h.Owner {
+			delete(w.things, s.String())
+			delete(w.cut, s.String())
+			if w.users[s.Uses] == h.Owner {
+				delete(w.users, s.Uses)
+			}
+		}
+		return nil
+	})
+}
+
+func (w *world) doCut(ctx context.Context, h hold.Hold) error {
+	return w.do(ctx, "cut", h, func(s *thing) error {
+		if w.things[s.String()] == h.Owner {
+			w.cut[s.String()] = true
+		}
+		return nil
+	})
+}
+
+func (w *world) verify(_ context.Context, h hold.Hold) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.things[h.Spec.String()] != h.Owner {
+		return fmt.Errorf("%s: %w", h.Spec, hold.ErrGone)
+	}
+	return nil
+}
+
+func (w *world) find(kind string) []hold.Hold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []hold.Hold
+	for name, owner := range w.things {
+		if k, n, _ := strings.Cut(name, " "); k == kind {
+			found = append(found, hold.Hold{Owner: owner, Spec: &thing{K: k, N: n}})
+		}
+	}
+	slices.SortFunc(found, func(a, b hold.Hold) int { return cmp.Compare(a.Spec.String(), b.Spec.String()) })
+	return found
+}
+
+// set changes the world behind the engine's back.
+func (w *world) set(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// done returns the operations so far.
+func (w *world) done() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.log)
+}
+
+// residue says what is left.
+func (w *world) residue() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprint(w.things, w.users)
+}
+
+const empty = "map[] map[]"
+
+// node is an engine on a world, with a ledger that outlives it.
+type node struct {
+	*engine.Engine
+	t      testing.TB
+	world  *world
+	path   string
+	ledger *ledger.Ledger
+	rest   time.Duration
+
+	mu     sync.Mutex
+	events []engine.Event
+}
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	n := &node{t: t, world: newWorld(t), path: filepath.Join(memory(t), "ledger.db")}
+	n.start(nil)
+	t.Cleanup(n.stop)
+	return n
+}
+
+// memory returns a folder where an fsync costs nothing: these tests are about
+// order, and the ledger's own are about the disk.
+func memory(t testing.TB) string {
+	dir, err := os.MkdirTemp("/dev/shm", "berth")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+type decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
+
+func (n *node) start(d decorate, change ...func(*engine.Options)) {
+	n.t.Helper()
+	kinds := n.world.kinds()
+	l, err := ledger.Open(ledger.Options{Path: n.path, Kinds: kinds, Rest: func(hold.Name) time.Duration { return n.rest }})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.ledger = l
+	o := engine.Options{
+		Ledger: l, Kinds: kinds, Backoff: 10 * time.Microsecond, MaxBackoff: 200 * time.Microsecond,
+		Event: func(e engine.Event) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.events = append(n.events, e)
+		},
+	}
+	if d != nil {
+		o.Ledger, o.Kinds = d(l, kinds)
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	n.Engine = engine.New(o)
+}
+
+func (n *node) stop() {
+	n.Close()
+	if err := n.ledger.Close(); err != nil {
+		n.t.Error(err)
+	}
+}
+
+func (n *node) restart() {
+	n.t.Helper()
+	n.stop()
+	n.start(nil)
+	if err := n.Restore(n.t.Context()); err != nil {
+		n.t.Error(err)
+	}
+}
+
+func (n *node) eventTypes(id hold.ID) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var types []string
+	for _, e := range n.events {
+		if e.Owner.ID == id {
+			types = append(types, e.Type)
+		}
+	}
+	return strings.Join(types, " ")
+}
+
+// owner makes an owner of things: "lease a", "wire a" ..., each with its name.
+func owner(parent hold.ID, name string, kinds ...string) hold.Owner {
+	id := hold.NewID()
+	o := hold.Owner{ID: id, Parent: parent, Meta: json.RawMessage(`{}`), Names: []hold.Name{{Space: "n", Name: name}}}
+	for _, k := range kinds {
+		s := &thing{K: k, N: string(id)}
+		if k == "wire" {
+			s.Uses = name
+		}
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: s})
+	}
+	return o
+}
