@@ -1,0 +1,97 @@
+package ipam
+
+// ends has the slots in cooldown, by when that ends. They are freed in the
+// order of their ends, or nearly so, as long as neither the cooldown nor the
+// clock is changed: those that come in order go into a queue, the others into
+// a heap beside it.
+type ends struct {
+	queue []end // in order
+	first int   // those of queue before it have been popped
+	heap  heap
+	seq   uint32 // of the last one pushed
+}
+
+type end struct {
+	until int64  // Unix nanoseconds
+	slot  uint32 // which
+	seq   uint32 // orders those that end together: as they were pushed
+}
+
+func (a end) before(b end) bool {
+	if a.until != b.until {
+		return a.until < b.until
+	}
+	return int32(a.seq-b.seq) < 0 // also when seq has wrapped
+}
+
+func (s *ends) push(until int64, slot uint32) {
+	s.seq++
+	e := end{until, slot, s.seq}
+	n := len(s.queue)
+	if s.first < n && e.before(s.queue[n-1]) {
+		s.heap.push(e)
+		return
+	}
+	if n == cap(s.queue) && s.first > n/2 { // rather than grow
+		n = copy(s.queue, s.queue[s.first:])
+		s.queue, s.first = s.queue[:n], 0
+	}
+	s.queue = append(s.queue, e)
+}
+
+// front returns the one that ends first; false if there is none.
+func (s *ends) front() (end, bool) {
+	switch {
+	case s.first < len(s.queue) && (len(s.heap) == 0 || s.queue[s.first].before(s.heap[0])):
+		return s.queue[s.first], true
+	case len(s.heap) > 0:
+		return s.heap[0], true
+	}
+	return end{}, false
+}
+
+// pop drops the one in front.
+func (s *ends) pop() {
+	switch e, _ := s.front(); {
+	case s.first == len(s.queue) || s.queue[s.first] != e:
+		s.heap.pop()
+	case s.first == len(s.queue)-1:
+		s.queue, s.first = s.queue[:0], 0
+	default:
+		s.first++
+	}
+}
+
+// heap is a heap in which the children of i are 2i+1 and 2i+2.
+type heap []end
+
+func (h *heap) push(e end) {
+	*h = append(*h, e)
+	a, i := *h, len(*h)-1
+	for i > 0 && e.before(a[(i-1)/2]) {
+		a[i] = a[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	a[i] = e
+}
+
+func (h *heap) pop() {
+	n := len(*h) - 1
+	a, e := (*h)[:n], (*h)[n]
+	*h = a
+	i := 0
+	for {
+		child := 2*i + 1
+		if child+1 < n && a[child+1].before(a[child]) {
+			child++
+		}
+		if child >= n || !a[child].before(e) {
+			break
+		}
+		a[i] = a[child]
+		i = child
+	}
+	if n > 0 {
+		a[i] = e
+	}
+}

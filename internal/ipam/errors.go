@@ -1,0 +1,56 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Why a requested address cannot be had. They come in an *AddrError, but for
+// ErrUnknownPool, which is wrapped with the pool's name.
+var (
+	ErrUnknownPool = errors.New("no such pool")
+	ErrOutside     = errors.New("not in the pool")
+	ErrUnfit       = errors.New("not an address that can be given out")
+	ErrTwice       = errors.New("a second address of one family")
+	ErrTaken       = errors.New("in use")
+	ErrResting     = errors.New("in cooldown")
+)
+
+// AddrError says why a requested address cannot be had.
+type AddrError struct {
+	Pool  string
+	Addr  netip.Addr
+	Err   error     // one of the above
+	Until time.Time // ErrResting: the end of the cooldown
+}
+
+func (e *AddrError) Error() string {
+	s := fmt.Sprintf("pool %s: requested address %s: %v", e.Pool, e.Addr, e.Err)
+	if !e.Until.IsZero() {
+		s += " until " + e.Until.UTC().Format(time.RFC3339)
+	}
+	return s
+}
+
+func (e *AddrError) Unwrap() error { return e.Err }
+
+// ExhaustedError says that a pool has no free address of a family that it has.
+type ExhaustedError struct {
+	Pool     string
+	Family   string    // IPv4, IPv6
+	Size     uint64    // addresses that the pool can give out in all
+	Used     int       // of these
+	Resting  int       // in cooldown
+	NextFree time.Time // end of the first cooldown; zero: nothing is resting
+}
+
+func (e *ExhaustedError) Error() string {
+	s := fmt.Sprintf("pool %s has no free %s address: %d in all, %d in use, %d in cooldown",
+		e.Pool, e.Family, e.Size, e.Used, e.Resting)
+	if !e.NextFree.IsZero() {
+		s += ", the first of them until " + e.NextFree.UTC().Format(time.RFC3339)
+	}
+	return s
+}

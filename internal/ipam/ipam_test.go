@@ -1,0 +1,437 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// at is t0 and some seconds.
+func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
+
+func poolOf(name string, cidrs ...string) PoolConfig {
+	p := PoolConfig{Name: name, Cooldown: 30 * time.Second}
+	for _, c := range cidrs {
+		p.CIDRs = append(p.CIDRs, netip.MustParsePrefix(c))
+	}
+	return p
+}
+
+func mustNew(t testing.TB, pools ...PoolConfig) *IPAM {
+	t.Helper()
+	p, err := New(pools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func addrs(s ...string) (as []netip.Addr) {
+	for _, a := range s {
+		as = append(as, netip.MustParseAddr(a))
+	}
+	return as
+}
+
+// show says what a claim got, or its error.
+func show(c Claim, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	var s []string
+	for _, a := range c.Addrs() {
+		s = append(s, a.String())
+	}
+	return strings.Join(s, " ")
+}
+
+func want(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// figures prints Stats: "default 10.0.0.0/30 1+0/2" is used+resting/size, with
+// ! if draining.
+func figures(p *IPAM, now time.Time) string {
+	var s []string
+	for _, x := range p.Stats(now) {
+		s = append(s, x.Name)
+		for _, c := range x.CIDRs {
+			mark := ""
+			if c.Draining {
+				mark = "!"
+			}
+			s = append(s, fmt.Sprintf("%s%s %d+%d/%s", mark, c.CIDR, c.Used, c.Resting, c.Size))
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+func TestUsable(t *testing.T) {
+	for _, tt := range []struct {
+		cidr, first, last string
+		size              uint64
+	}{
+		{"10.0.0.7/32", "10.0.0.7", "10.0.0.7", 1},
+		{"10.0.0.6/31", "10.0.0.6", "10.0.0.7", 2},
+		{"10.0.0.4/30", "10.0.0.5", "10.0.0.6", 2},
+		{"10.1.2.0/24", "10.1.2.1", "10.1.2.254", 254},
+		{"10.88.0.0/16", "10.88.0.1", "10.88.255.254", 65534},
+		{"10.0.0.0/8", "10.0.0.1", "10.255.255.254", 1<<24 - 2},
+		{"fd00::7/128", "fd00::7", "fd00::7", 1},
+		{"fd00::6/127", "fd00::6", "fd00::7", 2},
+		{"fd00::4/126", "fd00::5", "fd00::7", 3},
+		{"fd00:1::/80", "fd00:1::1", "fd00:1::ffff:ffff:ffff", 1<<48 - 1},
+		{"fd00:1::/64", "fd00:1::1", "fd00:1::ffff:ffff:ffff:fffe", math.MaxUint64 - 1},
+		{"fd00:1::/48", "fd00:1::1", "fd00:1::ffff:ffff:ffff:fffe", math.MaxUint64 - 1},
+		{"fd00:1:0:8000::/49", "fd00:1:0:8000::1", "fd00:1:0:8000:ffff:ffff:ffff:fffe", math.MaxUint64 - 1},
+	} {
+		c := newCIDR(netip.MustParsePrefix(tt.cidr))
+		got := fmt.Sprint(c.addr(c.first), c.addr(c.last), c.size())
+		want(t, tt.cidr+" "+got, tt.cidr+" "+fmt.Sprint(tt.first, " ", tt.last, " ", tt.size))
+		for _, off := range []uint64{c.first, c.last} {
+			if back, ok := c.offset(c.addr(off)); back != off || !ok {
+				t.Errorf("%s: offset(addr(%d)) = %d, %v", tt.cidr, off, back, ok)
+			}
+		}
+		for a, in := range map[netip.Addr]bool{
+			c.addr(c.first): true, c.addr(c.last): true,
+			c.addr(c.first).Prev(): false, c.addr(c.last).Next(): false,
+		} {
+			if _, ok := c.offset(a); ok != in && c.prefix.Contains(a) {
+				t.Errorf("%s: %s can be given out: %v", tt.cidr, a, ok)
+			}
+		}
+	}
+}
+
+func TestClaimsFreshOnesInOrderThenTheLongestRested(t *testing.T) {
+	p := mustNew(t, poolOf("default", "10.0.0.0/30", "fd00::/64", "10.0.9.0/31"))
+	now := at(0)
+	claim := func() string { c, err := p.Claim("", now); return show(c, err) }
+	want(t, claim(), "10.0.0.1 fd00::1")
+	want(t, claim(), "10.0.0.2 fd00::2")
+	p.Free(addrs("10.0.0.2")[0], at(30))
+	p.Free(addrs("10.0.0.1")[0], at(31))
+	now = at(60)
+	want(t, claim(), "10.0.9.0 fd00::3") // nobody had it, although others have rested
+	want(t, claim(), "10.0.9.1 fd00::4")
+	want(t, claim(), "10.0.0.2 fd00::5")
+	want(t, claim(), "10.0.0.1 fd00::6")
+	want(t, claim(), "pool default has no free IPv4 address: 4 in all, 4 in use, 0 in cooldown")
+	want(t, figures(p, now), "default 10.0.0.0/30 2+0/2 fd00::/64 6+0/18446744073709551614 10.0.9.0/31 2+0/2")
+}
+
+func TestCooldownIsNeverCutShort(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/30"))
+	for range 2 {
+		if _, err := p.Claim("a", at(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The cooldown was made shorter between these two.
+	p.Free(addrs("10.0.0.1")[0], at(300))
+	p.Free(addrs("10.0.0.2")[0], at(12))
+	p.Free(addrs("10.0.0.2")[0], at(10)) // told twice: the later end counts
+	_, err := p.Claim("a", at(12).Add(-1))
+	want(t, fmt.Sprint(err), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, the first of them until 2026-01-02T03:04:17Z")
+	var full *ExhaustedError
+	if !errors.As(err, &full) || !full.NextFree.Equal(at(12)) {
+		t.Errorf("NextFree: got %+v, want %s", full, at(12))
+	}
+	want(t, fmt.Sprint(p.Available("a", at(11))), err.Error())
+	want(t, figures(p, at(11)), "a 10.0.0.0/30 0+2/2")
+	want(t, fmt.Sprint(p.Available("", at(12))), "<nil>")
+	want(t, figures(p, at(12)), "a 10.0.0.0/30 0+1/2")
+	want(t, show(p.Claim("a", at(12))), "10.0.0.2")
+	want(t, show(p.Claim("a", at(300).Add(-1))), "pool a has no free IPv4 address: 2 in all, 1 in use, 1 in cooldown, the first of them until 2026-01-02T03:09:05Z")
+	want(t, show(p.Claim("a", at(300))), "10.0.0.1")
+}
+
+func TestNothingIsClaimedOnError(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/24", "fd00::1/128"))
+	want(t, show(p.Claim("a", t0)), "10.0.0.1 fd00::1")
+	want(t, show(p.Claim("a", t0)), "pool a has no free IPv6 address: 1 in all, 1 in use, 0 in cooldown")
+	want(t, show(p.ClaimExact("a", addrs("10.0.0.9"), t0)), "pool a has no free IPv6 address: 1 in all, 1 in use, 0 in cooldown")
+	want(t, show(p.ClaimExact("a", addrs("10.0.0.9", "fd00::1"), t0)), "pool a: requested address fd00::1: in use")
+	want(t, figures(p, t0), "a 10.0.0.0/24 1+0/254 fd00::1/128 1+0/1")
+}
+
+func TestClaimExact(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29", "fd00::/48"), poolOf("b", "10.9.0.0/24"))
+	p.Free(addrs("10.0.0.6")[0], at(30))
+	for _, tt := range []struct {
+		pool   string
+		addrs  []netip.Addr
+		want   string
+		wantIs error
+	}{
+		{"a", addrs("10.0.0.2"), "10.0.0.2 fd00::1", nil},
+		{"a", addrs("fd00::2"), "10.0.0.1 fd00::2", nil},
+		{"a", nil, "10.0.0.3 fd00::3", nil}, // over 10.0.0.2 and fd00::2
+		{"", addrs("fd00::ffff:0:0:1", "10.0.0.5"), "10.0.0.5 fd00::ffff:0:0:1", nil},
+		{"a", addrs("10.0.0.2"), "pool a: requested address 10.0.0.2: in use", ErrTaken},
+		{"a", addrs("10.0.0.6"), "pool a: requested address 10.0.0.6: in cooldown until 2026-01-02T03:04:35Z", ErrResting},
+		{"a", addrs("10.0.0.0"), "pool a: requested address 10.0.0.0: not an address that can be given out", ErrUnfit},
+		{"a", addrs("10.0.0.7"), "pool a: requested address 10.0.0.7: not an address that can be given out", ErrUnfit},
+		{"a", addrs("fd00:0:0:1::1"), "pool a: requested address fd00:0:0:1::1: not an address that can be given out", ErrUnfit},
+		{"a", addrs("10.0.0.8"), "pool a: requested address 10.0.0.8: not in the pool", ErrOutside},
+		{"a", addrs("9.255.255.255"), "pool a: requested address 9.255.255.255: not in the pool", ErrOutside},
+		{"a", addrs("10.9.0.1"), "pool a: requested address 10.9.0.1: not in the pool", ErrOutside},
+		{"b", addrs("fd00::9"), "pool b: requested address fd00::9: not in the pool", ErrOutside},
+		{"a", addrs("fd00::9%eth0"), "pool a: requested address fd00::9%eth0: not in the pool", ErrOutside},
+		{"a", []netip.Addr{{}}, "pool a: requested address invalid IP: not in the pool", ErrOutside},
+		{"a", addrs("10.0.0.4", "10.0.0.4"), "pool a: requested address 10.0.0.4: a second address of one family", ErrTwice},
+		{"c", addrs("10.0.0.4"), `pool "c": no such pool`, ErrUnknownPool},
+		{"a", addrs("::ffff:10.0.0.4"), "10.0.0.4 fd00::4", nil},
+	} {
+		c, err := p.ClaimExact(tt.pool, tt.addrs, at(0))
+		want(t, show(c, err), tt.want)
+		if !errors.Is(err, tt.wantIs) {
+			t.Errorf("%v: not %v", err, tt.wantIs)
+		}
+	}
+	want(t, show(p.ClaimExact("a", addrs("10.0.0.6"), at(30))), "10.0.0.6 fd00::5")
+	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 6 in all, 6 in use, 0 in cooldown")
+}
+
+func TestUnclaimedOnesAreFreeAndLast(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/30", "fd00::4/126"))
+	x, _ := p.Claim("a", at(0))
+	p.Claim("a", at(0))
+	p.Free(addrs("10.0.0.2")[0], at(5))
+	p.Free(addrs("fd00::6")[0], at(5))
+	p.Unclaim(x, at(6))
+	p.Unclaim(x, at(6)) // it is not in use any more
+	want(t, figures(p, at(6)), "a 10.0.0.0/30 0+0/2 fd00::4/126 0+0/3")
+	want(t, show(p.Claim("a", at(6))), "10.0.0.2 fd00::7")
+	want(t, show(p.Claim("a", at(6))), "10.0.0.1 fd00::6")
+	p.Free(addrs("10.0.0.1")[0], at(60))
+	p.Unclaim(Claim{V4: addrs("10.0.0.1")[0]}, at(7))
+	want(t, figures(p, at(7)), "a 10.0.0.0/30 1+1/2 fd00::4/126 2+0/3")
+}
+
+func TestRequestedOutOfTheMiddleOfTheRested(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
+	for range 6 {
+		p.Claim("a", at(0))
+	}
+	for i, a := range addrs("10.0.0.3", "10.0.0.1", "10.0.0.6", "10.0.0.2") {
+		p.Free(a, at(i))
+	}
+	// Asked for again and again, an address leaves nothing behind.
+	for i := range 1000 {
+		want(t, show(p.ClaimExact("a", addrs("10.0.0.1"), at(10+i))), "10.0.0.1")
+		p.Free(addrs("10.0.0.1")[0], at(10+i))
+	}
+	if s := p.byName["a"].v4; len(s.slots) != 7 || len(s.ends.queue)+len(s.ends.heap) > 1 {
+		t.Errorf("%d slots, %d+%d ends; want 7 and at most 1", len(s.slots), len(s.ends.queue), len(s.ends.heap))
+	}
+	for _, a := range []string{"10.0.0.3", "10.0.0.6", "10.0.0.2", "10.0.0.1"} {
+		want(t, show(p.Claim("a", at(2000))), a)
+	}
+}
+
+func TestRemembersOnlySoMany(t *testing.T) {
+	p, err := newIPAM([]PoolConfig{poolOf("a", "fd00::/64")}, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10_000 {
+		c, err := p.Claim("a", t0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Free(c.V6, t0)
+	}
+	if n := len(p.byName["a"].v6.slots); n != 5 {
+		t.Errorf("%d slots, want 5: the list, 3 that are remembered and the 1 beyond them", n)
+	}
+	want(t, show(p.Claim("a", t0)), "fd00::1") // 10,000 is a multiple of 4
+}
+
+func TestRestore(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29", "10.7.0.0/32"))
+	rests := []Resting{
+		{addrs("10.0.0.3")[0], at(-50)}, {addrs("10.0.0.1")[0], at(-40)}, {addrs("10.0.0.2")[0], at(30)},
+		{addrs("10.0.0.4")[0], at(-50)}, // claimed since
+		{addrs("192.0.2.1")[0], at(30)},
+	}
+	for range 2 { // again changes nothing
+		p.Restore(addrs("10.0.0.4", "10.0.0.5", "192.0.2.2"), rests)
+		want(t, figures(p, at(0)), "a 10.0.0.0/29 2+1/6 10.7.0.0/32 0+0/1")
+	}
+	for _, a := range []string{"10.0.0.6", "10.7.0.0", "10.0.0.3", "10.0.0.1"} {
+		want(t, show(p.Claim("a", at(0))), a)
+	}
+	want(t, show(p.Claim("a", at(0))), "pool a has no free IPv4 address: 7 in all, 6 in use, 1 in cooldown, the first of them until 2026-01-02T03:04:35Z")
+	p.Restore(addrs("10.0.0.2"), nil) // the ledger knows better
+	want(t, figures(p, at(60)), "a 10.0.0.0/29 6+0/6 10.7.0.0/32 1+0/1")
+}
+
+func TestPoolAndCooldown(t *testing.T) {
+	a, b := poolOf("a", "10.0.0.0/24"), poolOf("b", "10.0.1.0/24", "fd00::/64")
+	b.Cooldown = time.Minute
+	p := mustNew(t, a, b)
+	for addr, pool := range map[string]string{
+		"10.0.0.0": "a", "10.0.1.255": "b", "fd00::1": "b", "10.0.2.0": "", "9.9.9.9": "", "fc00::": "", "fd00:0:0:1::": "",
+	} {
+		got, ok := p.Pool(netip.MustParseAddr(addr))
+		if got != pool || ok != (pool != "") {
+			t.Errorf("pool of %s: %q, %v; want %q", addr, got, ok, pool)
+		}
+	}
+	for name, d := range map[string]time.Duration{"10.0.0.1": a.Cooldown, "fd00::9": b.Cooldown, "10.0.2.9": b.Cooldown, "x": 0} {
+		if got := p.Cooldown(hold.Name{Space: Space, Name: name}); got != d {
+			t.Errorf("cooldown of %s: %s, want %s", name, got, d)
+		}
+	}
+	if got := p.Cooldown(hold.Name{Space: "port", Name: "10.0.0.1"}); got != 0 {
+		t.Errorf("cooldown of a port: %s", got)
+	}
+	want(t, p.Default(), "a")
+	want(t, mustNew(t).Default(), "")
+	want(t, show(mustNew(t).Claim("", t0)), `pool "": no such pool`)
+}
+
+// TestTable holds the search against a plain one, also for nested CIDRs.
+func TestTable(t *testing.T) {
+	var cidrs []*cidr
+	for _, s := range []string{
+		"10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.0.0.128/25", "10.0.3.0/24", "10.3.0.0/16", "10.255.255.255/32",
+		"11.0.0.0/31", "fd00::/8", "fd00::/64", "fd00::8:0/112", "fe00::/128",
+	} {
+		cidrs = append(cidrs, newCIDR(netip.MustParsePrefix(s)))
+	}
+	table := newTable(cidrs)
+	for _, c := range cidrs {
+		for _, a := range []netip.Addr{c.prefix.Addr().Prev(), c.prefix.Addr(), c.addr(c.last), c.addr(c.last).Next(), c.addr(c.last).Next().Next()} {
+			var best *cidr
+			for _, o := range cidrs {
+				if o.prefix.Contains(a) && (best == nil || o.prefix.Bits() > best.prefix.Bits()) {
+					best = o
+				}
+			}
+			if got := table.find(a); got != best {
+				t.Errorf("%s: found %v, want %v", a, got, best)
+			}
+		}
+	}
+}
+
+func TestNanos(t *testing.T) {
+	for in, want := range map[time.Time]int64{
+		{}:                math.MinInt64,
+		time.Unix(12, 34): 12_000_000_034,
+		time.Unix(-1, 0):  -1_000_000_000,
+		time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC): math.MaxInt64,
+	} {
+		if got := nanos(in); got != want {
+			t.Errorf("%s: %d, want %d", in, got, want)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	invalid := poolOf("a")
+	invalid.CIDRs = []netip.Prefix{{}}
+	below := poolOf("a", "10.0.0.0/8")
+	below.Cooldown = -1
+	for _, tt := range []struct {
+		pools []PoolConfig
+		want  string // "" for none
+	}{
+		{nil, ""},
+		{[]PoolConfig{poolOf("a-0", "10.0.0.0/24", "fd00::/64", "10.0.1.0/24"), poolOf("0b", "10.0.2.0/32")}, ""},
+		{[]PoolConfig{poolOf("", "10.0.0.0/24")}, `pool name "": want 1 to 63 of a-z, 0-9 and -, not beginning with -`},
+		{[]PoolConfig{poolOf("-a", "10.0.0.0/24")}, `pool name "-a": want 1`},
+		{[]PoolConfig{poolOf("A", "10.0.0.0/24")}, `pool name "A": want 1`},
+		{[]PoolConfig{poolOf(strings.Repeat("x", 64), "10.0.0.0/24")}, `xxx": want 1 to 63`},
+		{[]PoolConfig{poolOf(strings.Repeat("x", 63), "10.0.0.0/24")}, ``},
+		{[]PoolConfig{poolOf("a", "10.0.0.0/24"), poolOf("a", "10.0.1.0/24")}, "pool a: there are two of this name"},
+		{[]PoolConfig{poolOf("a")}, "pool a: has no CIDR"},
+		{[]PoolConfig{invalid}, "pool a: invalid CIDR"},
+		{[]PoolConfig{below}, "pool a: cooldown -1ns is below zero"},
+		{[]PoolConfig{poolOf("a", "10.0.0.1/24")}, "pool a: 10.0.0.1/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
+		{[]PoolConfig{poolOf("a", "fd00::1/64")}, "pool a: fd00::1/64 has bits set beyond /64: is fd00::/64 meant?"},
+		{[]PoolConfig{poolOf("a", "10.0.0.0/24", "10.0.0.0/24")}, "pool a: has 10.0.0.0/24 twice"},
+		{[]PoolConfig{poolOf("a", "10.0.5.0/24"), poolOf("b", "10.9.0.0/24", "10.0.0.0/16")}, "pool a: 10.0.5.0/24 overlaps 10.0.0.0/16 of pool b"},
+		{[]PoolConfig{poolOf("a", "10.0.0.0/8", "10.0.0.0/24", "10.3.0.0/16")}, "pool a: 10.0.0.0/24 overlaps 10.0.0.0/8 of pool a"},
+		{[]PoolConfig{poolOf("a", "0.0.0.0/0")}, "pool a: 0.0.0.0/0 cannot be used: 0.0.0.0/8 means this network"},
+		{[]PoolConfig{poolOf("a", "127.1.0.0/16")}, "127.0.0.0/8 is loopback"},
+		{[]PoolConfig{poolOf("a", "169.254.1.0/24")}, "169.254.0.0/16 is link-local"},
+		{[]PoolConfig{poolOf("a", "239.0.0.0/24")}, "224.0.0.0/4 is multicast"},
+		{[]PoolConfig{poolOf("a", "255.255.255.0/24")}, "255.255.255.255/32 is broadcast"},
+		{[]PoolConfig{poolOf("a", "::/0")}, "::/128 is the unspecified address"},
+		{[]PoolConfig{poolOf("a", "::1/128")}, "::1/128 is loopback"},
+		{[]PoolConfig{poolOf("a", "::ffff:10.0.0.0/104")}, "write it as IPv4"},
+		{[]PoolConfig{poolOf("a", "fe80::/64")}, "fe80::/10 is link-local"},
+		{[]PoolConfig{poolOf("a", "ff02::/64")}, "ff00::/8 is multicast"},
+	} {
+		err := Validate(tt.pools)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%v:\ngot  %v\nwant %s", tt.pools, err, tt.want)
+		}
+		if _, err2 := New(tt.pools); (err == nil) != (err2 == nil) {
+			t.Errorf("%v: New: %v", tt.pools, err2)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, s := range []string{"10.88.0.7", "fd00:88::7", "::"} {
+		n := Name(netip.MustParseAddr(s))
+		if n != (hold.Name{Space: "address", Name: s}) {
+			t.Errorf("name of %s: %v", s, n)
+		}
+		if a, err := ParseName(n); err != nil || a.String() != s {
+			t.Errorf("%v: %v, %v", n, a, err)
+		}
+	}
+	for _, tt := range [][3]string{
+		{"cidr", "10.88.0.0", `name "cidr:10.88.0.0": its space is not address`},
+		{"address", "", `name "address:": not an address`},
+		{"address", "default/10.88.0.7", `name "address:default/10.88.0.7": not an address`},
+		{"address", "10.88.0.07", `name "address:10.88.0.07": not an address`},
+		{"address", "FD00::7", `name "address:FD00::7": not the plain form of address fd00::7`},
+		{"address", "::ffff:10.0.0.1", `name "address:::ffff:10.0.0.1": not the plain form of address 10.0.0.1`},
+		{"address", "fe80::1%eth0", `name "address:fe80::1%eth0": not the plain form of address fe80::1`},
+	} {
+		_, err := ParseName(hold.Name{Space: tt[0], Name: tt[1]})
+		want(t, fmt.Sprint(err), tt[2])
+	}
+}
+
+func FuzzParseName(f *testing.F) {
+	for _, s := range []string{"10.88.0.7", "fd00:88::7", "::ffff:1.2.3.4", "fe80::1%x", "default/10.0.0.1", "1.2.3.4 "} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n := hold.Name{Space: Space, Name: s}
+		a, err := ParseName(n)
+		if err != nil {
+			return
+		}
+		if Name(a) != n {
+			t.Errorf("%q is read as %s, which is named %v", s, a, Name(a))
+		}
+	})
+}
+
+func TestClaimAddrs(t *testing.T) {
+	c := Claim{V4: addrs("10.0.0.1")[0], V6: addrs("fd00::1")[0]}
+	if got := c.Addrs(); !slices.Equal(got, addrs("10.0.0.1", "fd00::1")) {
+		t.Error(got)
+	}
+}

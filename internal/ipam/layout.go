@@ -1,0 +1,168 @@
+package ipam
+
+import (
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// drain is a CIDR that is no longer in the config.
+type drain struct {
+	pool   string // which it was in
+	prefix netip.Prefix
+}
+
+// inUse stands for the end of the cooldown of a stray that is used.
+const inUse = math.MaxInt64
+
+// Set changes the pools to those of a new config. Addresses keep their state:
+// added CIDRs can be used at once, also where their addresses are in use
+// since an earlier config; removed ones drain: nothing more is given out of
+// them, and Drained tells when nothing is left in them. One that comes back,
+// also as a part of a larger one or in another pool, drains no longer. An
+// error changes nothing.
+func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
+	if err := Validate(pools); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if reflect.DeepEqual(pools, p.config) {
+		return nil
+	}
+	draining := p.draining
+	for _, x := range p.config {
+		for _, c := range x.CIDRs {
+			draining = append(draining, drain{x.Name, c})
+		}
+	}
+	p.forgetStrays(now)
+	config := slices.Clone(pools)
+	for i := range config {
+		config[i].CIDRs = slices.Clone(config[i].CIDRs)
+	}
+	p.layout(config, draining)
+	return nil
+}
+
+// Drain adds a CIDR that no config has, but in which addresses may be in use
+// since an earlier run of the agent. Where it is known already, this does
+// nothing.
+func (p *IPAM) Drain(pool string, prefix netip.Prefix) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.layout(p.config, append(p.draining, drain{pool, prefix.Masked()}))
+}
+
+// Drained forgets the CIDRs that are in no config any more and in which no
+// address is in use or resting, and returns them.
+func (p *IPAM) Drained(now time.Time) []netip.Prefix {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgetStrays(now)
+	empty := make(map[netip.Prefix]bool)
+	for _, x := range p.pools {
+		if x.drain == nil {
+			continue
+		}
+		x.drain.settle(nanos(now))
+		for _, c := range x.drain.cidrs {
+			if c.used+c.resting == 0 {
+				empty[c.prefix] = true
+				p.drained = append(p.drained, c.prefix)
+			}
+		}
+	}
+	if len(empty) > 0 {
+		left := slices.DeleteFunc(slices.Clone(p.draining), func(d drain) bool { return empty[d.prefix] })
+		p.layout(p.config, left)
+	}
+	drained := p.drained
+	p.drained = nil
+	return drained
+}
+
+// layout makes the pools anew for a config and the CIDRs that drain beside it,
+// and puts the state of every address where it belongs now. It takes as long
+// as there are addresses with a state; nothing else does.
+func (p *IPAM) layout(config []PoolConfig, draining []drain) {
+	marks := p.dump()
+	p.config, p.pools, p.byName = config, nil, make(map[string]*pool)
+	var all []*cidr
+	add := func(s *space) *space {
+		if s != nil {
+			all = append(all, s.cidrs...)
+		}
+		return s
+	}
+	for _, cfg := range config {
+		x := p.pool(cfg.Name)
+		x.configured, x.cooldown = true, cfg.Cooldown
+		v4, v6 := families(cfg.CIDRs)
+		x.v4 = add(newSpace(v4, x, p.remember))
+		x.v6 = add(newSpace(v6, x, p.remember))
+	}
+	p.drainBeside(draining, newTable(all))
+	drains := make(map[*pool][]netip.Prefix)
+	for _, d := range p.draining {
+		x := p.pool(d.pool)
+		drains[x] = append(drains[x], d.prefix)
+	}
+	for _, x := range p.pools {
+		x.drain = add(newSpace(drains[x], x, p.remember))
+	}
+	p.table = newTable(all)
+	clear(p.strays)
+	for _, m := range marks {
+		p.place(m)
+	}
+}
+
+// drainBeside sets which CIDRs drain beside those of the config: each once,
+// and none that lies in one of these. Of such a one, unless it is the same,
+// Drained will tell: it is no more, its addresses are the config's CIDR's.
+func (p *IPAM) drainBeside(draining []drain, configured table) {
+	p.draining = nil
+	seen := make(map[netip.Prefix]bool)
+	for _, d := range draining {
+		c := configured.find(d.prefix.Addr())
+		inside := c != nil && c.prefix.Bits() <= d.prefix.Bits()
+		switch {
+		case seen[d.prefix]:
+		case !inside:
+			p.draining = append(p.draining, d)
+		case c.prefix != d.prefix && !slices.Contains(p.drained, d.prefix):
+			p.drained = append(p.drained, d.prefix)
+		}
+		seen[d.prefix] = true
+	}
+	p.drained = slices.DeleteFunc(p.drained, func(d netip.Prefix) bool {
+		c := configured.find(d.Addr())
+		again := slices.ContainsFunc(p.draining, func(o drain) bool { return o.prefix == d })
+		return again || c != nil && c.prefix == d
+	})
+}
+
+// pool returns the pool of a name, and makes it where it is not.
+func (p *IPAM) pool(name string) *pool {
+	x, ok := p.byName[name]
+	if !ok {
+		x = &pool{name: name}
+		p.byName[name] = x
+		p.pools = append(p.pools, x)
+	}
+	return x
+}
+
+func families(prefixes []netip.Prefix) (v4, v6 []netip.Prefix) {
+	for _, prefix := range prefixes {
+		if prefix.Addr().Is4() {
+			v4 = append(v4, prefix)
+		} else {
+			v6 = append(v6, prefix)
+		}
+	}
+	return v4, v6
+}

@@ -1,0 +1,115 @@
+package ipam
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Resting is an address in cooldown.
+type Resting struct {
+	Addr  netip.Addr
+	Until time.Time
+}
+
+// mark is the state of one address, apart from where it is kept.
+type mark struct {
+	addr  netip.Addr
+	state state
+	until int64 // Unix nanoseconds, while it is resting
+}
+
+// Restore tells what the ledger has: addresses that owners have, and those
+// whose cooldown it remembers, ended or not. It may be called at any time, and
+// again: an address that is claimed is in use from then on, whatever the view
+// took it for; one that is resting rests, unless it is in use. Those that are
+// in no pool are remembered in case that a config brings theirs.
+func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range claimed {
+		p.place(mark{addr: a, state: used})
+	}
+	for _, r := range rests {
+		p.place(mark{addr: r.Addr, state: resting, until: nanos(r.Until)})
+	}
+}
+
+// place gives an address the state that it is known to have.
+func (p *IPAM) place(m mark) {
+	c, off := p.locate(m.addr)
+	switch {
+	case c == nil && m.state == used:
+		p.strays[m.addr] = inUse
+	case c == nil && m.state == resting:
+		p.strays[m.addr] = max(m.until, p.strays[m.addr])
+	case c == nil: // free, and nobody's
+	case m.state == used:
+		c.space.use(c, off)
+	case m.state == rested:
+		c.space.put(c, off)
+	case !c.space.isUsed(c, off):
+		c.space.rest(c, off, m.until)
+	}
+}
+
+func (s *space) isUsed(c *cidr, off uint64) bool {
+	i := c.index.slot(off)
+	return i != 0 && s.slots[i].state == used
+}
+
+// dump returns the state of every address that has one, the rested and the
+// resting ones in their order.
+func (p *IPAM) dump() []mark {
+	var marks []mark
+	for _, x := range p.pools {
+		for _, s := range [...]*space{x.v4, x.v6, x.drain} {
+			if s != nil {
+				marks = s.dump(marks)
+			}
+		}
+	}
+	for a, until := range p.strays {
+		if until == inUse {
+			marks = append(marks, mark{addr: a, state: used})
+		} else {
+			marks = append(marks, mark{addr: a, state: resting, until: until})
+		}
+	}
+	return marks
+}
+
+func (s *space) dump(marks []mark) []mark {
+	add := func(i uint32) {
+		x := s.slots[i]
+		marks = append(marks, mark{s.cidrs[x.cidr].addr(x.off), x.state, x.until})
+	}
+	for i := range s.slots[1:] {
+		if s.slots[i+1].state == used {
+			add(uint32(i + 1))
+		}
+	}
+	for i := s.slots[0].next; i != 0; i = s.slots[i].next {
+		add(i)
+	}
+	ends := slices.Concat(s.ends.queue[s.ends.first:], s.ends.heap)
+	slices.SortFunc(ends, func(a, b end) int {
+		return cmp.Or(cmp.Compare(a.until, b.until), cmp.Compare(int32(a.seq-b.seq), 0))
+	})
+	for _, e := range ends {
+		if s.current(e) {
+			add(e.slot)
+		}
+	}
+	return marks
+}
+
+// forgetStrays drops those whose cooldown is over.
+func (p *IPAM) forgetStrays(now time.Time) {
+	for a, until := range p.strays {
+		if until != inUse && until <= nanos(now) {
+			delete(p.strays, a)
+		}
+	}
+}
