@@ -1,0 +1,62 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrAway says that no agent answered: there is no socket, nobody listens on
+// it, or the connection broke before the answer. In the last case the request
+// may have been executed.
+var ErrAway = errors.New("no agent answers")
+
+// maxPath is how long a socket's path may be: sun_path without its NUL
+// (unix(7)).
+const maxPath = 107
+
+// Dial connects to an agent's socket, however long its path is. When nobody
+// listens there it fails with ErrAway.
+func Dial(ctx context.Context, socket string) (net.Conn, error) {
+	path, done, err := Reachable(socket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", ErrAway, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err == nil {
+		return conn, nil
+	}
+	err = fmt.Errorf("connecting to %s: %w", socket, errors.Unwrap(err))
+	// ECONNREFUSED: its agent is gone; EAGAIN: its agent accepts nobody.
+	for _, away := range []error{unix.ENOENT, unix.ECONNREFUSED, unix.EAGAIN} {
+		if errors.Is(err, away) {
+			return nil, fmt.Errorf("%w: %w", ErrAway, err)
+		}
+	}
+	return nil, err
+}
+
+// Reachable returns a path to a socket that is short enough for the kernel: a
+// long one goes through its directory's file descriptor, which done closes.
+func Reachable(socket string) (path string, done func(), _ error) {
+	if len(socket) <= maxPath {
+		return socket, func() {}, nil
+	}
+	dir, name := filepath.Split(socket)
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	return filepath.Join("/proc/self/fd", strconv.Itoa(fd), name), func() { _ = unix.Close(fd) }, nil
+}

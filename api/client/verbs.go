@@ -1,0 +1,132 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// IsUnknown reports whether an agent answered that nothing of what a request
+// names is in its ledger.
+func IsUnknown(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && e.Code == cni.CodeUnknown
+}
+
+// Add makes an attachment and returns its CNI result, in the version of the
+// request's config.
+func (c *Client) Add(ctx context.Context, req api.AddRequest) (json.RawMessage, error) {
+	var result json.RawMessage
+	err := c.do(ctx, "POST", api.PathAttachments, nil, req, &result)
+	return result, err
+}
+
+// Check compares an attachment with its config's prevResult and the world.
+func (c *Client) Check(ctx context.Context, req api.AddRequest) error {
+	return c.do(ctx, "POST", api.PathCheck, nil, req, nil)
+}
+
+// GC releases all attachments of a network but the valid ones.
+func (c *Client) GC(ctx context.Context, req api.GCRequest) (api.Deleted, error) {
+	var d api.Deleted
+	err := c.do(ctx, "POST", api.PathGC, nil, req, &d)
+	return d, err
+}
+
+// List returns the attachments that a filter matches.
+func (c *Client) List(ctx context.Context, f api.Filter) ([]api.Attachment, error) {
+	var list []api.Attachment
+	err := c.do(ctx, "GET", api.PathAttachments, values(f), nil, &list)
+	return list, err
+}
+
+// Get returns one attachment, or an error that IsUnknown knows.
+func (c *Client) Get(ctx context.Context, id string) (api.Attachment, error) {
+	var a api.Attachment
+	err := c.do(ctx, "GET", api.PathAttachments+"/"+id, nil, nil, &a)
+	return a, err
+}
+
+// Delete releases the attachments that a filter matches, which has to name a
+// container, or a namespace and a pod. With wait it returns when all is gone
+// or the deadline is near; else once that is promised. If there are none, its
+// error is one that IsUnknown knows.
+func (c *Client) Delete(ctx context.Context, f api.Filter, wait bool) (api.Deleted, error) {
+	var d api.Deleted
+	err := c.do(ctx, "DELETE", api.PathAttachments, waiting(values(f), wait), nil, &d)
+	return d, err
+}
+
+// DeleteOne is Delete for one attachment.
+func (c *Client) DeleteOne(ctx context.Context, id string, wait bool) (api.Deleted, error) {
+	var d api.Deleted
+	err := c.do(ctx, "DELETE", api.PathAttachments+"/"+id, waiting(url.Values{}, wait), nil, &d)
+	return d, err
+}
+
+// Status says how the agent is. An error of code 50 or 51 says that no
+// attachment can be made in a pool (the default one, if it is empty); the
+// status is filled in all the same.
+func (c *Client) Status(ctx context.Context, pool string) (api.Status, error) {
+	q := url.Values{}
+	if pool != "" {
+		q.Set("pool", pool)
+	}
+	var st api.Status
+	err := c.do(ctx, "GET", api.PathStatus, q, nil, &st)
+	return st, err
+}
+
+// Pools returns the pools' figures.
+func (c *Client) Pools(ctx context.Context) ([]api.Pool, error) {
+	var pools []api.Pool
+	err := c.do(ctx, "GET", api.PathPools, nil, nil, &pools)
+	return pools, err
+}
+
+// Ledger returns what the agent's ledger says.
+func (c *Client) Ledger(ctx context.Context) (api.Ledger, error) {
+	var l api.Ledger
+	err := c.do(ctx, "GET", api.PathLedger, nil, nil, &l)
+	return l, err
+}
+
+// Audit has the agent compare its ledger with the world.
+func (c *Client) Audit(ctx context.Context) (api.Audit, error) {
+	var audit api.Audit
+	err := c.do(ctx, "GET", api.PathAudit, nil, nil, &audit)
+	return audit, err
+}
+
+// Health says whether the agent serves requests already.
+func (c *Client) Health(ctx context.Context) (api.Health, error) {
+	var h api.Health
+	err := c.do(ctx, "GET", api.PathHealth, nil, nil, &h)
+	return h, err
+}
+
+// values is a filter as a query.
+func values(f api.Filter) url.Values {
+	q := url.Values{}
+	for name, value := range map[string]string{
+		"network": f.Network, "container": f.Container, "ifname": f.Ifname,
+		"namespace": f.Namespace, "pod": f.Pod, "uid": f.UID,
+		"address": f.Address, "state": f.State, "link": f.Link,
+	} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	return q
+}
+
+func waiting(q url.Values, wait bool) url.Values {
+	if wait {
+		q.Set("wait", "true")
+	}
+	return q
+}

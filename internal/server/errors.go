@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// statusError is an error whose HTTP status does not follow from its code.
+type statusError struct {
+	status int
+	err    *api.Error
+}
+
+func (e *statusError) Error() string { return e.err.Error() }
+
+// toAnswer turns whatever a verb failed with into an answer: the one place
+// where errors meet HTTP.
+func toAnswer(err error) *answer {
+	var special *statusError
+	if errors.As(err, &special) {
+		return &answer{special.status, special.err}
+	}
+	e := numbered(err)
+	return &answer{statusOf(e.Code), e}
+}
+
+// numbered gives an error its code, if it has none.
+func numbered(err error) *api.Error {
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, errRestoring), errors.Is(err, errStopping), errors.Is(err, errBacklog):
+		return cni.Errorf(cni.CodeTryAgain, "the agent is not available", "%v", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return cni.Errorf(cni.CodeTryAgain, "out of time", "%v", err)
+	}
+	return cni.Errorf(cni.CodeInternal, "internal error", "%v", err)
+}
+
+// statusOf is the HTTP status of an error code. 404 is code 3 alone, apart
+// from unknown paths, which have code 4.
+func statusOf(code uint) int {
+	switch code {
+	case cni.CodeVersion, cni.CodeField, cni.CodeEnv, cni.CodeDecode, cni.CodeConfig:
+		return http.StatusBadRequest
+	case cni.CodeUnknown:
+		return http.StatusNotFound
+	case cni.CodeTryAgain, cni.CodeNotAvailable, cni.CodeLimited:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// outcome is an answer's label in metrics.
+func outcome(a *answer) string {
+	switch {
+	case a.status == http.StatusPartialContent:
+		return "owed"
+	case a.status < 400:
+		return "ok"
+	case a.status == http.StatusNotFound:
+		return "unknown"
+	case a.status < 500:
+		return "refused"
+	case a.status == http.StatusServiceUnavailable:
+		return "again"
+	}
+	return "failed"
+}

@@ -1,0 +1,202 @@
+package server
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// lane is where requests of one sort wait. Those of a lane are served in the
+// order they came, and lanes in turn, so that a burst of one verb does not
+// hold up the others.
+type lane int
+
+const (
+	laneAdd lane = iota
+	laneDelete
+	laneCheck
+	laneGC
+	laneRead // lists, the ledger, audits
+	lanes
+)
+
+func (l lane) String() string {
+	return [...]string{"add", "delete", "check", "gc", "read"}[l]
+}
+
+// Why a request did not get a place.
+var (
+	errBacklog   = errors.New("too many requests are waiting")
+	errStopping  = errors.New("the agent is stopping")
+	errRestoring = errors.New("the agent is restoring what its ledger says")
+)
+
+// queue lets a bounded number of requests execute at once, and a bounded
+// number wait. It begins shut: everybody waits until open.
+//
+// A quarter of the places are for deletions alone: whatever ADDs hang on, a
+// pod's end does not wait for them.
+type queue struct {
+	places  int // requests that execute at once
+	ordered int // of them, how many may be something else than deletions
+	backlog int // requests that wait at most
+
+	mu      sync.Mutex
+	opened  bool
+	stopped bool
+	busy    int // places taken
+	others  int // places taken by something else than deletions
+	waiting int
+	lines   [lanes]list.List // of *waiter
+	next    lane             // whose turn it is
+}
+
+// waiter is a request without a place yet.
+type waiter struct {
+	ready chan struct{} // closed when it has its place, or never gets one
+	err   error         // set before ready is closed
+}
+
+func newQueue(places, backlog int) *queue {
+	return &queue{places: places, ordered: places - places/4, backlog: backlog}
+}
+
+// enter waits for a place; leave gives it back. It fails with errBacklog at
+// once, with errStopping, or with the context's error when that ends first
+// (joined with errRestoring if the queue has not been opened yet).
+func (q *queue) enter(ctx context.Context, l lane) (leave func(), _ error) {
+	q.mu.Lock()
+	if q.stopped {
+		q.mu.Unlock()
+		return nil, errStopping
+	}
+	if q.opened && q.waiting == 0 && q.room(l) {
+		q.take(l)
+		q.mu.Unlock()
+		return func() { q.leave(l) }, nil
+	}
+	if q.waiting >= q.backlog {
+		q.mu.Unlock()
+		return nil, fmt.Errorf("%w: %d", errBacklog, q.backlog)
+	}
+	w := &waiter{ready: make(chan struct{})}
+	at := q.lines[l].PushBack(w)
+	q.waiting++
+	q.serve()
+	q.mu.Unlock()
+
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		if err := q.abandon(ctx, l, at); err != nil {
+			return nil, err
+		}
+	}
+	if w.err != nil {
+		return nil, w.err
+	}
+	return func() { q.leave(l) }, nil
+}
+
+// abandon takes a waiter out of its line. If it has been served in this very
+// moment, that stands: abandon returns nil.
+func (q *queue) abandon(ctx context.Context, l lane, at *list.Element) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-at.Value.(*waiter).ready:
+		return nil
+	default:
+	}
+	q.lines[l].Remove(at)
+	q.waiting--
+	if !q.opened {
+		return errors.Join(errRestoring, ctx.Err())
+	}
+	return ctx.Err()
+}
+
+// room reports whether a request of lane l can have a place now.
+func (q *queue) room(l lane) bool {
+	return q.busy < q.places && (l == laneDelete || q.others < q.ordered)
+}
+
+func (q *queue) take(l lane) {
+	q.busy++
+	if l != laneDelete {
+		q.others++
+	}
+}
+
+func (q *queue) leave(l lane) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.busy--
+	if l != laneDelete {
+		q.others--
+	}
+	q.serve()
+}
+
+// serve gives free places to the first of each lane in turn, until no lane has
+// a request for which there is room. q.mu is held.
+func (q *queue) serve() {
+	for skipped := lane(0); q.opened && q.waiting > 0 && skipped < lanes; {
+		l := q.next
+		q.next = (q.next + 1) % lanes
+		first := q.lines[l].Front()
+		if first == nil || !q.room(l) {
+			skipped++
+			continue
+		}
+		skipped = 0
+		q.lines[l].Remove(first)
+		q.waiting--
+		q.take(l)
+		close(first.Value.(*waiter).ready)
+	}
+}
+
+// open lets requests execute from now on.
+func (q *queue) open() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.opened = true
+	q.serve()
+}
+
+// isOpen reports whether open has been called.
+func (q *queue) isOpen() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.opened
+}
+
+// stop sends all who wait away, and those who come later. Who has a place
+// keeps it.
+func (q *queue) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stopped = true
+	for l := range q.lines {
+		for e := q.lines[l].Front(); e != nil; e = q.lines[l].Front() {
+			q.lines[l].Remove(e)
+			q.waiting--
+			w := e.Value.(*waiter)
+			w.err = errStopping
+			close(w.ready)
+		}
+	}
+}
+
+// load returns how many requests execute, and how many wait in each lane.
+func (q *queue) load() (busy int, waiting [lanes]int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for l := range q.lines {
+		waiting[l] = q.lines[l].Len()
+	}
+	return q.busy, waiting
+}

@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// enterAll has a request enter for each lane, in that order, and returns a
+// channel of what got its place.
+func enterAll(t *testing.T, q *queue, ls ...lane) <-chan served {
+	t.Helper()
+	got := make(chan served, len(ls))
+	for i, l := range ls {
+		go func() {
+			leave, err := q.enter(t.Context(), l)
+			if err != nil {
+				t.Errorf("%v %d: %v", l, i, err)
+				return
+			}
+			got <- served{fmt.Sprintf("%v %d", l, i), leave}
+		}()
+		synctest.Wait()
+	}
+	return got
+}
+
+type served struct {
+	name  string
+	leave func()
+}
+
+// order lets requests leave as soon as they have their place, one by one, and
+// returns their names.
+func order(got <-chan served) (names []string) {
+	for {
+		synctest.Wait()
+		select {
+		case s := <-got:
+			names = append(names, s.name)
+			s.leave()
+		default:
+			return names
+		}
+	}
+}
+
+func TestQueueTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 100)
+		q.open()
+		leave, err := q.enter(t.Context(), laneRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := enterAll(t, q, laneAdd, laneAdd, laneAdd, laneAdd, laneDelete, laneDelete, laneGC, laneRead)
+		if s := order(got); s != nil {
+			t.Fatalf("%v executed beside another one", s)
+		}
+		leave()
+		want := []string{"add 0", "delete 4", "gc 6", "read 7", "add 1", "delete 5", "add 2", "add 3"}
+		if names := order(got); !slices.Equal(names, want) {
+			t.Errorf("served %v, want %v", names, want)
+		}
+		if busy, waiting := q.load(); busy != 0 || waiting != [lanes]int{} {
+			t.Errorf("in the end %d execute and %v wait", busy, waiting)
+		}
+	})
+}
+
+// TestQueueKeepsPlacesForDeletions fills the queue with ADDs that hang.
+func TestQueueKeepsPlacesForDeletions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(8, 100)
+		q.open()
+		adds := enterAll(t, q, slices.Repeat([]lane{laneAdd}, 20)...)
+		if n := len(adds); n != 6 {
+			t.Fatalf("%d ADDs have 8 places, want 6", n)
+		}
+		deletions := enterAll(t, q, laneDelete, laneDelete, laneDelete)
+		if n := len(deletions); n != 2 {
+			t.Fatalf("%d deletions have a place beside the ADDs, want 2", n)
+		}
+		if names := order(deletions); len(names) != 3 {
+			t.Errorf("only %v were served while ADDs hung", names)
+		}
+		if names := order(adds); len(names) != 20 {
+			t.Errorf("only %d of 20 ADDs were served", len(names))
+		}
+	})
+}
+
+func TestQueueFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(4, 100)
+		early, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := q.enter(early, laneAdd)
+		if !errors.Is(err, errRestoring) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("out of time before open: %v", err)
+		}
+		got := enterAll(t, q, laneAdd, laneDelete)
+		if len(got) != 0 {
+			t.Fatalf("%d executed before open", len(got))
+		}
+		q.open()
+		if names := order(got); len(names) != 2 {
+			t.Errorf("open let %v in, want both", names)
+		}
+	})
+}
+
+func TestQueueBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 3)
+		q.open()
+		hung, _ := q.enter(t.Context(), laneAdd)
+		got := enterAll(t, q, laneAdd, laneDelete)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		gone := make(chan error, 1)
+		go func() {
+			_, err := q.enter(ctx, laneAdd)
+			gone <- err
+		}()
+		synctest.Wait()
+		if _, err := q.enter(t.Context(), laneCheck); !errors.Is(err, errBacklog) {
+			t.Fatalf("the fourth of three waiting: %v", err)
+		}
+		// One leaves at its deadline, and makes room for another to wait.
+		if err := <-gone; !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errRestoring) {
+			t.Errorf("out of time: %v", err)
+		}
+		more := enterAll(t, q, laneCheck)
+		hung()
+		if n := len(order(got)) + len(order(more)) + len(order(got)); n != 3 {
+			t.Errorf("%d were served, want 3", n)
+		}
+	})
+}
+
+func TestQueueStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 100)
+		q.open()
+		leave, _ := q.enter(t.Context(), laneAdd)
+		refused := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := q.enter(t.Context(), laneDelete)
+				refused <- err
+			}()
+		}
+		synctest.Wait()
+		q.stop()
+		for range 2 {
+			if err := <-refused; !errors.Is(err, errStopping) {
+				t.Errorf("a waiting one: %v", err)
+			}
+		}
+		leave()
+		if _, err := q.enter(t.Context(), laneAdd); !errors.Is(err, errStopping) {
+			t.Errorf("a later one: %v", err)
+		}
+	})
+}
+
+// TestQueueServedAndGone has requests whose time ends at the moment they are
+// served: each either has its place and leaves it, or has none.
+func TestQueueServedAndGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(2, 1000)
+		q.open()
+		for i := range 500 {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i/10)*time.Millisecond)
+				defer cancel()
+				leave, err := q.enter(ctx, lane(i%int(lanes)))
+				if err == nil {
+					time.Sleep(time.Millisecond) // on the bubble's clock
+					leave()
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if busy, waiting := q.load(); busy != 0 || q.others != 0 || q.waiting != 0 || waiting != [lanes]int{} {
+			t.Errorf("in the end %d execute (%d others) and %v (%d) wait", busy, q.others, waiting, q.waiting)
+		}
+	})
+}
+
+func BenchmarkQueue(b *testing.B) {
+	q := newQueue(64, 4096)
+	q.open()
+	for b.Loop() {
+		leave, err := q.enter(context.Background(), laneDelete)
+		if err != nil {
+			b.Fatal(err)
+		}
+		leave()
+	}
+}

@@ -1,0 +1,138 @@
+// Package server is the agent's HTTP side: the unix socket, who may speak, how
+// long, how many at once, and what a wrong request is told. What the verbs do
+// is behind the interface Verbs.
+//
+// A request goes through serve.go (panics, deadlines, a place in queue.go),
+// and then to its call in verbs.go or show.go; routes.go lists them all.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/berth-net/berth/internal/events"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// Limits that a request cannot change.
+const (
+	headTime  = 5 * time.Second // to send a request's header
+	idleTime  = time.Minute     // between requests of a connection
+	maxHeader = 32 << 10        // bytes
+	backlog   = 4096            // requests that wait
+	grace     = 5 * time.Second // to read or write, beyond a request's deadline
+)
+
+// Options are a server's parts.
+type Options struct {
+	Verbs  Verbs
+	Events *events.Hub
+	// Metrics is what the agent's parts have been given to report to.
+	Metrics *Metrics
+	// Concurrency is how many verbs execute at once; 0 is 64. A quarter of it
+	// is for deletions alone.
+	Concurrency int
+	Log         *slog.Logger
+}
+
+// Server serves an agent's API.
+type Server struct {
+	verbs   Verbs
+	events  *events.Hub
+	metrics *Metrics
+	log     *slog.Logger
+	router  router
+	queue   *queue
+	readers chan struct{} // a token for each reader of events
+
+	ctx  context.Context // of all requests; ends when Shutdown has no more patience
+	stop context.CancelCauseFunc
+	// stopping is closed when Shutdown begins: endless answers end.
+	stopping chan struct{}
+
+	socket *socket
+	http   *http.Server
+	tcp    *http.Server // metrics; nil without
+}
+
+// New returns a server on which requests wait until Open.
+func New(o Options) *Server {
+	if o.Concurrency == 0 {
+		o.Concurrency = 64
+	}
+	s := &Server{
+		verbs:    o.Verbs,
+		events:   o.Events,
+		metrics:  o.Metrics,
+		log:      o.Log,
+		queue:    newQueue(o.Concurrency, backlog),
+		readers:  make(chan struct{}, maxReaders),
+		stopping: make(chan struct{}),
+	}
+	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	s.router = newRouter(s.routes())
+	s.metrics.watch(s)
+	s.http = s.newHTTP(s)
+	return s
+}
+
+func (s *Server) newHTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return s.ctx },
+	}
+}
+
+// Listen makes the socket of the agent in dir: from then on, clients wait
+// instead of finding nobody. The ledger has to be open (and so locked) before,
+// since that alone decides which of two agents is the one of a root.
+func (s *Server) Listen(dir root.Dir) error {
+	sock, err := listen(dir, s.log)
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
+	}
+	s.socket = sock
+	return nil
+}
+
+// Serve answers requests on the socket until Shutdown; then it returns nil.
+func (s *Server) Serve() error {
+	if err := s.http.Serve(s.socket); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving on %s: %w", s.socket.path, err)
+	}
+	return nil
+}
+
+// Open lifts the restore fence: verbs are executed from now on.
+func (s *Server) Open() { s.queue.open() }
+
+// Shutdown ends serving: the socket goes, requests that wait are told to try
+// again, streams end, and verbs under way are waited for until ctx ends. Then
+// their contexts end, and their connections. It returns ctx's error if it came
+// to that.
+func (s *Server) Shutdown(ctx context.Context) error {
+	close(s.stopping)
+	s.queue.stop()
+	if s.socket != nil {
+		s.socket.remove()
+	}
+	if s.tcp != nil {
+		_ = s.tcp.Close() // a scrape may fail
+	}
+	err := s.http.Shutdown(ctx)
+	s.stop(errStopping)
+	if err != nil {
+		_ = s.http.Close() // ends what is left; the reason is in err
+		return fmt.Errorf("waiting for requests to end: %w", err)
+	}
+	return nil
+}

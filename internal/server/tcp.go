@@ -1,0 +1,41 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"github.com/berth-net/berth/api"
+)
+
+// ServeMetrics serves /metrics and /v1/health, and nothing else, on a TCP
+// address until Shutdown. Without a host it is the loopback's. It returns the
+// address, with its port. To be called once, before Shutdown.
+func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("metrics address %q: %w", addr, err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("listening for metrics: %w", err)
+	}
+	open := map[string]bool{api.PathMetrics: true, api.PathHealth: true}
+	s.tcp = s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !open[r.URL.Path] {
+			s.write(w, toAnswer(noPath(r.URL.Path, api.PathMetrics+" and "+api.PathHealth+" are all that is served here")))
+			return
+		}
+		s.ServeHTTP(w, r)
+	}))
+	go func() {
+		if err := s.tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("serving metrics ended", "address", addr, "error", err)
+		}
+	}()
+	return l.Addr(), nil
+}
