@@ -23,7 +23,8 @@ type batch struct {
 	epoch    Epoch
 	edits    []Edit
 
-	pages int // of the file's spare ones that what adds takes, at most
+	pages int   // of the file's spare ones that what adds takes, at most
+	full  error // why there are no more
 }
 
 func (l *Ledger) newBatch() *batch {
@@ -210,12 +211,14 @@ func (b *batch) free(n hold.Name, at time.Time) {
 
 // take uses room for a record of so many bytes, or says that the disk is full.
 func (b *batch) take(size int) error {
-	need := b.pages + 2 + size/pageSize
-	if err := b.ledger.store.ensure(len(b.ledger.state.owners), need); err != nil {
-		return err
+	if b.full != nil { // the file is not tried to be grown for each
+		return b.full
 	}
-	b.pages = need
-	return nil
+	need := b.pages + 2 + size/pageSize
+	if b.full = b.ledger.store.ensure(len(b.ledger.state.owners), need); b.full == nil {
+		b.pages = need
+	}
+	return b.full
 }
 
 // join and leave keep the list of an owner's children. Lists are not changed

@@ -43,7 +43,10 @@ type Change struct {
 type Edit struct{ Before, After *hold.Owner }
 
 // Rest is a freed name that cannot be claimed until Until. Afterwards it stays
-// listed, so that the name which has rested longest can be chosen.
+// listed, so that the name which has rested longest can be chosen. Both are
+// wall time, which goes on while the machine is off: a clock that is set back
+// makes a rest longer, by no more than the rest itself once the ledger is
+// opened again.
 type Rest struct {
 	Name  hold.Name `json:"name"`
 	Freed time.Time `json:"freed"`
@@ -107,6 +110,16 @@ func newState() state {
 	}
 }
 
+// startOver lets names whose rest begins in the future, since the clock was
+// set back, rest from now on. The records stay as they are.
+func (s *state) startOver(now time.Time) {
+	for n, r := range s.rests {
+		if r.Freed.After(now) {
+			s.rests[n] = Rest{n, now, now.Add(r.Until.Sub(r.Freed))}
+		}
+	}
+}
+
 // Open opens the ledger at Options.Path, or creates it. Every record is read
 // and checked: damage is a *DamagedError, a ledger that another process has
 // open ErrLocked, one written by a newer version ErrNewer. In all these cases
@@ -128,6 +141,7 @@ func Open(opts Options) (*Ledger, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening ledger: %w", err)
 	}
+	state.startOver(plain(opts.Now()))
 	l := &Ledger{
 		opts: opts, discover: map[string]hold.Kind{}, state: state, store: store, gone: make(chan struct{}),
 	}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -157,4 +158,18 @@ func TestReopen(t *testing.T) {
 	if !reflect.DeepEqual(snap.Owners, want.Owners) || !reflect.DeepEqual(snap.Resting, want.Rests) || snap.Epoch != want.Epoch {
 		t.Errorf("snapshot %+v, want %+v", snap, want)
 	}
+}
+
+// copyOf copies an open ledger's file, as it is on the disk now.
+func copyOf(t testing.TB, l *Ledger) string {
+	t.Helper()
+	raw, err := os.ReadFile(l.opts.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "copy.db")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -150,7 +150,7 @@ func (op unburied) ready(*Ledger) (step, error) {
 type spare struct{}
 
 func (spare) ready(*Ledger) (step, error) {
-	return step{0, func(b *batch) error { return b.take(MaxOwner) }}, nil
+	return step{0, func(b *batch) error { return b.take(pageSize) }}, nil
 }
 
 // setEpoch is what SetEpoch commits.

@@ -19,13 +19,13 @@ const (
 	// baseReserve is room for one transaction of maxPages, with what it
 	// changes in branch pages.
 	baseReserve = 1024 // pages
-	// reservePerOwner is room for an owner's small records, in pages half
-	// full: one page for so many owners.
+	// ownersPerPage is of how many owners the small records fit into a page
+	// that is half full.
 	ownersPerPage = 4
 	// minTail is how many of the spare pages are at the end of the file, in
 	// one piece: an owner of MaxOwner bytes shares a leaf with up to three
 	// others, and the leaf is written in one piece.
-	minTail = 4 * MaxOwner / pageSize
+	minTail = 4*MaxOwner/pageSize + 1
 	// growBy is the least that the file grows by.
 	growBy = 256 // pages
 	// topUpRetry is how long the writer leaves it at that, when the disk was
@@ -38,10 +38,10 @@ func reserve(owners int) int { return baseReserve + owners/ownersPerPage }
 
 // room is how full the file is, in pages.
 type room struct {
-	file int // its size
-	high int // high water mark: pages behind were never used
-	free int // free pages before it
-	full time.Time
+	file int       // its size
+	high int       // high water mark: pages behind were never used
+	free int       // free pages before it
+	full time.Time // when it could last not be grown ahead of need
 }
 
 // tail is how many pages lie behind the high water mark; bbolt wants one there.

@@ -1,0 +1,341 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// gate lets a test hold the writer between a transaction and its answer.
+type gate struct{ entered, leave chan Change }
+
+func newGate() *gate { return &gate{make(chan Change), make(chan Change)} }
+
+func (g *gate) applied(c Change) {
+	g.entered <- c
+	<-g.leave
+}
+
+// commitAsync commits and returns where the answer will be.
+func commitAsync(ctx context.Context, l *Ledger, ops ...Op) chan error {
+	answer := make(chan error, 1)
+	go func() { answer <- l.Commit(ctx, ops...) }()
+	return answer
+}
+
+// waitQueued waits until so many commits are in the queue.
+func waitQueued(l *Ledger, n int) {
+	for {
+		l.queue.mu.Lock()
+		have := len(l.queue.list)
+		l.queue.mu.Unlock()
+		if have >= n {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// TestGroupCommit: what waits while a transaction is written is the next one,
+// and who is refused in it harms nobody.
+func TestGroupCommit(t *testing.T) {
+	g := newGate()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	opts.Applied = g.applied
+	l := open(t, opts)
+
+	first := commitAsync(t.Context(), l, Begin(newOwner()))
+	<-g.entered
+	const n = 50
+	answers := make([]chan error, n)
+	for i := range answers { // all want the same port
+		answers[i] = commitAsync(t.Context(), l, Begin(newOwner(hold.Name{Space: "port", Name: "80"})), Begin(newOwner()))
+		waitQueued(l, i+1)
+	}
+	g.leave <- Change{}
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	change := <-g.entered
+	if len(change.Owners) != 2 {
+		t.Errorf("%d edits, want those of the one who got the port", len(change.Owners))
+	}
+	for i, answer := range answers[1:] {
+		var taken *NameTakenError
+		if err := <-answer; !errors.As(err, &taken) || taken.Owner != change.Owners[0].After.ID {
+			t.Errorf("commit %d: %v, want the name to be taken by the first", i+1, err)
+		}
+	}
+	g.leave <- Change{}
+	if err := <-answers[0]; err != nil {
+		t.Errorf("the first that waited: %v", err)
+	}
+	if s := l.Stats(); s.Transactions != 2 || s.Commits != 2 || s.Refused != n-1 || s.Ops != 3 || s.Owners != 3 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// TestOneBatch: many commits that wait share one transaction.
+func TestOneBatch(t *testing.T) {
+	g := newGate()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	opts.Applied = g.applied
+	l := open(t, opts)
+	first := commitAsync(t.Context(), l, Begin(newOwner()))
+	<-g.entered
+	const n = 100
+	var answers []chan error
+	for range n {
+		answers = append(answers, commitAsync(t.Context(), l, Begin(newOwner())))
+	}
+	waitQueued(l, n)
+	g.leave <- Change{}
+	if change := <-g.entered; len(change.Owners) != n {
+		t.Errorf("%d edits in a transaction, want %d", len(change.Owners), n)
+	}
+	g.leave <- Change{}
+	for _, answer := range append(answers, first) {
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	}
+	if s := l.Stats(); s.Transactions != 2 || s.Batches[0] != 1 || s.Batches[7] != 1 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// TestGiveUp: who gives up before a transaction has its ops withdraws them;
+// afterwards it waits for the outcome.
+func TestGiveUp(t *testing.T) {
+	g := newGate()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	opts.Applied = g.applied
+	l := open(t, opts)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	in := newOwner()
+	inBatch := commitAsync(ctx, l, Begin(in))
+	<-g.entered
+	out := newOwner()
+	waits := commitAsync(ctx, l, Begin(out))
+	waitQueued(l, 1)
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
+		t.Errorf("commit that waited: %v", err)
+	}
+	select {
+	case err := <-inBatch:
+		t.Fatalf("commit in the transaction answered too soon: %v", err)
+	default:
+	}
+	if _, ok := l.Owner(in.ID); !ok {
+		t.Error("readers do not see what is durable")
+	}
+	g.leave <- Change{}
+	if err := <-inBatch; err != nil {
+		t.Errorf("commit in the transaction: %v", err)
+	}
+	if err := l.Commit(ctx, Begin(out)); !errors.Is(err, context.Canceled) {
+		t.Errorf("commit with an ended context: %v", err)
+	}
+	last := commitAsync(t.Context(), l, Forget(in.ID, opts.Now()))
+	<-g.entered
+	g.leave <- Change{}
+	if err := <-last; err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := l.Owner(out.ID); ok || l.Stats().Transactions != 2 {
+		t.Errorf("what was withdrawn was written: %v, %+v", ok, l.Stats())
+	}
+}
+
+// TestCloseWaiting: Close waits for the transaction in hand and refuses the
+// rest.
+func TestCloseWaiting(t *testing.T) {
+	g := newGate()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	opts.Applied = g.applied
+	l := open(t, opts)
+	in := newOwner()
+	inBatch := commitAsync(t.Context(), l, Begin(in))
+	<-g.entered
+	waits := commitAsync(t.Context(), l, Begin(newOwner()))
+	waitQueued(l, 1)
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	g.leave <- Change{}
+	// Close and the writer race for the one that waits: it is written, or
+	// refused, and says which.
+	wrote := 1
+	select {
+	case <-g.entered:
+		wrote = 2
+		g.leave <- Change{}
+		if err := <-waits; err != nil {
+			t.Error(err)
+		}
+	case err := <-waits:
+		if !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	}
+	if err := <-inBatch; err != nil {
+		t.Error(err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("closing again: %v", err)
+	}
+	opts.Applied = nil
+	if n := len(open(t, opts).Owners()); n != wrote {
+		t.Errorf("%d owners, want %d", n, wrote)
+	}
+}
+
+// TestChange: a view that follows Applied knows what the ledger knows.
+func TestChange(t *testing.T) {
+	c := newClock()
+	var changes []Change
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	opts.Applied = func(c Change) { changes = append(changes, c) }
+	l := open(t, opts)
+	last := func() Change { return changes[len(changes)-1] }
+
+	a := newOwner(address("1"), hold.Name{Space: "port", Name: "80"})
+	mustCommit(t, l, Begin(a))
+	if got := last(); len(got.Owners) != 1 || got.Owners[0].Before != nil || got.Owners[0].After.ID != a.ID || got.Rested != nil || got.Woken != nil {
+		t.Errorf("begin: %+v", got)
+	}
+	mustCommit(t, l, Releasing(a.ID, c.now))
+	if got := last(); len(got.Owners) != 1 || !got.Owners[0].Before.Wanted() || got.Owners[0].After.Wanted() {
+		t.Errorf("releasing: %+v", got)
+	}
+	mustCommit(t, l, Releasing(a.ID, c.now), Forget("unknownaaa", c.now), Unburied("k", "", 1))
+	if len(changes) != 2 {
+		t.Errorf("nothing was changed, and that was said: %+v", last())
+	}
+	mustCommit(t, l, Forget(a.ID, c.now))
+	rested := Rest{address("1"), c.now, c.now.Add(rest)}
+	if got := last(); len(got.Owners) != 1 || got.Owners[0].After != nil || !reflect.DeepEqual(got.Rested, []Rest{rested}) {
+		t.Errorf("forget: %+v", got)
+	}
+	c.now = c.now.Add(rest)
+	b := newOwner(address("1"))
+	mustCommit(t, l, Begin(b))
+	if got := last(); !reflect.DeepEqual(got.Woken, []hold.Name{address("1")}) || got.Rested != nil {
+		t.Errorf("begin with a name that has rested: %+v", got)
+	}
+	mustCommit(t, l, Update(b.ID, func(o *hold.Owner) error { o.Names = nil; return nil }))
+	if got := last(); len(got.Rested) != 1 || !got.Rested[0].Freed.Equal(c.now) || len(got.Owners[0].After.Names) != 0 {
+		t.Errorf("update that drops a name: %+v", got)
+	}
+	// Rested, due and claimed in one transaction: it neither rests nor wakes.
+	d, e := newOwner(address("2")), newOwner(address("2"))
+	mustCommit(t, l, Begin(d), Forget(d.ID, c.now.Add(-rest)), Begin(e))
+	if got := last(); len(got.Owners) != 3 || got.Owners[2].After.ID != e.ID || got.Rested != nil || got.Woken != nil {
+		t.Errorf("handed on in a commit: %+v", got)
+	}
+}
+
+// TestOwned: what the caller still has in hand does not reach into the ledger.
+func TestOwned(t *testing.T) {
+	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock()))
+	o := newOwner(address("1"))
+	mustCommit(t, l, Begin(o))
+	before := contentOf(l)
+	o.Names[0].Name = "changed"
+	o.Meta[2] = 'X'
+	o.Holds[0] = hold.Hold{}
+	o.Holds[1].Spec.(*flexible).Found = "by Acquire, before its commit"
+	got, _ := l.Owner(o.ID)
+	got.Names[0].Name = "changed"
+	got.Holds[0] = hold.Hold{}
+	all := l.Owners()
+	all[0].Names[0].Name = "changed"
+	if err := l.Commit(t.Context(), Update(o.ID, func(o *hold.Owner) error {
+		o.Holds[1].Spec.(*flexible).Found = "in an update that fails"
+		return errChange
+	})); !errors.Is(err, errChange) {
+		t.Fatal(err)
+	}
+	again := open(t, testOptions(copyOf(t, l), newClock()))
+	sameContent(t, contentOf(again), before)
+	sameContent(t, contentOf(l), contentOf(again))
+}
+
+// TestAtOnce has many callers begin, release and forget for the same few names
+// while others read. Run with -race.
+func TestAtOnce(t *testing.T) {
+	c := newClock()
+	var mu sync.Mutex
+	held := map[hold.Name]hold.ID{} // a view, as IPAM is one
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	opts.Rest = nil
+	opts.Applied = func(c Change) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range c.Owners {
+			if e.Before != nil {
+				for _, n := range e.Before.Names {
+					delete(held, n)
+				}
+			}
+			if e.After == nil {
+				continue
+			}
+			for _, n := range e.After.Names {
+				if other, ok := held[n]; ok {
+					t.Errorf("name %s given to %s and %s", n, other, e.After.ID)
+				}
+				held[n] = e.After.ID
+			}
+		}
+	}
+	l := open(t, opts)
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := range 40 {
+				n := address(fmt.Sprint(i % 5))
+				o := newOwner(n)
+				err := l.Commit(t.Context(), Begin(o))
+				var taken *NameTakenError
+				if errors.As(err, &taken) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if id, ok := l.Holder(n); !ok || id != o.ID {
+					t.Errorf("holder of %s is %s, want %s", n, id, o.ID)
+				}
+				if w%2 == 0 {
+					l.Owners()
+					l.Resting()
+					l.Stats()
+					l.Children(o.ID)
+				}
+				if err := l.Commit(t.Context(), Releasing(o.ID, c.now), Bury(Tombstone{Key: n.Name, Started: int64(i)})); err != nil {
+					t.Error(err)
+				}
+				if err := l.Commit(t.Context(), Forget(o.ID, c.now)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(l.Owners()); n != 0 || len(held) != 0 {
+		t.Errorf("%d owners, %d names left", n, len(held))
+	}
+}

@@ -1,0 +1,136 @@
+package ledger
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// envChild makes the test program a child that commits to the ledger there.
+const envChild = "LEDGER_TEST_CHILD"
+
+// said is a line of the child: an owner, after each of its commits.
+type said struct {
+	ID    hold.ID
+	Names []hold.Name
+	State string // begun, releasing, forgotten
+}
+
+// commitUntilKilled begins, releases and forgets owners, and says of each
+// commit that it is done.
+func commitUntilKilled(path string) {
+	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	var out sync.Mutex
+	say := func(o hold.Owner, state string, op Op) {
+		if err := l.Commit(context.Background(), op); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		line, _ := json.Marshal(said{o.ID, o.Names, state})
+		out.Lock()
+		defer out.Unlock()
+		os.Stdout.Write(append(line, '\n'))
+	}
+	for range 4 {
+		go func() {
+			for {
+				o := newOwner(address(string(hold.NewID())))
+				say(o, "begun", Begin(o))
+				if rand.IntN(3) > 0 {
+					say(o, "releasing", Releasing(o.ID, time.Now()))
+				}
+				if rand.IntN(2) > 0 {
+					say(o, "forgotten", Forget(o.ID, time.Now()))
+				}
+			}
+		}()
+	}
+	select {}
+}
+
+// TestKill kills a child that commits, again and again, at any moment. What it
+// said it had committed has to be there, and nothing may be damaged.
+func TestKill(t *testing.T) {
+	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	kills := 40
+	if testing.Short() {
+		kills = 5
+	}
+	heard := map[hold.ID]said{}
+	for range kills {
+		child := exec.Command("/proc/self/exe")
+		child.Env = append(os.Environ(), envChild+"="+path)
+		child.Stderr = os.Stderr
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// Early kills hit the opening, and the first one the creation.
+		timer := time.AfterFunc(time.Duration(random.Int64N(int64(60*time.Millisecond))), func() { child.Process.Kill() })
+		lines := bufio.NewReader(out)
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err == io.EOF {
+				break // a line cut off was not acknowledged to anybody
+			}
+			var s said
+			if err := json.Unmarshal(line, &s); err != nil {
+				t.Fatalf("child said %q: %v", line, err)
+			}
+			heard[s.ID] = s
+		}
+		if err := child.Wait(); child.ProcessState.Exited() {
+			t.Fatalf("child ended by itself: %v", err)
+		}
+		timer.Stop()
+		checkHeard(t, path, heard)
+	}
+	t.Logf("%d kills, %d owners", kills, len(heard))
+	if len(heard) == 0 {
+		t.Error("no child has committed anything")
+	}
+}
+
+// checkHeard opens the ledger and looks for what the child has said.
+func checkHeard(t *testing.T, path string, heard map[hold.ID]said) {
+	t.Helper()
+	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	resting := map[hold.Name]bool{}
+	for _, r := range l.Resting() {
+		resting[r.Name] = true
+	}
+	for id, s := range heard {
+		o, ok := l.Owner(id)
+		switch {
+		case s.State == "forgotten" && (ok || !resting[s.Names[0]]):
+			t.Errorf("owner %s was forgotten: there %v, name rests %v", id, ok, resting[s.Names[0]])
+		case s.State == "releasing" && ok && o.Wanted():
+			t.Errorf("owner %s was releasing, and is wanted", id)
+		case s.State != "forgotten" && !ok && !resting[s.Names[0]]:
+			t.Errorf("owner %s was %s, and is not there", id, s.State)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package ledger
+
+import (
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// seed replays a run of the tests that are random.
+var seed = flag.Int64("seed", 0, "seed of the random tests; 0: a new one, which is printed")
+
+// TestMain runs the tests in namespaces of their own, for the mounts of those
+// that fill a disk, or is the child of TestKill.
+func TestMain(m *testing.M) {
+	if path := os.Getenv(envChild); path != "" {
+		commitUntilKilled(path)
+	}
+	nettest.Main(m)
+}
+
+func newSeed(t testing.TB) int64 {
+	s := *seed
+	if s == 0 {
+		s = time.Now().UnixNano()
+	}
+	t.Logf("replay with -seed %d", s)
+	return s
+}
