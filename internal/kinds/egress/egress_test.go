@@ -1,0 +1,293 @@
+package egress
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/nftables"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+const instance = "instance22"
+
+func ruleset() nft.Ruleset {
+	return nft.Ruleset{
+		Instance: instance, CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023, Masquerade: true,
+		Pools: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("fd88::/64")},
+	}
+}
+
+// newHold returns an owner's hold of an instance's table.
+func newHold(instance string) hold.Hold {
+	return hold.Hold{Owner: hold.NewID(), Spec: &Spec{Instance: instance}}
+}
+
+// kind wraps the functions of a kind for one hold at a time.
+type kind struct {
+	t *testing.T
+	hold.Kind
+}
+
+func (k kind) acquire(h hold.Hold) error { return k.Acquire(k.t.Context(), h) }
+func (k kind) verify(h hold.Hold) error  { return k.Verify(k.t.Context(), []hold.Hold{h})[0] }
+func (k kind) release(h hold.Hold) error { return k.Release(k.t.Context(), []hold.Hold{h})[0] }
+
+func (k kind) must(err error) {
+	k.t.Helper()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k kind) is(err, want error) {
+	k.t.Helper()
+	if !errors.Is(err, want) {
+		k.t.Fatalf("got %v, want %v", err, want)
+	}
+}
+
+func TestHold(t *testing.T) {
+	at := nettest.Node(t)
+	k := kind{t, New(nft.Open(at), ruleset()).Kind()}
+	h := newHold(instance)
+
+	k.is(k.verify(h), hold.ErrGone)
+	k.must(k.release(h)) // without being taken
+	for range 2 {
+		k.must(k.acquire(h))
+		k.must(k.verify(h))
+	}
+	found, err := k.Find(t.Context())
+	if err != nil || len(found) != 1 || found[0].Owner != h.Owner || found[0].Spec.String() != h.Spec.String() {
+		t.Errorf("found %v, %v, want %v", found, err, h)
+	}
+	change(t, at, func(c *nftables.Conn) {
+		c.FlushTable(&nftables.Table{Name: nft.TableName(instance), Family: nftables.TableFamilyINet})
+	})
+	k.is(k.verify(h), hold.ErrChanged)
+	if found, err := k.Find(t.Context()); err != nil || len(found) != 1 || found[0].Owner != h.Owner {
+		t.Errorf("found %v, %v, want %v, whose comments are lost", found, err, h)
+	}
+	k.must(k.acquire(h))
+	for range 2 {
+		k.must(k.release(h))
+		k.is(k.verify(h), hold.ErrGone)
+	}
+	if found, err := k.Find(t.Context()); err != nil || len(found) != 0 {
+		t.Errorf("found %v, %v after the release", found, err)
+	}
+}
+
+// A late release or acquisition of one owner does not touch another's table;
+// one that nobody has any more is taken over.
+func TestOwners(t *testing.T) {
+	tables := nft.Open(nettest.Node(t))
+	k := kind{t, New(tables, ruleset()).Kind()}
+	a, b := newHold(instance), newHold(instance)
+	k.must(k.acquire(a))
+	k.is(k.acquire(b), hold.ErrForeign)
+	k.must(k.release(b))
+	k.must(k.verify(a))
+
+	restarted := kind{t, New(tables, ruleset()).Kind()}
+	restarted.must(restarted.acquire(b))
+	restarted.must(restarted.verify(b))
+	restarted.is(restarted.verify(a), hold.ErrChanged)
+	restarted.must(restarted.release(a))
+	restarted.must(restarted.verify(b))
+}
+
+// After a restart, a hold that verifies is held: Run watches over it.
+func TestRestart(t *testing.T) {
+	at := nettest.Node(t)
+	h := newHold(instance)
+	before := kind{t, New(nft.Open(at), ruleset()).Kind()}
+	before.must(before.acquire(h))
+
+	e := New(nft.Open(at), ruleset())
+	run(t, e, nil)
+	k := kind{t, e.Kind()}
+	k.must(k.verify(h))
+	nettest.Eventually(t, "the table to be known as intact", e.Intact)
+	change(t, at, (*nftables.Conn).FlushRuleset)
+	nettest.Eventually(t, "the table to be restored", func() bool { return k.verify(h) == nil })
+}
+
+// Two agents of one node; somebody flushes everything.
+func TestRunRestores(t *testing.T) {
+	at := nettest.Node(t)
+	drifts := make(chan error, 100)
+	e := New(nft.Open(at), ruleset())
+	run(t, e, drifts)
+	other := ruleset()
+	other.Instance, other.CutLow, other.CutHigh = "jihgfedcba", 1<<30+1026, 1<<30+2047
+	o := New(nft.Open(at), other)
+	run(t, o, make(chan error, 100))
+	if e.Intact() {
+		t.Error("intact before it is acquired")
+	}
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	ko, ho := kind{t, o.Kind()}, newHold(other.Instance)
+	ko.must(ko.acquire(ho))
+	both := func() bool { return e.Intact() && o.Intact() }
+	nettest.Eventually(t, "both tables to be intact", both)
+
+	table := &nftables.Table{Name: nft.TableName(instance), Family: nftables.TableFamilyINet}
+	for _, tt := range []struct {
+		name string
+		want error
+		edit func(*nftables.Conn)
+	}{
+		{"nft flush ruleset", hold.ErrGone, (*nftables.Conn).FlushRuleset},
+		{"nft delete table", hold.ErrGone, func(c *nftables.Conn) { c.DelTable(table) }},
+		{"nft flush table", hold.ErrChanged, func(c *nftables.Conn) { c.FlushTable(table) }},
+	} {
+		e.mu.Lock() // so that it is not mended at once
+		change(t, at, tt.edit)
+		nettest.Eventually(t, tt.name+" to be noticed", func() bool { return !e.Intact() })
+		e.mu.Unlock()
+		k.is(<-drifts, tt.want)
+		nettest.Eventually(t, "the tables to be intact after "+tt.name, both)
+		k.must(k.verify(h))
+		ko.must(ko.verify(ho))
+	}
+}
+
+// What is released stays so, also while Run runs.
+func TestRunLeavesReleasedAlone(t *testing.T) {
+	e := New(nft.Open(nettest.Node(t)), ruleset())
+	drifts := make(chan error, 100)
+	run(t, e, drifts)
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	k.must(k.release(h))
+	if !e.mend(func(drift, err error) { t.Errorf("reported %v, %v", drift, err) }) {
+		t.Error("there was something to mend")
+	}
+	k.is(k.verify(h), hold.ErrGone)
+	if e.Intact() {
+		t.Error("a table that is gone is intact")
+	}
+}
+
+// The configuration changes: the table follows, and that is no drift.
+func TestSetRuleset(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(nft.Open(at), ruleset())
+	drifts := make(chan error, 100)
+	run(t, e, drifts)
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	r := ruleset()
+	r.Pools = append(r.Pools, netip.MustParsePrefix("10.99.0.0/16"))
+	k.must(e.SetRuleset(r)) // nobody has the table: nothing is written
+	k.is(k.verify(h), hold.ErrGone)
+	k.must(k.acquire(h))
+	for i := range 20 {
+		r.Masquerade = i%2 == 0
+		k.must(e.SetRuleset(r))
+		r.Owner = string(h.Owner)
+		if _, err := nft.Open(at).Verify(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nettest.Eventually(t, "the news of it all to be heard", func() bool { return e.touched.Load() == e.sound.Load() })
+	if !e.Intact() {
+		t.Error("not intact")
+	}
+	select {
+	case drift := <-drifts:
+		t.Errorf("drift: %v", drift)
+	default:
+	}
+}
+
+// Without Run nobody would hear of a change.
+func TestNotIntactUnwatched(t *testing.T) {
+	e := New(nft.Open(nettest.Node(t)), ruleset())
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	if e.Intact() {
+		t.Error("intact, and nobody watches")
+	}
+	stop := run(t, e, nil)
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	stop()
+	if e.Intact() {
+		t.Error("intact, and nobody watches any more")
+	}
+}
+
+func TestSpecJSON(t *testing.T) {
+	raw, err := json.Marshal(&Spec{Instance: instance})
+	if want := `{"instance":"instance22"}`; err != nil || string(raw) != want {
+		t.Errorf("%s, %v, want %s", raw, err, want)
+	}
+}
+
+// run runs e until the test ends or stop is called. Drifts go to the channel if
+// there is one; a failure fails the test.
+func run(t *testing.T, e *Egress, drifts chan<- error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.Run(ctx, func(drift, err error) {
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			if drift != nil && drifts != nil {
+				drifts <- drift
+			}
+		})
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+// change changes nftables as somebody else.
+func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
+	t.Helper()
+	c, err := nftables.New(nftables.WithNetNSFd(at.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f(c)
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What cannot be watched is reported, and not taken for intact.
+func TestRunReportsFailure(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(nft.Open(at), ruleset())
+	k := kind{t, e.Kind()}
+	k.must(k.acquire(newHold(instance)))
+	at.Close() // as good as any reason
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	reports := 0
+	e.Run(ctx, func(drift, err error) {
+		if drift != nil || err == nil || e.Intact() {
+			t.Errorf("reported %v, %v, intact %v", drift, err, e.Intact())
+		}
+		if reports++; reports == 2 {
+			cancel()
+		}
+	})
+	if reports != 2 {
+		t.Errorf("%d reports", reports)
+	}
+}
