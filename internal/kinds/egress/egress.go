@@ -105,13 +105,23 @@ func (e *Egress) acquire(_ context.Context, h hold.Hold) error {
 	return nil
 }
 
-// verify compares the table with what acquire writes.
+// verify compares the table with what acquire writes. One whose rules name
+// another owner is not this one's, changed: this one's is gone.
 func (e *Egress) verify(_ context.Context, h hold.Hold) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	err := e.compare(e.wanted(h.Owner, h.Spec.(*Spec).Instance))
+	if e.held != "" && e.held != h.Owner {
+		return fmt.Errorf("%s of %s is %w: %s has it", h.Spec, h.Owner, hold.ErrGone, e.held)
+	}
+	instance := h.Spec.(*Spec).Instance
+	err := e.compare(e.wanted(h.Owner, instance))
 	if err == nil {
 		e.held = h.Owner // after a restart
+	}
+	if errors.Is(err, hold.ErrChanged) {
+		if holder, _, herr := e.tables.Holder(instance); herr == nil && holder != "" && holder != string(h.Owner) {
+			return fmt.Errorf("%s of %s is %w: it is of %s now", h.Spec, h.Owner, hold.ErrGone, holder)
+		}
 	}
 	return err
 }

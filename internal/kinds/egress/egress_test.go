@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/netip"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -53,6 +53,17 @@ func (k kind) is(err, want error) {
 	if !errors.Is(err, want) {
 		k.t.Fatalf("got %v, want %v", err, want)
 	}
+}
+
+func TestKind(t *testing.T) {
+	at := nettest.Node(t)
+	kindtest.Run(t, kindtest.Kind{
+		Kind:     New(nft.Open(at), ruleset()).Kind(),
+		Spec:     func(testing.TB, hold.ID) hold.Spec { return &Spec{Instance: instance} },
+		Alone:    true,
+		Example:  &Spec{Instance: instance},
+		Snapshot: func() string { return nettest.Snapshot(t, at).String() },
+	})
 }
 
 func TestHold(t *testing.T) {
@@ -101,7 +112,7 @@ func TestOwners(t *testing.T) {
 	restarted := kind{t, New(tables, ruleset()).Kind()}
 	restarted.must(restarted.acquire(b))
 	restarted.must(restarted.verify(b))
-	restarted.is(restarted.verify(a), hold.ErrChanged)
+	restarted.is(restarted.verify(a), hold.ErrGone)
 	restarted.must(restarted.release(a))
 	restarted.must(restarted.verify(b))
 }
@@ -224,13 +235,6 @@ func TestNotIntactUnwatched(t *testing.T) {
 	stop()
 	if e.Intact() {
 		t.Error("intact, and nobody watches any more")
-	}
-}
-
-func TestSpecJSON(t *testing.T) {
-	raw, err := json.Marshal(&Spec{Instance: instance})
-	if want := `{"instance":"instance22"}`; err != nil || string(raw) != want {
-		t.Errorf("%s, %v, want %s", raw, err, want)
 	}
 }
 
