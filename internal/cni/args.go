@@ -39,7 +39,7 @@ func ParseArgs(raw string) (Args, *api.Error) {
 	for pair := range strings.SplitSeq(raw, ";") {
 		key, value, ok := strings.Cut(pair, "=")
 		switch {
-		case !ok || key == "" || len(key) > maxArgKey || !isShowable(key, maxArgKey):
+		case !ok || key == "" || len(key) > maxArgKey || !IsShowable(key, maxArgKey):
 			return fail(pair, "pairs of the form KEY=VALUE, with ';' between them")
 		case seen[key]:
 			return fail(pair, key+" once")
@@ -48,7 +48,7 @@ func ParseArgs(raw string) (Args, *api.Error) {
 		field, limit := podField(&pod, key)
 		switch {
 		case field != nil:
-			if !isShowable(value, limit) {
+			if !IsShowable(value, limit) {
 				return fail(pair, "a value of printable characters, as long as Kubernetes allows")
 			}
 			*field = value

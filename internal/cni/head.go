@@ -7,7 +7,7 @@ import (
 )
 
 // Head is what the plugin itself needs of a configuration. The agent reads the
-// whole (ParseConf).
+// whole (netconf.Parse).
 type Head struct {
 	Version  string   // cniVersion; 0.1.0 if absent
 	Name     string   // the network's
@@ -28,12 +28,12 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	if e != nil {
 		return h, e
 	}
-	h.HostVeth = hostVeth(lookup(fields, "prevResult"))
+	h.HostVeth = hostVeth(fields.Get("prevResult"))
 	if h.Pool, e = textField(fields, "pool"); e != nil {
 		return h, e
 	}
 	if h.Pool != "" && !isID(h.Pool) {
-		return h, ConfigError("pool", lookup(fields, "pool"), expectID)
+		return h, ConfigError("pool", fields.Get("pool"), expectID)
 	}
 	h.Wait, e = boolField(fields, "wait")
 	return h, e
@@ -51,13 +51,24 @@ func ParseDel(raw []byte) (Head, *api.Error) {
 	if e != nil {
 		return h, e
 	}
-	h.HostVeth = hostVeth(lookup(fields, "prevResult"))
+	h.HostVeth = hostVeth(fields.Get("prevResult"))
 	h.Wait, _ = boolField(fields, "wait")
 	return h, nil
 }
 
+// ParseVersion returns the cniVersion of VERSION's stdin; "" if it has none, or
+// cannot be read.
+func ParseVersion(raw []byte) string {
+	fields, err := scan.Object(raw)
+	if err != nil {
+		return ""
+	}
+	v, _ := fields.Text("cniVersion")
+	return v
+}
+
 // essentials reads version, name and root.
-func essentials(fields []scan.Field) (Head, *api.Error) {
+func essentials(fields scan.Fields) (Head, *api.Error) {
 	h := Head{Version: CurrentVersion, Root: root.Default}
 	v, e := textField(fields, "cniVersion")
 	if e != nil {
@@ -83,7 +94,7 @@ func essentials(fields []scan.Field) (Head, *api.Error) {
 	return h, nil
 }
 
-func rootField(fields []scan.Field) (root.Dir, *api.Error) {
+func rootField(fields scan.Fields) (root.Dir, *api.Error) {
 	dir, e := textField(fields, "root")
 	switch {
 	case e != nil:
@@ -91,37 +102,23 @@ func rootField(fields []scan.Field) (root.Dir, *api.Error) {
 	case dir == "":
 		return root.Default, nil
 	case !isPath(dir):
-		return "", ConfigError("root", lookup(fields, "root"), expectPath+": the --root of an agent")
+		return "", ConfigError("root", fields.Get("root"), expectPath+": the --root of an agent")
 	}
 	return root.Dir(dir), nil
 }
 
-// lookup returns a field's value; nil if it is absent or null.
-func lookup(fields []scan.Field, key string) []byte {
-	for _, f := range fields {
-		if f.Key == key && !scan.IsNull(f.Value) {
-			return f.Value
-		}
-	}
-	return nil
-}
-
 // textField returns a string; "" if it is absent or null.
-func textField(fields []scan.Field, key string) (string, *api.Error) {
-	value := lookup(fields, key)
-	if value == nil {
-		return "", nil
-	}
-	s, err := scan.String(value)
+func textField(fields scan.Fields, key string) (string, *api.Error) {
+	s, err := fields.Text(key)
 	if err != nil {
-		return "", ConfigError(key, value, "a string")
+		return "", ConfigError(key, fields.Get(key), "a string")
 	}
 	return s, nil
 }
 
 // boolField returns a boolean; false if it is absent or null.
-func boolField(fields []scan.Field, key string) (bool, *api.Error) {
-	switch value := lookup(fields, key); string(value) {
+func boolField(fields scan.Fields, key string) (bool, *api.Error) {
+	switch value := fields.Get(key); string(value) {
 	case "", "false":
 		return false, nil
 	case "true":
@@ -139,7 +136,7 @@ func hostVeth(prevResult []byte) string {
 	if err != nil {
 		return ""
 	}
-	interfaces, err := scan.Array(lookup(result, "interfaces"))
+	interfaces, err := scan.Array(result.Get("interfaces"))
 	if err != nil {
 		return ""
 	}
@@ -148,9 +145,9 @@ func hostVeth(prevResult []byte) string {
 		if err != nil {
 			continue
 		}
-		name, e1 := textField(fields, "name")
-		sandbox, e2 := textField(fields, "sandbox")
-		if e1 == nil && e2 == nil && sandbox == "" && isLinkName(name) {
+		name, err1 := fields.Text("name")
+		sandbox, err2 := fields.Text("sandbox")
+		if err1 == nil && err2 == nil && sandbox == "" && isLinkName(name) {
 			return name
 		}
 	}

@@ -10,6 +10,37 @@ import (
 const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[` +
 	`{"name":"babcdefghij234x","sandbox":"/run/netns/a"},{"name":"cni0"},{"name":"babcdefghij2345","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":"/run/netns/a"}],"ips":[]}`
 
+// conf makes a configuration of the keys; cniVersion, name and type are there
+// unless they are among them.
+func conf(keys string) string {
+	out := keys
+	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`} {
+		if name, _, _ := strings.Cut(d, ":"); !strings.Contains(","+keys, ","+name) {
+			out += "," + d
+		}
+	}
+	return "{" + strings.TrimPrefix(out, ",") + "}"
+}
+
+func TestCheckVersion(t *testing.T) {
+	for _, c := range []struct {
+		verb, version string
+		code          uint // 0: fine
+	}{
+		{"ADD", "0.1.0", 0}, {"ADD", "1.1.0", 0}, {"ADD", "", 1}, {"ADD", "1.1.1", 1},
+		{"CHECK", "0.3.1", 1}, {"CHECK", "0.4.0", 0},
+		{"GC", "1.0.0", 1}, {"GC", "1.1.0", 0}, {"STATUS", "1.0.0", 1}, {"STATUS", "1.1.0", 0},
+	} {
+		var code uint
+		if e := cni.CheckVersion(c.verb, c.version); e != nil {
+			code = e.Code
+		}
+		if code != c.code {
+			t.Errorf("%s in %q: code %d, want %d", c.verb, c.version, code, c.code)
+		}
+	}
+}
+
 func TestParseHead(t *testing.T) {
 	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,` + prev)))
 	want := cni.Head{Version: "1.1.0", Name: "net", Root: "/r", Pool: "p", Wait: true, HostVeth: "babcdefghij2345"}

@@ -17,7 +17,7 @@ const (
 const (
 	expectID     = "1 to 128 letters, digits, '_', '.' or '-', beginning with a letter or a digit"
 	expectIfname = "1 to 15 bytes without '/', ':', '%', blanks or control characters, and not '.', '..', 'all' or 'default'"
-	expectPath   = "an absolute path of at most 4095 bytes"
+	expectPath   = "an absolute path of at most 4095 bytes of UTF-8"
 )
 
 // CheckContainerID checks CNI_CONTAINERID (CNI 1.1, section 2, "Parameters").
@@ -84,12 +84,13 @@ func isIfname(s string) bool {
 	})
 }
 
+// isPath reports whether s is an absolute path that JSON can carry.
 func isPath(s string) bool {
-	return strings.HasPrefix(s, "/") && len(s) <= maxPath && strings.IndexByte(s, 0) < 0
+	return strings.HasPrefix(s, "/") && len(s) <= maxPath && strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
 }
 
-// isShowable reports whether s is text that can be shown to people as it is,
+// IsShowable reports whether s is text that can be shown to people as it is,
 // of at most limit bytes.
-func isShowable(s string, limit int) bool {
+func IsShowable(s string, limit int) bool {
 	return len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) })
 }

@@ -21,6 +21,28 @@ type Field struct {
 	Value []byte // as it stands in the input, without blanks around it
 }
 
+// Fields are an object's, in their order.
+type Fields []Field
+
+// Get returns a field's value; nil if it is absent or null.
+func (fs Fields) Get(key string) []byte {
+	for _, f := range fs {
+		if f.Key == key && !IsNull(f.Value) {
+			return f.Value
+		}
+	}
+	return nil
+}
+
+// Text returns a string; "" if it is absent or null.
+func (fs Fields) Text(key string) (string, error) {
+	value := fs.Get(key)
+	if value == nil {
+		return "", nil
+	}
+	return String(value)
+}
+
 // SyntaxError says where input is not what was asked for.
 type SyntaxError struct {
 	Offset int // bytes from the beginning
@@ -31,8 +53,8 @@ func (e *SyntaxError) Error() string { return fmt.Sprintf("at byte %d: %s", e.Of
 
 // Object returns the fields of the JSON object that raw is, in their order.
 // Values are checked to the last byte, and share raw's memory.
-func Object(raw []byte) ([]Field, error) {
-	var fields []Field
+func Object(raw []byte) (Fields, error) {
+	var fields Fields
 	s := &scanner{in: raw}
 	err := s.document('{', "an object", func() error {
 		return s.object(func(key string, value []byte) { fields = append(fields, Field{key, value}) })

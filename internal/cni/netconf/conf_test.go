@@ -1,4 +1,4 @@
-package cni_test
+package netconf_test
 
 import (
 	"fmt"
@@ -8,23 +8,24 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/netconf"
 )
 
-func TestParseConf(t *testing.T) {
+func TestParse(t *testing.T) {
 	ip := netip.MustParseAddr
-	base := cni.Conf{Version: "1.1.0", Name: "net", Type: "berth-cni", Root: "/", Mode: "routed"}
-	with := func(change func(*cni.Conf)) cni.Conf { c := base; change(&c); return c }
-	for keys, want := range map[string]cni.Conf{
+	base := netconf.Conf{Version: "1.1.0", Name: "net", Type: "berth-cni", Root: "/", Mode: "routed"}
+	with := func(change func(*netconf.Conf)) netconf.Conf { c := base; change(&c); return c }
+	for keys, want := range map[string]netconf.Conf{
 		``:                        base,
-		`"cniVersion":""`:         with(func(c *cni.Conf) { c.Version = "0.1.0" }),
-		`"root":"/tmp/x"`:         with(func(c *cni.Conf) { c.Root = "/tmp/x" }),
-		`"pool":"blue.4"`:         with(func(c *cni.Conf) { c.Pool = "blue.4" }),
+		`"cniVersion":""`:         with(func(c *netconf.Conf) { c.Version = "0.1.0" }),
+		`"root":"/tmp/x"`:         with(func(c *netconf.Conf) { c.Root = "/tmp/x" }),
+		`"pool":"blue.4"`:         with(func(c *netconf.Conf) { c.Pool = "blue.4" }),
 		`"mode":"routed"`:         base,
 		`"mode":""`:               base,
-		`"mtu":68`:                with(func(c *cni.Conf) { c.MTU = 68 }),
-		`"mtu":65535`:             with(func(c *cni.Conf) { c.MTU = 65535 }),
+		`"mtu":68`:                with(func(c *netconf.Conf) { c.MTU = 68 }),
+		`"mtu":65535`:             with(func(c *netconf.Conf) { c.MTU = 65535 }),
 		`"mtu":0`:                 base,
-		`"wait":true`:             with(func(c *cni.Conf) { c.Wait = true }),
+		`"wait":true`:             with(func(c *netconf.Conf) { c.Wait = true }),
 		`"wait":false`:            base,
 		`"ipam":{}`:               base,
 		`"ipam":{"type":""}`:      base,
@@ -32,16 +33,16 @@ func TestParseConf(t *testing.T) {
 		`"cni.dev/new-thing":[1]`: base,
 		`"capabilities":{"ips":true},"args":{"cni":{}},"disableCheck":true,"disableGC":true,"loadOnlyInlinedPlugins":true,"cniVersions":[]`: base,
 		`"root":null,"pool":null,"mode":null,"mtu":null,"wait":null,"dns":null,"runtimeConfig":null,"prevResult":null,"ipam":null`:          base,
-		`"dns":{"nameservers":["10.0.0.1","fd00::1"],"domain":"d","search":["a.b"],"options":["ndots:5"]}`: with(func(c *cni.Conf) {
-			c.DNS = cni.DNS{Nameservers: []string{"10.0.0.1", "fd00::1"}, Domain: "d", Search: []string{"a.b"}, Options: []string{"ndots:5"}}
+		`"dns":{"nameservers":["10.0.0.1","fd00::1"],"domain":"d","search":["a.b"],"options":["ndots:5"]}`: with(func(c *netconf.Conf) {
+			c.DNS = netconf.DNS{Nameservers: []string{"10.0.0.1", "fd00::1"}, Domain: "d", Search: []string{"a.b"}, Options: []string{"ndots:5"}}
 		}),
-		`"runtimeConfig":{"ips":["10.88.0.7"]}`:                 with(func(c *cni.Conf) { c.IPs = []netip.Addr{ip("10.88.0.7")} }),
-		`"runtimeConfig":{"ips":["fd00::7/64","10.88.0.7/16"]}`: with(func(c *cni.Conf) { c.IPs = []netip.Addr{ip("fd00::7"), ip("10.88.0.7")} }),
+		`"runtimeConfig":{"ips":["10.88.0.7"]}`:                 with(func(c *netconf.Conf) { c.IPs = []netip.Addr{ip("10.88.0.7")} }),
+		`"runtimeConfig":{"ips":["fd00::7/64","10.88.0.7/16"]}`: with(func(c *netconf.Conf) { c.IPs = []netip.Addr{ip("fd00::7"), ip("10.88.0.7")} }),
 		`"runtimeConfig":{"ips":[],"mac":"","x":[],"y":{}}`:     base,
-		`"runtimeConfig":{"mac":"02:00:5E:10:00:ff"}`:           with(func(c *cni.Conf) { c.MAC = []byte{2, 0, 0x5e, 0x10, 0, 0xff} }),
-		`"prevResult":{"a": 1}`:                                 with(func(c *cni.Conf) { c.PrevResult = []byte(`{"a": 1}`) }),
+		`"runtimeConfig":{"mac":"02:00:5E:10:00:ff"}`:           with(func(c *netconf.Conf) { c.MAC = []byte{2, 0, 0x5e, 0x10, 0, 0xff} }),
+		`"prevResult":{"a": 1}`:                                 with(func(c *netconf.Conf) { c.PrevResult = []byte(`{"a": 1}`) }),
 	} {
-		got, e := cni.ParseConf([]byte(conf(keys)))
+		got, e := netconf.Parse([]byte(conf(keys)))
 		if e != nil {
 			t.Errorf("%s: %v", keys, e)
 		} else if !reflect.DeepEqual(*got, want) {
@@ -62,7 +63,7 @@ func conf(keys string) string {
 	return "{" + strings.TrimPrefix(out, ",") + "}"
 }
 
-func TestParseConfRefuses(t *testing.T) {
+func TestParseRefuses(t *testing.T) {
 	long := strings.Repeat("x", 200)
 	for _, c := range []struct {
 		raw  string
@@ -139,7 +140,7 @@ func TestParseConfRefuses(t *testing.T) {
 		{conf(`"runtimeConfig":{"mac":"2:0:5e:10:0:1"}`), 7, "runtimeConfig.mac"},
 		{conf(`"runtimeConfig":{"mac":2}`), 7, "runtimeConfig.mac"},
 	} {
-		got, e := cni.ParseConf([]byte(c.raw))
+		got, e := netconf.Parse([]byte(c.raw))
 		if e == nil {
 			t.Errorf("%.200s: accepted as %+v", c.raw, got)
 			continue
@@ -153,28 +154,9 @@ func TestParseConfRefuses(t *testing.T) {
 	}
 }
 
-func TestCheckVersion(t *testing.T) {
-	for _, c := range []struct {
-		verb, version string
-		code          uint // 0: fine
-	}{
-		{"ADD", "0.1.0", 0}, {"ADD", "1.1.0", 0}, {"ADD", "", 1}, {"ADD", "1.1.1", 1},
-		{"CHECK", "0.3.1", 1}, {"CHECK", "0.4.0", 0},
-		{"GC", "1.0.0", 1}, {"GC", "1.1.0", 0}, {"STATUS", "1.0.0", 1}, {"STATUS", "1.1.0", 0},
-	} {
-		var code uint
-		if e := cni.CheckVersion(c.verb, c.version); e != nil {
-			code = e.Code
-		}
-		if code != c.code {
-			t.Errorf("%s in %q: code %d, want %d", c.verb, c.version, code, c.code)
-		}
-	}
-}
-
-// FuzzParseConf: no input panics; what is accepted keeps its promises, and
+// FuzzParse: no input panics; what is accepted keeps its promises, and
 // ParseHead and ParseDel read the same of it.
-func FuzzParseConf(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, conf(``), conf(`"mtu":1500,"wait":true,"root":"/x","pool":"p"`), conf(`"dns":{"nameservers":["::1"]}`),
 		conf(`"runtimeConfig":{"ips":["10.0.0.1/8","fd00::1"],"mac":"02:00:00:00:00:01"}`), conf(`"ipam":{"type":""}`),
@@ -184,7 +166,7 @@ func FuzzParseConf(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		c, e := cni.ParseConf(raw)
+		c, e := netconf.Parse(raw)
 		if e != nil {
 			if e.Code < 1 || e.Code > 7 || e.Msg == "" || e.Details == "" {
 				t.Fatalf("error %+v", e)
@@ -192,7 +174,7 @@ func FuzzParseConf(f *testing.F) {
 			return
 		}
 		if cni.CheckNetworkName(c.Name) != nil || cni.CheckVersion("ADD", c.Version) != nil || c.Root == "" || len(c.IPs) > 2 ||
-			c.MTU != 0 && (c.MTU < cni.MinMTU4 || c.MTU > cni.MaxMTU) || len(c.MAC) != 0 && len(c.MAC) != 6 {
+			c.MTU != 0 && (c.MTU < netconf.MinMTU4 || c.MTU > netconf.MaxMTU) || len(c.MAC) != 0 && len(c.MAC) != 6 {
 			t.Fatalf("accepted %+v", c)
 		}
 		for name, parse := range map[string]func() (cni.Head, error){
@@ -201,7 +183,7 @@ func FuzzParseConf(f *testing.F) {
 		} {
 			h, err := parse()
 			if err != nil || h.Name != c.Name || h.Version != c.Version || h.Root != c.Root || h.Wait != c.Wait {
-				t.Fatalf("%s: %+v, %v; ParseConf has %+v", name, h, err, c)
+				t.Fatalf("%s: %+v, %v; Parse has %+v", name, h, err, c)
 			}
 		}
 	})
@@ -219,8 +201,8 @@ func asError[E interface {
 	return e
 }
 
-func ExampleParseConf() {
-	_, e := cni.ParseConf([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","bridge":"cni0"}`))
+func ExampleParse() {
+	_, e := netconf.Parse([]byte(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","bridge":"cni0"}`))
 	fmt.Println(e.Code, e)
 	// Output: 2 unsupported key in the configuration: "bridge": "cni0"; remove it
 }

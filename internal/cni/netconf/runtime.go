@@ -1,4 +1,4 @@
-package cni
+package netconf
 
 import (
 	"encoding/hex"
@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
 )
 
@@ -20,7 +21,7 @@ const (
 func (c *Conf) setRuntime(value []byte) *api.Error {
 	fields, err := scan.Object(value)
 	if err != nil {
-		return ConfigError("runtimeConfig", value, "an object")
+		return cni.ConfigError("runtimeConfig", value, "an object")
 	}
 	for _, f := range fields {
 		var e *api.Error
@@ -31,7 +32,7 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 		case f.Key == "mac":
 			c.MAC, e = parseMAC(f.Value)
 		case !empty(f.Value):
-			return FieldError("runtimeConfig."+f.Key, f.Value, "capabilities of Berth are ips and mac; do not declare others")
+			return cni.FieldError("runtimeConfig."+f.Key, f.Value, "capabilities of Berth are ips and mac; do not declare others")
 		}
 		if e != nil {
 			return e
@@ -44,7 +45,7 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 func (c *Conf) checkMTU() *api.Error {
 	for _, ip := range c.IPs {
 		if ip.Is6() && c.MTU != 0 && c.MTU < MinMTU6 {
-			return Errorf(CodeConfig, "invalid configuration: mtu", "mtu is %d; IPv6 (%s is requested) needs at least %d", c.MTU, ip, MinMTU6)
+			return cni.Errorf(cni.CodeConfig, "invalid configuration: mtu", "mtu is %d; IPv6 (%s is requested) needs at least %d", c.MTU, ip, MinMTU6)
 		}
 	}
 	return nil
@@ -66,17 +67,17 @@ func parseIPs(value []byte) ([]netip.Addr, *api.Error) {
 	const expected = `unicast addresses as strings, at most one of each family, such as ["10.88.0.7", "fd00::7/64"]`
 	elements, err := scan.Array(value)
 	if err != nil || len(elements) > 2 {
-		return nil, ConfigError(key, value, expected)
+		return nil, cni.ConfigError(key, value, expected)
 	}
 	var ips []netip.Addr
 	for _, element := range elements {
 		text, err := scan.String(element)
 		if err != nil {
-			return nil, ConfigError(key, element, expected)
+			return nil, cni.ConfigError(key, element, expected)
 		}
 		ip, ok := parseIP(text)
 		if !ok || len(ips) == 1 && ips[0].Is4() == ip.Is4() {
-			return nil, ConfigError(key, element, expected)
+			return nil, cni.ConfigError(key, element, expected)
 		}
 		ips = append(ips, ip)
 	}
@@ -98,7 +99,7 @@ func parseIP(text string) (netip.Addr, bool) {
 
 // parseMAC reads a requested MAC: six bytes in hexadecimal with colons.
 func parseMAC(value []byte) ([]byte, *api.Error) {
-	fail := ConfigError("runtimeConfig.mac", value, `a unicast 48-bit address such as "02:00:5e:10:00:01"`)
+	fail := cni.ConfigError("runtimeConfig.mac", value, `a unicast 48-bit address such as "02:00:5e:10:00:01"`)
 	text, err := scan.String(value)
 	if err != nil {
 		return nil, fail
@@ -128,7 +129,7 @@ func parseMAC(value []byte) ([]byte, *api.Error) {
 func parseDNS(value []byte) (DNS, *api.Error) {
 	fields, err := scan.Object(value)
 	if err != nil {
-		return DNS{}, ConfigError("dns", value, "an object")
+		return DNS{}, cni.ConfigError("dns", value, "an object")
 	}
 	var d DNS
 	for _, f := range fields {
@@ -142,11 +143,11 @@ func parseDNS(value []byte) (DNS, *api.Error) {
 		case f.Key == "options":
 			d.Options, e = textList("dns.options", f.Value)
 		case f.Key == "domain":
-			if d.Domain, err = scan.String(f.Value); err != nil || !isShowable(d.Domain, maxDNSText) {
-				e = ConfigError("dns.domain", f.Value, "a domain name")
+			if d.Domain, err = scan.String(f.Value); err != nil || !cni.IsShowable(d.Domain, maxDNSText) {
+				e = cni.ConfigError("dns.domain", f.Value, "a domain name")
 			}
 		default:
-			e = FieldError("dns."+f.Key, f.Value, "dns has nameservers, domain, search and options")
+			e = cni.FieldError("dns."+f.Key, f.Value, "dns has nameservers, domain, search and options")
 		}
 		if e != nil {
 			return DNS{}, e
@@ -154,7 +155,7 @@ func parseDNS(value []byte) (DNS, *api.Error) {
 	}
 	for _, s := range d.Nameservers {
 		if _, err := netip.ParseAddr(s); err != nil {
-			return DNS{}, Errorf(CodeConfig, "invalid configuration: dns.nameservers", "dns.nameservers has %s; expected addresses", shown(s))
+			return DNS{}, cni.Errorf(cni.CodeConfig, "invalid configuration: dns.nameservers", "dns.nameservers has %.64q; expected addresses", s)
 		}
 	}
 	return d, nil
@@ -163,13 +164,13 @@ func parseDNS(value []byte) (DNS, *api.Error) {
 func textList(key string, value []byte) ([]string, *api.Error) {
 	elements, err := scan.Array(value)
 	if err != nil || len(elements) > maxDNSList {
-		return nil, ConfigError(key, value, "a list of at most 32 strings")
+		return nil, cni.ConfigError(key, value, "a list of at most 32 strings")
 	}
 	var list []string
 	for _, element := range elements {
 		s, err := scan.String(element)
-		if err != nil || s == "" || !isShowable(s, maxDNSText) {
-			return nil, ConfigError(key, element, "strings of 1 to 255 printable bytes")
+		if err != nil || s == "" || !cni.IsShowable(s, maxDNSText) {
+			return nil, cni.ConfigError(key, element, "strings of 1 to 255 printable bytes")
 		}
 		list = append(list, s)
 	}

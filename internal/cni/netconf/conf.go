@@ -1,4 +1,6 @@
-package cni
+// Package netconf reads a network configuration as the plugin gets it on its
+// stdin (CNI 1.1, section 1, as libcni passes it on), for the agent.
+package netconf
 
 import (
 	"encoding/json"
@@ -8,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -23,7 +26,9 @@ const (
 	MaxMTU  = 65535
 )
 
-// Conf is a configuration of the plugin: its stdin.
+const maxType = 255 // bytes: a file name
+
+// Conf is a configuration of the plugin.
 type Conf struct {
 	Version    string          // cniVersion; 0.1.0 if absent
 	Name       string          // the network's
@@ -36,7 +41,7 @@ type Conf struct {
 	DNS        DNS             // goes into the result
 	IPs        []netip.Addr    // requested: at most one a family; no zone, not IPv4 in IPv6
 	MAC        []byte          // requested: 6 bytes; nil is Berth's choice
-	PrevResult json.RawMessage // as it stands; nil if absent. cni/result parses it
+	PrevResult json.RawMessage // as it stands; nil if absent. package result parses it
 }
 
 // DNS has the fields of the CNI library's types.DNS, and converts to it.
@@ -47,26 +52,26 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// ParseConf reads a configuration strictly: what it does not know is an error,
-// lest a setting that somebody relies on is silently not there.
-func ParseConf(raw []byte) (*Conf, *api.Error) {
-	fields, err := scan.Object(raw)
-	if err != nil {
-		return nil, DecodeError(err)
-	}
-	head, e := essentials(fields)
+// Parse reads a configuration strictly: what it does not know is an error, lest
+// a setting that somebody relies on is silently not there.
+func Parse(raw []byte) (*Conf, *api.Error) {
+	head, e := cni.ParseHead(raw)
 	if e != nil {
 		return nil, e
 	}
-	if e := CheckVersion("ADD", head.Version); e != nil {
+	if e := cni.CheckVersion("ADD", head.Version); e != nil {
 		return nil, e
 	}
-	c := &Conf{Version: head.Version, Name: head.Name, Root: head.Root, Mode: ModeRouted}
-	if lookup(fields, "type") == nil {
-		return nil, MissingError("type", `"berth-cni"`)
+	fields, err := scan.Object(raw)
+	if err != nil {
+		return nil, cni.DecodeError(err)
+	}
+	c := &Conf{Version: head.Version, Name: head.Name, Root: head.Root, Pool: head.Pool, Wait: head.Wait, Mode: ModeRouted}
+	if fields.Get("type") == nil {
+		return nil, cni.MissingError("type", `"berth-cni"`)
 	}
 	for _, f := range fields {
-		if e := c.set(f, fields); e != nil {
+		if e := c.set(f); e != nil {
 			return nil, e
 		}
 	}
@@ -77,50 +82,41 @@ func ParseConf(raw []byte) (*Conf, *api.Error) {
 }
 
 // set reads one key. Null counts as absent.
-func (c *Conf) set(f scan.Field, all []scan.Field) (e *api.Error) {
+func (c *Conf) set(f scan.Field) (e *api.Error) {
 	if scan.IsNull(f.Value) && known(f.Key) {
 		return nil
 	}
 	switch f.Key {
-	case "cniVersion", "name", "root": // essentials
+	case "cniVersion", "name", "root", "pool", "wait": // the head's
 	case "type":
-		c.Type, e = textField(all, f.Key)
-		if e == nil && !isID(c.Type) {
-			return ConfigError(f.Key, f.Value, "the plugin's file name: "+expectID)
-		}
-	case "pool":
-		c.Pool, e = textField(all, f.Key)
-		if e == nil && c.Pool != "" && !isID(c.Pool) {
-			return ConfigError(f.Key, f.Value, expectID)
+		var err error
+		if c.Type, err = scan.String(f.Value); err != nil || c.Type == "" || strings.Contains(c.Type, "/") || !cni.IsShowable(c.Type, maxType) {
+			return cni.ConfigError(f.Key, f.Value, "the plugin's file name")
 		}
 	case "mode":
-		mode, e := textField(all, f.Key)
-		if e == nil && mode != "" && mode != ModeRouted {
-			return ConfigError(f.Key, f.Value, `"routed", which is also the default`)
+		if mode, err := scan.String(f.Value); err != nil || mode != "" && mode != ModeRouted {
+			return cni.ConfigError(f.Key, f.Value, `"routed", which is also the default`)
 		}
-		return e
 	case "mtu":
 		c.MTU, e = parseMTU(f.Value)
-	case "wait":
-		c.Wait, e = boolField(all, f.Key)
 	case "dns":
 		c.DNS, e = parseDNS(f.Value)
 	case "runtimeConfig":
 		e = c.setRuntime(f.Value)
 	case "prevResult":
 		if f.Value[0] != '{' {
-			return ConfigError(f.Key, f.Value, "an object: the result of ADD")
+			return cni.ConfigError(f.Key, f.Value, "an object: the result of ADD")
 		}
 		c.PrevResult = json.RawMessage(f.Value)
 	case "ipam":
 		return checkIPAM(f.Value)
 	case "ipMasq":
-		if on, e := boolField(all, f.Key); e != nil || on {
-			return FieldError(f.Key, f.Value, "masquerade is set for the whole node, in the agent's configuration")
+		if string(f.Value) != "false" {
+			return cni.FieldError(f.Key, f.Value, "masquerade is set for the whole node, in the agent's configuration")
 		}
 	default:
 		if !known(f.Key) {
-			return FieldError(f.Key, f.Value, unknownHint(f.Key))
+			return cni.FieldError(f.Key, f.Value, unknownHint(f.Key))
 		}
 	}
 	return e
@@ -159,7 +155,7 @@ func unknownHint(key string) string {
 func parseMTU(value []byte) (int, *api.Error) {
 	n, err := strconv.Atoi(string(value))
 	if err != nil || n != 0 && (n < MinMTU4 || n > MaxMTU) {
-		return 0, ConfigError("mtu", value, "bytes from 68 (IPv4) or 1280 (IPv6) to 65535, or 0 for the agent's default")
+		return 0, cni.ConfigError("mtu", value, "bytes from 68 (IPv4) or 1280 (IPv6) to 65535, or 0 for the agent's default")
 	}
 	return n, nil
 }
@@ -169,11 +165,11 @@ func checkIPAM(value []byte) *api.Error {
 	const hint = "Berth manages addresses itself, in the agent's pools; choose one with \"pool\""
 	fields, err := scan.Object(value)
 	if err != nil {
-		return FieldError("ipam", value, hint)
+		return cni.FieldError("ipam", value, hint)
 	}
 	for _, f := range fields {
-		if s, e := textField(fields, f.Key); f.Key != "type" || e != nil || s != "" {
-			return FieldError("ipam", value, hint)
+		if s, err := fields.Text(f.Key); f.Key != "type" || err != nil || s != "" {
+			return cni.FieldError("ipam", value, hint)
 		}
 	}
 	return nil
