@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/berth-net/berth/internal/events"
@@ -54,6 +55,7 @@ type Server struct {
 	stop context.CancelCauseFunc
 	// stopping is closed when Shutdown begins: endless answers end.
 	stopping chan struct{}
+	stopOnce sync.Once
 
 	socket *socket
 	http   *http.Server
@@ -118,9 +120,9 @@ func (s *Server) Open() { s.queue.open() }
 // Shutdown ends serving: the socket goes, requests that wait are told to try
 // again, streams end, and verbs under way are waited for until ctx ends. Then
 // their contexts end, and their connections. It returns ctx's error if it came
-// to that.
+// to that. It may be called again, with more patience.
 func (s *Server) Shutdown(ctx context.Context) error {
-	close(s.stopping)
+	s.stopOnce.Do(func() { close(s.stopping) })
 	s.queue.stop()
 	if s.socket != nil {
 		s.socket.remove()

@@ -1,0 +1,168 @@
+// Package servertest has verbs without an agent behind them, and serves them
+// on a real socket, for tests of what speaks to an agent.
+package servertest
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// Result is what Add answers.
+const Result = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}],"ips":[{"address":"10.88.0.7/32","interface":0}]}`
+
+// Verbs is an agent that keeps attachments in memory and nothing else.
+type Verbs struct {
+	// Hook, if any, is called first by every verb that can fail, whose name it
+	// gets, and its error is the verb's.
+	Hook func(ctx context.Context, verb string, w server.When) error
+	// Owed is what deletions answer.
+	Owed int
+
+	mu   sync.Mutex
+	list []api.Attachment
+}
+
+func (v *Verbs) hook(ctx context.Context, verb string, w server.When) error {
+	if v.Hook == nil {
+		return nil
+	}
+	return v.Hook(ctx, verb, w)
+}
+
+// Put makes attachments.
+func (v *Verbs) Put(list ...api.Attachment) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.list = append(v.list, list...)
+}
+
+// Attachment returns an attachment with everything in it.
+func Attachment(id, container string) api.Attachment {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return api.Attachment{
+		ID: id, State: "owed", Network: "net", ContainerID: container, Ifname: "eth0", Netns: "/run/netns/a",
+		Pod:  &api.Pod{Namespace: "default", Name: "web-0", UID: "u1", InfraContainer: container},
+		Pool: "default", Mode: "routed", Addresses: []string{"10.88.0.7", "fd00::7"}, MAC: "0a:00:00:00:00:07", MTU: 1500,
+		HostVeth: "babcd" + id, Created: at, Releasing: &at,
+		Owed: []api.Owed{{Owner: id, Kind: "link", Since: at, Tries: 3, Next: at, Error: "device busy"}},
+	}
+}
+
+// Add answers Result.
+func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error) {
+	if err := v.hook(ctx, "add", w); err != nil {
+		return nil, err
+	}
+	return json.RawMessage(Result), nil
+}
+
+// Check finds nothing wrong.
+func (v *Verbs) Check(ctx context.Context, _ api.AddRequest, w server.When) error {
+	return v.hook(ctx, "check", w)
+}
+
+// GC deletes nothing.
+func (v *Verbs) GC(ctx context.Context, _ api.GCRequest, w server.When) (api.Deleted, error) {
+	return api.Deleted{Owed: v.Owed}, v.hook(ctx, "gc", w)
+}
+
+// List knows the filter's container and state only.
+func (v *Verbs) List(f api.Filter) []api.Attachment {
+	_ = v.hook(context.Background(), "list", server.When{})
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(v.list), func(a api.Attachment) bool {
+		return f.Container != "" && f.Container != a.ContainerID || f.State != "" && f.State != a.State
+	})
+}
+
+// Get finds an attachment by its ID.
+func (v *Verbs) Get(id hold.ID) (api.Attachment, bool) {
+	_ = v.hook(context.Background(), "get", server.When{})
+	for _, a := range v.List(api.Filter{}) {
+		if a.ID == string(id) {
+			return a, true
+		}
+	}
+	return api.Attachment{}, false
+}
+
+// Delete deletes by container.
+func (v *Verbs) Delete(ctx context.Context, f api.Filter, _ bool, w server.When) (api.Deleted, bool, error) {
+	return v.drop(ctx, w, func(a api.Attachment) bool { return a.ContainerID == f.Container })
+}
+
+// DeleteOne deletes by ID.
+func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, _ bool, w server.When) (api.Deleted, bool, error) {
+	return v.drop(ctx, w, func(a api.Attachment) bool { return a.ID == string(id) })
+}
+
+func (v *Verbs) drop(ctx context.Context, w server.When, match func(api.Attachment) bool) (api.Deleted, bool, error) {
+	if err := v.hook(ctx, "delete", w); err != nil {
+		return api.Deleted{}, true, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := len(v.list)
+	v.list = slices.DeleteFunc(v.list, match)
+	n := before - len(v.list)
+	return api.Deleted{Released: n, Owed: v.Owed}, n > 0, nil
+}
+
+// Status is filled in whatever the hook says.
+func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
+	states := map[string]int{}
+	v.mu.Lock()
+	for _, a := range v.list {
+		states[a.State]++
+	}
+	v.mu.Unlock()
+	return api.Status{
+		Version: "v0", Instance: "abcdefghij", Root: "/", PID: 1, Started: time.Unix(1, 0),
+		Attachments: states, Owed: v.Owed, Pools: pools(),
+	}, v.hook(ctx, "status", server.When{})
+}
+
+// Pools has one pool of two blocks, one of them larger than 2^53.
+func (v *Verbs) Pools() []api.Pool {
+	_ = v.hook(context.Background(), "pools", server.When{})
+	return pools()
+}
+
+func pools() []api.Pool {
+	return []api.Pool{{Name: "default", Default: true, CIDRs: []api.PoolCIDR{
+		{CIDR: "10.88.0.0/16", Draining: true, Size: "65534", Used: 1, Resting: 2},
+		{CIDR: "fd00::/64", Size: "18446744073709551614", Used: 1},
+	}}}
+}
+
+// Ledger has one of everything.
+func (v *Verbs) Ledger() api.Ledger {
+	_ = v.hook(context.Background(), "ledger", server.When{})
+	at := time.Unix(1, 0)
+	return api.Ledger{
+		Schema: 1,
+		Epoch:  api.Epoch{Boot: "b", Netns: api.Netns{Dev: 4, Ino: 4026531840, ID: 1}},
+		Owners: []json.RawMessage{json.RawMessage(`{"id":"aaaaaaaaaa","parent":"bbbbbbbbbb","meta":{"x":1},` +
+			`"names":[{"space":"address","name":"default/10.88.0.7"}],` +
+			`"holds":[{"kind":"link","spec":{"name":"babcdaaaaaaaaaa"}}],"releasing":"2026-01-02T03:04:05Z"}`)},
+		Resting:    []api.Resting{{Space: "address", Name: "default/10.88.0.8", Freed: at, Until: at}},
+		Tombstones: []api.Tombstone{{Key: "net/a/eth0", Boot: "b", Started: 1, Until: 2}},
+	}
+}
+
+// Audit finds one of each sort.
+func (v *Verbs) Audit(ctx context.Context) (api.Audit, error) {
+	a := api.Audit{Time: time.Unix(1, 0), Owners: 1, Holds: 2}
+	for _, sort := range []string{"left-over", "missing", "changed", "owed", "unreadable"} {
+		a.Findings = append(a.Findings, api.Finding{Type: sort, Kind: "link", Owner: "aaaaaaaaaa", What: "link babcdaaaaaaaaaa", Detail: "d"})
+	}
+	return a, v.hook(ctx, "audit", server.When{})
+}

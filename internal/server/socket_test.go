@@ -1,0 +1,209 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/server/servertest"
+)
+
+func mode(t *testing.T, path string) fs.FileMode {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode()
+}
+
+func TestSocketIsClosedToOthers(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	if err := os.MkdirAll(dir.Run(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	a := servertest.New(t, dir, &servertest.Verbs{}, 0)
+	a.Run(t)
+	if m := mode(t, dir.Run()); m != fs.ModeDir|0o700 {
+		t.Errorf("the folder has mode %v", m)
+	}
+	if m := mode(t, dir.Socket()); m != fs.ModeSocket|0o600 {
+		t.Errorf("the socket has mode %v", m)
+	}
+	if _, err := a.Client.Health(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := a.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	left, _ := filepath.Glob(filepath.Join(dir.Run(), "*"))
+	if len(left) > 0 {
+		t.Errorf("left after the stop: %v", left)
+	}
+}
+
+func TestLongRoot(t *testing.T) {
+	dir := root.Dir(filepath.Join(t.TempDir(), strings.Repeat("r", 200)))
+	if err := os.Mkdir(string(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := servertest.New(t, dir, &servertest.Verbs{}, 0)
+	a.Run(t)
+	if h, err := a.Client.Health(t.Context()); err != nil || h.Serving {
+		t.Errorf("health of an agent that is not open: %v, %v", h, err)
+	}
+	if err := servertest.New(t, dir, &servertest.Verbs{}, 0).Listen(dir); !errors.Is(err, server.ErrServed) {
+		t.Errorf("a second agent: %v", err)
+	}
+}
+
+func TestListenRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(dir root.Dir) error
+		want    string
+	}{
+		"no root": {func(dir root.Dir) error { return os.Remove(string(dir)) }, "no such file or directory"},
+		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), nil, 0o600) }, "is no socket"},
+		"no folder": {func(dir root.Dir) error {
+			return errors.Join(os.Remove(dir.Run()), os.Symlink("/tmp", dir.Run()))
+		}, "is no folder"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := root.Dir(t.TempDir())
+			if name != "no root" {
+				if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := test.prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			err := servertest.New(t, dir, &servertest.Verbs{}, 0).Listen(dir)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want ... %s", err, test.want)
+			}
+			left, _ := filepath.Glob(dir.Run() + "/*.new")
+			if len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// TestSocketIsNotStolen has a second agent start beside a live one, and then
+// in the place of one that was killed.
+func TestSocketIsNotStolen(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	killed, err := net.Listen("unix", dir.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	a := servertest.New(t, dir, &servertest.Verbs{}, 0)
+	if err := a.Listen(dir); !errors.Is(err, server.ErrServed) {
+		t.Fatalf("beside a live agent: %v", err)
+	}
+	if err := killed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir.Socket()+".new", nil, 0o600); err != nil { // killed while it listened
+		t.Fatal(err)
+	}
+	a.Run(t)
+	if _, err := a.Client.Health(t.Context()); err != nil {
+		t.Errorf("in the place of a killed agent: %v", err)
+	}
+}
+
+// TestSuccessorKeepsItsSocket stops an agent whose socket another one has
+// replaced.
+func TestSuccessorKeepsItsSocket(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	first := servertest.New(t, dir, &servertest.Verbs{}, 0)
+	first.Run(t)
+	if err := os.Remove(dir.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	second := servertest.New(t, dir, &servertest.Verbs{}, 0)
+	second.Run(t)
+	if err := first.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Client.Health(t.Context()); err != nil {
+		t.Errorf("after the predecessor's stop: %v", err)
+	}
+}
+
+// TestPeer connects as another user to a socket whose modes would allow it.
+func TestPeer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	base, err := os.MkdirTemp("/tmp", "peer") // t.TempDir is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	dir := root.Dir(base)
+	a := servertest.New(t, dir, &servertest.Verbs{}, 0)
+	a.Run(t)
+	for path, mode := range map[string]fs.FileMode{base: 0o755, dir.Run(): 0o755, dir.Socket(): 0o666} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for uid, want := range map[int]error{0: nil, 12345: unix.ECONNRESET} {
+		if got := askAs(t, uid, dir.Socket()); !errors.Is(got, want) {
+			t.Errorf("as user %d: %v, want %v", uid, got, want)
+		}
+	}
+}
+
+// askAs connects and waits for an answer, as a user. A refusal is ECONNRESET.
+func askAs(t *testing.T, uid int, path string) error {
+	type dialed struct {
+		conn net.Conn
+		err  error
+	}
+	got := make(chan dialed)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its user
+		// Of this thread alone; setuid(2) of the library would change all.
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+			got <- dialed{nil, errno}
+			return
+		}
+		conn, err := net.Dial("unix", path)
+		got <- dialed{conn, err}
+	}()
+	d := <-got
+	if d.err != nil {
+		t.Fatal(d.err)
+	}
+	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return d.conn, nil }}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://berthd/v1/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Log(err) // EOF, EPIPE or ECONNRESET: the server closed it
+		return unix.ECONNRESET
+	}
+	return resp.Body.Close()
+}
