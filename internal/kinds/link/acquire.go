@@ -93,28 +93,29 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	return link, false, get
 }
 
-// complete brings a new pair up. The host's side comes first: a route costs
-// less, and the pod's first packet finds its way, before the pod's end is up.
+// complete brings a new pair up. The pod's side comes first, so that a link
+// which is in the live group is whole but for the host's side, which Verify
+// sees and repair completes. The host's end comes up last: until then there is
+// no carrier, and nothing the pod's end does has to wait for the node's routes.
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
 	defer func() {
 		if err != nil { // best effort: the engine releases what failed as well
 			err = errors.Join(err, l.delete(s.Name))
 		}
 	}()
+	inside, err := furnishPod(s, macs, pod, link.Peer)
+	if err != nil {
+		return fmt.Errorf("in the pod: %w", err)
+	}
+	defer inside.Close()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := l.furnishHost(s, macs, link, nothing()); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := furnishPod(s, macs, pod, link.Peer); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	// GetLink lets the host's end send at once, now that its peer is up.
-	return l.conn.Do(rtnl.GetLink(s.Name, &link), rtnl.SetLink(s.Name, rtnl.Group(l.groups.Live())))
+	// The pod's end has a carrier now, and can send from here on.
+	return inside.Do(rtnl.GetLink(s.Ifname, new(rtnl.Link)))
 }
 
 // repair brings the host's side of a link back to what its spec says.
@@ -126,13 +127,7 @@ func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
 	if err != nil {
 		return err
 	}
-	if err := l.furnishHost(s, macs, link, seen); err != nil {
-		return err
-	}
-	if link.Group == l.groups.Live() {
-		return nil
-	}
-	return l.conn.Do(rtnl.SetLink(s.Name, rtnl.Group(l.groups.Live())))
+	return l.furnishHost(s, macs, link, seen)
 }
 
 // delete deletes a link by its name; none is success.

@@ -12,29 +12,24 @@ import (
 // crowds are how many links a node has beside those that are measured.
 var crowds = []int{10, 2000}
 
-// crowd fills the node with links of other pods, all in one namespace.
+// crowd fills the node with links of other pods, which the benchmark's end
+// deletes.
 func (f *fixture) crowd(n int) {
-	f.Helper()
-	pod := nettest.Pod(f)
-	hs := make([]hold.Hold, n)
-	for i := range hs {
-		hs[i] = f.hold(pod.Ref(), both)
-		spec(hs[i]).Ifname = fmt.Sprintf("eth%d", i)
-		must(f, f.kind.Acquire(context.Background(), hs[i]))
-	}
+	hs := f.many(n, both)
 	f.Cleanup(func() { f.release(hs...) })
 }
 
-// BenchmarkAcquire makes links, 100 to a pod's namespace, which are deleted
+// BenchmarkAcquire makes links, 20 to a pod's namespace, which are deleted
 // outside of the measured time.
 func BenchmarkAcquire(b *testing.B) {
 	for _, families := range []string{"4", both} {
 		for _, n := range crowds {
 			b.Run(fmt.Sprintf("families=%s/links=%d", families, n), func(b *testing.B) {
 				f := newFixture(b)
+				f.forwarding()
 				f.crowd(n)
 				var hs []hold.Hold
-				var pod = nettest.Pod(b)
+				pod := nettest.Pod(b)
 				for b.Loop() {
 					b.StopTimer()
 					if len(hs) == 20 {
@@ -51,5 +46,77 @@ func BenchmarkAcquire(b *testing.B) {
 				f.release(hs...)
 			})
 		}
+	}
+}
+
+// BenchmarkCut cuts off one link after the other.
+func BenchmarkCut(b *testing.B) {
+	for _, families := range []string{"4", both} {
+		for _, n := range crowds {
+			b.Run(fmt.Sprintf("families=%s/links=%d", families, n), func(b *testing.B) {
+				f := newFixture(b)
+				f.forwarding()
+				f.crowd(n)
+				const some = 100
+				hs := f.many(some, families)
+				defer f.release(hs...)
+				i := 0
+				for b.Loop() {
+					if i == some { // links that are cut off are replaced
+						b.StopTimer()
+						f.release(hs...)
+						hs, i = f.many(some, families), 0
+						b.StartTimer()
+					}
+					must(b, f.kind.Cut(context.Background(), hs[i]))
+					i++
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkRelease deletes 32 dual-stack links an iteration, at once and one
+// by one.
+func BenchmarkRelease(b *testing.B) {
+	for _, grouped := range []bool{true, false} {
+		for _, n := range crowds {
+			b.Run(fmt.Sprintf("grouped=%t/links=%d", grouped, n), func(b *testing.B) {
+				f := newFixture(b)
+				f.forwarding()
+				f.crowd(n)
+				size := f.kind.Batch
+				for b.Loop() {
+					b.StopTimer()
+					hs := f.many(size, both)
+					b.StartTimer()
+					if grouped {
+						f.release(hs...)
+						continue
+					}
+					for _, h := range hs {
+						f.release(h)
+					}
+				}
+				b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "links/s")
+			})
+		}
+	}
+}
+
+// BenchmarkVerify compares all links of a node at once, and one.
+func BenchmarkVerify(b *testing.B) {
+	for _, n := range append([]int{1}, crowds...) {
+		b.Run(fmt.Sprintf("links=%d", n), func(b *testing.B) {
+			f := newFixture(b)
+			f.forwarding()
+			hs := f.many(n, both)
+			defer f.release(hs...)
+			for b.Loop() {
+				for _, err := range f.kind.Verify(context.Background(), hs) {
+					must(b, err)
+				}
+			}
+		})
 	}
 }

@@ -12,14 +12,17 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// furnishHost gives the host's end what it lacks: alias, up, and the way to
-// the pod's addresses.
+// furnishHost gives the host's end what it lacks: its place among the live
+// links, up, and the way to the pod's addresses.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	// The pod must not configure the host: no router advertisements.
 	if err := l.conn.Inside(func() error { return setIPv6(s.Name, s.has(true), "accept_ra") }); err != nil {
 		return err
 	}
 	settings := []rtnl.Setting{rtnl.Alias(s.Alias)}
+	if link.Group != l.groups.Live() {
+		settings = append(settings, rtnl.Group(l.groups.Live()))
+	}
 	if link.MTU != s.mtu() {
 		settings = append(settings, rtnl.MTU(s.mtu()))
 	}
@@ -52,10 +55,10 @@ func hostRoute(a netip.Addr, index int) rtnl.Route { return rtnl.Route{Dst: host
 // host returns an address as a prefix of its full length.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// furnishPod gives the pod's end its addresses and the way out, and sets lo up.
-// index is the pod's end.
-func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) error {
-	var c *rtnl.Conn
+// furnishPod gives the pod's end its addresses and the way out, and sets it
+// and lo up. index is the pod's end. The connection to the pod is the caller's
+// to close.
+func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (c *rtnl.Conn, err error) {
 	if err := pod.Do(func() (err error) {
 		if err := setIPv6(s.Ifname, s.has(true), "accept_ra", "accept_dad"); err != nil {
 			return err
@@ -63,9 +66,13 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) error {
 		c, err = rtnl.Here()
 		return err
 	}); err != nil {
-		return fmt.Errorf("in the pod: %w", err)
+		return nil, err
 	}
-	defer c.Close()
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
 
 	rs := []rtnl.Request{rtnl.SetLink("lo", rtnl.Up())}
 	if s.has(true) {
@@ -94,10 +101,10 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) error {
 	}
 	for _, err := range errs {
 		if err != nil {
-			return fmt.Errorf("in the pod: %w", err)
+			return nil, err
 		}
 	}
-	return nil
+	return c, nil
 }
 
 // laterMetric and an interface's index are the metric of routes for which

@@ -106,6 +106,19 @@ func (f *fixture) pod(families string) (*ns.Netns, hold.Hold) {
 	return pod, h
 }
 
+// many makes links that share one pod, as eth0, eth1 and so on.
+func (f *fixture) many(n int, families string) []hold.Hold {
+	f.Helper()
+	pod := nettest.Pod(f)
+	hs := make([]hold.Hold, n)
+	for i := range hs {
+		hs[i] = f.hold(pod.Ref(), families)
+		spec(hs[i]).Ifname = fmt.Sprintf("eth%d", i)
+		must(f, f.kind.Acquire(context.Background(), hs[i]))
+	}
+	return hs
+}
+
 func (f *fixture) release(hs ...hold.Hold) {
 	f.Helper()
 	for _, err := range f.kind.Release(context.Background(), hs) {

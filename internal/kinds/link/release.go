@@ -18,12 +18,15 @@ func (l *Links) cut(_ context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	settings := []rtnl.Setting{rtnl.Group(l.groups.Cut())}
-	if !l.barrier() {
-		settings = append(settings, rtnl.Down())
-	}
+	err = l.conn.Regroup(l.groups.Cut(), s.Name)[0]
 	var link rtnl.Link
-	err = l.conn.Do(rtnl.SetLink(s.Name, settings...), rtnl.GetLink(s.Name, &link))
+	if err == nil {
+		rs := []rtnl.Request{rtnl.GetLink(s.Name, &link)}
+		if !l.barrier() {
+			rs = append(rs, rtnl.SetLink(s.Name, rtnl.Down()))
+		}
+		err = l.conn.Do(rs...)
+	}
 	if errors.Is(err, kernel.ErrNotFound) {
 		return nil
 	}
@@ -85,12 +88,8 @@ func (l *Links) deleteAll(names []string) []error {
 		return errs
 	}
 	group := l.groups.Batch(l.batches.Add(1))
-	rs := make([]rtnl.Request, len(names))
-	for i, name := range names {
-		rs[i] = rtnl.SetLink(name, rtnl.Group(group))
-	}
 	var there []int
-	for i, err := range l.conn.Each(rs...) {
+	for i, err := range l.conn.Regroup(group, names...) {
 		switch {
 		case err == nil:
 			there = append(there, i)
