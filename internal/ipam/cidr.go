@@ -10,6 +10,7 @@ import (
 // one.
 type cidr struct {
 	prefix      netip.Prefix
+	is4         bool
 	hi, lo      uint64 // the prefix's first address, as 16 bytes
 	first, last uint64 // offsets that can be given out
 	fresh       uint64 // no offset from here on was given out, but for those in index
@@ -23,7 +24,7 @@ type cidr struct {
 }
 
 func newCIDR(p netip.Prefix) *cidr {
-	c := &cidr{prefix: p, index: make(index)}
+	c := &cidr{prefix: p, is4: p.Addr().Is4(), index: make(index)}
 	c.hi, c.lo = halves(p.Addr())
 	c.first, c.last = usable(p)
 	c.fresh = c.first
@@ -63,7 +64,7 @@ func (c *cidr) offset(a netip.Addr) (uint64, bool) {
 
 // addr is the reverse of offset.
 func (c *cidr) addr(off uint64) netip.Addr {
-	if c.prefix.Addr().Is4() {
+	if c.is4 {
 		var b [4]byte
 		binary.BigEndian.PutUint32(b[:], uint32(c.lo+off))
 		return netip.AddrFrom4(b)

@@ -35,22 +35,6 @@ type pool struct {
 	drain      *space // its draining CIDRs, of both families
 }
 
-// Claim is what one claim got: an address of each family that the pool has.
-type Claim struct {
-	V4, V6 netip.Addr // invalid: none
-}
-
-// Addrs returns the claim's addresses, IPv4 first.
-func (c Claim) Addrs() []netip.Addr {
-	as := make([]netip.Addr, 0, 2)
-	for _, a := range [...]netip.Addr{c.V4, c.V6} {
-		if a.IsValid() {
-			as = append(as, a)
-		}
-	}
-	return as
-}
-
 // New returns pools of which everything is free.
 func New(pools []PoolConfig) (*IPAM, error) { return newIPAM(pools, remember) }
 
@@ -60,79 +44,6 @@ func newIPAM(pools []PoolConfig, remember int) (*IPAM, error) {
 		return nil, err
 	}
 	return p, nil
-}
-
-// Claim takes one address of each family that the pool has; "" is the default
-// pool. It is ErrUnknownPool or an *ExhaustedError if it takes none.
-func (p *IPAM) Claim(pool string, now time.Time) (Claim, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x, err := p.poolNamed(pool)
-	if err != nil {
-		return Claim{}, err
-	}
-	if err := x.ready(nanos(now), true, true); err != nil {
-		return Claim{}, err
-	}
-	return x.take(Claim{}), nil
-}
-
-// ClaimExact takes the wanted addresses, at most one of a family, and of the
-// pool's other family whichever is next. It is ErrUnknownPool, an *AddrError
-// or an *ExhaustedError if it takes none.
-func (p *IPAM) ClaimExact(pool string, wanted []netip.Addr, now time.Time) (Claim, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	x, err := p.poolNamed(pool)
-	if err != nil {
-		return Claim{}, err
-	}
-	var got Claim
-	for _, a := range wanted {
-		a = a.Unmap()
-		mine := &got.V6
-		if a.Is4() {
-			mine = &got.V4
-		}
-		if mine.IsValid() {
-			return Claim{}, &AddrError{Pool: x.name, Addr: a, Err: ErrTwice}
-		}
-		if err := p.obtainable(x, a, nanos(now)); err != nil {
-			return Claim{}, err
-		}
-		*mine = a
-	}
-	if err := x.ready(nanos(now), !got.V4.IsValid(), !got.V6.IsValid()); err != nil {
-		return Claim{}, err
-	}
-	for _, a := range wanted {
-		c := p.table.find(a.Unmap())
-		off, _ := c.offset(a.Unmap())
-		c.space.use(c, off)
-	}
-	return x.take(got), nil
-}
-
-// obtainable says why the pool cannot give out that very address.
-func (p *IPAM) obtainable(x *pool, a netip.Addr, now int64) error {
-	c := p.table.find(a)
-	if c == nil || c.pool != x || c.space == x.drain {
-		return &AddrError{Pool: x.name, Addr: a, Err: ErrOutside}
-	}
-	off, ok := c.offset(a)
-	if !ok {
-		return &AddrError{Pool: x.name, Addr: a, Err: ErrUnfit}
-	}
-	c.space.settle(now)
-	if i := c.index.slot(off); i != 0 {
-		switch slot := c.space.slots[i]; slot.state {
-		case used:
-			return &AddrError{Pool: x.name, Addr: a, Err: ErrTaken}
-		case resting:
-			return &AddrError{Pool: x.name, Addr: a, Err: ErrResting, Until: time.Unix(0, slot.until)}
-		}
-	}
-	return nil
 }
 
 // Unclaim gives back a claim that was never committed. Nobody had its
@@ -154,7 +65,7 @@ func (p *IPAM) Unclaim(c Claim, now time.Time) {
 }
 
 // Free lets an address that the ledger has forgotten rest until the given
-// time. Without a cooldown that is the time at which it was freed.
+// time; the zero time is at once.
 func (p *IPAM) Free(a netip.Addr, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,36 +156,4 @@ func (p *IPAM) locate(a netip.Addr) (*cidr, uint64) {
 		return nil, 0
 	}
 	return c, off
-}
-
-// ready says why the pool has no address of the families, or nil.
-func (x *pool) ready(now int64, v4, v6 bool) error {
-	if v4 && x.v4 != nil {
-		if x.v4.settle(now); !x.v4.free() {
-			return x.exhausted(x.v4, "IPv4")
-		}
-	}
-	if v6 && x.v6 != nil {
-		if x.v6.settle(now); !x.v6.free() {
-			return x.exhausted(x.v6, "IPv6")
-		}
-	}
-	return nil
-}
-
-func (x *pool) exhausted(s *space, family string) error {
-	err := &ExhaustedError{Pool: x.name, Family: family, Size: s.size(), Used: s.used, Resting: s.resting}
-	err.NextFree, _ = s.next()
-	return err
-}
-
-// take fills in the families that the claim lacks. The pool is ready.
-func (x *pool) take(c Claim) Claim {
-	if !c.V4.IsValid() && x.v4 != nil {
-		c.V4 = x.v4.take()
-	}
-	if !c.V6.IsValid() && x.v6 != nil {
-		c.V6 = x.v6.take()
-	}
-	return c
 }

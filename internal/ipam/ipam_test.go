@@ -3,10 +3,10 @@ package ipam
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,44 +78,6 @@ func figures(p *IPAM, now time.Time) string {
 	return strings.Join(s, " ")
 }
 
-func TestUsable(t *testing.T) {
-	for _, tt := range []struct {
-		cidr, first, last string
-		size              uint64
-	}{
-		{"10.0.0.7/32", "10.0.0.7", "10.0.0.7", 1},
-		{"10.0.0.6/31", "10.0.0.6", "10.0.0.7", 2},
-		{"10.0.0.4/30", "10.0.0.5", "10.0.0.6", 2},
-		{"10.1.2.0/24", "10.1.2.1", "10.1.2.254", 254},
-		{"10.88.0.0/16", "10.88.0.1", "10.88.255.254", 65534},
-		{"10.0.0.0/8", "10.0.0.1", "10.255.255.254", 1<<24 - 2},
-		{"fd00::7/128", "fd00::7", "fd00::7", 1},
-		{"fd00::6/127", "fd00::6", "fd00::7", 2},
-		{"fd00::4/126", "fd00::5", "fd00::7", 3},
-		{"fd00:1::/80", "fd00:1::1", "fd00:1::ffff:ffff:ffff", 1<<48 - 1},
-		{"fd00:1::/64", "fd00:1::1", "fd00:1::ffff:ffff:ffff:fffe", math.MaxUint64 - 1},
-		{"fd00:1::/48", "fd00:1::1", "fd00:1::ffff:ffff:ffff:fffe", math.MaxUint64 - 1},
-		{"fd00:1:0:8000::/49", "fd00:1:0:8000::1", "fd00:1:0:8000:ffff:ffff:ffff:fffe", math.MaxUint64 - 1},
-	} {
-		c := newCIDR(netip.MustParsePrefix(tt.cidr))
-		got := fmt.Sprint(c.addr(c.first), c.addr(c.last), c.size())
-		want(t, tt.cidr+" "+got, tt.cidr+" "+fmt.Sprint(tt.first, " ", tt.last, " ", tt.size))
-		for _, off := range []uint64{c.first, c.last} {
-			if back, ok := c.offset(c.addr(off)); back != off || !ok {
-				t.Errorf("%s: offset(addr(%d)) = %d, %v", tt.cidr, off, back, ok)
-			}
-		}
-		for a, in := range map[netip.Addr]bool{
-			c.addr(c.first): true, c.addr(c.last): true,
-			c.addr(c.first).Prev(): false, c.addr(c.last).Next(): false,
-		} {
-			if _, ok := c.offset(a); ok != in && c.prefix.Contains(a) {
-				t.Errorf("%s: %s can be given out: %v", tt.cidr, a, ok)
-			}
-		}
-	}
-}
-
 func TestClaimsFreshOnesInOrderThenTheLongestRested(t *testing.T) {
 	p := mustNew(t, poolOf("default", "10.0.0.0/30", "fd00::/64", "10.0.9.0/31"))
 	now := at(0)
@@ -141,9 +103,10 @@ func TestCooldownIsNeverCutShort(t *testing.T) {
 		}
 	}
 	// The cooldown was made shorter between these two.
-	p.Free(addrs("10.0.0.1")[0], at(300))
+	p.Free(addrs("10.0.0.1")[0], at(5))
+	p.Free(addrs("10.0.0.1")[0], at(300)) // told twice: the later end counts
 	p.Free(addrs("10.0.0.2")[0], at(12))
-	p.Free(addrs("10.0.0.2")[0], at(10)) // told twice: the later end counts
+	p.Free(addrs("10.0.0.2")[0], at(10))
 	_, err := p.Claim("a", at(12).Add(-1))
 	want(t, fmt.Sprint(err), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, the first of them until 2026-01-02T03:04:17Z")
 	var full *ExhaustedError
@@ -297,6 +260,9 @@ func TestPoolAndCooldown(t *testing.T) {
 			t.Errorf("cooldown of %s: %s, want %s", name, got, d)
 		}
 	}
+	if set(t, p, 0, a); p.Cooldown(Name(addrs("10.0.1.9")[0])) != a.Cooldown {
+		t.Error("of a pool that is draining: not the longest that is left")
+	}
 	if got := p.Cooldown(hold.Name{Space: "port", Name: "10.0.0.1"}); got != 0 {
 		t.Errorf("cooldown of a port: %s", got)
 	}
@@ -305,133 +271,39 @@ func TestPoolAndCooldown(t *testing.T) {
 	want(t, show(mustNew(t).Claim("", t0)), `pool "": no such pool`)
 }
 
-// TestTable holds the search against a plain one, also for nested CIDRs.
-func TestTable(t *testing.T) {
-	var cidrs []*cidr
-	for _, s := range []string{
-		"10.0.0.0/8", "10.0.0.0/16", "10.0.0.0/24", "10.0.0.128/25", "10.0.3.0/24", "10.3.0.0/16", "10.255.255.255/32",
-		"11.0.0.0/31", "fd00::/8", "fd00::/64", "fd00::8:0/112", "fe00::/128",
-	} {
-		cidrs = append(cidrs, newCIDR(netip.MustParsePrefix(s)))
-	}
-	table := newTable(cidrs)
-	for _, c := range cidrs {
-		for _, a := range []netip.Addr{c.prefix.Addr().Prev(), c.prefix.Addr(), c.addr(c.last), c.addr(c.last).Next(), c.addr(c.last).Next().Next()} {
-			var best *cidr
-			for _, o := range cidrs {
-				if o.prefix.Contains(a) && (best == nil || o.prefix.Bits() > best.prefix.Bits()) {
-					best = o
-				}
-			}
-			if got := table.find(a); got != best {
-				t.Errorf("%s: found %v, want %v", a, got, best)
-			}
-		}
-	}
-}
-
-func TestNanos(t *testing.T) {
-	for in, want := range map[time.Time]int64{
-		{}:                math.MinInt64,
-		time.Unix(12, 34): 12_000_000_034,
-		time.Unix(-1, 0):  -1_000_000_000,
-		time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC): math.MaxInt64,
-	} {
-		if got := nanos(in); got != want {
-			t.Errorf("%s: %d, want %d", in, got, want)
-		}
-	}
-}
-
-func TestValidate(t *testing.T) {
-	invalid := poolOf("a")
-	invalid.CIDRs = []netip.Prefix{{}}
-	below := poolOf("a", "10.0.0.0/8")
-	below.Cooldown = -1
-	for _, tt := range []struct {
-		pools []PoolConfig
-		want  string // "" for none
-	}{
-		{nil, ""},
-		{[]PoolConfig{poolOf("a-0", "10.0.0.0/24", "fd00::/64", "10.0.1.0/24"), poolOf("0b", "10.0.2.0/32")}, ""},
-		{[]PoolConfig{poolOf("", "10.0.0.0/24")}, `pool name "": want 1 to 63 of a-z, 0-9 and -, not beginning with -`},
-		{[]PoolConfig{poolOf("-a", "10.0.0.0/24")}, `pool name "-a": want 1`},
-		{[]PoolConfig{poolOf("A", "10.0.0.0/24")}, `pool name "A": want 1`},
-		{[]PoolConfig{poolOf(strings.Repeat("x", 64), "10.0.0.0/24")}, `xxx": want 1 to 63`},
-		{[]PoolConfig{poolOf(strings.Repeat("x", 63), "10.0.0.0/24")}, ``},
-		{[]PoolConfig{poolOf("a", "10.0.0.0/24"), poolOf("a", "10.0.1.0/24")}, "pool a: there are two of this name"},
-		{[]PoolConfig{poolOf("a")}, "pool a: has no CIDR"},
-		{[]PoolConfig{invalid}, "pool a: invalid CIDR"},
-		{[]PoolConfig{below}, "pool a: cooldown -1ns is below zero"},
-		{[]PoolConfig{poolOf("a", "10.0.0.1/24")}, "pool a: 10.0.0.1/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
-		{[]PoolConfig{poolOf("a", "fd00::1/64")}, "pool a: fd00::1/64 has bits set beyond /64: is fd00::/64 meant?"},
-		{[]PoolConfig{poolOf("a", "10.0.0.0/24", "10.0.0.0/24")}, "pool a: has 10.0.0.0/24 twice"},
-		{[]PoolConfig{poolOf("a", "10.0.5.0/24"), poolOf("b", "10.9.0.0/24", "10.0.0.0/16")}, "pool a: 10.0.5.0/24 overlaps 10.0.0.0/16 of pool b"},
-		{[]PoolConfig{poolOf("a", "10.0.0.0/8", "10.0.0.0/24", "10.3.0.0/16")}, "pool a: 10.0.0.0/24 overlaps 10.0.0.0/8 of pool a"},
-		{[]PoolConfig{poolOf("a", "0.0.0.0/0")}, "pool a: 0.0.0.0/0 cannot be used: 0.0.0.0/8 means this network"},
-		{[]PoolConfig{poolOf("a", "127.1.0.0/16")}, "127.0.0.0/8 is loopback"},
-		{[]PoolConfig{poolOf("a", "169.254.1.0/24")}, "169.254.0.0/16 is link-local"},
-		{[]PoolConfig{poolOf("a", "239.0.0.0/24")}, "224.0.0.0/4 is multicast"},
-		{[]PoolConfig{poolOf("a", "255.255.255.0/24")}, "255.255.255.255/32 is broadcast"},
-		{[]PoolConfig{poolOf("a", "::/0")}, "::/128 is the unspecified address"},
-		{[]PoolConfig{poolOf("a", "::1/128")}, "::1/128 is loopback"},
-		{[]PoolConfig{poolOf("a", "::ffff:10.0.0.0/104")}, "write it as IPv4"},
-		{[]PoolConfig{poolOf("a", "fe80::/64")}, "fe80::/10 is link-local"},
-		{[]PoolConfig{poolOf("a", "ff02::/64")}, "ff00::/8 is multicast"},
-	} {
-		err := Validate(tt.pools)
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("%v:\ngot  %v\nwant %s", tt.pools, err, tt.want)
-		}
-		if _, err2 := New(tt.pools); (err == nil) != (err2 == nil) {
-			t.Errorf("%v: New: %v", tt.pools, err2)
-		}
-	}
-}
-
-func TestNames(t *testing.T) {
-	for _, s := range []string{"10.88.0.7", "fd00:88::7", "::"} {
-		n := Name(netip.MustParseAddr(s))
-		if n != (hold.Name{Space: "address", Name: s}) {
-			t.Errorf("name of %s: %v", s, n)
-		}
-		if a, err := ParseName(n); err != nil || a.String() != s {
-			t.Errorf("%v: %v, %v", n, a, err)
-		}
-	}
-	for _, tt := range [][3]string{
-		{"cidr", "10.88.0.0", `name "cidr:10.88.0.0": its space is not address`},
-		{"address", "", `name "address:": not an address`},
-		{"address", "default/10.88.0.7", `name "address:default/10.88.0.7": not an address`},
-		{"address", "10.88.0.07", `name "address:10.88.0.07": not an address`},
-		{"address", "FD00::7", `name "address:FD00::7": not the plain form of address fd00::7`},
-		{"address", "::ffff:10.0.0.1", `name "address:::ffff:10.0.0.1": not the plain form of address 10.0.0.1`},
-		{"address", "fe80::1%eth0", `name "address:fe80::1%eth0": not the plain form of address fe80::1`},
-	} {
-		_, err := ParseName(hold.Name{Space: tt[0], Name: tt[1]})
-		want(t, fmt.Sprint(err), tt[2])
-	}
-}
-
-func FuzzParseName(f *testing.F) {
-	for _, s := range []string{"10.88.0.7", "fd00:88::7", "::ffff:1.2.3.4", "fe80::1%x", "default/10.0.0.1", "1.2.3.4 "} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		n := hold.Name{Space: Space, Name: s}
-		a, err := ParseName(n)
-		if err != nil {
-			return
-		}
-		if Name(a) != n {
-			t.Errorf("%q is read as %s, which is named %v", s, a, Name(a))
-		}
-	})
-}
-
 func TestClaimAddrs(t *testing.T) {
 	c := Claim{V4: addrs("10.0.0.1")[0], V6: addrs("fd00::1")[0]}
 	if got := c.Addrs(); !slices.Equal(got, addrs("10.0.0.1", "fd00::1")) {
 		t.Error(got)
 	}
+}
+
+// TestAtOnce: claims from many goroutines never get one address twice.
+func TestAtOnce(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/27", "fd00::/64"))
+	var owners [2]sync.Map
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 500 {
+				c, err := p.Claim("a", t0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for i, a := range c.Addrs() {
+					if _, taken := owners[i].LoadOrStore(a, true); taken {
+						t.Errorf("%s has two owners", a)
+					}
+				}
+				p.Stats(t0)
+				for i, a := range c.Addrs() {
+					owners[i].Delete(a)
+					p.Free(a, t0)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	want(t, figures(p, t0), "a 10.0.0.0/27 0+0/30 fd00::/64 0+0/18446744073709551614")
 }

@@ -38,12 +38,12 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 			draining = append(draining, drain{x.Name, c})
 		}
 	}
-	p.forgetStrays(now)
 	config := slices.Clone(pools)
 	for i := range config {
 		config[i].CIDRs = slices.Clone(config[i].CIDRs)
 	}
 	p.layout(config, draining)
+	p.forgetStrays(now)
 	return nil
 }
 
@@ -121,8 +121,8 @@ func (p *IPAM) layout(config []PoolConfig, draining []drain) {
 }
 
 // drainBeside sets which CIDRs drain beside those of the config: each once,
-// and none that lies in one of these. Of such a one, unless it is the same,
-// Drained will tell: it is no more, its addresses are the config's CIDR's.
+// and none that is or lies in one of these. Of one that lies in a larger one
+// Drained will tell, as it is no more: its addresses are the larger one's.
 func (p *IPAM) drainBeside(draining []drain, configured table) {
 	p.draining = nil
 	seen := make(map[netip.Prefix]bool)
@@ -133,7 +133,7 @@ func (p *IPAM) drainBeside(draining []drain, configured table) {
 		case seen[d.prefix]:
 		case !inside:
 			p.draining = append(p.draining, d)
-		case c.prefix != d.prefix && !slices.Contains(p.drained, d.prefix):
+		case !slices.Contains(p.drained, d.prefix):
 			p.drained = append(p.drained, d.prefix)
 		}
 		seen[d.prefix] = true

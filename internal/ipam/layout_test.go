@@ -25,7 +25,7 @@ func TestAddedCIDRIsUsedNext(t *testing.T) {
 	p.Claim("a", t0)
 	p.Claim("a", t0)
 	p.Free(addrs("10.0.0.1")[0], at(30))
-	set(t, p, 40, poolOf("a", "10.0.0.0/31", "10.0.1.0/32", "fd00::/64"))
+	set(t, p, 0, poolOf("a", "10.0.0.0/31", "10.0.1.0/32", "fd00::/64"))
 	want(t, show(p.Claim("a", at(40))), "10.0.1.0 fd00::1")
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1 fd00::2")
 	want(t, figures(p, at(40)), "a 10.0.0.0/31 2+0/2 10.0.1.0/32 1+0/1 fd00::/64 2+0/18446744073709551614")
@@ -57,7 +57,7 @@ func TestRemovedPoolDrainsAndComesBack(t *testing.T) {
 	set(t, p, 0, a)
 	want(t, figures(p, t0), "a 10.0.0.0/30 0+0/2 b !10.0.1.0/30 1+1/2 !fd00::/126 2+0/3")
 	want(t, show(p.Claim("b", t0)), `pool "b": no such pool any more: it is draining`)
-	set(t, p, 10, b, a)
+	set(t, p, 0, b, a)
 	want(t, p.Default(), "b")
 	want(t, figures(p, at(10)), "b 10.0.1.0/30 1+1/2 fd00::/126 2+0/3 a 10.0.0.0/30 0+0/2")
 	want(t, show(p.Claim("b", at(30).Add(-1))), "pool b has no free IPv4 address: 2 in all, 1 in use, 1 in cooldown, the first of them until 2026-01-02T03:04:35Z")
@@ -78,14 +78,14 @@ func TestCIDRChangesShape(t *testing.T) {
 	p.Free(addrs("10.0.0.1")[0], at(100))
 
 	// Smaller, and under another name: the rest of the old one drains around it.
-	set(t, p, 10, poolOf("b", "10.0.0.4/30"))
+	set(t, p, 0, poolOf("b", "10.0.0.4/30"))
 	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+0/2 a !10.0.0.0/29 1+1/6") // 10.0.0.4 is none of either
 	want(t, show(p.Claim("b", at(10))), "10.0.0.6")
 	want(t, show(p.Claim("b", at(10))), "10.0.0.5")
 	want(t, show(p.Claim("b", at(10))), "pool b has no free IPv4 address: 2 in all, 2 in use, 0 in cooldown")
 
 	// Larger: what drained lies in it now, and is no CIDR of its own any more.
-	set(t, p, 10, poolOf("c", "10.0.0.0/28"))
+	set(t, p, 0, poolOf("c", "10.0.0.0/28"))
 	want(t, figures(p, at(10)), "c 10.0.0.0/28 4+1/14")
 	want(t, fmt.Sprint(p.Drained(at(10))), "[10.0.0.0/29 10.0.0.4/30]")
 	for _, a := range []string{"7", "8", "9", "10", "11", "12", "13", "14", "2"} {
@@ -95,7 +95,7 @@ func TestCIDRChangesShape(t *testing.T) {
 	p.Free(addrs("10.0.0.7")[0], at(99))
 
 	// 10.0.0.7 is the broadcast address of this one.
-	set(t, p, 98, poolOf("c", "10.0.0.0/29"))
+	set(t, p, 0, poolOf("c", "10.0.0.0/29"))
 	want(t, figures(p, at(98)), "c 10.0.0.0/29 5+1/6 !10.0.0.0/28 7+0/14")
 }
 
@@ -124,7 +124,7 @@ func TestRestartAfterAChange(t *testing.T) {
 	want(t, figures(p, t0), "a 10.0.0.0/30 0+0/2 old !10.1.0.0/24 1+0/254")
 
 	// A config brings the CIDR of addresses that were in none.
-	set(t, p, 2, poolOf("b", "10.3.0.0/24"))
+	set(t, p, 0, poolOf("b", "10.3.0.0/24"))
 	want(t, figures(p, at(2)), "b 10.3.0.0/24 1+1/254 old !10.1.0.0/24 1+0/254 a !10.0.0.0/30 0+0/2")
 	p.Free(addrs("10.1.0.7")[0], at(2))
 	want(t, fmt.Sprint(p.Drained(at(2))), "[10.1.0.0/24 10.0.0.0/30]")
@@ -139,6 +139,11 @@ func TestStrays(t *testing.T) {
 	p.Drained(at(30).Add(-1))
 	want(t, fmt.Sprint(len(p.strays)), "2")
 	p.Drained(at(30))
+	want(t, fmt.Sprint(len(p.strays)), "1")
+	p.Free(addrs("10.7.0.1")[0], at(40))
+	set(t, p, 39, poolOf("a", "10.0.0.0/31"))
+	want(t, fmt.Sprint(len(p.strays)), "2")
+	set(t, p, 40, poolOf("a", "10.0.0.0/30"))
 	want(t, fmt.Sprint(len(p.strays)), "1")
 	set(t, p, 40, poolOf("a", "10.9.0.0/29"))
 	want(t, figures(p, at(40)), "a 10.9.0.0/29 1+0/6 !10.0.0.0/30 0+0/2")

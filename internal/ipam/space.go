@@ -66,10 +66,20 @@ func (s *space) put(c *cidr, off uint64) { s.enterRested(s.fetch(c, off)) }
 // rest marks an address as resting, whatever it was. One that is resting
 // already keeps the later end.
 func (s *space) rest(c *cidr, off uint64, until int64) {
-	if i := c.index.slot(off); i != 0 && s.slots[i].state == resting && s.slots[i].until >= until {
+	i := c.index.slot(off)
+	switch {
+	case i == 0:
+		i = s.add(c, off)
+	case s.slots[i].state == resting && s.slots[i].until >= until:
 		return
+	default:
+		s.leave(i)
 	}
-	s.enterResting(s.fetch(c, off), until)
+	x := &s.slots[i]
+	x.state, x.until = resting, until
+	s.ends.push(until, i)
+	s.resting++
+	c.resting++
 }
 
 // fetch returns the slot of an address, in no state.
@@ -112,14 +122,6 @@ func (s *space) enterUsed(i uint32) {
 	x.state = used
 	s.used++
 	s.cidrs[x.cidr].used++
-}
-
-func (s *space) enterResting(i uint32, until int64) {
-	x := &s.slots[i]
-	x.state, x.until = resting, until
-	s.ends.push(until, i)
-	s.resting++
-	s.cidrs[x.cidr].resting++
 }
 
 func (s *space) enterRested(i uint32) {
