@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/cni/wire"
+)
+
+// answer returns what an agent's answer means: something to print, a numbered
+// error, or err if it is none that an agent gives.
+func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
+	if out, ok := c.success(resp); ok {
+		return out, nil, nil
+	}
+	if e := parseError(resp); e != nil {
+		return nil, e, nil
+	}
+	return nil, nil, fmt.Errorf("HTTP status %d with a body that this plugin does not know: %.100q", resp.Status, resp.Body)
+}
+
+// result is ADD's: the agent has put it into the configuration's version.
+func result(resp wire.Response) ([]byte, bool) {
+	_, err := scan.Object(resp.Body)
+	return resp.Body, resp.Status == 200 && err == nil
+}
+
+// released is an api.Deleted, also with something owed (206), since the agent
+// has promised it, or that there is nothing to delete.
+func released(resp wire.Response) ([]byte, bool) {
+	switch resp.Status {
+	case 200, 206:
+		return nil, field(resp.Body, "released") != nil
+	case 404: // also that of a server that is no agent
+		e := parseError(resp)
+		return nil, e != nil && e.Code == cni.CodeUnknown
+	}
+	return nil, false
+}
+
+func nothing(resp wire.Response) ([]byte, bool) { return nil, resp.Status == 200 }
+
+// parseError reads an api.Error; nil if the answer is none.
+func parseError(resp wire.Response) *api.Error {
+	code, err := strconv.ParseUint(string(field(resp.Body, "code")), 10, 32)
+	if err != nil || code == 0 || resp.Status < 400 {
+		return nil
+	}
+	msg, err := scan.String(field(resp.Body, "msg"))
+	if err != nil {
+		return nil
+	}
+	details, _ := scan.String(field(resp.Body, "details"))
+	return &api.Error{Code: uint(code), Msg: msg, Details: details}
+}
+
+// field returns the value of a key of a JSON object; nil if there is none.
+func field(raw []byte, key string) []byte {
+	fields, err := scan.Object(raw)
+	if err != nil {
+		return nil
+	}
+	for _, f := range fields {
+		if f.Key == key {
+			return f.Value
+		}
+	}
+	return nil
+}
+
+// tryAgain answers for an agent that is away.
+func tryAgain(c *call, err error) *api.Error { return c.unanswered(cni.CodeTryAgain, err) }
+
+// notAvailable is tryAgain for STATUS.
+func notAvailable(c *call, err error) *api.Error { return c.unanswered(cni.CodeNotAvailable, err) }
+
+// promise answers for an agent that is away when it should delete: the
+// deletion is promised to nobody, so that the runtime has to repeat it.
+func promise(c *call, err error) *api.Error {
+	return c.unanswered(cni.CodeTryAgain, fmt.Errorf("%w; the attachment is not deleted, repeat DEL", err))
+}
+
+// unanswered says why there is no answer. A root directory that is not there
+// will not come by itself: that is the configuration's fault, not the agent's.
+func (c *call) unanswered(code uint, err error) *api.Error {
+	dir := string(c.head.Root)
+	if info, statErr := os.Stat(dir); errors.Is(statErr, os.ErrNotExist) || statErr == nil && !info.IsDir() {
+		return cni.Errorf(cni.CodeConfig, "invalid configuration: root", "root is %.200q, which is no directory; expected the --root of an agent", dir)
+	}
+	return cni.Errorf(code, "the agent does not answer", "%v; is berthd running with --root %s?", err, dir)
+}
+
+// print prints a verb's output, if it has any.
+func (p *plugin) print(out []byte) int {
+	if len(out) == 0 {
+		return 0
+	}
+	if _, err := p.stdout.Write(out); err != nil {
+		fmt.Fprintf(p.stderr, "berth-cni: writing to stdout: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// fail prints an error in the version of the configuration.
+func (p *plugin) fail(version string, e *api.Error) int {
+	out := scan.AppendString([]byte(`{"cniVersion":`), printable(version))
+	out = strconv.AppendUint(append(out, `,"code":`...), uint64(e.Code), 10)
+	out = scan.AppendString(append(out, `,"msg":`...), e.Msg)
+	if e.Details != "" {
+		out = scan.AppendString(append(out, `,"details":`...), e.Details)
+	}
+	p.print(append(out, "}\n"...))
+	return 1
+}
+
+// printable returns the version itself if Berth speaks it, or the newest.
+func printable(version string) string {
+	if cni.CheckVersion("ADD", version) != nil {
+		return cni.CurrentVersion
+	}
+	return version
+}

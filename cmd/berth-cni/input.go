@@ -1,0 +1,113 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// call is a verb with its input.
+type call struct {
+	verb
+	started, deadline int64 // CLOCK_BOOTTIME in nanoseconds
+	container, ifname string
+	netns             string // path
+	args              string // CNI_ARGS as it is
+	trace             string
+	raw               []byte // stdin
+	head              cni.Head
+}
+
+// read reads the environment, then stdin. On an error the call has as much as
+// is known, at least the version to print the error in.
+func (p *plugin) read(name string, v verb) (*call, *api.Error) {
+	c := &call{verb: v, started: p.started, deadline: p.started + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	c.head.Version = cni.CurrentVersion
+	bad := c.readEnv(p.getenv)
+	// Stdin is read even so: it has the version that the error is printed in,
+	// and a runtime that still writes to it would be killed by SIGPIPE.
+	raw, e := p.readStdin(c.deadline)
+	if e != nil {
+		return c, first(bad, e)
+	}
+	c.raw = raw
+	parse := cni.ParseHead
+	if v.lenient {
+		parse = cni.ParseDel
+	}
+	c.head, e = parse(raw)
+	if e := first(bad, e); e != nil {
+		return c, e
+	}
+	if v.lenient { // what was attached in a version goes in any
+		return c, nil
+	}
+	return c, cni.CheckVersion(name, c.head.Version)
+}
+
+// readEnv reads the variables that the verb needs (CNI 1.1, section 2).
+func (c *call) readEnv(getenv func(string) string) *api.Error {
+	if !c.pod {
+		return nil
+	}
+	c.container, c.ifname = getenv("CNI_CONTAINERID"), getenv("CNI_IFNAME")
+	c.netns, c.args = getenv("CNI_NETNS"), getenv("CNI_ARGS")
+	var missing []string
+	for _, v := range []struct {
+		name, value string
+		needed      bool
+	}{
+		{"CNI_CONTAINERID", c.container, true},
+		{"CNI_NETNS", c.netns, c.netnsNeeded},
+		{"CNI_IFNAME", c.ifname, true},
+	} {
+		if v.needed && v.value == "" {
+			missing = append(missing, v.name)
+		}
+	}
+	if len(missing) > 0 {
+		names := strings.Join(missing, ", ")
+		return cni.Errorf(cni.CodeEnv, "missing environment variable "+names, "%s must be set for this verb", names)
+	}
+	if e := first(cni.CheckContainerID(c.container), cni.CheckIfname(c.ifname)); e != nil || !c.netnsNeeded {
+		return e
+	}
+	_, e := cni.ParseArgs(c.args)
+	return first(cni.CheckNetnsPath(c.netns), e)
+}
+
+// readStdin reads the configuration, of at most api.MaxBody bytes.
+func (p *plugin) readStdin(deadline int64) ([]byte, *api.Error) {
+	raw := make([]byte, 0, 4096)
+	for {
+		n, err := p.stdin(raw[len(raw):cap(raw)], deadline)
+		raw = raw[:len(raw)+n]
+		switch {
+		case err == io.EOF:
+			return raw, nil
+		case err != nil:
+			return nil, cni.Errorf(cni.CodeIO, "reading stdin", "%v, after %d bytes and %v", err, len(raw), time.Duration(deadline-p.started))
+		case len(raw) > api.MaxBody:
+			return nil, tooLarge()
+		case len(raw) == cap(raw):
+			raw = append(raw, 0)[:len(raw)] // grow
+		}
+	}
+}
+
+func tooLarge() *api.Error {
+	return cni.Errorf(cni.CodeConfig, "the configuration is too large", "a request may have %d bytes", api.MaxBody)
+}
+
+// first returns the first error that is one.
+func first(errs ...*api.Error) *api.Error {
+	for _, e := range errs {
+		if e != nil {
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+// Berth-cni is the CNI plugin: a runtime executes it once for every verb. It
+// reads its environment and stdin, asks the agent, and prints what the agent
+// answers; the work is the agent's.
+//
+// Its files in the order of a run: main, plugin (dispatch), input, verb (what
+// each verb asks), answer (what comes of the answer). It starts thousands of
+// times on a node, so it imports nothing that takes time to start: no net, no
+// encoding/json.
+package main
+
+import (
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/cni/wire"
+)
+
+// version is set by the linker (-X main.version=...).
+var version = "devel"
+
+func main() { os.Exit(mainPlugin(unix.Stdin).run()) }
+
+// mainPlugin is the plugin as a process runs it.
+func mainPlugin(stdin int) *plugin {
+	return &plugin{
+		started: boottime.Now(), // first: it decides which of two verbs overtakes the other
+		getenv:  os.Getenv,
+		stdin:   func(p []byte, deadline int64) (int, error) { return wire.ReadBefore(stdin, p, deadline) },
+		typed:   isTerminal(stdin),
+		stdout:  os.Stdout,
+		stderr:  os.Stderr,
+	}
+}
+
+// plugin is one run, with the edges of its process.
+type plugin struct {
+	started int64 // CLOCK_BOOTTIME in nanoseconds
+	getenv  func(string) string
+	stdin   func(p []byte, deadline int64) (int, error) // io.EOF at its end
+	typed   bool                                        // stdin is a terminal
+	stdout  io.Writer
+	stderr  io.Writer
+}
+
+func isTerminal(fd int) bool {
+	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	return err == nil
+}

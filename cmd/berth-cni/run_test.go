@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// podEnv is the environment of a verb about a pod.
+func podEnv(command string) map[string]string {
+	return map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_NETNS": "/proc/self/ns/net"}
+}
+
+// execute runs the built plugin, and returns what it prints; an error's code is
+// 0 if it succeeds.
+func execute(t testing.TB, env map[string]string, stdin io.Reader) (stdout string, code uint) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	cmd.Env = []string{}
+	for k, v := range env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.Stdin = stdin
+	var errors bytes.Buffer
+	cmd.Stderr = &errors
+	out, err := cmd.Output()
+	if errors.Len() > 0 {
+		t.Errorf("stderr: %s", errors.String())
+	}
+	if err == nil {
+		return string(out), 0
+	}
+	return string(out), failure(t, out)
+}
+
+// failure returns the code of an error that the plugin printed.
+func failure(t testing.TB, out []byte) uint {
+	t.Helper()
+	var e api.Error
+	if err := json.Unmarshal(out, &e); err != nil || e.Code == 0 || e.Msg == "" || e.CNIVersion == "" {
+		t.Fatalf("not an error: %q, %v", out, err)
+	}
+	return e.Code
+}
+
+// start starts an agent at a root.
+func start(t testing.TB, root string, h http.HandlerFunc) {
+	t.Helper()
+	a := &agent{root: root}
+	if err := a.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.stop)
+	a.server.Handler = h
+}
+
+// The request of ADD is what the API's types say, and the agent finds the same
+// namespace by it; also below a root that is too long for a socket's address.
+func TestAddRequest(t *testing.T) {
+	for _, dir := range []string{"r", strings.Repeat("long/", 40)} {
+		root := filepath.Join(t.TempDir(), dir)
+		var got api.AddRequest
+		start(t, root, func(w http.ResponseWriter, r *http.Request) {
+			d := json.NewDecoder(r.Body)
+			d.DisallowUnknownFields()
+			if err := d.Decode(&got); err != nil {
+				t.Error(err)
+			}
+			io.WriteString(w, "{}")
+		})
+		netns := filepath.Join("/proc", "self", "ns", "net")
+		self, err := ns.Open(netns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer self.Close()
+		config := conf(root, ` "dns" : {"search":["\u00e9"]}`)
+		if out, code := execute(t, podEnv("ADD"), strings.NewReader(config)); code != 0 || out != "{}" {
+			t.Fatalf("code %d: %s", code, out)
+		}
+		want := api.AddRequest{ContainerID: "c1", Ifname: "eth0", Netns: api.Netns(self.Ref()), Config: json.RawMessage(config)}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+	}
+}
+
+func TestStdinTooLarge(t *testing.T) {
+	root := t.TempDir()
+	start(t, root, func(w http.ResponseWriter, r *http.Request) { t.Error("the agent is asked") })
+	blanks := strings.Repeat(" ", api.MaxBody)
+	for name, config := range map[string]string{
+		"longer than a body": conf(root, "") + blanks,
+		"with the rest":      conf(root, "") + blanks[:api.MaxBody-len(conf(root, ""))],
+	} {
+		if out, code := execute(t, podEnv("ADD"), strings.NewReader(config)); code != 7 || !strings.Contains(out, "too large") {
+			t.Errorf("%s: code %d: %s", name, code, out)
+		}
+	}
+}
+
+func TestAnswerSizes(t *testing.T) {
+	root := t.TempDir()
+	for size, want := range map[int]uint{4096: 0, api.MaxBody: 0, api.MaxBody + 1: 11, 8 * api.MaxBody: 11} {
+		body := `{"x":"` + strings.Repeat("x", size-8) + `"}`
+		func() {
+			a := &agent{root: root}
+			if err := a.start(); err != nil {
+				t.Fatal(err)
+			}
+			defer a.stop()
+			a.answer("200", body)
+			out, code := execute(t, podEnv("ADD"), strings.NewReader(conf(root, "")))
+			if code != want || code == 0 && out != body {
+				t.Errorf("%d bytes: code %d, %d bytes", size, code, len(out))
+			}
+		}()
+	}
+}
+
+// inside runs the plugin in this process, with little of its time left.
+func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	p := &plugin{
+		started: boottime.Now() - int64(verbs[env["CNI_COMMAND"]].limit) + int64(200*time.Millisecond),
+		getenv:  func(name string) string { return env[name] },
+		stdin:   func(p []byte, deadline int64) (int, error) { return stdin.Read(p) },
+		typed:   typed,
+		stdout:  &out,
+		stderr:  &errs,
+	}
+	status = p.run()
+	return status, out.String(), errs.String()
+}
+
+// An agent that hangs is as good as none.
+func TestHang(t *testing.T) {
+	root := t.TempDir()
+	start(t, root, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	for command, want := range map[string]uint{"ADD": 11, "DEL": 11, "CHECK": 11, "GC": 11, "STATUS": 50} {
+		status, out, _ := inside(t, podEnv(command), strings.NewReader(conf(root, `"cni.dev/valid-attachments":[]`)), false)
+		if status != 1 || failure(t, []byte(out)) != want || !strings.Contains(out, "the deadline passed") {
+			t.Errorf("%s: %d %s", command, status, out)
+		}
+	}
+}
+
+// A stdin that does not end is given up on, too.
+func TestStdinHangs(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	io.WriteString(w, `{"cniVersion":`)
+	var out bytes.Buffer
+	p := mainPlugin(int(r.Fd()))
+	p.started -= int64(verbs["DEL"].limit) - int64(100*time.Millisecond)
+	p.getenv = func(name string) string { return podEnv("DEL")[name] }
+	p.stdout = &out
+	if status := p.run(); status != 1 || failure(t, out.Bytes()) != 5 || !strings.Contains(out.String(), "the deadline passed, after 14 bytes") {
+		t.Errorf("%d %s", status, out.String())
+	}
+}
+
+// At a terminal the plugin says what it is, whatever the environment.
+func TestTerminal(t *testing.T) {
+	for command, want := range map[string]struct {
+		status        int
+		stdout, about bool
+	}{
+		"":        {0, false, true},
+		"VERSION": {0, true, false},
+		"STATUS":  {1, true, true}, // nothing typed is no configuration
+	} {
+		status, out, errs := inside(t, map[string]string{"CNI_COMMAND": command}, strings.NewReader(""), true)
+		if status != want.status || (out != "") != want.stdout || strings.Contains(errs, "CNI plugin berth-cni") != want.about {
+			t.Errorf("%q: %d, %q, %q", command, status, out, errs)
+		}
+	}
+}
+
+// What cannot be printed is a failure.
+func TestStdoutBroken(t *testing.T) {
+	p := &plugin{
+		getenv: func(name string) string { return map[string]string{"CNI_COMMAND": "VERSION"}[name] },
+		typed:  true, stdout: broken{}, stderr: io.Discard,
+	}
+	if status := p.run(); status != 1 {
+		t.Errorf("status %d", status)
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/cni/wire"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// verb is what distinguishes the verbs from each other.
+type verb struct {
+	limit       time.Duration // from the plugin's start to its answer
+	pod         bool          // it is about one attachment: the environment names it
+	netnsNeeded bool          // of a pod that must be there
+	lenient     bool          // of the configuration, only what names the attachment is read
+	// request fills in method, target and body.
+	request func(*call, *wire.Request) *api.Error
+	// success returns what is printed if an answer means success.
+	success func(wire.Response) (out []byte, ok bool)
+	// away answers for an agent that did not. It is not known whether it has
+	// executed the request.
+	away func(*call, error) *api.Error
+}
+
+// verbs are those that an agent is needed for.
+var verbs = map[string]verb{
+	"ADD": {
+		limit: 60 * time.Second, pod: true, netnsNeeded: true,
+		request: post(api.PathAttachments, attachment), success: result, away: tryAgain,
+	},
+	"DEL": {
+		limit: 15 * time.Second, pod: true, lenient: true,
+		request: deletion, success: released, away: promise,
+	},
+	"CHECK": {
+		limit: 15 * time.Second, pod: true, netnsNeeded: true,
+		request: post(api.PathCheck, attachment), success: nothing, away: tryAgain,
+	},
+	"GC": {
+		limit:   60 * time.Second,
+		request: post(api.PathGC, validAttachments), success: released, away: tryAgain,
+	},
+	"STATUS": {
+		limit:   5 * time.Second,
+		request: status, success: nothing, away: notAvailable,
+	},
+}
+
+// post makes a request of a body.
+func post(path string, body func(*call) ([]byte, *api.Error)) func(*call, *wire.Request) *api.Error {
+	return func(c *call, r *wire.Request) (e *api.Error) {
+		r.Method, r.Target = "POST", path
+		r.Body, e = body(c)
+		return e
+	}
+}
+
+// attachment is an api.AddRequest. The namespace stays open until the plugin
+// ends: what the agent looks at is what was meant, or it can see that it is not.
+func attachment(c *call) ([]byte, *api.Error) {
+	netns, err := ns.Open(c.netns)
+	if err != nil {
+		return nil, cni.Errorf(cni.CodeEnv, "invalid environment variable CNI_NETNS", "%v", err)
+	}
+	ref := netns.Ref()
+	b := make([]byte, 0, len(c.raw)+len(c.args)+512)
+	b = scan.AppendString(append(b, `{"containerID":`...), c.container)
+	b = scan.AppendString(append(b, `,"ifname":`...), c.ifname)
+	b = scan.AppendString(append(b, `,"netns":{"path":`...), ref.Path)
+	b = strconv.AppendUint(append(b, `,"dev":`...), ref.Dev, 10)
+	b = strconv.AppendUint(append(b, `,"ino":`...), ref.Ino, 10)
+	b = strconv.AppendUint(append(b, `,"id":`...), ref.ID, 10)
+	b = scan.AppendString(append(b, `},"args":`...), c.args)
+	b = append(append(b, `,"config":`...), c.raw...)
+	return append(b, '}'), nil
+}
+
+// validAttachments is an api.GCRequest.
+func validAttachments(c *call) ([]byte, *api.Error) {
+	valid, e := cni.ParseGC(c.raw)
+	if e != nil {
+		return nil, e
+	}
+	b := scan.AppendString([]byte(`{"network":`), c.head.Name)
+	b = append(b, `,"valid":[`...)
+	for i, v := range valid {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = scan.AppendString(append(b, `{"containerID":`...), v.ContainerID)
+		b = scan.AppendString(append(b, `,"ifname":`...), v.Ifname)
+		b = append(b, '}')
+	}
+	return append(b, "]}"...), nil
+}
+
+// deletion names the attachment by its key, and by its incarnation where the
+// runtime kept the result.
+func deletion(c *call, r *wire.Request) *api.Error {
+	r.Method = "DELETE"
+	r.Target = api.PathAttachments + "?network=" + c.head.Name + "&container=" + c.container +
+		"&ifname=" + escape(c.ifname)
+	if c.head.HostVeth != "" {
+		r.Target += "&link=" + c.head.HostVeth
+	}
+	if c.head.Wait {
+		r.Target += "&wait=true"
+	}
+	return nil
+}
+
+func status(c *call, r *wire.Request) *api.Error {
+	r.Method, r.Target = "GET", api.PathStatus
+	if c.head.Pool != "" {
+		r.Target += "?pool=" + c.head.Pool
+	}
+	return nil
+}
+
+// escape makes text fit for a query's value (RFC 3986, section 2). net/url
+// would do, but brings packages that take longer to start than to be used.
+func escape(text string) string {
+	const hex = "0123456789ABCDEF"
+	var b []byte
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == '~':
+			b = append(b, c)
+		default:
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(b)
+}
