@@ -22,14 +22,14 @@ type Wish struct {
 func Plan(id hold.ID, instance string, r Record, w Wish, addrs []netip.Addr) hold.Owner {
 	o := hold.Owner{ID: id, Meta: r.Encode()}
 	for _, a := range addrs {
-		o.Names = append(o.Names, ipam.Name(r.Pool, a))
+		o.Names = append(o.Names, ipam.Name(a))
 	}
 	mac, hostMAC := link.MACs(id)
 	if w.MAC != nil {
 		mac = w.MAC.String()
 	}
 	o.Holds = []hold.Hold{{Owner: id, Spec: &link.Spec{
-		Name:      link.Name(rtnl.Prefix(instance), id),
+		Name:      link.Name(instance[:rtnl.PrefixLen], id),
 		Alias:     Alias(instance, id, r.Key),
 		Netns:     r.Netns,
 		Ifname:    r.Ifname,

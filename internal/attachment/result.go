@@ -12,13 +12,6 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// The gateways of a routed attachment, the same in every pod: each is a
-// permanent neighbour there, with the host veth's MAC.
-var (
-	Gateway4 = netip.MustParseAddr("169.254.1.1")
-	Gateway6 = netip.MustParseAddr("fe80::1")
-)
-
 // Result is the CNI result of an attachment, a function of its record.
 func Result(o hold.Owner, r Record) (*types100.Result, error) {
 	spec, err := Link(o)
@@ -35,9 +28,9 @@ func Result(o hold.Owner, r Record) (*types100.Result, error) {
 		DNS: r.DNS,
 	}
 	for _, a := range spec.Addresses {
-		gw, dst := Gateway4, netip.MustParsePrefix("0.0.0.0/0")
+		gw, dst := link.Gateway4, netip.MustParsePrefix("0.0.0.0/0")
 		if a.Is6() {
-			gw, dst = Gateway6, netip.MustParsePrefix("::/0")
+			gw, dst = link.Gateway6, netip.MustParsePrefix("::/0")
 		}
 		res.IPs = append(res.IPs, &types100.IPConfig{
 			Interface: &podEnd,

@@ -1,0 +1,114 @@
+// Command berthd is Berth's node agent: it attaches pods to the network and
+// takes them off it, and gives back what they held whatever else is broken.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/internal/agent"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/version"
+)
+
+type flags struct {
+	root    string
+	config  string
+	pools   []string
+	metrics string
+	moved   bool
+	remove  bool
+}
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "berthd:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var f flags
+	c := &cobra.Command{
+		Use:   "berthd",
+		Short: "Berth's node agent",
+		Example: `  berthd                                             # a node's agent: /etc/berth/berthd.yaml
+  berthd --root /tmp/a --pool default=10.88.0.0/16,fd00:88::/64
+  berthd --root /tmp/a --remove                      # give back what the agent itself holds`,
+		Version:       version.Text,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f) },
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.root, "root", string(root.Default), "folder under which all of the agent's files lie")
+	fl.StringVar(&f.config, "config", "", "configuration file (default ROOT/etc/berth/berthd.yaml, if it is there)")
+	fl.StringArrayVar(&f.pools, "pool", nil, "pool as NAME=CIDR[,CIDR...]; repeatable, the first is the default")
+	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
+	fl.BoolVar(&f.moved, "moved", false, "start in another network namespace than before, and give up the pods of that one")
+	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and end; refused while pods are attached")
+	return c
+}
+
+// load reads the configuration that the flags name.
+func (f flags) load() (*config.Config, error) {
+	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics})
+}
+
+func run(_ context.Context, f flags) error {
+	conf, err := f.load()
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: conf.LogLevel}))
+	o := agent.Options{Root: root.Dir(f.root), Config: conf, Version: version.Text, Log: log, Moved: f.moved}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if f.remove {
+		return remove(ctx, o)
+	}
+	return agent.Run(ctx, o, reloads(ctx, f, log))
+}
+
+// reloads sends a new configuration for each SIGHUP. One that cannot be read is
+// logged, and the old one stays.
+func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Config {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	out := make(chan *config.Config)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hup:
+			}
+			c, err := f.load()
+			if err != nil {
+				log.Error("the new configuration is not in force", "err", err)
+				continue
+			}
+			select {
+			case out <- c:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+func remove(ctx context.Context, o agent.Options) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return agent.Remove(ctx, o)
+}

@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/cni/result"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// addition is an ADD whose input has been found good.
+type addition struct {
+	conf   *netconf.Conf
+	record attachment.Record
+	when   server.When
+}
+
+// Add attaches a container to a network (CNI 1.1, section 4, ADD). Repeated for
+// the same netns it answers the same; for another one the old incarnation is
+// released first.
+func (a *Agent) Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error) {
+	add, err := a.parse(req, w)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.checkNetns(add.record.Netns); err != nil {
+		return nil, err
+	}
+	unlock, err := a.keys.lock(ctx, add.record.Key)
+	if err != nil {
+		return nil, answer(err)
+	}
+	defer unlock()
+	e, err := a.standing(ctx, add)
+	if err == nil && e == nil {
+		e, err = a.attach(ctx, add)
+	}
+	if err != nil {
+		return nil, answer(err)
+	}
+	res, err := attachment.Result(e.owner, e.record)
+	if err != nil {
+		return nil, err
+	}
+	raw, bad := result.Encode(res, add.conf.Version)
+	if bad != nil {
+		return nil, bad
+	}
+	return raw, nil
+}
+
+// parse checks an ADD's or a CHECK's input, and changes nothing.
+func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
+	conf, bad := netconf.Parse(req.Config)
+	if bad != nil {
+		return nil, bad
+	}
+	if bad := cni.CheckContainerID(req.ContainerID); bad != nil {
+		return nil, bad
+	}
+	if bad := cni.CheckIfname(req.Ifname); bad != nil {
+		return nil, bad
+	}
+	if bad := cni.CheckNetnsPath(req.Netns.Path); bad != nil {
+		return nil, bad
+	}
+	args, bad := cni.ParseArgs(req.Args)
+	if bad != nil {
+		return nil, bad
+	}
+	pool, err := a.pool(conf.Pool)
+	if err != nil {
+		return nil, err
+	}
+	return &addition{
+		conf: conf,
+		when: w,
+		record: attachment.Record{
+			Key:     attachment.Key{Network: conf.Name, ContainerID: req.ContainerID, Ifname: req.Ifname},
+			Netns:   ns.Ref(req.Netns),
+			Pod:     args.Pod,
+			Pool:    pool,
+			Mode:    attachment.ModeRouted,
+			DNS:     types.DNS(conf.DNS),
+			Created: time.Now(),
+			Started: w.Started,
+			Epoch:   a.epoch,
+		},
+	}, nil
+}
+
+// checkNetns refuses a netns that is gone, is not what the plugin saw at its
+// path, or is the agent's own.
+func (a *Agent) checkNetns(ref ns.Ref) error {
+	n, err := ref.Open()
+	switch {
+	case errors.Is(err, ns.ErrNotNetns):
+		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is no network namespace", "%s: %v", ref.Path, err)
+	case err != nil:
+		return cni.Errorf(cni.CodeNetns, "CNI_NETNS cannot be used", "%s: %v", ref.Path, err)
+	}
+	defer n.Close()
+	if a.self.Same(n.Ref()) {
+		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is the node's own network namespace", "%s: a pod needs one of its own", ref.Path)
+	}
+	return nil
+}
+
+// standing returns the attachment that an ADD repeats, if there is one. What
+// else has its key or its place in the pod is released first, or waited for.
+func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
+	place := slotOf(add.record.Netns, add.record.Ifname)
+	for _, e := range a.index.key(add.record.Key) {
+		if !e.owner.Wanted() {
+			continue
+		}
+		if slotOf(e.record.Netns, e.record.Ifname) == place {
+			return e, nil
+		}
+		if err := a.engine.Release(ctx, []hold.ID{e.owner.ID}); err != nil {
+			return nil, err
+		}
+	}
+	var former []hold.ID
+	for _, e := range a.index.slot(place) {
+		if e.owner.Wanted() {
+			return nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",
+				"%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.owner.ID, e.record.Key)
+		}
+		former = append(former, e.owner.ID)
+	}
+	return nil, a.engine.Wait(ctx, former...)
+}
+
+// attach claims addresses, plans and takes a new incarnation.
+func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
+	claim, err := a.claim(add)
+	if err != nil {
+		return nil, err
+	}
+	wish := attachment.Wish{MTU: a.mtu(add.conf), MAC: add.conf.MAC}
+	o := attachment.Plan(hold.NewID(), a.instance, add.record, wish, claim.Addrs())
+	err = a.engine.Take(ctx, o, ledger.Unburied(add.record.Key.String(), a.boot, add.record.Started))
+	var refused *engine.RefusedError
+	if errors.As(err, &refused) {
+		a.ipam.Unclaim(claim, time.Now())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &entry{o, add.record}, nil
+}
+
+// claim takes one address of each family that the pool has, the requested ones
+// first.
+func (a *Agent) claim(add *addition) (ipam.Claim, error) {
+	now := time.Now()
+	if len(add.conf.IPs) > 0 {
+		return a.ipam.ClaimExact(add.record.Pool, add.conf.IPs, now)
+	}
+	return a.ipam.Claim(add.record.Pool, now)
+}

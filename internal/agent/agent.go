@@ -1,0 +1,175 @@
+// Package agent is the node agent: one file a verb (add.go, del.go, check.go,
+// gc.go, status.go), what it does on its own (start.go, node.go, reload.go), and
+// the list of what it can hold (kinds.go).
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// longestAdd is how long after its plugin began an ADD may still be executed;
+// the API caps every deadline at it.
+const longestAdd = server.MaxDeadline
+
+// Options are what an agent is started with.
+type Options struct {
+	Root    root.Dir
+	Config  *config.Config
+	Version string
+	Log     *slog.Logger
+	// Moved says that it is meant when the network namespace is another one
+	// than in this boot's last run: all pods of that run are given up.
+	Moved bool
+	// Event is told what happens. It must not block.
+	Event func(api.Event)
+	// Observe is told how long a kind's operation took, for metrics. Optional.
+	Observe func(kind, op string, took time.Duration, holds int, err error)
+	// Decorate may put something between the engine and what it works with:
+	// fault injection in tests. Optional.
+	Decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
+}
+
+// Agent attaches and detaches pods of one node. It implements server.Verbs.
+type Agent struct {
+	Options
+	started  time.Time
+	config   atomic.Pointer[config.Config]
+	instance string
+	self     ns.Ref // the node's network namespace
+	groups   rtnl.Groups
+	boot     string
+	epoch    string // boot and netns, as records have them
+
+	here   *ns.Netns
+	conn   *rtnl.Conn
+	egress *egress.Egress
+	routes *poolroute.Routes
+	links  *link.Links
+	ledger *ledger.Ledger
+	engine *engine.Engine
+	ipam   *ipam.IPAM
+	index  *index
+	keys   *keys
+
+	uplinkMTU int // of the device with the default route, or 0
+}
+
+var _ server.Verbs = (*Agent)(nil)
+
+// applied keeps the views in step with the ledger's commits.
+func (a *Agent) applied(c ledger.Change) {
+	rested := map[hold.Name]ledger.Rest{}
+	for _, r := range c.Rested {
+		rested[r.Name] = r
+	}
+	for _, edit := range c.Owners {
+		if err := a.index.apply(edit); err != nil {
+			a.Log.Error("a record cannot be read", "err", err)
+		}
+		for _, n := range freed(edit) {
+			if addr, err := ipam.ParseName(n); err == nil {
+				a.ipam.Free(addr, rested[n].Until)
+			}
+		}
+	}
+}
+
+// freed returns the names that an edit took from an owner.
+func freed(e ledger.Edit) []hold.Name {
+	if e.Before == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(e.Before.Names), func(n hold.Name) bool {
+		return e.After != nil && slices.Contains(e.After.Names, n)
+	})
+}
+
+// event tells what happened to an owner, as the API shows it.
+func (a *Agent) event(ev engine.Event) { a.tell(ev.Type, ev.Owner, ev.Kind, ev.Err) }
+
+func (a *Agent) tell(typ string, o hold.Owner, kind string, err error) {
+	if a.Event == nil {
+		return
+	}
+	out := api.Event{Type: typ, Owner: string(o.ID)}
+	if err != nil {
+		out.Message = kind + ": " + err.Error()
+	}
+	if rec, ok, _ := attachment.Decode(o); ok { // it may be out of the index by now
+		at := describe(&entry{o, rec})
+		at.State = eventState[typ]
+		out.Attachment = &at
+	}
+	a.Event(out)
+}
+
+var eventState = map[string]string{
+	"attaching": stateAttaching, "attached": stateAttached, "drift": stateAttached,
+	"releasing": stateReleasing, "released": stateReleasing, "owed": stateOwed,
+}
+
+// mtu returns an attachment's MTU in bytes: the network config's, the agent's,
+// the uplink's, or Ethernet's.
+func (a *Agent) mtu(c *netconf.Conf) int {
+	for _, mtu := range []int{c.MTU, a.config.Load().MTU, a.uplinkMTU} {
+		if mtu > 0 {
+			return mtu
+		}
+	}
+	return 1500
+}
+
+// Sweep mends what drifted and removes what has no owner, once.
+func (a *Agent) Sweep(ctx context.Context) {
+	report, err := a.engine.Sweep(ctx)
+	if err != nil {
+		a.Log.Warn("sweep", "err", err)
+	}
+	if len(report.Findings) > 0 {
+		a.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
+	}
+	if err := a.drain(ctx); err != nil {
+		a.Log.Warn("giving back drained pools", "err", err)
+	}
+}
+
+// Close stops the agent's own work and closes the ledger. Pods stay as they
+// are.
+func (a *Agent) Close() error {
+	a.engine.Close()
+	if err := a.ledger.Close(); err != nil {
+		return fmt.Errorf("closing the ledger: %w", err)
+	}
+	return errors.Join(a.conn.Close(), a.here.Close())
+}
+
+func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, p := range pools {
+		ps = append(ps, p.CIDRs...)
+	}
+	return ps
+}

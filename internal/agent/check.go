@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/result"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// Check compares an attachment with its prevResult and with the world, on the
+// host and in the pod, and names all that differs (CNI 1.1, section 4, CHECK).
+func (a *Agent) Check(ctx context.Context, req api.AddRequest, w server.When) error {
+	add, err := a.parse(req, w)
+	if err != nil {
+		return err
+	}
+	if add.conf.PrevResult == nil {
+		return cni.Errorf(cni.CodeConfig, "prevResult is missing", "CHECK of %s compares with the result of ADD", add.record.Key)
+	}
+	prev, bad := result.Parse(add.conf.PrevResult, add.conf.Version)
+	if bad != nil {
+		return bad
+	}
+	var e *entry
+	for _, c := range a.index.key(add.record.Key) {
+		if c.owner.Wanted() {
+			e = c
+		}
+	}
+	if e == nil {
+		return cni.Errorf(cni.CodeUnknown, "no such attachment", "%s is not attached", add.record.Key)
+	}
+	var differ []string
+	if !e.record.Netns.Same(add.record.Netns) {
+		differ = append(differ, fmt.Sprintf("it was attached to another network namespace, at %s", e.record.Netns.Path))
+	}
+	differ = append(differ, againstResult(e, prev)...)
+	if err := a.engine.Verify(ctx, e.owner); err != nil {
+		differ = append(differ, err.Error())
+	}
+	if h, ok := e.owner.Find("link"); ok {
+		if err := a.links.VerifyPod(ctx, h); err != nil {
+			differ = append(differ, err.Error())
+		}
+	}
+	if len(differ) > 0 {
+		return cni.Errorf(cni.CodeCheck, fmt.Sprintf("attachment %s differs", e.owner.ID), "%s", strings.Join(differ, "\n"))
+	}
+	return nil
+}
+
+// againstResult says what a prevResult has otherwise than the record.
+func againstResult(e *entry, prev *types100.Result) []string {
+	want, err := attachment.Result(e.owner, e.record)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var differ []string
+	for _, ip := range want.IPs {
+		if !hasAddress(prev, ip) {
+			differ = append(differ, fmt.Sprintf("prevResult lacks the address %s", ip.Address.String()))
+		}
+	}
+	for _, i := range want.Interfaces {
+		if len(prev.Interfaces) > 0 && !hasInterface(prev, i) { // 0.1.0 and 0.2.0 have none
+			differ = append(differ, fmt.Sprintf("prevResult lacks the interface %s (%s)", i.Name, i.Mac))
+		}
+	}
+	return differ
+}
+
+func hasAddress(res *types100.Result, want *types100.IPConfig) bool {
+	for _, ip := range res.IPs {
+		if ip.Address.IP.Equal(want.Address.IP) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasInterface(res *types100.Result, want *types100.Interface) bool {
+	for _, i := range res.Interfaces {
+		if i.Name == want.Name && strings.EqualFold(i.Mac, want.Mac) && (i.Sandbox == "") == (want.Sandbox == "") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// Delete releases every attachment that a filter matches and whose ADD began
+// before this request. A DEL that names a key also leaves a tombstone in the
+// same commit, so that an ADD of that key which is older than it, and still on
+// its way, is refused.
+//
+// known is false if nothing matched, now or lately.
+func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.When) (d api.Deleted, known bool, err error) {
+	var grave []ledger.Op
+	if key, ok := keyOf(f); ok {
+		grave = append(grave, ledger.Bury(a.tombstone(key, w)))
+	}
+	// Who is in the ledger now goes with the tombstone. Who came in before the
+	// tombstone and after the look goes in the second round; none can after it.
+	var all []hold.ID
+	for range 2 {
+		ids := a.deletable(f, w)
+		fresh := slices.DeleteFunc(slices.Clone(ids), func(id hold.ID) bool { return slices.Contains(all, id) })
+		if len(fresh) > 0 || len(grave) > 0 {
+			if err := a.engine.Release(ctx, fresh, grave...); err != nil {
+				return api.Deleted{}, true, answer(err)
+			}
+		}
+		all = append(all, fresh...)
+		grave = nil
+	}
+	if len(all) == 0 {
+		return api.Deleted{}, false, nil
+	}
+	d, err = a.deleted(ctx, all, wait)
+	return d, true, err
+}
+
+// DeleteOne releases one incarnation.
+func (a *Agent) DeleteOne(ctx context.Context, id hold.ID, wait bool, _ server.When) (api.Deleted, bool, error) {
+	if a.index.get(id) == nil {
+		return api.Deleted{}, false, nil
+	}
+	if err := a.engine.Release(ctx, []hold.ID{id}); err != nil {
+		return api.Deleted{}, true, answer(err)
+	}
+	d, err := a.deleted(ctx, []hold.ID{id}, wait)
+	return d, true, err
+}
+
+// deleted answers a deletion whose promise is written: at once, or when all is
+// gone or the asker's time is up.
+func (a *Agent) deleted(ctx context.Context, ids []hold.ID, wait bool) (api.Deleted, error) {
+	if wait {
+		_ = a.engine.Wait(ctx, ids...) // out of time is no error: the promise stands
+	}
+	d := api.Deleted{Released: len(ids)}
+	for _, id := range ids {
+		d.Owed += len(a.engine.Owed(id))
+	}
+	return d, nil
+}
+
+// deletable returns the attachments that a deletion is about.
+func (a *Agent) deletable(f api.Filter, w server.When) []hold.ID {
+	var ids []hold.ID
+	for _, e := range a.matching(f) {
+		if e.record.BeganBefore(a.epoch, w.Started) {
+			ids = append(ids, e.owner.ID)
+		}
+	}
+	return ids
+}
+
+// keyOf returns the key that a filter names in full.
+func keyOf(f api.Filter) (attachment.Key, bool) {
+	k := attachment.Key{Network: f.Network, ContainerID: f.Container, Ifname: f.Ifname}
+	return k, k.Network != "" && k.ContainerID != "" && k.Ifname != ""
+}
+
+// tombstone says that no ADD of a key may be executed that began before w. It
+// stands for as long as such an ADD may still be on its way.
+func (a *Agent) tombstone(k attachment.Key, w server.When) ledger.Tombstone {
+	return ledger.Tombstone{Key: k.String(), Boot: a.boot, Started: w.Started, Until: w.Started + int64(longestAdd)}
+}

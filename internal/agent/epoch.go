@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// ErrMoved says that the agent was started in another network namespace than
+// before, though the node has not been rebooted.
+var ErrMoved = errors.New("started in another network namespace than before")
+
+// markerName is the file in the run folder that a reboot takes away.
+const markerName = "epoch"
+
+// thisEpoch is the boot and the network namespace that this agent lives in.
+func thisEpoch(self ns.Ref) (ledger.Epoch, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ledger.Epoch{}, fmt.Errorf("reading the boot id: %w", err)
+	}
+	e := ledger.Epoch{Boot: strings.TrimSpace(string(boot))}
+	e.Netns.Dev, e.Netns.Ino, e.Netns.ID = self.Dev, self.Ino, self.ID
+	return e, nil
+}
+
+// epochText is an epoch as records and tombstones have it.
+func epochText(e ledger.Epoch) string {
+	return fmt.Sprintf("%s/%d/%d/%d", e.Boot, e.Netns.Dev, e.Netns.Ino, e.Netns.ID)
+}
+
+// enterEpoch compares the epoch with the ledger's. After a reboot the new one is
+// written down. In the same boot another netns is most likely a mistake, that
+// would release every pod of the node: it is refused unless the run folder's
+// marker is gone as well, or moved says that it is meant.
+func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, moved bool) error {
+	marker := filepath.Join(dir.Run(), markerName)
+	was := l.Epoch()
+	if was.Boot == now.Boot && was != now && !moved {
+		if _, err := os.Stat(marker); err == nil {
+			return fmt.Errorf("%w: start it where it ran, or remove %s (or say --moved) if all of its pods are gone", ErrMoved, marker)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("looking for the marker of this epoch: %w", err)
+		}
+	}
+	if was != now {
+		if err := l.SetEpoch(now); err != nil {
+			return fmt.Errorf("writing down the epoch: %w", err)
+		}
+	}
+	if err := os.WriteFile(marker, []byte(epochText(now)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("writing the marker of this epoch: %w", err)
+	}
+	return nil
+}
+
+// loadInstance returns the agent's instance id, minting it at the first start.
+// taken reports whether a prefix is in use in this network namespace already.
+func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (string, error) {
+	raw, err := os.ReadFile(dir.Instance())
+	if err == nil {
+		id, err := hold.ParseID(strings.TrimSpace(string(raw)))
+		if err != nil {
+			return "", fmt.Errorf("reading %s: %w", dir.Instance(), err)
+		}
+		return string(id), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("reading the instance id: %w", err)
+	}
+	for {
+		id := string(hold.NewID())
+		used, err := taken(id)
+		if err != nil {
+			return "", fmt.Errorf("looking for other agents' links: %w", err)
+		}
+		if !used {
+			return id, writeInstance(dir, id)
+		}
+	}
+}
+
+// writeInstance writes the instance id so that it is whole or not there after a
+// crash.
+func writeInstance(dir root.Dir, id string) error {
+	tmp := dir.Instance() + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("writing the instance id: %w", err)
+	}
+	_, err = f.WriteString(id + "\n")
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, dir.Instance())
+	}
+	if err != nil {
+		return fmt.Errorf("writing the instance id: %w", err)
+	}
+	d, err := os.Open(dir.State())
+	if err != nil {
+		return fmt.Errorf("writing the instance id: %w", err)
+	}
+	defer d.Close()
+	return d.Sync()
+}

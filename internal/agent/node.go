@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/egress"
+)
+
+// What the agent itself holds is in the ledger like everything else: an owner
+// for its nftables table, and one for each CIDR of a pool.
+
+// nodeRecord is the Owner.Meta of these owners.
+type nodeRecord struct {
+	Sort string `json:"sort"` // "egress" or "pool"
+	Pool string `json:"pool,omitempty"`
+}
+
+const (
+	egressSort = "egress"
+	poolSort   = "pool"
+)
+
+var egressName = hold.Name{Space: "agent", Name: "egress"}
+
+func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: p.String()} }
+
+// holdNode takes what the agent itself needs and does not have yet.
+func (a *Agent) holdNode(ctx context.Context) error {
+	var errs []error
+	if _, held := a.ledger.Holder(egressName); !held {
+		errs = append(errs, a.engine.Take(ctx, nodeOwner(nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})))
+	}
+	for _, pool := range a.config.Load().Pools {
+		for _, cidr := range pool.CIDRs {
+			if _, held := a.ledger.Holder(cidrName(cidr)); held {
+				continue
+			}
+			spec := a.routes.Spec(cidr)
+			errs = append(errs, a.engine.Take(ctx, nodeOwner(nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
+	meta, err := json.Marshal(rec)
+	if err != nil {
+		panic(fmt.Sprintf("agent: encoding a node record: %v", err)) // of two strings
+	}
+	id := hold.NewID()
+	return hold.Owner{ID: id, Meta: meta, Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
+}
+
+// heldCIDR is a pool's CIDR that the ledger has, in the config or not.
+type heldCIDR struct {
+	owner hold.ID
+	pool  string
+	cidr  netip.Prefix
+}
+
+func (a *Agent) heldCIDRs() []heldCIDR {
+	var held []heldCIDR
+	for _, o := range a.ledger.Owners() {
+		var rec nodeRecord
+		if !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
+			continue
+		}
+		for _, name := range o.NamesIn("cidr") {
+			if p, err := netip.ParsePrefix(name); err == nil {
+				held = append(held, heldCIDR{o.ID, rec.Pool, p})
+			}
+		}
+	}
+	return held
+}
+
+// drain gives back the CIDRs that are out of the config and out of use.
+func (a *Agent) drain(ctx context.Context) error {
+	now := time.Now()
+	a.ipam.Drained(now)
+	used := map[string]bool{}
+	for _, p := range a.ipam.Stats(now) {
+		for _, c := range p.CIDRs {
+			used[c.CIDR] = true
+		}
+	}
+	var done []hold.ID
+	for _, h := range a.heldCIDRs() {
+		if !used[h.cidr.String()] {
+			done = append(done, h.owner)
+		}
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	return a.engine.Release(ctx, done)
+}
+
+// ruleset is what the agent's nftables table should say. Pools that drain are
+// in it as long as they are in use.
+func (a *Agent) ruleset() nft.Ruleset {
+	c := a.config.Load()
+	pools := prefixes(c.Pools)
+	for _, h := range a.heldCIDRs() {
+		if !slices.Contains(pools, h.cidr) {
+			pools = append(pools, h.cidr)
+		}
+	}
+	low, high := a.groups.Dying()
+	return nft.Ruleset{
+		Instance:   a.instance,
+		CutLow:     low,
+		CutHigh:    high,
+		Masquerade: c.Masquerade.Enabled,
+		Pools:      pools,
+		Excluded:   c.Masquerade.ExcludedCIDRs,
+	}
+}

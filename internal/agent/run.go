@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/events"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// stopping is how long verbs under way may go on when the agent is told to
+// stop.
+const stopping = 10 * time.Second
+
+// Run is the life of an agent, until ctx ends. Each value of reload is a new
+// configuration; nil in reload's place never comes.
+//
+// Order: the ledger's lock decides who the agent of the root is; then the
+// socket is there, so that plugins wait instead of finding nobody; then what
+// the ledger says is restored; then verbs are served. The end is the other way
+// round, and pods stay as they are.
+func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
+	hub, metrics := events.NewHub(events.Remember), server.NewMetrics()
+	o.Event, o.Observe = hub.Publish, metrics.ObserveKind
+	a, err := Open(o)
+	if err != nil {
+		return err
+	}
+	metrics.ObserveLedger(a.ledger.Stats)
+	srv := server.New(server.Options{
+		Verbs: a, Events: hub, Metrics: metrics, Concurrency: o.Config.Concurrency, Log: o.Log,
+	})
+	if err := srv.Listen(o.Root); err != nil {
+		return errors.Join(err, a.Close())
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		cancel(srv.Serve())
+	}()
+
+	err = a.serve(ctx, srv, reload)
+
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+	patience, done := context.WithTimeout(context.Background(), stopping)
+	defer done()
+	err = errors.Join(err, srv.Shutdown(patience))
+	<-served
+	hub.Close()
+	return errors.Join(err, a.Close())
+}
+
+// serve restores, opens the API, and does what the agent does on its own, until
+// ctx ends or the agent cannot go on.
+func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *config.Config) error {
+	if addr := a.Config.Metrics; addr != "" {
+		if _, err := srv.ServeMetrics(addr); err != nil {
+			return err
+		}
+	}
+	if err := a.Restore(ctx); err != nil {
+		return err
+	}
+	srv.Open()
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		a.Log.Warn("telling systemd", "err", err)
+	}
+	a.Log.Info("serving", "root", a.Root, "instance", a.instance, "attachments", len(a.index.all()),
+		"after", time.Since(a.started).Round(time.Millisecond))
+
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		a.egress.Run(ctx, a.egressDrift)
+	}()
+	defer func() { <-watched }()
+	sweep := time.NewTicker(a.Config.SweepInterval)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
+		case c := <-reload:
+			if err := a.Reload(ctx, c); err != nil {
+				a.Log.Error("the new configuration is not in force", "err", err)
+				continue
+			}
+			sweep.Reset(c.SweepInterval)
+			a.Log.Info("the new configuration is in force")
+		case <-sweep.C:
+			a.Sweep(ctx)
+			if err := a.ledger.Writable(); errors.Is(err, ledger.ErrFailed) {
+				return fmt.Errorf("going on needs a new start: %w", err)
+			}
+		}
+	}
+}
+
+// egressDrift tells that somebody changed the agent's nftables table.
+func (a *Agent) egressDrift(drift, err error) {
+	id, held := a.ledger.Holder(egressName)
+	if o, ok := a.ledger.Owner(id); held && ok && drift != nil {
+		a.tell("drift", o, "egress", drift)
+	}
+	if err != nil {
+		a.Log.Warn("keeping the nftables table", "drift", drift, "err", err)
+		return
+	}
+	a.Log.Info("the nftables table was changed by others and is restored", "drift", drift)
+}

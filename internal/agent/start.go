@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// Open opens what an agent works with: its folders, the kernel, the ledger and
+// the views on it. The node is not touched before Restore.
+func Open(o Options) (*Agent, error) {
+	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys()}
+	a.config.Store(o.Config)
+	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("making the agent's folders: %w", err)
+		}
+	}
+	var err error
+	if a.ipam, err = ipam.New(o.Config.Pools); err != nil {
+		return nil, err
+	}
+	if err := a.openKernel(); err != nil {
+		return nil, err
+	}
+	if err := a.openLedger(); err != nil {
+		return nil, errors.Join(err, a.conn.Close())
+	}
+	return a, nil
+}
+
+// openKernel opens the node's network namespace and makes the kinds' doors.
+func (a *Agent) openKernel() (err error) {
+	if a.here, err = ns.Self(); err != nil {
+		return fmt.Errorf("looking at the node's network namespace: %w", err)
+	}
+	a.self = a.here.Ref()
+	if a.conn, err = rtnl.Open(a.here); err != nil {
+		return fmt.Errorf("opening netlink: %w", err)
+	}
+	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
+		links, err := a.conn.Veths(link.Name(instance[:rtnl.PrefixLen], ""))
+		return len(links) > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	if a.groups, err = rtnl.GroupsOf(a.instance); err != nil {
+		return err
+	}
+	metric, err := rtnl.MetricOf(a.instance)
+	if err != nil {
+		return err
+	}
+	a.routes = poolroute.New(a.conn, metric)
+	a.egress = egress.New(nft.Open(a.here), nft.Ruleset{Instance: a.instance})
+	a.links = link.New(link.Options{Conn: a.conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: a.egress.Intact})
+	return nil
+}
+
+// openLedger opens the ledger, enters this epoch, and builds the views.
+func (a *Agent) openLedger() error {
+	kinds := a.kinds()
+	l, err := ledger.Open(ledger.Options{Path: a.Root.Ledger(), Kinds: kinds, Rest: a.ipam.Cooldown, Applied: a.applied})
+	if err != nil {
+		return err
+	}
+	a.ledger = l
+	now, err := thisEpoch(a.self)
+	if err == nil {
+		a.boot, a.epoch = now.Boot, epochText(now)
+		err = enterEpoch(l, now, a.Root, a.Moved)
+	}
+	if err == nil {
+		err = a.restoreViews()
+	}
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	var el engine.Ledger = l
+	if a.Decorate != nil {
+		el, kinds = a.Decorate(l, kinds)
+	}
+	a.engine = engine.New(engine.Options{
+		Ledger: el, Kinds: kinds, Event: a.event, Observe: a.Observe, Homeless: a.homeless,
+	})
+	return nil
+}
+
+// homeless reports whether an owner lived in an epoch that is over: after a
+// reboot a path, and even an inode, may be another pod's.
+func (a *Agent) homeless(o hold.Owner) bool {
+	e := a.index.get(o.ID)
+	return e != nil && e.record.Epoch != a.epoch
+}
+
+// restoreViews fills the index and the pools from the ledger.
+func (a *Agent) restoreViews() error {
+	for _, h := range a.heldCIDRs() { // which may be out of the config, and in use
+		a.ipam.Drain(h.pool, h.cidr)
+	}
+	var claimed []netip.Addr
+	for _, o := range a.ledger.Owners() {
+		if err := a.index.apply(ledger.Edit{After: &o}); err != nil {
+			return err
+		}
+		for _, n := range o.Names {
+			if addr, err := ipam.ParseName(n); err == nil {
+				claimed = append(claimed, addr)
+			}
+		}
+	}
+	var rests []ipam.Resting
+	for _, r := range a.ledger.Resting() {
+		if addr, err := ipam.ParseName(r.Name); err == nil {
+			rests = append(rests, ipam.Resting{Addr: addr, Until: r.Until})
+		}
+	}
+	a.ipam.Restore(claimed, rests)
+	return nil
+}
+
+// Restore takes what the agent itself holds and brings the node to what the
+// ledger says. What could not be put right is logged and swept again later.
+func (a *Agent) Restore(ctx context.Context) error {
+	if err := a.forwarding(); err != nil {
+		return err
+	}
+	var err error
+	if a.uplinkMTU, err = a.conn.UplinkMTU(); err != nil {
+		return fmt.Errorf("looking for the uplink's MTU: %w", err)
+	}
+	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
+		return err
+	}
+	if err := a.engine.Restore(ctx); err != nil {
+		a.Log.Warn("restoring", "err", err)
+	}
+	if err := a.holdNode(ctx); err != nil {
+		return fmt.Errorf("taking what the node needs: %w", err)
+	}
+	return a.drain(ctx)
+}

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// Status says how the agent is, and whether an ADD to a pool could be served
+// now (CNI 1.1, section 4, STATUS): an error of code 50 says it could not. An
+// empty pool is the default one.
+func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
+	st := api.Status{
+		Version:     a.Version,
+		Instance:    a.instance,
+		Root:        string(a.Root),
+		PID:         os.Getpid(),
+		Started:     a.started,
+		Attachments: map[string]int{},
+		Owed:        len(a.engine.Owed("")),
+		Pools:       a.Pools(),
+	}
+	for _, e := range a.index.all() {
+		st.Attachments[a.state(e, a.engine.Owed(e.owner.ID))]++
+	}
+	pool, err := a.pool(pool)
+	if err != nil {
+		return st, err
+	}
+	if err := a.ipam.Available(pool, time.Now()); err != nil {
+		return st, cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "%v", err)
+	}
+	if err := a.ledger.Writable(); err != nil {
+		return st, cni.Errorf(cni.CodeNotAvailable, "the ledger cannot take another attachment", "%v", err)
+	}
+	return st, nil
+}
+
+// Pools returns the pools' figures, the default pool first.
+func (a *Agent) Pools() []api.Pool { return a.ipam.Stats(time.Now()) }
+
+// pool returns the name of the pool that a configuration names, "" being the
+// default one.
+func (a *Agent) pool(name string) (string, error) {
+	pools := a.config.Load().Pools
+	names := make([]string, len(pools))
+	for i, p := range pools {
+		if names[i] = p.Name; p.Name == name || name == "" {
+			return p.Name, nil
+		}
+	}
+	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "pool %q is not one of the agent's: %s", name, strings.Join(names, ", "))
+}
+
+// Ledger returns all records, for people.
+func (a *Agent) Ledger() api.Ledger { return a.ledger.Snapshot().View() }
+
+// Audit compares the ledger with the world.
+func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
+	at := time.Now()
+	r := a.engine.Audit(ctx)
+	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: []api.Finding{}}
+	for _, f := range r.Findings {
+		finding := api.Finding{Type: f.Type, Kind: f.Kind, Owner: string(f.Hold.Owner), What: f.Kind}
+		if f.Hold.Spec != nil {
+			finding.What = f.Hold.Spec.String()
+		}
+		if f.Err != nil {
+			finding.Detail = f.Err.Error()
+		}
+		audit.Findings = append(audit.Findings, finding)
+	}
+	return audit, nil
+}

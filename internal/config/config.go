@@ -1,0 +1,113 @@
+// Package config reads the agent's configuration: <root>/etc/berth/berthd.yaml,
+// and over it the flags. Nothing in it is guessed: an unknown key, a range that
+// pods cannot use or a duration without a unit is an error that names it.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// Config is the configuration in force. All of it has been checked.
+type Config struct {
+	Pools         []ipam.PoolConfig // at least one; the first is the default
+	MTU           int               // of attachments; 0: as the node's default route has it
+	Masquerade    Masquerade
+	Concurrency   int           // verbs that run at once
+	Metrics       string        // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
+	LogLevel      slog.Level    // least level that is logged
+	SweepInterval time.Duration // between two looks for what is missing or left over
+	Forwarding    bool          // turn on the node's forwarding of the families that pools have
+}
+
+// Masquerade says what of the pods' traffic leaves the node under the node's
+// own address: all that goes neither to a pool nor to an excluded CIDR.
+type Masquerade struct {
+	Enabled       bool
+	ExcludedCIDRs []netip.Prefix
+}
+
+// Flags are what berthd's command line says about the configuration.
+type Flags struct {
+	File    string   // --config; "": root.Dir.Config, if there is one
+	Pools   []string // --pool, each as ParsePool takes it, in their order
+	Metrics string   // --metrics; "": what the file says
+}
+
+// maxFile is how many bytes a configuration file may have.
+const maxFile = 1 << 20
+
+// Load reads the configuration of the agent whose files are under dir. Flags
+// go over the file: their pools come first and replace those of the file with
+// the same name.
+func Load(dir root.Dir, flags Flags) (*Config, error) {
+	path, named := flags.File, flags.File != ""
+	if !named {
+		path = dir.Config()
+	}
+	text, err := read(path)
+	if err != nil && (named || !errors.Is(err, fs.ErrNotExist)) {
+		return nil, fmt.Errorf("reading config: %w", err)
+	}
+	c, cooldown, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("config %s: %w", path, err)
+	}
+	if err := c.override(flags, cooldown); err != nil {
+		return nil, err
+	}
+	if len(c.Pools) == 0 {
+		return nil, fmt.Errorf("no pool: name one with --pool NAME=CIDR or under pools in %s", path)
+	}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("config %s and flags: %w", path, err)
+	}
+	return c, nil
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s: larger than %d bytes", path, maxFile)
+	}
+	return text, err
+}
+
+// override puts the flags over the configuration. Pools of flags rest for the
+// given cooldown.
+func (c *Config) override(flags Flags, cooldown time.Duration) error {
+	var pools []ipam.PoolConfig
+	for _, s := range flags.Pools {
+		p, err := ParsePool(s)
+		if err != nil {
+			return fmt.Errorf("--pool %.200s: %w", s, err)
+		}
+		p.Cooldown = cooldown
+		pools = append(pools, p)
+	}
+	c.Pools = append(pools, slices.DeleteFunc(c.Pools, func(p ipam.PoolConfig) bool {
+		return slices.ContainsFunc(pools, func(f ipam.PoolConfig) bool { return f.Name == p.Name })
+	})...)
+	if flags.Metrics != "" {
+		var err error
+		if c.Metrics, err = parseMetrics(flags.Metrics); err != nil {
+			return fmt.Errorf("--metrics %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/internal/ipam"
+)
+
+// Bounds of what can be said.
+const (
+	minDuration    = time.Millisecond
+	maxDuration    = 24 * time.Hour
+	minMTU         = 68    // RFC 791, 3.2
+	minMTU6        = 1280  // RFC 8200, 5: the kernel takes IPv6 off a link below
+	maxMTU         = 65535 // of a veth
+	maxConcurrency = 4096
+)
+
+// ParsePool reads a pool as --pool says it: NAME=CIDR[,CIDR...].
+func ParsePool(s string) (ipam.PoolConfig, error) {
+	name, list, ok := strings.Cut(s, "=")
+	if !ok {
+		return ipam.PoolConfig{}, errors.New("want NAME=CIDR[,CIDR...]")
+	}
+	p := ipam.PoolConfig{Name: name}
+	for cidr := range strings.SplitSeq(list, ",") {
+		prefix, err := parseCIDR(cidr)
+		if err != nil {
+			return ipam.PoolConfig{}, err
+		}
+		p.CIDRs = append(p.CIDRs, prefix)
+	}
+	return p, ipam.Validate([]ipam.PoolConfig{p})
+}
+
+func parseCIDR(s string) (netip.Prefix, error) {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return p, nil
+	}
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.Prefix{}, fmt.Errorf("%s has no prefix length: is %s/%d meant?", s, s, a.BitLen())
+	}
+	return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR, such as 10.88.0.0/16", s)
+}
+
+func parseDuration(key string, s *string, otherwise time.Duration) (time.Duration, error) {
+	if s == nil {
+		return otherwise, nil
+	}
+	d, err := time.ParseDuration(*s)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%s: %.80q is not a duration, such as 30s or 1m30s", key, *s)
+	case d < minDuration || d > maxDuration:
+		return 0, fmt.Errorf("%s: %s is not within %s to %s", key, *s, minDuration, maxDuration)
+	}
+	return d, nil
+}
+
+func parseLogLevel(s string) (slog.Level, error) {
+	for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		if strings.EqualFold(s, l.String()) {
+			return l, nil
+		}
+	}
+	return 0, fmt.Errorf("logLevel: %.80q is none of debug, info, warn, error", s)
+}
+
+// parseMetrics reads a TCP address. Where it names no host that is the
+// loopback: nobody should serve the world by leaving something out.
+func parseMetrics(s string) (string, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", fmt.Errorf("%.80q: want [HOST]:PORT, such as 127.0.0.1:9477", s)
+	}
+	if host == "" || host == "localhost" {
+		host = "127.0.0.1"
+	}
+	a, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
+	if err != nil {
+		return "", fmt.Errorf("%.80q: want an IP address and a port of 0 to 65535", s)
+	}
+	return a.String(), nil
+}
+
+// check holds against each other and their bounds what parsing could not.
+func (c *Config) check() error {
+	if err := ipam.Validate(c.Pools); err != nil {
+		return err
+	}
+	least := minMTU
+	for _, p := range c.Pools {
+		for _, cidr := range p.CIDRs {
+			if cidr.Addr().Is6() {
+				least = minMTU6
+			}
+		}
+	}
+	switch {
+	case c.MTU != 0 && (c.MTU < least || c.MTU > maxMTU):
+		return fmt.Errorf("mtu: %d is not within %d to %d", c.MTU, least, maxMTU)
+	case c.Concurrency < 1 || c.Concurrency > maxConcurrency:
+		return fmt.Errorf("concurrency: %d is not within 1 to %d", c.Concurrency, maxConcurrency)
+	}
+	for _, x := range c.Masquerade.ExcludedCIDRs {
+		if x != x.Masked() {
+			return fmt.Errorf("masquerade.excludedCIDRs: %s has bits set beyond /%d: is %s meant?", x, x.Bits(), x.Masked())
+		}
+	}
+	return nil
+}
