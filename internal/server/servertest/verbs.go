@@ -22,6 +22,8 @@ type Verbs struct {
 	// Hook, if any, is called first by every verb that can fail, whose name it
 	// gets, and its error is the verb's.
 	Hook func(ctx context.Context, verb string, w server.When) error
+	// Filter, if any, is told what List and Delete are asked for.
+	Filter func(api.Filter)
 	// Owed is what deletions answer.
 	Owed int
 
@@ -76,6 +78,9 @@ func (v *Verbs) GC(ctx context.Context, _ api.GCRequest, w server.When) (api.Del
 // List knows the filter's container and state only.
 func (v *Verbs) List(f api.Filter) []api.Attachment {
 	_ = v.hook(context.Background(), "list", server.When{})
+	if v.Filter != nil {
+		v.Filter(f)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(v.list), func(a api.Attachment) bool {
@@ -96,6 +101,9 @@ func (v *Verbs) Get(id hold.ID) (api.Attachment, bool) {
 
 // Delete deletes by container.
 func (v *Verbs) Delete(ctx context.Context, f api.Filter, _ bool, w server.When) (api.Deleted, bool, error) {
+	if v.Filter != nil {
+		v.Filter(f)
+	}
 	return v.drop(ctx, w, func(a api.Attachment) bool { return a.ContainerID == f.Container })
 }
 
