@@ -76,8 +76,8 @@ func TestNeedWantsMain(t *testing.T) {
 	before := node
 	defer func() { node = before }()
 	node.entered = false
-	if r := record(t, Need); !r.failed || !strings.Contains(r.said, "TestMain") {
-		t.Errorf("without Main, Need says %q", r.said)
+	if r := Record(t, Need); !r.Failed || !strings.Contains(r.Said, "TestMain") {
+		t.Errorf("without Main, Need says %q", r.Said)
 	}
 }
 

@@ -77,9 +77,9 @@ func TestEventually(t *testing.T) {
 		if asked != 3 {
 			t.Errorf("asked %d times", asked)
 		}
-		r := record(t, func(t testing.TB) { Eventually(t, "the moon", func() bool { return false }) })
-		if !r.failed || !strings.Contains(r.said, "the moon") {
-			t.Errorf("it says %q of what never comes", r.said)
+		r := Record(t, func(t testing.TB) { Eventually(t, "the moon", func() bool { return false }) })
+		if !r.Failed || !strings.Contains(r.Said, "the moon") {
+			t.Errorf("it says %q of what never comes", r.Said)
 		}
 	})
 }

@@ -75,9 +75,9 @@ func TestPing(t *testing.T) {
 		NoPing(t, a, netip.MustParseAddr(to))
 	}
 	for _, to := range []string{"192.0.2.2", "fd00::2"} {
-		r := record(t, func(t testing.TB) { NoPing(t, a, netip.MustParseAddr(to)) })
-		if !r.failed || !strings.Contains(r.said, to) {
-			t.Errorf("NoPing says %q of %s, which answers", r.said, to)
+		r := Record(t, func(t testing.TB) { NoPing(t, a, netip.MustParseAddr(to)) })
+		if !r.Failed || !strings.Contains(r.Said, to) {
+			t.Errorf("NoPing says %q of %s, which answers", r.Said, to)
 		}
 	}
 	if err := Echo(a, local.WithZone("wire9"), time.Second); err == nil {

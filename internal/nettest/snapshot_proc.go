@@ -7,23 +7,23 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// conntrack is `conntrack -L`, without timers, states and counters: a line for
-// each entry, so that equal tuples (of other zones) count.
+// conntrack is `conntrack -L`, both families, without timers, states and
+// counters: a line for each entry, so that equal tuples (of other zones) count.
 func conntrack() ([]string, error) {
+	// Each request walks the table of the whole machine: one is enough.
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_UNSPEC)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing conntrack entries: %w", err)
+	}
 	var lines []string
-	for _, family := range families {
-		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(family.number))
-		if absent(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("listing %s conntrack entries: %w", family.name, err)
-		}
-		for _, f := range flows {
-			lines = append(lines, fmt.Sprintf("conntrack proto %d %s reply %s", f.Forward.Protocol, tuple(f.Forward), tuple(f.Reverse)))
-		}
+	for _, f := range flows {
+		lines = append(lines, fmt.Sprintf("conntrack proto %d %s reply %s", f.Forward.Protocol, tuple(f.Forward), tuple(f.Reverse)))
 	}
 	return lines, nil
 }

@@ -2,8 +2,10 @@ package nettest
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,17 +26,42 @@ func cidr(t *testing.T, s string) *net.IPNet {
 	return n
 }
 
+// change is something that is done in a node, and undone.
+type change struct {
+	name     string
+	do, undo func() error
+	sees     string // a part of the difference that it makes
+}
+
 // Each thing that is done is seen, and once it is undone nothing is.
 func TestSnapshot(t *testing.T) {
 	node := Node(t)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	base := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base0"}, PeerName: "base1"}
-	must(node.Do(func() error { return netlink.LinkAdd(base) }))
+	if err := node.Do(func() error { return netlink.LinkAdd(base) }); err != nil {
+		t.Fatal(err)
+	}
+	changes := slices.Concat(linkChanges(base), routeChanges(t, base), otherChanges())
+	for _, c := range changes {
+		t.Run(c.name, func(t *testing.T) {
+			before := Snapshot(t, node)
+			if err := node.Do(c.do); err != nil {
+				t.Fatal(err)
+			}
+			if diff := before.Diff(Snapshot(t, node)); !strings.Contains(diff, c.sees) {
+				t.Errorf("not seen, %q:\n%s", c.sees, diff)
+			}
+			if err := node.Do(c.undo); err != nil {
+				t.Fatal(err)
+			}
+			if diff := before.Diff(Snapshot(t, node)); diff != "" {
+				t.Errorf("seen after it is undone:\n%s", diff)
+			}
+		})
+	}
+}
+
+func linkChanges(base netlink.Link) []change {
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}
 	both := func(set func(netlink.Link) error) error {
 		peer, err := netlink.LinkByName("base1")
 		if err != nil {
@@ -45,28 +72,7 @@ func TestSnapshot(t *testing.T) {
 		}
 		return set(base)
 	}
-	index := base.Attrs().Index
-	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "veth0"}, PeerName: "veth1"}
-	unreachable := &netlink.Route{Dst: cidr(t, "10.88.0.0/16"), Type: unix.RTN_UNREACHABLE, Table: 254, Protocol: 98, Priority: 7}
-	unreachable6 := &netlink.Route{Dst: cidr(t, "fd00::/64"), Type: unix.RTN_UNREACHABLE, Table: 100, Protocol: 98, Priority: 7}
-	rule := netlink.NewRule()
-	rule.Priority, rule.Table, rule.IifName, rule.Family = 500, 100, "base0", netlink.FAMILY_V6
-	neigh := &netlink.Neigh{LinkIndex: index, IP: net.IPv4(169, 254, 1, 1), State: netlink.NUD_PERMANENT, HardwareAddr: mac}
-	proxy := &netlink.Neigh{LinkIndex: index, IP: net.IPv4(169, 254, 1, 2), Flags: netlink.NTF_PROXY, Family: netlink.FAMILY_V4}
-	address := &netlink.Addr{IPNet: cidr(t, "192.0.2.1/32")}
-	entry := &netlink.ConntrackFlow{
-		FamilyType: unix.AF_INET,
-		Forward:    netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.IPv4(10, 88, 0, 2).To4(), DstIP: net.IPv4(10, 88, 0, 3).To4(), SrcPort: 1000, DstPort: 53},
-		Reverse:    netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.IPv4(10, 88, 0, 3).To4(), DstIP: net.IPv4(10, 88, 0, 2).To4(), SrcPort: 53, DstPort: 1000},
-		TimeOut:    600,
-	}
-	forward := ""
-	for _, test := range []struct {
-		name     string
-		do, undo func() error
-		sees     string // a part of what comes
-	}{
+	return []change{
 		{"link", func() error { return netlink.LinkAdd(veth) }, func() error { return netlink.LinkDel(veth) },
 			"+link veth1 veth group 0 mtu 1500 down mac "},
 		{"group", func() error { return netlink.LinkSetGroup(base, 1<<30) }, func() error { return netlink.LinkSetGroup(base, 0) },
@@ -77,11 +83,25 @@ func TestSnapshot(t *testing.T) {
 			" mtu 1400 "},
 		{"up", func() error { return both(netlink.LinkSetUp) }, func() error { return both(netlink.LinkSetDown) },
 			" up,lower_up "},
+	}
+}
+
+func routeChanges(t *testing.T, base netlink.Link) []change {
+	index := base.Attrs().Index
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	address := &netlink.Addr{IPNet: cidr(t, "192.0.2.1/32")}
+	route := &netlink.Route{Dst: cidr(t, "10.88.0.0/16"), Type: unix.RTN_UNREACHABLE, Table: 254, Protocol: 98, Priority: 7}
+	route6 := &netlink.Route{Dst: cidr(t, "fd00::/64"), Type: unix.RTN_UNREACHABLE, Table: 100, Protocol: 98, Priority: 7}
+	rule := netlink.NewRule()
+	rule.Priority, rule.Table, rule.IifName, rule.Family = 500, 100, "base0", netlink.FAMILY_V6
+	neigh := &netlink.Neigh{LinkIndex: index, IP: net.IPv4(169, 254, 1, 1), State: netlink.NUD_PERMANENT, HardwareAddr: mac}
+	proxy := &netlink.Neigh{LinkIndex: index, IP: net.IPv4(169, 254, 1, 2), Flags: netlink.NTF_PROXY, Family: netlink.FAMILY_V4}
+	return []change{
 		{"address", func() error { return netlink.AddrAdd(base, address) }, func() error { return netlink.AddrDel(base, address) },
 			"+address 192.0.2.1/32 dev base0 "},
-		{"route", func() error { return netlink.RouteAdd(unreachable) }, func() error { return netlink.RouteDel(unreachable) },
+		{"route", func() error { return netlink.RouteAdd(route) }, func() error { return netlink.RouteDel(route) },
 			"+route inet unreachable 10.88.0.0/16 table 254 proto 98 metric 7"},
-		{"route6", func() error { return netlink.RouteAdd(unreachable6) }, func() error { return netlink.RouteDel(unreachable6) },
+		{"route6", func() error { return netlink.RouteAdd(route6) }, func() error { return netlink.RouteDel(route6) },
 			"+route inet6 unreachable fd00::/64 dev lo table 100 proto 98 metric 7"},
 		{"rule", func() error { return netlink.RuleAdd(rule) }, func() error { return netlink.RuleDel(rule) },
 			"+rule inet6 priority 500 from all to all iif base0 "},
@@ -89,31 +109,38 @@ func TestSnapshot(t *testing.T) {
 			"+neighbour 169.254.1.1 dev base0 lladdr 02:00:00:00:00:01 permanent"},
 		{"proxy", func() error { return netlink.NeighAdd(proxy) }, func() error { return netlink.NeighDel(proxy) },
 			"+neighbour 169.254.1.2 dev base0 proxy"},
-		{"sysctl", func() error {
-			was, err := ns.Sysctl("ipv4/ip_forward")
-			forward = was
-			if err != nil {
-				return err
-			}
-			return ns.SetSysctl("ipv4/ip_forward", map[string]string{"0": "1", "1": "0"}[was])
-		}, func() error { return ns.SetSysctl("ipv4/ip_forward", forward) }, "+sysctl ipv4/ip_forward = "},
-		{"conntrack", func() error { return netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, entry) },
-			func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) },
-			"+conntrack proto 17 src 10.88.0.2 dst 10.88.0.3 sport 1000 dport 53 reply src 10.88.0.3"},
-		{"nft", addTable, delTable, "+nft inet berth-test chain drop rule 000 "},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			before := Snapshot(t, node)
-			must(node.Do(test.do))
-			if diff := before.Diff(Snapshot(t, node)); !strings.Contains(diff, test.sees) {
-				t.Errorf("not seen, %q:\n%s", test.sees, diff)
-			}
-			must(node.Do(test.undo))
-			if diff := before.Diff(Snapshot(t, node)); diff != "" {
-				t.Errorf("seen after it is undone:\n%s", diff)
-			}
-		})
 	}
+}
+
+func otherChanges() []change {
+	const forward = "ipv4/ip_forward"
+	toggle := func() error {
+		was, err := ns.Sysctl(forward)
+		if err != nil {
+			return err
+		}
+		return ns.SetSysctl(forward, map[string]string{"0": "1", "1": "0"}[was])
+	}
+	flush := func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }
+	return []change{
+		{"sysctl", toggle, toggle, "+sysctl ipv4/ip_forward = "},
+		{"conntrack", func() error { return entry(unix.AF_INET, "10.88.0.2", "10.88.0.3") }, flush,
+			"+conntrack proto 17 src 10.88.0.2 dst 10.88.0.3 sport 1000 dport 53 reply src 10.88.0.3"},
+		{"conntrack6", func() error { return entry(unix.AF_INET6, "fd00::2", "fd00::3") }, flush,
+			"+conntrack proto 17 src fd00::2 dst fd00::3 sport 1000 dport 53 reply src fd00::3"},
+		{"nft", addTable, delTable, "+nft inet berth-test chain drop rule 000 "},
+	}
+}
+
+// entry makes a conntrack entry of UDP.
+func entry(family netlink.InetFamily, from, to string) error {
+	a, b := netip.MustParseAddr(from).AsSlice(), netip.MustParseAddr(to).AsSlice()
+	return netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
+		FamilyType: uint8(family),
+		Forward:    netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: a, DstIP: b, SrcPort: 1000, DstPort: 53},
+		Reverse:    netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: b, DstIP: a, SrcPort: 53, DstPort: 1000},
+		TimeOut:    600,
+	})
 }
 
 // addTable adds a table with a chain, a rule, a set and an element of it.

@@ -1,0 +1,149 @@
+package kindtest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// takeTwice: what is there already, and ours, is taken.
+func takeTwice(tb testing.TB, k Kind) {
+	t := try{tb, k}
+	h := t.fresh()
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+	asked := t.copy(h)
+	t.take(h)
+	t.verify([]hold.Hold{h}, nil)
+	if !k.Discovers && !same(asked.Spec, t.copy(h).Spec) {
+		t.Fatalf("Acquire fills in its spec, and the kind does not say that it discovers")
+	}
+	unchanged := t.look()
+	t.take(h)
+	unchanged("after the second take, the world")
+	t.verify([]hold.Hold{h}, nil)
+	t.take(t.copy(h)) // as after a restart
+	unchanged("after a restart's take, the world")
+	t.release(h)
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+}
+
+// releaseTwice: what is released is gone, without a trace, and releasing it
+// again is nothing.
+func releaseTwice(tb testing.TB, k Kind) {
+	t := try{tb, k}
+	h := t.fresh()
+	unchanged := t.look()
+	t.take(h)
+	t.release(h)
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+	unchanged("from before the take to after the release, the world")
+	t.release(h)
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+	unchanged("after the second release, the world")
+}
+
+// releaseUntaken: an owner may be released before it has taken all it names.
+func releaseUntaken(tb testing.TB, k Kind) {
+	t := try{tb, k}
+	h := t.fresh()
+	unchanged := t.look()
+	t.release(h)
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+	unchanged("after the release of what was not taken, the world")
+}
+
+// releaseFromRecord: an agent killed right after Acquire knows the spec as it
+// was before, and from the ledger. That is enough.
+func releaseFromRecord(tb testing.TB, k Kind) {
+	t := try{tb, k}
+	h := t.fresh()
+	unchanged := t.look()
+	record := t.copy(h)
+	t.take(h)
+	t.release(record)
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+	unchanged("after the release of what its record says, the world")
+}
+
+// find: what is taken is found by its stamp, as holds that can be released;
+// what is not taken is not.
+func find(tb testing.TB, k Kind) {
+	if k.Find == nil {
+		return
+	}
+	t := try{tb, k}
+	a, b := t.fresh(), t.fresh()
+	if !k.Alone && a.Spec.String() == b.Spec.String() {
+		t.Fatalf("two things are called %s", a.Spec)
+	}
+	found := func(owner hold.ID) (hold.Hold, int) {
+		t.Helper()
+		all, err := k.Find(t.Context())
+		if err != nil {
+			t.Fatalf("finding: %v", err)
+		}
+		all = slices.DeleteFunc(all, func(h hold.Hold) bool { return h.Owner != owner })
+		if len(all) == 0 {
+			return hold.Hold{}, 0
+		}
+		return all[0], len(all)
+	}
+	if h, n := found(a.Owner); n != 0 {
+		t.Fatalf("%s is found before it is taken", h)
+	}
+	t.take(a)
+	if !k.Alone {
+		t.take(b)
+	}
+	h, n := found(a.Owner)
+	if n != 1 {
+		t.Fatalf("%s is found %d times", a, n)
+	}
+	if h.Spec == nil || h.Spec.Kind() != t.Name() {
+		t.Fatalf("%s is found as a %v", a, h.Spec)
+	}
+	if h.Spec.String() != a.Spec.String() {
+		t.Fatalf("%s is found under another name, %s", a.Spec, h.Spec)
+	}
+	t.release(t.copy(h))
+	t.verify([]hold.Hold{a}, hold.ErrGone)
+	if _, n := found(a.Owner); n != 0 {
+		t.Fatalf("%s is found after it is released", a)
+	}
+	if !k.Alone {
+		t.verify([]hold.Hold{b}, nil)
+	}
+}
+
+// cut: a hold may be cut off again, or before it is taken; it is then released
+// like any other, and nobody else is cut off.
+func cut(tb testing.TB, k Kind) {
+	if k.Cut == nil {
+		return
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	a, b := t.fresh(), t.fresh()
+	cutOff := func(h hold.Hold, when string) {
+		t.Helper()
+		if err := k.Cut(t.Context(), h); err != nil {
+			t.Fatalf("cutting %s off %s: %v", h, when, err)
+		}
+	}
+	cutOff(a, "before it is taken")
+	unchanged("after a cut of what was not taken, the world")
+	t.take(a)
+	if !k.Alone {
+		t.take(b)
+	}
+	cutOff(a, "")
+	cutOff(t.copy(a), "again")
+	if !k.Alone {
+		t.verify([]hold.Hold{b}, nil)
+	}
+	t.release(a, b)
+	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
+	cutOff(a, "after it is released")
+	unchanged("after a cut and a release, the world")
+}

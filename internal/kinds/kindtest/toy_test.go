@@ -1,0 +1,191 @@
+package kindtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// A toy kind, whose hold is a file with its owner's ID in it. That it stands
+// in a directory is the file's place; cutting it off makes it read-only.
+
+type toySpec struct {
+	Path  string   `json:"path"`
+	Notes []string `json:"notes,omitempty"`
+}
+
+func (*toySpec) Kind() string     { return "toy" }
+func (s *toySpec) String() string { return "file " + s.Path }
+
+// toys is a directory of them.
+type toys struct{ dir string }
+
+func path(h hold.Hold) string { return h.Spec.(*toySpec).Path }
+
+// owner says whose file is at h's place: "" if there is none.
+func (toys) owner(h hold.Hold) (string, error) {
+	text, err := os.ReadFile(path(h))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return string(text), err
+}
+
+func (ts toys) acquire(_ context.Context, h hold.Hold) error {
+	// As a whole or not at all, and never over somebody else's.
+	tmp, err := os.CreateTemp("", "toy")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	tmp.WriteString(string(h.Owner))
+	tmp.Close()
+	err = os.Link(tmp.Name(), path(h))
+	if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	owner, err := ts.owner(h)
+	if err == nil && owner != string(h.Owner) {
+		return fmt.Errorf("%w: %s", hold.ErrForeign, owner)
+	}
+	return err
+}
+
+func (ts toys) verify(_ context.Context, h hold.Hold) error {
+	owner, err := ts.owner(h)
+	switch {
+	case err != nil:
+		return err
+	case owner != string(h.Owner):
+		return hold.ErrGone
+	}
+	info, err := os.Stat(path(h))
+	if err == nil && info.Mode().Perm()&0o200 == 0 {
+		return hold.ErrChanged
+	}
+	return err
+}
+
+func (ts toys) release(_ context.Context, h hold.Hold) error {
+	owner, err := ts.owner(h)
+	if err != nil || owner != string(h.Owner) {
+		return err
+	}
+	return os.Remove(path(h))
+}
+
+func (ts toys) cut(_ context.Context, h hold.Hold) error {
+	owner, err := ts.owner(h)
+	if err != nil || owner != string(h.Owner) {
+		return err
+	}
+	return os.Chmod(path(h), 0o400)
+}
+
+func (ts toys) find(context.Context) ([]hold.Hold, error) {
+	files, err := filepath.Glob(ts.dir + "/*")
+	if err != nil {
+		return nil, err
+	}
+	var hs []hold.Hold
+	for _, f := range files {
+		h := hold.Hold{Spec: &toySpec{Path: f}}
+		owner, err := ts.owner(h)
+		if err != nil {
+			return nil, err
+		}
+		h.Owner = hold.ID(owner)
+		if _, err := hold.ParseID(owner); err == nil {
+			hs = append(hs, h)
+		}
+	}
+	return hs, nil
+}
+
+// kind is the toy kind under test, without a fault. If alone, all files have
+// one place.
+func kind(t testing.TB, alone bool) Kind {
+	ts := toys{t.TempDir()}
+	return Kind{
+		Kind: hold.Kind{
+			New:     func() hold.Spec { return &toySpec{} },
+			Acquire: ts.acquire,
+			Verify:  hold.Each(ts.verify),
+			Release: hold.Each(ts.release),
+			Batch:   3,
+			Cut:     ts.cut,
+			Find:    ts.find,
+		},
+		Alone: alone,
+		Spec: func(_ testing.TB, owner hold.ID) hold.Spec {
+			if alone {
+				return &toySpec{Path: ts.dir + "/only"}
+			}
+			return &toySpec{Path: ts.dir + "/" + string(owner)}
+		},
+		Example:  &toySpec{Path: "/toys/a", Notes: []string{"a note"}},
+		Snapshot: func() string { return listing(ts.dir) },
+		Foreign: func(t testing.TB, h hold.Hold) func() error {
+			if err := os.WriteFile(path(h), []byte("a stranger"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Remove(path(h)) })
+			return func() error {
+				info, err := os.Stat(path(h))
+				if err != nil {
+					return err
+				}
+				text, err := os.ReadFile(path(h))
+				if err == nil && (string(text) != "a stranger" || info.Mode() != 0o600) {
+					return fmt.Errorf("%v %q", info.Mode(), text)
+				}
+				return err
+			}
+		},
+	}
+}
+
+// listing has each file of a directory with its mode and text.
+func listing(dir string) string {
+	var lines []string
+	files, _ := filepath.Glob(dir + "/*")
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		if info, err := os.Stat(f); err == nil {
+			lines = append(lines, fmt.Sprintf("%s %v %s", f, info.Mode(), text))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestToy(t *testing.T)      { Run(t, kind(t, false)) }
+func TestToyAlone(t *testing.T) { Run(t, kind(t, true)) }
+
+// A kind that has only what it must have.
+func TestToyBare(t *testing.T) {
+	k := kind(t, false)
+	k.Batch, k.Cut, k.Find, k.Snapshot, k.Foreign = 0, nil, nil, nil, nil
+	Run(t, k)
+}
+
+// A kind that fills in its spec, and says so.
+func TestToyDiscovers(t *testing.T) {
+	k := kind(t, false)
+	acquire := k.Acquire
+	k.Discovers = true
+	var mu sync.Mutex
+	k.Acquire = func(ctx context.Context, h hold.Hold) error {
+		mu.Lock()
+		defer mu.Unlock()
+		h.Spec.(*toySpec).Notes = []string{"seen"}
+		return acquire(ctx, h)
+	}
+	Run(t, k)
+}
