@@ -1,7 +1,7 @@
-// Package poolroute is the kind of the unreachable route that an agent keeps
-// for each CIDR of its pools. Without it packets for a pod that is gone leave
-// by the default route, and what NAT writes down for them there reaches the
-// next pod with the address.
+// Package poolroute is the kind of the route that answers for a pool's CIDR
+// where no pod does. Without it a packet to a pod that is gone would take the
+// node's default route, and leave entries of address translation behind which
+// then catch the packets of the address's next pod.
 package poolroute
 
 import (
@@ -9,109 +9,142 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// Name is the name of the kind.
-const Name = "poolroute"
+// batch is how many routes one Release takes.
+const batch = 32
 
-// Spec is an unreachable route.
+// Spec is one CIDR's route. The metric is the instance's own (rtnl.MetricOf),
+// so that several agents on a node can have the same CIDR.
 type Spec struct {
-	CIDR   netip.Prefix `json:"cidr"`
-	Metric uint32       `json:"metric"` // the instance's own, by rtnl.MetricOf
+	CIDR   netip.Prefix `json:"cidr"`   // masked
+	Metric uint32       `json:"metric"` // not 0
 }
 
 // Kind returns "poolroute".
-func (s *Spec) Kind() string { return Name }
+func (s *Spec) Kind() string { return "poolroute" }
 
-// String is the route in ip's words.
-func (s *Spec) String() string { return s.route().String() }
+func (s *Spec) String() string { return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric) }
 
+// route is the spec as the kernel has it.
+//
+//	ip route add unreachable 10.88.0.0/16 proto 98 metric N
 func (s *Spec) route() rtnl.Route {
 	return rtnl.Route{Dst: s.CIDR, Unreachable: true, Metric: s.Metric}
 }
 
-// Routes makes and removes the pool routes of an instance.
-type Routes struct {
-	conn   *rtnl.Conn
-	metric uint32
+// Options say where routes are made, and for whom.
+type Options struct {
+	Conn   *rtnl.Conn // to the node's network namespace
+	Metric uint32     // the instance's
 }
 
-// New returns the pool routes of the instance that has this metric.
-func New(conn *rtnl.Conn, metric uint32) *Routes { return &Routes{conn, metric} }
+// Routes makes, checks and deletes the pool routes of an instance.
+type Routes struct{ Options }
 
-// Spec returns the spec of a CIDR's route.
-func (r *Routes) Spec(cidr netip.Prefix) *Spec { return &Spec{CIDR: cidr, Metric: r.metric} }
+// New returns the pool routes of an instance.
+func New(o Options) *Routes { return &Routes{o} }
 
-// Kind returns the kind, for an agent's list.
+// Kind returns the kind of these routes.
 func (r *Routes) Kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
-		New:     func() hold.Spec { return &Spec{} },
+		New:     func() hold.Spec { return new(Spec) },
 		Acquire: r.acquire,
 		Verify:  r.verify,
-		Release: hold.Each(r.release),
+		Release: r.release,
+		Batch:   batch,
 		Find:    r.find,
 	}
 }
 
-// acquire adds the route. That it exists means that it is ours: no other
-// instance has the protocol and the metric.
+// spec returns a hold's spec. One with another's metric is refused.
+func (r *Routes) spec(h hold.Hold) (*Spec, error) {
+	s, ok := h.Spec.(*Spec)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("a hold of kind %s is not a pool route", h.Spec.Kind())
+	case s.Metric != r.Metric:
+		return nil, fmt.Errorf("%s is not this instance's, whose metric is %d", s, r.Metric)
+	case !s.CIDR.IsValid() || s.CIDR != s.CIDR.Masked():
+		return nil, fmt.Errorf("%s is not a CIDR", s.CIDR)
+	}
+	return s, nil
+}
+
 func (r *Routes) acquire(_ context.Context, h hold.Hold) error {
-	err := r.conn.Do(rtnl.AddRoute(h.Spec.(*Spec).route()))
-	if errors.Is(err, kernel.ErrExists) {
-		return r.own(h)
+	s, err := r.spec(h)
+	if err != nil {
+		return err
 	}
-	return err
+	err = r.Conn.Do(rtnl.AddRoute(s.route()))
+	if !errors.Is(err, kernel.ErrExists) {
+		return err
+	}
+	routes, seeing := r.list()
+	switch {
+	case slices.Contains(routes, s.route()):
+		return nil
+	case seeing != nil:
+		return seeing
+	}
+	return fmt.Errorf("%w: %w", hold.ErrForeign, err)
 }
 
-// own says whether the route that is there is the one of the hold, and not
-// somebody else's of the same destination and metric.
-func (r *Routes) own(h hold.Hold) error {
-	if err := r.verify(context.Background(), []hold.Hold{h})[0]; err != nil {
-		return fmt.Errorf("%s: %w", h.Spec, hold.ErrForeign)
-	}
-	return nil
-}
-
-// verify lists the instance's routes once.
 func (r *Routes) verify(_ context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	routes, err := r.conn.Routes(rtnl.RouteFilter{Unreachable: true})
-	there := map[string]bool{}
-	for _, route := range routes {
-		there[route.String()] = true
-	}
+	routes, seeing := r.list()
 	for i, h := range hs {
+		s, err := r.spec(h)
 		switch {
 		case err != nil:
 			errs[i] = err
-		case !there[h.Spec.String()]:
-			errs[i] = fmt.Errorf("route %s: %w", h.Spec, hold.ErrGone)
+		case slices.Contains(routes, s.route()):
+		case seeing != nil:
+			errs[i] = seeing
+		default:
+			errs[i] = fmt.Errorf("%s: %w", s, hold.ErrGone)
 		}
 	}
 	return errs
 }
 
-func (r *Routes) release(_ context.Context, h hold.Hold) error {
-	err := r.conn.Do(rtnl.DelRoute(h.Spec.(*Spec).route()))
-	if errors.Is(err, kernel.ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
-// find returns all unreachable routes with the instance's metric.
-func (r *Routes) find(context.Context) ([]hold.Hold, error) {
-	routes, err := r.conn.Routes(rtnl.RouteFilter{Unreachable: true})
-	var holds []hold.Hold
-	for _, route := range routes {
-		if route.Metric == r.metric {
-			holds = append(holds, hold.Hold{Spec: &Spec{CIDR: route.Dst, Metric: route.Metric}})
+func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
+	errs := make([]error, len(hs))
+	for i, h := range hs {
+		s, err := r.spec(h)
+		if err == nil {
+			err = r.Conn.Do(rtnl.DelRoute(s.route()))
+		}
+		if !errors.Is(err, kernel.ErrNotFound) {
+			errs[i] = err
 		}
 	}
+	return errs
+}
+
+// find returns the instance's routes. A route does not say who owns it: the
+// holds have no owner.
+func (r *Routes) find(context.Context) ([]hold.Hold, error) {
+	routes, err := r.list()
+	holds := make([]hold.Hold, len(routes))
+	for i, route := range routes {
+		holds[i].Spec = &Spec{CIDR: route.Dst, Metric: route.Metric}
+	}
 	return holds, err
+}
+
+// list returns the instance's routes in the kernel; some may be missing if
+// there is an error as well.
+func (r *Routes) list() ([]rtnl.Route, error) {
+	routes, err := r.Conn.Routes(rtnl.RouteFilter{Unreachable: true})
+	if err != nil {
+		err = fmt.Errorf("looking at pool routes: %w", err)
+	}
+	return slices.DeleteFunc(routes, func(route rtnl.Route) bool { return route.Metric != r.Metric }), err
 }
