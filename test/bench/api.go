@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/api"
+)
+
+// apiClients is how many requests are under way at once when the agent is
+// asked without an exec.
+const apiClients = 16
+
+// apiNetwork is the network of attachments made without an exec.
+const apiNetwork = "bench-api"
+
+// attach makes an attachment in each pod, by the agent's API.
+func (a *agent) attach(ctx context.Context, ps []*pod) (apiFigures, error) {
+	took, wall, err := together(apiClients, ps, func(p *pod) (time.Duration, error) { return a.post(ctx, p) })
+	return apiFigures{took, wall}, err
+}
+
+// detach deletes them. It returns when the agent has answered, links or not.
+func (a *agent) detach(ctx context.Context, ps []*pod) (apiFigures, error) {
+	took, wall, err := together(apiClients, ps, func(p *pod) (time.Duration, error) { return a.delete(ctx, p) })
+	return apiFigures{took, wall}, err
+}
+
+// apiFigures is what many requests took, each and together.
+type apiFigures struct {
+	took []time.Duration
+	wall time.Duration
+}
+
+// perSecond is how many there were a second.
+func perSecond(n int, wall time.Duration) float64 { return float64(n) / wall.Seconds() }
+
+// containerOf names the container of a pod in attachments made by the API.
+func containerOf(p *pod) string { return fmt.Sprintf("api-%d", p.ref.ID) }
+
+// post is the request that berth-cni makes for ADD.
+func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	begun := time.Now()
+	_, err := a.api.Add(ctx, api.AddRequest{
+		ContainerID: containerOf(p),
+		Ifname:      ifname,
+		Netns:       api.Netns(p.ref),
+		Config: json.RawMessage(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "berth-cni", "root": %q}`,
+			apiNetwork, a.dir)),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("adding %s: %w", p.ref.Path, err)
+	}
+	return time.Since(begun), nil
+}
+
+// delete is the request that berth-cni makes for DEL.
+func (a *agent) delete(ctx context.Context, p *pod) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	begun := time.Now()
+	got, err := a.api.Delete(ctx, api.Filter{Network: apiNetwork, Container: containerOf(p), Ifname: ifname}, false)
+	if err != nil {
+		return 0, fmt.Errorf("deleting %s: %w", p.ref.Path, err)
+	}
+	if got.Released != 1 || got.Owed != 0 {
+		return 0, fmt.Errorf("deleting %s: released %d, owed %d", p.ref.Path, got.Released, got.Owed)
+	}
+	return time.Since(begun), nil
+}

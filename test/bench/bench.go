@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// stage is one part of a run. Stages run in order, in one process and on one
+// node.
+type stage struct {
+	name  string
+	agent bool // it measures Berth's agent alone
+	run   func(context.Context, *bench) error
+}
+
+var stages = []stage{
+	{"footprint", false, footprint},
+	{"memory", true, memory},
+	{"load", false, load},
+	{"scale", false, scale},
+	{"ipam", false, addresses},
+}
+
+func stageNames() string {
+	var all []string
+	for _, s := range stages {
+		all = append(all, s.name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// chosen reports whether a list from the command line has name; an empty one
+// has all.
+func chosen(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
+
+// bench is a run.
+type bench struct {
+	opts     options
+	dir      string // for everything it writes, on a real disk: fsync counts
+	networks []*network
+	agent    *agent // nil if Berth is not measured
+	pods     *pods
+	report   *report
+	begun    time.Time
+}
+
+// open starts the agent, if it is needed, and sets up a network for each
+// contestant.
+func open(ctx context.Context, opts options, dir string) (*bench, error) {
+	b := &bench{opts: opts, dir: dir, begun: time.Now(), pods: &pods{}}
+	b.report = newReport(opts, dir)
+	for _, c := range contestants {
+		if !chosen(opts.only, c.name) {
+			continue
+		}
+		if c.agent && b.agent == nil {
+			agent, err := startAgent(ctx, opts.bin, filepath.Join(dir, "node"), agentPools)
+			if err != nil {
+				return nil, err
+			}
+			b.agent = agent
+		}
+		n, err := newNetwork(c, opts, dir)
+		if err != nil {
+			b.close()
+			return nil, err
+		}
+		b.networks = append(b.networks, n)
+	}
+	return b, nil
+}
+
+// network returns the contestant of that name, nil if it is not measured.
+func (b *bench) network(name string) *network {
+	for _, n := range b.networks {
+		if n.name == name {
+			return n
+		}
+	}
+	return nil
+}
+
+func (b *bench) close() {
+	if b.agent != nil {
+		b.agent.stop()
+	}
+	b.pods.close()
+}
+
+// say shows progress.
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(b.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// pick returns full, or quick in a quick run.
+func (b *bench) pick(full, quick int) int {
+	if b.opts.quick {
+		return quick
+	}
+	return full
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// machine describes what the figures were measured on.
+func machine(dir string) string {
+	var name unix.Utsname
+	kernel := "unknown"
+	if unix.Uname(&name) == nil {
+		kernel = unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
+	}
+	who := "root"
+	if !initialUserNamespace() {
+		who = "a plain user, in a user namespace"
+	}
+	return fmt.Sprintf("%s; %d cores of %s; %s of memory; files on %s; %s; as %s; %s",
+		kernel, runtime.NumCPU(), cpuModel(), memorySize(), filesystem(dir), runtime.Version(), who, time.Now().UTC().Format(time.DateOnly))
+}
+
+// cpuModel is the first "model name" of /proc/cpuinfo.
+func cpuModel() string {
+	if v := field("/proc/cpuinfo", "model name"); v != "" {
+		return v
+	}
+	return runtime.GOARCH
+}
+
+// memorySize is the machine's memory in GB.
+func memorySize() string {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return "unknown size"
+	}
+	return fmt.Sprintf("%.0f GB", float64(info.Totalram)*float64(info.Unit)/1e9)
+}
+
+// field returns the value of the first "key: value" line of a file of /proc.
+func field(file, key string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(raw)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == key {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// initialUserNamespace reports whether all ids are mapped to themselves.
+func initialUserNamespace() bool {
+	raw, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && strings.Join(strings.Fields(string(raw)), " ") == "0 0 4294967295"
+}
+
+// filesystem names the file system of dir: it decides what fsync costs.
+func filesystem(dir string) string {
+	var fs unix.Statfs_t
+	if unix.Statfs(dir, &fs) != nil {
+		return "an unknown file system"
+	}
+	switch fs.Type {
+	case unix.EXT4_SUPER_MAGIC:
+		return "ext4"
+	case unix.XFS_SUPER_MAGIC:
+		return "xfs"
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs"
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return "overlayfs"
+	case unix.TMPFS_MAGIC:
+		return "tmpfs (where fsync costs nothing)"
+	}
+	return fmt.Sprintf("file system %#x", fs.Type)
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// opTimeout is how long one ADD or DEL may take before the run fails.
+const opTimeout = 2 * time.Minute
+
+// network is a contestant ready to be driven by libcni, as a runtime does it:
+// an exec for each plugin of a verb, and the result kept in a cache.
+type network struct {
+	contestant
+	list *libcni.NetworkConfigList
+	cni  *libcni.CNIConfig
+}
+
+func newNetwork(c contestant, opts options, dir string) (*network, error) {
+	state := filepath.Join(dir, "state-"+c.name)
+	if c.agent {
+		state = filepath.Join(dir, "node") // the agent's root
+	}
+	conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`, networkName(c.name), c.config(state))
+	list, err := libcni.NetworkConfFromBytes([]byte(conf))
+	if err != nil {
+		return nil, fmt.Errorf("configuring %s: %w", c.name, err)
+	}
+	cni := libcni.NewCNIConfigWithCacheDir([]string{opts.bin, opts.peers}, filepath.Join(dir, "cache-"+c.name), nil)
+	return &network{contestant: c, list: list, cni: cni}, nil
+}
+
+// networkName makes a contestant's name a valid network name.
+func networkName(name string) string {
+	clean := []byte(name)
+	for i, c := range clean {
+		if c == '+' {
+			clean[i] = '-'
+		}
+	}
+	return "bench-" + string(clean)
+}
+
+// containers numbers the containers of a run, so that none is seen twice.
+var containers atomic.Int64
+
+// attachment is one pod's on a network.
+type attachment struct {
+	net *network
+	rt  *libcni.RuntimeConf
+	pod *pod
+}
+
+func (n *network) attachment(p *pod) *attachment {
+	id := "bench" + strconv.FormatInt(containers.Add(1), 10)
+	return &attachment{n, &libcni.RuntimeConf{ContainerID: id, NetNS: p.ref.Path, IfName: ifname}, p}
+}
+
+// add is the runtime's ADD. The time is all that the runtime waits for.
+func (a *attachment) add(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	begun := time.Now()
+	_, err := a.net.cni.AddNetworkList(ctx, a.net.list, a.rt)
+	took := time.Since(begun)
+	if err != nil {
+		return 0, fmt.Errorf("ADD of %s by %s: %w", a.rt.ContainerID, a.net.name, err)
+	}
+	return took, nil
+}
+
+// del is the runtime's DEL.
+func (a *attachment) del(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	begun := time.Now()
+	err := a.net.cni.DelNetworkList(ctx, a.net.list, a.rt)
+	took := time.Since(begun)
+	if err != nil {
+		return 0, fmt.Errorf("DEL of %s by %s: %w", a.rt.ContainerID, a.net.name, err)
+	}
+	return took, nil
+}
+
+// sample is what one wave took.
+type sample struct {
+	adds, dels       []time.Duration
+	addWall, delWall time.Duration
+}
+
+// wave attaches pods, width of them at once, detaches them likewise, and waits
+// until their interfaces are gone, which is not measured: what a plugin leaves
+// to be done later must not slow down the next one.
+func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error) {
+	all := make([]*attachment, len(ps))
+	for i, p := range ps {
+		all[i] = n.attachment(p)
+	}
+	var s sample
+	var err error
+	if s.adds, s.addWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.add(ctx) }); err != nil {
+		return s, err
+	}
+	if s.dels, s.delWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.del(ctx) }); err != nil {
+		return s, err
+	}
+	return s, settle(ps)
+}
+
+// together calls f for each of all, width at once, and returns what each took
+// and what all took. It stops at the first error.
+func together[T any](width int, all []T, f func(T) (time.Duration, error)) ([]time.Duration, time.Duration, error) {
+	took := make([]time.Duration, len(all))
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	var wg sync.WaitGroup
+	begun := time.Now()
+	for range min(width, len(all)) {
+		wg.Go(func() {
+			for failed.Load() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(all) {
+					return
+				}
+				d, err := f(all[i])
+				if err != nil {
+					failed.CompareAndSwap(nil, &err)
+					return
+				}
+				took[i] = d
+			}
+		})
+	}
+	wg.Wait()
+	wall := time.Since(begun)
+	if err := failed.Load(); err != nil {
+		return nil, 0, *err
+	}
+	return took, wall, nil
+}

@@ -1,0 +1,58 @@
+package main
+
+import "fmt"
+
+// contestant is a plugin, or a chain of them, with its configuration.
+type contestant struct {
+	name  string
+	agent bool // needs berthd
+	// config is the plugins' list of the network configuration: dir is where
+	// the contestant may keep state.
+	config func(dir string) string
+}
+
+// Names of contestants that others are compared with.
+const (
+	floorName = "noop"
+	berthName = "berth"
+	waitName  = "berth+wait"
+)
+
+// contestants in the order of the tables. All get one IPv4 address, for the
+// reference plugins wait for duplicate address detection with IPv6; one line
+// shows what Berth takes for both families.
+var contestants = []contestant{
+	{name: floorName, config: func(string) string { return `{"type": "noop"}` }},
+	{name: "ptp", config: func(dir string) string {
+		return fmt.Sprintf(`{"type": "ptp", "ipMasq": false, "ipam": %s}`, hostLocal(dir, "10.200.0.0/15"))
+	}},
+	{name: "bridge", config: func(dir string) string {
+		return fmt.Sprintf(`{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": false, "ipam": %s}`,
+			hostLocal(dir, "10.202.0.0/15"))
+	}},
+	{name: berthName, agent: true, config: berthConfig(`"pool": "v4"`)},
+	{name: waitName, agent: true, config: berthConfig(`"pool": "v4", "wait": true`)},
+	{name: "berth+dual", agent: true, config: berthConfig(`"pool": "dual"`)},
+}
+
+// agentPools are the pools of the agent that is measured.
+var agentPools = []string{"v4=10.64.0.0/12", "dual=10.80.0.0/12,fd88::/64"}
+
+func hostLocal(dir, subnet string) string {
+	return fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": %q}]], "routes": [{"dst": "0.0.0.0/0"}]}`,
+		dir, subnet)
+}
+
+func berthConfig(keys string) func(dir string) string {
+	return func(dir string) string {
+		return fmt.Sprintf(`{"type": "berth-cni", "root": %q, %s}`, dir, keys)
+	}
+}
+
+func names(cs []contestant) []string {
+	var all []string
+	for _, c := range cs {
+		all = append(all, c.name)
+	}
+	return all
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// How often a probe does its two things.
+const (
+	lockEvery = time.Millisecond
+	addEvery  = 20 * time.Millisecond
+)
+
+// stalls are how long a probe's operations took.
+type stalls struct {
+	lock []time.Duration // setting a dummy link's group, which takes the kernel's rtnl lock
+	add  []time.Duration // an ADD over the agent's API
+}
+
+// cells are the figures of a row.
+func (s stalls) cells() []string {
+	var cells []string
+	for _, ds := range [][]time.Duration{s.lock, s.add} {
+		cells = append(cells, num(percentile(ds, 50)), num(percentile(ds, 99)), num(slices.Max(ds)))
+	}
+	return cells
+}
+
+// probe does two things again and again beside other work, and measures what
+// each takes.
+type probe struct {
+	agent *agent // with connections of its own
+	pods  []*pod
+	cease context.CancelFunc
+	seen  stalls
+	used  int // pods attached
+	ended chan error
+}
+
+// startProbe starts a probe that attaches the given pods, as many as it has
+// time for.
+func startProbe(ctx context.Context, a *agent, ps []*pod) (*probe, error) {
+	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "probe0"}}
+	if err := netlink.LinkAdd(link); err != nil { // ip link add probe0 type dummy
+		return nil, fmt.Errorf("making a link to probe with: %w", err)
+	}
+	own := *a
+	own.api = client.New(root.Dir(a.dir).Socket())
+	ctx, cease := context.WithCancel(ctx)
+	p := &probe{agent: &own, pods: ps, cease: cease, ended: make(chan error, 2)}
+	go func() { p.ended <- p.changeLink(ctx, link) }()
+	go func() { p.ended <- p.attach(ctx) }()
+	return p, nil
+}
+
+// changeLink is `ip link set probe0 group N`, again and again. Its thread goes
+// before all others where it may, so that it waits for the kernel's lock and
+// not for a processor.
+func (p *probe) changeLink(ctx context.Context, link netlink.Link) error {
+	runtime.LockOSThread() // and never unlocked: the thread ends, and its priority with it
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	for group := 1; ctx.Err() == nil; group = 3 - group {
+		begun := time.Now()
+		if err := handle.LinkSetGroup(link, group); err != nil {
+			return fmt.Errorf("changing a link: %w", err)
+		}
+		p.seen.lock = append(p.seen.lock, time.Since(begun))
+		time.Sleep(lockEvery)
+	}
+	return nil
+}
+
+// attach adds a pod now and then.
+func (p *probe) attach(ctx context.Context) error {
+	for _, pod := range p.pods {
+		if ctx.Err() != nil {
+			return nil
+		}
+		took, err := p.agent.post(context.WithoutCancel(ctx), pod)
+		if err != nil {
+			return err
+		}
+		p.used++
+		p.seen.add = append(p.seen.add, took)
+		time.Sleep(addEvery)
+	}
+	return nil
+}
+
+// stop ends the probe and removes what it made.
+func (p *probe) stop(ctx context.Context) (stalls, error) {
+	p.cease()
+	err := <-p.ended
+	if second := <-p.ended; err == nil {
+		err = second
+	}
+	link, linkErr := netlink.LinkByName("probe0")
+	if linkErr == nil {
+		linkErr = netlink.LinkDel(link)
+	}
+	if err != nil {
+		return stalls{}, err
+	}
+	if linkErr != nil {
+		return stalls{}, fmt.Errorf("removing the link that was probed with: %w", linkErr)
+	}
+	if _, err := p.agent.detach(ctx, p.pods[:p.used]); err != nil {
+		return stalls{}, err
+	}
+	p.agent.api.Close()
+	return p.seen, settle(p.pods[:p.used])
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// report is what a run found: tables, targets and notes, written as Markdown.
+type report struct {
+	quick    bool
+	machine  string
+	begun    time.Time
+	sections []*table
+	targets  []string // rows
+	notes    []string
+}
+
+func newReport(opts options, dir string) *report {
+	return &report{quick: opts.quick, machine: machine(dir), begun: time.Now()}
+}
+
+// table is a section of the report.
+type table struct {
+	title string
+	rows  [][]string // the first has the columns' names
+}
+
+// section begins a table.
+func (r *report) section(title string, columns ...string) *table {
+	t := &table{title: title, rows: [][]string{columns}}
+	r.sections = append(r.sections, t)
+	return t
+}
+
+func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
+
+// note adds a line that is no target.
+func (r *report) note(format string, args ...any) {
+	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+}
+
+// atMost holds a figure against a target that it should not exceed.
+func (r *report) atMost(what string, got, limit float64, unit string) {
+	r.judge(what, got <= limit, got, "at most", limit, (got/limit-1)*100, unit)
+}
+
+// atLeast holds a figure against a target that it should reach.
+func (r *report) atLeast(what string, got, limit float64, unit string) {
+	r.judge(what, got >= limit, got, "at least", limit, (1-got/limit)*100, unit)
+}
+
+func (r *report) judge(what string, met bool, got float64, than string, limit, by float64, unit string) {
+	verdict := "met"
+	if !met {
+		verdict = fmt.Sprintf("**missed by %.0f%%**", by)
+	}
+	r.targets = append(r.targets, line([]string{what, fmt.Sprintf("%s %.4g %s", than, limit, unit), fmt.Sprintf("%.3g %s", got, unit), verdict}))
+}
+
+// line is one row of a Markdown table.
+func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
+
+// rule is what stands below the columns' names.
+func rule(columns int) string { return strings.Repeat("|---", columns) + "|\n" }
+
+// preamble says how to read the tables.
+const preamble = `# Benchmarks
+
+Written by ` + "`make bench`" + `; do not edit. Everything below is from one run, in fresh
+namespaces, and contestants took turns in every round. **Floor** is a Go plugin
+that does nothing (test/peers/noop), driven by libcni like the others. A p50 is
+the median of the rounds' p50s, "rounds' p50" their least and greatest; a p99 is
+of all samples. A ratio is the median of the ratios within each round, with the
+least and the greatest behind it: what differs by less than these is noise.
+Every attachment has one IPv4 address, if it does not say otherwise; the time is
+all that a runtime waits for, execs and libcni's cache included. ` + "`berth+wait`" + ` is
+` + "`\"wait\": true`" + `: the link is gone before DEL answers, as with the other plugins.
+
+`
+
+// text is the report in Markdown.
+func (r *report) text() string {
+	var s strings.Builder
+	s.WriteString(preamble)
+	kind := "Full run"
+	if r.quick {
+		kind = "Quick run (few rounds: not for comparison)"
+	}
+	fmt.Fprintf(&s, "%s of %s on %s.\n", kind, time.Since(r.begun).Round(time.Second), r.machine)
+	if len(r.targets) > 0 {
+		s.WriteString("\n## Targets\n\n")
+		s.WriteString(line([]string{"what", "target", "measured", ""}) + rule(4))
+		for _, t := range r.targets {
+			s.WriteString(t)
+		}
+	}
+	for _, n := range r.notes {
+		s.WriteString("\n" + n + ".\n")
+	}
+	for _, t := range r.sections {
+		fmt.Fprintf(&s, "\n## %s\n\n", t.title)
+		for i, row := range t.rows {
+			s.WriteString(line(row))
+			if i == 0 {
+				s.WriteString(rule(len(row)))
+			}
+		}
+	}
+	return s.String()
+}
+
+// write writes the report to a file, or to standard output.
+func (r *report) write(file string) error {
+	if file == "" {
+		_, err := os.Stdout.WriteString(r.text())
+		return err
+	}
+	if err := os.WriteFile(file, []byte(r.text()), 0o644); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}

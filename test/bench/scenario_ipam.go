@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// claimFree is the benchmark whose worst case has a target.
+const claimFree = "ClaimFree/"
+
+// addresses runs the benchmarks of internal/ipam, which say what claiming and
+// freeing an address takes in memory.
+func addresses(ctx context.Context, b *bench) error {
+	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=.", "-count=3",
+		fmt.Sprintf("-benchtime=%dms", b.pick(500, 100)), "github.com/berth-net/berth/internal/ipam")
+	cmd.Env = append(os.Environ(), "GOPROXY=off")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("running %s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	took := make(map[string][]float64)
+	var order []string
+	for line := range strings.Lines(string(out)) {
+		name, ns, ok := parseBenchmark(line)
+		if !ok {
+			continue
+		}
+		if took[name] == nil {
+			order = append(order, name)
+		}
+		took[name] = append(took[name], ns)
+	}
+	t := b.report.section("Addresses, in memory (internal/ipam)", "benchmark", "ns, median of 3")
+	worst := 0.0
+	for _, name := range order {
+		ns := median(took[name])
+		t.row(name, fmt.Sprintf("%.1f", ns))
+		if strings.HasPrefix(name, claimFree) {
+			worst = max(worst, ns)
+		}
+	}
+	if worst == 0 {
+		return fmt.Errorf("no benchmark of internal/ipam is called %s...", claimFree)
+	}
+	b.report.atMost("claim and free an address in memory, slowest pool", worst, 150, "ns")
+	return nil
+}
+
+// parseBenchmark reads a line of go test's, such as
+// "BenchmarkClaimFree/v4_/16-2   8000000   95.3 ns/op".
+func parseBenchmark(line string) (name string, ns float64, ok bool) {
+	f := strings.Fields(line)
+	name, ok = strings.CutPrefix(line, "Benchmark")
+	if !ok || len(f) < 4 || f[3] != "ns/op" {
+		return "", 0, false
+	}
+	name, _, _ = strings.Cut(name, " ")
+	name, _, _ = strings.Cut(name, "\t")
+	if cut := strings.LastIndexByte(name, '-'); cut >= 0 { // GOMAXPROCS
+		name = name[:cut]
+	}
+	ns, err := strconv.ParseFloat(f[2], 64)
+	return name, ns, err == nil
+}

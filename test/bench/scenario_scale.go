@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// What the scale stage needs beside the pods that fill the node.
+const (
+	measured = 8   // pods that are attached and detached while it is full
+	spare    = 256 // pods that are attached while others are deleted
+)
+
+// scale measures how ADD and DEL grow with the attachments on the node, and,
+// since filling a node takes its time, what can only be seen on a full one:
+// the agent's API without execs, and its restart.
+func scale(ctx context.Context, b *bench) error {
+	t := b.report.section("ADD and DEL one at a time, with attachments on the node",
+		"plugin", "attachments", "ADD p50 ms", "rounds' p50", "ADD x floor", "DEL p50 ms", "rounds' p50", "DEL x floor")
+	if n := b.network("ptp"); n != nil && !b.opts.quick {
+		if err := b.scalePeer(ctx, t, n, []int{10, 1000}); err != nil {
+			return err
+		}
+	}
+	if b.agent == nil || b.network(berthName) == nil {
+		return nil
+	}
+	return b.scaleBerth(ctx, t, []int{10, b.pick(1000, 200), b.pick(5000, 1000)})
+}
+
+// scalePeer fills the node through the plugin itself.
+func (b *bench) scalePeer(ctx context.Context, t *table, n *network, levels []int) error {
+	var attached []*attachment
+	for _, level := range levels {
+		ps, err := b.pods.first(measured + level)
+		if err != nil {
+			return err
+		}
+		var more []*attachment
+		for _, p := range ps[measured+len(attached):] {
+			more = append(more, n.attachment(p))
+		}
+		if _, _, err := together(apiClients, more, func(a *attachment) (time.Duration, error) { return a.add(ctx) }); err != nil {
+			return err
+		}
+		attached = append(attached, more...)
+		if _, err := b.level(ctx, t, n, ps[:measured], fmt.Sprint(level)); err != nil {
+			return err
+		}
+	}
+	_, _, err := together(apiClients, attached, func(a *attachment) (time.Duration, error) { return a.del(ctx) })
+	if err != nil {
+		return err
+	}
+	return settle(b.pods.all)
+}
+
+// scaleBerth fills the node through the agent's API.
+func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
+	n, top := b.network(berthName), levels[len(levels)-1]
+	b.say("making %d network namespaces", measured+spare+top)
+	ps, err := b.pods.first(measured + spare + top)
+	if err != nil {
+		return err
+	}
+	busy := ps[measured+spare:]
+	var atLevel []levelFigures
+	filled := 0
+	for _, level := range levels {
+		if _, err := b.agent.attach(ctx, busy[filled:level]); err != nil {
+			return err
+		}
+		filled = level
+		b.say("scale: %d attachments", level)
+		f, err := b.level(ctx, t, n, ps[:measured], fmt.Sprint(level))
+		if err != nil {
+			return err
+		}
+		atLevel = append(atLevel, f)
+	}
+	if err := b.restarts(ctx, top); err != nil {
+		return err
+	}
+	if err := b.throughput(ctx, ps[measured:measured+spare], busy, levels[0]); err != nil {
+		return err
+	}
+	again, err := b.level(ctx, t, n, ps[:measured], fmt.Sprintf("%d, after all that", levels[0]))
+	if err != nil {
+		return err
+	}
+	atLevel[0].join(again) // before and after: drift hits neither side alone
+	b.judgeLevels(levels, atLevel)
+	if _, err := b.agent.detach(ctx, busy[:levels[0]]); err != nil {
+		return err
+	}
+	if err := settle(ps); err != nil {
+		return err
+	}
+	return b.agent.berth(ctx, "audit")
+}
+
+// levelFigures are the p50s of rounds, of a plugin and of the floor.
+type levelFigures struct{ add, del, floorAdd, floorDel series }
+
+func (f *levelFigures) join(g levelFigures) {
+	f.add, f.del = append(f.add, g.add...), append(f.del, g.del...)
+	f.floorAdd, f.floorDel = append(f.floorAdd, g.floorAdd...), append(f.floorDel, g.floorDel...)
+}
+
+// level measures a plugin and the floor in turns on the node as it is, and
+// shows a row.
+func (b *bench) level(ctx context.Context, t *table, n *network, ps []*pod, title string) (levelFigures, error) {
+	var f levelFigures
+	floor := b.network(floorName)
+	for range b.pick(12, 4) {
+		if floor != nil {
+			add, del, err := floor.pairs(ctx, ps)
+			if err != nil {
+				return f, err
+			}
+			f.floorAdd, f.floorDel = append(f.floorAdd, add), append(f.floorDel, del)
+		}
+		add, del, err := n.pairs(ctx, ps)
+		if err != nil {
+			return f, err
+		}
+		f.add, f.del = append(f.add, add), append(f.del, del)
+	}
+	_, addRatio := f.add.ratio(f.floorAdd)
+	_, delRatio := f.del.ratio(f.floorDel)
+	t.row(n.name, title, num(median(f.add)), f.add.span(), addRatio, num(median(f.del)), f.del.span(), delRatio)
+	return f, nil
+}
+
+// pairs attaches and detaches pods one after another, and returns the p50s.
+func (n *network) pairs(ctx context.Context, ps []*pod) (add, del time.Duration, err error) {
+	var adds, dels []time.Duration
+	for i := range ps {
+		s, err := n.wave(ctx, ps[i:i+1], 1)
+		if err != nil {
+			return 0, 0, err
+		}
+		adds, dels = append(adds, s.adds...), append(dels, s.dels...)
+	}
+	return percentile(adds, 50), percentile(dels, 50), nil
+}
+
+// judgeLevels holds the fullest node against the emptiest.
+func (b *bench) judgeLevels(levels []int, at []levelFigures) {
+	first, last, top := at[0], at[len(at)-1], levels[len(levels)-1]
+	slower := float64(median(last.add)-median(first.add)) / 1e6
+	b.report.atMost(fmt.Sprintf("ADD p50 with %d attachments, above that with %d", top, levels[0]), slower, 1, "ms")
+	b.report.atMost(fmt.Sprintf("DEL p50 with %d attachments / with %d", top, levels[0]),
+		float64(median(last.del))/float64(median(first.del)), 1.15, "x")
+	if b.network(floorName) != nil {
+		b.report.note("The floor itself, on the same two nodes: ADD %s and %s ms, DEL %s and %s ms",
+			num(median(first.floorAdd)), num(median(last.floorAdd)), num(median(first.floorDel)), num(median(last.floorDel)))
+	}
+}
+
+// restarts kills the agent with all attachments on the node and starts it.
+func (b *bench) restarts(ctx context.Context, attached int) error {
+	var took series
+	for range b.pick(5, 2) {
+		if err := b.agent.kill(); err != nil {
+			return err
+		}
+		begun := time.Now()
+		if err := b.agent.start(ctx); err != nil {
+			return err
+		}
+		took = append(took, time.Since(begun))
+		if err := b.agent.berth(ctx, "status"); err != nil {
+			return err
+		}
+	}
+	t := b.report.section("Restart after SIGKILL, until requests are served", "attachments", "restarts", "median s", "least-greatest ms")
+	t.row(fmt.Sprint(attached), fmt.Sprint(len(took)), fmt.Sprintf("%.3f", median(took).Seconds()), took.span())
+	b.report.atMost(fmt.Sprintf("restart with %d attachments", attached), median(took).Seconds(), 0.5, "s")
+	return nil
+}

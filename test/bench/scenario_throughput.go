@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// throughput deletes all but keep attachments over the agent's API, as fast as
+// it answers, several times, and watches what others have to wait meanwhile.
+// It begins and ends with all of busy[:keep] attached; at its begin the rest
+// is too.
+func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) error {
+	var adds, dels, gone, worstLock, worstAdd []float64
+	quiet, err := b.quiet(ctx, spare)
+	if err != nil {
+		return err
+	}
+	t := b.report.section(fmt.Sprintf("The agent's API without an exec, %d requests at once", apiClients),
+		"round", "ADD/s", "ADD p50 ms", "ADD p99 ms", "DEL/s answered", "DEL p50 ms", "DEL p99 ms", "DEL/s, links gone")
+	s := b.report.section("What others wait while links are deleted at that speed",
+		"when", "change of another link p50 ms", "p99 ms", "worst ms", "ADD beside p50 ms", "p99 ms", "worst ms")
+	s.row(append([]string{"quiet"}, quiet.cells()...)...)
+	rest := busy[keep:]
+	for round := range b.pick(3, 1) {
+		b.say("throughput, round %d: %d attachments", round+1, len(rest))
+		d, err := b.drain(ctx, spare, rest)
+		if err != nil {
+			return err
+		}
+		added, err := b.agent.attach(ctx, rest)
+		if err != nil {
+			return err
+		}
+		t.row(fmt.Sprint(round+1),
+			fmt.Sprintf("%.0f", perSecond(len(rest), added.wall)), num(percentile(added.took, 50)), num(percentile(added.took, 99)),
+			fmt.Sprintf("%.0f", perSecond(len(rest), d.answered.wall)), num(percentile(d.answered.took, 50)), num(percentile(d.answered.took, 99)),
+			fmt.Sprintf("%.0f", perSecond(len(rest), d.gone)))
+		s.row(append([]string{fmt.Sprintf("round %d", round+1)}, d.stalls.cells()...)...)
+		adds, dels = append(adds, perSecond(len(rest), added.wall)), append(dels, perSecond(len(rest), d.answered.wall))
+		gone = append(gone, perSecond(len(rest), d.gone))
+		worstLock = append(worstLock, ms(slices.Max(d.stalls.lock)))
+		worstAdd = append(worstAdd, ms(slices.Max(d.stalls.add)))
+	}
+	b.report.atLeast("DELs by the API a second, links gone", median(gone), 2000, "/s")
+	b.report.atMost("longest stall of another link's change meanwhile", median(worstLock), 20, "ms")
+	b.report.atMost("longest ADD meanwhile, above a quiet one's p50", median(worstAdd)-ms(percentile(quiet.add, 50)), 20, "ms")
+	b.report.note("Without execs the agent answers %.0f ADDs/s and %.0f DELs/s", median(adds), median(dels))
+	if _, err := b.drain(ctx, spare, rest); err != nil {
+		return err
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// drained is what deleting many took.
+type drained struct {
+	answered apiFigures
+	gone     time.Duration // until no link was left
+	stalls   stalls
+}
+
+// drain deletes the attachments of pods and waits until their links are gone.
+func (b *bench) drain(ctx context.Context, spare, ps []*pod) (drained, error) {
+	p, err := startProbe(ctx, b.agent, spare)
+	if err != nil {
+		return drained{}, err
+	}
+	begun := time.Now()
+	answered, err := b.agent.detach(ctx, ps)
+	if err == nil {
+		err = settle(ps)
+	}
+	gone := time.Since(begun)
+	stalls, stopErr := p.stop(ctx)
+	if err != nil {
+		return drained{}, err
+	}
+	return drained{answered, gone, stalls}, stopErr
+}
+
+// quiet is what the probe measures when nothing else happens.
+func (b *bench) quiet(ctx context.Context, spare []*pod) (stalls, error) {
+	p, err := startProbe(ctx, b.agent, spare)
+	if err != nil {
+		return stalls{}, err
+	}
+	select {
+	case <-time.After(2 * time.Second): // what is measured is that nothing happens
+	case <-ctx.Done():
+	}
+	return p.stop(ctx)
+}
