@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
 // What the agent itself holds is in the ledger like everything else: an owner
@@ -43,7 +44,7 @@ func (a *Agent) holdNode(ctx context.Context) error {
 			if _, held := a.ledger.Holder(cidrName(cidr)); held {
 				continue
 			}
-			spec := a.routes.Spec(cidr)
+			spec := &poolroute.Spec{CIDR: cidr, Metric: a.routes.Metric}
 			errs = append(errs, a.engine.Take(ctx, nodeOwner(nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec)))
 		}
 	}

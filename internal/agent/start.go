@@ -66,7 +66,7 @@ func (a *Agent) openKernel() (err error) {
 	if err != nil {
 		return err
 	}
-	a.routes = poolroute.New(a.conn, metric)
+	a.routes = poolroute.New(poolroute.Options{Conn: a.conn, Metric: metric})
 	a.egress = egress.New(nft.Open(a.here), nft.Ruleset{Instance: a.instance})
 	a.links = link.New(link.Options{Conn: a.conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: a.egress.Intact})
 	return nil
