@@ -29,7 +29,9 @@ type Spec struct {
 // Kind returns "poolroute".
 func (s *Spec) Kind() string { return "poolroute" }
 
-func (s *Spec) String() string { return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric) }
+func (s *Spec) String() string {
+	return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric)
+}
 
 // route is the spec as the kernel has it.
 //
