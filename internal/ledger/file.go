@@ -87,7 +87,7 @@ func create(path string) error {
 		return explain(err)
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
-		h := head{Schema: Schema, Seq: 1, Sums: map[string]*sum{}}
+		h := head{Schema: Schema, Seq: uint64(tx.ID()), Sums: map[string]*sum{}}
 		for _, bucket := range dataBuckets {
 			h.Sums[bucket] = &sum{}
 			if _, err := tx.CreateBucket([]byte(bucket)); err != nil {

@@ -33,7 +33,7 @@ const Schema = 1
 // head is the one record of the meta bucket, written by every transaction.
 type head struct {
 	Schema int             `json:"schema"`
-	Seq    uint64          `json:"seq"` // of the transaction
+	Seq    uint64          `json:"seq"` // bbolt's number of the transaction that wrote it
 	Epoch  Epoch           `json:"epoch"`
 	Sums   map[string]*sum `json:"sums"` // of each data bucket
 }
@@ -69,13 +69,13 @@ type tombRecord struct {
 type record struct{ key, val []byte }
 
 // load reads and checks everything in a ledger's file. The file is only read.
-func load(f *os.File, path string, kinds hold.Kinds) (*head, state, *image, error) {
-	h, s, img, err := parse(f, kinds)
+func load(f *os.File, path string, kinds hold.Kinds) (*head, state, error) {
+	h, s, err := parse(f, kinds)
 	if d := (*DamagedError)(nil); errors.As(err, &d) {
 		d.Path = path
-		return nil, s, nil, d
+		return nil, s, d
 	}
-	return h, s, img, err
+	return h, s, err
 }
 
 // damaged makes a *DamagedError, whose path load fills in.
@@ -83,26 +83,29 @@ func damaged(format string, args ...any) error {
 	return &DamagedError{What: fmt.Errorf(format, args...).Error()}
 }
 
-func parse(f *os.File, kinds hold.Kinds) (*head, state, *image, error) {
+func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
 	s := newState()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, s, nil, err
+		return nil, s, err
 	}
 	img, err := readImage(f, info.Size())
 	if err != nil {
-		return nil, s, nil, err
+		return nil, s, err
 	}
 	found := map[string][]record{}
 	if err := img.walk(func(bucket string, key, val []byte) error {
 		found[bucket] = append(found[bucket], record{key, val})
 		return nil
 	}); err != nil {
-		return nil, s, nil, err
+		return nil, s, err
 	}
 	h, err := loadHead(found)
 	if err != nil {
-		return nil, s, nil, err
+		return nil, s, err
+	}
+	if h.Seq != img.txid {
+		return nil, s, damaged("head is of transaction %d, the file of %d", h.Seq, img.txid)
 	}
 	s.epoch = h.Epoch
 	for _, load := range []func(map[string][]record, *state) error{
@@ -110,10 +113,10 @@ func parse(f *os.File, kinds hold.Kinds) (*head, state, *image, error) {
 		loadReleasing, loadRests, loadTombs,
 	} {
 		if err := load(found, &s); err != nil {
-			return nil, s, nil, err
+			return nil, s, err
 		}
 	}
-	return h, s, img, nil
+	return h, s, nil
 }
 
 // loadHead reads the head and holds the sums against what was found.

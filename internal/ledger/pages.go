@@ -37,22 +37,26 @@ const (
 
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
+
+	noFreelist = ^uint64(0)
 )
 
 var order = binary.NativeEndian
 
 // meta is what matters of a meta page.
 type meta struct {
-	root  uint64 // page of the root bucket
-	high  uint64 // pages in use or free; those behind were never used
-	txid  uint64
-	valid error
+	root     uint64 // page of the root bucket
+	freelist uint64 // page of the free list, or noFreelist
+	high     uint64 // high water mark: pages behind were never used
+	txid     uint64
+	valid    error
 }
 
 // image is a bbolt file in memory, up to its high water mark.
 type image struct {
 	data []byte
 	root uint64
+	txid uint64 // of the last transaction
 	seen []bool // pages that something refers to
 }
 
@@ -82,7 +86,10 @@ func readImage(f *os.File, size int64) (*image, error) {
 	if m.high < 2 || m.high > uint64(size)/pageSize {
 		return nil, damaged("it ends after %d bytes, %d pages of %d should be there", size, m.high, pageSize)
 	}
-	img := &image{make([]byte, m.high*pageSize), m.root, make([]bool, m.high)}
+	if m.freelist != noFreelist {
+		return nil, damaged("it has a free list: another program has written to it")
+	}
+	img := &image{make([]byte, m.high*pageSize), m.root, m.txid, make([]bool, m.high)}
 	if _, err := f.ReadAt(img.data, 0); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("reading %d pages: %w", m.high, err)
 	}
@@ -91,7 +98,7 @@ func readImage(f *os.File, size int64) (*image, error) {
 }
 
 func parseMeta(b []byte) meta {
-	m := meta{root: order.Uint64(b[16:]), high: order.Uint64(b[40:]), txid: order.Uint64(b[48:])}
+	m := meta{root: order.Uint64(b[16:]), freelist: order.Uint64(b[32:]), high: order.Uint64(b[40:]), txid: order.Uint64(b[48:])}
 	sum := fnv.New64a()
 	sum.Write(b[:56])
 	switch {
@@ -106,9 +113,6 @@ func parseMeta(b []byte) meta {
 	}
 	return m
 }
-
-// high returns the high water mark, in pages.
-func (img *image) high() int { return len(img.seen) }
 
 // walk yields every record of every bucket, in the order of keys. The slices
 // are parts of the image.
@@ -205,7 +209,7 @@ func leaf(page []byte, name string, low, end []byte, yield func(flags uint32, ke
 
 // page returns a page with its overflow, which nothing else may refer to.
 func (img *image) page(id uint64) ([]byte, error) {
-	high := uint64(img.high())
+	high := uint64(len(img.seen))
 	if id < 2 || id >= high {
 		return nil, damaged("page %d is outside of %d", id, high)
 	}

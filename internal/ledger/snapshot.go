@@ -48,7 +48,7 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 	if size <= 0 {
 		return &Snapshot{Path: path, Schema: Schema}, nil
 	}
-	h, s, _, err := load(f, path, kinds)
+	h, s, err := load(f, path, kinds)
 	if err != nil {
 		return nil, err
 	}

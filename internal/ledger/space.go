@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,7 +80,15 @@ func (s *store) topUp(owners int) {
 	}
 }
 
-// settle takes stock of the file when it is opened, and fills holes that
+// takeStock asks bbolt, after a transaction, how full the file is. Pages that
+// the transaction has freed are free in the next one.
+func (s *store) takeStock() {
+	stats := s.db.Stats()
+	s.room.free = stats.FreePageN + stats.PendingPageN
+	s.look(func(tx *bolt.Tx) { s.room.high = int(tx.Size() / pageSize) })
+}
+
+// settle prepares the file when it is opened, and fills holes that
 // copying may have made. A full disk is not an error here: what is in the file
 // can still be deleted.
 func (s *store) settle(owners int) error {

@@ -20,13 +20,14 @@ import (
 
 // store is the ledger's file. Only the writer uses it.
 type store struct {
-	db      *bolt.DB
-	file    *os.File // another descriptor of the file, to grow it
-	head    head     // as it is in the file
-	room    room
-	pruning pruning
-	failed  error // not nil: what is on the disk is not known, nothing is written any more
-	stuck   bool  // bbolt has panicked with its locks held
+	db       *bolt.DB
+	boltFile *os.File // bbolt's own
+	file     *os.File // another descriptor of the file, to grow it
+	head     head     // as it is in the file
+	room     room
+	pruning  pruning
+	failed   error // not nil: what is on the disk is not known, nothing is written any more
+	stuck    bool  // bbolt cannot be closed: it was not opened, or has panicked with its locks held
 }
 
 // boltOptions open a file whose bytes were checked (pages.go) and whose
@@ -55,19 +56,17 @@ func openStore(path string, kinds hold.Kinds) (*store, state, error) {
 	if err != nil {
 		return nil, state{}, err
 	}
-	head, state, img, err := load(f, path, kinds)
+	head, state, err := load(f, path, kinds)
 	if err != nil {
 		f.Close()
 		return nil, state, err
 	}
-	db, err := openBolt(f, path)
-	if err != nil {
-		f.Close()
-		return nil, state, err
+	s := &store{file: f, head: *head}
+	if err := s.openBolt(path); err != nil {
+		s.stuck = true
+		return nil, state, errors.Join(err, s.close())
 	}
-	s := &store{db: db, file: f, head: *head}
-	s.room.high = img.high()
-	s.room.free = db.Stats().FreePageN
+	s.takeStock()
 	if err := s.settle(len(state.owners)); err != nil {
 		s.close()
 		return nil, state, err
@@ -75,17 +74,19 @@ func openStore(path string, kinds hold.Kinds) (*store, state, error) {
 	return s, state, nil
 }
 
-// openBolt opens bbolt on another descriptor of the open file f, so that the
+// openBolt opens bbolt on another descriptor of the open file, so that the
 // lock on it, which belongs to the two, is never let go.
-func openBolt(f *os.File, path string) (db *bolt.DB, err error) {
+func (s *store) openBolt(path string) (err error) {
 	defer recoverAs(&err, debug.SetPanicOnFault(true))
-	return bolt.Open(path, 0o600, boltOptions(func(string, int, os.FileMode) (*os.File, error) {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			return nil, os.NewSyscallError("fcntl", err)
-		}
-		return os.NewFile(uintptr(fd), path), nil
+	fd, err := unix.FcntlInt(s.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fcntl", err)
+	}
+	s.boltFile = os.NewFile(uintptr(fd), path)
+	s.db, err = bolt.Open(path, 0o600, boltOptions(func(string, int, os.FileMode) (*os.File, error) {
+		return s.boltFile, nil
 	}))
+	return err
 }
 
 // recoverAs turns a panic of bbolt, or a fault in its map (the file was cut
@@ -99,6 +100,7 @@ func recoverAs(err *error, onFault bool) {
 
 func (s *store) close() error {
 	if s.stuck {
+		s.boltFile.Close() // or the lock on the file would stay
 		return s.file.Close()
 	}
 	return errors.Join(s.db.Close(), s.file.Close())
@@ -110,11 +112,10 @@ func (s *store) write(b *batch) error {
 	next, err := s.transact(b)
 	if err == nil {
 		s.head = next
-		stats := s.db.Stats()
-		s.room.free = stats.FreePageN + stats.PendingPageN
+		s.takeStock()
 		return nil
 	}
-	if full := (*fs.PathError)(nil); errors.As(err, &full) && isFull(full.Err) && !s.stuck && s.seq() == s.head.Seq {
+	if full := (*fs.PathError)(nil); errors.As(err, &full) && isFull(full.Err) && !s.stuck && s.txid() == s.head.Seq {
 		// A page could not be written, and nothing refers to it.
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
@@ -131,7 +132,7 @@ func (s *store) transact(b *batch) (next head, err error) {
 		s.stuck = false
 		return head{}, err
 	}
-	next = head{Schema: Schema, Seq: s.head.Seq + 1, Epoch: b.epoch, Sums: map[string]*sum{}}
+	next = head{Schema: Schema, Seq: uint64(tx.ID()), Epoch: b.epoch, Sums: map[string]*sum{}}
 	for bucket, sum := range s.head.Sums {
 		copied := *sum
 		next.Sums[bucket] = &copied
@@ -141,26 +142,24 @@ func (s *store) transact(b *batch) (next head, err error) {
 		s.stuck = false
 		return head{}, err
 	}
-	high := int(tx.Size() / pageSize)
 	err = tx.Commit()
 	s.stuck = false
-	if err == nil {
-		s.room.high = high
-	}
 	return next, err
 }
 
-// seq returns the head's sequence number as it is in the file, 0 if it cannot
-// be read.
-func (s *store) seq() uint64 {
-	var h head
-	err := s.db.View(func(tx *bolt.Tx) error {
-		return unsealInto(bucketMeta, headKey, tx.Bucket([]byte(bucketMeta)).Get(headKey), &h)
+// look lets see a view of the file, without reading a page of it.
+func (s *store) look(see func(*bolt.Tx)) {
+	// It cannot fail: bbolt is open, and see does not.
+	_ = s.db.View(func(tx *bolt.Tx) error {
+		see(tx)
+		return nil
 	})
-	if err != nil {
-		return 0
-	}
-	return h.Seq
+}
+
+// txid returns the number of the last transaction in the file.
+func (s *store) txid() (id uint64) {
+	s.look(func(tx *bolt.Tx) { id = uint64(tx.ID()) })
+	return id
 }
 
 // writeBatch puts what a batch comes to into the buckets, in the order of keys.

@@ -1,0 +1,375 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// sample makes a small ledger that has everything in it, several pages, and
+// pages that were freed, and returns its file and what it says.
+func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
+	t.Helper()
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	l, err := Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetEpoch(Epoch{Boot: "b"}); err != nil {
+		t.Fatal(err)
+	}
+	parent := newOwner(address("p/parent"))
+	ops := []Op{Begin(parent)}
+	big := newOwner()
+	big.Meta = json.RawMessage(`"` + strings.Repeat("big", 1500) + `"`) // overflow pages
+	ops = append(ops, Begin(big))
+	for i := range 16 {
+		o := newOwner(address(fmt.Sprint("p/", i)))
+		if i%5 == 0 {
+			o.Parent = parent.ID
+		}
+		ops = append(ops, Begin(o))
+		if i%4 == 0 {
+			ops = append(ops, Releasing(o.ID, c.now))
+		}
+		if i%4 == 1 {
+			ops = append(ops, Forget(o.ID, c.now), Bury(Tombstone{string(o.ID), "b", int64(i), c.Boottime() + 1}))
+		}
+		if len(ops) > 11 {
+			mustCommit(t, l, ops...)
+			ops = nil
+		}
+	}
+	mustCommit(t, l, ops...)
+	pages = l.store.room.high
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err = os.ReadFile(opts.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err = Read(opts.Path, testKinds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(want.Owners) < 10 || len(want.Resting) < 4 || len(want.Tombstones) < 4 {
+		t.Fatalf("sample has too little: %+v", want)
+	}
+	return raw, pages, want
+}
+
+// spoilt is a file to be spoilt and read, again and again.
+type spoilt struct {
+	t    testing.TB
+	path string
+	want *Snapshot
+}
+
+// read reads the file: it is damaged, or says what it said before.
+func (s *spoilt) read(what string, at int) (damaged bool) {
+	s.t.Helper()
+	got, err := Read(s.path, testKinds)
+	var d *DamagedError
+	if errors.As(err, &d) {
+		if d.Path != s.path || d.What == "" {
+			s.t.Fatalf("%s %d: the error does not say what and where: %v", what, at, err)
+		}
+		return true
+	}
+	if err != nil {
+		s.t.Fatalf("%s %d: %v", what, at, err)
+	}
+	got.Path, got.Size = s.want.Path, s.want.Size
+	if !reflect.DeepEqual(got, s.want) {
+		s.t.Fatalf("%s %d: ledger now says something else, and nobody noticed", what, at)
+	}
+	return false
+}
+
+// open opens the file as an agent does, with the same outcome as read, and if
+// it can be opened, works with it. The file is not changed if it is damaged.
+func (s *spoilt) open(what string, at int, damaged bool) {
+	s.t.Helper()
+	before, err := os.ReadFile(s.path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	l, err := Open(testOptions(s.path, newClock()))
+	var d *DamagedError
+	if errors.As(err, &d) != damaged || !damaged && err != nil {
+		s.t.Fatalf("%s %d: damaged %v, Open says %v", what, at, damaged, err)
+	}
+	if damaged {
+		after, err := os.ReadFile(s.path)
+		if err != nil || !bytes.Equal(before, after) {
+			s.t.Fatalf("%s %d: a damaged file was changed (%v)", what, at, err)
+		}
+		return
+	}
+	for _, o := range s.want.Owners {
+		if o.Parent != "" {
+			mustCommit(s.t, l, Forget(o.ID, newClock().now))
+		}
+	}
+	mustCommit(s.t, l, Begin(newOwner()))
+	want := contentOf(l)
+	if err := l.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	again := open(s.t, testOptions(s.path, newClock()))
+	defer again.Close()
+	sameContent(s.t, contentOf(again), want)
+}
+
+// TestFlippedBytes changes each byte of a ledger, one at a time.
+func TestFlippedBytes(t *testing.T) {
+	raw, pages, want := sample(t)
+	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
+	s := &spoilt{t, filepath.Join(t.TempDir(), "flipped.db"), want}
+	if err := os.WriteFile(s.path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	noticed, opened := 0, 0
+	used := usedPages(t, s.path)
+	for at := range pages * pageSize {
+		if !used[at/pageSize] && at%37 > 0 || testing.Short() && at%7 > 0 {
+			continue
+		}
+		spoil := []byte{raw[at] ^ byte(1<<random.IntN(8))}
+		if random.IntN(2) == 0 {
+			spoil[0] = raw[at] ^ byte(1+random.IntN(255))
+		}
+		write(t, f, spoil, at)
+		damaged := s.read("byte", at)
+		if damaged {
+			noticed++
+		}
+		if random.IntN(1000) == 0 {
+			opened++
+			s.open("byte", at, damaged)
+			write(t, f, raw[:pages*pageSize], 0) // after the work done there
+		} else {
+			write(t, f, raw[at:at+1], at)
+		}
+	}
+	t.Logf("%d pages, %d changes noticed, the other bytes are not in use; %d opened as well", pages, noticed, opened)
+	if noticed < pageSize/2 {
+		t.Error("hardly any changed byte was noticed")
+	}
+}
+
+// usedPages says which pages of a ledger something refers to.
+func usedPages(t testing.TB, path string) []bool {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := readImage(f, info.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := img.walk(func(string, []byte, []byte) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return img.seen
+}
+
+func write(t testing.TB, f *os.File, b []byte, at int) {
+	t.Helper()
+	if _, err := f.WriteAt(b, int64(at)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTruncated cuts a ledger off at many lengths.
+func TestTruncated(t *testing.T) {
+	raw, pages, want := sample(t)
+	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
+	s := &spoilt{t, filepath.Join(t.TempDir(), "cut.db"), want}
+	lengths := []int{1, 15, pageHead, pageHead + metaLen, pageSize - 1, pageSize, 2 * pageSize, 2*pageSize + 1,
+		pages*pageSize - 1, pages * pageSize, pages*pageSize + 1, len(raw) - 1, len(raw)}
+	for range 200 {
+		lengths = append(lengths, 1+random.IntN(pages*pageSize))
+	}
+	for _, n := range lengths {
+		if err := os.WriteFile(s.path, raw[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		damaged := s.read("length", n)
+		if damaged != (n < pages*pageSize) {
+			t.Errorf("length %d: damaged %v", n, damaged)
+		}
+		s.open("length", n, damaged)
+	}
+}
+
+// TestLostPages exchanges whole pages: what no checksum of a record sees.
+func TestLostPages(t *testing.T) {
+	raw, pages, want := sample(t)
+	s := &spoilt{t, filepath.Join(t.TempDir(), "lost.db"), want}
+	for from := 2; from < pages; from++ {
+		for to := 2; to < pages; to++ {
+			spoil := bytes.Clone(raw[:pages*pageSize])
+			copy(spoil[to*pageSize:][:pageSize], raw[from*pageSize:][:pageSize])
+			order.PutUint64(spoil[to*pageSize:], uint64(to)) // it says it is that page
+			if err := os.WriteFile(s.path, spoil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s.read("copy of page", from*1000+to)
+		}
+	}
+}
+
+// TestWrongRecords puts records into the file that are sound by themselves.
+func TestWrongRecords(t *testing.T) {
+	c := newClock()
+	a, b := newOwner(address("1")), newOwner(address("2"))
+	lone := newOwner()
+	lone.Parent = b.ID
+	record := func(o hold.Owner) []byte {
+		raw, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	thief := b
+	thief.Names = a.Names
+	tests := []struct {
+		name        string
+		bucket, key string
+		body        string
+		text        string
+		damaged     bool
+	}{
+		{"an owner under another's ID", bucketOwners, string(a.ID), string(record(b)), "says it is", true},
+		{"an owner with another's name", bucketOwners, string(b.ID), string(record(thief)), "both have name", true},
+		{"a child without its parent", bucketOwners, string(lone.ID), string(record(lone)), "is not there", true},
+		{"an owner that is not understood", bucketOwners, string(a.ID), `{"id":5}`, "not understood", false},
+		{"a hold that is not understood", bucketOwners, string(a.ID), `{"id":"` + string(a.ID) + `","holds":[{"kind":"fixed","spec":5}]}`, "not understood", false},
+		{"a release of nobody", bucketReleasing, string(b.ID), `{"at":1}`, "not there", true},
+		{"a rest of no name", bucketRests, "address", `{}`, "no name", true},
+		{"a rest of a taken name", bucketRests, "address\x001", `{}`, "has it", true},
+		{"a rest of another form", bucketRests, "address\x003", `{"freed":"x"}`, "cannot unmarshal", true},
+		{"a tombstone of another form", bucketTombstones, "k", `[]`, "cannot unmarshal", true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+			l := open(t, opts)
+			mustCommit(t, l, Begin(a))
+			err := l.store.db.Update(func(tx *bolt.Tx) error {
+				l.store.head.Seq = uint64(tx.ID())
+				w := into(tx, &l.store.head, test.bucket)
+				w.put(test.key, []byte(test.body))
+				return errors.Join(w.err, putHead(tx, &l.store.head))
+			})
+			if err := errors.Join(err, l.Close()); err != nil {
+				t.Fatal(err)
+			}
+			_, err = Open(opts)
+			var d *DamagedError
+			if err == nil || errors.As(err, &d) != test.damaged || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("Open says %v, want %q", err, test.text)
+			}
+		})
+	}
+}
+
+// TestNewer: what a newer program has written is refused as such.
+func TestNewer(t *testing.T) {
+	newFormat := func(bucket string, key, rec []byte) []byte {
+		rec[0]++
+		order := checksum(bucket, key, rec[0], rec[recordHead:])
+		rec[1], rec[2], rec[3], rec[4] = byte(order), byte(order>>8), byte(order>>16), byte(order>>24)
+		return rec
+	}
+	tests := map[string]func(tx *bolt.Tx, h *head) error{
+		"schema": func(tx *bolt.Tx, h *head) error {
+			h.Schema = Schema + 1
+			return putHead(tx, h)
+		},
+		"head": func(tx *bolt.Tx, h *head) error {
+			body, _ := json.Marshal(h)
+			return tx.Bucket([]byte(bucketMeta)).Put(headKey, newFormat(bucketMeta, headKey, seal(bucketMeta, headKey, body)))
+		},
+		"record": func(tx *bolt.Tx, h *head) error {
+			rec := newFormat(bucketTombstones, []byte("k"), seal(bucketTombstones, []byte("k"), []byte("{}")))
+			h.Sums[bucketTombstones].add(rec)
+			return errors.Join(tx.Bucket([]byte(bucketTombstones)).Put([]byte("k"), rec), putHead(tx, h))
+		},
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+			l := open(t, opts)
+			err := l.store.db.Update(func(tx *bolt.Tx) error {
+				l.store.head.Seq = uint64(tx.ID())
+				return change(tx, &l.store.head)
+			})
+			if err := errors.Join(err, l.Close()); err != nil {
+				t.Fatal(err)
+			}
+			var d *DamagedError
+			if _, err := Open(opts); !errors.Is(err, ErrNewer) || errors.As(err, &d) {
+				t.Errorf("Open says %v", err)
+			}
+			if _, err := Read(opts.Path, testKinds); !errors.Is(err, ErrNewer) {
+				t.Errorf("Read says %v", err)
+			}
+		})
+	}
+}
+
+// TestCutOffWhileOpen: a file that is truncated under an open ledger makes
+// commits fail, for good, and not the program.
+func TestCutOffWhileOpen(t *testing.T) {
+	path := filled(t, 50)
+	opts := testOptions(path, newClock())
+	l := open(t, opts)
+	id := l.Owners()[20].ID
+	if err := os.Truncate(path, 2*pageSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Commit(t.Context(), Forget(id, opts.Now())); !errors.Is(err, ErrFailed) {
+		t.Fatalf("commit into a truncated file: %v", err)
+	}
+	if _, ok := l.Owner(id); !ok {
+		t.Error("memory has changed")
+	}
+	if err := l.Commit(t.Context(), Begin(newOwner())); !errors.Is(err, ErrFailed) {
+		t.Errorf("the next commit: %v", err)
+	}
+	if err := l.Writable(); !errors.Is(err, ErrFailed) {
+		t.Errorf("writable: %v", err)
+	}
+	l.Close()
+	var d *DamagedError
+	if _, err := Read(path, testKinds); !errors.As(err, &d) && !errors.Is(err, ErrLocked) {
+		t.Errorf("reading it again: %v", err)
+	}
+}
