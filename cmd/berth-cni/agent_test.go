@@ -28,7 +28,10 @@ type agent struct {
 }
 
 // start listens; a second start changes nothing.
-func (a *agent) start() error {
+func (a *agent) start() error { return a.startWith(a) }
+
+// startWith is start for an agent that answers by itself.
+func (a *agent) startWith(h http.Handler) error {
 	if a.server != nil {
 		return nil
 	}
@@ -47,7 +50,7 @@ func (a *agent) start() error {
 	if err != nil {
 		return err
 	}
-	a.server = &http.Server{Handler: a}
+	a.server = &http.Server{Handler: h}
 	go a.server.Serve(l)
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
@@ -89,7 +91,7 @@ func promise(c *call, err error) *api.Error {
 // will not come by itself: that is the configuration's fault, not the agent's.
 func (c *call) unanswered(code uint, err error) *api.Error {
 	dir := string(c.head.Root)
-	if info, statErr := os.Stat(dir); errors.Is(statErr, os.ErrNotExist) || statErr == nil && !info.IsDir() {
+	if info, statErr := os.Stat(dir); errors.Is(statErr, unix.ENOENT) || errors.Is(statErr, unix.ENOTDIR) || statErr == nil && !info.IsDir() {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration: root", "root is %.200q, which is no directory; expected the --root of an agent", dir)
 	}
 	return cni.Errorf(code, "the agent does not answer", "%v; is berthd running with --root %s?", err, dir)

@@ -59,11 +59,10 @@ func failure(t testing.TB, out []byte) uint {
 func start(t testing.TB, root string, h http.HandlerFunc) {
 	t.Helper()
 	a := &agent{root: root}
-	if err := a.start(); err != nil {
+	if err := a.startWith(h); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.stop)
-	a.server.Handler = h
 }
 
 // The request of ADD is what the API's types say, and the agent finds the same
@@ -110,6 +109,25 @@ func TestStdinTooLarge(t *testing.T) {
 		}
 	}
 }
+
+// Endless input is not read to its end.
+func TestStdinEndless(t *testing.T) {
+	endless := io.LimitReader(zeros{}, 64*api.MaxBody).(*io.LimitedReader)
+	env := podEnv("DEL")
+	status, out, _ := inside(t, env, endless, false)
+	if read := 64*api.MaxBody - endless.N; status != 1 || failure(t, []byte(out)) != 7 || read > 2*api.MaxBody {
+		t.Errorf("%d %s after %d bytes", status, out, read)
+	}
+	// What is wrong with the environment is said first, all the same.
+	env["CNI_IFNAME"] = ""
+	if _, out, _ := inside(t, env, endless, false); failure(t, []byte(out)) != 4 {
+		t.Error(out)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestAnswerSizes(t *testing.T) {
 	root := t.TempDir()
