@@ -14,8 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// What holds where the file says nothing. The cooldown is longer than it takes
-// a node to forget a pod, and a pool with one address too many costs nothing.
+// What holds where the file says nothing.
 const (
 	defaultCooldown      = 30 * time.Second
 	defaultConcurrency   = 64
@@ -61,7 +60,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		Concurrency: or(f.Concurrency, defaultConcurrency),
 		Forwarding:  or(f.Forwarding, true),
 	}
-	cooldown, err := parseDuration("cooldown", f.Cooldown, defaultCooldown)
+	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, defaultCooldown)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -79,7 +78,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		}
 		c.Masquerade.ExcludedCIDRs = append(c.Masquerade.ExcludedCIDRs, cidr)
 	}
-	if c.SweepInterval, err = parseDuration("sweepInterval", f.SweepInterval, defaultSweepInterval); err != nil {
+	if c.SweepInterval, err = sweepBounds.parse("sweepInterval", f.SweepInterval, defaultSweepInterval); err != nil {
 		return nil, 0, err
 	}
 	if c.LogLevel, err = parseLogLevel(or(f.LogLevel, defaultLogLevel)); err != nil {
@@ -103,7 +102,7 @@ func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 		out.CIDRs = append(out.CIDRs, cidr)
 	}
 	var err error
-	out.Cooldown, err = parseDuration("cooldown", p.Cooldown, cooldown)
+	out.Cooldown, err = cooldownBounds.parse("cooldown", p.Cooldown, cooldown)
 	return out, err
 }
 
@@ -132,13 +131,19 @@ func decode(text []byte) (f file, err error) {
 	return f, nil
 }
 
-var (
-	unknownKey = regexp.MustCompile(`field (.*) not found in type config\..*`)
-	twice      = regexp.MustCompile(`(?:field|key) (.*) already set in (?:type config\..*|map)`)
-	inType     = regexp.MustCompile(` into (?:\*?config\.\w+|\[\]config\.\w+)`)
-)
+// goTypes are the words for what the YAML package says in Go's.
+var goTypes = []struct {
+	goes *regexp.Regexp
+	ours string
+}{
+	{regexp.MustCompile(`field (.*) not found in type config\.\w+`), `unknown key "$1"`},
+	{regexp.MustCompile(`field (.*) already set in type config\.\w+`), `key "$1" is there twice`},
+	{regexp.MustCompile(`cannot unmarshal !!(\w+) (.*)into \[\]`), `$1 ${2}where a list belongs, of `},
+	{regexp.MustCompile(`cannot unmarshal !!(\w+) (.*)into`), `$1 ${2}where this belongs:`},
+	{regexp.MustCompile(`config\.\w+`), `keys and values`},
+}
 
-// plain says a YAML error in the file's words, without names of Go types.
+// plain says a YAML error in the file's words.
 func plain(err error) error {
 	var many *yaml.TypeError
 	if !errors.As(err, &many) {
@@ -146,9 +151,10 @@ func plain(err error) error {
 	}
 	said := make([]string, len(many.Errors))
 	for i, s := range many.Errors {
-		s = unknownKey.ReplaceAllString(s, `unknown key "$1"`)
-		s = twice.ReplaceAllString(s, `key $1 is there twice`)
-		said[i] = inType.ReplaceAllString(s, ", which has keys of its own")
+		for _, t := range goTypes {
+			s = t.goes.ReplaceAllString(s, t.ours)
+		}
+		said[i] = s
 	}
 	return errors.New(strings.Join(said, "; "))
 }

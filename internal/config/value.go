@@ -14,12 +14,18 @@ import (
 
 // Bounds of what can be said.
 const (
-	minDuration    = time.Millisecond
-	maxDuration    = 24 * time.Hour
 	minMTU         = 68    // RFC 791, 3.2
 	minMTU6        = 1280  // RFC 8200, 5: the kernel takes IPv6 off a link below
 	maxMTU         = 65535 // of a veth
 	maxConcurrency = 4096
+)
+
+// bounds are the least and the greatest that a duration can be.
+type bounds struct{ least, most time.Duration }
+
+var (
+	cooldownBounds = bounds{time.Millisecond, 24 * time.Hour}
+	sweepBounds    = bounds{time.Second, time.Hour}
 )
 
 // ParsePool reads a pool as --pool says it: NAME=CIDR[,CIDR...].
@@ -49,7 +55,8 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR, such as 10.88.0.0/16", s)
 }
 
-func parseDuration(key string, s *string, otherwise time.Duration) (time.Duration, error) {
+// parse reads the duration of a key, which has a default where s is nil.
+func (b bounds) parse(key string, s *string, otherwise time.Duration) (time.Duration, error) {
 	if s == nil {
 		return otherwise, nil
 	}
@@ -57,8 +64,8 @@ func parseDuration(key string, s *string, otherwise time.Duration) (time.Duratio
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("%s: %.80q is not a duration, such as 30s or 1m30s", key, *s)
-	case d < minDuration || d > maxDuration:
-		return 0, fmt.Errorf("%s: %s is not within %s to %s", key, *s, minDuration, maxDuration)
+	case d < b.least || d > b.most:
+		return 0, fmt.Errorf("%s: %.80s is not within %s to %s", key, *s, b.least, b.most)
 	}
 	return d, nil
 }

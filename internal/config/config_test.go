@@ -1,0 +1,228 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// full says everything, and nothing of it is a default.
+const full = `
+pools:
+- name: default
+  cidrs: [10.88.0.0/16, "fd00:88::/64"]
+  cooldown: 5s
+- name: blue
+  cidrs:
+  - 10.99.0.0/24
+cooldown: 1m
+mtu: 9000
+masquerade: {enabled: false, excludedCIDRs: [192.168.0.0/16]}
+concurrency: 7
+metrics: :9477
+logLevel: debug
+sweepInterval: 2m
+forwarding: false
+`
+
+const onePool = "pools: [{name: a, cidrs: [10.0.0.0/24]}]\n"
+
+// write puts a configuration where an agent looks for it.
+func write(t testing.TB, text string) root.Dir {
+	t.Helper()
+	dir := root.Dir(t.TempDir())
+	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir.Config(), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func pool(name string, cooldown time.Duration, cidrs ...string) ipam.PoolConfig {
+	p := ipam.PoolConfig{Name: name, Cooldown: cooldown}
+	for _, c := range cidrs {
+		p.CIDRs = append(p.CIDRs, netip.MustParsePrefix(c))
+	}
+	return p
+}
+
+func TestLoad(t *testing.T) {
+	fullConfig := Config{
+		Pools: []ipam.PoolConfig{
+			pool("default", 5*time.Second, "10.88.0.0/16", "fd00:88::/64"),
+			pool("blue", time.Minute, "10.99.0.0/24"),
+		},
+		MTU:           9000,
+		Masquerade:    Masquerade{ExcludedCIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}},
+		Concurrency:   7,
+		Metrics:       "127.0.0.1:9477",
+		LogLevel:      slog.LevelDebug,
+		SweepInterval: 2 * time.Minute,
+	}
+	defaults := Config{
+		Pools:         []ipam.PoolConfig{pool("a", 30*time.Second, "10.0.0.0/24")},
+		Masquerade:    Masquerade{Enabled: true},
+		Concurrency:   64,
+		LogLevel:      slog.LevelInfo,
+		SweepInterval: 30 * time.Second,
+		Forwarding:    true,
+	}
+	but := func(c Config, change func(*Config)) Config { change(&c); return c }
+	for _, tt := range []struct {
+		name, text string
+		flags      Flags
+		want       Config
+	}{
+		{"everything said", full, Flags{}, fullConfig},
+		{"only a pool", onePool, Flags{}, defaults},
+		{"only a flag", "", Flags{Pools: []string{"a=10.0.0.0/24"}}, defaults},
+		{"only comments", "# nothing\n", Flags{Pools: []string{"a=10.0.0.0/24"}}, defaults},
+		{"flags over the file", full, Flags{Pools: []string{"red=10.1.0.0/24", "default=10.2.0.0/24,fd00::/64"}, Metrics: "[::]:0"},
+			but(fullConfig, func(c *Config) {
+				c.Metrics = "[::]:0"
+				c.Pools = []ipam.PoolConfig{
+					pool("red", time.Minute, "10.1.0.0/24"),
+					pool("default", time.Minute, "10.2.0.0/24", "fd00::/64"),
+					pool("blue", time.Minute, "10.99.0.0/24"),
+				}
+			})},
+		{"a flag where the file's pool was", onePool, Flags{Pools: []string{"b=10.0.0.0/25", "a=10.0.1.0/24"}},
+			but(defaults, func(c *Config) {
+				c.Pools = []ipam.PoolConfig{pool("b", 30*time.Second, "10.0.0.0/25"), pool("a", 30*time.Second, "10.0.1.0/24")}
+			})},
+		{"a small MTU without IPv6", onePool + "mtu: 68", Flags{}, but(defaults, func(c *Config) { c.MTU = 68 })},
+		{"masquerade without enabled", onePool + "masquerade: {}", Flags{}, defaults},
+		{"localhost", onePool + "metrics: localhost:1", Flags{}, but(defaults, func(c *Config) { c.Metrics = "127.0.0.1:1" })},
+	} {
+		got, err := Load(write(t, tt.text), tt.flags)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		} else if !reflect.DeepEqual(*got, tt.want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", tt.name, *got, tt.want)
+		}
+	}
+}
+
+func TestLoadWithoutAFile(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	pools := []string{"a=10.0.0.0/24"}
+	if _, err := Load(dir, Flags{Pools: pools}); err != nil {
+		t.Errorf("the root's own is not there: %v", err)
+	}
+	missing := filepath.Join(string(dir), "missing.yaml")
+	_, err := Load(dir, Flags{Pools: pools, File: missing})
+	wantError(t, "a named one is not there", err, "reading config: open "+missing+": no such file")
+	_, err = Load(dir, Flags{})
+	wantError(t, "neither file nor flag", err, "no pool: name one with --pool NAME=CIDR or under pools in "+dir.Config())
+	_, err = Load(dir, Flags{Pools: pools, File: string(dir)})
+	wantError(t, "a folder", err, "is a directory")
+
+	other := filepath.Join(string(dir), "other.yaml")
+	if err := os.WriteFile(other, []byte(onePool), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Load(write(t, full), Flags{File: other}); err != nil || len(c.Pools) != 1 {
+		t.Errorf("the named one instead of the root's own: %+v, %v", c, err)
+	}
+}
+
+func wantError(t *testing.T, name string, err error, want string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%s:\ngot  %v\nwant %s", name, err, want)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{onePool + "pool: x", `line 2: unknown key "pool"`},
+		{onePool + "# x\nmasquerade:\n  enable: true\n", `line 4: unknown key "enable"`},
+		{"pools:\n- name: a\n  cidr: 10.0.0.0/24\nx: 1\n", `line 3: unknown key "cidr"; line 4: unknown key "x"`},
+		{onePool + "MTU: 1500", `line 2: unknown key "MTU"`},
+		{onePool + "mtu: 1500\nmtu: 1400", `line 3: key "mtu" is there twice`},
+		{"pools: 10.0.0.0/24", "line 1: str `10.0.0....` where a list belongs, of keys and values"},
+		{"pools:\n- 10.0.0.0/24", "line 2: str `10.0.0....` where this belongs: keys and values"},
+		{"pools:\n- name: a\n  cidrs: 10.0.0.0/24\n", "line 3: str `10.0.0....` where a list belongs, of string"},
+		{onePool + "mtu: large", "line 2: str `large` where this belongs: int"},
+		{onePool + "forwarding: 3", "line 2: int `3` where this belongs: bool"},
+		{onePool + "masquerade: true", "line 2: bool `true` where this belongs: keys and values"},
+		{"[", "line 1: did not find expected node content"},
+		{"just text", "line 1: str `just text` where this belongs: keys and values"},
+		{onePool + "---\nmtu: 1500\n", "has more than one YAML document"},
+		{onePool + "---\n{", "has more than one YAML document"},
+		{strings.Repeat("#", maxFile+1), "larger than 1048576 bytes"},
+
+		{"pools: []", "no pool: name one"},
+		{"pools: [{cidrs: [10.0.0.0/24]}]", `pool name "": want 1 to 63 of a-z`},
+		{"pools: [{name: Blue, cidrs: [10.0.0.0/24]}]", `pool name "Blue": want 1 to 63 of a-z`},
+		{"pools: [{name: a}]", "pool a: has no CIDR"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24]}, {name: a, cidrs: [10.0.1.0/24]}]", "pool a: there are two of this name"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/33]}]", `pools[0] (a): "10.0.0.0/33" is not a CIDR, such as 10.88.0.0/16`},
+		{"pools: [{name: a, cidrs: [10.0.0.0]}]", "pools[0] (a): 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
+		{"pools: [{name: a, cidrs: ['fe80::1%eth0']}]", `"fe80::1%eth0" is not a CIDR`},
+		{"pools: [{name: a, cidrs: ['']}]", `"" is not a CIDR`},
+		{"pools: [{name: a, cidrs: [10.0.0.9/24]}]", "pool a: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24]}, {name: b, cidrs: [10.0.0.0/16]}]", "pool a: 10.0.0.0/24 overlaps 10.0.0.0/16 of pool b"},
+		{"pools: [{name: a, cidrs: [127.0.0.0/8]}]", "pool a: 127.0.0.0/8 cannot be used: 127.0.0.0/8 is loopback"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], cooldown: 0}]", `pools[0] (a): cooldown: 0 is not within 1ms to 24h0m0s`},
+
+		{onePool + "cooldown: 30", `cooldown: "30" is not a duration, such as 30s`},
+		{onePool + "cooldown: 0s", "cooldown: 0s is not within 1ms to 24h0m0s"},
+		{onePool + "cooldown: -1s", "cooldown: -1s is not within"},
+		{onePool + "cooldown: 25h", "cooldown: 25h is not within"},
+		{onePool + "cooldown: ''", `cooldown: "" is not a duration`},
+		{onePool + "sweepInterval: 500ms", "sweepInterval: 500ms is not within 1s to 1h0m0s"},
+		{onePool + "mtu: 67", "mtu: 67 is not within 68 to 65535"},
+		{onePool + "mtu: 65536", "mtu: 65536 is not within 68 to 65535"},
+		{onePool + "mtu: -1", "mtu: -1 is not within"},
+		{"pools: [{name: a, cidrs: ['fd00::/64']}]\nmtu: 1279", "mtu: 1279 is not within 1280 to 65535"},
+		{onePool + "concurrency: 0", "concurrency: 0 is not within 1 to 4096"},
+		{onePool + "concurrency: 4097", "concurrency: 4097 is not within 1 to 4096"},
+		{onePool + "logLevel: loud", `logLevel: "loud" is none of debug, info, warn, error`},
+		{onePool + "logLevel: ''", `logLevel: "" is none of`},
+		{onePool + "metrics: 9477", `metrics: "9477": want [HOST]:PORT, such as 127.0.0.1:9477`},
+		{onePool + "metrics: node:9477", `metrics: "node:9477": want an IP address and a port of 0 to 65535`},
+		{onePool + "metrics: 127.0.0.1:65536", `metrics: "127.0.0.1:65536": want an IP address`},
+		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
+		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
+	} {
+		dir := write(t, tt.text)
+		c, err := Load(dir, Flags{})
+		wantError(t, fmt.Sprintf("%.100s", tt.text), err, tt.want)
+		if err != nil && (c != nil || !strings.Contains(err.Error(), dir.Config())) {
+			t.Errorf("%.100s: %v: does not say which file", tt.text, err)
+		}
+	}
+}
+
+func TestFlagsRefused(t *testing.T) {
+	for _, tt := range []struct {
+		flags Flags
+		want  string
+	}{
+		{Flags{Pools: []string{"a"}}, "--pool a: want NAME=CIDR[,CIDR...]"},
+		{Flags{Pools: []string{"=10.0.0.0/24"}}, `--pool =10.0.0.0/24: pool name "": want 1 to 63`},
+		{Flags{Pools: []string{"a="}}, `--pool a=: "" is not a CIDR`},
+		{Flags{Pools: []string{"a=10.0.0.0/24,"}}, `"" is not a CIDR`},
+		{Flags{Pools: []string{"a=10.0.0.0/24, 10.0.1.0/24"}}, `" 10.0.1.0/24" is not a CIDR`},
+		{Flags{Pools: []string{"a=10.0.0.0/24,10.0.0.0/24"}}, "pool a: has 10.0.0.0/24 twice"},
+		{Flags{Pools: []string{"a=10.0.0.1/24"}}, "is 10.0.0.0/24 meant?"},
+		{Flags{Pools: []string{"a=10.0.0.0/24", "a=10.0.1.0/24"}}, "pool a: there are two of this name"},
+		{Flags{Pools: []string{"x=10.88.1.0/24"}}, "pool x: 10.88.1.0/24 overlaps 10.88.0.0/16 of pool default"},
+		{Flags{Metrics: "9477"}, `--metrics "9477": want [HOST]:PORT`},
+	} {
+		_, err := Load(write(t, full), tt.flags)
+		wantError(t, fmt.Sprint(tt.flags), err, tt.want)
+	}
+}

@@ -1,0 +1,65 @@
+package config
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/ipam"
+)
+
+// FuzzConfig: whatever a file says, it is refused or gives a configuration
+// that pools can be made of.
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(full))
+	f.Add([]byte(onePool))
+	f.Add([]byte("pools: &a [{name: a, cidrs: [::/0, 1.2.3.4/0]}]\ncooldown: 1h\nmetrics: '[::1%lo]:1'"))
+	f.Add([]byte("<<: {mtu: 3}\npools: !!binary aGk="))
+	f.Add([]byte("--- {}\n---\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, cooldown, err := parse(text)
+		if err != nil {
+			return
+		}
+		if cooldown <= 0 || c.SweepInterval <= 0 {
+			t.Errorf("cooldown %s, sweepInterval %s", cooldown, c.SweepInterval)
+		}
+		if c.check() != nil {
+			return
+		}
+		p, err := ipam.New(c.Pools)
+		if err != nil {
+			t.Fatalf("%+v: %v", c.Pools, err)
+		}
+		for _, pool := range c.Pools {
+			if got, err := p.Claim(pool.Name, time.Time{}); err != nil || len(got.Addrs()) == 0 {
+				t.Errorf("%+v: %v, %v", pool, got, err)
+			}
+		}
+	})
+}
+
+// FuzzPoolFlag: what is read as a pool is one, and reads the same when it is
+// written out.
+func FuzzPoolFlag(f *testing.F) {
+	for _, s := range []string{"default=10.88.0.0/16,fd00:88::/64", "a=", "=", "a=1.2.3.4/32", "a=::ffff:1.2.3.0/120", "a==1.2.3.0/24", "a=FD00::/64"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := ParsePool(s)
+		if err != nil {
+			return
+		}
+		out := p.Name + "="
+		for i, c := range p.CIDRs {
+			if i > 0 {
+				out += ","
+			}
+			out += c.String()
+		}
+		again, err := ParsePool(out)
+		if err != nil || fmt.Sprint(again) != fmt.Sprint(p) {
+			t.Errorf("%q is %v, written out %q, which is %v, %v", s, p, out, again, err)
+		}
+	})
+}
