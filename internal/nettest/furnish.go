@@ -94,6 +94,9 @@ func freshSysfs() error {
 			return fmt.Errorf("keeping %s: %w", m, err)
 		}
 	}
+	// The old one goes, or its mounts would be listed twice; in a user
+	// namespace that is refused, and it is only hidden.
+	_ = unix.Unmount("/sys", unix.MNT_DETACH)
 	if err := unix.Mount(at, "/sys", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("mounting /sys: %w", err)
 	}

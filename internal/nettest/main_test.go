@@ -147,15 +147,20 @@ func FuzzInner(f *testing.F) {
 
 func TestMainDiesAsAWhole(t *testing.T) {
 	for _, test := range []struct {
+		plain  bool // user
 		signal syscall.Signal
 		says   string
 		code   int
 	}{
-		{unix.SIGKILL, "", -1},
-		{unix.SIGQUIT, "SIGQUIT: quit", 2}, // as go test asks for stacks
-		{unix.SIGTERM, "", 128 + 15},
+		{false, unix.SIGKILL, "", -1},
+		{true, unix.SIGKILL, "", -1},
+		{false, unix.SIGQUIT, "SIGQUIT: quit", 2}, // as go test asks for stacks
+		{false, unix.SIGTERM, "", 128 + 15},
 	} {
 		cmd := program(t, "hang", "-test.run=^TestInner$")
+		if test.plain && !plainUser(t, cmd) {
+			continue
+		}
 		stdout, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)

@@ -81,6 +81,26 @@ func TestNeedWantsMain(t *testing.T) {
 	}
 }
 
+// plainUser makes cmd run as a user without any rights, with a directory for
+// temporary files. In a user namespace there is no second user, and it is
+// false; but then a plain user runs the tests already.
+func plainUser(t *testing.T, cmd *exec.Cmd) bool {
+	t.Helper()
+	const uid = 54321
+	tmp, err := os.MkdirTemp("", "nettest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	if err := os.Chown(tmp, uid, uid); err != nil {
+		return false
+	}
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp, "HOME="+tmp)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return true
+}
+
 // Everything works for a plain user too.
 func TestPlainUser(t *testing.T) {
 	Need(t)
@@ -88,20 +108,12 @@ func TestPlainUser(t *testing.T) {
 		return // this is that run
 	}
 	cmd := program(t, "plain", "-test.v", "-test.skip=^TestNeed|^TestMain")
-	tmp, err := os.MkdirTemp("", "nettest")
-	if err != nil {
-		t.Fatal(err)
+	cmd.Env = append(cmd.Env, envRequired+"=1")
+	if !plainUser(t, cmd) {
+		return
 	}
-	t.Cleanup(func() { os.RemoveAll(tmp) })
-	const uid = 54321
-	if err := os.Chown(tmp, uid, uid); err != nil {
-		t.Skip("already in a user namespace, which has no second user")
-	}
-	cmd.Env = append(cmd.Env, "TMPDIR="+tmp, "HOME="+tmp, envRequired+"=1")
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	out, code := run(t, cmd)
 	if code != 0 || !strings.Contains(out, "--- PASS: TestSnapshot") || strings.Contains(out, "--- SKIP") {
-		t.Errorf("as user %d: exit %d:\n%s", uid, code, out)
+		t.Errorf("as a plain user: exit %d:\n%s", code, out)
 	}
 }

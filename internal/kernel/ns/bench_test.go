@@ -1,0 +1,30 @@
+package ns_test
+
+import (
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// BenchmarkOpen is what the plugin pays to identify the pod's namespace.
+func BenchmarkOpen(b *testing.B) {
+	path := nettest.Pod(b).Ref().Path
+	for b.Loop() {
+		n, err := ns.Open(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n.Close()
+	}
+}
+
+// BenchmarkDo is a round trip into a namespace and back.
+func BenchmarkDo(b *testing.B) {
+	n := nettest.Pod(b)
+	for b.Loop() {
+		if err := n.Do(func() error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
