@@ -214,7 +214,7 @@ func (b *batch) take(size int) error {
 	if b.full != nil { // the file is not tried to be grown for each
 		return b.full
 	}
-	need := b.pages + 2 + size/pageSize
+	need := b.pages + pagesFor(size)
 	if b.full = b.ledger.store.ensure(len(b.ledger.state.owners), need); b.full == nil {
 		b.pages = need
 	}

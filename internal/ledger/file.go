@@ -109,7 +109,7 @@ func create(path string) error {
 	err = allocate(f, 0, (baseReserve+minTail+growBy)*pageSize)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
-		return errors.Join(err, os.Remove(next))
+		return errors.Join(explain(err), os.Remove(next))
 	}
 	if err := os.Rename(next, path); err != nil {
 		return err
@@ -131,13 +131,10 @@ func allocate(f *os.File, from, to int64) error {
 	if err == unix.EOPNOTSUPP {
 		err = zero(f, to)
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		return fmt.Errorf("allocating %d bytes of %s: %w", to-from, f.Name(), err)
 	}
-	if isFull(err) {
-		return fmt.Errorf("%w: %w", ErrFull, err)
-	}
-	return fmt.Errorf("allocating %d bytes of %s: %w", to-from, f.Name(), err)
+	return nil
 }
 
 // zero writes zeros from the file's end to an offset.

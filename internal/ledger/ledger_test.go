@@ -85,20 +85,6 @@ func mustCommit(t testing.TB, l *Ledger, ops ...Op) {
 	}
 }
 
-// content is everything that a reader can see.
-type content struct {
-	Owners []hold.Owner
-	Rests  []Rest
-	Tombs  map[string]Tombstone
-	Epoch  Epoch
-}
-
-func contentOf(l *Ledger) content {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return contentOfState(l.state)
-}
-
 func sameContent(t testing.TB, have, want content) {
 	t.Helper()
 	if !reflect.DeepEqual(have, want) {

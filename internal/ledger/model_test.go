@@ -1,15 +1,295 @@
 package ledger
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"math/rand/v2"
+	"path/filepath"
 	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
 )
 
-func contentOfState(s state) content {
-	c := content{Tombs: maps.Clone(s.tombs), Epoch: s.epoch, Rests: slices.Collect(maps.Values(s.rests))}
+// content is everything that a reader can see.
+type content struct {
+	Owners []hold.Owner
+	Rests  []Rest
+	Tombs  map[string]Tombstone
+	Epoch  Epoch
+}
+
+func contentOf(l *Ledger) content {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	c := content{Tombs: maps.Clone(l.state.tombs), Epoch: l.state.epoch, Rests: slices.Collect(maps.Values(l.state.rests))}
 	sortRests(c.Rests)
-	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
-		c.Owners = append(c.Owners, s.owners[id].owner)
+	for _, id := range slices.Sorted(maps.Keys(l.state.owners)) {
+		c.Owners = append(c.Owners, l.state.owners[id].owner)
 	}
 	return c
+}
+
+// model is what a ledger should be: plain maps, changed in place.
+type model struct {
+	owners map[hold.ID]hold.Owner
+	rests  map[hold.Name]Rest
+	tombs  map[string]Tombstone
+}
+
+func (m model) clone() model {
+	return model{maps.Clone(m.owners), maps.Clone(m.rests), maps.Clone(m.tombs)}
+}
+
+func (m model) content() content {
+	c := content{Tombs: m.tombs, Rests: slices.Collect(maps.Values(m.rests))}
+	sortRests(c.Rests)
+	for _, id := range slices.Sorted(maps.Keys(m.owners)) {
+		c.Owners = append(c.Owners, m.owners[id])
+	}
+	return c
+}
+
+var errTaken = errors.New("name taken")
+
+func (m model) claim(names []hold.Name, but hold.ID, now time.Time) error {
+	for _, n := range names {
+		for id, o := range m.owners {
+			if id != but && slices.Contains(o.Names, n) {
+				return errTaken
+			}
+		}
+		if r, ok := m.rests[n]; ok && now.Before(r.Until) {
+			return errTaken
+		}
+		delete(m.rests, n)
+	}
+	return nil
+}
+
+func (m model) free(names []hold.Name, at time.Time) {
+	for _, n := range names {
+		if d := restAddresses(n); d > 0 {
+			m.rests[n] = Rest{n, at, at.Add(d)}
+		}
+	}
+}
+
+// walk is a random walk of a ledger and its model.
+type walk struct {
+	*rand.Rand
+	clock *clock
+	ids   []hold.ID
+	names []hold.Name
+}
+
+func pick[T any](w *walk, from []T) T { return from[w.IntN(len(from))] }
+
+// someNames returns up to three names; now and then one is there twice.
+func (w *walk) someNames() []hold.Name {
+	var names []hold.Name
+	for range w.IntN(4) {
+		names = append(names, pick(w, w.names))
+	}
+	if w.IntN(10) > 0 {
+		slices.SortFunc(names, compareNames)
+		names = slices.Compact(names)
+	}
+	return names
+}
+
+// op returns a random op and what it does to the model.
+func (w *walk) op() (Op, func(model) error) {
+	id, now := pick(w, w.ids), w.clock.now
+	at := now.Add(-time.Duration(w.IntN(40)) * time.Second)
+	switch w.IntN(10) {
+	case 0, 1, 2, 3:
+		o := newOwner(w.someNames()...)
+		o.ID, o.Meta = id, json.RawMessage(`{"pod":"web-0"}`)
+		for i := range o.Holds {
+			o.Holds[i].Owner = id
+		}
+		if w.IntN(4) == 0 {
+			o.Parent = pick(w, w.ids)
+		}
+		return Begin(o), func(m model) error { return m.begin(o, now) }
+	case 4:
+		names := w.someNames()
+		return Update(id, func(o *hold.Owner) error { o.Names = slices.Clone(names); return nil }),
+			func(m model) error { return m.update(id, names, now) }
+	case 5, 6:
+		return Releasing(id, at), func(m model) error {
+			o, ok := m.owners[id]
+			if !ok {
+				return ErrUnknown
+			}
+			if o.Wanted() {
+				o.Releasing = at
+				m.owners[id] = o
+			}
+			return nil
+		}
+	case 7, 8:
+		return Forget(id, at), func(m model) error {
+			for _, o := range m.owners {
+				if o.Parent == id {
+					return ErrChildren
+				}
+			}
+			m.free(m.owners[id].Names, at)
+			delete(m.owners, id)
+			return nil
+		}
+	default:
+		t := Tombstone{string(id), "b", w.Int64N(5), w.Int64N(5)}
+		return Bury(t), func(m model) error {
+			old := m.tombs[t.Key]
+			m.tombs[t.Key] = Tombstone{t.Key, "b", max(t.Started, old.Started), max(t.Until, old.Until)}
+			return nil
+		}
+	}
+}
+
+func (m model) begin(o hold.Owner, now time.Time) error {
+	if len(o.Names) > 1 && len(slices.Compact(slices.Clone(o.Names))) < len(o.Names) ||
+		len(o.Names) == 3 && o.Names[0] == o.Names[2] {
+		return ErrInvalid
+	}
+	if _, ok := m.owners[o.ID]; ok {
+		return ErrExists
+	}
+	if p, ok := m.owners[o.Parent]; o.Parent != "" && (!ok || !p.Wanted()) {
+		return ErrParent
+	}
+	m.owners[o.ID] = o
+	return m.claim(o.Names, o.ID, now)
+}
+
+func (m model) update(id hold.ID, names []hold.Name, now time.Time) error {
+	o, ok := m.owners[id]
+	if !ok {
+		return ErrUnknown
+	}
+	for i, n := range names {
+		if slices.Contains(names[:i], n) {
+			return ErrInvalid
+		}
+	}
+	var gone []hold.Name
+	for _, n := range o.Names {
+		if !slices.Contains(names, n) {
+			gone = append(gone, n)
+		}
+	}
+	var come []hold.Name
+	for _, n := range names {
+		if !slices.Contains(o.Names, n) {
+			come = append(come, n)
+		}
+	}
+	if o.Names = names; len(names) == 0 {
+		o.Names = nil
+	}
+	m.owners[id] = o
+	m.free(gone, now)
+	return m.claim(come, id, now)
+}
+
+// TestModel compares long random sequences of commits with a model, with the
+// ledger closed and opened at random.
+func TestModel(t *testing.T) {
+	w := &walk{Rand: rand.New(rand.NewPCG(uint64(newSeed(t)), 0)), clock: newClock()}
+	for i := range 12 {
+		w.ids = append(w.ids, hold.ID(strings.Repeat(string(rune('a'+i)), hold.IDLen)))
+	}
+	for i := range 6 {
+		w.names = append(w.names, address(fmt.Sprint(i)), hold.Name{Space: "port", Name: fmt.Sprint(i)})
+	}
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), w.clock)
+	l := open(t, opts)
+	m := model{map[hold.ID]hold.Owner{}, map[hold.Name]Rest{}, map[string]Tombstone{}}
+	commits := 4000
+	if testing.Short() {
+		commits = 400
+	}
+	outcomes := map[error]int{}
+	for i := range commits {
+		w.clock.now = w.clock.now.Add(time.Duration(w.IntN(10)) * time.Second)
+		next := m.clone()
+		var ops []Op
+		var want error
+		for range 1 + w.IntN(3) {
+			op, do := w.op()
+			ops = append(ops, op)
+			if want == nil {
+				want = do(next)
+			}
+		}
+		// What can be seen without the ledger's state is refused first.
+		for _, op := range ops {
+			if _, err := op.ready(l); err != nil {
+				want = ErrInvalid
+			}
+		}
+		err := l.Commit(context.Background(), ops...)
+		if taken := (*NameTakenError)(nil); errors.As(err, &taken) {
+			err = errTaken
+		}
+		if !errors.Is(err, want) {
+			t.Fatalf("commit %d of %v: %v, want %v", i, ops, err, want)
+		}
+		outcomes[want]++
+		if want == nil {
+			m = next
+		}
+		if w.IntN(50) == 0 {
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+			l = open(t, opts)
+		}
+		if want != nil || w.IntN(4) == 0 {
+			sameContent(t, contentOf(l), m.content())
+			checkIndexes(t, l, m)
+		}
+	}
+	t.Log(outcomes)
+	for _, kind := range []error{nil, ErrInvalid, ErrExists, ErrUnknown, ErrParent, ErrChildren, errTaken} {
+		if outcomes[kind] == 0 {
+			t.Errorf("no commit came out as %v", kind)
+		}
+	}
+}
+
+// checkIndexes looks up what the ledger keeps beside the owners.
+func checkIndexes(t *testing.T, l *Ledger, m model) {
+	t.Helper()
+	names, children := 0, map[hold.ID][]hold.ID{}
+	for id, o := range m.owners {
+		for _, n := range o.Names {
+			names++
+			if holder, ok := l.Holder(n); !ok || holder != id {
+				t.Fatalf("holder of %s is %q, want %s", n, holder, id)
+			}
+		}
+		if o.Parent != "" {
+			children[o.Parent] = append(children[o.Parent], id)
+		}
+	}
+	if s := l.Stats(); s.Names != names || s.Owners != len(m.owners) || s.Resting != len(m.rests) {
+		t.Fatalf("stats %+v, want %d names, %d owners, %d rests", s, names, len(m.owners), len(m.rests))
+	}
+	for id := range m.owners {
+		have := l.Children(id)
+		slices.Sort(have)
+		slices.Sort(children[id])
+		if !slices.Equal(have, children[id]) {
+			t.Fatalf("children of %s are %v, want %v", id, have, children[id])
+		}
+	}
 }

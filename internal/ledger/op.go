@@ -11,6 +11,8 @@ import (
 const (
 	MaxOwner = 256 << 10 // bytes of an owner's JSON
 	MaxName  = 1024      // bytes of a name with its space, and of a tombstone's key
+
+	usualOwner = 4096 // bytes that suffice for the JSON of most owners
 )
 
 // Op is one part of a commit: Begin, Update, Releasing, Forget, Bury or
@@ -67,7 +69,7 @@ func (op begin) ready(l *Ledger) (step, error) {
 	if err != nil {
 		return step{}, fmt.Errorf("beginning owner %s: %w", op.owner.ID, err)
 	}
-	return step{2 + e.size/pageSize, func(b *batch) error {
+	return step{pagesFor(e.size), func(b *batch) error {
 		if err := b.begin(e); err != nil {
 			return fmt.Errorf("beginning owner %s: %w", e.owner.ID, err)
 		}
@@ -150,7 +152,7 @@ func (op unburied) ready(*Ledger) (step, error) {
 type spare struct{}
 
 func (spare) ready(*Ledger) (step, error) {
-	return step{0, func(b *batch) error { return b.take(pageSize) }}, nil
+	return step{0, func(b *batch) error { return b.take(usualOwner) }}, nil
 }
 
 // setEpoch is what SetEpoch commits.

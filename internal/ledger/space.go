@@ -37,6 +37,10 @@ const (
 // reserve is how many pages are kept for deletions, with so many owners.
 func reserve(owners int) int { return baseReserve + owners/ownersPerPage }
 
+// pagesFor is how many pages an owner's record of so many bytes may take, with
+// its share of others.
+func pagesFor(size int) int { return 2 + size/pageSize }
+
 // room is how full the file is, in pages.
 type room struct {
 	file int       // its size
@@ -97,7 +101,7 @@ func (s *store) settle(owners int) error {
 		return err
 	}
 	s.room.file = int(info.Size() / pageSize)
-	if err := allocate(s.file, 0, info.Size()); err != nil && !errors.Is(err, ErrFull) {
+	if err := allocate(s.file, 0, info.Size()); err != nil && !isFull(err) {
 		return err
 	}
 	if err := s.ensure(owners, growBy); err != nil && !errors.Is(err, ErrFull) {
@@ -115,7 +119,11 @@ func (s *store) grow(pages int) error {
 		err = s.file.Sync()
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("growing the ledger to %d bytes: %w", to, err), s.file.Truncate(from))
+		err = errors.Join(fmt.Errorf("growing the ledger: %w", err), s.file.Truncate(from))
+		if isFull(err) {
+			err = fmt.Errorf("%w: %w", ErrFull, err)
+		}
+		return err
 	}
 	s.room.file += pages
 	return nil

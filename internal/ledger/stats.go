@@ -30,8 +30,8 @@ type Stats struct {
 	FreePages int   `json:"freePages"` // of PageSize bytes, inside the file
 	Reserve   int   `json:"reserve"`   // free pages that only deletions may use
 	PageSize  int   `json:"pageSize"`
-	// ReserveOK says that the reserve is there: if not, the disk is full and
-	// Begin is refused.
+	// ReserveOK says that the reserve is there, and room for another owner: if
+	// not, the disk is full and Begin is refused.
 	ReserveOK bool `json:"reserveOK"`
 }
 
@@ -88,7 +88,7 @@ func (c *counters) set(store *store, n sizes) {
 	s.FileSize = int64(r.file) * pageSize
 	s.FreePages = r.free + r.tail()
 	s.Reserve = reserve(n.owners)
-	s.ReserveOK = r.spare(n.owners) >= 0
+	s.ReserveOK = r.spare(n.owners) >= pagesFor(usualOwner)
 }
 
 // Stats returns the ledger's figures.
