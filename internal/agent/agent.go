@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/egress"
@@ -63,16 +64,17 @@ type Agent struct {
 	boot     string
 	epoch    string // boot and netns, as records have them
 
-	here   *ns.Netns
-	conn   *rtnl.Conn
-	egress *egress.Egress
-	routes *poolroute.Routes
-	links  *link.Links
-	ledger *ledger.Ledger
-	engine *engine.Engine
-	ipam   *ipam.IPAM
-	index  *index
-	keys   *keys
+	here    *ns.Netns
+	conn    *rtnl.Conn
+	tracked *conntrack.Table
+	egress  *egress.Egress
+	routes  *poolroute.Routes
+	links   *link.Links
+	ledger  *ledger.Ledger
+	engine  *engine.Engine
+	ipam    *ipam.IPAM
+	index   *index
+	keys    *keys
 
 	uplinkMTU int // of the device with the default route, or 0
 }
@@ -163,6 +165,11 @@ func (a *Agent) Close() error {
 	if err := a.ledger.Close(); err != nil {
 		return fmt.Errorf("closing the ledger: %w", err)
 	}
+	return a.closeKernel()
+}
+
+func (a *Agent) closeKernel() error {
+	a.tracked.Close()
 	return errors.Join(a.conn.Close(), a.here.Close())
 }
 

@@ -16,6 +16,7 @@ import (
 func answer(err error) error {
 	var numbered *api.Error
 	var exhausted *ipam.ExhaustedError
+	var address *ipam.AddrError
 	var taken *ledger.NameTakenError
 	switch {
 	case err == nil:
@@ -24,7 +25,9 @@ func answer(err error) error {
 		return numbered
 	case errors.As(err, &exhausted):
 		return cni.Errorf(cni.CodeExhausted, "pool exhausted", "%v", err)
-	case errors.Is(err, ipam.ErrTaken), errors.Is(err, ipam.ErrResting), errors.Is(err, ipam.ErrOutside), errors.As(err, &taken):
+	case errors.Is(err, ipam.ErrUnknownPool):
+		return cni.Errorf(cni.CodeConfig, "unknown pool", "%v", err)
+	case errors.As(err, &address), errors.As(err, &taken):
 		return cni.Errorf(cni.CodeTaken, "address not available", "%v", err)
 	case errors.Is(err, ledger.ErrFull):
 		return cni.Errorf(cni.CodeIO, "the ledger cannot take another attachment", "%v", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -38,7 +39,7 @@ func Open(o Options) (*Agent, error) {
 		return nil, err
 	}
 	if err := a.openLedger(); err != nil {
-		return nil, errors.Join(err, a.conn.Close())
+		return nil, errors.Join(err, a.closeKernel())
 	}
 	return a, nil
 }
@@ -51,6 +52,9 @@ func (a *Agent) openKernel() (err error) {
 	a.self = a.here.Ref()
 	if a.conn, err = rtnl.Open(a.here); err != nil {
 		return fmt.Errorf("opening netlink: %w", err)
+	}
+	if a.tracked, err = conntrack.Open(a.here); err != nil {
+		return err
 	}
 	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
 		links, err := a.conn.Veths(link.Name(instance[:rtnl.PrefixLen], ""))

@@ -8,6 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
@@ -28,7 +29,8 @@ func Plan(id hold.ID, instance string, r Record, w Wish, addrs []netip.Addr) hol
 	if w.MAC != nil {
 		mac = w.MAC.String()
 	}
-	o.Holds = []hold.Hold{{Owner: id, Spec: &link.Spec{
+	traffic := &flows.Spec{Addresses: addrs}
+	veth := &link.Spec{
 		Name:      link.Name(instance[:rtnl.PrefixLen], id),
 		Alias:     Alias(instance, id, r.Key),
 		Netns:     r.Netns,
@@ -37,7 +39,8 @@ func Plan(id hold.ID, instance string, r Record, w Wish, addrs []netip.Addr) hol
 		MAC:       mac,
 		HostMAC:   hostMAC,
 		Addresses: addrs,
-	}}}
+	}
+	o.Holds = []hold.Hold{{Owner: id, Spec: traffic}, {Owner: id, Spec: veth}}
 	return o
 }
 

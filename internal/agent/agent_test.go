@@ -1,0 +1,538 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/server"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// rig is a node of one test: a root folder and an agent that can be started
+// again on it.
+type rig struct {
+	*Agent
+	t        testing.TB
+	root     root.Dir
+	pools    []string
+	cooldown time.Duration
+	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
+}
+
+func newRig(t testing.TB, pools ...string) *rig {
+	t.Helper()
+	nettest.Need(t)
+	if len(pools) == 0 {
+		pools = []string{"default=10.88.0.0/24,fd00:88::/64"}
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "berth") // an fsync costs nothing there
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &rig{t: t, root: root.Dir(dir), pools: pools}
+}
+
+func start(t testing.TB, pools ...string) *rig {
+	t.Helper()
+	r := newRig(t, pools...)
+	before := nettest.Snapshot(t, nil).Without("sysctl")
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.releaseAll()
+		if err := r.remove(context.Background()); err != nil {
+			t.Errorf("removing: %v", err)
+		}
+		r.close()
+		if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
+			t.Errorf("residue:\n%s", diff)
+		}
+	})
+	return r
+}
+
+func (r *rig) conf() (*config.Config, error) {
+	c, err := config.Load(r.root, config.Flags{Pools: r.pools})
+	if err == nil {
+		for i := range c.Pools {
+			c.Pools[i].Cooldown = r.cooldown
+		}
+	}
+	return c, err
+}
+
+func (r *rig) open() error {
+	c, err := r.conf()
+	if err != nil {
+		return err
+	}
+	level := slog.LevelWarn
+	if !testing.Verbose() {
+		level = slog.LevelError
+	}
+	r.Agent, err = Open(Options{
+		Root: r.root, Config: c, Decorate: r.decorate, Version: "test",
+		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
+	})
+	return err
+}
+
+func (r *rig) close() {
+	if err := r.Agent.Close(); err != nil {
+		r.t.Errorf("closing: %v", err)
+	}
+}
+
+func (r *rig) restart() {
+	r.t.Helper()
+	r.close()
+	if err := r.open(); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.Restore(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// releaseAll deletes every attachment, trying again as a runtime does.
+func (r *rig) releaseAll() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, e := range r.index.all() {
+		var err error
+		for range 3 {
+			if _, _, err = r.DeleteOne(ctx, e.owner.ID, true, now()); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			r.t.Errorf("deleting %s: %v", e.owner.ID, err)
+		}
+	}
+	if left := r.index.all(); len(left) > 0 {
+		r.t.Errorf("%d attachments are left; owed: %v", len(left), r.engine.Owed(""))
+	}
+}
+
+func now() server.When {
+	t := boottime.Now()
+	return server.When{Started: t, Deadline: t + int64(time.Minute)}
+}
+
+// request is an ADD of a container's eth0 into a pod.
+func request(container string, pod *ns.Netns, keys ...string) api.AddRequest {
+	conf := `{"cniVersion":"1.1.0","name":"net","type":"berth-cni"` + strings.Join(append([]string{""}, keys...), ",") + `}`
+	return api.AddRequest{ContainerID: container, Ifname: "eth0", Netns: api.Netns(pod.Ref()), Config: json.RawMessage(conf)}
+}
+
+func (r *rig) add(req api.AddRequest) *types100.Result {
+	r.t.Helper()
+	res, err := r.tryAdd(req)
+	if err != nil {
+		r.t.Fatalf("ADD of %s: %v", req.ContainerID, err)
+	}
+	return res
+}
+
+func (r *rig) tryAdd(req api.AddRequest) (*types100.Result, error) {
+	raw, err := r.Add(r.t.Context(), req, now())
+	if err != nil {
+		return nil, err
+	}
+	var res types100.Result
+	return &res, json.Unmarshal(raw, &res)
+}
+
+func key(container string) api.Filter {
+	return api.Filter{Network: "net", Container: container, Ifname: "eth0"}
+}
+
+func (r *rig) del(container string, wait bool) bool {
+	r.t.Helper()
+	_, known, err := r.Delete(r.t.Context(), key(container), wait, now())
+	if err != nil {
+		r.t.Fatalf("DEL of %s: %v", container, err)
+	}
+	return known
+}
+
+func (r *rig) wantClean() {
+	r.t.Helper()
+	a, err := r.Audit(r.t.Context())
+	if err != nil || len(a.Findings) > 0 {
+		r.t.Errorf("audit: %v %+v", err, a.Findings)
+	}
+}
+
+// wantError checks an error's CNI code and a part of its text.
+func wantError(t testing.TB, err error, code uint, part string) {
+	t.Helper()
+	var e *api.Error
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Error(), part) {
+		t.Errorf("error %v, want code %d with %q", err, code, part)
+	}
+}
+
+func addresses(res *types100.Result) []netip.Addr {
+	var as []netip.Addr
+	for _, ip := range res.IPs {
+		a, _ := netip.AddrFromSlice(ip.Address.IP)
+		as = append(as, a.Unmap())
+	}
+	return as
+}
+
+func TestPodsReachEachOtherAndLeaveNothing(t *testing.T) {
+	for _, pools := range []string{"default=10.88.0.0/24", "default=fd00:88::/64", "default=10.88.0.0/24,fd00:88::/64"} {
+		t.Run(pools, func(t *testing.T) {
+			r := start(t, pools)
+			a, b := nettest.Pod(t), nettest.Pod(t)
+			empty := nettest.Snapshot(t, nil).Without("sysctl", "conntrack")
+			r.add(request("a", a))
+			res := r.add(request("b", b))
+			for _, to := range addresses(res) {
+				nettest.Ping(t, a, to)
+			}
+			r.wantClean()
+			r.del("a", true)
+			r.del("b", true)
+			if diff := empty.Diff(nettest.Snapshot(t, nil).Without("sysctl", "conntrack")); diff != "" {
+				t.Errorf("left on the node:\n%s", diff)
+			}
+			if links := nettest.Snapshot(t, a).Only("link").String(); strings.Contains(links, "eth0") {
+				t.Errorf("left in the pod:\n%s", links)
+			}
+		})
+	}
+}
+
+func TestRepeatedAdd(t *testing.T) {
+	r := start(t)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	first := r.add(request("c", pod))
+	if again := r.add(request("c", pod)); fmt.Sprint(addresses(again)) != fmt.Sprint(addresses(first)) || again.Interfaces[0].Name != first.Interfaces[0].Name {
+		t.Errorf("repeated ADD answers %v, first %v", again, first)
+	}
+	moved := r.add(request("c", other))
+	if moved.Interfaces[0].Name == first.Interfaces[0].Name {
+		t.Error("ADD into another netns answers the old incarnation")
+	}
+	nettest.Eventually(t, "the old incarnation is gone", func() bool { return len(r.index.all()) == 1 })
+	r.wantClean()
+}
+
+func TestDelThenAddInTheSameNetns(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	for range 5 {
+		r.add(request("c", pod))
+		r.del("c", false) // the link may still be there
+	}
+	res := r.add(request("c2", pod))
+	nettest.Ping(t, pod, addresses(r.add(request("d", nettest.Pod(t))))[0])
+	_ = res
+}
+
+func TestDelIsIdempotentAndNeedsNoNetns(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	if r.del("never", false) {
+		t.Error("DEL of what was never added says that it is known")
+	}
+	r.add(request("c", pod))
+	nettest.Delete(t, pod)
+	r.del("c", true)
+	r.del("c", true)
+	r.wantClean()
+}
+
+func TestLateAddIsRefused(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	early := now() // an ADD that begins, and whose client then dies
+	r.del("c", false)
+	_, err := r.Add(t.Context(), request("c", pod), early)
+	wantError(t, err, 11, "deleted")
+	if len(r.index.all()) != 0 {
+		t.Error("the late ADD left something")
+	}
+	r.add(request("c", pod)) // a new one is not late
+}
+
+func TestLateDelSparesTheSuccessor(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	late := now()
+	r.add(request("c", pod))
+	if _, known, err := r.Delete(t.Context(), key("c"), true, late); known || err != nil {
+		t.Errorf("late DEL: known %t, %v", known, err)
+	}
+	if len(r.List(key("c"))) != 1 {
+		t.Error("a DEL from before the ADD deleted it")
+	}
+	r.wantClean()
+}
+
+func TestRequestedAddressAndMAC(t *testing.T) {
+	r := start(t)
+	wish := `"capabilities":{"ips":true,"mac":true},"runtimeConfig":{"ips":["10.88.0.50/16","fd00:88::50"],"mac":"0a:00:00:00:00:05"},"mtu":1400`
+	res := r.add(request("c", nettest.Pod(t), wish))
+	if got := fmt.Sprint(addresses(res)); got != "[10.88.0.50 fd00:88::50]" {
+		t.Errorf("addresses %s", got)
+	}
+	if i := res.Interfaces[1]; i.Mac != "0a:00:00:00:00:05" || i.Mtu != 1400 {
+		t.Errorf("pod's interface: %+v", i)
+	}
+	_, err := r.tryAdd(request("d", nettest.Pod(t), wish))
+	wantError(t, err, 101, "10.88.0.50")
+	_, err = r.tryAdd(request("d", nettest.Pod(t), `"runtimeConfig":{"ips":["192.0.2.1"]}`))
+	wantError(t, err, 101, "not in the pool")
+	r.wantClean()
+}
+
+func TestAddressesRest(t *testing.T) {
+	r := newRig(t, "default=10.88.0.0/29")
+	r.cooldown = time.Hour
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { r.releaseAll(); r.remove(context.Background()); r.close() }()
+	if err := r.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[netip.Addr]bool{}
+	pod := nettest.Pod(t)
+	for i := range 6 {
+		if i == 3 {
+			r.restart() // cooldown is persisted
+		}
+		a := addresses(r.add(request("c", pod)))[0]
+		if seen[a] {
+			t.Errorf("%s was given again within its cooldown", a)
+		}
+		seen[a] = true
+		r.del("c", true)
+	}
+	_, err := r.tryAdd(request("c", pod))
+	wantError(t, err, 100, "0 in use, 6 in cooldown")
+	_, err = r.Status(t.Context(), "")
+	wantError(t, err, 50, "cooldown")
+}
+
+func TestGC(t *testing.T) {
+	r := start(t)
+	for _, c := range []string{"a", "b", "c"} {
+		r.add(request(c, nettest.Pod(t)))
+	}
+	other := request("a", nettest.Pod(t))
+	other.Config = json.RawMessage(strings.Replace(string(other.Config), `"net"`, `"other"`, 1))
+	r.add(other)
+	d, err := r.GC(t.Context(), api.GCRequest{Network: "net", Valid: []api.GCValid{{ContainerID: "b", Ifname: "eth0"}}}, now())
+	if err != nil || d.Released != 2 {
+		t.Fatalf("GC: %+v %v", d, err)
+	}
+	nettest.Eventually(t, "two attachments are gone", func() bool { return len(r.index.all()) == 2 })
+	for _, at := range r.List(api.Filter{}) {
+		if at.ContainerID != "b" && at.Network != "other" {
+			t.Errorf("left: %+v", at)
+		}
+	}
+	r.wantClean()
+}
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name, damage string
+		code         uint
+		says         string
+	}{
+		{name: "well"},
+		{"pod's address", "pod ip addr del 10.88.0.1/32 dev eth0", 103, "10.88.0.1"},
+		{"pod's route", "pod ip route del default", 103, "0.0.0.0/0"},
+		{"pod's neighbour", "pod ip neigh del 169.254.1.1 dev eth0", 103, "169.254.1.1"},
+		{"pod's MTU", "pod ip link set eth0 mtu 1300", 103, "1300"},
+		{"pod's link down", "pod ip link set eth0 down", 103, "down"},
+		{"host's route", "host ip route del 10.88.0.1", 103, "10.88.0.1"},
+		{"host's link down", "host ip link set HOST down", 103, "down"},
+		{"link", "pod ip link del eth0", 103, "gone"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t)
+			pod := nettest.Pod(t)
+			raw, err := r.Add(t.Context(), request("c", pod), now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			at, command, _ := strings.Cut(c.damage, " ")
+			command = strings.Replace(command, "HOST", r.List(api.Filter{})[0].HostVeth, 1)
+			switch at {
+			case "pod":
+				inside(t, pod, command)
+			case "host":
+				inside(t, r.here, command)
+			}
+			err = r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now())
+			if c.code == 0 && err != nil {
+				t.Errorf("CHECK: %v", err)
+			}
+			if c.code != 0 {
+				wantError(t, err, c.code, c.says)
+			}
+		})
+	}
+}
+
+func TestCheckNeedsAnAttachmentAndItsResult(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	wantError(t, r.Check(t.Context(), request("c", pod), now()), 7, "prevResult")
+	raw, err := r.Add(t.Context(), request("c", pod), now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.del("c", true)
+	wantError(t, r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now()), 3, "not attached")
+}
+
+// inside runs a command in a network namespace.
+func inside(t *testing.T, pod *ns.Netns, command string) {
+	t.Helper()
+	f := strings.Fields(command)
+	if out, err := nettest.Command(pod, f[0], f[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	change := func(f func(*api.AddRequest)) api.AddRequest {
+		req := request("c", pod)
+		f(&req)
+		return req
+	}
+	regular := t.TempDir() + "/file"
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := nettest.Snapshot(t, nil)
+	for _, c := range []struct {
+		name string
+		req  api.AddRequest
+		code uint
+		says string
+	}{
+		{"container id", change(func(q *api.AddRequest) { q.ContainerID = "../x" }), 4, "CNI_CONTAINERID"},
+		{"long container id", change(func(q *api.AddRequest) { q.ContainerID = strings.Repeat("c", 129) }), 4, "128"},
+		{"ifname", change(func(q *api.AddRequest) { q.Ifname = "a/b" }), 4, "CNI_IFNAME"},
+		{"args", change(func(q *api.AddRequest) { q.Args = "K8S_POD_NAMESPACE=a;WHAT=1" }), 4, "WHAT"},
+		{"config", change(func(q *api.AddRequest) { q.Config = json.RawMessage(`{"name":"net"`) }), 6, ""},
+		{"key", request("c", pod, `"flavour":1`), 2, "flavour"},
+		{"pool", request("c", pod, `"pool":"none"`), 7, "default"},
+		{"version", change(func(q *api.AddRequest) { q.Config = json.RawMessage(`{"cniVersion":"9.0.0","name":"net","type":"x"}`) }), 1, "9.0.0"},
+		{"netns path", change(func(q *api.AddRequest) { q.Netns.Path = "relative" }), 4, "CNI_NETNS"},
+		{"no netns", change(func(q *api.AddRequest) { q.Netns.Path = regular }), 102, "no network namespace"},
+		{"netns gone", change(func(q *api.AddRequest) { q.Netns.Path = "/run/netns/none" }), 102, "none"},
+		{"another netns", change(func(q *api.AddRequest) { q.Netns.Ino++ }), 102, ""},
+		{"the node's netns", change(func(q *api.AddRequest) { self := r.self; self.Path = "/proc/self/ns/net"; q.Netns = api.Netns(self) }), 102, "node's own"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := r.tryAdd(c.req)
+			wantError(t, err, c.code, c.says)
+		})
+	}
+	if n := len(r.index.all()); n > 0 {
+		t.Errorf("%d attachments", n)
+	}
+	if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
+		t.Errorf("bad input changed:\n%s", diff)
+	}
+}
+
+func TestTakenIfname(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	inside(t, pod, "ip link add eth0 type veth peer name other")
+	before := nettest.Snapshot(t, pod)
+	_, err := r.tryAdd(request("c", pod))
+	wantError(t, err, 101, "eth0")
+	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
+		t.Errorf("the failed ADD changed the pod:\n%s", diff)
+	}
+	nettest.Eventually(t, "nothing is left of the failed ADD", func() bool { return len(r.index.all()) == 0 })
+	r.wantClean()
+}
+
+func TestPoolsDrain(t *testing.T) {
+	r := start(t, "default=10.88.0.0/24", "extra=10.89.0.0/24")
+	r.add(request("c", nettest.Pod(t), `"pool":"extra"`))
+	r.pools = []string{"default=10.88.0.0/24"}
+	reload := func() {
+		c, err := r.conf()
+		if err == nil {
+			err = r.Reload(t.Context(), c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload()
+	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "10.89.0.0/24") {
+		t.Error("the route of a CIDR in use vanished")
+	}
+	r.restart()
+	if pools := r.Pools(); len(pools) != 2 || !pools[1].CIDRs[0].Draining {
+		t.Errorf("pools after a restart: %+v", pools)
+	}
+	_, err := r.tryAdd(request("d", nettest.Pod(t), `"pool":"extra"`))
+	wantError(t, err, 7, "extra")
+	r.del("c", true)
+	r.Sweep(t.Context())
+	nettest.Eventually(t, "the drained CIDR is given back", func() bool {
+		return !strings.Contains(nettest.Snapshot(t, nil).Only("route").String(), "10.89.0.0/24")
+	})
+	if pools := r.Pools(); len(pools) != 1 {
+		t.Errorf("pools after draining: %+v", pools)
+	}
+}
+
+func TestRestartKeepsPodsAndFinishesDeletions(t *testing.T) {
+	r := start(t)
+	a, b := nettest.Pod(t), nettest.Pod(t)
+	res := r.add(request("a", a))
+	r.add(request("b", b))
+	r.restart()
+	nettest.Ping(t, b, addresses(res)[0])
+	nettest.Delete(t, b) // the pod goes while nobody looks
+	nettest.Eventually(t, "the pod's link is gone", func() bool {
+		return strings.Count(nettest.Snapshot(t, nil).Only("link").String(), "veth") == 1
+	})
+	r.restart()
+	nettest.Eventually(t, "the pod that is gone is released", func() bool { return len(r.index.all()) == 1 })
+	r.wantClean()
+}

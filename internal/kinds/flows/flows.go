@@ -1,0 +1,76 @@
+// Package flows is the kind of what the kernel remembers of a pod's traffic:
+// its connection tracking entries. They name its addresses, outlive its link,
+// and would lead the next pod's packets astray (containernetworking/plugins
+// #123, #1190). Nothing has to be taken; on release, which is after the cut, so
+// that none can come in again, one pass over the table forgets all pods' that
+// wait for it.
+package flows
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Name is the name of the kind.
+const Name = "flows"
+
+// batch is how many pods one pass over the table is for. A pass costs as much
+// as the table is long, whoever it is for.
+const batch = 4096
+
+// Spec is the traffic of a pod.
+type Spec struct {
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// Kind returns "flows".
+func (s *Spec) Kind() string { return Name }
+
+func (s *Spec) String() string {
+	texts := make([]string, len(s.Addresses))
+	for i, a := range s.Addresses {
+		texts[i] = a.String()
+	}
+	return "conntrack of " + strings.Join(texts, ", ")
+}
+
+// Table forgets the entries in which one of the addresses stands.
+type Table interface {
+	Forget([]netip.Addr) error
+}
+
+// Kind returns the kind, which acts on a table.
+func Kind(t Table) hold.Kind {
+	return hold.Kind{
+		Stage:   hold.Use,
+		New:     func() hold.Spec { return &Spec{} },
+		Acquire: func(context.Context, hold.Hold) error { return nil },
+		Verify:  hold.Each(func(context.Context, hold.Hold) error { return nil }),
+		Release: func(_ context.Context, hs []hold.Hold) []error { return release(t, hs) },
+		Batch:   batch,
+	}
+}
+
+func release(t Table, hs []hold.Hold) []error {
+	errs := make([]error, len(hs))
+	var addrs []netip.Addr
+	for i, h := range hs {
+		s, ok := h.Spec.(*Spec)
+		if !ok {
+			errs[i] = fmt.Errorf("a hold of kind %s has no flows", h.Spec.Kind())
+			continue
+		}
+		addrs = append(addrs, s.Addresses...)
+	}
+	err := t.Forget(addrs)
+	for i := range errs {
+		if errs[i] == nil {
+			errs[i] = err
+		}
+	}
+	return errs
+}

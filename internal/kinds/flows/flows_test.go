@@ -1,0 +1,39 @@
+package flows_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/flows"
+)
+
+type table struct {
+	passes [][]netip.Addr
+	err    error
+}
+
+func (t *table) Forget(addrs []netip.Addr) error {
+	t.passes = append(t.passes, addrs)
+	return t.err
+}
+
+func TestOnePassForAll(t *testing.T) {
+	a, b := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("fd00:88::1")
+	tab := &table{}
+	k := flows.Kind(tab)
+	hs := []hold.Hold{{Spec: &flows.Spec{Addresses: []netip.Addr{a}}}, {Spec: &hold.Unknown{Name: "x"}}, {Spec: &flows.Spec{Addresses: []netip.Addr{b}}}}
+	errs := k.Release(t.Context(), hs)
+	if errs[0] != nil || errs[1] == nil || errs[2] != nil {
+		t.Errorf("errors: %v", errs)
+	}
+	if len(tab.passes) != 1 || !slices.Equal(tab.passes[0], []netip.Addr{a, b}) {
+		t.Errorf("passes: %v", tab.passes)
+	}
+	tab.err = errors.New("no")
+	if errs := k.Release(t.Context(), hs[:1]); !errors.Is(errs[0], tab.err) {
+		t.Errorf("errors: %v", errs)
+	}
+}
