@@ -167,6 +167,7 @@ func TestMainDiesAsAWhole(t *testing.T) {
 		}
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
+		cmd.WaitDelay = Deadline / 6 // if its end is not the end of all
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -176,6 +177,7 @@ func TestMainDiesAsAWhole(t *testing.T) {
 		if _, err := fmt.Fscanf(bufio.NewReader(stdout), "pid %d %s\n", &pid, &pod); err != nil {
 			t.Fatalf("reading from the tests: %v\n%s", err, stderr.String())
 		}
+		defer unix.Kill(pid, unix.SIGKILL)
 		if pid == cmd.Process.Pid {
 			t.Fatal("the tests run in the process that was started")
 		}
