@@ -14,7 +14,7 @@ import (
 // Limits that every request has to keep.
 const (
 	MaxBody = 1 << 20 // bytes of a request body
-	MaxID   = 128     // characters of a container id, network name or pod name
+	MaxID   = 128     // characters of a container id or network name
 )
 
 // Headers that place a request in time, so that one which is executed after

@@ -87,6 +87,11 @@ func TestFilterArrives(t *testing.T) {
 	if _, err := c.List(t.Context(), want); err != nil || got != want {
 		t.Errorf("List: %v, got %+v", err, got)
 	}
+	for given, kept := range map[string]string{"::ffff:10.88.0.7": "10.88.0.7", "FD00:0::0007": "fd00::7"} {
+		if _, err := c.List(t.Context(), api.Filter{Address: given}); err != nil || got.Address != kept {
+			t.Errorf("address %s: %v, arrived as %s", given, err, got.Address)
+		}
+	}
 	got = api.Filter{}
 	if _, err := c.Delete(t.Context(), want, true); !client.IsUnknown(err) || got != want {
 		t.Errorf("Delete: %v, got %+v", err, got)

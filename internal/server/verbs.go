@@ -15,7 +15,7 @@ import (
 // wrap) an *api.Error are answered as they are, others have code 999, and
 // those of the context 11. All may be called at once.
 //
-// None but Status, Pools and List is called before Server.Open.
+// None but Status is called before Server.Open.
 type Verbs interface {
 	// Add answers the CNI result in the version of the request's config.
 	Add(ctx context.Context, req api.AddRequest, w When) (json.RawMessage, error)
