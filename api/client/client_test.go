@@ -198,7 +198,7 @@ func TestNotAway(t *testing.T) {
 		t.Errorf("called off: %v", err)
 	}
 	if os.Geteuid() == 0 {
-		t.Skip("nothing is closed to root")
+		return // nothing is closed to root; as a user, the rest runs
 	}
 	if err := os.Chmod(a.Dir.Socket(), 0); err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func TestWhen(t *testing.T) {
 			h := http.Header{}
 			if test.started != 0 {
 				if boottime.Now()+int64(test.started) <= 0 {
-					t.Skip("the machine has just been booted")
+					return // the machine has been booted less than 10 minutes ago: nothing can be that old
 				}
 				h.Set(api.HeaderStarted, at(test.started))
 			}
