@@ -46,6 +46,11 @@ func (s State) Diff(after State) string {
 	return out.String()
 }
 
+// And returns what s and other saw, together.
+func (s State) And(other State) State {
+	return State{slices.Sorted(slices.Values(slices.Concat(s.lines, other.lines)))}
+}
+
 // Without returns s without some sections, such as conntrack where entries
 // come and go by themselves.
 func (s State) Without(sections ...string) State {

@@ -207,6 +207,9 @@ func TestStateDiff(t *testing.T) {
 	if got := a.Without("link").String(); got != "route x" {
 		t.Errorf("without links: %q", got)
 	}
+	if got, want := a.Only("route").And(b).String(), "link a\nlink b\nroute x"; got != want {
+		t.Errorf("together: %q, not %q", got, want)
+	}
 	if got := b.Only("link").Diff(b); got != "" {
 		t.Errorf("links only: %q", got)
 	}
