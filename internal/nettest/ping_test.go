@@ -71,6 +71,21 @@ func TestPing(t *testing.T) {
 	})
 	Ping(t, a, local.WithZone("wire0"))
 
+	// Others' echos, which every raw socket sees, are not taken for ours.
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				Echo(a, netip.MustParseAddr("192.0.2.2"), quiet)
+				Echo(a, netip.MustParseAddr("fd00::2"), quiet)
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
 	for _, to := range []string{"192.0.2.3", "198.51.100.1", "fd00::3"} {
 		NoPing(t, a, netip.MustParseAddr(to))
 	}
