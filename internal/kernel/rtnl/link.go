@@ -21,15 +21,16 @@ const (
 // End is one end of a veth pair.
 type End struct {
 	Name string
-	MAC  net.HardwareAddr
-	MTU  int // bytes; 0: the kernel's default, 1,500
+	MAC  net.HardwareAddr // empty: a random one
+	MTU  int              // bytes; 0: the kernel's default, 1,500
 }
 
 // AddVeth makes a pair whose peer is born in another network namespace, given
 // as an open file descriptor. The host's end is born in a group. Either name
 // taken is kernel.ErrExists, and nothing is made.
 //
-//	ip link add HOST address MAC mtu N group G type veth peer POD address MAC mtu N netns FD
+//	ip link add HOST address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
+//	    peer POD address MAC mtu N numtxqueues 1 numrxqueues 1 netns FD
 func AddVeth(host End, group uint32, peer End, netns int) Request {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
@@ -54,9 +55,13 @@ func AddVeth(host End, group uint32, peer End, netns int) Request {
 func (e End) attributes() []nl.NetlinkRequestData {
 	as := []nl.NetlinkRequestData{
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(e.Name)),
-		nl.NewRtAttr(unix.IFLA_ADDRESS, e.MAC),
+		// What a veth comes down to anyway, after the kernel has shown in sysfs,
+		// and hidden again, a queue for each of the machine's processors.
 		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
 		nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)),
+	}
+	if len(e.MAC) != 0 {
+		as = append(as, nl.NewRtAttr(unix.IFLA_ADDRESS, e.MAC))
 	}
 	if e.MTU != 0 {
 		as = append(as, nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(e.MTU))))

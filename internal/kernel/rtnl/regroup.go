@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,9 @@ func (c *Conn) Regroup(group uint32, names ...string) []error {
 
 // writeGroup changes a link's group by way of sysfs.
 func writeGroup(name string, group uint32) error {
+	if strings.Contains(name, "/") { // no link's name; netlink says so
+		return unix.EINVAL
+	}
 	fd, err := unix.Open("/sys/class/net/"+name+"/netdev_group", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("open", err)

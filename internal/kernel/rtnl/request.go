@@ -82,7 +82,7 @@ func parseError(m syscall.NetlinkMessage) error {
 		// Words that cannot be read leave the errno.
 		_ = attributes(m.Data, header, func(typ uint16, value []byte) {
 			if typ == unix.NLMSGERR_ATTR_MSG {
-				words = nl.BytesToString(value)
+				words = unix.ByteSliceToString(value)
 			}
 		})
 	}

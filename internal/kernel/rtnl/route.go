@@ -121,6 +121,23 @@ func MatchRoute(addr netip.Addr, route *Route) Request {
 	}
 }
 
+// IsLocal asks whether packets to addr are taken in by the network namespace
+// itself. The kernel adds the route for that some time after an IPv6 address
+// (addrconf_dad_work), even without duplicate address detection.
+//
+//	ip route get fibmatch ADDR
+func IsLocal(addr netip.Addr, local *bool) Request {
+	r := MatchRoute(addr, nil)
+	r.answer = func(b []byte) error {
+		if len(b) < unix.SizeofRtMsg {
+			return fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
+		}
+		*local = nl.DeserializeRtMsg(b).Type == unix.RTN_LOCAL
+		return nil
+	}
+	return r
+}
+
 // RouteFilter chooses among Berth's routes.
 type RouteFilter struct {
 	Index       int  // of the link; 0: any

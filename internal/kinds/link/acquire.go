@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -114,8 +116,40 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 	if err := l.furnishHost(s, macs, link, nothing()); err != nil {
 		return err
 	}
-	// The pod's end has a carrier now, and can send from here on.
-	return inside.Do(rtnl.GetLink(s.Ifname, new(rtnl.Link)))
+	return settle(ctx, s, inside)
+}
+
+// settling is how long a pod's addresses may take to be usable.
+const settling = 5 * time.Second
+
+// settle waits until the pod's first packet will be answered: until the pod's
+// end can send, which GetLink sees to, and its IPv6 addresses receive. The
+// kernel has most often done the latter meanwhile.
+func settle(ctx context.Context, s *Spec, inside *rtnl.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	locals := make([]bool, len(s.Addresses))
+	rs := []rtnl.Request{rtnl.GetLink(s.Ifname, new(rtnl.Link))}
+	for i, a := range s.Addresses {
+		rs = append(rs, rtnl.IsLocal(a, &locals[i]))
+	}
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		errs := inside.Each(rs...)
+		for _, err := range errs {
+			if err != nil && !errors.Is(err, kernel.ErrUnreachable) {
+				return fmt.Errorf("in the pod: %w", err)
+			}
+		}
+		i := slices.Index(locals, false)
+		if i < 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("in the pod: address %s does not receive yet: %w", s.Addresses[i], context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
 }
 
 // repair brings the host's side of a link back to what its spec says.

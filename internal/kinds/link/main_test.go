@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -30,8 +31,10 @@ type fixture struct {
 	groups rtnl.Groups
 	links  *link.Links
 	kind   hold.Kind
-	n      int // pods so far
 }
+
+// plans counts holds: each has addresses of its own, whichever test it is in.
+var plans atomic.Uint32
 
 func newFixture(t testing.TB, change ...func(*link.Options)) *fixture {
 	t.Helper()
@@ -76,11 +79,11 @@ const both = "46"
 
 // hold plans a link for a pod: families is "4", "6" or both.
 func (f *fixture) hold(pod ns.Ref, families string) hold.Hold {
-	f.n++
+	n := plans.Add(1)
 	id := hold.NewID()
 	s := &link.Spec{
 		Name:   link.Name(prefix, id),
-		Alias:  fmt.Sprintf("test/pod-%d/eth0 %s", f.n, id),
+		Alias:  fmt.Sprintf("test/pod-%d/eth0 %s", n, id),
 		Netns:  pod,
 		Ifname: "eth0",
 		MTU:    1400,
@@ -88,9 +91,9 @@ func (f *fixture) hold(pod ns.Ref, families string) hold.Hold {
 	s.MAC, s.HostMAC = link.MACs(id)
 	for _, family := range families {
 		if family == '4' {
-			s.Addresses = append(s.Addresses, netip.AddrFrom4([4]byte{10, 88, byte(f.n >> 8), byte(f.n)}))
+			s.Addresses = append(s.Addresses, netip.AddrFrom4([4]byte{10, 64 | byte(n>>16), byte(n >> 8), byte(n)}))
 		} else {
-			s.Addresses = append(s.Addresses, netip.MustParseAddr(fmt.Sprintf("fd88::%x", f.n)))
+			s.Addresses = append(s.Addresses, netip.MustParseAddr(fmt.Sprintf("fd88::%x", n)))
 		}
 	}
 	return hold.Hold{Owner: id, Spec: s}

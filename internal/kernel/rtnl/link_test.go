@@ -1,0 +1,149 @@
+package rtnl_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+func TestAddVeth(t *testing.T) {
+	c := open(t, nil)
+	got, pod := veth(t, c, "veth0")
+	want := rtnl.Link{Index: got.Index, Name: "veth0", MAC: "02:00:00:00:00:01", MTU: 1400, Group: 7, Up: true, Peer: got.Peer}
+	if got != want {
+		t.Errorf("the host's end is %+v, not %+v", got, want)
+	}
+	var peer rtnl.Link
+	must(t, open(t, pod).Do(rtnl.GetLink("eth0", &peer)))
+	want = rtnl.Link{Index: got.Peer, Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500, Up: true, Peer: got.Index}
+	if peer != want {
+		t.Errorf("the pod's end is %+v, not %+v", peer, want)
+	}
+
+	before := nettest.Snapshot(t, nil).Only("link")
+	for _, names := range [][2]string{{"veth0", "eth1"}, {"veth1", "eth0"}, {"veth0", "eth0"}} {
+		err := c.Do(rtnl.AddVeth(rtnl.End{Name: names[0]}, 0, rtnl.End{Name: names[1]}, pod.Fd()))
+		if !errors.Is(err, kernel.ErrExists) {
+			t.Errorf("%v: %v", names, err)
+		}
+	}
+	if diff := before.Diff(nettest.Snapshot(t, nil).Only("link")); diff != "" {
+		t.Errorf("what failed left\n%s", diff)
+	}
+}
+
+func TestSetLink(t *testing.T) {
+	c := open(t, nil)
+	l, pod := veth(t, c, "veth0")
+	mac, err := net.ParseMAC("02:00:00:00:00:09")
+	must(t, err)
+	settings := []rtnl.Setting{rtnl.Alias("a pod's"), rtnl.MTU(1300), rtnl.MAC(mac), rtnl.Group(9), rtnl.NoAddrGen(), rtnl.Down()}
+	r := rtnl.SetLink("veth0", settings...)
+	if want := "ip link set veth0 alias 'a pod's' mtu 1300 address 02:00:00:00:00:09 group 9 addrgenmode none down"; r.String() != want {
+		t.Errorf("the request is %q, not %q", r, want)
+	}
+	want := rtnl.Link{Index: l.Index, Name: "veth0", Alias: "a pod's", MAC: mac.String(), MTU: 1300, Group: 9, Peer: l.Peer}
+	must(t, c.Do(r, rtnl.GetLink("veth0", &l)))
+	if l != want {
+		t.Errorf("the link is %+v, not %+v", l, want)
+	}
+	must(t, pod.Do(func() error { return ns.SetSysctl("ipv6/conf/eth0/disable_ipv6", "1") }))
+	if mode, err := ns.Sysctl("ipv6/conf/veth0/addr_gen_mode"); err != nil || mode != "1" {
+		t.Errorf("addr_gen_mode is %q, %v", mode, err)
+	}
+}
+
+func TestNotThere(t *testing.T) {
+	c := open(t, nil)
+	var l rtnl.Link
+	var n rtnl.Neighbour
+	for _, r := range []rtnl.Request{
+		rtnl.SetLink("none", rtnl.Up()),
+		rtnl.GetLink("none", &l),
+		rtnl.DelLink("none"),
+		rtnl.DelGroup(12345),
+		rtnl.DelRoute(rtnl.Route{Dst: prefix("10.88.0.7/32"), Index: 1}),
+		rtnl.DelRoute(rtnl.Route{Dst: prefix("fd88::7/128"), Index: 1}),
+		rtnl.GetNeighbour(addr("10.88.0.7"), 1, &n),
+		rtnl.GetNeighbour(addr("fd88::7"), 1, &n),
+	} {
+		if err := c.Do(r); !errors.Is(err, kernel.ErrNotFound) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := c.Regroup(5, "none")[0]; !errors.Is(err, kernel.ErrNotFound) {
+		t.Errorf("Regroup: %v", err)
+	}
+}
+
+// Links change groups where sysfs shows them and where it does not.
+func TestRegroup(t *testing.T) {
+	node := nettest.Node(t)
+	for name, at := range map[string]*ns.Netns{"own namespace": nil, "another": node} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, at)
+			veth(t, c, "veth0")
+			veth(t, c, "veth1")
+			errs := c.Regroup(55, "veth0", "none", "veth1")
+			if errs[0] != nil || !errors.Is(errs[1], kernel.ErrNotFound) || errs[2] != nil {
+				t.Errorf("answers %v", errs)
+			}
+			links, err := c.Veths("veth")
+			must(t, err)
+			for _, l := range links {
+				if l.Group != 55 {
+					t.Errorf("%s is in group %d", l.Name, l.Group)
+				}
+			}
+			must(t, c.Do(rtnl.DelGroup(55)))
+			if links, err := c.Veths("veth"); err != nil || len(links) > 0 {
+				t.Errorf("the group's links are still %v, %v", links, err)
+			}
+		})
+	}
+}
+
+// Names of sysfs files outside of a link are not followed.
+func TestRegroupNames(t *testing.T) {
+	c := open(t, nil)
+	for _, name := range []string{"", ".", "..", "lo/../lo", strings.Repeat("a", 20)} {
+		if err := c.Regroup(5, name)[0]; err == nil {
+			t.Errorf("%q has a group", name)
+		}
+	}
+	var lo rtnl.Link
+	must(t, c.Do(rtnl.GetLink("lo", &lo)))
+	if lo.Group == 5 {
+		t.Error("lo is in the group")
+	}
+}
+
+func TestVeths(t *testing.T) {
+	c := open(t, nil)
+	a, _ := veth(t, c, "btest0")
+	veth(t, c, "other0")
+	links, err := c.Veths("btest")
+	must(t, err)
+	if len(links) != 1 || links[0] != a {
+		t.Errorf("the list is %+v, not %+v", links, a)
+	}
+}
+
+// Where IPv6 is no part of a link, its settings cannot be made.
+func TestNoAddrGenUnsupported(t *testing.T) {
+	c := open(t, nil)
+	veth(t, c, "veth0")
+	must(t, c.Do(rtnl.SetLink("veth0", rtnl.MTU(1000)))) // below IPv6's least
+	err := c.Do(rtnl.SetLink("veth0", rtnl.NoAddrGen()))
+	if !errors.Is(err, kernel.ErrUnsupported) || !errors.Is(err, unix.EAFNOSUPPORT) {
+		t.Errorf("the error is %v", err)
+	}
+}

@@ -1,0 +1,242 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// What cannot be had leaves the node and the pod as they were, and says why.
+func TestAcquireRefuses(t *testing.T) {
+	f := newFixture(t)
+	self, err := ns.Self()
+	must(t, err)
+	defer self.Close()
+	for _, test := range []struct {
+		name string
+		bend func(t *testing.T, pod *ns.Netns, h hold.Hold)
+		is   error // nil: any
+		says string
+	}{
+		{"pod gone", func(t *testing.T, pod *ns.Netns, _ hold.Hold) { nettest.Delete(t, pod) }, hold.ErrHomeless, "gone"},
+		{"another pod at the path", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Netns.ID++ }, hold.ErrHomeless, "not net:["},
+		{"the node's own namespace", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Netns = self.Ref() }, nil, "node's own"},
+		{"interface name taken", func(t *testing.T, _ *ns.Netns, h hold.Hold) { takenIfname(t, h) }, hold.ErrForeign, "eth0 exists in the pod"},
+		{"lo", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Ifname = "lo" }, hold.ErrForeign, "lo exists in the pod"},
+		{"no interface name", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Ifname = "" }, nil, "no interface name"},
+		{"long interface name", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Ifname = "sixteencharacter" }, nil, "ip link add"},
+		{"no MAC", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).MAC = "" }, nil, "the pod's MAC"},
+		{"MAC in capitals", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).HostMAC = "0A:00:00:00:00:01" }, nil, "lower case"},
+		{"no address", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Addresses = nil }, nil, "no address"},
+		{"IPv4 in IPv6", func(_ *testing.T, _ *ns.Netns, h hold.Hold) {
+			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("::ffff:10.88.0.7")}
+		}, nil, "neither"},
+		{"long alias", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Alias = strings.Repeat("a", 256) }, nil, "256 bytes"},
+		{"another owner's name", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Name = "btestabcdefghij" }, nil, "is not that of"},
+		{"route taken", func(t *testing.T, _ *ns.Netns, h hold.Hold) {
+			r := rtnl.Route{Dst: netip.PrefixFrom(spec(h).Addresses[0], 32), Index: 1}
+			must(t, f.conn.Do(rtnl.AddRoute(r)))
+			t.Cleanup(func() { f.conn.Do(rtnl.DelRoute(r)) })
+		}, hold.ErrForeign, "ip route add"},
+		{"MTU too small for IPv6", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).MTU = 1000 }, nil, "disable_ipv6"},
+		{"canceled", nil, context.Canceled, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := nettest.Pod(t)
+			h := f.hold(pod.Ref(), both)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if test.bend == nil {
+				cancel()
+			} else {
+				test.bend(t, pod, h)
+			}
+			before := nettest.Snapshot(t, nil)
+			inside := f.inside(t, h)
+			err := f.kind.Acquire(ctx, h)
+			if err == nil || test.is != nil && !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v: not %v, saying %q", err, test.is, test.says)
+			}
+			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
+				t.Errorf("the node changed:\n%s", diff)
+			}
+			if got := f.inside(t, h); got != inside {
+				t.Errorf("the pod was\n%s\nand is\n%s", inside, got)
+			}
+		})
+	}
+}
+
+// inside has the interfaces of a hold's pod but lo, which may come up whatever
+// follows; it is empty if the pod cannot be opened.
+func (f *fixture) inside(t *testing.T, h hold.Hold) string {
+	pod, err := spec(h).Netns.Open()
+	if err != nil {
+		return ""
+	}
+	defer pod.Close()
+	links := strings.Split(nettest.Snapshot(t, pod).Only("link").String(), "\n")
+	return strings.Join(slices.DeleteFunc(links, func(l string) bool { return strings.HasPrefix(l, "link lo ") }), "\n")
+}
+
+// An ADD that was killed half-way is done anew, whatever it had come to.
+func TestAcquireAnew(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	pod, h := f.pod(both)
+	old := f.show(h).Index
+	must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(f.groups.Coming()))))
+	if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "half-made") {
+		t.Errorf("Verify says %v", err)
+	}
+	must(t, f.kind.Acquire(t.Context(), h))
+	if f.show(h).Index == old {
+		t.Error("the link is still the old one")
+	}
+	must(t, f.verify(h))
+	must(t, f.links.VerifyPod(t.Context(), h))
+	nettest.Ping(t, pod, node4)
+}
+
+// A link that is cut off is never brought back.
+func TestAcquireNeverUncuts(t *testing.T) {
+	f := newFixture(t)
+	_, last := f.groups.Dying()
+	for _, group := range []uint32{f.groups.Cut(), f.groups.Batch(0), last} {
+		_, h := f.pod(both)
+		must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(group))))
+		if err := f.kind.Acquire(t.Context(), h); err == nil || !strings.Contains(err.Error(), "cut off") {
+			t.Errorf("group %d: Acquire says %v", group, err)
+		}
+		if got := f.show(h).Group; got != group {
+			t.Errorf("the link went from group %d to %d", group, got)
+		}
+	}
+}
+
+// A repair puts right what changed on the host, and leaves the pod alone.
+func TestRepair(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	for _, test := range []struct {
+		name, says string
+		drift      func(link netlink.Link, h hold.Hold) error
+	}{
+		{"IPv4 route deleted", "no route to 10.", func(l netlink.Link, h hold.Hold) error {
+			return f.conn.Do(rtnl.DelRoute(rtnl.Route{Dst: netip.PrefixFrom(spec(h).Addresses[0], 32), Index: l.Attrs().Index}))
+		}},
+		{"IPv6 route deleted", "no route to fd88", func(l netlink.Link, h hold.Hold) error {
+			return f.conn.Do(rtnl.DelRoute(rtnl.Route{Dst: netip.PrefixFrom(spec(h).Addresses[1], 128), Index: l.Attrs().Index}))
+		}},
+		{"down", "down; no route to 10.", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetDown(l) }},
+		{"alias", `alias "mine", not "test/pod`, func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetAlias(l, "mine") }},
+		{"MTU", "mtu 1300, not 1400", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMTU(l, 1300) }},
+		{"MAC", "address 02:00:00:00:00:01, not", func(l netlink.Link, _ hold.Hold) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
+		}},
+		{"group", "group 0, not", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetGroup(l, 0) }},
+		{"neighbour", "neighbour 10.", func(l netlink.Link, h hold.Hold) error {
+			return netlink.NeighSet(&netlink.Neigh{
+				LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT,
+				IP: spec(h).Addresses[0].AsSlice(), HardwareAddr: []byte{2, 0, 0, 0, 0, 1},
+			})
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := *f
+			f.TB = t
+			pod, h := f.pod(both)
+			_, other := f.pod(both)
+			f.show(h) // brings its carrier, and with it a route for multicast, up to date
+			f.show(other)
+			before, inside := nettest.Snapshot(t, nil), nettest.Snapshot(t, pod)
+			l, err := netlink.LinkByName(spec(h).Name)
+			must(t, err)
+			must(t, test.drift(l, h))
+			for _, hs := range [][]hold.Hold{{h}, {other, h}} {
+				errs := f.kind.Verify(t.Context(), hs)
+				if err := errs[len(hs)-1]; !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("Verify of %d says %v, without %q", len(hs), err, test.says)
+				}
+				if len(hs) > 1 && errs[0] != nil {
+					t.Errorf("Verify says %v of another link", errs[0])
+				}
+			}
+			must(t, f.kind.Acquire(t.Context(), h))
+			must(t, f.verify(h))
+			f.show(h)
+			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
+				t.Errorf("the node changed:\n%s", diff)
+			}
+			if diff := inside.Diff(nettest.Snapshot(t, pod)); diff != "" {
+				t.Errorf("the pod changed:\n%s", diff)
+			}
+			for _, a := range spec(h).Addresses {
+				nettest.Ping(t, nil, a)
+			}
+		})
+	}
+}
+
+// A pod whose namespace is out of sight is repaired as well.
+func TestRepairUnseen(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.pod("4")
+	l, err := netlink.LinkByName(spec(h).Name)
+	must(t, err)
+	must(t, netlink.LinkSetDown(l))
+	// The pod lives on in a socket.
+	var inside *rtnl.Conn
+	must(t, pod.Do(func() (err error) { inside, err = rtnl.Here(); return err }))
+	defer inside.Close()
+	nettest.Delete(t, pod)
+	must(t, f.kind.Acquire(t.Context(), h))
+	must(t, f.verify(h))
+}
+
+// Many at once get along.
+func TestAcquireAtOnce(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	const n = 50
+	hs := make([]hold.Hold, n)
+	for i := range hs {
+		hs[i] = f.hold(nettest.Pod(t).Ref(), both)
+	}
+	var all sync.WaitGroup
+	for _, h := range hs {
+		all.Go(func() {
+			if err := f.kind.Acquire(t.Context(), h); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for i, err := range f.kind.Verify(t.Context(), hs) {
+		if err != nil {
+			t.Error(err)
+		}
+		if err := f.links.VerifyPod(t.Context(), hs[i]); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, h := range hs {
+		all.Go(func() {
+			if err := f.kind.Release(context.Background(), []hold.Hold{h})[0]; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}

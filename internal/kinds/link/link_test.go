@@ -1,0 +1,181 @@
+package link_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/kindtest"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+func TestKind(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	kindtest.Run(t, kindtest.Kind{
+		Kind: f.kind,
+		Spec: func(t testing.TB, owner hold.ID) hold.Spec {
+			s := spec(f.hold(nettest.Pod(t).Ref(), both))
+			s.Name = link.Name(prefix, owner)
+			return s
+		},
+		Example: &link.Spec{
+			Name:      "btestabcdefghij",
+			Alias:     "default/eth0",
+			Netns:     ns.Ref{Path: "/run/netns/a", Dev: 4, Ino: 4026532281, ID: 7},
+			Ifname:    "eth0",
+			MTU:       1400,
+			MAC:       "02:00:00:00:00:01",
+			HostMAC:   "02:00:00:00:00:02",
+			Addresses: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd88::7")},
+		},
+		// Mounts are the pods' own, which the test makes between snapshots.
+		Snapshot: func() string { return nettest.Snapshot(t, nil).Without("mount").String() },
+		Foreign:  takenIfname,
+	})
+}
+
+// takenIfname is somebody else's interface of the wanted name in the pod.
+func takenIfname(t testing.TB, h hold.Hold) (intact func() error) {
+	pod, err := spec(h).Netns.Open()
+	must(t, err)
+	t.Cleanup(func() { pod.Close() })
+	must(t, pod.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: spec(h).Ifname}, PeerName: "other"})
+	}))
+	before := nettest.Snapshot(t, pod)
+	return func() error {
+		if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
+			return fmt.Errorf("the pod changed:\n%s", diff)
+		}
+		return nil
+	}
+}
+
+// What a link is for: everybody reaches everybody, at once, without any
+// address resolution.
+func TestPings(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	podA, a := f.pod(both)
+	podB, b := f.pod(both)
+	must(t, f.links.VerifyPod(t.Context(), a))
+	for i, node := range []netip.Addr{node4, node6} {
+		nettest.Ping(t, podA, spec(b).Addresses[i])
+		nettest.Ping(t, podB, spec(a).Addresses[i])
+		nettest.Ping(t, podA, node)
+		nettest.Ping(t, nil, spec(a).Addresses[i])
+	}
+}
+
+// The first packet after ADD is not lost.
+func TestReadyAtOnce(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	for range 20 {
+		pod, _ := f.pod(both)
+		for _, node := range []netip.Addr{node4, node6} {
+			if err := nettest.Echo(pod, node, nettest.Deadline); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A pod has the families that it asked for, and neither end makes up
+// addresses.
+func TestFamilies(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	for _, families := range []string{"4", "6", both} {
+		t.Run(families, func(t *testing.T) {
+			f := *f
+			f.TB = t
+			pod, h := f.pod(families)
+			must(t, f.links.VerifyPod(t.Context(), h))
+			for _, a := range spec(h).Addresses {
+				nettest.Ping(t, nil, a)
+			}
+			want := slices.Clone(spec(h).Addresses)
+			must(t, pod.Do(func() error {
+				eth0, err := netlink.LinkByName("eth0")
+				must(t, err)
+				have, err := netlink.AddrList(eth0, netlink.FAMILY_ALL)
+				must(t, err)
+				var got []netip.Addr
+				for _, a := range have {
+					addr, _ := netip.AddrFromSlice(a.IP)
+					got = append(got, addr.Unmap())
+				}
+				slices.SortFunc(got, netip.Addr.Compare)
+				slices.SortFunc(want, netip.Addr.Compare)
+				if !slices.Equal(got, want) {
+					t.Errorf("the pod has %v, not %v", got, want)
+				}
+				f.sysctl(t, "eth0", families)
+				return nil
+			}))
+			f.sysctl(t, spec(h).Name, families)
+			if on, err := f.conn.Addresses(f.show(h).Index); err != nil || len(on) > 0 {
+				t.Errorf("the host's end has %v, %v", on, err)
+			}
+		})
+	}
+}
+
+// sysctl checks a link's IPv6 in the calling thread's namespace.
+func (f *fixture) sysctl(t *testing.T, name, families string) {
+	t.Helper()
+	want := map[string]string{"disable_ipv6": "1"}
+	if families != "4" {
+		want = map[string]string{"disable_ipv6": "0", "accept_ra": "0", "addr_gen_mode": "1"}
+	}
+	for key, value := range want {
+		if got, err := ns.Sysctl("ipv6/conf/" + name + "/" + key); err != nil || got != value {
+			t.Errorf("%s of %s is %q, %v, not %s", key, name, got, err, value)
+		}
+	}
+}
+
+// A second interface of a pod stands behind the first.
+func TestTwoInterfaces(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	pod, first := f.pod(both)
+	second := f.hold(pod.Ref(), both)
+	spec(second).Ifname = "net1"
+	must(t, f.kind.Acquire(t.Context(), second))
+	must(t, f.links.VerifyPod(t.Context(), second))
+	for i, node := range []netip.Addr{node4, node6} {
+		nettest.Ping(t, pod, node)
+		nettest.Ping(t, nil, spec(second).Addresses[i])
+	}
+	f.release(first)
+	for _, node := range []netip.Addr{node4, node6} {
+		nettest.Ping(t, pod, node)
+	}
+	f.release(second)
+}
+
+func TestNames(t *testing.T) {
+	a, b := hold.NewID(), hold.NewID()
+	if got, want := link.Name("abcd", "0123456789"), "babcd0123456789"; got != want {
+		t.Errorf("name %s, not %s", got, want)
+	}
+	podA, hostA := link.MACs(a)
+	podB, hostB := link.MACs(b)
+	macs := []string{podA, hostA, podB, hostB}
+	slices.Sort(macs)
+	if len(slices.Compact(macs)) != 4 {
+		t.Errorf("%v are not four MACs", macs)
+	}
+	if again, _ := link.MACs(a); again != podA {
+		t.Errorf("%s became %s", podA, again)
+	}
+}

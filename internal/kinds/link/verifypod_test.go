@@ -1,0 +1,75 @@
+package link_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// CHECK names what differs inside the pod.
+func TestVerifyPod(t *testing.T) {
+	f := newFixture(t)
+	for _, test := range []struct {
+		name, says string
+		is         error
+		change     func(eth0 netlink.Link, s *link.Spec) error
+	}{
+		{"as it was", "", nil, func(netlink.Link, *link.Spec) error { return nil }},
+		{"more than Berth's", "", nil, func(l netlink.Link, _ *link.Spec) error {
+			a, err := netlink.ParseAddr("10.1.2.3/24")
+			must(t, err)
+			return netlink.AddrAdd(l, a)
+		}},
+		{"link renamed", "interface eth0", hold.ErrGone, func(l netlink.Link, _ *link.Spec) error { return netlink.LinkSetName(l, "eth7") }},
+		{"mac", "mac 02:00:00:00:00:01, not", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error {
+			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
+		}},
+		{"mtu", "mtu 1300, not 1400", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error { return netlink.LinkSetMTU(l, 1300) }},
+		{"down", "down", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error { return netlink.LinkSetDown(l) }},
+		{"address", "no address fd88::", hold.ErrChanged, func(l netlink.Link, s *link.Spec) error {
+			a, err := netlink.ParseAddr(s.Addresses[1].String() + "/128")
+			must(t, err)
+			return netlink.AddrDel(l, a)
+		}},
+		{"default route", "no route 0.0.0.0/0 via 169.254.1.1", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: link.Gateway4.AsSlice()})
+		}},
+		{"neighbour", "no neighbour fe80::1 at", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error {
+			return netlink.NeighDel(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: link.Gateway6.AsSlice()})
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := *f
+			f.TB = t
+			pod, h := f.pod(both)
+			must(t, pod.Do(func() error {
+				eth0, err := netlink.LinkByName("eth0")
+				must(t, err)
+				return test.change(eth0, spec(h))
+			}))
+			f.wants(h, test.is, test.says)
+		})
+	}
+	t.Run("pod gone", func(t *testing.T) {
+		f := *f
+		f.TB = t
+		pod, h := f.pod(both)
+		nettest.Delete(t, pod)
+		f.wants(h, hold.ErrGone, ns.ErrGone.Error())
+	})
+}
+
+func (f *fixture) wants(h hold.Hold, is error, says string) {
+	f.Helper()
+	err := f.links.VerifyPod(f.Context(), h)
+	if !errors.Is(err, is) || err != nil && !strings.Contains(err.Error(), says) {
+		f.Errorf("VerifyPod says %v: not %v with %q", err, is, says)
+	}
+}
