@@ -1,0 +1,86 @@
+// Package demo is `berth demo`: a node of its own in fresh namespaces, on which
+// the real agent and the real plugin attach and detach pods while the agent is
+// killed, and a count of what they leave behind.
+//
+// It runs in two processes. The outer one (enter.go) makes namespaces and runs
+// the program again inside; the inner one is the node, and tells the story
+// (story.go). It keeps its files on a tmpfs of its own, and its processes die with
+// it, so that however it ends, every process, mount, link and file of the demo
+// goes with it.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// ErrResidue says that something was left behind; it has been printed.
+var ErrResidue = errors.New("something is left behind")
+
+// programs are what the demo runs. They lie beside the running program.
+var programs = []string{"berthd", "berth-cni"}
+
+// Run runs the demo and prints it to out. In the outer process an error can be
+// an *exec.ExitError: the inner one has said why already.
+func Run(ctx context.Context, out *os.File) error {
+	host, inside := os.LookupEnv(envHost)
+	bin, err := programsFolder()
+	if err != nil {
+		return err
+	}
+	if !inside {
+		return enter(ctx, out)
+	}
+	n, err := newNode(host, bin)
+	if err != nil {
+		return err
+	}
+	return tell(ctx, n, newPrinter(out))
+}
+
+// programsFolder returns the folder of the running program, which has to have
+// the others too.
+func programsFolder() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("looking for the running program: %w", err)
+	}
+	dir := filepath.Dir(self)
+	for _, name := range programs {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return "", fmt.Errorf("the demo runs %s, which has to lie beside %s: %w (`make build` builds both)", name, self, err)
+		}
+	}
+	return dir, nil
+}
+
+// tell tells the story, and counts what is left at its end.
+func tell(ctx context.Context, n *node, p *printer) error {
+	// A death signal is sent when the thread ends that started the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	s := &story{node: n, printer: p}
+	defer s.agent.kill()
+	err := s.tell(ctx)
+	if err != nil && ctx.Err() != nil {
+		return errors.New("the demo is interrupted; all of it is gone with its namespaces")
+	}
+	if err != nil {
+		if words := s.agent.lastWords(); words != "" {
+			return fmt.Errorf("%w; the agent's last words:\n%s", err, words)
+		}
+		return err
+	}
+	for _, line := range s.residue {
+		p.printf("  %s\n", line)
+	}
+	p.printf("residue: %d\n", len(s.residue))
+	if len(s.residue) > 0 {
+		return ErrResidue
+	}
+	return nil
+}

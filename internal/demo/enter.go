@@ -1,0 +1,88 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// envHost names the network namespace that was left, for the inner process to
+// see that it is in another.
+const envHost = "BERTH_DEMO_HOST"
+
+// goodbye is how long the inner process may take to end when it is told to.
+const goodbye = 5 * time.Second
+
+// enter runs this program again in fresh namespaces: as root of network and
+// mount, as anybody else in a user namespace as well. It returns when that process has ended.
+func enter(ctx context.Context, out *os.File) error {
+	self, err := ns.Self()
+	if err != nil {
+		return err
+	}
+	host := identity(self.Ref())
+	if err := self.Close(); err != nil {
+		return err
+	}
+	// A death signal is sent when the thread ends that started the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	cmd := inner(ctx, out, host, os.Geteuid() != 0)
+	err = cmd.Start()
+	if os.Geteuid() == 0 && errors.Is(err, unix.EPERM) { // root without CAP_SYS_ADMIN
+		cmd = inner(ctx, out, host, true)
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("making fresh namespaces for the demo: %w%s", err, hint(err))
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("running the demo: %w", err)
+	}
+	return nil
+}
+
+// inner is the process inside, which ends when ctx does.
+func inner(ctx context.Context, out *os.File, host string, user bool) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), envHost+"="+host)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
+	cmd.WaitDelay = goodbye
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	if user {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	return cmd
+}
+
+// hint says what can be done when the kernel refuses namespaces (clone(2)).
+func hint(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
+		return "; a limit of `sysctl user` (max_user_namespaces, max_net_namespaces, ...) is reached"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
+		return "; run it as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1," +
+			" kernel.apparmor_restrict_unprivileged_userns=0; in a container: its seccomp profile)"
+	}
+	return ""
+}
+
+// identity writes a namespace's identity for envHost.
+func identity(r ns.Ref) string { return fmt.Sprintf("%d/%d/%d", r.Dev, r.Ino, r.ID) }

@@ -1,0 +1,106 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/api"
+)
+
+func (s *story) restart(ctx context.Context) error {
+	begun := time.Now()
+	if err := s.agent.start(ctx); err != nil {
+		return err
+	}
+	s.step("restart", "the agent serves again after %s", round(time.Since(begun)))
+	return nil
+}
+
+// detach repeats the DELs that found no agent, as a runtime does, and waits
+// until nothing is left to be released.
+func (s *story) detach(ctx context.Context) error {
+	rest := slices.DeleteFunc(slices.Clone(s.pods), func(p *pod) bool { return p.detached })
+	took, err := each(rest, func(p *pod) (bool, error) {
+		again, err := s.network.detach(ctx, p)
+		if again {
+			err = fmt.Errorf("DEL of %s finds no agent, which serves", p.runtime.ContainerID)
+		}
+		return true, err
+	})
+	s.took["DEL"] = append(s.took["DEL"], took...)
+	if err != nil {
+		return err
+	}
+	s.step("detach", "the other %d pods detached by repeated DELs", len(rest))
+	var left []api.Attachment
+	err = until(ctx, "the agent to release all", func() (_ bool, err error) {
+		left, err = s.agent.api.List(ctx, api.Filter{})
+		return len(left) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %d attachments are left", err, len(left))
+	}
+	s.step("release", "every link, route and record of theirs is given back")
+	return nil
+}
+
+// audit asks the agent what is left over or missing, and looks for itself.
+func (s *story) audit(ctx context.Context) error {
+	audit, err := s.agent.api.Audit(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range audit.Findings {
+		s.residue = append(s.residue, fmt.Sprintf("audit: %s %s %s %s", f.Type, f.What, f.Owner, f.Detail))
+	}
+	s.step("audit", "the agent finds %d things left over or missing", len(audit.Findings))
+
+	now, err := look()
+	if err != nil {
+		return err
+	}
+	found := changed(s.idle, now)
+	for _, p := range s.pods {
+		links, err := p.links()
+		if err != nil {
+			return err
+		}
+		for _, name := range links {
+			found = append(found, fmt.Sprintf("link %s in %s", name, p.runtime.ContainerID))
+		}
+	}
+	s.residue = append(s.residue, found...)
+	s.step("look", "the kernel's own lists show %d links, routes, neighbours, conntrack entries too many", len(found))
+	return nil
+}
+
+// remove ends the pods and the agent, and compares the node with what it was.
+func (s *story) remove(context.Context) error {
+	if err := s.agent.stop(); err != nil {
+		return err
+	}
+	if err := s.agent.remove(); err != nil {
+		return err
+	}
+	s.step("remove", "the agent is stopped, and its own routes and table given back by berthd --remove")
+	now, err := look()
+	if err != nil {
+		return err
+	}
+	found := changed(s.bare, now)
+	for _, p := range s.pods {
+		if err := p.end(); err != nil {
+			return err
+		}
+	}
+	kept, err := mounts()
+	if err != nil {
+		return err
+	}
+	found = append(found, kept...)
+	s.residue = append(s.residue, found...)
+	s.step("compare", "with the node as it was before: %d differences", len(found))
+	return nil
+}

@@ -1,0 +1,168 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// pod is a network namespace as a runtime makes it, bound to a path.
+type pod struct {
+	netns     *ns.Netns
+	runtime   *libcni.RuntimeConf
+	addresses map[string]netip.Addr // by family, of family4 and family6
+	detached  bool                  // DEL has answered success
+}
+
+// makePod is `ip netns add podN` in a folder of the demo.
+func (n *node) makePod(number int) (*pod, error) {
+	name := fmt.Sprintf("pod%02d", number)
+	path := filepath.Join(n.netnsDir(), name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return nil, fmt.Errorf("making %s: %w", name, err)
+	}
+	home, err := ns.Self()
+	if err != nil {
+		return nil, err
+	}
+	defer home.Close()
+	err = home.Do(func() error { // its thread goes home again, or ends
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the network namespace of %s: %w", name, err)
+	}
+	netns, err := ns.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &pod{netns: netns, runtime: &libcni.RuntimeConf{
+		ContainerID: name, NetNS: path, IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "demo"}, {"K8S_POD_NAME", name}},
+	}}, nil
+}
+
+// end ends the pod as a runtime does: `ip netns delete`.
+func (p *pod) end() error {
+	path := p.runtime.NetNS
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmounting %s: %w", path, err)
+	}
+	return errors.Join(os.Remove(path), p.netns.Close())
+}
+
+// links lists what the pod has besides lo: `ip -n podNN link`.
+func (p *pod) links() (names []string, err error) {
+	err = p.netns.Do(func() error {
+		all, err := net.Interfaces()
+		for _, l := range all {
+			if l.Name != "lo" {
+				names = append(names, l.Name)
+			}
+		}
+		return err
+	})
+	return names, err
+}
+
+// network drives the real plugin as a runtime does, by libcni.
+type network struct {
+	cni  *libcni.CNIConfig
+	list *libcni.NetworkConfigList
+}
+
+func (n *node) network() (network, error) {
+	conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "demo", "plugins": [{"type": "berth-cni", "root": %q}]}`, n.root)
+	list, err := libcni.NetworkConfFromBytes([]byte(conf))
+	if err != nil {
+		return network{}, fmt.Errorf("reading the demo's CNI configuration: %w", err)
+	}
+	return network{libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cacheDir(), nil), list}, nil
+}
+
+// attach is ADD.
+func (w network) attach(ctx context.Context, p *pod) error {
+	answer, err := w.cni.AddNetworkList(ctx, w.list, p.runtime)
+	if err != nil {
+		return fmt.Errorf("ADD of %s: %w", p.runtime.ContainerID, err)
+	}
+	result, err := types100.GetResult(answer)
+	if err != nil {
+		return fmt.Errorf("reading the result of ADD: %w", err)
+	}
+	p.addresses = map[string]netip.Addr{}
+	for _, ip := range result.IPs {
+		addr, ok := netip.AddrFromSlice(ip.Address.IP)
+		if !ok {
+			return fmt.Errorf("address %s in the result of ADD", ip.Address.IP)
+		}
+		p.addresses[familyOf(addr.Unmap())] = addr.Unmap()
+	}
+	return nil
+}
+
+// detach is DEL. again says that no agent was there, and that DEL is to be
+// repeated (CNI 1.1, section 5, error 11).
+func (w network) detach(ctx context.Context, p *pod) (again bool, err error) {
+	err = w.cni.DelNetworkList(ctx, w.list, p.runtime)
+	var e *types.Error
+	if errors.As(err, &e) && e.Code == cni.CodeTryAgain {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("DEL of %s: %w", p.runtime.ContainerID, err)
+	}
+	p.detached = true
+	return false, nil
+}
+
+// width is how many verbs the demo has under way at once.
+const width = 4
+
+// each calls f for every pod, width at once, and returns what the calls took
+// that f counts.
+func each(pods []*pod, f func(*pod) (counts bool, err error)) ([]time.Duration, error) {
+	var (
+		mu   sync.Mutex
+		took []time.Duration
+		errs []error
+		wg   sync.WaitGroup
+		todo = make(chan *pod, len(pods))
+	)
+	for _, p := range pods {
+		todo <- p
+	}
+	close(todo)
+	for range width {
+		wg.Go(func() {
+			for p := range todo {
+				begun := time.Now()
+				counts, err := f(p)
+				mu.Lock()
+				if errs = append(errs, err); counts && err == nil {
+					took = append(took, time.Since(begun))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return took, errors.Join(errs...)
+}

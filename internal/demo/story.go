@@ -1,0 +1,193 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// The demo's measures.
+const (
+	podCount = 20
+	killAt   = 8 // pods that are detached when the agent is killed
+	pool4    = "10.88.0.0/24"
+	pool6    = "fd00:88::/112"
+
+	echoWait = time.Second           // for a reply that has to come
+	noEcho   = 20 * time.Millisecond // for one that must not
+)
+
+// story is one run.
+type story struct {
+	*node
+	*printer
+	agent   agent
+	network network
+	pods    []*pod
+	took    map[string][]time.Duration // by verb
+	bare    []string                   // the node before the agent came
+	idle    []string                   // with the agent, before there were attachments
+	residue []string                   // what was found left behind, a line each
+}
+
+func (s *story) tell(ctx context.Context) error {
+	s.printf("berth demo: a node of its own in fresh namespaces; this machine's network is not touched\n\n")
+	for _, act := range []func(context.Context) error{
+		s.start, s.attach, s.ping, s.detachAndKill, s.withoutAgent, s.restart, s.detach, s.audit, s.remove,
+	} {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := act(ctx); err != nil {
+			return err
+		}
+	}
+	s.times([]string{"ADD", "DEL"}, s.took)
+	return nil
+}
+
+func (s *story) start(ctx context.Context) (err error) {
+	s.agent, s.took = newAgent(s.node), map[string][]time.Duration{}
+	if s.network, err = s.node.network(); err != nil {
+		return err
+	}
+	for i := range podCount {
+		p, err := s.makePod(i + 1)
+		if err != nil {
+			return err
+		}
+		s.pods = append(s.pods, p)
+	}
+	s.step("node", "%d pods' network namespaces made", podCount)
+	if s.bare, err = look(); err != nil {
+		return err
+	}
+	begun := time.Now()
+	if err := s.agent.start(ctx); err != nil {
+		return err
+	}
+	s.step("agent", "serves after %s, with pools %s and %s", round(time.Since(begun)), pool4, pool6)
+	s.idle, err = look()
+	return err
+}
+
+func (s *story) attach(ctx context.Context) error {
+	var done atomic.Int64
+	took, err := each(s.pods, func(p *pod) (bool, error) {
+		err := s.network.attach(ctx, p)
+		s.progress("attach", int(done.Add(1)), podCount)
+		return true, err
+	})
+	s.took["ADD"] = took
+	if err != nil {
+		return err
+	}
+	s.step("attach", "%d pods attached by libcni and berth-cni, %d at once", len(took), width)
+	return nil
+}
+
+func (s *story) ping(context.Context) error {
+	return s.reach("ping", "from every pod to every other", s.pods)
+}
+
+// reach pings between all of pods, in both families.
+func (s *story) reach(what, between string, pods []*pod) error {
+	for _, family := range families {
+		sent, answered, err := pingAll(pods, pods, family, echoWait)
+		if err != nil {
+			return err
+		}
+		if answered < sent {
+			return fmt.Errorf("%d of %d %s echos %s are not answered", sent-answered, sent, family, between)
+		}
+		s.step(what, "%d of %d %s echos answered, %s", answered, sent, family, between)
+	}
+	return nil
+}
+
+// detachAndKill detaches all pods and kills the agent in the middle. A DEL that
+// finds no agent says so, and is for later.
+func (s *story) detachAndKill(ctx context.Context) error {
+	var done, again atomic.Int64
+	took, err := each(s.pods, func(p *pod) (bool, error) {
+		later, err := s.network.detach(ctx, p)
+		if later {
+			again.Add(1)
+			return false, nil
+		}
+		n := int(done.Add(1))
+		s.progress("detach", n, podCount)
+		if n == killAt {
+			s.agent.kill()
+			s.step("kill", "SIGKILL to the agent, in the middle of detaching")
+		}
+		return true, err
+	})
+	s.took["DEL"] = took
+	if err != nil {
+		return err
+	}
+	s.step("detach", "%d pods detached; %d DELs found no agent and answered \"try again\"", done.Load(), again.Load())
+	if again.Load() == 0 {
+		return fmt.Errorf("the agent was killed too late: nothing is left to detach")
+	}
+	return nil
+}
+
+// withoutAgent shows what holds while there is no agent: its ledger can be
+// read, those who are attached talk, and those who are detached are cut off.
+func (s *story) withoutAgent(context.Context) error {
+	records, err := ledger.Read(root.Dir(s.root).Ledger(), nil)
+	if err != nil {
+		return err
+	}
+	wanted, releasing := map[string]bool{}, 0
+	for _, o := range records.Owners {
+		switch r, ok, err := attachment.Decode(o); {
+		case err != nil:
+			return err
+		case ok && o.Wanted():
+			wanted[r.ContainerID] = true
+		case ok:
+			releasing++
+		}
+	}
+	s.step("ledger", "read without the agent: %d pods attached, %d being released", len(wanted), releasing)
+	var attached, detached []*pod
+	for _, p := range s.pods {
+		switch {
+		case p.detached && wanted[p.runtime.ContainerID]:
+			return fmt.Errorf("DEL of %s answered success, and the ledger has it attached", p.runtime.ContainerID)
+		case p.detached:
+			detached = append(detached, p)
+		case wanted[p.runtime.ContainerID]:
+			attached = append(attached, p)
+		}
+	}
+	if err := s.reach("ping", "between pods still attached, with no agent", attached); err != nil {
+		return err
+	}
+	return s.outOfReach(attached[:min(1, len(attached))], detached)
+}
+
+// outOfReach pings detached pods from one that is attached.
+func (s *story) outOfReach(from, detached []*pod) error {
+	for _, family := range families {
+		sent, answered, err := pingAll(from, detached, family, noEcho)
+		if err != nil {
+			return err
+		}
+		if answered > 0 {
+			return fmt.Errorf("%d of %d detached pods answer %s echos", answered, sent, family)
+		}
+	}
+	s.step("ping", "none of %d detached pods answers", len(detached))
+	return nil
+}
+
+func round(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
