@@ -1,0 +1,71 @@
+# Everything here needs Go; `make test` needs more, and says what (test/deps).
+# `make help` lists the targets.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+# Passed to every `go test`, such as GOTESTFLAGS='-run Crash -v'.
+GOTESTFLAGS ?=
+# How long `make fuzz` spends on each target.
+FUZZTIME ?= 30s
+
+module  := github.com/berth-net/berth
+ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION) -X main.version=$(VERSION)
+
+# Modules of their own, so that what they need is not what Berth needs.
+modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
+
+.PHONY: build demo test deps peers bench lint fuzz clean help
+
+build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o bin/ ./cmd/...
+
+demo: build ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing but Go
+	@bin/berth demo
+
+test: deps build peers ## every test; as root it first installs what they use (see deps)
+	$(GO) test $(GOTESTFLAGS) ./...
+	@set -e; for m in $(modules); do \
+		if test -n "$$(find $$m -name '*_test.go')"; then \
+			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test $(GOTESTFLAGS) ./...; \
+		fi; \
+	done
+
+deps: ## install the programs that tests use (root on Debian), or say which are missing
+	@test/deps
+
+peers: ## the reference plugins, cnitool and crictl, into bin/peers/
+	@test/peers/build bin/peers
+
+bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
+	$(GO) run ./test/bench -out docs/BENCHMARKS.md
+
+lint: ## gofmt, go vet, staticcheck, go.mod, shell syntax
+	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
+		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
+	$(GO) vet ./...
+	@set -e; for m in $(modules); do \
+		test -z "$$(find $$m -name '*.go')" || { echo "$(GO) -C $$m vet ./..."; $(GO) -C $$m vet ./...; }; \
+	done
+	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
+	bin/tools/staticcheck ./...
+	$(GO) mod tidy -diff
+	@set -e; for f in $$(find . -type f -perm -u+x -not -path './.git/*' -not -path './bin/*'); do \
+		case "$$(head -n 1 $$f)" in \
+		*bash*) echo "bash -n $$f"; bash -n $$f;; \
+		*/sh*) echo "sh -n $$f"; sh -n $$f;; \
+		esac; \
+	done
+
+fuzz: ## every fuzz target for FUZZTIME (30s) each
+	@set -e; for p in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+			echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+		done; \
+	done
+
+clean: ## remove bin/
+	rm -rf bin
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
