@@ -40,7 +40,7 @@ peers: ## the reference plugins, cnitool and crictl, into bin/peers/
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
 
-lint: ## gofmt, go vet, staticcheck, go.mod, shell syntax
+lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, shell syntax
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \
 		test -z "$$bad" || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
 	$(GO) vet ./...
@@ -50,6 +50,9 @@ lint: ## gofmt, go vet, staticcheck, go.mod, shell syntax
 	$(GO) -C test/tools build -o $(CURDIR)/bin/tools/ honnef.co/go/tools/cmd/staticcheck
 	bin/tools/staticcheck ./...
 	$(GO) mod tidy -diff
+	@for m in $$(awk '/^\t/ && !/indirect/ { print $$1 }' go.mod); do \
+		grep -q "^| .$$m. |" docs/DEPENDENCIES.md || { echo "docs/DEPENDENCIES.md has no reason for $$m"; bad=1; }; \
+	done; test -z "$$bad"
 	@set -e; for f in $$(find . -type f -perm -u+x -not -path './.git/*' -not -path './bin/*'); do \
 		case "$$(head -n 1 $$f)" in \
 		*bash*) echo "bash -n $$f"; bash -n $$f;; \
