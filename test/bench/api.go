@@ -7,7 +7,20 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/test/programs"
 )
+
+// agent is a berthd that is measured.
+type agent struct{ *programs.Agent }
+
+func startAgent(ctx context.Context, bin, root string, pools []string) (*agent, error) {
+	a, err := programs.StartAgent(ctx, bin, root, pools...)
+	if err != nil {
+		a.Stop()
+		return nil, err
+	}
+	return &agent{a}, nil
+}
 
 // apiClients is how many requests are under way at once when the agent is
 // asked without an exec.
@@ -45,12 +58,12 @@ func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	begun := time.Now()
-	_, err := a.api.Add(ctx, api.AddRequest{
+	_, err := a.API.Add(ctx, api.AddRequest{
 		ContainerID: containerOf(p),
 		Ifname:      ifname,
 		Netns:       api.Netns(p.ref),
 		Config: json.RawMessage(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "berth-cni", "root": %q}`,
-			apiNetwork, a.dir)),
+			apiNetwork, a.Root)),
 	})
 	if err != nil {
 		return 0, fmt.Errorf("adding %s: %w", p.ref.Path, err)
@@ -63,7 +76,7 @@ func (a *agent) delete(ctx context.Context, p *pod) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	begun := time.Now()
-	got, err := a.api.Delete(ctx, api.Filter{Network: apiNetwork, Container: containerOf(p), Ifname: ifname}, false)
+	got, err := a.API.Delete(ctx, api.Filter{Network: apiNetwork, Container: containerOf(p), Ifname: ifname}, false)
 	if err != nil {
 		return 0, fmt.Errorf("deleting %s: %w", p.ref.Path, err)
 	}

@@ -87,7 +87,7 @@ func (b *bench) network(name string) *network {
 
 func (b *bench) close() {
 	if b.agent != nil {
-		b.agent.stop()
+		b.agent.Stop()
 	}
 	b.pods.close()
 }

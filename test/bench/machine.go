@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/test/programs"
 )
 
 // machine describes what the figures were measured on.
@@ -18,7 +20,7 @@ func machine(dir string) string {
 		kernel = unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
 	}
 	who := "root"
-	if !initialUserNamespace() {
+	if !programs.InitialUser() {
 		who = "a plain user, in a user namespace"
 	}
 	return fmt.Sprintf("%s; %d cores of %s; %s of memory; files on %s; %s; as %s; %s",
@@ -54,12 +56,6 @@ func field(file, key string) string {
 		}
 	}
 	return ""
-}
-
-// initialUserNamespace reports whether all ids are mapped to themselves.
-func initialUserNamespace() bool {
-	raw, err := os.ReadFile("/proc/self/uid_map")
-	return err == nil && strings.Join(strings.Fields(string(raw)), " ") == "0 0 4294967295"
 }
 
 // filesystem names the file system of dir: it decides what fsync costs.

@@ -38,7 +38,7 @@ func (s stalls) cells() []string {
 // probe does two things again and again beside other work, and measures what
 // each takes.
 type probe struct {
-	agent *agent // with connections of its own
+	agent *agent // with a connection of its own
 	pods  []*pod
 	cease context.CancelFunc
 	seen  stalls
@@ -53,10 +53,10 @@ func startProbe(ctx context.Context, a *agent, ps []*pod) (*probe, error) {
 	if err := netlink.LinkAdd(link); err != nil { // ip link add probe0 type dummy
 		return nil, fmt.Errorf("making a link to probe with: %w", err)
 	}
-	own := *a
-	own.api = client.New(root.Dir(a.dir).Socket())
+	own := *a.Agent
+	own.API = client.New(root.Dir(a.Root).Socket())
 	ctx, cease := context.WithCancel(ctx)
-	p := &probe{agent: &own, pods: ps, cease: cease, ended: make(chan error, 2)}
+	p := &probe{agent: &agent{&own}, pods: ps, cease: cease, ended: make(chan error, 2)}
 	go func() { p.ended <- p.changeLink(ctx, link) }()
 	go func() { p.ended <- p.attach(ctx) }()
 	return p, nil
@@ -121,6 +121,6 @@ func (p *probe) stop(ctx context.Context) (stalls, error) {
 	if _, err := p.agent.detach(ctx, p.pods[:p.used]); err != nil {
 		return stalls{}, err
 	}
-	p.agent.api.Close()
+	p.agent.API.Close()
 	return p.seen, settle(p.pods[:p.used])
 }

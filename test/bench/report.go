@@ -100,6 +100,9 @@ func (r *report) text() string {
 		s.WriteString("\n" + n + ".\n")
 	}
 	for _, t := range r.sections {
+		if len(t.rows) == 1 { // its stage had nothing to measure
+			continue
+		}
 		fmt.Fprintf(&s, "\n## %s\n\n", t.title)
 		for i, row := range t.rows {
 			s.WriteString(line(row))

@@ -80,19 +80,19 @@ func memory(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	defer a.stop()
+	defer a.Stop()
 	ps, err := b.pods.first(attached)
 	if err != nil {
 		return err
 	}
-	idle, err := a.resident()
+	idle, err := a.Resident()
 	if err != nil {
 		return err
 	}
 	if _, err := a.attach(ctx, ps); err != nil {
 		return err
 	}
-	full, err := a.resident()
+	full, err := a.Resident()
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,8 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 	if err := settle(ps); err != nil {
 		return err
 	}
-	return b.agent.berth(ctx, "audit")
+	_, err = b.agent.Berth(ctx, "audit")
+	return err
 }
 
 // levelFigures are the p50s of rounds, of a plugin and of the floor.
@@ -163,15 +164,15 @@ func (b *bench) judgeLevels(levels []int, at []levelFigures) {
 func (b *bench) restarts(ctx context.Context, attached int) error {
 	var took series
 	for range b.pick(5, 2) {
-		if err := b.agent.kill(); err != nil {
+		if err := b.agent.Kill(); err != nil {
 			return err
 		}
 		begun := time.Now()
-		if err := b.agent.start(ctx); err != nil {
+		if err := b.agent.Start(ctx); err != nil {
 			return err
 		}
 		took = append(took, time.Since(begun))
-		if err := b.agent.berth(ctx, "status"); err != nil {
+		if _, err := b.agent.Berth(ctx, "status"); err != nil {
 			return err
 		}
 	}

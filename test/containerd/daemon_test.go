@@ -1,0 +1,267 @@
+package containerd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// libcniCache is where libcni keeps results, whatever the runtime's own
+// folders are. The test's is a tmpfs, seen by nobody else.
+const libcniCache = "/var/lib/cni"
+
+// daemon is a containerd of a test's own: all that it writes lies below dir,
+// and it lives in the test's namespaces.
+type daemon struct {
+	dir    string // on a real disk
+	crictl string // program
+	cgroup string // of all pods, below each hierarchy
+}
+
+// configuration is containerd 1.6's (version 2). The native snapshotter copies
+// an image for each container, and works on every file system.
+var configuration = template.Must(template.New("").Parse(`version = 2
+root = "{{.Dir}}/root"
+state = "{{.Dir}}/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp"]
+[grpc]
+  address = "{{.Dir}}/c.sock"
+[ttrpc]
+  address = "{{.Dir}}/t.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{{.Dir}}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{{.Image}}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{{.Dir}}/cni/bin"
+    conf_dir = "{{.Dir}}/cni/net.d"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{{.Runc}}"
+        SystemdCgroup = false
+`))
+
+// startDaemon starts containerd with a network configuration and the CNI
+// plugins of some folders, and the image of writeImage. It ends with the test,
+// and with it whatever has become of its pods.
+func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
+	t.Helper()
+	programs.Root(t, "containerd needs the machine's own root")
+	programs.Need(t, "containerd", "ctr", "runc", "busybox")
+	peers := programs.Peers(t, "crictl", "loopback")
+	d := &daemon{
+		dir: t.TempDir(), crictl: filepath.Join(peers, "crictl"),
+		cgroup: "/berth-test-" + strconv.Itoa(os.Getpid()),
+	}
+	adopt(t)
+	t.Cleanup(func() { d.clear(t) })
+	cacheOfItsOwn(t)
+	d.write(t, conflist, append(plugins, filepath.Join(peers, "loopback")))
+
+	log, err := os.Create(filepath.Join(d.dir, "containerd.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("containerd", "--config", filepath.Join(d.dir, "config.toml"))
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(unix.SIGTERM)
+		cmd.Wait()
+		if t.Failed() {
+			d.lastWords(t)
+		}
+	})
+	nettest.Eventually(t, "containerd to serve", func() bool {
+		return d.crictlCommand("info").Run() == nil
+	})
+	image := filepath.Join(d.dir, "image.tar")
+	writeImage(t, image)
+	load := exec.Command("ctr", "--address", d.dir+"/c.sock", "--namespace", "k8s.io",
+		"images", "import", "--snapshotter", "native", image)
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("importing the image: %v\n%s", err, out)
+	}
+	nettest.Eventually(t, "the runtime to see the image", func() bool {
+		return d.crictlCommand("inspecti", imageName).Run() == nil
+	})
+	return d
+}
+
+// write writes containerd's configuration and the network's, and puts plugins
+// into the one folder that containerd looks into.
+func (d *daemon) write(t *testing.T, conflist string, plugins []string) {
+	t.Helper()
+	runc, err := exec.LookPath("runc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config bytes.Buffer
+	if err := configuration.Execute(&config, map[string]string{"Dir": d.dir, "Image": imageName, "Runc": runc}); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"config.toml": config.String(), "cni/net.d/10-test.conflist": conflist, "crictl.yaml": "timeout: 60\n",
+	} {
+		path := filepath.Join(d.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin := filepath.Join(d.dir, "cni", "bin")
+	if err := os.MkdirAll(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plugins {
+		if err := os.Symlink(p, filepath.Join(bin, filepath.Base(p))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// adopt makes this process the parent of orphans among its descendants, such
+// as shims and containers, so that clear finds them.
+func adopt(t *testing.T) {
+	t.Helper()
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatalf("becoming the reaper of orphans: %v", err)
+	}
+}
+
+// cacheOfItsOwn mounts a tmpfs on libcniCache, in the test's mount namespace.
+func cacheOfItsOwn(t *testing.T) {
+	t.Helper()
+	err := os.Mkdir(libcniCache, 0o755)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	made := err == nil
+	if err := unix.Mount("test", libcniCache, "tmpfs", 0, ""); err != nil {
+		t.Fatalf("mounting a tmpfs on %s: %v", libcniCache, err)
+	}
+	t.Cleanup(func() {
+		unix.Unmount(libcniCache, unix.MNT_DETACH)
+		if made {
+			os.Remove(libcniCache)
+		}
+	})
+}
+
+// clear ends what is left of pods after a test that failed, and gives back
+// mounts and cgroups. After one that passed there are only empty cgroups. What
+// the test started itself must have ended: start it later than the daemon.
+func (d *daemon) clear(t *testing.T) {
+	for pids := orphans(t); len(pids) > 0; pids = orphans(t) {
+		for _, pid := range pids {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+		// Whichever ends first: the init of a pid namespace ends after all others
+		// in it, and a shim's end makes orphans of its containers.
+		if _, err := unix.Wait4(-1, nil, 0, nil); err != nil && err != unix.EINTR {
+			t.Errorf("waiting for orphans: %v", err)
+			break
+		}
+	}
+	for slices.ContainsFunc(mountsBelow(t, d.dir), func(m string) bool { return unix.Unmount(m, unix.MNT_DETACH) == nil }) {
+	}
+	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + d.cgroup) // one a hierarchy of version 1
+	for _, top := range append(tops, "/sys/fs/cgroup"+d.cgroup) {
+		var groups []string
+		filepath.WalkDir(top, func(path string, e os.DirEntry, err error) error {
+			if err == nil && e.IsDir() {
+				groups = append(groups, path)
+			}
+			return nil
+		})
+		for _, g := range slices.Backward(groups) { // the innermost first
+			if err := os.Remove(g); err != nil {
+				t.Errorf("removing a cgroup: %v", err)
+			}
+		}
+	}
+}
+
+// orphans returns this process's children.
+func orphans(t *testing.T) []int {
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Error(err)
+	}
+	var pids []int
+	for _, l := range lists {
+		raw, _ := os.ReadFile(l) // a thread may have ended
+		for _, f := range strings.Fields(string(raw)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+// mountsBelow returns the mount points below dir, the innermost first.
+func mountsBelow(t *testing.T, dir string) []string {
+	info, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Error(err)
+	}
+	var points []string
+	for line := range strings.Lines(string(info)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			points = append(points, f[4])
+		}
+	}
+	slices.Reverse(points)
+	return points
+}
+
+// lastWords shows the end of containerd's log.
+func (d *daemon) lastWords(t *testing.T) {
+	raw, _ := os.ReadFile(filepath.Join(d.dir, "containerd.log"))
+	lines := strings.Split(string(raw), "\n")
+	t.Logf("containerd's last words:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
+}
+
+// crictlCommand is crictl, talking to this containerd.
+func (d *daemon) crictlCommand(args ...string) *exec.Cmd {
+	return exec.Command(d.crictl, append([]string{"--config", d.dir + "/crictl.yaml",
+		"--runtime-endpoint", "unix://" + d.dir + "/c.sock", "--image-endpoint", "unix://" + d.dir + "/c.sock"}, args...)...)
+}
+
+// run runs crictl and returns what it prints on standard output.
+func (d *daemon) run(args ...string) (string, error) {
+	begun := time.Now()
+	var out, errs bytes.Buffer
+	cmd := d.crictlCommand(args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("crictl %s, after %s: %w\n%s%s", strings.Join(args, " "), time.Since(begun).Round(time.Millisecond), err, out.String(), errs.String())
+	}
+	return strings.TrimSpace(out.String()), nil
+}

@@ -1,0 +1,131 @@
+// Package containerd tests Berth under Debian's containerd and runc, with real
+// pods and containers, driven by crictl.
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// pods is how many run at once.
+const pods = 10
+
+func TestPods(t *testing.T) {
+	nettest.Need(t)
+	bin, root := programs.Own(t), t.TempDir()
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q}]}`, root)
+	d := startDaemon(t, conf, filepath.Join(bin, "berth-cni"))
+	agent, err := programs.StartAgent(t.Context(), bin, root, "default=10.88.0.0/16,fd88::/64")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("berthd's last words:\n%s", agent.LastWords())
+		}
+		if err := agent.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := nettest.Snapshot(t, nil)
+
+	ps := d.newPods(pods, 0)
+	each(t, "running", ps, (*pod).run)
+	checkAddresses(t, ps)
+	each(t, "looking into", ps, (*pod).seesItself)
+	ring(t, ps)
+
+	// What runs does not need the agent, and it finds everything again.
+	if err := agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ring(t, ps)
+	if err := agent.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ring(t, ps)
+
+	each(t, "stopping", ps[:3], (*pod).stop)
+	each(t, "stopping again", ps[:3], (*pod).stop)
+
+	// Pods that end while the agent is away end once it is back, at the latest.
+	if err := agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range ps[3:5] {
+		if err := p.stop(); err != nil {
+			t.Logf("with the agent away: %v", err)
+		}
+	}
+	if err := agent.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	each(t, "stopping", ps, (*pod).stop)
+	each(t, "removing", ps, (*pod).remove)
+	nothingLeft(t, agent, empty)
+
+	// Their successors have the same names and other addresses.
+	next := d.newPods(pods, 1)
+	each(t, "running again", next, (*pod).run)
+	checkAddresses(t, append(ps, next...))
+	ring(t, next)
+	each(t, "ending at once", next, func(p *pod) error { _, err := d.run("rmp", "-f", p.id); return err })
+	nothingLeft(t, agent, empty)
+}
+
+// checkAddresses checks that every pod has an address of each family, and that
+// none was given out twice.
+func checkAddresses(t *testing.T, ps []*pod) {
+	t.Helper()
+	owner := make(map[netip.Addr]*pod)
+	for _, p := range ps {
+		if len(p.addrs) != 2 || !p.addrs[0].Is4() || !p.addrs[1].Is6() {
+			t.Errorf("%s has the addresses %v, not one of each family", p.name, p.addrs)
+		}
+		for _, a := range p.addrs {
+			if o := owner[a]; o != nil {
+				t.Errorf("%s has %s, which %s had", p.name, a, o.name)
+			}
+			owner[a] = p
+		}
+	}
+}
+
+// ring checks that every pod reaches the next one.
+func ring(t *testing.T, ps []*pod) {
+	t.Helper()
+	next := make(map[*pod]*pod)
+	for i, p := range ps {
+		next[p] = ps[(i+1)%len(ps)]
+	}
+	each(t, "pinging from", ps, func(p *pod) error { return p.reaches(next[p]) })
+}
+
+// nothingLeft waits until the node is as it was before the first pod, which is
+// soon after DEL, and audits it.
+func nothingLeft(t *testing.T, agent *programs.Agent, empty nettest.State) {
+	t.Helper()
+	diff := ""
+	for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if diff = empty.Diff(nettest.Snapshot(t, nil)); diff == "" {
+			break
+		}
+	}
+	if diff != "" {
+		t.Errorf("left behind by the pods:\n%s", diff)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
+	defer cancel()
+	if _, err := agent.Berth(ctx, "audit"); err != nil {
+		t.Error(err)
+	}
+}

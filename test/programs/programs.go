@@ -1,0 +1,80 @@
+// Package programs finds the programs that tests with real components run:
+// Berth's own, built from this tree, and those of test/peers.
+package programs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Tree returns the top folder of the repository that the test lies in.
+func Tree(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd() // go test runs a test in its package's folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("the test does not run below the repository's go.mod")
+	return ""
+}
+
+// Own builds berth, berthd and berth-cni as `make` does and returns their
+// folder, so that a test never runs those of yesterday.
+func Own(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "./cmd/...")
+	build.Dir = Tree(t)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building Berth's programs: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// Peers returns the folder that `make peers` fills, if it has all of those
+// programs. Tests cannot fill it, for their network namespace leads nowhere.
+func Peers(t testing.TB, names ...string) string {
+	t.Helper()
+	dir := filepath.Join(Tree(t), "bin", "peers")
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			missing(t, name+" is missing: run `make peers`")
+		}
+	}
+	return dir
+}
+
+// Need ends the test unless all of those programs are in PATH.
+func Need(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			missing(t, name+" is missing: run `make deps` as root")
+		}
+	}
+}
+
+// Root ends the test unless it runs as the machine's own root.
+func Root(t testing.TB, why string) {
+	t.Helper()
+	if !InitialUser() {
+		missing(t, "not root, and "+why)
+	}
+}
+
+// missing skips the test, or fails it where nothing may be skipped.
+func missing(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv("NETTEST_REQUIRED") == "1" {
+		t.Fatalf("%s, and NETTEST_REQUIRED=1 is set", reason)
+	}
+	t.Skip(reason)
+}

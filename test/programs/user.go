@@ -1,0 +1,13 @@
+package programs
+
+import (
+	"os"
+	"strings"
+)
+
+// InitialUser reports whether this process is the machine's own root, and not
+// that of a user namespace.
+func InitialUser() bool {
+	ids, err := os.ReadFile("/proc/self/uid_map") // inside outside length
+	return err == nil && os.Geteuid() == 0 && strings.Join(strings.Fields(string(ids)), " ") == "0 0 4294967295"
+}
