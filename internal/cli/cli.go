@@ -1,32 +1,72 @@
+// Package cli is the berth command: one file a subcommand, and what they share
+// in app.go (the edges of the process), errors.go, table.go, format.go and
+// choose.go (which attachments an argument names).
 package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/internal/demo"
+	"github.com/berth-net/berth/internal/root"
 )
 
+// Main runs the command with its arguments and returns its exit code: 0 for a
+// good answer, 1 for a bad one or a failure, 2 for a wrong command line, and
+// for an audit that could not be made.
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	err := demo.Run(ctx, os.Stdout)
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return exit.ExitCode()
+	return newApp().run(ctx, args)
+}
+
+// run is Main with the edges of the process in a.
+func (a *app) run(ctx context.Context, args []string) int {
+	c := a.command()
+	c.SetArgs(args)
+	c.SetOut(a.stdout)
+	c.SetErr(a.stderr)
+	ran, err := c.ExecuteContextC(ctx)
+	return a.report(ran, err)
+}
+
+func (a *app) command() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "berth",
+		Short: "Show and steer Berth's node agent",
+		Long: `berth shows and steers berthd, the node agent that attaches pods to the network
+and takes them off it, and installs its CNI plugin.`,
+		Example: `  berth status                       # how the agent is; useful when it is down, too
+  berth attachments                  # which pods it has attached
+  berth audit                        # exit code 0: nothing is left over or missing
+  berth demo                         # see it work, in namespaces of its own`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: a.prepare,
 	}
-	if errors.Is(err, demo.ErrResidue) {
-		return 1
+	fl := c.PersistentFlags()
+	fl.StringVar(&a.root, "root", string(root.Default), "the agent's --root")
+	fl.StringVarP(&a.output, "output", "o", "", "wide (more columns) or json")
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
+	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	c.AddCommand(
+		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.checkCommand(),
+		a.poolsCommand(), a.eventsCommand(), a.ledgerCommand(), a.auditCommand(),
+		a.installCommand(), a.demoCommand(), a.versionCommand(),
+	)
+	for _, sub := range c.Commands() {
+		sub.Args = usageArgs(sub.Args)
 	}
+	return c
+}
+
+// mustComplete checks what only a mistake in this package makes fail: a
+// completion for a flag that is not there, or has one already.
+func mustComplete(err error) {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "berth:", err)
-		return 1
+		panic("cli: " + err.Error())
 	}
-	return 0
 }

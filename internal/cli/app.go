@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// quick is how long a question to the agent may take.
+const quick = 15 * time.Second
+
+// app is one run of the command, with the edges of its process.
+type app struct {
+	stdout, stderr io.Writer
+	colour         bool // stdout is a terminal that may be coloured
+	now            func() time.Time
+
+	root   string // as given, absolute once prepared
+	output string // "", wide or json
+}
+
+func newApp() *app {
+	return &app{
+		stdout: os.Stdout, stderr: os.Stderr, now: time.Now,
+		colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb", // no-color.org
+	}
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// prepare checks the flags that all subcommands have.
+func (a *app) prepare(*cobra.Command, []string) (err error) {
+	switch a.output {
+	case "", "wide", "json":
+	default:
+		return usage{fmt.Errorf("-o %s: there are wide and json", a.output)}
+	}
+	if a.root == "" {
+		return usage{fmt.Errorf("--root is empty")}
+	}
+	a.root, err = filepath.Abs(a.root)
+	return err
+}
+
+func (a *app) dir() root.Dir { return root.Dir(a.root) }
+
+func (a *app) wide() bool { return a.output == "wide" }
+
+// ask calls f with a client of the agent and little time.
+func (a *app) ask(ctx context.Context, f func(context.Context, *client.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	c := client.New(a.dir().Socket())
+	defer c.Close()
+	return f(ctx, c)
+}
+
+// print prints a value as JSON if that is wanted, and else for people.
+func (a *app) print(value any, people func()) error {
+	if a.output != "json" {
+		people()
+		return nil
+	}
+	out := json.NewEncoder(a.stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(value)
+}
+
+// say prints to people. A reader who has left needs no answer.
+func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.stdout, format, args...) }
+
+// none says to people that a list is empty, where scripts do not read it.
+func (a *app) none(format string, args ...any) { _, _ = fmt.Fprintf(a.stderr, format+"\n", args...) }

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+)
+
+func (a *app) attachmentsCommand() *cobra.Command {
+	var f api.Filter
+	c := &cobra.Command{
+		Use:     "attachments",
+		Aliases: []string{"at"},
+		Short:   "List what is attached, being released and owed",
+		Example: `  berth attachments
+  berth at -o wide --namespace default
+  berth at --pod default/web
+  berth at --state owed -o json`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.attachments(c.Context(), f) },
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.Network, "network", "", "only of the CNI network of this name")
+	fl.StringVar(&f.Container, "container", "", "only of the container (or pod sandbox) of this id, in full")
+	fl.StringVar(&f.Namespace, "namespace", "", "only of pods of this namespace")
+	fl.StringVar(&f.Pod, "pod", "", "only of pods of this name, or NAMESPACE/NAME")
+	fl.StringVar(&f.Address, "address", "", "only with this address")
+	fl.StringVar(&f.State, "state", "", "only attaching, attached, releasing or owed")
+	var names []string
+	for _, s := range states {
+		names = append(names, s.text)
+	}
+	mustComplete(c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)))
+	return c
+}
+
+func (a *app) attachments(ctx context.Context, f api.Filter) error {
+	splitPod(&f)
+	list, err := a.list(ctx, f)
+	if err != nil {
+		return err
+	}
+	return a.print(list, func() {
+		if len(list) == 0 {
+			a.none("no attachments")
+			return
+		}
+		a.showList(list)
+	})
+}
+
+// splitPod reads a pod that is given as NAMESPACE/NAME.
+func splitPod(f *api.Filter) {
+	if namespace, name, found := strings.Cut(f.Pod, "/"); found && f.Namespace == "" {
+		f.Namespace, f.Pod = namespace, name
+	}
+}
+
+// list asks the agent for attachments.
+func (a *app) list(ctx context.Context, f api.Filter) (list []api.Attachment, err error) {
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		list, err = c.List(ctx, f)
+		return err
+	})
+	return list, err
+}
+
+func (a *app) showList(list []api.Attachment) {
+	heading := []string{"ID", "STATE", "NETWORK", "POD", "CONTAINER", "IFNAME", "ADDRESSES", "AGE"}
+	if a.wide() {
+		heading = append(heading, "POOL", "MODE", "MAC", "MTU", "HOST-VETH", "NETNS")
+	}
+	t := newTable(heading...)
+	for _, at := range list {
+		container := at.ContainerID
+		if !a.wide() {
+			container = shortID(container)
+		}
+		row := []any{at.ID, stateCell(at.State), at.Network, podName(at.Pod), container, at.Ifname, strings.Join(at.Addresses, ","), a.ago(at.Created)}
+		if a.wide() {
+			row = append(row, at.Pool, at.Mode, at.MAC, strconv.Itoa(at.MTU), at.HostVeth, at.Netns)
+		}
+		t.row(row...)
+	}
+	a.table(t)
+}
+
+// sameAddress reports whether text is an address, and one of list.
+func sameAddress(text string, list []string) bool {
+	ip, err := netip.ParseAddr(text)
+	if err != nil {
+		return false
+	}
+	for _, s := range list {
+		if have, err := netip.ParseAddr(s); err == nil && have == ip.Unmap() {
+			return true
+		}
+	}
+	return false
+}

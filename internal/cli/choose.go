@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+)
+
+// matching returns the attachments that an argument names: by ID, pod
+// (NAMESPACE/NAME or NAME), container id, address or host veth; if it names none
+// in full, by the beginning of an ID or a container id, of at least 4
+// characters.
+func matching(list []api.Attachment, arg string) []api.Attachment {
+	match := func(is func(api.Attachment) bool) []api.Attachment {
+		return slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool { return !is(at) })
+	}
+	exact := match(func(at api.Attachment) bool {
+		return arg == at.ID || arg == at.ContainerID || arg == at.HostVeth || sameAddress(arg, at.Addresses) ||
+			at.Pod != nil && (arg == at.Pod.Name || arg == podName(at.Pod))
+	})
+	if len(exact) > 0 || len(arg) < 4 {
+		return exact
+	}
+	return match(func(at api.Attachment) bool {
+		return strings.HasPrefix(at.ID, arg) || strings.HasPrefix(at.ContainerID, arg)
+	})
+}
+
+// subject is whose an attachment is: what an argument of release or check may
+// name with all of its attachments.
+func subject(at api.Attachment) string {
+	if pod := podName(at.Pod); pod != "" {
+		return "pod " + pod
+	}
+	return "container " + at.ContainerID
+}
+
+// choose returns the attachments of one pod or container that an argument
+// names. None, or those of several, is an error.
+func (a *app) choose(list []api.Attachment, arg string) ([]api.Attachment, error) {
+	found := matching(list, arg)
+	if len(found) == 0 {
+		return nil, unknown(arg)
+	}
+	for _, at := range found {
+		if subject(at) != subject(found[0]) {
+			return nil, a.ambiguous(arg, found)
+		}
+	}
+	return found, nil
+}
+
+// unique returns each attachment once, in their order.
+func unique(list []api.Attachment) []api.Attachment {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool {
+		was := seen[at.ID]
+		seen[at.ID] = true
+		return was
+	})
+}
+
+func unknown(arg string) error {
+	return fmt.Errorf("%s is no attachment's id, pod, container or address; see `berth attachments`", arg)
+}
+
+// ambiguous prints the candidates, where answers do not go.
+func (a *app) ambiguous(arg string, found []api.Attachment) error {
+	to := *a
+	to.stdout, to.colour = a.stderr, false
+	to.showList(found)
+	return fmt.Errorf("%s names %d attachments: choose one by its ID", arg, len(found))
+}
+
+// completeAttachments completes arguments that name attachments.
+func (a *app) completeAttachments(c *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if a.prepare(c, nil) != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := a.list(context.Background(), api.Filter{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var words []cobra.Completion
+	for _, at := range list {
+		words = append(words, cobra.CompletionWithDesc(at.ID, subject(at)))
+		if pod := podName(at.Pod); pod != "" {
+			words = append(words, cobra.CompletionWithDesc(pod, strings.Join(at.Addresses, " ")))
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/demo"
+)
+
+// usage is an error in the command line.
+type usage struct{ error }
+
+// exit is an answer that has been printed, and its exit code.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// coded gives an error another exit code than 1.
+type coded struct {
+	code int
+	error
+}
+
+func (c coded) Unwrap() error { return c.error }
+
+// usageArgs makes what check says a usage error; without a check, arguments
+// are refused.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	return func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usage{err}
+		}
+		return nil
+	}
+}
+
+// report prints an error as one line that says what to do, and returns the exit
+// code.
+func (a *app) report(c *cobra.Command, err error) int {
+	var (
+		answer exit
+		code   coded
+		wrong  usage
+		inner  *exec.ExitError
+	)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &answer):
+		return int(answer)
+	case errors.As(err, &inner): // the demo's inner process has said why
+		return max(inner.ExitCode(), 1)
+	case errors.Is(err, demo.ErrResidue):
+		return 1
+	case errors.As(err, &wrong), c == c.Root(): // an unknown subcommand
+		a.complain("%s; see `%s --help`", oneLine(err), c.CommandPath())
+		return 2
+	case errors.As(err, &code):
+		a.complain("%s%s", oneLine(err), a.remedy(err))
+		return code.code
+	}
+	a.complain("%s%s", oneLine(err), a.remedy(err))
+	return 1
+}
+
+func (a *app) complain(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.stderr, "berth: "+format+"\n", args...)
+}
+
+// remedy says what to do about an error, if it is one of the usual.
+func (a *app) remedy(err error) string {
+	switch {
+	case errors.Is(err, client.ErrAway):
+		return fmt.Sprintf("; is berthd running with --root %s? `berth status` tells what is known without it", a.root)
+	case errors.Is(err, fs.ErrPermission):
+		return "; run it as root"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "; the agent hangs or still restores what its ledger says: see `berth status`"
+	}
+	return ""
+}
+
+// oneLine writes an error on one line, as cobra's and joined ones are not.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(strings.TrimSpace(err.Error()), func(r rune) bool { return r == '\n' }), "; ")
+}

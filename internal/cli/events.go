@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+)
+
+const (
+	// silence is how long the agent says nothing once it has told all that it
+	// remembers, which it writes without a pause.
+	silence = 300 * time.Millisecond
+	// comeBack is the time between two looks whether an agent is there again.
+	comeBack = 200 * time.Millisecond
+)
+
+type eventFlags struct {
+	follow bool
+	since  uint64
+	given  bool // since is
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var f eventFlags
+	c := &cobra.Command{
+		Use:   "events",
+		Short: "Show what happened lately, or follow what happens",
+		Long: `Show what happened lately, as far as the agent remembers (some thousand events
+of its present run). With -f, follow what happens from now on, or from the event
+after --since; when the agent is restarted, the new one is followed.`,
+		Example: `  berth events
+  berth events -f
+  berth events -f --since 0 -o json | jq -r 'select(.type == "owed") | .message'`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f.given = c.Flags().Changed("since")
+			if f.follow {
+				return a.follow(c.Context(), f)
+			}
+			return a.lately(c.Context(), f.since)
+		},
+	}
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens")
+	c.Flags().Uint64Var(&f.since, "since", 0, "begin after the event of this number")
+	return c
+}
+
+// lately prints what the agent remembers.
+func (a *app) lately(ctx context.Context, since uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begun, told := a.now(), time.AfterFunc(quick, cancel)
+	defer told.Stop()
+	c := client.New(a.dir().Socket())
+	defer c.Close()
+	heard := false
+	for e, err := range c.Events(ctx, &since, func() { heard = true; told.Reset(silence) }) {
+		if heard && errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if e.Type == "end" || e.Time.After(begun) {
+			return nil
+		}
+		told.Reset(silence)
+		if err := a.showEvent(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow prints what happens until ctx ends, whatever becomes of the agent.
+func (a *app) follow(ctx context.Context, f eventFlags) error {
+	c := client.New(a.dir().Socket())
+	defer c.Close()
+	var since *uint64
+	if f.given {
+		since = &f.since
+	}
+	run, err := startOf(ctx, c)
+	for {
+		if err == nil {
+			since, err = a.followOnce(ctx, c, since)
+		}
+		if ctx.Err() != nil {
+			return nil // the reader has enough
+		}
+		if err != nil && !(errors.Is(err, client.ErrAway) && !run.IsZero()) {
+			return err
+		}
+		if err != nil {
+			a.none("berth: the agent is away; waiting for it")
+		}
+		now, gone := startOf(ctx, c)
+		for errors.Is(gone, client.ErrAway) && ctx.Err() == nil {
+			wait(ctx, comeBack)
+			now, gone = startOf(ctx, c)
+		}
+		if err = gone; err == nil && !now.Equal(run) { // another run counts from 1
+			run, since = now, new(uint64)
+		}
+	}
+}
+
+// followOnce prints a stream of events to its end, and returns the number of
+// the last one.
+func (a *app) followOnce(ctx context.Context, c *client.Client, since *uint64) (*uint64, error) {
+	for e, err := range c.Events(ctx, since, nil) {
+		if err != nil {
+			return since, err
+		}
+		since = &e.Seq
+		if e.Type == "end" {
+			a.none("berth: the agent ends the stream: %s", e.Message)
+			break
+		}
+		if err := a.showEvent(e); err != nil {
+			return since, err
+		}
+	}
+	return since, nil
+}
+
+// startOf returns when the agent was started: what tells its runs apart.
+func startOf(ctx context.Context, c *client.Client) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	st, err := c.Status(ctx, "")
+	var cannot *api.Error
+	if errors.As(err, &cannot) && !st.Started.IsZero() { // it cannot attach, but tells
+		err = nil
+	}
+	return st.Started, err
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// eventInks are the colours of events that people should see.
+var eventInks = map[string]ink{"attached": green, "released": green, "owed": red, "drift": red, "attaching": yellow, "releasing": yellow}
+
+// showEvent prints an event on a line.
+func (a *app) showEvent(e api.Event) error {
+	if a.output == "json" {
+		return json.NewEncoder(a.stdout).Encode(e)
+	}
+	var what []string
+	if at := e.Attachment; at != nil {
+		what = append(what, subject(*at), at.Ifname, strings.Join(at.Addresses, ","))
+	}
+	if e.Message != "" {
+		what = append(what, e.Message)
+	}
+	pad := strings.Repeat(" ", max(0, len("attaching")-len(e.Type)))
+	a.say("%6d  %s  %s%s  %-10s  %s\n", e.Seq, e.Time.Local().Format("15:04:05.000"), a.ink(eventInks[e.Type], e.Type), pad,
+		e.Owner, oneLine(errors.New(strings.Join(what, "  "))))
+	return nil
+}

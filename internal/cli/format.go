@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/api"
+)
+
+// ago writes how long ago a time is: "12s", "5m", "3h", "12d".
+func (a *app) ago(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return span(a.now().Sub(t))
+}
+
+func span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// count writes a number of things: "1 pod", "2 pods".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// size writes a number of bytes in the unit that fits.
+func size(n int64) string {
+	v, unit := float64(n), 0
+	for v >= 1024 && unit < 3 {
+		v /= 1024
+		unit++
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMG"[unit-1])
+}
+
+// figure writes a number of addresses, a huge one as a power of two.
+func figure(n *big.Int) string {
+	if n.BitLen() <= 40 {
+		return n.String()
+	}
+	near := new(big.Int).Add(n, new(big.Int).Rsh(n, 16)) // 2^64-3 is 2^64 to people
+	return fmt.Sprintf("2^%d", near.BitLen()-1)
+}
+
+// podName writes a pod as namespace/name; "" without one.
+func podName(p *api.Pod) string {
+	if p == nil || p.Name == "" {
+		return ""
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// shortID cuts a container's id as crictl does.
+func shortID(id string) string {
+	if len(id) > 13 {
+		return id[:13]
+	}
+	return id
+}
+
+// states are an attachment's states with their colours.
+var states = []cell{{"attached", green}, {"attaching", yellow}, {"releasing", yellow}, {"owed", red}}
+
+func stateCell(state string) cell {
+	for _, s := range states {
+		if s.text == state {
+			return s
+		}
+	}
+	return cell{text: state}
+}
+
+// stateCounts writes how many attachments there are in each state.
+func (a *app) stateCounts(n map[string]int) string {
+	var parts []string
+	for _, s := range states {
+		if n[s.text] > 0 {
+			parts = append(parts, a.ink(s.ink, fmt.Sprintf("%d %s", n[s.text], s.text)))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// plugin is the name of the CNI plugin's program, and so its type in CNI
+// configurations.
+const plugin = "berth-cni"
+
+type installFlags struct {
+	binDir, confDir string
+	name            string // of the network
+	from            string
+	uninstall       bool
+	force           bool
+}
+
+func (a *app) installCommand() *cobra.Command {
+	var f installFlags
+	c := &cobra.Command{
+		Use:   "install",
+		Short: "Put the CNI plugin and its configuration in place, or remove them",
+		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime.
+Each file is replaced at once, also while runtimes execute it, and left alone if
+it is right already. --uninstall removes them again; it refuses while pods are
+attached, whose runtime needs the plugin to detach them.`,
+		Example: `  berth install
+  berth install --root /tmp/a --bin-dir /tmp/a/bin --conf-dir /tmp/a/net.d --name a
+  berth install --uninstall`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if e := cni.CheckNetworkName(f.name); e != nil {
+				return usage{fmt.Errorf("--name: %s", e.Details)}
+			}
+			if f.uninstall {
+				return a.uninstall(c, f)
+			}
+			return a.install(f)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.binDir, "bin-dir", "/opt/cni/bin", "folder in which the runtime looks for CNI plugins")
+	fl.StringVar(&f.confDir, "conf-dir", "/etc/cni/net.d", "folder in which the runtime looks for CNI configurations")
+	fl.StringVar(&f.name, "name", "berth", "the network's name; the file is 10-NAME.conflist")
+	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: that of this program)")
+	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
+	fl.BoolVar(&f.force, "force", false, "uninstall also while pods are attached")
+	return c
+}
+
+func (f installFlags) pluginPath() string { return filepath.Join(f.binDir, plugin) }
+
+func (f installFlags) confPath() string {
+	return filepath.Join(f.confDir, "10-"+f.name+".conflist")
+}
+
+// fileView is what was done with a file.
+type fileView struct {
+	File   string `json:"file"`
+	Action string `json:"action"` // installed, replaced, unchanged, removed, absent, kept
+}
+
+// install puts the plugin in place, and then the configuration that makes the
+// runtime use it.
+func (a *app) install(f installFlags) error {
+	from := f.from
+	if from == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("looking for this program's folder: %w", err)
+		}
+		from = filepath.Dir(self)
+	}
+	program, err := os.ReadFile(filepath.Join(from, plugin))
+	if err != nil {
+		return fmt.Errorf("reading the plugin: %w (--from names its folder)", err)
+	}
+	conf, err := a.conflist(f.name)
+	if err != nil {
+		return err
+	}
+	var done []fileView
+	for _, file := range []struct {
+		path    string
+		content []byte
+		mode    os.FileMode
+	}{{f.pluginPath(), program, 0o755}, {f.confPath(), conf, 0o644}} {
+		action, err := place(file.path, file.content, file.mode)
+		if err != nil {
+			return fmt.Errorf("installing %s: %w", file.path, err)
+		}
+		done = append(done, fileView{file.path, action})
+	}
+	return a.print(done, func() { a.showFiles(done) })
+}
+
+// conflist is the runtime's configuration (CNI 1.1, section 1). Old runtimes
+// read cniVersion, those of 1.1 choose among cniVersions.
+func (a *app) conflist(name string) ([]byte, error) {
+	type pluginConf struct {
+		Type         string          `json:"type"`
+		Root         string          `json:"root,omitempty"`
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	conf := struct {
+		CNIVersion  string       `json:"cniVersion"`
+		CNIVersions []string     `json:"cniVersions"`
+		Name        string       `json:"name"`
+		Plugins     []pluginConf `json:"plugins"`
+	}{"1.0.0", []string{"1.0.0", cni.CurrentVersion}, name, []pluginConf{{Type: plugin, Capabilities: map[string]bool{"ips": true, "mac": true}}}}
+	if a.root != "/" {
+		conf.Plugins[0].Root = a.root
+	}
+	raw, err := json.MarshalIndent(conf, "", "  ")
+	return append(raw, '\n'), err
+}
+
+// uninstall removes the configuration, and then the plugin unless another
+// configuration uses it.
+func (a *app) uninstall(c *cobra.Command, f installFlags) error {
+	n, err := a.attached(c)
+	if err != nil && !f.force {
+		return fmt.Errorf("cannot tell whether pods are attached: %w (--force removes the plugin all the same)", err)
+	}
+	if n > 0 && !f.force {
+		return fmt.Errorf("%s attached: their runtime needs the plugin to detach them; drain the node first, or say --force", count(n, "pod"))
+	}
+	var done []fileView
+	action, err := unplace(f.confPath())
+	if err != nil {
+		return err
+	}
+	done = append(done, fileView{f.confPath(), action})
+	user, err := usedBy(f.confDir)
+	if err != nil {
+		return err
+	}
+	action = "kept, for " + user + " uses it"
+	if user == "" {
+		if action, err = unplace(f.pluginPath()); err != nil {
+			return err
+		}
+	}
+	done = append(done, fileView{f.pluginPath(), action})
+	return a.print(done, func() { a.showFiles(done) })
+}
+
+// attached returns how many attachments the agent has, or its ledger if it is
+// away.
+func (a *app) attached(c *cobra.Command) (int, error) {
+	list, err := a.list(c.Context(), api.Filter{})
+	if err == nil {
+		return len(list), nil
+	}
+	s, err := ledger.Read(a.dir().Ledger(), kinds)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, o := range s.Owners {
+		if _, ok, err := attachment.Decode(o); ok && err == nil {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// usedBy returns the name of a configuration in dir that has the plugin.
+func usedBy(dir string) (string, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		if err == nil && strings.Contains(string(raw), `"`+plugin+`"`) {
+			return file.Name(), nil
+		}
+	}
+	return "", nil
+}
+
+func (a *app) showFiles(files []fileView) {
+	t := newTable("FILE", "RESULT")
+	for _, f := range files {
+		t.row(f.File, f.Action)
+	}
+	a.table(t)
+}

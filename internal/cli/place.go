@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// place makes a file have a content and a mode. At every moment, also after a
+// power cut, the file is whole: the old one, or the new one. A program that is
+// being executed can be replaced so (writing to it would be ETXTBSY). Whoever
+// reads the folder meanwhile sees a hidden file that is no configuration.
+func place(path string, content []byte, mode os.FileMode) (action string, err error) {
+	action = "replaced"
+	have, err := os.ReadFile(path)
+	switch info, statErr := os.Lstat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		action = "installed"
+	case err != nil:
+		return "", err
+	case statErr == nil && info.Mode() == mode && bytes.Equal(have, content):
+		return "unchanged", nil
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(tmp.Name()) // not there any more if all goes well
+	_, err = tmp.Write(content)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
+	if err != nil {
+		return "", fmt.Errorf("writing %s: %w", tmp.Name(), err)
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return "", err
+	}
+	return action, syncDir(dir)
+}
+
+// unplace removes a file for good.
+func unplace(path string) (action string, err error) {
+	if err := os.Remove(path); errors.Is(err, os.ErrNotExist) {
+		return "absent", nil
+	} else if err != nil {
+		return "", err
+	}
+	return "removed", syncDir(filepath.Dir(path))
+}
+
+// syncDir makes a folder's entries durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+)
+
+// waitFor is how long --wait waits. What is promised is kept whoever waits.
+const waitFor = 2 * time.Minute
+
+type releaseFlags struct {
+	containers, pods []string
+	wait             bool
+}
+
+// releaseView is what came of an attachment's release.
+type releaseView struct {
+	ID        string   `json:"id"`
+	Subject   string   `json:"subject"` // its pod or container
+	Addresses []string `json:"addresses"`
+	Gone      bool     `json:"gone"` // nothing of it is left
+	Owed      int      `json:"owed"` // holds whose release has failed so far
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	var f releaseFlags
+	c := &cobra.Command{
+		Use:   "release [ID|POD|CONTAINER...]",
+		Short: "Take pods off the network, as a runtime's DEL does",
+		Long: `Take pods off the network, as a runtime's DEL does. It asks nothing. When it
+returns, the release is promised: the pods are cut off, and what they held is
+given back whatever happens. With --wait it returns when all is gone, and the
+exit code is 1 if that is not within 2 minutes.`,
+		Example: `  berth release default/web
+  berth release --container 4f1c9a7d2b60      # all attachments of a container
+  berth release --wait h4kq2mzt7c x3d5abqrs2`,
+		ValidArgsFunction: a.completeAttachments,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args)+len(f.containers)+len(f.pods) == 0 {
+				return errors.New("nothing to release: give an ID, pod or container")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error { return a.release(c.Context(), args, f) },
+	}
+	fl := c.Flags()
+	fl.StringArrayVar(&f.containers, "container", nil, "all attachments of the container of this id, in full; repeatable")
+	fl.StringArrayVar(&f.pods, "pod", nil, "all attachments of this pod, NAMESPACE/NAME; repeatable")
+	fl.BoolVar(&f.wait, "wait", false, "return when all is gone")
+	return c
+}
+
+func (a *app) release(ctx context.Context, args []string, f releaseFlags) error {
+	list, err := a.list(ctx, api.Filter{})
+	if err != nil {
+		return err
+	}
+	chosen, err := a.chooseForRelease(list, args, f)
+	if err != nil {
+		return err
+	}
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error { return promise(ctx, c, chosen) })
+	if err != nil {
+		return err
+	}
+	if f.wait {
+		if err := a.waitReleased(ctx, chosen); err != nil {
+			return err
+		}
+	}
+	var views []releaseView
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) (err error) {
+		views, err = released(ctx, c, chosen)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.print(views, func() { a.showReleased(views) }); err != nil {
+		return err
+	}
+	if f.wait && slices.ContainsFunc(views, func(v releaseView) bool { return !v.Gone }) {
+		return exit(1)
+	}
+	return nil
+}
+
+// chooseForRelease returns the attachments that arguments and flags name. If
+// one of those names nothing, nothing is released.
+func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFlags) (chosen []api.Attachment, err error) {
+	for _, arg := range args {
+		found, err := a.choose(list, arg)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, found...)
+	}
+	for _, by := range []struct {
+		flag   string
+		values []string
+		of     func(api.Attachment) string
+	}{
+		{"--container", f.containers, func(at api.Attachment) string { return at.ContainerID }},
+		{"--pod", f.pods, func(at api.Attachment) string { return podName(at.Pod) }},
+	} {
+		for _, value := range by.values {
+			found := slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool { return by.of(at) != value })
+			if len(found) == 0 || value == "" {
+				return nil, fmt.Errorf("%s %s has no attachment; see `berth attachments`", by.flag, value)
+			}
+			chosen = append(chosen, found...)
+		}
+	}
+	return unique(chosen), nil
+}
+
+// promise has the agent promise every release; none is waited for.
+func promise(ctx context.Context, c *client.Client, chosen []api.Attachment) error {
+	for _, at := range chosen {
+		if _, err := c.DeleteOne(ctx, at.ID, false); err != nil && !client.IsUnknown(err) {
+			return fmt.Errorf("releasing %s: %w", at.ID, err)
+		}
+	}
+	return nil
+}
+
+// waitReleased waits until all is gone, or has taken too long.
+func (a *app) waitReleased(ctx context.Context, chosen []api.Attachment) error {
+	late, cancel := context.WithTimeout(ctx, waitFor)
+	defer cancel()
+	c := client.New(a.dir().Socket())
+	defer c.Close()
+	for _, at := range chosen {
+		_, err := c.DeleteOne(late, at.ID, true)
+		if late.Err() != nil && ctx.Err() == nil {
+			return nil
+		}
+		if err != nil && !client.IsUnknown(err) {
+			return fmt.Errorf("waiting for the release of %s: %w", at.ID, err)
+		}
+	}
+	return nil
+}
+
+// released asks what came of each release.
+func released(ctx context.Context, c *client.Client, chosen []api.Attachment) ([]releaseView, error) {
+	views := make([]releaseView, len(chosen))
+	for i, at := range chosen {
+		now, err := c.Get(ctx, at.ID)
+		gone := client.IsUnknown(err)
+		if err != nil && !gone {
+			return nil, fmt.Errorf("looking at %s, whose release is promised: %w", at.ID, err)
+		}
+		views[i] = releaseView{ID: at.ID, Subject: subject(at), Addresses: at.Addresses, Gone: gone, Owed: len(now.Owed)}
+	}
+	return views, nil
+}
+
+func (a *app) showReleased(views []releaseView) {
+	t := newTable("ID", "RESULT", "OF", "ADDRESSES")
+	for _, v := range views {
+		result := cell{"releasing", yellow}
+		switch {
+		case v.Gone:
+			result = cell{"released", green}
+		case v.Owed > 0:
+			result = cell{fmt.Sprintf("%s owed, tried again", count(v.Owed, "release")), red}
+		}
+		t.row(v.ID, result, v.Subject, strings.Join(v.Addresses, ","))
+	}
+	a.table(t)
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+)
+
+// statusView is what `berth status -o json` prints: the agent's own status, or
+// why there is none and what is known without it.
+type statusView struct {
+	Serving bool   `json:"serving"`         // the agent serves requests
+	Error   string `json:"error,omitempty"` // why it does not, or why it cannot attach
+	*api.Status
+	Away *awayView `json:"away,omitempty"` // when no agent answers
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "How the agent is; exit code 0 exactly when it serves requests",
+		Long: `How the agent is: what is attached, what is owed, how full the pools are.
+When no agent answers it says what the ledger has, read without it, and what to
+do. The exit code is 0 exactly when the agent serves requests: 1 while it still
+restores what its ledger says, and when it is away.`,
+		Example: `  berth status
+  berth --root /tmp/a status -o json | jq .owed
+  until berth status >/dev/null 2>&1; do sleep 0.1; done    # wait for the agent`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.status(c.Context()) },
+	}
+}
+
+func (a *app) status(ctx context.Context) error {
+	v := statusView{}
+	err := a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		st, err := c.Status(ctx, "")
+		var cannot *api.Error
+		if err != nil && (!errors.As(err, &cannot) || st.PID == 0) {
+			return err
+		}
+		v.Status, v.Serving = &st, !st.Restoring
+		if cannot != nil {
+			v.Error = cannot.Error()
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, client.ErrAway):
+		away := a.look()
+		v.Error, v.Away = oneLine(err), &away
+	case err != nil:
+		return err
+	}
+	if err := a.print(v, func() { a.showStatus(v) }); err != nil {
+		return err
+	}
+	if !v.Serving {
+		return exit(1)
+	}
+	return nil
+}
+
+func (a *app) showStatus(v statusView) {
+	if v.Away != nil {
+		a.showAway(v)
+		return
+	}
+	state := a.ink(green, "serving")
+	if v.Restoring {
+		state = a.ink(yellow, "restoring") + " what its ledger says; requests wait"
+	}
+	a.fact("berthd", "%s, version %s, pid %d, started %s ago", state, v.Version, v.PID, a.ago(v.Started))
+	a.fact("root", "%s, instance %s", v.Root, v.Instance)
+	a.fact("attachments", "%s", a.stateCounts(v.Attachments))
+	owed := "nothing"
+	if v.Owed > 0 {
+		owed = a.ink(red, fmt.Sprintf("%s, tried again and again; see `berth attachments --state owed`", count(v.Owed, "release")))
+	}
+	a.fact("owed", "%s", owed)
+	if v.Error != "" {
+		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
+	}
+	a.say("\n")
+	a.showPools(v.Pools)
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// awayView is what is known without an agent.
+type awayView struct {
+	Ledger      string         `json:"ledger"`                // path
+	Error       string         `json:"error,omitempty"`       // why the ledger cannot be read
+	Size        int64          `json:"size,omitempty"`        // bytes
+	Attachments map[string]int `json:"attachments,omitempty"` // by state
+	Boot        string         `json:"boot,omitempty"`        // id of the boot that the records are of
+	ThisBoot    bool           `json:"thisBoot,omitempty"`    // that is this one
+	Next        string         `json:"next"`                  // what to do
+}
+
+// look reads the ledger without an agent.
+func (a *app) look() awayView {
+	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: "start it: systemctl start berthd"}
+	if a.root != "/" {
+		v.Next = "start it: berthd --root " + a.root
+	}
+	s, err := ledger.Read(v.Ledger, kinds)
+	var damaged *ledger.DamagedError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		v.Error = "there is none: no agent has run here yet"
+		return v
+	case errors.Is(err, ledger.ErrLocked):
+		v.Error = "an agent has it open"
+		v.Next = "it is starting, or hangs: try again; look at its log (journalctl -u berthd)"
+		return v
+	case errors.Is(err, fs.ErrPermission):
+		v.Error, v.Next = err.Error(), "run this as root"
+		return v
+	case errors.As(err, &damaged):
+		v.Error, v.Next = err.Error(), "berthd does not start on a damaged ledger; see above"
+		return v
+	case err != nil:
+		v.Error = err.Error()
+		return v
+	}
+	v.Size, v.Boot, v.ThisBoot = s.Size, s.Epoch.Boot, s.Epoch.Boot == bootID()
+	for _, o := range s.Owners {
+		switch _, ok, err := attachment.Decode(o); {
+		case err != nil || !ok:
+		case o.Wanted():
+			v.Attachments["attached"]++
+		default:
+			v.Attachments["releasing"]++
+		}
+	}
+	return v
+}
+
+// bootID is the kernel's id of this boot; "" if it does not say.
+func bootID() string {
+	raw, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(raw))
+}
+
+func (a *app) showAway(v statusView) {
+	w := v.Away
+	a.fact("berthd", "%s: %s", a.ink(red, "away"), v.Error)
+	if w.Error != "" {
+		a.fact("ledger", "%s: %s", w.Ledger, a.ink(red, w.Error))
+		a.fact("next", "%s", w.Next)
+		return
+	}
+	a.fact("ledger", "%s, %s, read without the agent", w.Ledger, size(w.Size))
+	a.fact("attachments", "%s", a.stateCounts(w.Attachments))
+	switch {
+	case w.Boot == "":
+		a.fact("epoch", "none yet")
+	case w.ThisBoot:
+		a.fact("epoch", "this boot: those pods keep their network, and none is attached or detached until the agent runs")
+	default:
+		a.fact("epoch", "an earlier boot: those pods are gone, and the agent gives back what they had when it starts")
+	}
+	a.fact("next", "%s", w.Next)
+}
