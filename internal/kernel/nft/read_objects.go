@@ -177,11 +177,8 @@ func expression(raw []byte) (expr.Any, string, error) {
 	case "masq":
 		e = &expr.Masq{}
 	case "immediate":
-		imm, err := nested(data)
-		if err != nil || number(imm[unix.NFTA_IMMEDIATE_DREG]) != unix.NFT_REG_VERDICT {
-			return nil, name, err // a value, not a verdict
-		}
-		e = &expr.Verdict{}
+		e, err := verdict(data)
+		return e, name, err
 	case "byteorder": // the library can write it only
 		b, err := nested(data)
 		return &expr.Byteorder{
@@ -198,6 +195,27 @@ func expression(raw []byte) (expr.Any, string, error) {
 		return nil, name, fmt.Errorf("expression %s: %w", name, err)
 	}
 	return e, name, nil
+}
+
+// verdict decodes an immediate expression that is a verdict; one that is a value
+// is nil. The library's decoder trusts the lengths in it.
+func verdict(raw []byte) (expr.Any, error) {
+	attrs, err := nested(raw)
+	if err != nil || number(attrs[unix.NFTA_IMMEDIATE_DREG]) != unix.NFT_REG_VERDICT {
+		return nil, err
+	}
+	data, err := nested(attrs[unix.NFTA_IMMEDIATE_DATA])
+	if err != nil {
+		return nil, err
+	}
+	v, err := nested(data[unix.NFTA_DATA_VERDICT])
+	if err != nil || v[unix.NFTA_VERDICT_CODE] == nil {
+		return nil, err
+	}
+	return &expr.Verdict{
+		Kind:  expr.VerdictKind(int32(number(v[unix.NFTA_VERDICT_CODE]))),
+		Chain: text(v[unix.NFTA_VERDICT_CHAIN]),
+	}, nil
 }
 
 // comment makes the user data of a rule with a comment, as nft(8) reads it:

@@ -1,0 +1,68 @@
+package nft
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// samples are our rules' expressions, and some of others'.
+func samples() []expr.Any {
+	list := []expr.Any{
+		&expr.Verdict{Kind: expr.VerdictJump, Chain: "elsewhere"},
+		&expr.Immediate{Register: reg, Data: []byte{1, 2, 3, 4}},
+		&expr.Counter{},
+	}
+	for _, r := range []rule{dropGroup("iifgroup", 1, 2), masquerade(ipv4), masquerade(ipv6)} {
+		list = append(list, r.exprs...)
+	}
+	return list
+}
+
+// What is written is what is read, and others' expressions are none of ours.
+func TestExpression(t *testing.T) {
+	for _, e := range samples() {
+		raw, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, name, err := expression(raw)
+		if err != nil {
+			t.Errorf("%#v: %v", e, err)
+		}
+		want := e
+		switch e.(type) {
+		case *expr.Immediate, *expr.Counter:
+			want = nil
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %#v came back as %#v", name, e, got)
+		}
+	}
+}
+
+// Whatever is in an expression, decoding it does not panic.
+func FuzzExpression(f *testing.F) {
+	for _, e := range samples() {
+		raw, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
+	}
+	f.Fuzz(func(_ *testing.T, raw []byte) { expression(raw) })
+}
+
+// A comment of ours is read as it is; any other user data as something else.
+func FuzzComment(f *testing.F) {
+	f.Add(comment("ownerowner"))
+	f.Add([]byte{0, 200, 'x'})
+	f.Add([]byte{0})
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if s := commentOf(raw); s != "" && string(comment(s)) != string(raw) && s[0] != '"' {
+			t.Errorf("%q is read as %q", raw, s)
+		}
+	})
+}
