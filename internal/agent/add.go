@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -21,6 +22,10 @@ import (
 	"github.com/berth-net/berth/internal/server"
 )
 
+// formerLink is how long an ADD waits for a link to go that is being released
+// and has its place in the pod.
+const formerLink = 10 * time.Second
+
 // addition is an ADD whose input has been found good.
 type addition struct {
 	conf   *netconf.Conf
@@ -35,6 +40,10 @@ func (a *Agent) Add(ctx context.Context, req api.AddRequest, w server.When) (jso
 	add, err := a.parse(req, w)
 	if err != nil {
 		return nil, err
+	}
+	if add.conf.PrevResult != nil {
+		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: prevResult",
+			"mode %s makes an interface of its own: it has to be the first plugin of its list", add.record.Mode)
 	}
 	if err := a.checkNetns(add.record.Netns); err != nil {
 		return nil, err
@@ -142,7 +151,12 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		}
 		former = append(former, e.owner.ID)
 	}
-	return nil, a.engine.Wait(ctx, former...)
+	ctx, cancel := context.WithTimeout(ctx, formerLink)
+	defer cancel()
+	if err := a.engine.Wait(ctx, former...); err != nil {
+		return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
+	}
+	return nil, nil
 }
 
 // attach claims addresses, plans and takes a new incarnation.

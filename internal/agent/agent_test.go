@@ -160,7 +160,11 @@ func (r *rig) add(req api.AddRequest) *types100.Result {
 }
 
 func (r *rig) tryAdd(req api.AddRequest) (*types100.Result, error) {
-	raw, err := r.Add(r.t.Context(), req, now())
+	return r.tryAddUntil(r.t.Context(), req)
+}
+
+func (r *rig) tryAddUntil(ctx context.Context, req api.AddRequest) (*types100.Result, error) {
+	raw, err := r.Add(ctx, req, now())
 	if err != nil {
 		return nil, err
 	}

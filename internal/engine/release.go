@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -38,22 +39,31 @@ type holdState struct {
 // Unknown ids are left out; releasing again joins the release under way. ops
 // are in the same commit.
 //
-// An error means that the promise could not be written (then nothing has
-// changed) or that a cut failed (then the release goes on all the same). The
-// caller should say "try again".
+// An error means that the promise could not be written or that a cut failed.
+// Whoever is releasing in the ledger goes all the same. The caller should say
+// "try again".
 func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) error {
 	all, err := e.promise(ctx, ids, ops)
 	if err != nil {
-		return err
+		all = e.promised(ids)
 	}
 	for _, id := range all {
 		e.interrupt(id)
 	}
-	var errs []error
+	errs := []error{err}
 	for _, id := range all {
 		errs = append(errs, e.depart(ctx, id))
 	}
 	return errors.Join(errs...)
+}
+
+// promised returns those of ids that are releasing already: by an earlier
+// promise, or by a commit that had its effect and failed all the same.
+func (e *Engine) promised(ids []hold.ID) []hold.ID {
+	return slices.DeleteFunc(e.family(ids), func(id hold.ID) bool {
+		o, ok := e.Ledger.Owner(id)
+		return !ok || o.Wanted()
+	})
 }
 
 // promise commits that owners and their children are releasing, and returns

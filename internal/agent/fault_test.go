@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// TestFaults lets every operation of ADD, DEL, GC and a restart on the real
+// kernel fail, and lets the agent die there, before and after its effect. After
+// each, whatever became of it: once everything is deleted the oracle finds
+// nothing, and no address was given to a second pod.
+func TestFaults(t *testing.T) {
+	nettest.Need(t)
+	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)}
+	for _, p := range pods {
+		inside(t, p, "ip link set lo up") // as an ADD does, for good
+	}
+	before := oracle(t, pods)
+	points := 0
+	for name, scenario := range map[string]func(*faultRun){
+		"ADD, DEL and GC": (*faultRun).verbs,
+		"restart":         (*faultRun).afterRestart,
+	} {
+		for _, mode := range fault.Modes() {
+			for at := 1; ; at++ {
+				f := &faultRun{rig: newRig(t), pods: pods, plan: fault.New(at, mode), given: map[netip.Addr]string{}}
+				f.cooldown = time.Hour
+				scenario(f)
+				f.end()
+				if diff := before.Diff(oracle(t, pods)); diff != "" {
+					t.Errorf("residue:\n%s", diff)
+				}
+				if t.Failed() {
+					t.Fatalf("%s: %s at operation %d (%s)", name, mode, at, f.plan.Surfaced())
+				}
+				if f.plan.Surfaced() == "" {
+					break
+				}
+				points++
+			}
+		}
+	}
+	t.Logf("fault points covered: %d; residue: 0", points)
+	if points < 150 {
+		t.Errorf("only %d fault points: the plan does not reach the agent", points)
+	}
+}
+
+// oracle is what can be seen on the node and in the pods.
+func oracle(t *testing.T, pods []*ns.Netns) nettest.State {
+	all := nettest.Snapshot(t, nil).Without("sysctl")
+	for _, p := range pods {
+		all = all.And(nettest.Snapshot(t, p).Only("link", "address", "route"))
+	}
+	return all
+}
+
+// faultRun is a life of an agent in which one fault happens.
+type faultRun struct {
+	*rig
+	pods  []*ns.Netns
+	plan  *fault.Plan
+	given map[netip.Addr]string // addresses by the container that got them
+	up    bool
+}
+
+// begin starts an agent under the plan; it may fail to.
+func (f *faultRun) begin(faulty bool) {
+	f.decorate = nil
+	if faulty {
+		f.decorate = f.plan.Decorate
+	}
+	if err := f.open(); err != nil {
+		f.t.Fatalf("opening: %v", err) // no operation of the plan is in it
+	}
+	f.up = f.Restore(f.t.Context()) == nil
+}
+
+// verbs adds three pods and takes them away again in different ways.
+func (f *faultRun) verbs() {
+	f.begin(true)
+	if !f.up {
+		return
+	}
+	f.try("a", 0)
+	f.try("b", 1)
+	f.delete("a")
+	f.try("c", 0) // in the netns that a had
+	f.try("d", 2)
+	f.GC(f.t.Context(), api.GCRequest{Network: "net", Valid: []api.GCValid{{ContainerID: "d", Ifname: "eth0"}}}, now())
+	f.settle()
+}
+
+// afterRestart leaves a pod that is well, one whose link is gone, one that is
+// releasing, and an unmade repair to an agent that starts under the plan.
+func (f *faultRun) afterRestart() {
+	f.begin(false)
+	for i, c := range []string{"a", "b", "c"} {
+		f.try(c, i)
+	}
+	f.engine.Close() // nothing is released any more
+	leaving := f.index.container("c")[0].owner.ID
+	if err := f.ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, command := range []string{
+		"ip link del " + f.List(key("b"))[0].HostVeth,
+		"ip route del " + f.List(key("a"))[0].Addresses[0],
+		"ip route del unreachable 10.88.0.0/24",
+	} {
+		fields := strings.Fields(command)
+		if out, err := nettest.Command(f.here, fields[0], fields[1:]...).CombinedOutput(); err != nil {
+			f.t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+	f.close()
+	f.begin(true)
+	if f.up {
+		f.settle()
+	}
+}
+
+// try adds a pod, which may fail; an address it gets must be a new one.
+func (f *faultRun) try(container string, pod int) {
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
+	defer cancel()
+	go func() {
+		select {
+		case <-f.plan.Dead(): // nothing goes on any more
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	res, err := f.tryAddUntil(ctx, request(container, f.pods[pod]))
+	if err != nil {
+		return
+	}
+	for _, a := range addresses(res) {
+		if other, twice := f.given[a]; twice {
+			f.t.Errorf("%s was given to %s and to %s within its cooldown", a, other, container)
+		}
+		f.given[a] = container
+	}
+}
+
+func (f *faultRun) delete(container string) {
+	for range 2 { // a runtime repeats a DEL that failed
+		if _, _, err := f.Delete(f.t.Context(), key(container), false, now()); err == nil {
+			break
+		}
+	}
+	f.settle()
+}
+
+// settle waits until nothing is being released, or is not going to be.
+func (f *faultRun) settle() {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		select {
+		case <-f.plan.Dead():
+			return
+		default:
+		}
+		busy := false
+		for _, o := range f.ledger.Owners() {
+			busy = busy || !o.Wanted()
+		}
+		if !busy || f.plan.Mode == fault.FailForever && len(f.engine.Owed("")) > 0 {
+			return
+		}
+		ctx, cancel := context.WithTimeout(f.t.Context(), 5*time.Millisecond)
+		f.engine.Wait(ctx, f.ids()...)
+		cancel()
+	}
+	f.t.Errorf("not settled: %v", f.engine.Owed(""))
+}
+
+func (f *faultRun) ids() []hold.ID {
+	var ids []hold.ID
+	for _, o := range f.ledger.Owners() {
+		ids = append(ids, o.ID)
+	}
+	return ids
+}
+
+// end goes on after the fault, deletes everything and removes the agent.
+func (f *faultRun) end() {
+	f.plan.Heal()
+	if !f.up || f.plan.Mode.Kill() {
+		f.close()
+		f.begin(false)
+		if !f.up {
+			f.t.Error("the agent does not start again")
+		}
+	}
+	f.releaseAll()
+	nettest.Eventually(f.t, "nothing is owed", func() bool { return len(f.engine.Owed("")) == 0 })
+	f.Sweep(f.t.Context()) // what a restart could not mend
+	a, err := f.Audit(f.t.Context())
+	if err != nil || len(a.Findings) > 0 {
+		f.t.Errorf("audit: %v %+v", err, a.Findings)
+	}
+	if err := f.remove(context.Background()); err != nil {
+		f.t.Errorf("removing: %v", err)
+	}
+	if left := f.ledger.Owners(); len(left) > 0 {
+		f.t.Errorf("left in the ledger: %v", left)
+	}
+	f.close()
+}
