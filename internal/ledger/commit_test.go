@@ -56,7 +56,7 @@ func TestGroupCommit(t *testing.T) {
 	const n = 50
 	answers := make([]chan error, n)
 	for i := range answers { // all want the same port
-		answers[i] = commitAsync(t.Context(), l, Begin(newOwner(hold.Name{Space: "port", Name: "80"})), Begin(newOwner()))
+		answers[i] = commitAsync(t.Context(), l, Begin(newOwner()), Begin(newOwner(hold.Name{Space: "port", Name: "80"})))
 		waitQueued(l, i+1)
 	}
 	g.leave <- Change{}
@@ -69,7 +69,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	for i, answer := range answers[1:] {
 		var taken *NameTakenError
-		if err := <-answer; !errors.As(err, &taken) || taken.Owner != change.Owners[0].After.ID {
+		if err := <-answer; !errors.As(err, &taken) || taken.Owner != change.Owners[1].After.ID {
 			t.Errorf("commit %d: %v, want the name to be taken by the first", i+1, err)
 		}
 	}
@@ -80,6 +80,50 @@ func TestGroupCommit(t *testing.T) {
 	if s := l.Stats(); s.Transactions != 2 || s.Commits != 2 || s.Refused != n-1 || s.Ops != 3 || s.Owners != 3 {
 		t.Errorf("stats %+v", s)
 	}
+}
+
+// TestRefusedLeavesNoTrace: in one transaction, nothing of a commit that is
+// refused at its last op reaches the one after it, nor readers, nor the file.
+func TestRefusedLeavesNoTrace(t *testing.T) {
+	g := newGate()
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	opts.Applied = g.applied
+	l := open(t, opts)
+	commit := func(ops ...Op) chan error { return commitAsync(t.Context(), l, ops...) }
+	parent, leaving, due := newOwner(address("parent")), newOwner(address("leaving")), newOwner(address("due"))
+	first := commit(Begin(parent), Begin(leaving), Begin(due), Forget(due.ID, c.now.Add(-rest)))
+	<-g.entered
+	kid, kid2, heir := newOwner(address("new"), address("due")), newOwner(), newOwner(address("new"), address("due"))
+	kid.Parent, kid2.Parent = parent.ID, parent.ID
+	refused := commit(Begin(kid), Begin(kid2), Forget(leaving.ID, c.now), Releasing(parent.ID, c.now),
+		Bury(Tombstone{Key: "k", Boot: "b", Started: 5}), setEpoch{Epoch{Boot: "b"}}, Begin(parent))
+	waitQueued(l, 1)
+	next := commit(Begin(heir), Unburied("k", "b", 1), Releasing(leaving.ID, c.now), Forget(parent.ID, c.now.Add(-rest)),
+		Begin(newOwner(address("parent"))))
+	waitQueued(l, 2)
+	g.leave <- Change{}
+	change := <-g.entered
+	g.leave <- Change{}
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if err := <-refused; !errors.Is(err, ErrExists) {
+		t.Errorf("the first: %v, want it refused", err)
+	}
+	if err := <-next; err != nil {
+		t.Errorf("the next: %v", err)
+	}
+	if len(change.Owners) != 4 || change.Owners[0].After.ID != heir.ID || len(change.Rested) != 0 {
+		t.Errorf("readers are told of %+v", change)
+	}
+	if l.Epoch() != (Epoch{}) || len(l.Children(parent.ID)) != 0 || l.Stats().Tombstones != 0 {
+		t.Errorf("left: epoch %+v, children %v, %+v", l.Epoch(), l.Children(parent.ID), l.Stats())
+	}
+	want := contentOf(l)
+	l.Close()
+	opts.Applied = nil
+	sameContent(t, contentOf(open(t, opts)), want)
 }
 
 // TestOneBatch: many commits that wait share one transaction.

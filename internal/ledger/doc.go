@@ -10,12 +10,13 @@
 //
 // What to open first:
 //
-//	ledger.go  the ledger, and its read side
+//	types.go   what goes in and comes out; ledger.go: open, close, read
 //	op.go      what a commit is made of: Begin, Update, Releasing, Forget, Bury
 //	writer.go  the queue, the batches, and the goroutine that writes them
-//	batch.go   a batch being put together: what is refused, and why
-//	store.go   a batch on its way into the file
+//	batch.go   a transaction being put together; stage.go: what is refused, and why
+//	store.go   a batch on its way into the file; bucket.go: its records
 //	space.go   spare pages, so that a full disk stops ADD first and DEL last
+//	schema.go  what stands in the file; record.go: how a record is sealed
 //	pages.go   reading a bbolt file without trusting a byte of it
-//	load.go    from records to memory; snapshot.go the same for readers
+//	load.go    from records to memory; snapshot.go: the same for people
 package ledger

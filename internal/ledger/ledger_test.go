@@ -111,7 +111,7 @@ func TestReopen(t *testing.T) {
 		o.Holds[1].Spec.(*flexible).Found = "here"
 		return nil
 	}))
-	want := contentOf(l)
+	want, live := contentOf(l), l.Snapshot()
 	if len(want.Owners) != 2 || len(want.Rests) != 1 || len(want.Tombs) != 1 {
 		t.Fatalf("unexpected content %+v", want)
 	}
@@ -143,6 +143,12 @@ func TestReopen(t *testing.T) {
 	}
 	if !reflect.DeepEqual(snap.Owners, want.Owners) || !reflect.DeepEqual(snap.Resting, want.Rests) || snap.Epoch != want.Epoch {
 		t.Errorf("snapshot %+v, want %+v", snap, want)
+	}
+	if !reflect.DeepEqual(*snap, live) {
+		t.Errorf("read from the file\n%+v\nfrom the open ledger before\n%+v", *snap, live)
+	}
+	if v := snap.View(); len(v.Owners) != 2 || len(v.Resting) != 1 || v.Resting[0].Name != "p/10.0.0.2" || len(v.Tombstones) != 1 {
+		t.Errorf("view %+v", v)
 	}
 }
 

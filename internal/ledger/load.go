@@ -12,59 +12,6 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Buckets. Releasing is apart from owners, so that a deletion writes a few
-// bytes rather than the owner's record with its neighbours in the page.
-const (
-	bucketMeta       = "meta"       // "head": head
-	bucketOwners     = "owners"     // ID: hold.Owner, without Releasing
-	bucketReleasing  = "releasing"  // ID: releasingRecord
-	bucketRests      = "rests"      // space, 0, name: restRecord
-	bucketTombstones = "tombstones" // key: tombRecord
-)
-
-var dataBuckets = []string{bucketOwners, bucketReleasing, bucketRests, bucketTombstones}
-
-var headKey = []byte("head")
-
-// Schema is the version of what stands in the buckets. It grows when an older
-// program would misread the file.
-const Schema = 1
-
-// head is the one record of the meta bucket, written by every transaction.
-type head struct {
-	Schema int             `json:"schema"`
-	Seq    uint64          `json:"seq"` // bbolt's number of the transaction that wrote it
-	Epoch  Epoch           `json:"epoch"`
-	Sums   map[string]*sum `json:"sums"` // of each data bucket
-}
-
-// sum is what a bucket's records come to, so that one which is lost or there
-// twice is noticed, for example by a changed byte in a page's header.
-type sum struct {
-	N   int    `json:"n"`
-	CRC uint64 `json:"crc"` // the sum of the records' CRCs
-}
-
-func (s *sum) add(rec []byte) { s.N++; s.CRC += uint64(crcOf(rec)) }
-func (s *sum) sub(rec []byte) { s.N--; s.CRC -= uint64(crcOf(rec)) }
-
-// Times in records are Unix nanoseconds: a third of RFC 3339's bytes, and its
-// parsing would be most of the time that opening takes.
-type releasingRecord struct {
-	At int64 `json:"at"`
-}
-
-type restRecord struct {
-	Freed int64 `json:"freed"`
-	Until int64 `json:"until"`
-}
-
-type tombRecord struct {
-	Boot    string `json:"boot"`
-	Started int64  `json:"started"`
-	Until   int64  `json:"until"`
-}
-
 // record is a record where it was found.
 type record struct{ key, val []byte }
 
@@ -107,7 +54,7 @@ func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
 	if h.Seq != img.txid {
 		return nil, s, damaged("head is of transaction %d, the file of %d", h.Seq, img.txid)
 	}
-	s.epoch = h.Epoch
+	s.epoch, s.seq = h.Epoch, h.Seq
 	for _, load := range []func(map[string][]record, *state) error{
 		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },
 		loadReleasing, loadRests, loadTombs,

@@ -17,7 +17,7 @@ type Snapshot struct {
 	Path       string       `json:"path"`
 	Size       int64        `json:"size"` // bytes
 	Schema     int          `json:"schema"`
-	Seq        uint64       `json:"seq"` // transactions since it was created
+	Seq        uint64       `json:"seq"` // number of the last transaction
 	Epoch      Epoch        `json:"epoch"`
 	Owners     []hold.Owner `json:"owners"`     // by ID
 	Resting    []Rest       `json:"resting"`    // the longest freed first, due ones as well
@@ -52,14 +52,31 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	snap := &Snapshot{
-		Path: path, Size: size, Schema: h.Schema, Seq: h.Seq, Epoch: h.Epoch,
+	snap := s.snapshot()
+	snap.Path, snap.Size, snap.Schema, snap.Seq = path, size, h.Schema, h.Seq
+	return &snap, nil
+}
+
+// snapshot returns what the state has, of one moment if its lock is held.
+func (s *state) snapshot() Snapshot {
+	snap := Snapshot{
+		Schema: Schema, Epoch: s.epoch,
 		Resting: slices.Collect(maps.Values(s.rests)), Tombstones: slices.Collect(maps.Values(s.tombs)),
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
-		snap.Owners = append(snap.Owners, s.owners[id].owner)
+		snap.Owners = append(snap.Owners, s.owners[id].owner.Clone())
 	}
 	sortRests(snap.Resting)
 	slices.SortFunc(snap.Tombstones, func(a, b Tombstone) int { return strings.Compare(a.Key, b.Key) })
-	return snap, nil
+	return snap
+}
+
+// Snapshot returns what the ledger has now.
+func (l *Ledger) Snapshot() Snapshot {
+	stats := l.Stats()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	snap := l.state.snapshot()
+	snap.Path, snap.Size, snap.Seq = l.opts.Path, stats.FileSize, l.state.seq
+	return snap
 }

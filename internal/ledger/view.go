@@ -3,24 +3,9 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/berth-net/berth/api"
 )
-
-// Snapshot returns what the ledger has now.
-func (l *Ledger) Snapshot() Snapshot {
-	s := Snapshot{
-		Path: l.opts.Path, Size: l.Stats().FileSize, Schema: Schema,
-		Epoch: l.Epoch(), Owners: l.Owners(), Resting: l.Resting(),
-	}
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	s.Tombstones = slices.SortedFunc(maps.Values(l.state.tombs), func(a, b Tombstone) int { return strings.Compare(a.Key, b.Key) })
-	return s
-}
 
 // View returns the snapshot as the API shows it.
 func (s Snapshot) View() api.Ledger {
