@@ -85,3 +85,9 @@ func (a *agent) delete(ctx context.Context, p *pod) (time.Duration, error) {
 	}
 	return time.Since(begun), nil
 }
+
+// busy reports whether the agent still releases attachments of a network.
+func (a *agent) busy(ctx context.Context, network string) (bool, error) {
+	left, err := a.API.List(ctx, api.Filter{Network: network, State: "releasing"})
+	return len(left) > 0, err
+}

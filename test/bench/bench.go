@@ -65,7 +65,7 @@ func open(ctx context.Context, opts options, dir string) (*bench, error) {
 			}
 			b.agent = agent
 		}
-		n, err := newNetwork(c, opts, dir)
+		n, err := newNetwork(c, opts, dir, b.agent)
 		if err != nil {
 			b.close()
 			return nil, err

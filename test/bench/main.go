@@ -96,6 +96,7 @@ func run(ctx context.Context, opts options) error {
 		}
 		b.say("%s", s.name)
 		if err := s.run(ctx, b); err != nil {
+			fmt.Fprint(os.Stderr, b.report.text()) // so far; a file gets whole runs only
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -21,9 +22,10 @@ type network struct {
 	contestant
 	list *libcni.NetworkConfigList
 	cni  *libcni.CNIConfig
+	busy func(context.Context) (bool, error) // there is work that DEL has left for later
 }
 
-func newNetwork(c contestant, opts options, dir string) (*network, error) {
+func newNetwork(c contestant, opts options, dir string, agent *agent) (*network, error) {
 	state := filepath.Join(dir, "state-"+c.name)
 	if c.agent {
 		state = filepath.Join(dir, "node") // the agent's root
@@ -34,7 +36,12 @@ func newNetwork(c contestant, opts options, dir string) (*network, error) {
 		return nil, fmt.Errorf("configuring %s: %w", c.name, err)
 	}
 	cni := libcni.NewCNIConfigWithCacheDir([]string{opts.bin, opts.peers}, filepath.Join(dir, "cache-"+c.name), nil)
-	return &network{contestant: c, list: list, cni: cni}, nil
+	n := &network{contestant: c, list: list, cni: cni}
+	n.busy = func(context.Context) (bool, error) { return false, nil }
+	if c.agent {
+		n.busy = func(ctx context.Context) (bool, error) { return agent.busy(ctx, list.Name) }
+	}
+	return n, nil
 }
 
 // networkName makes a contestant's name a valid network name.
@@ -96,8 +103,8 @@ type sample struct {
 }
 
 // wave attaches pods, width of them at once, detaches them likewise, and waits
-// until their interfaces are gone, which is not measured: what a plugin leaves
-// to be done later must not slow down the next one.
+// until all is done that this gave to do, which is not measured: what a plugin
+// leaves for later must not slow down the next one.
 func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error) {
 	all := make([]*attachment, len(ps))
 	for i, p := range ps {
@@ -111,7 +118,17 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 	if s.dels, s.delWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.del(ctx) }); err != nil {
 		return s, err
 	}
-	return s, settle(ps)
+	return s, n.settle(ctx, ps)
+}
+
+// settle waits until pods have no interface and nothing is left to be done.
+func (n *network) settle(ctx context.Context, ps []*pod) error {
+	for {
+		if busy, err := n.busy(ctx); err != nil || !busy {
+			return errors.Join(err, settle(ps))
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // together calls f for each of all, width at once, and returns what each took

@@ -22,7 +22,7 @@ const (
 
 // stalls are how long a probe's operations took.
 type stalls struct {
-	lock []time.Duration // setting a dummy link's group, which takes the kernel's rtnl lock
+	lock []time.Duration // setting an idle link's group, which takes the kernel's rtnl lock
 	add  []time.Duration // an ADD over the agent's API
 }
 
@@ -49,8 +49,8 @@ type probe struct {
 // startProbe starts a probe that attaches the given pods, as many as it has
 // time for.
 func startProbe(ctx context.Context, a *agent, ps []*pod) (*probe, error) {
-	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "probe0"}}
-	if err := netlink.LinkAdd(link); err != nil { // ip link add probe0 type dummy
+	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "probe0"}}
+	if err := netlink.LinkAdd(link); err != nil { // ip link add probe0 type bridge
 		return nil, fmt.Errorf("making a link to probe with: %w", err)
 	}
 	own := *a.Agent

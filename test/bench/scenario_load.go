@@ -37,14 +37,14 @@ type figures struct {
 }
 
 func (b *bench) loadWidth(ctx context.Context, w width) error {
-	ps, err := b.pods.first(w.pods)
+	ps, err := b.pods.first(max(w.pods, measured))
 	if err != nil {
 		return err
 	}
 	all := make(map[string]*figures)
 	for _, n := range b.networks {
 		all[n.name] = new(figures)
-		if _, err := n.wave(ctx, ps, w.pods); err != nil { // unmeasured: caches warm, bridge made
+		if _, err := n.wave(ctx, ps[:w.pods], w.pods); err != nil { // unmeasured: caches warm, bridge made
 			return err
 		}
 	}
@@ -64,8 +64,8 @@ func (b *bench) loadWidth(ctx context.Context, w width) error {
 // round adds one round of a contestant.
 func (f *figures) round(ctx context.Context, n *network, ps []*pod, w width) error {
 	var adds, dels []time.Duration
-	for range w.waves {
-		s, err := n.wave(ctx, ps, w.pods)
+	for wave := range w.waves {
+		s, err := n.wave(ctx, nextPods(ps, wave, w.pods), w.pods)
 		if err != nil {
 			return err
 		}
@@ -75,6 +75,13 @@ func (f *figures) round(ctx context.Context, n *network, ps []*pod, w width) err
 	f.add, f.del = append(f.add, percentile(adds, 50)), append(f.del, percentile(dels, 50))
 	f.adds, f.dels = append(f.adds, adds...), append(f.dels, dels...)
 	return nil
+}
+
+// nextPods returns n of the pods, each time others if there are more: a runtime
+// does not use a pod's namespace again.
+func nextPods(ps []*pod, wave, n int) []*pod {
+	from := wave * n % (len(ps) - n + 1)
+	return ps[from : from+n]
 }
 
 func (b *bench) showLoad(w width, all map[string]*figures) {

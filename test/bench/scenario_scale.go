@@ -8,7 +8,7 @@ import (
 
 // What the scale stage needs beside the pods that fill the node.
 const (
-	measured = 8   // pods that are attached and detached while it is full
+	measured = 16  // pods that are attached and detached while it is full
 	spare    = 256 // pods that are attached while others are deleted
 )
 

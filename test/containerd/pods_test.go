@@ -3,12 +3,10 @@
 package containerd
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
@@ -24,18 +22,7 @@ func TestPods(t *testing.T) {
 	bin, root := programs.Own(t), t.TempDir()
 	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q}]}`, root)
 	d := startDaemon(t, conf, filepath.Join(bin, "berth-cni"))
-	agent, err := programs.StartAgent(t.Context(), bin, root, "default=10.88.0.0/16,fd88::/64")
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("berthd's last words:\n%s", agent.LastWords())
-		}
-		if err := agent.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	agent := programs.Run(t, bin, root, "default=10.88.0.0/16,fd88::/64")
 	empty := nettest.Snapshot(t, nil)
 
 	ps := d.newPods(pods, 0)
@@ -71,7 +58,7 @@ func TestPods(t *testing.T) {
 	}
 	each(t, "stopping", ps, (*pod).stop)
 	each(t, "removing", ps, (*pod).remove)
-	nothingLeft(t, agent, empty)
+	agent.NothingLeft(t, empty)
 
 	// Their successors have the same names and other addresses.
 	next := d.newPods(pods, 1)
@@ -79,7 +66,7 @@ func TestPods(t *testing.T) {
 	checkAddresses(t, append(ps, next...))
 	ring(t, next)
 	each(t, "ending at once", next, func(p *pod) error { _, err := d.run("rmp", "-f", p.id); return err })
-	nothingLeft(t, agent, empty)
+	agent.NothingLeft(t, empty)
 }
 
 // checkAddresses checks that every pod has an address of each family, and that
@@ -108,24 +95,4 @@ func ring(t *testing.T, ps []*pod) {
 		next[p] = ps[(i+1)%len(ps)]
 	}
 	each(t, "pinging from", ps, func(p *pod) error { return p.reaches(next[p]) })
-}
-
-// nothingLeft waits until the node is as it was before the first pod, which is
-// soon after DEL, and audits it.
-func nothingLeft(t *testing.T, agent *programs.Agent, empty nettest.State) {
-	t.Helper()
-	diff := ""
-	for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if diff = empty.Diff(nettest.Snapshot(t, nil)); diff == "" {
-			break
-		}
-	}
-	if diff != "" {
-		t.Errorf("left behind by the pods:\n%s", diff)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
-	defer cancel()
-	if _, err := agent.Berth(ctx, "audit"); err != nil {
-		t.Error(err)
-	}
 }

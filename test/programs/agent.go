@@ -66,20 +66,20 @@ func (a *Agent) Start(ctx context.Context) error {
 		}
 		select {
 		case <-a.ended:
-			return fmt.Errorf("berthd ended: %s\n%s", a.cmd.ProcessState, a.LastWords())
+			return fmt.Errorf("berthd ended: %s\n%s", a.cmd.ProcessState, a.lastWords())
 		case <-ctx.Done():
 			return ctx.Err()
 		default:
 		}
 	}
-	return fmt.Errorf("berthd does not serve requests\n%s", a.LastWords())
+	return fmt.Errorf("berthd does not serve requests\n%s", a.lastWords())
 }
 
 // Log is the file that has what the agent printed.
 func (a *Agent) Log() string { return filepath.Join(a.Root, "berthd.log") }
 
-// LastWords is the end of the agent's log.
-func (a *Agent) LastWords() string {
+// lastWords is the end of the agent's log.
+func (a *Agent) lastWords() string {
 	raw, _ := os.ReadFile(a.Log())
 	lines := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
 	return string(bytes.Join(lines[max(0, len(lines)-10):], []byte("\n")))

@@ -1,0 +1,73 @@
+// Package strangers drives Berth's plugin with programs and libraries that
+// know nothing of Berth: cnitool and libcni.
+package strangers
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// network is the name of the configuration that the tests use.
+const network = "strangers"
+
+// node is a node with an agent, and with nothing attached.
+type node struct {
+	bin   string // folder of Berth's programs
+	agent *programs.Agent
+	empty nettest.State
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	nettest.Need(t)
+	bin := programs.Own(t)
+	agent := programs.Run(t, bin, t.TempDir(), "default=10.88.0.0/24,fd88::/64")
+	return &node{bin: bin, agent: agent, empty: nettest.Snapshot(t, nil)}
+}
+
+// conflist is a configuration of some spec version. Further keys of the plugin
+// begin with a comma.
+func (n *node) conflist(version, keys string) string {
+	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "plugins": [{"type": "berth-cni", "root": %q%s}]}`,
+		version, network, n.agent.Root, keys)
+}
+
+// reaches checks that the node reaches the addresses of a pod, each CIDR or
+// not.
+func reaches(t *testing.T, addrs ...string) {
+	t.Helper()
+	for _, a := range addrs {
+		bare, _, _ := strings.Cut(a, "/")
+		nettest.Ping(t, nil, netip.MustParseAddr(bare))
+	}
+}
+
+// unplug deletes a pod's eth0, as only somebody would who should not.
+func unplug(t *testing.T, pod *ns.Netns) {
+	t.Helper()
+	ip, err := exec.LookPath("ip")
+	if err != nil {
+		ip = filepath.Join("/usr/sbin", "ip")
+	}
+	if out, err := nettest.Command(pod, ip, "link", "delete", "eth0").CombinedOutput(); err != nil {
+		t.Fatalf("deleting eth0: %v\n%s", err, out)
+	}
+}
+
+// addrOf is the address of a result's entry.
+func addrOf(ip *current.IPConfig) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip.Address.IP)
+	return a.Unmap()
+}
