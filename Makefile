@@ -10,7 +10,7 @@ GOTESTFLAGS ?=
 FUZZTIME ?= 30s
 
 module  := github.com/berth-net/berth
-ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION) -X main.version=$(VERSION)
+ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))

@@ -18,9 +18,6 @@ import (
 	"github.com/berth-net/berth/internal/cni/wire"
 )
 
-// version is set by the linker (-X main.version=...).
-var version = "devel"
-
 func main() { os.Exit(mainPlugin(unix.Stdin).run()) }
 
 // mainPlugin is the plugin as a process runs it.

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/cni/wire"
+	"github.com/berth-net/berth/internal/version"
 )
 
 // versionLimit is how long VERSION waits for its stdin.
@@ -75,7 +76,7 @@ func (p *plugin) called() bool {
 // about says to a person what this is.
 func (p *plugin) about() {
 	fmt.Fprintf(p.stderr, "CNI plugin berth-cni %s: executed by container runtimes, configured by stdin; see `berth --help`\n"+
-		"CNI protocol versions supported: %s\n", version, strings.Join(cni.Versions(), ", "))
+		"CNI protocol versions supported: %s\n", version.Text, strings.Join(cni.Versions(), ", "))
 }
 
 // supported is the answer to VERSION, in the version that stdin names.

@@ -102,7 +102,7 @@ func (a *Agent) drain(ctx context.Context) error {
 	if len(done) == 0 {
 		return nil
 	}
-	return a.engine.Release(ctx, done)
+	return errors.Join(a.engine.Release(ctx, done), a.egress.SetRuleset(a.ruleset()))
 }
 
 // ruleset is what the agent's nftables table should say. Pools that drain are

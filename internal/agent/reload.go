@@ -24,5 +24,5 @@ func (a *Agent) Reload(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	a.config.Store(c)
-	return errors.Join(a.holdNode(ctx), a.drain(ctx), a.egress.SetRuleset(a.ruleset()))
+	return errors.Join(a.egress.SetRuleset(a.ruleset()), a.holdNode(ctx), a.drain(ctx))
 }

@@ -60,11 +60,19 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 // serve restores, opens the API, and does what the agent does on its own, until
 // ctx ends or the agent cannot go on.
 func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *config.Config) error {
+	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
+	defer cancel()
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {
 			return err
 		}
 	}
+	watched := make(chan struct{})
+	go func() { // before the restore, whose cuts rely on the table
+		defer close(watched)
+		a.egress.Run(ctx, a.egressDrift)
+	}()
+	defer func() { <-watched }()
 	if err := a.Restore(ctx); err != nil {
 		return err
 	}
@@ -75,12 +83,6 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	a.Log.Info("serving", "root", a.Root, "instance", a.instance, "attachments", len(a.index.all()),
 		"after", time.Since(a.started).Round(time.Millisecond))
 
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		a.egress.Run(ctx, a.egressDrift)
-	}()
-	defer func() { <-watched }()
 	sweep := time.NewTicker(a.Config.SweepInterval)
 	defer sweep.Stop()
 	for {

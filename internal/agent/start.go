@@ -151,6 +151,11 @@ func (a *Agent) Restore(ctx context.Context) error {
 	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
 		return err
 	}
+	if id, held := a.ledger.Holder(egressName); held { // first: cuts rely on it
+		if err := a.engine.Repair(ctx, id); err != nil {
+			a.Log.Warn("restoring the nftables table", "err", err)
+		}
+	}
 	if err := a.engine.Restore(ctx); err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}
