@@ -157,16 +157,17 @@ func TestDumpInterrupted(t *testing.T) {
 			}
 		}
 	})
-	for {
+	nettest.Eventually(t, "a list that stays interrupted", func() bool {
 		links, err := c.Veths("still")
 		if errors.Is(err, kernel.ErrInterrupted) {
-			break // with some of the links
+			return true // with some of the links
 		}
 		must(t, err)
 		if len(links) != still {
 			t.Fatalf("%d of %d links are in a whole list", len(links), still)
 		}
-	}
+		return false
+	})
 	close(stop)
 	churn.Wait()
 	if links, err := c.Veths("still"); err != nil || len(links) != still {

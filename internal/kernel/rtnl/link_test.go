@@ -87,11 +87,17 @@ func TestNotThere(t *testing.T) {
 // Links change groups where sysfs shows them and where it does not.
 func TestRegroup(t *testing.T) {
 	node := nettest.Node(t)
+	own := open(t, nil)
+	veth(t, own, "same0") // of the same name as one in another namespace
 	for name, at := range map[string]*ns.Netns{"own namespace": nil, "another": node} {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, at)
 			veth(t, c, "veth0")
 			veth(t, c, "veth1")
+			if at != nil {
+				veth(t, c, "same0")
+				must(t, c.Regroup(55, "same0")[0])
+			}
 			errs := c.Regroup(55, "veth0", "none", "veth1")
 			if errs[0] != nil || !errors.Is(errs[1], kernel.ErrNotFound) || errs[2] != nil {
 				t.Errorf("answers %v", errs)
@@ -102,6 +108,11 @@ func TestRegroup(t *testing.T) {
 				if l.Group != 55 {
 					t.Errorf("%s is in group %d", l.Name, l.Group)
 				}
+			}
+			var same rtnl.Link
+			must(t, own.Do(rtnl.GetLink("same0", &same)))
+			if same.Group == 55 {
+				t.Error("a link of another namespace is in the group")
 			}
 			must(t, c.Do(rtnl.DelGroup(55)))
 			if links, err := c.Veths("veth"); err != nil || len(links) > 0 {

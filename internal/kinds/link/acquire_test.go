@@ -3,6 +3,7 @@ package link_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -189,6 +191,22 @@ func TestRepair(t *testing.T) {
 	}
 }
 
+// A policy rule that sends packets elsewhere does not hide the host's routes.
+func TestVerifyBehindRule(t *testing.T) {
+	f := newFixture(t)
+	_, h := f.pod(both)
+	for i, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		a := spec(h).Addresses[i]
+		dst := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: dst, Type: unix.RTN_BLACKHOLE, Table: 77}))
+		rule := netlink.NewRule()
+		rule.Family, rule.Dst, rule.Table, rule.Priority = family, dst, 77, 100
+		must(t, netlink.RuleAdd(rule))
+		defer netlink.RuleDel(rule)
+	}
+	must(t, f.verify(h))
+}
+
 // A pod whose namespace is out of sight is repaired as well.
 func TestRepairUnseen(t *testing.T) {
 	f := newFixture(t)
@@ -220,6 +238,7 @@ func TestAcquireAtOnce(t *testing.T) {
 			if err := f.kind.Acquire(t.Context(), h); err != nil {
 				t.Error(err)
 			}
+			f.receives(h)
 		})
 	}
 	all.Wait()
@@ -239,4 +258,27 @@ func TestAcquireAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// receives checks that the pod of a hold takes its addresses for its own,
+// which the kernel sees to a little after they are added.
+func (f *fixture) receives(h hold.Hold) {
+	pod, err := spec(h).Netns.Open()
+	if err != nil {
+		f.Error(err)
+		return
+	}
+	defer pod.Close()
+	c, err := rtnl.Open(pod)
+	if err != nil {
+		f.Error(err)
+		return
+	}
+	defer c.Close()
+	for _, a := range spec(h).Addresses {
+		local := false
+		if err := c.Do(rtnl.IsLocal(a, &local)); err != nil || !local {
+			f.Errorf("%s is local to its pod: %t, %v", a, local, err)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package link_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -46,6 +47,39 @@ func BenchmarkAcquire(b *testing.B) {
 				f.release(hs...)
 			})
 		}
+	}
+}
+
+// BenchmarkAcquireAtOnce makes 100 links an iteration, all at once, each in a
+// pod of its own.
+func BenchmarkAcquireAtOnce(b *testing.B) {
+	for _, families := range []string{"4", both} {
+		b.Run("families="+families, func(b *testing.B) {
+			f := newFixture(b)
+			f.forwarding()
+			const some = 100
+			var hs []hold.Hold
+			for b.Loop() {
+				b.StopTimer()
+				f.release(hs...)
+				hs = nil
+				for range some {
+					hs = append(hs, f.hold(nettest.Pod(b).Ref(), families))
+				}
+				b.StartTimer()
+				var all sync.WaitGroup
+				for _, h := range hs {
+					all.Go(func() {
+						if err := f.kind.Acquire(context.Background(), h); err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				all.Wait()
+			}
+			f.release(hs...)
+			b.ReportMetric(float64(b.N*some)/b.Elapsed().Seconds(), "links/s")
+		})
 	}
 }
 

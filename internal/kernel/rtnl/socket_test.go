@@ -1,0 +1,50 @@
+package rtnl
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// An answer to something else is not taken for one to the request, and the
+// socket that it came by is not used again.
+func TestDesync(t *testing.T) {
+	nettest.Need(t)
+	for name, ask := range map[string]func(c *Conn) error{
+		"request": func(c *Conn) error { return c.Do(GetLink("lo", new(Link))) },
+		"list":    func(c *Conn) error { _, err := c.Neighbours(); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Open(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			s := <-c.slots
+			stray := GetLink("none", new(Link)) // nobody waits for its answer
+			if err := s.send(s.append(nil, stray, unix.NLM_F_ACK)); err != nil {
+				t.Fatal(err)
+			}
+			c.slots <- s
+			failed := 0
+			for range maxSockets { // each socket once
+				if err := ask(c); errors.Is(err, errDesync) {
+					failed++
+				} else if err != nil {
+					t.Error(err)
+				}
+			}
+			if failed != 1 {
+				t.Errorf("%d sockets of %d were out of order, not 1", failed, maxSockets)
+			}
+			for range maxSockets {
+				if err := ask(c); err != nil {
+					t.Errorf("afterwards: %v", err)
+				}
+			}
+		})
+	}
+}
