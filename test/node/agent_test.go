@@ -1,0 +1,304 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// pools are those of an agent that needs no others.
+const pools = "--pool=default=10.88.0.0/24,fd00:88::/64"
+
+// agent is a root folder and the berthd that runs on it, or does not.
+type agent struct {
+	t    *testing.T
+	root root.Dir
+	node *ns.Netns // where it runs; nil: the test's own node
+	args []string  // beyond --root
+	api  *client.Client
+
+	mu    sync.Mutex // guards the process, for tests that kill it meanwhile
+	cmd   *exec.Cmd
+	log   *text
+	ended chan error // gets what Wait says
+}
+
+// text is a buffer that a process writes and a test reads.
+type text struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (x *text) Write(p []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.buf.Write(p)
+}
+
+func (x *text) String() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.buf.String()
+}
+
+// newAgent makes the root folder of an agent that does not run yet.
+func newAgent(t *testing.T, node *ns.Netns, args ...string) *agent {
+	t.Helper()
+	nettest.Need(t)
+	dir, err := os.MkdirTemp("/run", "root-") // a tmpfs of the node's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{t: t, root: root.Dir(dir), node: node, args: args, log: &text{}}
+	a.api = client.New(a.root.Socket())
+	t.Cleanup(func() {
+		a.kill()
+		if t.Failed() {
+			t.Logf("berthd of %s said:\n%s", a.root, a.log)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+// startAgent starts an agent in the test's own node. With the test it gives
+// back all that it had, and the node is as it was before.
+func startAgent(t *testing.T, args ...string) *agent {
+	t.Helper()
+	a := newAgent(t, nil, args...)
+	before := nettest.Snapshot(t, nil).Without("sysctl")
+	a.start()
+	t.Cleanup(func() {
+		a.releaseAll()
+		a.remove()
+		if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
+			t.Errorf("residue:\n%s", diff)
+		}
+	})
+	return a
+}
+
+// berthd is the command of this root.
+func (a *agent) berthd(args ...string) *exec.Cmd {
+	args = append([]string{"--root", string(a.root)}, append(args, a.args...)...)
+	cmd := exec.Command(filepath.Join(bin, "berthd"), args...)
+	if a.node != nil {
+		cmd = nettest.Command(a.node, cmd.Path, args...)
+	}
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	return cmd
+}
+
+// start starts berthd and waits until it serves.
+func (a *agent) start(args ...string) {
+	a.t.Helper()
+	if err := a.tryStart(args...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *agent) tryStart(args ...string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	cmd := a.berthd(args...)
+	cmd.Stderr, cmd.Stdout = a.log, a.log
+	ended := make(chan error, 1)
+	began := make(chan error)
+	go func() { // the thread that Pdeathsig is about has to live as long
+		runtime.LockOSThread()
+		err := cmd.Start()
+		began <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-began; err != nil {
+		return err
+	}
+	a.cmd, a.ended = cmd, ended
+	for end := time.Now().Add(nettest.Deadline); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if h, err := a.api.Health(context.Background()); err == nil && h.Serving {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			return fmt.Errorf("berthd of %s ended: %v", a.root, err)
+		default:
+		}
+	}
+	return fmt.Errorf("berthd of %s does not serve", a.root)
+}
+
+// signal sends a signal to the process.
+func (a *agent) signal(s unix.Signal) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.cmd.Process.Signal(s); err != nil {
+		a.t.Errorf("%s to berthd: %v", s, err)
+	}
+}
+
+// kill is SIGKILL. When it returns the process is gone; killing one that does
+// not run is nothing.
+func (a *agent) kill() { a.end(unix.SIGKILL) }
+
+// stop is SIGTERM, and fails the test unless berthd exits with 0.
+func (a *agent) stop() {
+	a.t.Helper()
+	if err := a.end(unix.SIGTERM); err != nil {
+		a.t.Errorf("berthd ends with %v", err)
+	}
+}
+
+func (a *agent) end(s unix.Signal) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cmd == nil {
+		return nil
+	}
+	a.cmd.Process.Signal(s)
+	a.cmd = nil
+	select {
+	case err := <-a.ended:
+		a.api.Close()
+		return err
+	case <-time.After(nettest.Deadline):
+		return errors.New("berthd does not end")
+	}
+}
+
+// refused starts berthd, which has to end with an error that says all of this,
+// and to leave the node as it is.
+func (a *agent) refused(says ...string) {
+	a.t.Helper()
+	before := nettest.Snapshot(a.t, a.node).Without("conntrack")
+	cmd := a.berthd()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = io.Discard, &out
+	if err := runFor(cmd); err == nil {
+		a.t.Fatalf("berthd starts\n%s", out.String())
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	last := lines[len(lines)-1]
+	for _, want := range append(says, "berthd: ") {
+		if !strings.Contains(last, want) {
+			a.t.Errorf("berthd refuses to start, but does not say %q:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "goroutine") {
+		a.t.Errorf("berthd panics:\n%s", out.String())
+	}
+	if diff := before.Diff(nettest.Snapshot(a.t, a.node).Without("conntrack")); diff != "" {
+		a.t.Errorf("berthd refuses to start, and changes the node:\n%s", diff)
+	}
+}
+
+// runFor runs a command that has to end by itself.
+func runFor(cmd *exec.Cmd) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	timer := time.AfterFunc(nettest.Deadline, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	return cmd.Wait()
+}
+
+// remove stops the agent and runs `berthd --remove`.
+func (a *agent) remove() {
+	a.t.Helper()
+	a.end(unix.SIGTERM)
+	cmd := a.berthd("--remove")
+	var out bytes.Buffer
+	cmd.Stderr = &out
+	if err := runFor(cmd); err != nil {
+		a.t.Errorf("berthd --remove: %v\n%s", err, out.String())
+	}
+}
+
+// list returns the attachments.
+func (a *agent) list() []api.Attachment {
+	a.t.Helper()
+	l, err := a.api.List(context.Background(), api.Filter{})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return l
+}
+
+// releaseAll deletes every attachment, starting the agent if need be.
+func (a *agent) releaseAll() {
+	a.t.Helper()
+	if a.cmd == nil {
+		a.start()
+	}
+	for _, at := range a.list() {
+		if _, err := a.api.DeleteOne(context.Background(), at.ID, true); err != nil && !client.IsUnknown(err) {
+			a.t.Errorf("deleting %s: %v", at.ContainerID, err)
+		}
+	}
+	a.wantGone()
+}
+
+// wantGone waits until no attachment is left, and audits.
+func (a *agent) wantGone() {
+	a.t.Helper()
+	nettest.Eventually(a.t, "all attachments to be gone", func() bool { return len(a.list()) == 0 })
+	a.wantClean()
+}
+
+// wantClean runs `berth audit`.
+func (a *agent) wantClean() {
+	a.t.Helper()
+	cmd := exec.Command(filepath.Join(bin, "berth"), "--root", string(a.root), "audit")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		a.t.Errorf("berth audit: %v\n%s", err, out)
+	}
+}
+
+// configure writes berthd.yaml.
+func (a *agent) configure(yaml string) {
+	a.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(a.root.Config()), 0o700); err != nil {
+		a.t.Fatal(err)
+	}
+	if err := os.WriteFile(a.root.Config(), []byte(yaml), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// reload sends SIGHUP and waits for what berthd says of it.
+func (a *agent) reload(says string) {
+	a.t.Helper()
+	said := strings.Count(a.log.String(), says)
+	a.signal(unix.SIGHUP)
+	nettest.Eventually(a.t, "berthd to say: "+says, func() bool { return strings.Count(a.log.String(), says) > said })
+}
+
+// What berthd says of a SIGHUP.
+const (
+	inForce    = "the new configuration is in force"
+	notInForce = "the new configuration is not in force"
+)

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// exec runs berth-cni as a runtime does. pod is the path of a network
+// namespace, keys are further ones of the configuration.
+func (a *agent) exec(verb, container, pod string, keys ...string) ([]byte, error) {
+	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, a.root)}, keys...)
+	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	cmd.Env = []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + bin,
+	}
+	cmd.Stdin = strings.NewReader("{" + strings.Join(fields, ",") + "}")
+	var out, complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	err := cmd.Run()
+	if err == nil {
+		return out.Bytes(), nil
+	}
+	var e api.Error
+	if json.Unmarshal(out.Bytes(), &e) != nil || e.Code == 0 {
+		return nil, fmt.Errorf("berth-cni %s of %s: %w, with no numbered error: %s%s", verb, container, err, out.String(), complaint.String())
+	}
+	return nil, &e
+}
+
+// attached is the result of an ADD.
+type attached struct {
+	addrs []netip.Addr
+	host  string // host veth
+}
+
+func (a *agent) tryAdd(container string, pod *ns.Netns, keys ...string) (attached, error) {
+	raw, err := a.exec("ADD", container, pod.Ref().Path, keys...)
+	if err != nil {
+		return attached{}, err
+	}
+	var res types100.Result
+	if err := json.Unmarshal(raw, &res); err != nil {
+		return attached{}, fmt.Errorf("result of ADD: %w: %s", err, raw)
+	}
+	got := attached{host: res.Interfaces[0].Name}
+	for _, ip := range res.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		got.addrs = append(got.addrs, addr.Unmap())
+	}
+	return got, nil
+}
+
+func (a *agent) add(container string, pod *ns.Netns, keys ...string) attached {
+	a.t.Helper()
+	got, err := a.tryAdd(container, pod, keys...)
+	if err != nil {
+		a.t.Fatalf("ADD of %s: %v", container, err)
+	}
+	return got
+}
+
+func (a *agent) tryDel(container, pod string, keys ...string) error {
+	_, err := a.exec("DEL", container, pod, keys...)
+	return err
+}
+
+func (a *agent) del(container string, keys ...string) {
+	a.t.Helper()
+	if err := a.tryDel(container, "", keys...); err != nil {
+		a.t.Errorf("DEL of %s: %v", container, err)
+	}
+}
+
+// wait has a DEL answered when all is gone.
+const wait = `"wait":true`
+
+// podsOf makes pods, and attaches one container to each, named by its number.
+func (a *agent) podsOf(n int, keys ...string) (pods []*ns.Netns, got []attached) {
+	a.t.Helper()
+	for i := range n {
+		pods = append(pods, nettest.Pod(a.t))
+		got = append(got, a.add(fmt.Sprint("c", i), pods[i], keys...))
+	}
+	return pods, got
+}
+
+// wantError checks an error's CNI code and a part of its text.
+func wantError(t testing.TB, err error, code uint, part string) {
+	t.Helper()
+	e, ok := err.(*api.Error)
+	if !ok || e.Code != code || !strings.Contains(e.Error(), part) {
+		t.Errorf("error %v, want code %d with %q", err, code, part)
+	}
+}
+
+// pingAll pings all addresses of a pod.
+func pingAll(t testing.TB, from *ns.Netns, to attached) {
+	t.Helper()
+	for _, addr := range to.addrs {
+		nettest.Ping(t, from, addr)
+	}
+}

@@ -1,0 +1,204 @@
+package node
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// reboot takes away what a reboot takes: the process, the node's and the pods'
+// network namespaces, and what lies in /run. The agent starts in a new one.
+func (a *agent) reboot(pods ...*ns.Netns) {
+	a.t.Helper()
+	a.kill()
+	for _, p := range append(pods, a.node) {
+		nettest.Delete(a.t, p)
+	}
+	if err := os.RemoveAll(a.root.Run()); err != nil {
+		a.t.Fatal(err)
+	}
+	a.node = nettest.Node(a.t)
+}
+
+// anotherBoot lets everybody read a boot id that the kernel does not have.
+func anotherBoot(t *testing.T) {
+	t.Helper()
+	const at = "/proc/sys/kernel/random/boot_id"
+	fake := t.TempDir() + "/boot_id"
+	if err := os.WriteFile(fake, []byte("01234567-89ab-cdef-0123-456789abcdef\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(fake, at, "", unix.MS_BIND, ""); err != nil {
+		t.Fatalf("mount --bind %s %s: %v", fake, at, err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// After a reboot every attachment of before is released without anybody asking,
+// its addresses rest, and the runtime's late DELs succeed.
+func TestReboot(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		boot bool // the boot id is another one, as it is after a real reboot
+	}{{"same boot id", false}, {"another boot id", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			nettest.Need(t)
+			a := newAgent(t, nettest.Node(t), "--pool=default=10.88.0.0/29") // 6 addresses
+			a.start()
+			pods, got := a.podsOf(3)
+			before := map[netip.Addr]bool{}
+			for _, g := range got {
+				before[g.addrs[0]] = true
+			}
+			a.del("c0") // which the crash may overtake
+			if c.boot {
+				anotherBoot(t)
+			}
+			a.reboot(pods...)
+			a.start()
+			a.wantGone()
+
+			if p := a.pools(); p.Used != 0 || p.Resting != 3 {
+				t.Errorf("%d addresses are used and %d rest, want 0 and 3", p.Used, p.Resting)
+			}
+			a.del("c1")
+			if err := a.tryDel("c2", pods[2].Ref().Path); err != nil {
+				t.Errorf("DEL with the path of a network namespace that the reboot took: %v", err)
+			}
+			var again []*ns.Netns
+			for i := range 3 {
+				again = append(again, nettest.Pod(t))
+				g := a.add([]string{"c0", "n1", "n2"}[i], again[i]) // one has the id of an old one
+				if before[g.addrs[0]] {
+					t.Errorf("%s was given again", g.addrs[0])
+				}
+				nettest.Ping(t, again[0], g.addrs[0])
+			}
+			_, err := a.tryAdd("n3", nettest.Pod(t))
+			wantError(t, err, 100, "3 in use, 3 in cooldown")
+			a.wantClean()
+			a.releaseAll()
+		})
+	}
+}
+
+// pools returns the figures of the first CIDR.
+func (a *agent) pools() api.PoolCIDR {
+	a.t.Helper()
+	ps, err := a.api.Pools(a.t.Context())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return ps[0].CIDRs[0]
+}
+
+// After a reboot the path of a pod's network namespace may be another one's,
+// with an interface of the same name: nothing of it is touched.
+func TestRebootSparesWhoHasThePath(t *testing.T) {
+	nettest.Need(t)
+	a := newAgent(t, nettest.Node(t), pools)
+	a.start()
+	pods, _ := a.podsOf(1)
+	path := pods[0].Ref().Path
+	a.reboot(pods...)
+
+	stranger := nettest.Pod(t)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(stranger.Ref().Path, path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { unix.Unmount(path, unix.MNT_DETACH); os.Remove(path) }()
+	ip(t, stranger, "link add eth0 type veth peer name other")
+	before := nettest.Snapshot(t, stranger)
+	a.start()
+	a.wantGone()
+	if err := a.tryDel("c0", path); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if diff := before.Diff(nettest.Snapshot(t, stranger)); diff != "" {
+		t.Errorf("a stranger's network namespace was changed:\n%s", diff)
+	}
+}
+
+// In the same boot another network namespace is a mistake that would release
+// every pod: berthd refuses to start there, and goes on where it ran.
+func TestMovedByMistake(t *testing.T) {
+	nettest.Need(t)
+	home, other := nettest.Node(t), nettest.Node(t)
+	a := newAgent(t, home, pools)
+	a.start()
+	pods, got := a.podsOf(2)
+	a.kill()
+	read := func() []byte {
+		raw, err := os.ReadFile(a.root.Ledger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	ledger, files := read(), nettest.Files(t, string(a.root))
+	world := nettest.Snapshot(t, home).And(nettest.Snapshot(t, pods[0])).Without("conntrack")
+
+	a.node = other
+	a.refused("another network namespace", "--moved", a.root.Run())
+	if !bytes.Equal(ledger, read()) {
+		t.Error("the refusal changed the ledger")
+	}
+	if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
+		t.Errorf("the refusal changed files:\n%s", diff)
+	}
+	if diff := world.Diff(nettest.Snapshot(t, home).And(nettest.Snapshot(t, pods[0])).Without("conntrack")); diff != "" {
+		t.Errorf("the refusal changed the network namespace where the pods are:\n%s", diff)
+	}
+
+	a.node = home
+	a.start()
+	if n := len(a.list()); n != 2 {
+		t.Errorf("%d attachments after the refusal, want 2", n)
+	}
+	pingAll(t, pods[0], got[1])
+	a.wantClean()
+	a.kill()
+
+	a.node = other
+	a.start("--moved")
+	a.wantGone()
+	a.del("c0")
+	g := a.add("c0", nettest.Pod(t))
+	for _, old := range got {
+		if g.addrs[0] == old.addrs[0] {
+			t.Errorf("%s was given again", g.addrs[0])
+		}
+	}
+	a.kill()
+	a.start() // it was meant, and need not be said twice
+	a.releaseAll()
+}
+
+// ip runs ip(8) in a network namespace; nil is the test's own.
+func ip(t *testing.T, at *ns.Netns, command string) {
+	t.Helper()
+	args := strings.Fields(command)
+	cmd := exec.Command("ip", args...)
+	if at != nil {
+		cmd = nettest.Command(at, "ip", args...)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v\n%s", command, err, out)
+	}
+}
