@@ -16,6 +16,9 @@ import (
 // in full, by the beginning of an ID or a container id, of at least 4
 // characters.
 func matching(list []api.Attachment, arg string) []api.Attachment {
+	if arg == "" { // an unset variable of a script
+		return nil
+	}
 	match := func(is func(api.Attachment) bool) []api.Attachment {
 		return slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool { return !is(at) })
 	}
@@ -66,7 +69,7 @@ func unique(list []api.Attachment) []api.Attachment {
 }
 
 func unknown(arg string) error {
-	return fmt.Errorf("%s is no attachment's id, pod, container or address; see `berth attachments`", arg)
+	return fmt.Errorf("%.200q is no attachment's id, pod, container or address; see `berth attachments`", arg)
 }
 
 // ambiguous prints the candidates, where answers do not go.
@@ -74,7 +77,7 @@ func (a *app) ambiguous(arg string, found []api.Attachment) error {
 	to := *a
 	to.stdout, to.colour = a.stderr, false
 	to.showList(found)
-	return fmt.Errorf("%s names %d attachments: choose one by its ID", arg, len(found))
+	return fmt.Errorf("%.200q names %d attachments: choose one by its ID", arg, len(found))
 }
 
 // completeAttachments completes arguments that name attachments.

@@ -87,27 +87,36 @@ func (a *app) follow(ctx context.Context, f eventFlags) error {
 		since = &f.since
 	}
 	run, err := startOf(ctx, c)
+	if err != nil {
+		return err
+	}
 	for {
-		if err == nil {
-			since, err = a.followOnce(ctx, c, since)
-		}
-		if ctx.Err() != nil {
-			return nil // the reader has enough
-		}
-		if err != nil && !(errors.Is(err, client.ErrAway) && !run.IsZero()) {
+		if since, err = a.followOnce(ctx, c, since); err != nil && ctx.Err() == nil && !errors.Is(err, client.ErrAway) {
 			return err
 		}
-		if err != nil {
-			a.none("berth: the agent is away; waiting for it")
-		}
-		now, gone := startOf(ctx, c)
-		for errors.Is(gone, client.ErrAway) && ctx.Err() == nil {
-			wait(ctx, comeBack)
-			now, gone = startOf(ctx, c)
-		}
-		if err = gone; err == nil && !now.Equal(run) { // another run counts from 1
+		now, err := a.comesBack(ctx, c)
+		switch {
+		case ctx.Err() != nil: // the reader has enough
+			return nil
+		case err != nil:
+			return err
+		case !now.Equal(run): // another run counts from 1
 			run, since = now, new(uint64)
 		}
+	}
+}
+
+// comesBack waits for an agent, and returns when it was started.
+func (a *app) comesBack(ctx context.Context, c *client.Client) (run time.Time, err error) {
+	for said := false; ; said = true {
+		run, err = startOf(ctx, c)
+		if !errors.Is(err, client.ErrAway) || ctx.Err() != nil {
+			return run, err
+		}
+		if !said {
+			a.none("berth: the agent is away; waiting for it")
+		}
+		wait(ctx, comeBack)
 	}
 }
 
@@ -157,9 +166,9 @@ func (a *app) showEvent(e api.Event) error {
 	if a.output == "json" {
 		return json.NewEncoder(a.stdout).Encode(e)
 	}
-	var what []string
+	what := []string{"the agent itself"}
 	if at := e.Attachment; at != nil {
-		what = append(what, subject(*at), at.Ifname, strings.Join(at.Addresses, ","))
+		what = []string{subject(*at), at.Ifname, strings.Join(at.Addresses, ",")}
 	}
 	if e.Message != "" {
 		what = append(what, e.Message)

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/ledger"
@@ -25,6 +26,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(egress.Spec) }},
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
 	{New: func() hold.Spec { return new(link.Spec) }},
+	{New: func() hold.Spec { return new(flows.Spec) }},
 }
 
 func (a *app) ledgerCommand() *cobra.Command {

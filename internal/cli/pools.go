@@ -39,7 +39,7 @@ func (a *app) showPools(pools []api.Pool) {
 	t := newTable("POOL", "CIDR", "SIZE", "USED", "RESTING", "FREE", "STATE")
 	for _, p := range pools {
 		name := p.Name
-		if p.Default {
+		if p.Default && name != "default" {
 			name += " (default)"
 		}
 		for _, c := range p.CIDRs {

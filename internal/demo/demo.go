@@ -27,7 +27,7 @@ var programs = []string{"berthd", "berth-cni"}
 // Run runs the demo and prints it to out. In the outer process an error can be
 // an *exec.ExitError: the inner one has said why already.
 func Run(ctx context.Context, out *os.File) error {
-	host, inside := os.LookupEnv(envHost)
+	inside := os.Getenv(envInside) != ""
 	bin, err := programsFolder()
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func Run(ctx context.Context, out *os.File) error {
 	if !inside {
 		return enter(ctx, out)
 	}
-	n, err := newNode(host, bin)
+	n, err := newNode(bin)
 	if err != nil {
 		return err
 	}

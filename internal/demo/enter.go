@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// envHost names the network namespace that was left, for the inner process to
-// see that it is in another.
-const envHost = "BERTH_DEMO_HOST"
+// envInside is set for the inner process, which has files of the namespaces
+// that were left from descriptor 3 on, in the order of apart.
+const envInside = "BERTH_DEMO_INSIDE"
+
+// apart are the namespaces that the demo must not share with the machine, as
+// files of /proc/self/ns.
+var apart = []string{"net", "mnt"}
 
 // goodbye is how long the inner process may take to end when it is told to.
 const goodbye = 5 * time.Second
@@ -25,22 +27,23 @@ const goodbye = 5 * time.Second
 // enter runs this program again in fresh namespaces: as root of network and
 // mount, as anybody else in a user namespace as well. It returns when that process has ended.
 func enter(ctx context.Context, out *os.File) error {
-	self, err := ns.Self()
-	if err != nil {
-		return err
-	}
-	host := identity(self.Ref())
-	if err := self.Close(); err != nil {
-		return err
+	var left []*os.File
+	for _, name := range apart {
+		f, err := os.Open("/proc/self/ns/" + name)
+		if err != nil {
+			return fmt.Errorf("looking at the machine's namespaces: %w", err)
+		}
+		defer f.Close()
+		left = append(left, f)
 	}
 	// A death signal is sent when the thread ends that started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	cmd := inner(ctx, out, host, os.Geteuid() != 0)
-	err = cmd.Start()
+	cmd := inner(ctx, out, left, os.Geteuid() != 0)
+	err := cmd.Start()
 	if os.Geteuid() == 0 && errors.Is(err, unix.EPERM) { // root without CAP_SYS_ADMIN
-		cmd = inner(ctx, out, host, true)
+		cmd = inner(ctx, out, left, true)
 		err = cmd.Start()
 	}
 	if err != nil {
@@ -53,10 +56,11 @@ func enter(ctx context.Context, out *os.File) error {
 }
 
 // inner is the process inside, which ends when ctx does.
-func inner(ctx context.Context, out *os.File, host string, user bool) *exec.Cmd {
+func inner(ctx context.Context, out *os.File, left []*os.File, user bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), envHost+"="+host)
+	cmd.Env = append(os.Environ(), envInside+"=1")
+	cmd.ExtraFiles = left
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = goodbye
@@ -83,6 +87,3 @@ func hint(err error) string {
 	}
 	return ""
 }
-
-// identity writes a namespace's identity for envHost.
-func identity(r ns.Ref) string { return fmt.Sprintf("%d/%d/%d", r.Dev, r.Ino, r.ID) }

@@ -95,7 +95,7 @@ func (s *story) remove(context.Context) error {
 			return err
 		}
 	}
-	kept, err := mounts()
+	kept, err := mounts(s.netnsDir())
 	if err != nil {
 		return err
 	}

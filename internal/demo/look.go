@@ -16,7 +16,7 @@ import (
 // attaching pods changes in a network namespace: a line each, sorted.
 func look() ([]string, error) {
 	var lines []string
-	for _, read := range []func() ([]string, error){links, routes, neighbours, tables, flows, mounts} {
+	for _, read := range []func() ([]string, error){links, routes, neighbours, tables, flows} {
 		for try := 0; ; try++ {
 			some, err := read()
 			if errors.Is(err, netlink.ErrDumpInterrupted) && try < 100 { // it changed meanwhile
@@ -134,8 +134,8 @@ func flows() ([]string, error) {
 	return lines, nil
 }
 
-// mounts is `findmnt -t nsfs`: the namespaces that are kept by a path.
-func mounts() ([]string, error) {
+// mounts is `findmnt -t nsfs`, below dir: the namespaces that are kept by a path.
+func mounts(dir string) ([]string, error) {
 	info, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("listing mounts: %w", err)
@@ -144,7 +144,8 @@ func mounts() ([]string, error) {
 	for line := range strings.Lines(string(info)) {
 		// ID parent major:minor root point options [optional...] - type source options
 		before, after, _ := strings.Cut(line, " - ")
-		if fields := strings.Fields(before); strings.HasPrefix(after, "nsfs ") && len(fields) > 4 {
+		fields := strings.Fields(before)
+		if strings.HasPrefix(after, "nsfs ") && len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
 			lines = append(lines, "network namespace at "+fields[4])
 		}
 	}

@@ -10,8 +10,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
 // node is the machine that the story is about: the inner process's namespaces.
@@ -21,15 +19,15 @@ type node struct {
 	dir  string // everything else of the demo: pods' namespaces, libcni's cache
 }
 
-// newNode furnishes the fresh namespaces. host is the value of envHost: nothing
-// is touched in that network namespace.
-func newNode(host, bin string) (*node, error) {
-	if err := guard(host); err != nil {
-		return nil, err
+// newNode furnishes the fresh namespaces.
+func newNode(bin string) (*node, error) {
+	if err := guard(); err != nil {
+		return nil, fmt.Errorf("the demo is not in namespaces of its own, and touches nothing: %w; unset %s", err, envInside)
 	}
-	// mount --make-rprivate /: what is mounted here is not seen outside.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return nil, fmt.Errorf("making mounts private: %w", err)
+	// mount --make-rslave /: what is mounted here is not seen outside, and what
+	// is unmounted outside is not kept here.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return nil, fmt.Errorf("keeping mounts apart: %w", err)
 	}
 	base, err := mountTmpfs(bin)
 	if err != nil {
@@ -54,19 +52,33 @@ func newNode(host, bin string) (*node, error) {
 func (n *node) netnsDir() string { return filepath.Join(n.dir, "netns") }
 func (n *node) cacheDir() string { return filepath.Join(n.dir, "cni-cache") }
 
-// guard refuses to work anywhere but in a fresh network namespace.
-func guard(host string) error {
-	self, err := ns.Self()
-	if err != nil {
-		return err
+// guard refuses to work anywhere but in fresh namespaces, other than those whose
+// files the outer process has passed on. It closes them.
+func guard() error {
+	for i, name := range apart {
+		fd := 3 + i
+		var fs unix.Statfs_t
+		var left, here unix.Stat_t
+		if err := unix.Fstatfs(fd, &fs); err != nil {
+			return fmt.Errorf("looking at file %d: %w", fd, err)
+		}
+		if fs.Type != unix.NSFS_MAGIC {
+			return fmt.Errorf("file %d is no namespace", fd)
+		}
+		if err := errors.Join(unix.Fstat(fd, &left), unix.Stat("/proc/self/ns/"+name, &here)); err != nil {
+			return fmt.Errorf("comparing namespaces: %w", err)
+		}
+		if left.Dev == here.Dev && left.Ino == here.Ino {
+			return fmt.Errorf("the %s namespace is the machine's", name)
+		}
+		_ = unix.Close(fd) // read only
 	}
-	defer self.Close()
 	links, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("listing links: %w", err)
 	}
-	if identity(self.Ref()) == host || len(links) != 1 {
-		return errors.New("the demo is not in namespaces of its own, and touches nothing; unset " + envHost)
+	if len(links) != 1 {
+		return fmt.Errorf("there are %d links, and not lo alone", len(links))
 	}
 	return nil
 }

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/server/servertest"
+)
+
+// update writes what the commands print to testdata/golden, for a look at the
+// difference: UPDATE=1 go test ./internal/cli -run Golden
+var update = os.Getenv("UPDATE") == "1"
+
+// run runs the command on an agent of fake verbs, at a time of its own.
+func run(a *servertest.Agent, args ...string) (stdout, stderr string, code int) {
+	var out, errs strings.Builder
+	app := &app{stdout: &out, stderr: &errs, now: func() time.Time { return time.Date(2026, 1, 2, 5, 4, 5, 0, time.UTC) }}
+	code = app.run(context.Background(), append([]string{"--root", string(a.Dir)}, args...))
+	return out.String(), errs.String(), code
+}
+
+// What a real agent says seldom: everything owed, every sort of finding.
+func TestGolden(t *testing.T) {
+	a := servertest.Start(t, &servertest.Verbs{Owed: 1})
+	a.Open()
+	web := servertest.Attachment("aaaaaaaaaa", "c1")
+	coming := servertest.Attachment("bbbbbbbbbb", "c2")
+	coming.State, coming.Owed, coming.Releasing, coming.Pod = "attaching", nil, nil, nil
+	a.Verbs.Put(web, coming)
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+	}{
+		{"status", []string{"status"}, 0},
+		{"attachments", []string{"attachments"}, 0},
+		{"wide", []string{"at", "-o", "wide"}, 0},
+		{"show", []string{"show", "c1"}, 0},
+		{"audit", []string{"audit"}, 1},
+		{"check", []string{"check", "c1"}, 1},
+		{"pools", []string{"pools"}, 0},
+		{"ledger", []string{"ledger"}, 0},
+		{"status.json", []string{"status", "-o", "json"}, 0},
+		{"audit.json", []string{"audit", "-o", "json"}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, errs, code := run(a, c.args...)
+			if code != c.code || errs != "" {
+				t.Errorf("exit code %d, not %d; it complains %q", code, c.code, errs)
+			}
+			file := filepath.Join("testdata/golden", c.name)
+			if update {
+				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), out); diff != "" {
+				t.Errorf("it prints something else (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Status is good exactly when requests are served.
+func TestStatus(t *testing.T) {
+	a := servertest.Start(t, &servertest.Verbs{})
+	out, _, code := run(a, "status")
+	if code != 1 || !strings.Contains(out, "restoring what its ledger says; requests wait") {
+		t.Errorf("while it restores: exit code %d\n%s", code, out)
+	}
+	a.Open()
+	out, _, code = run(a, "status")
+	if code != 0 || !strings.Contains(out, "serving, version v0, pid 1, started ") {
+		t.Errorf("when it serves: exit code %d\n%s", code, out)
+	}
+	a.Verbs.Hook = func(context.Context, string, server.When) error {
+		return cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "none of 2 addresses is free")
+	}
+	out, _, code = run(a, "status")
+	if code != 0 || !strings.Contains(out, "attach pods: pool exhausted: none of 2 addresses is free\n") {
+		t.Errorf("when it cannot attach: exit code %d\n%s", code, out)
+	}
+	a.Verbs.Hook = func(context.Context, string, server.When) error { return errors.New("broken") }
+	_, errs, code := run(a, "status")
+	if code != 1 || !strings.HasPrefix(errs, "berth: ") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("when it cannot tell: exit code %d, %q", code, errs)
+	}
+}
+
+// An audit that fails is no audit with findings.
+func TestAuditFails(t *testing.T) {
+	a := servertest.Start(t, &servertest.Verbs{Hook: func(context.Context, string, server.When) error {
+		return &api.Error{Code: cni.CodeInternal, Msg: "internal error", Details: "first line\nsecond line"}
+	}})
+	a.Open()
+	out, errs, code := run(a, "audit")
+	if code != 2 || out != "" || errs != "berth: internal error: first line; second line\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, errs)
+	}
+}
+
+// What is owed is said, and is no failure unless somebody waits for it.
+func TestReleaseOwed(t *testing.T) {
+	a := servertest.Start(t, &servertest.Verbs{Owed: 1})
+	a.Open()
+	stuck := servertest.Attachment("aaaaaaaaaa", "c1")
+	a.Verbs.Hook = func(_ context.Context, verb string, _ server.When) error {
+		if verb == "get" { // it is still there after its deletion
+			a.Verbs.Put(stuck)
+		}
+		return nil
+	}
+	a.Verbs.Put(stuck)
+	for _, c := range []struct {
+		args []string
+		code int
+	}{{[]string{"release", "c1"}, 0}, {[]string{"release", "--wait", "c1"}, 1}} {
+		out, errs, code := run(a, c.args...)
+		if code != c.code || errs != "" || !strings.Contains(out, "aaaaaaaaaa  1 release owed, tried again  pod default/web-0  10.88.0.7,fd00::7\n") {
+			t.Errorf("%v: exit code %d, %q\n%s", c.args, code, errs, out)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// scripts numbers them, for each has addresses of its own: their agents live in
+// one network namespace.
+var scripts atomic.Int64
+
+// TestScripts runs the built program against a real agent. $ROOT is the agent's
+// root, and $IP4 and $IP6 are what its addresses begin with. Commands of their
+// own:
+//
+//	agent start|stop|kill            berthd, which serves once it is started
+//	attach CONTAINER NAMESPACE/NAME  a new pod, whose attachment's ID is $CONTAINER
+//	unlink CONTAINER                 deletes the pod's link behind the agent's back
+//	field NAME FILE PATH...          puts a value of a JSON file into $NAME
+func TestScripts(t *testing.T) {
+	nettest.Need(t)
+	bin := programs.Own(t)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			n := scripts.Add(1)
+			rootDir := filepath.Join(env.WorkDir, "root")
+			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
+			env.Setenv("BIN", bin)
+			env.Setenv("ROOT", rootDir)
+			env.Setenv("IP4", fmt.Sprintf("10.9.%d", n))
+			env.Setenv("IP6", fmt.Sprintf("fd09:%x:", n))
+			a := &scriptAgent{t: t, bin: bin, root: rootDir, pool: fmt.Sprintf("default=10.9.%d.0/28,fd09:%x::/64", n, n), pods: map[string]*ns.Netns{}}
+			env.Values["agent"] = a
+			env.Defer(a.clean)
+			return os.Mkdir(rootDir, 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"agent": func(ts *testscript.TestScript, neg bool, args []string) {
+				a := ts.Value("agent").(*scriptAgent)
+				ts.Check(map[string]func() error{"start": a.start, "stop": a.stop, "kill": a.kill}[args[0]]())
+			},
+			"attach": func(ts *testscript.TestScript, neg bool, args []string) {
+				id, err := ts.Value("agent").(*scriptAgent).attach(args[0], args[1])
+				ts.Check(err)
+				ts.Setenv(args[0], id)
+			},
+			"unlink": func(ts *testscript.TestScript, neg bool, args []string) {
+				ts.Check(ts.Value("agent").(*scriptAgent).unlink(args[0]))
+			},
+			"field": field,
+		},
+	})
+}
+
+// field gets a value of a JSON file: keys of objects, indexes of arrays.
+func field(ts *testscript.TestScript, neg bool, args []string) {
+	var v any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &v))
+	for _, step := range args[2:] {
+		switch at := v.(type) {
+		case map[string]any:
+			v = at[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			ts.Check(err)
+			v = at[i]
+		default:
+			ts.Fatalf("%v has no %s", v, step)
+		}
+	}
+	ts.Setenv(args[0], fmt.Sprint(v))
+}
+
+// scriptAgent is a script's berthd and its pods.
+type scriptAgent struct {
+	t               *testing.T
+	bin, root, pool string
+	cmd             *exec.Cmd
+	pods            map[string]*ns.Netns
+}
+
+func (a *scriptAgent) client() *client.Client { return client.New(root.Dir(a.root).Socket()) }
+
+func (a *scriptAgent) start() error {
+	a.cmd = exec.Command(filepath.Join(a.bin, "berthd"), "--root", a.root, "--pool", a.pool)
+	a.cmd.Stderr = a.t.Output()
+	if err := a.cmd.Start(); err != nil {
+		return err
+	}
+	c := a.client()
+	defer c.Close()
+	nettest.Eventually(a.t, "berthd to serve", func() bool {
+		h, err := c.Health(context.Background())
+		return err == nil && h.Serving
+	})
+	return nil
+}
+
+func (a *scriptAgent) stop() error {
+	if err := a.cmd.Process.Signal(os.Interrupt); err != nil {
+		return err
+	}
+	return a.cmd.Wait()
+}
+
+func (a *scriptAgent) kill() error {
+	if err := a.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_ = a.cmd.Wait() // says that it was killed
+	return nil
+}
+
+// clean ends what a script has left.
+func (a *scriptAgent) clean() {
+	if a.cmd != nil && a.cmd.ProcessState == nil {
+		_ = a.kill()
+	}
+	for _, pod := range a.pods {
+		nettest.Delete(a.t, pod)
+	}
+}
+
+// attach makes a pod and attaches it through the plugin.
+func (a *scriptAgent) attach(container, pod string) (id string, err error) {
+	netns := nettest.Pod(a.t)
+	a.pods[container] = netns
+	namespace, name, _ := strings.Cut(pod, "/")
+	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q}`, a.root))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0", "CNI_PATH="+a.bin,
+		"CNI_NETNS="+netns.Ref().Path, "CNI_ARGS=K8S_POD_NAMESPACE="+namespace+";K8S_POD_NAME="+name)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("attaching %s: %w: %s", container, err, out)
+	}
+	at, err := a.of(container)
+	return at.ID, err
+}
+
+func (a *scriptAgent) of(container string) (api.Attachment, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := a.client()
+	defer c.Close()
+	list, err := c.List(ctx, api.Filter{Container: container})
+	if err != nil || len(list) != 1 {
+		return api.Attachment{}, fmt.Errorf("%d attachments of %s: %w", len(list), container, err)
+	}
+	return list[0], nil
+}
+
+// unlink is `ip link delete` of a container's host veth.
+func (a *scriptAgent) unlink(container string) error {
+	at, err := a.of(container)
+	if err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName(at.HostVeth)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(l)
+}

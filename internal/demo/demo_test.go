@@ -1,0 +1,213 @@
+package demo
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// bin is the folder of Berth's programs, which anybody can execute.
+var bin string
+
+// TestMain builds the programs. The tests run where they are started, for the
+// demo is what has to make namespaces; they only look at the machine's network.
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "berth-demo-test-")
+		if err == nil {
+			defer os.RemoveAll(dir)
+			err = os.Chmod(dir, 0o755)
+		}
+		if err == nil {
+			build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/...")
+			build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+			err = build.Run()
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "building Berth's programs:", err)
+			return 1
+		}
+		bin = dir
+		return m.Run()
+	}())
+}
+
+// demo is the command, as `make demo` runs it, of the programs in a folder.
+func demo(dir string) *exec.Cmd { return exec.Command(filepath.Join(dir, "berth"), "demo") }
+
+// need skips the test where the kernel gives out no namespaces.
+func need(t *testing.T, out []byte) {
+	t.Helper()
+	if strings.Contains(string(out), "making fresh namespaces for the demo: ") {
+		if os.Getenv("NETTEST_REQUIRED") == "1" {
+			t.Fatalf("NETTEST_REQUIRED=1 is set, and %s", out)
+		}
+		t.Skipf("%s", out)
+	}
+}
+
+func TestDemo(t *testing.T) {
+	user := os.Geteuid() == 0
+	t.Run("as it is", func(t *testing.T) { testDemo(t, nil) })
+	t.Run("as a plain user", func(t *testing.T) {
+		if !user {
+			t.Skip("the other test is one already")
+		}
+		testDemo(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
+	})
+}
+
+// testDemo runs the demo to its good end and looks whether that is true.
+func testDemo(t *testing.T, as *syscall.SysProcAttr) {
+	before := machine(t)
+	tmp := t.TempDir()
+	cmd := demo(bin)
+	cmd.SysProcAttr = as
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	out, err := cmd.CombinedOutput()
+	need(t, out)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	if last := lines[len(lines)-1]; last != "residue: 0" {
+		t.Errorf("the last line is %q", last)
+	}
+	for _, want := range []string{
+		`20 pods attached`, `380 of 380 inet echos`, `380 of 380 inet6 echos`, `SIGKILL`, `[1-9]\d* DELs found no agent`,
+		`none of [1-9]\d* detached pods answers`, `serves again`, `ADD +20 `, `DEL +20 `,
+	} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("nothing of %q", want)
+		}
+	}
+	if files, err := os.ReadDir(tmp); err != nil || len(files) > 0 {
+		t.Errorf("in TMPDIR: %v, %v", files, err)
+	}
+	if after := machine(t); before != after {
+		t.Errorf("the machine was\n%s\nand is\n%s", before, after)
+	}
+	if left := processes(t); len(left) > 0 {
+		t.Errorf("still running: %v", left)
+	}
+}
+
+// machine shows what the demo must not touch.
+func machine(t *testing.T) string {
+	t.Helper()
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, l := range links {
+		fmt.Fprintln(&out, "link", l.Index, l.Name, l.Flags)
+	}
+	ways, err := routes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(&out, strings.Join(ways, "\n"))
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(&out, "demo's mounts:", strings.Count(string(mounts), "berth-demo"))
+	return out.String()
+}
+
+// processes returns those that run a program of bin.
+func processes(t *testing.T) (running []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, exe := range all {
+		if target, err := os.Readlink(exe); err == nil && strings.HasPrefix(target, bin+"/") {
+			running = append(running, exe+" "+target)
+		}
+	}
+	return running
+}
+
+// What is left behind is seen: here, what an agent that is never told to give
+// it back holds itself.
+func TestResidue(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"berth", "berth-cni"} {
+		if err := os.Link(filepath.Join(bin, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--remove*) exit 0;; esac\nexec %s/berthd \"$@\"\n", bin)
+	if err := os.WriteFile(filepath.Join(dir, "berthd"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := demo(dir).CombinedOutput()
+	need(t, out)
+	if err == nil {
+		t.Error("the exit code is 0")
+	}
+	for _, want := range []string{`\n  route 10\.88\.0\.0/24 `, `\n  route fd00:88::/112 `, `\n  nftables table berth-`, `\nresidue: 3\n$`} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("nothing of %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
+	}
+}
+
+// The inner process touches nothing in namespaces that are not fresh.
+func TestGuard(t *testing.T) {
+	same := func(name string) *os.File {
+		f, err := os.Open("/proc/self/ns/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, c := range []struct {
+		files []*os.File
+		why   string
+	}{
+		{[]*os.File{null, null}, "file 3 is no namespace"},
+		{[]*os.File{same("net"), same("mnt")}, "the net namespace is the machine's"},
+		{[]*os.File{same("mnt"), same("mnt")}, "the mnt namespace is the machine's"},
+	} {
+		cmd := demo(bin)
+		cmd.Env = append(os.Environ(), envInside+"=1")
+		cmd.ExtraFiles = c.files
+		out, err := cmd.CombinedOutput()
+		want := "berth: the demo is not in namespaces of its own, and touches nothing: " + c.why + "; unset " + envInside + "\n"
+		if err == nil || string(out) != want {
+			t.Errorf("%v: %s", err, out)
+		}
+	}
+}
+
+// Without its programs it says what to do.
+func TestPrograms(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Link(filepath.Join(bin, "berth"), filepath.Join(dir, "berth")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := demo(dir).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "the demo runs berthd, which has to lie beside") {
+		t.Errorf("%v: %s", err, out)
+	}
+}

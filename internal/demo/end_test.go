@@ -1,0 +1,62 @@
+package demo
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// The demo goes away whole when it is told to, and when it is killed.
+func TestEnd(t *testing.T) {
+	for _, c := range []struct {
+		signal unix.Signal
+		step   string // at which it is sent
+		code   int    // -1: by the signal
+		says   string
+	}{
+		{unix.SIGINT, "agent", 1, "berth: the demo is interrupted"},
+		{unix.SIGTERM, "kill", 1, "berth: the demo is interrupted"},
+		{unix.SIGKILL, "attach", -1, ""},
+	} {
+		t.Run(c.signal.String(), func(t *testing.T) {
+			var stderr bytes.Buffer
+			cmd := demo(bin)
+			cmd.Stderr = &stderr
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			cmd.Stdout = w
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+			var out []byte
+			for buf := make([]byte, 1<<10); !bytes.Contains(out, []byte(" s  "+c.step)); {
+				n, err := r.Read(buf)
+				if out = append(out, buf[:n]...); err != nil {
+					cmd.Wait()
+					need(t, stderr.Bytes())
+					t.Fatalf("it ended before step %q: %s%s", c.step, out, &stderr)
+				}
+			}
+			if err := cmd.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != c.code {
+				t.Errorf("exit code %d\n%s", code, &stderr)
+			}
+			if !strings.Contains(stderr.String(), c.says) {
+				t.Errorf("it says %q", &stderr)
+			}
+			nettest.Eventually(t, "all of its processes to end", func() bool { return len(processes(t)) == 0 })
+		})
+	}
+}
