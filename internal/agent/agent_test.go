@@ -35,6 +35,7 @@ type rig struct {
 	root     root.Dir
 	pools    []string
 	cooldown time.Duration
+	observe  func(kind, op string, took time.Duration, holds int, err error)
 	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
 }
 
@@ -95,7 +96,7 @@ func (r *rig) open() error {
 		level = slog.LevelError
 	}
 	r.Agent, err = Open(Options{
-		Root: r.root, Config: c, Decorate: r.decorate, Version: "test",
+		Root: r.root, Config: c, Decorate: r.decorate, Observe: r.observe, Version: "test",
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
 	})
 	return err

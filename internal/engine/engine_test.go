@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 func take(t *testing.T, n *node, o hold.Owner) {
@@ -311,12 +312,10 @@ func TestUntoldKeepsNoName(t *testing.T) {
 	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
 		t.Fatal(err)
 	}
-	for range 100000 { // bounded by the test's own deadline as well
-		if _, taken := n.ledger.Holder(o.Names[0]); !taken {
-			break
-		}
-		time.Sleep(0)
-	}
+	nettest.Eventually(t, "the name is free", func() bool {
+		_, taken := n.ledger.Holder(o.Names[0])
+		return !taken
+	})
 	if rests := n.ledger.Resting(); len(rests) != 1 || rests[0].Name != o.Names[0] {
 		t.Errorf("resting: %v, want the name of %s", rests, o)
 	}

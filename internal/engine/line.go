@@ -55,11 +55,16 @@ func (e *Engine) send(l *leaving, i int) {
 		return
 	}
 	n.queue = append(n.queue, job{l, i})
-	if n.active < n.kind.Flight {
+	if n.active < n.kind.Flight && (n.active == 0 || n.worth()) {
 		n.active++
 		e.spawn(n.work)
 	}
 }
+
+// worth reports whether what waits is worth a call beside those under way: of a
+// kind that batches only a full batch is, since a call of few holds keeps
+// others from the kernel's locks as long as one of many.
+func (n *line) worth() bool { return len(n.queue) >= n.kind.Batch }
 
 // work releases batches until nothing waits.
 func (n *line) work() {
@@ -81,7 +86,7 @@ func (n *line) next() []job {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
 	var jobs []job
-	if n.e.ctx.Err() == nil {
+	if n.e.ctx.Err() == nil && (n.active == 1 || n.worth()) {
 		jobs = n.take()
 	}
 	if len(jobs) == 0 {

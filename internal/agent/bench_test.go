@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"fmt"
+	"sort"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// BenchmarkVerbs measures ADD and DEL of pods at once, without a plugin: wall
+// time for all, and what each kind's operations took.
+func BenchmarkVerbs(b *testing.B) {
+	for _, workers := range []int{1, 16} {
+		b.Run(fmt.Sprint(workers), func(b *testing.B) { benchmarkVerbs(b, workers) })
+	}
+}
+
+func benchmarkVerbs(b *testing.B, workers int) {
+	r := newRig(b, "default=10.88.0.0/16")
+	r.cooldown = time.Millisecond
+	var mu sync.Mutex
+	ops := map[string][]time.Duration{}
+	r.observe = func(kind, op string, took time.Duration, holds int, _ error) {
+		mu.Lock()
+		defer mu.Unlock()
+		ops[kind+" "+op] = append(ops[kind+" "+op], took)
+		if op == "release" {
+			ops[kind+" batch"] = append(ops[kind+" batch"], time.Duration(holds))
+		}
+	}
+	if err := r.open(); err != nil {
+		b.Fatal(err)
+	}
+	if err := r.Restore(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	ctx := b.Context()
+	go r.egress.Run(ctx, r.egressDrift)
+	defer func() { r.releaseAll(); r.remove(b.Context()); r.close() }()
+	const pods = 200
+	netns := make([]*ns.Netns, pods)
+	for i := range netns {
+		netns[i] = nettest.Pod(b)
+	}
+	var addWall, delWall, goneWall time.Duration
+	each := func(name string, f func(i int)) time.Duration {
+		start := time.Now()
+		var wg sync.WaitGroup
+		next := make(chan int, pods)
+		for i := range pods {
+			next <- i
+		}
+		close(next)
+		for range workers {
+			wg.Go(func() {
+				for i := range next {
+					t := time.Now()
+					f(i)
+					mu.Lock()
+					ops[name] = append(ops[name], time.Since(t))
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(start)
+	}
+	for b.Loop() {
+		addWall += each("ADD", func(i int) { r.add(request(fmt.Sprint("c", i), netns[i])) })
+		start := time.Now()
+		delWall += each("DEL", func(i int) { r.del(fmt.Sprint("c", i), false) })
+		nettest.Eventually(b, "all are gone", func() bool { return len(r.index.all()) == 0 })
+		goneWall += time.Since(start)
+	}
+	b.ReportMetric(float64(pods*b.N)/addWall.Seconds(), "ADD/s")
+	b.ReportMetric(float64(pods*b.N)/delWall.Seconds(), "DEL/s")
+	b.ReportMetric(float64(pods*b.N)/goneWall.Seconds(), "gone/s")
+	for name, took := range ops {
+		sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
+		b.Logf("%-20s n %5d  p50 %v  p99 %v", name, len(took), took[len(took)/2], took[len(took)*99/100])
+	}
+}
