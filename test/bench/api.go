@@ -86,8 +86,13 @@ func (a *agent) delete(ctx context.Context, p *pod) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// busy reports whether the agent still releases attachments of a network.
-func (a *agent) busy(ctx context.Context, network string) (bool, error) {
-	left, err := a.API.List(ctx, api.Filter{Network: network, State: "releasing"})
-	return len(left) > 0, err
+// idle waits until the agent has no attachment of a network to release.
+func (a *agent) idle(ctx context.Context, network string) error {
+	for {
+		left, err := a.API.List(ctx, api.Filter{Network: network, State: "releasing"})
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }

@@ -23,8 +23,9 @@ func machine(dir string) string {
 	if !programs.InitialUser() {
 		who = "a plain user, in a user namespace"
 	}
-	return fmt.Sprintf("%s; %d cores of %s; %s of memory; files on %s; %s; as %s; %s",
-		kernel, runtime.NumCPU(), cpuModel(), memorySize(), filesystem(dir), runtime.Version(), who, time.Now().UTC().Format(time.DateOnly))
+	return fmt.Sprintf("%s; %d cores of %s; %s of memory; files on %s, %s; %s; as %s; %s",
+		kernel, runtime.NumCPU(), cpuModel(), memorySize(), filesystem(dir), syncCost(dir),
+		runtime.Version(), who, time.Now().UTC().Format(time.DateOnly))
 }
 
 // cpuModel is the first "model name" of /proc/cpuinfo.
@@ -56,6 +57,29 @@ func field(file, key string) string {
 		}
 	}
 	return ""
+}
+
+// syncCost measures what it takes to append 4 KiB to a file in dir and to have
+// it on disk: every ADD and DEL that is durable waits for that.
+func syncCost(dir string) string {
+	f, err := os.CreateTemp(dir, "sync-")
+	if err != nil {
+		return err.Error()
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	var took []time.Duration
+	for range 100 {
+		begun := time.Now()
+		if _, err := f.Write(make([]byte, 4096)); err != nil {
+			return err.Error()
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			return err.Error()
+		}
+		took = append(took, time.Since(begun))
+	}
+	return fmt.Sprintf("where append + fdatasync takes %s ms (p99 %s)", num(percentile(took, 50)), num(percentile(took, 99)))
 }
 
 // filesystem names the file system of dir: it decides what fsync costs.

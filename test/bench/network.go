@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -22,7 +21,7 @@ type network struct {
 	contestant
 	list *libcni.NetworkConfigList
 	cni  *libcni.CNIConfig
-	busy func(context.Context) (bool, error) // there is work that DEL has left for later
+	idle func(context.Context) error // waits for what DEL has left to be done later
 }
 
 func newNetwork(c contestant, opts options, dir string, agent *agent) (*network, error) {
@@ -37,9 +36,9 @@ func newNetwork(c contestant, opts options, dir string, agent *agent) (*network,
 	}
 	cni := libcni.NewCNIConfigWithCacheDir([]string{opts.bin, opts.peers}, filepath.Join(dir, "cache-"+c.name), nil)
 	n := &network{contestant: c, list: list, cni: cni}
-	n.busy = func(context.Context) (bool, error) { return false, nil }
+	n.idle = func(context.Context) error { return nil }
 	if c.agent {
-		n.busy = func(ctx context.Context) (bool, error) { return agent.busy(ctx, list.Name) }
+		n.idle = func(ctx context.Context) error { return agent.idle(ctx, list.Name) }
 	}
 	return n, nil
 }
@@ -123,12 +122,10 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 
 // settle waits until pods have no interface and nothing is left to be done.
 func (n *network) settle(ctx context.Context, ps []*pod) error {
-	for {
-		if busy, err := n.busy(ctx); err != nil || !busy {
-			return errors.Join(err, settle(ps))
-		}
-		time.Sleep(time.Millisecond)
+	if err := n.idle(ctx); err != nil {
+		return err
 	}
+	return settle(ps)
 }
 
 // together calls f for each of all, width at once, and returns what each took

@@ -22,6 +22,9 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 	s := b.report.section("What others wait while links are deleted at that speed",
 		"when", "change of another link p50 ms", "p99 ms", "worst ms", "ADD beside p50 ms", "p99 ms", "worst ms")
 	s.row(append([]string{"quiet"}, quiet.cells()...)...)
+	if err := b.serial(ctx, spare[:b.pick(128, 32)]); err != nil {
+		return err
+	}
 	rest := busy[keep:]
 	for round := range b.pick(3, 1) {
 		b.say("throughput, round %d: %d attachments", round+1, len(rest))
@@ -51,6 +54,29 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 		return err
 	}
 	return nil
+}
+
+// serial measures requests one at a time, with nothing else to do.
+func (b *bench) serial(ctx context.Context, ps []*pod) error {
+	var adds, dels []time.Duration
+	for _, p := range ps {
+		add, err := b.agent.post(ctx, p)
+		if err != nil {
+			return err
+		}
+		del, err := b.agent.delete(ctx, p)
+		if err != nil {
+			return err
+		}
+		adds, dels = append(adds, add), append(dels, del)
+		if err := b.agent.idle(ctx, apiNetwork); err != nil {
+			return err
+		}
+	}
+	t := b.report.section("The agent's API without an exec, one request at a time, on a full node", "request", "p50 ms", "p99 ms")
+	t.row("ADD", num(percentile(adds, 50)), num(percentile(adds, 99)))
+	t.row("DEL", num(percentile(dels, 50)), num(percentile(dels, 99)))
+	return settle(ps)
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }

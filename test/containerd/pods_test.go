@@ -12,7 +12,7 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) { programs.Main(m) }
 
 // pods is how many run at once.
 const pods = 10

@@ -6,7 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // Tree returns the top folder of the repository that the test lies in.
@@ -25,18 +28,42 @@ func Tree(t testing.TB) string {
 	return ""
 }
 
-// Own builds berth, berthd and berth-cni as `make` does and returns their
-// folder, so that a test never runs those of yesterday.
+// own is the folder of Berth's programs, once they are built.
+var own struct {
+	sync.Once
+	dir    string
+	output []byte
+	err    error
+}
+
+// Main runs a package's tests inside a fresh node, as nettest.Main does, and
+// removes what Own has built for them.
+func Main(m *testing.M) {
+	nettest.Enter()
+	code := m.Run()
+	if own.dir != "" {
+		os.RemoveAll(own.dir)
+	}
+	os.Exit(code)
+}
+
+// Own builds berth, berthd and berth-cni, once for all tests of a package, and
+// returns their folder: so a test never runs those of yesterday.
 func Own(t testing.TB) string {
 	t.Helper()
-	dir := t.TempDir()
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "./cmd/...")
-	build.Dir = Tree(t)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building Berth's programs: %v\n%s", err, out)
+	own.Do(func() {
+		if own.dir, own.err = os.MkdirTemp("", "berth-programs-"); own.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", own.dir+"/", "./cmd/...")
+		build.Dir = Tree(t)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		own.output, own.err = build.CombinedOutput()
+	})
+	if own.err != nil {
+		t.Fatalf("building Berth's programs: %v\n%s", own.err, own.output)
 	}
-	return dir
+	return own.dir
 }
 
 // Peers returns the folder that `make peers` fills, if it has all of those

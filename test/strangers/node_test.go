@@ -11,13 +11,14 @@ import (
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) { programs.Main(m) }
 
 // network is the name of the configuration that the tests use.
 const network = "strangers"
@@ -32,9 +33,29 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	nettest.Need(t)
+	address(t)
 	bin := programs.Own(t)
 	agent := programs.Run(t, bin, t.TempDir(), "default=10.88.0.0/24,fd88::/64")
 	return &node{bin: bin, agent: agent, empty: nettest.Snapshot(t, nil)}
+}
+
+// address gives the node addresses of its own, on lo: it talks to pods from
+// them.
+func address(t *testing.T) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cidr := range []string{"192.0.2.1/32", "2001:db8::1/128"} {
+		addr, err := netlink.ParseAddr(cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.AddrReplace(lo, addr); err != nil { // ip address replace CIDR dev lo
+			t.Fatalf("adding %s to lo: %v", cidr, err)
+		}
+	}
 }
 
 // conflist is a configuration of some spec version. Further keys of the plugin
