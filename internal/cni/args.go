@@ -6,11 +6,14 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
+// MaxPodName is how many bytes a pod's name or namespace may have: Kubernetes
+// makes them DNS subdomains (RFC 1123).
+const MaxPodName = 253
+
 // Bounds of CNI_ARGS, in bytes.
 const (
-	maxArgs    = 16 << 10
-	maxArgKey  = 128
-	maxPodName = 253 // Kubernetes: a DNS subdomain (RFC 1123)
+	maxArgs   = 16 << 10
+	maxArgKey = 128
 )
 
 // Args is what CNI_ARGS says.
@@ -75,9 +78,9 @@ func ParseArgs(raw string) (Args, *api.Error) {
 func podField(pod *api.Pod, key string) (*string, int) {
 	switch key {
 	case "K8S_POD_NAMESPACE":
-		return &pod.Namespace, maxPodName
+		return &pod.Namespace, MaxPodName
 	case "K8S_POD_NAME":
-		return &pod.Name, maxPodName
+		return &pod.Name, MaxPodName
 	case "K8S_POD_UID":
 		return &pod.UID, api.MaxID
 	case "K8S_POD_INFRA_CONTAINER_ID":

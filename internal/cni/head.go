@@ -20,15 +20,10 @@ type Head struct {
 // ParseHead reads the head of a configuration. Even on an error, Version is
 // what could be read of it, since an error is printed in that version.
 func ParseHead(raw []byte) (Head, *api.Error) {
-	fields, err := scan.Object(raw)
-	if err != nil {
-		return Head{Version: CurrentVersion}, DecodeError(err)
-	}
-	h, e := essentials(fields)
+	h, fields, e := essentials(raw)
 	if e != nil {
 		return h, e
 	}
-	h.HostVeth = hostVeth(fields.Get("prevResult"))
 	if h.Pool, e = textField(fields, "pool"); e != nil {
 		return h, e
 	}
@@ -43,15 +38,10 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 // that releasing does not need: only what says which attachment of which
 // agent is meant must be readable.
 func ParseDel(raw []byte) (Head, *api.Error) {
-	fields, err := scan.Object(raw)
-	if err != nil {
-		return Head{Version: CurrentVersion}, DecodeError(err)
-	}
-	h, e := essentials(fields)
+	h, fields, e := essentials(raw)
 	if e != nil {
 		return h, e
 	}
-	h.HostVeth = hostVeth(fields.Get("prevResult"))
 	h.Wait, _ = boolField(fields, "wait")
 	return h, nil
 }
@@ -67,31 +57,36 @@ func ParseVersion(raw []byte) string {
 	return v
 }
 
-// essentials reads version, name and root.
-func essentials(fields scan.Fields) (Head, *api.Error) {
-	h := Head{Version: CurrentVersion, Root: root.Default}
+// essentials reads version, name, root, and prevResult's host veth.
+func essentials(raw []byte) (h Head, fields scan.Fields, e *api.Error) {
+	h = Head{Version: CurrentVersion, Root: root.Default}
+	fields, err := scan.Object(raw)
+	if err != nil {
+		return h, nil, DecodeError(err)
+	}
 	v, e := textField(fields, "cniVersion")
 	if e != nil {
-		return h, e
+		return h, nil, e
 	}
 	if h.Version = v; v == "" {
 		h.Version = firstVersion
 	}
 	if h.Name, e = textField(fields, "name"); e != nil {
-		return h, e
+		return h, nil, e
 	}
 	if h.Name == "" {
-		return h, MissingError("name", "the network's name: "+expectID)
+		return h, nil, MissingError("name", "the network's name: "+expectID)
 	}
 	if e := CheckNetworkName(h.Name); e != nil {
-		return h, e
+		return h, nil, e
 	}
 	dir, e := rootField(fields)
 	if e != nil {
-		return h, e
+		return h, nil, e
 	}
 	h.Root = dir
-	return h, nil
+	h.HostVeth = hostVeth(fields.Get("prevResult"))
+	return h, fields, nil
 }
 
 func rootField(fields scan.Fields) (root.Dir, *api.Error) {

@@ -6,16 +6,10 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 )
-
-// maxPodName is how long a pod's name or namespace may be: Kubernetes makes
-// them DNS subdomains (RFC 1123).
-const maxPodName = 253
 
 // query is a request's parameters, each of which is there once.
 type query map[string]string
@@ -86,8 +80,8 @@ func (q query) filter() (api.Filter, *api.Error) {
 		{"container", f.Container, cni.CheckContainerID},
 		{"ifname", f.Ifname, cni.CheckIfname},
 		{"link", f.Link, cni.CheckIfname},
-		{"namespace", f.Namespace, printable(maxPodName)},
-		{"pod", f.Pod, printable(maxPodName)},
+		{"namespace", f.Namespace, printable(cni.MaxPodName)},
+		{"pod", f.Pod, printable(cni.MaxPodName)},
 		{"uid", f.UID, printable(api.MaxID)},
 		{"state", f.State, checkState},
 	} {
@@ -133,8 +127,7 @@ func checkState(s string) *api.Error {
 // printable returns a check for text of at most limit bytes.
 func printable(limit int) func(string) *api.Error {
 	return func(s string) *api.Error {
-		bad := func(r rune) bool { return !unicode.IsPrint(r) }
-		if len(s) > limit || !utf8.ValidString(s) || strings.ContainsFunc(s, bad) {
+		if !cni.IsShowable(s, limit) {
 			return cni.Errorf(cni.CodeEnv, "", "it is %.64q (%d bytes); expected at most %d printable characters", s, len(s), limit)
 		}
 		return nil
