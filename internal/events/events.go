@@ -12,16 +12,9 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// Types of events. They are what api.Event.Type says.
-const (
-	Attaching = "attaching" // an ADD has begun: its owner is in the ledger
-	Attached  = "attached"  // all its holds are taken
-	Releasing = "releasing" // its deletion is promised and it is cut off
-	Released  = "released"  // nothing of it is left
-	Owed      = "owed"      // a release failed and will be tried again
-	Drift     = "drift"     // the world differed from the ledger
-	End       = "end"       // the last line of a stream, which says why it ends
-)
+// End is the type of a stream's last line, which says why it ends. The other
+// types are the engine's.
+const End = "end"
 
 // Remember is how many events a hub remembers by default.
 const Remember = 4096

@@ -13,7 +13,7 @@ import (
 
 func publish(h *Hub, n int) {
 	for range n {
-		h.Publish(api.Event{Type: Attached})
+		h.Publish(api.Event{Type: "attached"})
 	}
 }
 

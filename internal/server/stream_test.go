@@ -27,7 +27,7 @@ func TestNextLine(t *testing.T) {
 		}
 
 		s, slow := hub.Follow(), hub.Follow()
-		hub.Publish(api.Event{Type: events.Attached, Owner: "a"})
+		hub.Publish(api.Event{Type: "attached", Owner: "a"})
 		if e := decoded(s, false); e.Seq != 1 || e.Owner != "a" {
 			t.Errorf("the event is %+v", e)
 		}

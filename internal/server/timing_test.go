@@ -59,12 +59,12 @@ func TestQuietStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(10*time.Minute, func() { hub.Publish(api.Event{Type: events.Attached}) })
+		time.AfterFunc(10*time.Minute, func() { hub.Publish(api.Event{Type: "attached"}) })
 		lines, empty := bufio.NewScanner(resp.Body), 0
 		for lines.Scan() && lines.Text() == "" {
 			empty++
 		}
-		if !strings.Contains(lines.Text(), events.Attached) || empty < 19 || empty > 20 {
+		if !strings.Contains(lines.Text(), "attached") || empty < 19 || empty > 20 {
 			t.Errorf("after %d empty lines: %q, %v", empty, lines.Text(), lines.Err())
 		}
 	})
