@@ -74,7 +74,7 @@ func TestVerbs(t *testing.T) {
 	ledger, err := c.Ledger(ctx)
 	equal("ledger", err, ledger, verbs.Ledger())
 	owner, err := hold.Kinds{}.Decode(ledger.Owners[0])
-	equal("an owner of the ledger", err, owner.NamesIn("address"), []string{"default/10.88.0.7"})
+	equal("an owner of the ledger", err, owner.NamesIn("address"), []string{"10.88.0.7"})
 }
 
 func TestFilterArrives(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Name is something that one owner at a time can have: an address, a host
-// port, a sandbox's pod name. The ledger alone claims and frees it.
+// Name is something that one owner at a time can have: an address, a CIDR of a
+// pool, later a host port or a sandbox's pod name. The ledger alone claims and frees it.
 type Name struct {
 	Space string `json:"space"` // which sort of name, such as "address"
-	Name  string `json:"name"`  // unique in its space, such as "default/10.88.0.7"
+	Name  string `json:"name"`  // unique in its space, such as "10.88.0.7"
 }
 
 func (n Name) String() string { return n.Space + ":" + n.Name }

@@ -14,7 +14,7 @@ import (
 
 // fullOwner returns an owner of about 1.2 kB, as an attachment's record is.
 func fullOwner(i int) hold.Owner {
-	o := newOwner(address(fmt.Sprintf("default/10.88.%d.%d", i>>8, i&255)), address(fmt.Sprintf("default/fd00::%x", i)))
+	o := newOwner(address(fmt.Sprintf("10.88.%d.%d", i>>8, i&255)), address(fmt.Sprintf("fd00::%x", i)))
 	o.Meta = json.RawMessage(fmt.Sprintf(`{"network":"berth","containerID":"%064d","config":"%s"}`, i, strings.Repeat("c", 800)))
 	return o
 }

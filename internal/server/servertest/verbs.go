@@ -159,9 +159,9 @@ func (v *Verbs) Ledger() api.Ledger {
 		Schema: 1,
 		Epoch:  api.Epoch{Boot: "b", Netns: api.Netns{Dev: 4, Ino: 4026531840, ID: 1}},
 		Owners: []json.RawMessage{json.RawMessage(`{"id":"aaaaaaaaaa","parent":"bbbbbbbbbb","meta":{"x":1},` +
-			`"names":[{"space":"address","name":"default/10.88.0.7"}],` +
+			`"names":[{"space":"address","name":"10.88.0.7"}],` +
 			`"holds":[{"kind":"link","spec":{"name":"babcdaaaaaaaaaa"}}],"releasing":"2026-01-02T03:04:05Z"}`)},
-		Resting:    []api.Resting{{Space: "address", Name: "default/10.88.0.8", Freed: at, Until: at}},
+		Resting:    []api.Resting{{Space: "address", Name: "10.88.0.8", Freed: at, Until: at}},
 		Tombstones: []api.Tombstone{{Key: "net/a/eth0", Boot: "b", Started: 1, Until: 2}},
 	}
 }
