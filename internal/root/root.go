@@ -29,8 +29,5 @@ func (d Dir) Ledger() string { return filepath.Join(d.State(), "ledger.db") }
 // Instance is the file with the agent's instance id.
 func (d Dir) Instance() string { return filepath.Join(d.State(), "instance") }
 
-// Deletions is the deletion queue.
-func (d Dir) Deletions() string { return filepath.Join(d.State(), "deletions") }
-
 // Config is the agent's configuration.
 func (d Dir) Config() string { return filepath.Join(string(d), "etc/berth/berthd.yaml") }
