@@ -2,11 +2,11 @@ package agent
 
 import (
 	"context"
+	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/server"
-	"time"
 )
 
 // GC releases the attachments of one network that are not in the list of valid

@@ -19,7 +19,7 @@ import (
 const stopping = 10 * time.Second
 
 // Run is the life of an agent, until ctx ends. Each value of reload is a new
-// configuration; nil in reload's place never comes.
+// configuration to put into force; a nil channel brings none.
 //
 // Order: the ledger's lock decides who the agent of the root is; then the
 // socket is there, so that plugins wait instead of finding nobody; then what

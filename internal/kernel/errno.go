@@ -1,6 +1,6 @@
 // Package kernel is the kernel's door: what comes back from a system call or a
 // netlink request is classified here, once, and the packages below it (ns,
-// rtnl, nft) each speak to one part of the kernel.
+// rtnl, nft, conntrack) each speak to one part of the kernel.
 package kernel
 
 import (
