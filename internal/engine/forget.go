@@ -78,12 +78,13 @@ func (e *Engine) freeNames(id hold.ID) {
 }
 
 // Wait waits until owners that are being released are forgotten. Unknown ids
-// are so already.
+// are so already; one that is wanted is not waited for.
 func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 	for _, id := range ids {
-		e.mu.Lock()
-		l := e.leaving[id]
-		e.mu.Unlock()
+		l, err := e.underway(ctx, id)
+		if err != nil {
+			return err
+		}
 		if l == nil {
 			continue
 		}
@@ -94,4 +95,24 @@ func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 		}
 	}
 	return nil
+}
+
+// underway returns the release of an owner, or nil if there is none. Between
+// the promise and the cut an owner is releasing in the ledger alone: then it is
+// sent on its way, as by whoever made the promise.
+func (e *Engine) underway(ctx context.Context, id hold.ID) (*leaving, error) {
+	for {
+		e.mu.Lock()
+		l := e.leaving[id]
+		e.mu.Unlock()
+		if l != nil {
+			return l, nil
+		}
+		if o, ok := e.Ledger.Owner(id); !ok || o.Wanted() {
+			return nil, nil
+		}
+		if err := e.depart(ctx, id); errors.Is(err, errImpatient) {
+			return nil, err
+		}
+	}
 }

@@ -52,18 +52,23 @@ func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) e
 	}
 	errs := []error{err}
 	for _, id := range all {
-		errs = append(errs, e.depart(ctx, id))
+		err := e.depart(ctx, id)
+		if errors.Is(err, errImpatient) { // the promise stands, whoever waits for it
+			e.background(func() { _ = e.depart(e.ctx, id) })
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
+// errImpatient says that an asker's time was up before whoever was taking the
+// owner had stopped.
+var errImpatient = errors.New("it has not stopped yet")
+
 // promised returns those of ids that are releasing already: by an earlier
 // promise, or by a commit that had its effect and failed all the same.
 func (e *Engine) promised(ids []hold.ID) []hold.ID {
-	return slices.DeleteFunc(e.family(ids), func(id hold.ID) bool {
-		o, ok := e.Ledger.Owner(id)
-		return !ok || o.Wanted()
-	})
+	return slices.DeleteFunc(e.family(ids), e.wanted)
 }
 
 // promise commits that owners and their children are releasing, and returns
@@ -74,7 +79,7 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 		all := e.family(ids)
 		commit := append([]ledger.Op(nil), ops...)
 		for _, id := range all {
-			if o, ok := e.Ledger.Owner(id); ok && o.Wanted() {
+			if e.wanted(id) {
 				commit = append(commit, ledger.Releasing(id, now))
 			}
 		}
@@ -88,10 +93,16 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 			}
 		}
 		ops = nil
-		if len(e.family(ids)) <= len(all) { // no child has come in between; none can now
+		if !slices.ContainsFunc(e.family(ids), e.wanted) { // no child has come in between; none can now
 			return all, nil
 		}
 	}
+}
+
+// wanted reports whether an owner is known and not releasing.
+func (e *Engine) wanted(id hold.ID) bool {
+	o, ok := e.Ledger.Owner(id)
+	return ok && o.Wanted()
 }
 
 // family returns the known ones of ids with all their descendants, children
@@ -123,7 +134,7 @@ func (e *Engine) family(ids []hold.ID) []hold.ID {
 func (e *Engine) depart(ctx context.Context, id hold.ID) error {
 	_, leave, err := e.enter(ctx, id, false)
 	if err != nil {
-		return fmt.Errorf("waiting for the ADD of %s to stop: %w", id, err)
+		return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, err)
 	}
 	defer leave()
 	o, ok := e.Ledger.Owner(id)

@@ -33,9 +33,11 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	}
 	e.event("attaching", o, "", nil)
 	err = e.acquireAll(taking, o)
+	if err == nil {
+		e.event("attached", o, "", nil) // before a release can have the lock
+	}
 	leave()
 	if err == nil {
-		e.event("attached", o, "", nil)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)

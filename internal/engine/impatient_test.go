@@ -1,0 +1,117 @@
+package engine_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// hangRepair lets a repair of o hang in its kind until let is closed, and calls
+// stopped when a release asks it to stop.
+func hangRepair(n *node, o hold.Owner, stopped func()) (let chan struct{}, repaired chan error) {
+	let, repaired = make(chan struct{}), make(chan error, 1)
+	reached := make(chan struct{})
+	n.world.set(func() {
+		delete(n.world.things, "wire "+string(o.ID))
+		delete(n.world.users, "a")
+	})
+	n.world.before = func(ctx context.Context, op string, _ hold.Hold) error {
+		if op == "acquire" {
+			close(reached)
+			<-ctx.Done()
+			stopped()
+			<-let
+		}
+		return nil
+	}
+	go func() { repaired <- n.Repair(context.Background(), o.ID) }()
+	<-reached
+	return let, repaired
+}
+
+// The promise is written, and then its asker's time is up: the owner goes all
+// the same, with nobody asking again.
+func TestPromiseOutlivesItsAsker(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire")
+	take(t, n, o)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	let, repaired := hangRepair(n, o, cancel)
+	if err := n.Release(ctx, []hold.ID{o.ID}); err == nil || !strings.Contains(err.Error(), "has not stopped yet") {
+		t.Errorf("Release: %v, want that the repair has not stopped yet", err)
+	}
+	close(let)
+	if err := <-repaired; err != nil {
+		t.Errorf("Repair: %v", err)
+	}
+	for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(0) {
+		if _, ok := n.ledger.Owner(o.ID); !ok {
+			wantResidue(t, n, empty)
+			return
+		}
+	}
+	t.Error("the owner is releasing, and nobody releases it")
+}
+
+// Between the promise and the cut an owner is not gone.
+func TestWaitWaitsForWhoIsOnlyPromised(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire")
+	take(t, n, o)
+	promised := make(chan struct{})
+	let, _ := hangRepair(n, o, func() { close(promised) })
+	released := make(chan error, 1)
+	go func() { released <- n.Release(t.Context(), []hold.ID{o.ID}) }()
+	<-promised
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := n.Wait(ctx, o.ID); err == nil {
+		t.Error("Wait says that the owner is gone")
+	}
+	close(let)
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Error(err)
+	}
+	wantResidue(t, n, empty)
+}
+
+// A release that comes in the very moment of the last acquire is told after it.
+func TestEventsOfATakeComeBeforeThoseOfItsRelease(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire")
+	n.stop()
+	done := make(chan struct{})
+	n.start(nil, func(opt *engine.Options) {
+		tell := opt.Event
+		opt.Event = func(e engine.Event) {
+			if e.Type == "attached" {
+				go func() { defer close(done); _ = n.Release(context.Background(), []hold.ID{o.ID}) }()
+				for !isLeaving(n, o.ID) {
+					time.Sleep(0)
+				}
+			}
+			tell(e)
+		}
+	})
+	take(t, n, o)
+	<-done
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.eventTypes(o.ID); got != "attaching attached releasing released" {
+		t.Errorf("events: %s", got)
+	}
+}
+
+func isLeaving(n *node, id hold.ID) bool {
+	o, ok := n.ledger.Owner(id)
+	return !ok || !o.Wanted()
+}
