@@ -34,7 +34,7 @@ func answer(err error) error {
 	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
 		return cni.Errorf(cni.CodeTryAgain, "overtaken by a DEL of the same attachment", "%v", err)
 	case errors.Is(err, hold.ErrForeign):
-		return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%v", err)
+		return cni.Errorf(cni.CodeTaken, "interface or address is somebody else's", "%v", err)
 	case errors.Is(err, hold.ErrHomeless):
 		return cni.Errorf(cni.CodeNetns, "the pod's network namespace is gone", "%v", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

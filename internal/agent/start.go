@@ -92,6 +92,9 @@ func (a *Agent) openLedger() error {
 	if err == nil {
 		err = a.restoreViews()
 	}
+	if err == nil { // before whoever has the table verifies it
+		err = a.egress.SetRuleset(a.ruleset())
+	}
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
