@@ -1,0 +1,185 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// seen is what neighbours must leave alone, of the node and of pods.
+func seen(t *testing.T) nettest.State {
+	return nettest.Snapshot(t, nil).Without("sysctl", "conntrack", "mount")
+}
+
+// Three agents live in one network namespace, two of them with the same pool,
+// and use the same network, container and interface names. Whatever happens to
+// the others, what is there of the first one stays as it was.
+func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
+	hasAddresses(t)
+	first := startAgent(t, pools)
+	pods, got := first.podsOf(3)
+	settle(t, 3)
+	alone := seen(t)
+
+	same := newAgent(t, nil, "--pool=default=10.88.0.128/25,fd00:88::8000/113") // lies in the first's
+	other := newAgent(t, nil, "--pool=default=10.99.0.0/24")
+	all := []*agent{first, same, other}
+	same.start()
+	other.start()
+
+	// All at once, each with containers c0 to c3 of its own.
+	var busy sync.WaitGroup
+	for _, a := range all[1:] {
+		for i := range 4 {
+			pod := nettest.Pod(t)
+			busy.Go(func() {
+				id := fmt.Sprint("c", i)
+				if _, err := a.tryAdd(id, pod); err != nil {
+					t.Errorf("ADD of %s: %v", id, err)
+				}
+				if i%2 == 1 {
+					if err := a.tryDel(id, "", wait); err != nil {
+						t.Errorf("DEL of %s: %v", id, err)
+					}
+				}
+			})
+		}
+	}
+	busy.Wait()
+	for _, a := range all {
+		a.wantClean()
+	}
+	if n := []int{len(first.list()), len(same.list()), len(other.list())}; n[0] != 3 || n[1] != 2 || n[2] != 2 {
+		t.Errorf("the agents have %v attachments, want 3, 2 and 2", n)
+	}
+	reached(t, pods[0], got[1], other.list())
+
+	// One collects garbage, and nothing is valid.
+	if _, err := same.exec("GC", "", "", `"cni.dev/valid-attachments":[]`); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	same.wantGone()
+	if n := []int{len(first.list()), len(other.list())}; n[0] != 3 || n[1] != 2 {
+		t.Errorf("after another's GC the agents have %v attachments, want 3 and 2", n)
+	}
+	reached(t, pods[0], got[1], other.list())
+
+	// One is killed, started again and removed.
+	other.kill()
+	for i := range pods {
+		pingAll(t, pods[i], got[(i+1)%3])
+	}
+	first.wantClean()
+	other.start()
+	other.wantClean()
+	other.releaseAll()
+	other.remove()
+	same.remove()
+	if diff := alone.Diff(seen(t)); diff != "" {
+		t.Errorf("the neighbours are gone, and the first agent's things have changed:\n%s", diff)
+	}
+	first.wantClean()
+	for i := range pods {
+		pingAll(t, pods[i], got[(i+1)%3])
+	}
+}
+
+// hasAddresses gives the node what it masquerades with.
+func hasAddresses(t *testing.T) {
+	t.Helper()
+	nettest.Need(t)
+	for _, addr := range []string{"192.0.2.1/32", "2001:db8::1/128"} {
+		ip(t, nil, "addr add "+addr+" dev lo")
+		t.Cleanup(func() { ip(t, nil, "addr del "+addr+" dev lo") })
+	}
+	nettest.Eventually(t, "the addresses to be in use", func() bool {
+		return strings.Contains(seen(t).Only("route").String(), "inet6 local 2001:db8::1/128")
+	})
+}
+
+// settle waits until the kernel has made the multicast routes of so many pods'
+// links, which it does some time after they are up.
+func settle(t *testing.T, links int) {
+	t.Helper()
+	nettest.Eventually(t, "the links' multicast routes", func() bool {
+		return strings.Count(seen(t).Only("route").String(), "multicast ff00::/8 dev b") >= links
+	})
+}
+
+// reached pings a pod of the same agent, and those of another.
+func reached(t *testing.T, from *ns.Netns, to attached, others []api.Attachment) {
+	t.Helper()
+	pingAll(t, from, to)
+	for _, o := range others {
+		for _, addr := range o.Addresses {
+			nettest.Ping(t, from, netip.MustParseAddr(addr))
+		}
+	}
+}
+
+// An address that a neighbour's pod has cannot be given again: the ADD says
+// so, leaves nothing behind, and the neighbour's pod keeps its packets.
+func TestNeighboursAddress(t *testing.T) {
+	for _, c := range []struct{ addr, pool string }{
+		{"10.88.0.1", "10.88.0.0/24"}, {"fd00:88::1", "fd00:88::/64"},
+	} {
+		t.Run(c.addr, func(t *testing.T) {
+			first := startAgent(t, pools)
+			pods, got := first.podsOf(2)
+			settle(t, 2)
+			same := startAgent(t, "--pool=default="+c.pool)
+			pod := nettest.Pod(t)
+			ip(t, pod, "link set lo up")
+			before, inside := seen(t), nettest.Snapshot(t, pod)
+			_, err := same.tryAdd("c0", pod) // who takes the first of the pool
+			wantError(t, err, 101, "ip route add "+c.addr)
+			same.del("c0")
+			same.wantGone()
+			if diff := before.Diff(seen(t)) + inside.Diff(nettest.Snapshot(t, pod)); diff != "" {
+				t.Errorf("the refused ADD changed:\n%s", diff)
+			}
+			pingAll(t, pods[1], got[0])
+			first.wantClean()
+			nettest.Eventually(t, "an address that is nobody's", func() bool {
+				_, err := same.tryAdd("c0", pod)
+				return err == nil
+			})
+			same.wantClean()
+			first.wantClean()
+		})
+	}
+}
+
+// --remove gives back what the agent itself has, and refuses while a pod is
+// attached.
+func TestRemove(t *testing.T) {
+	empty := seen(t)
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	a.stop()
+	full := seen(t)
+	if err := runFor(a.berthd("--remove")); err == nil {
+		t.Error("--remove with two pods attached succeeds")
+	}
+	if diff := full.Diff(seen(t)); diff != "" {
+		t.Errorf("the refused --remove changed:\n%s", diff)
+	}
+	pingAll(t, pods[0], got[1])
+	a.start()
+	if err := runFor(a.berthd("--remove")); err == nil {
+		t.Error("--remove under a running agent succeeds")
+	}
+	a.del("c0", wait)
+	a.del("c1", wait)
+	a.remove()
+	if diff := empty.Diff(seen(t)); diff != "" {
+		t.Errorf("--remove left:\n%s", diff)
+	}
+	a.remove() // once more is nothing
+}
