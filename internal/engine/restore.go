@@ -2,10 +2,12 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
 )
 
 // Restore brings the world to what the ledger says, after a start: who was
@@ -122,7 +124,46 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	if e.Homeless != nil && e.Homeless(d.owner) {
 		return fmt.Errorf("%s: %w", d.hold.Spec, hold.ErrHomeless)
 	}
+	k, err := e.kind(d.hold)
+	if err != nil {
+		return err
+	}
+	if k.Discovers {
+		return e.rediscover(ctx, k, d.hold)
+	}
 	return e.acquire(ctx, d.hold)
+}
+
+// rediscover takes a hold whose kind discovers again, and writes down what was
+// discovered: the program may have ended in between the last time.
+func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error {
+	was := h.Spec.String()
+	raw, err := json.Marshal(h.Spec)
+	if err != nil {
+		return fmt.Errorf("copying %s: %w", h.Spec, err)
+	}
+	h.Spec = k.New() // the one of the ledger is not ours to write into
+	if err := json.Unmarshal(raw, h.Spec); err != nil {
+		return fmt.Errorf("copying %s: %w", was, err)
+	}
+	if err := e.acquire(ctx, h); err != nil {
+		return err
+	}
+	err = e.Ledger.Commit(ctx, ledger.Update(h.Owner, func(o *hold.Owner) error {
+		for i := range o.Holds {
+			if s := o.Holds[i].Spec; s.Kind() == k.Name() && s.String() == was {
+				o.Holds[i].Spec = h.Spec
+			}
+		}
+		return nil
+	}))
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrOvertaken) {
+		return cause
+	}
+	if err != nil {
+		return fmt.Errorf("writing down what was discovered of %s: %w", was, err)
+	}
+	return nil
 }
 
 // Repair verifies one owner and takes again what it lacks: for those who see

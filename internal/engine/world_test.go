@@ -91,6 +91,7 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 			if owner != h.Owner {
 				return fmt.Errorf("%s: %w", s, hold.ErrForeign)
 			}
+			s.discover()
 			return nil
 		}
 		if user, ok := w.users[s.Uses]; ok && s.Uses != "" {
@@ -100,11 +101,15 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 		if s.Uses != "" {
 			w.users[s.Uses] = h.Owner
 		}
-		if s.K == "lease" {
-			s.Seen = "leased"
-		}
+		s.discover()
 		return nil
 	})
+}
+
+func (t *thing) discover() {
+	if t.K == "lease" {
+		t.Seen = "leased"
+	}
 }
 
 func (w *world) release(ctx context.Context, h hold.Hold) error {
@@ -134,6 +139,9 @@ func (w *world) verify(_ context.Context, h hold.Hold) error {
 	defer w.mu.Unlock()
 	if w.things[h.Spec.String()] != h.Owner {
 		return fmt.Errorf("%s: %w", h.Spec, hold.ErrGone)
+	}
+	if s := h.Spec.(*thing); s.K == "lease" && s.Seen == "" {
+		return fmt.Errorf("%s: %w: nobody has written down what it is", h.Spec, hold.ErrChanged)
 	}
 	return nil
 }
