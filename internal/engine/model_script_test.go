@@ -1,0 +1,170 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// A script is what the model test asks of an engine: waves of steps, those of a
+// wave at once. What stands after each wave follows from the script alone,
+// whatever fails, dies or is slow on the way.
+
+// verb is what a step does.
+type verb int
+
+const (
+	taking    verb = iota // a free name
+	claim                 // a name that somebody has: to be refused
+	releasing             // a name with all its children
+	race                  // a free name is taken and released at once
+	orphan                // a child is taken while its parent is released
+	sweep
+	repair // a name
+	lose   // a thing of a name vanishes behind the engine's back
+	stray  // a thing with our stamp and no owner appears
+	verbs
+)
+
+type step struct {
+	verb   verb
+	name   string
+	parent string
+	kinds  []string
+}
+
+// wanted is what the model says of a name that somebody has.
+type wanted struct {
+	kinds  []string
+	parent string
+}
+
+// script is a random walk of the model.
+type script struct {
+	*rand.Rand
+	names []string
+	model map[string]wanted
+	busy  map[string]int // in this wave: 1 shared, 2 alone
+}
+
+func newScript(seed uint64) *script {
+	s := &script{Rand: rand.New(rand.NewPCG(seed, 1)), model: map[string]wanted{}}
+	for i := range 14 {
+		s.names = append(s.names, fmt.Sprintf("n%d", i))
+	}
+	return s
+}
+
+// wave returns the next steps, and moves the model on.
+func (s *script) wave() []step {
+	s.busy = map[string]int{}
+	var wave []step
+	for range 1 + s.IntN(6) {
+		if step, ok := s.step(); ok {
+			wave = append(wave, step)
+		}
+	}
+	return wave
+}
+
+func (s *script) step() (step, bool) {
+	st := step{verb: verb(s.IntN(int(verbs)))}
+	if s.IntN(2) == 0 { // most of life is coming and going
+		st.verb = []verb{taking, releasing}[s.IntN(2)]
+	}
+	switch st.verb {
+	case sweep, stray:
+		return st, true
+	case taking, race:
+		ok := s.pick(&st.name, false, 2)
+		st.kinds = s.kinds()
+		if ok && s.IntN(3) == 0 && s.depth(st.name) < 3 {
+			s.pick(&st.parent, true, 1)
+		}
+		if ok && st.verb == taking {
+			s.model[st.name] = wanted{st.kinds, st.parent}
+		}
+		return st, ok
+	case claim, lose, repair:
+		return st, s.pick(&st.name, true, 1)
+	case orphan:
+		if !s.pick(&st.name, false, 2) || !s.pick(&st.parent, true, 0) {
+			return st, false
+		}
+		st.kinds = s.kinds()
+		return st, s.drop(st.parent)
+	default:
+		return st, s.pick(&st.name, true, 0) && s.drop(st.name)
+	}
+}
+
+// pick chooses a name that is standing or not, and is not in the way of this
+// wave's other steps.
+func (s *script) pick(name *string, standing bool, use int) bool {
+	for _, i := range s.Perm(len(s.names)) {
+		n := s.names[i]
+		if _, is := s.model[n]; is == standing && (s.busy[n] == 0 || s.busy[n] == 1 && use == 1) {
+			s.busy[n] = max(s.busy[n], use)
+			*name = n
+			return true
+		}
+	}
+	return false
+}
+
+// drop takes a name and all its children out of the model, unless one of them
+// is busy.
+func (s *script) drop(name string) bool {
+	all := family(s.model, name)
+	if slices.ContainsFunc(all, func(n string) bool { return s.busy[n] > 0 }) {
+		return false
+	}
+	for _, n := range all {
+		s.busy[n] = 2
+		delete(s.model, n)
+	}
+	return true
+}
+
+// family returns a name and those below it.
+func family(model map[string]wanted, name string) []string {
+	all := []string{name}
+	for n, w := range model {
+		if w.parent == name {
+			all = append(all, family(model, n)...)
+		}
+	}
+	return all
+}
+
+func (s *script) depth(name string) int {
+	d := 0
+	for name != "" {
+		name = s.model[name].parent
+		d++
+	}
+	return d
+}
+
+func (s *script) kinds() []string {
+	kinds := make([]string, 1+s.IntN(5))
+	for i := range kinds {
+		kinds[i] = []string{"lease", "wire", "wire", "rule", "note"}[s.IntN(5)]
+	}
+	return kinds
+}
+
+// state is what ledger and world should be, in words.
+func (s *script) state() string {
+	var lines []string
+	for n, w := range s.model {
+		lines = append(lines, line(n, w.parent, w.kinds))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func line(name, parent string, kinds []string) string {
+	return fmt.Sprintf("%s of %q has %v", name, parent, kinds)
+}

@@ -1,0 +1,236 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// do takes one step, again and again where it fails. It reports whether the
+// step is done; it is not when the engine has died.
+func (r *modelRun) do(s step) bool {
+	ctx := r.t.Context()
+	switch s.verb {
+	case taking:
+		return r.doTake(ctx, s)
+	case claim:
+		return r.doClaim(ctx, s)
+	case releasing:
+		return r.doRelease(ctx, r.leave(s.name))
+	case race:
+		return r.doRace(ctx, s, nil)
+	case orphan:
+		return r.doRace(ctx, s, r.leave(s.parent))
+	case sweep:
+		if rep, err := r.Sweep(ctx); err != nil && r.plan.Surfaced() == "" {
+			r.t.Errorf("sweep: %v; %v", err, rep)
+		}
+	case repair:
+		if err := r.Repair(ctx, r.stands(s.name).ID); err != nil && r.plan.Surfaced() == "" {
+			r.t.Errorf("repair of %s: %v", s.name, err)
+		}
+	case lose:
+		holds := r.stands(s.name).Holds
+		t := holds[int(holds[0].Owner[0])%len(holds)].Spec.(*thing)
+		r.world.set(func() {
+			delete(r.world.things, t.String())
+			delete(r.world.users, t.Uses)
+		})
+	case stray:
+		id := hold.NewID()
+		r.world.set(func() { r.world.things["rule "+string(id)] = id })
+	}
+	return true // a life that ended in a sweep needs no other
+}
+
+// incarnation makes an owner for a step.
+func (r *modelRun) incarnation(s step) hold.Owner {
+	o := owner("", s.name)
+	if s.parent != "" {
+		o.Parent = r.stands(s.parent).ID
+	}
+	o.Names = append(o.Names, hold.Name{Space: "port", Name: s.name})
+	for i, k := range s.kinds {
+		t := &thing{K: k, N: fmt.Sprintf("%s-%d", o.ID, i)}
+		if k == "wire" {
+			t.Uses = fmt.Sprintf("%s-%d", s.name, i)
+		}
+		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: t})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unsure[s.name] = append(r.unsure[s.name], o.ID)
+	return o
+}
+
+func (r *modelRun) doTake(ctx context.Context, s step) bool {
+	for try := 0; ; try++ {
+		if r.adopt(ctx, s.name) {
+			return true
+		}
+		if !r.doRelease(ctx, r.leave(s.name)) { // what an earlier try has left
+			return false
+		}
+		o := r.incarnation(s)
+		err := r.Take(ctx, o)
+		if err == nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.standing[s.name] = o
+			r.unsure[s.name] = nil
+			return true
+		}
+		var taken *ledger.NameTakenError
+		switch {
+		case r.dead():
+			return false
+		case errors.As(err, &taken):
+			r.await(ctx, taken.Owner)
+		case r.plan.Surfaced() == "":
+			r.t.Errorf("taking %s: %v", s.name, err)
+			return true
+		}
+		r.heal(try)
+	}
+}
+
+// adopt makes use of an incarnation that a life which has ended was taking, and
+// that this one has brought forward: at times, as a runtime may.
+func (r *modelRun) adopt(ctx context.Context, name string) bool {
+	left := r.leave(name)
+	if len(left) == 0 || left[0][0] < 'p' {
+		return false
+	}
+	id := left[len(left)-1]
+	o, ok := r.ledger.Owner(id)
+	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.standing[name] = o
+	r.unsure[name] = slices.DeleteFunc(r.unsure[name], func(u hold.ID) bool { return u == id })
+	return true
+}
+
+// doClaim takes a name that somebody has, which must be refused.
+func (r *modelRun) doClaim(ctx context.Context, s step) bool {
+	var taken *ledger.NameTakenError
+	has := r.stands(s.name).ID
+	o := owner("", s.name, "wire")
+	err := r.Take(ctx, o)
+	if err == nil || errors.As(err, &taken) && taken.Owner != has {
+		r.t.Errorf("taking %s, which %s has: %v", s.name, has, err)
+	}
+	return true
+}
+
+// doRelease releases owners until that is promised.
+func (r *modelRun) doRelease(ctx context.Context, ids []hold.ID) bool {
+	for try := 0; len(ids) > 0; try++ {
+		err := r.Release(ctx, ids)
+		if err == nil {
+			r.promise(ids)
+			return true
+		}
+		if r.dead() {
+			return false
+		}
+		if r.plan.Surfaced() == "" {
+			r.t.Errorf("releasing %v: %v", ids, err)
+		}
+		r.heal(try)
+	}
+	return true
+}
+
+// doRace releases an owner, or its parents, while it is taken.
+func (r *modelRun) doRace(ctx context.Context, s step, parents []hold.ID) bool {
+	var parent hold.ID
+	if n := len(parents); n > 0 {
+		parent = parents[n-1]
+	}
+	o := r.incarnation(step{name: s.name, kinds: s.kinds})
+	o.Parent = parent
+	ids := append(parents, r.leave(s.name)...)
+	var errTake, errRelease error
+	var both sync.WaitGroup
+	both.Go(func() { errTake = r.Take(ctx, o) })
+	both.Go(func() { errRelease = r.Release(ctx, ids) })
+	both.Wait()
+	if rec, ok := r.ledger.Owner(o.ID); ok && rec.Wanted() && errRelease == nil && parent != "" {
+		r.t.Errorf("%s was taken (%v) under %s, which is released", s.name, errTake, parent)
+	}
+	return r.doRelease(ctx, ids)
+}
+
+// stands returns the owner that has a name.
+func (r *modelRun) stands(name string) hold.Owner {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.standing[name]
+}
+
+// leave returns whom to release for a name to be free: its owner and all below
+// it, which nobody may rely on from now on, and what earlier tries have left.
+// Children come first.
+func (r *modelRun) leave(name string) []hold.ID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o, ok := r.standing[name]
+	if !ok {
+		return slices.Clone(r.unsure[name])
+	}
+	var visit func(string, hold.ID)
+	visit = func(n string, id hold.ID) {
+		delete(r.standing, n)
+		for child, c := range r.standing {
+			if c.Parent == id {
+				visit(child, c.ID)
+			}
+		}
+		r.unsure[name] = append(r.unsure[name], id)
+	}
+	visit(name, o.ID)
+	return slices.Clone(r.unsure[name])
+}
+
+// promise checks what Release has promised: its owners are cut off.
+func (r *modelRun) promise(ids []hold.ID) {
+	r.mu.Lock()
+	for _, id := range ids {
+		r.promised[id] = true
+	}
+	for name, left := range r.unsure {
+		r.unsure[name] = slices.DeleteFunc(left, func(id hold.ID) bool { return r.promised[id] })
+	}
+	r.mu.Unlock()
+	r.world.set(func() {
+		for t, id := range r.world.things {
+			if slices.Contains(ids, id) && strings.HasPrefix(t, "wire ") && !r.world.cut[t] {
+				r.t.Errorf("%s is released, and its %s is not cut off", id, t)
+			}
+		}
+	})
+}
+
+// await waits a while for an owner to be gone.
+func (r *modelRun) await(ctx context.Context, id hold.ID) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	_ = r.Wait(ctx, id)
+}
+
+// heal ends a fault that goes on for too long.
+func (r *modelRun) heal(try int) {
+	if try >= 3 {
+		r.plan.Heal()
+	}
+}

@@ -1,0 +1,310 @@
+package engine_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+var (
+	seedFlag = flag.Uint64("seed", 0, "seed of the model test; 0: a new one, which is printed")
+	opsFlag  = flag.Int("ops", 20000, "steps of the model test, over all its batch sizes")
+)
+
+// shape is how many holds one Release takes, and how many run at once.
+type shape struct{ batch, flight int }
+
+// TestModel lets an engine live through a long random script (model_script_test.go):
+// owners, also nested ones, come and go, at once and against each other; in
+// each of the engine's lives one operation fails or is its last; things vanish
+// and appear behind its back. The model is asked whenever all has settled. The
+// same script has to give the same states with every batch size.
+func TestModel(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("replay with -seed %d", seed)
+	shapes := []shape{{1, 1}, {1, 32}, {2, 3}, {8, 2}, {32, 1}}
+	var first []string
+	for i, sh := range shapes {
+		r := newModelRun(t, seed, sh)
+		r.play(*opsFlag / len(shapes))
+		t.Logf("batch %d, flight %d: %d steps, %d lives, %d killed, %d other faults, %d states",
+			sh.batch, sh.flight, r.steps, r.lives, r.killed, r.failed, len(r.states))
+		if t.Failed() {
+			t.FailNow()
+		}
+		if i == 0 {
+			first = r.states
+		}
+		if !slices.Equal(first, r.states) {
+			t.Errorf("batch %d, flight %d: other states than with %v", sh.batch, sh.flight, shapes[0])
+		}
+		if *opsFlag >= 5000 && (r.killed < 5 || r.failed < 5) {
+			t.Errorf("%d kills and %d other faults: the plans do not reach the engine", r.killed, r.failed)
+		}
+	}
+}
+
+// modelRun plays a script on a node, as a runtime does: what fails is tried
+// again, and what was not taken is released before.
+type modelRun struct {
+	*node
+	shape  shape
+	script *script
+	random *rand.Rand // for what the states do not depend on
+	plan   *fault.Plan
+
+	mu       sync.Mutex
+	standing map[string]hold.Owner // by name: taken, says Take, and released by nobody
+	unsure   map[string][]hold.ID  // by name: incarnations to get rid of
+	promised map[hold.ID]bool      // released, says Release
+
+	states                       []string
+	steps, lives, killed, failed int
+}
+
+func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
+	r := &modelRun{
+		node:     &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"},
+		shape:    sh,
+		script:   newScript(seed),
+		random:   rand.New(rand.NewPCG(seed, uint64(sh.batch<<8|sh.flight))),
+		standing: map[string]hold.Owner{},
+		unsure:   map[string][]hold.ID{},
+		promised: map[hold.ID]bool{},
+	}
+	r.world.before = r.watch
+	return r
+}
+
+// watch sees every operation on the world.
+func (r *modelRun) watch(_ context.Context, op string, h hold.Hold) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if op == "acquire" && r.promised[h.Owner] {
+		r.t.Errorf("%s is taken again though its owner was released", h.Spec)
+	}
+	for name, o := range r.standing {
+		if op != "acquire" && o.ID == h.Owner {
+			r.t.Errorf("%s %s: nobody has released %s", op, h.Spec, name)
+		}
+	}
+	return nil
+}
+
+// play goes through a script, releases what is left, and looks for residue.
+func (r *modelRun) play(steps int) {
+	r.live(true)
+	for r.steps < steps && !r.t.Failed() {
+		wave := r.script.wave()
+		r.steps += len(wave)
+		r.insist(wave)
+		if r.random.IntN(25) == 0 {
+			r.restart(true)
+		}
+		if r.script.IntN(20) == 0 {
+			r.settle()
+		}
+	}
+	for _, n := range r.script.names {
+		r.script.busy = map[string]int{}
+		if _, ok := r.script.model[n]; ok && r.script.drop(n) {
+			r.insist([]step{{verb: releasing, name: n}})
+		}
+	}
+	r.settle()
+	if left := r.world.residue(); left != empty {
+		r.t.Errorf("world has %s, want %s", left, empty)
+	}
+	r.stop()
+}
+
+// insist takes steps at once, and those that the engine's end has left undone
+// again in its next life.
+func (r *modelRun) insist(wave []step) {
+	for !r.t.Failed() {
+		done := make([]bool, len(wave))
+		var all sync.WaitGroup
+		for i, s := range wave {
+			all.Go(func() { done[i] = r.do(s) })
+		}
+		all.Wait()
+		var undone []step
+		for i, s := range wave {
+			if !done[i] {
+				undone = append(undone, s)
+			}
+		}
+		if wave = undone; len(wave) == 0 {
+			return
+		}
+		r.restart(true)
+	}
+}
+
+// live starts an engine. If it is a faulty one, an operation of it will fail or
+// be its last; dying in Restore, it is started again.
+func (r *modelRun) live(faulty bool) {
+	for {
+		modes := fault.Modes()
+		r.plan = fault.New(1+r.random.IntN(120), modes[r.random.IntN(len(modes))])
+		if !faulty {
+			r.plan.Heal()
+		}
+		r.lives++
+		r.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			for i := range ks {
+				ks[i].Batch, ks[i].Flight = r.shape.batch, r.shape.flight
+			}
+			return r.plan.Decorate(l, ks)
+		})
+		err := r.Restore(r.t.Context())
+		if !r.dead() {
+			r.afterRestart(err)
+			return
+		}
+		r.end()
+	}
+}
+
+// restart ends the engine's life, in whatever it is doing, and begins another.
+func (r *modelRun) restart(faulty bool) {
+	r.end()
+	r.live(faulty)
+}
+
+func (r *modelRun) end() {
+	switch {
+	case r.dead():
+		r.killed++
+	case r.plan.Surfaced() != "":
+		r.failed++
+	}
+	r.stop()
+}
+
+func (r *modelRun) dead() bool {
+	select {
+	case <-r.plan.Dead():
+		return true
+	default:
+		return false
+	}
+}
+
+// afterRestart checks what a new engine has made of the ledger: who was taken
+// is, with all that it had unless Restore failed, and who was released goes.
+func (r *modelRun) afterRestart(err error) {
+	if err != nil && r.plan.Surfaced() == "" {
+		r.t.Errorf("restoring: %v", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, o := range r.standing {
+		if rec, ok := r.ledger.Owner(o.ID); !ok || !rec.Wanted() || !slices.Equal(rec.Names, o.Names) {
+			r.t.Errorf("%s (%s) was taken, and after a restart it is %v", name, o.ID, rec)
+		}
+		for _, h := range o.Holds {
+			if !r.world.has(h) && err == nil {
+				r.t.Errorf("%s (%s) lacks its %s after a restart", name, o.ID, h.Spec)
+			}
+		}
+	}
+	for id := range r.promised {
+		if rec, ok := r.ledger.Owner(id); ok && rec.Wanted() {
+			r.t.Errorf("%s was released, and is wanted after a restart", id)
+		}
+	}
+}
+
+// settle ends the faults, waits until everything is as it should be, and
+// compares it with the model.
+func (r *modelRun) settle() {
+	if r.plan.Heal(); r.dead() {
+		r.restart(false)
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer cancel()
+	for _, o := range r.ledger.Owners() {
+		if o.Wanted() {
+			continue
+		}
+		if err := r.Wait(ctx, o.ID); err != nil {
+			r.t.Errorf("waiting for %s: %v; owed %v; children %v; the fault was: %s", o, err, r.Owed(o.ID), r.ledger.Children(o.ID), r.plan.Surfaced())
+		}
+	}
+	for len(r.Owed("")) > 0 && ctx.Err() == nil { // forgets that failed after they had their effect
+		time.Sleep(50 * time.Microsecond)
+	}
+	for range 3 { // what is missing; what is left over, seen twice
+		if _, err := r.Sweep(ctx); err != nil {
+			r.t.Errorf("sweep: %v", err)
+		}
+	}
+	if rep := r.Audit(ctx); len(rep.Findings) > 0 {
+		r.t.Errorf("audit: %v", rep.Findings)
+	}
+	state := r.state()
+	r.states = append(r.states, state)
+	if want := r.script.state(); state != want {
+		r.t.Errorf("after %d steps the ledger and the world have\n%s\nwant\n%s", r.steps, state, want)
+	}
+	r.restart(true)
+}
+
+// state says in words, without IDs, what ledger and world have.
+func (r *modelRun) state() string {
+	owners := r.ledger.Owners()
+	names := map[hold.ID]string{"": ""}
+	for _, o := range owners {
+		names[o.ID] = strings.Join(o.NamesIn("n"), "+")
+	}
+	var lines []string
+	things, users := 0, 0
+	for _, o := range owners {
+		var kinds []string
+		for _, h := range o.Holds {
+			s := h.Spec.(*thing)
+			if s.K == "lease" && s.Seen == "" {
+				kinds = append(kinds, "undiscovered")
+			}
+			if r.world.has(h) {
+				things++
+				kinds = append(kinds, s.K)
+			}
+			if s.Uses != "" {
+				users++
+			}
+		}
+		if !o.Wanted() {
+			kinds = append(kinds, "releasing")
+		}
+		lines = append(lines, line(names[o.ID], names[o.Parent], kinds))
+	}
+	slices.Sort(lines)
+	r.world.set(func() {
+		if len(r.world.things) != things || len(r.world.users) != users || len(r.world.cut) > 0 {
+			lines = append(lines, fmt.Sprint("and more: ", r.world.things, r.world.users, r.world.cut))
+		}
+	})
+	return strings.Join(lines, "\n")
+}
+
+// has reports whether a hold is there, and not cut off.
+func (w *world) has(h hold.Hold) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.things[h.Spec.String()] == h.Owner && !w.cut[h.Spec.String()]
+}
