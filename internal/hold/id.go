@@ -19,10 +19,10 @@ var alphabet = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPaddin
 
 // NewID mints an ID. It cannot fail: crypto/rand ends the program if the
 // kernel has no randomness.
-func NewID() ID { return ID(Random(IDLen)) }
+func NewID() ID { return ID(random(IDLen)) }
 
-// Random returns n random characters of the ID alphabet, 5 bits each.
-func Random(n int) string {
+// random returns n random characters of the ID alphabet, 5 bits each.
+func random(n int) string {
 	raw := make([]byte, (n*5+7)/8)
 	rand.Read(raw)
 	return alphabet.EncodeToString(raw)[:n]

@@ -52,7 +52,7 @@ func TestInstances(t *testing.T) {
 	}
 	metrics := map[uint32]bool{}
 	for range 100 { // of about a million
-		m, err := rtnl.MetricOf(hold.Random(hold.IDLen))
+		m, err := rtnl.MetricOf(string(hold.NewID()))
 		must(t, err)
 		if m < 1<<20 || m >= 1<<21 {
 			t.Errorf("metric %d", m)
