@@ -88,28 +88,6 @@ func (p *IPAM) Available(pool string, now time.Time) error {
 	return x.ready(nanos(now), true, true)
 }
 
-// Pool returns the name of the pool that an address is of; also of one that
-// drains.
-func (p *IPAM) Pool(a netip.Addr) (name string, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c := p.table.find(a); c != nil {
-		return c.pool.name, true
-	}
-	return "", false
-}
-
-// Default returns the name of the pool that Claim takes "" for; "" if there is
-// none.
-func (p *IPAM) Default() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.config) == 0 {
-		return ""
-	}
-	return p.config[0].Name
-}
-
 // Cooldown returns how long a name that is freed now must rest: for an address
 // of a configured pool what that says, for any other address the longest time
 // that a pool has, for what is no address nothing.
