@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,11 @@ count what is left. It takes a few seconds, runs as root and as anybody, needs
 berthd and berth-cni beside this program, and touches neither the machine's
 network nor its files. Its last line is "residue: 0", or the exit code is not 0.`,
 		Example: `  berth demo`,
-		RunE:    func(c *cobra.Command, _ []string) error { return demo.Run(c.Context(), os.Stdout) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if a.output != "" {
+				return usage{errors.New("the demo tells a story, and has no -o")}
+			}
+			return demo.Run(c.Context(), os.Stdout)
+		},
 	}
 }

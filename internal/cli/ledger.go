@@ -115,10 +115,11 @@ func (a *app) ownersTable(owners []hold.Owner) *table {
 		}
 		of := "the agent itself"
 		if r, ok, err := attachment.Decode(o); ok && err == nil {
-			of = r.Key.String()
-			if pod := podName(r.Pod); pod != "" && a.wide() {
-				of = pod + " " + of
+			key := r.Key
+			if !a.wide() {
+				key.ContainerID = shortID(key.ContainerID)
 			}
+			of = strings.TrimSpace(podName(r.Pod) + " " + key.String())
 		}
 		var names, holds []string
 		for _, n := range o.Names {

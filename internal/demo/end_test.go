@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -50,6 +51,10 @@ func TestEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd.Wait()
+			rest, err := io.ReadAll(r)
+			if err != nil || bytes.Contains(rest, []byte("residue:")) {
+				t.Errorf("it goes on: %v\n%s", err, rest)
+			}
 			if code := cmd.ProcessState.ExitCode(); code != c.code {
 				t.Errorf("exit code %d\n%s", code, &stderr)
 			}

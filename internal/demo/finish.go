@@ -55,7 +55,7 @@ func (s *story) audit(ctx context.Context) error {
 	for _, f := range audit.Findings {
 		s.residue = append(s.residue, fmt.Sprintf("audit: %s %s %s %s", f.Type, f.What, f.Owner, f.Detail))
 	}
-	s.step("audit", "the agent finds %d things left over or missing", len(audit.Findings))
+	s.step("audit", "%d things left over or missing, says the agent", len(audit.Findings))
 
 	now, err := look()
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *story) audit(ctx context.Context) error {
 		}
 	}
 	s.residue = append(s.residue, found...)
-	s.step("look", "the kernel's own lists show %d links, routes, neighbours, conntrack entries too many", len(found))
+	s.step("look", "%d links, routes, neighbours, tables, conntrack entries too many or missing, says the kernel", len(found))
 	return nil
 }
 
@@ -101,6 +101,6 @@ func (s *story) remove(context.Context) error {
 	}
 	found = append(found, kept...)
 	s.residue = append(s.residue, found...)
-	s.step("compare", "with the node as it was before: %d differences", len(found))
+	s.step("compare", "%d differences between the node and what it was before", len(found))
 	return nil
 }
