@@ -10,7 +10,8 @@ import (
 )
 
 // Name is something that one owner at a time can have: an address, a CIDR of a
-// pool, later a host port or a sandbox's pod name. The ledger alone claims and frees it.
+// pool, later a host port or a sandbox's pod name. The ledger alone claims and
+// frees it.
 type Name struct {
 	Space string `json:"space"` // which sort of name, such as "address"
 	Name  string `json:"name"`  // unique in its space, such as "10.88.0.7"
