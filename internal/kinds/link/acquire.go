@@ -64,11 +64,15 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 }
 
 // homeless answers for a pod whose network namespace cannot be opened. If its
-// link is there and whole, the namespace is only out of sight.
+// link is there and not half-made, the namespace is only out of sight.
 func (l *Links) homeless(s *Spec, macs ends, why error) error {
 	var link rtnl.Link
-	if err := l.conn.Do(rtnl.GetLink(s.Name, &link)); err == nil && link.Group == l.groups.Live() {
+	err := l.conn.Do(rtnl.GetLink(s.Name, &link))
+	switch {
+	case err == nil && link.Group != l.groups.Coming():
 		return l.repair(s, macs, link)
+	case err != nil && !errors.Is(err, kernel.ErrNotFound):
+		return err // not seen: that proves nothing
 	}
 	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
 }
@@ -119,8 +123,9 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 	return settle(ctx, s, inside)
 }
 
-// settling is how long a pod's addresses may take to be usable.
-const settling = 5 * time.Second
+// settling is how long a pod's addresses may take to be usable: a few
+// microseconds, unless the machine has much else to do.
+const settling = 30 * time.Second
 
 // settle waits until the pod's first packet will be answered: until the pod's
 // end can send, which GetLink sees to, and its IPv6 addresses receive. The

@@ -18,14 +18,13 @@ func (l *Links) cut(_ context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	err = l.conn.Regroup(l.groups.Cut(), s.Name)[0]
 	var link rtnl.Link
-	if err == nil {
-		rs := []rtnl.Request{rtnl.GetLink(s.Name, &link)}
-		if !l.barrier() {
-			rs = append(rs, rtnl.SetLink(s.Name, rtnl.Down()))
-		}
-		err = l.conn.Do(rs...)
+	err = l.conn.Do(rtnl.GetLink(s.Name, &link))
+	if err == nil && !l.groups.IsDying(link.Group) { // or it would leave the batch that is being deleted
+		err = l.conn.Regroup(l.groups.Cut(), s.Name)[0]
+	}
+	if err == nil && !l.barrier() {
+		err = l.conn.Do(rtnl.SetLink(s.Name, rtnl.Down()))
 	}
 	if errors.Is(err, kernel.ErrNotFound) {
 		return nil

@@ -51,6 +51,18 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// A link that is being deleted with others is not taken out of their group, or
+// it would stay.
+func TestCutLeavesABatch(t *testing.T) {
+	f := newFixture(t)
+	_, h := f.pod("4")
+	must(t, f.conn.Regroup(f.groups.Batch(1), spec(h).Name)[0])
+	must(t, f.kind.Cut(t.Context(), h))
+	if l := f.show(h); l.Group != f.groups.Batch(1) {
+		t.Errorf("the link is %+v", l)
+	}
+}
+
 // Another's route to the address is left alone.
 func TestCutLeavesOthersRoutes(t *testing.T) {
 	f := newFixture(t)
