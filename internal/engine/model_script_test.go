@@ -20,6 +20,7 @@ const (
 	releasing             // a name with all its children
 	race                  // a free name is taken and released at once
 	orphan                // a child is taken while its parent is released
+	undo                  // a name loses a thing, and is released while that is repaired
 	sweep
 	repair // a name
 	lose   // a thing of a name vanishes behind the engine's back

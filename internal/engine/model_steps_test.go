@@ -28,34 +28,29 @@ func (r *modelRun) do(s step) bool {
 		return r.doRace(ctx, s, nil)
 	case orphan:
 		return r.doRace(ctx, s, r.leave(s.parent))
+	case undo:
+		return r.doUndo(ctx, s.name)
 	case sweep:
-		if rep, err := r.Sweep(ctx); err != nil && r.plan.Surfaced() == "" {
-			r.t.Errorf("sweep: %v; %v", err, rep)
-		}
+		r.doSweep(ctx)
 	case repair:
 		if err := r.Repair(ctx, r.stands(s.name).ID); err != nil && r.plan.Surfaced() == "" {
 			r.t.Errorf("repair of %s: %v", s.name, err)
 		}
 	case lose:
-		holds := r.stands(s.name).Holds
-		t := holds[int(holds[0].Owner[0])%len(holds)].Spec.(*thing)
-		r.world.set(func() {
-			delete(r.world.things, t.String())
-			delete(r.world.users, t.Uses)
-		})
+		r.lose(r.stands(s.name))
 	case stray:
 		id := hold.NewID()
+		r.mu.Lock()
+		r.strays[id] = true
+		r.mu.Unlock()
 		r.world.set(func() { r.world.things["rule "+string(id)] = id })
 	}
 	return true // a life that ended in a sweep needs no other
 }
 
 // incarnation makes an owner for a step.
-func (r *modelRun) incarnation(s step) hold.Owner {
-	o := owner("", s.name)
-	if s.parent != "" {
-		o.Parent = r.stands(s.parent).ID
-	}
+func (r *modelRun) incarnation(s step, parent hold.ID) hold.Owner {
+	o := owner(parent, s.name)
 	o.Names = append(o.Names, hold.Name{Space: "port", Name: s.name})
 	for i, k := range s.kinds {
 		t := &thing{K: k, N: fmt.Sprintf("%s-%d", o.ID, i)}
@@ -67,6 +62,9 @@ func (r *modelRun) incarnation(s step) hold.Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unsure[s.name] = append(r.unsure[s.name], o.ID)
+	if parent != "" {
+		r.parent[o.ID] = parent
+	}
 	return o
 }
 
@@ -78,7 +76,7 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 		if !r.doRelease(ctx, r.leave(s.name)) { // what an earlier try has left
 			return false
 		}
-		o := r.incarnation(s)
+		o := r.incarnation(s, r.stands(s.parent).ID)
 		err := r.Take(ctx, o)
 		if err == nil {
 			r.mu.Lock()
@@ -157,8 +155,7 @@ func (r *modelRun) doRace(ctx context.Context, s step, parents []hold.ID) bool {
 	if n := len(parents); n > 0 {
 		parent = parents[n-1]
 	}
-	o := r.incarnation(step{name: s.name, kinds: s.kinds})
-	o.Parent = parent
+	o := r.incarnation(s, parent)
 	ids := append(parents, r.leave(s.name)...)
 	var errTake, errRelease error
 	var both sync.WaitGroup
@@ -169,6 +166,44 @@ func (r *modelRun) doRace(ctx context.Context, s step, parents []hold.ID) bool {
 		r.t.Errorf("%s was taken (%v) under %s, which is released", s.name, errTake, parent)
 	}
 	return r.doRelease(ctx, ids)
+}
+
+// doUndo releases an owner while what it lacks is taken again.
+func (r *modelRun) doUndo(ctx context.Context, name string) bool {
+	if o := r.stands(name); o.ID != "" {
+		r.lose(o)
+	}
+	ids := r.leave(name)
+	var both sync.WaitGroup
+	both.Go(func() { r.doSweep(ctx) })
+	done := r.doRelease(ctx, ids)
+	both.Wait()
+	return done
+}
+
+// doSweep sweeps, in the middle of everything. What is on its way in or out is
+// not left over.
+func (r *modelRun) doSweep(ctx context.Context) {
+	rep, err := r.Sweep(ctx)
+	if err != nil && r.plan.Surfaced() == "" {
+		r.t.Errorf("sweep: %v; %v", err, rep)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range rep.Findings {
+		if f.Type == "left-over" && !r.strays[f.Hold.Owner] {
+			r.t.Errorf("the sweep takes %s for left over", f.Hold.Spec)
+		}
+	}
+}
+
+// lose removes one of an owner's things behind the engine's back.
+func (r *modelRun) lose(o hold.Owner) {
+	t := o.Holds[int(o.ID[0])%len(o.Holds)].Spec.(*thing)
+	r.world.set(func() {
+		delete(r.world.things, t.String())
+		delete(r.world.users, t.Uses)
+	})
 }
 
 // stands returns the owner that has a name.

@@ -70,6 +70,8 @@ type modelRun struct {
 	standing map[string]hold.Owner // by name: taken, says Take, and released by nobody
 	unsure   map[string][]hold.ID  // by name: incarnations to get rid of
 	promised map[hold.ID]bool      // released, says Release
+	parent   map[hold.ID]hold.ID
+	strays   map[hold.ID]bool // never taken by anybody
 
 	states                       []string
 	steps, lives, killed, failed int
@@ -84,6 +86,8 @@ func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
 		standing: map[string]hold.Owner{},
 		unsure:   map[string][]hold.ID{},
 		promised: map[hold.ID]bool{},
+		parent:   map[hold.ID]hold.ID{},
+		strays:   map[hold.ID]bool{},
 	}
 	r.world.before = r.watch
 	return r
@@ -101,7 +105,25 @@ func (r *modelRun) watch(_ context.Context, op string, h hold.Hold) error {
 			r.t.Errorf("%s %s: nobody has released %s", op, h.Spec, name)
 		}
 	}
+	if s := h.Spec.(*thing); op == "release" && s.K == "lease" {
+		r.watchLease(h.Owner, s.N)
+	}
 	return nil
+}
+
+// watchLease checks that a reservation is the last of its owner's things that
+// others rely on: nothing of a child is left, nothing that uses it, and no
+// reservation that came later.
+func (r *modelRun) watchLease(owner hold.ID, name string) {
+	r.world.set(func() {
+		for thing, id := range r.world.things {
+			k, n, _ := strings.Cut(thing, " ")
+			switch {
+			case r.parent[id] == owner, id == owner && (k == "wire" || k == "rule"), id == owner && k == "lease" && n > name:
+				r.t.Errorf("lease %s of %s is released before %s", name, owner, thing)
+			}
+		}
+	})
 }
 
 // play goes through a script, releases what is left, and looks for residue.
@@ -167,6 +189,7 @@ func (r *modelRun) live(faulty bool) {
 		r.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			for i := range ks {
 				ks[i].Batch, ks[i].Flight = r.shape.batch, r.shape.flight
+				ks[i].Verify = slowly(ks[i].Verify)
 			}
 			return r.plan.Decorate(l, ks)
 		})
@@ -176,6 +199,17 @@ func (r *modelRun) live(faulty bool) {
 			return
 		}
 		r.end()
+	}
+}
+
+// slowly lets others do something between what is seen and what is made of it.
+func slowly(verify func(context.Context, []hold.Hold) []error) func(context.Context, []hold.Hold) []error {
+	return func(ctx context.Context, hs []hold.Hold) []error {
+		errs := verify(ctx, hs)
+		if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+			time.Sleep(100 * time.Microsecond)
+		}
+		return errs
 	}
 }
 
