@@ -44,7 +44,7 @@ func addresses(ctx context.Context, b *bench) error {
 		}
 	}
 	if worst == 0 {
-		return fmt.Errorf("no benchmark of internal/ipam is called %s...", claimFree)
+		return fmt.Errorf("no benchmark of internal/ipam begins with %s", claimFree)
 	}
 	b.report.atMost("claim and free an address in memory, slowest pool", worst, 150, "ns")
 	return nil
