@@ -61,18 +61,17 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 // ctx ends or the agent cannot go on.
 func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *config.Config) error {
 	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
-	defer cancel()
+	watched := make(chan struct{})
+	defer func() { cancel(); <-watched }()
+	go func() { // before the restore, whose cuts rely on the table
+		defer close(watched)
+		a.egress.Run(ctx, a.egressDrift)
+	}()
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {
 			return err
 		}
 	}
-	watched := make(chan struct{})
-	go func() { // before the restore, whose cuts rely on the table
-		defer close(watched)
-		a.egress.Run(ctx, a.egressDrift)
-	}()
-	defer func() { <-watched }()
 	if err := a.Restore(ctx); err != nil {
 		return err
 	}
