@@ -153,6 +153,9 @@ func (a *Agent) Sweep(ctx context.Context) {
 	if len(report.Findings) > 0 {
 		a.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
 	}
+	if err := a.holdNode(ctx); err != nil { // what an earlier try could not take
+		a.Log.Warn("taking what the node needs", "err", err)
+	}
 	if err := a.drain(ctx); err != nil {
 		a.Log.Warn("giving back drained pools", "err", err)
 	}

@@ -35,20 +35,33 @@ func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: 
 
 // holdNode takes what the agent itself needs and does not have yet.
 func (a *Agent) holdNode(ctx context.Context) error {
-	var errs []error
-	if _, held := a.ledger.Holder(egressName); !held {
-		errs = append(errs, a.engine.Take(ctx, nodeOwner(nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})))
-	}
+	errs := []error{a.holdOne(ctx, nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})}
 	for _, pool := range a.config.Load().Pools {
 		for _, cidr := range pool.CIDRs {
-			if _, held := a.ledger.Holder(cidrName(cidr)); held {
-				continue
-			}
 			spec := &poolroute.Spec{CIDR: cidr, Metric: a.routes.Metric}
-			errs = append(errs, a.engine.Take(ctx, nodeOwner(nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec)))
+			errs = append(errs, a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// formerHolder is how long holdOne waits for a former owner to be gone.
+const formerHolder = 10 * time.Second
+
+// holdOne takes one thing, unless an owner has it already. One that is on its
+// way out, such as of a CIDR that left the config and is back, is waited for.
+func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
+	if id, held := a.ledger.Holder(name); held {
+		if o, ok := a.ledger.Owner(id); ok && o.Wanted() {
+			return nil
+		}
+		waiting, cancel := context.WithTimeout(ctx, formerHolder)
+		defer cancel()
+		if err := a.engine.Wait(waiting, id); err != nil {
+			return fmt.Errorf("waiting for the former owner %s of %s to go: %w", id, spec, err)
+		}
+	}
+	return a.engine.Take(ctx, nodeOwner(rec, name, spec))
 }
 
 func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
