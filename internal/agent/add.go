@@ -137,7 +137,11 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 			continue
 		}
 		if slotOf(e.record.Netns, e.record.Ifname) == place {
-			return e, nil
+			return e, a.whole(ctx, e)
+		}
+		if !e.record.BeganBefore(a.epoch, add.when.Started) {
+			return nil, cni.Errorf(cni.CodeTryAgain, "overtaken by a later ADD of the same attachment",
+				"%s, in %s, began later", e.owner.ID, e.record.Netns.Path)
 		}
 		if err := a.engine.Release(ctx, []hold.ID{e.owner.ID}); err != nil {
 			return nil, err
@@ -157,6 +161,18 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
 	}
 	return nil, nil
+}
+
+// whole sees to it that what an ADD answers again is there: an earlier try may
+// have ended half-way, and its repair failed.
+func (a *Agent) whole(ctx context.Context, e *entry) error {
+	if err := a.engine.Repair(ctx, e.owner.ID); err != nil {
+		return err
+	}
+	if now := a.index.get(e.owner.ID); now == nil || !now.owner.Wanted() {
+		return engine.ErrOvertaken
+	}
+	return nil
 }
 
 // attach claims addresses, plans and takes a new incarnation.
