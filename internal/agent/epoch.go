@@ -18,6 +18,10 @@ import (
 // before, though the node has not been rebooted.
 var ErrMoved = errors.New("started in another network namespace than before")
 
+// ErrInstanceLost says that there is a ledger without the instance id by which
+// what it says can be found: under another one nothing could be released.
+var ErrInstanceLost = errors.New("the agent's instance id is lost")
+
 // markerName is the file in the run folder that a reboot takes away.
 const markerName = "epoch"
 
@@ -75,6 +79,12 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (stri
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("reading the instance id: %w", err)
+	}
+	if _, err := os.Stat(dir.Ledger()); err == nil {
+		return "", fmt.Errorf("%w: %s is missing beside %s; it is the second word of its links' aliases, and in the name of its table",
+			ErrInstanceLost, dir.Instance(), dir.Ledger())
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("looking for a ledger: %w", err)
 	}
 	for {
 		id := string(hold.NewID())

@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// change returns a Decorate that changes one kind.
+func change(kind string, f func(*hold.Kind)) func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds) {
+	return func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		for i := range ks {
+			if ks[i].Name() == kind {
+				f(&ks[i])
+			}
+		}
+		return l, ks
+	}
+}
+
+// An agent that cannot start ends, for its supervisor to start it again.
+func TestRunEndsIfItCannotRestore(t *testing.T) {
+	r := start(t)
+	r.engine.Release(t.Context(), r.nodeOwners()) // for Run to take them anew
+	r.engine.Wait(t.Context(), r.nodeOwners()...)
+	r.close()
+	defer r.reopen()
+
+	boom := errors.New("boom")
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() {
+		ended <- Run(ctx, Options{
+			Root: r.root, Config: r.config.Load(), Log: slog.New(slog.DiscardHandler),
+			Decorate: change("egress", func(k *hold.Kind) {
+				k.Acquire = func(context.Context, hold.Hold) error { return boom }
+			}),
+		}, nil)
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, boom) || ctx.Err() != nil {
+			t.Errorf("Run: %v (%v), want boom", err, ctx.Err())
+		}
+	case <-ctx.Done():
+		t.Error("Run hangs")
+		<-ended
+	}
+}
+
+func (r *rig) nodeOwners() []hold.ID {
+	var ids []hold.ID
+	for _, o := range r.ledger.Owners() {
+		if r.index.get(o.ID) == nil {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// A removal that is refused must not have written a table for no groups: it
+// would drop all packets of the node.
+func TestRefusedRemovalChangesNothing(t *testing.T) {
+	r := start(t)
+	r.add(request("c", nettest.Pod(t)))
+	before := nettest.Snapshot(t, nil).Only("nft")
+	r.close()
+	err := Remove(t.Context(), Options{Root: r.root, Config: r.config.Load(), Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "1 pods are attached") {
+		t.Errorf("Remove: %v, want that a pod is attached", err)
+	}
+	if diff := before.Diff(nettest.Snapshot(t, nil).Only("nft")); diff != "" {
+		t.Errorf("it changed the node:\n%s", diff)
+	}
+	r.reopen()
+}
+
+// reopen restarts an agent that is closed already.
+func (r *rig) reopen() {
+	r.t.Helper()
+	if err := r.open(); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.Restore(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A CIDR that is back in the config while its former owner is still going has
+// an owner in the end.
+func TestCIDRIsBackWhileItGoes(t *testing.T) {
+	let := make(chan struct{})
+	r := newRig(t, "default=10.88.0.0/24", "extra=10.89.0.0/24")
+	r.decorate = change("poolroute", func(k *hold.Kind) {
+		release := k.Release
+		k.Release = func(ctx context.Context, hs []hold.Hold) []error { <-let; return release(ctx, hs) }
+	})
+	r.reopen()
+	defer func() { r.remove(context.Background()); r.close() }()
+	reload := func(ctx context.Context, pools ...string) error {
+		r.pools = pools
+		c, err := r.conf()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Reload(ctx, c)
+	}
+	if err := reload(t.Context(), "default=10.88.0.0/24"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := reload(ctx, "default=10.88.0.0/24", "extra=10.89.0.0/24"); err == nil {
+		t.Error("Reload is content with an owner that goes")
+	}
+	close(let)
+	r.Sweep(t.Context())
+	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "10.89.0.0/24") {
+		t.Errorf("the CIDR has no route:\n%s", routes)
+	}
+	r.wantClean()
+}
+
+// An ADD that is repeated answers for what is there, not for what the ledger
+// says alone.
+func TestRepeatedAddMends(t *testing.T) {
+	r := start(t)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	r.add(request("c", pod))
+	r.add(request("d", other))
+	if out, err := nettest.Command(pod, "ip", "link", "del", "eth0").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	nettest.Ping(t, other, addresses(r.add(request("c", pod)))[0])
+	r.wantClean()
+}
+
+func TestLateAddSparesALaterOne(t *testing.T) {
+	r := start(t)
+	early := now()
+	r.add(request("c", nettest.Pod(t)))
+	_, err := r.Add(t.Context(), request("c", nettest.Pod(t)), early)
+	wantError(t, err, 11, "later ADD")
+	if l := r.List(key("c")); len(l) != 1 || l[0].State != stateAttached {
+		t.Errorf("the later one: %+v", l)
+	}
+}
+
+func TestLostInstance(t *testing.T) {
+	r := start(t)
+	r.close()
+	defer r.reopen()
+	raw, err := os.ReadFile(r.root.Instance())
+	if err == nil {
+		err = os.Remove(r.root.Instance())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.open(); !errors.Is(err, ErrInstanceLost) {
+		t.Errorf("opening: %v, want ErrInstanceLost", err)
+	}
+	if err := os.WriteFile(r.root.Instance(), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
