@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sysctl reads a value such as "ipv4/conf/eth0/rp_filter", below net, in the
@@ -30,13 +32,14 @@ func SetSysctl(name, value string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	// Not by os.File, whose poller costs as much again: an ADD writes several.
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, err)
+		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, os.NewSyscallError("open", err))
 	}
-	defer f.Close()
-	if _, err := f.WriteString(value); err != nil { // proc_handler answers at write
-		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, err)
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil { // proc_handler answers at write
+		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, os.NewSyscallError("write", err))
 	}
 	return nil
 }
