@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -86,9 +87,13 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 			return true
 		}
 		var taken *ledger.NameTakenError
+		var refused *engine.RefusedError
+		rec, _ := r.ledger.Owner(o.ID)
 		switch {
 		case r.dead():
 			return false
+		case rec.ID != "" && rec.Wanted() && !errors.As(err, &refused) && !strings.Contains(err.Error(), "undoing"):
+			r.t.Errorf("taking %s: %v; and it is still wanted", s.name, err)
 		case errors.As(err, &taken):
 			r.await(ctx, taken.Owner)
 		case r.plan.Surfaced() == "":
