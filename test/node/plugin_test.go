@@ -87,11 +87,21 @@ func (a *agent) del(container string, keys ...string) {
 const wait = `"wait":true`
 
 // podsOf makes pods, and attaches one container to each, named by its number.
+// When it returns, the kernel has done what it does by itself some time after a
+// link is up, so that snapshots can be compared.
 func (a *agent) podsOf(n int, keys ...string) (pods []*ns.Netns, got []attached) {
 	a.t.Helper()
 	for i := range n {
 		pods = append(pods, nettest.Pod(a.t))
 		got = append(got, a.add(fmt.Sprint("c", i), pods[i], keys...))
+	}
+	for _, g := range got {
+		if g.addrs[len(g.addrs)-1].Is4() {
+			continue
+		}
+		nettest.Eventually(a.t, "the multicast route of "+g.host, func() bool {
+			return strings.Contains(nettest.Snapshot(a.t, a.node).Only("route").String(), "multicast ff00::/8 dev "+g.host)
+		})
 	}
 	return pods, got
 }

@@ -1,0 +1,204 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// tmpfs mounts a file system of its own on a folder.
+func tmpfs(t *testing.T, at, options string) {
+	t.Helper()
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("ledger", at, "tmpfs", 0, options); err != nil {
+		t.Fatalf("mount -t tmpfs -o %s: %v", options, err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A ledger that is not what was written keeps berthd from starting; the file
+// and the pods stay as they are, and an intact copy is all that it takes.
+func TestDamagedLedger(t *testing.T) {
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	a.kill()
+	path := a.root.Ledger()
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.LastIndex(good, []byte(`"containerID":"c1"`))
+	if at < 0 {
+		t.Fatal("the ledger does not have the container's id in plain text")
+	}
+	flipped := bytes.Clone(good)
+	flipped[at+16] ^= 1
+	for name, bad := range map[string][]byte{
+		"a flipped bit":    flipped,
+		"cut in a record":  good[:at&^4095],
+		"cut to a page":    good[:4096],
+		"all zeros":        make([]byte, len(good)),
+		"another's file":   []byte(strings.Repeat("this is no ledger\n", 4096)),
+		"one byte":         good[:1],
+		"torn in the head": append(make([]byte, 8192), good[8192:]...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(path, bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			a.refused("ledger "+path+" is damaged", "it is left as it is")
+			if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, bad) {
+				t.Errorf("the damaged file was changed (%v)", err)
+			}
+			wantError(t, a.tryDel("c0", ""), 11, "berthd")
+			pingAll(t, pods[0], got[1])
+		})
+	}
+	if err := os.WriteFile(path, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.start()
+	a.wantClean()
+	if n := len(a.list()); n != 2 {
+		t.Errorf("%d attachments, want 2", n)
+	}
+}
+
+func TestDamagedInstance(t *testing.T) {
+	a := startAgent(t, pools)
+	a.podsOf(1)
+	a.kill()
+	good, err := os.ReadFile(a.root.Instance())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "../../etc", "ABCDEFGHIJ\n"} {
+		if err := os.WriteFile(a.root.Instance(), []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.refused(a.root.Instance())
+	}
+	if err := os.WriteFile(a.root.Instance(), good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.start()
+	a.wantClean()
+}
+
+// On a read-only file system no promise can be written: berthd does not start,
+// and `berth ledger` still shows what pods hold.
+func TestReadOnlyLedger(t *testing.T) {
+	a := newAgent(t, nettest.Node(t), pools)
+	tmpfs(t, a.root.State(), "size=16m")
+	a.start()
+	pods, got := a.podsOf(2)
+	a.stop()
+	remount := func(flags uintptr) {
+		if err := unix.Mount("", a.root.State(), "", unix.MS_REMOUNT|flags, "size=16m"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remount(unix.MS_RDONLY)
+	a.refused("read-only file system")
+	pingAll(t, pods[0], got[1])
+	out, err := exec.Command(filepath.Join(bin, "berth"), "--root", string(a.root), "ledger").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), got[0].addrs[0].String()) {
+		t.Errorf("berth ledger: %v\n%s", err, out)
+	}
+	remount(0)
+	a.start()
+	a.releaseAll()
+}
+
+// A full disk stops ADD and not DEL, and ADD goes on when there is room again.
+func TestFullDisk(t *testing.T) {
+	a := newAgent(t, nettest.Node(t), pools)
+	tmpfs(t, a.root.State(), "size=16m")
+	a.start()
+	old := nettest.Pod(t)
+	a.add("old", old)
+	filler := filepath.Join(string(a.root.State()), "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(f, zeros{})
+	if f.Close(); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+
+	// Records of a size that uses the ledger's own room up soon.
+	words := strings.Repeat(fmt.Sprintf("%q,", strings.Repeat("s", 250)), 31)
+	bulk := fmt.Sprintf(`"dns":{"search":[%[1]s"s"],"options":[%[1]s"s"]}`, words)
+	var full error
+	n := 0
+	for ; full == nil && n < 200; n++ {
+		_, full = a.tryAdd(fmt.Sprint("bulk", n), nettest.Pod(t), bulk)
+	}
+	wantError(t, full, 5, "disk full")
+	for full = nil; full == nil && n < 200; n++ { // smaller ones still find room
+		_, full = a.tryAdd(fmt.Sprint("bulk", n), nettest.Pod(t))
+	}
+	wantError(t, full, 5, "disk full")
+	last := nettest.Pod(t)
+	before := nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")
+	_, err = a.tryAdd("last", last, bulk)
+	wantError(t, err, 5, "disk full")
+	if diff := before.Diff(nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")); diff != "" {
+		t.Errorf("the refused ADD changed:\n%s", diff)
+	}
+	_, err = a.exec("STATUS", "", "")
+	wantError(t, err, 50, "disk full")
+
+	a.kill() // what is in the file can be deleted by another process, too
+	a.start()
+	a.del("old", wait)
+	for i := range n { // of which two never were
+		a.del(fmt.Sprint("bulk", i))
+	}
+	a.del("last")
+	a.wantGone()
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.exec("STATUS", "", ""); err != nil {
+		t.Errorf("STATUS with room again: %v", err)
+	}
+	a.add("last", last, bulk)
+	a.releaseAll()
+}
+
+// zeros is a file without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// A root has one agent: the second refuses to start, and the first serves on.
+func TestLedgerInUse(t *testing.T) {
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	files := nettest.Files(t, string(a.root))
+	a.refused("ledger is in use", fmt.Sprint(a.cmd.Process.Pid))
+	if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
+		t.Errorf("the refusal changed files:\n%s", diff)
+	}
+	pingAll(t, pods[0], got[1])
+	a.add("c2", nettest.Pod(t))
+	a.wantClean()
+}
