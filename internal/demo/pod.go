@@ -32,24 +32,7 @@ type pod struct {
 func (n *node) makePod(number int) (*pod, error) {
 	name := fmt.Sprintf("pod%02d", number)
 	path := filepath.Join(n.netnsDir(), name)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		return nil, fmt.Errorf("making %s: %w", name, err)
-	}
-	home, err := ns.Self()
-	if err != nil {
-		return nil, err
-	}
-	defer home.Close()
-	err = home.Do(func() error { // its thread goes home again, or ends
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("unshare", err)
-		}
-		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
-	})
-	if err != nil {
-		return nil, fmt.Errorf("making the network namespace of %s: %w", name, err)
-	}
-	netns, err := ns.Open(path)
+	netns, err := ns.New(path)
 	if err != nil {
 		return nil, err
 	}

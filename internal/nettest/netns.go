@@ -57,39 +57,13 @@ func create(t testing.TB, pattern string) *ns.Netns {
 	if err != nil {
 		t.Fatalf("nettest: %v", err)
 	}
-	path := f.Name()
 	f.Close()
-	if err := bindNew(path); err != nil {
-		os.Remove(path)
-		t.Fatalf("nettest: making network namespace %s: %v", path, err)
-	}
-	n, err := ns.Open(path)
+	n, err := ns.New(f.Name())
 	if err != nil {
-		unix.Unmount(path, unix.MNT_DETACH)
-		os.Remove(path)
 		t.Fatalf("nettest: %v", err)
 	}
 	t.Cleanup(func() { Delete(t, n) })
 	return n
-}
-
-// bindNew binds a new network namespace to the file at path. The thread that
-// makes it goes home, or ends.
-func bindNew(path string) error {
-	home, err := ns.Self()
-	if err != nil {
-		return err
-	}
-	defer home.Close()
-	return home.Do(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
-		if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("mount: %w", err)
-		}
-		return nil
-	})
 }
 
 // trampoline is the Args[0] with which this program is a jump board: it enters

@@ -1,0 +1,41 @@
+package ns_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+func TestNew(t *testing.T) {
+	nettest.Need(t)
+	home, path := threadNetns(), filepath.Join(t.TempDir(), "pod")
+	n, err := ns.New(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nettest.Delete(t, n) })
+	again, err := n.Ref().Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	if got := threadNetns(); got != home || got == named(n) {
+		t.Errorf("in %s after New made %s, and before in %s", got, named(n), home)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	nettest.Need(t)
+	dir := t.TempDir()
+	if n, err := ns.New(filepath.Join(dir, "none", "pod")); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("in a folder that is not there: %v, %v", n, err)
+	}
+	if n, err := ns.New(dir); !errors.Is(err, unix.EISDIR) {
+		t.Errorf("a folder: %v, %v", n, err)
+	}
+}
