@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +116,32 @@ func TestEventsOfATakeComeBeforeThoseOfItsRelease(t *testing.T) {
 func isLeaving(n *node, id hold.ID) bool {
 	o, ok := n.ledger.Owner(id)
 	return !ok || !o.Wanted()
+}
+
+// Traffic of a pod whose cut failed would leave new traces behind those that
+// are released.
+func TestNothingElseGoesWhileAnOwnerIsReachable(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "rule", "wire")
+	take(t, n, o)
+	tries := 0
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "cut" {
+			return errors.New("no cut")
+		}
+		if tries++; op == "release" && h.Spec.Kind() == "wire" && tries < 4 {
+			return errors.New("busy")
+		}
+		return nil
+	}
+	if err := n.Release(t.Context(), []hold.ID{o.ID}); err == nil {
+		t.Error("Release hides that the cut failed")
+	}
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	log := n.world.done()
+	if want := []string{"release wire " + string(o.ID), "release rule " + string(o.ID)}; !slices.Equal(log[2:], want) {
+		t.Errorf("released %v, want %v", log[2:], want)
+	}
 }

@@ -19,6 +19,7 @@ const cutting = 5 * time.Second
 type leaving struct {
 	owner   hold.Owner
 	state   []holdState // of owner.Holds
+	tried   bool        // to cut it: nothing is released before
 	cut     bool        // unreachable
 	final   bool        // nothing is left but the forget
 	trouble *trouble    // of the forget
@@ -28,6 +29,7 @@ type leaving struct {
 // holdState says how far the release of one hold is.
 type holdState struct {
 	stage    hold.Stage
+	cuts     bool // its kind has a Cut: the owner can be reached by it
 	queued   bool // at its line, or about to be
 	released bool
 	trouble  *trouble // after a failed try
@@ -157,7 +159,7 @@ func (e *Engine) depart(ctx context.Context, id hold.ID) error {
 		err = e.cutOff(ctx, o)
 	}
 	e.mu.Lock()
-	l.cut = l.cut || err == nil
+	l.tried, l.cut = true, l.cut || err == nil
 	done := e.advance(l)
 	e.mu.Unlock()
 	if done {
@@ -171,7 +173,7 @@ func (e *Engine) newLeaving(o hold.Owner) *leaving {
 	for i, h := range o.Holds {
 		l.state[i].stage = hold.Use // an unknown kind keeps its owner's names
 		if k, err := e.kind(h); err == nil {
-			l.state[i].stage = k.Stage
+			l.state[i].stage, l.state[i].cuts = k.Stage, k.Cut != nil
 		}
 	}
 	return l
@@ -197,8 +199,12 @@ func (e *Engine) cutOff(ctx context.Context, o hold.Owner) error {
 // advance sends what can be released now to its line. It reports whether the
 // owner has nothing left and can be forgotten, once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
+	if !l.tried {
+		return false
+	}
+	reachable := l.reachable()
 	for i, s := range l.state {
-		if s.stage != hold.Reserve {
+		if s.stage != hold.Reserve && (s.cuts || !reachable) {
 			e.send(l, i)
 		}
 	}
@@ -219,6 +225,13 @@ func (e *Engine) advance(l *leaving) bool {
 		e.spawn(func() { e.freeNames(l.owner.ID) })
 	}
 	return false
+}
+
+// reachable reports whether a cut has failed, and what it was about is still
+// there. Until it is not, what else the owner has might come back as soon as it
+// is released: its traffic leaves new traces.
+func (l *leaving) reachable() bool {
+	return !l.cut && slices.ContainsFunc(l.state, func(s holdState) bool { return s.cuts && !s.released })
 }
 
 // left counts the holds of a stage that are not released.
