@@ -11,7 +11,8 @@ import (
 
 // Reload puts a changed configuration into force. New CIDRs are used at once;
 // those that are gone drain: nothing new comes from them, and they are given
-// back when the last address has rested. On an error the old one stays.
+// back when the last address has rested. One that is refused changes nothing;
+// what else fails is tried again by the sweep.
 func (a *Agent) Reload(ctx context.Context, c *config.Config) error {
 	for _, h := range a.heldCIDRs() {
 		for _, p := range prefixes(c.Pools) {
@@ -24,5 +25,5 @@ func (a *Agent) Reload(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	a.config.Store(c)
-	return errors.Join(a.egress.SetRuleset(a.ruleset()), a.holdNode(ctx), a.drain(ctx))
+	return errors.Join(a.forwarding(), a.egress.SetRuleset(a.ruleset()), a.holdNode(ctx), a.drain(ctx))
 }
