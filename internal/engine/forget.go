@@ -88,6 +88,7 @@ func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 		if l == nil {
 			continue
 		}
+		e.hasten()
 		select {
 		case <-l.gone:
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -18,6 +19,7 @@ type line struct {
 	e      *Engine
 	kind   hold.Kind
 	queue  []job
+	hurry  chan struct{}    // has a token once somebody waits; of lazy kinds
 	active int              // workers
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
 }
@@ -36,7 +38,7 @@ func newLine(e *Engine, k hold.Kind) *line {
 		}
 	}
 	k.Flight = max(k.Flight, 1)
-	return &line{e: e, kind: k, busy: map[hold.ID]bool{}}
+	return &line{e: e, kind: k, busy: map[hold.ID]bool{}, hurry: make(chan struct{}, 1)}
 }
 
 // send puts a hold into its kind's line, if it is not there yet or released.
@@ -77,7 +79,33 @@ func (n *line) work() {
 		for i, j := range jobs {
 			holds[i] = j.l.owner.Holds[j.i]
 		}
+		start := n.e.now()
 		n.settle(jobs, n.release(holds))
+		if n.kind.Lazy {
+			n.gather(9 * n.e.now().Sub(start))
+		}
+	}
+}
+
+// gather lets holds come together for a lazy kind's next batch, until somebody
+// waits for them.
+func (n *line) gather(pause time.Duration) {
+	timer := time.NewTimer(min(pause, time.Second))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-n.hurry:
+	case <-n.e.ctx.Done():
+	}
+}
+
+// hasten ends the pause of all lazy kinds.
+func (e *Engine) hasten() {
+	for _, n := range e.lines {
+		select {
+		case n.hurry <- struct{}{}:
+		default:
+		}
 	}
 }
 

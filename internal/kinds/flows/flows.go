@@ -52,6 +52,7 @@ func Kind(t Table) hold.Kind {
 		Verify:  hold.Each(func(context.Context, hold.Hold) error { return nil }),
 		Release: func(_ context.Context, hs []hold.Hold) []error { return release(t, hs) },
 		Batch:   batch,
+		Lazy:    true,
 	}
 }
 
