@@ -90,10 +90,6 @@ func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
 	if bad != nil {
 		return nil, bad
 	}
-	pool, err := a.pool(conf.Pool)
-	if err != nil {
-		return nil, err
-	}
 	return &addition{
 		conf: conf,
 		when: w,
@@ -101,7 +97,6 @@ func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
 			Key:     attachment.Key{Network: conf.Name, ContainerID: req.ContainerID, Ifname: req.Ifname},
 			Netns:   ns.Ref(req.Netns),
 			Pod:     args.Pod,
-			Pool:    pool,
 			Mode:    attachment.ModeRouted,
 			DNS:     types.DNS(conf.DNS),
 			Created: time.Now(),
@@ -177,11 +172,21 @@ func (a *Agent) whole(ctx context.Context, e *entry) error {
 
 // attach claims addresses, plans and takes a new incarnation.
 func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
+	pool, err := a.pool(add.conf.Pool)
+	if err != nil {
+		return nil, err
+	}
+	add.record.Pool = pool
 	claim, err := a.claim(add)
 	if err != nil {
 		return nil, err
 	}
 	wish := attachment.Wish{MTU: a.mtu(add.conf), MAC: add.conf.MAC}
+	if claim.V6.IsValid() && wish.MTU < netconf.MinMTU6 {
+		a.ipam.Unclaim(claim, time.Now())
+		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: mtu",
+			"mtu is %d; pool %s has IPv6, which needs %d or more", wish.MTU, pool, netconf.MinMTU6)
+	}
 	o := attachment.Plan(hold.NewID(), a.instance, add.record, wish, claim.Addrs())
 	err = a.engine.Take(ctx, o, ledger.Unburied(add.record.Key.String(), a.boot, add.record.Started))
 	var refused *engine.RefusedError

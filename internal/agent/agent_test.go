@@ -459,6 +459,7 @@ func TestBadInput(t *testing.T) {
 		{"config", change(func(q *api.AddRequest) { q.Config = json.RawMessage(`{"name":"net"`) }), 6, ""},
 		{"key", request("c", pod, `"flavour":1`), 2, "flavour"},
 		{"pool", request("c", pod, `"pool":"none"`), 7, "default"},
+		{"MTU", request("c", pod, `"mtu":1000`), 7, "1280"},
 		{"version", change(func(q *api.AddRequest) { q.Config = json.RawMessage(`{"cniVersion":"9.0.0","name":"net","type":"x"}`) }), 1, "9.0.0"},
 		{"netns path", change(func(q *api.AddRequest) { q.Netns.Path = "relative" }), 4, "CNI_NETNS"},
 		{"no netns", change(func(q *api.AddRequest) { q.Netns.Path = regular }), 102, "no network namespace"},
