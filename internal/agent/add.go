@@ -97,7 +97,7 @@ func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
 			Key:     attachment.Key{Network: conf.Name, ContainerID: req.ContainerID, Ifname: req.Ifname},
 			Netns:   ns.Ref(req.Netns),
 			Pod:     args.Pod,
-			Mode:    attachment.ModeRouted,
+			Mode:    conf.Mode,
 			DNS:     types.DNS(conf.DNS),
 			Created: time.Now(),
 			Started: w.Started,

@@ -26,10 +26,6 @@ type Key struct {
 // String joins the parts with slashes, which none of them may contain.
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.Ifname }
 
-// ModeRouted is the mode of an attachment by a veth with /32 and /128
-// addresses and host routes.
-const ModeRouted = "routed"
-
 // Record is an attachment's Owner.Meta.
 type Record struct {
 	Key
