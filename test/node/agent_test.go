@@ -81,12 +81,20 @@ func newAgent(t *testing.T, node *ns.Netns, args ...string) *agent {
 	return a
 }
 
-// startAgent starts an agent in the test's own node. With the test it gives
-// back all that it had, and the node is as it was before; what flows between a
-// neighbour's pods is the neighbour's.
+// startAgent starts an agent in the test's own node, watched.
 func startAgent(t *testing.T, args ...string) *agent {
 	t.Helper()
 	a := newAgent(t, nil, args...)
+	a.startWatched()
+	return a
+}
+
+// startWatched starts an agent in the test's own node. With the test it gives
+// back all that it had, and the node is as it was before; what flows between a
+// neighbour's pods is the neighbour's.
+func (a *agent) startWatched() {
+	t := a.t
+	t.Helper()
 	look := func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl") }
 	if strings.Contains(look().Only("nft").String(), "berth-") {
 		look = func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl", "conntrack") }
@@ -100,7 +108,6 @@ func startAgent(t *testing.T, args ...string) *agent {
 			t.Errorf("residue:\n%s", diff)
 		}
 	})
-	return a
 }
 
 // berthd is the command of this root.
