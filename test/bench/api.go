@@ -47,6 +47,21 @@ type apiFigures struct {
 	wall time.Duration
 }
 
+// spends returns what f does and the processor time that the agent has taken
+// meanwhile.
+func (a *agent) spends(f func() (apiFigures, error)) (apiFigures, time.Duration, error) {
+	before, err := a.CPU()
+	if err != nil {
+		return apiFigures{}, 0, err
+	}
+	figures, err := f()
+	if err != nil {
+		return apiFigures{}, 0, err
+	}
+	after, err := a.CPU()
+	return figures, after - before, err
+}
+
 // perSecond is how many there were a second.
 func perSecond(n int, wall time.Duration) float64 { return float64(n) / wall.Seconds() }
 

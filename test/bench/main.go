@@ -95,7 +95,9 @@ func run(ctx context.Context, opts options) error {
 			continue
 		}
 		b.say("%s", s.name)
-		if err := s.run(ctx, b); err != nil {
+		err := s.run(ctx, b)
+		b.pods.close()
+		if err != nil {
 			fmt.Fprint(os.Stderr, b.report.text()) // so far; a file gets whole runs only
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}

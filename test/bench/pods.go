@@ -2,11 +2,12 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -21,63 +22,66 @@ const ifname = "eth0"
 // pod is a network namespace as a runtime makes it: bound to a path.
 type pod struct{ ref ns.Ref }
 
-// pods are those of a run. They are made when they are first asked for and
-// used again, for making one takes as long as attaching it.
-type pods struct{ all []*pod }
-
-// first returns n pods, none of which has an interface.
-func (ps *pods) first(n int) ([]*pod, error) {
-	if missing := n - len(ps.all); missing > 0 {
-		numbers := make([]int, missing)
-		for i := range numbers {
-			numbers[i] = len(ps.all) + i
-		}
-		made := make([]*pod, n)
-		copy(made, ps.all)
-		_, _, err := together(4, numbers, func(i int) (time.Duration, error) {
-			p, err := makePod(i)
-			made[i] = p
-			return 0, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		ps.all = made
-	}
-	return ps.all[:n], nil
+// pods are those of a stage.
+type pods struct {
+	kept []*pod // used again and again
+	used []*pod // used once
 }
 
-// close lets the namespaces go. Their paths lie in the run's own mount
-// namespace, which ends with it; the kernel cleans up on its own time.
-func (ps *pods) close() {
-	for _, p := range ps.all {
-		unix.Unmount(p.ref.Path, unix.MNT_DETACH)
+// made numbers the pods of a run.
+var made atomic.Int64
+
+// first returns n pods without an interface, the same each time.
+func (ps *pods) first(n int) ([]*pod, error) {
+	more, err := makePods(n - len(ps.kept))
+	ps.kept = append(ps.kept, more...)
+	if err != nil {
+		return nil, err
 	}
+	return ps.kept[:n], nil
+}
+
+// fresh returns n pods that nobody has used: what a plugin is given by a
+// runtime. The first look at /proc/sys/net in a namespace takes the kernel the
+// longer the more namespaces there are, which is missed with those used before.
+func (ps *pods) fresh(n int) ([]*pod, error) {
+	more, err := makePods(n)
+	ps.used = append(ps.used, more...)
+	return more, err
+}
+
+// close deletes all pods. The kernel cleans up on its own time.
+func (ps *pods) close() {
+	for _, p := range slices.Concat(ps.kept, ps.used) {
+		unix.Unmount(p.ref.Path, unix.MNT_DETACH)
+		os.Remove(p.ref.Path)
+	}
+	*ps = pods{}
+}
+
+// makePods makes n pods, several at once; also after an error it returns those
+// it has made.
+func makePods(n int) ([]*pod, error) {
+	if n <= 0 {
+		return nil, nil
+	}
+	all := make([]*pod, n)
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	_, _, err := together(4, numbers, func(i int) (time.Duration, error) {
+		p, err := makePod(int(made.Add(1)))
+		all[i] = p
+		return 0, err
+	})
+	return slices.DeleteFunc(all, func(p *pod) bool { return p == nil }), err
 }
 
 // makePod is `ip netns add benchN`.
 func makePod(number int) (*pod, error) {
 	path := filepath.Join("/run/netns", "bench"+strconv.Itoa(number))
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	f.Close()
-	home, err := ns.Self()
-	if err != nil {
-		return nil, err
-	}
-	defer home.Close()
-	err = home.Do(func() error { // its thread goes home again, or ends
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("unshare: %w", err)
-		}
-		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
-	})
-	if err != nil {
-		return nil, fmt.Errorf("making network namespace %s: %w", path, err)
-	}
-	n, err := ns.Open(path)
+	n, err := ns.New(path)
 	if err != nil {
 		return nil, err
 	}

@@ -74,6 +74,7 @@ that does nothing (test/peers/noop), driven by libcni like the others. A p50 is
 the median of the rounds' p50s, "rounds' p50" their least and greatest; a p99 is
 of all samples. A ratio is the median of the ratios within each round, with the
 least and the greatest behind it: what differs by less than these is noise.
+"One at a time" is in network namespaces that nobody has used before.
 Every attachment has one IPv4 address, if it does not say otherwise; the time is
 all that a runtime waits for, execs and libcni's cache included. ` + "`berth+wait`" + ` is
 ` + "`\"wait\": true`" + `: the link is gone before DEL answers, as with the other plugins.

@@ -37,20 +37,27 @@ type figures struct {
 }
 
 func (b *bench) loadWidth(ctx context.Context, w width) error {
-	ps, err := b.pods.first(max(w.pods, measured))
+	ps, err := b.pods.first(w.pods)
 	if err != nil {
 		return err
 	}
 	all := make(map[string]*figures)
 	for _, n := range b.networks {
 		all[n.name] = new(figures)
-		if _, err := n.wave(ctx, ps[:w.pods], w.pods); err != nil { // unmeasured: caches warm, bridge made
+		if _, err := n.wave(ctx, ps, w.pods); err != nil { // unmeasured: caches warm, bridge made
 			return err
 		}
 	}
 	for round := range w.rounds {
 		for i := range b.networks {
 			n := b.networks[(round+i)%len(b.networks)] // nobody is always first
+			// One at a time they are as a runtime makes them. So many namespaces
+			// would take longer than what is measured when there are many at once.
+			if w.pods == 1 {
+				if ps, err = b.pods.fresh(w.waves); err != nil {
+					return err
+				}
+			}
 			if err := all[n.name].round(ctx, n, ps, w); err != nil {
 				return err
 			}
@@ -64,8 +71,9 @@ func (b *bench) loadWidth(ctx context.Context, w width) error {
 // round adds one round of a contestant.
 func (f *figures) round(ctx context.Context, n *network, ps []*pod, w width) error {
 	var adds, dels []time.Duration
-	for wave := range w.waves {
-		s, err := n.wave(ctx, nextPods(ps, wave, w.pods), w.pods)
+	for i := range w.waves {
+		from := i * w.pods % len(ps)
+		s, err := n.wave(ctx, ps[from:from+w.pods], w.pods)
 		if err != nil {
 			return err
 		}
@@ -75,13 +83,6 @@ func (f *figures) round(ctx context.Context, n *network, ps []*pod, w width) err
 	f.add, f.del = append(f.add, percentile(adds, 50)), append(f.del, percentile(dels, 50))
 	f.adds, f.dels = append(f.adds, adds...), append(f.dels, dels...)
 	return nil
-}
-
-// nextPods returns n of the pods, each time others if there are more: a runtime
-// does not use a pod's namespace again.
-func nextPods(ps []*pod, wave, n int) []*pod {
-	from := wave * n % (len(ps) - n + 1)
-	return ps[from : from+n]
 }
 
 func (b *bench) showLoad(w width, all map[string]*figures) {

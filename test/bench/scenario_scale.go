@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// What the scale stage needs beside the pods that fill the node.
+// Pods of the scale stage, beside those that fill the node.
 const (
-	measured = 16  // pods that are attached and detached while it is full
-	spare    = 256 // pods that are attached while others are deleted
+	measured = 15  // attached and detached in a round, each only once
+	spare    = 256 // attached while others are deleted
 )
 
 // scale measures how ADD and DEL grow with the attachments on the node, and,
@@ -33,19 +33,19 @@ func scale(ctx context.Context, b *bench) error {
 func (b *bench) scalePeer(ctx context.Context, t *table, n *network, levels []int) error {
 	var attached []*attachment
 	for _, level := range levels {
-		ps, err := b.pods.first(measured + level)
+		ps, err := b.pods.first(level)
 		if err != nil {
 			return err
 		}
 		var more []*attachment
-		for _, p := range ps[measured+len(attached):] {
+		for _, p := range ps[len(attached):] {
 			more = append(more, n.attachment(p))
 		}
 		if _, _, err := together(apiClients, more, func(a *attachment) (time.Duration, error) { return a.add(ctx) }); err != nil {
 			return err
 		}
 		attached = append(attached, more...)
-		if _, err := b.level(ctx, t, n, ps[:measured], fmt.Sprint(level)); err != nil {
+		if _, err := b.level(ctx, t, n, fmt.Sprint(level)); err != nil {
 			return err
 		}
 	}
@@ -53,18 +53,18 @@ func (b *bench) scalePeer(ctx context.Context, t *table, n *network, levels []in
 	if err != nil {
 		return err
 	}
-	return settle(b.pods.all)
+	return settle(b.pods.kept)
 }
 
 // scaleBerth fills the node through the agent's API.
 func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 	n, top := b.network(berthName), levels[len(levels)-1]
-	b.say("making %d network namespaces", measured+spare+top)
-	ps, err := b.pods.first(measured + spare + top)
+	b.say("making %d network namespaces", spare+top)
+	ps, err := b.pods.first(spare + top)
 	if err != nil {
 		return err
 	}
-	busy := ps[measured+spare:]
+	busy := ps[spare:]
 	var atLevel []levelFigures
 	filled := 0
 	for _, level := range levels {
@@ -73,7 +73,7 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 		}
 		filled = level
 		b.say("scale: %d attachments", level)
-		f, err := b.level(ctx, t, n, ps[:measured], fmt.Sprint(level))
+		f, err := b.level(ctx, t, n, fmt.Sprint(level))
 		if err != nil {
 			return err
 		}
@@ -82,14 +82,13 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 	if err := b.restarts(ctx, top); err != nil {
 		return err
 	}
-	if err := b.throughput(ctx, ps[measured:measured+spare], busy, levels[0]); err != nil {
+	if err := b.throughput(ctx, ps[:spare], busy, levels[0]); err != nil {
 		return err
 	}
-	again, err := b.level(ctx, t, n, ps[:measured], fmt.Sprintf("%d, after all that", levels[0]))
-	if err != nil {
+	title := fmt.Sprintf("%d, and the namespaces of %d", levels[0], top)
+	if _, err := b.level(ctx, t, n, title); err != nil {
 		return err
 	}
-	atLevel[0].join(again) // before and after: drift hits neither side alone
 	b.judgeLevels(levels, atLevel)
 	if _, err := b.agent.detach(ctx, busy[:levels[0]]); err != nil {
 		return err
@@ -104,17 +103,16 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 // levelFigures are the p50s of rounds, of a plugin and of the floor.
 type levelFigures struct{ add, del, floorAdd, floorDel series }
 
-func (f *levelFigures) join(g levelFigures) {
-	f.add, f.del = append(f.add, g.add...), append(f.del, g.del...)
-	f.floorAdd, f.floorDel = append(f.floorAdd, g.floorAdd...), append(f.floorDel, g.floorDel...)
-}
-
 // level measures a plugin and the floor in turns on the node as it is, and
 // shows a row.
-func (b *bench) level(ctx context.Context, t *table, n *network, ps []*pod, title string) (levelFigures, error) {
+func (b *bench) level(ctx context.Context, t *table, n *network, title string) (levelFigures, error) {
 	var f levelFigures
 	floor := b.network(floorName)
 	for range b.pick(12, 4) {
+		ps, err := b.pods.fresh(measured)
+		if err != nil {
+			return f, err
+		}
 		if floor != nil {
 			add, del, err := floor.pairs(ctx, ps)
 			if err != nil {

@@ -18,7 +18,8 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 		return err
 	}
 	t := b.report.section(fmt.Sprintf("The agent's API without an exec, %d requests at once", apiClients),
-		"round", "ADD/s", "ADD p50 ms", "ADD p99 ms", "DEL/s answered", "DEL p50 ms", "DEL p99 ms", "DEL/s, links gone")
+		"round", "ADD/s", "ADD p50 ms", "ADD p99 ms", "agent's CPU ms an ADD",
+		"DEL/s answered", "DEL p50 ms", "DEL p99 ms", "DEL/s, links gone", "agent's CPU ms a DEL")
 	s := b.report.section("What others wait while links are deleted at that speed",
 		"when", "change of another link p50 ms", "p99 ms", "worst ms", "ADD beside p50 ms", "p99 ms", "worst ms")
 	s.row(append([]string{"quiet"}, quiet.cells()...)...)
@@ -32,14 +33,15 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 		if err != nil {
 			return err
 		}
-		added, err := b.agent.attach(ctx, rest)
+		added, addCPU, err := b.agent.spends(func() (apiFigures, error) { return b.agent.attach(ctx, rest) })
 		if err != nil {
 			return err
 		}
+		each := func(cpu time.Duration) string { return num(cpu / time.Duration(len(rest))) }
 		t.row(fmt.Sprint(round+1),
-			fmt.Sprintf("%.0f", perSecond(len(rest), added.wall)), num(percentile(added.took, 50)), num(percentile(added.took, 99)),
+			fmt.Sprintf("%.0f", perSecond(len(rest), added.wall)), num(percentile(added.took, 50)), num(percentile(added.took, 99)), each(addCPU),
 			fmt.Sprintf("%.0f", perSecond(len(rest), d.answered.wall)), num(percentile(d.answered.took, 50)), num(percentile(d.answered.took, 99)),
-			fmt.Sprintf("%.0f", perSecond(len(rest), d.gone)))
+			fmt.Sprintf("%.0f", perSecond(len(rest), d.gone)), each(d.cpu))
 		s.row(append([]string{fmt.Sprintf("round %d", round+1)}, d.stalls.cells()...)...)
 		adds, dels = append(adds, perSecond(len(rest), added.wall)), append(dels, perSecond(len(rest), d.answered.wall))
 		gone = append(gone, perSecond(len(rest), d.gone))
@@ -85,6 +87,7 @@ func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 type drained struct {
 	answered apiFigures
 	gone     time.Duration // until no link was left
+	cpu      time.Duration // of the agent, until then
 	stalls   stalls
 }
 
@@ -95,16 +98,19 @@ func (b *bench) drain(ctx context.Context, spare, ps []*pod) (drained, error) {
 		return drained{}, err
 	}
 	begun := time.Now()
-	answered, err := b.agent.detach(ctx, ps)
-	if err == nil {
-		err = settle(ps)
-	}
+	answered, cpu, err := b.agent.spends(func() (apiFigures, error) {
+		figures, err := b.agent.detach(ctx, ps)
+		if err != nil {
+			return figures, err
+		}
+		return figures, settle(ps)
+	})
 	gone := time.Since(begun)
 	stalls, stopErr := p.stop(ctx)
 	if err != nil {
 		return drained{}, err
 	}
-	return drained{answered, gone, stalls}, stopErr
+	return drained{answered, gone, cpu, stalls}, stopErr
 }
 
 // quiet is what the probe measures when nothing else happens.

@@ -127,6 +127,29 @@ func (a *Agent) Resident() (int64, error) {
 	return kb << 10, nil
 }
 
+// CPU is the processor time that the process has taken, user and system, in
+// steps of 10 ms (proc_pid_stat(5)).
+func (a *Agent) CPU() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.cmd.Process.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("reading processor time: %w", err)
+	}
+	_, after, _ := strings.Cut(string(stat), ") ") // the name may have blanks
+	fields := strings.Fields(after)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("reading processor time: %q", stat)
+	}
+	var ticks int64
+	for _, f := range fields[11:13] { // utime, stime
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("reading processor time: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
+}
+
 // Berth runs the CLI on the agent's root and returns what it prints. An exit
 // code other than 0 is an error.
 func (a *Agent) Berth(ctx context.Context, args ...string) (string, error) {
