@@ -91,13 +91,16 @@ func (a *agent) table() string {
 // deleting their links. Those that are left let nothing through, neither from
 // their pod nor to it, for the node and for another pod. It returns how many it
 // has looked at, and lets the agent go on.
-func (a *agent) wantCut(other *ns.Netns, alive attached, pods []*ns.Netns, got []attached) (looked int) {
+func (a *agent) wantCut(ears []*ear, other *ns.Netns, alive attached, pods []*ns.Netns, got []attached) (looked int) {
 	a.t.Helper()
 	if _, err := a.exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`); err != nil {
 		a.t.Fatalf("GC: %v", err)
 	}
 	a.signal(unix.SIGSTOP)
 	defer a.signal(unix.SIGCONT)
+	for _, e := range ears {
+		e.forget()
+	}
 	for i, p := range pods {
 		if looked == 3 {
 			return looked // the others are like these
@@ -107,6 +110,7 @@ func (a *agent) wantCut(other *ns.Netns, alive attached, pods []*ns.Netns, got [
 			continue
 		}
 		looked++
+		speak(a.t, p, ears)
 		var probes sync.WaitGroup
 		for j, addr := range got[i].addrs {
 			probes.Go(func() { nettest.NoPing(a.t, p, alive.addrs[j]) }) // to a pod
@@ -115,20 +119,15 @@ func (a *agent) wantCut(other *ns.Netns, alive attached, pods []*ns.Netns, got [
 			probes.Go(func() { nettest.NoPing(a.t, nil, addr) })         // from the node
 		}
 		probes.Wait()
-	}
-	return looked
-}
-
-// many attaches pods besides the one that stays alive.
-func (a *agent) many(n int) (pods []*ns.Netns, got []attached) {
-	a.t.Helper()
-	pods, got = a.podsOf(n)
-	for i := range pods {
-		for _, addr := range nodeAddrs {
-			nettest.Ping(a.t, pods[i], addr)
+		for _, e := range ears {
+			for _, addr := range got[i].addrs {
+				if e.hears(addr) {
+					a.t.Errorf("%s is deleted, and sends to %s", addr, e.at)
+				}
+			}
 		}
 	}
-	return pods, got
+	return looked
 }
 
 // A pod that is deleted is cut off when DEL has answered: by the table, also
@@ -157,11 +156,15 @@ func TestCut(t *testing.T) {
 			a := startAgent(t, pools)
 			other := nettest.Pod(t)
 			alive := a.add("alive", other)
+			ears := append(listen(t, other, alive.addrs...), listen(t, nil, nodeAddrs...)...)
 			looked := 0
 			for range 10 { // the links may all be gone before the agent is stopped
-				pods, got := a.many(20)
+				pods, got := a.podsOf(20)
+				for i := range pods {
+					heardBy(t, ears, pods[i], got[i])
+				}
 				undo := c.do(t, a)
-				looked = a.wantCut(other, alive, pods, got)
+				looked = a.wantCut(ears, other, alive, pods, got)
 				undo()
 				nettest.Eventually(t, "the pods to be gone", func() bool { return len(a.list()) == 1 })
 				if looked > 0 {
