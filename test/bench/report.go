@@ -77,7 +77,9 @@ least and the greatest behind it: what differs by less than these is noise.
 "One at a time" is in network namespaces that nobody has used before.
 Every attachment has one IPv4 address, if it does not say otherwise; the time is
 all that a runtime waits for, execs and libcni's cache included. ` + "`berth+wait`" + ` is
-` + "`\"wait\": true`" + `: the link is gone before DEL answers, as with the other plugins.
+` + "`\"wait\": true`" + `: the link is gone before DEL answers, as with the other plugins. The
+fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on a machine of this
+sort), cannot be had from the Go module proxy and is missing.
 
 `
 

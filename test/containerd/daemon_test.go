@@ -67,9 +67,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 // and with it whatever has become of its pods.
 func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 	t.Helper()
-	programs.Root(t, "containerd needs the machine's own root")
-	programs.Need(t, "containerd", "ctr", "runc", "busybox")
-	peers := programs.Peers(t, "crictl", "loopback")
+	peers := needs(t)
 	d := &daemon{
 		dir: t.TempDir(), crictl: filepath.Join(peers, "crictl"),
 		cgroup: "/berth-test-" + strconv.Itoa(os.Getpid()),
@@ -109,6 +107,14 @@ func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 		return d.crictlCommand("inspecti", imageName).Run() == nil
 	})
 	return d
+}
+
+// needs ends the test where it cannot run, and returns the folder of crictl.
+func needs(t *testing.T) (peers string) {
+	t.Helper()
+	programs.Root(t, "containerd needs the machine's own root")
+	programs.Need(t, "containerd", "ctr", "runc", "busybox")
+	return programs.Peers(t, "crictl", "loopback")
 }
 
 // write writes containerd's configuration and the network's, and puts plugins

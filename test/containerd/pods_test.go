@@ -19,6 +19,7 @@ const pods = 10
 
 func TestPods(t *testing.T) {
 	nettest.Need(t)
+	needs(t)
 	bin, root := programs.Own(t), t.TempDir()
 	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q}]}`, root)
 	d := startDaemon(t, conf, filepath.Join(bin, "berth-cni"))
