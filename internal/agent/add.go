@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -124,9 +126,11 @@ func (a *Agent) checkNetns(ref ns.Ref) error {
 }
 
 // standing returns the attachment that an ADD repeats, if there is one. What
-// else has its key or its place in the pod is released first, or waited for.
+// else has its key or its place in the pod is released first, or waited for;
+// not before all that can refuse the ADD has been looked at.
 func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 	place := slotOf(add.record.Netns, add.record.Ifname)
+	var old []hold.ID
 	for _, e := range a.index.key(add.record.Key) {
 		if !e.owner.Wanted() {
 			continue
@@ -138,9 +142,10 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 			return nil, cni.Errorf(cni.CodeTryAgain, "overtaken by a later ADD of the same attachment",
 				"%s, in %s, began later", e.owner.ID, e.record.Netns.Path)
 		}
-		if err := a.engine.Release(ctx, []hold.ID{e.owner.ID}); err != nil {
-			return nil, err
-		}
+		old = append(old, e.owner.ID)
+	}
+	if err := a.fit(add); err != nil {
+		return nil, err
 	}
 	var former []hold.ID
 	for _, e := range a.index.slot(place) {
@@ -149,6 +154,9 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 				"%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.owner.ID, e.record.Key)
 		}
 		former = append(former, e.owner.ID)
+	}
+	if err := a.engine.Release(ctx, old); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, formerLink)
 	defer cancel()
@@ -170,23 +178,31 @@ func (a *Agent) whole(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// attach claims addresses, plans and takes a new incarnation.
-func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
+// fit chooses the pool of a new attachment, and refuses what cannot go with it.
+func (a *Agent) fit(add *addition) error {
 	pool, err := a.pool(add.conf.Pool)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	add.record.Pool = pool
+	mtu := a.mtu(add.conf)
+	for _, p := range a.config.Load().Pools {
+		is6 := func(c netip.Prefix) bool { return c.Addr().Is6() }
+		if p.Name == pool && mtu < netconf.MinMTU6 && slices.ContainsFunc(p.CIDRs, is6) {
+			return cni.Errorf(cni.CodeConfig, "invalid configuration: mtu",
+				"mtu is %d; pool %s has IPv6, which needs %d or more", mtu, pool, netconf.MinMTU6)
+		}
+	}
+	return nil
+}
+
+// attach claims addresses, plans and takes a new incarnation.
+func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
 	claim, err := a.claim(add)
 	if err != nil {
 		return nil, err
 	}
 	wish := attachment.Wish{MTU: a.mtu(add.conf), MAC: add.conf.MAC}
-	if claim.V6.IsValid() && wish.MTU < netconf.MinMTU6 {
-		a.ipam.Unclaim(claim, time.Now())
-		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: mtu",
-			"mtu is %d; pool %s has IPv6, which needs %d or more", wish.MTU, pool, netconf.MinMTU6)
-	}
 	o := attachment.Plan(hold.NewID(), a.instance, add.record, wish, claim.Addrs())
 	err = a.engine.Take(ctx, o, ledger.Unburied(add.record.Key.String(), a.boot, add.record.Started))
 	var refused *engine.RefusedError
