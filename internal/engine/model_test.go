@@ -189,10 +189,9 @@ func (r *modelRun) live(faulty bool) {
 		r.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			for i := range ks {
 				ks[i].Batch, ks[i].Flight = r.shape.batch, r.shape.flight
-				ks[i].Verify = slowly(ks[i].Verify)
 			}
 			return r.plan.Decorate(l, ks)
-		})
+		}, slowly)
 		err := r.Restore(r.t.Context())
 		if !r.dead() {
 			r.afterRestart(err)
@@ -203,13 +202,12 @@ func (r *modelRun) live(faulty bool) {
 }
 
 // slowly lets others do something between what is seen and what is made of it.
-func slowly(verify func(context.Context, []hold.Hold) []error) func(context.Context, []hold.Hold) []error {
-	return func(ctx context.Context, hs []hold.Hold) []error {
-		errs := verify(ctx, hs)
-		if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+func slowly(o *engine.Options) {
+	tell := o.Event
+	o.Event = func(e engine.Event) {
+		if tell(e); e.Type == "drift" {
 			time.Sleep(100 * time.Microsecond)
 		}
-		return errs
 	}
 }
 
