@@ -46,7 +46,15 @@ func FuzzRecord(f *testing.F) {
 // nobody but an attacker does: the content may be another then, but what passes
 // must be safe for bbolt.
 func FuzzOpen(f *testing.F) {
-	raw, pages, want := sample(f)
+	raw, err := os.ReadFile(golden) // the same for every run, as the corpus is
+	if err != nil {
+		f.Fatal(err)
+	}
+	want, err := Read(golden, testKinds)
+	if err != nil {
+		f.Fatal(err)
+	}
+	pages := len(raw) / pageSize
 	root := uint32(order.Uint64(raw[pageHead+16:]))
 	patch := func(off uint32, b byte) []byte { return []byte{byte(off), byte(off >> 8), byte(off >> 16), b} }
 	f.Add([]byte{}, uint16(0), false)
@@ -58,6 +66,12 @@ func FuzzOpen(f *testing.F) {
 	f.Add(patch(root*pageSize+12, 255), uint16(0), false)                          // overflow
 	f.Add(append(patch(root*pageSize+20, 0), patch(40, 1)...), uint16(0), true)    // an element elsewhere
 	f.Add(append(patch(root*pageSize+27, 0x7f), patch(60, 1)...), uint16(0), true) // an element too long
+	for p := uint32(2); p < uint32(pages); p++ {
+		if order.Uint16(raw[p*pageSize+8:]) == flagBranch {
+			f.Add(patch(p*pageSize+16, 0), uint16(0), false) // a branch's key elsewhere
+			f.Add(patch(p*pageSize+20, 0), uint16(0), false) // a branch's key empty
+		}
+	}
 	path := filepath.Join(f.TempDir(), "fuzz.db")
 	f.Fuzz(func(t *testing.T, patches []byte, cut uint16, mend bool) {
 		used := pages * pageSize

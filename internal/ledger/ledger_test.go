@@ -165,3 +165,45 @@ func copyOf(t testing.TB, l *Ledger) string {
 	}
 	return path
 }
+
+// golden is a ledger of schema 1, cut off behind its last page.
+const golden = "testdata/v1.db"
+
+// TestGolden: what this version of the program or an earlier one has written
+// can be read. To write it anew: -update.
+func TestGolden(t *testing.T) {
+	if *updateGolden {
+		raw, pages, _ := sample(t)
+		if err := os.WriteFile(golden, raw[:pages*pageSize], 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, testOptions(path, newClock()))
+	if s := l.Stats(); s.Owners != 14 || s.Names != 13 || s.Resting != 4 || s.Tombstones != 4 || l.Epoch().Boot != "b" {
+		t.Errorf("golden ledger has %+v, epoch %+v", s, l.Epoch())
+	}
+	parent, ok := l.Holder(address("p/parent"))
+	if !ok || len(l.Children(parent)) != 3 {
+		t.Errorf("parent %q has children %v", parent, l.Children(parent))
+	}
+	releasing := 0
+	for _, o := range l.Owners() {
+		if !o.Wanted() {
+			releasing++
+		}
+		if o.ID != parent && len(o.Names) > 0 && o.Holds[0].Spec.(*fixed).Link != "b"+string(o.ID) {
+			t.Errorf("owner %+v", o)
+		}
+	}
+	if releasing != 4 {
+		t.Errorf("%d are releasing", releasing)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,12 +48,9 @@ func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
 	}); err != nil {
 		return nil, s, err
 	}
-	h, err := loadHead(found)
+	h, err := loadHead(found, img)
 	if err != nil {
 		return nil, s, err
-	}
-	if h.Seq != img.txid {
-		return nil, s, damaged("head is of transaction %d, the file of %d", h.Seq, img.txid)
 	}
 	s.epoch, s.seq = h.Epoch, h.Seq
 	for _, load := range []func(map[string][]record, *state) error{
@@ -66,8 +64,8 @@ func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
 	return h, s, nil
 }
 
-// loadHead reads the head and holds the sums against what was found.
-func loadHead(found map[string][]record) (*head, error) {
+// loadHead reads the head and holds it against what was found.
+func loadHead(found map[string][]record, img *image) (*head, error) {
 	if n := len(found[bucketMeta]); n != 1 || string(found[bucketMeta][0].key) != string(headKey) {
 		return nil, damaged("bucket meta has %d records, want one head", n)
 	}
@@ -79,6 +77,12 @@ func loadHead(found map[string][]record) (*head, error) {
 	}
 	if h.Schema > Schema {
 		return nil, fmt.Errorf("schema %d, this program knows up to %d: %w", h.Schema, Schema, ErrNewer)
+	}
+	if h.Seq != img.txid {
+		return nil, damaged("head is of transaction %d, the file of %d", h.Seq, img.txid)
+	}
+	if want := append([]string{bucketMeta}, dataBuckets...); !slices.Equal(img.buckets, want) {
+		return nil, damaged("buckets are %.200q, want %q", img.buckets, want)
 	}
 	for _, bucket := range dataBuckets {
 		want := h.Sums[bucket]

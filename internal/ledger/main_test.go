@@ -12,6 +12,9 @@ import (
 // seed replays a run of the tests that are random.
 var seed = flag.Int64("seed", 0, "seed of the random tests; 0: a new one, which is printed")
 
+// updateGolden writes the golden ledger anew.
+var updateGolden = flag.Bool("update", false, "write testdata/v1.db anew")
+
 // TestMain runs the tests in namespaces of their own, for the mounts of those
 // that fill a disk, or is the child of TestKill.
 func TestMain(m *testing.M) {

@@ -266,6 +266,49 @@ func TestModel(t *testing.T) {
 	}
 }
 
+// TestChurn lets a ledger grow to some levels of pages and shrink again, and
+// looks now and then whether what bbolt has made of it passes.
+func TestChurn(t *testing.T) {
+	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	l := open(t, opts)
+	var ids []hold.ID
+	for round := range 120 {
+		grow := round < 60
+		var ops []Op
+		for range 100 {
+			if n := len(ids); n > 0 && (random.IntN(4) == 0) == grow {
+				i := random.IntN(n)
+				if random.IntN(3) == 0 {
+					i = min(n-1, random.IntN(40)) // neighbours, so that pages empty
+				}
+				ops = append(ops, Forget(ids[i], c.now))
+				ids = slices.Delete(ids, i, i+1)
+				continue
+			}
+			o := fullOwner(0)
+			o.Names = []hold.Name{address(string(o.ID))}
+			at, _ := slices.BinarySearch(ids, o.ID)
+			ids = slices.Insert(ids, at, o.ID)
+			ops = append(ops, Begin(o))
+		}
+		mustCommit(t, l, ops...)
+		if round%6 < 5 {
+			continue
+		}
+		want := contentOf(l)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l = open(t, opts)
+		sameContent(t, contentOf(l), want)
+		if len(want.Owners) != len(ids) {
+			t.Fatalf("%d owners, want %d", len(want.Owners), len(ids))
+		}
+	}
+}
+
 // checkIndexes looks up what the ledger keeps beside the owners.
 func checkIndexes(t *testing.T, l *Ledger, m model) {
 	t.Helper()

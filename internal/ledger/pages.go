@@ -58,6 +58,8 @@ type image struct {
 	root uint64
 	txid uint64 // of the last transaction
 	seen []bool // pages that something refers to
+
+	buckets []string // that walk has met, in order
 }
 
 // readImage reads a file of so many bytes. Damage is a *DamagedError.
@@ -89,7 +91,7 @@ func readImage(f *os.File, size int64) (*image, error) {
 	if m.freelist != noFreelist {
 		return nil, damaged("it has a free list: another program has written to it")
 	}
-	img := &image{make([]byte, m.high*pageSize), m.root, m.txid, make([]bool, m.high)}
+	img := &image{data: make([]byte, m.high*pageSize), root: m.root, txid: m.txid, seen: make([]bool, m.high)}
 	if _, err := f.ReadAt(img.data, 0); err != nil && err != io.EOF {
 		return nil, fmt.Errorf("reading %d pages: %w", m.high, err)
 	}
@@ -121,6 +123,7 @@ func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 		if flags != flagBucket || len(val) < 16 {
 			return damaged("root element %.40q is no bucket", name)
 		}
+		img.buckets = append(img.buckets, string(name))
 		record := func(flags uint32, key, val []byte) error {
 			if flags != 0 {
 				return damaged("bucket %.40q has a bucket in it", name)
@@ -141,15 +144,16 @@ func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 	})
 }
 
-// tree walks the pages under id, whose keys must be in [low, end); nil: any.
-func (img *image) tree(id uint64, low, end []byte, yield func(flags uint32, key, val []byte) error) error {
+// tree walks the pages under id. Their first key must be first, and all be
+// below end; nil: any.
+func (img *image) tree(id uint64, first, end []byte, yield func(flags uint32, key, val []byte) error) error {
 	page, err := img.page(id)
 	if err != nil {
 		return err
 	}
 	switch flags := order.Uint16(page[8:]); flags {
 	case flagLeaf:
-		return leaf(page, fmt.Sprint(id), low, end, yield)
+		return leaf(page, fmt.Sprint(id), first, end, yield)
 	case flagBranch:
 	default:
 		return damaged("page %d has type %#x", id, flags)
@@ -163,13 +167,13 @@ func (img *image) tree(id uint64, low, end []byte, yield func(flags uint32, key,
 	for i := range n {
 		at := pageHead + i*elementLen
 		pos, ksize := uint64(order.Uint32(page[at:])), uint64(order.Uint32(page[at+4:]))
-		if uint64(at)+pos+ksize > uint64(len(page)) {
-			return damaged("page %d: branch %d is outside", id, i)
+		if ksize == 0 || uint64(at)+pos+ksize > uint64(len(page)) {
+			return damaged("page %d: branch %d is outside, or has no key", id, i)
 		}
 		keys[i] = page[uint64(at)+pos:][:ksize:ksize]
 	}
 	for i := range n {
-		if !within(keys[i], low, end) || i > 0 && bytes.Compare(keys[i-1], keys[i]) >= 0 {
+		if !inOrder(keys[i], i, keys[max(0, i-1)], first, end) {
 			return damaged("page %d: branch %d is out of order", id, i)
 		}
 		child := order.Uint64(page[pageHead+i*elementLen+8:])
@@ -180,23 +184,26 @@ func (img *image) tree(id uint64, low, end []byte, yield func(flags uint32, key,
 	return nil
 }
 
-// leaf yields the elements of a leaf page, whose keys must be in [low, end).
-func leaf(page []byte, name string, low, end []byte, yield func(flags uint32, key, val []byte) error) error {
+// leaf yields the elements of a leaf page. A leaf under a branch is not empty.
+func leaf(page []byte, name string, first, end []byte, yield func(flags uint32, key, val []byte) error) error {
 	n := int(order.Uint16(page[10:]))
 	if pageHead+n*elementLen > len(page) {
 		return damaged("page %s has %d elements", name, n)
+	}
+	if n == 0 && first != nil {
+		return damaged("page %s is empty", name)
 	}
 	var last []byte
 	for i := range n {
 		at := pageHead + i*elementLen
 		flags := order.Uint32(page[at:])
 		pos, ksize, vsize := uint64(order.Uint32(page[at+4:])), uint64(order.Uint32(page[at+8:])), uint64(order.Uint32(page[at+12:]))
-		if uint64(at)+pos+ksize+vsize > uint64(len(page)) {
-			return damaged("page %s: element %d is outside", name, i)
+		if ksize == 0 || uint64(at)+pos+ksize+vsize > uint64(len(page)) {
+			return damaged("page %s: element %d is outside, or has no key", name, i)
 		}
 		key := page[uint64(at)+pos:][:ksize:ksize]
 		val := page[uint64(at)+pos+ksize:][:vsize:vsize]
-		if !within(key, low, end) || i > 0 && bytes.Compare(last, key) >= 0 {
+		if !inOrder(key, i, last, first, end) {
 			return damaged("page %s: element %d is out of order", name, i)
 		}
 		last = key
@@ -230,6 +237,12 @@ func (img *image) page(id uint64) ([]byte, error) {
 	return page[:(overflow+1)*pageSize], nil
 }
 
-func within(key, low, end []byte) bool {
-	return bytes.Compare(key, low) >= 0 && (end == nil || bytes.Compare(key, end) < 0)
+// inOrder reports whether the i-th key of a page may follow last, the one
+// before. Bbolt finds a page again in its branch by its first key, and panics
+// as it writes if that is not the same one there.
+func inOrder(key []byte, i int, last, first, end []byte) bool {
+	if i == 0 && first != nil && !bytes.Equal(key, first) || i > 0 && bytes.Compare(last, key) >= 0 {
+		return false
+	}
+	return end == nil || bytes.Compare(key, end) < 0
 }

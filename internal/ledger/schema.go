@@ -16,6 +16,7 @@ const (
 	bucketTombstones = "tombstones" // key: tombRecord
 )
 
+// dataBuckets are the buckets but meta, in the order of names.
 var dataBuckets = []string{bucketOwners, bucketReleasing, bucketRests, bucketTombstones}
 
 var headKey = []byte("head")

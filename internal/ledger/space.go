@@ -52,18 +52,16 @@ type room struct {
 // tail is how many pages lie behind the high water mark; bbolt wants one there.
 func (r room) tail() int { return max(0, r.file-r.high-1) }
 
-// spare is how many pages there are above the reserve; below 0: it is short.
-func (r room) spare(owners int) int {
-	if t := r.tail(); t < minTail {
-		return t - minTail
-	}
-	return r.free + r.tail() - reserve(owners)
+// short is by how many pages the file must grow to have so many above the
+// reserve; not above 0: it has them.
+func (r room) short(owners, pages int) int {
+	return max(pages+reserve(owners)-r.free-r.tail(), minTail-r.tail())
 }
 
 // ensure sees to it that there are so many pages above the reserve, and grows
 // the file if need be.
 func (s *store) ensure(owners, pages int) error {
-	short := pages - s.room.spare(owners)
+	short := s.room.short(owners, pages)
 	if short <= 0 {
 		return nil
 	}

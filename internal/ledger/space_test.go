@@ -249,6 +249,30 @@ func TestFullAtCreation(t *testing.T) {
 	mustCommit(t, open(t, opts), Begin(newOwner()))
 }
 
+// TestShort: what is missing is free pages, or a piece at the end, or both.
+func TestShort(t *testing.T) {
+	const enough = baseReserve + 10
+	for _, test := range []struct{ free, tail, owners, pages, want int }{
+		{enough, minTail, 0, 1, 0},
+		{baseReserve - minTail, minTail, 0, 0, 0},
+		{baseReserve - minTail, minTail, 0, 3, 3},
+		{baseReserve - minTail, minTail, 8 * ownersPerPage, 3, 11},
+		{enough, minTail - 5, 0, 3, 5},
+		{0, 0, 0, 3, baseReserve + 3},
+		{enough, 0, 0, 3, minTail},
+	} {
+		r := room{file: 100 + test.tail + 1, high: 100, free: test.free}
+		short := r.short(test.owners, test.pages)
+		if max(0, short) != test.want {
+			t.Errorf("%+v: short of %d", test, short)
+		}
+		r.file += max(0, short)
+		if r.short(test.owners, test.pages) > 0 {
+			t.Errorf("%+v: still short after growing", test)
+		}
+	}
+}
+
 // TestAllocateByWriting: where a file system cannot allocate, zeros are
 // written, and nothing but behind the end.
 func TestAllocateByWriting(t *testing.T) {

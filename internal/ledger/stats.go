@@ -88,7 +88,7 @@ func (c *counters) set(store *store, n sizes) {
 	s.FileSize = int64(r.file) * pageSize
 	s.FreePages = r.free + r.tail()
 	s.Reserve = reserve(n.owners)
-	s.ReserveOK = r.spare(n.owners) >= pagesFor(usualOwner)
+	s.ReserveOK = r.short(n.owners, pagesFor(usualOwner)) <= 0
 }
 
 // Stats returns the ledger's figures.

@@ -22,7 +22,7 @@ type store struct {
 	room     room
 	pruning  pruning
 	failed   error // not nil: what is on the disk is not known, nothing is written any more
-	stuck    bool  // bbolt cannot be closed: it was not opened, or has panicked with its locks held
+	stuck    bool  // bbolt cannot be closed: it has panicked with its locks held
 }
 
 // boltOptions open a file whose bytes were checked (pages.go) and whose
@@ -58,8 +58,9 @@ func openStore(path string, kinds hold.Kinds) (*store, state, error) {
 	}
 	s := &store{file: f, head: *head}
 	if err := s.openBolt(path); err != nil {
-		s.stuck = true
-		return nil, state, errors.Join(err, s.close())
+		unix.Flock(int(f.Fd()), unix.LOCK_UN) // or a map that bbolt has left would keep it
+		f.Close()
+		return nil, state, err
 	}
 	s.takeStock()
 	if err := s.settle(len(state.owners)); err != nil {
@@ -95,8 +96,9 @@ func recoverAs(err *error, onFault bool) {
 
 func (s *store) close() error {
 	if s.stuck {
-		s.boltFile.Close() // or the lock on the file would stay
-		return s.file.Close()
+		// bbolt's map of the file stays, and would keep the lock.
+		err := unix.Flock(int(s.file.Fd()), unix.LOCK_UN)
+		return errors.Join(err, s.boltFile.Close(), s.file.Close())
 	}
 	return errors.Join(s.db.Close(), s.file.Close())
 }
