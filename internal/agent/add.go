@@ -184,6 +184,9 @@ func (a *Agent) fit(add *addition) error {
 	if err != nil {
 		return err
 	}
+	if err := a.equipped(pool); err != nil {
+		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)
+	}
 	add.record.Pool = pool
 	mtu := a.mtu(add.conf)
 	for _, p := range a.config.Load().Pools {

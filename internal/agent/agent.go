@@ -76,7 +76,8 @@ type Agent struct {
 	index   *index
 	keys    *keys
 
-	uplinkMTU int // of the device with the default route, or 0
+	uplinkMTU int                              // of the device with the default route, or 0
+	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
 }
 
 var _ server.Verbs = (*Agent)(nil)
@@ -153,12 +154,7 @@ func (a *Agent) Sweep(ctx context.Context) {
 	if len(report.Findings) > 0 {
 		a.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
 	}
-	if err := a.holdNode(ctx); err != nil { // what an earlier try could not take
-		a.Log.Warn("taking what the node needs", "err", err)
-	}
-	if err := a.drain(ctx); err != nil {
-		a.Log.Warn("giving back drained pools", "err", err)
-	}
+	a.keepNode(ctx)
 }
 
 // Close stops the agent's own work and closes the ledger. Pods stay as they

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,35 +27,37 @@ func change(kind string, f func(*hold.Kind)) func(engine.Ledger, hold.Kinds) (en
 	}
 }
 
-// An agent that cannot start ends, for its supervisor to start it again.
-func TestRunEndsIfItCannotRestore(t *testing.T) {
+// An agent that cannot take what the node needs detaches pods all the same, and
+// attaches none until it can.
+func TestServesWithoutATable(t *testing.T) {
 	r := start(t)
-	r.engine.Release(t.Context(), r.nodeOwners()) // for Run to take them anew
+	pod := nettest.Pod(t)
+	r.add(request("c", pod))
+	r.engine.Release(t.Context(), r.nodeOwners()) // to be taken anew
 	r.engine.Wait(t.Context(), r.nodeOwners()...)
 	r.close()
-	defer r.reopen()
-
-	boom := errors.New("boom")
-	ended := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	go func() {
-		ended <- Run(ctx, Options{
-			Root: r.root, Config: r.config.Load(), Log: slog.New(slog.DiscardHandler),
-			Decorate: change("egress", func(k *hold.Kind) {
-				k.Acquire = func(context.Context, hold.Hold) error { return boom }
-			}),
-		}, nil)
-	}()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, boom) || ctx.Err() != nil {
-			t.Errorf("Run: %v (%v), want boom", err, ctx.Err())
+	var healed atomic.Bool
+	r.decorate = change("egress", func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if !healed.Load() {
+				return errors.New("boom")
+			}
+			return acquire(ctx, h)
 		}
-	case <-ctx.Done():
-		t.Error("Run hangs")
-		<-ended
+	})
+	r.reopen()
+	_, err := r.tryAdd(request("d", nettest.Pod(t)))
+	wantError(t, err, 11, "boom")
+	_, err = r.Status(t.Context(), "")
+	wantError(t, err, 50, "boom")
+	if d, known, err := r.Delete(t.Context(), key("c"), true, now()); err != nil || !known || d.Released != 1 || d.Owed != 0 {
+		t.Errorf("DEL: %+v, %t, %v", d, known, err)
 	}
+	healed.Store(true)
+	r.Sweep(t.Context())
+	r.add(request("d", pod))
+	r.wantClean()
 }
 
 func (r *rig) nodeOwners() []hold.ID {

@@ -33,16 +33,36 @@ var egressName = hold.Name{Space: "agent", Name: "egress"}
 
 func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: p.String()} }
 
-// holdNode takes what the agent itself needs and does not have yet.
+// holdNode takes what the agent itself needs and does not have yet. What it
+// cannot take keeps it from attaching pods (see equipped), but not from
+// detaching them.
 func (a *Agent) holdNode(ctx context.Context) error {
-	errs := []error{a.holdOne(ctx, nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})}
+	table := a.holdOne(ctx, nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})
+	all := errors.Join(a.forwarding(), table)
+	lack := map[string]error{everyPool: all}
 	for _, pool := range a.config.Load().Pools {
 		for _, cidr := range pool.CIDRs {
 			spec := &poolroute.Spec{CIDR: cidr, Metric: a.routes.Metric}
-			errs = append(errs, a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec))
+			err := a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec)
+			lack[pool.Name] = errors.Join(lack[pool.Name], err)
+			all = errors.Join(all, err)
 		}
 	}
-	return errors.Join(errs...)
+	a.lack.Store(&lack)
+	return all
+}
+
+// everyPool stands for what the pods of all pools need. No pool has this name.
+const everyPool = ""
+
+// equipped refuses a pool for whose pods the node has not what they need, such
+// as the table by which they are cut off, or their CIDR's unreachable route.
+func (a *Agent) equipped(pool string) error {
+	lack := a.lack.Load()
+	if lack == nil {
+		return nil // of an agent that was not restored: it serves nobody
+	}
+	return errors.Join((*lack)[everyPool], (*lack)[pool])
 }
 
 // formerHolder is how long holdOne waits for a former owner to be gone.

@@ -142,17 +142,15 @@ func (a *Agent) restoreViews() error {
 }
 
 // Restore takes what the agent itself holds and brings the node to what the
-// ledger says. What could not be put right is logged and swept again later.
+// ledger says. What could not be put right is no reason not to serve, least of
+// all deletions: it is logged, and the sweep tries again.
 func (a *Agent) Restore(ctx context.Context) error {
-	if err := a.forwarding(); err != nil {
+	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
 		return err
 	}
 	var err error
 	if a.uplinkMTU, err = a.conn.UplinkMTU(); err != nil {
-		return fmt.Errorf("looking for the uplink's MTU: %w", err)
-	}
-	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
-		return err
+		a.Log.Warn("looking for the uplink's MTU", "err", err)
 	}
 	if id, held := a.ledger.Holder(egressName); held { // first: cuts rely on it
 		if err := a.engine.Repair(ctx, id); err != nil {
@@ -162,8 +160,16 @@ func (a *Agent) Restore(ctx context.Context) error {
 	if err := a.engine.Restore(ctx); err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}
+	a.keepNode(ctx)
+	return nil
+}
+
+// keepNode takes what the node needs, and gives back what it needs no more.
+func (a *Agent) keepNode(ctx context.Context) {
 	if err := a.holdNode(ctx); err != nil {
-		return fmt.Errorf("taking what the node needs: %w", err)
+		a.Log.Warn("taking what the node needs", "err", err)
 	}
-	return a.drain(ctx)
+	if err := a.drain(ctx); err != nil {
+		a.Log.Warn("giving back drained pools", "err", err)
+	}
 }

@@ -31,6 +31,9 @@ func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
 	if err != nil {
 		return st, err
 	}
+	if err := a.equipped(pool); err != nil {
+		return st, cni.Errorf(cni.CodeNotAvailable, "the node is not ready for pods", "pool %s: %v", pool, err)
+	}
 	if err := a.ipam.Available(pool, time.Now()); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "%v", err)
 	}

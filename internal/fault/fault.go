@@ -77,7 +77,8 @@ func (p *Plan) Surfaced() string {
 // effect any more.
 func (p *Plan) Dead() <-chan struct{} { return p.died }
 
-// Heal ends the plan: nothing fails from now on, but what is dead stays dead.
+// Heal ends the plan: nothing fails or dies from now on, also not what is under
+// way, but what is dead stays dead.
 func (p *Plan) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,15 +92,18 @@ func (p *Plan) Around(sort, what string, f func() error) error {
 		return before
 	}
 	err := f()
-	if after != nil {
-		p.mu.Lock()
-		if p.Mode == KillAfter {
-			p.die()
-		}
-		p.mu.Unlock()
-		return after
+	if after == nil {
+		return err
 	}
-	return err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.healed { // while it ran
+		return err
+	}
+	if p.Mode == KillAfter {
+		p.die()
+	}
+	return after
 }
 
 // next counts an operation, and says what it answers instead of running, or

@@ -304,9 +304,15 @@ func (a *agent) configure(yaml string) {
 // reload sends SIGHUP and waits for what berthd says of it.
 func (a *agent) reload(says string) {
 	a.t.Helper()
-	said := strings.Count(a.log.String(), says)
-	a.signal(unix.SIGHUP)
-	nettest.Eventually(a.t, "berthd to say: "+says, func() bool { return strings.Count(a.log.String(), says) > said })
+	a.says(says, func() { a.signal(unix.SIGHUP) })
+}
+
+// says does something and waits for what berthd says of it.
+func (a *agent) says(what string, do func()) {
+	a.t.Helper()
+	said := strings.Count(a.log.String(), what)
+	do()
+	nettest.Eventually(a.t, "berthd to say: "+what, func() bool { return strings.Count(a.log.String(), what) > said })
 }
 
 // What berthd says of a SIGHUP.

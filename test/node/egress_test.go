@@ -144,10 +144,9 @@ func TestCut(t *testing.T) {
 			return func() {}
 		}},
 		{"held by somebody else", func(t *testing.T, a *agent) func() {
-			leave := squat(t, a.table())
-			nettest.Eventually(t, "the agent to see that its table is gone", func() bool {
-				return strings.Contains(a.log.String(), "keeping the nftables table")
-			})
+			a.wantRight()
+			var leave func()
+			a.says("keeping the nftables table", func() { leave = squat(t, a.table()) })
 			return leave
 		}},
 	} {
@@ -175,11 +174,17 @@ func TestCut(t *testing.T) {
 				t.Error("no link was left to look at")
 			}
 			pingAll(t, nil, alive)
-			nettest.Eventually(t, "the table to be right", func() bool {
-				return len(a.findings()) == 0
-			})
+			a.wantRight()
 		})
 	}
+}
+
+// wantRight waits until an audit finds nothing.
+func (a *agent) wantRight() {
+	a.t.Helper()
+	nettest.Eventually(a.t, "an audit to find nothing", func() bool {
+		return len(a.findings()) == 0
+	})
 }
 
 // findings returns what an audit finds.
