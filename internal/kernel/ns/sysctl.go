@@ -2,6 +2,7 @@ package ns
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,28 +15,29 @@ import (
 // or outside for the process's own. Names have slashes, because an interface's
 // name may have dots. The value comes without its trailing newline.
 func Sysctl(name string) (string, error) {
-	path, err := sysctlPath(name)
-	if err != nil {
-		return "", err
-	}
-	value, err := os.ReadFile(path)
+	fd, err := openSysctl(name, unix.O_RDONLY)
 	if err != nil {
 		return "", fmt.Errorf("reading sysctl net/%s: %w", name, err)
 	}
-	return strings.TrimSuffix(string(value), "\n"), nil
+	defer unix.Close(fd)
+	value := make([]byte, 512) // the kernel's lists of names are the longest
+	n, err := unix.Read(fd, value)
+	if err == nil && n == len(value) {
+		err = io.ErrShortBuffer
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading sysctl net/%s: %w", name, os.NewSyscallError("read", err))
+	}
+	return strings.TrimSuffix(string(value[:n]), "\n"), nil
 }
 
 // SetSysctl writes a value in the calling thread's network namespace (`sysctl
 // -w net.NAME=VALUE`), with names as Sysctl has them.
 func SetSysctl(name, value string) error {
-	path, err := sysctlPath(name)
-	if err != nil {
-		return err
-	}
 	// Not by os.File, whose poller costs as much again: an ADD writes several.
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	fd, err := openSysctl(name, unix.O_WRONLY)
 	if err != nil {
-		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, os.NewSyscallError("open", err))
+		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, err)
 	}
 	defer unix.Close(fd)
 	if _, err := unix.Write(fd, []byte(value)); err != nil { // proc_handler answers at write
@@ -44,11 +46,17 @@ func SetSysctl(name, value string) error {
 	return nil
 }
 
-// sysctlPath returns the file of a sysctl below net. /proc/sys/net leads to
-// the network namespace of the thread that opens it (proc(5)).
-func sysctlPath(name string) (string, error) {
+// openSysctl opens the file of a sysctl below net. A proc file system's sys/net
+// leads to the network namespace of the thread that opens it (proc(5)).
+func openSysctl(name string, flags int) (int, error) {
 	if !filepath.IsLocal(name) {
-		return "", fmt.Errorf("sysctl net/%s: the name leads elsewhere", name)
+		return -1, fmt.Errorf("the name leads elsewhere")
 	}
-	return filepath.Join("/proc/sys/net", name), nil
+	proc := ownProc.use()
+	defer proc.done()
+	fd, err := unix.Openat(proc.fd, filepath.Join(proc.path, "sys/net", name), flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("open", err)
+	}
+	return fd, nil
 }

@@ -1,0 +1,48 @@
+package ns_test
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// Each namespace has values of its own, however often the proc file system
+// behind them is renewed; and those of before are closed.
+func TestSysctlOfManyNamespaces(t *testing.T) {
+	nettest.Need(t)
+	const name = "ipv4/conf/default/log_martians"
+	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t)}
+	for i, pod := range pods {
+		if err := pod.Do(func() error { return ns.SetSysctl(name, strconv.Itoa(i)) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 1000 {
+		i := n % len(pods)
+		var got string
+		err := pods[i].Do(func() (err error) { got, err = ns.Sysctl(name); return err })
+		if err != nil || got != strconv.Itoa(i) {
+			t.Fatalf("after %d reads, pod %d has %q, %v", n, i, got, err)
+		}
+	}
+	open := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	before := open()
+	for range 1000 {
+		if _, err := ns.Sysctl(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nettest.Eventually(t, "former proc file systems to be closed", func() bool { return open() <= before+1 })
+	if _, err := ns.Sysctl("../kernel/hostname"); err == nil {
+		t.Error("a name leads out of net")
+	}
+}
