@@ -1,7 +1,6 @@
 package ns_test
 
 import (
-	"os"
 	"strconv"
 	"testing"
 
@@ -28,20 +27,13 @@ func TestSysctlOfManyNamespaces(t *testing.T) {
 			t.Fatalf("after %d reads, pod %d has %q, %v", n, i, got, err)
 		}
 	}
-	open := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(fds)
-	}
-	before := open()
+	before := openFiles(t)
 	for range 1000 {
 		if _, err := ns.Sysctl(name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	nettest.Eventually(t, "former proc file systems to be closed", func() bool { return open() <= before+1 })
+	nettest.Eventually(t, "former proc file systems to be closed", func() bool { return openFiles(t) <= before+1 })
 	if _, err := ns.Sysctl("../kernel/hostname"); err == nil {
 		t.Error("a name leads out of net")
 	}
