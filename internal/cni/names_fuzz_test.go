@@ -1,0 +1,46 @@
+package cni_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+var specID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`) // CNI 1.1, section 2
+
+// Whatever the environment says: an id that is accepted is the specification's
+// and no path, a name is one that the kernel's dev_valid_name takes, and what
+// is refused is said in few words of valid UTF-8.
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{"", "c1", "../c1", "eth0", "eth%d", "all", "/run/netns/a", "/run/../a", "a\x00", "\xff", "é", strings.Repeat("a", 129), "a\u2028b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		id, ifname, path := cni.CheckContainerID(s), cni.CheckIfname(s), cni.CheckNetnsPath(s)
+		if want := specID.MatchString(s) && len(s) <= 128; (id == nil) != want {
+			t.Errorf("container id %q: %v", s, id)
+		}
+		if id == nil && (filepath.Base(s) != s || s == "." || s == "..") {
+			t.Errorf("container id %q leads elsewhere", s)
+		}
+		kernel := len(s) > 0 && len(s) < 16 && s != "." && s != ".." &&
+			!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) })
+		if ifname == nil && (!kernel || strings.Contains(s, "%")) {
+			t.Errorf("interface name %q is accepted", s)
+		}
+		if path == nil && !filepath.IsAbs(s) {
+			t.Errorf("path %q is accepted", s)
+		}
+		for _, e := range []*api.Error{id, ifname, path} {
+			if e != nil && (!utf8.ValidString(e.Error()) || len(e.Error()) > 600) {
+				t.Errorf("%q is refused with %q", s, e)
+			}
+		}
+	})
+}
