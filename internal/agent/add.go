@@ -111,15 +111,14 @@ func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
 // checkNetns refuses a netns that is gone, is not what the plugin saw at its
 // path, or is the agent's own.
 func (a *Agent) checkNetns(ref ns.Ref) error {
-	n, err := ref.Open()
+	at, err := a.identify(ref)
 	switch {
 	case errors.Is(err, ns.ErrNotNetns):
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is no network namespace", "%s: %v", ref.Path, err)
 	case err != nil:
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS cannot be used", "%s: %v", ref.Path, err)
 	}
-	defer n.Close()
-	if a.self.Same(n.Ref()) {
+	if a.self.Same(at) {
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is the node's own network namespace", "%s: a pod needs one of its own", ref.Path)
 	}
 	return nil

@@ -5,7 +5,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -20,12 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel/conntrack"
-	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/egress"
-	"github.com/berth-net/berth/internal/kinds/link"
-	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
@@ -59,22 +53,16 @@ type Agent struct {
 	started  time.Time
 	config   atomic.Pointer[config.Config]
 	instance string
-	self     ns.Ref // the node's network namespace
 	groups   rtnl.Groups
-	boot     string
+	metric   uint32 // of the pools' routes
 	epoch    string // boot and netns, as records have them
 
-	here    *ns.Netns
-	conn    *rtnl.Conn
-	tracked *conntrack.Table
-	egress  *egress.Egress
-	routes  *poolroute.Routes
-	links   *link.Links
-	ledger  *ledger.Ledger
-	engine  *engine.Engine
-	ipam    *ipam.IPAM
-	index   *index
-	keys    *keys
+	node
+	ledger *ledger.Ledger
+	engine *engine.Engine
+	ipam   *ipam.IPAM
+	index  *index
+	keys   *keys
 
 	uplinkMTU int                              // of the device with the default route, or 0
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
@@ -165,11 +153,6 @@ func (a *Agent) Close() error {
 		return fmt.Errorf("closing the ledger: %w", err)
 	}
 	return a.closeKernel()
-}
-
-func (a *Agent) closeKernel() error {
-	a.tracked.Close()
-	return errors.Join(a.conn.Close(), a.here.Close())
 }
 
 func prefixes(pools []ipam.PoolConfig) []netip.Prefix {

@@ -26,14 +26,10 @@ var ErrInstanceLost = errors.New("the agent's instance id is lost")
 const markerName = "epoch"
 
 // thisEpoch is the boot and the network namespace that this agent lives in.
-func thisEpoch(self ns.Ref) (ledger.Epoch, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ledger.Epoch{}, fmt.Errorf("reading the boot id: %w", err)
-	}
-	e := ledger.Epoch{Boot: strings.TrimSpace(string(boot))}
+func thisEpoch(boot string, self ns.Ref) ledger.Epoch {
+	e := ledger.Epoch{Boot: boot}
 	e.Netns.Dev, e.Netns.Ino, e.Netns.ID = self.Dev, self.Ino, self.ID
-	return e, nil
+	return e
 }
 
 // epochText is an epoch as records and tombstones have it.

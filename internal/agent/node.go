@@ -42,7 +42,7 @@ func (a *Agent) holdNode(ctx context.Context) error {
 	lack := map[string]error{everyPool: all}
 	for _, pool := range a.config.Load().Pools {
 		for _, cidr := range pool.CIDRs {
-			spec := &poolroute.Spec{CIDR: cidr, Metric: a.routes.Metric}
+			spec := &poolroute.Spec{CIDR: cidr, Metric: a.metric}
 			err := a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec)
 			lack[pool.Name] = errors.Join(lack[pool.Name], err)
 			all = errors.Join(all, err)

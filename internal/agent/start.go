@@ -11,19 +11,15 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel/conntrack"
-	"github.com/berth-net/berth/internal/kernel/nft"
-	"github.com/berth-net/berth/internal/kernel/ns"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/egress"
-	"github.com/berth-net/berth/internal/kinds/link"
-	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/ledger"
 )
 
 // Open opens what an agent works with: its folders, the kernel, the ledger and
 // the views on it. The node is not touched before Restore.
-func Open(o Options) (*Agent, error) {
+func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel) }
+
+// open is Open on a kernel that openKernel opens.
+func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
 	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys()}
 	a.config.Store(o.Config)
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
@@ -35,7 +31,7 @@ func Open(o Options) (*Agent, error) {
 	if a.ipam, err = ipam.New(o.Config.Pools); err != nil {
 		return nil, err
 	}
-	if err := a.openKernel(); err != nil {
+	if err := openKernel(a); err != nil {
 		return nil, err
 	}
 	if err := a.openLedger(); err != nil {
@@ -44,51 +40,17 @@ func Open(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// openKernel opens the node's network namespace and makes the kinds' doors.
-func (a *Agent) openKernel() (err error) {
-	if a.here, err = ns.Self(); err != nil {
-		return fmt.Errorf("looking at the node's network namespace: %w", err)
-	}
-	a.self = a.here.Ref()
-	if a.conn, err = rtnl.Open(a.here); err != nil {
-		return fmt.Errorf("opening netlink: %w", err)
-	}
-	if a.tracked, err = conntrack.Open(a.here); err != nil {
-		return err
-	}
-	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
-		links, err := a.conn.Veths(link.Name(instance[:rtnl.PrefixLen], ""))
-		return len(links) > 0, err
-	})
-	if err != nil {
-		return err
-	}
-	if a.groups, err = rtnl.GroupsOf(a.instance); err != nil {
-		return err
-	}
-	metric, err := rtnl.MetricOf(a.instance)
-	if err != nil {
-		return err
-	}
-	a.routes = poolroute.New(poolroute.Options{Conn: a.conn, Metric: metric})
-	a.egress = egress.New(nft.Open(a.here), nft.Ruleset{Instance: a.instance})
-	a.links = link.New(link.Options{Conn: a.conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: a.egress.Intact})
-	return nil
-}
-
 // openLedger opens the ledger, enters this epoch, and builds the views.
 func (a *Agent) openLedger() error {
 	kinds := a.kinds()
-	l, err := ledger.Open(ledger.Options{Path: a.Root.Ledger(), Kinds: kinds, Rest: a.ipam.Cooldown, Applied: a.applied})
+	l, err := ledger.Open(ledger.Options{Path: a.Root.Ledger(), Kinds: kinds, Rest: a.ipam.Cooldown, Applied: a.applied, Boottime: a.boottime})
 	if err != nil {
 		return err
 	}
 	a.ledger = l
-	now, err := thisEpoch(a.self)
-	if err == nil {
-		a.boot, a.epoch = now.Boot, epochText(now)
-		err = enterEpoch(l, now, a.Root, a.Moved)
-	}
+	now := thisEpoch(a.boot, a.self)
+	a.epoch = epochText(now)
+	err = enterEpoch(l, now, a.Root, a.Moved)
 	if err == nil {
 		err = a.restoreViews()
 	}

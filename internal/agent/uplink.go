@@ -1,10 +1,6 @@
 package agent
 
-import (
-	"fmt"
-
-	"github.com/berth-net/berth/internal/kernel/ns"
-)
+import "fmt"
 
 // forwarding lets the node route between its pods and the world, for the
 // families that the pools have (`sysctl net.ipv4.ip_forward=1`,
@@ -24,7 +20,7 @@ func (a *Agent) forwarding() error {
 		}
 	}
 	for name := range sysctls {
-		if err := ns.SetSysctl(name, "1"); err != nil {
+		if err := a.sysctl(name, "1"); err != nil {
 			return fmt.Errorf("turning on forwarding (or say forwarding: false): %w", err)
 		}
 	}

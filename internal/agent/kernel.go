@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+)
+
+// node is all that an agent sees and changes of its node: nothing else in this
+// package asks the kernel. openKernel makes the real one; the model's
+// (fakenode_test.go) is in memory.
+type node struct {
+	self ns.Ref    // the node's network namespace
+	here *ns.Netns // the same, open; nil if the node is in memory
+	boot string    // the boot's id
+
+	conn interface { // rtnetlink, for what is no kind's
+		Veths(prefix string) ([]rtnl.Link, error)
+		UplinkMTU() (int, error)
+		Close() error
+	}
+	tracked interface { // connection tracking
+		Forget([]netip.Addr) error
+		Close()
+	}
+	egress interface { // the agent's nftables table
+		Kind() hold.Kind
+		SetRuleset(nft.Ruleset) error
+		Run(context.Context, egress.Report)
+	}
+	routes interface { // of the pools
+		Kind() hold.Kind
+	}
+	links interface { // the pods'
+		Kind() hold.Kind
+		VerifyPod(context.Context, hold.Hold) error
+	}
+	identify func(ns.Ref) (ns.Ref, error)   // what is at a namespace's path, as ns.Ref.Open says
+	sysctl   func(name, value string) error // sets one of the node's network namespace
+	boottime func() int64                   // CLOCK_BOOTTIME, ns
+}
+
+// openKernel opens the node's network namespace and makes the kinds' doors.
+func (a *Agent) openKernel() error {
+	here, err := ns.Self()
+	if err != nil {
+		return fmt.Errorf("looking at the node's network namespace: %w", err)
+	}
+	a.here, a.self = here, here.Ref()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("reading the boot id: %w", err)
+	}
+	a.boot = strings.TrimSpace(string(boot))
+	conn, err := rtnl.Open(here)
+	if err != nil {
+		return fmt.Errorf("opening netlink: %w", err)
+	}
+	a.conn = conn
+	if a.tracked, err = conntrack.Open(here); err != nil {
+		return err
+	}
+	if err := a.openInstance(); err != nil {
+		return err
+	}
+	barrier := egress.New(nft.Open(here), nft.Ruleset{Instance: a.instance})
+	a.egress = barrier
+	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
+	a.links = link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
+	a.identify, a.sysctl, a.boottime = identify, ns.SetSysctl, boottime.Now
+	return nil
+}
+
+// openInstance reads the instance's id, or mints one that no link has.
+func (a *Agent) openInstance() (err error) {
+	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
+		links, err := a.conn.Veths(link.Name(instance[:rtnl.PrefixLen], ""))
+		return len(links) > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	if a.groups, err = rtnl.GroupsOf(a.instance); err != nil {
+		return err
+	}
+	a.metric, err = rtnl.MetricOf(a.instance)
+	return err
+}
+
+func identify(ref ns.Ref) (ns.Ref, error) {
+	n, err := ref.Open()
+	if err != nil {
+		return ns.Ref{}, err
+	}
+	defer n.Close()
+	return n.Ref(), nil
+}
+
+func (a *Agent) closeKernel() error {
+	a.tracked.Close()
+	err := a.conn.Close()
+	if a.here != nil {
+		err = errors.Join(err, a.here.Close())
+	}
+	return err
+}
