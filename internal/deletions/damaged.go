@@ -1,0 +1,119 @@
+package deletions
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Damaged is a file that was found in the queue and is no deletion. It is kept
+// in the folder damaged/ for people: what it was to delete may still be there.
+type Damaged struct {
+	Name  string
+	Err   error     // what is wrong with it
+	Since time.Time // when it was set aside
+}
+
+// Damaged returns what has been set aside, oldest first.
+func (q *Queue) Damaged() ([]Damaged, error) {
+	f, err := openFolder(q.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	d, names, err := f.damaged()
+	if d == nil {
+		return nil, err
+	}
+	defer d.close()
+	var all []Damaged
+	for _, name := range names {
+		var st unix.Stat_t
+		if err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			continue // somebody has removed it
+		}
+		_, err := d.read(name)
+		if err == nil {
+			err = errors.New("it can be read now; the agent's next start takes it back")
+		}
+		all = append(all, Damaged{name, err, time.Unix(st.Ctim.Unix())})
+	}
+	slices.SortFunc(all, func(a, b Damaged) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name)) })
+	return all, nil
+}
+
+// damaged opens the folder of what was set aside, and returns what is in it;
+// no folder if there is none.
+func (f *folder) damaged() (*folder, []string, error) {
+	path := f.path + "/" + damagedName
+	fd, err := openDir(f.fd, damagedName)
+	if err == unix.ENOENT {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	d := &folder{fd, path}
+	names, err := d.list()
+	if err != nil {
+		d.close()
+		return nil, nil, err
+	}
+	return d, names, nil
+}
+
+// setAside moves a file that is no deletion into the folder damaged/. It stays
+// what it is: a folder, a symbolic link.
+func (f *folder) setAside(name string) error {
+	fd, err := makeDir(f.fd, damagedName, openDir)
+	if err == nil {
+		err = f.moveTo(fd, name)
+		err = errors.Join(err, fsync(fd), fsync(f.fd))
+		unix.Close(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("setting the damaged deletion %s aside: %w", name, err)
+	}
+	return nil
+}
+
+// moveTo moves a file into another folder. If there is one of that name, it
+// gets another name; if it is gone, that is fine.
+func (f *folder) moveTo(fd int, name string) error {
+	err := unix.Renameat2(f.fd, name, fd, name, unix.RENAME_NOREPLACE)
+	if err == unix.EEXIST {
+		random, randomErr := randomText()
+		if randomErr != nil {
+			return randomErr
+		}
+		err = unix.Renameat2(f.fd, name, fd, name+"-"+random, unix.RENAME_NOREPLACE)
+	}
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
+
+// takeBack moves what was set aside and can be read as a deletion back into the
+// queue.
+func (f *folder) takeBack() error {
+	d, names, err := f.damaged()
+	if d == nil {
+		return err
+	}
+	defer d.close()
+	for _, name := range names {
+		if _, err := d.read(name); err != nil {
+			continue
+		}
+		err := unix.Renameat2(d.fd, name, f.fd, name, unix.RENAME_NOREPLACE)
+		if err != nil && err != unix.EEXIST && err != unix.ENOENT {
+			return fmt.Errorf("taking the deletion %s back into the queue: %w", name, err)
+		}
+	}
+	return nil
+}

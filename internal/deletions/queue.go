@@ -1,0 +1,142 @@
+package deletions
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/root"
+)
+
+// Queue is the agent's end of a root's queue. It can be used by several
+// goroutines. Each call opens the folder anew, and makes it if it is gone: what
+// the plugin writes after that is found.
+type Queue struct {
+	dir    root.Dir
+	once   sync.Once
+	closed chan struct{} // by Close
+}
+
+// Entry is a deletion that waits.
+type Entry struct {
+	Name    string // of its file, for Remove
+	Record  Record
+	Written time.Time
+}
+
+// Open opens a root's queue, and makes its folder if it is missing. What was
+// set aside and can be read now, by a newer program for instance, waits again.
+func Open(dir root.Dir) (*Queue, error) {
+	f, err := openFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	if err := f.takeBack(); err != nil {
+		return nil, err
+	}
+	return &Queue{dir: dir, closed: make(chan struct{})}, nil
+}
+
+// Pending returns the deletions that wait, oldest first: in the order of the
+// boots in which they began, and of their Started within a boot. Files that are
+// no deletions are set aside. After an error the entries are right as far as
+// they go; all others are still there.
+func (q *Queue) Pending() ([]Entry, error) { return q.pending("") }
+
+// PendingOf is Pending for one key. It costs a look into the folder, however
+// many deletions of other keys wait.
+func (q *Queue) PendingOf(network, container, ifname string) ([]Entry, error) {
+	entries, err := q.pending(keyName(network, container, ifname))
+	return slices.DeleteFunc(entries, func(e Entry) bool {
+		return e.Record.Network != network || e.Record.Container != container || e.Record.Ifname != ifname
+	}), err
+}
+
+// pending returns those whose name begins with prefix.
+func (q *Queue) pending(prefix string) ([]Entry, error) {
+	f, err := openFolder(q.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	names, err := f.list()
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	var errs []error
+	for _, name := range names {
+		if !queued(name) || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		e, err := f.read(name)
+		switch {
+		case err == nil:
+			entries = append(entries, e)
+		case errors.Is(err, unix.ENOENT): // another goroutine has done it
+		case passing(err):
+			errs = append(errs, fmt.Errorf("reading the deletion %s: %w", name, err))
+		default:
+			errs = append(errs, f.setAside(name))
+		}
+	}
+	sortEntries(entries)
+	return entries, errors.Join(errs...)
+}
+
+// queued reports whether a name in the folder is one of a file that has to be a
+// deletion: of all files, but those that have another purpose.
+func queued(name string) bool {
+	return name != damagedName && name != "lost+found" &&
+		!strings.HasPrefix(name, tmpPrefix) && !strings.HasPrefix(name, sparePrefix)
+}
+
+// sortEntries sorts by boot and Started. Boots are in the order in which their
+// first deletions were written.
+func sortEntries(entries []Entry) {
+	first := make(map[string]time.Time)
+	for _, e := range entries {
+		if t, ok := first[e.Record.Boot]; !ok || e.Written.Before(t) {
+			first[e.Record.Boot] = e.Written
+		}
+	}
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return cmp.Or(
+			first[a.Record.Boot].Compare(first[b.Record.Boot]),
+			cmp.Compare(a.Record.Boot, b.Record.Boot),
+			cmp.Compare(a.Record.Started, b.Record.Started),
+			cmp.Compare(a.Name, b.Name),
+		)
+	})
+}
+
+// Remove removes deletions that are done, durably. One that is not there is
+// removed already.
+func (q *Queue) Remove(names ...string) error {
+	f, err := openFolder(q.dir)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	var errs []error
+	for _, name := range names {
+		if !isName(name) {
+			errs = append(errs, fmt.Errorf("removing %q: not the name of a deletion", name))
+			continue
+		}
+		if err := unix.Unlinkat(f.fd, name, 0); err != nil && err != unix.ENOENT {
+			errs = append(errs, fmt.Errorf("removing the deletion %s: %w", name, err))
+		}
+	}
+	if err := fsync(f.fd); err != nil {
+		errs = append(errs, fmt.Errorf("syncing %s: %w", f.path, err))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,94 @@
+package deletions
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Why a file is no deletion, beyond what parse finds.
+var (
+	errName    = errors.New("its name is not one of a deletion")
+	errKey     = errors.New("its name is that of another attachment's deletion")
+	errRegular = errors.New("it is no regular file")
+)
+
+// list returns the names in the folder, in no order.
+func (f *folder) list() ([]string, error) {
+	fd, err := openat(f.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0) // its offset is its own
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", f.path, err)
+	}
+	d := os.NewFile(uintptr(fd), f.path)
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", f.path, err)
+	}
+	return names, nil
+}
+
+// read reads a file as a deletion. It never follows a symbolic link, and never
+// waits for what is no regular file.
+func (f *folder) read(name string) (Entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return Entry{}, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return Entry{}, errRegular
+	}
+	if !isName(name) {
+		return Entry{}, errName
+	}
+	fd, err := openat(f.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unix.Close(fd)
+	raw, err := readAll(fd)
+	if err != nil {
+		return Entry{}, err
+	}
+	r, err := parse(raw)
+	if err != nil {
+		return Entry{}, err
+	}
+	if !strings.HasPrefix(name, keyName(r.Network, r.Container, r.Ifname)) {
+		return Entry{}, errKey
+	}
+	return Entry{Name: name, Record: r, Written: time.Unix(st.Mtim.Unix())}, nil
+}
+
+// readAll reads a file, of which no more than is too much.
+func readAll(fd int) ([]byte, error) {
+	raw := make([]byte, MaxSize+1)
+	n := 0
+	for n < len(raw) {
+		var more int
+		err := retry(func() (err error) { more, err = unix.Pread(fd, raw[n:], int64(n)); return err })
+		if err != nil {
+			return nil, err
+		}
+		if more == 0 {
+			break
+		}
+		n += more
+	}
+	return raw[:n], nil
+}
+
+// passing reports whether an error in reading a file says nothing about it: it
+// may be a deletion all the same.
+func passing(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ESTALE} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,122 @@
+package deletions
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/root"
+)
+
+// Write puts a deletion into the queue of a root. Without an error it is on
+// disk, for good, and an agent that watches has seen it. With one it may be
+// there all the same, which does no harm: who is told so repeats it.
+//
+// A full disk or quota (ENOSPC, EDQUOT) costs a spare file.
+func Write(dir root.Dir, r Record) error {
+	content, err := r.encode()
+	if err != nil {
+		return fmt.Errorf("queueing the deletion: %w", err)
+	}
+	// Once more if somebody removes the folder, or the temporary file, meanwhile.
+	for range 2 {
+		if err = write(dir, r, content); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("queueing the deletion: %w", err)
+	}
+	return nil
+}
+
+func write(dir root.Dir, r Record, content []byte) error {
+	f, err := openFolder(dir)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	err = f.writeNew(r, content)
+	if full(err) {
+		if spareErr := f.writeSpare(r, content); spareErr != nil {
+			return fmt.Errorf("%w; and with a spare file: %w", err, spareErr)
+		}
+		return nil
+	}
+	return err
+}
+
+// full reports whether there is no room, for anybody or for this user.
+func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// writeNew writes a file of its own.
+func (f *folder) writeNew(r Record, content []byte) error {
+	tmp, err := tmpName()
+	if err != nil {
+		return err
+	}
+	fd, err := openat(f.fd, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("making a file in %s: %w", f.path, err)
+	}
+	err = fill(fd, content)
+	if err == nil {
+		err = f.enqueue(r, tmp)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(f.fd, tmp, 0) // or the agent does it
+	}
+	return err
+}
+
+// fill writes a file from its beginning, and closes it.
+func fill(fd int, content []byte) error {
+	defer unix.Close(fd)
+	for at := 0; at < len(content); {
+		n, err := unix.Pwrite(fd, content[at:], int64(at))
+		if err != nil && err != unix.EINTR {
+			return fmt.Errorf("writing: %w", err)
+		}
+		at += max(n, 0)
+	}
+	if err := fsync(fd); err != nil {
+		return fmt.Errorf("syncing the file: %w", err)
+	}
+	return nil
+}
+
+// names is how many names enqueue tries on a full disk.
+const names = 8
+
+// enqueue renames a written file to the name of a deletion, durably.
+func (f *folder) enqueue(r Record, tmp string) error {
+	var err error
+	for range names {
+		var name string
+		if name, err = r.newName(); err != nil {
+			return err
+		}
+		// Another name may find room in another block of a full folder; and one
+		// that is taken is never taken away.
+		err = retry(func() error { return unix.Renameat2(f.fd, tmp, f.fd, name, unix.RENAME_NOREPLACE) })
+		if err == nil || !full(err) && err != unix.EEXIST {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("renaming the file in %s: %w", f.path, err)
+	}
+	if err := fsync(f.fd); err != nil {
+		return fmt.Errorf("syncing %s: %w", f.path, err)
+	}
+	return nil
+}
+
+func tmpName() (string, error) {
+	random, err := randomText()
+	if err != nil {
+		return "", err
+	}
+	return tmpPrefix + random, nil
+}
