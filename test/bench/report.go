@@ -14,6 +14,7 @@ type report struct {
 	begun    time.Time
 	sections []*table
 	targets  []string // rows
+	held     []string // why those are missed that are
 	notes    []string
 }
 
@@ -55,6 +56,7 @@ func (r *report) judge(what string, met bool, got float64, than string, limit, b
 	verdict := "met"
 	if !met {
 		verdict = fmt.Sprintf("**missed by %.0f%%**", by)
+		r.held = append(r.held, fmt.Sprintf("- **%s**: %s\n", what, reason(what)))
 	}
 	r.targets = append(r.targets, line([]string{what, fmt.Sprintf("%s %.4g %s", than, limit, unit), fmt.Sprintf("%.3g %s", got, unit), verdict}))
 }
@@ -98,6 +100,9 @@ func (r *report) text() string {
 		for _, t := range r.targets {
 			s.WriteString(t)
 		}
+	}
+	if len(r.held) > 0 {
+		s.WriteString("\n## What holds the missed ones\n\n" + strings.Join(r.held, ""))
 	}
 	for _, n := range r.notes {
 		s.WriteString("\n" + n + ".\n")
