@@ -22,6 +22,8 @@ type batch struct {
 	epoch    Epoch
 	edits    []Edit
 
+	quarantine Quarantine
+
 	pages int   // of the file's spare ones that what adds takes, at most
 	full  error // why there are no more
 }
@@ -37,6 +39,8 @@ func (l *Ledger) newBatch() *batch {
 		rests:    newLayer(s.rests),
 		tombs:    newLayer(s.tombs),
 		epoch:    s.epoch,
+
+		quarantine: s.quarantine,
 	}
 }
 
@@ -44,7 +48,7 @@ func (l *Ledger) newBatch() *batch {
 func (b *batch) stage(steps []step) error {
 	owners, names, children := b.owners.mark(), b.names.mark(), b.children.mark()
 	rests, tombs := b.rests.mark(), b.tombs.mark()
-	epoch, edits, pages := b.epoch, len(b.edits), b.pages
+	epoch, quarantine, edits, pages := b.epoch, b.quarantine, len(b.edits), b.pages
 	for _, s := range steps {
 		if err := s.do(b); err != nil {
 			b.owners.back(owners)
@@ -52,7 +56,7 @@ func (b *batch) stage(steps []step) error {
 			b.children.back(children)
 			b.rests.back(rests)
 			b.tombs.back(tombs)
-			b.epoch, b.edits, b.pages = epoch, b.edits[:edits], pages
+			b.epoch, b.quarantine, b.edits, b.pages = epoch, quarantine, b.edits[:edits], pages
 			return err
 		}
 	}
@@ -61,7 +65,8 @@ func (b *batch) stage(steps []step) error {
 
 // empty reports whether the batch changes nothing.
 func (b *batch) empty() bool {
-	return len(b.edits) == 0 && len(b.tombs.over) == 0 && b.epoch == b.ledger.state.epoch
+	s := &b.ledger.state
+	return len(b.edits) == 0 && len(b.tombs.over) == 0 && b.epoch == s.epoch && b.quarantine == s.quarantine
 }
 
 // edit stages a change of an owner; nil before: begun, nil after: forgotten.
@@ -108,6 +113,6 @@ func (b *batch) merge() {
 	b.children.merge()
 	b.rests.merge()
 	b.tombs.merge()
-	b.ledger.state.epoch = b.epoch
+	b.ledger.state.epoch, b.ledger.state.quarantine = b.epoch, b.quarantine
 	b.ledger.state.seq = b.ledger.store.head.Seq
 }

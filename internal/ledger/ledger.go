@@ -38,6 +38,8 @@ type state struct {
 	tombs    map[string]Tombstone
 	epoch    Epoch
 	seq      uint64 // number of the last transaction
+
+	quarantine Quarantine
 }
 
 func newState() state {
@@ -51,12 +53,16 @@ func newState() state {
 }
 
 // startOver lets names whose rest begins in the future, since the clock was
-// set back, rest from now on. The records stay as they are.
+// set back, rest from now on, and a quarantine likewise. The records stay as
+// they are.
 func (s *state) startOver(now time.Time) {
 	for n, r := range s.rests {
 		if r.Freed.After(now) {
 			s.rests[n] = Rest{n, now, now.Add(r.Until.Sub(r.Freed))}
 		}
+	}
+	if q := s.quarantine; q.Since.After(now) {
+		s.quarantine = Quarantine{now, now.Add(q.Until.Sub(q.Since))}
 	}
 }
 
@@ -176,7 +182,14 @@ func (l *Ledger) Epoch() Epoch {
 
 // SetEpoch writes the epoch. With a new one, tombstones of other boots end.
 func (l *Ledger) SetEpoch(e Epoch) error {
-	return l.Commit(context.Background(), setEpoch{e})
+	return l.Commit(context.Background(), Enter(e))
+}
+
+// Quarantine returns the quarantine that was set last, over or not.
+func (l *Ledger) Quarantine() Quarantine {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.state.quarantine
 }
 
 func sortRests(rests []Rest) {

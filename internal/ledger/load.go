@@ -52,7 +52,7 @@ func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
 	if err != nil {
 		return nil, s, err
 	}
-	s.epoch, s.seq = h.Epoch, h.Seq
+	s.epoch, s.seq, s.quarantine = h.Epoch, h.Seq, h.quarantine()
 	for _, load := range []func(map[string][]record, *state) error{
 		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },
 		loadReleasing, loadRests, loadTombs,

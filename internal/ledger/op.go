@@ -15,8 +15,8 @@ const (
 	usualOwner = 4096 // bytes that suffice for the JSON of most owners
 )
 
-// Op is one part of a commit: Begin, Update, Releasing, Forget, Bury or
-// Unburied.
+// Op is one part of a commit: Begin, Update, Releasing, Forget, Bury, Unburied,
+// Enter or Quarantined.
 type Op interface {
 	// ready does what needs no look at the ledger's state, in the caller's
 	// goroutine.
@@ -61,6 +61,13 @@ func Bury(t Tombstone) Op { return bury{t} }
 // tombstone of the key in that boot no earlier than started (CLOCK_BOOTTIME
 // in nanoseconds): a deletion that came after this request had begun.
 func Unburied(key, boot string, started int64) Op { return unburied{key, boot, started} }
+
+// Enter sets the epoch. With a new one, tombstones of other boots end.
+func Enter(e Epoch) Op { return setEpoch{e} }
+
+// Quarantined sets the ledger's quarantine, to be seen by Ledger.Quarantine.
+// ErrInvalid refuses one that ends before it begins.
+func Quarantined(since, until time.Time) Op { return quarantine{since, until} }
 
 type begin struct{ owner hold.Owner }
 
@@ -155,9 +162,20 @@ func (spare) ready(*Ledger) (step, error) {
 	return step{0, func(b *batch) error { return b.take(usualOwner) }}, nil
 }
 
-// setEpoch is what SetEpoch commits.
 type setEpoch struct{ epoch Epoch }
 
 func (op setEpoch) ready(*Ledger) (step, error) {
 	return step{1, func(b *batch) error { b.epoch = op.epoch; return nil }}, nil
+}
+
+type quarantine struct{ since, until time.Time }
+
+func (op quarantine) ready(*Ledger) (step, error) {
+	if op.since.IsZero() || op.until.Before(op.since) {
+		return step{}, fmt.Errorf("quarantine from %s to %s: %w", op.since, op.until, ErrInvalid)
+	}
+	return step{1, func(b *batch) error {
+		b.quarantine = Quarantine{plain(op.since), plain(op.until)}
+		return nil
+	}}, nil
 }

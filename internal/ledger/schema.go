@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -30,7 +31,23 @@ type head struct {
 	Schema int             `json:"schema"`
 	Seq    uint64          `json:"seq"` // bbolt's number of the transaction that wrote it
 	Epoch  Epoch           `json:"epoch"`
+	Since  int64           `json:"quarantineSince,omitempty"` // Unix nanoseconds
+	Until  int64           `json:"quarantineUntil,omitempty"`
 	Sums   map[string]*sum `json:"sums"` // of each data bucket
+}
+
+// rest notes a quarantine, and quarantine returns it.
+func (h *head) rest(q Quarantine) {
+	if q != (Quarantine{}) {
+		h.Since, h.Until = q.Since.UnixNano(), q.Until.UnixNano()
+	}
+}
+
+func (h *head) quarantine() Quarantine {
+	if h.Until == 0 {
+		return Quarantine{}
+	}
+	return Quarantine{time.Unix(0, h.Since).UTC(), time.Unix(0, h.Until).UTC()}
 }
 
 // sum is what a bucket's records come to, so that one which is lost or there

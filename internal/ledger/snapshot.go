@@ -19,6 +19,7 @@ type Snapshot struct {
 	Schema     int          `json:"schema"`
 	Seq        uint64       `json:"seq"` // number of the last transaction
 	Epoch      Epoch        `json:"epoch"`
+	Quarantine Quarantine   `json:"quarantine,omitzero"`
 	Owners     []hold.Owner `json:"owners"`     // by ID
 	Resting    []Rest       `json:"resting"`    // the longest freed first, due ones as well
 	Tombstones []Tombstone  `json:"tombstones"` // by key, expired ones as well
@@ -60,7 +61,7 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 // snapshot returns what the state has, of one moment if its lock is held.
 func (s *state) snapshot() Snapshot {
 	snap := Snapshot{
-		Schema: Schema, Epoch: s.epoch,
+		Schema: Schema, Epoch: s.epoch, Quarantine: s.quarantine,
 		Resting: slices.Collect(maps.Values(s.rests)), Tombstones: slices.Collect(maps.Values(s.tombs)),
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.owners)) {

@@ -130,6 +130,7 @@ func (s *store) transact(b *batch) (next head, err error) {
 		return head{}, err
 	}
 	next = head{Schema: Schema, Seq: uint64(tx.ID()), Epoch: b.epoch, Sums: map[string]*sum{}}
+	next.rest(b.quarantine)
 	for bucket, sum := range s.head.Sums {
 		copied := *sum
 		next.Sums[bucket] = &copied

@@ -45,6 +45,14 @@ type Rest struct {
 	Until time.Time `json:"until"`
 }
 
+// Quarantine is a rest of all names that nobody has: of a ledger that was made
+// anew, since it cannot know who had them before. It is what the ledger
+// remembers; those who give names out keep it. Zero: none.
+type Quarantine struct {
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+}
+
 // Tombstone says that requests for Key which started before Started in the
 // boot Boot come too late (Unburied). Started and Until (when it expires) are
 // CLOCK_BOOTTIME in nanoseconds. Boot is whatever the caller tells boots apart

@@ -1,0 +1,87 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// replaceBy is how many ops of a new ledger share a transaction.
+const replaceBy = 512
+
+// Replace puts a new ledger, of what ops say, where one is lost or damaged: all
+// of it, or nothing. A file that stands there is kept beside it, under the name
+// that is returned; "" if there was none, or an empty one. ErrLocked says that
+// an agent has it open. Only Path, Kinds and Now of the options are used.
+func Replace(opts Options, ops []Op) (kept string, err error) {
+	kept, err = replace(opts, ops)
+	if err != nil {
+		return "", fmt.Errorf("replacing ledger: %w", err)
+	}
+	return kept, nil
+}
+
+func replace(opts Options, ops []Op) (string, error) {
+	now := time.Now
+	if opts.Now != nil {
+		now = opts.Now
+	}
+	// The lock says that no agent has the file, and keeps one from starting.
+	f, err := os.OpenFile(opts.Path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", explain(err)
+	}
+	defer f.Close()
+	size, err := lockFile(f, opts.Path, unix.LOCK_EX)
+	if err != nil {
+		return "", err
+	}
+	if size < 0 {
+		return "", fmt.Errorf("%w: another file has just taken the place of %s", ErrLocked, opts.Path)
+	}
+	next := opts.Path + ".rebuilt"
+	if err := fill(next, opts, ops); err != nil {
+		return "", errors.Join(err, removeFile(next))
+	}
+	kept := ""
+	if size > 0 {
+		kept = fmt.Sprintf("%s.damaged-%s", opts.Path, now().UTC().Format("20060102T150405.000000000Z"))
+		if err := os.Link(opts.Path, kept); err != nil {
+			return "", errors.Join(err, removeFile(next))
+		}
+	}
+	if err := os.Rename(next, opts.Path); err != nil {
+		return "", errors.Join(err, removeFile(next))
+	}
+	return kept, syncDir(filepath.Dir(opts.Path))
+}
+
+// fill makes a ledger of ops. One that was half-made before goes.
+func fill(path string, opts Options, ops []Op) error {
+	if err := removeFile(path); err != nil {
+		return err
+	}
+	l, err := Open(Options{Path: path, Kinds: opts.Kinds, Now: opts.Now})
+	if err != nil {
+		return err
+	}
+	for len(ops) > 0 && err == nil {
+		n := min(replaceBy, len(ops))
+		err = l.Commit(context.Background(), ops[:n]...)
+		ops = ops[n:]
+	}
+	return errors.Join(err, l.Close())
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

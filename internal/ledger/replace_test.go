@@ -1,0 +1,132 @@
+package ledger
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A ledger that is lost or damaged is replaced whole, and what stood there is
+// kept.
+func TestReplace(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, opts Options) (kept []byte){
+		"lost":  func(*testing.T, Options) []byte { return nil },
+		"empty": func(t *testing.T, opts Options) []byte { writeAll(t, opts.Path, nil); return nil },
+		"damaged": func(t *testing.T, opts Options) []byte {
+			l := open(t, opts)
+			mustCommit(t, l, Begin(newOwner()))
+			l.Close()
+			raw, err := os.ReadFile(opts.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range raw {
+				raw[i] ^= 0x55
+			}
+			writeAll(t, opts.Path, raw)
+			return raw
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+			want := before(t, opts)
+			writeAll(t, opts.Path+".rebuilt", []byte("of one that was killed"))
+			ops := []Op{Enter(Epoch{Boot: "b"}), Quarantined(c.now, c.now.Add(time.Hour))}
+			gone := newOwner(address("p/1"))
+			for range replaceBy {
+				ops = append(ops, Begin(newOwner()))
+			}
+			ops = append(ops, Begin(gone), Releasing(gone.ID, c.now))
+			kept, err := Replace(opts, ops)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want == nil && kept != "" {
+				t.Errorf("kept %s of nothing", kept)
+			}
+			if want != nil {
+				if have, err := os.ReadFile(kept); err != nil || string(have) != string(want) {
+					t.Errorf("what was damaged is not kept: %d bytes, %v", len(have), err)
+				}
+			}
+			l := open(t, opts)
+			defer l.Close()
+			if o, ok := l.Owner(gone.ID); !ok || o.Wanted() || len(l.Owners()) != replaceBy+1 || l.Epoch().Boot != "b" {
+				t.Errorf("replaced by %d owners, epoch %+v, %+v", len(l.Owners()), l.Epoch(), o)
+			}
+			if q := l.Quarantine(); !q.Since.Equal(c.now) || !q.Until.Equal(c.now.Add(time.Hour)) {
+				t.Errorf("quarantine %+v", q)
+			}
+			if _, err := Replace(opts, nil); !errors.Is(err, ErrLocked) {
+				t.Errorf("replacing one that is in use: %v", err)
+			}
+			if left, _ := filepath.Glob(opts.Path + ".rebuilt*"); len(left) > 0 {
+				t.Errorf("left: %s", left)
+			}
+		})
+	}
+}
+
+// What fails leaves the file that is there.
+func TestReplaceFails(t *testing.T) {
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	writeAll(t, opts.Path, []byte("damaged"))
+	twice := newOwner()
+	if _, err := Replace(opts, []Op{Begin(twice), Begin(twice)}); !errors.Is(err, ErrExists) {
+		t.Errorf("replacing by an owner twice: %v", err)
+	}
+	if raw, err := os.ReadFile(opts.Path); err != nil || string(raw) != "damaged" {
+		t.Errorf("after it: %q, %v", raw, err)
+	}
+	if left, _ := filepath.Glob(opts.Path + ".*"); len(left) > 0 {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// A quarantine outlives a reopening and other commits, and a clock that is set
+// back makes it no longer than it was.
+func TestQuarantine(t *testing.T) {
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	l := open(t, opts)
+	if q := l.Quarantine(); q != (Quarantine{}) {
+		t.Errorf("a new ledger's quarantine: %+v", q)
+	}
+	if err := l.Commit(t.Context(), Quarantined(c.now, c.now.Add(-1))); !errors.Is(err, ErrInvalid) {
+		t.Errorf("one that ends before it begins: %v", err)
+	}
+	mustCommit(t, l, Quarantined(c.now, c.now.Add(time.Hour)))
+	mustCommit(t, l, Begin(newOwner()))
+	l.Close()
+	c.now = c.now.Add(-24 * time.Hour)
+	l = open(t, opts)
+	defer l.Close()
+	if q := l.Quarantine(); !q.Since.Equal(c.now) || !q.Until.Equal(c.now.Add(time.Hour)) {
+		t.Errorf("after the clock was set back to %s: %+v", c.now, q)
+	}
+	if text := string(mustJSON(t, l.Snapshot())); !strings.Contains(text, `"quarantine":{"since"`) {
+		t.Errorf("not in the snapshot: %.300s", text)
+	}
+}
+
+func writeAll(t *testing.T, path string, raw []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
