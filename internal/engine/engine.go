@@ -74,6 +74,7 @@ type Options struct {
 type Engine struct {
 	Options
 	lines map[string]*line
+	began time.Time
 	ctx   context.Context // ends with Close
 	stop  context.CancelFunc
 	work  sync.WaitGroup // goroutines of the engine's own
@@ -104,6 +105,7 @@ func New(o Options) *Engine {
 		leaving: map[hold.ID]*leaving{},
 		suspect: map[string]bool{},
 		now:     time.Now,
+		began:   time.Now(),
 	}
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	for _, k := range o.Kinds {
@@ -118,7 +120,7 @@ func (e *Engine) Close() {
 	e.stop()
 	e.mu.Lock()
 	for _, l := range e.leaving {
-		l.stopTimers()
+		l.troubles(func(_ hold.Hold, t *trouble) { t.stop() })
 	}
 	e.mu.Unlock()
 	e.work.Wait()

@@ -57,10 +57,11 @@ func (e *Engine) forgetLater(l *leaving, err error) {
 		return
 	}
 	e.mu.Lock()
-	first := l.trouble == nil
-	l.trouble = l.trouble.again(e, err, func() { e.forget([]*leaving{l}) })
+	tell := l.trouble.tell()
+	l.trouble = l.trouble.again(e, l.owner, err, func() { e.forget([]*leaving{l}) })
+	l.note()
 	e.mu.Unlock()
-	if first {
+	if tell {
 		e.event("owed", l.owner, "ledger", err)
 	}
 }
@@ -91,6 +92,28 @@ func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 		e.hasten()
 		select {
 		case <-l.gone:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Tried waits until owners that are being released are forgotten, or all that
+// can be tried of them has been, and something is owed.
+func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
+	for _, id := range ids {
+		l, err := e.underway(ctx, id)
+		if err != nil {
+			return err
+		}
+		if l == nil {
+			continue
+		}
+		e.hasten()
+		select {
+		case <-l.gone:
+		case <-l.stuck:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -18,10 +18,19 @@ const singles = 32
 type line struct {
 	e      *Engine
 	kind   hold.Kind
-	queue  []job
+	common lane
+	apart  lane             // of holds whose last try took all of its time: one a call
 	hurry  chan struct{}    // has a token once somebody waits; of lazy kinds
-	active int              // workers
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
+}
+
+// lane is a part of a line. Neither lane waits for the other, so that a hold
+// which hangs whenever it is tried keeps others once, as long as the engine
+// gives a call before it starts the next one beside it.
+type lane struct {
+	queue         []job
+	batch, flight int // holds in a call, and calls at once
+	active        int // workers but those that are overdue
 }
 
 // job is the release of one hold: leaving.owner.Holds[i].
@@ -37,8 +46,11 @@ func newLine(e *Engine, k hold.Kind) *line {
 			k.Flight = singles
 		}
 	}
-	k.Flight = max(k.Flight, 1)
-	return &line{e: e, kind: k, busy: map[hold.ID]bool{}, hurry: make(chan struct{}, 1)}
+	return &line{
+		e: e, kind: k, busy: map[hold.ID]bool{}, hurry: make(chan struct{}, 1),
+		common: lane{batch: k.Batch, flight: max(k.Flight, 1)},
+		apart:  lane{batch: 1, flight: singles},
+	}
 }
 
 // send puts a hold into its kind's line, if it is not there yet or released.
@@ -53,25 +65,36 @@ func (e *Engine) send(l *leaving, i int) {
 	n := e.lines[h.Spec.Kind()]
 	if n == nil {
 		_, err := e.kind(h)
-		s.trouble = &trouble{since: e.now(), err: err}
+		s.trouble = &trouble{since: e.since(l.owner), err: err}
+		l.note()
 		return
 	}
-	n.queue = append(n.queue, job{l, i})
-	if n.active < n.kind.Flight && (n.active == 0 || n.worth()) {
-		n.active++
-		e.spawn(n.work)
+	to := &n.common
+	if s.trouble != nil && s.trouble.hung {
+		to = &n.apart
+	}
+	to.queue = append(to.queue, job{l, i})
+	n.staff(to)
+}
+
+// staff starts a worker for what waits, if there may be one more. Engine.mu is
+// held.
+func (n *line) staff(a *lane) {
+	if len(a.queue) > 0 && a.active < a.flight && (a.active == 0 || a.worth()) {
+		a.active++
+		n.e.spawn(func() { n.work(a) })
 	}
 }
 
 // worth reports whether what waits is worth a call beside those under way: of a
 // kind that batches only a full batch is, since a call of few holds keeps
 // others from the kernel's locks as long as one of many.
-func (n *line) worth() bool { return len(n.queue) >= n.kind.Batch }
+func (a *lane) worth() bool { return len(a.queue) >= a.batch }
 
 // work releases batches until nothing waits.
-func (n *line) work() {
+func (n *line) work(a *lane) {
 	for {
-		jobs := n.next()
+		jobs := n.next(a)
 		if len(jobs) == 0 {
 			return
 		}
@@ -80,10 +103,38 @@ func (n *line) work() {
 			holds[i] = j.l.owner.Holds[j.i]
 		}
 		start := n.e.now()
-		n.settle(jobs, n.release(holds))
-		if n.kind.Lazy {
+		back := n.leave(a)
+		errs, hung := n.release(holds)
+		there := back()
+		n.settle(jobs, errs, hung)
+		if !there {
+			return
+		}
+		if n.kind.Lazy && a == &n.common {
 			n.gather(9 * n.e.now().Sub(start))
 		}
+	}
+}
+
+// leave lets another worker have the place of one that is away for longer than
+// a call should take. back reports whether it still has its place.
+func (n *line) leave(a *lane) (back func() bool) {
+	there, returned := true, false
+	overdue := time.AfterFunc(n.e.Try/10, func() {
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		if !returned {
+			there = false
+			a.active--
+			n.staff(a)
+		}
+	})
+	return func() bool {
+		overdue.Stop()
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		returned = true
+		return there
 	}
 }
 
@@ -109,39 +160,40 @@ func (e *Engine) hasten() {
 	}
 }
 
-// next takes the next batch from the line; none ends the worker.
-func (n *line) next() []job {
+// next takes the next batch from a lane; none ends the worker.
+func (n *line) next(a *lane) []job {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
 	var jobs []job
-	if n.e.ctx.Err() == nil && (n.active == 1 || n.worth()) {
-		jobs = n.take()
+	if n.e.ctx.Err() == nil && (a.active == 1 || a.worth()) {
+		jobs = n.take(a)
 	}
 	if len(jobs) == 0 {
-		n.active--
+		a.active--
 	}
 	return jobs
 }
 
-func (n *line) take() []job {
+func (n *line) take(a *lane) []job {
 	if n.kind.Batch > 1 {
-		k := min(n.kind.Batch, len(n.queue))
-		jobs := n.queue[:k:k]
-		n.queue = n.queue[k:]
+		k := min(a.batch, len(a.queue))
+		jobs := a.queue[:k:k]
+		a.queue = a.queue[k:]
 		return jobs
 	}
-	for i, j := range n.queue {
+	for i, j := range a.queue {
 		if id := j.l.owner.ID; !n.busy[id] {
 			n.busy[id] = true
-			n.queue = append(n.queue[:i:i], n.queue[i+1:]...)
+			a.queue = append(a.queue[:i:i], a.queue[i+1:]...)
 			return []job{j}
 		}
 	}
 	return nil
 }
 
-// release gives one batch back, within the engine's limit for one try.
-func (n *line) release(holds []hold.Hold) (errs []error) {
+// release gives one batch back, within the engine's limit for one try. hung
+// says that it took all of that.
+func (n *line) release(holds []hold.Hold) (errs []error, hung bool) {
 	ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
 	defer cancel()
 	n.e.observed(n.kind.Name(), "release", len(holds), func() error {
@@ -160,12 +212,12 @@ func (n *line) release(holds []hold.Hold) (errs []error) {
 			errs[i] = err
 		}
 	}
-	return errs
+	return errs, ctx.Err() != nil
 }
 
 // settle notes what became of a batch, lets its owners go on, and forgets in
 // one commit those that have nothing left.
-func (n *line) settle(jobs []job, errs []error) {
+func (n *line) settle(jobs []job, errs []error, hung bool) {
 	e := n.e
 	if e.ctx.Err() != nil {
 		return // closing: the next engine goes on
@@ -179,15 +231,20 @@ func (n *line) settle(jobs []job, errs []error) {
 		if errs[i] == nil {
 			s.released, s.queued, s.trouble = true, false, nil
 		} else {
-			if s.trouble == nil {
+			if s.trouble.tell() {
 				owed = append(owed, Event{"owed", j.l.owner, n.kind.Name(), errs[i]})
 			}
-			s.trouble = s.trouble.again(e, errs[i], func() { e.retry(j) })
+			s.trouble = s.trouble.again(e, j.l.owner, errs[i], func() { e.retry(j) })
+			s.trouble.hung = hung
 		}
 		if e.advance(j.l) {
 			done = append(done, j.l)
 		}
+		j.l.note()
 	}
+	// An owner's other holds may have waited for this one.
+	n.staff(&n.common)
+	n.staff(&n.apart)
 	e.mu.Unlock()
 	for _, o := range owed {
 		e.event(o.Type, o.Owner, o.Kind, o.Err)

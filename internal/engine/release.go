@@ -24,6 +24,7 @@ type leaving struct {
 	final   bool        // nothing is left but the forget
 	trouble *trouble    // of the forget
 	gone    chan struct{}
+	stuck   chan struct{} // closed once something is owed, and nothing else can be tried
 }
 
 // holdState says how far the release of one hold is.
@@ -169,7 +170,7 @@ func (e *Engine) depart(ctx context.Context, id hold.ID) error {
 }
 
 func (e *Engine) newLeaving(o hold.Owner) *leaving {
-	l := &leaving{owner: o, state: make([]holdState, len(o.Holds)), gone: make(chan struct{})}
+	l := &leaving{owner: o, state: make([]holdState, len(o.Holds)), gone: make(chan struct{}), stuck: make(chan struct{})}
 	for i, h := range o.Holds {
 		l.state[i].stage = hold.Use // an unknown kind keeps its owner's names
 		if k, err := e.kind(h); err == nil {
@@ -263,4 +264,23 @@ func (l *leaving) untold() bool {
 		}
 	}
 	return true
+}
+
+// note closes stuck once something has failed and nothing else can be tried.
+// Engine.mu is held.
+func (l *leaving) note() {
+	failed := l.trouble != nil
+	for _, s := range l.state {
+		if s.queued && !s.released && s.trouble == nil {
+			return
+		}
+		failed = failed || s.trouble != nil
+	}
+	select {
+	case <-l.stuck:
+	default:
+		if failed {
+			close(l.stuck)
+		}
+	}
 }

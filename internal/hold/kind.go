@@ -35,7 +35,8 @@ func (s Stage) String() string { return [...]string{"reserve", "use", "tell"}[s]
 
 // Kind takes, checks, cuts off and gives back one sort of hold. All of its
 // functions may be called at once for different holds, and again after a kill
-// at any instruction of an earlier call.
+// at any instruction of an earlier call. They return soon after their context
+// ends.
 type Kind struct {
 	Stage Stage
 	// New returns a pointer to an empty spec, for the ledger to decode into.
