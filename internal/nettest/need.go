@@ -1,6 +1,7 @@
 package nettest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -29,14 +30,28 @@ func Need(t testing.TB) {
 		}
 		t.Skip("nettest: " + node.reason)
 	}
+	if err := Inside(); err != nil {
+		t.Fatalf("nettest: %v", err)
+	}
+}
+
+// Inside is Need for programs that are no tests: nil inside a node.
+func Inside() error {
+	if !node.entered {
+		return errors.New("the program has not called nettest.Enter")
+	}
+	if node.reason != "" {
+		return errors.New(node.reason)
+	}
 	self, err := ns.Self()
 	if err != nil {
-		t.Fatalf("nettest: %v", err)
+		return err
 	}
 	defer self.Close()
 	if hostID(self.Ref()) == node.host {
-		t.Fatal("nettest: this is the host's own network namespace")
+		return errors.New("this is the host's own network namespace")
 	}
+	return nil
 }
 
 // hostID writes a namespace's identity into an environment variable.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -80,11 +79,23 @@ func (s State) filter(keep func(section string) bool) State {
 func Snapshot(t testing.TB, at *ns.Netns) State {
 	t.Helper()
 	Need(t)
+	s, err := Look(at)
+	if err != nil {
+		t.Fatalf("nettest: taking a snapshot: %v", err)
+	}
+	return s
+}
+
+// Look is Snapshot for programs that are no tests.
+func Look(at *ns.Netns) (State, error) {
+	if err := Inside(); err != nil {
+		return State{}, err
+	}
 	readers := []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, conntrack, sysctls}
 	if at == nil {
 		self, err := ns.Self()
 		if err != nil {
-			t.Fatalf("nettest: %v", err)
+			return State{}, err
 		}
 		defer self.Close()
 		at = self
@@ -101,11 +112,8 @@ func Snapshot(t testing.TB, at *ns.Netns) State {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("nettest: taking a snapshot: %v", err)
-	}
 	slices.Sort(s.lines)
-	return s
+	return s, err
 }
 
 // settled repeats a reader under whose hands things change.
@@ -132,6 +140,15 @@ func absent(err error) bool {
 // nothing if dir does not exist. Contents and sizes are left out.
 func Files(t testing.TB, dir string) State {
 	t.Helper()
+	s, err := LookAtFiles(dir)
+	if err != nil {
+		t.Fatalf("nettest: listing %s: %v", dir, err)
+	}
+	return s
+}
+
+// LookAtFiles is Files for programs that are no tests.
+func LookAtFiles(dir string) (State, error) {
 	var s State
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile, or dir itself
@@ -151,9 +168,6 @@ func Files(t testing.TB, dir string) State {
 		s.lines = append(s.lines, fmt.Sprintf("file %s %s", rel, info.Mode()))
 		return err
 	})
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatalf("nettest: listing %s: %v", dir, err)
-	}
 	slices.Sort(s.lines)
-	return s
+	return s, err
 }

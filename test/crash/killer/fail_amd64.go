@@ -1,0 +1,27 @@
+package killer
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// CanFail says that calls can be made to fail on this machine.
+const CanFail = true
+
+// fail lets the call that a thread is stopped at have no effect and answer
+// errno: a call of number -1 is skipped, and what stands in the register of
+// its result is its result (seccomp(2), SECCOMP_RET_TRACE).
+func fail(tid int, errno unix.Errno) error {
+	var regs unix.PtraceRegs
+	if err := unix.PtraceGetRegs(tid, &regs); err != nil {
+		return fmt.Errorf("reading registers: %w", os.NewSyscallError("ptrace", err))
+	}
+	regs.Orig_rax = ^uint64(0)
+	regs.Rax = uint64(-int64(errno))
+	if err := unix.PtraceSetRegs(tid, &regs); err != nil {
+		return fmt.Errorf("writing registers: %w", os.NewSyscallError("ptrace", err))
+	}
+	return nil
+}

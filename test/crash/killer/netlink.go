@@ -1,0 +1,97 @@
+package killer
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// rtnetlink are its requests that change something (linux/rtnetlink.h).
+var rtnetlink = map[uint16]string{
+	unix.RTM_NEWLINK: "RTM_NEWLINK", unix.RTM_DELLINK: "RTM_DELLINK", unix.RTM_SETLINK: "RTM_SETLINK",
+	unix.RTM_NEWADDR: "RTM_NEWADDR", unix.RTM_DELADDR: "RTM_DELADDR",
+	unix.RTM_NEWROUTE: "RTM_NEWROUTE", unix.RTM_DELROUTE: "RTM_DELROUTE",
+	unix.RTM_NEWNEIGH: "RTM_NEWNEIGH", unix.RTM_DELNEIGH: "RTM_DELNEIGH",
+	unix.RTM_NEWRULE: "RTM_NEWRULE", unix.RTM_DELRULE: "RTM_DELRULE",
+	unix.RTM_NEWNSID: "RTM_NEWNSID",
+}
+
+// conntrack are ctnetlink's (linux/netfilter/nfnetlink_conntrack.h).
+var conntrack = map[uint16]string{
+	unix.NFNL_SUBSYS_CTNETLINK << 8:   "conntrack new",
+	unix.NFNL_SUBSYS_CTNETLINK<<8 | 2: "conntrack delete",
+}
+
+// batchBegin is NFNL_MSG_BATCH_BEGIN, with which every change of nftables
+// begins. rtnetlink's RTM_NEWLINK has the same number.
+const batchBegin = 0x10
+
+// sent is what goes through a socket; nil for requests that only ask.
+func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
+	types, netlink := messages(body)
+	if family != unix.AF_NETLINK && !netlink {
+		c.What = t.file(fd)
+		return c, nil
+	}
+	c.Netlink = true
+	if len(types) > 1 && types[0] == batchBegin && types[1]>>8 == unix.NFNL_SUBSYS_NFTABLES {
+		c.What = "nft batch"
+		return c, nil
+	}
+	var what []string
+	for _, typ := range types {
+		name := rtnetlink[typ]
+		if name == "" {
+			name = conntrack[typ]
+		}
+		if name != "" && !slices.Contains(what, name) {
+			what = append(what, name)
+		}
+	}
+	if len(what) == 0 {
+		return nil, nil
+	}
+	c.What = strings.Join(what, "+")
+	return c, nil
+}
+
+// messages returns the types of netlink messages, and whether b looks as if it
+// had nothing but such.
+func messages(b []byte) (types []uint16, ok bool) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		n := int(binary.NativeEndian.Uint32(b))
+		if n < unix.SizeofNlMsghdr || n > len(b) {
+			return types, false
+		}
+		types = append(types, binary.NativeEndian.Uint16(b[4:]))
+		b = b[min((n+3)&^3, len(b)):]
+	}
+	return types, len(types) > 0 && len(b) == 0
+}
+
+// answer is the fetching of a netlink socket's answer; nil for other sockets.
+func (t *tracer) answer(name string, a [6]uint64) (*Call, error) {
+	if !t.netlinkSocket(int(a[0])) {
+		return nil, nil
+	}
+	return &Call{Name: name, What: "netlink", Netlink: true, Answer: true}, nil
+}
+
+// netlinkSocket reports whether a descriptor of the program is a netlink socket
+// (pidfd_getfd(2) lends it to this process for the question).
+func (t *tracer) netlinkSocket(fd int) bool {
+	pid, err := unix.PidfdOpen(t.Pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(pid)
+	lent, err := unix.PidfdGetfd(pid, fd, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(lent)
+	domain, err := unix.GetsockoptInt(lent, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	return err == nil && domain == unix.AF_NETLINK
+}
