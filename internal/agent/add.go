@@ -18,7 +18,6 @@ import (
 	"github.com/berth-net/berth/internal/cni/result"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/server"
@@ -200,7 +199,7 @@ func (a *Agent) fit(add *addition) error {
 
 // attach claims addresses, plans and takes a new incarnation.
 func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
-	claim, err := a.claim(add)
+	claim, err := a.claim(ctx, add)
 	if err != nil {
 		return nil, err
 	}
@@ -215,14 +214,4 @@ func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
 		return nil, err
 	}
 	return &entry{o, add.record}, nil
-}
-
-// claim takes one address of each family that the pool has, the requested ones
-// first.
-func (a *Agent) claim(add *addition) (ipam.Claim, error) {
-	now := time.Now()
-	if len(add.conf.IPs) > 0 {
-		return a.ipam.ClaimExact(add.record.Pool, add.conf.IPs, now)
-	}
-	return a.ipam.Claim(add.record.Pool, now)
 }

@@ -63,6 +63,7 @@ type Agent struct {
 	ipam   *ipam.IPAM
 	index  *index
 	keys   *keys
+	rinsing
 
 	uplinkMTU int                              // of the device with the default route, or 0
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
@@ -83,6 +84,7 @@ func (a *Agent) applied(c ledger.Change) {
 		for _, n := range freed(edit) {
 			if addr, err := ipam.ParseName(n); err == nil {
 				a.ipam.Free(addr, rested[n].Until)
+				a.rests()
 			}
 		}
 	}
@@ -138,6 +140,9 @@ func (a *Agent) Sweep(ctx context.Context) {
 	report, err := a.engine.Sweep(ctx)
 	if err != nil {
 		a.Log.Warn("sweep", "err", err)
+	}
+	for _, f := range report.Findings {
+		a.taint(f.Hold)
 	}
 	if len(report.Findings) > 0 {
 		a.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))

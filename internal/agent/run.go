@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -61,12 +62,9 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 // ctx ends or the agent cannot go on.
 func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *config.Config) error {
 	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
-	watched := make(chan struct{})
-	defer func() { cancel(); <-watched }()
-	go func() { // before the restore, whose cuts rely on the table
-		defer close(watched)
-		a.egress.Run(ctx, a.egressDrift)
-	}()
+	var own sync.WaitGroup
+	defer func() { cancel(); own.Wait() }()
+	own.Go(func() { a.egress.Run(ctx, a.egressDrift) }) // before the restore, whose cuts rely on the table
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {
 			return err
@@ -75,6 +73,7 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	if err := a.Restore(ctx); err != nil {
 		return err
 	}
+	own.Go(func() { a.keepRinsed(ctx) })
 	srv.Open()
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		a.Log.Warn("telling systemd", "err", err)

@@ -20,7 +20,7 @@ func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel) }
 
 // open is Open on a kernel that openKernel opens.
 func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
-	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys()}
+	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing()}
 	a.config.Store(o.Config)
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -67,7 +67,7 @@ func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
 	at := time.Now()
 	r := a.engine.Audit(ctx)
 	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: []api.Finding{}}
-	for _, f := range r.Findings {
+	for _, f := range append(r.Findings, a.unrinsed()...) {
 		finding := api.Finding{Type: f.Type, Kind: f.Kind, Owner: string(f.Hold.Owner), What: f.Kind}
 		if f.Hold.Spec != nil {
 			finding.What = f.Hold.Spec.String()

@@ -17,6 +17,7 @@ type cidr struct {
 	index       index  // the slots of offsets in the space
 	used        int
 	resting     int
+	due         int
 
 	pool  *pool
 	space *space

@@ -91,6 +91,8 @@ func (p *IPAM) obtainable(x *pool, a netip.Addr, now int64) error {
 			return &AddrError{Pool: x.name, Addr: a, Err: ErrTaken}
 		case resting:
 			return &AddrError{Pool: x.name, Addr: a, Err: ErrResting, Until: time.Unix(0, slot.until)}
+		case due:
+			return &AddrError{Pool: x.name, Addr: a, Err: ErrDue}
 		}
 	}
 	return nil
@@ -112,7 +114,7 @@ func (x *pool) ready(now int64, v4, v6 bool) error {
 }
 
 func (x *pool) exhausted(s *space, family string) error {
-	err := &ExhaustedError{Pool: x.name, Family: family, Size: s.size(), Used: s.used, Resting: s.resting}
+	err := &ExhaustedError{Pool: x.name, Family: family, Size: s.size(), Used: s.used, Resting: s.resting + s.length[due], Due: s.length[due]}
 	err.NextFree, _ = s.next()
 	return err
 }

@@ -9,7 +9,9 @@
 // given out first, in the order of the pool's CIDRs; then the one that has
 // been free for the longest time, whichever CIDR of the family it is in. A
 // freed address is in cooldown until a time that the ledger says; until then
-// it is counted apart and never given out.
+// it is counted apart and never given out. Then it is due: whoever asks Due
+// forgets what the kernel remembers of its traffic, and says so (Rinsed). Only
+// then is it free, unless it had no cooldown.
 //
 // Where a pool is so large that there is always a fresh address, the view
 // would remember every address it has ever given out. It remembers the last

@@ -16,6 +16,7 @@ var (
 	ErrTwice       = errors.New("a second address of one family")
 	ErrTaken       = errors.New("in use")
 	ErrResting     = errors.New("in cooldown")
+	ErrDue         = errors.New("not free before the traces of its traffic are forgotten")
 )
 
 // AddrError says why a requested address cannot be had.
@@ -42,14 +43,18 @@ type ExhaustedError struct {
 	Family   string    // IPv4, IPv6
 	Size     uint64    // addresses that the pool can give out in all
 	Used     int       // of these
-	Resting  int       // in cooldown
-	NextFree time.Time // end of the first cooldown; zero: nothing is resting
+	Resting  int       // in cooldown, those that are due included
+	Due      int       // free as soon as they are rinsed
+	NextFree time.Time // end of the first cooldown that is not over; zero: none
 }
 
 func (e *ExhaustedError) Error() string {
 	s := fmt.Sprintf("pool %s has no free %s address: %d in all, %d in use, %d in cooldown",
 		e.Pool, e.Family, e.Size, e.Used, e.Resting)
-	if !e.NextFree.IsZero() {
+	switch {
+	case e.Due > 0:
+		s += fmt.Sprintf(", %d of them only until the traces of their traffic are forgotten", e.Due)
+	case !e.NextFree.IsZero():
 		s += ", the first of them until " + e.NextFree.UTC().Format(time.RFC3339)
 	}
 	return s

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -23,6 +24,7 @@ type IPAM struct {
 	byName   map[string]*pool
 	table    table
 	strays   map[netip.Addr]int64 // outside of every CIDR: end of cooldown, or inUse
+	passes   int64                // how many there were
 	remember int
 }
 
@@ -76,8 +78,8 @@ func (p *IPAM) Free(a netip.Addr, until time.Time) {
 	p.strays[a] = nanos(until)
 }
 
-// Available says why Claim would get nothing from the pool; "" is the default
-// pool.
+// Available says why Claim would get nothing from the pool, even if all that is
+// due were rinsed; "" is the default pool.
 func (p *IPAM) Available(pool string, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +87,13 @@ func (p *IPAM) Available(pool string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return x.ready(nanos(now), true, true)
+	for _, v4 := range [...]bool{true, false} {
+		var full *ExhaustedError
+		if err := x.ready(nanos(now), v4, !v4); errors.As(err, &full) && full.Due == 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 // Cooldown returns how long a name that is freed now must rest: for an address

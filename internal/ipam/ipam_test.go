@@ -42,6 +42,11 @@ func addrs(s ...string) (as []netip.Addr) {
 	return as
 }
 
+// rinse forgets the traffic of all that is due.
+func rinse(p *IPAM, now time.Time) {
+	p.Rinsed(p.Due(now))
+}
+
 // show says what a claim got, or its error.
 func show(c Claim, err error) string {
 	if err != nil {
@@ -87,6 +92,7 @@ func TestClaimsFreshOnesInOrderThenTheLongestRested(t *testing.T) {
 	p.Free(addrs("10.0.0.2")[0], at(30))
 	p.Free(addrs("10.0.0.1")[0], at(31))
 	now = at(60)
+	rinse(p, now)
 	want(t, claim(), "10.0.9.0 fd00::3") // nobody had it, although others have rested
 	want(t, claim(), "10.0.9.1 fd00::4")
 	want(t, claim(), "10.0.0.2 fd00::5")
@@ -116,9 +122,12 @@ func TestCooldownIsNeverCutShort(t *testing.T) {
 	want(t, fmt.Sprint(p.Available("a", at(11))), err.Error())
 	want(t, figures(p, at(11)), "a 10.0.0.0/30 0+2/2")
 	want(t, fmt.Sprint(p.Available("", at(12))), "<nil>")
+	want(t, figures(p, at(12)), "a 10.0.0.0/30 0+2/2")
+	rinse(p, at(12))
 	want(t, figures(p, at(12)), "a 10.0.0.0/30 0+1/2")
 	want(t, show(p.Claim("a", at(12))), "10.0.0.2")
 	want(t, show(p.Claim("a", at(300).Add(-1))), "pool a has no free IPv4 address: 2 in all, 1 in use, 1 in cooldown, the first of them until 2026-01-02T03:09:05Z")
+	rinse(p, at(300))
 	want(t, show(p.Claim("a", at(300))), "10.0.0.1")
 }
 
@@ -165,6 +174,12 @@ func TestClaimExact(t *testing.T) {
 			t.Errorf("%v: not %v", err, tt.wantIs)
 		}
 	}
+	_, err := p.ClaimExact("a", addrs("10.0.0.6"), at(30))
+	want(t, fmt.Sprint(err), "pool a: requested address 10.0.0.6: not free before the traces of its traffic are forgotten")
+	if !errors.Is(err, ErrDue) {
+		t.Errorf("%v: not %v", err, ErrDue)
+	}
+	rinse(p, at(30))
 	want(t, show(p.ClaimExact("a", addrs("10.0.0.6"), at(30))), "10.0.0.6 fd00::5")
 	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 6 in all, 6 in use, 0 in cooldown")
 }
@@ -175,6 +190,7 @@ func TestUnclaimedOnesAreFreeAndLast(t *testing.T) {
 	p.Claim("a", at(0))
 	p.Free(addrs("10.0.0.2")[0], at(5))
 	p.Free(addrs("fd00::6")[0], at(5))
+	rinse(p, at(6))
 	p.Unclaim(x, at(6))
 	p.Unclaim(x, at(6)) // it is not in use any more
 	want(t, figures(p, at(6)), "a 10.0.0.0/30 0+0/2 fd00::4/126 0+0/3")
@@ -192,14 +208,16 @@ func TestRequestedOutOfTheMiddleOfTheRested(t *testing.T) {
 	}
 	for i, a := range addrs("10.0.0.3", "10.0.0.1", "10.0.0.6", "10.0.0.2") {
 		p.Free(a, at(i))
+		rinse(p, at(10))
 	}
 	// Asked for again and again, an address leaves nothing behind.
 	for i := range 1000 {
 		want(t, show(p.ClaimExact("a", addrs("10.0.0.1"), at(10+i))), "10.0.0.1")
 		p.Free(addrs("10.0.0.1")[0], at(10+i))
+		rinse(p, at(10+i))
 	}
-	if s := p.byName["a"].v4; len(s.slots) != 7 || len(s.ends.queue)+len(s.ends.heap) > 1 {
-		t.Errorf("%d slots, %d+%d ends; want 7 and at most 1", len(s.slots), len(s.ends.queue), len(s.ends.heap))
+	if s := p.byName["a"].v4; len(s.slots) != lists+6 || len(s.ends.queue)+len(s.ends.heap) > 1 {
+		t.Errorf("%d slots, %d+%d ends; want 8 and at most 1", len(s.slots), len(s.ends.queue), len(s.ends.heap))
 	}
 	for _, a := range []string{"10.0.0.3", "10.0.0.6", "10.0.0.2", "10.0.0.1"} {
 		want(t, show(p.Claim("a", at(2000))), a)
@@ -216,10 +234,10 @@ func TestRemembersOnlySoMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Free(c.V6, t0)
+		p.Free(c.V6, time.Time{})
 	}
-	if n := len(p.byName["a"].v6.slots); n != 5 {
-		t.Errorf("%d slots, want 5: the list, 3 that are remembered and the 1 beyond them", n)
+	if n := len(p.byName["a"].v6.slots); n != lists+4 {
+		t.Errorf("%d slots, want 6: the lists, 3 that are remembered and the 1 beyond them", n)
 	}
 	want(t, show(p.Claim("a", t0)), "fd00::1") // 10,000 is a multiple of 4
 }
@@ -233,9 +251,14 @@ func TestRestore(t *testing.T) {
 	}
 	for range 2 { // again changes nothing
 		p.Restore(addrs("10.0.0.4", "10.0.0.5", "192.0.2.2"), rests)
-		want(t, figures(p, at(0)), "a 10.0.0.0/29 2+1/6 10.7.0.0/32 0+0/1")
+		want(t, figures(p, at(0)), "a 10.0.0.0/29 2+3/6 10.7.0.0/32 0+0/1")
 	}
-	for _, a := range []string{"10.0.0.6", "10.7.0.0", "10.0.0.3", "10.0.0.1"} {
+	want(t, show(p.Claim("a", at(0))), "10.0.0.6")
+	want(t, show(p.Claim("a", at(0))), "10.7.0.0")
+	_, err := p.Claim("a", at(0))
+	want(t, fmt.Sprint(err), "pool a has no free IPv4 address: 7 in all, 4 in use, 3 in cooldown, 2 of them only until the traces of their traffic are forgotten")
+	rinse(p, at(0))
+	for _, a := range []string{"10.0.0.3", "10.0.0.1"} {
 		want(t, show(p.Claim("a", at(0))), a)
 	}
 	want(t, show(p.Claim("a", at(0))), "pool a has no free IPv4 address: 7 in all, 6 in use, 1 in cooldown, the first of them until 2026-01-02T03:04:35Z")
@@ -300,7 +323,7 @@ func TestAtOnce(t *testing.T) {
 				p.Stats(t0)
 				for i, a := range c.Addrs() {
 					owners[i].Delete(a)
-					p.Free(a, t0)
+					p.Free(a, time.Time{})
 				}
 			}
 		})

@@ -69,7 +69,7 @@ func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 		}
 		x.drain.settle(nanos(now))
 		for _, c := range x.drain.cidrs {
-			if c.used+c.resting == 0 {
+			if c.used+c.resting+c.due == 0 {
 				empty[c.prefix] = true
 				p.drained = append(p.drained, c.prefix)
 			}

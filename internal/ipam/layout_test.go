@@ -27,6 +27,7 @@ func TestAddedCIDRIsUsedNext(t *testing.T) {
 	p.Free(addrs("10.0.0.1")[0], at(30))
 	set(t, p, 0, poolOf("a", "10.0.0.0/31", "10.0.1.0/32", "fd00::/64"))
 	want(t, show(p.Claim("a", at(40))), "10.0.1.0 fd00::1")
+	rinse(p, at(40))
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1 fd00::2")
 	want(t, figures(p, at(40)), "a 10.0.0.0/31 2+0/2 10.0.1.0/32 1+0/1 fd00::/64 2+0/18446744073709551614")
 }
@@ -42,6 +43,8 @@ func TestRemovedCIDRDrains(t *testing.T) {
 	want(t, p.table.find(c.V4).pool.name, "a")
 	p.Free(c.V4, at(30))
 	want(t, fmt.Sprint(p.Drained(at(30).Add(-1))), "[]")
+	want(t, fmt.Sprint(p.Drained(at(30))), "[]")
+	rinse(p, at(30))
 	want(t, fmt.Sprint(p.Drained(at(30))), "[10.0.0.0/30]")
 	want(t, fmt.Sprint(p.Drained(at(30))), "[]")
 	want(t, figures(p, at(30)), "a 10.0.1.0/30 1+0/2")
@@ -59,6 +62,7 @@ func TestRemovedPoolDrainsAndComesBack(t *testing.T) {
 	set(t, p, 0, b, a)
 	want(t, figures(p, at(10)), "b 10.0.1.0/30 1+1/2 fd00::/126 2+0/3 a 10.0.0.0/30 0+0/2")
 	want(t, show(p.Claim("b", at(30).Add(-1))), "pool b has no free IPv4 address: 2 in all, 1 in use, 1 in cooldown, the first of them until 2026-01-02T03:04:35Z")
+	rinse(p, at(30))
 	want(t, show(p.Claim("b", at(30))), "10.0.1.1 fd00::3")
 	want(t, fmt.Sprint(p.Drained(at(99))), "[]")
 }
@@ -74,10 +78,15 @@ func TestCIDRChangesShape(t *testing.T) {
 		p.Free(a, at(i))
 	}
 	p.Free(addrs("10.0.0.1")[0], at(100))
+	pass := p.Due(at(10))
+	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(100))), "[10.0.0.6 10.0.0.5 10.0.0.2] true")
 
 	// Smaller, and under another name: the rest of the old one drains around it.
 	set(t, p, 0, poolOf("b", "10.0.0.4/30"))
-	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+0/2 a !10.0.0.0/29 1+1/6") // 10.0.0.4 is none of either
+	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6") // 10.0.0.4 is none of either
+	p.Rinsed(pass)                                                          // of before the change
+	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6")
+	rinse(p, at(10))
 	want(t, show(p.Claim("b", at(10))), "10.0.0.6")
 	want(t, show(p.Claim("b", at(10))), "10.0.0.5")
 	want(t, show(p.Claim("b", at(10))), "pool b has no free IPv4 address: 2 in all, 2 in use, 0 in cooldown")
@@ -123,8 +132,10 @@ func TestRestartAfterAChange(t *testing.T) {
 
 	// A config brings the CIDR of addresses that were in none.
 	set(t, p, 0, poolOf("b", "10.3.0.0/24"))
-	want(t, figures(p, at(2)), "b 10.3.0.0/24 1+1/254 old !10.1.0.0/24 1+0/254 a !10.0.0.0/30 0+0/2")
+	want(t, figures(p, at(2)), "b 10.3.0.0/24 1+2/254 old !10.1.0.0/24 1+0/254 a !10.0.0.0/30 0+0/2")
 	p.Free(addrs("10.1.0.7")[0], at(2))
+	rinse(p, at(2))
+	want(t, figures(p, at(2)), "b 10.3.0.0/24 1+1/254 old !10.1.0.0/24 0+0/254 a !10.0.0.0/30 0+0/2")
 	want(t, fmt.Sprint(p.Drained(at(2))), "[10.1.0.0/24 10.0.0.0/30]")
 }
 

@@ -47,8 +47,8 @@ func (p *IPAM) place(m mark) {
 	case c == nil: // free, and nobody's
 	case m.state == used:
 		c.space.use(c, off)
-	case m.state == rested:
-		c.space.put(c, off)
+	case m.state == rested || m.state == due:
+		c.space.enter(m.state, c.space.fetch(c, off))
 	case !c.space.isUsed(c, off):
 		c.space.rest(c, off, m.until)
 	}
@@ -59,8 +59,8 @@ func (s *space) isUsed(c *cidr, off uint64) bool {
 	return i != 0 && s.slots[i].state == used
 }
 
-// dump returns the state of every address that has one, the rested and the
-// resting ones in their order.
+// dump returns the state of every address that has one, the rested, the due and
+// the resting ones in their order.
 func (p *IPAM) dump() []mark {
 	var marks []mark
 	for _, x := range p.pools {
@@ -85,13 +85,15 @@ func (s *space) dump(marks []mark) []mark {
 		x := s.slots[i]
 		marks = append(marks, mark{s.cidrs[x.cidr].addr(x.off), x.state, x.until})
 	}
-	for i := range s.slots[1:] {
-		if s.slots[i+1].state == used {
-			add(uint32(i + 1))
+	for i := lists; i < len(s.slots); i++ {
+		if s.slots[i].state == used {
+			add(uint32(i))
 		}
 	}
-	for i := s.slots[0].next; i != 0; i = s.slots[i].next {
-		add(i)
+	for list := range uint32(lists) {
+		for i := s.slots[list].next; i != list; i = s.slots[i].next {
+			add(i)
+		}
 	}
 	ends := slices.Concat(s.ends.queue[s.ends.first:], s.ends.heap)
 	slices.SortFunc(ends, func(a, b end) int {

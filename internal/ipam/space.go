@@ -12,16 +12,18 @@ import (
 //
 // An address that was never given out has no state: it lies at or beyond its
 // CIDR's fresh offset. Every other one has a slot for ever. It is used; or
-// resting, and then among the ends of cooldowns; or rested, and then in a list
-// that the slots themselves form, the longest rested first. So any of them can
-// be found (cidr.index), taken out of the list and put into it in constant
-// time, and nothing is left in the list that must be skipped.
+// resting, and then among the ends of cooldowns; or due, its cooldown being
+// over but not all traces of its traffic forgotten; or rested. Those that are
+// due and those that are rested are in two lists that the slots themselves
+// form, the longest of each first. So any of them can be found (cidr.index),
+// taken out of its list and put into it in constant time, and nothing is left
+// in a list that must be skipped.
 type space struct {
 	cidrs    []*cidr
 	at       int    // no CIDR before it has a fresh address
-	slots    []slot // slots[0] is the list's head (next) and tail (prev)
+	slots    []slot // the first have each list's head (next) and tail (prev)
 	ends     ends
-	rested   int // length of the list
+	length   [lists]int // of each list
 	used     int
 	resting  int
 	remember int // rested ones beyond which the oldest goes before fresh ones
@@ -29,8 +31,8 @@ type space struct {
 
 type slot struct {
 	off        uint64
-	until      int64  // Unix nanoseconds, while it is resting
-	prev, next uint32 // slots, while it is rested
+	until      int64  // while it is resting: Unix nanoseconds; due: its last Pass, or 0
+	prev, next uint32 // slots, while it is in a list
 	cidr       uint32 // index in space.cidrs
 	state      state
 }
@@ -39,8 +41,11 @@ type state uint8
 
 const (
 	rested state = iota
+	due
 	resting
 	used
+
+	lists = 2 // rested and due: slots[rested] and slots[due] are no addresses'
 )
 
 // newSpace returns a space of CIDRs that are wholly fresh; nil for none.
@@ -48,7 +53,8 @@ func newSpace(prefixes []netip.Prefix, p *pool, remember int) *space {
 	if len(prefixes) == 0 {
 		return nil
 	}
-	s := &space{slots: make([]slot, 1), remember: remember}
+	s := &space{slots: make([]slot, lists), remember: remember}
+	s.slots[due].prev, s.slots[due].next = uint32(due), uint32(due)
 	for i, prefix := range prefixes {
 		c := newCIDR(prefix)
 		c.pool, c.space, c.pos = p, s, uint32(i)
@@ -61,13 +67,19 @@ func newSpace(prefixes []netip.Prefix, p *pool, remember int) *space {
 func (s *space) use(c *cidr, off uint64) { s.enterUsed(s.fetch(c, off)) }
 
 // put makes an address, whatever it was, the last of the rested ones.
-func (s *space) put(c *cidr, off uint64) { s.enterRested(s.fetch(c, off)) }
+func (s *space) put(c *cidr, off uint64) { s.enter(rested, s.fetch(c, off)) }
 
 // rest marks an address as resting, whatever it was. One that is resting
-// already keeps the later end.
+// already keeps the later end. Without a cooldown it is rested at once: what is
+// forgotten when it is released has no time to come back.
 func (s *space) rest(c *cidr, off uint64, until int64) {
 	i := c.index.slot(off)
 	switch {
+	case until == math.MinInt64:
+		if i == 0 || s.slots[i].state == used {
+			s.put(c, off)
+		}
+		return
 	case i == 0:
 		i = s.add(c, off)
 	case s.slots[i].state == resting && s.slots[i].until >= until:
@@ -111,8 +123,11 @@ func (s *space) leave(i uint32) {
 	case resting:
 		s.resting--
 		s.cidrs[x.cidr].resting--
-	case rested:
-		s.rested--
+	default:
+		s.length[x.state]--
+		if x.state == due {
+			s.cidrs[x.cidr].due--
+		}
 		s.slots[x.prev].next, s.slots[x.next].prev = x.next, x.prev
 	}
 }
@@ -124,14 +139,20 @@ func (s *space) enterUsed(i uint32) {
 	s.cidrs[x.cidr].used++
 }
 
-func (s *space) enterRested(i uint32) {
-	x, tail := &s.slots[i], s.slots[0].prev
-	x.state, x.prev, x.next = rested, tail, 0
-	s.slots[tail].next, s.slots[0].prev = i, i
-	s.rested++
+// enter makes a slot the last of a list.
+func (s *space) enter(list state, i uint32) {
+	x, tail := &s.slots[i], s.slots[list].prev
+	x.state, x.prev, x.next = list, tail, uint32(list)
+	s.slots[tail].next, s.slots[list].prev = i, i
+	s.length[list]++
+	if list == due {
+		x.until = 0
+		s.cidrs[x.cidr].due++
+	}
 }
 
-// settle lets all that are due at now (Unix nanoseconds) be given out again.
+// settle ends the cooldowns that are over at now (Unix nanoseconds). What had
+// one is due, and free when it is rinsed.
 func (s *space) settle(now int64) {
 	for {
 		e, ok := s.ends.front()
@@ -145,7 +166,7 @@ func (s *space) settle(now int64) {
 		s.ends.pop()
 		if current {
 			s.leave(e.slot)
-			s.enterRested(e.slot)
+			s.enter(due, e.slot)
 		}
 	}
 }
@@ -158,7 +179,7 @@ func (s *space) current(e end) bool {
 }
 
 // free reports whether an address can be given out. The space is settled.
-func (s *space) free() bool { return s.rested > 0 || s.seek() }
+func (s *space) free() bool { return s.length[rested] > 0 || s.seek() }
 
 // seek moves on to the next address that nobody has had; false if there is
 // none. It steps over those that were asked for by themselves, over each once.
@@ -175,20 +196,20 @@ func (s *space) seek() bool {
 
 // take gives out an address. There is one: see free.
 func (s *space) take() netip.Addr {
-	if s.rested <= s.remember && s.seek() {
+	if s.length[rested] <= s.remember && s.seek() {
 		c := s.cidrs[s.at]
 		off := c.fresh
 		c.fresh++
 		s.enterUsed(s.add(c, off))
 		return c.addr(off)
 	}
-	i := s.slots[0].next
+	i := s.slots[rested].next
 	s.leave(i)
 	s.enterUsed(i)
 	return s.cidrs[s.slots[i].cidr].addr(s.slots[i].off)
 }
 
-// next returns when the first resting address is due. The space is settled.
+// next returns when the first cooldown ends. The space is settled.
 func (s *space) next() (time.Time, bool) {
 	e, ok := s.ends.front()
 	if !ok {

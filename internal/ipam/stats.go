@@ -8,7 +8,8 @@ import (
 )
 
 // Stats returns the figures of all pools, the default one first, those that
-// only drain last. What is neither used nor resting of a CIDR's size is free.
+// only drain last. What is neither used nor resting of a CIDR's size is free;
+// what is due counts as resting.
 func (p *IPAM) Stats(now time.Time) []api.Pool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,6 +42,6 @@ func (c *cidr) stats() api.PoolCIDR {
 		Draining: c.space == c.pool.drain,
 		Size:     strconv.FormatUint(c.size(), 10),
 		Used:     c.used,
-		Resting:  c.resting,
+		Resting:  c.resting + c.due,
 	}
 }

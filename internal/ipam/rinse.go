@@ -1,0 +1,81 @@
+package ipam
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Pass is one pass over what the kernel remembers of traffic.
+type Pass struct {
+	Addrs  []netip.Addr // what it is for: due, and not free before it
+	Next   time.Time    // when the next cooldown ends; zero: none is left
+	number int64
+}
+
+// Due returns what there is to be done for a pass that begins now, and Rinsed
+// what it has done. Of two at once the later one counts.
+func (p *IPAM) Due(now time.Time) Pass {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.passes++
+	pass := Pass{number: p.passes}
+	for s := range p.spaces() {
+		s.settle(nanos(now))
+		pass.Addrs = slices.Grow(pass.Addrs, s.length[due])
+		for i := s.slots[due].next; i != uint32(due); i = s.slots[i].next {
+			x := &s.slots[i]
+			x.until = pass.number
+			pass.Addrs = append(pass.Addrs, s.cidrs[x.cidr].addr(x.off))
+		}
+		if t, ok := s.next(); ok && (pass.Next.IsZero() || t.Before(pass.Next)) {
+			pass.Next = t
+		}
+	}
+	return pass
+}
+
+// Rinsed ends a pass that succeeded: its addresses are free, but for those that
+// were claimed or became due again meanwhile. After a change of the pools
+// (Set, Drain, Drained) they are due for another one.
+func (p *IPAM) Rinsed(pass Pass) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.spaces() {
+		for i := s.slots[due].next; s.slots[i].until == pass.number && i != uint32(due); i = s.slots[due].next {
+			s.leave(i)
+			s.enter(rested, i)
+		}
+	}
+}
+
+// spaces goes through all spaces.
+func (p *IPAM) spaces() iter.Seq[*space] {
+	return func(yield func(*space) bool) {
+		for _, x := range p.pools {
+			for _, s := range [...]*space{x.v4, x.v6, x.drain} {
+				if s != nil && !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Taint says that the kernel may remember traffic of addresses of the CIDR that
+// nobody has: those that have rested are due again.
+func (p *IPAM) Taint(prefix netip.Prefix) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.spaces() {
+		for i := s.slots[rested].next; i != uint32(rested); {
+			at, c := i, s.cidrs[s.slots[i].cidr]
+			i = s.slots[i].next
+			if prefix.Contains(c.addr(s.slots[at].off)) {
+				s.leave(at)
+				s.enter(due, at)
+			}
+		}
+	}
+}

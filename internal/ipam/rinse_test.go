@@ -1,0 +1,66 @@
+package ipam
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// An address without a cooldown needs no second pass; one with a cooldown is
+// nobody's until it is rinsed, and a failed or late pass takes nothing away.
+func TestDueUntilRinsed(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/30"))
+	p.Claim("a", t0)
+	p.Claim("a", t0)
+	p.Free(addrs("10.0.0.1")[0], time.Time{})
+	want(t, show(p.Claim("a", at(1))), "10.0.0.1")
+	p.Free(addrs("10.0.0.1")[0], at(30))
+	p.Free(addrs("10.0.0.1")[0], time.Time{}) // told again: it rests all the same
+	p.Free(addrs("10.0.0.2")[0], at(40))
+	pass := p.Due(at(30).Add(-1))
+	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(30))), "[] true")
+	pass = p.Due(at(30))
+	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(40))), "[10.0.0.1] true")
+	want(t, fmt.Sprint(p.Available("a", at(30))), "<nil>") // for a claim waits for the pass
+	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, 1 of them only until the traces of their traffic are forgotten")
+	set(t, p, 30, poolOf("a", "10.0.0.0/30", "fd00::/64")) // it is due in whatever CIDR it comes to be
+	again := p.Due(at(30))
+	want(t, fmt.Sprint(again.Addrs), "[10.0.0.1]")
+	p.Rinsed(pass)
+	p.Restore(addrs("10.0.0.1"), nil) // the ledger has an owner meanwhile
+	p.Rinsed(again)
+	want(t, figures(p, at(30)), "a 10.0.0.0/30 1+1/2 fd00::/64 0+0/18446744073709551614")
+	pass = p.Due(at(50))
+	p.Rinsed(pass)
+	want(t, fmt.Sprint(pass.Addrs, pass.Next.IsZero()), "[10.0.0.2] true")
+	want(t, show(p.Claim("a", at(50))), "10.0.0.2 fd00::1")
+}
+
+// A pool of which one family is due and the other exhausted is not available.
+func TestAvailableOfTwoFamilies(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.1/32", "fd00::1/128"))
+	p.Claim("a", t0)
+	p.Free(addrs("10.0.0.1")[0], at(1))
+	want(t, fmt.Sprint(p.Available("a", at(2))), "pool a has no free IPv6 address: 1 in all, 1 in use, 0 in cooldown")
+	p.Free(addrs("fd00::1")[0], at(1))
+	want(t, fmt.Sprint(p.Available("a", at(2))), "<nil>")
+}
+
+// Where packets may have passed that had to end at the pool's route, what has
+// rested is rinsed again.
+func TestTaint(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/30", "10.0.1.0/31"))
+	for _, a := range addrs("10.0.0.1", "10.0.0.2", "10.0.1.0", "10.0.1.1") {
+		p.ClaimExact("a", addrs(a.String()), t0)
+		p.Free(a, at(1))
+	}
+	rinse(p, at(2))
+	p.ClaimExact("a", addrs("10.0.0.2"), at(2))
+	p.Taint(prefixes("10.0.0.0/30")[0])
+	pass := p.Due(at(2))
+	want(t, fmt.Sprint(pass.Addrs), "[10.0.0.1]")
+	want(t, show(p.Claim("a", at(2))), "10.0.1.0")
+	p.Rinsed(pass)
+	want(t, show(p.Claim("a", at(2))), "10.0.1.1")
+	want(t, show(p.Claim("a", at(2))), "10.0.0.1")
+}
