@@ -38,7 +38,7 @@ func (q *Queue) Damaged() ([]Damaged, error) {
 		}
 		_, err := d.read(name)
 		if err == nil {
-			err = errors.New("it can be read now; the agent's next start takes it back")
+			err = errReadable
 		}
 		all = append(all, Damaged{name, err, time.Unix(st.Ctim.Unix())})
 	}
@@ -84,18 +84,19 @@ func (f *folder) setAside(name string) error {
 // moveTo moves a file into another folder. If there is one of that name, it
 // gets another name; if it is gone, that is fine.
 func (f *folder) moveTo(fd int, name string) error {
-	err := unix.Renameat2(f.fd, name, fd, name, unix.RENAME_NOREPLACE)
-	if err == unix.EEXIST {
-		random, randomErr := randomText()
-		if randomErr != nil {
-			return randomErr
+	to := name
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+		random, err := randomText()
+		if err != nil {
+			return err
 		}
-		err = unix.Renameat2(f.fd, name, fd, name+"-"+random, unix.RENAME_NOREPLACE)
+		to += "-" + random
 	}
-	if err == unix.ENOENT {
-		return nil
+	if err := unix.Renameat(f.fd, name, fd, to); err != unix.ENOENT {
+		return err
 	}
-	return err
+	return nil
 }
 
 // takeBack moves what was set aside and can be read as a deletion back into the
@@ -110,8 +111,7 @@ func (f *folder) takeBack() error {
 		if _, err := d.read(name); err != nil {
 			continue
 		}
-		err := unix.Renameat2(d.fd, name, f.fd, name, unix.RENAME_NOREPLACE)
-		if err != nil && err != unix.EEXIST && err != unix.ENOENT {
+		if err := unix.Renameat(d.fd, name, f.fd, name); err != nil && err != unix.ENOENT {
 			return fmt.Errorf("taking the deletion %s back into the queue: %w", name, err)
 		}
 	}

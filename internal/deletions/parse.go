@@ -42,8 +42,12 @@ func parse(raw []byte) (Record, error) {
 	if r.Started, err = strconv.ParseInt(string(fields.Get("started")), 10, 64); err != nil {
 		return Record{}, fmt.Errorf("started: %w", err)
 	}
-	if r.Cut, err = strconv.ParseBool(string(fields.Get("cut"))); err != nil {
-		return Record{}, fmt.Errorf("cut: %w", err)
+	switch cut := fields.Get("cut"); string(cut) {
+	case "true":
+		r.Cut = true
+	case "false":
+	default:
+		return Record{}, fmt.Errorf("cut is %.20q, not true or false", cut)
 	}
 	if r.Addresses, err = texts(fields.Get("addresses")); err != nil {
 		return Record{}, fmt.Errorf("addresses: %w", err)

@@ -95,12 +95,17 @@ func (r Record) append(b []byte) []byte {
 	if r.Reason != "" {
 		b = appendText(b, "reason", r.Reason)
 	}
+	return append(seal(b), '\n')
+}
+
+// seal ends an object with its checksum.
+func seal(b []byte) []byte {
 	sum := crc32.Checksum(b, castagnoli)
 	b = append(b, sumBegin...)
 	for shift := 28; shift >= 0; shift -= 4 {
 		b = append(b, hex[sum>>shift&15])
 	}
-	return append(b, sumEnd+"\n"...)
+	return append(b, sumEnd...)
 }
 
 func appendText(b []byte, key, text string) []byte {

@@ -23,15 +23,12 @@ var errNoSpare = errors.New("there is none left")
 func (f *folder) writeSpare(r Record, content []byte) error {
 	padded := append(content, bytes.Repeat([]byte{' '}, MaxSize-len(content))...)
 	for i := range Spares {
-		tmp, err := tmpName()
+		tmp, err := f.rename(spareName(i), tmpName)
+		if errors.Is(err, unix.ENOENT) { // taken before, or by a deletion that is being written now
+			continue
+		}
 		if err != nil {
 			return err
-		}
-		switch err := unix.Renameat(f.fd, spareName(i), f.fd, tmp); {
-		case err == unix.ENOENT: // taken by a deletion before, or by one that is being written now
-			continue
-		case err != nil:
-			return fmt.Errorf("taking %s: %w", spareName(i), err)
 		}
 		fd, err := openat(f.fd, tmp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err == nil {
@@ -40,10 +37,9 @@ func (f *folder) writeSpare(r Record, content []byte) error {
 		if err == nil {
 			err = f.enqueue(r, tmp)
 		}
-		if err == nil {
-			return nil
+		if err != nil {
+			_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i)) // for the next one
 		}
-		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i)) // for the next one
 		return err
 	}
 	return errNoSpare
@@ -58,32 +54,26 @@ func (q *Queue) Refill() (spares int, err error) {
 		return 0, err
 	}
 	defer f.close()
-	names, err := f.list()
-	if err != nil {
-		return 0, err
-	}
-	have := make(map[string]bool)
-	var errs []error
-	for _, name := range names {
-		switch {
-		case strings.HasPrefix(name, tmpPrefix):
-			errs = append(errs, f.removeStale(name))
-		case strings.HasPrefix(name, sparePrefix):
-			have[name] = true
-		}
-	}
+	staleErr := f.removeStale(staleAfter)
+	var missing []int
 	for i := range Spares {
-		if have[spareName(i)] {
-			spares++
-			continue
+		var st unix.Stat_t
+		err := unix.Fstatat(f.fd, spareName(i), &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != MaxSize {
+			missing = append(missing, i)
 		}
-		if err := f.makeSpare(i); err != nil {
-			errs = append(errs, err)
+	}
+	spares = Spares - len(missing)
+	for _, i := range missing {
+		if err = f.makeSpare(i); err != nil {
 			break
 		}
 		spares++
 	}
-	return spares, errors.Join(append(errs, fsync(f.fd))...)
+	if len(missing) > 0 {
+		err = errors.Join(err, fsync(f.fd))
+	}
+	return spares, errors.Join(staleErr, err)
 }
 
 // makeSpare makes a spare file, whole or not at all.
@@ -107,17 +97,27 @@ func (f *folder) makeSpare(i int) error {
 	return nil
 }
 
-// removeStale removes a temporary file that nobody writes any more. What
-// counts is when its inode changed: a spare file's content may be old when it
-// is taken.
-func (f *folder) removeStale(name string) error {
-	var st unix.Stat_t
-	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if err == nil && time.Since(time.Unix(st.Ctim.Unix())) > staleAfter {
-		err = unix.Unlinkat(f.fd, name, 0)
+// removeStale removes temporary files that nobody writes any more, those whose
+// inodes have not changed for age. (The content of a spare file may be old when
+// it is taken.)
+func (f *folder) removeStale(age time.Duration) error {
+	names, err := f.list()
+	if err != nil {
+		return err
 	}
-	if err != nil && err != unix.ENOENT {
-		return fmt.Errorf("removing the stale file %s: %w", name, err)
+	var errs []error
+	for _, name := range names {
+		if !strings.HasPrefix(name, tmpPrefix) {
+			continue
+		}
+		var st unix.Stat_t
+		err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil && time.Since(time.Unix(st.Ctim.Unix())) >= age {
+			err = unix.Unlinkat(f.fd, name, 0)
+		}
+		if err != nil && err != unix.ENOENT {
+			errs = append(errs, fmt.Errorf("removing the stale file %s: %w", name, err))
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -86,31 +86,36 @@ func fill(fd int, content []byte) error {
 	return nil
 }
 
-// names is how many names enqueue tries on a full disk.
-const names = 8
-
 // enqueue renames a written file to the name of a deletion, durably.
 func (f *folder) enqueue(r Record, tmp string) error {
-	var err error
-	for range names {
-		var name string
-		if name, err = r.newName(); err != nil {
-			return err
-		}
-		// Another name may find room in another block of a full folder; and one
-		// that is taken is never taken away.
-		err = retry(func() error { return unix.Renameat2(f.fd, tmp, f.fd, name, unix.RENAME_NOREPLACE) })
-		if err == nil || !full(err) && err != unix.EEXIST {
-			break
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("renaming the file in %s: %w", f.path, err)
+	if _, err := f.rename(tmp, r.newName); err != nil {
+		return err
 	}
 	if err := fsync(f.fd); err != nil {
 		return fmt.Errorf("syncing %s: %w", f.path, err)
 	}
 	return nil
+}
+
+// manyNames is how many names rename tries on a full disk.
+const manyNames = 16
+
+// rename renames a file to what newName says, another name each time. On a full
+// disk one of them finds room in the folder: ext4 chooses the block by the
+// name's hash, and cannot split one that is full (seen, for 1 name of 40).
+func (f *folder) rename(from string, newName func() (string, error)) (to string, err error) {
+	for range manyNames {
+		if to, err = newName(); err != nil {
+			return "", err
+		}
+		if err = unix.Renameat(f.fd, from, f.fd, to); !full(err) {
+			break
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("renaming %s in %s: %w", from, f.path, err)
+	}
+	return to, nil
 }
 
 func tmpName() (string, error) {

@@ -1,0 +1,186 @@
+package deletions
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// mount mounts a tmpfs, and returns where.
+func mount(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	unmountLater(t, dir)
+	return dir
+}
+
+// mountExt4 is `mkfs.ext4 FILE; mount -o loop FILE DIR`, where the machine lets
+// us.
+func mountExt4(t *testing.T) string {
+	t.Helper()
+	for _, program := range []string{"mkfs.ext4", "mount"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("%s is missing", program)
+		}
+	}
+	file, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 16<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", "-F", file).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
+	}
+	if out, err := exec.Command("mount", "-o", "loop", file, dir).CombinedOutput(); err != nil {
+		t.Skipf("no file system on a loop device to be had: %v\n%s", err, out)
+	}
+	unmountLater(t, dir)
+	return dir
+}
+
+func unmountLater(t *testing.T, dir string) {
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// remount changes the flags of a mount.
+func remount(t *testing.T, dir string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fillBlocks takes all blocks that are left of a disk.
+func fillBlocks(t *testing.T, dir string) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, size := range []int{1 << 16, 1} { // the rest of the last block, too
+		for page := make([]byte, size); err == nil; {
+			_, err = f.Write(page)
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			t.Fatal(err)
+		}
+		err = f.Sync()
+	}
+}
+
+// fillInodes takes all inodes that are left of a disk.
+func fillInodes(t *testing.T, dir string) {
+	t.Helper()
+	filler := filepath.Join(dir, "filler")
+	err := os.Mkdir(filler, 0o700)
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(filler, strconv.Itoa(i)), nil, 0o600)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+}
+
+// On a disk that is really full as many deletions find room as there are spare
+// files, and not one of them is lost.
+func TestFullDisk(t *testing.T) {
+	nettest.Need(t) // for the mount
+	tmpfs := func(options string) func(*testing.T) string {
+		return func(t *testing.T) string { return mount(t, options) }
+	}
+	for name, disk := range map[string]struct {
+		mount func(*testing.T) string
+		fill  func(*testing.T, string)
+	}{
+		"tmpfs blocks": {tmpfs("size=4m"), fillBlocks},
+		"tmpfs inodes": {tmpfs("nr_inodes=5k"), fillInodes},
+		"ext4 blocks":  {mountExt4, fillBlocks},
+		"ext4 inodes":  {mountExt4, fillInodes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := root.Dir(disk.mount(t))
+			q := open(t, dir)
+			if n, err := q.Refill(); n != Spares || err != nil {
+				t.Fatalf("%d spare files, %v", n, err)
+			}
+			disk.fill(t, string(dir))
+			if err := makeAnyFile(string(dir)); !errors.Is(err, unix.ENOSPC) {
+				t.Fatalf("the disk is not full: %v", err)
+			}
+
+			// Several at once, each its own.
+			var wg sync.WaitGroup
+			for w := range 4 {
+				wg.Go(func() {
+					for i := range Spares / 4 {
+						if err := Write(dir, numbered(w*Spares/4+i)); err != nil {
+							t.Errorf("deletion %d on a full disk: %v", i, err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			entries := mustPending(t, q)
+			if len(entries) != Spares {
+				t.Errorf("%d of %d deletions are pending", len(entries), Spares)
+			}
+			seen := make(map[string]bool)
+			for _, e := range entries {
+				seen[e.Record.Container] = true
+			}
+			if len(seen) != Spares {
+				t.Errorf("they are %d different ones", len(seen))
+			}
+
+			err := Write(dir, example)
+			if !errors.Is(err, unix.ENOSPC) || !errors.Is(err, errNoSpare) {
+				t.Errorf("a deletion too many: %v", err)
+			}
+			if n, err := q.Refill(); n != 0 || !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("%d spare files on a full disk, %v", n, err)
+			}
+			if got := files(t, dir); len(got) != Spares {
+				t.Errorf("%d files are left", len(got))
+			}
+
+			// The agent does some, and keeps their room.
+			for _, e := range entries[:10] {
+				if err := q.Remove(e.Name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := q.Refill(); n < 1 || n > 10 || err == nil {
+				t.Errorf("%d spare files in the room of 10 deletions, %v", n, err)
+			}
+			if err := os.RemoveAll(filepath.Join(string(dir), "filler")); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := q.Refill(); n != Spares || err != nil {
+				t.Errorf("%d spare files, %v", n, err)
+			}
+		})
+	}
+}
+
+// makeAnyFile makes a file of one block, and removes it.
+func makeAnyFile(dir string) error {
+	name := filepath.Join(dir, "any")
+	defer os.Remove(name)
+	return os.WriteFile(name, make([]byte, 4096), 0o600)
+}

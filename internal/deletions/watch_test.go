@@ -1,0 +1,120 @@
+package deletions
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// watching has a queue watched; what it returns fails the test unless the watch
+// tells soon, and the queue then has so many deletions.
+func watching(t *testing.T, q *Queue, watch func(changed func()) error) (soon func(n int)) {
+	t.Helper()
+	told := make(chan struct{}, 1)
+	err := watch(func() {
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(n int) {
+		t.Helper()
+		nettest.Eventually(t, "the watch tells of the deletions", func() bool {
+			select {
+			case <-told:
+				return len(mustPending(t, q)) == n
+			default:
+				return false
+			}
+		})
+	}
+}
+
+func TestWatch(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	q := open(t, dir)
+	soon := watching(t, q, q.Watch)
+	for i := range 3 {
+		mustWrite(t, dir, numbered(i))
+		soon(i + 1)
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who removes the folder, or moves it away, does not end the watch.
+func TestWatchFolderGone(t *testing.T) {
+	for name, remove := range map[string]func(path string) error{
+		"removed": os.RemoveAll,
+		"moved":   func(path string) error { return os.Rename(path, path+"-moved") },
+		"replaced": func(path string) error {
+			if err := os.Rename(path, path+"-moved"); err != nil {
+				return err
+			}
+			if err := os.Mkdir(path, 0o700); !errors.Is(err, os.ErrExist) { // or the watch was faster
+				return err
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := root.Dir(t.TempDir())
+			q := open(t, dir)
+			soon := watching(t, q, q.Watch)
+			mustWrite(t, dir, example)
+			soon(1)
+			if err := remove(Path(dir)); err != nil {
+				t.Fatal(err)
+			}
+			soon(0)
+			mustWrite(t, dir, example)
+			soon(1)
+			mustWrite(t, dir, example)
+			soon(2)
+		})
+	}
+}
+
+// Where there is no inotify to be had at first, it is looked for again.
+func TestWatchWithoutInotify(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	q := open(t, dir)
+	mustWrite(t, dir, example)
+	soon := watching(t, q, func(changed func()) error {
+		go q.keepWatching(nil, changed)
+		return nil
+	})
+	soon(1) // by the look
+	mustWrite(t, dir, example)
+	soon(2)
+}
+
+// A folder that is missing is made; a root is not.
+func TestWatchNoFolder(t *testing.T) {
+	q := open(t, root.Dir(t.TempDir()))
+	if err := os.RemoveAll(filepath.Dir(Path(q.dir))); err != nil {
+		t.Fatal(err)
+	}
+	soon := watching(t, q, q.Watch)
+	mustWrite(t, q.dir, example)
+	soon(1)
+
+	gone := open(t, root.Dir(t.TempDir()))
+	if err := os.RemoveAll(string(gone.dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.Watch(func() {}); err == nil {
+		t.Error("a root that is gone is watched")
+	}
+}
