@@ -1,0 +1,186 @@
+package failures
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// aws #1374, #1375, #1313: a late or forced DEL looked the pod up by its name,
+// and took away what its successor of the same name had. Here it has to leave
+// the successor alone, and to succeed.
+func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
+	n := newNode(t, plain)
+	const args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
+	add := func(container string) (*ns.Netns, attached) {
+		pod := nettest.Pod(t)
+		got, err := parse(n.exec(call{verb: "ADD", container: container, netns: pod.Ref().Path, args: args}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pod, got
+	}
+	_, old := add("old")
+	n.del("old", wait)
+	pod, heir := add("heir")
+	whole := look(t)
+	for _, netns := range []string{"", pod.Ref().Path} { // the path may be the successor's by now
+		if _, err := n.exec(call{verb: "DEL", container: "old", netns: netns, args: args, keys: []string{old.prevResult(), wait}}); err != nil {
+			t.Errorf("late DEL: %v", err)
+		}
+	}
+	if diff := whole.Diff(look(t)); diff != "" {
+		t.Errorf("a late DEL changed:\n%s", diff)
+	}
+	nettest.Ping(t, nil, heir.Addr)
+	n.wantClean()
+}
+
+// aws #2896: addresses in cooldown counted as available, so that ADD failed
+// while the pool looked full of them. aws, from source: the cooldown was not
+// written down. Here a resting address is no free one, in words, in figures,
+// by STATUS, and after a SIGKILL.
+func TestRestingAddressIsNotFree(t *testing.T) {
+	n := newNode(t, "cooldown: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/30]}\n") // 2 addresses
+	old := n.add("old", nettest.Pod(t))
+	n.del("old", wait)
+	n.restart()
+	if p := n.pool(); p.Size != "2" || p.Used != 0 || p.Resting != 1 {
+		t.Errorf("the pool's figures: %+v, want 2 in all, 1 of them resting", p)
+	}
+	if got := n.add("new", nettest.Pod(t)); got.Addr == old.Addr {
+		t.Errorf("%s was given again", old.Addr)
+	}
+	_, err := n.tryAdd("more", nettest.Pod(t))
+	wantError(t, err, 100, "1 in use, 1 in cooldown")
+	_, err = n.exec(call{verb: "STATUS"})
+	wantError(t, err, 50, "cooldown")
+}
+
+// aws #3634: the cooldown was shorter than connection tracking remembers, so
+// that an old flow reached the address's next pod. Here a pod's flows are
+// forgotten with it, and those of others are not.
+func TestFlowsEndWithTheirPod(t *testing.T) {
+	n := newNode(t, plain)
+	tracked := func() string { return nettest.Snapshot(t, nil).Only("conntrack").String() }
+	var got []attached
+	for _, c := range []string{"gone", "stays"} {
+		pod := nettest.Pod(t)
+		a := n.add(c, pod)
+		at := nettest.Serve(t, pod, "udp", a.String()+":53")
+		if _, err := nettest.Talk(nil, "udp", at, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(tracked(), a.String()+" ") {
+			t.Fatalf("no flow of %s is tracked:\n%s", a, tracked())
+		}
+		got = append(got, a)
+	}
+	n.del("gone", wait)
+	if left := tracked(); strings.Contains(left, got[0].String()+" ") || !strings.Contains(left, got[1].String()+" ") {
+		t.Errorf("%s is gone and %s is not; tracked are:\n%s", got[0], got[1], left)
+	}
+}
+
+// aws #1600, #3309: systemd-networkd removes rules and routes that it does not
+// know; they came back with a restart only. Here they come back by themselves.
+func TestForeignRemovalIsMended(t *testing.T) {
+	n := newNode(t, brisk)
+	pod := nettest.Pod(t)
+	got := n.add("c", pod)
+	nettest.Ping(t, nil, got.Addr)
+	whole := look(t).Only("route", "rule", "nft", "link")
+	ip(t, nil, "route del %s dev %s", got, got.host)
+	ip(t, nil, "route del unreachable 10.88.0.0/24")
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.FlushRuleset() // nft flush ruleset
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "everything to be back", func() bool {
+		return whole.Diff(look(t).Only("route", "rule", "nft", "link")) == ""
+	})
+	nettest.Ping(t, nil, got.Addr)
+	n.wantClean()
+}
+
+// aws #2948, #3684: one iptables process a rule, all waiting for one lock: the
+// start outlived the liveness probe. Here somebody holds that lock for good,
+// and nobody notices.
+func TestXtablesLockIsNobodysConcern(t *testing.T) {
+	nettest.Need(t)
+	lock, err := os.Create("/run/xtables.lock") // of the test's own /run
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, plain)
+	n.add("c", nettest.Pod(t))
+	n.restart()
+	n.del("c", wait)
+	n.wantNothing()
+}
+
+// aws PR #3764: ADDs took seconds in a burst of 30 pods, since each interface
+// was made on the node and then moved into its pod, for which the kernel waits
+// long. Here the node never sees the pods' ends.
+func TestPodsEndIsBornInThePod(t *testing.T) {
+	n := newNode(t, plain)
+	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
+	if err := netlink.LinkSubscribe(updates, done); err != nil {
+		t.Fatal(err)
+	}
+	defer close(done)
+	hosts := map[string]bool{}
+	for _, got := range n.burst(30) {
+		hosts[got.host] = true
+	}
+	ip(t, nil, "link set lo mtu 65000") // once that is told, all is
+	defer ip(t, nil, "link set lo mtu 65536")
+	for u := range updates {
+		name := u.Attrs().Name
+		if name == "lo" {
+			break
+		}
+		if u.Header.Type == unix.RTM_DELLINK || !hosts[name] {
+			t.Fatalf("the node has seen %s come or go, which is no host veth of a pod", name)
+		}
+	}
+}
+
+// burst attaches pods all at once, none of which may be turned away.
+func (n *node) burst(pods int) []attached {
+	n.t.Helper()
+	got, errs := make([]attached, pods), make([]error, pods)
+	var busy sync.WaitGroup
+	for i := range pods {
+		r := n.begin(call{verb: "ADD", container: fmt.Sprint("burst", i), netns: nettest.Pod(n.t).Ref().Path})
+		busy.Go(func() {
+			r.feed()
+			got[i], errs[i] = parse(r.end())
+		})
+	}
+	busy.Wait()
+	for i, err := range errs {
+		if err != nil {
+			n.t.Fatalf("ADD of burst%d: %v", i, err)
+		}
+	}
+	return got
+}

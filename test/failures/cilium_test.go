@@ -1,0 +1,207 @@
+package failures
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// cilium #44463, #44530: the teardown went by the interface's name, and hit the
+// next StatefulSet pod. cilium #29443: a late release freed what had been given
+// to another by then. Here a DEL deletes nothing that began after it, though
+// network, container, interface and network namespace are the same.
+func TestLateDelSparesTheSameKey(t *testing.T) {
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	n.add("c", pod)
+	late := n.begin(call{verb: "DEL", container: "c", netns: pod.Ref().Path, keys: []string{wait}})
+	n.del("c", wait)
+	heir := n.add("c", pod)
+	late.feed()
+	if _, err := late.end(); err != nil {
+		t.Errorf("late DEL: %v", err)
+	}
+	if !n.has("c") {
+		t.Error("a DEL has deleted what was added after it began")
+	}
+	nettest.Ping(t, nil, heir.Addr)
+	n.wantClean()
+}
+
+// cilium #46677: the old pod's DEL removed rules of the address's new owner.
+// Here the address's new owner keeps its route and its flows.
+func TestLateDelSparesTheAddresssNewOwner(t *testing.T) {
+	n := newNode(t, single)
+	old := n.add("old", nettest.Pod(t))
+	n.del("old", wait)
+	pod := nettest.Pod(t)
+	var heir attached
+	nettest.Eventually(t, "the address to have rested", func() (ok bool) {
+		var err error
+		heir, err = n.tryAdd("heir", pod)
+		return err == nil
+	})
+	if heir.Addr != old.Addr {
+		t.Fatalf("the successor has %s, want %s", heir, old)
+	}
+	at := nettest.Serve(t, pod, "udp", heir.String()+":53")
+	if _, err := nettest.Talk(nil, "udp", at, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	whole := look(t)
+	n.del("old", old.prevResult(), wait)
+	n.restart()
+	n.del("old", old.prevResult(), wait)
+	if diff := whole.Diff(look(t)); diff != "" {
+		t.Errorf("the old pod's DEL has changed:\n%s", diff)
+	}
+	if _, err := nettest.Talk(nil, "udp", at, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// cilium #43577: an endpoint whose number was in use again between two passes
+// of the garbage collector was taken for the dead one. Here GC spares whoever
+// came after it began, since its list cannot name them.
+func TestGCSparesWhoCameAfterIt(t *testing.T) {
+	n := newNode(t, plain)
+	n.add("dead", nettest.Pod(t))
+	gc := n.begin(call{verb: "GC", keys: []string{validKey()}})
+	alive := n.add("alive", nettest.Pod(t))
+	gc.feed()
+	if _, err := gc.end(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "the dead one to be collected", func() bool { return len(n.list()) == 1 })
+	if !n.has("alive") {
+		t.Error("GC has deleted an attachment that its list could not have")
+	}
+	nettest.Ping(t, nil, alive.Addr)
+}
+
+// cilium #9854, #10065: an ADD whose client had given up went on, and what it
+// took was never given back, or was taken after the DEL. Here a DEL or a GC
+// takes all of it, and an ADD that is older than a DEL is refused.
+func TestAddOutlivesItsClient(t *testing.T) {
+	n := newNode(t, plain)
+	const clients = 8
+	thaw := n.freeze()
+	for i := range clients {
+		r := n.begin(call{verb: "ADD", container: fmt.Sprint("dead", i), netns: nettest.Pod(t).Ref().Path})
+		r.asks()
+		if err := r.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = r.cmd.Wait()
+	}
+	thaw()
+	for i := range clients / 2 {
+		n.del(fmt.Sprint("dead", i))
+	}
+	pod := nettest.Pod(t)
+	late := n.begin(call{verb: "ADD", container: "late", netns: pod.Ref().Path})
+	n.del("late")
+	late.feed()
+	_, err := late.end()
+	wantError(t, err, 11, "deleted")
+	n.collect()
+	n.wantNothing()
+}
+
+// cilium #39370, #40568, #42074: a DEL during the agent's start was answered
+// with "unknown", and then the pod was restored. Here such a DEL waits or is
+// queued, and the pod is gone for good.
+func TestDelDuringTheStart(t *testing.T) {
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	for range 5 {
+		n.add("c", pod)
+		n.kill()
+		del := n.begin(call{verb: "DEL", container: "c"})
+		deleted := make(chan error)
+		go func() {
+			del.feed()
+			_, err := del.end()
+			deleted <- err
+		}()
+		n.startAgain()
+		err := <-deleted
+		var e *api.Error
+		if errors.As(err, &e) && e.Code == 11 { // as a runtime does
+			err = n.tryDel("c")
+		}
+		if err != nil {
+			t.Fatalf("DEL during the start: %v", err)
+		}
+		nettest.Eventually(t, "the pod to be gone", func() bool { return len(n.list()) == 0 })
+	}
+	n.restart()
+	n.wantNothing()
+}
+
+// cilium #39751: a failed ADD left rules and routes behind. Here it leaves the
+// node and the pod as they were, also without the DEL that follows it.
+func TestFailedAddLeavesNothing(t *testing.T) {
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	ip(t, pod, "link add eth0 type veth peer name other")
+	before := nettest.Snapshot(t, pod)
+	_, err := n.tryAdd("c", pod)
+	wantError(t, err, 101, "eth0")
+	n.wantNothing()
+	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
+		t.Errorf("the failed ADD has changed the pod:\n%s", diff)
+	}
+	n.del("c")
+}
+
+// cilium #40393, #45383: free and total were mixed up in pools of one address.
+// Here one is one.
+func TestPoolOfOneAddress(t *testing.T) {
+	n := newNode(t, "cooldown: 1h\npools:\n- {name: default, cidrs: [10.88.0.7/32]}\n")
+	want := func(used, resting int) {
+		t.Helper()
+		if p := n.pool(); p.Size != "1" || p.Used != used || p.Resting != resting {
+			t.Errorf("the pool's figures: %+v, want size 1, %d used, %d resting", p, used, resting)
+		}
+		if _, err := n.exec(call{verb: "STATUS"}); (err == nil) != (used+resting == 0) {
+			t.Errorf("STATUS with %d used and %d resting: %v", used, resting, err)
+		}
+	}
+	want(0, 0)
+	n.add("c", nettest.Pod(t))
+	want(1, 0)
+	_, err := n.tryAdd("d", nettest.Pod(t))
+	wantError(t, err, 100, "1 in use")
+	n.del("c", wait)
+	want(0, 1)
+}
+
+// cilium #24361, #21604, agent-sandbox #1187: the agent let in one pod in two
+// seconds, so that a burst took half a minute. cilium, general: an agent of
+// 250 MB. Here a burst is served at once, nobody is told to come again, and the
+// agent stays small.
+func TestBurst(t *testing.T) {
+	n := newNode(t, plain)
+	for _, got := range n.burst(60) {
+		nettest.Ping(t, nil, got.Addr)
+	}
+	n.collect()
+	n.wantNothing()
+	if size, err := n.Resident(); err != nil || size > 80<<20 {
+		t.Errorf("the agent has %d MiB, %v", size>>20, err)
+	}
+}
+
+// gone ends a pod's network namespace, as a runtime does that never calls DEL.
+func gone(t *testing.T, pods ...*ns.Netns) {
+	t.Helper()
+	for _, p := range pods {
+		nettest.Delete(t, p)
+	}
+}

@@ -1,0 +1,175 @@
+package failures
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// containerd #12923, #5768: the runtime died between ADD and writing down its
+// result, and DEL was never called. containerd #5438, #5569: clean-up ran with
+// a context that had ended, so DEL was never executed. Here GC takes what
+// nobody claims, and a pod whose network namespace has ended is released though
+// nobody asks.
+func TestDelNeverComes(t *testing.T) {
+	n := newNode(t, brisk)
+	here, ended := nettest.Pod(t), nettest.Pod(t)
+	n.add("collected", here)
+	n.add("ended", ended)
+	kept := n.add("kept", nettest.Pod(t))
+	gone(t, ended)
+	nettest.Eventually(t, "the pod that has ended to be released", func() bool { return len(n.list()) == 2 })
+	n.collect("kept")
+	nettest.Eventually(t, "the pod that nobody claims to be released", func() bool { return len(n.list()) == 1 })
+	nettest.Ping(t, nil, kept.Addr)
+	n.wantClean()
+}
+
+// containerd #12130, libcni: the DEL of a chain ends at the first plugin that
+// fails, and those before it are never called. Here the pod's end is enough.
+func TestAnotherPluginFailsAtDel(t *testing.T) {
+	n := newNode(t, brisk)
+	broken := filepath.Join(t.TempDir(), "broken")
+	script := "#!/bin/sh\ncat >/dev/null\ntest \"$CNI_COMMAND\" != DEL && echo '{\"cniVersion\":\"1.0.0\"}'\n"
+	if err := os.WriteFile(broken, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil,
+		`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni","root":%q},{"type":"broken"}]}`, n.Root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime := libcni.NewCNIConfigWithCacheDir([]string{n.bin, filepath.Dir(broken)}, t.TempDir(), nil)
+	pod := nettest.Pod(t)
+	rt := &libcni.RuntimeConf{ContainerID: "c", NetNS: pod.Ref().Path, IfName: "eth0"}
+	if _, err := runtime.AddNetworkList(t.Context(), list, rt); err != nil {
+		t.Fatal(err)
+	}
+	if err := runtime.DelNetworkList(t.Context(), list, rt); err == nil || !n.has("c") {
+		t.Fatalf("DEL of the chain: %v, attached %t; want an error, and Berth not called", err, n.has("c"))
+	}
+	gone(t, pod)
+	n.wantNothing()
+}
+
+// cni #1055: after a reboot libcni's cache file was empty, and the pod was
+// stuck. Here DEL needs nothing of what the runtime has remembered.
+func TestEmptyCacheOfLibcni(t *testing.T) {
+	n := newNode(t, plain)
+	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil,
+		`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni","root":%q}]}`, n.Root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	runtime := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, cache, nil)
+	for _, left := range []int64{0, 1, 100} { // bytes
+		rt := &libcni.RuntimeConf{ContainerID: "c", NetNS: nettest.Pod(t).Ref().Path, IfName: "eth0"}
+		if _, err := runtime.AddNetworkList(t.Context(), list, rt); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(filepath.Join(cache, "results", "net-c-eth0"), left); err != nil {
+			t.Fatal(err)
+		}
+		if err := runtime.DelNetworkList(t.Context(), list, rt); err != nil {
+			t.Errorf("DEL with %d bytes of cache: %v", left, err)
+		}
+	}
+	n.wantNothing()
+}
+
+// containerd #8774, #11209: a sandbox could not be removed, because the CNI
+// configuration or the agent was gone. Here the operator needs neither the
+// configuration nor the runtime.
+func TestReleaseWithoutConfiguration(t *testing.T) {
+	n := newNode(t, plain)
+	n.add("c", nettest.Pod(t))
+	kept := n.add("kept", nettest.Pod(t))
+	out, err := n.Berth(t.Context(), "release", "--wait", "--container", "c")
+	if err != nil || !strings.Contains(out, "released") {
+		t.Errorf("berth release: %v\n%s", err, out)
+	}
+	if l := n.list(); len(l) != 1 || l[0].ContainerID != "kept" {
+		t.Errorf("left are %v, want kept alone", l)
+	}
+	nettest.Ping(t, nil, kept.Addr)
+	n.wantClean()
+}
+
+// containerd #3667, #6143: a network namespace could not be unlinked ("device
+// or resource busy"), or lived on, because others had it open or mounted. Here
+// the agent keeps no pod's namespace.
+func TestNetnsIsNotKept(t *testing.T) {
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	n.add("c", pod)
+	n.restart()
+	n.wantClean() // looks at the pod, too
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n.pid()))
+	if err != nil || len(fds) == 0 {
+		t.Fatalf("the agent's open files: %v, %v", fds, err)
+	}
+	for _, fd := range fds {
+		var st unix.Stat_t
+		if err := unix.Stat(fd, &st); err == nil && st.Dev == pod.Ref().Dev && st.Ino == pod.Ref().Ino {
+			t.Errorf("the agent has the pod's network namespace open as %s", fd)
+		}
+	}
+	path := pod.Ref().Path
+	pod.Close()
+	if err := unix.Unmount(path, 0); err != nil { // not lazily
+		t.Errorf("umount %s: %v", path, err)
+	}
+	nettest.Eventually(t, "the kernel to end the namespace", func() bool {
+		return n.empty.Only("link").Diff(look(t).Only("link")) == ""
+	})
+}
+
+// cri-o #7010, #9097: a request that was repeated while the first one still ran
+// was refused ("name is reserved"). Here both get the same answer.
+func TestAddWhileAddRuns(t *testing.T) {
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	thaw := n.freeze()
+	var runs []*run
+	for range 3 {
+		r := n.begin(call{verb: "ADD", container: "c", netns: pod.Ref().Path})
+		r.asks()
+		runs = append(runs, r)
+	}
+	thaw()
+	var got []string
+	for _, r := range runs {
+		a, err := parse(r.end())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, a.result)
+	}
+	if got[0] != got[1] || got[1] != got[2] || len(n.list()) != 1 {
+		t.Errorf("%d attachments, and the answers:\n%s", len(n.list()), strings.Join(got, "\n"))
+	}
+}
+
+// plugins #752, #683, #810: rules of port maps and of the masquerade were left
+// behind, one set a pod. Here the table is the same with and without pods.
+func TestNoRuleIsAPods(t *testing.T) {
+	n := newNode(t, plain)
+	without := look(t).Only("nft", "rule")
+	for i := range 3 {
+		n.add(fmt.Sprint("c", i), nettest.Pod(t))
+	}
+	if diff := without.Diff(look(t).Only("nft", "rule")); diff != "" {
+		t.Errorf("pods have rules:\n%s", diff)
+	}
+	n.restart()
+	n.collect()
+	n.wantNothing()
+}

@@ -1,0 +1,199 @@
+package failures
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// call is one run of the plugin, as a runtime executes it.
+type call struct {
+	verb, container string
+	netns           string   // path
+	args            string   // CNI_ARGS
+	keys            []string // of the configuration, beside or in place of what every one has
+	path            string   // of the plugin; "": the one that was built
+}
+
+// run is a plugin that has started and waits for its stdin.
+type run struct {
+	call
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	conf  string
+	out   bytes.Buffer
+	err   bytes.Buffer
+}
+
+// begin starts the plugin and returns when it has noted when it began, by
+// which the agent puts verbs in their order; it then waits for its stdin.
+func (n *node) begin(c call) *run {
+	n.t.Helper()
+	r := &run{call: c, t: n.t}
+	keys := slices.Clone(c.keys)
+	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, n.Root)} {
+		name, _, _ := strings.Cut(d, ":")
+		if !slices.ContainsFunc(c.keys, func(k string) bool { return strings.HasPrefix(k, name) }) {
+			keys = append(keys, d)
+		}
+	}
+	r.conf = "{" + strings.Join(keys, ",") + "}"
+	if c.path == "" {
+		c.path = filepath.Join(n.bin, "berth-cni")
+	}
+	r.cmd = exec.Command(c.path)
+	r.cmd.Env = []string{"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.container, "CNI_NETNS=" + c.netns,
+		"CNI_IFNAME=eth0", "CNI_PATH=" + n.bin, "CNI_ARGS=" + c.args}
+	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.err
+	from, to, err := os.Pipe()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	r.cmd.Stdin, r.stdin = from, to
+	if err := r.cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	from.Close()
+	fmt.Fprint(to, " ") // which JSON allows
+	nettest.Eventually(n.t, "the plugin to read", func() bool {
+		left, err := unix.IoctlGetInt(int(to.Fd()), unix.TIOCINQ)
+		return err == nil && left == 0
+	})
+	return r
+}
+
+// feed gives the plugin its stdin.
+func (r *run) feed() {
+	fmt.Fprint(r.stdin, r.conf)
+	r.stdin.Close()
+}
+
+// asks feeds the plugin and waits until it has connected to the agent.
+func (r *run) asks() {
+	r.t.Helper()
+	r.feed()
+	nettest.Eventually(r.t, "the plugin to ask the agent", func() bool {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.cmd.Process.Pid))
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fd); strings.HasPrefix(to, "socket:") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// end waits for the plugin to end. Its failure is an *api.Error.
+func (r *run) end() ([]byte, error) {
+	err := r.cmd.Wait()
+	if err == nil {
+		return r.out.Bytes(), nil
+	}
+	var e api.Error
+	if json.Unmarshal(r.out.Bytes(), &e) != nil || e.Code == 0 {
+		return nil, fmt.Errorf("berth-cni %s of %s: %w, with no numbered error: %s%s", r.verb, r.container, err, &r.out, &r.err)
+	}
+	return nil, &e
+}
+
+// exec runs the plugin to its end.
+func (n *node) exec(c call) ([]byte, error) {
+	n.t.Helper()
+	r := n.begin(c)
+	r.feed()
+	return r.end()
+}
+
+// attached is the result of an ADD.
+type attached struct {
+	netip.Addr        // the first address
+	host       string // host veth
+	result     string
+}
+
+// prevResult is the key of a configuration that has an ADD's result.
+func (a attached) prevResult() string { return `"prevResult":` + a.result }
+
+func (n *node) tryAdd(container string, pod *ns.Netns, keys ...string) (attached, error) {
+	n.t.Helper()
+	return parse(n.exec(call{verb: "ADD", container: container, netns: pod.Ref().Path, keys: keys}))
+}
+
+func parse(raw []byte, err error) (attached, error) {
+	if err != nil {
+		return attached{}, err
+	}
+	var res types100.Result
+	if err := json.Unmarshal(raw, &res); err != nil {
+		return attached{}, fmt.Errorf("result of ADD: %w: %s", err, raw)
+	}
+	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
+	return attached{addr.Unmap(), res.Interfaces[0].Name, string(raw)}, nil
+}
+
+func (n *node) add(container string, pod *ns.Netns, keys ...string) attached {
+	n.t.Helper()
+	got, err := n.tryAdd(container, pod, keys...)
+	if err != nil {
+		n.t.Fatalf("ADD of %s: %v", container, err)
+	}
+	return got
+}
+
+func (n *node) tryDel(container string, keys ...string) error {
+	n.t.Helper()
+	_, err := n.exec(call{verb: "DEL", container: container, keys: keys})
+	return err
+}
+
+func (n *node) del(container string, keys ...string) {
+	n.t.Helper()
+	if err := n.tryDel(container, keys...); err != nil {
+		n.t.Fatalf("DEL of %s: %v", container, err)
+	}
+}
+
+// wait has a DEL answered when all is gone.
+const wait = `"wait":true`
+
+// collect is a GC for which these containers are valid.
+func (n *node) collect(valid ...string) {
+	n.t.Helper()
+	if _, err := n.exec(call{verb: "GC", keys: []string{validKey(valid...)}}); err != nil {
+		n.t.Fatalf("GC: %v", err)
+	}
+}
+
+// validKey is the key of a GC's configuration that names who is valid.
+func validKey(containers ...string) string {
+	valid := []string{}
+	for _, c := range containers {
+		valid = append(valid, fmt.Sprintf(`{"containerID":%q,"ifname":"eth0"}`, c))
+	}
+	return `"cni.dev/valid-attachments":[` + strings.Join(valid, ",") + `]`
+}
+
+// wantError checks an error's CNI code and a part of its text.
+func wantError(t *testing.T, err error, code uint, part string) {
+	t.Helper()
+	e, ok := err.(*api.Error)
+	if !ok || e.Code != code || !strings.Contains(e.Error(), part) {
+		t.Errorf("error %v, want code %d with %q", err, code, part)
+	}
+}

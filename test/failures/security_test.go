@@ -1,0 +1,225 @@
+package failures
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// CVE-2021-20206: a plugin's type with "../" in it executed any program. Here
+// nothing that a configuration or the environment says is executed or opened
+// as a path of somebody else's. CVE-2025-0750, CVE-2026-53489: ids with "../"
+// led out of the folder that they were meant for.
+func TestHostileNames(t *testing.T) {
+	n := newNode(t, plain)
+	trap := filepath.Join(n.Root, "trap")
+	marker := filepath.Join(n.Root, "sprung")
+	if err := os.WriteFile(trap, fmt.Appendf(nil, "#!/bin/sh\ntouch %s\n", marker), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pod := nettest.Pod(t)
+	files, before := nettest.Files(t, n.Root), look(t)
+	for _, c := range []struct {
+		code      uint
+		container string
+		keys      []string
+	}{
+		{4, "../../trap", nil},
+		{4, "..", nil},
+		{4, "a/b", nil},
+		{4, strings.Repeat("c", 129), nil},
+		{7, "c", []string{`"name":"../../trap"`}},
+		{7, "c", []string{`"pool":"../../trap"`}},
+		{7, "c", []string{`"type":"../../trap"`}},
+		{2, "c", []string{`"ipam":{"type":"../../trap"}`}},
+		{2, "c", []string{`"delegate":{"type":"../../trap"}`}},
+	} {
+		for _, verb := range []string{"ADD", "CHECK"} {
+			_, err := n.exec(call{verb: verb, container: c.container, netns: pod.Ref().Path, keys: c.keys})
+			wantError(t, err, c.code, "")
+		}
+		if _, err := n.exec(call{verb: "DEL", container: c.container, keys: c.keys}); c.code == 4 {
+			wantError(t, err, c.code, "")
+		}
+	}
+	if diff := files.Diff(nettest.Files(t, n.Root)) + before.Diff(look(t)); diff != "" {
+		t.Errorf("hostile names have changed:\n%s", diff)
+	}
+}
+
+// CVE-2020-10749: pods sent router advertisements, and the node took its routes
+// from them. Here the node does not listen, also where its default is to.
+func TestRogueRouterAdvertisement(t *testing.T) {
+	nettest.Need(t)
+	byDefault := func(value string) {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_ra", []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	byDefault("2") // also where the node forwards
+	defer byDefault("1")
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	got := n.add("c", pod)
+	ip(t, pod, "-6 addr add fe80::bad/64 dev eth0 nodad")
+	ip(t, nil, "-6 addr add fe80::900d/64 dev %s nodad", got.host)
+	routes := func() string { return look(t).Only("route").String() }
+	const learnt = "via fe80::bad"
+	for range 5 {
+		advertise(t, pod)
+	}
+	if strings.Contains(routes(), learnt) {
+		t.Errorf("the node has taken a route from its pod:\n%s", routes())
+	}
+
+	// That the advertisement is a good one, a node that listens shows.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "a node that listens to take the route", func() bool {
+		advertise(t, pod)
+		return strings.Contains(routes(), learnt)
+	})
+}
+
+// advertise sends a router advertisement to all nodes from a pod's eth0
+// (RFC 4861, 4.2).
+func advertise(t *testing.T, pod *ns.Netns) {
+	t.Helper()
+	message := make([]byte, 16)
+	message[0] = 134 // router advertisement
+	message[4] = 64  // hop limit
+	binary.BigEndian.PutUint16(message[6:], 1800)
+	err := pod.Do(func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		zone := uint32(eth0.Index)
+		s, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		// Neighbours discover each other at this hop limit only.
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+			return err
+		}
+		if err := unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0xfe, 0x80, 14: 0x0b, 15: 0xad}, ZoneId: zone}); err != nil {
+			return err
+		}
+		return unix.Sendto(s, message, 0, &unix.SockaddrInet6{Addr: [16]byte{0xff, 0x02, 15: 1}, ZoneId: zone})
+	})
+	if err != nil {
+		t.Fatalf("advertising a router: %v", err)
+	}
+}
+
+// CVE-2020-15257: abstract sockets were open to pods of the host's network.
+// Here every socket is a file.
+func TestNoAbstractSocket(t *testing.T) {
+	n := newNode(t, plain)
+	n.add("c", nettest.Pod(t))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/unix", n.pid()))
+	if err != nil || !strings.Contains(string(raw), "berthd.sock") {
+		t.Fatalf("sockets of the agent: %v\n%s", err, raw)
+	}
+	for _, line := range strings.Split(string(raw), "\n") {
+		if strings.Contains(line, " @") {
+			t.Errorf("an abstract socket: %s", line)
+		}
+	}
+}
+
+// CVE-2024-25621, CVE-2022-29178: folders and sockets were open to other users,
+// which means root for them. Here all of it is root's alone, whatever the umask.
+func TestFilesAreRootsAlone(t *testing.T) {
+	defer unix.Umask(unix.Umask(0))
+	n := newNode(t, plain)
+	n.add("c", nettest.Pod(t))
+	for _, part := range []string{"run/berth", "var/lib/berth"} {
+		lines := strings.Split(nettest.Files(t, filepath.Join(n.Root, part)).String(), "\n")
+		if len(lines) < 2 {
+			t.Errorf("%s has %q", part, lines)
+		}
+		for _, line := range lines { // file NAME MODE
+			if !strings.HasSuffix(line, "------") {
+				t.Errorf("in %s: %s", part, line)
+			}
+		}
+		info, err := os.Stat(filepath.Join(n.Root, part))
+		if err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v %v", part, info.Mode(), err)
+		}
+	}
+}
+
+// CVE-2022-0811, CVE-2024-3154: sysctls and annotations that nobody had allowed
+// went through to the kernel. Here what is not known is refused.
+func TestUnknownKeysAreRefused(t *testing.T) {
+	n := newNode(t, plain)
+	pod := nettest.Pod(t)
+	before := look(t).And(nettest.Snapshot(t, pod))
+	for _, c := range []call{
+		{keys: []string{`"sysctl":{"net.ipv4.ip_forward":"1"}`}},
+		{keys: []string{`"annotations":{"kernel.core_pattern":"|/bin/sh"}`}},
+		{args: "SYSCTL=kernel.core_pattern=|/bin/sh"},
+		{args: "K8S_POD_NAME=a\nb"},
+	} {
+		c.verb, c.container, c.netns = "ADD", "c", pod.Ref().Path
+		_, err := n.exec(c)
+		if e := new(api.Error); !errors.As(err, &e) || e.Code != 2 && e.Code != 4 {
+			t.Errorf("ADD with %s%s: %v", c.keys, c.args, err)
+		}
+	}
+	if diff := before.Diff(look(t).And(nettest.Snapshot(t, pod))); diff != "" {
+		t.Errorf("refused requests have changed:\n%s", diff)
+	}
+}
+
+// CVE-2023-27595: filters were dropped while the agent restarted.
+// CVE-2025-32793: the traffic of pods that ended was let through. Here pods that
+// are deleted stay cut off until their links are gone, also with no agent.
+func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
+	n := newNode(t, plain)
+	table := look(t).Only("nft")
+	const pods = 50
+	looked := 0
+	for range 10 { // the links may all be gone before the agent is killed
+		var ended []*ns.Netns
+		var had []attached
+		for i := range pods {
+			pod := nettest.Pod(t)
+			ended, had = append(ended, pod), append(had, n.add(fmt.Sprint("c", i), pod))
+			nettest.Ping(t, nil, had[i].Addr)
+		}
+		n.collect()
+		n.kill()
+		if diff := table.Diff(look(t).Only("nft")); diff != "" {
+			t.Errorf("without an agent the table has changed:\n%s", diff)
+		}
+		for i, pod := range ended {
+			if looked < 3 && strings.Contains(nettest.Snapshot(t, pod).Only("link").String(), "link eth0 ") {
+				looked++
+				nettest.NoPing(t, nil, had[i].Addr)
+			}
+		}
+		n.startAgain()
+		n.wantNothing()
+		if looked > 0 {
+			return
+		}
+	}
+	t.Error("no link was left to look at")
+}
