@@ -219,6 +219,7 @@ func TestFailedCutIsAnErrorAndIsTriedAgain(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
+// multus #355, #922: what a failed DEL still needed was forgotten with it.
 func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	n := newNode(t)
 	bad, good := owner("", "bad", "lease", "wire", "rule"), owner("", "good", "lease", "wire", "rule")
@@ -268,6 +269,8 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	}
 }
 
+// cilium #35411, #40219: every DEL waited for the walk through connection
+// tracking.
 func TestHangingKindKeepsNobodyElse(t *testing.T) {
 	n := newNode(t)
 	hung, other := owner("", "hung", "rule"), owner("", "other", "wire")

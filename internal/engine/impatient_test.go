@@ -36,7 +36,8 @@ func hangRepair(n *node, o hold.Owner, stopped func()) (let chan struct{}, repai
 }
 
 // The promise is written, and then its asker's time is up: the owner goes all
-// the same, with nobody asking again.
+// the same, with nobody asking again (containerd #5438, #5569: the clean-up had
+// the request's context, which had ended).
 func TestPromiseOutlivesItsAsker(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")

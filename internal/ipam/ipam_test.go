@@ -302,7 +302,8 @@ func TestClaimAddrs(t *testing.T) {
 	}
 }
 
-// TestAtOnce: claims from many goroutines never get one address twice.
+// TestAtOnce: claims from many goroutines never get one address twice (cilium
+// #45383: races between those who ask a pool).
 func TestAtOnce(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/27", "fd00::/64"))
 	var owners [2]sync.Map

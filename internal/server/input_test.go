@@ -17,7 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/server/servertest"
 )
 
-// TestBadInput has requests that must not reach a verb, and what each is told.
+// TestBadInput has requests that must not reach a verb, and what each is told
+// (CVE-2022-31030: large input took all memory).
 func TestBadInput(t *testing.T) {
 	a := servertest.Start(t, &servertest.Verbs{Hook: func(_ context.Context, verb string, _ server.When) error {
 		panic(verb + " was executed")

@@ -148,7 +148,8 @@ func TestSuccessorKeepsItsSocket(t *testing.T) {
 	}
 }
 
-// TestPeer connects as another user to a socket whose modes would allow it.
+// TestPeer connects as another user to a socket whose modes would allow it
+// (CVE-2022-29178).
 func TestPeer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")

@@ -48,7 +48,9 @@ func anotherBoot(t *testing.T) {
 }
 
 // After a reboot every attachment of before is released without anybody asking,
-// its addresses rest, and the runtime's late DELs succeed.
+// its addresses rest, and the runtime's late DELs succeed (multus #239, #323,
+// cri #948, cri-o #4727: DEL was skipped, as the network namespace was gone;
+// plugins #252, #332: reservations outlived the reboot).
 func TestReboot(t *testing.T) {
 	for _, c := range []struct {
 		name string

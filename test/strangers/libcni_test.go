@@ -68,6 +68,7 @@ func has(t *testing.T, specVersion, since string) bool {
 	return ok
 }
 
+// aws, from source: no CHECK, no STATUS.
 func TestLibcniEveryVersion(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
@@ -120,7 +121,8 @@ func TestLibcniDelKnowsNothing(t *testing.T) {
 }
 
 // A runtime that has lost its cache collects garbage: libcni then has nothing
-// to delete by itself, and the plugin does it.
+// to delete by itself, and the plugin does it (aws, from source; cilium,
+// general; reference plugins: no GC).
 func TestLibcniGC(t *testing.T) {
 	n := newNode(t)
 	r := newRuntime(t, n, "1.1.0", "")
