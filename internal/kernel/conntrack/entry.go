@@ -1,0 +1,81 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Attributes of an entry (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
+const (
+	attrOrig  = 1  // CTA_TUPLE_ORIG, nested
+	attrReply = 2  // CTA_TUPLE_REPLY, nested
+	attrID    = 12 // CTA_ID: no other entry's, ever
+	attrZone  = 18 // CTA_ZONE
+
+	attrTupleIP = 1 // CTA_TUPLE_IP, nested in a tuple
+
+	// Nested in CTA_TUPLE_IP are CTA_IP_V4_SRC and _DST, 1 and 2, and
+	// CTA_IP_V6_SRC and _DST, 3 and 4.
+
+	attrType = 0x3fff // a type without the bits that say how it is encoded
+)
+
+// involves reports whether one of the addresses stands in an entry, given as
+// its attributes. It looks at both directions: NAT shows an address in one of
+// them alone.
+func involves(entry []byte, among map[netip.Addr]bool) bool {
+	for len(entry) > 0 {
+		typ, value, rest := next(entry)
+		entry = rest
+		if (typ == attrOrig || typ == attrReply) && tupleInvolves(value, among) {
+			return true
+		}
+	}
+	return false
+}
+
+func tupleInvolves(tuple []byte, among map[netip.Addr]bool) bool {
+	for len(tuple) > 0 {
+		typ, ips, rest := next(tuple)
+		tuple = rest
+		if typ != attrTupleIP {
+			continue
+		}
+		for len(ips) > 0 {
+			_, raw, rest := next(ips)
+			ips = rest
+			if a, ok := netip.AddrFromSlice(raw); ok && among[a] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// names appends those attributes of an entry that tell it from all others.
+func names(out, entry []byte) []byte {
+	for len(entry) > 0 {
+		typ, _, rest := next(entry)
+		if typ == attrOrig || typ == attrID || typ == attrZone {
+			out = append(out, entry[:len(entry)-len(rest)]...) // with its header and padding
+		}
+		entry = rest
+	}
+	return out
+}
+
+// next returns the first of some attributes, and those behind it. What is no
+// attribute ends them.
+func next(b []byte) (typ uint16, value, rest []byte) {
+	if len(b) < unix.SizeofNlAttr {
+		return 0, nil, nil
+	}
+	size := int(binary.NativeEndian.Uint16(b))
+	if size < unix.SizeofNlAttr || size > len(b) {
+		return 0, nil, nil
+	}
+	typ = binary.NativeEndian.Uint16(b[2:]) & attrType
+	return typ, b[unix.SizeofNlAttr:size], b[min((size+3)&^3, len(b)):]
+}

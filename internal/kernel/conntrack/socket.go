@@ -1,0 +1,234 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// bufferSize holds the largest message the kernel makes for a dump: it
+	// fills at most 32 KiB (netlink_dump in net/netlink/af_netlink.c).
+	bufferSize = 32 << 10
+
+	// batchSize is how many bytes of deletions go into one system call. Their
+	// answers, 36 bytes each where they fail, fit a socket's receive buffer.
+	batchSize = 16 << 10
+
+	// timeout in seconds for an answer, which is there when sendto returns.
+	timeout = 30
+
+	headerSize = unix.SizeofNlMsghdr + nfgenmsgSize
+	// nfgenmsgSize is of what each message begins with: family, version, id.
+	nfgenmsgSize = 4
+
+	listEntries  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
+	deleteEntry  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
+	anyFamily    = unix.AF_UNSPEC
+	noSuchEntry  = unix.ENOENT
+	sizeofErrno  = 4
+	offsetOfType = 4
+)
+
+// socket is one NETLINK_NETFILTER socket.
+type socket struct {
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+// openSocket opens a socket in the calling thread's network namespace.
+func openSocket() (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	s := &socket{fd: fd, buf: make([]byte, bufferSize)}
+	tv := unix.Timeval{Sec: timeout}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	}
+	if err == nil {
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("preparing netlink socket: %w", err)
+	}
+	return s, nil
+}
+
+func (s *socket) close() { unix.Close(s.fd) }
+
+// dump lists all entries of both families, as their attributes, which are valid
+// until each returns. It reports whether the kernel says that the list changed
+// under way so that some may be missing. After each's error, as after any
+// other, the socket is of no more use.
+func (s *socket) dump(each func(family byte, entry []byte) error) (interrupted bool, err error) {
+	s.seq++
+	out := header(nil, listEntries, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, s.seq, anyFamily)
+	if err := s.send(out); err != nil {
+		return false, err
+	}
+	for {
+		b, err := s.receive()
+		if err != nil {
+			return false, err
+		}
+		for len(b) > 0 {
+			m, rest, err := cut(b)
+			if err != nil {
+				return false, err
+			}
+			b = rest
+			if m.flags&unix.NLM_F_DUMP_INTR != 0 {
+				interrupted = true
+			}
+			switch {
+			case m.seq != s.seq:
+				return false, fmt.Errorf("netlink answer out of order: number %d for %d", m.seq, s.seq)
+			case m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR:
+				return interrupted, m.errno()
+			case len(m.body) >= nfgenmsgSize:
+				if err := each(m.body[0], m.body[nfgenmsgSize:]); err != nil {
+					return false, err
+				}
+			}
+		}
+	}
+}
+
+// batch is some deletions that go into one system call.
+type batch struct {
+	s    *socket
+	out  []byte
+	last int // where the last message begins
+}
+
+func (s *socket) batch() *batch { return &batch{s: s, out: make([]byte, 0, batchSize)} }
+
+// add adds the deletion of an entry; false if the batch is full.
+func (d *batch) add(family byte, entry []byte) bool {
+	if len(d.out)+headerSize+len(entry) > batchSize && len(d.out) > 0 {
+		return false
+	}
+	d.last = len(d.out)
+	d.s.seq++
+	d.out = header(d.out, deleteEntry, unix.NLM_F_REQUEST, d.s.seq, family)
+	d.out = names(d.out, entry)
+	binary.NativeEndian.PutUint32(d.out[d.last:], uint32(len(d.out)-d.last))
+	return true
+}
+
+// flush sends the deletions. An entry that has gone meanwhile is success.
+func (d *batch) flush() error {
+	if len(d.out) == 0 {
+		return nil
+	}
+	// Failures are told of each, success of the last alone.
+	flags := binary.NativeEndian.Uint16(d.out[d.last+6:]) | unix.NLM_F_ACK
+	binary.NativeEndian.PutUint16(d.out[d.last+6:], flags)
+	err := d.s.send(d.out)
+	d.out = d.out[:0]
+	for err == nil {
+		var b []byte
+		if b, err = d.s.receive(); err != nil {
+			return err
+		}
+		for len(b) > 0 {
+			m, rest, err := cut(b)
+			if err != nil {
+				return err
+			}
+			b = rest
+			if m.typ != unix.NLMSG_ERROR {
+				continue
+			}
+			if err := m.errno(); err != nil && err != noSuchEntry {
+				return fmt.Errorf("deleting an entry: %w", err)
+			}
+			if m.seq == d.s.seq {
+				return nil
+			}
+		}
+	}
+	return err
+}
+
+// header appends a message's header and nfgenmsg (version NFNETLINK_V0).
+func header(out []byte, typ, flags uint16, seq uint32, family byte) []byte {
+	out = binary.NativeEndian.AppendUint32(out, headerSize)
+	out = binary.NativeEndian.AppendUint16(out, typ)
+	out = binary.NativeEndian.AppendUint16(out, flags)
+	out = binary.NativeEndian.AppendUint32(out, seq)
+	out = binary.NativeEndian.AppendUint32(out, 0) // to the kernel, from whoever we are
+	return append(out, family, 0, 0, 0)
+}
+
+// message is one that came from the kernel.
+type message struct {
+	typ, flags uint16
+	seq        uint32
+	body       []byte
+}
+
+// cut takes the first message off a datagram.
+func cut(b []byte) (m message, rest []byte, err error) {
+	if len(b) < unix.SizeofNlMsghdr {
+		return m, nil, fmt.Errorf("netlink message of %d bytes", len(b))
+	}
+	size := int(binary.NativeEndian.Uint32(b))
+	if size < unix.SizeofNlMsghdr || size > len(b) {
+		return m, nil, fmt.Errorf("netlink message of %d bytes in %d", size, len(b))
+	}
+	m = message{
+		typ:   binary.NativeEndian.Uint16(b[offsetOfType:]),
+		flags: binary.NativeEndian.Uint16(b[offsetOfType+2:]),
+		seq:   binary.NativeEndian.Uint32(b[offsetOfType+4:]),
+		body:  b[unix.SizeofNlMsghdr:size],
+	}
+	return m, b[min((size+3)&^3, len(b)):], nil
+}
+
+// errno reads an NLMSG_ERROR or NLMSG_DONE: nil for success.
+func (m message) errno() error {
+	if len(m.body) < sizeofErrno {
+		return nil
+	}
+	if code := -int32(binary.NativeEndian.Uint32(m.body)); code != 0 {
+		return unix.Errno(code)
+	}
+	return nil
+}
+
+func (s *socket) send(out []byte) error {
+	for {
+		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err != unix.EINTR {
+			return os.NewSyscallError("sendto", err)
+		}
+	}
+}
+
+// receive returns one datagram from the kernel, valid until the next call.
+func (s *socket) receive() ([]byte, error) {
+	for {
+		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+			continue // another process can write to our address; only port 0 is the kernel
+		}
+		if n > len(s.buf) {
+			return nil, fmt.Errorf("netlink answer of %d bytes, more than %d", n, len(s.buf))
+		}
+		return s.buf[:n], nil
+	}
+}
