@@ -40,7 +40,8 @@ type holdState struct {
 // each of them is cut off; what they hold is given back from then on, without
 // end until it is done, and Wait waits for it. Their children go with them.
 // Unknown ids are left out; releasing again joins the release under way. ops
-// are in the same commit.
+// are in the same commit, and may begin owners of ids that are releasing at
+// once.
 //
 // An error means that the promise could not be written or that a cut failed.
 // Whoever is releasing in the ledger goes all the same. The caller should say
@@ -96,7 +97,8 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 			}
 		}
 		ops = nil
-		if !slices.ContainsFunc(e.family(ids), e.wanted) { // no child has come in between; none can now
+		// No child has come in between, and none can now; ops may have begun some.
+		if all = e.family(ids); !slices.ContainsFunc(all, e.wanted) {
 			return all, nil
 		}
 	}
@@ -180,6 +182,9 @@ func (e *Engine) newLeaving(o hold.Owner) *leaving {
 	return l
 }
 
+// ErrReachable says that an owner could not be cut off. Its promise stands.
+var ErrReachable = errors.New("it can still be reached")
+
 // cutOff makes an owner unreachable. It does not stop for an asker who left.
 func (e *Engine) cutOff(ctx context.Context, o hold.Owner) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
@@ -191,7 +196,7 @@ func (e *Engine) cutOff(ctx context.Context, o hold.Owner) error {
 			continue
 		}
 		if err := e.observed(k.Name(), "cut", 1, func() error { return k.Cut(ctx, h) }); err != nil {
-			errs = append(errs, fmt.Errorf("cutting off %s: %w", h.Spec, err))
+			errs = append(errs, fmt.Errorf("cutting off %s: %w: %w", h.Spec, ErrReachable, err))
 		}
 	}
 	return errors.Join(errs...)

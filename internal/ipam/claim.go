@@ -26,7 +26,7 @@ func (c Claim) Addrs() []netip.Addr {
 func (p *IPAM) Claim(pool string, now time.Time) (c Claim, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x, err := p.poolNamed(pool)
+	x, err := p.poolOpen(pool, now)
 	if err != nil {
 		return Claim{}, err
 	}
@@ -43,7 +43,7 @@ func (p *IPAM) Claim(pool string, now time.Time) (c Claim, err error) {
 func (p *IPAM) ClaimExact(pool string, wanted []netip.Addr, now time.Time) (Claim, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x, err := p.poolNamed(pool)
+	x, err := p.poolOpen(pool, now)
 	if err != nil {
 		return Claim{}, err
 	}

@@ -40,15 +40,20 @@ func (e *AddrError) Unwrap() error { return e.Err }
 // ExhaustedError says that a pool has no free address of a family that it has.
 type ExhaustedError struct {
 	Pool     string
-	Family   string    // IPv4, IPv6
+	Family   string    // IPv4, IPv6; "": both
 	Size     uint64    // addresses that the pool can give out in all
 	Used     int       // of these
 	Resting  int       // in cooldown, those that are due included
 	Due      int       // free as soon as they are rinsed
 	NextFree time.Time // end of the first cooldown that is not over; zero: none
+	Lost     bool      // nobody knows who had which addresses: all are in cooldown
 }
 
 func (e *ExhaustedError) Error() string {
+	if e.Lost {
+		return fmt.Sprintf("pool %s gives out no address until %s: the ledger was lost, and with it which ones rest",
+			e.Pool, e.NextFree.UTC().Format(time.RFC3339))
+	}
 	s := fmt.Sprintf("pool %s has no free %s address: %d in all, %d in use, %d in cooldown",
 		e.Pool, e.Family, e.Size, e.Used, e.Resting)
 	switch {

@@ -25,6 +25,7 @@ type IPAM struct {
 	table    table
 	strays   map[netip.Addr]int64 // outside of every CIDR: end of cooldown, or inUse
 	passes   int64                // how many there were
+	closed   int64                // Unix nanoseconds: nothing is given out before (Quarantine)
 	remember int
 }
 
@@ -55,14 +56,18 @@ func (p *IPAM) Unclaim(c Claim, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, a := range [...]netip.Addr{c.V4, c.V6} {
-		c, off := p.locate(a)
-		switch {
-		case c == nil && p.strays[a] == inUse:
-			delete(p.strays, a)
-		case c != nil && c.space.isUsed(c, off):
-			c.space.settle(nanos(now))
-			c.space.put(c, off)
-		}
+		p.unclaim(a, now)
+	}
+}
+
+func (p *IPAM) unclaim(a netip.Addr, now time.Time) {
+	c, off := p.locate(a)
+	switch {
+	case c == nil && p.strays[a] == inUse:
+		delete(p.strays, a)
+	case c != nil && c.space.isUsed(c, off):
+		c.space.settle(nanos(now))
+		c.space.put(c, off)
 	}
 }
 
@@ -83,7 +88,7 @@ func (p *IPAM) Free(a netip.Addr, until time.Time) {
 func (p *IPAM) Available(pool string, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x, err := p.poolNamed(pool)
+	x, err := p.poolOpen(pool, now)
 	if err != nil {
 		return err
 	}
@@ -109,11 +114,7 @@ func (p *IPAM) Cooldown(n hold.Name) time.Duration {
 	if c := p.table.find(a); c != nil && c.pool.configured {
 		return c.pool.cooldown
 	}
-	var longest time.Duration
-	for _, x := range p.config {
-		longest = max(longest, x.Cooldown)
-	}
-	return longest
+	return p.longest()
 }
 
 func (p *IPAM) poolNamed(name string) (*pool, error) {

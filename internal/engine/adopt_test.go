@@ -1,0 +1,43 @@
+package engine_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// An owner that nobody took can be begun by the release of it, in one commit:
+// it is cut off, and what it holds is given back.
+func TestReleaseBeginsOwners(t *testing.T) {
+	n := newNode(t)
+	stray, other := owner("", "a", "wire", "rule"), owner("", "b", "wire", "rule")
+	take(t, n, other)
+	if err := n.Take(t.Context(), stray); err != nil {
+		t.Fatal(err)
+	}
+	// As if the ledger had lost it.
+	if err := n.ledger.Commit(t.Context(), ledger.Forget(stray.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	begun := n.ledger.Stats().Transactions
+	if err := n.Release(t.Context(), []hold.ID{stray.ID}, ledger.Begin(stray), ledger.Releasing(stray.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if log := n.world.done(); !slices.Contains(log, "cut wire "+string(stray.ID)) {
+		t.Errorf("released, and not cut off: %v", log)
+	}
+	if err := n.Wait(t.Context(), stray.ID); err != nil {
+		t.Fatal(err)
+	}
+	if commits := n.ledger.Stats().Transactions - begun; commits != 2 {
+		t.Errorf("%d commits, want the promise and the forget", commits)
+	}
+	if got := n.eventTypes(stray.ID); got != "attaching attached releasing released" {
+		t.Errorf("events: %s", got)
+	}
+	release(t, n, other.ID)
+	wantResidue(t, n, empty)
+}

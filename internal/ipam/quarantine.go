@@ -1,0 +1,97 @@
+package ipam
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Quarantine lets every address of every pool rest until the given time, known
+// or not: the ledger was lost, and with it who had which address when. Those
+// that owners have stay theirs.
+func (p *IPAM) Quarantine(until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = nanos(until)
+}
+
+// poolOpen returns a pool that addresses can be given out of.
+func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
+	x, err := p.poolNamed(name)
+	if err == nil && nanos(now) < p.closed {
+		return nil, &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, p.closed), Lost: true}
+	}
+	return x, err
+}
+
+// Longest returns the longest cooldown that a pool has.
+func (p *IPAM) Longest() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.longest()
+}
+
+func (p *IPAM) longest() time.Duration {
+	var longest time.Duration
+	for _, x := range p.config {
+		longest = max(longest, x.Cooldown)
+	}
+	return longest
+}
+
+// Adopt claims those of some addresses that are nobody's and do not rest, for an
+// owner that the ledger has not heard of. Such a claim holds until it is
+// committed, or until Disown. taken are those that somebody has.
+func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed, taken []netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		switch state, ok := p.stateOf(a, now); {
+		case state == used:
+			taken = append(taken, a)
+		case !ok || state == rested:
+			p.place(mark{addr: a, state: used})
+			claimed = append(claimed, a)
+		}
+	}
+	return claimed, taken
+}
+
+// Disown gives back what Adopt claimed and nobody committed.
+func (p *IPAM) Disown(addrs []netip.Addr, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		p.unclaim(a, now)
+	}
+}
+
+// stateOf returns the state of an address; false for one that has none.
+func (p *IPAM) stateOf(a netip.Addr, now time.Time) (state, bool) {
+	c, off := p.locate(a)
+	if c == nil {
+		until, ok := p.strays[a]
+		switch {
+		case until == inUse:
+			return used, true
+		case ok && until > nanos(now):
+			return resting, true
+		}
+		return rested, false
+	}
+	c.space.settle(nanos(now))
+	i := c.index.slot(off)
+	if i == 0 {
+		return rested, false
+	}
+	return c.space.slots[i].state, true
+}
+
+// PoolOf returns the pool that has an address, or that drains it; "": none.
+func (p *IPAM) PoolOf(a netip.Addr) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.table.find(a); c != nil {
+		return c.pool.name
+	}
+	return ""
+}

@@ -1,0 +1,51 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// Nothing is given out in a quarantine, and the error says until when.
+func TestQuarantine(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
+	p.Restore(addrs("10.0.0.1"), nil)
+	p.Quarantine(at(30))
+	_, err := p.Claim("a", at(29))
+	var full *ExhaustedError
+	if !errors.As(err, &full) || !full.NextFree.Equal(at(30)) {
+		t.Errorf("a claim: %v", err)
+	}
+	want(t, err.Error(), "pool a gives out no address until "+at(30).Format(time.RFC3339)+": the ledger was lost, and with it which ones rest")
+	if _, err := p.ClaimExact("a", addrs("10.0.0.5"), at(29)); !errors.As(err, &full) {
+		t.Errorf("an exact claim: %v", err)
+	}
+	if err := p.Available("a", at(29)); !errors.As(err, &full) {
+		t.Errorf("available: %v", err)
+	}
+	if err := p.Available("a", at(30)); err != nil {
+		t.Errorf("when it is over: %v", err)
+	}
+	want(t, show(p.Claim("a", at(30))), "10.0.0.2")
+}
+
+// What is adopted is what nobody has and what does not rest; it can be given
+// back.
+func TestAdopt(t *testing.T) {
+	p := mustNew(t, poolOf("a", "10.0.0.0/28"))
+	p.Restore(addrs("10.0.0.1", "10.9.9.9"), []Resting{{addrs("10.0.0.2")[0], at(30)}, {addrs("10.0.0.3")[0], at(10)}, {addrs("10.8.8.8")[0], at(30)}})
+	rinse(p, at(20))
+	some := addrs("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.9.9.9", "10.8.8.8", "10.7.7.7")
+	claimed, taken := p.Adopt(some, at(20))
+	want(t, fmt.Sprint(claimed, taken), "[10.0.0.3 10.0.0.4 10.7.7.7] [10.0.0.1 10.9.9.9]")
+	if again, _ := p.Adopt(claimed, at(20)); len(again) > 0 {
+		t.Errorf("adopted twice: %v", again)
+	}
+	want(t, show(p.Claim("a", at(20))), "10.0.0.5")
+	p.Disown(claimed, at(20))
+	if again, _ := p.Adopt(claimed, at(20)); len(again) != len(claimed) {
+		t.Errorf("after giving back: %v", again)
+	}
+	want(t, p.PoolOf(some[0])+p.PoolOf(some[6]), "a")
+}
