@@ -15,12 +15,15 @@ import (
 )
 
 // answer returns what an agent's answer means: something to print, a numbered
-// error, or err if it is none that an agent gives.
+// error, or err if it is as good as none: nothing that an agent says, or, where
+// the plugin can do without, that the agent cannot serve.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil
 	}
-	if e := parseError(resp); e != nil {
+	if e := parseError(resp); e != nil && c.reserve > 0 && resp.Status >= 500 {
+		return nil, nil, fmt.Errorf("the agent answers with HTTP status %d: %w", resp.Status, e)
+	} else if e != nil {
 		return nil, e, nil
 	}
 	return nil, nil, fmt.Errorf("HTTP status %d with a body that this plugin does not know: %.100q", resp.Status, resp.Body)
@@ -81,20 +84,22 @@ func tryAgain(c *call, err error) *api.Error { return c.unanswered(cni.CodeTryAg
 // notAvailable is tryAgain for STATUS.
 func notAvailable(c *call, err error) *api.Error { return c.unanswered(cni.CodeNotAvailable, err) }
 
-// promise answers for an agent that is away when it should delete: the
-// deletion is promised to nobody, so that the runtime has to repeat it.
-func promise(c *call, err error) *api.Error {
-	return c.unanswered(cni.CodeTryAgain, fmt.Errorf("%w; the attachment is not deleted, repeat DEL", err))
+// unanswered says why there is no answer.
+func (c *call) unanswered(code uint, err error) *api.Error {
+	if e := c.noRoot(); e != nil {
+		return e
+	}
+	return cni.Errorf(code, "the agent does not answer", "%v; is berthd running with --root %s?", err, c.head.Root)
 }
 
-// unanswered says why there is no answer. A root directory that is not there
-// will not come by itself: that is the configuration's fault, not the agent's.
-func (c *call) unanswered(code uint, err error) *api.Error {
+// noRoot answers for a root directory that is not there. It will not come by
+// itself: that is the configuration's fault, not the agent's.
+func (c *call) noRoot() *api.Error {
 	dir := string(c.head.Root)
-	if info, statErr := os.Stat(dir); errors.Is(statErr, unix.ENOENT) || errors.Is(statErr, unix.ENOTDIR) || statErr == nil && !info.IsDir() {
+	if info, err := os.Stat(dir); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && !info.IsDir() {
 		return cni.Errorf(cni.CodeConfig, "invalid configuration: root", "root is %.200q, which is no directory; expected the --root of an agent", dir)
 	}
-	return cni.Errorf(code, "the agent does not answer", "%v; is berthd running with --root %s?", err, dir)
+	return nil
 }
 
 // print prints a verb's output, if it has any.

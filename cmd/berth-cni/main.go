@@ -3,7 +3,8 @@
 // answers; the work is the agent's.
 //
 // Its files in the order of a run: main, plugin (dispatch), input, verb (what
-// each verb asks), answer (what comes of the answer). It starts thousands of
+// each verb asks), answer (what comes of the answer); and for DEL, while the
+// agent is away, promise and cut. It starts thousands of
 // times on a node, so it imports nothing that takes time to start: no net, no
 // encoding/json.
 package main

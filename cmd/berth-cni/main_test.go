@@ -9,18 +9,24 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // bin is the folder of the built plugin, as `make` builds it.
 var bin string
 
 func TestMain(m *testing.M) {
+	nettest.Enter() // the plugin changes links
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "berth-cni")
 		if err != nil {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil { // for a user without rights, too
+			panic(err)
+		}
 		bin = dir
 		if err := build(".", "berth-cni"); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -46,6 +52,7 @@ func build(pkg, name string) error {
 //	conf [KEYS]           writes stdin: a configuration with the keys, JSON without braces
 //	agent STATUS [FILE]   the agent at $ROOT answers so from now on
 //	agent raw FILE        it writes the file, with CRLF for newlines, and closes
+//	queued N REASON       so many deletions are queued, the last one for that reason
 //	request               writes the last request it got to the file request; fails if there was none
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -74,6 +81,13 @@ func TestScripts(t *testing.T) {
 				ts.Check(a.start())
 				ts.Defer(a.stop)
 				a.answer(args[0], body)
+			},
+			"queued": func(ts *testscript.TestScript, neg bool, args []string) {
+				all, err := queued(ts.Getenv("ROOT"))
+				ts.Check(err)
+				if fmt.Sprint(len(all)) != args[0] || !strings.Contains(all[len(all)-1].Reason, args[1]) {
+					ts.Fatalf("%d deletions are queued: %+v", len(all), all)
+				}
 			},
 			"request": func(ts *testscript.TestScript, neg bool, args []string) {
 				seen := ts.Value("agent").(*agent).last()

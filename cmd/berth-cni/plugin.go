@@ -45,7 +45,7 @@ func (p *plugin) run() int {
 
 // ask sends the verb's request, and returns what is printed on success.
 func (c *call) ask() ([]byte, *api.Error) {
-	r := wire.Request{Started: c.started, Deadline: c.deadline, Trace: c.trace}
+	r := wire.Request{Started: c.started, Deadline: c.deadline - int64(c.reserve), Trace: c.trace}
 	if e := c.request(c, &r); e != nil {
 		return nil, e
 	}

@@ -148,12 +148,14 @@ func TestAnswerSizes(t *testing.T) {
 	}
 }
 
-// inside runs the plugin in this process, with little of its time left.
+// inside runs the plugin in this process, with little of the time left that it
+// has for asking.
 func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
+	v := verbs[env["CNI_COMMAND"]]
 	p := &plugin{
-		started: boottime.Now() - int64(verbs[env["CNI_COMMAND"]].limit) + int64(200*time.Millisecond),
+		started: boottime.Now() - int64(v.limit-v.reserve) + int64(200*time.Millisecond),
 		getenv:  func(name string) string { return env[name] },
 		stdin:   func(p []byte, deadline int64) (int, error) { return stdin.Read(p) },
 		typed:   typed,
@@ -164,16 +166,20 @@ func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (s
 	return status, out.String(), errs.String()
 }
 
-// An agent that hangs is as good as none (aws, from source: calls of the agent
-// had no deadline).
+// An agent that hangs is as good as none.
 func TestHang(t *testing.T) {
 	root := t.TempDir()
 	start(t, root, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	for command, want := range map[string]uint{"ADD": 11, "DEL": 11, "CHECK": 11, "GC": 11, "STATUS": 50} {
+	for command, want := range map[string]uint{"ADD": 11, "CHECK": 11, "GC": 11, "STATUS": 50} {
 		status, out, _ := inside(t, podEnv(command), strings.NewReader(conf(root, `"cni.dev/valid-attachments":[]`)), false)
 		if status != 1 || failure(t, []byte(out)) != want || !strings.Contains(out, "the deadline passed") {
 			t.Errorf("%s: %d %s", command, status, out)
 		}
+	}
+	status, out, _ := inside(t, podEnv("DEL"), strings.NewReader(conf(root, "")), false)
+	all, err := queued(root)
+	if status != 0 || out != "" || err != nil || len(all) != 1 || !strings.Contains(all[0].Reason, "the deadline passed") {
+		t.Errorf("DEL: %d %s; queued are %+v, %v", status, out, all, err)
 	}
 }
 

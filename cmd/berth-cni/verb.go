@@ -14,6 +14,7 @@ import (
 // verb is what distinguishes the verbs from each other.
 type verb struct {
 	limit       time.Duration // from the plugin's start to its answer
+	reserve     time.Duration // of it, what the plugin keeps for doing without the agent
 	pod         bool          // it is about one attachment: the environment names it
 	netnsNeeded bool          // of a pod that must be there
 	lenient     bool          // of the configuration, only what names the attachment is read
@@ -21,8 +22,8 @@ type verb struct {
 	request func(*call, *wire.Request) *api.Error
 	// success returns what is printed if an answer means success.
 	success func(wire.Response) (out []byte, ok bool)
-	// away answers for an agent that did not. It is not known whether it has
-	// executed the request.
+	// away answers for an agent that did not; nil is success. It is not known
+	// whether the agent has executed the request.
 	away func(*call, error) *api.Error
 }
 
@@ -33,7 +34,7 @@ var verbs = map[string]verb{
 		request: post(api.PathAttachments, attachment), success: result, away: tryAgain,
 	},
 	"DEL": {
-		limit: 15 * time.Second, pod: true, lenient: true,
+		limit: 15 * time.Second, reserve: reserve, pod: true, lenient: true,
 		request: deletion, success: released, away: promise,
 	},
 	"CHECK": {

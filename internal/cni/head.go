@@ -1,6 +1,8 @@
 package cni
 
 import (
+	"strings"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/root"
@@ -15,6 +17,9 @@ type Head struct {
 	Pool     string   // "" is the agent's default
 	Wait     bool     // DEL answers when all is gone
 	HostVeth string   // of prevResult; "" if it says none
+	// Addresses are those of a prevResult that names HostVeth, without prefix
+	// lengths.
+	Addresses []string
 }
 
 // ParseHead reads the head of a configuration. Even on an error, Version is
@@ -57,7 +62,7 @@ func ParseVersion(raw []byte) string {
 	return v
 }
 
-// essentials reads version, name, root, and prevResult's host veth.
+// essentials reads version, name, root, and what prevResult says of Berth's.
 func essentials(raw []byte) (h Head, fields scan.Fields, e *api.Error) {
 	h = Head{Version: CurrentVersion, Root: root.Default}
 	fields, err := scan.Object(raw)
@@ -85,7 +90,7 @@ func essentials(raw []byte) (h Head, fields scan.Fields, e *api.Error) {
 		return h, nil, e
 	}
 	h.Root = dir
-	h.HostVeth = hostVeth(fields.Get("prevResult"))
+	h.HostVeth, h.Addresses = ours(fields.Get("prevResult"))
 	return h, fields, nil
 }
 
@@ -123,23 +128,31 @@ func boolField(fields scan.Fields, key string) (bool, *api.Error) {
 	}
 }
 
-// hostVeth returns the name of the host's end of Berth's link that a
-// prevResult has; "" if there is none, or the result cannot be read: it is a
-// help, and DEL does without.
-func hostVeth(prevResult []byte) string {
+// ours returns what a prevResult says of Berth's attachment: the name of its
+// link's end on the host, and its addresses. Without that name nothing is known
+// to be Berth's. A result that cannot be read says nothing: it is a help, and
+// DEL does without.
+func ours(prevResult []byte) (link string, addresses []string) {
 	result, err := scan.Object(prevResult)
 	if err != nil {
-		return ""
+		return "", nil
 	}
-	interfaces, err := scan.Array(result.Get("interfaces"))
-	if err != nil {
-		return ""
+	if link = hostVeth(result.Get("interfaces")); link == "" {
+		return "", nil
 	}
-	for _, raw := range interfaces {
-		fields, err := scan.Object(raw)
-		if err != nil {
-			continue
+	for _, ip := range objects(result.Get("ips")) {
+		cidr, err := ip.Text("address")
+		if address, _, _ := strings.Cut(cidr, "/"); err == nil && isAddress(address) {
+			addresses = append(addresses, address)
 		}
+	}
+	return link, addresses
+}
+
+// hostVeth returns the name of the host's end of Berth's link among a result's
+// interfaces; "" if there is none.
+func hostVeth(interfaces []byte) string {
+	for _, fields := range objects(interfaces) {
 		name, err1 := fields.Text("name")
 		sandbox, err2 := fields.Text("sandbox")
 		if err1 == nil && err2 == nil && sandbox == "" && isLinkName(name) {
@@ -147,6 +160,35 @@ func hostVeth(prevResult []byte) string {
 		}
 	}
 	return ""
+}
+
+// objects returns the objects of an array, without what is none.
+func objects(raw []byte) []scan.Fields {
+	elements, err := scan.Array(raw)
+	if err != nil {
+		return nil
+	}
+	var all []scan.Fields
+	for _, e := range elements {
+		if fields, err := scan.Object(e); err == nil {
+			all = append(all, fields)
+		}
+	}
+	return all
+}
+
+// isAddress reports whether s can be an IP address in plain text (RFC 4291,
+// section 2.2), of at most the length of one.
+func isAddress(s string) bool {
+	if s == "" || len(s) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') && c != '.' && c != ':' {
+			return false
+		}
+	}
+	return true
 }
 
 // isLinkName reports whether a name has the form of Berth's host veths: b, and

@@ -1,6 +1,7 @@
 package cni_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -8,7 +9,11 @@ import (
 )
 
 const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[` +
-	`{"name":"babcdefghij234x","sandbox":"/run/netns/a"},{"name":"cni0"},{"name":"babcdefghij2345","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":"/run/netns/a"}],"ips":[]}`
+	`{"name":"babcdefghij234x","sandbox":"/run/netns/a"},{"name":"cni0"},{"name":"babcdefghij2345","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":"/run/netns/a"}],` +
+	`"ips":[{"address":"10.88.0.7/24","interface":3},{"address":"fd88::7/128"},{"address":"10.0.0.1;x/24"},{"address":5},7,{"gateway":"10.88.0.1"}]}`
+
+// ofPrev is what prev says.
+var ofPrev = cni.Head{Version: "1.1.0", Name: "net", Root: "/", HostVeth: "babcdefghij2345", Addresses: []string{"10.88.0.7", "fd88::7"}}
 
 // conf makes a configuration of the keys; cniVersion, name and type are there
 // unless they are among them.
@@ -43,8 +48,9 @@ func TestCheckVersion(t *testing.T) {
 
 func TestParseHead(t *testing.T) {
 	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,` + prev)))
-	want := cni.Head{Version: "1.1.0", Name: "net", Root: "/r", Pool: "p", Wait: true, HostVeth: "babcdefghij2345"}
-	if e != nil || h != want {
+	want := ofPrev
+	want.Root, want.Pool, want.Wait = "/r", "p", true
+	if e != nil || !reflect.DeepEqual(h, want) {
 		t.Errorf("got %+v, %v, want %+v", h, e, want)
 	}
 	for raw, code := range map[string]uint{
@@ -66,14 +72,17 @@ func TestParseDelIsLenient(t *testing.T) {
 		conf(`"cniVersion":"7.0.0"`):                    {Version: "7.0.0", Name: "net", Root: "/"},
 		conf(`"wait":5,"pool":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
 		`{"name":"net"}`:                                {Version: "0.1.0", Name: "net", Root: "/"},
-		conf(prev):                                      {Version: "1.1.0", Name: "net", Root: "/", HostVeth: "babcdefghij2345"},
+		conf(prev):                                      ofPrev,
 		conf(`"prevResult":5`):                          {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":{}}`):          {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":[null,5,{"name":[],"sandbox":""},{"name":"b1bcdefghij2345"}]}`): {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"ip4":{"ip":"10.0.0.1/32"}}`):                                                {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345","sandbox":5}]}`):                     {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345"}],"ips":{}}`):                        {Version: "1.1.0", Name: "net", Root: "/", HostVeth: "babcdefghij2345"},
+		// Another plugin's address.
+		conf(`"prevResult":{"interfaces":[{"name":"veth0"}],"ips":[{"address":"10.0.0.1/24"}]}`): {Version: "1.1.0", Name: "net", Root: "/"},
 	} {
-		if h, e := cni.ParseDel([]byte(raw)); e != nil || h != want {
+		if h, e := cni.ParseDel([]byte(raw)); e != nil || !reflect.DeepEqual(h, want) {
 			t.Errorf("%s:\n got %+v, %v\nwant %+v", raw, h, e, want)
 		}
 	}
@@ -99,7 +108,8 @@ func FuzzParseDel(f *testing.F) {
 			}
 			return
 		}
-		if cni.CheckNetworkName(h.Name) != nil || !strings.HasPrefix(string(h.Root), "/") || h.HostVeth != "" && len(h.HostVeth) != 15 {
+		if cni.CheckNetworkName(h.Name) != nil || !strings.HasPrefix(string(h.Root), "/") || h.HostVeth != "" && len(h.HostVeth) != 15 ||
+			h.HostVeth == "" && h.Addresses != nil {
 			t.Fatalf("accepted %+v", h)
 		}
 	})
