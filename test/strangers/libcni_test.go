@@ -122,7 +122,7 @@ func TestLibcniDelKnowsNothing(t *testing.T) {
 
 // A runtime that has lost its cache collects garbage: libcni then has nothing
 // to delete by itself, and the plugin does it (aws, from source; cilium,
-// general; reference plugins: no GC).
+// general; plugins, general: no GC).
 func TestLibcniGC(t *testing.T) {
 	n := newNode(t)
 	r := newRuntime(t, n, "1.1.0", "")

@@ -87,6 +87,15 @@ func unplug(t *testing.T, pod *ns.Netns) {
 	}
 }
 
+// addrsOf are the addresses of a result.
+func addrsOf(r *current.Result) []netip.Addr {
+	var all []netip.Addr
+	for _, ip := range r.IPs {
+		all = append(all, addrOf(ip))
+	}
+	return all
+}
+
 // addrOf is the address of a result's entry.
 func addrOf(ip *current.IPConfig) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip.Address.IP)
