@@ -40,9 +40,11 @@ func veth(t testing.TB, c *rtnl.Conn, name string) (l rtnl.Link, pod *ns.Netns) 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-func must(t testing.TB, err error) {
+func must(t testing.TB, errs ...error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

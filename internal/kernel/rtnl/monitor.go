@@ -1,0 +1,173 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+)
+
+// Change is what a piece of News is about.
+type Change int
+
+const (
+	// LinkSet: a live link is as Link has it, but for Up. It has changed, or
+	// something has touched it.
+	LinkSet Change = iota
+	// LinkDown: a live link was set down. Its IPv6 addresses and all routes by
+	// it are gone, and stay so when it is set up.
+	LinkDown
+	// LinkGone: a link of the instance was deleted. Of Link, Name and Index are
+	// known.
+	LinkGone
+	// RouteGone: one of Berth's routes was deleted, or one of its destination
+	// replaced it. The kernel does not tell of those that go with a link.
+	RouteGone
+	// Lost: more has happened than could be told.
+	Lost
+)
+
+// News is a change that a Monitor has seen.
+type News struct {
+	Change Change
+	Link   Link
+	Route  Route
+}
+
+// Monitor tells of changes to an instance's live links, and to routes.
+type Monitor struct {
+	file   *os.File // the socket
+	raw    syscall.RawConn
+	groups Groups
+	prefix string // of the links' names
+	buf    []byte
+}
+
+// receiveBuffer is room for what happens while nobody listens, in bytes: some
+// thousand changes. Without privilege it is less.
+const receiveBuffer = 4 << 20
+
+// Monitor begins to listen in the Conn's network namespace: nothing that is
+// done from now on escapes it. prefix begins the names of the instance's links.
+// The kernel drops what is not about them (see monitorFilter), so that others'
+// changes cost next to nothing.
+//
+//	ip monitor link route
+func (c *Conn) Monitor(groups Groups, prefix string) (*Monitor, error) {
+	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, bufferSize)}
+	err := c.Inside(func() error { return m.open() })
+	if err != nil {
+		return nil, kernel.Classify(fmt.Errorf("listening to netlink: %w", err))
+	}
+	return m, nil
+}
+
+func (m *Monitor) open() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	m.file = os.NewFile(uintptr(fd), "netlink monitor")
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as much as there may be
+	}
+	filter := monitorFilter(m.groups, m.prefix)
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}
+	for _, group := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE} {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
+		}
+	}
+	if err == nil {
+		m.raw, err = m.file.SyscallConn()
+	}
+	if err != nil {
+		m.file.Close()
+		return os.NewSyscallError("setsockopt", err)
+	}
+	return nil
+}
+
+// Close ends the monitor, and a Next that waits.
+func (m *Monitor) Close() error { return m.file.Close() }
+
+// Next waits for news, of which it returns at least one. After Close it is
+// os.ErrClosed.
+func (m *Monitor) Next() ([]News, error) {
+	for {
+		var n int
+		var from unix.Sockaddr
+		var failed error
+		err := m.raw.Read(func(fd uintptr) bool {
+			n, from, failed = unix.Recvfrom(int(fd), m.buf, unix.MSG_TRUNC)
+			return failed != unix.EAGAIN && failed != unix.EINTR
+		})
+		switch {
+		case err != nil: // the file is closed
+			return nil, os.ErrClosed
+		case errors.Is(failed, unix.ENOBUFS):
+			return []News{{Change: Lost}}, nil
+		case failed != nil:
+			return nil, kernel.Classify(fmt.Errorf("listening to netlink: %w", os.NewSyscallError("recvfrom", failed)))
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+			continue // another process can write to our address; only port 0 is the kernel
+		}
+		if n > len(m.buf) {
+			return []News{{Change: Lost}}, nil
+		}
+		msgs, err := syscall.ParseNetlinkMessage(m.buf[:n])
+		if err != nil {
+			return nil, fmt.Errorf("parsing netlink news: %w", err)
+		}
+		var news []News
+		for _, msg := range msgs {
+			if one, ours := m.read(msg); ours {
+				news = append(news, one)
+			}
+		}
+		if len(news) > 0 {
+			return news, nil
+		}
+	}
+}
+
+// read reads one message, and whether it is worth telling.
+func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
+	switch msg.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		link, err := parseLink(msg.Data)
+		if err != nil || msg.Data[0] != unix.AF_UNSPEC { // a bridge tells of its ports
+			return News{}, false
+		}
+		if msg.Header.Type == unix.RTM_DELLINK {
+			return News{Change: LinkGone, Link: link}, true
+		}
+		own := link.Group >= uint32(m.groups) && link.Group < uint32(m.groups)+groupCount
+		if own && link.Group != m.groups.Live() { // coming, or dying
+			return News{}, false
+		}
+		changed := binary.NativeEndian.Uint32(msg.Data[12:]) // all ones: it is new
+		if changed&unix.IFF_UP != 0 && changed != 1<<32-1 && !link.Up {
+			return News{Change: LinkDown, Link: link}, true
+		}
+		return News{Change: LinkSet, Link: link}, true
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		route, _, err := parseRoute(msg.Data)
+		if err != nil || nl.DeserializeRtMsg(msg.Data).Table != unix.RT_TABLE_MAIN {
+			return News{}, false
+		}
+		return News{Change: RouteGone, Route: route}, true
+	}
+	return News{}, false
+}

@@ -1,0 +1,156 @@
+package rtnl_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+const monitored = "btest" // the prefix of the instance's links
+
+// listen begins to listen, in the background, and returns what is told from
+// then on, as text.
+func listen(t *testing.T, c *rtnl.Conn) (groups rtnl.Groups, told func() []string) {
+	t.Helper()
+	groups, err := rtnl.GroupsOf(monitored[1:])
+	must(t, err)
+	m, err := c.Monitor(groups, monitored)
+	must(t, err)
+	news := make(chan string, 10_000)
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			some, err := m.Next()
+			if err != nil {
+				ended <- err
+				return
+			}
+			for _, n := range some {
+				news <- show(n)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		m.Close()
+		if err := <-ended; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a closed monitor says %v, not %v", err, os.ErrClosed)
+		}
+	})
+	return groups, func() (all []string) {
+		for {
+			select {
+			case n := <-news:
+				all = append(all, n)
+			default:
+				return all
+			}
+		}
+	}
+}
+
+func show(n rtnl.News) string {
+	switch n.Change {
+	case rtnl.LinkSet:
+		return fmt.Sprint("set ", n.Link.Name, " mtu ", n.Link.MTU)
+	case rtnl.LinkDown:
+		return "down " + n.Link.Name
+	case rtnl.LinkGone:
+		return "gone " + n.Link.Name
+	case rtnl.RouteGone:
+		return "no route " + n.Route.Dst.String()
+	}
+	return "lost"
+}
+
+// What is done to the instance's live links and to Berth's routes is told; what
+// is done to others, or to links that come or are cut off, is not.
+func TestMonitor(t *testing.T) {
+	c := open(t, nil)
+	groups, told := listen(t, c)
+	var seen []string
+	wait := func(want string) {
+		t.Helper()
+		nettest.Eventually(t, want, func() bool {
+			seen = append(seen, told()...)
+			return slices.Contains(seen, want)
+		})
+	}
+
+	for i, name := range []string{monitored + "live", "bother", monitored + "cut"} {
+		link, _ := veth(t, c, name)
+		must(t, c.Do(rtnl.SetLink(name, rtnl.Group([]uint32{groups.Live(), 7, groups.Cut()}[i]))))
+		route := rtnl.Route{Dst: prefix(fmt.Sprintf("10.88.0.%d/32", i)), Index: link.Index}
+		must(t, c.Do(rtnl.AddRoute(route), rtnl.SetLink(name, rtnl.MTU(1300+i)), rtnl.DelRoute(route)))
+		wait("no route " + route.Dst.String()) // all of Berth's
+		must(t, c.Do(rtnl.SetLink(name, rtnl.Down())))
+	}
+	wait("set " + monitored + "live mtu 1300")
+	wait("down " + monitored + "live")
+	must(t, c.Do(rtnl.SetLink(monitored+"live", rtnl.Up()), rtnl.SetLink(monitored+"live", rtnl.Down())))
+
+	// A live link that somebody renames, and one that gets another group.
+	link, err := netlink.LinkByName(monitored + "live")
+	must(t, err)
+	must(t, netlink.LinkSetName(link, "renamed"))
+	wait("set renamed mtu 1300")
+	must(t, netlink.LinkSetName(link, monitored+"live"))
+	must(t, netlink.LinkSetMTU(link, 1299), netlink.LinkSetGroup(link, 0))
+	wait("set " + monitored + "live mtu 1299")
+
+	// Routes of others that are deleted, and one that takes the place of ours.
+	ours := rtnl.Route{Dst: prefix("10.99.0.0/16"), Unreachable: true, Metric: 5}
+	must(t, c.Do(rtnl.AddRoute(ours)))
+	foreign := &netlink.Route{Type: unix.RTN_BLACKHOLE, Protocol: unix.RTPROT_STATIC, Priority: 5}
+	_, foreign.Dst, _ = net.ParseCIDR("10.98.0.0/16")
+	must(t, netlink.RouteAdd(foreign), netlink.RouteDel(foreign))
+	_, foreign.Dst, _ = net.ParseCIDR("10.99.0.0/16")
+	must(t, netlink.RouteReplace(foreign))
+	t.Cleanup(func() { netlink.RouteDel(foreign) })
+	wait("no route 10.99.0.0/16")
+
+	must(t, c.Do(rtnl.DelLink(monitored+"live"), rtnl.DelLink("bother"), rtnl.DelLink(monitored+"cut")))
+	wait("gone " + monitored + "cut")
+	wait("gone " + monitored + "live")
+	for _, n := range seen {
+		if strings.Contains(n, "bother") || strings.Contains(n, "10.98.") || n == "down "+monitored+"cut" || strings.Contains(n, "cut mtu 1302") {
+			t.Errorf("told, although it is nobody's business: %s", n)
+		}
+	}
+}
+
+// A monitor that nobody reads says that it has lost something, and goes on.
+func TestMonitorLoses(t *testing.T) {
+	c := open(t, nil)
+	groups, err := rtnl.GroupsOf(monitored[1:])
+	must(t, err)
+	m, err := c.Monitor(groups, monitored)
+	must(t, err)
+	defer m.Close()
+	route := rtnl.Route{Dst: prefix("10.77.0.0/16"), Unreachable: true}
+	rs := make([]rtnl.Request, 0, 4000)
+	for len(rs) < cap(rs) {
+		rs = append(rs, rtnl.AddRoute(route), rtnl.DelRoute(route))
+	}
+	lost := false
+	for range 20 { // until even a large buffer is full
+		must(t, c.Do(rs...))
+	}
+	timer := time.AfterFunc(nettest.Deadline, func() { m.Close() })
+	defer timer.Stop()
+	for !lost {
+		news, err := m.Next()
+		must(t, err)
+		lost = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.Lost })
+	}
+}
