@@ -24,6 +24,7 @@ var stages = []stage{
 	{"load", false, load},
 	{"scale", false, scale},
 	{"ipam", false, addresses},
+	{"away", true, away},
 }
 
 func stageNames() string {
