@@ -50,7 +50,7 @@ var steps = []struct {
 	{"sendto RTM_NEWLINK", func(string) error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "killed0"}, PeerName: "killed1"})
 	}, linked},
-	{"unlink b", func(dir string) error { return os.Remove(dir + "/b") }, func(dir string) bool { return !exists("b")(dir) }},
+	{"unlink b", func(dir string) error { return unix.Unlink(dir + "/b") }, func(dir string) bool { return !exists("b")(dir) }},
 }
 
 func exists(name string) func(string) bool {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
 // Verdict is what becomes of a system call.
@@ -66,53 +68,89 @@ type Process struct {
 	status unix.WaitStatus
 	err    error // of the tracer itself
 	done   chan struct{}
-	trace  *tracer
 }
 
 // dying is how long a process may take to be gone after SIGKILL, or after a
 // signal that it ends by.
 const dying = 30 * time.Second
 
-// Start starts a program. The judge may be nil: then all calls pass.
+// Start starts a program under a judge, which may be nil: then all calls pass.
 func Start(c Command, judge Judge) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	p.Watch(judge)
+	argv := append([]string{board, c.Netns, c.Path}, c.Args...)
+	return p, p.start(c, func(attr *syscall.ProcAttr) error {
+		attr.Sys.Ptrace = true
+		pid, err := syscall.ForkExec("/proc/self/exe", argv, attr)
+		p.Pid = pid
+		return err
+	}, func() (unix.WaitStatus, error) { return (&tracer{Process: p}).run() })
+}
+
+// StartFree starts a program that nobody watches: only signals end it.
+func StartFree(c Command) (*Process, error) {
+	p := &Process{done: make(chan struct{})}
+	argv := append([]string{c.Path}, c.Args...)
+	return p, p.start(c, func(attr *syscall.ProcAttr) error {
+		if c.Netns != "" { // a child begins where its thread is
+			at, err := ns.Open(c.Netns)
+			if err != nil {
+				return err
+			}
+			defer at.Close()
+			if err := unix.Setns(at.Fd(), unix.CLONE_NEWNET); err != nil {
+				return fmt.Errorf("entering %s: %w", c.Netns, err)
+			}
+		}
+		var err error
+		p.Pid, err = syscall.ForkExec(c.Path, argv, attr)
+		return err
+	}, p.reap)
+}
+
+// start runs fork, and then wait until the process is gone, in one thread: that
+// is its tracer, and with it the process would die (Pdeathsig).
+func (p *Process) start(c Command, fork func(*syscall.ProcAttr) error, wait func() (unix.WaitStatus, error)) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer null.Close()
-	files := make([]uintptr, 0, 3)
+	attr := &syscall.ProcAttr{Env: c.Env, Sys: &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}}
+	if attr.Env == nil {
+		attr.Env = os.Environ()
+	}
 	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr} {
 		if f == nil {
 			f = null
 		}
-		files = append(files, f.Fd())
+		attr.Files = append(attr.Files, f.Fd())
 	}
-	env := c.Env
-	if env == nil {
-		env = os.Environ()
-	}
-	attr := &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Ptrace: true, Pdeathsig: unix.SIGKILL}}
-	argv := append([]string{board, c.Netns, c.Path}, c.Args...)
 	begun := make(chan error)
-	go func() { // the thread that starts it is its tracer, as long as it lives
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		var err error
-		p.Pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
+	go func() {
+		runtime.LockOSThread() // for good: it ends with this function
+		err := fork(attr)
 		begun <- err
-		if err != nil {
-			return
+		if err == nil {
+			p.status, p.err = wait()
+			close(p.done)
 		}
-		p.trace = newTracer(p)
-		p.status, p.err = p.trace.run()
-		close(p.done)
 	}()
 	if err := <-begun; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", c.Path, err)
+		return fmt.Errorf("starting %s: %w", c.Path, err)
 	}
-	return p, nil
+	return nil
+}
+
+// reap waits until the process is gone.
+func (p *Process) reap() (unix.WaitStatus, error) {
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(p.Pid, &status, 0, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return status, os.NewSyscallError("wait4", err)
+		}
+	}
 }
 
 // Watch changes the judge. nil lets all calls pass.

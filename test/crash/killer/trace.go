@@ -23,8 +23,6 @@ type tracer struct {
 	started bool // the program itself runs, not the board
 }
 
-func newTracer(p *Process) *tracer { return &tracer{Process: p} }
-
 // run returns when the process is gone, with how it ended.
 func (t *tracer) run() (unix.WaitStatus, error) {
 	for {

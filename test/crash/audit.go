@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// residue is something that was left behind, or lost.
+type residue struct{ what string }
+
+func (r *residue) Error() string { return r.what }
+
+func left(format string, args ...any) error { return &residue{fmt.Sprintf(format, args...)} }
+
+// notePresent notes the addresses of all attachments, also of such as no ADD has
+// answered for: they are in use now, and have to rest when they are freed.
+func (w *world) notePresent() error {
+	all, err := w.list()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range all {
+		for _, text := range at.Addresses {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				return err
+			}
+			w.seen[addr] = time.Now()
+			if at.Releasing == nil {
+				w.holds[addr] = at.ContainerID
+			}
+		}
+	}
+	return nil
+}
+
+// nothingLeft waits until the agent has released all, and looks for what it left:
+// by its own audit, by the oracle, which knows nothing of Berth's, in the
+// ledger and among its files.
+func (w *world) nothingLeft() error {
+	if err := w.released(); err != nil {
+		return err
+	}
+	a, err := w.api.Audit(context.Background())
+	if err != nil {
+		return err
+	}
+	if len(a.Findings) > 0 {
+		return left("berth audit finds %+v", a.Findings)
+	}
+	if err := w.oracle(); err != nil {
+		return err
+	}
+	return w.ledger()
+}
+
+// released waits until no attachment is left.
+func (w *world) released() error {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		all, err := w.list()
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return left("%d attachments are not released after %v, the first is %+v", len(all), patience, all[0])
+		}
+	}
+}
+
+// trickle is how long the kernel may take to do by itself what follows from the
+// deletion of a link.
+const trickle = 2 * time.Second
+
+// oracle compares the node, the pods and the files with what they were when
+// nothing was attached.
+func (w *world) oracle() error {
+	diff, err := w.differs(w.base)
+	for end := time.Now().Add(trickle); err == nil && diff != "" && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		diff, err = w.differs(w.base)
+	}
+	if err != nil {
+		return err
+	}
+	files, err := nettest.LookAtFiles(string(w.root))
+	if err != nil {
+		return err
+	}
+	if diff += w.files.Diff(files); diff != "" {
+		return left("the oracle finds\n%s", diff)
+	}
+	return nil
+}
+
+// differs compares the node with what it should be, and the pods with what they
+// were when they were made.
+func (w *world) differs(node nettest.State) (string, error) {
+	now, err := nettest.Look(w.node)
+	if err != nil {
+		return "", err
+	}
+	diff := node.Diff(now)
+	for _, p := range w.pods {
+		now, err := nettest.Look(p.netns)
+		if err != nil {
+			return "", err
+		}
+		if d := p.empty.Diff(now); d != "" {
+			diff += fmt.Sprintf("in pod %d:\n%s", p.number, d)
+		}
+	}
+	return diff, nil
+}
+
+// ledger looks for owners of nobody, and for addresses that have been in use and
+// do not rest.
+func (w *world) ledger() error {
+	l, err := w.api.Ledger(context.Background())
+	if err != nil {
+		return err
+	}
+	if len(l.Owners) != w.own {
+		return left("the ledger has %d owners and the agent %d: %s", len(l.Owners), w.own, l.Owners)
+	}
+	resting := map[string]bool{}
+	for _, r := range l.Resting {
+		resting[r.Name] = true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for addr := range w.seen {
+		if _, held := w.holds[addr]; !held && !resting[addr.String()] {
+			return left("%s has been in use, and does not rest; these do: %v", addr, l.Resting)
+		}
+	}
+	return nil
+}
+
+// removed compares the node with what it was before there was an agent, after
+// `berthd --remove`.
+func (w *world) removed() error {
+	diff, err := w.differs(w.virgin)
+	if err != nil {
+		return err
+	}
+	// Forwarding is turned on once for all, and accept_ra follows it.
+	lines := slices.DeleteFunc(strings.Split(diff, "\n"), func(line string) bool {
+		return line == "" || strings.HasPrefix(line[1:], "sysctl ")
+	})
+	if len(lines) > 0 {
+		return left("after berthd --remove the oracle finds\n%s", strings.Join(lines, "\n"))
+	}
+	return nil
+}

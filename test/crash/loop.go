@@ -1,0 +1,3 @@
+package main
+
+func loop(o options, r *report) error { return nil }

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/crash/killer"
+)
+
+// pod is a network namespace, and the container in it as its runtime knows it.
+type pod struct {
+	w         *world
+	number    int
+	netns     *ns.Netns
+	empty     nettest.State // before it was ever attached
+	container string        // its id; each attempt at a container has a new one
+	tries     int
+	result    json.RawMessage // of ADD, as the runtime keeps it; nil: none
+	addrs     []netip.Addr    // of the result
+}
+
+// pod returns the world's nth pod, made when it is asked for first.
+func (w *world) pod(n int) (*pod, error) {
+	for len(w.pods) <= n {
+		p := &pod{w: w, number: len(w.pods)}
+		if err := p.make(); err != nil {
+			return nil, err
+		}
+		w.pods = append(w.pods, p)
+	}
+	return w.pods[n], nil
+}
+
+func (p *pod) make() (err error) {
+	if p.netns, err = makeNetns(fmt.Sprintf("%s-pod%d", filepath.Base(string(p.w.root)), p.number)); err != nil {
+		return err
+	}
+	if err := p.netns.Do(loopbackUp); err != nil { // as ADD does, for all that share the pod
+		return err
+	}
+	p.empty, err = nettest.Look(p.netns)
+	return err
+}
+
+func (p *pod) delete() error { return deleteNetns(p.netns) }
+
+// renew begins a new container in the pod.
+func (p *pod) renew() {
+	p.tries++
+	p.container, p.result, p.addrs = fmt.Sprintf("c%d-%d", p.number, p.tries), nil, nil
+}
+
+// command is the plugin as a runtime executes it. keys are more of the
+// configuration.
+func (p *pod) command(verb string, keys ...string) (killer.Command, *files, error) {
+	if p.result != nil && (verb == "DEL" || verb == "CHECK") {
+		keys = append(keys, `"prevResult":`+string(p.result))
+	}
+	return p.w.plugin(verb, []string{"CNI_CONTAINERID=" + p.container, "CNI_NETNS=" + p.netns.Ref().Path, "CNI_IFNAME=eth0"}, keys...)
+}
+
+// plugin is berth-cni for a verb.
+func (w *world) plugin(verb string, env []string, keys ...string) (killer.Command, *files, error) {
+	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, w.root)}, keys...)
+	f, err := newFiles("{" + strings.Join(fields, ",") + "}")
+	if err != nil {
+		return killer.Command{}, nil, err
+	}
+	return killer.Command{
+		Netns:  w.node.Ref().Path,
+		Path:   filepath.Join(w.bin, "berth-cni"),
+		Env:    append(env, "CNI_COMMAND="+verb, "CNI_PATH="+w.bin),
+		Stdin:  f.in,
+		Stdout: f.out, Stderr: f.complaint,
+	}, f, nil
+}
+
+// files are what a plugin reads and writes, in memory.
+type files struct{ in, out, complaint *os.File }
+
+func newFiles(stdin string) (*files, error) {
+	var f files
+	for name, at := range map[string]**os.File{"stdin": &f.in, "stdout": &f.out, "stderr": &f.complaint} {
+		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+		if err != nil {
+			f.close()
+			return nil, os.NewSyscallError("memfd_create", err)
+		}
+		*at = os.NewFile(uintptr(fd), name)
+	}
+	_, err := f.in.WriteString(stdin)
+	if err == nil {
+		_, err = f.in.Seek(0, io.SeekStart)
+	}
+	return &f, err
+}
+
+func (f *files) close() {
+	for _, f := range []*os.File{f.in, f.out, f.complaint} {
+		f.Close() // nil is an error that nobody minds
+	}
+}
+
+// text is all that was written to a file.
+func text(f *os.File) string {
+	_, _ = f.Seek(0, io.SeekStart)
+	raw, _ := io.ReadAll(f)
+	return string(raw)
+}
+
+// errKilled says that a plugin was killed.
+var errKilled = errors.New("the plugin was killed")
+
+// run runs a plugin, under a judge or nil, and returns what it printed. A
+// numbered error is an *api.Error.
+func run(c killer.Command, f *files, judge killer.Judge) ([]byte, error) {
+	defer f.close()
+	start := killer.StartFree
+	if judge != nil {
+		start = func(c killer.Command) (*killer.Process, error) { return killer.Start(c, judge) }
+	}
+	p, err := start(c)
+	if err != nil {
+		return nil, err
+	}
+	return finish(p, f)
+}
+
+func finish(p *killer.Process, f *files) ([]byte, error) {
+	status, err := p.Wait(2 * patience)
+	switch {
+	case err != nil:
+		return nil, err
+	case status.Signaled():
+		return nil, errKilled
+	case status.ExitStatus() == 0:
+		return []byte(text(f.out)), nil
+	}
+	out := text(f.out)
+	var e api.Error
+	if json.Unmarshal([]byte(out), &e) != nil || e.Code == 0 {
+		return nil, fmt.Errorf("berth-cni ends with status %#x and no numbered error: %q %q", status, out, text(f.complaint))
+	}
+	return nil, &e
+}
+
+// verb executes a verb for the pod.
+func (p *pod) verb(verb string, judge killer.Judge) error {
+	if verb == "DEL" {
+		p.leaves()
+	}
+	c, f, err := p.command(verb)
+	if err != nil {
+		return err
+	}
+	out, err := run(c, f, judge)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", verb, p.container, err)
+	}
+	if verb == "ADD" {
+		return p.attached(out)
+	}
+	return nil
+}
+
+// attached keeps ADD's result. An address that another container has, or had
+// within its cooldown, is an error.
+func (p *pod) attached(out []byte) error {
+	var res types100.Result
+	if err := json.Unmarshal(out, &res); err != nil {
+		return fmt.Errorf("result of ADD: %w: %s", err, out)
+	}
+	p.result, p.addrs = out, nil
+	for _, ip := range res.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		p.addrs = append(p.addrs, addr.Unmap())
+	}
+	return p.w.take(p.container, p.addrs)
+}
+
+// take notes that a container has addresses.
+func (w *world) take(container string, addrs []netip.Addr) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range addrs {
+		if by, held := w.holds[a]; held && by != container {
+			return fmt.Errorf("%s is given to %s, and %s has it", a, container, by)
+		} else if last, used := w.seen[a]; !held && used && time.Since(last) < cooldown {
+			return fmt.Errorf("%s is given to %s %v after another had it", a, container, time.Since(last))
+		}
+		w.holds[a] = container
+		w.seen[a] = time.Now()
+	}
+	return nil
+}
+
+// leaves notes that the pod may lose its addresses from now on.
+func (p *pod) leaves() {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a, by := range w.holds {
+		if by == p.container {
+			w.seen[a] = time.Now()
+			delete(w.holds, a)
+		}
+	}
+}
+
+// detach repeats DEL until it succeeds, as a runtime does.
+func (p *pod) detach() error {
+	var err error
+	for range 20 {
+		if err = p.verb("DEL", nil); err == nil {
+			return nil
+		}
+		var e *api.Error
+		if !errors.As(err, &e) || e.Code != 11 {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
+}
+
+// attach is ADD by the agent's API: quicker than by the plugin, for pods that
+// only have to be there.
+func (p *pod) attach() error {
+	p.renew()
+	out, err := p.w.api.Add(context.Background(), api.AddRequest{
+		ContainerID: p.container, Ifname: "eth0", Netns: api.Netns(p.netns.Ref()),
+		Config: json.RawMessage(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q}`, p.w.root)),
+	})
+	if err != nil {
+		return fmt.Errorf("adding %s: %w", p.container, err)
+	}
+	return p.attached(out)
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/berth-net/berth/test/crash/killer"
+)
+
+// scenario is a verb of a program, and what is done around it.
+type scenario struct {
+	name string // "berthd ADD": who is killed, and in what
+	conf string // berthd.yaml; "": pools4
+
+	// prepare makes what the verb needs, with an agent that runs.
+	prepare func(w *world) error
+	// verb runs the verb with its program under the judge, and returns when it
+	// has been killed, or when all that the verb brings about is over.
+	verb func(w *world, judge killer.Judge) error
+	// remedies are what may be done after it, by an agent that runs again; each
+	// gives back all that is attached. Every call is killed once for each.
+	remedies []remedy
+	// check looks for residue; nil: world.nothingLeft.
+	check func(w *world) error
+	// agent says that the running agent is killed, not a program that comes and goes.
+	agent bool
+	// fails says that requests to the kernel fail, and nobody is killed.
+	fails bool
+}
+
+// remedy is what a runtime does after a verb that has failed, or has not.
+type remedy struct {
+	name string
+	do   func(w *world, verb error) error
+}
+
+// tally is what was covered by a scenario.
+type tally struct {
+	calls    map[string]bool // calls that the verb makes, numbered among their like
+	covered  map[point]bool
+	faults   int      // kills, or failures
+	missed   []string // points that could not be hit, though such calls were seen
+	residues []error
+}
+
+// point is a call and what became of it.
+type point struct {
+	call    string
+	verdict killer.Verdict
+}
+
+// mostCalls bounds the loop over a verb's calls, should they never end.
+const mostCalls = 2000
+
+// run kills the verb's program at each of its calls.
+func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tally, err error) {
+	t = &tally{calls: map[string]bool{}, covered: map[point]bool{}}
+	conf := s.conf
+	if conf == "" {
+		conf = pools4
+	}
+	w, err := newWorld(bin, conf)
+	defer func() { err = errors.Join(err, w.close()) }()
+	if err == nil {
+		err = w.restart()
+	}
+	if err == nil {
+		err = w.settle()
+	}
+	if err != nil {
+		return t, err
+	}
+	verdicts := kills
+	if s.fails {
+		verdicts = failures
+	}
+	for _, v := range verdicts {
+		for _, r := range s.remedies {
+			for n := 1; n < mostCalls; n++ {
+				p := &plan{verdict: v, n: n}
+				if err := s.point(w, t, p, r, say); err != nil {
+					return t, err
+				}
+				if p.hit == "" {
+					break
+				}
+			}
+		}
+	}
+	if err := s.again(w, t, verdicts, say); err != nil {
+		return t, err
+	}
+	return t, s.end(w)
+}
+
+// again goes for points that were missed: what runs at once does not come in
+// the same order each time.
+func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func(string, ...any)) error {
+	const tries = 3
+	for _, v := range verdicts {
+		for call := range t.calls {
+			for range tries {
+				if t.covered[point{call, v}] {
+					break
+				}
+				if err := s.point(w, t, &plan{verdict: v, at: call}, s.remedies[0], say); err != nil {
+					return err
+				}
+			}
+			if !t.covered[point{call, v}] {
+				t.missed = append(t.missed, fmt.Sprintf("%s %s", v, call))
+			}
+		}
+	}
+	return nil
+}
+
+// point runs the verb with one fault, does what is to be done after it, and
+// audits.
+func (s *scenario) point(w *world, t *tally, p *plan, r remedy, say func(string, ...any)) error {
+	where := func(err error) error {
+		return fmt.Errorf("%s, %s, then %s: %w\nberthd's last words:\n%s", s.name, p, r.name, err, w.lastWords())
+	}
+	if err := s.prepare(w); err != nil {
+		return where(fmt.Errorf("preparing: %w", err))
+	}
+	verbErr := s.verb(w, p.judge)
+	hit, calls := p.went()
+	for _, c := range calls {
+		t.calls[c] = true
+	}
+	if hit == "" && verbErr != nil {
+		return where(fmt.Errorf("it fails though nothing happened to it: %w", verbErr))
+	}
+	if hit != "" && s.agent && !s.fails {
+		if _, err := w.agent.Wait(patience); err != nil {
+			return where(err)
+		}
+	}
+	if hit != "" {
+		t.faults++
+		t.covered[point{hit, p.verdict}] = true
+		say("%s: %s", s.name, p)
+	}
+	if w.agent.Gone() {
+		if err := w.restart(); err != nil {
+			return where(err)
+		}
+	}
+	w.agent.Watch(nil)
+	err := w.notePresent()
+	if err == nil {
+		err = r.do(w, verbErr)
+	}
+	if err == nil && s.check != nil {
+		err = s.check(w)
+	} else if err == nil {
+		err = w.nothingLeft()
+	}
+	if err != nil {
+		return where(err)
+	}
+	return nil
+}
+
+// end gives back what the agent itself holds.
+func (s *scenario) end(w *world) error {
+	if err := w.stop(); err != nil {
+		return err
+	}
+	if status, err := w.remove(nil); err != nil || status != 0 {
+		return fmt.Errorf("berthd --remove ends with status %#x (%v)\n%s", status, err, w.lastWords())
+	}
+	return w.removed()
+}
