@@ -1,0 +1,529 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// wholeCooldown is how long addresses rest.
+const wholeCooldown = 20 * time.Second
+
+// do takes one step, again and again where it fails. It reports whether the
+// step is done; it is not when the agent has died.
+func (r *wholeRun) do(s wholeStep) bool {
+	r.note("%s", s)
+	r.mu.Lock()
+	r.sum.done[s.verb]++
+	r.mu.Unlock()
+	switch s.verb {
+	case "add", "add exact", "move", "repeat":
+		return r.doAdd(s)
+	case "taken":
+		return r.refused(s, r.pods[s.pod].ref, 101)
+	case "no pool":
+		s.pool = "none"
+		return r.refused(s, r.pods[s.pod].ref, 7)
+	case "no netns":
+		return r.refused(s, ns.Ref{Path: "/run/netns/none", Dev: 4, Ino: 1, ID: 1}, 102)
+	case "late add":
+		return r.doLateAdd(s)
+	case "race":
+		return r.doRace(s)
+	case "twins":
+		return r.doTwins(s)
+	case "delete", "delete unknown":
+		return r.insistDelete(s.c, s.n)
+	case "late delete":
+		return r.doLateDelete(s)
+	case "gc":
+		return r.doGC(s)
+	case "check":
+		return r.doCheck(s)
+	case "status":
+		return r.doStatus()
+	case "sweep":
+		r.Sweep(r.ctx)
+	case "tick":
+		time.Sleep(time.Duration(s.n) * wholeCooldown / (1 << 15))
+	case "reload":
+		return r.doReload()
+	case "restart":
+		r.restart(true)
+	case "away", "hung", "replay", "garbage", "reboot", "moved":
+		return r.doAway(s)
+	default:
+		r.disturb(s)
+	}
+	return true
+}
+
+// when is the time of a new request. No two are at the same time.
+func (r *wholeRun) when() server.When {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.started = max(r.started+1, r.world.boottime())
+	return server.When{Started: r.started, Deadline: r.started + int64(time.Minute)}
+}
+
+// patience is how long a runtime waits for an answer.
+func (r *wholeRun) patience() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(r.ctx, 30*time.Second)
+}
+
+func wholeKey(c int) api.Filter {
+	return api.Filter{Network: "net", Container: fmt.Sprintf("c%d", c), Ifname: "eth0"}
+}
+
+// ask makes a container's ADD or CHECK.
+func (r *wholeRun) ask(s wholeStep, at ns.Ref, more string) api.AddRequest {
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","pool":%q%s}`, s.pool, more)
+	if s.verb == "add exact" {
+		conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","pool":"exact","runtimeConfig":{"ips":["10.87.0.%d"]}}`, s.n+1)
+	}
+	return api.AddRequest{
+		ContainerID: fmt.Sprintf("c%d", s.c), Ifname: "eth0", Netns: api.Netns(at), Config: json.RawMessage(conf),
+		Args: fmt.Sprintf("K8S_POD_NAMESPACE=model;K8S_POD_NAME=pod-c%d", s.c),
+	}
+}
+
+// stands returns the attachment of a container, or nil.
+func (r *wholeRun) stands(c int) *stay {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.standing[c]
+}
+
+// leave notes that nobody may rely on a container's attachment from now on.
+func (r *wholeRun) leave(c int) *stay {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.standing[c]
+	delete(r.standing, c)
+	r.unsure[c] = true
+	return b
+}
+
+func (r *wholeRun) doAdd(s wholeStep) bool {
+	pod := r.pods[s.pod]
+	var former *stay
+	if s.verb != "repeat" {
+		former = r.leave(s.c)
+	}
+	for try := 0; ; try++ {
+		ctx, cancel := r.patience()
+		when := r.when()
+		raw, err := r.Add(ctx, r.ask(s, pod.ref, ""), when)
+		cancel()
+		r.note("ADD of c%d to pod %d, try %d: %s, %v", s.c, s.pod, try, raw, err)
+		switch {
+		case err == nil:
+			r.attach(s.c, pod, when.Started, raw)
+			if former != nil && try == 0 { // or its cut may have failed
+				r.promise(former)
+			}
+			return true
+		case r.dead():
+			return false
+		case (isCode(err, 100) || isCode(err, 101) || isCode(err, 11)) && try < 6 && s.verb != "repeat":
+			// All is in use or rests; or a pod that ended has it.
+			time.Sleep(wholeCooldown)
+			r.Sweep(r.ctx)
+		case r.plan.Surfaced() == "":
+			r.fail("ADD of c%d to pod %d: %v", s.c, s.pod, err)
+			return true
+		}
+		if try >= 2 {
+			r.plan.Heal()
+		}
+		if s.n>>try&1 == 0 && s.verb != "repeat" && !r.insistDelete(s.c, s.n) { // as a runtime may
+			return false
+		}
+	}
+}
+
+// attach notes the result of an ADD.
+func (r *wholeRun) attach(c int, pod *fakePod, started int64, raw json.RawMessage) {
+	list := r.index.key(keyFor(c))
+	list = slices.DeleteFunc(list, func(e *entry) bool { return !e.owner.Wanted() })
+	if len(list) != 1 {
+		r.fail("c%d is attached, and its list is %v", c, list)
+		return
+	}
+	b := &stay{id: list[0].owner.ID, raw: string(raw), pod: pod, started: started}
+	h, _ := list[0].owner.Find("link")
+	b.link, b.addrs = linkOf(h).Name, linkOf(h).Addresses
+	if len(b.addrs) != 2 || !strings.Contains(b.raw, b.link) || !strings.Contains(b.raw, b.addrs[0].String()) || !strings.Contains(b.raw, b.addrs[1].String()) {
+		r.fail("c%d has %v by %s, its result is %s", c, b.addrs, b.link, raw)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.unsure, c)
+	if was := r.standing[c]; was != nil {
+		b.started = was.started
+		if was.raw != b.raw || was.id != b.id {
+			defer r.fail("ADD of c%d again answers\n%s\nand before\n%s", c, b.raw, was.raw)
+		}
+	}
+	r.standing[c] = b
+}
+
+// refused is an ADD that must be refused with a code, and changes nothing.
+func (r *wholeRun) refused(s wholeStep, at ns.Ref, code uint) bool {
+	ctx, cancel := r.patience()
+	defer cancel()
+	_, err := r.Add(ctx, r.ask(s, at, ""), r.when())
+	switch {
+	case r.dead():
+		return false
+	case isCode(err, code), err != nil && r.plan.Surfaced() != "":
+	default:
+		r.fail("%s: ADD answers %v", s, err)
+	}
+	return true
+}
+
+// doLateAdd executes an ADD that a DEL has overtaken.
+func (r *wholeRun) doLateAdd(s wholeStep) bool {
+	early := r.when()
+	if !r.insistDelete(s.c, 0) {
+		return false
+	}
+	if r.world.boottime() > early.Started+int64(longestAdd) { // its deadline has passed, says the server
+		return true
+	}
+	ctx, cancel := r.patience()
+	defer cancel()
+	raw, err := r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), early)
+	switch {
+	case r.dead():
+		return false
+	case err == nil:
+		r.fail("an ADD of c%d that is older than its DEL answers %s", s.c, raw)
+	case !isCode(err, 11) && r.plan.Surfaced() == "" && !isCode(err, 100):
+		r.fail("an ADD of c%d that is older than its DEL: %v", s.c, err)
+	}
+	return true
+}
+
+// doRace deletes a container while it is added.
+func (r *wholeRun) doRace(s wholeStep) bool {
+	r.leave(s.c)
+	ctx, cancel := r.patience()
+	defer cancel()
+	add, del := r.when(), r.when()
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), add) })
+	both.Go(func() { _, _, _ = r.Delete(ctx, wholeKey(s.c), false, del) })
+	both.Wait()
+	return r.insistDelete(s.c, s.n)
+}
+
+// doTwins adds a container twice at once.
+func (r *wholeRun) doTwins(s wholeStep) bool {
+	r.leave(s.c)
+	ctx, cancel := r.patience()
+	defer cancel()
+	when := r.when()
+	var raws [2]json.RawMessage
+	var errs [2]error
+	var both sync.WaitGroup
+	for i := range raws {
+		both.Go(func() { raws[i], errs[i] = r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), when) })
+	}
+	both.Wait()
+	if r.dead() {
+		return false
+	}
+	if errs[0] != nil || errs[1] != nil {
+		return r.insistDelete(s.c, s.n) && r.doAdd(s)
+	}
+	for _, raw := range raws {
+		r.attach(s.c, r.pods[s.pod], when.Started, raw)
+	}
+	return true
+}
+
+// insistDelete deletes, in one of the ways in which runtimes and people do,
+// until that is promised.
+func (r *wholeRun) insistDelete(c, way int) bool {
+	b := r.leave(c)
+	key := wholeKey(c)
+	filter := []api.Filter{key, {Container: key.Container}, {Namespace: "model", Pod: "pod-" + key.Container}, key}[way%4]
+	if way%4 == 3 && b != nil {
+		filter.Link = b.link
+	}
+	for try := 0; ; try++ {
+		ctx, cancel := r.patience()
+		d, known, err := r.Delete(ctx, filter, way&4 != 0, r.when())
+		cancel()
+		r.note("DEL of c%d by %+v: %+v, known %t, %v", c, filter, d, known, err)
+		switch {
+		case err == nil && try == 0 && b != nil && !b.pod.closed && !known:
+			r.fail("DEL of c%d: it is not known", c)
+			return true
+		case err == nil:
+			r.deleted(c, b)
+			return true
+		case r.dead():
+			return false
+		case r.plan.Surfaced() == "":
+			r.fail("DEL of c%d: %v", c, err)
+			return true
+		}
+		if try >= 1 {
+			r.plan.Heal()
+		}
+	}
+}
+
+// deleted checks what a DEL has promised.
+func (r *wholeRun) deleted(c int, b *stay) {
+	r.mu.Lock()
+	delete(r.unsure, c)
+	r.mu.Unlock()
+	for _, e := range r.index.key(keyFor(c)) {
+		if e.owner.Wanted() {
+			r.fail("c%d is deleted, and still attached as %s", c, e.owner.ID)
+		}
+	}
+	if b != nil {
+		r.promise(b)
+	}
+}
+
+// deleteUnsure deletes what an agent's end has left in between.
+func (r *wholeRun) deleteUnsure() {
+	for c := range wholeContainers {
+		r.mu.Lock()
+		unsure := r.unsure[c]
+		r.mu.Unlock()
+		if unsure && !r.insistDelete(c, 0) {
+			return
+		}
+	}
+}
+
+// doLateDelete executes a DEL from before an attachment's ADD: it spares it.
+func (r *wholeRun) doLateDelete(s wholeStep) bool {
+	b := r.stands(s.c)
+	late := server.When{Started: b.started - 1, Deadline: b.started + int64(time.Minute)}
+	_, _, err := r.Delete(r.ctx, wholeKey(s.c), false, late)
+	if r.dead() {
+		return true // it may be taken for one that nobody has answered
+	}
+	if err != nil && r.plan.Surfaced() == "" {
+		r.fail("late DEL of c%d: %v", s.c, err)
+	}
+	if e := r.index.get(b.id); e == nil || !e.owner.Wanted() {
+		r.fail("a DEL from before c%d's ADD releases it", s.c)
+	}
+	return true
+}
+
+func (r *wholeRun) doGC(s wholeStep) bool {
+	var gone []*stay
+	for _, c := range s.cs {
+		gone = append(gone, r.leave(c))
+	}
+	req := api.GCRequest{Network: "net"}
+	r.mu.Lock()
+	for c := range r.standing {
+		req.Valid = append(req.Valid, api.GCValid{ContainerID: fmt.Sprintf("c%d", c), Ifname: "eth0"})
+	}
+	r.mu.Unlock()
+	_, err := r.GC(r.ctx, req, r.when())
+	switch {
+	case r.dead():
+		return false
+	case err != nil && r.plan.Surfaced() == "":
+		r.fail("GC: %v", err)
+	}
+	for i, c := range s.cs {
+		if err == nil {
+			r.deleted(c, gone[i])
+		} else if !r.insistDelete(c, s.n) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *wholeRun) doCheck(s wholeStep) bool {
+	b := r.stands(s.c)
+	if b == nil {
+		return true // it is being done again
+	}
+	err := r.Check(r.ctx, r.ask(s, b.pod.ref, `,"prevResult":`+b.raw), r.when())
+	if err == nil || r.dead() || b.hurt || b.pod.closed {
+		return true
+	}
+	if _, lost := r.world.identify(b.pod.ref); lost != nil && isCode(err, 103) {
+		return true
+	}
+	r.fail("CHECK of c%d: %v", s.c, err)
+	return true
+}
+
+func (r *wholeRun) doStatus() bool {
+	_, err := r.Status(r.ctx, "")
+	if err != nil && r.plan.Surfaced() == "" && !strings.Contains(err.Error(), "exhausted") {
+		r.fail("STATUS: %v", err)
+	}
+	return true
+}
+
+func (r *wholeRun) doReload() bool {
+	for try := 0; ; try++ {
+		ctx, cancel := r.patience()
+		err := r.Reload(ctx, r.confs[r.script.extra])
+		cancel()
+		r.note("reload, extra pool %t: %v", r.script.extra, err)
+		switch {
+		case err == nil:
+			return true
+		case r.dead():
+			return false
+		case r.plan.Surfaced() == "":
+			r.fail("reload: %v", err)
+			return true
+		}
+		if try >= 1 {
+			r.plan.Heal()
+		}
+	}
+}
+
+// disturb is what pods and others do to the node.
+func (r *wholeRun) disturb(s wholeStep) {
+	w := r.world
+	switch s.verb {
+	case "end pod": // without a DEL; another one is at its path, with its inode
+		w.end(r.pods[s.pod])
+		r.pods[s.pod] = w.pod(r.pods[s.pod].ref.Path)
+	case "rebind":
+		r.lost = append(r.lost, r.pods[s.pod])
+		r.pods[s.pod] = w.pod(r.pods[s.pod].ref.Path)
+	case "flush":
+		w.flush()
+		synctest.Wait()
+	case "unroute":
+		w.mu.Lock()
+		for p := range w.pools {
+			if s.n++; s.n%2 == 0 {
+				delete(w.pools, p)
+			}
+		}
+		w.mu.Unlock()
+	case "stray":
+		id := hold.NewID()
+		w.mu.Lock()
+		pod := &fakePod{ends: map[string]*fakeLink{}}
+		l := &fakeLink{name: "b" + r.instance[:4] + string(id), group: r.groups.Live(), up: true, pod: pod, ifname: "x"}
+		w.links[l.name], pod.ends["x"] = l, l
+		w.mu.Unlock()
+	case "damage":
+		b := r.stands(s.c)
+		b.hurt = true
+		r.hurt(b, s.n)
+	}
+}
+
+// hurt changes an attachment's link.
+func (r *wholeRun) hurt(b *stay, way int) {
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	l := r.world.links[b.link]
+	if l == nil {
+		return
+	}
+	switch way % 5 {
+	case 0: // ip link del
+		r.world.unlink(l)
+	case 1: // ip route del
+		delete(r.world.ways, b.addrs[way/5%2])
+	case 2: // ip link set down
+		l.up = false
+		r.world.unroute(l)
+	case 3:
+		l.mtu = 1400
+	case 4:
+		l.alias = "changed"
+	}
+}
+
+// doAway is what happens without the agent, or behind its back.
+func (r *wholeRun) doAway(s wholeStep) bool {
+	switch s.verb {
+	case "moved":
+		r.finish()
+		was := r.world.self
+		r.world.self = ns.Ref{Path: was.Path, Dev: was.Dev, Ino: 1, ID: 1 << 40}
+		r.plan = fault.New(1<<30, fault.FailBefore)
+		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); !errors.Is(err, ErrMoved) {
+			r.fail("opening in another network namespace: %v", err)
+		}
+		r.world.self = was
+		r.live(true)
+	case "away":
+		r.finish()
+		for _, c := range s.cs {
+			r.pluginDelete(c, s.n)
+		}
+		if s.n&1 == 0 {
+			r.world.flush()
+		}
+		r.live(true)
+	case "reboot":
+		r.finish()
+		for _, c := range s.cs {
+			r.pluginDelete(c, s.n)
+		}
+		r.reboot()
+		r.live(true)
+	case "hung":
+		return r.insistDelete(s.c, s.n)
+	}
+	return true
+}
+
+// reboot reboots the node: of the agent its files in /var are left.
+func (r *wholeRun) reboot() {
+	r.sum.boots++
+	r.started = 0
+	for _, p := range append(r.lost, r.pods[:]...) {
+		p.closed = true
+	}
+	r.lost = nil
+	r.world.reboot()
+	if err := os.RemoveAll(r.root.Run()); err != nil {
+		r.fail("%v", err)
+	}
+	for i := range r.pods {
+		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
+	}
+}
+
+// pluginDelete is a DEL that no agent answers.
+func (r *wholeRun) pluginDelete(c, way int) {
+	r.leave(c)
+}
+
+// savedRecord is a deletion's file as it was.
+type savedRecord struct {
+	name string
+	raw  []byte
+}

@@ -1,0 +1,339 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/link"
+)
+
+// The rules that always hold:
+//
+//   - an address has one owner, and is not given to another within its cooldown;
+//   - whose deletion is promised is cut off at once, and never taken again;
+//   - whom nobody has released keeps its link, its addresses and its routes,
+//     through restarts and whatever is deleted late or twice;
+//   - no packet takes a way that a former owner of its address has left.
+//
+// And those for when all has settled: ledger and node have what the model has,
+// and nothing else; nothing waits to be deleted, and what was damaged in the
+// queue is shown.
+
+// tenancy is who last had an address.
+type tenancy struct {
+	owner hold.ID
+	left  time.Time // when its release was last seen under way; zero: never
+}
+
+func keyFor(c int) attachment.Key {
+	return attachment.Key{Network: "net", ContainerID: fmt.Sprintf("c%d", c), Ifname: "eth0"}
+}
+
+func linkOf(h hold.Hold) *link.Spec { return h.Spec.(*link.Spec) }
+
+// linkRules sees everything that an agent does to a link, before it does.
+func (r *wholeRun) linkRules(op string, h hold.Hold) {
+	spec := linkOf(h)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var wrong []string
+	defer func() {
+		if len(wrong) > 0 && r.failure == "" {
+			r.failure = strings.Join(wrong, "\n")
+		}
+	}()
+	if _, released := r.promised[h.Owner]; released && op == "acquire" {
+		wrong = append(wrong, fmt.Sprintf("%s is taken again though its owner's release is promised", spec))
+	}
+	for c, b := range r.standing {
+		if op != "acquire" && b.id == h.Owner && !b.pod.closed {
+			wrong = append(wrong, fmt.Sprintf("%s %s: nobody has released c%d", op, spec, c))
+		}
+	}
+	now := time.Now()
+	for _, a := range spec.Addresses {
+		was, had := r.holders[a]
+		switch {
+		case had && was.owner == h.Owner:
+			if op != "acquire" {
+				was.left = now
+				r.holders[a] = was
+			}
+		case op != "acquire":
+		case had && was.left.IsZero():
+			wrong = append(wrong, fmt.Sprintf("%s is given to %s, and %s has it", a, h.Owner, was.owner))
+		case had && now.Sub(was.left) < wholeCooldown:
+			wrong = append(wrong, fmt.Sprintf("%s is given to %s %s after %s had it", a, h.Owner, now.Sub(was.left), was.owner))
+		default:
+			r.holders[a] = tenancy{owner: h.Owner}
+		}
+	}
+}
+
+// promise notes that an attachment's release is promised: it is cut off.
+func (r *wholeRun) promise(b *stay) {
+	r.mu.Lock()
+	r.promised[b.id] = b.link
+	r.mu.Unlock()
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	if l := r.world.links[b.link]; l != nil && r.world.reachable(l) {
+		r.fail("the release of %s is promised, and it is not cut off: %+v, table %v", b.link, l, r.world.table)
+	}
+}
+
+// rules are checked after each wave, with whatever goes on behind the answers.
+func (r *wholeRun) rules() {
+	if astray := r.world.traffic(); len(astray) > 0 {
+		r.fail("%s", strings.Join(astray, "\n"))
+	}
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var wrong []string
+	for c, b := range r.standing {
+		if b.hurt || b.pod.closed {
+			continue
+		}
+		if why := r.world.lacks(b); why != "" {
+			wrong = append(wrong, fmt.Sprintf("c%d is attached by %s, and %s", c, b.link, why))
+		}
+	}
+	for id, name := range r.promised {
+		if l := r.world.links[name]; l != nil && r.world.reachable(l) {
+			wrong = append(wrong, fmt.Sprintf("the release of %s was promised, and it is not cut off", id))
+		}
+	}
+	if len(wrong) > 0 && r.failure == "" {
+		r.failure = strings.Join(wrong, "\n")
+	}
+}
+
+// lacks says what an attachment lacks. w.mu is held.
+func (w *fakeNode) lacks(b *stay) string {
+	l := w.links[b.link]
+	switch {
+	case l == nil:
+		return "it is gone"
+	case l.pod != b.pod || b.pod.ends["eth0"] != l:
+		return "it leads elsewhere"
+	case !l.up || !w.reachable(l):
+		return fmt.Sprintf("it is cut off: %+v", l)
+	case !slices.Equal(l.end.addrs, b.addrs):
+		return fmt.Sprintf("has %v in the pod, not %v", l.end.addrs, b.addrs)
+	}
+	for _, a := range b.addrs {
+		if w.ways[a] != l {
+			return fmt.Sprintf("there is no way to %s", a)
+		}
+	}
+	return ""
+}
+
+// afterRestart compares what an agent has made of its ledger with the model.
+func (r *wholeRun) afterRestart() {
+	list := map[string]api.Attachment{}
+	for _, at := range r.List(api.Filter{}) {
+		if at.Releasing == nil {
+			list[at.ContainerID] = at
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var wrong []string
+	for c, b := range r.standing {
+		name := fmt.Sprintf("c%d", c)
+		at, ok := list[name]
+		delete(list, name)
+		if b.pod.closed && !ok {
+			continue
+		}
+		if !ok || at.ID != string(b.id) || fmt.Sprint(at.Addresses) != fmt.Sprint(b.addrs) {
+			wrong = append(wrong, fmt.Sprintf("%s was attached as %s with %v, and is %+v", name, b.id, b.addrs, at))
+		}
+	}
+	for name, at := range list {
+		var c int
+		if fmt.Sscanf(name, "c%d", &c); !r.unsure[c] {
+			wrong = append(wrong, fmt.Sprintf("%s is attached, and should not be: %+v", name, at))
+		}
+	}
+	if len(wrong) > 0 && r.failure == "" {
+		r.failure = "after a start: " + strings.Join(wrong, "\n")
+	}
+}
+
+// settle ends the faults, waits until all is as it should be, and compares it
+// with the model.
+func (r *wholeRun) settle() {
+	if r.plan.Heal(); r.dead() {
+		r.restart(false)
+	}
+	for try := 0; !r.settled() && r.failure == ""; try++ {
+		if try > 50 {
+			r.fail("not settled: %v; owed %v", r.ledger.Owners(), r.engine.Owed(""))
+		}
+		time.Sleep(5 * time.Second)
+		r.Sweep(r.ctx)
+	}
+	for range 3 { // what is missing; what is left over, seen twice
+		r.Sweep(r.ctx)
+	}
+	r.script.settled()
+	r.mu.Lock()
+	for c, b := range r.standing {
+		if b.hurt = false; b.pod.closed {
+			delete(r.standing, c)
+		}
+	}
+	r.mu.Unlock()
+	r.afterRestart()
+	if a, err := r.Audit(r.ctx); err != nil || len(a.Findings) > 0 {
+		r.fail("audit: %v %+v", err, a.Findings)
+	}
+	r.residue()
+	state := r.state()
+	r.states = append(r.states, state)
+	if want := r.script.state(); state != want {
+		r.fail("attached are\n%s\nand should be\n%s", state, want)
+	}
+	r.endLost()
+}
+
+// settled reports whether nothing is on its way out, or should be.
+func (r *wholeRun) settled() bool {
+	for _, o := range r.ledger.Owners() {
+		if !o.Wanted() {
+			return false
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range r.standing {
+		if b.pod.closed && r.index.get(b.id) != nil {
+			return false
+		}
+	}
+	return len(r.engine.Owed("")) == 0
+}
+
+// state says who is attached, in the script's words.
+func (r *wholeRun) state() string {
+	var lines []string
+	for _, e := range r.index.all() {
+		if !e.owner.Wanted() {
+			continue
+		}
+		pod := -1
+		for i, p := range r.pods {
+			if e.record.Netns == p.ref && e.record.Epoch == r.epoch {
+				pod = i
+			}
+		}
+		lines = append(lines, fmt.Sprintf("%s in pod %d from %s", e.record.ContainerID, pod, e.record.Pool))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// residue compares everything on the node with what the model has.
+func (r *wholeRun) residue() {
+	w := r.world
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var wrong []string
+	links, ways := map[string]bool{}, 0
+	for c, b := range r.standing {
+		links[b.link] = true
+		ways += len(b.addrs)
+		if why := w.lacks(b); why != "" {
+			wrong = append(wrong, fmt.Sprintf("c%d: %s", c, why))
+		}
+	}
+	for name := range w.links {
+		if !links[name] {
+			wrong = append(wrong, "left: link "+name)
+		}
+	}
+	for _, p := range append(r.lost, r.pods[:]...) {
+		for ifname, l := range p.ends {
+			if !links[l.name] {
+				wrong = append(wrong, fmt.Sprintf("left: %s in %s", ifname, p.ref.Path))
+			}
+		}
+	}
+	if len(w.ways) != ways {
+		wrong = append(wrong, fmt.Sprintf("%d host routes, not %d", len(w.ways), ways))
+	}
+	for a, name := range w.flows {
+		if !links[name] {
+			wrong = append(wrong, fmt.Sprintf("left: connections of %s, by %s", a, name))
+		}
+	}
+	pools := map[string]bool{}
+	for _, p := range r.confs[r.script.extra].Pools {
+		for _, c := range p.CIDRs {
+			pools[c.String()] = true
+		}
+	}
+	for p := range w.pools {
+		if !pools[p.CIDR.String()] && !strings.Contains(p.CIDR.String(), "89") {
+			wrong = append(wrong, "left: "+p.String())
+		}
+		delete(pools, p.CIDR.String())
+	}
+	for _, p := range slices.Sorted(maps.Keys(pools)) {
+		wrong = append(wrong, "missing: the route of "+p)
+	}
+	if id, held := r.ledger.Holder(egressName); !held || w.table == nil || w.table.Owner != string(id) {
+		wrong = append(wrong, fmt.Sprintf("the table is %v, held by %s", w.table, id))
+	}
+	if len(wrong) > 0 && r.failure == "" {
+		r.failure = "all has settled:\n" + strings.Join(wrong, "\n")
+	}
+}
+
+// endLost ends the namespaces that nobody can find and nobody is in.
+func (r *wholeRun) endLost() {
+	r.lost = slices.DeleteFunc(r.lost, func(p *fakePod) bool {
+		if len(p.ends) > 0 {
+			return false
+		}
+		r.world.end(p)
+		return true
+	})
+}
+
+// finale detaches everything and removes the agent: nothing is left.
+func (r *wholeRun) finale() {
+	if r.failure != "" {
+		r.finish()
+		return
+	}
+	r.settle()
+	for c := range wholeContainers {
+		r.insistDelete(c, c)
+	}
+	r.script.attached = map[int]wholeBerth{}
+	r.settle()
+	if err := r.remove(r.ctx); err != nil {
+		r.fail("removing: %v", err)
+	}
+	if left := r.ledger.Owners(); len(left) > 0 {
+		r.fail("left in the ledger: %v", left)
+	}
+	w := r.world
+	if len(w.links)+len(w.ways)+len(w.flows)+len(w.pools) > 0 || w.table != nil {
+		r.fail("left on the node: %v %v %v %v %v", w.links, w.ways, w.flows, w.pools, w.table)
+	}
+	r.finish()
+}

@@ -1,0 +1,302 @@
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// What the model of the whole is asked: waves of steps, those of a wave at
+// once. Who is attached after each wave follows from the steps alone, whatever
+// fails, dies or is slow on the way, and however many holds a batch has.
+
+// wholeStep is a step of a wave. All that it is about was chosen from its seed
+// and from what stood then, so that a list of seeds replays with any of them
+// left out.
+type wholeStep struct {
+	verb string
+	c    int // container
+	pod  int // its place, 0 to wholePods-1
+	pool string
+	n    int   // whichever of several ways
+	cs   []int // the containers of a gc, of a time without an agent
+}
+
+func (s wholeStep) String() string {
+	return fmt.Sprintf("%s c%d pod %d %s way %d %v", s.verb, s.c, s.pod, s.pool, s.n, s.cs)
+}
+
+const (
+	wholePods       = 8
+	wholeContainers = 12
+	exactAddresses  = 13 // of the pool "exact"
+)
+
+// wholeVerbs are what a step can be, and how often.
+var wholeVerbs = weighted(map[string]int{
+	"add": 150, "add exact": 30, "move": 25, "repeat": 30, "taken": 15, "no pool": 3, "no netns": 5, "late add": 10, "race": 25, "twins": 15,
+	"delete": 110, "delete unknown": 8, "late delete": 15, "gc": 15,
+	"away": 8, "hung": 30, "replay": 15, "garbage": 3,
+	"check": 25, "status": 3, "sweep": 25, "tick": 30, "restart": 3, "moved": 1, "reload": 6, "reboot": 3,
+	"end pod": 15, "rebind": 10, "damage": 40, "flush": 8, "unroute": 4, "stray": 4,
+})
+
+func weighted(weights map[string]int) []string {
+	var all []string
+	for _, verb := range slices.Sorted(maps.Keys(weights)) {
+		all = append(all, slices.Repeat([]string{verb}, weights[verb])...)
+	}
+	return all
+}
+
+// wholeBerth is what the script knows of an attached container.
+type wholeBerth struct {
+	pod    int // its place; -1: nowhere any more, though its namespace is there
+	pool   string
+	exact  int  // which address of the pool "exact"
+	hurt   bool // somebody has damaged it
+	doomed bool // its pod is gone: it is released sooner or later
+}
+
+// wholeScript is a random walk of the model.
+type wholeScript struct {
+	*rand.Rand
+	attached map[int]wholeBerth
+	extra    bool // the second pool is configured
+	alone    bool // the wave's step goes by itself
+	busyC    map[int]bool
+	busyPod  map[int]bool
+}
+
+func newWholeScript() *wholeScript { return &wholeScript{attached: map[int]wholeBerth{}} }
+
+// wave returns the steps that a wave's seed stands for, and moves the model on.
+func (s *wholeScript) wave(seed uint64) []wholeStep {
+	s.Rand = rand.New(rand.NewPCG(seed, 2))
+	s.busyC, s.busyPod, s.alone = map[int]bool{}, map[int]bool{}, false
+	var wave []wholeStep
+	for range []int{1, 1, 1, 1, 2, 3, 6}[s.IntN(7)] {
+		st := wholeStep{verb: wholeVerbs[s.IntN(len(wholeVerbs))], c: -1, pod: -1, pool: "default", n: s.IntN(1 << 16)}
+		if st, ok := s.step(st, len(wave) == 0); ok {
+			wave = append(wave, st)
+		}
+		if s.alone {
+			break
+		}
+	}
+	return wave
+}
+
+// step chooses what a step is about; false if there is nothing.
+func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
+	switch st.verb {
+	case "check", "status", "sweep", "stray", "garbage", "unroute":
+		if st.verb == "check" {
+			return st, s.pick(&st.c, true)
+		}
+		return st, true
+	case "tick", "flush", "replay", "restart", "moved", "reload", "reboot", "gc", "away", "end pod", "rebind":
+		if !first {
+			return st, false
+		}
+		s.alone = true
+		return s.aloneStep(st)
+	case "no pool", "no netns", "delete unknown":
+		return st, s.pick(&st.c, false) && (st.verb == "delete unknown" || s.pickPod(&st.pod))
+	case "add", "add exact", "race", "twins", "late add":
+		if !s.pick(&st.c, false) || !s.pickPod(&st.pod) {
+			return st, false
+		}
+		switch {
+		case st.verb == "add exact":
+			st.pool = "exact"
+			if !s.pickOne(&st.n, exactAddresses, map[int]bool{}, s.freeExact) {
+				return st, false
+			}
+		case s.extra && st.n%4 == 0:
+			st.pool = "extra"
+		}
+		if st.verb != "race" && st.verb != "late add" {
+			s.attached[st.c] = wholeBerth{pod: st.pod, pool: st.pool, exact: st.n}
+		}
+		return st, true
+	case "move":
+		if !s.pick(&st.c, true) || !s.pickPod(&st.pod) {
+			return st, false
+		}
+		s.busyPod[s.attached[st.c].pod] = true // it is free after this wave
+		s.attached[st.c] = wholeBerth{pod: st.pod, pool: st.pool}
+		return st, true
+	case "taken": // somebody else's place
+		if !s.pick(&st.c, false) {
+			return st, false
+		}
+		var tenant int
+		if !s.pickWell(&tenant) {
+			return st, false
+		}
+		st.pod = s.attached[tenant].pod
+		return st, true
+	case "repeat", "late delete":
+		if !s.pickWell(&st.c) {
+			return st, false
+		}
+		b := s.attached[st.c]
+		if st.verb == "repeat" { // which mends it
+			b.hurt = false
+			s.attached[st.c] = b
+		}
+		st.pod = b.pod
+		return st, true
+	case "damage":
+		if !s.pickWell(&st.c) {
+			return st, false
+		}
+		b := s.attached[st.c]
+		b.hurt = true
+		s.attached[st.c] = b
+		return st, true
+	case "delete", "hung":
+		if !s.pick(&st.c, true) {
+			return st, false
+		}
+		s.busyPod[s.attached[st.c].pod] = true // it is free after this wave
+		delete(s.attached, st.c)
+		return st, true
+	}
+	panic("no such verb: " + st.verb)
+}
+
+// aloneStep is a step that others at once would be in the way of.
+func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
+	switch st.verb {
+	case "reload":
+		s.extra = !s.extra
+	case "reboot":
+		st.cs = s.some(2)
+		for c, b := range s.attached {
+			b.doomed = true
+			s.attached[c] = b
+		}
+		s.drop(st.cs)
+	case "gc":
+		st.cs = s.some(3)
+		s.drop(st.cs)
+	case "away":
+		st.cs = s.some(2)
+		s.drop(st.cs)
+	case "end pod":
+		st.pod = s.IntN(wholePods)
+		for c, b := range s.attached {
+			if b.pod == st.pod {
+				b.doomed, b.pod = true, -1
+				s.attached[c] = b
+			}
+		}
+	case "rebind": // the path leads to another pod; the one that was there lives on
+		st.pod = s.IntN(wholePods)
+		for c, b := range s.attached {
+			if b.pod == st.pod && b.hurt { // what it lacks could not be told from its end
+				return st, false
+			}
+			if b.pod == st.pod {
+				b.pod = -1
+				s.attached[c] = b
+			}
+		}
+	}
+	return st, true
+}
+
+// settled tells the script that all has settled: what was doomed is gone, and
+// what was hurt is well.
+func (s *wholeScript) settled() {
+	for c, b := range s.attached {
+		if b.doomed {
+			delete(s.attached, c)
+			continue
+		}
+		b.hurt = false
+		s.attached[c] = b
+	}
+}
+
+// some chooses every nth of those that are attached.
+func (s *wholeScript) some(n int) []int {
+	var cs []int
+	for _, c := range slices.Sorted(maps.Keys(s.attached)) {
+		if s.IntN(n) == 0 {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+func (s *wholeScript) drop(cs []int) {
+	for _, c := range cs {
+		delete(s.attached, c)
+	}
+}
+
+// pick chooses a container that is attached or not, and that no other step of
+// the wave is about.
+func (s *wholeScript) pick(c *int, attached bool) bool {
+	return s.pickOne(c, wholeContainers, s.busyC, func(i int) bool {
+		_, is := s.attached[i]
+		return is == attached
+	})
+}
+
+// freeExact reports whether nobody has asked for an address of the pool "exact".
+func (s *wholeScript) freeExact(n int) bool {
+	for _, b := range s.attached {
+		if b.pool == "exact" && b.exact == n {
+			return false
+		}
+	}
+	return true
+}
+
+// pickWell chooses a container that is attached in a pod that can be found.
+func (s *wholeScript) pickWell(c *int) bool {
+	return s.pickOne(c, wholeContainers, s.busyC, func(i int) bool {
+		b, is := s.attached[i]
+		return is && !b.doomed && b.pod >= 0
+	})
+}
+
+// pickPod chooses a pod that nobody is in.
+func (s *wholeScript) pickPod(p *int) bool {
+	return s.pickOne(p, wholePods, s.busyPod, func(i int) bool {
+		for _, b := range s.attached {
+			if b.pod == i && !b.doomed {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (s *wholeScript) pickOne(i *int, n int, busy map[int]bool, ok func(int) bool) bool {
+	first := s.IntN(n)
+	for j := range n {
+		if k := (first + j) % n; !busy[k] && ok(k) {
+			busy[k] = true
+			*i = k
+			return true
+		}
+	}
+	return false
+}
+
+// state is who is attached, in words that do not depend on chance.
+func (s *wholeScript) state() string {
+	var lines []string
+	for c, b := range s.attached {
+		lines = append(lines, fmt.Sprintf("c%d in pod %d from %s", c, b.pod, b.pool))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}

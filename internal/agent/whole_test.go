@@ -1,0 +1,422 @@
+package agent
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/root"
+)
+
+var wholeFlag = flag.Int("whole", 100_000, "operations of the model of the whole, over all its runs")
+
+// wholeShapes are the batch sizes, and how many releases run at once, under
+// which each script must end in the same states; 0 is what the kind says.
+var wholeShapes = []struct{ batch, flight int }{{0, 0}, {1, 1}, {1, 32}, {3, 2}}
+
+// wholeWaves is how many waves a script has: some 3,000 steps.
+const wholeWaves = 1500
+
+// TestWhole lets whole agents, with their ledgers on a disk and their nodes in
+// memory, live through long random scripts (whole_script_test.go): ADD, DEL,
+// CHECK, GC, STATUS, reloads and sweeps, at once and against each other;
+// deletions while no agent answers, their replay, and damage to their queue;
+// restarts, kills at any operation, reboots; pods that end, or whose paths lead
+// elsewhere; and everything that others can do to a node. Time is synctest's.
+//
+// The rules are in whole_rules_test.go. A script that fails is cut down to the
+// few waves that are needed for it to fail.
+func TestWhole(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("replay with -run TestWhole -seed %d -whole %d", seed, *wholeFlag)
+	began := time.Now()
+	w := &wholes{seed: seed}
+	t.Run("scripts", func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				w.work(t)
+			})
+		}
+	})
+	t.Logf("%s; in %v", w.sum, time.Since(began).Round(time.Millisecond))
+	if !t.Failed() && *wholeFlag >= 20_000 {
+		w.sum.enough(t)
+	}
+}
+
+// wholes is what several workers play scripts for.
+type wholes struct {
+	seed uint64
+
+	mu      sync.Mutex
+	scripts int
+	sum     wholeSum
+	failed  bool
+}
+
+// next returns the number of the next script.
+func (w *wholes) next() (int, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.scripts++
+	return w.scripts - 1, w.sum.steps < *wholeFlag && !w.failed
+}
+
+func (w *wholes) work(t *testing.T) {
+	for script, more := w.next(); more && !t.Failed(); script, more = w.next() {
+		seeds := wholeSeeds(w.seed, script)
+		var first []string
+		for i := range wholeShapes {
+			r := playWhole(t, seeds, i)
+			if i == 0 {
+				first = r.states
+			}
+			if r.failure == "" && !slices.Equal(r.states, first) {
+				r.failure = fmt.Sprintf("other states than with batches of %v:\n%v\nand not\n%v", wholeShapes[0], r.states, first)
+			}
+			w.mu.Lock()
+			w.sum.add(r.sum)
+			w.failed = w.failed || r.failure != ""
+			w.mu.Unlock()
+			if r.failure != "" {
+				t.Errorf("script %d, batches of %+v, after %d operations in all: %s", script, wholeShapes[i], w.sum.steps, r.failure)
+				shrinkWhole(t, seeds, r, i)
+				return
+			}
+		}
+	}
+}
+
+// wholeSeeds are those of a script's waves.
+func wholeSeeds(seed uint64, script int) []uint64 {
+	random := rand.New(rand.NewPCG(seed, uint64(script)))
+	seeds := make([]uint64, wholeWaves)
+	for i := range seeds {
+		seeds[i] = random.Uint64()
+	}
+	return seeds
+}
+
+// shrinkWhole looks for a shorter script that fails, for a while, by leaving
+// out waves, and tells what happens in it.
+func shrinkWhole(t *testing.T, seeds []uint64, failed *wholeRun, shape int) {
+	deadline := time.Now().Add(30 * time.Second)
+	seeds = seeds[:min(len(seeds), failed.played)]
+	for size := len(seeds) / 2; size > 0; size /= 2 {
+		for at := 0; at < len(seeds) && time.Now().Before(deadline); {
+			less := slices.Delete(slices.Clone(seeds), at, min(at+size, len(seeds)))
+			if r := playWhole(t, less, shape); r.failure != "" {
+				seeds, failed = less[:min(len(less), r.played)], r
+			} else {
+				at += size
+			}
+		}
+	}
+	t.Logf("%d waves are enough: %s\nwhat happens last:\n%s", len(seeds), failed.failure, failed.story())
+}
+
+// wholeRun is one script played to its end on one node.
+type wholeRun struct {
+	*Agent
+	t      *testing.T
+	world  *fakeNode
+	root   root.Dir
+	confs  map[bool]*config.Config // by whether the extra pool is in it
+	shape  int
+	script *wholeScript
+	random *rand.Rand // of the wave, for what the states do not depend on
+
+	plan  *fault.Plan
+	ctx   context.Context // ends with the agent's life
+	end   context.CancelFunc
+	watch sync.WaitGroup
+
+	pods [wholePods]*fakePod
+	lost []*fakePod // their paths lead elsewhere
+
+	mu       sync.Mutex
+	started  int64 // of the last request
+	standing map[int]*stay
+	unsure   map[int]bool // containers to delete: nobody knows what became of them
+	promised map[hold.ID]string
+	holders  map[netip.Addr]tenancy
+	replays  []savedRecord
+	damaged  int
+
+	failure string
+	notes   []note
+	states  []string
+	played  int
+	sum     wholeSum
+}
+
+// stay is an attachment as its runtime knows it.
+type stay struct {
+	id      hold.ID
+	link    string
+	raw     string
+	addrs   []netip.Addr
+	pod     *fakePod
+	started int64
+	hurt    bool // somebody has damaged it
+}
+
+// playWhole plays a script in a bubble of synctest.
+func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
+	dir, err := os.MkdirTemp("/dev/shm", "berth") // an fsync costs nothing there
+	if err != nil {
+		dir = t.TempDir()
+	}
+	defer os.RemoveAll(dir)
+	r := &wholeRun{
+		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
+		confs:    map[bool]*config.Config{},
+		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{},
+		sum: wholeSum{done: map[string]int{}},
+	}
+	synctest.Test(t, func(*testing.T) { r.play(seeds) })
+	return r
+}
+
+func (r *wholeRun) play(seeds []uint64) {
+	for _, extra := range []bool{false, true} {
+		pools := []string{"default=10.88.0.0/26,fd00:88::/122", "exact=10.87.0.0/28,fd00:87::/122"}
+		if extra {
+			pools = append(pools, "extra=10.89.0.0/26,fd00:89::/122")
+		}
+		c, err := config.Load(r.root, config.Flags{Pools: pools})
+		if err != nil {
+			r.fail("configuration: %v", err)
+			return
+		}
+		for i := range c.Pools {
+			c.Pools[i].Cooldown = wholeCooldown
+		}
+		r.confs[extra] = c
+	}
+	r.world = newFakeNode()
+	r.random = rand.New(rand.NewPCG(seeds[0], 3))
+	for i := range r.pods {
+		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
+	}
+	if !r.live(true) {
+		return
+	}
+	for i, seed := range seeds {
+		r.random = rand.New(rand.NewPCG(seed, 3))
+		wave := r.script.wave(seed)
+		r.sum.steps += len(wave)
+		r.insist(wave)
+		r.rules()
+		if seed%64 == 0 {
+			r.settle()
+		}
+		if r.played = i + 1; r.failure != "" {
+			break
+		}
+		if seed%2 == 0 { // or what goes on behind the answers meets the next wave
+			time.Sleep(time.Duration(r.script.Int64N(int64(3 * time.Second))))
+		}
+	}
+	r.finale()
+}
+
+// insist takes a wave's steps at once, and those that the agent's end has left
+// undone again in its next life.
+func (r *wholeRun) insist(wave []wholeStep) {
+	for r.failure == "" {
+		done := make([]bool, len(wave))
+		var all sync.WaitGroup
+		for i, s := range wave {
+			all.Go(func() { done[i] = r.do(s) })
+		}
+		all.Wait()
+		var undone []wholeStep
+		for i, s := range wave {
+			if !done[i] {
+				undone = append(undone, s)
+			}
+		}
+		if wave = undone; r.dead() {
+			r.restart(true)
+		} else if len(wave) > 0 && r.failure == "" {
+			r.fail("not done, and the agent lives: %v", wave)
+		}
+		if len(wave) == 0 {
+			return
+		}
+	}
+}
+
+// live starts an agent. If it is a faulty one, an operation of it will fail or
+// be its last; dying at its start, it is started again.
+func (r *wholeRun) live(faulty bool) bool {
+	for try := 0; r.failure == ""; try++ {
+		modes := fault.Modes()
+		r.plan = fault.New(1+r.random.IntN(400), modes[r.random.IntN(len(modes))])
+		if !faulty || try > 10 {
+			r.plan.Heal()
+		}
+		r.sum.lives++
+		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); err != nil {
+			r.fail("opening: %v", err)
+			return false
+		}
+		r.ctx, r.end = context.WithCancel(context.Background())
+		r.watch.Go(func() {
+			select {
+			case <-r.plan.Dead():
+				r.end()
+			case <-r.ctx.Done():
+			}
+		})
+		r.watch.Go(func() { r.egress.Run(r.ctx, r.egressDrift) })
+		err := r.Restore(r.ctx)
+		if err != nil && r.plan.Surfaced() == "" {
+			r.fail("restoring: %v", err)
+		}
+		if err == nil && !r.dead() {
+			r.afterRestart()
+			r.deleteUnsure()
+		}
+		if !r.dead() {
+			return r.failure == ""
+		}
+		r.finish()
+	}
+	return false
+}
+
+func (r *wholeRun) openAgent(kernel func(*Agent) error) (err error) {
+	shape := wholeShapes[r.shape]
+	r.Agent, err = open(Options{
+		Root: r.root, Config: r.confs[r.script.extra], Version: "test", Log: slog.New(slog.DiscardHandler),
+		Decorate: func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			for i := range ks {
+				if shape.batch > 0 {
+					ks[i].Batch, ks[i].Flight = shape.batch, shape.flight
+				}
+			}
+			return r.plan.Decorate(l, ks)
+		},
+	}, kernel)
+	return err
+}
+
+// finish ends the agent's life, in whatever it is doing.
+func (r *wholeRun) finish() {
+	switch {
+	case r.dead():
+		r.sum.killed++
+	case r.plan.Surfaced() != "":
+		r.sum.failed++
+	}
+	r.note("the life ends; its fault was to %s, at %q", r.plan.Mode, r.plan.Surfaced())
+	r.end()
+	r.watch.Wait()
+	if err := r.Agent.Close(); err != nil {
+		r.fail("closing: %v", err)
+	}
+}
+
+func (r *wholeRun) restart(faulty bool) {
+	r.finish()
+	r.live(faulty)
+}
+
+func (r *wholeRun) dead() bool {
+	select {
+	case <-r.plan.Dead():
+		return true
+	default:
+		return false
+	}
+}
+
+// fail ends the run. What was the first to go wrong is told.
+func (r *wholeRun) fail(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure == "" {
+		r.failure = fmt.Sprintf(format, args...)
+	}
+}
+
+// note remembers what happened, to be told should the run fail.
+func (r *wholeRun) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure == "" {
+		r.notes = append(r.notes, note{format, args})
+		if len(r.notes) > 60 {
+			r.notes = slices.Delete(r.notes, 0, 30)
+		}
+	}
+}
+
+// note is told only should the run fail.
+type note struct {
+	format string
+	args   []any
+}
+
+// story is what happened last.
+func (r *wholeRun) story() string {
+	var all strings.Builder
+	for _, n := range r.notes {
+		fmt.Fprintf(&all, n.format+"\n", n.args...)
+	}
+	return all.String()
+}
+
+// wholeSum counts what was done.
+type wholeSum struct {
+	steps, lives, killed, failed, boots int
+	done                                map[string]int
+}
+
+func (s *wholeSum) add(o wholeSum) {
+	s.steps, s.lives, s.killed, s.failed, s.boots = s.steps+o.steps, s.lives+o.lives, s.killed+o.killed, s.failed+o.failed, s.boots+o.boots
+	if s.done == nil {
+		s.done = map[string]int{}
+	}
+	for verb, n := range o.done {
+		s.done[verb] += n
+	}
+}
+
+func (s wholeSum) String() string {
+	return fmt.Sprintf("%d operations (%v) in %d lives, of which %d were killed and %d had another fault, %d reboots",
+		s.steps, s.done, s.lives, s.killed, s.failed, s.boots)
+}
+
+// enough fails a test whose runs have left something out.
+func (s wholeSum) enough(t *testing.T) {
+	for _, verb := range wholeVerbs {
+		if s.done[verb] == 0 {
+			t.Errorf("no step is a %s", verb)
+		}
+	}
+	if s.killed < 10 || s.failed < 10 {
+		t.Errorf("%d kills and %d other faults: the plans do not reach the agent", s.killed, s.failed)
+	}
+}
