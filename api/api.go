@@ -33,7 +33,9 @@ const (
 	PathPools       = "/v1/pools"       // GET
 	PathEvents      = "/v1/events"      // GET, a JSON object a line, endless; ?since=SEQ
 	PathLedger      = "/v1/ledger"      // GET
-	PathAudit       = "/v1/audit"       // GET
+	PathAudit       = "/v1/audit"       // GET, ?pods=true looks into pods as well
+	PathOwed        = "/v1/owed"        // GET
+	PathOwedRetry   = "/v1/owed/retry"  // POST
 	PathHealth      = "/v1/health"      // GET
 	PathMetrics     = "/metrics"        // GET, Prometheus text
 	PathOpenAPI     = "/openapi.yaml"   // GET, the document of all this
@@ -58,10 +60,21 @@ type AddRequest struct {
 	Config      json.RawMessage `json:"config"`         // the plugin's stdin
 }
 
+// States of an attachment.
+const (
+	StateAttaching = "attaching" // an ADD is under way
+	StateAttached  = "attached"
+	StateReleasing = "releasing" // its end is promised
+	StateOwed      = "owed"      // its end is promised, and something of it could not be released yet
+)
+
+// States lists an attachment's states.
+func States() []string { return []string{StateAttaching, StateAttached, StateReleasing, StateOwed} }
+
 // Attachment is what the agent shows of an attachment.
 type Attachment struct {
 	ID          string     `json:"id"`
-	State       string     `json:"state"` // attaching, attached, releasing, owed
+	State       string     `json:"state"` // one of States
 	Network     string     `json:"network"`
 	ContainerID string     `json:"containerID"`
 	Ifname      string     `json:"ifname"`
@@ -86,16 +99,6 @@ type Pod struct {
 	InfraContainer string `json:"infraContainer,omitempty"`
 }
 
-// Owed is a hold whose release was tried and failed. It is retried for ever.
-type Owed struct {
-	Owner string    `json:"owner"`
-	Kind  string    `json:"kind"`
-	Since time.Time `json:"since"` // of the first failure
-	Tries int       `json:"tries"`
-	Next  time.Time `json:"next"` // of the next try
-	Error string    `json:"error"`
-}
-
 // Filter chooses attachments. As a query: ?network=&container=&ifname=
 // &namespace=&pod=&uid=&address=&state=&link=. Empty fields match everything.
 // A deletion must name a container, or a namespace and a pod.
@@ -114,14 +117,18 @@ type Filter struct {
 type Deleted struct {
 	Released int `json:"released"` // attachments whose deletion is promised or done
 	Owed     int `json:"owed"`     // holds whose release has failed so far
+	// IDs are the attachments that a GC has released, or with DryRun would.
+	IDs []string `json:"ids,omitempty"`
 }
 
 // GCRequest names the attachments of a network that are valid; all others of
-// it are released (CNI 1.1, section 4, GC).
+// it are released (CNI 1.1, section 4, GC). What is owed by those that are
+// released already is tried again, and counted.
 type GCRequest struct {
 	Network string        `json:"network"`
 	Valid   []GCValid     `json:"valid"`            // null is an empty list
 	MinAge  time.Duration `json:"minAge,omitempty"` // nanoseconds: younger attachments are spared
+	DryRun  bool          `json:"dryRun,omitempty"` // release nothing, only say what would be
 }
 
 // GCValid is one valid attachment, as cni.dev/valid-attachments has it.
@@ -140,6 +147,7 @@ type Status struct {
 	Restoring   bool           `json:"restoring"`
 	Attachments map[string]int `json:"attachments"` // by state
 	Owed        int            `json:"owed"`        // holds
+	Deletions   DeletionCount  `json:"deletions"`
 	Pools       []Pool         `json:"pools"`
 }
 
@@ -220,11 +228,22 @@ type Tombstone struct {
 
 // Finding is one line of an audit: something left over or missing.
 type Finding struct {
-	Type   string `json:"type"`            // left-over, missing, changed, owed, unreadable
-	Kind   string `json:"kind"`            // of the hold
+	Type   string `json:"type"`            // one of FindingTypes
+	Kind   string `json:"kind"`            // of the hold; deletion: a file of the queue
 	Owner  string `json:"owner,omitempty"` // ID
+	Of     string `json:"of,omitempty"`    // whose it is: pod NAMESPACE/NAME, container ID, pool NAME, or node
 	What   string `json:"what"`            // the thing, in ip's or nft's words
 	Detail string `json:"detail,omitempty"`
+	// Differences are what of a thing is not as it should be, one by one.
+	// Detail says them all.
+	Differences []string `json:"differences,omitempty"`
+}
+
+// FindingTypes lists the types of findings: what has no owner, is not there, is
+// not as it should be, could not be released yet, could not be seen; a deletion
+// that waits for more than a minute, or cannot be read.
+func FindingTypes() []string {
+	return []string{"left-over", "missing", "changed", "owed", "unreadable", "queued", "damaged"}
 }
 
 // Audit is what the agent's ledger and the world disagree on.

@@ -34,7 +34,7 @@ func open(t *testing.T, v *servertest.Verbs) *client.Client {
 // TestVerbs has each verb answered with all that its types can say.
 func TestVerbs(t *testing.T) {
 	ctx := t.Context()
-	verbs := &servertest.Verbs{Owed: 1}
+	verbs := &servertest.Verbs{DeletedOwed: 1}
 	one, two := servertest.Attachment("aaaaaaaaaa", "c1"), servertest.Attachment("bbbbbbbbbb", "c2")
 	verbs.Put(one, two)
 	c := open(t, verbs)
@@ -50,11 +50,20 @@ func TestVerbs(t *testing.T) {
 	equal("add", err, string(result), servertest.Result)
 	equal("check", c.Check(ctx, addRequest), nil, nil)
 	gc, err := c.GC(ctx, api.GCRequest{Network: "net"}) // its list is null
-	equal("gc", err, gc, api.Deleted{Owed: 1})
+	equal("gc", err, gc, api.Deleted{Owed: 1, IDs: []string{"aaaaaaaaaa"}})
 	list, err := c.List(ctx, api.Filter{Container: "c2", State: "owed"})
 	equal("list", err, list, []api.Attachment{two})
 	got, err := c.Get(ctx, "aaaaaaaaaa")
 	equal("get", err, got, one)
+	owed, err := c.Owed(ctx)
+	equal("owed", err, owed, verbs.Owed())
+	if len(owed.Holds) != 3 || owed.Holds[0].ContainerID != "c1" {
+		t.Errorf("owed: %+v", owed)
+	}
+	tried, err := c.RetryOwed(ctx, "aaaaaaaaaa", "bbbbbbbbbb")
+	equal("retry", err, tried, api.Retried{Holds: 2, Deletions: 1})
+	tried, err = c.RetryOwed(ctx)
+	equal("retry of all", err, tried, api.Retried{Deletions: 1})
 	deleted, err := c.Delete(ctx, api.Filter{Container: "c1"}, true)
 	equal("delete", err, deleted, api.Deleted{Released: 1, Owed: 1})
 	deleted, err = c.DeleteOne(ctx, "bbbbbbbbbb", false)
@@ -69,6 +78,9 @@ func TestVerbs(t *testing.T) {
 	audit, err := c.Audit(ctx)
 	wantAudit, _ := verbs.Audit(ctx)
 	equal("audit", err, audit, wantAudit)
+	audit, err = c.AuditPods(ctx)
+	wantAudit, _ = verbs.AuditPods(ctx)
+	equal("audit of pods", err, audit, wantAudit)
 	health, err := c.Health(ctx)
 	equal("health", err, health, api.Health{Serving: true})
 	ledger, err := c.Ledger(ctx)

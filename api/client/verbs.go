@@ -102,6 +102,28 @@ func (c *Client) Audit(ctx context.Context) (api.Audit, error) {
 	return audit, err
 }
 
+// AuditPods is Audit with a look into the attached pods.
+func (c *Client) AuditPods(ctx context.Context) (api.Audit, error) {
+	var audit api.Audit
+	err := c.do(ctx, "GET", api.PathAudit, url.Values{"pods": {"true"}}, nil, &audit)
+	return audit, err
+}
+
+// Owed returns what could not be released yet, and deletions that wait.
+func (c *Client) Owed(ctx context.Context) (api.OwedList, error) {
+	var list api.OwedList
+	err := c.do(ctx, "GET", api.PathOwed, nil, nil, &list)
+	return list, err
+}
+
+// RetryOwed has the agent try now what the owners with these ids owe; all that
+// is owed, without any. It does not wait for the tries.
+func (c *Client) RetryOwed(ctx context.Context, ids ...string) (api.Retried, error) {
+	var tried api.Retried
+	err := c.do(ctx, "POST", api.PathOwedRetry, nil, api.RetryRequest{IDs: ids}, &tried)
+	return tried, err
+}
+
 // Health says whether the agent serves requests already.
 func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	var h api.Health

@@ -120,8 +120,8 @@ func (a *Agent) tell(typ string, o hold.Owner, kind string, err error) {
 }
 
 var eventState = map[string]string{
-	"attaching": stateAttaching, "attached": stateAttached, "drift": stateAttached,
-	"releasing": stateReleasing, "released": stateReleasing, "owed": stateOwed,
+	"attaching": api.StateAttaching, "attached": api.StateAttached, "drift": api.StateAttached,
+	"releasing": api.StateReleasing, "released": api.StateReleasing, "owed": api.StateOwed,
 }
 
 // mtu returns an attachment's MTU in bytes: the network config's, the agent's,

@@ -37,6 +37,8 @@ func answer(err error) error {
 		return cni.Errorf(cni.CodeTaken, "interface or address is somebody else's", "%v", err)
 	case errors.Is(err, hold.ErrHomeless):
 		return cni.Errorf(cni.CodeNetns, "the pod's network namespace is gone", "%v", err)
+	case errors.Is(err, engine.ErrReachable):
+		return cni.Errorf(cni.CodeTryAgain, "a pod could not be cut off", "%v", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return cni.Errorf(cni.CodeTryAgain, "out of time", "%v", err)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -9,28 +10,58 @@ import (
 	"github.com/berth-net/berth/internal/server"
 )
 
+// firstTries is how long a GC waits for the outcome of the first tries, to
+// answer what is owed.
+const firstTries = 5 * time.Second
+
 // GC releases the attachments of one network that are not in the list of valid
 // ones (CNI 1.1, section 4, GC). Whatever began after the request is spared,
-// since the list cannot know it.
+// since the list cannot know it. All of them are tried, whatever fails of some;
+// what is owed by those that were released before is tried again. The answer
+// says what is owed then.
 func (a *Agent) GC(ctx context.Context, req api.GCRequest, w server.When) (api.Deleted, error) {
 	valid := make(map[api.GCValid]bool, len(req.Valid))
 	for _, v := range req.Valid {
 		valid[v] = true
 	}
-	var ids []hold.ID
+	var left, going []hold.ID
+	d := api.Deleted{}
 	for _, e := range a.matching(api.Filter{Network: req.Network}) {
 		r := e.record
-		if valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}] || !e.owner.Wanted() ||
-			!r.BeganBefore(a.epoch, w.Started) || time.Since(r.Created) < req.MinAge {
-			continue
+		switch {
+		case !e.owner.Wanted():
+			going = append(going, e.owner.ID)
+		case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}],
+			!r.BeganBefore(a.epoch, w.Started), time.Since(r.Created) < req.MinAge:
+		default:
+			left = append(left, e.owner.ID)
+			d.IDs = append(d.IDs, string(e.owner.ID))
 		}
-		ids = append(ids, e.owner.ID)
 	}
-	if len(ids) == 0 {
-		return api.Deleted{}, nil
+	slices.Sort(d.IDs)
+	if req.DryRun {
+		d.Owed = a.owes(going)
+		return d, nil
 	}
-	if err := a.engine.Release(ctx, ids); err != nil {
+	err := a.engine.Release(ctx, left) // with none it is nothing
+	if len(going) > 0 {
+		a.engine.Retry(going...)
+	}
+	waiting, cancel := context.WithTimeout(ctx, firstTries)
+	defer cancel()
+	_ = a.engine.Tried(waiting, append(left, going...)...) // out of time is no error: the promise stands
+	if err != nil {
 		return api.Deleted{}, answer(err)
 	}
-	return a.deleted(ctx, ids, false)
+	d.Released, d.Owed = len(left), a.owes(left)+a.owes(going)
+	return d, nil
+}
+
+// owes counts the holds that attachments owe.
+func (a *Agent) owes(ids []hold.ID) int {
+	n := 0
+	for _, id := range ids {
+		n += len(a.engine.Owed(id))
+	}
+	return n
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
@@ -153,7 +154,7 @@ func TestLateAddSparesALaterOne(t *testing.T) {
 	r.add(request("c", nettest.Pod(t)))
 	_, err := r.Add(t.Context(), request("c", nettest.Pod(t)), early)
 	wantError(t, err, 11, "later ADD")
-	if l := r.List(key("c")); len(l) != 1 || l[0].State != stateAttached {
+	if l := r.List(key("c")); len(l) != 1 || l[0].State != api.StateAttached {
 		t.Errorf("the later one: %+v", l)
 	}
 }

@@ -171,7 +171,7 @@ func (m *agentModel) attach(c string, pod int, before int64, raw json.RawMessage
 		}
 		return cur
 	}
-	list := m.List(api.Filter{Network: "net", Container: c, State: stateAttached})
+	list := m.List(api.Filter{Network: "net", Container: c, State: api.StateAttached})
 	if len(list) != 1 {
 		m.t.Fatalf("%s is attached, and its list is %+v", c, list)
 	}

@@ -11,14 +11,6 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// States of an attachment.
-const (
-	stateAttaching = "attaching"
-	stateAttached  = "attached"
-	stateReleasing = "releasing"
-	stateOwed      = "owed"
-)
-
 // List returns the attachments that a filter matches, the oldest first.
 func (a *Agent) List(f api.Filter) []api.Attachment {
 	var list []api.Attachment
@@ -89,13 +81,13 @@ func matches(e *entry, f api.Filter) bool {
 func (a *Agent) state(e *entry, owed []engine.Owed) string {
 	switch {
 	case len(owed) > 0:
-		return stateOwed
+		return api.StateOwed
 	case !e.owner.Wanted():
-		return stateReleasing
+		return api.StateReleasing
 	case a.engine.Taking(e.owner.ID):
-		return stateAttaching
+		return api.StateAttaching
 	}
-	return stateAttached
+	return api.StateAttached
 }
 
 func (a *Agent) show(e *entry) api.Attachment {
@@ -133,12 +125,4 @@ func describe(e *entry) api.Attachment {
 		}
 	}
 	return at
-}
-
-func owedView(o engine.Owed) api.Owed {
-	kind := "ledger"
-	if o.Hold.Spec != nil {
-		kind = o.Hold.Spec.Kind()
-	}
-	return api.Owed{Owner: string(o.Hold.Owner), Kind: kind, Since: o.Since, Tries: o.Tries, Next: o.Next, Error: o.Err.Error()}
 }

@@ -22,6 +22,7 @@ func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
 		Started:     a.started,
 		Attachments: map[string]int{},
 		Owed:        len(a.engine.Owed("")),
+		Deletions:   a.deletionCount(),
 		Pools:       a.Pools(),
 	}
 	for _, e := range a.index.all() {
@@ -61,21 +62,3 @@ func (a *Agent) pool(name string) (string, error) {
 
 // Ledger returns all records, for people.
 func (a *Agent) Ledger() api.Ledger { return a.ledger.Snapshot().View() }
-
-// Audit compares the ledger with the world.
-func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
-	at := time.Now()
-	r := a.engine.Audit(ctx)
-	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: []api.Finding{}}
-	for _, f := range append(r.Findings, a.unrinsed()...) {
-		finding := api.Finding{Type: f.Type, Kind: f.Kind, Owner: string(f.Hold.Owner), What: f.Kind}
-		if f.Hold.Spec != nil {
-			finding.What = f.Hold.Spec.String()
-		}
-		if f.Err != nil {
-			finding.Detail = f.Err.Error()
-		}
-		audit.Findings = append(audit.Findings, finding)
-	}
-	return audit, nil
-}

@@ -31,7 +31,7 @@ func run(a *servertest.Agent, args ...string) (stdout, stderr string, code int) 
 
 // What a real agent says seldom: everything owed, every sort of finding.
 func TestGolden(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{Owed: 1})
+	a := servertest.Start(t, &servertest.Verbs{DeletedOwed: 1})
 	a.Open()
 	web := servertest.Attachment("aaaaaaaaaa", "c1")
 	coming := servertest.Attachment("bbbbbbbbbb", "c2")
@@ -115,7 +115,7 @@ func TestAuditFails(t *testing.T) {
 
 // What is owed is said, and is no failure unless somebody waits for it.
 func TestReleaseOwed(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{Owed: 1})
+	a := servertest.Start(t, &servertest.Verbs{DeletedOwed: 1})
 	a.Open()
 	stuck := servertest.Attachment("aaaaaaaaaa", "c1")
 	a.Verbs.Hook = func(_ context.Context, verb string, _ server.When) error {

@@ -30,7 +30,7 @@ func (a *app) attachmentsCommand() *cobra.Command {
 	fl.StringVar(&f.Namespace, "namespace", "", "only of pods of this namespace")
 	fl.StringVar(&f.Pod, "pod", "", "only of pods of this name, or NAMESPACE/NAME")
 	fl.StringVar(&f.Address, "address", "", "only with this address")
-	fl.StringVar(&f.State, "state", "", "only attaching, attached, releasing or owed")
+	fl.StringVar(&f.State, "state", "", "only "+strings.Join(api.States(), ", "))
 	var names []string
 	for _, s := range states {
 		names = append(names, s.text)

@@ -16,6 +16,18 @@ type Finding struct {
 	Err  error // more about it; may be nil
 }
 
+// Difference is the finding that what a Verify says makes.
+func Difference(h hold.Hold, err error) Finding {
+	f := Finding{"unreadable", h, h.Spec.Kind(), err}
+	switch {
+	case errors.Is(err, hold.ErrGone):
+		f.Type = "missing"
+	case errors.Is(err, hold.ErrChanged):
+		f.Type = "changed"
+	}
+	return f
+}
+
 // Report is what an audit or a sweep has seen.
 type Report struct {
 	Owners, Holds int
@@ -90,14 +102,7 @@ func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 	}
 	drifts := e.standing(e.verify(ctx, settled))
 	for _, d := range drifts {
-		typ := "unreadable"
-		switch {
-		case errors.Is(d.err, hold.ErrGone):
-			typ = "missing"
-		case errors.Is(d.err, hold.ErrChanged):
-			typ = "changed"
-		}
-		r.Findings = append(r.Findings, Finding{typ, d.hold, d.hold.Spec.Kind(), d.err})
+		r.Findings = append(r.Findings, Difference(d.hold, d.err))
 	}
 	for _, o := range e.Owed("") {
 		kind := "ledger"

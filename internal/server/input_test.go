@@ -58,7 +58,7 @@ func TestBadInput(t *testing.T) {
 		{"GET", api.PathAttachments + "?link=a%20b", "", 400, "4", "invalid query parameter link"},
 		{"GET", api.PathAttachments + "?pod=a%0ab", "", 400, "4", "printable"},
 		{"GET", api.PathAttachments + "?uid=" + long, "", 400, "4", "at most 128"},
-		{"GET", api.PathAttachments + "?state=gone", "", 400, "4", "attaching, attached, releasing or owed"},
+		{"GET", api.PathAttachments + "?state=gone", "", 400, "4", "one of attaching, attached, releasing, owed"},
 		{"GET", api.PathAttachments + "?address=10.88.0.7/32", "", 400, "4", "without a prefix length"},
 		{"GET", api.PathAttachments + "?address=fe80::1%25eth0", "", 400, "4", "without a prefix length"},
 		{"GET", api.PathStatus + "?pool=%00", "", 400, "4", "a pool's name"},

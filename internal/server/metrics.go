@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,7 +71,9 @@ func (m *Metrics) observeVerb(verb, result string, took time.Duration) {
 }
 
 // watch makes the figures of a server and its verbs part of the metrics.
-func (m *Metrics) watch(s *Server) { m.registry.MustRegister(&serverCollector{s}) }
+func (m *Metrics) watch(s *Server) {
+	m.registry.MustRegister(&serverCollector{s: s, owed: map[string]bool{}})
+}
 
 func (m *Metrics) handler(log *slog.Logger) http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
@@ -86,20 +89,26 @@ var (
 	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for a place.", []string{"lane"}, nil)
 	descServing   = prometheus.NewDesc("berth_serving", "1 once what the ledger says is restored.", nil, nil)
 	descOwners    = prometheus.NewDesc("berth_attachments", "Attachments by state.", []string{"state"}, nil)
-	descOwed      = prometheus.NewDesc("berth_owed_holds", "Holds whose release has failed so far.", nil, nil)
+	descOwed      = prometheus.NewDesc("berth_owed", "Holds whose release has failed so far.", []string{"kind"}, nil)
+	descOwedAge   = prometheus.NewDesc("berth_owed_oldest_seconds", "For how long the hold is owed that is owed the longest.", []string{"kind"}, nil)
+	descQueued    = prometheus.NewDesc("berth_deletions_queued", "Deletions that the plugin has left for the agent.", nil, nil)
+	descDamaged   = prometheus.NewDesc("berth_deletions_damaged", "Files set aside that are no deletions.", nil, nil)
+	descSpare     = prometheus.NewDesc("berth_deletions_spare", "Deletions that have room on a full disk.", nil, nil)
 	descPoolSize  = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
 	descPoolUsed  = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
 	descPoolRest  = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
 )
 
-// states are the attachments' states, each of which has a figure, if only 0.
-var states = []string{"attaching", "attached", "releasing", "owed"}
-
 // serverCollector reads a server and its verbs at each scrape.
-type serverCollector struct{ s *Server }
+type serverCollector struct {
+	s *Server
+
+	mu   sync.Mutex
+	owed map[string]bool // kinds
+}
 
 func (c *serverCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descExecuting, descWaiting, descServing, descOwners, descOwed, descPoolSize, descPoolUsed, descPoolRest} {
+	for _, d := range []*prometheus.Desc{descExecuting, descWaiting, descServing, descOwners, descOwed, descOwedAge, descQueued, descDamaged, descSpare, descPoolSize, descPoolUsed, descPoolRest} {
 		ch <- d
 	}
 }
@@ -119,16 +128,41 @@ func (c *serverCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descServing, 1)
 	st, _ := c.s.verbs.Status(c.s.ctx, "") // filled in also when no ADD can be served
-	for _, state := range states {
+	for _, state := range api.States() {   // each has a figure, if only 0
 		gauge(descOwners, float64(st.Attachments[state]), state)
 	}
-	gauge(descOwed, float64(st.Owed))
+	c.collectOwed(gauge)
+	gauge(descQueued, float64(st.Deletions.Queued))
+	gauge(descDamaged, float64(st.Deletions.Damaged))
+	gauge(descSpare, float64(st.Deletions.Spares))
 	for _, p := range st.Pools {
 		for _, b := range p.CIDRs {
 			gauge(descPoolSize, size(b), p.Name, b.CIDR)
 			gauge(descPoolUsed, float64(b.Used), p.Name, b.CIDR)
 			gauge(descPoolRest, float64(b.Resting), p.Name, b.CIDR)
 		}
+	}
+}
+
+// collectOwed has a figure for each kind that was ever seen to be owed, so that
+// one which is owed no more goes to 0 and does not vanish.
+func (c *serverCollector) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count, oldest := map[string]int{}, map[string]time.Time{}
+	for _, o := range c.s.verbs.Owed().Holds {
+		c.owed[o.Kind] = true
+		if count[o.Kind]++; count[o.Kind] == 1 || o.Since.Before(oldest[o.Kind]) {
+			oldest[o.Kind] = o.Since
+		}
+	}
+	for kind := range c.owed {
+		age := 0.0
+		if since, ok := oldest[kind]; ok {
+			age = max(0, time.Since(since).Seconds())
+		}
+		gauge(descOwed, float64(count[kind]), kind)
+		gauge(descOwedAge, age, kind)
 	}
 }
 

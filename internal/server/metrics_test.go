@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +19,7 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
-	verbs := &servertest.Verbs{Owed: 2, Hook: func(_ context.Context, verb string, _ server.When) error {
+	verbs := &servertest.Verbs{DeletedOwed: 2, Hook: func(_ context.Context, verb string, _ server.When) error {
 		switch verb {
 		case "add":
 			return errors.New("broken")
@@ -65,7 +67,11 @@ func TestMetrics(t *testing.T) {
 		`berth_kind_holds_total{kind="link",op="release",result="failed"} 1`,
 		`berth_attachments{state="owed"} 1`,
 		`berth_attachments{state="attached"} 0`,
-		`berth_owed_holds 2`,
+		`berth_owed{kind="link"} 1`,
+		`berth_owed{kind="bpf"} 1`,
+		`berth_deletions_queued 1`,
+		`berth_deletions_damaged 1`,
+		`berth_deletions_spare 7`,
 		`berth_pool_addresses{cidr="10.88.0.0/16",pool="default"} 65534`,
 		`berth_pool_addresses{cidr="fd00::/64",pool="default"} 1.8446744073709552e+19`,
 		`berth_pool_used_addresses{cidr="10.88.0.0/16",pool="default"} 1`,
@@ -85,6 +91,39 @@ func TestMetrics(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(body)
+	}
+}
+
+// The age of what is owed is that of the oldest, and a kind that owes nothing
+// any more is at 0.
+func TestMetricsOfOwed(t *testing.T) {
+	verbs := &servertest.Verbs{}
+	old, young := servertest.Attachment("aaaaaaaaaa", "c1"), servertest.Attachment("bbbbbbbbbb", "c2")
+	now := time.Now()
+	old.Owed[0].Since, young.Owed[0].Since = now.Add(-2*time.Hour), now.Add(-time.Minute)
+	verbs.Put(young, old)
+	a := servertest.Start(t, verbs)
+	a.Open()
+	_, _, body := get(t, a, api.PathMetrics, nil)
+	age := regexp.MustCompile(`(?m)^berth_owed_oldest_seconds\{kind="link"\} (.*)$`)
+	found := age.FindStringSubmatch(body)
+	if len(found) != 2 || !strings.Contains(body, "\nberth_owed{kind=\"link\"} 2\n") {
+		t.Fatalf("there is no age, or not 2 are owed:\n%s", body)
+	}
+	if seconds, err := strconv.ParseFloat(found[1], 64); err != nil || seconds < 7200 || seconds > 9000 {
+		t.Errorf("the oldest is owed for %s s, %v; want 2 hours", found[1], err)
+	}
+	if _, err := a.Client.DeleteOne(t.Context(), "aaaaaaaaaa", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Client.DeleteOne(t.Context(), "bbbbbbbbbb", false); err != nil {
+		t.Fatal(err)
+	}
+	_, _, body = get(t, a, api.PathMetrics, nil)
+	for _, line := range []string{`berth_owed{kind="link"} 0`, `berth_owed_oldest_seconds{kind="link"} 0`} {
+		if !strings.Contains(body, "\n"+line+"\n") {
+			t.Errorf("missing: %s", line)
+		}
 	}
 }
 

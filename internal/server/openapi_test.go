@@ -29,7 +29,7 @@ import (
 const (
 	addBody = `{"containerID":"c1","ifname":"eth0","netns":{"path":"/run/netns/a","dev":4,"ino":4026531840,"id":7},` +
 		`"args":"K8S_POD_NAME=web-0","config":{"cniVersion":"1.1.0","name":"net","type":"berth-cni"}}`
-	gcBody = `{"network":"net","valid":[{"containerID":"c1","ifname":"eth0"}],"minAge":5}`
+	gcBody = `{"network":"net","valid":[{"containerID":"c1","ifname":"eth0"}],"minAge":5,"dryRun":true}`
 	allOf  = "network=net&container=c1&ifname=eth0&namespace=default&pod=web-0&uid=u1&address=fd00::7&link=babcdaaaaaaaaaa"
 )
 
@@ -49,6 +49,7 @@ func conversations() []example {
 	again := cni.Errorf(cni.CodeTryAgain, "not now", "d")
 	failed := &api.Error{CNIVersion: "1.1.0", Code: cni.CodeExhausted, Msg: "pool exhausted", Details: "d"}
 	blanks := strings.Repeat(" ", api.MaxBody)
+	tooMany := `{"ids":["aaaaaaaaaa"` + strings.Repeat(`,"aaaaaaaaaa"`, 1000) + `]}`
 	expired := http.Header{api.HeaderDeadline: {"1"}}
 	now := boottime.Now()
 	placed := http.Header{
@@ -97,7 +98,15 @@ func conversations() []example {
 		{method: "GET", target: api.PathLedger, want: 200},
 		{method: "GET", target: api.PathLedger + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathAudit, want: 200},
-		{method: "GET", target: api.PathAudit + "?bogus=1", wrong: true, want: 400},
+		{method: "GET", target: api.PathAudit + "?pods=true", want: 200},
+		{method: "GET", target: api.PathAudit + "?pods=1", wrong: true, want: 400},
+		{method: "GET", target: api.PathOwed, want: 200},
+		{method: "GET", target: api.PathOwed + "?bogus=1", wrong: true, want: 400},
+		{method: "POST", target: api.PathOwedRetry, body: `{}`, want: 200},
+		{method: "POST", target: api.PathOwedRetry, body: `{"ids":["aaaaaaaaaa"]}`, want: 200},
+		{method: "POST", target: api.PathOwedRetry, body: `{"ids":["A"]}`, wrong: true, want: 400},
+		{method: "POST", target: api.PathOwedRetry, body: tooMany, wrong: true, want: 400},
+		{method: "POST", target: api.PathOwedRetry, body: `{}` + blanks, want: 413},
 		{method: "GET", target: api.PathHealth, want: 200},
 		{method: "GET", target: api.PathHealth + "?bogus=1", wrong: true, want: 400},
 		{method: "GET", target: api.PathMetrics, want: 200},
@@ -120,6 +129,23 @@ func conversations() []example {
 		list = append(list, e)
 	}
 	return list
+}
+
+// The document and the constants have the same words.
+func TestOpenAPIWords(t *testing.T) {
+	doc, _ := document(t)
+	finding := doc.Components.Schemas["Audit"].Value.Properties["findings"].Value.Items.Value
+	for _, c := range []struct {
+		schema *openapi3.Schema
+		want   []string
+	}{
+		{doc.Components.Schemas["State"].Value, api.States()},
+		{finding.Properties["type"].Value, api.FindingTypes()},
+	} {
+		if got := fmt.Sprint(c.schema.Enum); got != fmt.Sprint(c.want) {
+			t.Errorf("the document has %s, and the constants are %s", got, c.want)
+		}
+	}
 }
 
 // unseen are documented answers that no example can bring about.
@@ -165,13 +191,13 @@ func document(t *testing.T) (*openapi3.T, routers.Router) {
 // the document it has seen.
 func converse(t *testing.T, router routers.Router, e example) string {
 	name := fmt.Sprintf("%s %.80s %.40s: %d", e.method, e.target, e.body, e.want)
-	verbs := &servertest.Verbs{Owed: e.owed}
+	verbs := &servertest.Verbs{DeletedOwed: e.owed}
 	verbs.Put(servertest.Attachment("aaaaaaaaaa", "c1"))
 	if e.hook != nil {
 		// Verbs without an error cannot fail: that they can panic shows that
 		// the server's own answers are documented.
 		verbs.Hook = func(_ context.Context, verb string, _ server.When) error {
-			if slices.Contains([]string{"list", "get", "pools", "ledger"}, verb) {
+			if slices.Contains([]string{"list", "get", "pools", "ledger", "owed"}, verb) {
 				panic(e.hook)
 			}
 			return e.hook

@@ -117,11 +117,10 @@ func (q query) deletion() (api.Filter, *api.Error) {
 }
 
 func checkState(s string) *api.Error {
-	switch s {
-	case "attaching", "attached", "releasing", "owed":
+	if slices.Contains(api.States(), s) {
 		return nil
 	}
-	return badParameter("state", s, "attaching, attached, releasing or owed")
+	return badParameter("state", s, "one of "+strings.Join(api.States(), ", "))
 }
 
 // printable returns a check for text of at most limit bytes.

@@ -50,6 +50,8 @@ func (s *Server) routes() []route {
 		{method: "GET", path: api.PathPools, verb: "pools", call: (*Server).pools, limit: 10 * time.Second, queue: true, lane: laneRead},
 		{method: "GET", path: api.PathLedger, verb: "ledger", call: (*Server).ledger, limit: 30 * time.Second, queue: true, lane: laneRead},
 		{method: "GET", path: api.PathAudit, verb: "audit", call: (*Server).audit, limit: time.Minute, queue: true, lane: laneRead},
+		{method: "GET", path: api.PathOwed, verb: "owed", call: (*Server).owed, limit: 10 * time.Second, queue: true, lane: laneRead},
+		{method: "POST", path: api.PathOwedRetry, verb: "retry", call: (*Server).retryOwed, limit: time.Minute, queue: true, lane: laneGC, finish: true},
 		{method: "GET", path: api.PathStatus, verb: "status", call: (*Server).status, limit: 10 * time.Second},
 		{method: "GET", path: api.PathHealth, verb: "health", call: (*Server).health, limit: 10 * time.Second},
 		{method: "GET", path: api.PathEvents, verb: "events", stream: s.streamEvents},

@@ -24,10 +24,19 @@ func (s *Server) ledger(r *request) (*answer, error) {
 }
 
 func (s *Server) audit(r *request) (*answer, error) {
-	if _, err := parseQuery(r.http); err != nil {
-		return nil, err
+	q, e := parseQuery(r.http, "pods")
+	if e != nil {
+		return nil, e
 	}
-	audit, err := s.verbs.Audit(r.ctx)
+	pods, e := q.flag("pods")
+	if e != nil {
+		return nil, e
+	}
+	look := s.verbs.Audit
+	if pods {
+		look = s.verbs.AuditPods
+	}
+	audit, err := look(r.ctx)
 	if err != nil {
 		return nil, err
 	}

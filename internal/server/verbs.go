@@ -33,6 +33,12 @@ type Verbs interface {
 	Pools() []api.Pool
 	Ledger() api.Ledger
 	Audit(ctx context.Context) (api.Audit, error)
+	// AuditPods is Audit, with a look into the pods.
+	AuditPods(ctx context.Context) (api.Audit, error)
+	Owed() api.OwedList
+	// RetryOwed tries now what the owners with these ids owe; all, if there are
+	// none. One that owes nothing is no error.
+	RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error)
 }
 
 // request is a call's input.

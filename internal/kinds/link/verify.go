@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -116,7 +115,7 @@ func changed(what string, differences []string) error {
 	if len(differences) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w: %s", what, hold.ErrChanged, strings.Join(differences, "; "))
+	return &hold.ChangedError{What: what, Differences: differences}
 }
 
 // look looks one link up, and the way to its addresses, in constant time.

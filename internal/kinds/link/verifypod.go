@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -31,7 +33,14 @@ func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 	}
 	defer pod.Close()
 	var c *rtnl.Conn
-	if err := pod.Do(func() (err error) { c, err = rtnl.Here(); return err }); err != nil {
+	var settings []string // that differ
+	if err := pod.Do(func() (err error) {
+		if settings, err = s.podSettings(); err != nil {
+			return err
+		}
+		c, err = rtnl.Here()
+		return err
+	}); err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
 	defer c.Close()
@@ -48,7 +57,31 @@ func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	return changed(what, d)
+	return changed(what, append(d, settings...))
+}
+
+// podSettings says which of the sysctls that furnishPod sets differ, in the
+// calling thread's network namespace. Without the interface none does, nor
+// where the kernel has no IPv6.
+func (s *Spec) podSettings() ([]string, error) {
+	want := map[string]string{"disable_ipv6": "1"}
+	if s.has(true) {
+		want = map[string]string{"disable_ipv6": "0", "accept_ra": "0"}
+	}
+	var d []string
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		have, err := ns.Sysctl("ipv6/conf/" + s.Ifname + "/" + name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if have != want[name] {
+			d = append(d, fmt.Sprintf("%s %s, not %s", name, have, want[name]))
+		}
+	}
+	return d, nil
 }
 
 // podDifferences says what is not as furnishPod left it.

@@ -38,6 +38,12 @@ func TestVerifyPod(t *testing.T) {
 			must(t, err)
 			return netlink.AddrDel(l, a)
 		}},
+		{"router advertisements", "accept_ra 2, not 0", hold.ErrChanged, func(netlink.Link, *link.Spec) error {
+			return ns.SetSysctl("ipv6/conf/eth0/accept_ra", "2")
+		}},
+		{"no IPv6", "disable_ipv6 1, not 0", hold.ErrChanged, func(netlink.Link, *link.Spec) error {
+			return ns.SetSysctl("ipv6/conf/eth0/disable_ipv6", "1")
+		}},
 		{"default route", "no route 0.0.0.0/0 via 169.254.1.1", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: link.Gateway4.AsSlice()})
 		}},
@@ -57,6 +63,13 @@ func TestVerifyPod(t *testing.T) {
 			f.wants(h, test.is, test.says)
 		})
 	}
+	t.Run("IPv6 in a pod without", func(t *testing.T) {
+		f := *f
+		f.TB = t
+		pod, h := f.pod("4")
+		must(t, pod.Do(func() error { return ns.SetSysctl("ipv6/conf/eth0/disable_ipv6", "0") }))
+		f.wants(h, hold.ErrChanged, "disable_ipv6 0, not 1")
+	})
 	t.Run("pod gone", func(t *testing.T) {
 		f := *f
 		f.TB = t

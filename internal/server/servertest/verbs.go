@@ -24,8 +24,12 @@ type Verbs struct {
 	Hook func(ctx context.Context, verb string, w server.When) error
 	// Filter, if any, is told what List and Delete are asked for.
 	Filter func(api.Filter)
-	// Owed is what deletions answer.
-	Owed int
+	// DeletedOwed is what deletions answer.
+	DeletedOwed int
+	// Retried, if any, is told which owners RetryOwed is asked for.
+	Retried func([]hold.ID)
+	// Unreadable is why the queue of deletions cannot be read.
+	Unreadable string
 
 	mu   sync.Mutex
 	list []api.Attachment
@@ -53,8 +57,12 @@ func Attachment(id, container string) api.Attachment {
 		Pod:  &api.Pod{Namespace: "default", Name: "web-0", UID: "u1", InfraContainer: container},
 		Pool: "default", Mode: "routed", Addresses: []string{"10.88.0.7", "fd00::7"}, MAC: "0a:00:00:00:00:07", MTU: 1500,
 		HostVeth: "babcd" + id, Created: at, Releasing: &at,
-		Owed: []api.Owed{{Owner: id, Kind: "link", Since: at, Tries: 3, Next: at, Error: "device busy"}},
+		Owed: []api.Owed{owed(id, at)},
 	}
+}
+
+func owed(id string, at time.Time) api.Owed {
+	return api.Owed{Owner: id, Kind: "link", What: "link babcd" + id, Since: at, Tries: 3, Next: at, Error: "device busy"}
 }
 
 // Add answers Result.
@@ -72,7 +80,7 @@ func (v *Verbs) Check(ctx context.Context, _ api.AddRequest, w server.When) erro
 
 // GC deletes nothing.
 func (v *Verbs) GC(ctx context.Context, _ api.GCRequest, w server.When) (api.Deleted, error) {
-	return api.Deleted{Owed: v.Owed}, v.hook(ctx, "gc", w)
+	return api.Deleted{Owed: v.DeletedOwed, IDs: []string{"aaaaaaaaaa"}}, v.hook(ctx, "gc", w)
 }
 
 // List knows the filter's container and state only.
@@ -121,7 +129,7 @@ func (v *Verbs) drop(ctx context.Context, w server.When, match func(api.Attachme
 	before := len(v.list)
 	v.list = slices.DeleteFunc(v.list, match)
 	n := before - len(v.list)
-	return api.Deleted{Released: n, Owed: v.Owed}, n > 0, nil
+	return api.Deleted{Released: n, Owed: v.DeletedOwed}, n > 0, nil
 }
 
 // Status is filled in whatever the hook says.
@@ -134,7 +142,7 @@ func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 	v.mu.Unlock()
 	return api.Status{
 		Version: "v0", Instance: "abcdefghij", Root: "/", PID: 1, Started: time.Unix(1, 0),
-		Attachments: states, Owed: v.Owed, Pools: pools(),
+		Attachments: states, Owed: v.DeletedOwed, Pools: pools(), Deletions: api.DeletionCount{Queued: 1, Damaged: 1, Spares: 7, Error: v.Unreadable},
 	}, v.hook(ctx, "status", server.When{})
 }
 
@@ -166,11 +174,55 @@ func (v *Verbs) Ledger() api.Ledger {
 	}
 }
 
-// Audit finds one of each sort.
+// Audit finds one of each type.
 func (v *Verbs) Audit(ctx context.Context) (api.Audit, error) {
 	a := api.Audit{Time: time.Unix(1, 0), Owners: 1, Holds: 2}
-	for _, sort := range []string{"left-over", "missing", "changed", "owed", "unreadable"} {
-		a.Findings = append(a.Findings, api.Finding{Type: sort, Kind: "link", Owner: "aaaaaaaaaa", What: "link babcdaaaaaaaaaa", Detail: "d"})
+	for _, typ := range api.FindingTypes() {
+		a.Findings = append(a.Findings, api.Finding{
+			Type: typ, Kind: "link", Owner: "aaaaaaaaaa", Of: "pod default/web-0", What: "link babcdaaaaaaaaaa", Detail: "d",
+		})
 	}
 	return a, v.hook(ctx, "audit", server.When{})
+}
+
+// AuditPods finds something in a pod as well.
+func (v *Verbs) AuditPods(ctx context.Context) (api.Audit, error) {
+	a, err := v.Audit(ctx)
+	a.Findings = append(a.Findings, api.Finding{
+		Type: "changed", Kind: "link", Owner: "aaaaaaaaaa", Of: "pod default/web-0", What: "interface eth0 in /run/netns/a",
+		Detail: "interface eth0 in /run/netns/a: changed: down; mtu 1300, not 1500", Differences: []string{"down", "mtu 1300, not 1500"},
+	})
+	return a, err
+}
+
+// Owed has one of everything: what the attachments owe, something that the
+// agent owes itself and cannot try, and deletions.
+func (v *Verbs) Owed() api.OwedList {
+	_ = v.hook(context.Background(), "owed", server.When{})
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	list := api.OwedList{Deletions: api.Deletions{
+		Queued: []api.QueuedDeletion{{
+			Name: "0123456789abcdef-0000000000000001-01234567.json", Network: "net", ContainerID: "c9", Ifname: "eth0", Link: "babcdccccccccccc",
+			Addresses: []string{"10.88.0.9"}, Netns: "/run/netns/c", Written: at, Cut: true, Reason: "connection refused",
+		}},
+		Damaged: []api.DamagedDeletion{{Name: "junk", Since: at, Error: "the checksum is wrong"}},
+		Spares:  7, Error: v.Unreadable,
+	}}
+	for _, a := range v.List(api.Filter{}) {
+		for _, o := range a.Owed {
+			list.Holds = append(list.Holds, api.OwedHold{Owed: o, Network: a.Network, ContainerID: a.ContainerID, Ifname: a.Ifname, Pod: a.Pod})
+		}
+	}
+	list.Holds = append(list.Holds, api.OwedHold{Owed: api.Owed{
+		Owner: "nnnnnnnnnn", Kind: "bpf", What: "bpf pin", Since: at, Error: `this program does not know the kind "bpf"`,
+	}})
+	return list
+}
+
+// RetryOwed tries each of the owners.
+func (v *Verbs) RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error) {
+	if v.Retried != nil {
+		v.Retried(ids)
+	}
+	return api.Retried{Holds: len(ids), Deletions: 1}, v.hook(ctx, "retry", server.When{})
 }

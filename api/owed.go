@@ -1,0 +1,84 @@
+package api
+
+import "time"
+
+// Owed is a hold whose release was tried and failed. It is retried for ever.
+type Owed struct {
+	Owner string    `json:"owner"`
+	Kind  string    `json:"kind"` // of the hold; ledger: all is released, and cannot be forgotten
+	What  string    `json:"what"` // the thing, in ip's or nft's words
+	Since time.Time `json:"since"`
+	Tries int       `json:"tries"` // since the agent was started
+	Next  time.Time `json:"next"`  // of the next try; the zero time: this agent cannot try it
+	Error string    `json:"error"` // of the last try
+}
+
+// OwedHold is what is owed and whose it is: an attachment's, or, without a
+// network, the agent's own.
+type OwedHold struct {
+	Owed
+	Network     string `json:"network,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	Ifname      string `json:"ifname,omitempty"`
+	Pod         *Pod   `json:"pod,omitempty"`
+}
+
+// OwedList is all that is owed (GET /v1/owed): what could not be released yet,
+// the longest owed first, and deletions that are not under way yet.
+type OwedList struct {
+	Holds     []OwedHold `json:"holds"`
+	Deletions Deletions  `json:"deletions"`
+}
+
+// Deletions is what waits in the folder in which the plugin leaves deletions
+// when no agent answers it.
+type Deletions struct {
+	Queued  []QueuedDeletion  `json:"queued"`  // oldest first
+	Damaged []DamagedDeletion `json:"damaged"` // set aside, oldest first
+	// Spares is how many deletions have room there on a full disk.
+	Spares int    `json:"spares"`
+	Error  string `json:"error,omitempty"` // why not all of this is known
+}
+
+// QueuedDeletion is a deletion that waits for the agent.
+type QueuedDeletion struct {
+	Name        string    `json:"name"` // of its file
+	Network     string    `json:"network"`
+	ContainerID string    `json:"containerID"`
+	Ifname      string    `json:"ifname"`
+	Link        string    `json:"link,omitempty"` // host veth: the incarnation that is meant
+	Addresses   []string  `json:"addresses,omitempty"`
+	Netns       string    `json:"netns,omitempty"` // path
+	Written     time.Time `json:"written"`
+	Cut         bool      `json:"cut"`              // the pod is cut off already
+	Reason      string    `json:"reason,omitempty"` // why the agent had not answered
+}
+
+// DamagedDeletion is a file that cannot be read as a deletion. It is kept for
+// people: what it was to delete may still be there.
+type DamagedDeletion struct {
+	Name  string    `json:"name"`
+	Since time.Time `json:"since"`
+	Error string    `json:"error"`
+}
+
+// DeletionCount is how many deletions wait, and how many more have room.
+type DeletionCount struct {
+	Queued  int    `json:"queued"`
+	Damaged int    `json:"damaged"`
+	Spares  int    `json:"spares"`          // on a full disk
+	Error   string `json:"error,omitempty"` // why they are not known
+}
+
+// RetryRequest asks for tries of what is owed now: by these owners, or with
+// none by all (POST /v1/owed/retry). Queued deletions are tried again, too,
+// when no owner is named.
+type RetryRequest struct {
+	IDs []string `json:"ids,omitempty"`
+}
+
+// Retried says how many tries are made. How they end is seen in what is owed.
+type Retried struct {
+	Holds     int `json:"holds"`
+	Deletions int `json:"deletions"` // queued ones
+}

@@ -1,0 +1,114 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Owed lists what could not be released yet, and deletions that wait.
+func (a *Agent) Owed() api.OwedList {
+	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: lookAtDeletions(deletions.Look(a.Root))}
+	for _, o := range a.engine.Owed("") {
+		view := api.OwedHold{Owed: owedView(o)}
+		if e := a.index.get(o.Hold.Owner); e != nil {
+			r := e.record
+			view.Network, view.ContainerID, view.Ifname, view.Pod = r.Network, r.ContainerID, r.Ifname, r.Pod
+		}
+		list.Holds = append(list.Holds, view)
+	}
+	return list
+}
+
+func owedView(o engine.Owed) api.Owed {
+	view := api.Owed{
+		Owner: string(o.Hold.Owner), Kind: "ledger", What: "record " + string(o.Hold.Owner),
+		Since: o.Since, Tries: o.Tries, Next: o.Next, Error: o.Err.Error(),
+	}
+	if o.Hold.Spec != nil {
+		view.Kind, view.What = o.Hold.Spec.Kind(), o.Hold.Spec.String()
+	}
+	return view
+}
+
+// lookAtDeletions is a survey as the API shows it.
+func lookAtDeletions(s deletions.Survey, err error) api.Deletions {
+	d := api.Deletions{Queued: []api.QueuedDeletion{}, Damaged: []api.DamagedDeletion{}, Spares: s.Spares}
+	if err != nil {
+		d.Error = err.Error()
+	}
+	for _, e := range s.Pending {
+		r := e.Record
+		d.Queued = append(d.Queued, api.QueuedDeletion{
+			Name: e.Name, Network: r.Network, ContainerID: r.Container, Ifname: r.Ifname, Link: r.Link,
+			Addresses: r.Addresses, Netns: r.Netns, Written: e.Written, Cut: r.Cut, Reason: r.Reason,
+		})
+	}
+	for _, f := range s.Damaged {
+		d.Damaged = append(d.Damaged, api.DamagedDeletion{Name: f.Name, Since: f.Since, Error: f.Err.Error()})
+	}
+	return d
+}
+
+func (a *Agent) deletionCount() api.DeletionCount {
+	s, err := deletions.Look(a.Root)
+	n := api.DeletionCount{Queued: len(s.Pending), Damaged: len(s.Damaged), Spares: s.Spares}
+	if err != nil {
+		n.Error = err.Error()
+	}
+	return n
+}
+
+// RetryOwed tries what is owed now: of the owners with these ids, or all of it.
+func (a *Agent) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error) {
+	return api.Retried{Holds: a.engine.Retry(ids...)}, nil
+}
+
+// stale is how long a deletion may wait before an audit finds it: the agent has
+// to have done it long before.
+const stale = time.Minute
+
+// undeleted says which deletions wait in vain.
+func (a *Agent) undeleted(now time.Time) []api.Finding {
+	d := lookAtDeletions(deletions.Look(a.Root))
+	var fs []api.Finding
+	if d.Error != "" {
+		fs = append(fs, api.Finding{Type: "unreadable", Kind: "deletion", What: deletions.Path(a.Root), Detail: d.Error})
+	}
+	for _, q := range d.Queued {
+		if now.Sub(q.Written) > stale {
+			key := q.Network + "/" + q.ContainerID + "/" + q.Ifname
+			fs = append(fs, api.Finding{Type: "queued", Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
+				Detail: "the deletion of " + key + " waits since " + q.Written.UTC().Format(time.RFC3339)})
+		}
+	}
+	for _, f := range d.Damaged {
+		fs = append(fs, api.Finding{Type: "damaged", Kind: "deletion", What: f.Name, Detail: f.Error})
+	}
+	return fs
+}
+
+// whose says to people whose something is: a pod's, a container's, a pool's or
+// the node's; "" of what has no owner.
+func (a *Agent) whose(id hold.ID) string {
+	if e := a.index.get(id); e != nil {
+		if p := e.record.Pod; p != nil && p.Name != "" {
+			return "pod " + p.Namespace + "/" + p.Name
+		}
+		return "container " + e.record.ContainerID
+	}
+	o, ok := a.ledger.Owner(id)
+	var rec nodeRecord
+	if !ok || json.Unmarshal(o.Meta, &rec) != nil {
+		return ""
+	}
+	if rec.Sort == poolSort {
+		return "pool " + rec.Pool
+	}
+	return "node"
+}
