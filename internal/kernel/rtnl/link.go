@@ -186,6 +186,34 @@ func GetLink(name string, link *Link) Request {
 	}
 }
 
+// GetLinkAt is GetLink by the link's index: it may have any name.
+//
+//	ip link show DEV
+func GetLinkAt(index int, link *Link) Request {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	return Request{
+		text:   fmt.Sprint("ip link show ", index),
+		typ:    unix.RTM_GETLINK,
+		body:   body(msg, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics))),
+		answer: func(body []byte) (err error) { *link, err = parseLink(body); return err },
+	}
+}
+
+// Rename gives a link, found by its index, a name. Before Linux 6.2 one that is
+// up is kernel.ErrBusy; a name that is taken is kernel.ErrExists.
+//
+//	ip link set DEV name NAME
+func Rename(index int, name string) Request {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	return Request{
+		text: fmt.Sprintf("ip link set %d name %s", index, name),
+		typ:  unix.RTM_SETLINK,
+		body: body(msg, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))),
+	}
+}
+
 // Veths lists the veths whose names begin with a prefix. It costs about 12 µs
 // a link of the node.
 //

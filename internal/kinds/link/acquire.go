@@ -45,6 +45,9 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	}
 	for {
 		link, created, err := l.create(s, macs, pod)
+		if errors.Is(err, hold.ErrForeign) && l.regain(s, pod) {
+			continue
+		}
 		switch {
 		case err != nil:
 			return err
@@ -155,6 +158,28 @@ func settle(ctx context.Context, s *Spec, inside *rtnl.Conn) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// regain gives the host's end its name back, if somebody has renamed it: the
+// pod's interface says which link that is, and alias and MAC whose it is.
+func (l *Links) regain(s *Spec, pod *ns.Netns) bool {
+	var inside *rtnl.Conn
+	if err := pod.Do(func() (err error) { inside, err = rtnl.Here(); return err }); err != nil {
+		return false
+	}
+	defer inside.Close()
+	var end, link rtnl.Link
+	if inside.Do(rtnl.GetLink(s.Ifname, &end)) != nil || end.MAC != s.MAC || end.Peer == 0 {
+		return false
+	}
+	if l.conn.Do(rtnl.GetLinkAt(end.Peer, &link)) != nil || link.Alias != s.Alias || link.MAC != s.HostMAC {
+		return false
+	}
+	err := l.conn.Do(rtnl.Rename(link.Index, s.Name))
+	if errors.Is(err, kernel.ErrBusy) { // up, on an older kernel: repair sets it up again
+		err = l.conn.Do(rtnl.SetLink(link.Name, rtnl.Down()), rtnl.Rename(link.Index, s.Name))
+	}
+	return err == nil
 }
 
 // repair brings the host's side of a link back to what its spec says.
