@@ -19,6 +19,8 @@ import (
 // the plugin writes after that is found.
 type Queue struct {
 	dir    root.Dir
+	now    func() time.Time
+	seen   lastLook
 	once   sync.Once
 	closed chan struct{} // by Close
 }
@@ -41,7 +43,7 @@ func Open(dir root.Dir) (*Queue, error) {
 	if err := f.takeBack(); err != nil {
 		return nil, err
 	}
-	return &Queue{dir: dir, closed: make(chan struct{})}, nil
+	return &Queue{dir: dir, now: time.Now, closed: make(chan struct{})}, nil
 }
 
 // Pending returns the deletions that wait, oldest first: in the order of the
@@ -50,8 +52,8 @@ func Open(dir root.Dir) (*Queue, error) {
 // they go; all others are still there.
 func (q *Queue) Pending() ([]Entry, error) { return q.pending("") }
 
-// PendingOf is Pending for one key. It costs a look into the folder, however
-// many deletions of other keys wait.
+// PendingOf is Pending for one key. Where nothing has changed in the folder, it
+// costs a few microseconds, however many deletions of other keys wait.
 func (q *Queue) PendingOf(network, container, ifname string) ([]Entry, error) {
 	entries, err := q.pending(keyName(network, container, ifname))
 	return slices.DeleteFunc(entries, func(e Entry) bool {
@@ -66,14 +68,14 @@ func (q *Queue) pending(prefix string) ([]Entry, error) {
 		return nil, err
 	}
 	defer f.close()
-	names, err := f.list()
+	names, err := q.look(f)
 	if err != nil {
 		return nil, err
 	}
 	var entries []Entry
 	var errs []error
 	for _, name := range names {
-		if !queued(name) || !strings.HasPrefix(name, prefix) {
+		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
 		e, err := f.read(name)
@@ -89,13 +91,6 @@ func (q *Queue) pending(prefix string) ([]Entry, error) {
 	}
 	sortEntries(entries)
 	return entries, errors.Join(errs...)
-}
-
-// queued reports whether a name in the folder is one of a file that has to be a
-// deletion: of all files, but those that have another purpose.
-func queued(name string) bool {
-	return name != damagedName && name != "lost+found" &&
-		!strings.HasPrefix(name, tmpPrefix) && !strings.HasPrefix(name, sparePrefix)
 }
 
 // sortEntries sorts by boot and Started. Boots are in the order in which their

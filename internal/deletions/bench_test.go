@@ -1,0 +1,45 @@
+package deletions
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/root"
+)
+
+// What a DEL pays while the agent is away: two fsyncs, mostly.
+func BenchmarkWrite(b *testing.B) {
+	dir := root.Dir(b.TempDir())
+	for b.Loop() {
+		mustWrite(b, dir, example)
+	}
+}
+
+// What every ADD pays: a look at a queue that has nothing but spare files.
+func BenchmarkPendingOf(b *testing.B) {
+	q := open(b, root.Dir(b.TempDir()))
+	if _, err := q.Refill(); err != nil {
+		b.Fatal(err)
+	}
+	q.now = func() time.Time { return time.Now().Add(restless) } // it is long since
+	for b.Loop() {
+		if of, err := q.PendingOf("net", "c1", "eth0"); err != nil || len(of) > 0 {
+			b.Fatal(of, err)
+		}
+	}
+}
+
+// What the agent pays at its start for each deletion that waits.
+func BenchmarkPending(b *testing.B) {
+	dir := root.Dir(b.TempDir())
+	for i := range 100 {
+		mustWrite(b, dir, numbered(i))
+	}
+	q := open(b, dir)
+	for b.Loop() {
+		if got := len(mustPending(b, q)); got != 100 {
+			b.Fatal(got)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/100, "us/deletion")
+}

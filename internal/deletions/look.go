@@ -1,0 +1,61 @@
+package deletions
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// restless is how long ago a folder must have changed for its time of change to
+// say that it has not changed since: some file systems count in seconds.
+const restless = 3 * time.Second
+
+// lastLook is what was in the folder, when it had last changed long before. A
+// look costs a tenth of a millisecond, for the spare files; and every ADD looks.
+type lastLook struct {
+	sync.Mutex
+	dev, ino uint64
+	changed  unix.Timespec // zero: nothing is known
+	names    []string
+}
+
+// look returns the names in the folder that have to be deletions'.
+func (q *Queue) look(f *folder) ([]string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return nil, fmt.Errorf("looking at %s: %w", f.path, err)
+	}
+	s := &q.seen
+	s.Lock()
+	defer s.Unlock()
+	if s.changed == st.Ctim && s.dev == st.Dev && s.ino == st.Ino {
+		return s.names, nil
+	}
+	now := q.now() // before anything is read
+	names, err := f.list()
+	if err != nil {
+		return nil, err
+	}
+	waiting := names[:0]
+	for _, name := range names {
+		if queued(name) {
+			waiting = append(waiting, name)
+		}
+	}
+	if now.Sub(time.Unix(st.Ctim.Unix())) < restless {
+		s.changed, s.names = unix.Timespec{}, nil
+	} else {
+		s.dev, s.ino, s.changed, s.names = st.Dev, st.Ino, st.Ctim, waiting
+	}
+	return waiting, nil
+}
+
+// queued reports whether a name in the folder is one of a file that has to be a
+// deletion: of all files, but those that have another purpose.
+func queued(name string) bool {
+	return name != damagedName && name != "lost+found" &&
+		!strings.HasPrefix(name, tmpPrefix) && !strings.HasPrefix(name, sparePrefix)
+}
