@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,9 +33,11 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 	n.del("old", wait)
 	pod, heir := add("heir")
 	whole := look(t)
-	for _, netns := range []string{"", pod.Ref().Path} { // the path may be the successor's by now
-		if _, err := n.exec(call{verb: "DEL", container: "old", netns: netns, args: args, keys: []string{old.prevResult(), wait}}); err != nil {
-			t.Errorf("late DEL: %v", err)
+	for _, keys := range [][]string{{wait}, {wait, old.prevResult()}} {
+		for _, netns := range []string{"", pod.Ref().Path} { // the path may be the successor's by now
+			if _, err := n.exec(call{verb: "DEL", container: "old", netns: netns, args: args, keys: keys}); err != nil {
+				t.Errorf("late DEL: %v", err)
+			}
 		}
 	}
 	if diff := whole.Diff(look(t)); diff != "" {
@@ -67,9 +68,9 @@ func TestRestingAddressIsNotFree(t *testing.T) {
 	wantError(t, err, 50, "cooldown")
 }
 
-// aws #3634: the cooldown was shorter than connection tracking remembers, so
-// that an old flow reached the address's next pod. Here a pod's flows are
-// forgotten with it, and those of others are not.
+// aws #3634, plugins #123, #1190: the cooldown was shorter than connection
+// tracking remembers, so that an old flow reached the address's next pod. Here a
+// pod's flows are forgotten with it, and those of others are not.
 func TestFlowsEndWithTheirPod(t *testing.T) {
 	n := newNode(t, plain)
 	tracked := func() string { return nettest.Snapshot(t, nil).Only("conntrack").String() }
@@ -164,23 +165,25 @@ func TestPodsEndIsBornInThePod(t *testing.T) {
 	}
 }
 
-// burst attaches pods all at once, none of which may be turned away.
+// burst attaches pods, whose plugins all ask the agent at once; none may be
+// turned away.
 func (n *node) burst(pods int) []attached {
 	n.t.Helper()
-	got, errs := make([]attached, pods), make([]error, pods)
-	var busy sync.WaitGroup
+	var runs []*run
+	thaw := n.freeze()
 	for i := range pods {
 		r := n.begin(call{verb: "ADD", container: fmt.Sprint("burst", i), netns: nettest.Pod(n.t).Ref().Path})
-		busy.Go(func() {
-			r.feed()
-			got[i], errs[i] = parse(r.end())
-		})
+		r.asks()
+		runs = append(runs, r)
 	}
-	busy.Wait()
-	for i, err := range errs {
+	thaw()
+	var got []attached
+	for _, r := range runs {
+		a, err := parse(r.end())
 		if err != nil {
-			n.t.Fatalf("ADD of burst%d: %v", i, err)
+			n.t.Fatalf("ADD of %s: %v", r.container, err)
 		}
+		got = append(got, a)
 	}
 	return got
 }

@@ -15,16 +15,20 @@ import (
 func TestStrippedConfiguration(t *testing.T) {
 	n := newNode(t, "cooldown: 1ms\npools:\n- {name: other, cidrs: [10.99.0.0/24]}\n- {name: default, cidrs: [10.88.0.7/32]}\n")
 	pod := nettest.Pod(t)
-	for range 3 { // the pool has one address
+	for _, conf := range []string{ // the pool has one address
+		`{"name":"net","root":%q}`,
+		`{"name":"net","root":%q,"type":"berth-cni","cniVersion":"9.0.0","runtimeConfig":null,"prevResult":[]}`,
+		`{"name":"net","root":%q,"cniVersion":"","pool":["default"],"mtu":"1400","sysctl":{}}`,
+	} {
 		nettest.Eventually(t, "the address to be free", func() bool {
 			_, err := n.tryAdd("c", pod, `"pool":"default"`, `"mtu":1400`, `"capabilities":{"ips":true}`, `"runtimeConfig":{"ips":["10.88.0.7"]}`)
 			return err == nil
 		})
 		r := n.begin(call{verb: "DEL", container: "c"})
-		r.conf = fmt.Sprintf(`{"name":"net","root":%q,"runtimeConfig":null,"prevResult":[]}`, n.Root)
+		r.conf = fmt.Sprintf(conf, n.Root)
 		r.feed()
 		if _, err := r.end(); err != nil {
-			t.Fatal(err)
+			t.Errorf("DEL with %s: %v", r.conf, err)
 		}
 	}
 	n.wantNothing()
