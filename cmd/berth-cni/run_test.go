@@ -166,7 +166,8 @@ func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (s
 	return status, out.String(), errs.String()
 }
 
-// An agent that hangs is as good as none.
+// An agent that hangs is as good as none (aws, from source: calls of the agent
+// had no deadline).
 func TestHang(t *testing.T) {
 	root := t.TempDir()
 	start(t, root, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

@@ -219,7 +219,8 @@ func TestFailedCutIsAnErrorAndIsTriedAgain(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// multus #355, #922: what a failed DEL still needed was forgotten with it.
+// multus #355, #922; runtimes, general: what a failed DEL still needed was
+// forgotten with it.
 func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	n := newNode(t)
 	bad, good := owner("", "bad", "lease", "wire", "rule"), owner("", "good", "lease", "wire", "rule")
