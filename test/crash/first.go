@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -36,12 +35,8 @@ func removed(w *world) error {
 // begun checks an agent of a new instance: what it holds is called otherwise than
 // what that of before held, so that it is counted, and then taken away.
 func begun(w *world) error {
-	a, err := w.api.Audit(context.Background())
-	if err != nil {
+	if err := w.audit(); err != nil {
 		return err
-	}
-	if len(a.Findings) > 0 {
-		return left("berth audit finds %+v", a.Findings)
 	}
 	files, err := nettest.LookAtFiles(string(w.root))
 	if err != nil {
@@ -72,13 +67,20 @@ func removing(w *world, judge killer.Judge) error {
 }
 
 // removedAgain repeats it, and starts the agent again. The point's loop has
-// started it already: what was removed half-way is whole by then.
+// started it already: what was removed half-way is whole by then. What it takes
+// anew has a new owner, and so another comment in the table.
 func removedAgain(w *world, _ error) error {
+	if err := w.audit(); err != nil {
+		return err
+	}
 	if err := w.stop(); err != nil {
 		return err
 	}
 	if err := removed(w); err != nil {
 		return err
 	}
-	return w.restart()
+	if err := w.restart(); err != nil {
+		return err
+	}
+	return w.settle()
 }

@@ -199,7 +199,7 @@ func (w *world) take(container string, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		if by, held := w.holds[a]; held && by != container {
 			return fmt.Errorf("%s is given to %s, and %s has it", a, container, by)
-		} else if last, used := w.seen[a]; !held && used && time.Since(last) < cooldown {
+		} else if last, used := w.seen[a]; !held && used && time.Since(last) < w.cooldown {
 			return fmt.Errorf("%s is given to %s %v after another had it", a, container, time.Since(last))
 		}
 		w.holds[a] = container

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/berth-net/berth/test/crash/killer"
 )
@@ -98,7 +100,7 @@ func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tal
 func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func(string, ...any)) error {
 	const tries = 3
 	for _, v := range verdicts {
-		for call := range t.calls {
+		for _, call := range slices.Sorted(maps.Keys(t.calls)) {
 			for range tries {
 				if t.covered[point{call, v}] {
 					break

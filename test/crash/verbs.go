@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,10 +15,10 @@ import (
 // that f brings about.
 func onAgent(f func(w *world) error) func(*world, killer.Judge) error {
 	return func(w *world, judge killer.Judge) error {
-		var answered atomic.Bool // from then on the agent answers nobody but this
+		var answered atomic.Bool // from then on the agent answers nobody but this program
 		w.agent.Watch(func(c killer.Call) killer.Verdict {
-			if answered.Load() && c.String() == "write socket" {
-				return killer.Verdict{}
+			if answered.Load() {
+				return unasked(judge)(c)
 			}
 			return judge(c)
 		})
@@ -37,6 +36,16 @@ func onAgent(f func(w *world) error) func(*world, killer.Judge) error {
 			return errors.Join(err, errGone)
 		}
 		return err
+	}
+}
+
+// unasked leaves out the answers to what this program itself asks an agent.
+func unasked(judge killer.Judge) killer.Judge {
+	return func(c killer.Call) killer.Verdict {
+		if c.String() == "write socket" {
+			return killer.Verdict{}
+		}
+		return judge(c)
 	}
 }
 
@@ -94,7 +103,7 @@ func idle(w *world) error { return w.stop() }
 
 // started starts the agent under the judge.
 func started(w *world, judge killer.Judge) error {
-	if err := w.start(judge); err != nil {
+	if err := w.start(unasked(judge)); err != nil {
 		return err
 	}
 	return onAgent(running)(w, judge)
@@ -259,13 +268,11 @@ func reboot(w *world) error {
 	return nil
 }
 
-// stopped is SIGTERM while pods come and go.
+// stopped is SIGTERM while a pod is on its way out.
 func stopped(w *world, judge killer.Judge) error {
+	if err := w.pods[0].verb("DEL", nil); err != nil {
+		return err
+	}
 	w.agent.Watch(judge)
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = w.pods[0].verb("DEL", nil) })
-	wg.Go(func() { _, _ = w.api.Status(context.Background(), "") })
-	err := w.stop()
-	wg.Wait()
-	return err
+	return w.stop()
 }

@@ -33,9 +33,6 @@ const (
 	pools6 = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16, \"fd00:88::/64\"]\ncooldown: 1h\n"
 )
 
-// cooldown is that of these pools.
-const cooldown = time.Hour
-
 // world is a node with an agent that gets killed, and what is known of both.
 type world struct {
 	bin   string // folder of Berth's programs
@@ -51,6 +48,8 @@ type world struct {
 	base   nettest.State // the node with an agent and no pod
 	files  nettest.State // below root, likewise
 	own    int           // owners of the agent itself
+
+	cooldown time.Duration // of the pools
 
 	mu    sync.Mutex
 	seen  map[netip.Addr]time.Time // addresses: when they were in use for the last time
@@ -69,7 +68,7 @@ func newWorld(bin, conf string) (w *world, err error) {
 	worlds.n++
 	name := fmt.Sprintf("crash%d", worlds.n)
 	worlds.Unlock()
-	w = &world{bin: bin, conf: conf, root: root.Dir("/run/" + name), seen: map[netip.Addr]time.Time{}, holds: map[netip.Addr]string{}}
+	w = &world{bin: bin, conf: conf, root: root.Dir("/run/" + name), cooldown: time.Hour, seen: map[netip.Addr]time.Time{}, holds: map[netip.Addr]string{}}
 	w.api = client.New(w.root.Socket())
 	if err := os.MkdirAll(filepath.Dir(w.root.Config()), 0o700); err != nil {
 		return w, err
