@@ -11,7 +11,6 @@ import (
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/events"
-	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/server"
 )
 
@@ -99,9 +98,8 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 			a.Log.Info("the new configuration is in force")
 		case <-sweep.C:
 			a.Sweep(ctx)
-			if err := a.ledger.Writable(); errors.Is(err, ledger.ErrFailed) {
-				return fmt.Errorf("going on needs a new start: %w", err)
-			}
+		case <-a.ledger.Failed():
+			return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
 		}
 	}
 }

@@ -389,9 +389,15 @@ func TestCutOffWhileOpen(t *testing.T) {
 	if err := os.Truncate(path, 2*pageSize); err != nil {
 		t.Fatal(err)
 	}
+	select {
+	case <-l.Failed():
+		t.Error("it has failed before a write")
+	default:
+	}
 	if err := l.Commit(t.Context(), Forget(id, opts.Now())); !errors.Is(err, ErrFailed) {
 		t.Fatalf("commit into a truncated file: %v", err)
 	}
+	<-l.Failed()
 	if _, ok := l.Owner(id); !ok {
 		t.Error("memory has changed")
 	}

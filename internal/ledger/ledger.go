@@ -27,6 +27,7 @@ type Ledger struct {
 	stats  counters
 	closed sync.Once
 	gone   chan struct{} // closed when the writer has ended
+	failed chan struct{} // closed when the store has failed for good
 }
 
 // state is the ledger in memory.
@@ -89,7 +90,8 @@ func Open(opts Options) (*Ledger, error) {
 	}
 	state.startOver(plain(opts.Now()))
 	l := &Ledger{
-		opts: opts, discover: map[string]hold.Kind{}, state: state, store: store, gone: make(chan struct{}),
+		opts: opts, discover: map[string]hold.Kind{}, state: state, store: store,
+		gone: make(chan struct{}), failed: make(chan struct{}),
 	}
 	for _, k := range opts.Kinds {
 		if k.Discovers {
@@ -113,6 +115,10 @@ func (l *Ledger) Close() error {
 	})
 	return err
 }
+
+// Failed is closed once every commit is refused with ErrFailed, at which a
+// program can only end and open the ledger anew.
+func (l *Ledger) Failed() <-chan struct{} { return l.failed }
 
 // Owner returns an owner.
 func (l *Ledger) Owner(id hold.ID) (hold.Owner, bool) {

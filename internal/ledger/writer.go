@@ -163,6 +163,9 @@ func (l *Ledger) transact(requests []*request) {
 			l.stats.failed.Add(uint64(len(accepted)))
 			l.stats.set(l.store, l.sizes())
 			answer(accepted, fmt.Errorf("writing ledger: %w", err))
+			if l.store.failed != nil { // the last write
+				close(l.failed)
+			}
 			return
 		}
 		l.mu.Lock()

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// An agent whose ledger cannot be written any more ends at once, for its
+// supervisor to start it anew: until then not even a deletion could be promised.
+func TestFailedLedgerEndsTheAgent(t *testing.T) {
+	r := newRig(t)
+	before := nettest.Snapshot(t, nil).Without("sysctl")
+	conf, err := r.conf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf.SweepInterval = time.Hour // it is not the sweep that notices
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(context.Background(), Options{Root: r.root, Config: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, nil)
+	}()
+	c := client.New(r.root.Socket())
+	defer c.Close()
+	nettest.Eventually(t, "the agent serves", func() bool {
+		h, err := c.Health(t.Context())
+		return err == nil && h.Serving
+	})
+	whole, err := os.ReadFile(r.root.Ledger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(r.root.Ledger(), 8192); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Delete(t.Context(), key("c"), false); err == nil || client.IsUnknown(err) {
+		t.Errorf("a deletion whose tombstone cannot be written: %v", err)
+	}
+	if err := <-ended; !errors.Is(err, ledger.ErrFailed) {
+		t.Errorf("the agent ended with %v, want %v", err, ledger.ErrFailed)
+	}
+	// With its ledger back it goes on.
+	if err := os.WriteFile(r.root.Ledger(), whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	if err := r.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
+		t.Errorf("residue:\n%s", diff)
+	}
+}
