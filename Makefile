@@ -8,6 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOTESTFLAGS ?=
 # How long `make fuzz` spends on each target.
 FUZZTIME ?= 30s
+# Passed to test/crash, such as CRASHFLAGS='-only loop -kills 100000'.
+CRASHFLAGS ?=
 
 module  := github.com/berth-net/berth
 ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
@@ -15,7 +17,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
 
-.PHONY: build demo test deps peers bench lint fuzz clean help
+.PHONY: build demo test crash deps peers bench lint fuzz clean help
 
 build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o bin/ ./cmd/...
@@ -30,6 +32,9 @@ test: deps build peers ## every test; as root it first installs what they use (s
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test $(GOTESTFLAGS) ./...; \
 		fi; \
 	done
+
+crash: build ## SIGKILL berthd and berth-cni at every call that changes something; see CRASHFLAGS
+	$(GO) run ./test/crash $(CRASHFLAGS)
 
 deps: ## install the programs that tests use (root on Debian), or say which are missing
 	@test/deps

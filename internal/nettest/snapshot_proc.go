@@ -13,7 +13,11 @@ import (
 // conntrack is `conntrack -L`, both families, without timers, states and
 // counters: a line for each entry, so that equal tuples (of other zones) count.
 func conntrack() ([]string, error) {
-	// Each request walks the table of the whole machine: one is enough.
+	// Each request walks the table of the whole machine, which takes up to 0.2 s:
+	// one is enough, and none is needed where the namespace has no entries.
+	if count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count"); err == nil && string(count) == "0\n" {
+		return nil, nil
+	}
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_UNSPEC)
 	if absent(err) {
 		return nil, nil
