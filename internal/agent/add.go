@@ -54,6 +54,9 @@ func (a *Agent) Add(ctx context.Context, req api.AddRequest, w server.When) (jso
 		return nil, answer(err)
 	}
 	defer unlock()
+	if err := a.drainKey(ctx, add.record.Key); err != nil {
+		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
+	}
 	e, err := a.standing(ctx, add)
 	if err == nil && e == nil {
 		e, err = a.attach(ctx, add)
@@ -181,6 +184,9 @@ func (a *Agent) fit(add *addition) error {
 	pool, err := a.pool(add.conf.Pool)
 	if err != nil {
 		return err
+	}
+	if err := a.spared(); err != nil {
+		return cni.Errorf(cni.CodeIO, "a deletion might find no room", "%v", err)
 	}
 	if err := a.equipped(pool); err != nil {
 		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)

@@ -5,10 +5,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +65,10 @@ type Agent struct {
 	ipam   *ipam.IPAM
 	index  *index
 	keys   *keys
+	queue  queue
 	rinsing
+
+	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
 	uplinkMTU int                              // of the device with the default route, or 0
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
@@ -78,6 +83,9 @@ func (a *Agent) applied(c ledger.Change) {
 		rested[r.Name] = r
 	}
 	for _, edit := range c.Owners {
+		if edit.Before == nil {
+			a.adopting.Delete(edit.After.ID)
+		}
 		if err := a.index.apply(edit); err != nil {
 			a.Log.Error("a record cannot be read", "err", err)
 		}
@@ -148,16 +156,21 @@ func (a *Agent) Sweep(ctx context.Context) {
 		a.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
 	}
 	a.keepNode(ctx)
+	if err := a.Drain(ctx); err != nil {
+		a.Log.Error("deletions wait", "err", err)
+	}
+	a.keepSpares()
 }
 
 // Close stops the agent's own work and closes the ledger. Pods stay as they
 // are.
 func (a *Agent) Close() error {
 	a.engine.Close()
-	if err := a.ledger.Close(); err != nil {
-		return fmt.Errorf("closing the ledger: %w", err)
+	var err error
+	if bad := a.ledger.Close(); bad != nil {
+		err = fmt.Errorf("closing the ledger: %w", bad)
 	}
-	return a.closeKernel()
+	return errors.Join(err, a.queue.Close(), a.closeKernel())
 }
 
 func prefixes(pools []ipam.PoolConfig) []netip.Prefix {

@@ -56,6 +56,14 @@ func newRig(t testing.TB, pools ...string) *rig {
 func start(t testing.TB, pools ...string) *rig {
 	t.Helper()
 	r := newRig(t, pools...)
+	r.begin()
+	return r
+}
+
+// begin starts the rig's agent. With the test it gives back all that it had.
+func (r *rig) begin() {
+	t := r.t
+	t.Helper()
 	before := nettest.Snapshot(t, nil).Without("sysctl")
 	if err := r.open(); err != nil {
 		t.Fatal(err)
@@ -73,7 +81,6 @@ func start(t testing.TB, pools ...string) *rig {
 			t.Errorf("residue:\n%s", diff)
 		}
 	})
-	return r
 }
 
 func (r *rig) conf() (*config.Config, error) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/server"
@@ -36,11 +37,24 @@ func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.Wh
 		all = append(all, fresh...)
 		grave = nil
 	}
+	if key, ok := keyOf(f); ok && len(all) == 0 && f.Link != "" {
+		// A pod that only its link and its runtime know of.
+		if all, err = a.promise(ctx, a.deletionOf(key, f.Link, w)); err != nil {
+			return api.Deleted{}, true, answer(err)
+		}
+	}
 	if len(all) == 0 {
 		return api.Deleted{}, false, nil
 	}
-	d, err = a.deleted(ctx, all, wait)
-	return d, true, err
+	return a.deleted(ctx, all, wait), true, nil
+}
+
+// deletionOf is a DEL as the queue would have it.
+func (a *Agent) deletionOf(k attachment.Key, link string, w server.When) deletions.Record {
+	return deletions.Record{
+		Network: k.Network, Container: k.ContainerID, Ifname: k.Ifname,
+		Link: link, Boot: a.boot, Started: w.Started,
+	}
 }
 
 // DeleteOne releases one incarnation.
@@ -51,13 +65,12 @@ func (a *Agent) DeleteOne(ctx context.Context, id hold.ID, wait bool, _ server.W
 	if err := a.engine.Release(ctx, []hold.ID{id}); err != nil {
 		return api.Deleted{}, true, answer(err)
 	}
-	d, err := a.deleted(ctx, []hold.ID{id}, wait)
-	return d, true, err
+	return a.deleted(ctx, []hold.ID{id}, wait), true, nil
 }
 
 // deleted answers a deletion whose promise is written: at once, or when all is
 // gone or the asker's time is up.
-func (a *Agent) deleted(ctx context.Context, ids []hold.ID, wait bool) (api.Deleted, error) {
+func (a *Agent) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Deleted {
 	if wait {
 		_ = a.engine.Wait(ctx, ids...) // out of time is no error: the promise stands
 	}
@@ -65,7 +78,7 @@ func (a *Agent) deleted(ctx context.Context, ids []hold.ID, wait bool) (api.Dele
 	for _, id := range ids {
 		d.Owed += len(a.engine.Owed(id))
 	}
-	return d, nil
+	return d
 }
 
 // deletable returns the attachments that a deletion is about.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
@@ -29,6 +30,9 @@ type node struct {
 
 	conn interface { // rtnetlink, for what is no kind's
 		Veths(prefix string) ([]rtnl.Link, error)
+		Link(name string) (rtnl.Link, error)
+		Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
+		Neighbours() ([]rtnl.Neighbour, error)
 		UplinkMTU() (int, error)
 		Close() error
 	}
@@ -48,9 +52,10 @@ type node struct {
 		Kind() hold.Kind
 		VerifyPod(context.Context, hold.Hold) error
 	}
-	identify func(ns.Ref) (ns.Ref, error)   // what is at a namespace's path, as ns.Ref.Open says
-	sysctl   func(name, value string) error // sets one of the node's network namespace
-	boottime func() int64                   // CLOCK_BOOTTIME, ns
+	noticed  func(*deletions.Queue, func()) error // calls back whenever something new is in the queue
+	identify func(ns.Ref) (ns.Ref, error)         // what is at a namespace's path, as ns.Ref.Open says
+	sysctl   func(name, value string) error       // sets one of the node's network namespace
+	boottime func() int64                         // CLOCK_BOOTTIME, ns
 }
 
 // openKernel opens the node's network namespace and makes the kinds' doors.
@@ -80,6 +85,7 @@ func (a *Agent) openKernel() error {
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
 	a.links = link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
+	a.noticed = (*deletions.Queue).Watch
 	a.identify, a.sysctl, a.boottime = identify, ns.SetSysctl, boottime.Now
 	return nil
 }

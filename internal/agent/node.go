@@ -62,7 +62,7 @@ func (a *Agent) equipped(pool string) error {
 	if lack == nil {
 		return nil // of an agent that was not restored: it serves nobody
 	}
-	return errors.Join((*lack)[everyPool], (*lack)[pool])
+	return errors.Join(a.spared(), (*lack)[everyPool], (*lack)[pool])
 }
 
 // formerHolder is how long holdOne waits for a former owner to be gone.

@@ -73,12 +73,14 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 		return err
 	}
 	own.Go(func() { a.keepRinsed(ctx) })
+	own.Go(func() { a.keepDrained(ctx) }) // what has come since the restore's drain waits already
 	srv.Open()
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		a.Log.Warn("telling systemd", "err", err)
 	}
 	a.Log.Info("serving", "root", a.Root, "instance", a.instance, "attachments", len(a.index.all()),
 		"after", time.Since(a.started).Round(time.Millisecond))
+	own.Go(a.keepSpares)
 
 	sweep := time.NewTicker(a.Config.SweepInterval)
 	defer sweep.Stop()

@@ -34,8 +34,11 @@ func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
 	if err := openKernel(a); err != nil {
 		return nil, err
 	}
-	if err := a.openLedger(); err != nil {
+	if err := a.openQueue(); err != nil { // before anything is read of it, so that nothing is missed
 		return nil, errors.Join(err, a.closeKernel())
+	}
+	if err := a.openLedger(); err != nil {
+		return nil, errors.Join(err, a.queue.Close(), a.closeKernel())
 	}
 	return a, nil
 }
@@ -118,6 +121,9 @@ func (a *Agent) Restore(ctx context.Context) error {
 		if err := a.engine.Repair(ctx, id); err != nil {
 			a.Log.Warn("restoring the nftables table", "err", err)
 		}
+	}
+	if err := a.Drain(ctx); err != nil { // before the restore would set up again what was cut off
+		a.Log.Error("deletions wait", "err", err)
 	}
 	if err := a.engine.Restore(ctx); err != nil {
 		a.Log.Warn("restoring", "err", err)

@@ -6,6 +6,7 @@ package attachment
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -35,8 +36,9 @@ type Record struct {
 	Mode    string    `json:"mode"`
 	DNS     types.DNS `json:"dns,omitzero"`
 	Created time.Time `json:"created"`
-	Started int64     `json:"started"` // CLOCK_BOOTTIME of the ADD's plugin, ns
-	Epoch   string    `json:"epoch"`   // in which Started and Netns mean something
+	Started int64     `json:"started"`           // CLOCK_BOOTTIME of the ADD's plugin, ns
+	Epoch   string    `json:"epoch"`             // in which Started and Netns mean something
+	Adopted bool      `json:"adopted,omitempty"` // made of what the kernel showed: the ledger was lost
 }
 
 // sort tells attachments' records from those of other owners.
@@ -73,9 +75,27 @@ func Decode(o hold.Owner) (r Record, ok bool, err error) {
 	return rec.Record, rec.Sort == attachmentSort, nil
 }
 
+// KnowsNetns reports whether the record says which network namespace the pod
+// has. That of an adopted one may not have been found.
+func (r Record) KnowsNetns() bool { return r.Netns.Ino != 0 }
+
 // BeganBefore reports whether the attachment's ADD began before a request that
 // began at started (CLOCK_BOOTTIME, ns) in epoch: a late DEL must not meet a
 // successor with the same key.
 func (r Record) BeganBefore(epoch string, started int64) bool {
 	return r.Epoch != epoch || r.Started <= started
+}
+
+// BeganBeforeDeletion reports whether the attachment's ADD began before a queued
+// deletion that began at started (CLOCK_BOOTTIME, ns) in a boot. now is the boot
+// that the node is in: a deletion of an earlier one is older than what began in
+// this one, however often it is done again.
+func (r Record) BeganBeforeDeletion(boot string, started int64, now string) bool {
+	switch mine, _, _ := strings.Cut(r.Epoch, "/"); mine {
+	case boot:
+		return r.Started <= started
+	case now:
+		return false
+	}
+	return true
 }

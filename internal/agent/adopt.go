@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// A deletion may be about a pod that the ledger knows nothing of, since it was
+// lost. What the deletion says and the stamp of the pod's link are enough: the
+// agent makes an owner of them, begun and releasing in one commit, and from then
+// on everything is as usual.
+
+// adopt adds the owner that a deletion is about and that the ledger lacks: its
+// link, if that is there and its alias says the same key and incarnation, and
+// what the kernel remembers of its addresses' traffic, unless they are somebody
+// else's by now. If there is neither, there is nothing to delete.
+func (w *work) adopt(a *Agent, r deletions.Record) {
+	id, named := attachment.LinkID(r.Link)
+	if !named {
+		id = hold.NewID()
+	} else if o, known := a.ledger.Owner(id); known {
+		if stampedShort(o, keyOfDeletion(r)) {
+			w.ids = append(w.ids, id)
+		}
+		return
+	}
+	rec := attachment.Record{
+		Key: keyOfDeletion(r), Mode: netconf.ModeRouted, Created: time.Now(), Epoch: a.epoch, Adopted: true,
+	}
+	rec.Netns.Path = r.Netns
+	addrs := parseAddrs(r.Addresses)
+	if slices.Contains(w.ids, id) {
+		return // by an earlier deletion of the same
+	}
+	var veth *link.Spec
+	if named {
+		seen, err := a.sight(r.Link, rec.Key, addrs)
+		if err != nil {
+			w.errs = append(w.errs, err)
+			return
+		}
+		if seen != nil {
+			veth, addrs = attachment.Adopt(id, rec, *seen), seen.Addresses
+		}
+	}
+	if veth == nil { // of the addresses there is only the deletion's word
+		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	names, taken := a.ipam.Adopt(addrs, time.Now())
+	traffic := slices.DeleteFunc(addrs, func(x netip.Addr) bool { return slices.Contains(taken, x) })
+	if veth == nil && len(traffic) == 0 {
+		return
+	}
+	if len(addrs) > 0 {
+		rec.Pool = a.ipam.PoolOf(addrs[0])
+	}
+	o := attachment.Owner(id, rec, veth, names, traffic)
+	w.adopted = append(w.adopted, id)
+	a.adopting.Store(id, names)
+	w.ids = append(w.ids, id)
+	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, time.Now()))
+}
+
+// stampedShort reports whether an owner that was adopted from a link, whose
+// alias could not say all of its key, is that of a key.
+func stampedShort(o hold.Owner, k attachment.Key) bool {
+	spec, err := attachment.Link(o)
+	return err == nil && attachment.CheckStamp(spec.Name, spec.Alias, k) == nil
+}
+
+// sight looks at the link that a deletion names; nil: it is not there, or not
+// that attachment's, and then it is left alone.
+func (a *Agent) sight(name string, k attachment.Key, addrs []netip.Addr) (*attachment.Sight, error) {
+	l, err := a.conn.Link(name)
+	if errors.Is(err, kernel.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking at the link of %s: %w", k, err)
+	}
+	if err := attachment.CheckStamp(name, l.Alias, k); err != nil {
+		a.Log.Warn("a deletion names a link that is not its own, which is left alone", "key", k, "err", err)
+		return nil, nil
+	}
+	routes, err := a.conn.Routes(rtnl.RouteFilter{Index: l.Index})
+	if err != nil {
+		return nil, fmt.Errorf("looking for the addresses of %s: %w", k, err)
+	}
+	return &attachment.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: append(hosts(routes), addrs...)}, nil
+}
+
+// hosts returns the single addresses that routes lead to.
+func hosts(routes []rtnl.Route) []netip.Addr {
+	var addrs []netip.Addr
+	for _, r := range routes {
+		if r.Dst.IsSingleIP() {
+			addrs = append(addrs, r.Dst.Addr())
+		}
+	}
+	return addrs
+}
+
+// parseAddrs reads those of some texts that are addresses.
+func parseAddrs(texts []string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, t := range texts {
+		if a, err := netip.ParseAddr(t); err == nil && a.Zone() == "" {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs
+}
+
+// disown gives back the addresses of adopted owners that were not begun: those
+// of the others have left adopting with their commit.
+func (a *Agent) disown(ids []hold.ID) {
+	for _, id := range ids {
+		if names, ok := a.adopting.LoadAndDelete(id); ok {
+			a.ipam.Disown(names.([]netip.Addr), time.Now())
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// A deletion that no agent heard of waits in a file (internal/deletions). It is
+// done before the API opens, and whenever one is found later. Its file is
+// removed after the commit that promises the release: should the agent die in
+// between, it is done again, and spares what began after it. So nothing of the
+// queue has to be in the ledger.
+
+const (
+	// drainBy is how many deletions share a commit.
+	drainBy = 256
+	// leastSpares is how few spare files there may be for new pods to be
+	// attached: so many deletions can be written down on a full disk.
+	leastSpares = 64
+	// drainAgain is the first wait after a drain that failed, and drainLater
+	// the longest.
+	drainAgain = time.Second
+	drainLater = time.Minute
+)
+
+// errNoSpares is what keeps an ADD off a disk on which its DEL may find no room.
+var errNoSpares = errors.New("too little room is kept for deletions while no agent runs")
+
+// queue is the agent's end of the deletion queue.
+type queue struct {
+	*deletions.Queue
+	news  chan struct{}         // has a token when there may be something new
+	spare atomic.Pointer[error] // why there are too few spare files; nil: there are enough
+}
+
+// openQueue opens the queue and watches it: what is written from now on is
+// noticed.
+func (a *Agent) openQueue() error {
+	q, err := deletions.Open(a.Root)
+	if err != nil {
+		return err
+	}
+	a.queue.Queue, a.queue.news = q, make(chan struct{}, 1)
+	err = a.noticed(q, func() {
+		select {
+		case a.queue.news <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return errors.Join(err, q.Close())
+	}
+	return nil
+}
+
+// Drain does the deletions that wait. What fails stays in the queue; it is tried
+// again by the next drain, and holds up no other container's.
+func (a *Agent) Drain(ctx context.Context) error {
+	pending, err := a.queue.Pending()
+	if err != nil {
+		err = fmt.Errorf("looking for deletions: %w", err)
+	}
+	if len(pending) == 0 {
+		return err
+	}
+	a.Log.Info("doing deletions that were written down while no agent answered", "deletions", len(pending))
+	// Who was not cut off can still send.
+	slices.SortStableFunc(pending, func(x, y deletions.Entry) int { return order(x.Record.Cut) - order(y.Record.Cut) })
+	errs := []error{err}
+	for chunk := range slices.Chunk(pending, drainBy) {
+		errs = append(errs, a.undertake(ctx, chunk))
+	}
+	return errors.Join(errs...)
+}
+
+func order(cut bool) int {
+	if cut {
+		return 1
+	}
+	return 0
+}
+
+// drainKey does the deletions of one key, before an ADD of it.
+func (a *Agent) drainKey(ctx context.Context, k attachment.Key) error {
+	pending, err := a.queue.PendingOf(k.Network, k.ContainerID, k.Ifname)
+	if len(pending) > 0 {
+		err = errors.Join(err, a.undertake(ctx, pending))
+	}
+	if err != nil {
+		return fmt.Errorf("deletions of %s come first: %w", k, err)
+	}
+	return nil
+}
+
+// undertake promises deletions in one commit and removes their files. If that
+// fails each is tried by itself; one that fails keeps back what comes after it
+// for the same container.
+func (a *Agent) undertake(ctx context.Context, entries []deletions.Entry) error {
+	done := entries
+	records := make([]deletions.Record, len(entries))
+	for i, e := range entries {
+		records[i] = e.Record
+	}
+	var errs []error
+	if _, err := a.promise(ctx, records...); err != nil {
+		done = nil
+		failed := map[string]bool{}
+		for _, e := range entries {
+			if failed[e.Record.Container] {
+				continue
+			}
+			if _, err := a.promise(ctx, e.Record); err != nil {
+				failed[e.Record.Container] = true
+				errs = append(errs, fmt.Errorf("deletion %s: %w", e.Name, err))
+				continue
+			}
+			done = append(done, e)
+		}
+	}
+	names := make([]string, len(done))
+	for i, e := range done {
+		names[i] = e.Name
+	}
+	if len(names) > 0 {
+		errs = append(errs, a.queue.Remove(names...))
+	}
+	return errors.Join(errs...)
+}
+
+// attempts is how often a deletion looks again at a ledger that has changed
+// since it looked.
+const attempts = 3
+
+// promise releases what deletions are about, with their tombstones, and returns
+// who that is. nil is that all of it is promised: what could not be cut off yet
+// is the engine's to try again.
+func (a *Agent) promise(ctx context.Context, records ...deletions.Record) ([]hold.ID, error) {
+	for try := 1; ; try++ {
+		w := a.plan(records)
+		err := errors.Join(w.errs...)
+		if err == nil && len(w.ids)+len(w.ops) > 0 {
+			err = a.engine.Release(ctx, w.ids, w.ops...)
+		}
+		a.disown(w.adopted)
+		var taken *ledger.NameTakenError
+		switch {
+		case err == nil, len(w.errs) == 0 && len(w.ids) > 0 && a.promised(w.ids):
+			return w.ids, nil
+		case try < attempts && (errors.Is(err, ledger.ErrExists) || errors.As(err, &taken)):
+			continue // an ADD or another drain was faster
+		}
+		return nil, err
+	}
+}
+
+// promised reports whether owners are known to be releasing, or forgotten.
+func (a *Agent) promised(ids []hold.ID) bool {
+	return !slices.ContainsFunc(ids, func(id hold.ID) bool {
+		o, ok := a.ledger.Owner(id)
+		return ok && o.Wanted()
+	})
+}
+
+// work is what some deletions come to.
+type work struct {
+	ids     []hold.ID
+	ops     []ledger.Op
+	adopted []hold.ID // begun by ops
+	errs    []error
+}
+
+func (a *Agent) plan(records []deletions.Record) *work {
+	w := &work{}
+	now := a.boottime()
+	for _, r := range records {
+		ids := a.meant(r)
+		w.ids = append(w.ids, ids...)
+		// A tombstone is of use while an older ADD may be on its way.
+		if until := r.Started + int64(longestAdd); r.Boot == a.boot && until > now {
+			w.ops = append(w.ops, ledger.Bury(ledger.Tombstone{
+				Key: keyOfDeletion(r).String(), Boot: r.Boot, Started: r.Started, Until: until,
+			}))
+		}
+		if len(ids) == 0 {
+			w.adopt(a, r)
+		}
+	}
+	return w
+}
+
+// meant returns the incarnations that a deletion is about: those of its key
+// whose ADD began before it, and if it names a link, of these the one that has
+// it.
+func (a *Agent) meant(r deletions.Record) []hold.ID {
+	var ids []hold.ID
+	for _, e := range a.index.key(keyOfDeletion(r)) {
+		if e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) && (r.Link == "" || hasLink(e, r.Link)) {
+			ids = append(ids, e.owner.ID)
+		}
+	}
+	return ids
+}
+
+func hasLink(e *entry, name string) bool {
+	id, ok := attachment.LinkID(name)
+	return ok && id == e.owner.ID
+}
+
+func keyOfDeletion(r deletions.Record) attachment.Key {
+	return attachment.Key{Network: r.Network, ContainerID: r.Container, Ifname: r.Ifname}
+}
+
+// keepDrained does deletions as they come in, until ctx ends. After one that
+// failed it tries again by itself.
+func (a *Agent) keepDrained(ctx context.Context) {
+	pause := drainAgain
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.queue.news:
+		case <-again:
+		}
+		again = nil
+		if err := a.Drain(ctx); err != nil {
+			a.Log.Error("deletions wait", "err", err, "next try in", pause)
+			again = time.After(pause)
+			pause = min(2*pause, drainLater)
+			continue
+		}
+		pause = drainAgain
+		a.keepSpares()
+	}
+}
+
+// keepSpares keeps room for deletions on a disk that is full by then. While
+// there is too little of it no pod is attached: its deletion might fail.
+func (a *Agent) keepSpares() {
+	n, err := a.queue.Refill()
+	if err != nil {
+		a.Log.Warn("keeping room for deletions", "spare files", n, "err", err)
+	}
+	if err == nil || n >= leastSpares {
+		a.queue.spare.Store(nil)
+		return
+	}
+	err = fmt.Errorf("%w: %d spare files, and %d are needed: %w", errNoSpares, n, leastSpares, err)
+	a.queue.spare.Store(&err)
+}
+
+// spared says why too little room is kept for deletions, or nil.
+func (a *Agent) spared() error {
+	if err := a.queue.spare.Load(); err != nil {
+		return *err
+	}
+	return nil
+}

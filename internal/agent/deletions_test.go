@@ -1,0 +1,274 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// deletion is a DEL of a container's eth0, as the plugin writes it down now.
+func (r *rig) deletion(container, link string) deletions.Record {
+	return deletions.Record{
+		Network: "net", Container: container, Ifname: "eth0", Link: link,
+		Boot: r.boot, Started: boottime.Now(), Reason: "test",
+	}
+}
+
+func (r *rig) enqueue(d deletions.Record) {
+	r.t.Helper()
+	if err := deletions.Write(r.root, d); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// queued returns how many deletions wait.
+func (r *rig) queued() int {
+	r.t.Helper()
+	s, err := deletions.Look(r.root)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return len(s.Pending)
+}
+
+func (r *rig) wantGone(container string) {
+	r.t.Helper()
+	nettest.Eventually(r.t, container+" is gone", func() bool { return len(r.List(key(container))) == 0 })
+}
+
+func (r *rig) wantAttached(container string) {
+	r.t.Helper()
+	if l := r.List(key(container)); len(l) != 1 || l[0].State != api.StateAttached {
+		r.t.Errorf("%s, of which nothing was deleted: %+v", container, l)
+	}
+}
+
+// Deletions that wait are done at the start, before anything is restored: a pod
+// that its plugin has cut off is not set up again (cilium #39370, #22067).
+func TestDrainAtStart(t *testing.T) {
+	r := start(t)
+	for _, c := range []string{"a", "b", "c", "d"} {
+		r.add(request(c, nettest.Pod(t)))
+	}
+	link := r.List(key("a"))[0].HostVeth
+	other := r.List(key("b"))[0].HostVeth
+	r.enqueue(r.deletion("a", link))
+	r.enqueue(r.deletion("b", ""))
+	r.enqueue(r.deletion("c", other)) // of another incarnation, for all that is known
+	r.enqueue(r.deletion("unknown", ""))
+	if out, err := nettest.Command(r.here, "ip", "link", "set", link, "down").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var drifts int
+	r.observe = func(kind, op string, _ time.Duration, _ int, _ error) {
+		if kind == "link" && op == "acquire" {
+			drifts++
+		}
+	}
+	r.restart()
+	if drifts > 0 {
+		t.Errorf("%d links were set up again", drifts)
+	}
+	r.wantGone("a")
+	r.wantGone("b")
+	r.wantAttached("c")
+	r.wantAttached("d")
+	if n := r.queued(); n > 0 {
+		t.Errorf("%d deletions wait", n)
+	}
+	r.wantClean()
+}
+
+// A deletion that is written while the agent runs, or starts, is noticed.
+func TestDrainOnEvent(t *testing.T) {
+	r := start(t)
+	r.add(request("a", nettest.Pod(t)))
+	r.add(request("b", nettest.Pod(t)))
+	r.enqueue(r.deletion("a", ""))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.keepDrained(ctx) }()
+	r.wantGone("a")
+	r.enqueue(r.deletion("b", ""))
+	r.wantGone("b")
+	nettest.Eventually(t, "nothing waits", func() bool { return r.queued() == 0 })
+	stop()
+	<-ended
+}
+
+// An ADD does what waits of its own key first, and the deletion does not hit
+// the new pod, neither now nor when it is done again.
+func TestAddDrainsItsKey(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	r.add(request("a", pod))
+	r.add(request("b", nettest.Pod(t)))
+	d := r.deletion("a", "")
+	r.enqueue(d)
+	r.enqueue(r.deletion("b", ""))
+	r.add(request("a", pod))
+	if n := r.queued(); n != 1 {
+		t.Errorf("%d deletions wait, want that of the other key", n)
+	}
+	r.wantAttached("a")
+	r.enqueue(d) // as after a crash between the commit and the removal
+	if err := r.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.wantAttached("a")
+	for _, to := range addresses(r.add(request("c", nettest.Pod(t)))) {
+		nettest.Ping(t, pod, to)
+	}
+}
+
+// Killed between the commit and the removal of the file, the agent does the
+// deletion again when it is back; a pod that was attached with the same key
+// meanwhile lives.
+func TestReplaySparesSuccessor(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	r.add(request("a", pod))
+	link := r.List(key("a"))[0].HostVeth
+	for _, named := range []string{link, ""} {
+		d := r.deletion("a", named)
+		r.enqueue(d)
+		if _, err := r.promise(t.Context(), d); err != nil { // and no removal
+			t.Fatal(err)
+		}
+		r.wantGone("a")
+		s, err := deletions.Look(r.root)
+		if err != nil || len(s.Pending) != 1 {
+			t.Fatalf("%+v, %v", s.Pending, err)
+		}
+		file := filepath.Join(deletions.Path(r.root), s.Pending[0].Name)
+		aside := filepath.Join(t.TempDir(), "deletion")
+		rename(t, file, aside) // or the ADD would do it
+		r.restart()
+		r.add(request("a", pod))
+		rename(t, aside, file)
+		r.restart()
+		if n := r.queued(); n != 0 {
+			t.Errorf("%d deletions wait", n)
+		}
+		r.wantAttached("a")
+		r.wantClean()
+	}
+}
+
+// What fails stays, holds up nobody else, and is done by a later drain. An ADD
+// of its key is refused until then.
+func TestFailedDrainIsTriedAgain(t *testing.T) {
+	r := start(t)
+	r.add(request("a", nettest.Pod(t)))
+	r.add(request("b", nettest.Pod(t)))
+	r.enqueue(r.deletion("a", ""))
+	r.ledger.Close() // nothing can be promised
+	if err := r.Drain(t.Context()); err == nil {
+		t.Error("a drain without a ledger succeeds")
+	}
+	if n := r.queued(); n != 1 {
+		t.Errorf("%d deletions wait", n)
+	}
+	_, err := r.tryAdd(request("a", nettest.Pod(t)))
+	wantError(t, err, 11, "deletion")
+	r.restart()
+	r.wantGone("a")
+	r.wantAttached("b")
+	if n := r.queued(); n != 0 {
+		t.Errorf("%d deletions wait", n)
+	}
+}
+
+// Without room for deletions nothing is attached, and STATUS says so; what is
+// attached can be deleted.
+func TestNoSparesNoAdd(t *testing.T) {
+	r := start(t)
+	r.add(request("a", nettest.Pod(t)))
+	r.keepSpares()
+	if err := r.spared(); err != nil {
+		t.Fatal(err)
+	}
+	dir := deletions.Path(r.root)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no spare can be made
+		t.Fatal(err)
+	}
+	r.keepSpares()
+	_, err := r.tryAdd(request("b", nettest.Pod(t)))
+	if err == nil {
+		t.Error("ADD succeeds")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.tryAdd(request("b", nettest.Pod(t)))
+	wantError(t, err, 5, "spare")
+	_, err = r.Status(t.Context(), "")
+	wantError(t, err, 50, "spare")
+	if !r.del("a", true) {
+		t.Error("a is unknown")
+	}
+	r.Sweep(t.Context())
+	r.add(request("b", nettest.Pod(t)))
+}
+
+// A thousand deletions are done in a few commits, and all links go.
+func TestManyDeletions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("attaches hundreds of pods")
+	}
+	const pods = 300
+	r := start(t, "default=10.88.0.0/22")
+	for i := range pods {
+		c := "c" + strings.Repeat("x", i%7) + string(hold.NewID())
+		r.add(request(c, nettest.Pod(t)))
+	}
+	for _, e := range r.index.all() {
+		r.enqueue(r.deletion(e.record.ContainerID, r.show(e).HostVeth))
+	}
+	r.close()
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	before := r.ledger.Stats().Commits
+	if err := r.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	promised := r.ledger.Stats()
+	for _, e := range r.index.all() {
+		if e.owner.Wanted() {
+			t.Errorf("%s is not promised", e.owner.ID)
+		}
+	}
+	t.Logf("%d commits so far, forgets included", promised.Commits-before)
+	if err := r.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "all are gone", func() bool { return len(r.index.all()) == 0 })
+	if n := r.queued(); n != 0 {
+		t.Errorf("%d deletions wait", n)
+	}
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	raw, err := os.ReadFile(from)
+	if err == nil {
+		err = errors.Join(os.WriteFile(to, raw, 0o600), os.Remove(from))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
