@@ -14,17 +14,13 @@ import (
 // have, behind their b.
 const prefixLen = 4
 
-// cut sets a host veth down, and so cuts its pod off, for an agent that is away.
-// A link that is gone is as good. false without an error says that the link is
-// not known to be one of this agent's, and was left alone.
-func cut(dir root.Dir, link string) (bool, error) {
-	if link == "" || !isOf(dir, link) {
-		return false, nil
-	}
+// cut sets a host veth down, and so cuts its pod off. A link that is gone is as
+// good.
+func cut(link string) error {
 	if err := setDown(link); err != nil && err != unix.ENODEV {
-		return false, fmt.Errorf("setting link %s down: %w", link, err)
+		return fmt.Errorf("setting link %s down: %w", link, err)
 	}
-	return true, nil
+	return nil
 }
 
 // isOf reports whether a link with the form of Berth's is of the instance that

@@ -18,27 +18,34 @@ const reserve = 3 * time.Second
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // promise answers for an agent that is away when it should delete: the plugin
-// cuts the pod off itself, and queues the deletion for the agent. nil is
-// success: nobody is reached through the pod's link, and the deletion is on
-// disk. why says what is the matter with the agent.
+// queues the deletion for it, and cuts the pod off itself. nil is success: the
+// deletion is on disk, and nobody is reached through the pod's link. why says
+// what is the matter with the agent.
+//
+// The deletion is queued first: an agent that sees the link go down, and would
+// mend it, finds it. If either fails, the other is done all the same, and DEL is
+// to be repeated.
 func promise(c *call, why error) *api.Error {
 	if e := c.noRoot(); e != nil {
 		return e
 	}
-	isCut, cutErr := cut(c.head.Root, c.head.HostVeth)
-	// What cannot be cut off is queued all the same: the agent cuts it off when
-	// it is back, whether DEL is repeated or not.
-	if err := c.enqueue(isCut, why); err != nil {
-		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, err)
+	ours := c.head.HostVeth != "" && isOf(c.head.Root, c.head.HostVeth)
+	queueErr := c.enqueue(ours, why)
+	var cutErr error
+	if ours {
+		cutErr = cut(c.head.HostVeth)
 	}
-	if cutErr != nil {
+	switch {
+	case queueErr != nil:
+		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
+	case cutErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
 	}
 	return nil
 }
 
 // enqueue puts the deletion into the queue of the agent.
-func (c *call) enqueue(isCut bool, why error) error {
+func (c *call) enqueue(cut bool, why error) error {
 	boot, err := os.ReadFile(bootIDFile)
 	if err != nil {
 		return fmt.Errorf("reading the boot's id: %w", err)
@@ -52,7 +59,7 @@ func (c *call) enqueue(isCut bool, why error) error {
 		Netns:     c.netns,
 		Boot:      strings.TrimSpace(string(boot)),
 		Started:   c.started,
-		Cut:       isCut,
+		Cut:       cut,
 		Reason:    why.Error(),
 	})
 }

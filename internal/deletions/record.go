@@ -27,7 +27,7 @@ type Record struct {
 	Netns     string   // CNI_NETNS as it was given, for people
 	Boot      string   // the boot's id (/proc/sys/kernel/random/boot_id)
 	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
-	Cut       bool     // the link was set down, or it was gone; if not, the agent cuts the pod off first
+	Cut       bool     // the plugin itself sets Link down, before DEL succeeds; if not, the agent has to hurry
 	Reason    string   // why the agent did not answer, for people
 }
 
