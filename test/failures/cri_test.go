@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -19,12 +20,10 @@ import (
 // given back. Here it is on disk, shown also while no agent runs, and done
 // though nobody asks again.
 func TestOwedIsKept(t *testing.T) {
-	n := newNode(t, plain)
+	n := newNode(t, roomy)
 	left := 0
 	for try := 0; left == 0 && try < 10; try++ { // all may be done before the agent is killed
-		n.burst(40)
-		n.collect()
-		n.kill()
+		n.killAtCut(n.burst(40))
 		out, err := n.Berth(t.Context(), "ledger", "-o", "json")
 		if err != nil {
 			t.Fatal(err)
@@ -39,6 +38,37 @@ func TestOwedIsKept(t *testing.T) {
 	if left == 0 {
 		t.Error("nothing was left to be shown")
 	}
+}
+
+// killAtCut has GC delete everybody, and kills the agent when the last of these
+// is cut off: most of their links are still there then.
+func (n *node) killAtCut(pods []attached) {
+	n.t.Helper()
+	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
+	if err := netlink.LinkSubscribe(updates, done); err != nil {
+		n.t.Fatal(err)
+	}
+	defer close(done)
+	groups := map[string]uint32{} // of those that are not cut off
+	for _, p := range pods {
+		link, err := netlink.LinkByName(p.host)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		groups[p.host] = link.Attrs().Group
+	}
+	gc := n.begin(call{verb: "GC", keys: []string{validKey()}})
+	gc.feed()
+	for u := range updates {
+		if at := u.Attrs(); groups[at.Name] != at.Group || u.Header.Type == unix.RTM_DELLINK {
+			delete(groups, at.Name)
+		}
+		if len(groups) == 0 {
+			break
+		}
+	}
+	n.kill()
+	_, _ = gc.end() // which may have been told nothing
 }
 
 // containerd #12923, #5768: the runtime died between ADD and writing down its

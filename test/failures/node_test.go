@@ -31,6 +31,8 @@ const (
 	plain = "pools:\n- {name: default, cidrs: [10.88.0.0/24, 'fd00:88::/64']}\n"
 	// brisk looks each second for what is missing or left over.
 	brisk = "sweepInterval: 1s\n" + plain
+	// roomy has addresses for tests that begin anew.
+	roomy = "pools:\n- {name: default, cidrs: [10.88.0.0/20]}\n"
 	// single has one address, which rests no longer than it must.
 	single = "cooldown: 1ms\npools:\n- {name: default, cidrs: [10.88.0.7/32]}\n"
 )
