@@ -52,6 +52,7 @@ type node struct {
 		Kind() hold.Kind
 		VerifyPod(context.Context, hold.Hold) error
 	}
+	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
 	noticed  func(*deletions.Queue, func()) error // calls back whenever something new is in the queue
 	identify func(ns.Ref) (ns.Ref, error)         // what is at a namespace's path, as ns.Ref.Open says
 	sysctl   func(name, value string) error       // sets one of the node's network namespace
@@ -85,6 +86,7 @@ func (a *Agent) openKernel() error {
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
 	a.links = link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
+	a.monitor = func() (monitor, error) { return conn.Monitor(a.groups, link.Name(a.instance[:rtnl.PrefixLen], "")) }
 	a.noticed = (*deletions.Queue).Watch
 	a.identify, a.sysctl, a.boottime = identify, ns.SetSysctl, boottime.Now
 	return nil

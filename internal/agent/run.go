@@ -63,7 +63,10 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
 	var own sync.WaitGroup
 	defer func() { cancel(); own.Wait() }()
-	own.Go(func() { a.egress.Run(ctx, a.egressDrift) }) // before the restore, whose cuts rely on the table
+	// Before the restore: what is done after its look is heard, and its cuts rely
+	// on the table.
+	news := a.listen()
+	own.Go(func() { a.egress.Run(ctx, a.egressDrift) })
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {
 			return err
@@ -73,6 +76,7 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 		return err
 	}
 	own.Go(func() { a.keepRinsed(ctx) })
+	own.Go(func() { a.watch(ctx, news) })
 	own.Go(func() { a.keepDrained(ctx) }) // what has come since the restore's drain waits already
 	srv.Open()
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {

@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// What is heard decides when somebody's things are looked at: what the agent
+// does itself never, a link that a plugin may have cut off later than others,
+// and who is changed again and again more and more seldom.
+func TestWatcher(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	res := r.add(request("c", pod))
+	w := watcher{agent: r.Agent, suspects: map[hold.ID]*suspect{}}
+	t0 := time.Now()
+	const nothing = time.Hour
+	wait := func(what string, now time.Time, want time.Duration) {
+		t.Helper()
+		if got := w.next(now); got != want {
+			t.Errorf("%s: looks in %s, not %s", what, got, want)
+		}
+	}
+	attrs := linkNamed(t, res.Interfaces[0].Name).Attrs()
+	link := rtnl.Link{
+		Name: attrs.Name, Alias: attrs.Alias, MAC: attrs.HardwareAddr.String(), MTU: attrs.MTU, Group: attrs.Group, Index: attrs.Index, Up: true,
+	}
+	route := rtnl.Route{Dst: netip.MustParsePrefix("10.88.0.1/32")}
+	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
+	wait("a link as it should be", t0, nothing)
+	other := link
+	other.Name = "bzzzzaaaaaaaaaa"
+	other.Alias = ""
+	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: other}, t0)
+	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.MustParsePrefix("10.88.0.9/32")}}, t0)
+	wait("a link and a route of nobody", t0, nothing)
+
+	link.Up = false
+	w.hear(rtnl.News{Change: rtnl.LinkDown, Link: link}, t0)
+	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, t0)
+	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
+	wait("a link that is down", t0, down)
+	link.Up = true
+	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
+	wait("and up", t0, soon)
+	w.act(t.Context(), t0)
+	wait("before its time", t0, soon)
+	now := t0
+	for n := range 12 {
+		now = now.Add(w.next(now))
+		w.act(t.Context(), now)
+		wait("after it", now, nothing)
+		w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
+		if n < 8 {
+			wait("again", now, fight<<n)
+		} else {
+			wait("again and again", now, min(truce, fight<<n))
+		}
+	}
+	now = now.Add(w.next(now))
+	w.act(t.Context(), now)
+	now = now.Add(4*truce + time.Second)
+	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
+	wait("after a long peace", now, soon)
+
+	w.hear(rtnl.News{Change: rtnl.Lost}, now)
+	now = now.Add(soon)
+	must(t, netlink.LinkDel(linkNamed(t, link.Name)))
+	w.act(t.Context(), now) // everything
+	r.wantClean()
+	w.hear(rtnl.News{Change: rtnl.Lost}, now)
+	wait("everything again", now, everything)
+}
+
+// What is gone with its pod is for DEL: nobody else gives it back at once. Nor
+// is a pod mended that is being released.
+func TestWatcherLeavesTheDead(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	name := r.add(request("c", pod)).Interfaces[0].Name
+	w := watcher{agent: r.Agent, suspects: map[hold.ID]*suspect{}}
+	nettest.Delete(t, pod)
+	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: rtnl.Link{Name: name}}, time.Now())
+	if len(w.suspects) > 0 {
+		t.Error("a link that went with its pod is looked at")
+	}
+	must(t, r.engine.Release(t.Context(), []hold.ID{r.index.all()[0].owner.ID}))
+	w.hear(rtnl.News{Change: rtnl.LinkDown, Link: rtnl.Link{Name: name}}, time.Now())
+	if len(w.suspects) > 0 {
+		t.Error("a pod that is being released is looked at")
+	}
+}

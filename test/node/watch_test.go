@@ -1,0 +1,112 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// seldom lets the sweep come so late that it mends nothing in a test.
+const seldom = "sweepInterval: 1h\npools:\n- name: default\n  cidrs: [10.88.0.0/24, fd00:88::/64]\n"
+
+// startSeldom starts an agent whose sweep does not come.
+func startSeldom(t *testing.T) *agent {
+	t.Helper()
+	a := newAgent(t, nil)
+	a.configure(seldom)
+	a.startWatched()
+	return a
+}
+
+// What others do to the host's side of a pod is mended when it happens, not
+// when the sweep comes. A link that is set down and up looks well, and has lost
+// its IPv6 addresses and routes; amazon-vpc-cni #1600, #3309.
+func TestMendedAtOnce(t *testing.T) {
+	a := startSeldom(t)
+	hasAddresses(t)
+	pods, _ := a.podsOf(1)
+	drifts := a.follow(t)
+	damaged := func(t *testing.T, f func()) {
+		t.Helper()
+		before := drifts()
+		f()
+		nettest.Eventually(t, "an event that tells of it", func() bool { return drifts() > before })
+		nettest.Eventually(t, "the damage to be mended", func() bool { return a.disagreements(t) == "" })
+	}
+	for i, c := range []struct{ name, damage string }{
+		{"down and up", "link set HOST down; link set HOST up"},
+		{"down", "link set HOST down"},
+		{"route", "route del ADDR4"},
+		{"IPv6 route", "-6 route del ADDR6"},
+		{"MTU", "link set HOST mtu 1300"},
+		{"MAC", "link set HOST address 02:00:00:00:00:09"},
+		{"alias", "link set HOST alias mine"},
+		{"group", "link set HOST group 0"},
+		{"name", "link set HOST name other"},
+		{"deleted", "link del HOST"},
+		{"pool's route", "route del unreachable 10.88.0.0/24"},
+		{"pool's IPv6 route", "-6 route del unreachable fd00:88::/64"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := nettest.Pod(t)
+			got := a.add(fmt.Sprint("d", i), pod)
+			host, addrs := got.host, got.addrs
+			replace := strings.NewReplacer("HOST", host, "ADDR4", addrs[0].String(), "ADDR6", addrs[1].String())
+			damaged(t, func() {
+				for command := range strings.SplitSeq(replace.Replace(c.damage), "; ") {
+					ip(t, nil, command)
+				}
+			})
+			pingAll(t, pods[0], got)
+			pingAll(t, nil, got)
+		})
+	}
+	t.Run("deleted in the pod", func(t *testing.T) {
+		pod := nettest.Pod(t)
+		got := a.add("inside", pod)
+		damaged(t, func() { ip(t, pod, "link del eth0") })
+		pingAll(t, pods[0], got)
+	})
+}
+
+// follow counts the agent's events of type drift from now on.
+func (a *agent) follow(t *testing.T) (drifts func() int64) {
+	t.Helper()
+	var n atomic.Int64
+	heard, ended := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	once := sync.OnceFunc(func() { close(heard) })
+	go func() {
+		defer close(ended)
+		for e, err := range a.api.Events(ctx, nil, once) {
+			if err != nil {
+				return
+			}
+			if e.Type == "drift" {
+				n.Add(1)
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	<-heard
+	return n.Load
+}
+
+// disagreements is what an audit finds.
+func (a *agent) disagreements(t *testing.T) string {
+	t.Helper()
+	audit, err := a.api.Audit(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := ""
+	for _, f := range audit.Findings {
+		s += fmt.Sprintf("%s %s: %s\n", f.Type, f.What, f.Detail)
+	}
+	return s
+}
