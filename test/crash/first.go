@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
@@ -38,12 +37,12 @@ func begun(w *world) error {
 	if err := w.audit(); err != nil {
 		return err
 	}
-	files, err := nettest.LookAtFiles(string(w.root))
+	lost, err := w.strayFiles()
 	if err != nil {
 		return err
 	}
-	if diff := w.files.Diff(files); diff != "" {
-		return left("the oracle finds\n%s", diff)
+	if lost != "" {
+		return left("the oracle finds\n%s", lost)
 	}
 	if err := w.ledger(); err != nil {
 		return err

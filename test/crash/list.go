@@ -37,6 +37,7 @@ func scenarios() []scenario {
 		{name: "berthd GC", prepare: attached(4), remedies: []remedy{thenGC, thenDel}, verb: onAgent(func(w *world) error { return collect(w, nil) })},
 		{name: "berthd restore", prepare: halfWay, verb: started, remedies: []remedy{thenCheck}},
 		{name: "berthd reboot", prepare: reboot, verb: started, remedies: []remedy{thenDel}},
+		{name: "berthd drain", prepare: queued, verb: started, remedies: []remedy{{"nothing, but DEL of another", drained}}},
 		{name: "berthd stop", prepare: attached(2), verb: stopped, remedies: []remedy{thenDel}},
 	}
 	for i := range agent {
@@ -47,6 +48,9 @@ func scenarios() []scenario {
 		scenario{name: "berth-cni ADD", prepare: blank, verb: onPlugin("ADD"), remedies: []remedy{thenDel, thenAdd}},
 		scenario{name: "berth-cni CHECK", prepare: attached(1), verb: onPlugin("CHECK"), remedies: []remedy{thenDel}},
 		scenario{name: "berth-cni DEL", prepare: attached(1), verb: onPlugin("DEL"), remedies: []remedy{thenDel, thenOther}},
+		scenario{name: "berth-cni DEL away", prepare: orphaned(1), verb: onPlugin("DEL"), away: true, remedies: []remedy{
+			{"a start and DEL", startAndDetach}, {"DEL and a start", detachAndStart}, {"a start", onlyStart},
+		}},
 		scenario{name: "berth-cni GC", prepare: attached(4), verb: collect, remedies: []remedy{thenGC}},
 		scenario{name: "berth-cni STATUS", prepare: running, verb: func(w *world, judge killer.Judge) error {
 			c, f, err := w.plugin("STATUS", nil)

@@ -89,6 +89,7 @@ func loop(o options, r *report) (err error) {
 	}
 	for !l.over() {
 		l.round(o.seed)
+		w.deaths.Store(l.killed())
 		l.found(l.look())
 		r.say("kill loop: %d kills of agents, %d of plugins", l.agents.Load(), l.plugins.Load())
 	}
@@ -182,6 +183,9 @@ func (l *churn) look() error {
 		return err
 	}
 	defer func() { l.found(w.agent.Kill()) }()
+	if err := w.spared(); err != nil {
+		return err
+	}
 	if err := w.calm(); err != nil {
 		return err
 	}

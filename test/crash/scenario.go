@@ -24,6 +24,8 @@ type scenario struct {
 	remedies []remedy
 	// check looks for residue; nil: world.nothingLeft.
 	check func(w *world) error
+	// away says that no agent runs, and that the remedies start it.
+	away bool
 	// agent says that the running agent is killed, not a program that comes and goes.
 	agent bool
 	// fails says that requests to the kernel fail, and nobody is killed.
@@ -144,13 +146,19 @@ func (s *scenario) point(w *world, t *tally, p *plan, r remedy, say func(string,
 		t.covered[point{hit, p.verdict}] = true
 		say("%s: %s", s.name, p)
 	}
-	if w.agent.Gone() {
+	if hit != "" && !s.fails {
+		w.deaths.Add(1)
+	}
+	if w.agent.Gone() && !s.away {
 		if err := w.restart(); err != nil {
 			return where(err)
 		}
 	}
 	w.agent.Watch(nil)
-	err := w.notePresent()
+	var err error
+	if !s.away {
+		err = w.notePresent()
+	}
 	if err == nil {
 		err = r.do(w, verbErr)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
@@ -50,6 +52,7 @@ type world struct {
 	own    int           // owners of the agent itself
 
 	cooldown time.Duration // of the pools
+	deaths   atomic.Int64  // of programs, so far
 
 	mu    sync.Mutex
 	seen  map[netip.Addr]time.Time // addresses: when they were in use for the last time
@@ -214,12 +217,32 @@ func (w *world) settle() (err error) {
 	if w.base, err = nettest.Look(w.node); err != nil {
 		return err
 	}
+	if err := w.spared(); err != nil {
+		return err
+	}
 	if w.files, err = nettest.LookAtFiles(string(w.root)); err != nil {
 		return err
 	}
 	l, err := w.api.Ledger(context.Background())
 	w.own = len(l.Owners)
 	return err
+}
+
+// spared waits until the deletion queue is empty and has its spare files, which
+// an agent that runs sees to.
+func (w *world) spared() error {
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		s, err := deletions.Look(w.root)
+		if err != nil || len(s.Pending) == 0 && s.Spares == deletions.Spares {
+			return err
+		}
+		if w.agent.Gone() {
+			return errGone
+		}
+		if time.Now().After(end) {
+			return left("the deletion queue has %d spare files, and %+v", s.Spares, s.Pending)
+		}
+	}
 }
 
 // lastWords is the end of what the agent said.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"unsafe"
 
@@ -109,15 +110,11 @@ func (t *tracer) path(tid int, at uint64) string {
 	return "?"
 }
 
-// plain is the last part of a path, with its random digits left out.
-func plain(path string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, filepath.Base(path))
-}
+// chance is what is in names by chance, such as in those of temporary files.
+var chance = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+
+// plain is the last part of a path, without what is there by chance.
+func plain(path string) string { return chance.ReplaceAllString(filepath.Base(path), "") }
 
 // page is what can be read at once at an address of which only its beginning is
 // known to be there.
