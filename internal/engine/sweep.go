@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -80,6 +81,7 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 // released in between is looked at again.
 func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 	var r Report
+	ctx = hold.OneLook(ctx)
 	found, unreadable := e.find(ctx)
 	r.Findings = unreadable
 	owners := e.Ledger.Owners()
@@ -146,19 +148,41 @@ func (e *Engine) standing(drifts []drift) []drift {
 
 // unowned returns the found things that no owner's hold is about.
 func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
+	byID := make(map[hold.ID]int, len(owners))
+	for i, o := range owners {
+		byID[o.ID] = i
+	}
+	nameless := map[string]bool{} // kinds whose things do not say who owns them
+	var left []hold.Hold
+	for _, h := range found {
+		if i, ok := byID[h.Owner]; ok && has(owners[i], h.Spec) {
+			continue
+		}
+		nameless[h.Spec.Kind()] = true
+		left = append(left, h)
+	}
+	if len(left) == 0 {
+		return nil
+	}
 	owned := map[string]bool{}
 	for _, o := range owners {
 		for _, h := range o.Holds {
-			owned[h.Spec.String()] = true
+			if nameless[h.Spec.Kind()] {
+				owned[h.Spec.String()] = true
+			}
 		}
 	}
-	var left []hold.Hold
-	for _, h := range found {
-		if !owned[h.Spec.String()] {
-			left = append(left, h)
+	return slices.DeleteFunc(left, func(h hold.Hold) bool { return owned[h.Spec.String()] })
+}
+
+// has reports whether an owner has a hold that is about the same thing.
+func has(o hold.Owner, s hold.Spec) bool {
+	for _, h := range o.Holds {
+		if h.Spec.Kind() == s.Kind() && h.Spec.String() == s.String() {
+			return true
 		}
 	}
-	return left
+	return false
 }
 
 // both returns the things of a that are in b as well.

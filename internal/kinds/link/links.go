@@ -80,12 +80,15 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 
 // find returns all links of the instance by their names, with what can be seen
 // of them from the host. The netns, the pod's interface and its MAC cannot.
-func (l *Links) find(context.Context) ([]hold.Hold, error) {
+func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 	links, err := l.conn.Veths(stamp(l.prefix))
 	if err != nil && links == nil {
 		return nil, fmt.Errorf("looking for links: %w", err)
 	}
-	var holds []hold.Hold
+	if err == nil { // a list of all links is the most that find and verify cost
+		hold.Remember(ctx, l, links)
+	}
+	holds := make([]hold.Hold, 0, len(links))
 	for _, link := range links {
 		id, notOurs := hold.ParseID(link.Name[len(stamp(l.prefix)):])
 		if notOurs != nil {

@@ -13,7 +13,7 @@ import (
 
 // view is what was seen of the host's side of some links.
 type view struct {
-	links      map[string]rtnl.Link
+	links      map[string]*rtnl.Link
 	routes     map[place]bool
 	neighbours map[place]string // their MACs
 }
@@ -25,19 +25,17 @@ type place struct {
 }
 
 func nothing() view {
-	return view{map[string]rtnl.Link{}, map[place]bool{}, map[place]string{}}
+	return view{map[string]*rtnl.Link{}, map[place]bool{}, map[place]string{}}
 }
 
 // verify compares the host's side of links with their specs. One is looked up;
 // several are found in one dump of the node.
-func (l *Links) verify(_ context.Context, hs []hold.Hold) []error {
+func (l *Links) verify(ctx context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	seen, whole := nothing(), false
+	seen, whole := nothing(), false // whole: what it lacks is not there
 	if len(hs) > 1 {
 		var err error
-		if seen, err = l.lookAtAll(); err == nil {
-			whole = true
-		} else if !errors.Is(err, kernel.ErrInterrupted) {
+		if seen, whole, err = l.lookAtAll(ctx); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 			for i := range errs {
 				errs[i] = fmt.Errorf("looking at links: %w", err)
 			}
@@ -134,7 +132,7 @@ func (l *Links) look(s *Spec) (view, error) {
 	if errs[0] != nil {
 		return seen, errs[0]
 	}
-	seen.links[s.Name] = link
+	seen.links[s.Name] = &link
 
 	neighbours := make([]rtnl.Neighbour, len(s.Addresses))
 	rs = rs[:0]
@@ -171,28 +169,38 @@ func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 // lookAtAll lists all links of the instance, and all of Berth's routes and
 // permanent neighbours. An error of class kernel.ErrInterrupted comes with
 // what was seen: something may be missing.
-func (l *Links) lookAtAll() (view, error) {
-	seen := nothing()
-	links, err := l.conn.Veths(stamp(l.prefix))
-	for _, link := range links {
-		seen.links[link.Name] = link
+//
+// Links that find has listed in the same look are not listed again: then, too,
+// whole is false.
+func (l *Links) lookAtAll(ctx context.Context) (seen view, whole bool, err error) {
+	links, found := hold.Remembered(ctx, l).([]rtnl.Link)
+	if !found {
+		links, err = l.conn.Veths(stamp(l.prefix))
+		whole = err == nil
 	}
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
-		return seen, err
+		return seen, false, err
+	}
+	seen = view{
+		make(map[string]*rtnl.Link, len(links)), make(map[place]bool, 2*len(links)), make(map[place]string, 2*len(links)),
+	}
+	for i := range links {
+		seen.links[links[i].Name] = &links[i]
 	}
 	routes, errRoutes := l.conn.Routes(rtnl.RouteFilter{})
 	seen.addRoutes(routes)
 	if errRoutes != nil && !errors.Is(errRoutes, kernel.ErrInterrupted) {
-		return seen, errRoutes
+		return seen, false, errRoutes
 	}
 	neighbours, errNeighbours := l.conn.Neighbours()
 	for _, n := range neighbours {
 		seen.neighbours[place{n.Addr, n.Index}] = n.MAC
 	}
 	if errNeighbours != nil && !errors.Is(errNeighbours, kernel.ErrInterrupted) {
-		return seen, errNeighbours
+		return seen, false, errNeighbours
 	}
-	return seen, errors.Join(err, errRoutes, errNeighbours)
+	err = errors.Join(err, errRoutes, errNeighbours)
+	return seen, whole && err == nil, err
 }
 
 // addRoutes notes those routes that lead to one address on a link.
