@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -27,11 +26,11 @@ func cut(link string) error {
 // lives at a root. Where that cannot be known, the form decides: 14 characters
 // in an alphabet of 32 are nobody else's by chance.
 func isOf(dir root.Dir, link string) bool {
-	instance, err := os.ReadFile(dir.Instance())
+	instance, err := readShort(dir.Instance())
 	if err != nil || len(instance) < prefixLen {
 		return true
 	}
-	return link[1:1+prefixLen] == string(instance[:prefixLen])
+	return link[1:1+prefixLen] == instance[:prefixLen]
 }
 
 // setDown is `ip link set LINK down`: one message, without asking for the

@@ -2,9 +2,10 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
@@ -46,7 +47,7 @@ func promise(c *call, why error) *api.Error {
 
 // enqueue puts the deletion into the queue of the agent.
 func (c *call) enqueue(cut bool, why error) error {
-	boot, err := os.ReadFile(bootIDFile)
+	boot, err := readShort(bootIDFile)
 	if err != nil {
 		return fmt.Errorf("reading the boot's id: %w", err)
 	}
@@ -57,9 +58,25 @@ func (c *call) enqueue(cut bool, why error) error {
 		Link:      c.head.HostVeth,
 		Addresses: c.head.Addresses,
 		Netns:     c.netns,
-		Boot:      strings.TrimSpace(string(boot)),
+		Boot:      boot,
 		Started:   c.started,
 		Cut:       cut,
 		Reason:    why.Error(),
 	})
+}
+
+// readShort reads a file of one short line. (os.ReadFile would first set up what
+// it takes to wait for many files.)
+func readShort(path string) (string, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("opening %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	var b [128]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(b[:n])), nil
 }

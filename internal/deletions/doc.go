@@ -6,7 +6,7 @@
 // A queue is the folder ROOT/var/lib/berth/deletions:
 //
 //	<16 hex of the key's hash>-<started, 16 hex>-<8 hex, random>.json   a deletion
-//	spare-000-...                                                      room for a deletion on a full disk
+//	spare-000-...                                                      room for a deletion, on a full disk for instance
 //	tmp-...                                                            a deletion that is being written
 //	damaged/                                                           what cannot be read as a deletion
 //

@@ -1,7 +1,7 @@
 package deletions
 
 import (
-	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -32,10 +32,15 @@ func spareName(i int) string {
 	return fmt.Sprintf("%s%03d-keeps-room-for-a-deletion-on-a-full-disk", sparePrefix, i)
 }
 
-// keyName begins the names of a key's deletions.
+// keyName begins the names of a key's deletions: its FNV-1a hash of 64 bits. The
+// record says whose a deletion is, so that a hash that two keys share does no
+// harm; and crypto/sha256 brings what takes longer to start than to be used.
 func keyName(network, container, ifname string) string {
-	sum := sha256.Sum256([]byte(network + "/" + container + "/" + ifname))
-	return hexText(sum[:keyLen/2])
+	hash := uint64(14695981039346656037)
+	for _, c := range []byte(network + "/" + container + "/" + ifname) {
+		hash = (hash ^ uint64(c)) * 1099511628211
+	}
+	return hexText(hash)
 }
 
 // newName is a name for a deletion, which no other has.
@@ -44,22 +49,23 @@ func (r Record) newName() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var started [startedLen / 2]byte
-	for i := range started {
-		started[i] = byte(r.Started >> (8 * (len(started) - 1 - i)))
-	}
-	return keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(started[:]) + "-" + random + suffix, nil
+	return keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(uint64(r.Started)) + "-" + random + suffix, nil
 }
 
 // randomText is randomLen characters by chance.
 func randomText() (string, error) {
-	var random [randomLen / 2]byte
+	n, err := random()
+	return hexText(uint64(n))[16-randomLen:], err
+}
+
+func random() (uint32, error) {
+	var b [4]byte
 	for {
-		switch n, err := unix.Getrandom(random[:], 0); {
-		case err == nil && n == len(random):
-			return hexText(random[:]), nil
+		switch n, err := unix.Getrandom(b[:], 0); {
+		case err == nil && n == len(b):
+			return binary.NativeEndian.Uint32(b[:]), nil
 		case err != nil && err != unix.EINTR:
-			return "", fmt.Errorf("finding a name by chance: %w", err)
+			return 0, fmt.Errorf("finding a name by chance: %w", err)
 		}
 	}
 }
@@ -77,10 +83,11 @@ func isName(name string) bool {
 	return true
 }
 
-func hexText(b []byte) string {
-	text := make([]byte, 0, 2*len(b))
-	for _, c := range b {
-		text = append(text, hex[c>>4], hex[c&15])
+// hexText is 16 digits.
+func hexText(n uint64) string {
+	text := make([]byte, 0, 16)
+	for shift := 60; shift >= 0; shift -= 4 {
+		text = append(text, hex[n>>shift&15])
 	}
 	return string(text)
 }

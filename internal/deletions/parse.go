@@ -3,7 +3,6 @@ package deletions
 import (
 	"bytes"
 	"fmt"
-	"hash/crc32"
 	"strconv"
 
 	"github.com/berth-net/berth/internal/cni/scan"
@@ -65,7 +64,7 @@ func checkSum(raw []byte) error {
 	if err != nil {
 		return errNoSum
 	}
-	if uint32(sum) != crc32.Checksum(raw[:at], castagnoli) {
+	if uint32(sum) != crc32c(raw[:at]) {
 		return ErrChecksum
 	}
 	return nil

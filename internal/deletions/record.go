@@ -3,7 +3,6 @@ package deletions
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"strconv"
 
 	"github.com/berth-net/berth/internal/cni/scan"
@@ -37,8 +36,6 @@ var (
 	ErrVersion  = errors.New("the version is not one that this program knows")
 	errNoSum    = errors.New("it does not end with a checksum")
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // What stands around the checksum, which is over all bytes before sumBegin.
 const (
@@ -100,12 +97,25 @@ func (r Record) append(b []byte) []byte {
 
 // seal ends an object with its checksum.
 func seal(b []byte) []byte {
-	sum := crc32.Checksum(b, castagnoli)
+	sum := crc32c(b)
 	b = append(b, sumBegin...)
 	for shift := 28; shift >= 0; shift -= 4 {
 		b = append(b, hex[sum>>shift&15])
 	}
 	return append(b, sumEnd...)
+}
+
+// crc32c is CRC-32C (RFC 3720, appendix B.4), bit by bit: a deletion is short,
+// and hash/crc32 takes 0.2 ms for a table at every start of the plugin.
+func crc32c(b []byte) uint32 {
+	sum := ^uint32(0)
+	for _, c := range b {
+		sum ^= uint32(c)
+		for range 8 {
+			sum = sum>>1 ^ 0x82f63b78&-(sum&1)
+		}
+	}
+	return ^sum
 }
 
 func appendText(b []byte, key, text string) []byte {

@@ -2,6 +2,7 @@ package deletions
 
 import (
 	"errors"
+	"hash/crc32"
 	"os"
 	"reflect"
 	"strings"
@@ -155,6 +156,15 @@ func TestParse(t *testing.T) {
 	} {
 		if r, err := parse(sealed(text + "}")); err == nil {
 			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+func TestChecksum(t *testing.T) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	for _, text := range []string{"", "123456789", whole} {
+		if got, want := crc32c([]byte(text)), crc32.Checksum([]byte(text), table); got != want {
+			t.Errorf("%q: %#x, not %#x", text, got, want)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 // disk, for good, and an agent that watches has seen it. With one it may be
 // there all the same, which does no harm: who is told so repeats it.
 //
-// A full disk or quota (ENOSPC, EDQUOT) costs a spare file.
+// On a full disk or quota (ENOSPC, EDQUOT) it takes a spare file; and where
+// there are many, it takes one for speed.
 func Write(dir root.Dir, r Record) error {
 	content, err := r.encode()
 	if err != nil {
@@ -37,6 +38,9 @@ func write(dir root.Dir, r Record, content []byte) error {
 		return err
 	}
 	defer f.close()
+	if f.writeQuick(r, content) == nil {
+		return nil
+	}
 	err = f.writeNew(r, content)
 	if full(err) {
 		if spareErr := f.writeSpare(r, content); spareErr != nil {
@@ -80,7 +84,7 @@ func fill(fd int, content []byte) error {
 		}
 		at += max(n, 0)
 	}
-	if err := fsync(fd); err != nil {
+	if err := retry(func() error { return unix.Fdatasync(fd) }); err != nil {
 		return fmt.Errorf("syncing the file: %w", err)
 	}
 	return nil
