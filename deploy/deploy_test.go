@@ -1,8 +1,6 @@
-// Package deploy has no code: it tests that the files beside it are right.
 package deploy
 
 import (
-	"os"
 	"reflect"
 	"testing"
 
@@ -32,11 +30,7 @@ func TestConfig(t *testing.T) {
 
 // libcni reads the list, and the plugin what libcni makes of it.
 func TestConflist(t *testing.T) {
-	raw, err := os.ReadFile("10-berth.conflist")
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := libcni.NetworkConfFromBytes(raw)
+	list, err := libcni.NetworkConfFromBytes(Conflist)
 	if err != nil {
 		t.Fatal(err)
 	}

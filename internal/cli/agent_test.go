@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/server"
 	"github.com/berth-net/berth/internal/server/servertest"
 )
@@ -50,6 +52,16 @@ func TestGolden(t *testing.T) {
 		{"check", []string{"check", "c1"}, 1},
 		{"pools", []string{"pools"}, 0},
 		{"ledger", []string{"ledger"}, 0},
+		{"owed", []string{"owed"}, 0},
+		{"owed.wide", []string{"owed", "-o", "wide"}, 0},
+		{"owed.json", []string{"owed", "-o", "json"}, 0},
+		{"owed.retry", []string{"owed", "retry"}, 0},
+		{"owed.retry.some", []string{"owed", "retry", "default/web-0", "nnnn"}, 0},
+		{"owed.retry.json", []string{"owed", "retry", "c1", "-o", "json"}, 0},
+		{"gc.dry", []string{"gc", "--network", "net", "--keep", "c2", "--dry-run"}, 0},
+		{"gc", []string{"gc", "--network", "net", "--all"}, 0},
+		{"gc.json", []string{"gc", "--network", "net", "--all", "-o", "json"}, 0},
+		{"audit.pods", []string{"audit", "--pods"}, 1},
 		{"status.json", []string{"status", "-o", "json"}, 0},
 		{"audit.json", []string{"audit", "-o", "json"}, 1},
 	} {
@@ -72,6 +84,39 @@ func TestGolden(t *testing.T) {
 				t.Errorf("it prints something else (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Which owners are tried again, and which arguments name none.
+func TestOwedRetry(t *testing.T) {
+	var asked []hold.ID
+	a := servertest.Start(t, &servertest.Verbs{Retried: func(ids []hold.ID) { asked = ids }, Unreadable: "input/output error"})
+	a.Open()
+	a.Verbs.Put(servertest.Attachment("aaaaaaaaaa", "c1"), servertest.Attachment("bbbbbbbbbb", "c2c2c2c2"))
+	for args, want := range map[string]string{
+		"":                         "[]",
+		"aaaaaaaaaa":               "[aaaaaaaaaa]",
+		"c1":                       "[aaaaaaaaaa]",
+		"c2c2":                     "[bbbbbbbbbb]",
+		"web-0":                    "[aaaaaaaaaa bbbbbbbbbb]",
+		"bbbb aaaaaaaaaa c1":       "[aaaaaaaaaa bbbbbbbbbb]",
+		"nnnnnnnnnn default/web-0": "[aaaaaaaaaa bbbbbbbbbb nnnnnnnnnn]",
+	} {
+		asked = nil
+		out, errs, code := run(a, append([]string{"owed", "retry"}, strings.Fields(args)...)...)
+		if got := fmt.Sprint(asked); code != 0 || errs != "" || got != want {
+			t.Errorf("%q: exit code %d, %q, asked for %s, want %s\n%s", args, code, errs, got, want, out)
+		}
+	}
+	for _, arg := range []string{"nix", "c2c", ""} {
+		asked = []hold.ID{"none"}
+		_, errs, code := run(a, "owed", "retry", arg)
+		if code != 1 || !strings.Contains(errs, "owes nothing; see `berth owed`") || asked[0] != "none" {
+			t.Errorf("%q: exit code %d, %q", arg, code, errs)
+		}
+	}
+	if _, errs, code := run(a, "owed"); code != 0 || errs != "berth: not all queued deletions are known: input/output error\n" {
+		t.Errorf("exit code %d, %q", code, errs)
 	}
 }
 

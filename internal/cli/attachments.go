@@ -31,11 +31,7 @@ func (a *app) attachmentsCommand() *cobra.Command {
 	fl.StringVar(&f.Pod, "pod", "", "only of pods of this name, or NAMESPACE/NAME")
 	fl.StringVar(&f.Address, "address", "", "only with this address")
 	fl.StringVar(&f.State, "state", "", "only "+strings.Join(api.States(), ", "))
-	var names []string
-	for _, s := range states {
-		names = append(names, s.text)
-	}
-	mustComplete(c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)))
+	mustComplete(c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(api.States(), cobra.ShellCompDirectiveNoFileComp)))
 	return c
 }
 

@@ -6,24 +6,31 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
 )
 
 func (a *app) auditCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "audit",
+	var pods bool
+	c := &cobra.Command{
+		Use:   "audit [--pods]",
 		Short: "Look for what is left over or missing; exit code 0 exactly when nothing is",
 		Long: `Have the agent compare its ledger with the node: what stands there with its stamp
-and belongs to nobody, what somebody should have and has not, what differs, and
-what is owed. The exit code is 0 exactly when there is none of it, 1 when there
+and belongs to nobody, what somebody should have and has not, what differs, what
+is owed, and deletions that wait in vain. With --pods it looks into the attached
+pods as well: their interface, addresses, routes and neighbours, which the agent
+never repairs. The exit code is 0 exactly when there is none of it, 1 when there
 is, and 2 when the audit cannot be made, such as when the agent is away.`,
 		Example: `  berth audit
+  berth audit --pods
   berth audit -o json | jq '.findings[]'`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.audit(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error { return a.audit(c.Context(), pods) },
 	}
+	c.Flags().BoolVar(&pods, "pods", false, "look into the pods as well")
+	return c
 }
 
-func (a *app) audit(ctx context.Context) error {
-	audit, err := a.askAudit(ctx)
+func (a *app) audit(ctx context.Context, pods bool) error {
+	audit, err := a.askAudit(ctx, pods)
 	if err != nil {
 		return coded{2, err}
 	}
@@ -39,16 +46,24 @@ func (a *app) audit(ctx context.Context) error {
 func (a *app) showAudit(audit api.Audit) {
 	verdict := a.ink(green, "nothing is left over or missing")
 	if len(audit.Findings) > 0 {
-		a.showFindings(audit.Findings)
+		t := newTable("FINDING", "KIND", "WHAT", "OWNER", "OF", "DETAIL")
+		for _, f := range audit.Findings {
+			t.row(cell{f.Type, red}, f.Kind, f.What, f.Owner, f.Of, f.Detail)
+		}
+		a.table(t)
 		verdict = a.ink(red, count(len(audit.Findings), "finding"))
 	}
 	a.say("%s, %s audited: %s\n", count(audit.Owners, "owner"), count(audit.Holds, "hold"), verdict)
 }
 
-func (a *app) showFindings(findings []api.Finding) {
-	t := newTable("FINDING", "KIND", "WHAT", "OWNER", "DETAIL")
-	for _, f := range findings {
-		t.row(cell{f.Type, red}, f.Kind, f.What, f.Owner, f.Detail)
-	}
-	a.table(t)
+func (a *app) askAudit(ctx context.Context, pods bool) (audit api.Audit, err error) {
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		look := c.Audit
+		if pods {
+			look = c.AuditPods
+		}
+		audit, err = look(ctx)
+		return err
+	})
+	return audit, err
 }

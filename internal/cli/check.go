@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/api/client"
 )
 
 // checkView is what `berth check -o json` prints.
@@ -22,9 +22,11 @@ func (a *app) checkCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check ID|POD|CONTAINER... | --all",
 		Short: "Compare attachments with the node; exit code 1 when something differs",
-		Long: `Compare attachments with the node: links, addresses and routes as the kernel has
-them. The exit code is 1 when something differs. berth audit also looks for what
-belongs to no attachment.`,
+		Long: `Compare attachments with the node and with their pods: links, addresses, routes,
+neighbours and settings as the kernel has them, on both sides, and what all pods
+rely on, the agent's table and their pools' routes. Each difference is a row; the
+exit code is 1 when there is one. berth audit also looks for what belongs to no
+attachment.`,
 		Example: `  berth check default/web
   berth check --all`,
 		ValidArgsFunction: a.completeAttachments,
@@ -57,17 +59,19 @@ func (a *app) check(ctx context.Context, args []string) error {
 		}
 		chosen = append(chosen, found...)
 	}
-	audit, err := a.askAudit(ctx)
+	audit, err := a.askAudit(ctx, true)
 	if err != nil {
 		return err
 	}
 	v := checkView{Checked: []string{}, Findings: []api.Finding{}}
+	relevant := []string{"node"}
 	for _, at := range unique(chosen) {
 		v.Checked = append(v.Checked, at.ID)
+		relevant = append(relevant, "pool "+at.Pool)
 	}
 	for _, f := range audit.Findings {
 		// A kind that cannot be read says nothing of its holds.
-		if slices.Contains(v.Checked, f.Owner) || f.Owner == "" && f.Type == "unreadable" {
+		if slices.Contains(v.Checked, f.Owner) || slices.Contains(relevant, f.Of) || f.Owner == "" && f.Type == "unreadable" {
 			v.Findings = append(v.Findings, f)
 		}
 	}
@@ -80,21 +84,24 @@ func (a *app) check(ctx context.Context, args []string) error {
 	return nil
 }
 
+// showChecked prints a row a difference.
 func (a *app) showChecked(v checkView) {
-	if len(v.Findings) > 0 {
-		a.showFindings(v.Findings)
+	t := newTable("FINDING", "OF", "WHAT", "DIFFERENCE")
+	n := 0
+	for _, f := range v.Findings {
+		differences := f.Differences
+		if len(differences) == 0 {
+			differences = []string{strings.TrimPrefix(f.Detail, f.What+": ")}
+		}
+		for _, d := range differences {
+			t.row(cell{f.Type, red}, f.Of, f.What, d)
+			n++
+		}
 	}
 	differ := a.ink(green, "nothing differs")
-	if len(v.Findings) > 0 {
-		differ = a.ink(red, count(len(v.Findings), "difference"))
+	if n > 0 {
+		a.table(t)
+		differ = a.ink(red, count(n, "difference"))
 	}
 	a.say("%s checked: %s\n", count(len(v.Checked), "attachment"), differ)
-}
-
-func (a *app) askAudit(ctx context.Context) (audit api.Audit, err error) {
-	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
-		audit, err = c.Audit(ctx)
-		return err
-	})
-	return audit, err
 }

@@ -41,6 +41,7 @@ func (a *app) command() *cobra.Command {
 and takes them off it, and installs its CNI plugin.`,
 		Example: `  berth status                       # how the agent is; useful when it is down, too
   berth attachments                  # which pods it has attached
+  berth owed                         # what could not be given back yet, and why
   berth audit                        # exit code 0: nothing is left over or missing
   berth demo                         # see it work, in namespaces of its own`,
 		SilenceErrors:     true,
@@ -53,8 +54,8 @@ and takes them off it, and installs its CNI plugin.`,
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
 	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	c.AddCommand(
-		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.checkCommand(),
-		a.poolsCommand(), a.eventsCommand(), a.ledgerCommand(), a.auditCommand(),
+		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.gcCommand(), a.checkCommand(),
+		a.owedCommand(), a.poolsCommand(), a.eventsCommand(), a.ledgerCommand(), a.auditCommand(),
 		a.installCommand(), a.demoCommand(), a.versionCommand(),
 	)
 	for _, sub := range c.Commands() {

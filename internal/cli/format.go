@@ -75,24 +75,19 @@ func shortID(id string) string {
 	return id
 }
 
-// states are an attachment's states with their colours.
-var states = []cell{{"attached", green}, {"attaching", yellow}, {"releasing", yellow}, {"owed", red}}
-
-func stateCell(state string) cell {
-	for _, s := range states {
-		if s.text == state {
-			return s
-		}
-	}
-	return cell{text: state}
+// stateInks are the colours of an attachment's states.
+var stateInks = map[string]ink{
+	api.StateAttaching: yellow, api.StateAttached: green, api.StateReleasing: yellow, api.StateOwed: red,
 }
+
+func stateCell(state string) cell { return cell{state, stateInks[state]} }
 
 // stateCounts writes how many attachments there are in each state.
 func (a *app) stateCounts(n map[string]int) string {
 	var parts []string
-	for _, s := range states {
-		if n[s.text] > 0 {
-			parts = append(parts, a.ink(s.ink, fmt.Sprintf("%d %s", n[s.text], s.text)))
+	for _, s := range api.States() {
+		if n[s] > 0 {
+			parts = append(parts, a.ink(stateInks[s], fmt.Sprintf("%d %s", n[s], s)))
 		}
 	}
 	if len(parts) == 0 {

@@ -8,12 +8,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-net/berth/deploy"
 	"github.com/berth-net/berth/internal/cni"
 )
 
 // plugin is the name of the CNI plugin's program, and so its type in CNI
 // configurations.
 const plugin = "berth-cni"
+
+// defaultName is the network's name in deploy.Conflist.
+const defaultName = "berth"
 
 type installFlags struct {
 	binDir, confDir string
@@ -48,7 +52,7 @@ attached, whose runtime needs the plugin to detach them.`,
 	fl := c.Flags()
 	fl.StringVar(&f.binDir, "bin-dir", "/opt/cni/bin", "folder in which the runtime looks for CNI plugins")
 	fl.StringVar(&f.confDir, "conf-dir", "/etc/cni/net.d", "folder in which the runtime looks for CNI configurations")
-	fl.StringVar(&f.name, "name", "berth", "the network's name; the file is 10-NAME.conflist")
+	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
 	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: that of this program)")
 	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
 	fl.BoolVar(&f.force, "force", false, "uninstall also while pods are attached")
@@ -101,22 +105,21 @@ func (a *app) install(f installFlags) error {
 	return a.print(done, func() { a.showFiles(done) })
 }
 
-// conflist is the runtime's configuration (CNI 1.1, section 1). Old runtimes
-// read cniVersion, those of 1.1 choose among cniVersions.
+// conflist is deploy.Conflist for the network of this name and the agent of this
+// root.
 func (a *app) conflist(name string) ([]byte, error) {
-	type pluginConf struct {
-		Type         string          `json:"type"`
-		Root         string          `json:"root,omitempty"`
-		Capabilities map[string]bool `json:"capabilities"`
+	if a.root == "/" && name == defaultName {
+		return deploy.Conflist, nil
 	}
-	conf := struct {
-		CNIVersion  string       `json:"cniVersion"`
-		CNIVersions []string     `json:"cniVersions"`
-		Name        string       `json:"name"`
-		Plugins     []pluginConf `json:"plugins"`
-	}{"1.0.0", []string{"1.0.0", cni.CurrentVersion}, name, []pluginConf{{Type: plugin, Capabilities: map[string]bool{"ips": true, "mac": true}}}}
+	var conf map[string]any
+	if err := json.Unmarshal(deploy.Conflist, &conf); err != nil {
+		return nil, fmt.Errorf("reading the built-in configuration: %w", err)
+	}
+	conf["name"] = name
 	if a.root != "/" {
-		conf.Plugins[0].Root = a.root
+		for _, p := range conf["plugins"].([]any) { // a test reads the file
+			p.(map[string]any)["root"] = a.root
+		}
 	}
 	raw, err := json.MarshalIndent(conf, "", "  ")
 	return append(raw, '\n'), err

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -36,11 +37,18 @@ var scripts atomic.Int64
 //
 //	agent start|stop|kill            berthd, which serves once it is started
 //	attach CONTAINER NAMESPACE/NAME  a new pod, whose attachment's ID is $CONTAINER
+//	detach CONTAINER                 its DEL, by the plugin
+//	inside CONTAINER COMMAND...      runs a command in its network namespace; VETH is its host veth
+//	host CONTAINER COMMAND...        the same in the node's
 //	unlink CONTAINER                 deletes the pod's link behind the agent's back
 //	field NAME FILE PATH...          puts a value of a JSON file into $NAME
 func TestScripts(t *testing.T) {
 	nettest.Need(t)
 	bin := programs.Own(t)
+	deployed, err := filepath.Abs("../../deploy")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
@@ -48,6 +56,7 @@ func TestScripts(t *testing.T) {
 			rootDir := filepath.Join(env.WorkDir, "root")
 			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 			env.Setenv("BIN", bin)
+			env.Setenv("DEPLOY", deployed)
 			env.Setenv("ROOT", rootDir)
 			env.Setenv("IP4", fmt.Sprintf("10.9.%d", n))
 			env.Setenv("IP6", fmt.Sprintf("fd09:%x:", n))
@@ -68,6 +77,16 @@ func TestScripts(t *testing.T) {
 			},
 			"unlink": func(ts *testscript.TestScript, neg bool, args []string) {
 				ts.Check(ts.Value("agent").(*scriptAgent).unlink(args[0]))
+			},
+			"detach": func(ts *testscript.TestScript, neg bool, args []string) {
+				ts.Check(ts.Value("agent").(*scriptAgent).detach(args[0]))
+			},
+			"inside": func(ts *testscript.TestScript, neg bool, args []string) {
+				a := ts.Value("agent").(*scriptAgent)
+				ts.Check(a.pods[args[0]].Do(func() error { return a.run(args[0], args[1:]) }))
+			},
+			"host": func(ts *testscript.TestScript, neg bool, args []string) {
+				ts.Check(ts.Value("agent").(*scriptAgent).run(args[0], args[1:]))
 			},
 			"field": field,
 		},
@@ -145,18 +164,42 @@ func (a *scriptAgent) clean() {
 
 // attach makes a pod and attaches it through the plugin.
 func (a *scriptAgent) attach(container, pod string) (id string, err error) {
-	netns := nettest.Pod(a.t)
-	a.pods[container] = netns
+	a.pods[container] = nettest.Pod(a.t)
 	namespace, name, _ := strings.Cut(pod, "/")
-	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q}`, a.root))
-	cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0", "CNI_PATH="+a.bin,
-		"CNI_NETNS="+netns.Ref().Path, "CNI_ARGS=K8S_POD_NAMESPACE="+namespace+";K8S_POD_NAME="+name)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("attaching %s: %w: %s", container, err, out)
+	if err := a.plugin("ADD", container, "CNI_ARGS=K8S_POD_NAMESPACE="+namespace+";K8S_POD_NAME="+name); err != nil {
+		return "", err
 	}
 	at, err := a.of(container)
 	return at.ID, err
+}
+
+func (a *scriptAgent) detach(container string) error { return a.plugin("DEL", container) }
+
+// plugin executes the plugin for a container's eth0.
+func (a *scriptAgent) plugin(verb, container string, env ...string) error {
+	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q}`, a.root))
+	cmd.Env = append(append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0", "CNI_PATH="+a.bin,
+		"CNI_NETNS="+a.pods[container].Ref().Path), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s of %s: %w: %s", verb, container, err, out)
+	}
+	return nil
+}
+
+// run runs a command; VETH in it is a container's host veth.
+func (a *scriptAgent) run(container string, command []string) error {
+	if i := slices.Index(command, "VETH"); i >= 0 {
+		at, err := a.of(container)
+		if err != nil {
+			return err
+		}
+		command[i] = at.HostVeth
+	}
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", command, err, out)
+	}
+	return nil
 }
 
 func (a *scriptAgent) of(container string) (api.Attachment, error) {

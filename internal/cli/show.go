@@ -67,9 +67,5 @@ func (a *app) showOne(at api.Attachment) {
 
 // owedText says what could not be given back so far.
 func (a *app) owedText(o api.Owed) string {
-	next := "now"
-	if wait := o.Next.Sub(a.now()); wait >= time.Second {
-		next = "in " + span(wait)
-	}
-	return o.Kind + " for " + a.ago(o.Since) + ", tried " + count(o.Tries, "time") + ", next " + next + ": " + o.Error
+	return o.What + " for " + a.ago(o.Since) + ", tried " + count(o.Tries, "time") + ", next " + a.next(o) + ": " + o.Error
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -79,12 +80,38 @@ func (a *app) showStatus(v statusView) {
 	a.fact("attachments", "%s", a.stateCounts(v.Attachments))
 	owed := "nothing"
 	if v.Owed > 0 {
-		owed = a.ink(red, fmt.Sprintf("%s, tried again and again; see `berth attachments --state owed`", count(v.Owed, "release")))
+		owed = a.ink(red, fmt.Sprintf("%s, tried again and again; see `berth owed`", count(v.Owed, "release")))
 	}
 	a.fact("owed", "%s", owed)
+	a.showDeletions(v.Deletions)
 	if v.Error != "" {
 		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
 	}
 	a.say("\n")
 	a.showPools(v.Pools)
+}
+
+// fewSpares is below how many spare files the agent refuses to attach pods, if
+// it cannot make more.
+const fewSpares = 64
+
+// showDeletions says what waits in the plugin's queue, if there is something to
+// say.
+func (a *app) showDeletions(n api.DeletionCount) {
+	var parts []string
+	if n.Queued > 0 {
+		parts = append(parts, a.ink(yellow, fmt.Sprintf("%d queued for the agent", n.Queued)))
+	}
+	if n.Damaged > 0 {
+		parts = append(parts, a.ink(red, fmt.Sprintf("%d damaged, set aside", n.Damaged)))
+	}
+	if n.Error != "" {
+		parts = append(parts, a.ink(red, "not all known: "+oneLine(errors.New(n.Error))))
+	}
+	if len(parts) > 0 {
+		a.fact("deletions", "%s; see `berth owed`", strings.Join(parts, ", "))
+	}
+	if n.Spares < fewSpares {
+		a.fact("spare files", "%s", a.ink(yellow, fmt.Sprintf("room for %s on a full disk", count(n.Spares, "deletion"))))
+	}
 }

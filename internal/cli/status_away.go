@@ -6,7 +6,9 @@ import (
 	"os"
 	"strings"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/ledger"
 )
 
@@ -19,10 +21,22 @@ type awayView struct {
 	Boot        string         `json:"boot,omitempty"`        // id of the boot that the records are of
 	ThisBoot    bool           `json:"thisBoot,omitempty"`    // that is this one
 	Next        string         `json:"next"`                  // what to do
+	// Deletions are those that wait in the plugin's queue.
+	Deletions api.DeletionCount `json:"deletions"`
 }
 
-// look reads the ledger without an agent.
+// look reads the ledger and the queue of deletions without an agent.
 func (a *app) look() awayView {
+	v := a.lookAtLedger()
+	s, err := deletions.Look(a.dir())
+	v.Deletions = api.DeletionCount{Queued: len(s.Pending), Damaged: len(s.Damaged), Spares: s.Spares}
+	if err != nil {
+		v.Deletions.Error = err.Error()
+	}
+	return v
+}
+
+func (a *app) lookAtLedger() awayView {
 	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: "start it: systemctl start berthd"}
 	if a.root != "/" {
 		v.Next = "start it: berthd --root " + a.root
@@ -71,11 +85,13 @@ func (a *app) showAway(v statusView) {
 	a.fact("berthd", "%s: %s", a.ink(red, "away"), v.Error)
 	if w.Error != "" {
 		a.fact("ledger", "%s: %s", w.Ledger, a.ink(red, w.Error))
+		a.showWaiting(w.Deletions)
 		a.fact("next", "%s", w.Next)
 		return
 	}
 	a.fact("ledger", "%s, %s, read without the agent", w.Ledger, size(w.Size))
 	a.fact("attachments", "%s", a.stateCounts(w.Attachments))
+	a.showWaiting(w.Deletions)
 	switch {
 	case w.Boot == "":
 		a.fact("epoch", "none yet")
@@ -85,4 +101,17 @@ func (a *app) showAway(v statusView) {
 		a.fact("epoch", "an earlier boot: those pods are gone, and the agent gives back what they had when it starts")
 	}
 	a.fact("next", "%s", w.Next)
+}
+
+// showWaiting says what an agent that is away will do when it starts.
+func (a *app) showWaiting(n api.DeletionCount) {
+	if n.Queued > 0 {
+		a.fact("deletions", "%s queued: the agent does them when it starts", count(n.Queued, "deletion"))
+	}
+	if n.Damaged > 0 {
+		a.fact("damaged", "%s in %s", a.ink(red, count(n.Damaged, "file")+" that cannot be read"), deletions.Path(a.dir()))
+	}
+	if n.Error != "" {
+		a.fact("deletions", "%s", a.ink(red, "not all known: "+oneLine(errors.New(n.Error))))
+	}
 }

@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"math/big"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/deploy"
 )
 
 func TestMatching(t *testing.T) {
@@ -96,5 +102,27 @@ func TestTable(t *testing.T) {
 	}
 	if text != want {
 		t.Errorf("without its colours it is\n%s", text)
+	}
+}
+
+// What install writes for a node is the example in deploy, and for anybody else
+// that with another name and root.
+func TestConflist(t *testing.T) {
+	own, err := (&app{root: "/"}).conflist("berth")
+	if err != nil || !bytes.Equal(own, deploy.Conflist) {
+		t.Errorf("%v\n%s", err, own)
+	}
+	other, err := (&app{root: "/tmp/a"}).conflist("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got map[string]any
+	if err := errors.Join(json.Unmarshal(deploy.Conflist, &want), json.Unmarshal(other, &got)); err != nil {
+		t.Fatal(err)
+	}
+	want["name"] = "net"
+	want["plugins"].([]any)[0].(map[string]any)["root"] = "/tmp/a"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

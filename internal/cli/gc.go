@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+type gcFlags struct {
+	network string
+	keep    []string
+	all     bool
+	minAge  time.Duration
+	dryRun  bool
+}
+
+// gcView is what `berth gc -o json` prints.
+type gcView struct {
+	Network  string        `json:"network"`
+	DryRun   bool          `json:"dryRun"`
+	Released []releaseView `json:"released"` // with DryRun, those that would be
+	Owed     int           `json:"owed"`     // holds of the network whose release has failed so far
+}
+
+func (a *app) gcCommand() *cobra.Command {
+	var f gcFlags
+	c := &cobra.Command{
+		Use:   "gc --network NAME --keep ID... | --all",
+		Short: "Release all of a network's attachments but those to keep, as a runtime's GC does",
+		Long: `Release all of a network's attachments but those to keep, as a runtime's GC does
+(CNI 1.1). All are tried, whatever fails of some, and what earlier releases in
+the network owe is tried again. An attachment to keep is named by its ID, pod,
+container id, address or host veth. What has been attached meanwhile is spared.`,
+		Example: `  berth gc --network berth --keep default/web,default/db --dry-run
+  berth gc --network berth --keep h4kq2mzt7c --keep 4f1c9a7d2b60
+  berth gc --network berth --all --min-age 1h`,
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0:
+				return fmt.Errorf("%.200q: name what to keep with --keep", args[0])
+			case f.network == "":
+				return errors.New("--network is missing")
+			case f.all == (len(f.keep) > 0):
+				return errors.New("give attachments to --keep, or --all to keep none")
+			case f.minAge < 0:
+				return fmt.Errorf("--min-age %v is negative", f.minAge)
+			}
+			if e := cni.CheckNetworkName(f.network); e != nil {
+				return fmt.Errorf("--network: %s", e.Details)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return a.gc(c.Context(), f) },
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.network, "network", "", "the CNI network's name")
+	fl.StringSliceVar(&f.keep, "keep", nil, "attachments to keep; repeatable, or with commas")
+	fl.BoolVar(&f.all, "all", false, "keep none")
+	fl.DurationVar(&f.minAge, "min-age", 0, "keep what was attached less than this long ago, such as 10m")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "only say what would be released")
+	return c
+}
+
+func (a *app) gc(ctx context.Context, f gcFlags) error {
+	list, err := a.list(ctx, api.Filter{Network: f.network})
+	if err != nil {
+		return err
+	}
+	req := api.GCRequest{Network: f.network, Valid: []api.GCValid{}, MinAge: f.minAge, DryRun: f.dryRun}
+	for _, arg := range f.keep {
+		found, err := a.choose(list, arg)
+		if err != nil {
+			return err // rather than release what was meant
+		}
+		for _, at := range found {
+			req.Valid = append(req.Valid, api.GCValid{ContainerID: at.ContainerID, Ifname: at.Ifname})
+		}
+	}
+	v := gcView{Network: f.network, DryRun: f.dryRun, Released: []releaseView{}}
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		d, err := c.GC(ctx, req)
+		if err != nil {
+			return err
+		}
+		v.Owed = d.Owed
+		chosen := slices.DeleteFunc(list, func(at api.Attachment) bool { return !slices.Contains(d.IDs, at.ID) })
+		v.Released, err = released(ctx, c, chosen)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.print(v, func() { a.showGC(v) })
+}
+
+func (a *app) showGC(v gcView) {
+	switch {
+	case len(v.Released) == 0:
+		a.none("nothing to release in network %s", v.Network)
+	case v.DryRun:
+		t := newTable("ID", "RESULT", "OF", "ADDRESSES")
+		for _, r := range v.Released {
+			t.row(r.ID, "would be released", r.Subject, strings.Join(r.Addresses, ","))
+		}
+		a.table(t)
+	default:
+		a.showReleased(v.Released)
+	}
+	if v.Owed > 0 {
+		a.say("%s\n", a.ink(red, count(v.Owed, "release")+" of the network owed, tried again; see `berth owed`"))
+	}
+}

@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+)
+
+func (a *app) owedCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "owed",
+		Short: "List what could not be given back yet: what, since when, why, how often it was tried",
+		Long: `List what is owed: holds whose release has failed, which the agent tries again for
+ever, with growing waits; and deletions that the plugin has left in the agent's
+queue while that was away, with the files there that cannot be read. What is owed
+by one pod keeps no other from coming or going, and its addresses are nobody
+else's. See also berth status, which reads the queue when the agent is down.`,
+		Example: `  berth owed
+  berth owed -o wide
+  berth owed -o json | jq '.holds[] | select(.tries > 10)'
+  berth owed retry                   # all of it, now`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.owed(c.Context()) },
+	}
+	retry := &cobra.Command{
+		Use:   "retry [ID|POD|CONTAINER...]",
+		Short: "Try what is owed now instead of later",
+		Long: `Try what is owed now instead of later: all of it, queued deletions as well, or
+what these owners, pods or containers owe. It does not wait for the tries: see
+berth owed, or follow berth events -f, which tells when one fails.`,
+		Example: `  berth owed retry
+  berth owed retry h4kq2mzt7c
+  berth owed retry default/web && sleep 1 && berth owed`,
+		Args:              usageArgs(cobra.ArbitraryArgs),
+		ValidArgsFunction: a.completeOwed,
+		RunE:              func(c *cobra.Command, args []string) error { return a.retryOwed(c.Context(), args) },
+	}
+	c.AddCommand(retry)
+	return c
+}
+
+func (a *app) owed(ctx context.Context) error {
+	list, err := a.askOwed(ctx)
+	if err != nil {
+		return err
+	}
+	return a.print(list, func() { a.showOwed(list) })
+}
+
+func (a *app) askOwed(ctx context.Context) (list api.OwedList, err error) {
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		list, err = c.Owed(ctx)
+		return err
+	})
+	return list, err
+}
+
+// showOwed prints a table of each sort that there is, with an empty line
+// between them.
+func (a *app) showOwed(list api.OwedList) {
+	var tables []*table
+	if len(list.Holds) > 0 {
+		tables = append(tables, a.owedTable(list.Holds))
+	}
+	if len(list.Deletions.Queued) > 0 {
+		tables = append(tables, a.queuedTable(list.Deletions.Queued))
+	}
+	if len(list.Deletions.Damaged) > 0 {
+		t := newTable("DAMAGED", "FOR", "ERROR")
+		for _, d := range list.Deletions.Damaged {
+			t.row(cell{d.Name, red}, a.ago(d.Since), d.Error)
+		}
+		tables = append(tables, t)
+	}
+	for i, t := range tables {
+		if i > 0 {
+			a.say("\n")
+		}
+		a.table(t)
+	}
+	if err := list.Deletions.Error; err != "" {
+		a.none("berth: not all queued deletions are known: %s", oneLine(fmt.Errorf("%s", err)))
+	} else if len(tables) == 0 {
+		a.none("nothing is owed")
+	}
+}
+
+func (a *app) owedTable(holds []api.OwedHold) *table {
+	heading := []string{"OWNER", "OF", "OWED", "FOR", "TRIES", "NEXT"}
+	if a.wide() {
+		heading = append(heading, "KIND", "NETWORK", "CONTAINER", "IFNAME")
+	}
+	t := newTable(append(heading, "ERROR")...)
+	for _, o := range holds {
+		row := []any{o.Owner, owedBy(o), cell{o.What, red}, a.ago(o.Since), fmt.Sprint(o.Tries), a.next(o.Owed)}
+		if a.wide() {
+			row = append(row, o.Kind, o.Network, o.ContainerID, o.Ifname)
+		}
+		t.row(append(row, o.Error)...)
+	}
+	return t
+}
+
+func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
+	heading := []string{"QUEUED", "NETWORK", "IFNAME", "FOR", "CUT-OFF"}
+	if a.wide() {
+		heading = append(heading, "HOST-VETH", "ADDRESSES", "NETNS", "FILE")
+	}
+	t := newTable(append(heading, "REASON")...)
+	for _, q := range queued {
+		container, cut := q.ContainerID, cell{"no", red}
+		if !a.wide() {
+			container = shortID(container)
+		}
+		if q.Cut {
+			cut = cell{"yes", green}
+		}
+		row := []any{cell{container, yellow}, q.Network, q.Ifname, a.ago(q.Written), cut}
+		if a.wide() {
+			row = append(row, q.Link, strings.Join(q.Addresses, ","), q.Netns, q.Name)
+		}
+		t.row(append(row, q.Reason)...)
+	}
+	return t
+}
+
+// owedBy says whose something is that is owed.
+func owedBy(o api.OwedHold) string {
+	switch {
+	case o.Network == "":
+		return "the agent itself"
+	case podName(o.Pod) != "":
+		return podName(o.Pod)
+	}
+	return shortID(o.ContainerID)
+}
+
+// next says when a release is tried again.
+func (a *app) next(o api.Owed) string {
+	switch wait := o.Next.Sub(a.now()); {
+	case o.Next.IsZero():
+		return "never"
+	case wait >= time.Second:
+		return "in " + span(wait)
+	}
+	return "now"
+}
+
+// retryOwed has the agent try what args name; all without any.
+func (a *app) retryOwed(ctx context.Context, args []string) error {
+	list, err := a.askOwed(ctx)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	for _, arg := range args {
+		found := owing(list.Holds, arg)
+		if len(found) == 0 {
+			return fmt.Errorf("%.200q owes nothing; see `berth owed`", arg)
+		}
+		ids = append(ids, found...)
+	}
+	slices.Sort(ids)
+	var tried api.Retried
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		tried, err = c.RetryOwed(ctx, slices.Compact(ids)...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.print(tried, func() {
+		a.say("%s and %s tried now; see `berth owed`\n", count(tried.Holds, "release"), count(tried.Deletions, "queued deletion"))
+	})
+}
+
+// owing returns the IDs of the owners that an argument names: by ID, pod
+// (NAMESPACE/NAME or NAME) or container id, in full or the first 4 characters or
+// more of an id.
+func owing(holds []api.OwedHold, arg string) []string {
+	is := func(o api.OwedHold) bool {
+		return arg == o.Owner || arg == o.ContainerID || o.Pod != nil && (arg == o.Pod.Name || arg == podName(o.Pod)) ||
+			len(arg) >= 4 && (strings.HasPrefix(o.Owner, arg) || strings.HasPrefix(o.ContainerID, arg))
+	}
+	var ids []string
+	for _, o := range holds {
+		if arg != "" && is(o) {
+			ids = append(ids, o.Owner)
+		}
+	}
+	return ids
+}
+
+// completeOwed completes arguments that name owners.
+func (a *app) completeOwed(c *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if a.prepare(c, nil) != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := a.askOwed(context.Background())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var words []cobra.Completion
+	for _, o := range list.Holds {
+		words = append(words, cobra.CompletionWithDesc(o.Owner, owedBy(o)+": "+o.What))
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
