@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -27,8 +28,9 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	if err != nil {
 		return &RefusedError{err}
 	}
+	leave = sync.OnceFunc(leave)
+	defer leave() // also after a panic of a kind, or the owner could never be released
 	if err := e.Ledger.Commit(taking, append([]ledger.Op{ledger.Begin(o)}, ops...)...); err != nil {
-		leave()
 		return &RefusedError{err}
 	}
 	e.event("attaching", o, "", nil)

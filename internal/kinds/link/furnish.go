@@ -58,7 +58,8 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // furnishPod gives the pod's end its addresses and the way out, and sets it
 // and lo up. index is the pod's end. The connection to the pod is the caller's
 // to close.
-func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (c *rtnl.Conn, err error) {
+func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err error) {
+	var c *rtnl.Conn // no result: those of an error are nil, and it has to be closed
 	if err := pod.Do(func() (err error) {
 		if err := setIPv6(s.Ifname, s.has(true), "accept_ra", "accept_dad"); err != nil {
 			return err
