@@ -46,7 +46,7 @@ func TestAcquireRefuses(t *testing.T) {
 		}, nil, "neither"},
 		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // what fails inside once ended in a panic
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("ff05::1")}
-		}, nil, "ip address add ff05::1"},
+		}, nil, "ip addr add ff05::1"},
 		{"long alias", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Alias = strings.Repeat("a", 256) }, nil, "256 bytes"},
 		{"another owner's name", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Name = "btestabcdefghij" }, nil, "is not that of"},
 		{"route taken", func(t *testing.T, _ *ns.Netns, h hold.Hold) {
