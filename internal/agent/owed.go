@@ -64,9 +64,23 @@ func (a *Agent) deletionCount() api.DeletionCount {
 	return n
 }
 
-// RetryOwed tries what is owed now: of the owners with these ids, or all of it.
+// RetryOwed tries what is owed now: of the owners with these ids, or all of it,
+// queued deletions as well.
 func (a *Agent) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error) {
-	return api.Retried{Holds: a.engine.Retry(ids...)}, nil
+	tried := api.Retried{Holds: a.engine.Retry(ids...)}
+	if len(ids) > 0 {
+		return tried, nil
+	}
+	s, err := deletions.Look(a.Root)
+	if err != nil {
+		return tried, answer(err)
+	}
+	tried.Deletions = len(s.Pending)
+	select {
+	case a.queue.news <- struct{}{}: // keepDrained tries them
+	default: // and is about to
+	}
+	return tried, nil
 }
 
 // stale is how long a deletion may wait before an audit finds it: the agent has
