@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/berth-net/berth/test/crash/killer"
 )
@@ -103,6 +104,9 @@ func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func
 	const tries = 3
 	for _, v := range verdicts {
 		for _, call := range slices.Sorted(maps.Keys(t.calls)) {
+			if strings.HasPrefix(call, "recv") {
+				continue // whose answer it is differs from run to run
+			}
 			for range tries {
 				if t.covered[point{call, v}] {
 					break

@@ -35,7 +35,7 @@ func (l *churn) exec(c killer.Command, f *files, random *rand.Rand) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	if often(random, 15) {
+	if often(random, 35) && l.plugins.Load() < 2*l.agents.Load()+10 { // or hardly any kill would be an agent's
 		timer := time.AfterFunc(time.Duration(random.Int64N(int64(deadly))), func() { p.Signal(unix.SIGKILL) })
 		defer timer.Stop()
 	}
