@@ -95,6 +95,9 @@ func (a *Agent) Stop() error {
 	return a.end(unix.SIGTERM)
 }
 
+// Signal sends a signal to the process, such as SIGSTOP.
+func (a *Agent) Signal(signal unix.Signal) error { return a.cmd.Process.Signal(signal) }
+
 func (a *Agent) end(signal unix.Signal) error {
 	if a.ended == nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,7 +134,35 @@ func TestLibcniDelWithoutAgent(t *testing.T) {
 	}
 }
 
-// The same by cnitool, for a pod whose network namespace goes first.
+// The agent hangs until DEL has given it up, and is back then: it sees a link
+// that went down, and a request whose asker is gone, and has to find that the
+// pod is deleted. (It takes the 12 s that the plugin waits.)
+func TestLibcniDelHungAgent(t *testing.T) {
+	n := newNode(t)
+	pod := nettest.Pod(t)
+	n.empty = nettest.Snapshot(t, nil)
+	r, rt := newRuntime(t, n, "1.1.0", ""), of("hung", pod)
+	addrs := addrsOf(r.add(t, rt))
+	if err := n.agent.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer n.agent.Signal(unix.SIGCONT)
+	r.del(t, rt)
+	cutOff(t, pod, addrs)
+	queued := n.queued(t)
+	if len(queued) != 1 || !strings.Contains(queued[0].Record.Reason, "the deadline passed") {
+		t.Fatalf("queued are %+v", queued)
+	}
+	gone := neverUp(t, queued[0].Record.Link)
+	if err := n.agent.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	gone()
+	nettest.Eventually(t, "the agent has done what is queued", func() bool { return len(n.queued(t)) == 0 })
+	n.agent.NothingLeft(t, n.empty)
+}
+
+// An agent that is gone, by cnitool, for a pod whose network namespace goes first.
 func TestCnitoolDelWithoutAgent(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
