@@ -26,6 +26,7 @@ type flags struct {
 	metrics string
 	moved   bool
 	remove  bool
+	rebuild bool
 }
 
 func main() {
@@ -56,6 +57,8 @@ func command() *cobra.Command {
 	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
 	fl.BoolVar(&f.moved, "moved", false, "start in another network namespace than before, and give up the pods of that one")
 	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and end; refused while pods are attached")
+	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "make a lost or damaged ledger anew from what the kernel tells of the pods, and end; they stay as they are")
+	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")
 	return c
 }
 
@@ -74,6 +77,9 @@ func run(_ context.Context, f flags) error {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if f.rebuild {
+		return rebuild(ctx, o)
+	}
 	if f.remove {
 		return remove(ctx, o)
 	}

@@ -131,7 +131,7 @@ func (a *Agent) checkNetns(ref ns.Ref) error {
 // not before all that can refuse the ADD has been looked at.
 func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 	place := slotOf(add.record.Netns, add.record.Ifname)
-	var old []hold.ID
+	var old, former []hold.ID
 	for _, e := range a.index.key(add.record.Key) {
 		if !e.owner.Wanted() {
 			continue
@@ -144,11 +144,13 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 				"%s, in %s, began later", e.owner.ID, e.record.Netns.Path)
 		}
 		old = append(old, e.owner.ID)
+		if !e.record.KnowsNetns() { // it may be this one
+			former = append(former, e.owner.ID)
+		}
 	}
 	if err := a.fit(add); err != nil {
 		return nil, err
 	}
-	var former []hold.ID
 	for _, e := range a.index.slot(place) {
 		if e.owner.Wanted() {
 			return nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",

@@ -145,6 +145,9 @@ func (a *Agent) mtu(c *netconf.Conf) int {
 
 // Sweep mends what drifted and removes what has no owner, once.
 func (a *Agent) Sweep(ctx context.Context) {
+	if err := a.Drain(ctx); err != nil { // before what a plugin has cut off is taken for drift
+		a.Log.Error("deletions wait", "err", err)
+	}
 	report, err := a.engine.Sweep(ctx)
 	if err != nil {
 		a.Log.Warn("sweep", "err", err)
@@ -156,9 +159,6 @@ func (a *Agent) Sweep(ctx context.Context) {
 		a.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
 	}
 	a.keepNode(ctx)
-	if err := a.Drain(ctx); err != nil {
-		a.Log.Error("deletions wait", "err", err)
-	}
 	a.keepSpares()
 }
 

@@ -94,19 +94,28 @@ func (r *rig) conf() (*config.Config, error) {
 }
 
 func (r *rig) open() error {
-	c, err := r.conf()
+	o, err := r.options()
 	if err != nil {
 		return err
 	}
+	a, err := Open(o)
+	if err == nil {
+		r.Agent = a
+	}
+	return err
+}
+
+// options are those that the rig's agent is opened with.
+func (r *rig) options() (Options, error) {
+	c, err := r.conf()
 	level := slog.LevelWarn
 	if !testing.Verbose() {
 		level = slog.LevelError
 	}
-	r.Agent, err = Open(Options{
+	return Options{
 		Root: r.root, Config: c, Decorate: r.decorate, Observe: r.observe, Version: "test",
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
-	})
-	return err
+	}, err
 }
 
 func (r *rig) close() {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/cni/result"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/server"
 )
 
@@ -42,6 +43,7 @@ func (a *Agent) Check(ctx context.Context, req api.AddRequest, w server.When) er
 	if e == nil {
 		return cni.Errorf(cni.CodeUnknown, "no such attachment", "%s is not attached", add.record.Key)
 	}
+	e = e.seenIn(add.record.Netns)
 	var differ []string
 	if !e.record.Netns.Same(add.record.Netns) {
 		differ = append(differ, fmt.Sprintf("it was attached to another network namespace, at %s", e.record.Netns.Path))
@@ -141,4 +143,23 @@ func hasInterface(res *types100.Result, want *types100.Interface) bool {
 		}
 	}
 	return false
+}
+
+// seenIn is an attachment whose pod was not found when it was adopted, with the
+// network namespace that a CHECK of it names: that has to have its interface.
+func (e *entry) seenIn(netns ns.Ref) *entry {
+	spec, err := attachment.Link(e.owner)
+	if e.record.KnowsNetns() || err != nil {
+		return e
+	}
+	there := *spec
+	there.Netns = netns
+	at := &entry{e.owner.Clone(), e.record}
+	at.record.Netns = netns
+	for i, h := range at.owner.Holds {
+		if h.Spec == hold.Spec(spec) {
+			at.owner.Holds[i].Spec = &there
+		}
+	}
+	return at
 }

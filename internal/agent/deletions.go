@@ -210,6 +210,19 @@ func (a *Agent) meant(r deletions.Record) []hold.ID {
 	return ids
 }
 
+// going reports whether a deletion of an attachment waits: what a plugin has cut
+// off must not come back before that is done.
+func (a *Agent) going(o hold.Owner) bool {
+	e := a.index.get(o.ID)
+	if e == nil {
+		return false
+	}
+	pending, err := a.queue.PendingOf(e.record.Network, e.record.ContainerID, e.record.Ifname)
+	return err != nil || slices.ContainsFunc(pending, func(d deletions.Entry) bool {
+		return slices.Contains(a.meant(d.Record), o.ID)
+	})
+}
+
 func hasLink(e *entry, name string) bool {
 	id, ok := attachment.LinkID(name)
 	return ok && id == e.owner.ID

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -20,6 +22,9 @@ func Remove(ctx context.Context, o Options) error {
 }
 
 func (a *Agent) remove(ctx context.Context) error {
+	if err := a.Drain(ctx); err != nil {
+		return err
+	}
 	if err := a.engine.Restore(ctx); err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}
@@ -37,5 +42,37 @@ func (a *Agent) remove(ctx context.Context) error {
 	if err := a.engine.Release(ctx, ids); err != nil {
 		return err
 	}
-	return a.engine.Wait(ctx, ids...)
+	return a.waitFor(ctx, ids)
+}
+
+const (
+	removing = 30 * time.Second // how long all of it may take
+	waitWord = 3 * time.Second  // how long it is waited without a word
+)
+
+// waitFor waits until owners are gone, and says what it waits for.
+func (a *Agent) waitFor(ctx context.Context, ids []hold.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, removing)
+	defer cancel()
+	word := time.AfterFunc(waitWord, func() { a.Log.Info("waiting until it is gone", "what", a.leftOf(ids)) })
+	defer word.Stop()
+	if err := a.engine.Wait(ctx, ids...); err != nil {
+		return fmt.Errorf("still there: %s: %w", a.leftOf(ids), err)
+	}
+	return nil
+}
+
+// leftOf says what owners still hold, and why.
+func (a *Agent) leftOf(ids []hold.ID) string {
+	var left []string
+	for _, id := range ids {
+		owed := a.engine.Owed(id)
+		for _, o := range owed {
+			left = append(left, fmt.Sprintf("%s (%v)", owedView(o).What, o.Err))
+		}
+		if o, ok := a.ledger.Owner(id); ok && len(owed) == 0 {
+			left = append(left, o.String())
+		}
+	}
+	return strings.Join(left, "; ")
 }

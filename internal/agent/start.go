@@ -20,6 +20,18 @@ func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel) }
 
 // open is Open on a kernel that openKernel opens.
 func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
+	a, err := openNode(o, openKernel)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.openLedger(); err != nil {
+		return nil, errors.Join(err, a.queue.Close(), a.closeKernel())
+	}
+	return a, nil
+}
+
+// openNode opens all but the ledger.
+func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
 	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing()}
 	a.config.Store(o.Config)
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
@@ -37,23 +49,25 @@ func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
 	if err := a.openQueue(); err != nil { // before anything is read of it, so that nothing is missed
 		return nil, errors.Join(err, a.closeKernel())
 	}
-	if err := a.openLedger(); err != nil {
-		return nil, errors.Join(err, a.queue.Close(), a.closeKernel())
-	}
+	a.epoch = epochText(thisEpoch(a.boot, a.self))
 	return a, nil
+}
+
+func (a *Agent) ledgerOptions() ledger.Options {
+	return ledger.Options{Path: a.Root.Ledger(), Kinds: a.kinds(), Rest: a.ipam.Cooldown, Applied: a.applied, Boottime: a.boottime}
 }
 
 // openLedger opens the ledger, enters this epoch, and builds the views.
 func (a *Agent) openLedger() error {
-	kinds := a.kinds()
-	l, err := ledger.Open(ledger.Options{Path: a.Root.Ledger(), Kinds: kinds, Rest: a.ipam.Cooldown, Applied: a.applied, Boottime: a.boottime})
-	if err != nil {
+	if err := a.beginLedger(); err != nil {
 		return err
 	}
+	l, err := ledger.Open(a.ledgerOptions())
+	if err != nil {
+		return a.explainDamage(err)
+	}
 	a.ledger = l
-	now := thisEpoch(a.boot, a.self)
-	a.epoch = epochText(now)
-	err = enterEpoch(l, now, a.Root, a.Moved)
+	err = enterEpoch(l, thisEpoch(a.boot, a.self), a.Root, a.Moved)
 	if err == nil {
 		err = a.restoreViews()
 	}
@@ -64,6 +78,7 @@ func (a *Agent) openLedger() error {
 		return errors.Join(err, l.Close())
 	}
 	var el engine.Ledger = l
+	kinds := a.kinds()
 	if a.Decorate != nil {
 		el, kinds = a.Decorate(l, kinds)
 	}
@@ -103,6 +118,7 @@ func (a *Agent) restoreViews() error {
 		}
 	}
 	a.ipam.Restore(claimed, rests)
+	a.ipam.Quarantine(a.ledger.Quarantine().Until)
 	return nil
 }
 

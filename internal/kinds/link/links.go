@@ -66,13 +66,15 @@ func (l *Links) Kind() hold.Kind {
 }
 
 // spec returns a hold's spec. A name that is not the owner's is refused: what
-// has it belongs to somebody else.
+// has it belongs to somebody else. The instance in it may be another, that this
+// agent had before it lost it.
 func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	s, ok := h.Spec.(*Spec)
 	if !ok {
 		return nil, fmt.Errorf("a hold of kind %s is not a link", h.Spec.Kind())
 	}
-	if want := Name(l.prefix, h.Owner); s.Name != want {
+	want := Name(l.prefix, h.Owner)
+	if n := len(stamp(l.prefix)); len(s.Name) != len(want) || s.Name[0] != want[0] || s.Name[n:] != want[n:] {
 		return nil, fmt.Errorf("link %s is not that of %s, which is %s", s.Name, h.Owner, want)
 	}
 	return s, nil

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/berth-net/berth/internal/agent"
+)
+
+// rebuild makes a lost ledger anew and says what is in it, and what is not.
+func rebuild(ctx context.Context, o agent.Options) error {
+	made, err := agent.RebuildLedger(ctx, o)
+	if err != nil {
+		return err
+	}
+	if made.Kept != "" {
+		o.Log.Warn("the damaged ledger is kept", "path", made.Kept)
+	}
+	for _, lost := range made.Lost {
+		o.Log.Warn("lost with the ledger", "what", lost)
+	}
+	for _, p := range made.Pods {
+		if len(p.Lost) > 0 {
+			o.Log.Warn("lost of an attachment", "id", p.Owner.ID, "key", p.Record.Key, "what", strings.Join(p.Lost, "; "))
+		}
+	}
+	return show(os.Stdout, made)
+}
+
+// show prints a table of what was rebuilt.
+func show(w io.Writer, made *agent.Rebuilt) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tSTATE\tNETWORK/CONTAINER/INTERFACE\tPOOL\tADDRESSES\tNETNS\tLOST")
+	for _, p := range made.Pods {
+		state := "attached"
+		if !p.Owner.Wanted() {
+			state = "releasing"
+		}
+		addrs := make([]string, len(p.Addresses))
+		for i, a := range p.Addresses {
+			addrs[i] = a.String()
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Owner.ID, state, p.Record.Key, or(p.Record.Pool),
+			or(strings.Join(addrs, ",")), or(p.Record.Netns.Path), or(strings.Join(p.Lost, "; ")))
+	}
+	fmt.Fprintf(t, "\n%d attachments adopted.", len(made.Pods))
+	if !made.Until.IsZero() {
+		fmt.Fprintf(t, " No other address is given out until %s.", made.Until.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintln(t, " Lost:")
+	for _, lost := range made.Lost {
+		fmt.Fprintln(t, "  "+lost)
+	}
+	if made.Kept != "" {
+		fmt.Fprintln(t, "The damaged ledger is kept as "+made.Kept)
+	}
+	return t.Flush()
+}
+
+func or(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// ErrLedgerLost says that there are pods of this agent and no ledger that tells
+// of them. With an empty one their links would be without an owner, and swept
+// away.
+var ErrLedgerLost = errors.New("the agent's ledger is lost")
+
+// beginLedger sees to it that no ledger is begun over pods that an earlier one
+// knew of. One that was lost when nothing was left of it, or nothing but what
+// queued deletions name, is begun with a quarantine: which addresses rest was
+// lost with it.
+func (a *Agent) beginLedger() error {
+	if there, err := ledgerThere(a.Root.Ledger()); there || err != nil {
+		return err
+	}
+	links, err := a.ownLinks()
+	if err != nil {
+		return err
+	}
+	left, err := a.undoomed(links)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%w: %s is missing, and %d links of this agent's pods are here (%s ...): "+
+			"put it back, or make it anew from what the kernel tells of them: berthd --rebuild-ledger",
+			ErrLedgerLost, a.Root.Ledger(), len(left), left[0].Name)
+	}
+	if len(links) == 0 && !a.ranBefore() {
+		return nil
+	}
+	a.Log.Warn("the ledger was lost, and nothing of its pods is left; addresses rest first", "ledger", a.Root.Ledger())
+	_, err = ledger.Replace(a.ledgerOptions(), a.quarantine(time.Now()))
+	return err
+}
+
+// quarantine lets all addresses rest for as long as any does.
+func (a *Agent) quarantine(now time.Time) []ledger.Op {
+	rest := a.ipam.Longest()
+	if rest == 0 {
+		return nil
+	}
+	return []ledger.Op{ledger.Quarantined(now, now.Add(rest))}
+}
+
+// ledgerThere reports whether there is a ledger, damaged or not. An empty file
+// is what a crash leaves of one that was about to be made.
+func ledgerThere(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for the ledger: %w", err)
+	}
+	return info.Size() > 0, nil
+}
+
+// ranBefore reports whether an agent of this root has run since the boot.
+func (a *Agent) ranBefore() bool {
+	raw, err := os.ReadFile(filepath.Join(a.Root.Run(), markerName))
+	return err == nil && strings.HasPrefix(string(raw), a.boot+"/")
+}
+
+// ownLinks lists the links with this instance's stamp.
+func (a *Agent) ownLinks() ([]rtnl.Link, error) {
+	all, err := steady(func() ([]rtnl.Link, error) { return a.conn.Veths(link.Name(a.instance[:rtnl.PrefixLen], "")) })
+	if err != nil {
+		return nil, fmt.Errorf("looking for the links of this agent's pods: %w", err)
+	}
+	var links []rtnl.Link
+	for _, l := range all {
+		if _, ok := attachment.LinkID(l.Name); ok {
+			links = append(links, l)
+		}
+	}
+	return links, nil
+}
+
+// undoomed returns the links that no queued deletion is about.
+func (a *Agent) undoomed(links []rtnl.Link) ([]rtnl.Link, error) {
+	if len(links) == 0 {
+		return nil, nil
+	}
+	pending, err := a.queue.Pending()
+	if err != nil {
+		return nil, fmt.Errorf("looking for deletions: %w", err)
+	}
+	doomed := map[string]deletions.Record{}
+	for _, e := range pending {
+		doomed[e.Record.Link] = e.Record
+	}
+	var left []rtnl.Link
+	for _, l := range links {
+		if r, ok := doomed[l.Name]; !ok || attachment.CheckStamp(l.Name, l.Alias, keyOfDeletion(r)) != nil {
+			left = append(left, l)
+		}
+	}
+	return left, nil
+}
+
+// explainDamage adds to the refusal of a damaged ledger what else can be done.
+func (a *Agent) explainDamage(err error) error {
+	var damaged *ledger.DamagedError
+	if !errors.As(err, &damaged) {
+		return err
+	}
+	links, look := a.ownLinks()
+	if look != nil {
+		return errors.Join(err, look)
+	}
+	return fmt.Errorf("%w: %d links of this agent's pods are here; if there is no intact copy, "+
+		"berthd --rebuild-ledger sets it aside and adopts them: %w", ErrLedgerLost, len(links), err)
+}

@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// rebuild is `berthd --rebuild-ledger`.
+func (r *rig) rebuild() (*Rebuilt, error) {
+	r.t.Helper()
+	o, err := r.options()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return RebuildLedger(r.t.Context(), o)
+}
+
+func (r *rig) ip(command string) {
+	r.t.Helper()
+	if out, err := nettest.Command(r.here, "ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+		r.t.Fatalf("ip %s: %v\n%s", command, err, out)
+	}
+}
+
+// The ledger is gone, or damaged, while pods are attached. The agent refuses to
+// start; rebuilt, it knows them again: they can be reached all the time, are
+// listed, checked and deleted, and nobody gets their addresses.
+func TestRebuild(t *testing.T) {
+	for name, lose := range map[string]func(*rig){
+		"lost":    func(r *rig) { r.lose(false) },
+		"empty":   func(r *rig) { r.lose(false); os.WriteFile(r.root.Ledger(), nil, 0o600) },
+		"damaged": func(r *rig) { r.close(); damage(r.t, r.root) },
+	} {
+		t.Run(name, func(t *testing.T) { testRebuild(t, lose) })
+	}
+}
+
+func testRebuild(t *testing.T, lose func(*rig)) {
+	r := start(t)
+	r.cooldown = time.Hour
+	r.restart()
+	a, b, c := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
+	reqA := request("a", a, `"runtimeConfig":{"mac":"02:aa:bb:cc:dd:ee"}`, `"mtu":1400`)
+	resA, resB := r.add(reqA), r.add(request("b", b))
+	r.add(request("c", c))
+	r.add(request("down", nettest.Pod(t)))
+	linkC, _ := r.linkOf("c")
+	linkDown, _ := r.linkOf("down")
+	want := r.List(api.Filter{})
+	low, _ := r.groups.Dying()
+	lose(r)
+	r.ip("link set " + linkC + " group " + fmt.Sprint(low)) // cut off before its ledger was lost
+	r.ip("link set " + linkDown + " down")                  // and with it its routes
+
+	if err := r.open(); !errors.Is(err, ErrLedgerLost) || !strings.Contains(err.Error(), "4 links") || !strings.Contains(err.Error(), "--rebuild-ledger") {
+		t.Fatalf("a start over a lost ledger: %v", err)
+	}
+	reach(t, a, resB)
+	made, err := r.rebuild()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reach(t, a, resB)
+	if len(made.Pods) != 4 || time.Until(made.Until) < 59*time.Minute {
+		t.Errorf("rebuilt: %+v", made)
+	}
+	for _, p := range made.Pods {
+		if len(p.Lost) > 0 || p.Record.Pool != "default" {
+			t.Errorf("lost of %s: %v; pool %q", p.Record.Key, p.Lost, p.Record.Pool)
+		}
+	}
+	if _, err := r.rebuild(); err == nil || !strings.Contains(err.Error(), "intact") {
+		t.Errorf("rebuilding an intact one: %v", err)
+	}
+	r.goOn()
+	if _, err := r.rebuild(); err == nil {
+		t.Error("rebuilt under an agent that runs")
+	}
+	r.wantGone("c")
+	for _, w := range want {
+		if w.ContainerID == "c" {
+			continue
+		}
+		have := r.List(key(w.ContainerID))
+		if len(have) != 1 {
+			t.Errorf("%s: %+v", w.ContainerID, have)
+			continue
+		}
+		have[0].Created = w.Created
+		if x, y := asJSON(have[0]), asJSON(w); x != y {
+			t.Errorf("adopted is\n%s\nwas\n%s", x, y)
+		}
+	}
+	reach(t, a, resB)
+	reach(t, b, resA)
+	for i := range 2 { // within the cooldown, also after a restart
+		_, err = r.tryAdd(request("d", nettest.Pod(t)))
+		wantError(t, err, 100, "the ledger was lost")
+		_, err = r.Status(t.Context(), "")
+		wantError(t, err, 50, "the ledger was lost")
+		if i == 0 {
+			r.restart()
+		}
+	}
+	r.wantClean()
+	check(t, r, reqA, resA)
+	r.Sweep(t.Context())
+	r.Sweep(t.Context())
+	reach(t, a, resB)
+	if _, err := r.GC(t.Context(), api.GCRequest{Network: "net", Valid: []api.GCValid{{ContainerID: "a", Ifname: "eth0"}, {ContainerID: "down", Ifname: "eth0"}}}, now()); err != nil {
+		t.Error(err)
+	}
+	r.wantGone("b")
+	if !r.del("a", true) || !r.del("down", true) {
+		t.Error("an adopted attachment is unknown")
+	}
+	r.wantClean()
+}
+
+// check is a CHECK with the result of the ADD.
+func check(t *testing.T, r *rig, req api.AddRequest, res any) {
+	t.Helper()
+	prev, err := json.Marshal(res)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Config = json.RawMessage(strings.TrimSuffix(string(req.Config), "}") + `,"prevResult":` + string(prev) + "}")
+	if err := r.Check(t.Context(), req, now()); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+}
+
+func asJSON(v any) string {
+	raw, _ := json.Marshal(v)
+	return string(raw)
+}
+
+// damage changes bytes all over a ledger.
+func damage(t testing.TB, dir root.Dir) {
+	t.Helper()
+	raw, err := os.ReadFile(dir.Ledger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range raw {
+		raw[i] ^= 0x55
+	}
+	if err := os.WriteFile(dir.Ledger(), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if kept, _ := filepath.Glob(dir.Ledger() + ".damaged-*"); len(kept) != 1 {
+			t.Errorf("kept: %v", kept)
+		}
+	})
+}
+
+// reach pings a pod at all of its addresses.
+func reach(t *testing.T, from *ns.Netns, res *types100.Result) {
+	t.Helper()
+	for _, to := range addresses(res) {
+		nettest.Ping(t, from, to)
+	}
+}
+
+// A pod whose network namespace is not found, and one whose alias is gone, stay
+// attached; the first is checked where the runtime says that it is.
+func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
+	r := start(t)
+	a, b := nettest.Pod(t), nettest.Pod(t)
+	req := request("a", a)
+	res := r.add(req)
+	r.add(request("b", b))
+	linkA, _ := r.linkOf("a")
+	linkB, addrsB := r.linkOf("b")
+	r.lose(false)
+	r.ip("link set " + linkB + " alias x")
+	was := netnsPaths
+	netnsPaths = nil
+	t.Cleanup(func() { netnsPaths = was })
+	made, err := r.rebuild()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range made.Pods {
+		want := "[network namespace]"
+		if p.Record.ContainerID == "" {
+			want = "[network, container, interface network namespace]"
+		}
+		if have := "[" + strings.Join(p.Lost, " ") + "]"; have != want {
+			t.Errorf("lost %s, want %s", have, want)
+		}
+	}
+	r.goOn()
+	check(t, r, req, res)
+	if err := r.Check(t.Context(), request("a", b), now()); err == nil {
+		t.Error("CHECK in another netns succeeds")
+	}
+	if l := r.List(api.Filter{Link: linkB}); len(l) != 1 || !slices.Equal(l[0].Addresses, addrsB) {
+		t.Errorf("without an alias: %+v", l)
+	}
+	for _, x := range addresses(res) {
+		nettest.Ping(t, b, x)
+	}
+	// An ADD into the same netns is a new attachment, once the old one is gone.
+	again := r.add(req)
+	if again.Interfaces[0].Name == linkA {
+		t.Error("the same incarnation")
+	}
+	nettest.Delete(t, b) // nobody can delete it by its key
+	nettest.Eventually(t, "the link is gone with its pod", func() bool { return !r.hasLink(linkB) })
+	r.Sweep(t.Context())
+	nettest.Eventually(t, "it is forgotten", func() bool { return len(r.List(api.Filter{Link: linkB})) == 0 })
+}
+
+// A ledger that was lost when no pod was left, or only pods whose deletions
+// wait, is begun anew by itself; addresses rest first.
+func TestLostLedgerOfNoPods(t *testing.T) {
+	r := start(t)
+	r.cooldown = time.Hour
+	r.add(request("a", nettest.Pod(t)))
+	link, _ := r.linkOf("a")
+	r.enqueue(r.deletion("a", link))
+	r.lose(false)
+	r.goOn()
+	nettest.Eventually(t, "a is gone", func() bool { return !r.hasLink(link) && len(r.index.all()) == 0 })
+	r.lose(false)
+	r.goOn()
+	_, err := r.tryAdd(request("b", nettest.Pod(t)))
+	wantError(t, err, 100, "the ledger was lost")
+}
+
+// A route of a pool that no configuration has any more is kept while its pods
+// are.
+func TestRebuildFormerPool(t *testing.T) {
+	r := start(t, "default=10.88.0.0/24", "old=10.89.0.0/24")
+	pod := nettest.Pod(t)
+	res := r.add(request("a", pod, `"pool":"old"`))
+	r.lose(false)
+	r.pools = r.pools[:1]
+	made, err := r.rebuild()
+	if err != nil || len(made.Pods) != 1 || strings.Join(made.Pods[0].Lost, "") != "pool" {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	r.goOn()
+	r.Sweep(t.Context())
+	r.Sweep(t.Context())
+	r.wantClean()
+	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "unreachable 10.89.0.0/24") {
+		t.Errorf("its route is gone:\n%s", routes)
+	}
+	other := nettest.Pod(t)
+	r.add(request("b", other))
+	for _, x := range addresses(res) {
+		nettest.Ping(t, other, x)
+	}
+	r.del("a", true)
+	r.Sweep(t.Context())
+	if routes := nettest.Snapshot(t, nil).Only("route").String(); strings.Contains(routes, "10.89.0.0/24") {
+		t.Errorf("its route is left:\n%s", routes)
+	}
+}
