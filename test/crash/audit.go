@@ -98,10 +98,19 @@ func (w *world) oracle() error {
 // strayFiles compares the files below root with what they should be. A temporary
 // file that a killed writer leaves in the deletion queue is removed by the agent
 // when it is an hour old (internal/deletions): there may be one a death.
-func (w *world) strayFiles() (string, error) {
+func (w *world) strayFiles() (diff string, err error) {
 	if err := w.spared(); err != nil {
 		return "", err
 	}
+	for end := time.Now().Add(trickle); ; time.Sleep(5 * time.Millisecond) {
+		// A list that is made while a file takes another's place may lack both.
+		if diff, err = w.filesDiffer(); err != nil || diff == "" || time.Now().After(end) {
+			return diff, err
+		}
+	}
+}
+
+func (w *world) filesDiffer() (string, error) {
 	files, err := nettest.LookAtFiles(string(w.root))
 	if err != nil {
 		return "", err
@@ -157,8 +166,8 @@ func (w *world) ledger() error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for addr := range w.seen {
-		if _, held := w.holds[addr]; !held && !resting[addr.String()] {
+	for addr, last := range w.seen {
+		if _, held := w.holds[addr]; !held && time.Since(last) < w.cooldown/2 && !resting[addr.String()] {
 			return left("%s has been in use, and does not rest; these do: %v", addr, l.Resting)
 		}
 	}

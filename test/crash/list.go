@@ -3,6 +3,7 @@ package main
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/test/crash/killer"
 )
@@ -45,6 +46,8 @@ func scenarios() []scenario {
 	}
 	return append(agent,
 		scenario{name: "berthd --remove", prepare: idle, verb: removing, remedies: []remedy{{"--remove", removedAgain}}},
+		scenario{name: "berthd rebuild", conf: poolsShort, cooldown: time.Second, prepare: ledgerLost, verb: rebuilding, away: true,
+			remedies: []remedy{{"a rebuild, a start and DEL", rebuiltAgain}}, check: begunAgain},
 		scenario{name: "berth-cni ADD", prepare: blank, verb: onPlugin("ADD"), remedies: []remedy{thenDel, thenAdd}},
 		scenario{name: "berth-cni CHECK", prepare: attached(1), verb: onPlugin("CHECK"), remedies: []remedy{thenDel}},
 		scenario{name: "berth-cni DEL", prepare: attached(1), verb: onPlugin("DEL"), remedies: []remedy{thenDel, thenOther}},

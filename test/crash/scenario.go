@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/test/crash/killer"
 )
@@ -14,6 +15,8 @@ import (
 type scenario struct {
 	name string // "berthd ADD": who is killed, and in what
 	conf string // berthd.yaml; "": pools4
+	// cooldown is that of conf, if it is not an hour.
+	cooldown time.Duration
 
 	// prepare makes what the verb needs, with an agent that runs.
 	prepare func(w *world) error
@@ -66,6 +69,9 @@ func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tal
 	}
 	w, err := newWorld(bin, conf)
 	defer func() { err = errors.Join(err, w.close()) }()
+	if s.cooldown > 0 {
+		w.cooldown = s.cooldown
+	}
 	if err == nil {
 		err = w.restart()
 	}

@@ -153,7 +153,7 @@ func (w *world) berthd(args ...string) killer.Command {
 		Netns:  w.node.Ref().Path,
 		Path:   filepath.Join(w.bin, "berthd"),
 		Args:   append([]string{"--root", string(w.root)}, args...),
-		Stdout: w.log, Stderr: w.log,
+		Stderr: w.log,
 	}
 }
 

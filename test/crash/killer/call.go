@@ -78,7 +78,7 @@ func (t *tracer) look(tid int) (*Call, error) {
 // written is a write; those to the runtime's own files change nothing, and
 // nobody acts upon what a program says on its standard error.
 func (t *tracer) written(c *Call, a [6]uint64) (*Call, error) {
-	if c.What = t.file(int(a[0])); a[0] == 2 || strings.HasPrefix(c.What, "anon_inode") {
+	if c.What = t.file(int(a[0])); a[0] == 2 || c.What == "null" || strings.HasPrefix(c.What, "anon_inode") {
 		return nil, nil
 	}
 	return c, nil
