@@ -128,7 +128,7 @@ func TestMakesFolder(t *testing.T) {
 }
 
 // An administrator may have moved the state elsewhere, but the queue's folder
-// is a folder.
+// is a folder (CVE-2025-0750, CVE-2026-53489: links led out of one).
 func TestLinks(t *testing.T) {
 	dir, elsewhere := root.Dir(t.TempDir()), t.TempDir()
 	if err := os.Symlink(elsewhere, filepath.Join(string(dir), "var")); err != nil {

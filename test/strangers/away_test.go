@@ -136,7 +136,8 @@ func TestLibcniDelWithoutAgent(t *testing.T) {
 
 // The agent hangs until DEL has given it up, and is back then: it sees a link
 // that went down, and a request whose asker is gone, and has to find that the
-// pod is deleted. (It takes the 12 s that the plugin waits.)
+// pod is deleted (multus #1372, #822: DEL hung as long as somebody else did). It
+// takes the 12 s that the plugin waits.
 func TestLibcniDelHungAgent(t *testing.T) {
 	n := newNode(t)
 	pod := nettest.Pod(t)
