@@ -25,6 +25,8 @@ var stages = []stage{
 	{"scale", false, scale},
 	{"ipam", false, addresses},
 	{"away", true, away},
+	{"sweep", true, sweep},
+	{"beside", false, beside},
 }
 
 func stageNames() string {
