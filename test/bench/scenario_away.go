@@ -107,34 +107,39 @@ func (b *bench) queued(ctx context.Context, count int) error {
 	if err != nil {
 		return err
 	}
-	var serving, gone series
+	var serving, gone, cpu series
 	for round := range b.pick(5, 2) {
 		b.say("away, round %d: a start with %d queued deletions", round+1, count)
-		s, g, err := b.startQueued(ctx, ps)
+		s, err := b.startQueued(ctx, ps)
 		if err != nil {
 			return err
 		}
-		serving, gone = append(serving, s), append(gone, g)
+		serving, gone, cpu = append(serving, s.serving), append(gone, s.gone), append(cpu, s.cpu)
 	}
 	t := b.report.section("Start of the agent with queued deletions, from its exec",
-		"queued", "starts", "requests are served, median s", "the last link is gone, median s", "least-greatest ms")
+		"queued", "starts", "requests are served, median s", "the last link is gone, median s", "least-greatest ms", "agent's CPU ms")
 	t.row(fmt.Sprint(count), fmt.Sprint(len(gone)), fmt.Sprintf("%.3f", median(serving).Seconds()),
-		fmt.Sprintf("%.3f", median(gone).Seconds()), gone.span())
+		fmt.Sprintf("%.3f", median(gone).Seconds()), gone.span(), num(median(cpu)))
 	b.report.atMost(fmt.Sprintf("start with %d queued deletions, until the last link is gone", count), median(gone).Seconds(), 0.8, "s")
 	return nil
 }
 
-// startQueued is one such start.
-func (b *bench) startQueued(ctx context.Context, ps []*pod) (serving, gone time.Duration, err error) {
+// queuedStart is what one such start took.
+type queuedStart struct {
+	serving, gone time.Duration // since the exec
+	cpu           time.Duration // of the agent, until the last link was gone
+}
+
+func (b *bench) startQueued(ctx context.Context, ps []*pod) (s queuedStart, err error) {
 	if _, err := b.agent.attach(ctx, ps); err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	attached, err := b.agent.API.List(ctx, api.Filter{Network: apiNetwork})
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	if err := b.agent.Kill(); err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	links := make(map[string]bool)
 	for _, a := range attached {
@@ -142,33 +147,36 @@ func (b *bench) startQueued(ctx context.Context, ps []*pod) (serving, gone time.
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	enqueue := func(a api.Attachment) (time.Duration, error) { return 0, b.enqueue(a, strings.TrimSpace(string(boot))) }
 	_, _, err = together(4, attached, enqueue)
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	last, stop, err := lastGone(links)
 	if err != nil {
-		return 0, 0, err
+		return s, err
 	}
 	defer stop()
 	begun := time.Now()
 	if err := b.agent.Start(ctx); err != nil {
-		return 0, 0, err
+		return s, err
 	}
-	serving = time.Since(begun)
+	s.serving = time.Since(begun)
 	select {
 	case at := <-last:
-		gone = at.Sub(begun)
+		s.gone = at.Sub(begun)
 	case <-time.After(opTimeout):
-		return 0, 0, errors.New("links are left long after the agent has started")
+		return s, errors.New("links are left long after the agent has started")
+	}
+	if s.cpu, err = b.agent.CPU(); err != nil {
+		return s, err
 	}
 	if err := b.agent.idle(ctx, apiNetwork); err != nil {
-		return 0, 0, err
+		return s, err
 	}
-	return serving, gone, settle(ps)
+	return s, settle(ps)
 }
 
 // enqueue does what the plugin does while the agent is away.
