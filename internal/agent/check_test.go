@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// CHECK names exactly what differs: each case makes one difference, on the
+// node, in the pod, or in what the runtime kept, and reads all of the answer.
+func TestCheckNamesEachDifference(t *testing.T) {
+	const (
+		host = "link HOST: changed: "
+		pod  = "interface eth0 in NETNS: changed: "
+	)
+	for _, c := range []struct{ name, at, command, says string }{
+		{"nothing", "", "", ""},
+		{"host link's MTU", "host", "ip link set HOST mtu 1400", host + "mtu 1400, not 1500"},
+		{"host link's MAC", "host", "ip link set HOST address 02:00:00:00:00:01", host + "address 02:00:00:00:00:01, not MAC; no neighbour 10.88.0.1; no neighbour fd00:88::1"},
+		{"host link's group", "host", "ip link set HOST group 7", host + "group 7, not #"},
+		{"host link's alias", "host", "ip link set HOST alias other", host + `alias "other", not "TEXT"`},
+		{"host link down", "host", "ip link set HOST down",
+			host + "down; no route to 10.88.0.1; no neighbour 10.88.0.1; no route to fd00:88::1; no neighbour fd00:88::1"},
+		{"host's IPv4 route", "host", "ip route del 10.88.0.1", host + "no route to 10.88.0.1"},
+		{"host's IPv6 route", "host", "ip -6 route del fd00:88::1", host + "no route to fd00:88::1"},
+		{"host's IPv4 neighbour gone", "host", "ip neigh del 10.88.0.1 dev HOST", host + "no neighbour 10.88.0.1"},
+		{"host's IPv6 neighbour another", "host", "ip neigh replace fd00:88::1 lladdr 02:00:00:00:00:01 dev HOST nud permanent",
+			host + "neighbour fd00:88::1 at 02:00:00:00:00:01, not MAC"},
+		{"pool's IPv4 route", "host", "ip route del unreachable 10.88.0.0/24", "route unreachable 10.88.0.0/24 metric #: gone"},
+		{"pool's IPv6 route", "host", "ip -6 route del unreachable fd00:88::/64", "route unreachable fd00:88::/64 metric #: gone"},
+		{"the agent's table", "host", "nft delete table inet TABLE", "nftables table inet TABLE is gone"},
+		{"a rule of the table", "host", "nft flush table inet TABLE", "nftables table inet TABLE is changed: ..."},
+
+		{"link", "pod", "ip link del eth0", "link HOST: gone\ninterface eth0 in NETNS: gone"},
+		{"pod's interface renamed", "pod", "ip link set eth0 name eth7", "interface eth0 in NETNS: gone"},
+		{"pod's interface down", "pod", "ip link set eth0 down", pod + "down; no address fd00:88::1/128; no route ..."},
+		{"pod's MTU", "pod", "ip link set eth0 mtu 1400", pod + "mtu 1400, not 1500"},
+		{"pod's MAC", "pod", "ip link set eth0 address 02:00:00:00:00:01", pod + "mac 02:00:00:00:00:01, not MAC; no neighbour 169.254.1.1 at MAC; no neighbour fe80::1 at MAC"},
+		{"pod's IPv4 address", "pod", "ip addr del 10.88.0.1/32 dev eth0", pod + "no address 10.88.0.1/32; no route 169.254.1.1/32 ...; no neighbour 169.254.1.1 at MAC"},
+		{"pod's IPv6 address", "pod", "ip addr del fd00:88::1/128 dev eth0", pod + "no address fd00:88::1/128"},
+		{"pod's way to its gateway", "pod", "ip -6 route del fe80::1 dev eth0", pod + "no route fe80::1/128 dev # proto 98"},
+		{"pod's default route", "pod", "ip route del default", pod + "no route 0.0.0.0/0 via 169.254.1.1 dev # onlink proto 98"},
+		{"pod's IPv4 neighbour", "pod", "ip neigh del 169.254.1.1 dev eth0", pod + "no neighbour 169.254.1.1 at MAC"},
+		{"pod's IPv6 neighbour", "pod", "ip neigh replace fe80::1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
+			pod + "no neighbour fe80::1 at MAC"},
+		{"pod hears router advertisements", "pod", "sysctl -qw net.ipv6.conf.eth0.accept_ra=2", pod + "accept_ra 2, not 0"},
+		{"pod's IPv6 off", "pod", "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", pod + "no address fd00:88::1/128; no route ...; disable_ipv6 1, not 0"},
+
+		{"result without an address", "result", `"fd00:88::1/128" "fd00:88::7/128"`, "prevResult lacks the address fd00:88::1/128"},
+		{"result of another link", "result", `"HOST" "bother"`, "prevResult lacks the interface HOST (MAC)"},
+		{"result without a route", "result", `"::/0" "2000::/3"`, "prevResult lacks the route ::/0 via fe80::1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t)
+			netns := nettest.Pod(t)
+			raw, err := r.Add(t.Context(), request("c", netns), now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			veth := r.List(api.Filter{})[0].HostVeth
+			command := strings.NewReplacer("HOST", veth, "TABLE", "berth-"+r.instance).Replace(c.command)
+			switch c.at {
+			case "pod":
+				inside(t, netns, command)
+			case "host":
+				inside(t, r.here, command)
+			case "result":
+				from, to, _ := strings.Cut(command, " ")
+				raw = json.RawMessage(strings.Replace(string(raw), from, to, 1))
+			}
+			err = r.Check(t.Context(), request("c", netns, `"prevResult":`+string(raw)), now())
+			if c.says == "" {
+				if err != nil {
+					t.Errorf("CHECK: %v", err)
+				}
+				return
+			}
+			wantError(t, err, 103, "")
+			_, says, _ := strings.Cut(err.Error(), ": ")
+			says = strings.NewReplacer(veth, "HOST", netns.Ref().Path, "NETNS", "berth-"+r.instance, "TABLE").Replace(says)
+			if !matches103(says, c.says) {
+				t.Errorf("it says\n%s\nand not\n%s", says, c.says)
+			}
+		})
+	}
+}
+
+// matches103 compares what a CHECK says with what it should: MAC, # and TEXT
+// stand for any, and ... for anything.
+func matches103(says, want string) bool {
+	p := strings.NewReplacer("MAC", "([0-9a-f]{2}:){5}[0-9a-f]{2}", "#", "[0-9]+", "TEXT", "[^\"]*", `\.\.\.`, ".*").Replace(regexp.QuoteMeta(want))
+	return regexp.MustCompile("^" + p + "$").MatchString(says)
+}
