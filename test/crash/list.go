@@ -46,7 +46,7 @@ func scenarios() []scenario {
 	}
 	return append(agent,
 		scenario{name: "berthd --remove", prepare: idle, verb: removing, remedies: []remedy{{"--remove", removedAgain}}},
-		scenario{name: "berthd rebuild", conf: poolsShort, cooldown: time.Second, prepare: ledgerLost, verb: rebuilding, away: true,
+		scenario{name: "berthd rebuild", conf: poolsShort, cooldown: 300 * time.Millisecond, prepare: ledgerLost, verb: rebuilding, away: true,
 			remedies: []remedy{{"a rebuild, a start and DEL", rebuiltAgain}}, check: begunAgain},
 		scenario{name: "berth-cni ADD", prepare: blank, verb: onPlugin("ADD"), remedies: []remedy{thenDel, thenAdd}},
 		scenario{name: "berth-cni CHECK", prepare: attached(1), verb: onPlugin("CHECK"), remedies: []remedy{thenDel}},

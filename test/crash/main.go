@@ -136,8 +136,9 @@ func points(o options, r *report) error {
 				if errors.As(err, &found) {
 					r.residue(s.name, err)
 				} else if err != nil {
+					r.print("FAILED: %v", err)
 					mu.Lock()
-					errs = append(errs, fmt.Errorf("%s: %w", s.name, err))
+					errs = append(errs, fmt.Errorf("%s could not be judged", s.name))
 					mu.Unlock()
 				}
 				r.scenario(s, t, time.Since(begun))

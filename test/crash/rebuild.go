@@ -13,7 +13,7 @@ import (
 )
 
 // poolsShort let the addresses that a rebuild does not know of come back soon.
-const poolsShort = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16]\ncooldown: 1s\n"
+const poolsShort = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16]\ncooldown: 300ms\n"
 
 // ledgerLost prepares a node without agent and ledger, with pods of which one
 // has been deleted meanwhile.

@@ -225,13 +225,13 @@ func halfWay(w *world) error {
 	mu.Lock()
 	deleting = true
 	mu.Unlock()
-	if err := w.pods[2].verb("DEL", nil); err == nil && !w.agent.Gone() {
-		return errors.New("an agent that was to be killed by DEL was not")
+	_ = w.pods[2].verb("DEL", nil) // fails, or is queued once the agent is gone
+	if _, err := w.agent.Wait(patience); err != nil {
+		return fmt.Errorf("an agent that was to be killed by DEL: %w", err)
 	}
 	if <-done == nil {
 		return errors.New("an ADD that was held succeeded")
 	}
-	<-w.agent.Done()
 	return nil
 }
 
