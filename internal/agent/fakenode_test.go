@@ -32,6 +32,9 @@ type fakeNode struct {
 	news   chan struct{}            // of the table, for the one who watches it
 	sysctl map[string]string
 
+	noticed func()       // who watches the queue is told so
+	monitor *fakeMonitor // who listens; nil: nobody
+
 	ids    uint64   // namespaces of this boot, so far
 	inodes []uint64 // of namespaces that are gone: the last one is taken again first
 	index  int      // interfaces, so far
@@ -151,6 +154,7 @@ func (w *fakeNode) unlink(l *fakeLink) {
 	delete(w.links, l.name)
 	delete(l.pod.ends, l.ifname)
 	w.unroute(l)
+	w.tell(rtnl.News{Change: rtnl.LinkGone, Link: l.show()})
 }
 
 // unroute deletes the routes to a link, as setting it down does.
@@ -171,6 +175,7 @@ func (w *fakeNode) setDown(name string) bool {
 	if l != nil {
 		l.up = false
 		w.unroute(l)
+		w.tell(rtnl.News{Change: rtnl.LinkDown, Link: l.show()})
 	}
 	return l != nil
 }

@@ -83,7 +83,7 @@ func (a *Agent) openLedger() error {
 		el, kinds = a.Decorate(l, kinds)
 	}
 	a.engine = engine.New(engine.Options{
-		Ledger: el, Kinds: kinds, Event: a.event, Observe: a.Observe, Homeless: a.homeless,
+		Ledger: el, Kinds: kinds, Event: a.event, Observe: a.Observe, Homeless: a.homeless, Going: a.going,
 	})
 	return nil
 }

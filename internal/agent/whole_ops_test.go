@@ -3,9 +3,8 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,9 +12,9 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/server"
 )
 
@@ -63,8 +62,10 @@ func (r *wholeRun) do(s wholeStep) bool {
 		return r.doReload()
 	case "restart":
 		r.restart(true)
-	case "away", "hung", "replay", "garbage", "reboot", "moved":
-		return r.doAway(s)
+	case "hung":
+		r.pluginDelete(s.c, s.n)
+	case "away", "replay", "garbage", "reboot", "moved":
+		r.doAway(s)
 	default:
 		r.disturb(s)
 	}
@@ -120,18 +121,19 @@ func (r *wholeRun) leave(c int) *stay {
 func (r *wholeRun) doAdd(s wholeStep) bool {
 	pod := r.pods[s.pod]
 	var former *stay
-	if s.verb != "repeat" {
-		former = r.leave(s.c)
-	}
 	for try := 0; ; try++ {
+		if s.verb != "repeat" {
+			if b := r.leave(s.c); b != nil {
+				former = b
+			}
+		}
 		ctx, cancel := r.patience()
-		when := r.when()
-		raw, err := r.Add(ctx, r.ask(s, pod.ref, ""), when)
+		raw, err := r.Add(ctx, r.ask(s, pod.ref, ""), r.when())
 		cancel()
 		r.note("ADD of c%d to pod %d, try %d: %s, %v", s.c, s.pod, try, raw, err)
 		switch {
 		case err == nil:
-			r.attach(s.c, pod, when.Started, raw)
+			r.attach(s.c, pod, raw)
 			if former != nil && try == 0 { // or its cut may have failed
 				r.promise(former)
 			}
@@ -156,14 +158,14 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 }
 
 // attach notes the result of an ADD.
-func (r *wholeRun) attach(c int, pod *fakePod, started int64, raw json.RawMessage) {
+func (r *wholeRun) attach(c int, pod *fakePod, raw json.RawMessage) {
 	list := r.index.key(keyFor(c))
 	list = slices.DeleteFunc(list, func(e *entry) bool { return !e.owner.Wanted() })
 	if len(list) != 1 {
 		r.fail("c%d is attached, and its list is %v", c, list)
 		return
 	}
-	b := &stay{id: list[0].owner.ID, raw: string(raw), pod: pod, started: started}
+	b := &stay{id: list[0].owner.ID, raw: string(raw), pod: pod, started: list[0].record.Started}
 	h, _ := list[0].owner.Find("link")
 	b.link, b.addrs = linkOf(h).Name, linkOf(h).Addresses
 	if len(b.addrs) != 2 || !strings.Contains(b.raw, b.link) || !strings.Contains(b.raw, b.addrs[0].String()) || !strings.Contains(b.raw, b.addrs[1].String()) {
@@ -173,7 +175,6 @@ func (r *wholeRun) attach(c int, pod *fakePod, started int64, raw json.RawMessag
 	defer r.mu.Unlock()
 	delete(r.unsure, c)
 	if was := r.standing[c]; was != nil {
-		b.started = was.started
 		if was.raw != b.raw || was.id != b.id {
 			defer r.fail("ADD of c%d again answers\n%s\nand before\n%s", c, b.raw, was.raw)
 		}
@@ -213,7 +214,7 @@ func (r *wholeRun) doLateAdd(s wholeStep) bool {
 		return false
 	case err == nil:
 		r.fail("an ADD of c%d that is older than its DEL answers %s", s.c, raw)
-	case !isCode(err, 11) && r.plan.Surfaced() == "" && !isCode(err, 100):
+	case !isCode(err, 11) && !isCode(err, 100) && !isCode(err, 101) && r.plan.Surfaced() == "":
 		r.fail("an ADD of c%d that is older than its DEL: %v", s.c, err)
 	}
 	return true
@@ -252,7 +253,7 @@ func (r *wholeRun) doTwins(s wholeStep) bool {
 		return r.insistDelete(s.c, s.n) && r.doAdd(s)
 	}
 	for _, raw := range raws {
-		r.attach(s.c, r.pods[s.pod], when.Started, raw)
+		r.attach(s.c, r.pods[s.pod], raw)
 	}
 	return true
 }
@@ -371,11 +372,20 @@ func (r *wholeRun) doCheck(s wholeStep) bool {
 	if err == nil || r.dead() || b.hurt || b.pod.closed {
 		return true
 	}
+	if (r.isDisturbed() || r.plan.Surfaced() != "") && isCode(err, 103) {
+		return true
+	}
 	if _, lost := r.world.identify(b.pod.ref); lost != nil && isCode(err, 103) {
 		return true
 	}
 	r.fail("CHECK of c%d: %v", s.c, err)
 	return true
+}
+
+func (r *wholeRun) isDisturbed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.disturbed
 }
 
 func (r *wholeRun) doStatus() bool {
@@ -410,6 +420,11 @@ func (r *wholeRun) doReload() bool {
 // disturb is what pods and others do to the node.
 func (r *wholeRun) disturb(s wholeStep) {
 	w := r.world
+	if s.verb == "flush" || s.verb == "unroute" {
+		r.mu.Lock()
+		r.disturbed = true
+		r.mu.Unlock()
+	}
 	switch s.verb {
 	case "end pod": // without a DEL; another one is at its path, with its inode
 		w.end(r.pods[s.pod])
@@ -425,6 +440,7 @@ func (r *wholeRun) disturb(s wholeStep) {
 		for p := range w.pools {
 			if s.n++; s.n%2 == 0 {
 				delete(w.pools, p)
+				w.tell(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: p.CIDR, Unreachable: true, Metric: p.Metric}})
 			}
 		}
 		w.mu.Unlock()
@@ -454,76 +470,20 @@ func (r *wholeRun) hurt(b *stay, way int) {
 	case 0: // ip link del
 		r.world.unlink(l)
 	case 1: // ip route del
-		delete(r.world.ways, b.addrs[way/5%2])
-	case 2: // ip link set down
+		a := b.addrs[way/5%2]
+		delete(r.world.ways, a)
+		r.world.tell(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Index: l.index}})
+	case 2: // ip link set down, and up again or not
 		l.up = false
 		r.world.unroute(l)
+		r.world.tell(rtnl.News{Change: rtnl.LinkDown, Link: l.show()})
+		l.up = way/5%2 == 0
 	case 3:
 		l.mtu = 1400
 	case 4:
 		l.alias = "changed"
 	}
-}
-
-// doAway is what happens without the agent, or behind its back.
-func (r *wholeRun) doAway(s wholeStep) bool {
-	switch s.verb {
-	case "moved":
-		r.finish()
-		was := r.world.self
-		r.world.self = ns.Ref{Path: was.Path, Dev: was.Dev, Ino: 1, ID: 1 << 40}
-		r.plan = fault.New(1<<30, fault.FailBefore)
-		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); !errors.Is(err, ErrMoved) {
-			r.fail("opening in another network namespace: %v", err)
-		}
-		r.world.self = was
-		r.live(true)
-	case "away":
-		r.finish()
-		for _, c := range s.cs {
-			r.pluginDelete(c, s.n)
-		}
-		if s.n&1 == 0 {
-			r.world.flush()
-		}
-		r.live(true)
-	case "reboot":
-		r.finish()
-		for _, c := range s.cs {
-			r.pluginDelete(c, s.n)
-		}
-		r.reboot()
-		r.live(true)
-	case "hung":
-		return r.insistDelete(s.c, s.n)
+	if r.world.links[b.link] == l {
+		r.world.tell(rtnl.News{Change: rtnl.LinkSet, Link: l.show()})
 	}
-	return true
-}
-
-// reboot reboots the node: of the agent its files in /var are left.
-func (r *wholeRun) reboot() {
-	r.sum.boots++
-	r.started = 0
-	for _, p := range append(r.lost, r.pods[:]...) {
-		p.closed = true
-	}
-	r.lost = nil
-	r.world.reboot()
-	if err := os.RemoveAll(r.root.Run()); err != nil {
-		r.fail("%v", err)
-	}
-	for i := range r.pods {
-		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
-	}
-}
-
-// pluginDelete is a DEL that no agent answers.
-func (r *wholeRun) pluginDelete(c, way int) {
-	r.leave(c)
-}
-
-// savedRecord is a deletion's file as it was.
-type savedRecord struct {
-	name string
-	raw  []byte
 }

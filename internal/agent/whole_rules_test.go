@@ -161,7 +161,11 @@ func (r *wholeRun) afterRestart() {
 	}
 	for name, at := range list {
 		var c int
-		if fmt.Sscanf(name, "c%d", &c); !r.unsure[c] {
+		fmt.Sscanf(name, "c%d", &c)
+		if r.queued[c] != nil && r.plan.Surfaced() != "" { // its deletion could not be done yet
+			continue
+		}
+		if !r.unsure[c] {
 			wrong = append(wrong, fmt.Sprintf("%s is attached, and should not be: %+v", name, at))
 		}
 	}
@@ -193,8 +197,14 @@ func (r *wholeRun) settle() {
 			delete(r.standing, c)
 		}
 	}
+	for c, b := range r.queued {
+		r.promised[b.id] = b.link
+		delete(r.queued, c)
+	}
 	r.mu.Unlock()
+	r.disturbed = false
 	r.afterRestart()
+	r.setAside()
 	if a, err := r.Audit(r.ctx); err != nil || len(a.Findings) > 0 {
 		r.fail("audit: %v %+v", err, a.Findings)
 	}
@@ -221,7 +231,7 @@ func (r *wholeRun) settled() bool {
 			return false
 		}
 	}
-	return len(r.engine.Owed("")) == 0
+	return len(r.engine.Owed("")) == 0 && r.rinsing.failed.Load() == nil && r.emptied()
 }
 
 // state says who is attached, in the script's words.

@@ -66,6 +66,8 @@ type wholeScript struct {
 	attached map[int]wholeBerth
 	extra    bool // the second pool is configured
 	alone    bool // the wave's step goes by itself
+	mending  bool // a step of the wave mends what is not as it should be
+	cutting  bool // a plugin cuts somebody off, and has not yet written that down
 	busyC    map[int]bool
 	busyPod  map[int]bool
 }
@@ -76,6 +78,7 @@ func newWholeScript() *wholeScript { return &wholeScript{attached: map[int]whole
 func (s *wholeScript) wave(seed uint64) []wholeStep {
 	s.Rand = rand.New(rand.NewPCG(seed, 2))
 	s.busyC, s.busyPod, s.alone = map[int]bool{}, map[int]bool{}, false
+	s.mending, s.cutting = false, false
 	var wave []wholeStep
 	for range []int{1, 1, 1, 1, 2, 3, 6}[s.IntN(7)] {
 		st := wholeStep{verb: wholeVerbs[s.IntN(len(wholeVerbs))], c: -1, pod: -1, pool: "default", n: s.IntN(1 << 16)}
@@ -96,6 +99,12 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		if st.verb == "check" {
 			return st, s.pick(&st.c, true)
 		}
+		// A sweep that has just seen what a plugin does takes it back, for a
+		// moment: the queue wakes the agent.
+		if st.verb == "sweep" && s.cutting {
+			return st, false
+		}
+		s.mending = s.mending || st.verb == "sweep"
 		return st, true
 	case "tick", "flush", "replay", "restart", "moved", "reload", "reboot", "gc", "away", "end pod", "rebind":
 		if !first {
@@ -159,9 +168,10 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		s.attached[st.c] = b
 		return st, true
 	case "delete", "hung":
-		if !s.pick(&st.c, true) {
+		if st.verb == "hung" && s.mending || !s.pick(&st.c, true) {
 			return st, false
 		}
+		s.cutting = s.cutting || st.verb == "hung"
 		s.busyPod[s.attached[st.c].pod] = true // it is free after this wave
 		delete(s.attached, st.c)
 		return st, true

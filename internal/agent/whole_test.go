@@ -23,7 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-var wholeFlag = flag.Int("whole", 100_000, "operations of the model of the whole, over all its runs")
+var wholeFlag = flag.Int("whole", 50_000, "operations of the model of the whole, over all its runs")
 
 // wholeShapes are the batch sizes, and how many releases run at once, under
 // which each script must end in the same states; 0 is what the kind says.
@@ -98,7 +98,8 @@ func (w *wholes) work(t *testing.T) {
 			w.failed = w.failed || r.failure != ""
 			w.mu.Unlock()
 			if r.failure != "" {
-				t.Errorf("script %d, batches of %+v, after %d operations in all: %s", script, wholeShapes[i], w.sum.steps, r.failure)
+				t.Errorf("script %d, batches of %+v, after %d operations in all: %s\nwhat happened last:\n%s",
+					script, wholeShapes[i], w.sum.steps, r.failure, r.story())
 				shrinkWhole(t, seeds, r, i)
 				return
 			}
@@ -124,6 +125,9 @@ func shrinkWhole(t *testing.T, seeds []uint64, failed *wholeRun, shape int) {
 	for size := len(seeds) / 2; size > 0; size /= 2 {
 		for at := 0; at < len(seeds) && time.Now().Before(deadline); {
 			less := slices.Delete(slices.Clone(seeds), at, min(at+size, len(seeds)))
+			if len(less) == 0 {
+				break
+			}
 			if r := playWhole(t, less, shape); r.failure != "" {
 				seeds, failed = less[:min(len(less), r.played)], r
 			} else {
@@ -159,8 +163,11 @@ type wholeRun struct {
 	unsure   map[int]bool // containers to delete: nobody knows what became of them
 	promised map[hold.ID]string
 	holders  map[netip.Addr]tenancy
-	replays  []savedRecord
+	queued   map[int]*stay // deletions that may wait
+	replays  []savedFile
 	damaged  int
+	// disturbed says that something which all pods need may be missing.
+	disturbed bool
 
 	failure string
 	notes   []note
@@ -176,8 +183,8 @@ type stay struct {
 	raw     string
 	addrs   []netip.Addr
 	pod     *fakePod
-	started int64
-	hurt    bool // somebody has damaged it
+	started int64 // of the first ADD that made it
+	hurt    bool  // somebody has damaged it
 }
 
 // playWhole plays a script in a bubble of synctest.
@@ -190,7 +197,7 @@ func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
 	r := &wholeRun{
 		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
 		confs:    map[bool]*config.Config{},
-		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{},
+		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{},
 		sum: wholeSum{done: map[string]int{}},
 	}
 	synctest.Test(t, func(*testing.T) { r.play(seeds) })
@@ -289,8 +296,14 @@ func (r *wholeRun) live(faulty bool) bool {
 			case <-r.ctx.Done():
 			}
 		})
-		r.watch.Go(func() { r.egress.Run(r.ctx, r.egressDrift) })
-		err := r.Restore(r.ctx)
+		a, ctx := r.Agent, r.ctx // as Run does
+		news := a.listen()
+		r.watch.Go(func() { a.egress.Run(ctx, a.egressDrift) })
+		err := a.Restore(ctx)
+		r.watch.Go(func() { a.keepRinsed(ctx) })
+		r.watch.Go(func() { a.watch(ctx, news) })
+		r.watch.Go(func() { a.keepDrained(ctx) })
+		r.watch.Go(a.keepSpares)
 		if err != nil && r.plan.Surfaced() == "" {
 			r.fail("restoring: %v", err)
 		}
@@ -330,6 +343,7 @@ func (r *wholeRun) finish() {
 	case r.plan.Surfaced() != "":
 		r.sum.failed++
 	}
+	r.disturbed = r.disturbed || r.plan.Surfaced() != ""
 	r.note("the life ends; its fault was to %s, at %q", r.plan.Mode, r.plan.Surfaced())
 	r.end()
 	r.watch.Wait()

@@ -63,6 +63,9 @@ type Options struct {
 	// namespaces do with a reboot: what they lack is not taken again, they are
 	// released. Optional.
 	Homeless func(hold.Owner) bool
+	// Going reports owners whose release was asked for in a way that the ledger
+	// does not know of yet: what they lack is not taken again. Optional.
+	Going func(hold.Owner) bool
 	// Try limits one Release of a kind; 0 is 30 s.
 	Try time.Duration
 	// Backoff is the wait after the first failed release; it doubles with each

@@ -121,6 +121,9 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	if err := e.stillWanted(ctx, d.owner.ID); err != nil {
 		return err
 	}
+	if e.Going != nil && e.Going(d.owner) {
+		return ErrOvertaken
+	}
 	if e.Homeless != nil && e.Homeless(d.owner) {
 		return fmt.Errorf("%s: %w", d.hold.Spec, hold.ErrHomeless)
 	}

@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// doAway is what happens while no agent runs, and what is done to the files of
+// deletions.
+func (r *wholeRun) doAway(s wholeStep) {
+	switch s.verb {
+	case "moved":
+		r.finish()
+		was := r.world.self
+		r.world.self = ns.Ref{Path: was.Path, Dev: was.Dev, Ino: 1, ID: 1 << 40}
+		r.plan = fault.New(1<<30, fault.FailBefore)
+		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); !errors.Is(err, ErrMoved) {
+			r.fail("opening in another network namespace: %v", err)
+		}
+		r.world.self = was
+		r.live(true)
+	case "away", "reboot":
+		r.finish()
+		for i, c := range s.cs {
+			r.pluginDelete(c, s.n>>i)
+		}
+		if s.n&1 == 0 {
+			r.world.flush()
+		}
+		if s.verb == "reboot" {
+			r.reboot()
+		}
+		r.live(true)
+	case "replay": // an agent that was killed before it removed the file; or a backup
+		if len(r.replays) > 0 {
+			saved := r.replays[s.n%len(r.replays)]
+			r.note("replay of %s", saved.raw)
+			r.putFile(saved.name, saved.raw)
+		}
+	case "garbage":
+		if len(r.replays) > 0 {
+			saved := r.replays[s.n%len(r.replays)]
+			name := saved.name[:len(saved.name)-len("00000000.json")] + fmt.Sprintf("%08x.json", s.n)
+			r.mu.Lock()
+			r.damaged++
+			r.mu.Unlock()
+			r.putFile(name, slices.Concat(saved.raw[:s.n%len(saved.raw)], []byte("x")))
+		}
+	}
+}
+
+// reboot reboots the node: of the agent its files in /var are left.
+func (r *wholeRun) reboot() {
+	r.sum.boots++
+	r.started = 0
+	for _, p := range append(r.lost, r.pods[:]...) {
+		p.closed = true
+	}
+	r.lost = nil
+	r.world.reboot()
+	if err := os.RemoveAll(r.root.Run()); err != nil {
+		r.fail("%v", err)
+	}
+	for i := range r.pods {
+		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
+	}
+}
+
+// pluginDelete is a DEL that no agent answers: the plugin cuts the pod off and
+// writes the deletion down, in one of the ways that its input allows.
+func (r *wholeRun) pluginDelete(c, way int) {
+	b := r.leave(c)
+	if b == nil {
+		return // in an earlier try of the same step
+	}
+	key := wholeKey(c)
+	rec := deletions.Record{
+		Network: key.Network, Container: key.Container, Ifname: key.Ifname,
+		Netns: b.pod.ref.Path, Boot: r.world.boot(), Started: r.when().Started,
+	}
+	if way%4 > 0 { // with a prevResult
+		for _, a := range b.addrs {
+			rec.Addresses = append(rec.Addresses, a.String())
+		}
+		rec.Link, rec.Cut = b.link, true
+		r.world.setDown(b.link)
+	}
+	if err := deletions.Write(r.root, rec); err != nil {
+		r.fail("writing the deletion of c%d: %v", c, err)
+		return
+	}
+	r.note("queued: %+v", rec)
+	r.mu.Lock()
+	delete(r.unsure, c)
+	r.queued[c] = b
+	r.mu.Unlock()
+	if rec.Cut {
+		r.promise(b)
+	}
+	if way&4 == 0 {
+		r.save(rec)
+	}
+	r.world.notice()
+}
+
+// save keeps a deletion's file as it is, to be found once more.
+func (r *wholeRun) save(rec deletions.Record) {
+	found, err := filepath.Glob(filepath.Join(deletions.Path(r.root), fmt.Sprintf("*-%016x-*.json", rec.Started)))
+	if err != nil || len(found) == 0 {
+		return // done already
+	}
+	raw, err := os.ReadFile(found[0])
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.replays = append(r.replays, savedFile{filepath.Base(found[0]), raw})
+	r.replays = r.replays[max(0, len(r.replays)-30):]
+}
+
+// savedFile is a deletion's file.
+type savedFile struct {
+	name string
+	raw  []byte
+}
+
+// putFile puts a file into the queue.
+func (r *wholeRun) putFile(name string, raw []byte) {
+	tmp := filepath.Join(string(r.root), name)
+	err := os.WriteFile(tmp, raw, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, filepath.Join(deletions.Path(r.root), name))
+	}
+	if err != nil {
+		r.fail("putting a file into the queue: %v", err)
+	}
+	r.world.notice()
+}
+
+// emptied reports whether no deletion waits.
+func (r *wholeRun) emptied() bool {
+	pending, err := r.queue.Pending()
+	if err != nil {
+		r.fail("looking into the queue: %v", err)
+	}
+	return len(pending) == 0
+}
+
+// setAside checks that what was damaged is shown, and forgets it.
+func (r *wholeRun) setAside() {
+	all, err := r.queue.Damaged()
+	if err != nil || len(all) != r.damaged {
+		r.fail("%d files were damaged, and shown are %v, %v", r.damaged, all, err)
+	}
+	for _, d := range all {
+		if err := os.Remove(filepath.Join(deletions.Path(r.root), "damaged", d.Name)); err != nil {
+			r.fail("%v", err)
+		}
+	}
+	r.damaged = 0
+}
