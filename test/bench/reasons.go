@@ -18,6 +18,8 @@ var reasons = []struct{ target, what string }{
 	{"ADD p50 with", "What is left grows with the number of network namespaces, not of attachments (the last row of that table has the namespaces alone): the kernel looks through all namespaces' ids for each message about a link."},
 	{"DEL p50 with", "The floor's own variation between the two nodes is as large."},
 	{"restart with", "5,000 records are decoded, and the kernel lists 5,000 links and 10,000 routes and neighbours, one after the other."},
+	{"DEL p50 while the agent is away", "A process starts, and waits twice for the disk, for the deletion and for its name, and once for the kernel's lock on links. On a busy machine these waits decide, which the floor does not have."},
+	{"start with 1000 queued", "The kernel deletes the links, 32 a message, while the agent restores the rest. The agent's CPU, in the table below, is its own part and the kernel's on its behalf; the rest is waiting for the disk and, on a busy machine, for processors."},
 	{"claim and free", "The benchmark ran beside others on a shared machine; alone it shows 117 to 147 ns. It does not allocate, and no pool's size or fill makes it slower."},
 }
 
