@@ -96,7 +96,11 @@ func validAttachments(c *call) ([]byte, *api.Error) {
 		b = scan.AppendString(append(b, `,"ifname":`...), v.Ifname)
 		b = append(b, '}')
 	}
-	return append(b, "]}"...), nil
+	b = append(b, ']')
+	if age := c.head.GCMinAge; age > 0 {
+		b = strconv.AppendInt(append(b, `,"minAge":`...), int64(age), 10)
+	}
+	return append(b, '}'), nil
 }
 
 // deletion names the attachment by its key, and by its incarnation where the

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni/scan"
@@ -11,12 +12,14 @@ import (
 // Head is what the plugin itself needs of a configuration. The agent reads the
 // whole (netconf.Parse).
 type Head struct {
-	Version  string   // cniVersion; 0.1.0 if absent
-	Name     string   // the network's
-	Root     root.Dir // of the agent
-	Pool     string   // "" is the agent's default
-	Wait     bool     // DEL answers when all is gone
-	HostVeth string   // of prevResult; "" if it says none
+	Version string   // cniVersion; 0.1.0 if absent
+	Name    string   // the network's
+	Root    root.Dir // of the agent
+	Pool    string   // "" is the agent's default
+	Wait    bool     // DEL answers when all is gone
+	// GCMinAge is how young an attachment GC spares.
+	GCMinAge time.Duration
+	HostVeth string // of prevResult; "" if it says none
 	// Addresses are those of a prevResult that names HostVeth, without prefix
 	// lengths.
 	Addresses []string
@@ -35,7 +38,10 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	if h.Pool != "" && !isID(h.Pool) {
 		return h, ConfigError("pool", fields.Get("pool"), expectID)
 	}
-	h.Wait, e = boolField(fields, "wait")
+	if h.Wait, e = boolField(fields, "wait"); e != nil {
+		return h, e
+	}
+	h.GCMinAge, e = durationField(fields, "gcMinAge")
 	return h, e
 }
 
@@ -114,6 +120,20 @@ func textField(fields scan.Fields, key string) (string, *api.Error) {
 		return "", ConfigError(key, fields.Get(key), "a string")
 	}
 	return s, nil
+}
+
+// durationField returns a duration that is written as Go does; 0 if it is absent
+// or null.
+func durationField(fields scan.Fields, key string) (time.Duration, *api.Error) {
+	text, e := textField(fields, key)
+	if e != nil || text == "" {
+		return 0, e
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, ConfigError(key, fields.Get(key), `a duration such as "10m" or "1h30m"`)
+	}
+	return d, nil
 }
 
 // boolField returns a boolean; false if it is absent or null.

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/internal/cni"
 )
@@ -47,14 +48,14 @@ func TestCheckVersion(t *testing.T) {
 }
 
 func TestParseHead(t *testing.T) {
-	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,` + prev)))
+	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,"gcMinAge":"1h30m",` + prev)))
 	want := ofPrev
-	want.Root, want.Pool, want.Wait = "/r", "p", true
+	want.Root, want.Pool, want.Wait, want.GCMinAge = "/r", "p", true, 90*time.Minute
 	if e != nil || !reflect.DeepEqual(h, want) {
 		t.Errorf("got %+v, %v, want %+v", h, e, want)
 	}
 	for raw, code := range map[string]uint{
-		`x`: 6, conf(`"pool":"/"`): 7, conf(`"pool":1`): 7, conf(`"wait":"yes"`): 7, conf(`"name":""`): 7, conf(`"root":"x"`): 7,
+		`x`: 6, conf(`"pool":"/"`): 7, conf(`"pool":1`): 7, conf(`"wait":"yes"`): 7, conf(`"gcMinAge":"1"`): 7, conf(`"name":""`): 7, conf(`"root":"x"`): 7,
 	} {
 		if _, e := cni.ParseHead([]byte(raw)); e == nil || e.Code != code {
 			t.Errorf("%s: %v, want code %d", raw, e, code)
@@ -70,7 +71,7 @@ func TestParseHead(t *testing.T) {
 func TestParseDelIsLenient(t *testing.T) {
 	for raw, want := range map[string]cni.Head{
 		conf(`"cniVersion":"7.0.0"`):                    {Version: "7.0.0", Name: "net", Root: "/"},
-		conf(`"wait":5,"pool":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"wait":5,"pool":5,"gcMinAge":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
 		`{"name":"net"}`:                                {Version: "0.1.0", Name: "net", Root: "/"},
 		conf(prev):                                      ofPrev,
 		conf(`"prevResult":5`):                          {Version: "1.1.0", Name: "net", Root: "/"},

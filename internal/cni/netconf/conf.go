@@ -87,7 +87,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 		return nil
 	}
 	switch f.Key {
-	case "cniVersion", "name", "root", "pool", "wait": // the head's
+	case "cniVersion", "name", "root", "pool", "wait", "gcMinAge": // the head's
 	case "type":
 		var err error
 		if c.Type, err = scan.String(f.Value); err != nil || c.Type == "" || strings.Contains(c.Type, "/") || !cni.IsShowable(c.Type, maxType) {
@@ -125,7 +125,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 // knownKeys are all keys that a configuration may have, but those of the
 // prefix cni.dev/, which are the specification's to add to.
 var knownKeys = [...]string{
-	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
+	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "gcMinAge", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	// For runtimes alone, and no concern of a plugin:
 	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
 }
