@@ -30,7 +30,7 @@ func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
 func (l *Links) take(ctx context.Context, s *Spec) error {
 	macs, err := s.check()
 	if err != nil {
-		return err
+		return l.unmakeable(s, err)
 	}
 	pod, err := s.Netns.Open()
 	if errors.Is(err, ns.ErrGone) {
@@ -64,6 +64,19 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 			return err
 		}
 	}
+}
+
+// unmakeable answers for a spec that does not say enough to make a link: one
+// that was adopted, of a pod that is not known well. It ends with its pod.
+func (l *Links) unmakeable(s *Spec, why error) error {
+	pod, err := s.Netns.Open()
+	if err == nil {
+		pod.Close()
+	}
+	if errors.Is(err, ns.ErrGone) && errors.Is(l.conn.Do(rtnl.GetLink(s.Name, new(rtnl.Link))), kernel.ErrNotFound) {
+		return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
+	}
+	return why
 }
 
 // homeless answers for a pod whose network namespace cannot be opened. If its
