@@ -68,9 +68,9 @@ func TestRestingAddressIsNotFree(t *testing.T) {
 	wantError(t, err, 50, "cooldown")
 }
 
-// aws #3634, plugins #123, #1190: the cooldown was shorter than connection
-// tracking remembers, so that an old flow reached the address's next pod. Here a
-// pod's flows are forgotten with it, and those of others are not.
+// aws #3634: the cooldown was shorter than connection tracking remembers, so
+// that an old flow reached the address's next pod. Here a pod's flows are
+// forgotten with it, and those of others are not.
 func TestFlowsEndWithTheirPod(t *testing.T) {
 	n := newNode(t, plain)
 	tracked := func() string { return nettest.Snapshot(t, nil).Only("conntrack").String() }
@@ -169,21 +169,21 @@ func TestPodsEndIsBornInThePod(t *testing.T) {
 // turned away.
 func (n *node) burst(pods int) []attached {
 	n.t.Helper()
-	var runs []*run
+	runs, got := make([]*run, pods), make([]attached, pods)
 	thaw := n.freeze()
-	for i := range pods {
-		r := n.begin(call{verb: "ADD", container: fmt.Sprint("burst", i), netns: nettest.Pod(n.t).Ref().Path})
-		r.asks()
-		runs = append(runs, r)
+	for i := range runs {
+		got[i].pod = nettest.Pod(n.t)
+		runs[i] = n.begin(call{verb: "ADD", container: fmt.Sprint("burst", i), netns: got[i].pod.Ref().Path})
+		runs[i].asks()
 	}
 	thaw()
-	var got []attached
-	for _, r := range runs {
+	for i, r := range runs {
 		a, err := parse(r.end())
 		if err != nil {
 			n.t.Fatalf("ADD of %s: %v", r.container, err)
 		}
-		got = append(got, a)
+		a.pod = got[i].pod
+		got[i] = a
 	}
 	return got
 }

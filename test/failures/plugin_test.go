@@ -125,6 +125,7 @@ type attached struct {
 	netip.Addr        // the first address
 	host       string // host veth
 	result     string
+	pod        *ns.Netns // nil if the test knows it otherwise
 }
 
 // prevResult is the key of a configuration that has an ADD's result.
@@ -144,7 +145,7 @@ func parse(raw []byte, err error) (attached, error) {
 		return attached{}, fmt.Errorf("result of ADD: %w: %s", err, raw)
 	}
 	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
-	return attached{addr.Unmap(), res.Interfaces[0].Name, string(raw)}, nil
+	return attached{Addr: addr.Unmap(), host: res.Interfaces[0].Name, result: string(raw)}, nil
 }
 
 func (n *node) add(container string, pod *ns.Netns, keys ...string) attached {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func TestHostileNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := nettest.Pod(t)
-	files, before := nettest.Files(t, n.Root), look(t)
+	before := look(t)
 	for _, c := range []struct {
 		code      uint
 		container string
@@ -53,8 +54,11 @@ func TestHostileNames(t *testing.T) {
 			wantError(t, err, c.code, "")
 		}
 	}
-	if diff := files.Diff(nettest.Files(t, n.Root)) + before.Diff(look(t)); diff != "" {
+	if diff := before.Diff(look(t)); diff != "" {
 		t.Errorf("hostile names have changed:\n%s", diff)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("the trap was executed")
 	}
 }
 
@@ -194,22 +198,33 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
 	n := newNode(t, roomy)
 	table := look(t).Only("nft")
+	heard := answer(t, nil, "192.0.2.1")
 	looked := 0
 	for try := 0; looked == 0 && try < 10; try++ { // all may be gone before the agent is killed
 		pods := n.burst(40)
 		for _, p := range pods {
-			nettest.Ping(t, nil, p.Addr)
+			dial(t, p.pod, "192.0.2.1").wantAnswer()
 		}
 		n.killAtCut(pods)
 		if diff := table.Diff(look(t).Only("nft")); diff != "" {
 			t.Errorf("without an agent the table has changed:\n%s", diff)
 		}
+		drain(heard)
 		links := look(t).Only("link").String()
 		for _, p := range pods {
-			if looked < 3 && strings.Contains(links, "link "+p.host+" ") {
+			if strings.Contains(links, "link "+p.host+" ") {
 				looked++
-				nettest.NoPing(t, nil, p.Addr)
+				dial(t, p.pod, "192.0.2.1").send()
 			}
+		}
+		dial(t, nil, "192.0.2.1").wantAnswer() // all that was sent before has come
+		for _, from := range drain(heard) {
+			if !strings.HasPrefix(from, "192.0.2.1:") {
+				t.Errorf("a deleted pod is heard: %s", from)
+			}
+		}
+		if out, err := exec.Command("conntrack", "-D", "-s", "192.0.2.1", "-d", "192.0.2.1").CombinedOutput(); err != nil {
+			t.Errorf("forgetting what the node said to itself: %v\n%s", err, out)
 		}
 		n.startAgain()
 		n.wantNothing()

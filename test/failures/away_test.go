@@ -1,0 +1,146 @@
+package failures
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// What several systems got wrong alike: a DEL that finds no agent.
+
+// cilium #22067, #40931: pods were stuck or leaked while the agent was away,
+// most of all when the node shut down. containerd #8774, #11209: a sandbox could
+// not be removed because the agent was gone. Here DEL succeeds without waiting,
+// the pod is cut off, and the agent gives the rest back when it starts.
+func TestAgentIsAway(t *testing.T) {
+	n := newNode(t, plain)
+	dead := n.add("dead", nettest.Pod(t))
+	forgot := nettest.Pod(t)
+	n.add("forgotten", forgot) // by a runtime that has lost the result
+	alive := n.add("alive", nettest.Pod(t))
+	nettest.Ping(t, nil, dead.Addr)
+	n.kill()
+	for range 2 {
+		n.del("dead", dead.prevResult())
+		n.del("forgotten")
+	}
+	nettest.NoPing(t, nil, dead.Addr)
+	nettest.Ping(t, nil, alive.Addr)
+	_, err := n.tryAdd("new", nettest.Pod(t))
+	wantError(t, err, 11, "berthd")
+	_, err = n.exec(call{verb: "STATUS"})
+	wantError(t, err, 50, "berthd")
+
+	n.startAgain()
+	heir := n.add("dead", nettest.Pod(t)) // whom a replay must spare
+	n.restart()
+	nettest.Eventually(t, "the deleted ones to be gone", func() bool { return len(n.list()) == 2 })
+	nettest.Ping(t, nil, heir.Addr)
+	nettest.Ping(t, nil, alive.Addr)
+	n.wantClean()
+}
+
+// cilium, from source: the queue took 256 deletions, and the others were lost.
+// Here it takes what comes.
+func TestManyDeletionsWait(t *testing.T) {
+	n := newNode(t, plain)
+	pods := n.burst(20)
+	n.kill()
+	for i := range 300 {
+		n.del(fmt.Sprint("never", i))
+	}
+	for i, p := range pods {
+		n.del(fmt.Sprint("burst", i), p.prevResult())
+	}
+	n.startAgain()
+	n.wantNothing()
+	if left := waiting(t, n); len(left) > 0 {
+		t.Errorf("deletions are done and still wait: %v", left)
+	}
+}
+
+// multus #1087: a reboot truncated the file that DEL needed, and DEL answered
+// success. cilium, from source: queued deletions were not fsynced, and what
+// could not be read was removed. Here what is damaged is set aside and shown,
+// and deletes nothing by guessing.
+func TestTruncatedDeletion(t *testing.T) {
+	n := newNode(t, plain)
+	for i := range 3 {
+		n.add(fmt.Sprint("c", i), nettest.Pod(t))
+	}
+	n.kill()
+	n.del("c0")
+	files := waiting(t, n)
+	if len(files) != 1 {
+		t.Fatalf("waiting are %v, want one", files)
+	}
+	info, err := os.Stat(files[0])
+	if err == nil {
+		err = os.Truncate(files[0], info.Size()/2)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.del("c1")
+	n.startAgain()
+	nettest.Eventually(t, "the whole one to be done", func() bool { return !n.has("c1") })
+	if !n.has("c0") || !n.has("c2") {
+		t.Error("a damaged deletion has deleted something")
+	}
+	aside := filepath.Join(folder(n), "damaged", filepath.Base(files[0]))
+	if _, err := os.Stat(aside); err != nil {
+		t.Errorf("the damaged one is not set aside: %v", err)
+	}
+	if out, err := n.Berth(t.Context(), "owed"); err != nil || !strings.Contains(out, filepath.Base(aside)) {
+		t.Errorf("berth owed: %v\n%s", err, out)
+	}
+	if out, err := n.Berth(t.Context(), "audit"); err == nil || !strings.Contains(out, "damaged") {
+		t.Errorf("berth audit: %v\n%s", err, out)
+	}
+	if err := os.Remove(aside); err != nil {
+		t.Error(err)
+	}
+}
+
+// multus #1239, #1084: every error of DEL was hidden. cilium, general: so were
+// some. Here a DEL that cannot be promised fails with "try again", and succeeds
+// once it can be.
+func TestDelSaysWhatFails(t *testing.T) {
+	n := newNode(t, plain)
+	n.add("c", nettest.Pod(t))
+	n.kill()
+	if err := os.Rename(folder(n), folder(n)+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(folder(n), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, n.tryDel("c"), 11, "deletions")
+	if err := os.Remove(folder(n)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(folder(n)+".away", folder(n)); err != nil {
+		t.Fatal(err)
+	}
+	n.del("c")
+	n.startAgain()
+	n.wantNothing()
+}
+
+// folder is the deletion queue's.
+func folder(n *node) string { return filepath.Join(root.Dir(n.Root).State(), "deletions") }
+
+// waiting returns the files of deletions that no agent has done yet.
+func waiting(t *testing.T, n *node) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder(n), "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

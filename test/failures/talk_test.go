@@ -1,0 +1,94 @@
+package failures
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// answer answers packets to port 53 of an address of a pod, or of the node (nil),
+// and tells from whom they came.
+func answer(t *testing.T, at *ns.Netns, addr string) (heard chan string) {
+	t.Helper()
+	heard = make(chan string, 1000)
+	err := inside(at, func() error {
+		conn, err := net.ListenPacket("udp", addr+":53")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { conn.Close() })
+		go func() {
+			buf := make([]byte, 16)
+			for {
+				_, from, err := conn.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				heard <- from.String()
+				_, _ = conn.WriteTo(buf[:1], from)
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return heard
+}
+
+// drain returns what has been heard since it was last called.
+func drain(heard chan string) (all []string) {
+	for len(heard) > 0 {
+		all = append(all, <-heard)
+	}
+	return all
+}
+
+// inside runs f in a network namespace; nil is the test's own.
+func inside(at *ns.Netns, f func() error) error {
+	if at == nil {
+		return f()
+	}
+	return at.Do(f)
+}
+
+// flow is a UDP socket that talks to one address.
+type flow struct {
+	net.Conn
+	t *testing.T
+}
+
+func dial(t *testing.T, from *ns.Netns, addr string) flow {
+	t.Helper()
+	c := flow{t: t}
+	err := inside(from, func() (err error) {
+		c.Conn, err = net.Dial("udp", addr+":53")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// send sends some packets; that nobody may be there is no error.
+func (c flow) send() {
+	for range 5 {
+		_, _ = c.Write([]byte("?"))
+	}
+}
+
+// wantAnswer sends until it is answered.
+func (c flow) wantAnswer() {
+	c.t.Helper()
+	nettest.Eventually(c.t, "an answer to "+c.LocalAddr().String(), func() bool {
+		c.send()
+		_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := c.Read(make([]byte, 16))
+		return err == nil
+	})
+}
