@@ -1,0 +1,132 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// Where nothing can be promised, DEL says what is wrong, and the pod is cut off
+// all the same.
+func TestNotPromised(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(a *away, folder string)
+		want    string
+	}{
+		"disk full": {func(a *away, folder string) { a.fill() }, "no space left on device"},
+		"read-only": {func(a *away, folder string) {
+			a.must(unix.Mount("", a.root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		}, "read-only file system"},
+		"a file": {func(a *away, folder string) { a.must(os.WriteFile(folder, nil, 0o600)) }, "not a directory"},
+		"a link": {func(a *away, folder string) { a.must(os.Symlink("/tmp", folder)) }, "opening "},
+		"no state": {func(a *away, folder string) {
+			a.must(os.RemoveAll(filepath.Dir(folder)))
+			a.must(os.WriteFile(filepath.Dir(folder), nil, 0o600))
+		}, "not a directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			nettest.Need(t)
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Unmount(dir, unix.MNT_DETACH)
+			a := newAway(t, dir)
+			test.prepare(a, deletions.Path(root.Dir(dir)))
+			out, code := a.del(prevResult(ownLink))
+			if code != 11 || !strings.Contains(out, "the deletion is not promised") || !strings.Contains(out, test.want) || !strings.Contains(out, "berthd.sock: no such file") {
+				t.Errorf("code %d: %s", code, out)
+			}
+			if got := a.down(); got != ownLink {
+				t.Errorf("down are %q", got)
+			}
+		})
+	}
+}
+
+// fill takes all that is left of the root's disk.
+func (a *away) fill() {
+	a.Helper()
+	f, err := os.Create(filepath.Join(a.root, "filler"))
+	a.must(err)
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		a.Fatal(err)
+	}
+}
+
+// A full disk stops ADD first and DEL last.
+func TestPromisedOnFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	nettest.Need(t)
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	a := newAway(t, dir)
+	q, err := deletions.Open(root.Dir(dir))
+	a.must(err)
+	if _, err := q.Refill(); err != nil {
+		t.Fatal(err)
+	}
+	a.fill()
+	if out, code := a.del(prevResult(ownLink)); code != 0 || out != "" {
+		t.Fatalf("code %d: %s", code, out)
+	}
+	if r := a.one(); !r.Cut || a.down() != ownLink {
+		t.Errorf("queued is %+v, down are %q", r, a.down())
+	}
+}
+
+// A user who may do neither, and one who may only write.
+func TestWithoutRights(t *testing.T) {
+	programs.Root(t, "nobody else can become another user")
+	for name, test := range map[string]struct {
+		mode   os.FileMode
+		want   string
+		queued int
+	}{
+		"neither": {0o700, "permission denied", 0},
+		"write":   {0o777, "the pod is not cut off", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			for path := root.Dir(a.root).State(); len(path) >= len(a.root); path = filepath.Dir(path) {
+				a.must(os.Chmod(path, 0o755))
+			}
+			a.must(os.Chmod(filepath.Dir(a.root), 0o755))
+			a.must(os.Chmod(root.Dir(a.root).State(), test.mode))
+			cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+			for k, v := range podEnv("DEL") {
+				cmd.Env = append(cmd.Env, k+"="+v)
+			}
+			cmd.Stdin = strings.NewReader(conf(a.root, prevResult(ownLink)))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			out, err := cmd.Output()
+			if err == nil || failure(t, out) != 11 || !strings.Contains(string(out), test.want) {
+				t.Errorf("%v: %s", err, out)
+			}
+			all, err := queued(a.root)
+			if err != nil || len(all) != test.queued {
+				t.Errorf("queued are %+v, %v", all, err)
+			}
+			if got := a.down(); got != "" {
+				t.Errorf("down are %q", got)
+			}
+		})
+	}
+}
