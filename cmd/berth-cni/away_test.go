@@ -188,4 +188,3 @@ func staleSocket(t *testing.T, dir root.Dir) {
 		t.Fatal(err)
 	}
 }
-

@@ -93,4 +93,3 @@ func (a *away) setDown(name string) {
 	a.must(err)
 	a.must(netlink.LinkSetDown(link))
 }
-
