@@ -12,11 +12,9 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
@@ -101,19 +99,13 @@ func (w network) attach(ctx context.Context, p *pod) error {
 	return nil
 }
 
-// detach is DEL. again says that no agent was there, and that DEL is to be
-// repeated (CNI 1.1, section 5, error 11).
-func (w network) detach(ctx context.Context, p *pod) (again bool, err error) {
-	err = w.cni.DelNetworkList(ctx, w.list, p.runtime)
-	var e *types.Error
-	if errors.As(err, &e) && e.Code == cni.CodeTryAgain {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("DEL of %s: %w", p.runtime.ContainerID, err)
+// detach is DEL.
+func (w network) detach(ctx context.Context, p *pod) error {
+	if err := w.cni.DelNetworkList(ctx, w.list, p.runtime); err != nil {
+		return fmt.Errorf("DEL of %s: %w", p.runtime.ContainerID, err)
 	}
 	p.detached = true
-	return false, nil
+	return nil
 }
 
 // width is how many verbs the demo has under way at once.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -14,7 +15,8 @@ import (
 // The demo's measures.
 const (
 	podCount = 20
-	killAt   = 8 // pods that are detached when the agent is killed
+	leave    = 12 // pods that are detached around the agent's end; the others stay
+	killAt   = 6  // of them that are detached when the agent is killed
 	pool4    = "10.88.0.0/24"
 	pool6    = "fd00:88::/112"
 
@@ -32,6 +34,7 @@ type story struct {
 	took    map[string][]time.Duration // by verb
 	bare    []string                   // the node before the agent came
 	idle    []string                   // with the agent, before there were attachments
+	queued  int                        // deletions that waited for the agent
 	residue []string                   // what was found left behind, a line each
 }
 
@@ -110,18 +113,15 @@ func (s *story) reach(what, between string, pods []*pod) error {
 	return nil
 }
 
-// detachAndKill detaches all pods and kills the agent in the middle. A DEL that
-// finds no agent says so, and is for later.
+// detachAndKill detaches pods and kills the agent in the middle. A DEL that
+// finds no agent cuts the pod off, leaves the deletion in the agent's queue, and
+// succeeds all the same.
 func (s *story) detachAndKill(ctx context.Context) error {
-	var done, again atomic.Int64
-	took, err := each(s.pods, func(p *pod) (bool, error) {
-		later, err := s.network.detach(ctx, p)
-		if later {
-			again.Add(1)
-			return false, nil
-		}
+	var done atomic.Int64
+	took, err := each(s.pods[:leave], func(p *pod) (bool, error) {
+		err := s.network.detach(ctx, p)
 		n := int(done.Add(1))
-		s.progress("detach", n, podCount)
+		s.progress("detach", n, leave)
 		if n == killAt {
 			s.agent.kill()
 			s.step("kill", "SIGKILL to the agent, in the middle of detaching")
@@ -132,9 +132,14 @@ func (s *story) detachAndKill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.step("detach", "%d pods detached; %d DELs found no agent and answered \"try again\"", done.Load(), again.Load())
-	if again.Load() == 0 {
-		return fmt.Errorf("the agent was killed too late: nothing is left to detach")
+	queue, err := deletions.Look(root.Dir(s.root))
+	if err != nil {
+		return err
+	}
+	s.queued = len(queue.Pending)
+	s.step("detach", "%d pods detached; %d DELs found no agent, cut the pod off and left it to the next one", done.Load(), s.queued)
+	if s.queued == 0 {
+		return fmt.Errorf("the agent was killed too late: nothing was left to detach")
 	}
 	return nil
 }
@@ -157,22 +162,27 @@ func (s *story) withoutAgent(context.Context) error {
 			releasing++
 		}
 	}
-	s.step("ledger", "read without the agent: %d pods attached, %d being released", len(wanted), releasing)
+	s.step("ledger", "read without the agent: %d pods attached, %d of them with a queued deletion, %d being released",
+		len(wanted), s.queued, releasing)
 	var attached, detached []*pod
+	missed := 0 // by the agent that was killed
 	for _, p := range s.pods {
 		switch {
-		case p.detached && wanted[p.runtime.ContainerID]:
-			return fmt.Errorf("DEL of %s answered success, and the ledger has it attached", p.runtime.ContainerID)
-		case p.detached:
-			detached = append(detached, p)
-		case wanted[p.runtime.ContainerID]:
+		case !p.detached:
 			attached = append(attached, p)
+			continue
+		case wanted[p.runtime.ContainerID]:
+			missed++
 		}
+		detached = append(detached, p)
+	}
+	if missed > s.queued {
+		return fmt.Errorf("%d pods are detached, and the ledger has them attached; %d deletions are queued", missed, s.queued)
 	}
 	if err := s.reach("ping", "between pods still attached, with no agent", attached); err != nil {
 		return err
 	}
-	return s.outOfReach(attached[:min(1, len(attached))], detached)
+	return s.outOfReach(attached[:1], detached)
 }
 
 // outOfReach pings detached pods from one that is attached.
