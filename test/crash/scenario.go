@@ -44,11 +44,10 @@ type remedy struct {
 
 // tally is what was covered by a scenario.
 type tally struct {
-	calls    map[string]bool // calls that the verb makes, numbered among their like
-	covered  map[point]bool
-	faults   int      // kills, or failures
-	missed   []string // points that could not be hit, though such calls were seen
-	residues []error
+	calls   map[string]bool // calls that the verb makes, numbered among their like
+	covered map[point]bool
+	faults  int      // kills, or failures
+	missed  []string // points that could not be hit, though such calls were seen
 }
 
 // point is a call and what became of it.
