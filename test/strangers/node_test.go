@@ -75,15 +75,15 @@ func reaches(t *testing.T, addrs ...string) {
 	}
 }
 
-// unplug deletes a pod's eth0, as only somebody would who should not.
-func unplug(t *testing.T, pod *ns.Netns) {
+// ip runs ip(8) in a pod, as only somebody would who should not.
+func ip(t *testing.T, pod *ns.Netns, args ...string) {
 	t.Helper()
-	ip, err := exec.LookPath("ip")
+	path, err := exec.LookPath("ip")
 	if err != nil {
-		ip = filepath.Join("/usr/sbin", "ip")
+		path = filepath.Join("/usr/sbin", "ip")
 	}
-	if out, err := nettest.Command(pod, ip, "link", "delete", "eth0").CombinedOutput(); err != nil {
-		t.Fatalf("deleting eth0: %v\n%s", err, out)
+	if out, err := nettest.Command(pod, path, args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
