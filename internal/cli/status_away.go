@@ -96,7 +96,7 @@ func (a *app) showAway(v statusView) {
 	case w.Boot == "":
 		a.fact("epoch", "none yet")
 	case w.ThisBoot:
-		a.fact("epoch", "this boot: those pods keep their network, and none is attached or detached until the agent runs")
+		a.fact("epoch", "this boot: those pods keep their network; none is attached until the agent runs, and who is deleted is cut off and queued")
 	default:
 		a.fact("epoch", "an earlier boot: those pods are gone, and the agent gives back what they had when it starts")
 	}
