@@ -153,6 +153,7 @@ func (a *Agent) ruleset() nft.Ruleset {
 		Instance:   a.instance,
 		CutLow:     low,
 		CutHigh:    high,
+		Live:       a.groups.Live(),
 		Masquerade: c.Masquerade.Enabled,
 		Pools:      pools,
 		Excluded:   c.Masquerade.ExcludedCIDRs,

@@ -15,7 +15,7 @@ func samples() []expr.Any {
 		&expr.Immediate{Register: reg, Data: []byte{1, 2, 3, 4}},
 		&expr.Counter{},
 	}
-	for _, r := range []rule{dropGroup("iifgroup", 1, 2), masquerade(ipv4), masquerade(ipv6)} {
+	for _, r := range []rule{dropGroup("iifgroup", 1, 2), dropSpoofed(3), masquerade(ipv4), masquerade(ipv6)} {
 		list = append(list, r.exprs...)
 	}
 	return list

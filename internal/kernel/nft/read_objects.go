@@ -174,6 +174,8 @@ func expression(raw []byte) (expr.Any, string, error) {
 		e = &expr.Payload{}
 	case "lookup":
 		e = &expr.Lookup{}
+	case "fib":
+		e = &expr.Fib{}
 	case "masq":
 		e = &expr.Masq{}
 	case "immediate":

@@ -35,6 +35,25 @@ func dropGroup(word string, low, high uint32) rule {
 	}
 }
 
+// dropSpoofed drops what comes in by a link of a group with a source that is not
+// behind that link: a pod speaks for itself alone. It stands before connection
+// tracking, so that it leaves no entries in another's name either. What somebody
+// routes to a pod on purpose comes from it as well.
+//
+//	iifgroup 1073741824 fib saddr . iif oif missing drop
+func dropSpoofed(group uint32) rule {
+	return rule{
+		text: fmt.Sprintf("iifgroup %d fib saddr . iif oif missing drop", group),
+		exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+			&expr.Fib{Register: reg, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		},
+	}
+}
+
 // masquerade hides pods from those outside.
 //
 //	ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random

@@ -20,6 +20,11 @@ type Ruleset struct {
 	// nothing enters or leaves by them.
 	CutLow, CutHigh uint32
 
+	// Live, if it is not 0, is the link group of pods' links: what enters by
+	// them comes from addresses that are routed to them. A kernel that cannot
+	// tell (nft_fib) goes without this rule.
+	Live uint32
+
 	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
 	// the address of the link it leaves by. Both may have IPv4 and IPv6 CIDRs
 	// that overlap, in any order; host bits are ignored.
@@ -55,6 +60,10 @@ func (r Ruleset) table() table {
 				rules: []rule{dropGroup("oifgroup", r.CutLow, r.CutHigh)},
 			},
 		},
+	}
+	if r.Live != 0 {
+		in := &t.chains[0]
+		in.rules = append(in.rules, dropSpoofed(r.Live))
 	}
 	if r.Masquerade {
 		pools4, pools6 := spans(r.Pools)

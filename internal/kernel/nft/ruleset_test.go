@@ -5,7 +5,7 @@ import "testing"
 func TestRulesetString(t *testing.T) {
 	r := Ruleset{
 		Instance: "abcdefghij", Owner: "ownerowner",
-		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023,
+		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023, Live: 1 << 30,
 		Masquerade: true,
 		Pools:      prefixes("10.88.0.0/16", "fd88::/64", "10.99.0.0/24", "10.99.2.0/23", "10.99.1.0/24"),
 		Excluded:   prefixes("192.168.0.0/16"),
@@ -38,6 +38,7 @@ func TestRulesetString(t *testing.T) {
 	chain cut_in {
 		type filter hook prerouting priority raw; policy accept;
 		iifgroup 1073741826-1073742847 drop comment "ownerowner"
+		iifgroup 1073741824 fib saddr . iif oif missing drop comment "ownerowner"
 	}
 
 	chain cut_out {
@@ -56,7 +57,7 @@ func TestRulesetString(t *testing.T) {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 
-	r.Masquerade, r.Owner = false, ""
+	r.Masquerade, r.Owner, r.Live = false, "", 0
 	want = `table inet berth-abcdefghij {
 	chain cut_in {
 		type filter hook prerouting priority raw; policy accept;

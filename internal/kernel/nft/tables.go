@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
@@ -14,11 +15,14 @@ import (
 
 // Tables is the nftables of one network namespace. Its methods may be called at
 // once; each uses a socket of its own.
-type Tables struct{ at *ns.Netns }
+type Tables struct {
+	at     *ns.Netns
+	simple atomic.Bool // this kernel cannot look sources up: see Ruleset.Live
+}
 
 // Open returns the nftables of the namespace, which must stay open. Nothing is
 // read or changed yet.
-func Open(at *ns.Netns) *Tables { return &Tables{at} }
+func Open(at *ns.Netns) *Tables { return &Tables{at: at} }
 
 // A transaction is one message to the kernel, and as many bytes as the send
 // buffer has (212,992 without privilege: some 4,000 CIDRs). What is longer is
@@ -33,6 +37,25 @@ const elementsPerMessage = 1024
 //
 //	add table inet NAME; delete table inet NAME; table inet NAME { ... }
 func (t *Tables) Replace(r Ruleset) error {
+	err := t.replace(t.able(r))
+	if err != nil && r.Live != 0 && !t.simple.Load() && errors.Is(err, kernel.ErrNotFound) {
+		t.simple.Store(true) // no such expression: what else may not be found fails again
+		if err = t.replace(t.able(r)); err != nil {
+			t.simple.Store(false)
+		}
+	}
+	return err
+}
+
+// able is the ruleset as far as this kernel can have it.
+func (t *Tables) able(r Ruleset) Ruleset {
+	if t.simple.Load() {
+		r.Live = 0
+	}
+	return r
+}
+
+func (t *Tables) replace(r Ruleset) error {
 	c, err := t.writer()
 	if err != nil {
 		return fmt.Errorf("replacing nftables table %s: %w", r.Table(), kernel.Classify(err))

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func sample() Ruleset {
 	return Ruleset{
 		Instance: "abcdefghij", Owner: "ownerowner",
-		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023,
+		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023, Live: 1 << 30,
 		Masquerade: true,
 		Pools:      prefixes("10.88.0.0/16", "10.99.0.0/24", "fd88::/64"),
 		Excluded:   prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32"),

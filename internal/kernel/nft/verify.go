@@ -25,7 +25,7 @@ func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	if err != nil {
 		return at, err
 	}
-	if diffs := diff(r.table(), have); len(diffs) > 0 {
+	if diffs := diff(t.able(r).table(), have); len(diffs) > 0 {
 		return at, fmt.Errorf("nftables table inet %s is %w: %s", r.Table(), ErrChanged, strings.Join(diffs, "; "))
 	}
 	return at, nil
