@@ -21,6 +21,7 @@ type Queue struct {
 	dir    root.Dir
 	now    func() time.Time
 	seen   lastLook
+	refill sync.Mutex // one Refill at a time: two would make the same files
 	once   sync.Once
 	closed chan struct{} // by Close
 }

@@ -77,6 +77,8 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 // temporary files of writers that died more than an hour ago. spares is how
 // many there are then, also after an error.
 func (q *Queue) Refill() (spares int, err error) {
+	q.refill.Lock()
+	defer q.refill.Unlock()
 	f, err := openFolder(q.dir)
 	if err != nil {
 		return 0, err
