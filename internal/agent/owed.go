@@ -13,7 +13,7 @@ import (
 
 // Owed lists what could not be released yet, and deletions that wait.
 func (a *Agent) Owed() api.OwedList {
-	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: lookAtDeletions(deletions.Look(a.Root))}
+	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: a.deletions()}
 	for _, o := range a.engine.Owed("") {
 		view := api.OwedHold{Owed: owedView(o)}
 		if e := a.index.get(o.Hold.Owner); e != nil {
@@ -36,23 +36,9 @@ func owedView(o engine.Owed) api.Owed {
 	return view
 }
 
-// lookAtDeletions is a survey as the API shows it.
-func lookAtDeletions(s deletions.Survey, err error) api.Deletions {
-	d := api.Deletions{Queued: []api.QueuedDeletion{}, Damaged: []api.DamagedDeletion{}, Spares: s.Spares}
-	if err != nil {
-		d.Error = err.Error()
-	}
-	for _, e := range s.Pending {
-		r := e.Record
-		d.Queued = append(d.Queued, api.QueuedDeletion{
-			Name: e.Name, Network: r.Network, ContainerID: r.Container, Ifname: r.Ifname, Link: r.Link,
-			Addresses: r.Addresses, Netns: r.Netns, Written: e.Written, Cut: r.Cut, Reason: r.Reason,
-		})
-	}
-	for _, f := range s.Damaged {
-		d.Damaged = append(d.Damaged, api.DamagedDeletion{Name: f.Name, Since: f.Since, Error: f.Err.Error()})
-	}
-	return d
+func (a *Agent) deletions() api.Deletions {
+	s, err := deletions.Look(a.Root)
+	return s.View(err)
 }
 
 func (a *Agent) deletionCount() api.DeletionCount {
@@ -89,7 +75,7 @@ const stale = time.Minute
 
 // undeleted says which deletions wait in vain.
 func (a *Agent) undeleted(now time.Time) []api.Finding {
-	d := lookAtDeletions(deletions.Look(a.Root))
+	d := a.deletions()
 	var fs []api.Finding
 	if d.Error != "" {
 		fs = append(fs, api.Finding{Type: "unreadable", Kind: "deletion", What: deletions.Path(a.Root), Detail: d.Error})

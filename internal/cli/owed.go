@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/deletions"
 )
 
 func (a *app) owedCommand() *cobra.Command {
@@ -21,7 +23,7 @@ func (a *app) owedCommand() *cobra.Command {
 ever, with growing waits; and deletions that the plugin has left in the agent's
 queue while that was away, with the files there that cannot be read. What is owed
 by one pod keeps no other from coming or going, and its addresses are nobody
-else's. See also berth status, which reads the queue when the agent is down.`,
+else's. When the agent is down the queue is shown, and the exit code is 1.`,
 		Example: `  berth owed
   berth owed -o wide
   berth owed -o json | jq '.holds[] | select(.tries > 10)'
@@ -47,10 +49,27 @@ berth owed, or follow berth events -f, which tells when one fails.`,
 
 func (a *app) owed(ctx context.Context) error {
 	list, err := a.askOwed(ctx)
+	if errors.Is(err, client.ErrAway) {
+		return a.owedAway(err)
+	}
 	if err != nil {
 		return err
 	}
 	return a.print(list, func() { a.showOwed(list) })
+}
+
+// owedAway shows the queue without an agent, and fails all the same: what else
+// is owed is not known.
+func (a *app) owedAway(away error) error {
+	s, err := deletions.Look(a.dir())
+	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: s.View(err)}
+	waits := len(list.Deletions.Queued)+len(list.Deletions.Damaged) > 0
+	err = a.print(list, func() {
+		if waits {
+			a.showOwed(list)
+		}
+	})
+	return errors.Join(away, err)
 }
 
 func (a *app) askOwed(ctx context.Context) (list api.OwedList, err error) {
