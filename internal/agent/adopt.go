@@ -58,10 +58,8 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	if veth == nil { // of the addresses there is only the deletion's word
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	addrs = slices.Compact(addrs)
 	names, taken := a.ipam.Adopt(addrs, time.Now())
-	traffic := slices.DeleteFunc(addrs, func(x netip.Addr) bool { return slices.Contains(taken, x) })
+	traffic := slices.DeleteFunc(slices.Clone(addrs), func(x netip.Addr) bool { return slices.Contains(taken, x) })
 	if veth == nil && len(traffic) == 0 {
 		return
 	}
@@ -100,7 +98,7 @@ func (a *Agent) sight(name string, k attachment.Key, addrs []netip.Addr) (*attac
 	if err != nil {
 		return nil, fmt.Errorf("looking for the addresses of %s: %w", k, err)
 	}
-	return &attachment.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: append(hosts(routes), addrs...)}, nil
+	return &attachment.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: once(append(hosts(routes), addrs...))}, nil
 }
 
 // hosts returns the single addresses that routes lead to.
@@ -114,6 +112,12 @@ func hosts(routes []rtnl.Route) []netip.Addr {
 	return addrs
 }
 
+// once returns addresses sorted, and each once.
+func once(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
 // parseAddrs reads those of some texts that are addresses.
 func parseAddrs(texts []string) []netip.Addr {
 	var addrs []netip.Addr
@@ -122,15 +126,19 @@ func parseAddrs(texts []string) []netip.Addr {
 			addrs = append(addrs, a.Unmap())
 		}
 	}
-	return addrs
+	return once(addrs)
 }
 
 // disown gives back the addresses of adopted owners that were not begun: those
-// of the others have left adopting with their commit.
-func (a *Agent) disown(ids []hold.ID) {
+// of the others have left adopting with their commit. It reports whether all
+// were begun.
+func (a *Agent) disown(ids []hold.ID) bool {
+	begun := true
 	for _, id := range ids {
 		if names, ok := a.adopting.LoadAndDelete(id); ok {
 			a.ipam.Disown(names.([]netip.Addr), time.Now())
+			begun = false
 		}
 	}
+	return begun
 }

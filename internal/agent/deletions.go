@@ -150,10 +150,10 @@ func (a *Agent) promise(ctx context.Context, records ...deletions.Record) ([]hol
 		if err == nil && len(w.ids)+len(w.ops) > 0 {
 			err = a.engine.Release(ctx, w.ids, w.ops...)
 		}
-		a.disown(w.adopted)
+		begun := a.disown(w.adopted)
 		var taken *ledger.NameTakenError
 		switch {
-		case err == nil, len(w.errs) == 0 && len(w.ids) > 0 && a.promised(w.ids):
+		case err == nil, len(w.errs) == 0 && len(w.ids) > 0 && begun && a.promised(w.ids):
 			return w.ids, nil
 		case try < attempts && (errors.Is(err, ledger.ErrExists) || errors.As(err, &taken)):
 			continue // an ADD or another drain was faster

@@ -29,6 +29,9 @@ func (a *Agent) beginLedger() error {
 	if there, err := ledgerThere(a.Root.Ledger()); there || err != nil {
 		return err
 	}
+	if err := a.sameEpoch(); err != nil {
+		return err
+	}
 	links, err := a.ownLinks()
 	if err != nil {
 		return err

@@ -126,7 +126,7 @@ func (a *Agent) sameEpoch() error {
 		return fmt.Errorf("looking for the marker of this epoch: %w", err)
 	}
 	if was := strings.TrimSpace(string(raw)); strings.HasPrefix(was, a.boot+"/") && was != a.epoch && !a.Moved {
-		return fmt.Errorf("%w: rebuild the ledger where the agent ran", ErrMoved)
+		return fmt.Errorf("%w, and its ledger is lost: start it where it ran, or say --moved if all of its pods are gone", ErrMoved)
 	}
 	return nil
 }

@@ -244,6 +244,27 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 	wantError(t, err, 100, "the ledger was lost")
 }
 
+// In another network namespace the pods cannot be seen: that they are not there
+// says nothing.
+func TestLostLedgerElsewhere(t *testing.T) {
+	r := start(t)
+	r.lose(false)
+	marker := filepath.Join(r.root.Run(), markerName)
+	if err := os.WriteFile(marker, []byte(r.boot+"/1/2/3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.open(); !errors.Is(err, ErrMoved) {
+		t.Errorf("opened elsewhere: %v", err)
+	}
+	if _, err := r.rebuild(); !errors.Is(err, ErrMoved) {
+		t.Errorf("rebuilt elsewhere: %v", err)
+	}
+	if err := os.WriteFile(marker, []byte(r.epoch+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.goOn()
+}
+
 // A route of a pool that no configuration has any more is kept while its pods
 // are.
 func TestRebuildFormerPool(t *testing.T) {
