@@ -1,20 +1,15 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
@@ -174,91 +169,6 @@ func (l *churn) supervise(random *rand.Rand, stop <-chan struct{}) {
 			return
 		}
 	}
-}
-
-// look starts the agent and holds what it has against what a runtime knows.
-func (l *churn) look() error {
-	w := l.w
-	if err := w.restart(); err != nil {
-		return err
-	}
-	defer func() { l.found(w.agent.Kill()) }()
-	if err := w.spared(); err != nil {
-		return err
-	}
-	if err := w.calm(); err != nil {
-		return err
-	}
-	all, err := w.list()
-	if err != nil {
-		return err
-	}
-	want := map[string]bool{}
-	for _, s := range l.slots {
-		if s.attached {
-			want[s.container] = true
-		}
-	}
-	for _, at := range all {
-		if !want[at.ContainerID] {
-			return left("%s is attached, and nobody knows it: %+v", at.ContainerID, at)
-		}
-		delete(want, at.ContainerID)
-	}
-	if len(want) > 0 {
-		return left("these were attached and are not: %v", want)
-	}
-	if err := w.audit(); err != nil {
-		return err
-	}
-	for _, s := range l.slots {
-		if s.attached {
-			if err := s.pod.verb("CHECK", nil); err != nil {
-				return left("%v", err)
-			}
-		}
-	}
-	return w.links(all)
-}
-
-// links compares the node with what it is without pods: apart from one link a
-// pod, with its addresses and routes, nothing has changed.
-func (w *world) links(all []api.Attachment) error {
-	now, err := nettest.Look(w.node)
-	if err != nil {
-		return err
-	}
-	diff := strings.Split(w.base.Diff(now), "\n")
-	diff = slices.DeleteFunc(diff, func(line string) bool {
-		return line == "" || slices.ContainsFunc(all, func(at api.Attachment) bool { return strings.Contains(line, at.HostVeth) })
-	})
-	if len(diff) > 0 {
-		return left("the oracle finds beside %d pods\n%s", len(all), strings.Join(diff, "\n"))
-	}
-	return nil
-}
-
-// calm waits until nothing is on its way in or out.
-func (w *world) calm() error {
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		n, err := w.leaving()
-		if err != nil || n == 0 {
-			return err
-		}
-		if time.Now().After(end) {
-			all, _ := w.list()
-			return left("after %v there are still %d on their way: %+v", patience, n, all)
-		}
-	}
-}
-
-// audit is `berth audit`, with nothing found.
-func (w *world) audit() error {
-	a, err := w.api.Audit(context.Background())
-	if err == nil && len(a.Findings) > 0 {
-		err = left("berth audit finds %+v", a.Findings)
-	}
-	return err
 }
 
 // end detaches all pods, and gives back what the agent holds.
