@@ -30,6 +30,7 @@ func TestFaults(t *testing.T) {
 	for name, scenario := range map[string]func(*faultRun){
 		"ADD, DEL and GC": (*faultRun).verbs,
 		"restart":         (*faultRun).afterRestart,
+		"queue":           (*faultRun).withQueue,
 	} {
 		for _, mode := range fault.Modes() {
 			for at := 1; ; at++ {
@@ -130,6 +131,39 @@ func (f *faultRun) afterRestart() {
 	}
 }
 
+// withQueue leaves deletions to an agent that starts under the plan: of a pod
+// that its plugin has cut off, of one that it has not, and of one that the
+// ledger does not know. A successor of the first is attached in between.
+func (f *faultRun) withQueue() {
+	f.begin(false)
+	for i, c := range []string{"a", "b", "c"} {
+		f.try(c, i)
+	}
+	link, addrs := f.linkOf("a")
+	f.ip("link set " + link + " down")
+	cut := f.deletion("a", link)
+	cut.Addresses, cut.Cut = addrs, true
+	f.enqueue(cut)
+	f.enqueue(f.deletion("b", ""))
+	link, addrs = f.linkOf("c")
+	lost := f.deletion("c", link)
+	lost.Addresses = addrs
+	f.enqueue(lost)
+	f.engine.Close()
+	if err := f.ledger.Commit(f.t.Context(), ledger.Forget(f.index.container("c")[0].owner.ID, time.Now().Add(-2*f.cooldown))); err != nil {
+		f.t.Fatal(err)
+	}
+	f.close()
+	for _, a := range addrs { // its rest is over: the fault may come before its deletion
+		delete(f.given, netip.MustParseAddr(a))
+	}
+	f.begin(true)
+	if f.up {
+		f.try("a", 0)
+		f.settle()
+	}
+}
+
 // try adds a pod, which may fail; an address it gets must be a new one.
 func (f *faultRun) try(container string, pod int) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
@@ -202,6 +236,12 @@ func (f *faultRun) end() {
 			f.t.Error("the agent does not start again")
 		}
 	}
+	nettest.Eventually(f.t, "no deletion waits", func() bool {
+		if err := f.Drain(f.t.Context()); err != nil {
+			f.t.Logf("draining: %v", err)
+		}
+		return f.queued() == 0
+	})
 	f.releaseAll()
 	nettest.Eventually(f.t, "nothing is owed", func() bool { return len(f.engine.Owed("")) == 0 })
 	f.Sweep(f.t.Context()) // what a restart could not mend
