@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +48,7 @@ func TestWhole(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("replay with -run TestWhole -seed %d -whole %d", seed, *wholeFlag)
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // a third of the time else
 	began := time.Now()
 	w := &wholes{seed: seed}
 	t.Run("scripts", func(t *testing.T) {
