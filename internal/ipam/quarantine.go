@@ -17,7 +17,7 @@ func (p *IPAM) Quarantine(until time.Time) {
 // poolOpen returns a pool that addresses can be given out of.
 func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 	x, err := p.poolNamed(name)
-	if err == nil && nanos(now) < p.closed {
+	if err == nil && p.closed != 0 && nanos(now) < p.closed {
 		return nil, &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, p.closed), Lost: true}
 	}
 	return x, err
