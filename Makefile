@@ -8,6 +8,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOTESTFLAGS ?=
 # How long `make fuzz` spends on each target.
 FUZZTIME ?= 30s
+# How many operations `make model` lets whole agents live through.
+OPS ?= 1000000
 # Passed to test/crash, such as CRASHFLAGS='-only loop -kills 100000'.
 CRASHFLAGS ?=
 
@@ -17,7 +19,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
 
-.PHONY: build demo test crash deps peers bench lint fuzz clean help
+.PHONY: build demo test model crash deps peers bench lint fuzz clean help
 
 build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o bin/ ./cmd/...
@@ -32,6 +34,9 @@ test: deps build peers ## every test; as root it first installs what they use (s
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test $(GOTESTFLAGS) ./...; \
 		fi; \
 	done
+
+model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
+	$(GO) test ./internal/agent -run 'TestWhole$$' -whole $(OPS) -v -timeout 40m
 
 crash: build ## SIGKILL berthd and berth-cni at every call that changes something; see CRASHFLAGS
 	$(GO) run ./test/crash $(CRASHFLAGS)
