@@ -70,12 +70,12 @@ func TestParseHead(t *testing.T) {
 // DEL reads what it needs, whatever is wrong with the rest.
 func TestParseDelIsLenient(t *testing.T) {
 	for raw, want := range map[string]cni.Head{
-		conf(`"cniVersion":"7.0.0"`):                    {Version: "7.0.0", Name: "net", Root: "/"},
+		conf(`"cniVersion":"7.0.0"`):                                 {Version: "7.0.0", Name: "net", Root: "/"},
 		conf(`"wait":5,"pool":5,"gcMinAge":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
-		`{"name":"net"}`:                                {Version: "0.1.0", Name: "net", Root: "/"},
-		conf(prev):                                      ofPrev,
-		conf(`"prevResult":5`):                          {Version: "1.1.0", Name: "net", Root: "/"},
-		conf(`"prevResult":{"interfaces":{}}`):          {Version: "1.1.0", Name: "net", Root: "/"},
+		`{"name":"net"}`:                       {Version: "0.1.0", Name: "net", Root: "/"},
+		conf(prev):                             ofPrev,
+		conf(`"prevResult":5`):                 {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"interfaces":{}}`): {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":[null,5,{"name":[],"sandbox":""},{"name":"b1bcdefghij2345"}]}`): {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"ip4":{"ip":"10.0.0.1/32"}}`):                                                {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345","sandbox":5}]}`):                     {Version: "1.1.0", Name: "net", Root: "/"},
