@@ -16,7 +16,7 @@ const (
 // What the checks below expect, in messages.
 const (
 	expectID     = "1 to 128 letters, digits, '_', '.' or '-', beginning with a letter or a digit"
-	expectIfname = "1 to 15 bytes without '/', ':', '%', blanks or control characters, and not '.', '..', 'all' or 'default'"
+	expectIfname = "1 to 15 bytes without '/', ':', '%', blanks or control characters, and not '.', '..', 'lo', 'all' or 'default'"
 	expectPath   = "an absolute path of at most 4095 bytes of UTF-8"
 )
 
@@ -70,13 +70,14 @@ func isID(s string) bool {
 
 // isIfname reports whether s can be an interface's name. Beyond the
 // specification: the kernel takes '%' for a template, and refuses addresses on
-// devices called all or default, which are sysctl folders.
+// devices called all or default, which are sysctl folders; and every namespace
+// has its loopback device, lo, already.
 func isIfname(s string) bool {
 	if s == "" || len(s) > maxIfname || !utf8.ValidString(s) {
 		return false
 	}
 	switch s {
-	case ".", "..", "all", "default":
+	case ".", "..", "lo", "all", "default":
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool {
