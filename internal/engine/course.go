@@ -37,10 +37,18 @@ func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.mu.Lock()
 	c.taking, c.cancel = taking, cancel
+	if taking {
+		e.takes++
+	}
 	e.mu.Unlock()
 	return ctx, func() {
 		e.mu.Lock()
 		c.taking, c.cancel = false, nil
+		if taking {
+			if e.takes--; e.takes == 0 {
+				e.hurryOn()
+			}
+		}
 		e.mu.Unlock()
 		cancel(nil)
 		<-c.lock

@@ -84,6 +84,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	courses map[hold.ID]*course
+	takes   int // of courses: how many are being taken
 	leaving map[hold.ID]*leaving
 	suspect map[string]bool // things without an owner, seen by the last sweep
 	now     func() time.Time

@@ -80,7 +80,7 @@ func (e *Engine) send(l *leaving, i int) {
 // staff starts a worker for what waits, if there may be one more. Engine.mu is
 // held.
 func (n *line) staff(a *lane) {
-	if len(a.queue) > 0 && a.active < a.flight && (a.active == 0 || a.worth()) {
+	if len(a.queue) > 0 && a.active < a.flight && (a.active == 0 || n.worth(a)) {
 		a.active++
 		n.e.spawn(func() { n.work(a) })
 	}
@@ -88,8 +88,21 @@ func (n *line) staff(a *lane) {
 
 // worth reports whether what waits is worth a call beside those under way: of a
 // kind that batches only a full batch is, since a call of few holds keeps
-// others from the kernel's locks as long as one of many.
-func (a *lane) worth() bool { return len(a.queue) >= a.batch }
+// others from the kernel's locks as long as one of many; and none while
+// somebody is being taken, who needs the same locks.
+func (n *line) worth(a *lane) bool {
+	return len(a.queue) >= a.batch && (a.batch == 1 || n.e.takes == 0)
+}
+
+// hurryOn starts the calls that were not worth it beside those who were being
+// taken. Engine.mu is held.
+func (e *Engine) hurryOn() {
+	for _, n := range e.lines {
+		for range n.common.flight - n.common.active {
+			n.staff(&n.common)
+		}
+	}
+}
 
 // work releases batches until nothing waits.
 func (n *line) work(a *lane) {
@@ -165,7 +178,7 @@ func (n *line) next(a *lane) []job {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
 	var jobs []job
-	if n.e.ctx.Err() == nil && (a.active == 1 || a.worth()) {
+	if n.e.ctx.Err() == nil && (a.active == 1 || n.worth(a)) {
 		jobs = n.take(a)
 	}
 	if len(jobs) == 0 {
