@@ -102,6 +102,23 @@ func (c *call) noRoot() *api.Error {
 	return nil
 }
 
+// noAgent answers for a root at which no agent has ever run: nobody would read
+// what is queued there. An agent that has lost its state, or has not been started
+// since the boot, has one of its two folders left; and who has a link was attached
+// by an agent, whatever is left of it.
+func (c *call) noAgent() *api.Error {
+	if e := c.noRoot(); e != nil || c.head.HostVeth != "" {
+		return e
+	}
+	for _, folder := range []string{c.head.Root.State(), c.head.Root.Run()} {
+		if _, err := os.Stat(folder); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
+			return nil
+		}
+	}
+	return cni.Errorf(cni.CodeConfig, "invalid configuration: root",
+		"root is %.200q; no agent has ever run with this root; is berthd's --root another?", c.head.Root)
+}
+
 // print prints a verb's output, if it has any.
 func (p *plugin) print(out []byte) int {
 	if len(out) == 0 {

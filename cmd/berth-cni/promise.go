@@ -27,7 +27,7 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 // mend it, finds it. If either fails, the other is done all the same, and DEL is
 // to be repeated.
 func promise(c *call, why error) *api.Error {
-	if e := c.noRoot(); e != nil {
+	if e := c.noAgent(); e != nil {
 		return e
 	}
 	ours := c.head.HostVeth != "" && isOf(c.head.Root, c.head.HostVeth)
