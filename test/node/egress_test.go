@@ -87,16 +87,16 @@ func (a *agent) table() string {
 	return "berth-" + st.Instance
 }
 
-// wantCut deletes pods by GC, and stops the agent there and then to keep it from
-// deleting their links. Those that are left let nothing through, neither from
-// their pod nor to it, for the node and for another pod. It returns how many it
-// has looked at, and lets the agent go on.
+// wantCut deletes pods by GC, and stops the agent when the last of them is cut
+// off, to keep it from deleting their links. Those that are left let nothing
+// through, neither from their pod nor to it, for the node and for another pod. It
+// returns how many it has looked at, and lets the agent go on.
 func (a *agent) wantCut(ears []*ear, other *ns.Netns, alive attached, pods []*ns.Netns, got []attached) (looked int) {
 	a.t.Helper()
-	if _, err := a.exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`); err != nil {
-		a.t.Fatalf("GC: %v", err)
-	}
-	a.signal(unix.SIGSTOP)
+	a.stopAtCut(got, func() error {
+		_, err := a.exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"alive","ifname":"eth0"}]`)
+		return err
+	})
 	defer a.signal(unix.SIGCONT)
 	for _, e := range ears {
 		e.forget()

@@ -1,0 +1,99 @@
+package node
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// stopAtCut has pods deleted, and stops the agent (SIGSTOP) when the kernel has
+// told of the last of them that it is cut off. What deletes them may be told
+// nothing then: only if it is told of success, all have to be cut off or gone.
+func (a *agent) stopAtCut(got []attached, del func() error) {
+	a.t.Helper()
+	live := group(a.t, got[0].host)
+	cuts := newCuts(a.t, got)
+	answered := make(chan error, 1)
+	go func() { answered <- del() }()
+	timeout := time.NewTimer(nettest.Deadline)
+	defer timeout.Stop()
+	for len(cuts.left) > 0 {
+		select {
+		case u := <-cuts.links:
+			cuts.link(u)
+		case u := <-cuts.routes:
+			cuts.route(u)
+		case err := <-answered:
+			if err != nil {
+				a.t.Fatalf("deleting pods: %v", err)
+			}
+			for _, g := range got {
+				if link, err := netlink.LinkByName(g.host); err == nil && link.Attrs().Group == live && link.Attrs().Flags&net.FlagUp != 0 {
+					a.t.Errorf("%s is deleted, and its link %s is not cut off", g.addrs, g.host)
+				}
+			}
+			answered = nil
+		case <-timeout.C:
+			a.t.Fatalf("waited %s in vain for links to be cut off: %v", nettest.Deadline, cuts.left)
+		}
+	}
+	a.signal(unix.SIGSTOP)
+}
+
+// group returns a link's group.
+func group(t *testing.T, name string) uint32 {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link.Attrs().Group
+}
+
+// cuts is what the kernel tells of pods being cut off: the way to them ends
+// after their link has joined the group that is dropped (of which it tells
+// nothing), or their link is set down.
+type cuts struct {
+	links  chan netlink.LinkUpdate
+	routes chan netlink.RouteUpdate
+	left   map[string]bool   // host links that are not cut off
+	ways   map[string]string // host links by the last address of theirs
+}
+
+func newCuts(t *testing.T, got []attached) *cuts {
+	t.Helper()
+	c := &cuts{
+		links: make(chan netlink.LinkUpdate, 4096), routes: make(chan netlink.RouteUpdate, 4096),
+		left: map[string]bool{}, ways: map[string]string{},
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	if err := netlink.LinkSubscribe(c.links, done); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.RouteSubscribe(c.routes, done); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range got {
+		c.left[g.host] = true
+		c.ways[g.addrs[len(g.addrs)-1].String()] = g.host
+	}
+	return c
+}
+
+func (c *cuts) link(u netlink.LinkUpdate) {
+	if u.Header.Type == unix.RTM_DELLINK || u.Attrs().Flags&net.FlagUp == 0 {
+		delete(c.left, u.Attrs().Name)
+	}
+}
+
+func (c *cuts) route(u netlink.RouteUpdate) {
+	if u.Type == unix.RTM_DELROUTE && u.Dst != nil {
+		delete(c.left, c.ways[u.Dst.IP.String()])
+	}
+}
