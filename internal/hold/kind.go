@@ -66,7 +66,8 @@ type Kind struct {
 	// Cut makes the hold's owner unreachable at once, cheaply. Optional.
 	Cut func(context.Context, Hold) error
 	// Find returns everything in the world with this agent's stamp, as holds
-	// that Release can take. Optional.
+	// that Release can take. What it saw may serve a Verify in the same look
+	// (OneLook). Optional.
 	Find func(context.Context) ([]Hold, error)
 }
 
