@@ -26,7 +26,7 @@ var update = os.Getenv("UPDATE") == "1"
 // run runs the command on an agent of fake verbs, at a time of its own.
 func run(a *servertest.Agent, args ...string) (stdout, stderr string, code int) {
 	var out, errs strings.Builder
-	app := &app{stdout: &out, stderr: &errs, now: func() time.Time { return time.Date(2026, 1, 2, 5, 4, 5, 0, time.UTC) }}
+	app := &app{stdout: &out, stderr: &errs, patience: time.Minute, now: func() time.Time { return time.Date(2026, 1, 2, 5, 4, 5, 0, time.UTC) }}
 	code = app.run(context.Background(), append([]string{"--root", string(a.Dir)}, args...))
 	return out.String(), errs.String(), code
 }
@@ -143,6 +143,26 @@ func TestStatus(t *testing.T) {
 	_, errs, code := run(a, "status")
 	if code != 1 || !strings.HasPrefix(errs, "berth: ") || strings.Count(errs, "\n") != 1 {
 		t.Errorf("when it cannot tell: exit code %d, %q", code, errs)
+	}
+}
+
+// An agent that hangs is as good as none: what is known without it is shown,
+// and nobody is sent to the command that they have just used.
+func TestStatusOfHanging(t *testing.T) {
+	free := make(chan struct{})
+	a := servertest.Start(t, &servertest.Verbs{Hook: func(context.Context, string, server.When) error {
+		<-free
+		return nil
+	}})
+	defer close(free)
+	a.Open()
+	var out, errs strings.Builder
+	app := &app{stdout: &out, stderr: &errs, patience: time.Millisecond, now: time.Now}
+	code := app.run(context.Background(), []string{"--root", string(a.Dir), "status"})
+	for _, want := range []string{"away: it does not answer within 1ms\n", "\nledger        " + a.Dir.Ledger(), "\nnext          it hangs: look at its log"} {
+		if code != 1 || errs.Len() > 0 || !strings.Contains(out.String(), want) {
+			t.Errorf("exit code %d, %q, %q not in\n%s", code, errs.String(), want, out.String())
+		}
 	}
 }
 

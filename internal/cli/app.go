@@ -16,14 +16,18 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// quick is how long a question to the agent may take.
-const quick = 15 * time.Second
+// How long the agent may take for an answer.
+const (
+	quick    = 15 * time.Second
+	patience = 3 * time.Second // for its status, which waits for nothing
+)
 
 // app is one run of the command, with the edges of its process.
 type app struct {
 	stdout, stderr io.Writer
 	colour         bool // stdout is a terminal that may be coloured
 	now            func() time.Time
+	patience       time.Duration // with the agent's status
 
 	root   string // as given, absolute once prepared
 	output string // "", wide or json
@@ -31,7 +35,7 @@ type app struct {
 
 func newApp() *app {
 	return &app{
-		stdout: os.Stdout, stderr: os.Stderr, now: time.Now,
+		stdout: os.Stdout, stderr: os.Stderr, now: time.Now, patience: patience,
 		colour: isTerminal(os.Stdout) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb", // no-color.org
 	}
 }

@@ -26,8 +26,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "How the agent is; exit code 0 exactly when it serves requests",
 		Long: `How the agent is: what is attached, what is owed, how full the pools are.
-When no agent answers it says what the ledger has, read without it, and what to
-do. The exit code is 0 exactly when the agent serves requests: 1 while it still
+When no agent answers within 3 seconds it says what the ledger has, read without
+it, and what to do. The exit code is 0 exactly when the agent serves requests: 1 while it still
 restores what its ledger says, and when it is away.`,
 		Example: `  berth status
   berth --root /tmp/a status -o json | jq .owed
@@ -39,6 +39,8 @@ restores what its ledger says, and when it is away.`,
 func (a *app) status(ctx context.Context) error {
 	v := statusView{}
 	err := a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, a.patience)
+		defer cancel()
 		st, err := c.Status(ctx, "")
 		var cannot *api.Error
 		if err != nil && (!errors.As(err, &cannot) || st.PID == 0) {
@@ -54,6 +56,10 @@ func (a *app) status(ctx context.Context) error {
 	case errors.Is(err, client.ErrAway):
 		away := a.look()
 		v.Error, v.Away = oneLine(err), &away
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		away := a.look()
+		away.Next = "it hangs: look at its log (journalctl -u berthd), and start it anew"
+		v.Error, v.Away = fmt.Sprintf("it does not answer within %s", a.patience), &away
 	case err != nil:
 		return err
 	}
