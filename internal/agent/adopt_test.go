@@ -3,6 +3,7 @@ package agent
 import (
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,13 +14,14 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// lose takes a rig's ledger away, as a disk does; and its instance as well.
+// lose takes a rig's ledger away, as a disk does; and its instance as well, with
+// the marker that has it, too.
 func (r *rig) lose(instance bool) {
 	r.t.Helper()
 	r.close()
 	files := []string{r.root.Ledger()}
 	if instance {
-		files = append(files, r.root.Instance())
+		files = append(files, r.root.Instance(), filepath.Join(r.root.Run(), markerName))
 	}
 	for _, f := range files {
 		if err := os.Remove(f); err != nil {

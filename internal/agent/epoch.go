@@ -22,8 +22,20 @@ var ErrMoved = errors.New("started in another network namespace than before")
 // what it says can be found: under another one nothing could be released.
 var ErrInstanceLost = errors.New("the agent's instance id is lost")
 
-// markerName is the file in the run folder that a reboot takes away.
+// markerName is the file in the run folder that a reboot takes away: the epoch
+// that an agent of this root entered last, and on a second line its instance id.
 const markerName = "epoch"
+
+// readMarker returns what the marker says; what it does not say, or all of it if
+// there is none, is "".
+func readMarker(dir root.Dir) (epoch, instance string, err error) {
+	raw, err := os.ReadFile(filepath.Join(dir.Run(), markerName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", "", fmt.Errorf("looking for the marker of this epoch: %w", err)
+	}
+	epoch, instance, _ = strings.Cut(string(raw), "\n")
+	return strings.TrimSpace(epoch), strings.TrimSpace(instance), nil
+}
 
 // thisEpoch is the boot and the network namespace that this agent lives in.
 func thisEpoch(boot string, self ns.Ref) ledger.Epoch {
@@ -41,7 +53,7 @@ func epochText(e ledger.Epoch) string {
 // written down. In the same boot another netns is most likely a mistake, that
 // would release every pod of the node: it is refused unless the run folder's
 // marker is gone as well, or moved says that it is meant.
-func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, moved bool) error {
+func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, instance string, moved bool) error {
 	marker := filepath.Join(dir.Run(), markerName)
 	was := l.Epoch()
 	if was.Boot == now.Boot && was != now && !moved {
@@ -56,14 +68,14 @@ func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, moved bool) er
 			return fmt.Errorf("writing down the epoch: %w", err)
 		}
 	}
-	if err := os.WriteFile(marker, []byte(epochText(now)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(marker, []byte(epochText(now)+"\n"+instance+"\n"), 0o600); err != nil {
 		return fmt.Errorf("writing the marker of this epoch: %w", err)
 	}
 	return nil
 }
 
 // loadInstance returns the agent's instance id, minting it at the first start.
-// taken reports whether a prefix is in use in this network namespace already.
+// One whose file is lost is taken from the marker, as long as there is one. taken reports whether a prefix is in use in this network namespace already.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (string, error) {
 	raw, err := os.ReadFile(dir.Instance())
 	if err == nil {
@@ -76,8 +88,16 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (stri
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("reading the instance id: %w", err)
 	}
+	_, was, err := readMarker(dir)
+	if err != nil {
+		return "", err
+	}
+	if id, err := hold.ParseID(was); err == nil {
+		return string(id), writeInstance(dir, string(id))
+	}
 	if _, err := os.Stat(dir.Ledger()); err == nil {
-		return "", fmt.Errorf("%w: %s is missing beside %s; it is the second word of its links' aliases, and in the name of its table",
+		return "", fmt.Errorf("%w: %s is missing beside %s: write it there again, it is what follows \"berth-\" in the name of its table "+
+			"(nft list tables); or, if the node was rebooted since, remove the ledger as well: none of its pods is left",
 			ErrInstanceLost, dir.Instance(), dir.Ledger())
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("looking for a ledger: %w", err)

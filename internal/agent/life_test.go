@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,7 +166,7 @@ func TestLostInstance(t *testing.T) {
 	defer r.reopen()
 	raw, err := os.ReadFile(r.root.Instance())
 	if err == nil {
-		err = os.Remove(r.root.Instance())
+		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(filepath.Join(r.root.Run(), markerName)))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -175,5 +176,35 @@ func TestLostInstance(t *testing.T) {
 	}
 	if err := os.WriteFile(r.root.Instance(), raw, 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The marker has the instance as well: its file is made anew, and the pods stay;
+// so they do if the ledger has to be rebuilt, too.
+func TestInstanceFromMarker(t *testing.T) {
+	r := start(t)
+	r.add(request("a", nettest.Pod(t)))
+	was := r.instance
+	for _, ledger := range []bool{true, false} {
+		r.close()
+		if err := os.Remove(r.root.Instance()); err != nil {
+			t.Fatal(err)
+		}
+		if !ledger {
+			if err := os.Remove(r.root.Ledger()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.rebuild(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.goOn()
+		raw, err := os.ReadFile(r.root.Instance())
+		if err != nil || r.instance != was || string(raw) != was+"\n" {
+			t.Errorf("the instance was %s and is %s, in its file %q (%v)", was, r.instance, raw, err)
+		}
+		if l := r.List(key("a")); len(l) != 1 || l[0].State != api.StateAttached {
+			t.Errorf("the attachment: %+v", l)
+		}
 	}
 }

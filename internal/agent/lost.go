@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -77,8 +76,8 @@ func ledgerThere(path string) (bool, error) {
 
 // ranBefore reports whether an agent of this root has run since the boot.
 func (a *Agent) ranBefore() bool {
-	raw, err := os.ReadFile(filepath.Join(a.Root.Run(), markerName))
-	return err == nil && strings.HasPrefix(string(raw), a.boot+"/")
+	epoch, _, err := readMarker(a.Root)
+	return err == nil && strings.HasPrefix(epoch, a.boot+"/")
 }
 
 // ownLinks lists the links with this instance's stamp.

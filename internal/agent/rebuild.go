@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // Rebuilt says what became of a ledger that was made anew.
@@ -51,7 +50,7 @@ var lostForAll = []string{
 // kernel's stamps say. The pods stay as they are. An agent that runs, or an
 // intact ledger, is an error.
 func RebuildLedger(ctx context.Context, o Options) (*Rebuilt, error) {
-	if _, err := os.Stat(o.Root.Instance()); err != nil {
+	if _, err := os.Stat(o.Root.Instance()); err != nil && !remembered(o.Root) {
 		return nil, fmt.Errorf("%w: nothing tells which links are this agent's: %w", ErrInstanceLost, err)
 	}
 	a, err := openNode(o, (*Agent).openKernel)
@@ -60,6 +59,12 @@ func RebuildLedger(ctx context.Context, o Options) (*Rebuilt, error) {
 	}
 	out, err := a.rebuild(ctx, findPods)
 	return out, errors.Join(err, a.queue.Close(), a.closeKernel())
+}
+
+// remembered reports whether the marker has the instance id.
+func remembered(dir root.Dir) bool {
+	_, instance, err := readMarker(dir)
+	return err == nil && instance != ""
 }
 
 func (a *Agent) rebuild(ctx context.Context, find func(ns.Ref, []wantedEnd) map[string]podEnd) (*Rebuilt, error) {
@@ -117,15 +122,11 @@ func (a *Agent) replaceable() error {
 
 // sameEpoch refuses to look for pods elsewhere than where they were attached.
 func (a *Agent) sameEpoch() error {
-	marker := filepath.Join(a.Root.Run(), markerName)
-	raw, err := os.ReadFile(marker)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	was, _, err := readMarker(a.Root)
 	if err != nil {
-		return fmt.Errorf("looking for the marker of this epoch: %w", err)
+		return err
 	}
-	if was := strings.TrimSpace(string(raw)); strings.HasPrefix(was, a.boot+"/") && was != a.epoch && !a.Moved {
+	if strings.HasPrefix(was, a.boot+"/") && was != a.epoch && !a.Moved {
 		return fmt.Errorf("%w, and its ledger is lost: start it where it ran, or say --moved if all of its pods are gone", ErrMoved)
 	}
 	return nil

@@ -67,7 +67,7 @@ func (a *Agent) openLedger() error {
 		return a.explainDamage(err)
 	}
 	a.ledger = l
-	err = enterEpoch(l, thisEpoch(a.boot, a.self), a.Root, a.Moved)
+	err = enterEpoch(l, thisEpoch(a.boot, a.self), a.Root, a.instance, a.Moved)
 	if err == nil {
 		err = a.restoreViews()
 	}

@@ -46,6 +46,5 @@ type DamagedError struct {
 
 func (e *DamagedError) Error() string {
 	return fmt.Sprintf("ledger %s is damaged: %s; it is left as it is. "+
-		"Put an intact copy in its place; or, when no pod with an attachment is left on this node "+
-		"(drain and reboot it), move the file away and start anew", e.Path, e.What)
+		"Put an intact copy in its place, or have berthd --rebuild-ledger make one from what the kernel tells of the pods", e.Path, e.What)
 }
