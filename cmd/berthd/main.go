@@ -4,10 +4,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -48,6 +51,7 @@ func command() *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		PreRunE:       func(*cobra.Command, []string) error { return f.place() },
 		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f) },
 	}
 	fl := c.Flags()
@@ -60,6 +64,28 @@ func command() *cobra.Command {
 	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "make a lost or damaged ledger anew from what the kernel tells of the pods, and end; they stay as they are")
 	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")
 	return c
+}
+
+// place makes the root absolute. One that is not there is an error: it is
+// misspelt more often than new.
+func (f *flags) place() error {
+	if f.root == "" {
+		return errors.New("--root is empty")
+	}
+	dir, err := filepath.Abs(f.root)
+	if err != nil {
+		return fmt.Errorf("--root %s: %w", f.root, err)
+	}
+	f.root = dir
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("--root: there is no %s: make it first", dir)
+	case err != nil:
+		return fmt.Errorf("--root: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("--root: %s is no directory", dir)
+	}
+	return nil
 }
 
 // load reads the configuration that the flags name.

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A root is made absolute, and has to be there before anything is made in it.
+func TestPlace(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for given, want := range map[string]string{".": dir, "": "", dir + "/x/..": dir, "/": "/"} {
+		f := flags{root: given}
+		if err := f.place(); (err != nil) != (want == "") || err == nil && f.root != want {
+			t.Errorf("--root %q: %q, %v, want %q", given, f.root, err, want)
+		}
+	}
+	for given, want := range map[string]string{
+		"":         "--root is empty",
+		"a":        "there is no " + dir + "/a: make it first",
+		file:       "is no directory",
+		file + "/": "is no directory",
+		"file/a":   "not a directory",
+	} {
+		c := command()
+		c.SetArgs([]string{"--root", given, "--pool", "a=10.0.0.0/24"})
+		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--root %q: %v, want %q", given, err, want)
+		}
+	}
+	if made, err := filepath.Glob(dir + "/*"); err != nil || len(made) != 1 {
+		t.Errorf("made are %v, %v", made, err)
+	}
+}
