@@ -28,7 +28,7 @@ type Head struct {
 // ParseHead reads the head of a configuration. Even on an error, Version is
 // what could be read of it, since an error is printed in that version.
 func ParseHead(raw []byte) (Head, *api.Error) {
-	h, fields, e := essentials(raw)
+	h, fields, e := essentials(raw, notList)
 	if e != nil {
 		return h, e
 	}
@@ -49,7 +49,7 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 // that releasing does not need: only what says which attachment of which
 // agent is meant must be readable.
 func ParseDel(raw []byte) (Head, *api.Error) {
-	h, fields, e := essentials(raw)
+	h, fields, e := essentials(raw, nil)
 	if e != nil {
 		return h, e
 	}
@@ -68,8 +68,18 @@ func ParseVersion(raw []byte) string {
 	return v
 }
 
-// essentials reads version, name, root, and what prevResult says of Berth's.
-func essentials(raw []byte) (h Head, fields scan.Fields, e *api.Error) {
+// notList refuses a whole file of plugins, as somebody pipes it in by hand: what
+// else is wrong with it follows from that.
+func notList(fields scan.Fields) *api.Error {
+	if list := fields.Get("plugins"); list != nil {
+		return FieldError("plugins", list, "this is a list of plugins; a plugin takes one of them, as libcni passes it")
+	}
+	return nil
+}
+
+// essentials reads version, name, root, and what prevResult says of Berth's. If
+// there is a check, it comes before all that can be wrong but the version.
+func essentials(raw []byte, check func(scan.Fields) *api.Error) (h Head, fields scan.Fields, e *api.Error) {
 	h = Head{Version: CurrentVersion, Root: root.Default}
 	fields, err := scan.Object(raw)
 	if err != nil {
@@ -81,6 +91,11 @@ func essentials(raw []byte) (h Head, fields scan.Fields, e *api.Error) {
 	}
 	if h.Version = v; v == "" {
 		h.Version = firstVersion
+	}
+	if check != nil {
+		if e := check(fields); e != nil {
+			return h, nil, e
+		}
 	}
 	if h.Name, e = textField(fields, "name"); e != nil {
 		return h, nil, e

@@ -61,6 +61,13 @@ func TestParseHead(t *testing.T) {
 			t.Errorf("%s: %v, want code %d", raw, e, code)
 		}
 	}
+	// A file of plugins, piped in by hand: whatever else it lacks.
+	for _, raw := range []string{`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni"}]}`, `{"plugins":[],"cniVersion":"1.0.0"}`} {
+		h, e := cni.ParseHead([]byte(raw))
+		if e == nil || e.Code != 2 || !strings.Contains(e.Details, "this is a list of plugins") || h.Version != "1.0.0" {
+			t.Errorf("%s: version %q, %v", raw, h.Version, e)
+		}
+	}
 	// An error is printed in the version that was asked for.
 	if h, _ := cni.ParseHead([]byte(conf(`"cniVersion":"0.4.0","name":"/"`))); h.Version != "0.4.0" {
 		t.Errorf("version %q of a bad name", h.Version)

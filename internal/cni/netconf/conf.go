@@ -141,9 +141,6 @@ func known(key string) bool {
 
 // unknownHint says what may be meant by a key that is not known.
 func unknownHint(key string) string {
-	if key == "plugins" {
-		return "this is a list of plugins; a plugin takes one of them, as libcni passes it"
-	}
 	for _, k := range knownKeys {
 		if strings.EqualFold(k, key) {
 			return fmt.Sprintf("perhaps %q is meant", k)

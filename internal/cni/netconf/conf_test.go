@@ -112,6 +112,7 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"ipam":"x"`), 2, "ipam"},
 		{conf(`"ipMasq":true`), 2, "whole node"},
 		{conf(`"plugins":[]`), 2, "a list of plugins"},
+		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"berth-cni"}]}`, 2, "a list of plugins"},
 		{conf(`"Pool":"a"`), 2, `perhaps "pool" is meant`},
 		{conf(`"x":null`), 2, `"x": null; remove it`},
 		{conf(`"bridge":"` + long + `"`), 2, "(202 bytes)"},
