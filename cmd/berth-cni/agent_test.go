@@ -50,6 +50,8 @@ func (a *agent) startWith(h http.Handler) error {
 	if err != nil {
 		return err
 	}
+	// When the listener is closed, another script may have this number for its folder.
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	a.server = &http.Server{Handler: h}
 	go a.server.Serve(l)
 	return nil
