@@ -137,6 +137,9 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 			continue
 		}
 		if slotOf(e.record.Netns, e.record.Ifname) == place {
+			if err := a.askedAgain(ctx, e, add.when.Started); err != nil {
+				return nil, err
+			}
 			return e, a.whole(ctx, e)
 		}
 		if !e.record.BeganBefore(a.epoch, add.when.Started) {
@@ -167,6 +170,25 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
 	}
 	return nil, nil
+}
+
+// askedAgain writes down that an ADD which began at started is about to be
+// answered with an attachment that stands: a DEL from before it, which is on its
+// way still, must not release it.
+func (a *Agent) askedAgain(ctx context.Context, e *entry, started int64) error {
+	if e.record.BeganBefore(a.epoch, started-1) && e.record.Epoch == a.epoch {
+		rec := e.record
+		rec.Started = started
+		meta := rec.Encode()
+		return a.engine.Ledger.Commit(ctx, ledger.Update(e.owner.ID, func(o *hold.Owner) error {
+			if !o.Wanted() {
+				return engine.ErrOvertaken
+			}
+			o.Meta = meta
+			return nil
+		}))
+	}
+	return nil
 }
 
 // whole sees to it that what an ADD answers again is there: an earlier try may

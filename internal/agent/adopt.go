@@ -31,7 +31,8 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	if !named {
 		id = hold.NewID()
 	} else if o, known := a.ledger.Owner(id); known {
-		if stampedShort(o, keyOfDeletion(r)) {
+		e := a.index.get(id) // one of this very key began later, or is meant already
+		if e != nil && e.record.Key != keyOfDeletion(r) && stampedShort(o, keyOfDeletion(r)) {
 			w.ids = append(w.ids, id)
 		}
 		return

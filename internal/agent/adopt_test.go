@@ -115,7 +115,7 @@ func TestStatelessDeletion(t *testing.T) {
 				}
 			}
 			r.wantClean()
-			if err := r.drain(t.Context()); err != nil {
+			if err := r.Drain(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})

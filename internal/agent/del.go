@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/berth-net/berth/api"
@@ -27,12 +28,11 @@ func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.Wh
 	// tombstone and after the look goes in the second round; none can after it.
 	var all []hold.ID
 	for range 2 {
-		ids := a.deletable(f, w)
-		fresh := slices.DeleteFunc(slices.Clone(ids), func(id hold.ID) bool { return slices.Contains(all, id) })
-		if len(fresh) > 0 || len(grave) > 0 {
-			if err := a.engine.Release(ctx, fresh, grave...); err != nil {
-				return api.Deleted{}, true, answer(err)
-			}
+		fresh, err := a.release(ctx, func() []*entry {
+			return slices.DeleteFunc(a.deletable(f, w), func(e *entry) bool { return slices.Contains(all, e.owner.ID) })
+		}, grave...)
+		if err != nil {
+			return api.Deleted{}, true, answer(err)
 		}
 		all = append(all, fresh...)
 		grave = nil
@@ -82,14 +82,28 @@ func (a *Agent) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Delet
 }
 
 // deletable returns the attachments that a deletion is about.
-func (a *Agent) deletable(f api.Filter, w server.When) []hold.ID {
-	var ids []hold.ID
-	for _, e := range a.matching(f) {
-		if e.record.BeganBefore(a.epoch, w.Started) {
+func (a *Agent) deletable(f api.Filter, w server.When) []*entry {
+	return slices.DeleteFunc(a.matching(f), func(e *entry) bool { return !e.record.BeganBefore(a.epoch, w.Started) })
+}
+
+// release promises the release of the attachments that find returns, with ops in
+// the same commit, and returns who they are. If an ADD has been answered with one
+// of them in between, find has to look again: that ADD may have begun later.
+func (a *Agent) release(ctx context.Context, find func() []*entry, ops ...ledger.Op) ([]hold.ID, error) {
+	for {
+		var ids []hold.ID
+		commit := slices.Clone(ops)
+		for _, e := range find() {
 			ids = append(ids, e.owner.ID)
+			commit = append(commit, ledger.Unchanged(e.owner))
+		}
+		if len(commit) == 0 {
+			return nil, nil
+		}
+		if err := a.engine.Release(ctx, ids, commit...); !errors.Is(err, ledger.ErrChanged) {
+			return ids, err
 		}
 	}
-	return ids
 }
 
 // keyOf returns the key that a filter names in full.

@@ -157,6 +157,8 @@ func (a *Agent) promise(ctx context.Context, records ...deletions.Record) ([]hol
 			return w.ids, nil
 		case try < attempts && (errors.Is(err, ledger.ErrExists) || errors.As(err, &taken)):
 			continue // an ADD or another drain was faster
+		case errors.Is(err, ledger.ErrChanged):
+			continue // an ADD has been answered with one of them, and may have begun later
 		}
 		return nil, err
 	}
@@ -182,15 +184,18 @@ func (a *Agent) plan(records []deletions.Record) *work {
 	w := &work{}
 	now := a.boottime()
 	for _, r := range records {
-		ids := a.meant(r)
-		w.ids = append(w.ids, ids...)
+		meant := a.meant(r)
+		for _, e := range meant {
+			w.ids = append(w.ids, e.owner.ID)
+			w.ops = append(w.ops, ledger.Unchanged(e.owner))
+		}
 		// A tombstone is of use while an older ADD may be on its way.
 		if until := r.Started + int64(longestAdd); r.Boot == a.boot && until > now {
 			w.ops = append(w.ops, ledger.Bury(ledger.Tombstone{
 				Key: keyOfDeletion(r).String(), Boot: r.Boot, Started: r.Started, Until: until,
 			}))
 		}
-		if len(ids) == 0 {
+		if len(meant) == 0 {
 			w.adopt(a, r)
 		}
 	}
@@ -200,14 +205,10 @@ func (a *Agent) plan(records []deletions.Record) *work {
 // meant returns the incarnations that a deletion is about: those of its key
 // whose ADD began before it, and if it names a link, of these the one that has
 // it.
-func (a *Agent) meant(r deletions.Record) []hold.ID {
-	var ids []hold.ID
-	for _, e := range a.index.key(keyOfDeletion(r)) {
-		if e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) && (r.Link == "" || hasLink(e, r.Link)) {
-			ids = append(ids, e.owner.ID)
-		}
-	}
-	return ids
+func (a *Agent) meant(r deletions.Record) []*entry {
+	return slices.DeleteFunc(a.index.key(keyOfDeletion(r)), func(e *entry) bool {
+		return !e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) || r.Link != "" && !hasLink(e, r.Link)
+	})
 }
 
 // going reports whether a deletion of an attachment waits: what a plugin has cut
@@ -219,7 +220,7 @@ func (a *Agent) going(o hold.Owner) bool {
 	}
 	pending, err := a.queue.PendingOf(e.record.Network, e.record.ContainerID, e.record.Ifname)
 	return err != nil || slices.ContainsFunc(pending, func(d deletions.Entry) bool {
-		return slices.Contains(a.meant(d.Record), o.ID)
+		return slices.ContainsFunc(a.meant(d.Record), func(e *entry) bool { return e.owner.ID == o.ID })
 	})
 }
 

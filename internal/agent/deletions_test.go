@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
@@ -199,12 +201,7 @@ func TestNoSparesNoAdd(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := deletions.Path(r.root)
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no spare can be made
-		t.Fatal(err)
-	}
+	makeFile(t, dir) // no spare can be made
 	r.keepSpares()
 	_, err := r.tryAdd(request("b", nettest.Pod(t)))
 	if err == nil {
@@ -222,6 +219,22 @@ func TestNoSparesNoAdd(t *testing.T) {
 	}
 	r.Sweep(t.Context())
 	r.add(request("b", nettest.Pod(t)))
+}
+
+// makeFile puts an empty file where a folder is, in one step: the watch of a
+// queue makes its folder again when that is gone.
+func makeFile(t *testing.T, folder string) {
+	t.Helper()
+	other := folder + "-was"
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(other); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A thousand deletions are done in a few commits, and all links go.

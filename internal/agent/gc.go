@@ -24,26 +24,31 @@ func (a *Agent) GC(ctx context.Context, req api.GCRequest, w server.When) (api.D
 	for _, v := range req.Valid {
 		valid[v] = true
 	}
-	var left, going []hold.ID
+	var going []hold.ID
 	d := api.Deleted{}
-	for _, e := range a.matching(api.Filter{Network: req.Network}) {
-		r := e.record
-		switch {
-		case !e.owner.Wanted():
-			going = append(going, e.owner.ID)
-		case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}],
-			!r.BeganBefore(a.epoch, w.Started), time.Since(r.Created) < req.MinAge:
-		default:
-			left = append(left, e.owner.ID)
-			d.IDs = append(d.IDs, string(e.owner.ID))
+	find := func() (left []*entry) {
+		going, d.IDs = nil, nil
+		for _, e := range a.matching(api.Filter{Network: req.Network}) {
+			r := e.record
+			switch {
+			case !e.owner.Wanted():
+				going = append(going, e.owner.ID)
+			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}],
+				!r.BeganBefore(a.epoch, w.Started), time.Since(r.Created) < req.MinAge:
+			default:
+				left = append(left, e)
+				d.IDs = append(d.IDs, string(e.owner.ID))
+			}
 		}
+		slices.Sort(d.IDs)
+		return left
 	}
-	slices.Sort(d.IDs)
 	if req.DryRun {
+		find()
 		d.Owed = a.owes(going)
 		return d, nil
 	}
-	err := a.engine.Release(ctx, left) // with none it is nothing
+	left, err := a.release(ctx, find)
 	if len(going) > 0 {
 		a.engine.Retry(going...)
 	}

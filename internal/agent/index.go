@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 
@@ -50,15 +51,15 @@ func (x *index) apply(edit ledger.Edit) error {
 		return nil
 	}
 	id := edit.After.ID
-	if old := x.entries[id]; old != nil { // a record's meta never changes
-		old = &entry{*edit.After, old.record}
-		x.put(id, old)
+	if old := x.entries[id]; old != nil && bytes.Equal(old.owner.Meta, edit.After.Meta) { // most often
+		x.put(id, &entry{*edit.After, old.record})
 		return nil
 	}
 	rec, ok, err := attachment.Decode(*edit.After)
 	if err != nil {
 		return fmt.Errorf("index: %w", err)
 	}
+	x.drop(id)
 	if ok {
 		x.put(id, &entry{*edit.After, rec})
 	}

@@ -86,6 +86,7 @@ type agentModel struct {
 	unsure   map[string]bool   // containers to delete: nobody knows what became of them
 	given    map[netip.Addr]string
 	extra    bool // the second pool is configured
+	flushed  bool // somebody flushed the agent's table, which it may not have noticed yet
 
 	lives, killed, failed int
 	done                  map[string]int
@@ -133,7 +134,9 @@ func (m *agentModel) play(ops int) {
 	for c := range m.attached {
 		m.insistDelete(c, true)
 	}
-	m.plan.Heal()
+	if m.plan.Heal(); m.dead() { // insisting has begun lives of their own faults
+		m.restart(false)
+	}
 	m.releaseAll()
 	if err := m.remove(context.Background()); err != nil {
 		m.t.Errorf("removing: %v", err)
@@ -295,6 +298,7 @@ func (m *agentModel) settle() {
 			}
 		}
 	}
+	m.flushed = false
 	var living []*berth
 	for _, b := range m.attached {
 		b.hurt = false

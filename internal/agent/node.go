@@ -116,8 +116,8 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 	return held
 }
 
-// drain gives back the CIDRs that are out of the config and out of use.
-func (a *Agent) drain(ctx context.Context) error {
+// giveBack gives back the CIDRs that are out of the config and out of use.
+func (a *Agent) giveBack(ctx context.Context) error {
 	now := time.Now()
 	a.ipam.Drained(now)
 	used := map[string]bool{}

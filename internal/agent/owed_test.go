@@ -200,12 +200,7 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 		t.Errorf("tried: %+v, %v", tried, err)
 	}
 	// A folder that cannot be read is said, and nothing is made up.
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(folder, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	makeFile(t, folder)
 	if st, _ := r.Status(t.Context(), ""); st.Deletions.Error == "" || r.Owed().Deletions.Error == "" {
 		t.Errorf("a folder that cannot be read: %+v", st.Deletions)
 	}

@@ -153,7 +153,7 @@ func (a *Agent) keepNode(ctx context.Context) {
 	if err := a.holdNode(ctx); err != nil {
 		a.Log.Warn("taking what the node needs", "err", err)
 	}
-	if err := a.drain(ctx); err != nil {
+	if err := a.giveBack(ctx); err != nil {
 		a.Log.Warn("giving back drained pools", "err", err)
 	}
 }

@@ -16,6 +16,7 @@ var (
 	ErrParent   = errors.New("parent unknown or releasing")  // Begin
 	ErrChildren = errors.New("owner still has children")     // Forget
 	ErrBuried   = errors.New("deleted since")                // Unburied
+	ErrChanged  = errors.New("owner has changed")            // Unchanged
 	ErrFull     = errors.New("disk full")                    // Begin, and Update that adds: only the reserve is left
 	ErrClosed   = errors.New("ledger is closed")             // any
 	ErrFailed   = errors.New("ledger failed")                // any: an earlier write has failed in an unknown state; reopen

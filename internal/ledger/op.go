@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -15,8 +16,8 @@ const (
 	usualOwner = 4096 // bytes that suffice for the JSON of most owners
 )
 
-// Op is one part of a commit: Begin, Update, Releasing, Forget, Bury, Unburied,
-// Enter or Quarantined.
+// Op is one part of a commit: Begin, Update, Unchanged, Releasing, Forget, Bury,
+// Unburied, Enter or Quarantined.
 type Op interface {
 	// ready does what needs no look at the ledger's state, in the caller's
 	// goroutine.
@@ -43,6 +44,11 @@ func Begin(o hold.Owner) Op { return begin{o} }
 // goroutine: it must not wait, nor call the ledger; and it replaces specs
 // rather than to write into them, unless their kind discovers.
 func Update(id hold.ID, change func(*hold.Owner) error) Op { return update{id, change} }
+
+// Unchanged changes nothing, and refuses the commit with ErrChanged if the owner
+// is wanted and has another Meta by now than o: for those who have decided by
+// what they have read.
+func Unchanged(o hold.Owner) Op { return unchanged{o} }
 
 // Releasing marks the owner as releasing since at. It is idempotent: the first
 // time stays. ErrUnknown refuses it.
@@ -93,6 +99,17 @@ func (op update) ready(*Ledger) (step, error) {
 	return step{3, func(b *batch) error {
 		if err := b.update(op.id, op.change); err != nil {
 			return fmt.Errorf("updating owner %s: %w", op.id, err)
+		}
+		return nil
+	}}, nil
+}
+
+type unchanged struct{ owner hold.Owner }
+
+func (op unchanged) ready(*Ledger) (step, error) {
+	return step{0, func(b *batch) error {
+		if e, ok := b.owners.get(op.owner.ID); ok && e.owner.Wanted() && !bytes.Equal(e.owner.Meta, op.owner.Meta) {
+			return fmt.Errorf("owner %s: %w", op.owner.ID, ErrChanged)
 		}
 		return nil
 	}}, nil
