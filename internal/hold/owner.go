@@ -101,7 +101,12 @@ func (h *Hold) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-func (h Hold) String() string { return fmt.Sprintf("%s of %s", h.Spec.Kind(), h.Owner) }
+func (h Hold) String() string {
+	if h.Spec == nil {
+		return "no hold of " + string(h.Owner)
+	}
+	return fmt.Sprintf("%s of %s", h.Spec.Kind(), h.Owner)
+}
 
 // NamesIn returns the owner's names in a space, in their order.
 func (o Owner) NamesIn(space string) []string {
