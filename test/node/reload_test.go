@@ -83,7 +83,6 @@ func TestStop(t *testing.T) {
 	}
 	_, err := a.tryAdd("d", pods[0])
 	wantError(t, err, 11, "berthd")
-	wantError(t, a.tryDel("c0", ""), 11, "berthd")
 	_, err = a.exec("STATUS", "", "")
 	wantError(t, err, 50, "berthd")
 	for i := range pods {
