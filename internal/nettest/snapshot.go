@@ -1,81 +1,18 @@
 package nettest
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// State is what Snapshot saw: one line of text for each thing, sorted. The
-// first word of a line is its section: link, address, route, rule, neighbour,
-// nft, conntrack, sysctl, mount, or file.
-type State struct{ lines []string }
-
-// String returns the lines.
-func (s State) String() string { return strings.Join(s.lines, "\n") }
-
-// Diff returns what has changed from s to after, "-" before a line that only s
-// has and "+" before one that only after has. It is empty if they are equal.
-func (s State) Diff(after State) string {
-	var (
-		out  strings.Builder
-		a, b = s.lines, after.lines
-	)
-	for len(a) > 0 || len(b) > 0 {
-		switch {
-		case len(b) == 0 || len(a) > 0 && a[0] < b[0]:
-			fmt.Fprintf(&out, "-%s\n", a[0])
-			a = a[1:]
-		case len(a) == 0 || b[0] < a[0]:
-			fmt.Fprintf(&out, "+%s\n", b[0])
-			b = b[1:]
-		default:
-			a, b = a[1:], b[1:]
-		}
-	}
-	return out.String()
-}
-
-// And returns what s and other saw, together.
-func (s State) And(other State) State {
-	return State{slices.Sorted(slices.Values(slices.Concat(s.lines, other.lines)))}
-}
-
-// Without returns s without some sections, such as conntrack where entries
-// come and go by themselves.
-func (s State) Without(sections ...string) State {
-	return s.filter(func(section string) bool { return !slices.Contains(sections, section) })
-}
-
-// Only returns those sections of s.
-func (s State) Only(sections ...string) State {
-	return s.filter(func(section string) bool { return slices.Contains(sections, section) })
-}
-
-func (s State) filter(keep func(section string) bool) State {
-	var kept State
-	for _, line := range s.lines {
-		if section, _, _ := strings.Cut(line, " "); keep(section) {
-			kept.lines = append(kept.lines, line)
-		}
-	}
-	return kept
-}
+// State is what Snapshot saw.
+type State = oracle.State
 
 // Snapshot is the oracle: it reads, straight from the kernel and with nothing
 // of Berth's, all that Berth could leave behind in a network namespace; nil
-// means the process's own, with which come the mounts of namespaces. What
-// changes by itself is left out: counters, timers, learnt neighbours, indexes
-// and handles.
+// means the process's own, with which come the mounts of namespaces.
 func Snapshot(t testing.TB, at *ns.Netns) State {
 	t.Helper()
 	Need(t)
@@ -87,87 +24,36 @@ func Snapshot(t testing.TB, at *ns.Netns) State {
 }
 
 // Look is Snapshot for programs that are no tests.
-func Look(at *ns.Netns) (State, error) {
+func Look(at *ns.Netns) (s State, err error) {
 	if err := Inside(); err != nil {
 		return State{}, err
 	}
-	readers := []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, conntrack, sysctls}
-	if at == nil {
-		self, err := ns.Self()
-		if err != nil {
-			return State{}, err
-		}
-		defer self.Close()
-		at = self
-		readers = append(readers, mounts)
+	if at != nil {
+		err = at.Do(func() error { s, err = oracle.Look(); return err })
+		return s, err
 	}
-	var s State
-	err := at.Do(func() error {
-		for _, read := range readers {
-			lines, err := settled(read)
-			if err != nil {
-				return err
-			}
-			s.lines = append(s.lines, lines...)
+	self, err := ns.Self()
+	if err != nil {
+		return State{}, err
+	}
+	defer self.Close()
+	var m State
+	err = self.Do(func() error {
+		if s, err = oracle.Look(); err == nil {
+			m, err = oracle.Mounts()
 		}
-		return nil
+		return err
 	})
-	slices.Sort(s.lines)
-	return s, err
-}
-
-// settled repeats a reader under whose hands things change.
-func settled(read func() ([]string, error)) (lines []string, err error) {
-	for range 100 {
-		lines, err = read()
-		moving := errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EINTR) ||
-			errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
-		if !moving {
-			return lines, err
-		}
-	}
-	return nil, err
-}
-
-// absent reports that the kernel does not have what was asked for, which then
-// holds nothing.
-func absent(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) ||
-		errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+	return s.And(m), err
 }
 
 // Files is the oracle for files: everything below dir with its type and mode,
 // nothing if dir does not exist. Contents and sizes are left out.
 func Files(t testing.TB, dir string) State {
 	t.Helper()
-	s, err := LookAtFiles(dir)
+	s, err := oracle.Files(dir)
 	if err != nil {
 		t.Fatalf("nettest: listing %s: %v", dir, err)
 	}
 	return s
-}
-
-// LookAtFiles is Files for programs that are no tests.
-func LookAtFiles(dir string) (State, error) {
-	var s State
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile, or dir itself
-			return nil
-		}
-		if err != nil || path == dir {
-			return err
-		}
-		info, err := d.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(dir, path)
-		s.lines = append(s.lines, fmt.Sprintf("file %s %s", rel, info.Mode()))
-		return err
-	})
-	slices.Sort(s.lines)
-	return s, err
 }

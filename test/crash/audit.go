@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -111,7 +112,7 @@ func (w *world) strayFiles() (diff string, err error) {
 }
 
 func (w *world) filesDiffer() (string, error) {
-	files, err := nettest.LookAtFiles(string(w.root))
+	files, err := oracle.Files(string(w.root))
 	if err != nil {
 		return "", err
 	}

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/crash/killer"
 )
@@ -107,7 +108,7 @@ func everything() (nettest.State, error) {
 	if err != nil {
 		return s, err
 	}
-	files, err := nettest.LookAtFiles("/run")
+	files, err := oracle.Files("/run")
 	return s.And(files).Without("conntrack"), err
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -220,7 +221,7 @@ func (w *world) settle() (err error) {
 	if err := w.spared(); err != nil {
 		return err
 	}
-	if w.files, err = nettest.LookAtFiles(string(w.root)); err != nil {
+	if w.files, err = oracle.Files(string(w.root)); err != nil {
 		return err
 	}
 	l, err := w.api.Ledger(context.Background())

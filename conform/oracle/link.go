@@ -1,4 +1,4 @@
-package nettest
+package oracle
 
 import (
 	"fmt"

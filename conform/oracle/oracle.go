@@ -1,0 +1,141 @@
+// Package oracle reads, straight from the kernel, all that a network plugin could
+// leave behind on a node. It knows nothing of any plugin, Berth's included.
+package oracle
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// State is what was seen: one line of text for each thing, sorted. The
+// first word of a line is its section: link, address, route, rule, neighbour,
+// nft, conntrack, sysctl, mount, or file.
+type State struct{ lines []string }
+
+// String returns the lines.
+func (s State) String() string { return strings.Join(s.lines, "\n") }
+
+// Diff returns what has changed from s to after, "-" before a line that only s
+// has and "+" before one that only after has. It is empty if they are equal.
+func (s State) Diff(after State) string {
+	var (
+		out  strings.Builder
+		a, b = s.lines, after.lines
+	)
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0] < b[0]:
+			fmt.Fprintf(&out, "-%s\n", a[0])
+			a = a[1:]
+		case len(a) == 0 || b[0] < a[0]:
+			fmt.Fprintf(&out, "+%s\n", b[0])
+			b = b[1:]
+		default:
+			a, b = a[1:], b[1:]
+		}
+	}
+	return out.String()
+}
+
+// And returns what s and other saw, together.
+func (s State) And(other State) State {
+	return State{slices.Sorted(slices.Values(slices.Concat(s.lines, other.lines)))}
+}
+
+// Without returns s without some sections, such as conntrack where entries
+// come and go by themselves.
+func (s State) Without(sections ...string) State {
+	return s.filter(func(section string) bool { return !slices.Contains(sections, section) })
+}
+
+// Only returns those sections of s.
+func (s State) Only(sections ...string) State {
+	return s.filter(func(section string) bool { return slices.Contains(sections, section) })
+}
+
+func (s State) filter(keep func(section string) bool) State {
+	var kept State
+	for _, line := range s.lines {
+		if section, _, _ := strings.Cut(line, " "); keep(section) {
+			kept.lines = append(kept.lines, line)
+		}
+	}
+	return kept
+}
+
+// Look reads what there is in the network namespace of the calling thread. What
+// changes by itself is left out: counters, timers, learnt neighbours, indexes and
+// handles.
+func Look() (State, error) {
+	var s State
+	for _, read := range []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, conntrack, sysctls} {
+		lines, err := settled(read)
+		if err != nil {
+			return State{}, err
+		}
+		s.lines = append(s.lines, lines...)
+	}
+	slices.Sort(s.lines)
+	return s, nil
+}
+
+// Mounts reads which namespaces have a path, in the mount namespace of the calling
+// thread.
+func Mounts() (State, error) {
+	lines, err := mounts()
+	slices.Sort(lines)
+	return State{lines}, err
+}
+
+// settled repeats a reader under whose hands things change.
+func settled(read func() ([]string, error)) (lines []string, err error) {
+	for range 100 {
+		lines, err = read()
+		moving := errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EINTR) ||
+			errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
+		if !moving {
+			return lines, err
+		}
+	}
+	return nil, err
+}
+
+// absent reports that the kernel does not have what was asked for, which then
+// holds nothing.
+func absent(err error) bool {
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) ||
+		errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+}
+
+// Files reads everything below dir with its type and mode, nothing if dir does not
+// exist. Contents and sizes are left out.
+func Files(dir string) (State, error) {
+	var s State
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile, or dir itself
+			return nil
+		}
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		s.lines = append(s.lines, fmt.Sprintf("file %s %s", rel, info.Mode()))
+		return err
+	})
+	slices.Sort(s.lines)
+	return s, err
+}
