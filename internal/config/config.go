@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +57,8 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 		path = dir.Config()
 	}
 	text, err := read(path)
-	if err != nil && (named || !errors.Is(err, fs.ErrNotExist)) {
+	absent := !named && errors.Is(err, fs.ErrNotExist)
+	if err != nil && !absent {
 		return nil, fmt.Errorf("reading config: %w", err)
 	}
 	c, cooldown, err := parse(text)
@@ -66,10 +68,15 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	if err := c.override(flags, cooldown); err != nil {
 		return nil, err
 	}
-	if len(c.Pools) == 0 {
-		return nil, fmt.Errorf("no pool: name one with --pool NAME=CIDR or under pools in %s", path)
+	switch {
+	case len(c.Pools) > 0:
+	case absent:
+		return nil, fmt.Errorf("no pool: there is no %s: name one there, or with --pool NAME=CIDR", path)
+	default:
+		return nil, fmt.Errorf("no pool: name one under pools in %s, or with --pool NAME=CIDR", path)
 	}
-	if err := c.check(); err != nil {
+	// Each of the two is right by itself.
+	if err := cmp.Or(ipam.Validate(c.Pools), c.checkMTU()); err != nil {
 		return nil, fmt.Errorf("config %s and flags: %w", path, err)
 	}
 	return c, nil

@@ -124,7 +124,7 @@ func TestLoadWithoutAFile(t *testing.T) {
 	_, err := Load(dir, Flags{Pools: pools, File: missing})
 	wantError(t, "a named one is not there", err, "reading config: open "+missing+": no such file")
 	_, err = Load(dir, Flags{})
-	wantError(t, "neither file nor flag", err, "no pool: name one with --pool NAME=CIDR or under pools in "+dir.Config())
+	wantError(t, "neither file nor flag", err, "no pool: there is no "+dir.Config()+": name one there, or with --pool NAME=CIDR")
 	_, err = Load(dir, Flags{Pools: pools, File: string(dir)})
 	wantError(t, "a folder", err, "is a directory")
 
@@ -151,51 +151,57 @@ func TestLoadRefuses(t *testing.T) {
 		{"pools:\n- name: a\n  cidr: 10.0.0.0/24\nx: 1\n", `line 3: unknown key "cidr"; line 4: unknown key "x"`},
 		{onePool + "MTU: 1500", `line 2: unknown key "MTU"`},
 		{onePool + "mtu: 1500\nmtu: 1400", `line 3: key "mtu" is there twice`},
-		{"pools: 10.0.0.0/24", "line 1: str `10.0.0....` where a list belongs, of keys and values"},
-		{"pools:\n- 10.0.0.0/24", "line 2: str `10.0.0....` where this belongs: keys and values"},
-		{"pools:\n- name: a\n  cidrs: 10.0.0.0/24\n", "line 3: str `10.0.0....` where a list belongs, of string"},
-		{onePool + "mtu: large", "line 2: str `large` where this belongs: int"},
-		{onePool + "forwarding: 3", "line 2: int `3` where this belongs: bool"},
-		{onePool + "masquerade: true", "line 2: bool `true` where this belongs: keys and values"},
-		{"[", "line 1: did not find expected node content"},
-		{"just text", "line 1: str `just text` where this belongs: keys and values"},
+		{"pools: 10.0.0.0/24", "line 1: `pools: 10.0.0.0/24`: want a list, such as [{name: default, cidrs: [10.88.0.0/16]}]"},
+		{"pools:\n- 10.0.0.0/24", "line 2: `- 10.0.0.0/24`: want keys and values, such as {name: default, cidrs: [10.88.0.0/16]}"},
+		{"pools:\n- name: a\n  cidrs: 10.0.0.0/24\n", "line 3: `cidrs: 10.0.0.0/24`: want a list, such as [10.88.0.0/16]"},
+		{onePool + "mtu: large", "line 2: `mtu: large`: want a number"},
+		{onePool + "forwarding: 3", "line 2: `forwarding: 3`: want true or false"},
+		{onePool + "masquerade: true", "line 2: `masquerade: true`: want keys and values, such as {enabled: true}"},
+		{"[", "near line 1: did not find expected node content"},
+		{"pools:\n- name: a\n\tcidrs: [10.0.0.0/24]\n", "yaml: line 3: is indented with a tab"},
+		{"\tpools:\n", "yaml: line 1: is indented with a tab"},
+		{"pools:\n- name: a\n  cidrs: [10.0.0.0/24\n", "yaml: near line 3: a [ without its ]"},
+		{"pools:\n- name:a\n  cidrs: [10.0.0.0/24]\n", "yaml: near line 3: is a space missing after a colon"},
+		{"pools:\n  a:\n    cidrs: [10.0.0.0/24]\n", "yaml: line 2: `a:`: want a list, such as [{name: default"},
+		{"metrics: [a]", "yaml: line 1: `metrics: [a]`: want a word"},
+		{"just text", "line 1: `just text`: want keys and values, such as mtu: 1500"},
 		{onePool + "---\nmtu: 1500\n", "has more than one YAML document"},
 		{onePool + "---\n{", "has more than one YAML document"},
 		{strings.Repeat("#", maxFile+1), "larger than 1048576 bytes"},
 
-		{"pools: []", "no pool: name one"},
+		{"pools: []", "no pool: name one under pools in"},
 		{"pools: [{cidrs: [10.0.0.0/24]}]", `pool name "": want 1 to 63 of a-z`},
 		{"pools: [{name: Blue, cidrs: [10.0.0.0/24]}]", `pool name "Blue": want 1 to 63 of a-z`},
-		{"pools: [{name: a}]", "pool a: has no CIDR"},
+		{"mtu: 1500\npools:\n- name: a\n", "yaml: line 3: pool a: has no CIDR"},
 		{"pools: [{name: a, cidrs: [10.0.0.0/24]}, {name: a, cidrs: [10.0.1.0/24]}]", "pool a: there are two of this name"},
-		{"pools: [{name: a, cidrs: [10.0.0.0/33]}]", `pools[0] (a): "10.0.0.0/33" is not a CIDR, such as 10.88.0.0/16`},
-		{"pools: [{name: a, cidrs: [10.0.0.0]}]", "pools[0] (a): 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/33]}]", `line 1: pool a: "10.0.0.0/33" is not a CIDR, such as 10.88.0.0/16`},
+		{"pools: [{name: a, cidrs: [10.0.0.0]}]", "line 1: pool a: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
 		{"pools: [{name: a, cidrs: ['fe80::1%eth0']}]", `"fe80::1%eth0" is not a CIDR`},
 		{"pools: [{name: a, cidrs: ['']}]", `"" is not a CIDR`},
 		{"pools: [{name: a, cidrs: [10.0.0.9/24]}]", "pool a: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
-		{"pools: [{name: a, cidrs: [10.0.0.0/24]}, {name: b, cidrs: [10.0.0.0/16]}]", "pool a: 10.0.0.0/24 overlaps 10.0.0.0/16 of pool b"},
+		{"pools:\n- {name: a, cidrs: [10.0.0.0/24]}\n- {name: b, cidrs: [10.0.0.0/16]}", "yaml: line 3: pool a: 10.0.0.0/24 overlaps 10.0.0.0/16 of pool b"},
 		{"pools: [{name: a, cidrs: [127.0.0.0/8]}]", "pool a: 127.0.0.0/8 cannot be used: 127.0.0.0/8 is loopback"},
-		{"pools: [{name: a, cidrs: [10.0.0.0/24], cooldown: 0}]", `pools[0] (a): cooldown: 0 is not within 1ms to 24h0m0s`},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24], cooldown: 0}]", `line 1: pool a: cooldown: 0 is not within 1ms to 24h0m0s`},
 
 		{onePool + "cooldown: 30", `cooldown: "30" is not a duration, such as 30s`},
-		{onePool + "cooldown: 0s", "cooldown: 0s is not within 1ms to 24h0m0s"},
+		{onePool + "cooldown: 0s", "yaml: line 2: cooldown: 0s is not within 1ms to 24h0m0s"},
 		{onePool + "cooldown: -1s", "cooldown: -1s is not within"},
 		{onePool + "cooldown: 25h", "cooldown: 25h is not within"},
 		{onePool + "cooldown: ''", `cooldown: "" is not a duration`},
 		{onePool + "sweepInterval: 500ms", "sweepInterval: 500ms is not within 1s to 1h0m0s"},
-		{onePool + "mtu: 67", "mtu: 67 is not within 68 to 65535"},
+		{onePool + "mtu: 67", "yaml: line 2: mtu: 67 is not within 68 to 65535"},
 		{onePool + "mtu: 65536", "mtu: 65536 is not within 68 to 65535"},
 		{onePool + "mtu: -1", "mtu: -1 is not within"},
 		{"pools: [{name: a, cidrs: ['fd00::/64']}]\nmtu: 1279", "mtu: 1279 is not within 1280 to 65535"},
-		{onePool + "concurrency: 0", "concurrency: 0 is not within 1 to 4096"},
+		{onePool + "concurrency: 0", "yaml: line 2: concurrency: 0 is not within 1 to 4096"},
 		{onePool + "concurrency: 4097", "concurrency: 4097 is not within 1 to 4096"},
-		{onePool + "logLevel: loud", `logLevel: "loud" is none of debug, info, warn, error`},
+		{onePool + "logLevel: loud", `yaml: line 2: logLevel: "loud" is none of debug, info, warn, error`},
 		{onePool + "logLevel: ''", `logLevel: "" is none of`},
-		{onePool + "metrics: 9477", `metrics: "9477": want [HOST]:PORT, such as 127.0.0.1:9477`},
+		{onePool + "metrics: 9477", `yaml: line 2: metrics: "9477": want [HOST]:PORT, such as 127.0.0.1:9477`},
 		{onePool + "metrics: node:9477", `metrics: "node:9477": want an IP address and a port of 0 to 65535`},
 		{onePool + "metrics: 127.0.0.1:65536", `metrics: "127.0.0.1:65536": want an IP address`},
-		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
-		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
+		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
+		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
 	} {
 		dir := write(t, tt.text)
 		c, err := Load(dir, Flags{})
@@ -207,6 +213,7 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestFlagsRefused(t *testing.T) {
+	mtu := write(t, "mtu: 1279").Config()
 	for _, tt := range []struct {
 		flags Flags
 		want  string
@@ -220,6 +227,7 @@ func TestFlagsRefused(t *testing.T) {
 		{Flags{Pools: []string{"a=10.0.0.1/24"}}, "is 10.0.0.0/24 meant?"},
 		{Flags{Pools: []string{"a=10.0.0.0/24", "a=10.0.1.0/24"}}, "pool a: there are two of this name"},
 		{Flags{Pools: []string{"x=10.88.1.0/24"}}, "pool x: 10.88.1.0/24 overlaps 10.88.0.0/16 of pool default"},
+		{Flags{File: mtu, Pools: []string{"a=fd00::/64"}}, "config " + mtu + " and flags: mtu: 1279 is not within 1280 to 65535"},
 		{Flags{Metrics: "9477"}, `--metrics "9477": want [HOST]:PORT`},
 	} {
 		_, err := Load(write(t, full), tt.flags)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v2"
@@ -22,29 +20,29 @@ const (
 	defaultLogLevel      = "info"
 )
 
-// file is berthd.yaml. A pointer tells what is not said from a zero. Durations
-// are text, so that a number without a unit is no number of nanoseconds.
+// file is berthd.yaml. Durations are text, so that a number without a unit is
+// no number of nanoseconds.
 type file struct {
-	Pools         []filePool     `yaml:"pools"`
-	Cooldown      *string        `yaml:"cooldown"`
-	MTU           int            `yaml:"mtu"`
-	Masquerade    fileMasquerade `yaml:"masquerade"`
-	Concurrency   *int           `yaml:"concurrency"`
-	Metrics       string         `yaml:"metrics"`
-	LogLevel      *string        `yaml:"logLevel"`
-	SweepInterval *string        `yaml:"sweepInterval"`
-	Forwarding    *bool          `yaml:"forwarding"`
+	Pools         []said[filePool] `yaml:"pools"`
+	Cooldown      said[string]     `yaml:"cooldown"`
+	MTU           said[int]        `yaml:"mtu"`
+	Masquerade    fileMasquerade   `yaml:"masquerade"`
+	Concurrency   said[int]        `yaml:"concurrency"`
+	Metrics       said[string]     `yaml:"metrics"`
+	LogLevel      said[string]     `yaml:"logLevel"`
+	SweepInterval said[string]     `yaml:"sweepInterval"`
+	Forwarding    said[bool]       `yaml:"forwarding"`
 }
 
 type filePool struct {
-	Name     string   `yaml:"name"`
-	CIDRs    []string `yaml:"cidrs"`
-	Cooldown *string  `yaml:"cooldown"`
+	Name     string         `yaml:"name"`
+	CIDRs    []said[string] `yaml:"cidrs"`
+	Cooldown said[string]   `yaml:"cooldown"`
 }
 
 type fileMasquerade struct {
-	Enabled       *bool    `yaml:"enabled"`
-	ExcludedCIDRs []string `yaml:"excludedCIDRs"`
+	Enabled       said[bool]     `yaml:"enabled"`
+	ExcludedCIDRs []said[string] `yaml:"excludedCIDRs"`
 }
 
 // parse reads a file's text; an empty one is all defaults. It also returns the
@@ -55,63 +53,64 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		return nil, 0, err
 	}
 	c := &Config{
-		MTU:         f.MTU,
-		Masquerade:  Masquerade{Enabled: or(f.Masquerade.Enabled, true)},
-		Concurrency: or(f.Concurrency, defaultConcurrency),
-		Forwarding:  or(f.Forwarding, true),
+		MTU:         f.MTU.or(0),
+		Masquerade:  Masquerade{Enabled: f.Masquerade.Enabled.or(true)},
+		Concurrency: f.Concurrency.or(defaultConcurrency),
+		Forwarding:  f.Forwarding.or(true),
 	}
 	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, defaultCooldown)
 	if err != nil {
 		return nil, 0, err
 	}
-	for i, p := range f.Pools {
-		pool, err := p.pool(cooldown)
+	for _, p := range f.Pools {
+		pool, err := p.or(filePool{}).pool(cooldown)
 		if err != nil {
-			return nil, 0, fmt.Errorf("pools[%d] (%.80s): %w", i, p.Name, err)
+			return nil, 0, err
 		}
 		c.Pools = append(c.Pools, pool)
+		if err := ipam.Validate(c.Pools); err != nil {
+			return nil, 0, p.wrong(err)
+		}
 	}
 	for _, s := range f.Masquerade.ExcludedCIDRs {
-		cidr, err := parseCIDR(s)
+		cidr, err := parseCIDR(s.or(""))
+		if err == nil && cidr != cidr.Masked() {
+			err = fmt.Errorf("%s has bits set beyond /%d: is %s meant?", cidr, cidr.Bits(), cidr.Masked())
+		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("masquerade.excludedCIDRs: %w", err)
+			return nil, 0, s.wrong(fmt.Errorf("masquerade.excludedCIDRs: %w", err))
 		}
 		c.Masquerade.ExcludedCIDRs = append(c.Masquerade.ExcludedCIDRs, cidr)
 	}
 	if c.SweepInterval, err = sweepBounds.parse("sweepInterval", f.SweepInterval, defaultSweepInterval); err != nil {
 		return nil, 0, err
 	}
-	if c.LogLevel, err = parseLogLevel(or(f.LogLevel, defaultLogLevel)); err != nil {
-		return nil, 0, err
+	if c.LogLevel, err = parseLogLevel(f.LogLevel.or(defaultLogLevel)); err != nil {
+		return nil, 0, f.LogLevel.wrong(err)
 	}
-	if f.Metrics != "" {
-		if c.Metrics, err = parseMetrics(f.Metrics); err != nil {
-			return nil, 0, fmt.Errorf("metrics: %w", err)
+	if s := f.Metrics.or(""); s != "" {
+		if c.Metrics, err = parseMetrics(s); err != nil {
+			return nil, 0, f.Metrics.wrong(fmt.Errorf("metrics: %w", err))
 		}
 	}
-	return c, cooldown, nil
+	if n := c.Concurrency; n < 1 || n > maxConcurrency {
+		return nil, 0, f.Concurrency.wrong(fmt.Errorf("concurrency: %d is not within 1 to %d", n, maxConcurrency))
+	}
+	return c, cooldown, f.MTU.wrong(c.checkMTU())
 }
 
 func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 	out := ipam.PoolConfig{Name: p.Name}
 	for _, s := range p.CIDRs {
-		cidr, err := parseCIDR(s)
+		cidr, err := parseCIDR(s.or(""))
 		if err != nil {
-			return out, err
+			return out, s.wrong(fmt.Errorf("pool %.80s: %w", p.Name, err))
 		}
 		out.CIDRs = append(out.CIDRs, cidr)
 	}
 	var err error
-	out.Cooldown, err = cooldownBounds.parse("cooldown", p.Cooldown, cooldown)
+	out.Cooldown, err = cooldownBounds.parse(fmt.Sprintf("pool %.80s: cooldown", p.Name), p.Cooldown, cooldown)
 	return out, err
-}
-
-// or returns what is said, or else the default.
-func or[T any](said *T, otherwise T) T {
-	if said != nil {
-		return *said
-	}
-	return otherwise
 }
 
 // decode reads the one YAML document of a file. All keys that are unknown,
@@ -123,38 +122,10 @@ func decode(text []byte) (f file, err error) {
 	case errors.Is(err, io.EOF):
 		return file{}, nil
 	case err != nil:
-		return file{}, plain(err)
+		return file{}, plain(err, text)
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
 		return file{}, errors.New("has more than one YAML document")
 	}
 	return f, nil
-}
-
-// goTypes are the words for what the YAML package says in Go's.
-var goTypes = []struct {
-	goes *regexp.Regexp
-	ours string
-}{
-	{regexp.MustCompile(`field (.*) not found in type config\.\w+`), `unknown key "$1"`},
-	{regexp.MustCompile(`field (.*) already set in type config\.\w+`), `key "$1" is there twice`},
-	{regexp.MustCompile(`cannot unmarshal !!(\w+) (.*)into \[\]`), `$1 ${2}where a list belongs, of `},
-	{regexp.MustCompile(`cannot unmarshal !!(\w+) (.*)into`), `$1 ${2}where this belongs:`},
-	{regexp.MustCompile(`config\.\w+`), `keys and values`},
-}
-
-// plain says a YAML error in the file's words.
-func plain(err error) error {
-	var many *yaml.TypeError
-	if !errors.As(err, &many) {
-		return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	said := make([]string, len(many.Errors))
-	for i, s := range many.Errors {
-		for _, t := range goTypes {
-			s = t.goes.ReplaceAllString(s, t.ours)
-		}
-		said[i] = s
-	}
-	return errors.New(strings.Join(said, "; "))
 }

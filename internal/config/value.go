@@ -55,17 +55,17 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR, such as 10.88.0.0/16", s)
 }
 
-// parse reads the duration of a key, which has a default where s is nil.
-func (b bounds) parse(key string, s *string, otherwise time.Duration) (time.Duration, error) {
-	if s == nil {
+// parse reads the duration of a key, which has a default where it is not said.
+func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time.Duration, error) {
+	if s.value == nil {
 		return otherwise, nil
 	}
-	d, err := time.ParseDuration(*s)
+	d, err := time.ParseDuration(*s.value)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("%s: %.80q is not a duration, such as 30s or 1m30s", key, *s)
+		return 0, s.wrong(fmt.Errorf("%s: %.80q is not a duration, such as 30s or 1m30s", key, *s.value))
 	case d < b.least || d > b.most:
-		return 0, fmt.Errorf("%s: %.80s is not within %s to %s", key, *s, b.least, b.most)
+		return 0, s.wrong(fmt.Errorf("%s: %.80s is not within %s to %s", key, *s.value, b.least, b.most))
 	}
 	return d, nil
 }
@@ -96,11 +96,8 @@ func parseMetrics(s string) (string, error) {
 	return a.String(), nil
 }
 
-// check holds against each other and their bounds what parsing could not.
-func (c *Config) check() error {
-	if err := ipam.Validate(c.Pools); err != nil {
-		return err
-	}
+// checkMTU holds the MTU against what the pools' families need.
+func (c *Config) checkMTU() error {
 	least := minMTU
 	for _, p := range c.Pools {
 		for _, cidr := range p.CIDRs {
@@ -109,16 +106,8 @@ func (c *Config) check() error {
 			}
 		}
 	}
-	switch {
-	case c.MTU != 0 && (c.MTU < least || c.MTU > maxMTU):
+	if c.MTU != 0 && (c.MTU < least || c.MTU > maxMTU) {
 		return fmt.Errorf("mtu: %d is not within %d to %d", c.MTU, least, maxMTU)
-	case c.Concurrency < 1 || c.Concurrency > maxConcurrency:
-		return fmt.Errorf("concurrency: %d is not within 1 to %d", c.Concurrency, maxConcurrency)
-	}
-	for _, x := range c.Masquerade.ExcludedCIDRs {
-		if x != x.Masked() {
-			return fmt.Errorf("masquerade.excludedCIDRs: %s has bits set beyond /%d: is %s meant?", x, x.Bits(), x.Masked())
-		}
 	}
 	return nil
 }
