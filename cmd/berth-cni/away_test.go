@@ -128,6 +128,12 @@ func TestAway(t *testing.T) {
 				fmt.Fprint(w, `{"code":5,"msg":"disk full"}`)
 			})
 		}, "the agent answers with HTTP status 500: disk full"},
+		"taken": {func(t *testing.T, dir root.Dir) {
+			start(t, string(dir), func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(409)
+				fmt.Fprint(w, `{"code":101,"msg":"address not available"}`)
+			})
+		}, "the agent answers with HTTP status 409: address not available"},
 		"restoring": {func(t *testing.T, dir root.Dir) {
 			start(t, string(dir), func(w http.ResponseWriter, r *http.Request) {
 				w.WriteHeader(503)

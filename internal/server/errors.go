@@ -46,11 +46,13 @@ func numbered(err error) *api.Error {
 // from unknown paths, which have code 4.
 func statusOf(code uint) int {
 	switch code {
-	case cni.CodeVersion, cni.CodeField, cni.CodeEnv, cni.CodeDecode, cni.CodeConfig:
+	case cni.CodeVersion, cni.CodeField, cni.CodeEnv, cni.CodeDecode, cni.CodeConfig, cni.CodeNetns:
 		return http.StatusBadRequest
 	case cni.CodeUnknown:
 		return http.StatusNotFound
-	case cni.CodeTryAgain, cni.CodeNotAvailable, cni.CodeLimited:
+	case cni.CodeTaken, cni.CodeCheck:
+		return http.StatusConflict
+	case cni.CodeTryAgain, cni.CodeNotAvailable, cni.CodeLimited, cni.CodeExhausted:
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError

@@ -47,7 +47,7 @@ type example struct {
 // status that the document foresees.
 func conversations() []example {
 	again := cni.Errorf(cni.CodeTryAgain, "not now", "d")
-	failed := &api.Error{CNIVersion: "1.1.0", Code: cni.CodeExhausted, Msg: "pool exhausted", Details: "d"}
+	failed := &api.Error{CNIVersion: "1.1.0", Code: cni.CodeIO, Msg: "the disk is full", Details: "d"}
 	blanks := strings.Repeat(" ", api.MaxBody)
 	tooMany := `{"ids":["aaaaaaaaaa"` + strings.Repeat(`,"aaaaaaaaaa"`, 1000) + `]}`
 	expired := http.Header{api.HeaderDeadline: {"1"}}
@@ -64,6 +64,9 @@ func conversations() []example {
 		{method: "POST", target: api.PathAttachments, body: addBody, want: 200},
 		{method: "POST", target: api.PathAttachments, body: `{}`, wrong: true, want: 400},
 		{method: "POST", target: api.PathAttachments, body: addBody, hook: cni.Errorf(cni.CodeUnknown, "m", "d"), want: 404},
+		{method: "POST", target: api.PathAttachments, body: addBody, hook: cni.Errorf(cni.CodeExhausted, "m", "d"), want: 503},
+		{method: "POST", target: api.PathAttachments, body: addBody, hook: cni.Errorf(cni.CodeTaken, "m", "d"), want: 409},
+		{method: "POST", target: api.PathAttachments, body: addBody, hook: cni.Errorf(cni.CodeNetns, "m", "d"), want: 400},
 		{method: "POST", target: api.PathAttachments, body: addBody + blanks, want: 413},
 		{method: "GET", target: api.PathAttachments, want: 200},
 		{method: "GET", target: api.PathAttachments + "?state=owed&" + allOf, want: 200},
@@ -83,6 +86,7 @@ func conversations() []example {
 		{method: "POST", target: api.PathCheck, body: addBody, want: 200},
 		{method: "POST", target: api.PathCheck, body: `[]`, wrong: true, want: 400},
 		{method: "POST", target: api.PathCheck, body: addBody, hook: cni.Errorf(cni.CodeUnknown, "m", "d"), want: 404},
+		{method: "POST", target: api.PathCheck, body: addBody, hook: cni.Errorf(cni.CodeCheck, "m", "d"), want: 409},
 		{method: "POST", target: api.PathCheck, body: addBody + blanks, want: 413},
 		{method: "POST", target: api.PathGC, body: gcBody, want: 200},
 		{method: "POST", target: api.PathGC, body: `{"network":"net","valid":null}`, owed: 1, want: 206},
