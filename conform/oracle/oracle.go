@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -68,6 +69,68 @@ func (s State) filter(keep func(section string) bool) State {
 		}
 	}
 	return kept
+}
+
+// Below returns the files of s with their whole paths, for a folder that they
+// were read from.
+func (s State) Below(dir string) State {
+	var below State
+	for _, line := range s.lines {
+		below.lines = append(below.lines, strings.Replace(line, "file ", "file "+strings.TrimSuffix(dir, "/")+"/", 1))
+	}
+	return below
+}
+
+// But returns s without lines that begin so.
+func (s State) But(prefixes []string) State {
+	return State{slices.DeleteFunc(slices.Clone(s.lines), func(line string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) })
+	})}
+}
+
+// ruleNumber is the place of a rule in its chain.
+var ruleNumber = regexp.MustCompile(`^(nft .* rule) \d{3} `)
+
+// identity is what of a line says which thing it is about. The rest may change
+// with what else is there: the flags and the MAC of a bridge with its ports, the
+// place of a rule with the rules before it, a file's mode.
+func identity(line string) string {
+	f := strings.Fields(line)
+	switch {
+	case f[0] == "link":
+		return strings.Join(f[:3], " ")
+	case f[0] == "address":
+		return strings.Join(f[:4], " ")
+	case f[0] == "file":
+		return strings.Join(f[:len(f)-1], " ")
+	}
+	return ruleNumber.ReplaceAllString(line, "$1 ")
+}
+
+// follows reports whether a line is of something that follows from something else
+// (the kernel's own routes, of an address; link-local addresses, of a link, once
+// nobody else has them) or that ends by itself (a remembered flow).
+func follows(line string) bool {
+	return strings.HasPrefix(line, "conntrack ") || strings.HasPrefix(line, "address fe80:") ||
+		strings.HasPrefix(line, "route ") && strings.Contains(line, " proto 2 ")
+}
+
+// New returns what is there after s and was not before, as identities: "link
+// veth1 veth" whatever its state. A thing that only changed is not new, but for
+// sysctls; nor is what follows from other things.
+func (s State) New(after State) []string {
+	had := map[string]int{}
+	for _, line := range s.lines {
+		had[identity(line)]++
+	}
+	var found []string
+	for _, line := range after.lines {
+		id := identity(line)
+		if had[id]--; had[id] < 0 && !follows(line) {
+			found = append(found, id)
+		}
+	}
+	return found
 }
 
 // Look reads what there is in the network namespace of the calling thread. What

@@ -56,7 +56,7 @@ and takes them off it, and installs its CNI plugin.`,
 	c.AddCommand(
 		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.gcCommand(), a.checkCommand(),
 		a.owedCommand(), a.poolsCommand(), a.eventsCommand(), a.ledgerCommand(), a.auditCommand(),
-		a.installCommand(), a.demoCommand(), a.versionCommand(),
+		a.installCommand(), a.demoCommand(), a.conformCommand(), a.versionCommand(),
 	)
 	for _, sub := range c.Commands() {
 		sub.Args = usageArgs(sub.Args)

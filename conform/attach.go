@@ -1,0 +1,109 @@
+package conform
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Attachment is what a runtime knows of one interface of one container.
+type Attachment struct {
+	ID      string // CNI_CONTAINERID
+	Ifname  string
+	Pod     *Pod   // nil: CNI_NETNS is not set
+	Args    string // CNI_ARGS
+	Runtime map[string]any
+	Keys    map[string]any  // added to each plugin's configuration
+	Version string          // cniVersion
+	Result  json.RawMessage // the last plugin's, of ADD; nil: none, and prevResult is absent
+}
+
+// NewAttachment names an attachment of a new pod.
+func (t *T) NewAttachment() *Attachment {
+	t.ids++
+	return &Attachment{ID: fmt.Sprintf("conform-%d", t.ids), Ifname: "net0", Pod: t.NewPod(), Version: t.Version}
+}
+
+// env are the CNI_ variables of a call (CNI 1.1, section 2).
+func (a *Attachment) env() map[string]string {
+	e := map[string]string{"CNI_CONTAINERID": a.ID, "CNI_IFNAME": a.Ifname, "CNI_ARGS": a.Args}
+	if a.Pod != nil {
+		e["CNI_NETNS"] = a.Pod.Path
+	}
+	return e
+}
+
+// Call makes the call of one plugin of the list.
+func (t *T) Call(verb string, plugin int, a *Attachment, prev json.RawMessage) Call {
+	keys := map[string]any{"cniVersion": a.Version}
+	if prev != nil {
+		keys["prevResult"] = prev
+	}
+	p := t.suite.list.Plugins[plugin]
+	if rc := p.runtimeConfig(a.Runtime); rc != nil {
+		keys["runtimeConfig"] = rc
+	}
+	for k, v := range a.Keys {
+		keys[k] = v
+	}
+	return Call{Type: p.Type, Verb: verb, Env: a.env(), Stdin: t.suite.list.Conf(plugin, keys)}
+}
+
+// Exec runs a call.
+func (t *T) Exec(c Call) Answer {
+	a, err := t.Node.Exec(t.ctx, c)
+	t.must(err)
+	return a
+}
+
+// Add executes ADD of each plugin of the list, each with the result of the one
+// before it, until one fails, and returns the last answer (CNI 1.1, section 3,
+// "Lifecycle & Ordering").
+func (t *T) Add(a *Attachment) Answer {
+	var last Answer
+	a.Result = nil
+	for i := range t.suite.list.Plugins {
+		if last = t.Exec(t.Call("ADD", i, a, a.Result)); !last.OK() {
+			return last
+		}
+		a.Result = last.Stdout
+	}
+	return last
+}
+
+// Del executes DEL of each plugin in reverse order, until one fails, and returns
+// the last answer.
+func (t *T) Del(a *Attachment) Answer {
+	var last Answer
+	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
+		if last = t.Exec(t.Call("DEL", i, a, a.Result)); !last.OK() {
+			return last
+		}
+	}
+	return last
+}
+
+// Check executes CHECK of each plugin, until one fails, and returns the last
+// answer.
+func (t *T) Check(a *Attachment) Answer {
+	var last Answer
+	for i := range t.suite.list.Plugins {
+		if last = t.Exec(t.Call("CHECK", i, a, a.Result)); !last.OK() {
+			return last
+		}
+	}
+	return last
+}
+
+// MustAdd is Add of what should work; if it does not, the check ends.
+func (t *T) MustAdd(a *Attachment) {
+	if got := t.Add(a); !got.OK() {
+		t.Fatalf("an ordinary ADD fails: %s", got)
+	}
+}
+
+// MustDel is Del of what should work; if it does not, the check ends.
+func (t *T) MustDel(a *Attachment) {
+	if got := t.Del(a); !got.OK() {
+		t.Fatalf("an ordinary DEL fails: %s", got)
+	}
+}

@@ -1,0 +1,122 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Call is one execution of a plugin (CNI 1.1, section 2).
+type Call struct {
+	Type    string            // of the plugin: its program's name
+	Verb    string            // CNI_COMMAND
+	Env     map[string]string // the other CNI_ variables; those that are empty are not set
+	Stdin   []byte
+	Wrapper []string // run by this program, such as strace; nil: directly
+}
+
+// Answer is what a plugin made of a call.
+type Answer struct {
+	Call   Call
+	Stdout []byte
+	Stderr []byte
+	Exit   int // -1: it was killed
+	Hung   bool
+	Took   time.Duration
+}
+
+// Error is CNI's (1.1, section 5: "Error").
+type Error struct {
+	Version string `json:"cniVersion"`
+	Code    uint   `json:"code"`
+	Msg     string `json:"msg"`
+	Details string `json:"details,omitempty"`
+}
+
+// OK reports that a plugin succeeded.
+func (a Answer) OK() bool { return a.Exit == 0 && !a.Hung }
+
+// Failure reads the error of a plugin that failed.
+func (a Answer) Failure() (*Error, error) {
+	var e Error
+	switch err := json.Unmarshal(a.Stdout, &e); {
+	case err != nil:
+		return nil, fmt.Errorf("its output is no JSON: %w", err)
+	case e.Code == 0 || e.Msg == "":
+		return nil, errors.New(`its output lacks "code" or "msg"`)
+	}
+	return &e, nil
+}
+
+// String says in a line what a plugin answered.
+func (a Answer) String() string {
+	what := fmt.Sprintf("%s %s: ", a.Call.Type, a.Call.Verb)
+	switch {
+	case a.Hung:
+		return what + fmt.Sprintf("did not end within %s", a.Took.Round(time.Second))
+	case a.Exit == 0:
+		return what + "success " + short(a.Stdout)
+	case a.Exit < 0:
+		return what + "killed"
+	}
+	if e, err := a.Failure(); err == nil {
+		return what + strings.TrimSuffix(fmt.Sprintf("error %d, %s: %s", e.Code, e.Msg, short([]byte(e.Details))), ": ")
+	}
+	return what + fmt.Sprintf("exit %d, stdout %q, stderr %q", a.Exit, short(a.Stdout), short(a.Stderr))
+}
+
+// short cuts what a plugin wrote to what a person reads.
+func short(raw []byte) string {
+	text := strings.Join(strings.Fields(string(raw)), " ")
+	if len(text) > 300 {
+		text = text[:300] + "..."
+	}
+	return text
+}
+
+// Exec runs a plugin on the node. One that takes longer than the suite's timeout
+// is killed, with whoever it started.
+func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.suite.Timeout)
+	defer cancel()
+	argv := append(append([]string{}, c.Wrapper...), filepath.Join(n.suite.BinDir, c.Type))
+	a := Answer{Call: c}
+	err := n.Do(func() error {
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.Verb, "CNI_PATH=" + n.suite.BinDir}
+		for k, v := range c.Env {
+			if v != "" {
+				cmd.Env = append(cmd.Env, k+"="+v)
+			}
+		}
+		cmd.Dir = "/"
+		var stdout, stderr bytes.Buffer
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.Stdin), &stdout, &stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = time.Second // a daemon of its own may hold its output open
+		began := time.Now()
+		err := cmd.Run()
+		a.Took, a.Hung = time.Since(began), ctx.Err() != nil
+		a.Stdout, a.Stderr = stdout.Bytes(), stderr.Bytes()
+		var exit *exec.ExitError
+		switch {
+		case errors.As(err, &exit):
+			a.Exit = exit.ExitCode()
+		case a.Hung:
+			a.Exit = -1
+		case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+			return fmt.Errorf("executing %s: %w", argv[0], err)
+		}
+		return nil
+	})
+	return a, err
+}

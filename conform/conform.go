@@ -1,0 +1,163 @@
+// Package conform holds CNI plugins to the specification (0.4.0, 1.0.0 and
+// 1.1.0), and looks for what they leave behind. It judges any plugin by its
+// configuration list and its programs, from outside: it is the runtime, and the
+// node is a fresh network namespace for each check.
+//
+// A program calls Enter first, which runs it again in namespaces of its own, and
+// then Run.
+package conform
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Options say what is to be judged, and how.
+type Options struct {
+	BinDir    string         // where the plugins' programs are, and those that they delegate to
+	Conf      string         // path of the network configuration list (CNI 1.1, section 1)
+	StateDirs []string       // folders in which the plugins, or their daemons, keep files
+	HookDir   string         // programs "start" and "stop" of a daemon that the plugins need; "": none
+	Run       *regexp.Regexp // which checks; nil: all
+
+	Timeout time.Duration // how long a plugin may take for a call; 0: DefaultTimeout
+	Grace   time.Duration // how long after DEL things may still be there; 0: DefaultGrace
+	Points  int           // at how many points a plugin is killed in a verb; 0: DefaultPoints
+	Churn   int           // how many pods come and go in the churn check; 0: DefaultChurn
+
+	Progress func(Result)        // told of each result as it comes; may be nil
+	Repeat   func(string) string // the command that repeats a check; may be nil
+}
+
+// What the zero values of Options stand for.
+const (
+	DefaultTimeout = 30 * time.Second
+	DefaultGrace   = 5 * time.Second
+	DefaultPoints  = 12
+	DefaultChurn   = 500
+)
+
+// Check is one obligation, or one way to leak.
+type Check struct {
+	Name string // "verb/what" or "leak/what"
+	Spec string // the section of the specification, or what else obliges
+	Says string // what that says
+
+	// Each is that the check is run once for each version that the plugins speak,
+	// not only for the list's own. Since is the first version that it is about.
+	Each  bool
+	Since string
+	// Needs are checks without which this one says nothing: what they found would
+	// be found again.
+	Needs []string
+
+	run func(*T)
+}
+
+// Checks returns all checks in the order in which they run.
+func Checks() []Check { return slices.Clone(checks) }
+
+// Run judges what the options name. The error is about the options or the
+// machine; what is wrong with a plugin is in the report.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	s, err := newSuite(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range checks {
+		for _, v := range s.versionsOf(c) {
+			name := s.nameOf(c, v)
+			if o.Run != nil && !o.Run.MatchString(name) {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			s.try(ctx, c, v, name)
+		}
+	}
+	if len(s.report.Results) == 0 {
+		return nil, fmt.Errorf("no check is called like %s", o.Run)
+	}
+	s.report.Took = time.Since(s.report.When)
+	return &s.report, nil
+}
+
+// versionsOf returns the versions that a check is run for.
+func (s *suite) versionsOf(c Check) []string {
+	if !c.Each {
+		return []string{s.list.Version}
+	}
+	var versions []string
+	for _, v := range judged {
+		if slices.Contains(s.speak, v) && !older(v, c.Since) {
+			versions = append(versions, v)
+		}
+	}
+	if len(versions) == 0 {
+		return []string{s.list.Version}
+	}
+	return versions
+}
+
+func (s *suite) nameOf(c Check, version string) string {
+	if c.Each {
+		return c.Name + "@" + version
+	}
+	return c.Name
+}
+
+// judged are the versions whose obligations are checked.
+var judged = []string{"0.4.0", "1.0.0", "1.1.0"}
+
+// older compares versions; "" is older than all.
+func older(a, b string) bool { return slices.Compare(numbers(a), numbers(b)) < 0 }
+
+func numbers(version string) []int {
+	var n [3]int
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &n[0], &n[1], &n[2]) // what is missing is 0
+	return n[:]
+}
+
+// try runs one check on a node of its own.
+func (s *suite) try(ctx context.Context, c Check, version, name string) {
+	began := time.Now()
+	t := &T{suite: s, ctx: ctx, Version: version}
+	if missing := s.missing(c); missing != "" {
+		t.outcome, t.seen = Unsupported, []string{missing}
+	} else {
+		t.do(c)
+	}
+	r := Result{
+		Check: name, Spec: c.Spec, Says: c.Says,
+		Outcome: cmp.Or(t.outcome, Pass), Seen: t.seen, Notes: t.notes, Took: time.Since(began),
+	}
+	if s.Repeat != nil && r.Outcome.Bad() {
+		r.Repeat = s.Repeat("^" + regexp.QuoteMeta(name) + "$")
+	}
+	s.report.Results = append(s.report.Results, r)
+	if s.Progress != nil {
+		s.Progress(r)
+	}
+}
+
+// missing says which of the checks that this one needs did not hold, if one did
+// not.
+func (s *suite) missing(c Check) string {
+	for _, need := range c.Needs {
+		for _, r := range s.report.Results {
+			if base, _, _ := strings.Cut(r.Check, "@"); base == need && r.Outcome.Bad() {
+				return fmt.Sprintf("not judged: %s does not hold (%s), and the same would be found here", r.Check, r.Outcome)
+			}
+		}
+	}
+	if older(s.list.Version, c.Since) && !c.Each {
+		return fmt.Sprintf("the list's version is %s; this came with %s", s.list.Version, c.Since)
+	}
+	return ""
+}

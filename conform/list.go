@@ -1,0 +1,107 @@
+package conform
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+)
+
+// List is a network configuration list (CNI 1.1, section 1).
+type List struct {
+	Name    string
+	Version string
+	Plugins []Plugin
+}
+
+// Plugin is one of a list.
+type Plugin struct {
+	Type         string
+	Capabilities []string // those that it declares
+	Keys         map[string]json.RawMessage
+}
+
+// readList reads a conflist.
+func readList(path string) (*List, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	l, err := parseList(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return l, nil
+}
+
+func parseList(raw []byte) (*List, error) {
+	var file struct {
+		Name    string                       `json:"name"`
+		Version string                       `json:"cniVersion"`
+		Plugins []map[string]json.RawMessage `json:"plugins"`
+	}
+	if err := json.Unmarshal(raw, &file); err != nil {
+		return nil, err
+	}
+	switch {
+	case file.Name == "":
+		return nil, errors.New(`"name" is missing`)
+	case file.Version == "":
+		return nil, errors.New(`"cniVersion" is missing`)
+	case len(file.Plugins) == 0:
+		return nil, errors.New(`"plugins" is missing or empty: a list is needed, not a single plugin's configuration`)
+	}
+	l := &List{Name: file.Name, Version: file.Version}
+	for i, keys := range file.Plugins {
+		p := Plugin{Keys: keys}
+		if err := json.Unmarshal(keys["type"], &p.Type); err != nil || p.Type == "" {
+			return nil, fmt.Errorf(`plugin %d has no "type"`, i)
+		}
+		var declared map[string]bool
+		if err := json.Unmarshal(keys["capabilities"], &declared); err == nil {
+			for c, on := range declared {
+				if on {
+					p.Capabilities = append(p.Capabilities, c)
+				}
+			}
+		}
+		slices.Sort(p.Capabilities)
+		l.Plugins = append(l.Plugins, p)
+	}
+	return l, nil
+}
+
+// Conf makes a plugin's configuration as a runtime derives it from the list (CNI
+// 1.1, section 3): keys replace or add to what the list has, and nil takes one
+// away.
+func (l *List) Conf(plugin int, keys map[string]any) []byte {
+	conf := map[string]any{}
+	for k, v := range l.Plugins[plugin].Keys {
+		conf[k] = v
+	}
+	delete(conf, "capabilities")
+	conf["name"], conf["cniVersion"] = l.Name, l.Version
+	for k, v := range keys {
+		if conf[k] = v; v == nil {
+			delete(conf, k)
+		}
+	}
+	raw, err := json.Marshal(conf)
+	if err != nil { // only of what checks make
+		panic(err)
+	}
+	return raw
+}
+
+// runtimeConfig is the part of a runtime's arguments that a plugin declares a
+// capability for; nil: none of it.
+func (p Plugin) runtimeConfig(all map[string]any) map[string]any {
+	some := maps.Clone(all)
+	maps.DeleteFunc(some, func(k string, _ any) bool { return !slices.Contains(p.Capabilities, k) })
+	if len(some) == 0 {
+		return nil
+	}
+	return some
+}

@@ -1,0 +1,61 @@
+package conform
+
+import "time"
+
+// Outcome is how a check ended.
+type Outcome string
+
+// The outcomes. Unsupported is no fault: what the check is about is not there.
+const (
+	Pass        Outcome = "pass"
+	Fail        Outcome = "fail"
+	Leak        Outcome = "leak"
+	Unsupported Outcome = "unsupported"
+)
+
+// Bad reports whether an outcome is a fault of a plugin.
+func (o Outcome) Bad() bool { return o == Fail || o == Leak }
+
+// Result is the outcome of one check.
+type Result struct {
+	Check   string        `json:"check"` // with "@version" if it was run for several
+	Spec    string        `json:"spec"`
+	Says    string        `json:"says"`
+	Outcome Outcome       `json:"outcome"`
+	Seen    []string      `json:"seen,omitempty"`   // what was found, or why it is unsupported
+	Notes   []string      `json:"notes,omitempty"`  // what is worth knowing and no fault
+	Repeat  string        `json:"repeat,omitempty"` // the command that repeats just this check
+	Took    time.Duration `json:"tookNs"`
+}
+
+// Report is what Run found.
+type Report struct {
+	Conf    string        `json:"conf"` // the list's path
+	Network string        `json:"network"`
+	Version string        `json:"cniVersion"`
+	Plugins []PluginInfo  `json:"plugins"`
+	Kernel  string        `json:"kernel"`
+	When    time.Time     `json:"when"`
+	Took    time.Duration `json:"tookNs"`
+	Results []Result      `json:"results"`
+}
+
+// PluginInfo is a plugin of the list, and the versions that it says it speaks.
+type PluginInfo struct {
+	Type     string   `json:"type"`
+	Versions []string `json:"versions"`
+}
+
+// Count returns how many results have an outcome.
+func (r *Report) Count(o Outcome) int {
+	n := 0
+	for _, one := range r.Results {
+		if one.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Clean reports whether there is neither fail nor leak.
+func (r *Report) Clean() bool { return r.Count(Fail)+r.Count(Leak) == 0 }

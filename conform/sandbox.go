@@ -1,0 +1,114 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stage is the environment variable that says how far Enter has come.
+const stage = "CONFORM_STAGE"
+
+// The stages: the first process of the new namespaces, which buries orphans, and
+// the one that judges.
+const (
+	stageInit  = "init"
+	stageJudge = "judge"
+)
+
+// Enter runs the program again, with the same arguments, in mount, PID and
+// network namespaces of its own (and a user namespace, unless it is root), and
+// returns how that ended: done is true in the caller, which should exit with
+// code, and false in the program that runs inside and goes on to Run. Nothing
+// that happens inside can be seen outside, and no process outlives it.
+func Enter() (done bool, code int, err error) {
+	switch os.Getenv(stage) {
+	case stageJudge:
+		return false, 0, nil
+	case stageInit:
+		if err := furnish(); err != nil {
+			return true, 1, err
+		}
+		code, err := bury(again(stageJudge))
+		return true, code, err
+	}
+	cmd := again(stageInit)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, os.Interrupt) // it is for the one inside, who says how far it came
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return true, max(exit.ExitCode(), 1), nil
+	}
+	if err != nil {
+		return true, 1, fmt.Errorf("making namespaces to judge in: %w", err)
+	}
+	return true, 0, nil
+}
+
+// again is this program with its arguments, in another stage.
+func again(next string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), stage+"="+next)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd
+}
+
+// bury runs a command as the first process of a PID namespace has to: it reaps
+// whoever has lost its parent.
+func bury(cmd *exec.Cmd) (int, error) {
+	signal.Ignore(os.Interrupt)
+	if err := cmd.Start(); err != nil {
+		return 1, err
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 1, fmt.Errorf("waiting: %w", err)
+		case pid == cmd.Process.Pid && status.Exited():
+			return status.ExitStatus(), nil
+		case pid == cmd.Process.Pid && status.Signaled():
+			return 128 + int(status.Signal()), nil
+		}
+	}
+}
+
+// furnish makes the mounts of the new namespace its own: nobody outside sees
+// them, /proc shows its processes, and /run is empty (it has locks, sockets of
+// daemons and namespaces of the host).
+func furnish() error {
+	// mount --make-rprivate /
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	// mount -t proc proc /proc; a container whose /proc is masked may not, and then
+	// the old one has to do.
+	_ = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	return emptyRun()
+}
+
+// emptyRun is `mount -t tmpfs tmpfs /run`, as after a boot.
+func emptyRun() error {
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mounting an empty /run: %w", err)
+	}
+	return os.MkdirAll(netnsDir, 0o755)
+}

@@ -1,0 +1,159 @@
+package conform
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// suite is a run: what is judged, and what is known of it so far.
+type suite struct {
+	Options
+	list   *List
+	speak  []string // versions that every plugin of the list speaks
+	boots  int
+	report Report
+}
+
+// newSuite checks the options and asks the plugins for their versions.
+func newSuite(ctx context.Context, o Options) (*suite, error) {
+	o.fill()
+	list, err := readList(o.Conf)
+	if err != nil {
+		return nil, err
+	}
+	s := &suite{Options: o, list: list}
+	if err := s.place(); err != nil {
+		return nil, err
+	}
+	s.report = Report{Conf: o.Conf, Network: list.Name, Version: list.Version, When: time.Now(), Kernel: kernelVersion()}
+	if err := s.askVersions(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (o *Options) fill() {
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.Points == 0 {
+		o.Points = DefaultPoints
+	}
+	if o.Churn == 0 {
+		o.Churn = DefaultChurn
+	}
+}
+
+// place makes the paths absolute and checks that what they name is there.
+func (s *suite) place() error {
+	for _, p := range []*string{&s.BinDir, &s.HookDir} {
+		if *p == "" {
+			continue
+		}
+		abs, err := filepath.Abs(*p)
+		if err != nil {
+			return err
+		}
+		if within(abs, volatile) {
+			return fmt.Errorf("%s: what is in %s cannot be used, since a node has one of its own", abs, volatile)
+		}
+		info, err := os.Stat(abs)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("%s is no folder", abs)
+		}
+		*p = abs
+	}
+	for i, dir := range s.StateDirs {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return err
+		}
+		if abs == "/" || within(s.BinDir, abs) || s.HookDir != "" && within(s.HookDir, abs) {
+			return fmt.Errorf("state folder %s has more in it than state: it is emptied for each check", abs)
+		}
+		s.StateDirs[i] = abs
+	}
+	for _, p := range s.list.Plugins {
+		if strings.Contains(p.Type, "/") {
+			return fmt.Errorf("%s: type %q is no program's name", s.Conf, p.Type)
+		}
+		if err := unix.Access(filepath.Join(s.BinDir, p.Type), unix.X_OK); err != nil {
+			return fmt.Errorf("plugin %s: %w", filepath.Join(s.BinDir, p.Type), err)
+		}
+	}
+	return nil
+}
+
+// askVersions is VERSION of each plugin. One that does not answer is for the
+// checks to judge: then the list's own version is all that is tried.
+func (s *suite) askVersions(ctx context.Context) error {
+	n, err := s.newNode(ctx)
+	if err != nil {
+		return err
+	}
+	common := map[string]int{}
+	for i, p := range s.list.Plugins {
+		a, err := n.Exec(ctx, Call{Type: p.Type, Verb: "VERSION", Stdin: s.list.Conf(i, nil)})
+		if err != nil {
+			return errors.Join(err, n.close(ctx))
+		}
+		var answer struct {
+			Supported []string `json:"supportedVersions"`
+		}
+		_ = json.Unmarshal(a.Stdout, &answer)
+		for _, v := range answer.Supported {
+			common[v]++
+		}
+		s.report.Plugins = append(s.report.Plugins, PluginInfo{p.Type, answer.Supported})
+	}
+	for _, v := range judged {
+		if common[v] == len(s.list.Plugins) {
+			s.speak = append(s.speak, v)
+		}
+	}
+	return n.close(ctx)
+}
+
+// anotherBoot gives the node another boot id, as a reboot does.
+func (s *suite) anotherBoot() error {
+	const bootID = "/proc/sys/kernel/random/boot_id"
+	s.boots++
+	own := filepath.Join(volatile, "conform", "boot_id")
+	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
+		return err
+	}
+	id := fmt.Sprintf("c0f0a3b0-0000-4000-8000-%012x\n", s.boots)
+	if err := os.WriteFile(own, []byte(id), 0o444); err != nil {
+		return err
+	}
+	if s.boots > 1 {
+		return nil // it is mounted
+	}
+	// mount --bind /run/conform/boot_id /proc/sys/kernel/random/boot_id
+	if err := unix.Mount(own, bootID, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("making another boot id: %w", err)
+	}
+	return nil
+}
+
+func kernelVersion() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,159 @@
+package conform
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/conform/oracle"
+)
+
+// T is one run of a check, on a node of its own, in one version of the
+// specification.
+type T struct {
+	*Node
+	suite   *suite
+	ctx     context.Context
+	Version string
+
+	ids     int
+	outcome Outcome
+	seen    []string
+	notes   []string
+}
+
+// stop ends a check early.
+type stop struct{}
+
+// do runs a check. What the suite cannot do itself is unsupported: no plugin is
+// blamed for it.
+func (t *T) do(c Check) {
+	n, err := t.suite.newNode(t.ctx)
+	if err != nil {
+		t.outcome, t.seen = Unsupported, []string{"no node could be made: " + err.Error()}
+		return
+	}
+	t.Node = n
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(stop); !ok {
+				panic(r)
+			}
+		}
+		if err := n.close(t.ctx); err != nil {
+			t.Notef("ending the node: %v", err)
+		}
+	}()
+	c.run(t)
+}
+
+// Failf says what does not hold; the check goes on.
+func (t *T) Failf(format string, args ...any) { t.found(Fail, format, args...) }
+
+// Fatalf says what does not hold, and ends the check.
+func (t *T) Fatalf(format string, args ...any) {
+	t.Failf(format, args...)
+	panic(stop{})
+}
+
+// Leakf says what was left behind; the check goes on.
+func (t *T) Leakf(format string, args ...any) { t.found(Leak, format, args...) }
+
+// Unsupportedf says why the check cannot be made, and ends it.
+func (t *T) Unsupportedf(format string, args ...any) {
+	if t.outcome == "" {
+		t.found(Unsupported, format, args...)
+	}
+	panic(stop{})
+}
+
+// Notef says what is worth knowing.
+func (t *T) Notef(format string, args ...any) {
+	t.notes = append(t.notes, fmt.Sprintf(format, args...))
+}
+
+// found keeps the first outcome: what came first may be why the rest came.
+func (t *T) found(o Outcome, format string, args ...any) {
+	if t.outcome == "" {
+		t.outcome = o
+	}
+	t.seen = append(t.seen, fmt.Sprintf(format, args...))
+}
+
+// must ends the check for what the suite could not do itself.
+func (t *T) must(err error) {
+	if err != nil {
+		t.Unsupportedf("the suite could not go on: %v", err)
+	}
+}
+
+// NewPod is Pod that ends the check if there can be none.
+func (t *T) NewPod() *Pod {
+	p, err := t.Node.Pod()
+	t.must(err)
+	return p
+}
+
+// Seen is Look that ends the check if it cannot look.
+func (t *T) Seen() oracle.State {
+	s, err := t.Look()
+	t.must(err)
+	return s
+}
+
+// Warm attaches a pod and detaches it, so that what plugins set up once, such as
+// a bridge or a chain, is there; and returns what is there. What is new later
+// comes from what happened later.
+func (t *T) Warm() oracle.State {
+	empty := t.Seen()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	t.MustDel(a)
+	t.must(a.Pod.Remove())
+	t.quiet(empty)
+	return t.Seen()
+}
+
+// quiet waits until nothing goes away any more, for the grace at most.
+func (t *T) quiet(before oracle.State) {
+	last := before.New(t.Seen())
+	for end := time.Now().Add(t.suite.Grace); len(last) > 0 && time.Now().Before(end); {
+		time.Sleep(poll)
+		now := before.New(t.Seen())
+		if len(now) == len(last) {
+			return
+		}
+		last = now
+	}
+}
+
+// poll is how often the oracle looks again.
+const poll = 100 * time.Millisecond
+
+// WantNothingNew waits, for the grace at most, until nothing is there that was not
+// there before; what still is, is a leak.
+func (t *T) WantNothingNew(before oracle.State, after string) {
+	began := time.Now()
+	for {
+		left := before.New(t.Seen())
+		waited := time.Since(began)
+		switch {
+		case len(left) == 0:
+			if waited > time.Second {
+				t.Notef("after %s all was gone only after %s", after, waited.Round(poll))
+			}
+			return
+		case waited > t.suite.Grace:
+			const most = 20
+			more := ""
+			if len(left) > most {
+				more = fmt.Sprintf("\n... and %d more", len(left)-most)
+				left = left[:most]
+			}
+			t.Leakf("after %s are left:\n%s%s", after, strings.Join(left, "\n"), more)
+			return
+		}
+		time.Sleep(poll)
+	}
+}
