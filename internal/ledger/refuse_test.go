@@ -33,6 +33,13 @@ func TestRefuse(t *testing.T) {
 		edit(&o)
 		return o
 	}
+	known := func(id hold.ID, edit func(*hold.Owner)) hold.Owner {
+		o, _ := l.Owner(id)
+		edit(&o)
+		return o
+	}
+	earlier := func(o *hold.Owner) { o.Meta = json.RawMessage(`{"network":"earlier"}`) }
+	same := func(*hold.Owner) {}
 	change := func(edit func(*hold.Owner)) Op {
 		return Update(parent.ID, func(o *hold.Owner) error { edit(o); return nil })
 	}
@@ -76,6 +83,8 @@ func TestRefuse(t *testing.T) {
 		{"update to another parent", []Op{change(func(o *hold.Owner) { o.Parent = dying.ID })}, ErrInvalid, "cannot be changed"},
 		{"update to a resting name", []Op{change(func(o *hold.Owner) { o.Names = append(o.Names, address("p/2")) })}, nil, "rests until"},
 		{"update to a name twice", []Op{change(func(o *hold.Owner) { o.Names = append(o.Names, o.Names[0]) })}, ErrInvalid, "twice"},
+		{"an owner that has changed", []Op{Unchanged(known(parent.ID, earlier))}, ErrChanged, string(parent.ID)},
+		{"an owner that the commit changes", []Op{change(earlier), Unchanged(known(parent.ID, same))}, ErrChanged, string(parent.ID)},
 		{"release an unknown owner", []Op{Releasing(gone.ID, c.now)}, ErrUnknown, string(gone.ID)},
 		{"release at no time", []Op{Releasing(parent.ID, time.Time{})}, ErrInvalid, "no time"},
 		{"forget a parent", []Op{Forget(parent.ID, c.now)}, ErrChildren, "1"},
@@ -110,9 +119,10 @@ func TestRefuse(t *testing.T) {
 
 	// What is not refused, on the same ledger.
 	mustCommit(t, l, Begin(fine), Forget(gone.ID, c.now), Releasing(dying.ID, c.now.Add(time.Hour)),
+		Unchanged(known(parent.ID, same)), Unchanged(known(dying.ID, earlier)), Unchanged(gone), // who goes has no say
 		Unburied("k", "b", 101), Unburied("k", "other boot", 99), Unburied("unknown", "b", 1),
 		Begin(with(func(o *hold.Owner) { o.Names = []hold.Name{address("p/3")} })),
-		change(func(o *hold.Owner) { o.Names = o.Names[:1] }),
+		change(func(o *hold.Owner) { o.Names = o.Names[:1] }), Unchanged(known(parent.ID, same)),
 		Update(dying.ID, func(o *hold.Owner) error { o.Releasing = time.Time{}; return nil }),
 		Begin(with(func(o *hold.Owner) { o.Names = []hold.Name{{Space: "port", Name: "80"}} })),
 		Forget(kid.ID, c.now), Forget(parent.ID, c.now))

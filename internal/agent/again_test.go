@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// lateDeletions are the ways in which the attachment "c" can be deleted, each
+// begun at w and executed now. None of them knows of what began after w.
+var lateDeletions = map[string]func(*rig, server.When) error{
+	"DEL": func(r *rig, w server.When) error {
+		_, _, err := r.Delete(r.t.Context(), key("c"), false, w)
+		return err
+	},
+	"DEL with its link": func(r *rig, w server.When) error {
+		f := key("c")
+		f.Link, _ = r.linkOf("c")
+		_, _, err := r.Delete(r.t.Context(), f, false, w)
+		return err
+	},
+	"DEL of the container": func(r *rig, w server.When) error {
+		_, _, err := r.Delete(r.t.Context(), api.Filter{Container: "c"}, false, w)
+		return err
+	},
+	"GC": func(r *rig, w server.When) error {
+		_, err := r.GC(r.t.Context(), api.GCRequest{Network: "net"}, w)
+		return err
+	},
+	"queued": func(r *rig, w server.When) error {
+		d := r.deletion("c", "")
+		d.Started = w.Started
+		_, err := r.promise(r.t.Context(), d)
+		return err
+	},
+	"queued with its link": func(r *rig, w server.When) error {
+		link, _ := r.linkOf("c")
+		d := r.deletion("c", link)
+		d.Started = w.Started
+		_, err := r.promise(r.t.Context(), d)
+		return err
+	},
+}
+
+// told is what a result says of whose it is.
+func told(res *types100.Result) string {
+	return fmt.Sprint(res.Interfaces[0].Name, addresses(res))
+}
+
+// An ADD, a DEL that is slow on its way, and the ADD again, whose answer is the
+// attachment that stands: the DEL is from before that answer, and spares it, also
+// in the agent's next life. One from after it does not.
+func TestRepeatedAddOutlivesAnEarlierDeletion(t *testing.T) {
+	for how, late := range lateDeletions {
+		t.Run(how, func(t *testing.T) {
+			r := start(t)
+			pod, other := nettest.Pod(t), nettest.Pod(t)
+			first := r.add(request("c", pod))
+			early := now()
+			if again := r.add(request("c", pod)); told(again) != told(first) {
+				t.Errorf("the ADD again answers %s, and at first %s", told(again), told(first))
+			}
+			for _, life := range []string{"at once", "after a restart"} {
+				if err := late(r, early); err != nil {
+					t.Errorf("%s: %v", life, err)
+				}
+				r.wantAttached("c")
+				r.restart()
+			}
+			r.add(request("d", other))
+			nettest.Ping(t, other, addresses(first)[0])
+			r.wantClean()
+			if err := late(r, now()); err != nil {
+				t.Error(err)
+			}
+			r.wantGone("c")
+		})
+	}
+}
+
+// The same when the ADD is answered between a deletion's look at the ledger and
+// its commit.
+func TestRepeatedAddOutlivesADeletionThatHasLooked(t *testing.T) {
+	for how, late := range lateDeletions {
+		t.Run(how, func(t *testing.T) {
+			r := newRig(t)
+			var between func()
+			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				return &busyLedger{l, &between}, ks
+			}
+			r.begin()
+			pod := nettest.Pod(t)
+			first := r.add(request("c", pod))
+			early := now()
+			var again string
+			between = func() { again = told(r.add(request("c", pod))) }
+			if err := late(r, early); err != nil {
+				t.Error(err)
+			}
+			if again != told(first) {
+				t.Fatalf("the ADD in between answers %q, and at first %s", again, told(first))
+			}
+			r.wantAttached("c")
+			r.wantClean()
+		})
+	}
+}
+
+// A plugin that queued its deletion has also set the link down. The agent does
+// not do the deletion of what was asked for again since, and sets it up.
+func TestRepeatedAddOutlivesACut(t *testing.T) {
+	r := start(t)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	first := r.add(request("c", pod))
+	r.add(request("d", other))
+	link, addrs := r.linkOf("c")
+	late := r.deletion("c", link)
+	late.Addresses, late.Cut = addrs, true
+	r.add(request("c", pod))
+	inside(t, r.here, "ip link set "+link+" down")
+	r.enqueue(late)
+	r.Sweep(t.Context())
+	if n := r.queued(); n > 0 {
+		t.Errorf("%d deletions wait", n)
+	}
+	r.wantAttached("c")
+	nettest.Ping(t, other, addresses(first)[0])
+	r.wantClean()
+}
+
+// busyLedger lets something happen before its next commit, once.
+type busyLedger struct {
+	engine.Ledger
+	between *func()
+}
+
+func (l *busyLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
+	if f := *l.between; f != nil {
+		*l.between = nil
+		f()
+	}
+	return l.Ledger.Commit(ctx, ops...)
+}
