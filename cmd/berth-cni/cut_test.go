@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	keys "github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -18,7 +20,7 @@ import (
 func TestCut(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*away)
-		keys    string
+		prev    string
 		down    string
 		link    string
 		cut     bool
@@ -31,6 +33,9 @@ func TestCut(t *testing.T) {
 		"the pod's end":      {nil, `"prevResult":{"interfaces":[{"name":"` + ownLink + `","sandbox":"/run/netns/c1"}]}`, "", "", false},
 		"ours":               {nil, prevResult(ownLink), ownLink, ownLink, true},
 		"gone":               {func(a *away) { a.remove(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
+		"stamped":            {func(a *away) { a.stamp(ownLink, key) }, prevResult(ownLink), ownLink, ownLink, true},
+		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, false},
+		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), ownLink, ownLink, true},
 		"down":               {func(a *away) { a.setDown(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
 		"instance gone":      {func(a *away) { a.must(os.Remove(root.Dir(a.root).Instance())) }, prevResult(otherLink), otherLink, otherLink, true},
 		"instance damaged":   {func(a *away) { a.must(os.Truncate(root.Dir(a.root).Instance(), 0)) }, prevResult(ownLink), ownLink, ownLink, true},
@@ -41,7 +46,7 @@ func TestCut(t *testing.T) {
 			if test.prepare != nil {
 				test.prepare(a)
 			}
-			if out, code := a.del(test.keys); code != 0 || out != "" {
+			if out, code := a.del(test.prev); code != 0 || out != "" {
 				t.Fatalf("code %d: %s", code, out)
 			}
 			if got := a.down(); got != test.down {
@@ -51,7 +56,7 @@ func TestCut(t *testing.T) {
 				t.Errorf("queued is %+v", r)
 			}
 			// And again, as a runtime does that has not heard of the success.
-			if out, code := a.del(test.keys); code != 0 || out != "" {
+			if out, code := a.del(test.prev); code != 0 || out != "" {
 				t.Fatalf("again: code %d: %s", code, out)
 			}
 		})
@@ -76,6 +81,47 @@ func TestQueuedBeforeCut(t *testing.T) {
 	if got := a.down(); got != "" {
 		t.Errorf("down are %q", got)
 	}
+}
+
+// Of a long key the alias has the beginning, and of two that begin alike nobody
+// can tell whose it is.
+func TestStampCutOff(t *testing.T) {
+	a := newAway(t, t.TempDir())
+	long := keys.Key{Network: strings.Repeat("n", 128), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
+	a.stamp(ownLink, long)
+	for _, test := range []struct {
+		key    string
+		others bool
+	}{
+		{long.String(), false},
+		{key.String(), true},
+		{strings.Repeat("n", 127), true},
+		{"x" + long.String()[1:], true},
+	} {
+		if got, err := isStampedElse(ownLink, test.key); got != test.others || err != nil {
+			t.Errorf("stamped as another's than %.140s: %v, %v", test.key, got, err)
+		}
+	}
+}
+
+// key is that of the tests' deletions, and another almost the same.
+var (
+	key     = keys.Key{Network: "net", ContainerID: "c1", Ifname: "eth0"}
+	another = keys.Key{Network: "net", ContainerID: "c1", Ifname: "eth1"}
+)
+
+// stamp gives a link the alias that the agent gives one of an attachment.
+func (a *away) stamp(name string, k keys.Key) {
+	a.Helper()
+	a.alias(name, keys.Alias("abcd234567", hold.ID(name[1+prefixLen:]), k))
+}
+
+// alias is `ip link set NAME alias TEXT`.
+func (a *away) alias(name, text string) {
+	a.Helper()
+	link, err := netlink.LinkByName(name)
+	a.must(err)
+	a.must(netlink.LinkSetAlias(link, text))
 }
 
 // remove is `ip link delete NAME`.
