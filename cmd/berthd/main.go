@@ -44,6 +44,12 @@ func command() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "berthd",
 		Short: "Berth's node agent",
+		Long: `Berth's node agent.
+
+SIGHUP reads the configuration again. One that is wrong, or has a pool that
+overlaps another that is still in use, is refused: the log says why, and nothing
+has changed. concurrency, metrics and logLevel are read at the start alone.
+SIGTERM ends the agent; pods keep their network.`,
 		Example: `  berthd                                             # a node's agent: /etc/berth/berthd.yaml
   berthd --root /tmp/a --pool default=10.88.0.0/16,fd00:88::/64
   berthd --root /tmp/a --remove                      # give back what the agent itself holds`,
@@ -112,8 +118,8 @@ func run(_ context.Context, f flags) error {
 	return agent.Run(ctx, o, reloads(ctx, f, log))
 }
 
-// reloads sends a new configuration for each SIGHUP. One that cannot be read is
-// logged, and the old one stays.
+// reloads sends a new configuration for each SIGHUP. One that is wrong is logged,
+// and the old one stays.
 func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Config {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -127,7 +133,7 @@ func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Conf
 			}
 			c, err := f.load()
 			if err != nil {
-				log.Error("the new configuration is not in force", "err", err)
+				log.Error("the new configuration is refused, and nothing has changed", "err", err)
 				continue
 			}
 			select {

@@ -4,10 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/internal/config"
 )
+
+// settle puts a changed configuration into force and says how that went. It
+// returns whether c is in force.
+func (a *Agent) settle(ctx context.Context, c *config.Config) bool {
+	err := a.Reload(ctx, c)
+	switch inForce := a.config.Load() == c; {
+	case !inForce:
+		a.Log.Error("the new configuration is refused, and nothing has changed", "err", err)
+		return false
+	case err != nil:
+		a.Log.Error("the new configuration is in force, but for what failed; the sweep tries it again", "err", err)
+	default:
+		a.Log.Info("the new configuration is in force")
+	}
+	if keys := a.waiting(c); len(keys) > 0 {
+		a.Log.Warn("changed in the configuration, and read at the next start alone", "keys", keys)
+	}
+	return true
+}
+
+// waiting returns the keys that the agent was started with other values of, and
+// does not read again. What forwarding turned on stays on (see forwarding).
+func (a *Agent) waiting(c *config.Config) []string {
+	var keys []string
+	for key, changed := range map[string]bool{
+		"concurrency": c.Concurrency != a.Config.Concurrency,
+		"metrics":     c.Metrics != a.Config.Metrics,
+		"logLevel":    c.LogLevel != a.Config.LogLevel,
+	} {
+		if changed {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
 
 // Reload puts a changed configuration into force. New CIDRs are used at once;
 // those that are gone drain: nothing new comes from them, and they are given

@@ -75,6 +75,9 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	if err := a.Restore(ctx); err != nil {
 		return err
 	}
+	if ctx.Err() != nil { // told to stop meanwhile: deletions may wait, which come before anybody is served
+		return whyEnded(ctx)
+	}
 	own.Go(func() { a.keepRinsed(ctx) })
 	own.Go(func() { a.watch(ctx, news) })
 	own.Go(func() { a.keepDrained(ctx) }) // what has come since the restore's drain waits already
@@ -91,23 +94,25 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	for {
 		select {
 		case <-ctx.Done():
-			if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-				return err
-			}
-			return nil
+			return whyEnded(ctx)
 		case c := <-reload:
-			if err := a.Reload(ctx, c); err != nil {
-				a.Log.Error("the new configuration is not in force", "err", err)
-				continue
+			if a.settle(ctx, c) {
+				sweep.Reset(c.SweepInterval)
 			}
-			sweep.Reset(c.SweepInterval)
-			a.Log.Info("the new configuration is in force")
 		case <-sweep.C:
 			a.Sweep(ctx)
 		case <-a.ledger.Failed():
 			return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
 		}
 	}
+}
+
+// whyEnded is the error that ended a life; nil if the agent was told to stop.
+func whyEnded(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // egressDrift tells that somebody changed the agent's nftables table.

@@ -318,5 +318,5 @@ func (a *agent) says(what string, do func()) {
 // What berthd says of a SIGHUP.
 const (
 	inForce    = "the new configuration is in force"
-	notInForce = "the new configuration is not in force"
+	notInForce = "the new configuration is refused, and nothing has changed"
 )

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// What the log says of a new configuration: refused is one of which nothing is
+// in force; what only failed is in force all the same.
+func TestSettle(t *testing.T) {
+	r := newRig(t, "default=10.88.0.0/24")
+	fail := false
+	r.decorate = change("poolroute", func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if fail {
+				return errors.New("boom")
+			}
+			return acquire(ctx, h)
+		}
+	})
+	o, err := r.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	o.Log = slog.New(slog.NewTextHandler(&said, nil))
+	if r.Agent, err = Open(o); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { r.releaseAll(); r.remove(context.Background()); r.close() }()
+	r.add(request("c", nettest.Pod(t)))
+
+	for _, step := range []struct {
+		pool    string
+		workers int
+		fail    bool
+		inForce bool
+		want    string
+	}{
+		{"default=10.88.0.0/25", 64, false, false, "refused, and nothing has changed"},
+		{"default=10.89.0.0/24", 64, true, true, "in force, but for what failed"},
+		{"default=10.89.0.0/24", 64, false, true, "the new configuration is in force\""},
+		{"default=10.89.0.0/24", 65, false, true, "read at the next start alone\" keys=[concurrency]"},
+	} {
+		said.Reset()
+		r.pools, fail = []string{step.pool}, step.fail
+		c, err := r.conf()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Concurrency = step.workers
+		got := r.settle(t.Context(), c)
+		if in := r.config.Load() == c; got != step.inForce || in != got || !strings.Contains(said.String(), step.want) {
+			t.Errorf("%s: %t, in force %t; it says\n%s", step.pool, got, in, said.String())
+		}
+		if strings.Contains(said.String(), "keys") != (step.workers != 64) {
+			t.Errorf("%s: what waits for a start:\n%s", step.pool, said.String())
+		}
+	}
+}
