@@ -155,7 +155,12 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		return nil, err
 	}
 	for _, e := range a.index.slot(place) {
-		if e.owner.Wanted() {
+		if e.owner.Wanted() { // unless its deletion waits, which has been promised
+			if err := a.drainKey(ctx, e.record.Key); err != nil {
+				return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
+			}
+		}
+		if now := a.index.get(e.owner.ID); now != nil && now.owner.Wanted() {
 			return nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",
 				"%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.owner.ID, e.record.Key)
 		}

@@ -108,6 +108,25 @@ func TestDrainOnEvent(t *testing.T) {
 	<-ended
 }
 
+// A deletion that waits of who has an ADD's place in the pod is done first: it
+// has been promised, and the ADD of the next container is no error (found by
+// the kill loop of test/crash).
+func TestAddDrainsWhoHasItsPlace(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	r.add(request("a", pod))
+	_, err := r.tryAdd(request("b", pod))
+	wantError(t, err, 101, "belongs to attachment")
+	r.enqueue(r.deletion("a", ""))
+	r.add(request("b", pod))
+	r.wantGone("a")
+	r.wantAttached("b")
+	if n := r.queued(); n > 0 {
+		t.Errorf("%d deletions wait", n)
+	}
+	r.wantClean()
+}
+
 // An ADD does what waits of its own key first, and the deletion does not hit
 // the new pod, neither now nor when it is done again.
 func TestAddDrainsItsKey(t *testing.T) {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -59,6 +60,38 @@ func TestServesWithoutATable(t *testing.T) {
 	healed.Store(true)
 	r.Sweep(t.Context())
 	r.add(request("d", pod))
+	r.wantClean()
+}
+
+// An agent that is told to stop while it restores serves nobody any more: the
+// deletions that it did not come to would come after the next pod (found by the
+// kill loop of test/crash).
+func TestToldToStopWhileItRestores(t *testing.T) {
+	r := start(t)
+	r.add(request("c", nettest.Pod(t)))
+	r.close()
+	ctx, stop := context.WithCancel(t.Context())
+	o, err := r.options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	o.Log = slog.New(slog.NewTextHandler(&said, nil))
+	o.Decorate = change("egress", func(k *hold.Kind) {
+		verify := k.Verify
+		k.Verify = func(ctx context.Context, hs []hold.Hold) []error {
+			stop()
+			return verify(ctx, hs)
+		}
+	})
+	if err := Run(ctx, o, nil); err != nil {
+		t.Error(err)
+	}
+	if ctx.Err() == nil || strings.Contains(said.String(), "msg=serving") {
+		t.Errorf("told to stop: %v; it says\n%s", ctx.Err(), said.String())
+	}
+	r.reopen()
+	r.wantAttached("c")
 	r.wantClean()
 }
 
