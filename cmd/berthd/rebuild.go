@@ -9,11 +9,16 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/agent"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // rebuild makes a lost ledger anew and says what is in it, and what is not.
 func rebuild(ctx context.Context, o agent.Options) error {
+	if err := unserved(ctx, o.Root); err != nil {
+		return err
+	}
 	made, err := agent.RebuildLedger(ctx, o)
 	if err != nil {
 		return err
@@ -30,6 +35,19 @@ func rebuild(ctx context.Context, o agent.Options) error {
 		}
 	}
 	return show(os.Stdout, made)
+}
+
+// unserved refuses while an agent serves, whose ledger may have been taken away
+// from under it: what it still writes there would be missing in the new one.
+func unserved(ctx context.Context, dir root.Dir) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := client.Dial(ctx, dir.Socket())
+	if err != nil {
+		return nil // nobody is there; a ledger that somebody has open is refused later
+	}
+	_ = conn.Close()
+	return fmt.Errorf("an agent serves at %s, with the ledger that it opened: stop it first", dir.Socket())
 }
 
 // show prints a table of what was rebuilt.

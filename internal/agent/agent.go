@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -61,6 +62,7 @@ type Agent struct {
 
 	node
 	ledger *ledger.Ledger
+	opened os.FileInfo // the ledger's file
 	engine *engine.Engine
 	ipam   *ipam.IPAM
 	index  *index

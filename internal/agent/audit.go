@@ -2,6 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,12 +20,27 @@ import (
 func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
 	at := time.Now()
 	r := a.engine.Audit(ctx)
-	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: []api.Finding{}}
+	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: append([]api.Finding{}, a.unledgered()...)}
 	for _, f := range append(r.Findings, a.unrinsed()...) {
 		audit.Findings = append(audit.Findings, a.finding(f))
 	}
 	audit.Findings = append(audit.Findings, a.undeleted(at)...)
 	return audit, nil
+}
+
+// unledgered says whether the ledger was taken away from under the agent, which
+// then writes what nobody will read again.
+func (a *Agent) unledgered() []api.Finding {
+	path := a.Root.Ledger()
+	now, err := os.Stat(path)
+	if err == nil && os.SameFile(now, a.opened) {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("another file is in its place")
+	}
+	return []api.Finding{{Type: "missing", Kind: "ledger", What: path, Detail: fmt.Sprintf(
+		"%v; what is written now is lost with this process: restart berthd, which says what to do", err)}}
 }
 
 // AuditPods is an audit that looks into the attached pods as well.

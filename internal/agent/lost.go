@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // ErrLedgerLost says that there are pods of this agent and no ledger that tells
@@ -41,8 +42,8 @@ func (a *Agent) beginLedger() error {
 	}
 	if len(left) > 0 {
 		return fmt.Errorf("%w: %s is missing, and %d links of this agent's pods are here (%s ...): "+
-			"put it back, or make it anew from what the kernel tells of them: berthd --rebuild-ledger",
-			ErrLedgerLost, a.Root.Ledger(), len(left), left[0].Name)
+			"put it back, or make it anew from what the kernel tells of them: %s",
+			ErrLedgerLost, a.Root.Ledger(), len(left), left[0].Name, a.rebuildCommand())
 	}
 	if len(links) == 0 && !a.ranBefore() {
 		return nil
@@ -128,5 +129,13 @@ func (a *Agent) explainDamage(err error) error {
 		return errors.Join(err, look)
 	}
 	return fmt.Errorf("%w: %d links of this agent's pods are here; if there is no intact copy, "+
-		"berthd --rebuild-ledger sets it aside and adopts them: %w", ErrLedgerLost, len(links), err)
+		"%s sets it aside and adopts them: %w", ErrLedgerLost, len(links), a.rebuildCommand(), err)
+}
+
+// rebuildCommand is what an operator types to have the ledger made anew.
+func (a *Agent) rebuildCommand() string {
+	if a.Root == root.Default {
+		return "berthd --rebuild-ledger"
+	}
+	return "berthd --root " + string(a.Root) + " --rebuild-ledger"
 }

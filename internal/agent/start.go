@@ -67,6 +67,9 @@ func (a *Agent) openLedger() error {
 		return a.explainDamage(err)
 	}
 	a.ledger = l
+	if a.opened, err = os.Stat(a.Root.Ledger()); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	err = enterEpoch(l, thisEpoch(a.boot, a.self), a.Root, a.instance, a.Moved)
 	if err == nil {
 		err = a.restoreViews()
