@@ -100,10 +100,18 @@ func TestFlockPID(t *testing.T) {
 		"2: FLOCK  ADVISORY  WRITE 12 08:01:421 0 EOF\n" +
 		"3: FLOCK  ADVISORY  WRITE 13 08:01:42 0 EOF\n" +
 		"3: -> FLOCK  ADVISORY  WRITE 14 08:01:43 0 EOF\n" +
-		"4: FLOCK  ADVISORY  WRITE 0 08:01:44 0 EOF\nrubbish\n"
-	for ino, want := range map[uint64]string{42: "13", 421: "12", 43: "", 44: "", 1: ""} {
-		if got := flockPID(locks, ino); got != want {
-			t.Errorf("inode %d: process %q, want %q", ino, got, want)
+		"4: FLOCK  ADVISORY  WRITE 0 08:01:44 0 EOF\nrubbish\n" +
+		"5: FLOCK  ADVISORY  WRITE 15 00:2a:42 0 EOF\n"
+	disk, tmpfs, overlay := unix.Mkdev(8, 1), unix.Mkdev(0, 0x2a), unix.Mkdev(0, 0x30)
+	for _, c := range []struct {
+		dev, ino uint64
+		want     string
+	}{
+		{disk, 42, "13"}, {disk, 421, "12"}, {disk, 43, ""}, {disk, 44, ""}, {disk, 1, ""},
+		{tmpfs, 42, "15"}, {overlay, 42, "13"},
+	} {
+		if got := flockPID(locks, c.dev, c.ino); got != c.want {
+			t.Errorf("inode %d of device %#x: process %q, want %q", c.ino, c.dev, got, c.want)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // lockHolder says who has a lock (flock) on a file, as well as it can be
@@ -20,7 +22,7 @@ func lockHolder(info fs.FileInfo) string {
 	if err != nil {
 		return unknown
 	}
-	pid := flockPID(string(raw), st.Ino)
+	pid := flockPID(string(raw), st.Dev, st.Ino)
 	if pid == "" {
 		return unknown
 	}
@@ -36,15 +38,23 @@ func lockHolder(info fs.FileInfo) string {
 //
 //	1: FLOCK  ADVISORY  WRITE 708 08:01:13640 0 EOF
 //
-// The device there is not always the one that stat gives (btrfs, overlayfs),
-// so that the inode alone is compared. Waiting locks have "->" before FLOCK.
-func flockPID(locks string, ino uint64) string {
+// The device there is not always the one that stat gives (btrfs, overlayfs): if
+// none is, the inode alone has to do. Waiting locks have "->" before FLOCK.
+func flockPID(locks string, dev, ino uint64) string {
+	exact := fmt.Sprintf("%02x:%02x:%d", unix.Major(dev), unix.Minor(dev), ino)
 	suffix := fmt.Sprintf(":%d", ino)
+	likely := ""
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)
-		if len(f) >= 6 && f[1] == "FLOCK" && strings.HasSuffix(f[5], suffix) && f[4] != "0" {
+		if len(f) < 6 || f[1] != "FLOCK" || f[4] == "0" {
+			continue
+		}
+		if f[5] == exact {
 			return f[4]
 		}
+		if likely == "" && strings.HasSuffix(f[5], suffix) {
+			likely = f[4]
+		}
 	}
-	return ""
+	return likely
 }
