@@ -23,7 +23,8 @@ func (a *app) owedCommand() *cobra.Command {
 ever, with growing waits; and deletions that the plugin has left in the agent's
 queue while that was away, with the files there that cannot be read. What is owed
 by one pod keeps no other from coming or going, and its addresses are nobody
-else's. When the agent is down the queue is shown, and the exit code is 1.`,
+else's. When the agent is down the queue is shown, and how many releases the
+ledger has; the exit code is 1.`,
 		Example: `  berth owed
   berth owed -o wide
   berth owed -o json | jq '.holds[] | select(.tries > 10)'
@@ -67,6 +68,9 @@ func (a *app) owedAway(away error) error {
 	err = a.print(list, func() {
 		if waits {
 			a.showOwed(list)
+		}
+		if n := a.lookAtLedger().Attachments["releasing"]; n > 0 {
+			a.say("%s in the ledger, which `berth ledger` shows: the agent goes on when it starts\n", count(n, "release"))
 		}
 	})
 	return errors.Join(away, err)

@@ -117,6 +117,11 @@ func (a *app) showDeletions(n api.DeletionCount) {
 	if len(parts) > 0 {
 		a.fact("deletions", "%s; see `berth owed`", strings.Join(parts, ", "))
 	}
+	a.showSpares(n)
+}
+
+// showSpares says how many deletions find room on a full disk, if those are few.
+func (a *app) showSpares(n api.DeletionCount) {
 	if n.Spares < fewSpares {
 		a.fact("spare files", "%s", a.ink(yellow, fmt.Sprintf("room for %s on a full disk", count(n.Spares, "deletion"))))
 	}

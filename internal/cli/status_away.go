@@ -39,23 +39,27 @@ func (a *app) look() awayView {
 func (a *app) lookAtLedger() awayView {
 	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: "start it: systemctl start berthd"}
 	if a.root != "/" {
-		v.Next = "start it: berthd --root " + a.root
+		v.Next = "start it: " + a.berthd()
 	}
 	s, err := ledger.Read(v.Ledger, kinds)
 	var damaged *ledger.DamagedError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		v.Error = "there is none: no agent has run here yet"
+		if _, err := os.Stat(a.dir().Instance()); err == nil {
+			v.Error = "it is missing, and an agent has run here"
+			v.Next = "put it back, or " + v.Next + "; if pods of it are left, it says so and what to do"
+		}
 		return v
 	case errors.Is(err, ledger.ErrLocked):
 		v.Error = "an agent has it open"
-		v.Next = "it is starting, or hangs: try again; look at its log (journalctl -u berthd)"
+		v.Next = "it is starting, hangs, or its socket was removed: try again; look at its log (journalctl -u berthd); start it anew"
 		return v
 	case errors.Is(err, fs.ErrPermission):
 		v.Error, v.Next = err.Error(), "run this as root"
 		return v
 	case errors.As(err, &damaged):
-		v.Error, v.Next = err.Error(), "berthd does not start on a damaged ledger; see above"
+		v.Error, v.Next = err.Error(), "berthd does not start on a damaged ledger: without an intact copy, "+a.berthd("--rebuild-ledger")
 		return v
 	case err != nil:
 		v.Error = err.Error()
@@ -72,6 +76,15 @@ func (a *app) lookAtLedger() awayView {
 		}
 	}
 	return v
+}
+
+// berthd is the agent's command line for this root.
+func (a *app) berthd(flags ...string) string {
+	words := []string{"berthd"}
+	if a.root != "/" {
+		words = append(words, "--root", a.root)
+	}
+	return strings.Join(append(words, flags...), " ")
 }
 
 // bootID is the kernel's id of this boot; "" if it does not say.
@@ -92,11 +105,12 @@ func (a *app) showAway(v statusView) {
 	a.fact("ledger", "%s, %s, read without the agent", w.Ledger, size(w.Size))
 	a.fact("attachments", "%s", a.stateCounts(w.Attachments))
 	a.showWaiting(w.Deletions)
+	a.showSpares(w.Deletions)
 	switch {
 	case w.Boot == "":
 		a.fact("epoch", "none yet")
 	case w.ThisBoot:
-		a.fact("epoch", "this boot: those pods keep their network; none is attached until the agent runs, and who is deleted is cut off and queued")
+		a.fact("epoch", "this boot: those pods keep their network; no other is attached until the agent runs, and who is deleted is cut off and queued")
 	default:
 		a.fact("epoch", "an earlier boot: those pods are gone, and the agent gives back what they had when it starts")
 	}
@@ -109,7 +123,7 @@ func (a *app) showWaiting(n api.DeletionCount) {
 		a.fact("deletions", "%s queued: the agent does them when it starts", count(n.Queued, "deletion"))
 	}
 	if n.Damaged > 0 {
-		a.fact("damaged", "%s in %s", a.ink(red, count(n.Damaged, "file")+" that cannot be read"), deletions.Path(a.dir()))
+		a.fact("damaged", "%s in %s; see `berth owed`", a.ink(red, count(n.Damaged, "file")+" that cannot be read"), deletions.Path(a.dir()))
 	}
 	if n.Error != "" {
 		a.fact("deletions", "%s", a.ink(red, "not all known: "+oneLine(errors.New(n.Error))))
