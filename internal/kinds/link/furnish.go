@@ -15,8 +15,15 @@ import (
 // furnishHost gives the host's end what it lacks: its place among the live
 // links, up, and the way to the pod's addresses.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
-	// The pod must not configure the host: no router advertisements.
-	if err := l.conn.Inside(func() error { return setIPv6(s.Name, s.has(true), "accept_ra") }); err != nil {
+	// The pod must not configure the host: no router advertisements. Nor may it
+	// fill the host's one table of neighbours: whom ARP answers is noted there,
+	// and nftables does not see ARP. The pod knows its gateway without asking.
+	if err := l.conn.Inside(func() error {
+		if err := ns.SetSysctl("ipv4/conf/"+s.Name+"/arp_ignore", "8"); err != nil { // answer nobody
+			return err
+		}
+		return setIPv6(s.Name, s.has(true), "accept_ra")
+	}); err != nil {
 		return err
 	}
 	settings := []rtnl.Setting{rtnl.Alias(s.Alias)}
