@@ -19,7 +19,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
 
-.PHONY: build demo test model crash deps peers bench lint fuzz clean help
+.PHONY: build demo test model crash deps peers bench conform lint fuzz clean help
 
 build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o bin/ ./cmd/...
@@ -49,6 +49,9 @@ peers: ## the reference plugins, cnitool and crictl, into bin/peers/
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
+
+conform: build peers ## hold Berth and the reference plugins to the specification, into docs/CONFORMANCE.md
+	$(GO) run ./test/conform -out docs/CONFORMANCE.md
 
 lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, shell syntax
 	@bad=$$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +); \

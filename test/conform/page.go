@@ -1,0 +1,122 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/berth-net/berth/conform"
+)
+
+// marks are the cells of the table.
+var marks = map[conform.Outcome]string{
+	conform.Pass: "pass", conform.Fail: "**FAIL**", conform.Leak: "**LEAK**", conform.Unsupported: "-",
+}
+
+// page writes docs/CONFORMANCE.md and returns which findings have no explanation.
+func page(w io.Writer, judged []judgement) (unexplained []string) {
+	head(w, judged)
+	rows := rows(judged)
+	verb := ""
+	for _, row := range rows {
+		if v, _, _ := strings.Cut(row, "/"); v != verb {
+			verb = v
+			fmt.Fprintf(w, "\n| %s |", verb)
+			for _, j := range judged {
+				fmt.Fprintf(w, " %s |", j.name)
+			}
+			fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat(":-:|", len(judged)))
+		}
+		fmt.Fprintf(w, "| `%s` |", row)
+		for _, j := range judged {
+			fmt.Fprintf(w, " %s |", cell(j, row))
+		}
+		fmt.Fprintln(w)
+	}
+	return append(unexplained, findingsOf(w, judged, rows)...)
+}
+
+func head(w io.Writer, judged []judgement) {
+	fmt.Fprintf(w, `# Conformance
+
+Written by `+"`make conform`"+`, which runs [`+"`berth conform`"+`](../conform/README.md) on
+Berth and on the reference plugins (containernetworking/plugins, in the version
+of test/peers/go.mod). Linux %s, %s. A check that a plugin has nothing for, or
+that would find again what another has found, is "-".
+
+| | what is judged | pass | fail | leak | - | took |
+|---|---|--:|--:|--:|--:|--:|
+`, judged[0].Kernel, judged[0].When.UTC().Format("2006-01-02"))
+	for _, j := range judged {
+		fmt.Fprintf(w, "| %s | [%s](../test/conform/lists/%s.conflist) | %d | %d | %d | %d | %.0f s |\n", j.name, j.what, j.name,
+			j.Count(conform.Pass), j.Count(conform.Fail), j.Count(conform.Leak), j.Count(conform.Unsupported), j.Took.Seconds())
+	}
+}
+
+// rows are the names of all checks that ran, in their order.
+func rows(judged []judgement) []string {
+	var names []string
+	for _, c := range conform.Checks() {
+		found := map[string]bool{}
+		for _, j := range judged {
+			for _, r := range j.Results {
+				if base, _, _ := strings.Cut(r.Check, "@"); base == c.Name {
+					found[r.Check] = true
+				}
+			}
+		}
+		of := make([]string, 0, len(found))
+		for name := range found {
+			of = append(of, name)
+		}
+		slices.Sort(of)
+		names = append(names, of...)
+	}
+	return names
+}
+
+func result(j judgement, check string) *conform.Result {
+	i := slices.IndexFunc(j.Results, func(r conform.Result) bool { return r.Check == check })
+	if i < 0 {
+		return nil
+	}
+	return &j.Results[i]
+}
+
+func cell(j judgement, check string) string {
+	r := result(j, check)
+	if r == nil {
+		return ""
+	}
+	return marks[r.Outcome]
+}
+
+// findingsOf explains what is bad, a section for each check.
+func findingsOf(w io.Writer, judged []judgement, rows []string) (unexplained []string) {
+	fmt.Fprint(w, "\n## What was found\n")
+	none := true
+	for _, row := range rows {
+		began := false
+		for _, j := range judged {
+			r := result(j, row)
+			if r == nil || !r.Outcome.Bad() {
+				continue
+			}
+			if !began {
+				fmt.Fprintf(w, "\n### `%s`\n\n%s: %s.\n", row, r.Spec, r.Says)
+			}
+			began, none = true, false
+			why := explain(j.name, row)
+			if why == "" {
+				unexplained = append(unexplained, j.name+" "+row)
+			}
+			fmt.Fprintf(w, "\n**%s** (%s): %s\n\n```\n%s\n```\n", j.name, r.Outcome, cmp.Or(why, "not yet explained."), strings.Join(r.Seen, "\n"))
+		}
+	}
+	if none {
+		fmt.Fprint(w, "\nNothing.\n")
+	}
+	return unexplained
+}
