@@ -69,7 +69,8 @@ func (r *rig) findings() (all []string) {
 // Whatever somebody does to the host's side of a pod, or to what the agent has
 // of its own, is reported by an audit, and mended by a sweep: amazon-vpc-cni
 // #1600, #3309 (rules removed by others stayed away until a restart). Real
-// damage; the pod is reached afterwards.
+// damage, which the oracle sees when the audit does, and no longer; the pod is
+// reached afterwards.
 func TestSweepMends(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -112,12 +113,21 @@ func TestSweepMends(t *testing.T) {
 			a, b := nettest.Pod(t), nettest.Pod(t)
 			first := r.add(request("a", a))
 			r.add(request("b", b))
+			look := func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl", "conntrack") }
+			nettest.Eventually(t, "the kernel to give both links a multicast route of its own", func() bool {
+				return strings.Count(look().Only("route").String(), "multicast ff00::/8") == 2
+			})
+			whole := look()
 			c.damage(r, first.Interfaces[0].Name)
 			if got := r.findings(); !slices.Contains(got, c.finds) {
 				t.Errorf("an audit finds %v, not %s", got, c.finds)
 			}
+			if whole.Diff(look()) == "" {
+				t.Error("the oracle finds nothing, and the audit does")
+			}
 			r.Sweep(t.Context())
 			r.wantClean()
+			nettest.Eventually(t, "the oracle to find nothing any more, as the audit", func() bool { return whole.Diff(look()) == "" })
 			for _, to := range addresses(first) {
 				nettest.Ping(t, b, to)
 			}
