@@ -8,13 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Route is a route of the main table with Berth's protocol number.
+// Route is a route with Berth's protocol number, of the main table unless it
+// says another. Those that are read are of the main table.
 type Route struct {
 	Dst         netip.Prefix
 	Unreachable bool       // answered with an ICMP error; has neither link nor gateway
 	Index       int        // of the link it leads to
 	Gateway     netip.Addr // zero: the destination is on the link
 	Metric      uint32     // the lowest wins; 0 is the family's default (IPv6: 1,024)
+	Table       uint32     // 0: main
 }
 
 // String returns the route as ip's arguments.
@@ -34,6 +36,9 @@ func (r Route) String() string {
 	}
 	if r.Metric != 0 {
 		text += fmt.Sprint(" metric ", r.Metric)
+	}
+	if r.Table != 0 {
+		text += fmt.Sprint(" table ", r.Table)
 	}
 	return text + fmt.Sprint(" proto ", Protocol)
 }
@@ -91,6 +96,10 @@ func (r Route) body(scope uint8) []byte {
 	}
 	if r.Metric != 0 {
 		parts = append(parts, nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(r.Metric)))
+	}
+	if r.Table != 0 {
+		msg.Table = unix.RT_TABLE_UNSPEC
+		parts = append(parts, nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(r.Table)))
 	}
 	return body(parts...)
 }

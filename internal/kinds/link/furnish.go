@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -99,14 +101,17 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 		rs = append(rs, rtnl.AddRoute(r))
 	}
 	errs := c.Each(rs...)
+	var behind []rtnl.Route
 	for i, r := range routes {
 		if errors.Is(errs[first+i], kernel.ErrExists) {
 			// The pod has another interface. The first one's routes win, and
 			// this one's stand behind them.
+			behind = append(behind, r)
 			r.Metric = laterMetric + uint32(index)
 			errs[first+i] = c.Do(rtnl.AddRoute(r))
 		}
 	}
+	errs = append(errs, s.returnWay(c, behind))
 	for _, err := range errs {
 		if err != nil {
 			return nil, err
@@ -116,8 +121,45 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 }
 
 // laterMetric and an interface's index are the metric of routes for which
-// another interface of the pod already has the usual one.
+// another interface of the pod already has the usual one, and the number of the
+// table by which the interface's own addresses go.
 const laterMetric = 1 << 16
+
+// returnWay sends what comes from the addresses of an interface whose routes
+// stand behind another's by that interface all the same: the host takes it from
+// there alone (nft, Live), and whoever was asked there answers there. What the
+// pod knows a closer way to goes that way.
+//
+//	ip route add default via GATEWAY dev IFNAME table T
+//	ip rule add from ADDR lookup main suppress_prefixlength 0
+//	ip rule add from ADDR lookup T
+func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
+	var rs []rtnl.Request
+	for _, r := range behind {
+		r.Table = laterMetric + uint32(r.Index)
+		rs = append(rs, rtnl.AddRoute(r))
+		if r.Dst.Bits() > 0 { // the gateway's
+			continue
+		}
+		for _, a := range s.Addresses {
+			if a.Is4() == r.Dst.Addr().Is4() {
+				rs = append(rs,
+					rtnl.AddRule(rtnl.Rule{From: a, Table: unix.RT_TABLE_MAIN, Priority: returnPriority, Specific: true}),
+					rtnl.AddRule(rtnl.Rule{From: a, Table: r.Table, Priority: returnPriority + 1}))
+			}
+		}
+	}
+	for _, err := range c.Each(rs...) {
+		if err != nil && !errors.Is(err, kernel.ErrExists) { // of an earlier interface with this address
+			return err
+		}
+	}
+	return nil
+}
+
+// returnPriority is that of the rules for returnWay: just before the main table,
+// whose priority is 32766.
+const returnPriority = 32764
 
 // gateways are those of the families that the pod has.
 func (s *Spec) gateways() []netip.Addr {

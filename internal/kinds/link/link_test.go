@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -143,10 +144,12 @@ func (f *fixture) sysctl(t *testing.T, name, families string) {
 	}
 }
 
-// A second interface of a pod stands behind the first.
+// A second interface of a pod stands behind the first, and its addresses are
+// reached where the host hears them by their own links alone.
 func TestTwoInterfaces(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
+	f.ownAddressesOnly()
 	pod, first := f.pod(both)
 	second := f.hold(pod.Ref(), both)
 	spec(second).Ifname = "net1"
@@ -161,6 +164,22 @@ func TestTwoInterfaces(t *testing.T) {
 		nettest.Ping(t, pod, node)
 	}
 	f.release(second)
+}
+
+// ownAddressesOnly has the host drop what a link says in others' names.
+func (f *fixture) ownAddressesOnly() {
+	f.Helper()
+	node, err := ns.Self()
+	must(f, err)
+	low, high := f.groups.Dying()
+	rules := nft.Ruleset{Instance: prefix, CutLow: low, CutHigh: high, Live: f.groups.Live()}
+	must(f, nft.Open(node).Replace(rules))
+	f.Cleanup(func() {
+		if err := nft.Open(node).Delete(prefix); err != nil {
+			f.Error(err)
+		}
+		node.Close()
+	})
 }
 
 func TestNames(t *testing.T) {
