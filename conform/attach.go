@@ -3,6 +3,7 @@ package conform
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 )
 
 // Attachment is what a runtime knows of one interface of one container.
@@ -20,7 +21,26 @@ type Attachment struct {
 // NewAttachment names an attachment of a new pod.
 func (t *T) NewAttachment() *Attachment {
 	t.ids++
-	return &Attachment{ID: fmt.Sprintf("conform-%d", t.ids), Ifname: "net0", Pod: t.NewPod(), Version: t.Version}
+	return &Attachment{
+		ID: fmt.Sprintf("conform-%d", t.ids), Ifname: "net0", Pod: t.NewPod(), Version: t.Version,
+		Runtime: runtimeArgs(t.ids),
+	}
+}
+
+// anyID is what containers are called.
+var anyID = regexp.MustCompile(`\bconform-\d+\b`)
+
+// runtimeArgs are what runtimes know of a container and plugins may declare a
+// capability for (CNI's CONVENTIONS.md, "Dynamic Plugin specific fields"); no two
+// containers share a port.
+func runtimeArgs(container int) map[string]any {
+	mapping := func(protocol string) map[string]any {
+		return map[string]any{"hostPort": 20000 + container%40000, "containerPort": 8000, "protocol": protocol}
+	}
+	return map[string]any{
+		"portMappings": []any{mapping("tcp"), mapping("udp")},
+		"bandwidth":    map[string]any{"ingressRate": 1e9, "ingressBurst": 1e8, "egressRate": 1e9, "egressBurst": 1e8},
+	}
 }
 
 // env are the CNI_ variables of a call (CNI 1.1, section 2).
@@ -64,6 +84,9 @@ func (t *T) Add(a *Attachment) Answer {
 	for i := range t.suite.list.Plugins {
 		if last = t.Exec(t.Call("ADD", i, a, a.Result)); !last.OK() {
 			return last
+		}
+		if !json.Valid(last.Stdout) {
+			t.Fatalf("%s ADD succeeds, and what it writes is no JSON: %q", last.Call.Type, short(last.Stdout))
 		}
 		a.Result = last.Stdout
 	}

@@ -21,6 +21,9 @@ type Call struct {
 	Env     map[string]string // the other CNI_ variables; those that are empty are not set
 	Stdin   []byte
 	Wrapper []string // run by this program, such as strace; nil: directly
+
+	Path string        // a folder in which delegated plugins are looked for first; "": none
+	Kill time.Duration // when it is killed; 0: never
 }
 
 // Answer is what a plugin made of a call.
@@ -91,7 +94,7 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 	a := Answer{Call: c}
 	err := n.Do(func() error {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.Verb, "CNI_PATH=" + n.suite.BinDir}
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.Verb, "CNI_PATH=" + strings.TrimPrefix(c.Path+":"+n.suite.BinDir, ":")}
 		for k, v := range c.Env {
 			if v != "" {
 				cmd.Env = append(cmd.Env, k+"="+v)
@@ -104,7 +107,14 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 		cmd.WaitDelay = time.Second // a daemon of its own may hold its output open
 		began := time.Now()
-		err := cmd.Run()
+		err := cmd.Start()
+		if err == nil {
+			if c.Kill > 0 {
+				group := -cmd.Process.Pid
+				defer time.AfterFunc(c.Kill, func() { _ = syscall.Kill(group, syscall.SIGKILL) }).Stop()
+			}
+			err = cmd.Wait()
+		}
 		a.Took, a.Hung = time.Since(began), ctx.Err() != nil
 		a.Stdout, a.Stderr = stdout.Bytes(), stderr.Bytes()
 		var exit *exec.ExitError

@@ -179,7 +179,8 @@ func (p *Pod) Remove() error {
 }
 
 // Look is what the oracle sees on the node: everything in its network namespace,
-// the files in the state folders, and the paths of namespaces that are no pod's.
+// the files in the state folders and which containers they mention, and the paths
+// of namespaces that are no pod's.
 func (n *Node) Look() (oracle.State, error) {
 	var all oracle.State
 	err := n.Do(func() error {
@@ -197,6 +198,18 @@ func (n *Node) Look() (oracle.State, error) {
 		}
 		all = all.And(files.Below(dir))
 	}
+	for _, dir := range n.suite.StateDirs {
+		mentions, err := oracle.Mentions(dir, anyID)
+		if err != nil {
+			return all, fmt.Errorf("reading in %s: %w", dir, err)
+		}
+		all = all.And(mentions)
+	}
+	mounts, err := oracle.Mounts()
+	if err != nil {
+		return all, err
+	}
+	all = all.And(mounts.But([]string{"mount " + netnsDir + "/"})) // which are files there
 	return all.But(n.podFiles()), nil
 }
 

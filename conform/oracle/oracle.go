@@ -17,7 +17,7 @@ import (
 
 // State is what was seen: one line of text for each thing, sorted. The
 // first word of a line is its section: link, address, route, rule, neighbour,
-// nft, conntrack, sysctl, mount, or file.
+// nft, iptables, ipset, conntrack, sysctl, mount, file, or file-content.
 type State struct{ lines []string }
 
 // String returns the lines.
@@ -138,7 +138,7 @@ func (s State) New(after State) []string {
 // handles.
 func Look() (State, error) {
 	var s State
-	for _, read := range []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, conntrack, sysctls} {
+	for _, read := range []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, iptables, ipsets, conntrack, sysctls} {
 		lines, err := settled(read)
 		if err != nil {
 			return State{}, err

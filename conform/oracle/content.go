@@ -1,0 +1,51 @@
+package oracle
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+)
+
+// mostContent is the size in bytes up to which a file is read.
+const mostContent = 1 << 20
+
+// Mentions reads which of the words that a pattern describes stand in text files
+// below dir. What is binary, big or a log (*.log) is left out; nothing if dir does
+// not exist.
+func Mentions(dir string, word *regexp.Regexp) (State, error) {
+	var s State
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile, or dir itself
+			return nil
+		}
+		if err != nil || !d.Type().IsRegular() || filepath.Ext(path) == ".log" {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > mostContent {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || bytes.IndexByte(content, 0) >= 0 {
+			return nil
+		}
+		words := map[string]bool{}
+		for _, w := range word.FindAll(content, -1) {
+			if !words[string(w)] {
+				words[string(w)] = true
+				s.lines = append(s.lines, fmt.Sprintf("file-content %s mentions %s", path, w))
+			}
+		}
+		return err
+	})
+	slices.Sort(s.lines)
+	return s, err
+}
