@@ -1,0 +1,144 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// judgeEnv makes the test program judge what its value says, as JSON, and write
+// the report.
+const judgeEnv = "CONFORM_TEST_JUDGE"
+
+// programs is where the planted plugin is.
+var programs string
+
+// TestMain runs the tests in namespaces like those that plugins are judged in. To
+// judge, the tests run this program again, in more of them.
+func TestMain(m *testing.M) {
+	done, code, err := Enter()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if done {
+		os.Exit(code)
+	}
+	if what := os.Getenv(judgeEnv); what != "" {
+		if err := judge(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if programs, err = os.MkdirTemp("", "conform-programs-*"); err == nil {
+		err = build(programs)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code = m.Run()
+	os.RemoveAll(programs)
+	os.Exit(code)
+}
+
+func build(dir string) error {
+	if out, err := exec.Command("go", "build", "-o", dir, "./planted").CombinedOutput(); err != nil {
+		return fmt.Errorf("building the planted plugin: %w: %s", err, out)
+	}
+	return os.Chmod(dir, 0o755)
+}
+
+// order is what a test wants to be judged.
+type order struct {
+	Conf, StateDir, HookDir, Run string
+}
+
+// judge is in the process that judges.
+func judge(what string) error {
+	var o order
+	if err := json.Unmarshal([]byte(what), &o); err != nil {
+		return err
+	}
+	opts := Options{
+		BinDir: filepath.Dir(o.Conf), Conf: o.Conf, StateDirs: []string{o.StateDir}, HookDir: o.HookDir,
+		Timeout: 3 * time.Second, Grace: 300 * time.Millisecond, Points: 5, Churn: 40,
+		Repeat: func(run string) string { return "conform --run '" + run + "'" },
+	}
+	if o.Run != "" {
+		opts.Run = regexp.MustCompile(o.Run)
+	}
+	report, err := Run(context.Background(), opts)
+	if err != nil {
+		return err
+	}
+	return report.Write(os.Stdout, "json", false)
+}
+
+// judgedBy runs checks of a list in a process of its own.
+func judgedBy(t *testing.T, plugins string, version, run string) *Report {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{"bin", "state"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Link(filepath.Join(programs, "planted"), filepath.Join(dir, "bin/planted")); err != nil {
+		t.Fatal(err)
+	}
+	o := order{Conf: filepath.Join(dir, "bin/net.conflist"), StateDir: filepath.Join(dir, "state"), Run: run}
+	list := fmt.Sprintf(`{"cniVersion": %q, "name": "planted", "plugins": [%s]}`, version, strings.ReplaceAll(plugins, "STATE", o.StateDir))
+	if err := os.WriteFile(o.Conf, []byte(list), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	what, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, stage+"=") }), judgeEnv+"="+string(what))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("judging: %v: %s", err, stderr.String())
+	}
+	var report Report
+	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
+		t.Fatalf("%v: %s", err, stdout.String())
+	}
+	return &report
+}
+
+// planted is the configuration of the plugin with a fault; "": none.
+func planted(fault, subnet string) string {
+	return fmt.Sprintf(`{"type": "planted", "subnet": %q, "stateDir": "STATE", "fault": %q}`, subnet, fault)
+}
+
+const subnet = "10.8.0.0/27"
+
+// TestRight judges a plugin that does all that it should.
+func TestRight(t *testing.T) {
+	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			for _, r := range judgedBy(t, planted("", subnet), version, "").Results {
+				switch {
+				case r.Outcome.Bad():
+					t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
+				case r.Outcome == Unsupported:
+					t.Logf("%s: %s", r.Check, strings.Join(r.Seen, "\n"))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package conform
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// colours are those of the outcomes, by the terminal's own palette (ECMA-48, SGR).
+var colours = map[Outcome]string{Pass: "32", Fail: "31;1", Leak: "35;1", Unsupported: "2"}
+
+// writeTable writes a report for people: a line a check, below each verb, and
+// below what is bad why it is.
+func (r *Report) writeTable(w io.Writer, colour bool) error {
+	p := &page{colour: colour}
+	p.head(r)
+	for _, one := range r.Results {
+		p.width = max(p.width, len(one.Check))
+	}
+	last := ""
+	for _, one := range r.Results {
+		verb, _, _ := strings.Cut(one.Check, "/")
+		if verb != last {
+			p.printf("\n%s\n", verb)
+			last = verb
+		}
+		p.result(one)
+	}
+	p.printf("\n%s\n", r.Summary())
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
+// Summary says in a line how many results have each outcome, and how long it took.
+func (r *Report) Summary() string {
+	counts := make([]string, 0, 4)
+	for _, o := range []Outcome{Fail, Leak, Pass, Unsupported} {
+		counts = append(counts, fmt.Sprintf("%d %s", r.Count(o), o))
+	}
+	return fmt.Sprintf("%d checks: %s; took %s", len(r.Results), strings.Join(counts, ", "), r.Took.Round(100*time.Millisecond))
+}
+
+// page is a table in the making.
+type page struct {
+	strings.Builder
+	colour bool
+	width  int // of the names of checks
+}
+
+func (p *page) printf(format string, args ...any) { fmt.Fprintf(&p.Builder, format, args...) }
+
+// head says what was judged.
+func (p *page) head(r *Report) {
+	p.printf("%s: network %s, cniVersion %s, kernel %s, %s\n", r.Conf, r.Network, r.Version, r.Kernel, r.When.UTC().Format(time.DateTime+" UTC"))
+	for _, one := range r.Plugins {
+		p.printf("  %s speaks %s\n", one.Type, cmp.Or(strings.Join(one.Versions, ", "), "no version"))
+	}
+}
+
+// result writes a check's line, and what is below it.
+func (p *page) result(r Result) {
+	outcome := fmt.Sprintf("%-11s", r.Outcome)
+	if p.colour {
+		outcome = fmt.Sprintf("\x1b[%sm%s\x1b[0m", colours[r.Outcome], outcome)
+	}
+	_, name, _ := strings.Cut(r.Check, "/")
+	verb := len(r.Check) - len(name)
+	p.printf("  %s  %-*s  %s", outcome, p.width-verb, name, r.Took.Round(10*time.Millisecond))
+	if r.Outcome == Unsupported {
+		p.printf("  %s", strings.Join(r.Seen, "; "))
+	}
+	p.printf("\n")
+	if r.Outcome.Bad() {
+		p.below("says", r.Says+" ("+r.Spec+")")
+		p.below("seen", strings.Join(r.Seen, "\n"))
+	}
+	p.below("note", strings.Join(r.Notes, "\n"))
+	if r.Outcome.Bad() {
+		p.below("repeat", r.Repeat)
+	}
+}
+
+// below writes lines under a check, the first with a label.
+func (p *page) below(label, text string) {
+	if text == "" {
+		return
+	}
+	for line := range strings.Lines(text) {
+		p.printf("      %-6s  %s\n", label, plain(line))
+		label = ""
+	}
+}
+
+// plain takes from a line what steers terminals: plugins have written parts of it.
+func plain(line string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return -1
+		}
+		return r
+	}, line)
+}

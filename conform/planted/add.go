@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// add attaches a pod. The lease comes first, with the link's name in it, so that
+// DEL finds all that was made however far ADD came.
+func (c *call) add() (any, error) {
+	if c.fault("residue-after-failed-add") {
+		if _, err := c.reserve(); err != nil {
+			return nil, err
+		}
+	}
+	pod, err := os.Open(c.netns)
+	if err != nil {
+		return nil, fail(codeVariable, "CNI_NETNS: %w", err)
+	}
+	defer pod.Close()
+	if err := c.vacant(pod); err != nil {
+		return nil, err
+	}
+	old, err := c.find()
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		if there, err := linkExists(old.Link); err != nil || there {
+			return nil, fail(codeExists, "%s of %s is attached already (%v)", c.ifname, c.id, err)
+		}
+		if err := c.undo(old); err != nil { // of before a reboot, or of an ADD that was killed
+			return nil, err
+		}
+	}
+	l, err := c.attach(pod)
+	if err != nil {
+		return nil, err
+	}
+	c.plant(l)
+	return c.result(l, pod)
+}
+
+// attach makes everything there is of an attachment, or nothing.
+func (c *call) attach(pod *os.File) (*lease, error) {
+	if c.fault("kill-unsafe") {
+		l := &lease{Link: c.hostLink()}
+		if err := c.makeLink(l, pod); err != nil {
+			return nil, err
+		}
+		time.Sleep(100 * time.Millisecond)
+		kept, err := c.reserve()
+		if err != nil {
+			return nil, err
+		}
+		kept.Link = l.Link
+		if err := c.keep(kept); err != nil {
+			return nil, err
+		}
+		return kept, c.configure(kept, pod)
+	}
+	l, err := c.reserve()
+	if err != nil {
+		return nil, err
+	}
+	if err = c.makeLink(l, pod); err == nil {
+		err = c.configure(l, pod)
+	}
+	if err != nil {
+		if bad := c.undo(l); bad != nil {
+			err = fmt.Errorf("%w; undoing it: %w", err, bad)
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+// makeLink is `ip link add LINK type veth peer name IFNAME netns POD`.
+func (c *call) makeLink(l *lease, pod *os.File) error {
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: l.Link}, PeerName: c.ifname, PeerNamespace: netlink.NsFd(pod.Fd()),
+	}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("making %s: %w", l.Link, err)
+	}
+	return nil
+}
+
+// vacant refuses an interface that the pod has already (CNI 1.1, section 2, ADD).
+func (c *call) vacant(pod *os.File) error {
+	return inside(pod, func() error {
+		there, err := linkExists(c.ifname)
+		switch {
+		case err != nil || !there:
+			return err
+		case c.fault("existing-interface-taken"):
+			return deleteLink(c.ifname)
+		}
+		return fail(codeExists, "the container has an interface %s", c.ifname)
+	})
+}
+
+// result says what was attached (CNI 1.1, section 5, "ADD Success").
+func (c *call) result(l *lease, pod *os.File) (any, error) {
+	type object = map[string]any
+	host := object{"name": l.Link}
+	ours := object{"name": c.ifname, "sandbox": c.netns}
+	if c.fault("result-without-sandbox") {
+		delete(ours, "sandbox")
+	}
+	var err error
+	if host["mac"], err = mac(l.Link); err != nil {
+		return nil, err
+	}
+	if err := inside(pod, func() (err error) { ours["mac"], err = mac(c.ifname); return err }); err != nil {
+		return nil, err
+	}
+	ip := object{"address": l.Address.String() + "/32", "gateway": c.gateway().String(), "interface": 1}
+	if c.Version == "0.4.0" {
+		ip["version"] = "4"
+	}
+	if c.fault("result-other-address") {
+		ip["address"] = l.Address.Next().String() + "/32"
+	}
+	if c.fault("result-wrong-index") {
+		ip["interface"] = 7
+	}
+	out := object{
+		"cniVersion": c.Version, "interfaces": []object{host, ours}, "ips": []object{ip},
+		"routes": []object{{"dst": "0.0.0.0/0", "gw": c.gateway().String()}}, "dns": object{},
+	}
+	if c.DNS != nil {
+		out["dns"] = c.DNS
+	}
+	switch {
+	case c.fault("wrong-version"):
+		out["cniVersion"] = "0.3.1"
+	case c.fault("result-without-interfaces"):
+		delete(out, "interfaces")
+		delete(ip, "interface")
+	}
+	return out, nil
+}
+
+// addChained adds a rule for the address that the plugin before has given.
+func (c *call) addChained() (any, error) {
+	prev, err := c.previous()
+	if err != nil {
+		return nil, err
+	}
+	l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Address: prev[0].Addr(), Chained: true}
+	if err := c.keep(l); err != nil {
+		return nil, err
+	}
+	if err := c.addRule(l); err != nil {
+		return nil, err
+	}
+	if c.fault("prev-result-dropped") {
+		return map[string]any{"cniVersion": c.Version, "interfaces": []any{}, "ips": []any{}}, nil
+	}
+	var whole map[string]any
+	if err := json.Unmarshal(c.Prev, &whole); err != nil {
+		return nil, fail(codeDecode, "decoding prevResult: %w", err)
+	}
+	return whole, nil
+}

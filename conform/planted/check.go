@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+)
+
+// verify is CHECK: what the result says of this attachment is there still (CNI
+// 1.1, section 2, CHECK), and what it does not say.
+func (c *call) verify() error {
+	if c.fault("check-always-passes") {
+		return nil
+	}
+	if c.fault("check-always-fails") {
+		return fail(codeUnhealthy, "unhealthy")
+	}
+	prev, err := c.previous()
+	if err != nil {
+		return err
+	}
+	l, err := c.find()
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		return fail(codeUnhealthy, "nothing is known of %s of %s", c.ifname, c.id)
+	}
+	there, err := l.hasRule()
+	if err != nil || !there {
+		return fail(codeUnhealthy, "the rule of %s is missing (%v)", l.Address, err)
+	}
+	if c.Chained {
+		return nil
+	}
+	if err := c.verifyHost(l); err != nil {
+		return err
+	}
+	pod, err := os.Open(c.netns)
+	if err != nil {
+		return fail(codeVariable, "CNI_NETNS: %w", err)
+	}
+	defer pod.Close()
+	return inside(pod, func() error { return c.verifyPod(prev) })
+}
+
+func (c *call) verifyHost(l *lease) error {
+	link, err := netlink.LinkByName(l.Link)
+	if err != nil {
+		return fail(codeUnhealthy, "the host's end %s: %w", l.Link, err)
+	}
+	return hasRoute(podRoute(l, link), "to the pod")
+}
+
+// verifyPod looks for the link, the addresses and the routes.
+func (c *call) verifyPod(prev []netip.Prefix) error {
+	link, err := netlink.LinkByName(c.ifname)
+	if err != nil {
+		if c.fault("check-ignores-link") {
+			return nil
+		}
+		return fail(codeUnhealthy, "the pod's %s: %w", c.ifname, err)
+	}
+	if link.Attrs().RawFlags&1 == 0 && !c.fault("check-ignores-link") { // IFF_UP
+		return fail(codeUnhealthy, "the pod's %s is down", c.ifname)
+	}
+	if !c.fault("check-ignores-address") {
+		for _, want := range prev {
+			if !hasAddress(link, want) {
+				return fail(codeUnhealthy, "%s is not on the pod's %s", want, c.ifname)
+			}
+		}
+	}
+	if c.fault("check-ignores-route") {
+		return nil
+	}
+	gateway := host(c.gateway())
+	def := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.IP}
+	return errors.Join(hasRoute(def, "by the gateway"),
+		hasRoute(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: gateway}, "to the gateway"))
+}
+
+func hasAddress(link netlink.Link, want netip.Prefix) bool {
+	all, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	for _, a := range all {
+		if err == nil && a.IPNet.String() == want.String() {
+			return true
+		}
+	}
+	return false
+}
+
+func hasRoute(r *netlink.Route, what string) error {
+	filter := uint64(netlink.RT_FILTER_OIF | netlink.RT_FILTER_DST)
+	if r.Gw != nil {
+		filter |= netlink.RT_FILTER_GW
+	}
+	found, err := netlink.RouteListFiltered(netlink.FAMILY_V4, r, filter)
+	if err != nil || len(found) == 0 {
+		return fail(codeUnhealthy, "the route %s is missing (%v)", what, err)
+	}
+	return nil
+}
+
+// status is STATUS: can there be another pod?
+func (c *call) status() error {
+	if c.fault("status-fails") {
+		return fail(codeAway, "away")
+	}
+	all, err := c.leases()
+	if err != nil {
+		return err
+	}
+	addresses := 0
+	for a := c.gateway().Next(); a != broadcast(c.subnet) && c.subnet.Contains(a); a = a.Next() {
+		addresses++
+	}
+	for _, l := range all {
+		if !l.Chained && c.subnet.Contains(l.Address) {
+			addresses--
+		}
+	}
+	if addresses <= 0 && !c.fault("status-ignores-full") {
+		return fail(codeAway, "subnet %s has no free address", c.subnet)
+	}
+	return nil
+}
+
+// previous reads the addresses of prevResult. There is at least one.
+func (c *call) previous() ([]netip.Prefix, error) {
+	var prev struct {
+		IPs []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"ips"`
+	}
+	if err := json.Unmarshal(c.Prev, &prev); err != nil {
+		return nil, fail(codeDecode, "decoding prevResult: %w", err)
+	}
+	var all []netip.Prefix
+	for _, ip := range prev.IPs {
+		all = append(all, ip.Address)
+	}
+	if len(all) == 0 {
+		return nil, fail(codeConfig, "prevResult has no address")
+	}
+	return all, nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"time"
+)
+
+// del detaches a pod. It needs neither its network namespace nor a result: the
+// lease says all. What has none is detached.
+func (c *call) del() error {
+	if err := c.plantedDel(); err != nil {
+		return err
+	}
+	l, err := c.find()
+	if err != nil {
+		return err
+	}
+	if l == nil {
+		if c.fault("second-del-fails") {
+			return fail(codeOurs, "nothing is known of %s of %s", c.ifname, c.id)
+		}
+		return nil
+	}
+	return c.undo(l)
+}
+
+// undo takes away what is there of an attachment, the lease last.
+func (c *call) undo(l *lease) error {
+	if c.fault("missing-link-ends-del") && !l.Chained {
+		if there, err := linkExists(l.Link); err != nil || !there {
+			return err
+		}
+	}
+	if c.fault("lease-first") {
+		if err := c.free(l); err != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if !c.fault("rule-left") {
+		if err := l.deleteRule(); err != nil {
+			return err
+		}
+	}
+	if l.Link != "" && !c.fault("link-left") { // the pod's end goes with it, and the route
+		if err := deleteLink(l.Link); err != nil {
+			return err
+		}
+	}
+	if c.fault("address-not-freed") {
+		return nil
+	}
+	return c.free(l)
+}
+
+// plantedDel are the faults of a DEL that asks for more than it needs.
+func (c *call) plantedDel() error {
+	switch {
+	case c.fault("prev-result-needed") && c.Prev == nil:
+		return fail(codeConfig, "prevResult is missing")
+	case c.fault("hang") && c.gone():
+		time.Sleep(time.Hour)
+	case c.fault("del-needs-living-netns") && c.gone():
+		return fail(codeVariable, "CNI_NETNS: there is no %s", c.netns)
+	case c.fault("del-by-address") && c.Prev != nil:
+		return c.delByAddress()
+	}
+	return nil
+}
+
+// gone reports that the pod's network namespace was named, and is no more.
+func (c *call) gone() bool {
+	_, err := os.Stat(c.netns)
+	return c.netns != "" && err != nil
+}
+
+// delByAddress undoes whatever has the address that this attachment had once.
+func (c *call) delByAddress() error {
+	prev, err := c.previous()
+	if err != nil {
+		return err
+	}
+	all, err := c.leases()
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if l.Address == prev[0].Addr() {
+			return c.undo(&l)
+		}
+	}
+	return nil
+}
+
+// gc removes what no valid attachment has (CNI 1.1, section 2, GC). It goes on
+// after an error.
+func (c *call) gc() error {
+	all, err := c.leases()
+	if err != nil || c.fault("gc-ignores") {
+		return err
+	}
+	valid := map[attachment]bool{}
+	for _, a := range *c.Valid {
+		if c.fault("id-cut") && len(a.ID) > 12 {
+			a.ID = a.ID[:12]
+		}
+		valid[a] = true
+	}
+	var errs []error
+	for _, l := range all {
+		keep := valid[attachment{l.ID, l.Ifname}]
+		ours := l.Network == c.Name && l.Chained == c.Chained
+		switch {
+		case !ours && !c.fault("gc-takes-other-networks"):
+		case keep && !c.fault("gc-removes-everything"):
+		default:
+			errs = append(errs, c.undo(&l))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// configure sets both ends up and tells each how to reach the other.
+func (c *call) configure(l *lease, pod *os.File) error {
+	gateway := host(c.gateway())
+	err := inside(pod, func() error {
+		link, err := up(c.ifname)
+		if err != nil {
+			return err
+		}
+		// ip address add ADDRESS/32 dev IFNAME
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(l.Address)}); err != nil {
+			return fmt.Errorf("giving the pod its address: %w", err)
+		}
+		// ip route add GATEWAY dev IFNAME; ip route add default via GATEWAY dev IFNAME onlink
+		direct := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: gateway, Scope: netlink.SCOPE_LINK}
+		if err := netlink.RouteAdd(direct); err != nil {
+			return fmt.Errorf("routing to the gateway: %w", err)
+		}
+		def := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.IP, Flags: int(netlink.FLAG_ONLINK)}
+		if err := netlink.RouteAdd(def); err != nil {
+			return fmt.Errorf("routing by the gateway: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	link, err := up(l.Link)
+	if err != nil {
+		return err
+	}
+	// ip address add GATEWAY/32 dev LINK; ip route add ADDRESS dev LINK
+	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: gateway}); err != nil {
+		return fmt.Errorf("giving %s the gateway's address: %w", l.Link, err)
+	}
+	if err := netlink.RouteAdd(podRoute(l, link)); err != nil {
+		return fmt.Errorf("routing to the pod: %w", err)
+	}
+	return c.addRule(l)
+}
+
+// podRoute is `ip route add ADDRESS dev LINK`.
+func podRoute(l *lease, link netlink.Link) *netlink.Route {
+	return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: host(l.Address), Scope: netlink.SCOPE_LINK}
+}
+
+// Rules of pods, and of pods that a chained plugin cares for, come in this order.
+const (
+	priority        = 512
+	priorityChained = 513
+)
+
+// rule is `ip rule ... to ADDRESS lookup main priority 512`.
+func (l *lease) rule() *netlink.Rule {
+	r := netlink.NewRule()
+	r.Dst, r.Table, r.Priority, r.Family = host(l.Address), unix.RT_TABLE_MAIN, priority, netlink.FAMILY_V4
+	if l.Chained {
+		r.Priority = priorityChained
+	}
+	return r
+}
+
+// addRule adds the rule of a lease; the address is this lease's, and so is a rule
+// of it that is there.
+func (c *call) addRule(l *lease) error {
+	if err := netlink.RuleAdd(l.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("adding the rule: %w", err)
+	}
+	return nil
+}
+
+// hasRule reports whether the rule of a lease is there.
+func (l *lease) hasRule() (bool, error) {
+	found, err := netlink.RuleListFiltered(netlink.FAMILY_V4, l.rule(), netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_DST)
+	return len(found) > 0, err
+}
+
+// deleteRule is `ip rule del ...` until there is none.
+func (l *lease) deleteRule() error {
+	for {
+		switch err := netlink.RuleDel(l.rule()); {
+		case errors.Is(err, unix.ENOENT):
+			return nil
+		case err != nil:
+			return fmt.Errorf("deleting the rule: %w", err)
+		}
+	}
+}
+
+// deleteLink is `ip link del NAME`. One that is not there is deleted.
+func deleteLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	var none netlink.LinkNotFoundError
+	if err != nil && !errors.As(err, &none) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("deleting %s: %w", name, err)
+	}
+	return nil
+}
+
+func linkExists(name string) (bool, error) {
+	_, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// up is `ip link set NAME up`.
+func up(name string) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetUp(link)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("setting %s up: %w", name, err)
+	}
+	return link, nil
+}
+
+func mac(name string) (string, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return "", fmt.Errorf("looking for %s: %w", name, err)
+	}
+	return link.Attrs().HardwareAddr.String(), nil
+}
+
+// host is an address with all its bits.
+func host(a netip.Addr) *net.IPNet { return netlink.NewIPNet(a.AsSlice()) }
+
+// inside runs a function in a pod's network namespace.
+func inside(pod *os.File, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err := unix.Setns(int(pod.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fail(codeVariable, "CNI_NETNS: entering it: %w", err)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}

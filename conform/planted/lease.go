@@ -1,0 +1,159 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lease is what is kept of an attachment, from before anything is made for it
+// until all of it is gone: a file of its address's name.
+type lease struct {
+	Network, ID, Ifname string
+	Link                string // the host's end
+	Address             netip.Addr
+	Chained             bool // the address is another plugin's; only the rule is ours
+}
+
+// begun is the file that is renamed to a lease once it is written.
+const begun = "begun"
+
+// lock lets one plugin at a time work with the state folder. It is the folder
+// that is locked: there is no file to leave behind.
+func (c *call) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, fail(codeIO, "making the state folder: %w", err)
+	}
+	if c.fault("not-parallel") {
+		return func() {}, nil
+	}
+	dir, err := os.Open(c.StateDir)
+	if err != nil {
+		return nil, fail(codeIO, "opening the state folder: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fail(codeIO, "locking the state folder: %w", err)
+	}
+	// What a plugin that was killed had begun to write.
+	if err := os.Remove(filepath.Join(c.StateDir, begun)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(codeIO, "removing what was begun: %w", err)
+	}
+	return func() { dir.Close() }, nil
+}
+
+// leases are all there are, of every network.
+func (c *call) leases() ([]lease, error) {
+	entries, err := os.ReadDir(c.StateDir)
+	if err != nil {
+		return nil, fail(codeIO, "reading the state folder: %w", err)
+	}
+	var all []lease
+	for _, e := range entries {
+		raw, err := os.ReadFile(filepath.Join(c.StateDir, e.Name()))
+		if err != nil {
+			return nil, fail(codeIO, "reading a lease: %w", err)
+		}
+		var l lease
+		if json.Unmarshal(raw, &l) == nil && l.file() == e.Name() {
+			all = append(all, l)
+		}
+	}
+	return all, nil
+}
+
+func (l lease) file() string {
+	if l.Chained {
+		return "chained-" + l.Address.String()
+	}
+	return l.Address.String()
+}
+
+// find returns the lease of this attachment, if there is one.
+func (c *call) find() (*lease, error) {
+	all, err := c.leases()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range all {
+		if l.Network == c.Name && l.ID == c.id && l.Chained == c.Chained && (l.Ifname == c.ifname || c.fault("ifname-not-in-key")) {
+			return &l, nil
+		}
+	}
+	return nil, nil
+}
+
+// reserve takes a free address. The second of the subnet is the gateway's.
+func (c *call) reserve() (*lease, error) {
+	all, err := c.leases()
+	if err != nil {
+		return nil, err
+	}
+	taken := map[netip.Addr]bool{c.subnet.Masked().Addr(): true, c.gateway(): true, broadcast(c.subnet): true}
+	for _, l := range all {
+		taken[l.Address] = true
+	}
+	if c.fault("not-parallel") {
+		time.Sleep(20 * time.Millisecond)
+	}
+	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
+		if !taken[addr] {
+			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}
+			return l, c.keep(l)
+		}
+	}
+	return nil, fail(codeFull, "subnet %s has no free address", c.subnet)
+}
+
+// keep writes a lease, whole or not at all.
+func (c *call) keep(l *lease) error {
+	raw, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(c.StateDir, begun)
+	if c.fault("not-parallel") {
+		path += fmt.Sprint(os.Getpid())
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		return fail(codeIO, "writing a lease: %w", err)
+	}
+	if err := os.Rename(path, filepath.Join(c.StateDir, l.file())); err != nil {
+		return fail(codeIO, "writing a lease: %w", err)
+	}
+	return nil
+}
+
+// free gives an address back.
+func (c *call) free(l *lease) error {
+	if err := os.Remove(filepath.Join(c.StateDir, l.file())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fail(codeIO, "removing a lease: %w", err)
+	}
+	return nil
+}
+
+// hostLink is the name of the host's end, which is known before it is made.
+func (c *call) hostLink() string {
+	sum := sha256.Sum256([]byte(c.Name + " " + c.id + " " + c.ifname))
+	if c.fault("kill-unsafe") {
+		sum = sha256.Sum256(fmt.Appendf(nil, "%d %d", os.Getpid(), time.Now().UnixNano()))
+	}
+	return fmt.Sprintf("pl%x", sum[:6])
+}
+
+func (c *call) gateway() netip.Addr { return c.subnet.Masked().Addr().Next() }
+
+func broadcast(p netip.Prefix) netip.Addr {
+	last := p.Masked().Addr()
+	for p.Contains(last.Next()) {
+		last = last.Next()
+	}
+	return last
+}

@@ -1,0 +1,149 @@
+// Command planted is a CNI plugin for the tests of package conform: right by the
+// specification, 0.4.0 to 1.1.0, unless its configuration asks for one of the
+// faults in faults.go. It joins a pod to the host by a veth pair.
+//
+//	{"type": "planted", "subnet": "10.8.0.0/24", "stateDir": "/var/lib/planted", "fault": "rule-left"}
+//
+// With "chained": true it makes no interface, but adds a rule for the one that a
+// plugin before it has made.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+var versions = []string{"0.4.0", "1.0.0", "1.1.0"}
+
+// Codes of errors (CNI 1.1, section 5: "Error").
+const (
+	codeVersion   = 1
+	codeVariable  = 4
+	codeIO        = 5
+	codeDecode    = 6
+	codeConfig    = 7
+	codeAway      = 50
+	codeOurs      = 100 // the first that the specification leaves to plugins
+	codeExists    = codeOurs + 1
+	codeFull      = codeOurs + 2
+	codeUnhealthy = codeOurs + 3
+)
+
+// failure is an error with a code of CNI's.
+type failure struct {
+	code uint
+	error
+}
+
+func fail(code uint, format string, args ...any) error {
+	return failure{code, fmt.Errorf(format, args...)}
+}
+
+func main() {
+	c, err := read(os.Stdin)
+	var answer any
+	if err == nil {
+		answer, err = c.do()
+	}
+	if err != nil {
+		os.Exit(c.refuse(err))
+	}
+	if c.fault("log-on-stdout") {
+		fmt.Println("level=info msg=done")
+	}
+	if answer != nil {
+		if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil {
+			os.Exit(1)
+		}
+	}
+}
+
+// do does what CNI_COMMAND asks for.
+func (c *call) do() (any, error) {
+	if c.verb == "VERSION" {
+		return c.versionInfo(), nil
+	}
+	if !slices.Contains(versions, c.Version) {
+		return nil, fail(codeVersion, "cniVersion %q is not supported", c.Version)
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	unlock, err := c.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	switch {
+	case c.verb == "ADD" && c.Chained:
+		return c.addChained()
+	case c.verb == "ADD":
+		return c.add()
+	case c.verb == "DEL":
+		return nil, c.del()
+	case c.verb == "CHECK":
+		return nil, c.verify()
+	case c.verb == "STATUS":
+		return nil, c.status()
+	}
+	return nil, c.gc()
+}
+
+func (c *call) versionInfo() any {
+	info := map[string]any{"cniVersion": c.Version, "supportedVersions": versions}
+	if c.fault("version-empty") {
+		info["supportedVersions"] = []string{}
+	}
+	return info
+}
+
+// refuse writes an error and returns the exit code.
+func (c *call) refuse(err error) int {
+	code := uint(codeOurs)
+	var f failure
+	if errors.As(err, &f) {
+		code = f.code
+	}
+	if c.fault("error-without-json") {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	out := map[string]any{"cniVersion": c.Version, "code": code, "msg": err.Error()}
+	if c.fault("error-without-code") {
+		delete(out, "code")
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(out); err != nil {
+		return 2
+	}
+	if c.fault("error-exits-zero") {
+		return 0
+	}
+	return 1
+}
+
+// read reads the variables and the configuration of a call.
+func read(in io.Reader) (*call, error) {
+	c := &call{
+		verb: os.Getenv("CNI_COMMAND"), id: os.Getenv("CNI_CONTAINERID"),
+		netns: os.Getenv("CNI_NETNS"), ifname: os.Getenv("CNI_IFNAME"),
+	}
+	c.Version = versions[len(versions)-1] // in which what follows is said if none is named
+	raw, err := io.ReadAll(in)
+	if err != nil {
+		return c, fail(codeIO, "reading the configuration: %w", err)
+	}
+	if err := json.Unmarshal(raw, &c.config); err != nil {
+		return c, fail(codeDecode, "decoding the configuration: %w", err)
+	}
+	if c.fault("ifname-ignored") {
+		c.ifname = "eth0"
+	}
+	if c.fault("id-cut") && len(c.id) > 12 {
+		c.id = c.id[:12]
+	}
+	return c, nil
+}
