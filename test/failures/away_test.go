@@ -14,9 +14,10 @@ import (
 // What several systems got wrong alike: a DEL that finds no agent.
 
 // cilium #22067, #40931: pods were stuck or leaked while the agent was away,
-// most of all when the node shut down. containerd #8774, #11209: a sandbox could
-// not be removed because the agent was gone. Here DEL succeeds without waiting,
-// the pod is cut off, and the agent gives the rest back when it starts.
+// most of all when the node shut down. multus #1372, #822: DEL hung or failed
+// while another server was down. containerd #8774, #11209: a sandbox could not be
+// removed because the agent was gone. Here DEL succeeds without waiting, the pod
+// is cut off, and the agent gives the rest back when it starts.
 func TestAgentIsAway(t *testing.T) {
 	n := newNode(t, plain)
 	dead := n.add("dead", nettest.Pod(t))
@@ -108,8 +109,9 @@ func TestTruncatedDeletion(t *testing.T) {
 }
 
 // multus #1239, #1084: every error of DEL was hidden. cilium, general: so were
-// some. Here a DEL that cannot be promised fails with "try again", and succeeds
-// once it can be.
+// some. multus #355, #922: what a DEL that failed still needed was removed. Here
+// a DEL that cannot be promised fails with "try again", and succeeds once it can
+// be.
 func TestDelSaysWhatFails(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))
