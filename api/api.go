@@ -188,10 +188,26 @@ type PoolCIDR struct {
 type Event struct {
 	Seq        uint64      `json:"seq"`
 	Time       time.Time   `json:"time"`
-	Type       string      `json:"type"` // attaching, attached, releasing, released, owed, drift, end
+	Type       string      `json:"type"` // one of EventTypes
 	Owner      string      `json:"owner"`
 	Message    string      `json:"message,omitempty"`
 	Attachment *Attachment `json:"attachment,omitempty"`
+}
+
+// Types of events.
+const (
+	EventAttaching = "attaching" // an owner is in the ledger, and its holds are being taken
+	EventAttached  = "attached"  // it has all of them
+	EventReleasing = "releasing" // its end is promised, and it is being cut off
+	EventReleased  = "released"  // nothing of it is left
+	EventOwed      = "owed"      // a release failed, and is tried again
+	EventDrift     = "drift"     // the world differed from the ledger
+	EventEnd       = "end"       // of the stream
+)
+
+// EventTypes lists the types of events.
+func EventTypes() []string {
+	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventEnd}
 }
 
 // Ledger is what the agent's ledger says.
@@ -239,11 +255,20 @@ type Finding struct {
 	Differences []string `json:"differences,omitempty"`
 }
 
-// FindingTypes lists the types of findings: what has no owner, is not there, is
-// not as it should be, could not be released yet, could not be seen; a deletion
-// that waits for more than a minute, or cannot be read.
+// Types of findings.
+const (
+	FindingLeftOver   = "left-over"  // has no owner
+	FindingMissing    = "missing"    // is not there
+	FindingChanged    = "changed"    // is not as it should be
+	FindingOwed       = "owed"       // could not be released yet
+	FindingUnreadable = "unreadable" // could not be seen
+	FindingQueued     = "queued"     // a deletion that waits for more than a minute
+	FindingDamaged    = "damaged"    // a deletion that cannot be read
+)
+
+// FindingTypes lists the types of findings.
 func FindingTypes() []string {
-	return []string{"left-over", "missing", "changed", "owed", "unreadable", "queued", "damaged"}
+	return []string{FindingLeftOver, FindingMissing, FindingChanged, FindingOwed, FindingUnreadable, FindingQueued, FindingDamaged}
 }
 
 // Audit is what the agent's ledger and the world disagree on.

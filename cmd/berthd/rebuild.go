@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/agent"
 	"github.com/berth-net/berth/internal/root"
@@ -55,9 +56,9 @@ func show(w io.Writer, made *agent.Rebuilt) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tSTATE\tNETWORK/CONTAINER/INTERFACE\tPOOL\tADDRESSES\tNETNS\tLOST")
 	for _, p := range made.Pods {
-		state := "attached"
+		state := api.StateAttached
 		if !p.Owner.Wanted() {
-			state = "releasing"
+			state = api.StateReleasing
 		}
 		addrs := make([]string, len(p.Addresses))
 		for i, a := range p.Addresses {

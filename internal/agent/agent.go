@@ -130,8 +130,8 @@ func (a *Agent) tell(typ string, o hold.Owner, kind string, err error) {
 }
 
 var eventState = map[string]string{
-	"attaching": api.StateAttaching, "attached": api.StateAttached, "drift": api.StateAttached,
-	"releasing": api.StateReleasing, "released": api.StateReleasing, "owed": api.StateOwed,
+	api.EventAttaching: api.StateAttaching, api.EventAttached: api.StateAttached, api.EventDrift: api.StateAttached,
+	api.EventReleasing: api.StateReleasing, api.EventReleased: api.StateReleasing, api.EventOwed: api.StateOwed,
 }
 
 // mtu returns an attachment's MTU in bytes: the network config's, the agent's,

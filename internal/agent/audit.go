@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/link"
 )
 
 // Audit compares the ledger with the node, and looks for deletions that wait in
@@ -39,7 +40,7 @@ func (a *Agent) unledgered() []api.Finding {
 	if err == nil {
 		err = errors.New("another file is in its place")
 	}
-	return []api.Finding{{Type: "missing", Kind: "ledger", What: path, Detail: fmt.Sprintf(
+	return []api.Finding{{Type: api.FindingMissing, Kind: "ledger", What: path, Detail: fmt.Sprintf(
 		"%v; what is written now is lost with this process: restart berthd, which says what to do", err)}}
 }
 
@@ -62,7 +63,7 @@ func (a *Agent) finding(f engine.Finding) api.Finding {
 	if f.Err != nil {
 		out.Detail = f.Err.Error()
 	}
-	if f.Type == "changed" {
+	if f.Type == api.FindingChanged {
 		out.Differences = hold.Differences(f.Err)
 	}
 	return out
@@ -102,7 +103,7 @@ func (a *Agent) lookIntoPods(ctx context.Context) []api.Finding {
 // lookIntoPod returns what differs in a pod; nil: nothing does, or it is on its
 // way in or out.
 func (a *Agent) lookIntoPod(ctx context.Context, e *entry) *api.Finding {
-	h, ok := e.owner.Find("link")
+	h, ok := e.owner.Find(link.KindName)
 	if !ok || !e.owner.Wanted() || a.engine.Taking(e.owner.ID) {
 		return nil
 	}

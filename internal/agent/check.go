@@ -17,6 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/server"
 )
 
@@ -68,7 +69,7 @@ func (a *Agent) compare(ctx context.Context, e *entry) []error {
 		}
 	}
 	note(a.engine.Verify(ctx, e.owner))
-	if h, ok := e.owner.Find("link"); ok {
+	if h, ok := e.owner.Find(link.KindName); ok {
 		note(a.links.VerifyPod(ctx, h))
 	}
 	for _, name := range a.reliesOn(e) {

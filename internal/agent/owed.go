@@ -78,17 +78,17 @@ func (a *Agent) undeleted(now time.Time) []api.Finding {
 	d := a.deletions()
 	var fs []api.Finding
 	if d.Error != "" {
-		fs = append(fs, api.Finding{Type: "unreadable", Kind: "deletion", What: deletions.Path(a.Root), Detail: d.Error})
+		fs = append(fs, api.Finding{Type: api.FindingUnreadable, Kind: "deletion", What: deletions.Path(a.Root), Detail: d.Error})
 	}
 	for _, q := range d.Queued {
 		if now.Sub(q.Written) > stale {
 			key := q.Network + "/" + q.ContainerID + "/" + q.Ifname
-			fs = append(fs, api.Finding{Type: "queued", Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
+			fs = append(fs, api.Finding{Type: api.FindingQueued, Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
 				Detail: "the deletion of " + key + " waits since " + q.Written.UTC().Format(time.RFC3339)})
 		}
 	}
 	for _, f := range d.Damaged {
-		fs = append(fs, api.Finding{Type: "damaged", Kind: "deletion", What: f.Name, Detail: f.Error})
+		fs = append(fs, api.Finding{Type: api.FindingDamaged, Kind: "deletion", What: f.Name, Detail: f.Error})
 	}
 	return fs
 }

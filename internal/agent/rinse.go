@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
@@ -68,7 +69,7 @@ func (a *Agent) rinse(ctx context.Context) (next time.Time, err error) {
 	if len(pass.Addrs) > 0 {
 		err = a.tracked.Forget(pass.Addrs)
 		if a.Observe != nil {
-			a.Observe(flows.Name, "rinse", time.Since(begun), len(pass.Addrs), err)
+			a.Observe(flows.KindName, "rinse", time.Since(begun), len(pass.Addrs), err)
 		}
 	}
 	if err != nil {
@@ -153,5 +154,5 @@ func (a *Agent) unrinsed() []engine.Finding {
 	if failed == nil {
 		return nil
 	}
-	return []engine.Finding{{Type: "owed", Kind: flows.Name, Err: failed.err}}
+	return []engine.Finding{{Type: api.FindingOwed, Kind: flows.KindName, Err: failed.err}}
 }

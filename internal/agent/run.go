@@ -9,8 +9,10 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/events"
+	"github.com/berth-net/berth/internal/kinds/egress"
 	"github.com/berth-net/berth/internal/server"
 )
 
@@ -119,7 +121,7 @@ func whyEnded(ctx context.Context) error {
 func (a *Agent) egressDrift(drift, err error) {
 	id, held := a.ledger.Holder(egressName)
 	if o, ok := a.ledger.Owner(id); held && ok && drift != nil {
-		a.tell("drift", o, "egress", drift)
+		a.tell(api.EventDrift, o, egress.KindName, drift)
 	}
 	if err != nil {
 		a.Log.Warn("keeping the nftables table", "drift", drift, "err", err)

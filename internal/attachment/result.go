@@ -44,7 +44,7 @@ func Result(o hold.Owner, r Record) (*types100.Result, error) {
 
 // Link returns the link that an attachment holds.
 func Link(o hold.Owner) (*link.Spec, error) {
-	h, ok := o.Find("link")
+	h, ok := o.Find(link.KindName)
 	if !ok {
 		return nil, fmt.Errorf("attachment %s holds no link", o.ID)
 	}

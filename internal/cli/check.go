@@ -71,7 +71,7 @@ func (a *app) check(ctx context.Context, args []string) error {
 	}
 	for _, f := range audit.Findings {
 		// A kind that cannot be read says nothing of its holds.
-		if slices.Contains(v.Checked, f.Owner) || slices.Contains(relevant, f.Of) || f.Owner == "" && f.Type == "unreadable" {
+		if slices.Contains(v.Checked, f.Owner) || slices.Contains(relevant, f.Of) || f.Owner == "" && f.Type == api.FindingUnreadable {
 			v.Findings = append(v.Findings, f)
 		}
 	}

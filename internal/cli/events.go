@@ -67,7 +67,7 @@ func (a *app) lately(ctx context.Context, since uint64) error {
 		if err != nil {
 			return err
 		}
-		if e.Type == "end" || e.Time.After(begun) {
+		if e.Type == api.EventEnd || e.Time.After(begun) {
 			return nil
 		}
 		told.Reset(silence)
@@ -128,7 +128,7 @@ func (a *app) followOnce(ctx context.Context, c *client.Client, since *uint64) (
 			return since, err
 		}
 		since = &e.Seq
-		if e.Type == "end" {
+		if e.Type == api.EventEnd {
 			a.none("berth: the agent ends the stream: %s", e.Message)
 			break
 		}
@@ -159,7 +159,10 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // eventInks are the colours of events that people should see.
-var eventInks = map[string]ink{"attached": green, "released": green, "owed": red, "drift": red, "attaching": yellow, "releasing": yellow}
+var eventInks = map[string]ink{
+	api.EventAttaching: yellow, api.EventAttached: green, api.EventReleasing: yellow, api.EventReleased: green,
+	api.EventOwed: red, api.EventDrift: red,
+}
 
 // showEvent prints an event on a line.
 func (a *app) showEvent(e api.Event) error {
@@ -173,7 +176,7 @@ func (a *app) showEvent(e api.Event) error {
 	if e.Message != "" {
 		what = append(what, e.Message)
 	}
-	pad := strings.Repeat(" ", max(0, len("attaching")-len(e.Type)))
+	pad := strings.Repeat(" ", max(0, len(api.EventAttaching)-len(e.Type)))
 	a.say("%6d  %s  %s%s  %-10s  %s\n", e.Seq, e.Time.Local().Format("15:04:05.000"), a.ink(eventInks[e.Type], e.Type), pad,
 		e.Owner, oneLine(errors.New(strings.Join(what, "  "))))
 	return nil

@@ -70,9 +70,9 @@ func (a *app) lookAtLedger() awayView {
 		switch _, ok, err := attachment.Decode(o); {
 		case err != nil || !ok:
 		case o.Wanted():
-			v.Attachments["attached"]++
+			v.Attachments[api.StateAttached]++
 		default:
-			v.Attachments["releasing"]++
+			v.Attachments[api.StateReleasing]++
 		}
 	}
 	return v

@@ -34,16 +34,9 @@ type Ledger interface {
 	Children(id hold.ID) []hold.ID
 }
 
-// Event is something that happened to an owner, by its type:
-//
-//	attaching  it is in the ledger, and its holds are being taken
-//	attached   it has all of them
-//	releasing  its end is promised, and it is being cut off
-//	released   nothing of it is left
-//	owed       a release failed, and is tried again
-//	drift      the world differed from the ledger
+// Event is something that happened to an owner.
 type Event struct {
-	Type  string
+	Type  string // one of api.EventTypes
 	Owner hold.Owner
 	Kind  string // of the hold, where it is about one
 	Err   error  // owed, drift: what is wrong

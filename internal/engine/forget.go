@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -31,7 +32,7 @@ func (e *Engine) forget(ls []*leaving) {
 		return
 	}
 	for _, l := range ls {
-		e.event("released", l.owner, "", nil)
+		e.event(api.EventReleased, l.owner, "", nil)
 	}
 	e.forget(e.ended(ls))
 }
@@ -62,7 +63,7 @@ func (e *Engine) forgetLater(l *leaving, err error) {
 	l.note()
 	e.mu.Unlock()
 	if tell {
-		e.event("owed", l.owner, "ledger", err)
+		e.event(api.EventOwed, l.owner, "ledger", err)
 	}
 }
 
@@ -74,7 +75,7 @@ func (e *Engine) freeNames(id hold.ID) {
 		return nil
 	}))
 	if o, ok := e.Ledger.Owner(id); ok && err != nil && !errors.Is(err, context.Canceled) {
-		e.event("drift", o, "ledger", err)
+		e.event(api.EventDrift, o, "ledger", err)
 	}
 }
 

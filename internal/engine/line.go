@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -245,7 +246,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 			s.released, s.queued, s.trouble = true, false, nil
 		} else {
 			if s.trouble.tell() {
-				owed = append(owed, Event{"owed", j.l.owner, n.kind.Name(), errs[i]})
+				owed = append(owed, Event{api.EventOwed, j.l.owner, n.kind.Name(), errs[i]})
 			}
 			s.trouble = s.trouble.again(e, j.l.owner, errs[i], func() { e.retry(j) })
 			s.trouble.hung = hung

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -156,7 +157,7 @@ func (e *Engine) depart(ctx context.Context, id hold.ID) error {
 	cut := l.cut
 	e.mu.Unlock()
 	if first {
-		e.event("releasing", o, "", nil)
+		e.event(api.EventReleasing, o, "", nil)
 	}
 	if !cut {
 		err = e.cutOff(ctx, o)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -91,7 +92,7 @@ func (e *Engine) repair(ctx context.Context, drifts []drift) error {
 	var errs []error
 	var homeless []hold.ID
 	for _, d := range drifts {
-		e.event("drift", d.owner, d.hold.Spec.Kind(), d.err)
+		e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
 		err := e.reacquire(ctx, d)
 		switch {
 		case errors.Is(err, hold.ErrHomeless):

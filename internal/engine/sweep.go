@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
 // Finding is something on which the ledger and the world disagree.
 type Finding struct {
-	Type string    // left-over, missing, changed, owed, unreadable
+	Type string    // one of api.FindingTypes
 	Hold hold.Hold // zero Spec: a whole kind could not be read
 	Kind string
 	Err  error // more about it; may be nil
@@ -19,12 +20,12 @@ type Finding struct {
 
 // Difference is the finding that what a Verify says makes.
 func Difference(h hold.Hold, err error) Finding {
-	f := Finding{"unreadable", h, h.Spec.Kind(), err}
+	f := Finding{api.FindingUnreadable, h, h.Spec.Kind(), err}
 	switch {
 	case errors.Is(err, hold.ErrGone):
-		f.Type = "missing"
+		f.Type = api.FindingMissing
 	case errors.Is(err, hold.ErrChanged):
-		f.Type = "changed"
+		f.Type = api.FindingChanged
 	}
 	return f
 }
@@ -69,7 +70,7 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	e.event("drift", hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
+	e.event(api.EventDrift, hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
 	if err := k.Release(ctx, []hold.Hold{h})[0]; err != nil {
 		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
 	}
@@ -91,7 +92,7 @@ func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 		orphans = both(orphans, unowned(again, e.Ledger.Owners()))
 	}
 	for _, h := range orphans {
-		r.Findings = append(r.Findings, Finding{Type: "left-over", Hold: h, Kind: h.Spec.Kind()})
+		r.Findings = append(r.Findings, Finding{Type: api.FindingLeftOver, Hold: h, Kind: h.Spec.Kind()})
 	}
 
 	var settled []hold.Owner
@@ -111,7 +112,7 @@ func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 		if o.Hold.Spec != nil {
 			kind = o.Hold.Spec.Kind()
 		}
-		r.Findings = append(r.Findings, Finding{"owed", o.Hold, kind, o.Err})
+		r.Findings = append(r.Findings, Finding{api.FindingOwed, o.Hold, kind, o.Err})
 	}
 	return r, drifts, orphans
 }
@@ -128,7 +129,7 @@ func (e *Engine) find(ctx context.Context) (found []hold.Hold, unreadable []Find
 			return err
 		})
 		if err != nil {
-			unreadable = append(unreadable, Finding{Type: "unreadable", Kind: k.Name(), Err: err})
+			unreadable = append(unreadable, Finding{Type: api.FindingUnreadable, Kind: k.Name(), Err: err})
 		}
 		found = append(found, holds...)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -33,10 +34,10 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	if err := e.Ledger.Commit(taking, append([]ledger.Op{ledger.Begin(o)}, ops...)...); err != nil {
 		return &RefusedError{err}
 	}
-	e.event("attaching", o, "", nil)
+	e.event(api.EventAttaching, o, "", nil)
 	err = e.acquireAll(taking, o)
 	if err == nil {
-		e.event("attached", o, "", nil) // before a release can have the lock
+		e.event(api.EventAttached, o, "", nil) // before a release can have the lock
 	}
 	leave()
 	if err == nil {
@@ -75,7 +76,7 @@ func (e *Engine) acquireAll(ctx context.Context, o hold.Owner) error {
 			if k.Stage != hold.Tell || ctx.Err() != nil {
 				return err
 			}
-			e.event("drift", o, k.Name(), err) // the next sweep tries again
+			e.event(api.EventDrift, o, k.Name(), err) // the next sweep tries again
 		}
 		k, _ := e.kind(h)
 		discovered = discovered || k.Discovers

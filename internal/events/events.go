@@ -12,10 +12,6 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// End is the type of a stream's last line, which says why it ends. The other
-// types are the engine's.
-const End = "end"
-
 // Remember is how many events a hub remembers by default.
 const Remember = 4096
 

@@ -144,6 +144,7 @@ func TestOpenAPIWords(t *testing.T) {
 		want   []string
 	}{
 		{doc.Components.Schemas["State"].Value, api.States()},
+		{doc.Components.Schemas["Event"].Value.Properties["type"].Value, api.EventTypes()},
 		{finding.Properties["type"].Value, api.FindingTypes()},
 	} {
 		if got := fmt.Sprint(c.schema.Enum); got != fmt.Sprint(c.want) {

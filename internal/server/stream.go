@@ -90,7 +90,7 @@ func nextLine(ctx context.Context, stream *events.Stream) (line []byte, last boo
 			err = context.Cause(ctx)
 		}
 		last = true
-		e = api.Event{Seq: stream.Last(), Time: time.Now(), Type: events.End, Message: err.Error()}
+		e = api.Event{Seq: stream.Last(), Time: time.Now(), Type: api.EventEnd, Message: err.Error()}
 	}
 	line, err = encode(e)
 	return line, last || err != nil

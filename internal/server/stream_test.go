@@ -39,14 +39,14 @@ func TestNextLine(t *testing.T) {
 
 		hub.Publish(api.Event{})
 		hub.Publish(api.Event{})
-		if e := decoded(slow, true); e.Type != events.End || e.Seq != 0 || !strings.Contains(e.Message, "events 1 to 1") {
+		if e := decoded(slow, true); e.Type != api.EventEnd || e.Seq != 0 || !strings.Contains(e.Message, "events 1 to 1") {
 			t.Errorf("to a slow reader: %+v", e)
 		}
 
 		cancel(errStopping)
 		decoded(s, false) // what was published before the stop
 		decoded(s, false)
-		if e := decoded(s, true); e.Type != events.End || e.Seq != 3 || !strings.Contains(e.Message, "stopping") {
+		if e := decoded(s, true); e.Type != api.EventEnd || e.Seq != 3 || !strings.Contains(e.Message, "stopping") {
 			t.Errorf("at the stop: %+v", e)
 		}
 
@@ -59,7 +59,7 @@ func TestNextLine(t *testing.T) {
 		open := hub.Follow()
 		hub.Close()
 		ctx = t.Context()
-		if e := decoded(open, true); e.Type != events.End || e.Seq != 3 {
+		if e := decoded(open, true); e.Type != api.EventEnd || e.Seq != 3 {
 			t.Errorf("of a closed hub: %+v", e)
 		}
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 )
 
-// Name is the name of the kind.
-const Name = "egress"
+// KindName is the name of the kind.
+const KindName = "egress"
 
 // Spec is an agent's table. What is in it follows from the agent's
 // configuration, which may change while the hold stays.
@@ -25,8 +25,8 @@ type Spec struct {
 	Instance string `json:"instance"` // of the agent
 }
 
-// Kind returns "egress".
-func (s *Spec) Kind() string { return Name }
+// Kind returns KindName.
+func (s *Spec) Kind() string { return KindName }
 
 // String names the table as nft does.
 func (s *Spec) String() string { return "table inet " + nft.TableName(s.Instance) }

@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Name is the name of the kind.
-const Name = "flows"
+// KindName is the name of the kind.
+const KindName = "flows"
 
 // batch is how many pods one pass over the table is for. A pass costs as much
 // as the table is long, whoever it is for.
@@ -27,8 +27,8 @@ type Spec struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// Kind returns "flows".
-func (s *Spec) Kind() string { return Name }
+// Kind returns KindName.
+func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string {
 	texts := make([]string, len(s.Addresses))

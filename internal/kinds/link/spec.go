@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// kind is the kind's name in ledger records.
-const kind = "link"
+// KindName is the name of the kind, in ledger records too.
+const KindName = "link"
 
 // A pod's default gateways, the same in every pod. Nobody has these addresses:
 // the pod knows their link-layer address, the host veth's, for good.
@@ -40,8 +40,8 @@ type Spec struct {
 	Addresses []netip.Addr `json:"addresses"` // the pod's; at least one, at most a few
 }
 
-// Kind returns "link".
-func (s *Spec) Kind() string { return kind }
+// Kind returns KindName.
+func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string { return "link " + s.Name }
 

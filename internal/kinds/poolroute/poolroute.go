@@ -16,6 +16,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
+// KindName is the name of the kind.
+const KindName = "poolroute"
+
 // batch is how many routes one Release takes.
 const batch = 32
 
@@ -26,8 +29,8 @@ type Spec struct {
 	Metric uint32       `json:"metric"` // not 0
 }
 
-// Kind returns "poolroute".
-func (s *Spec) Kind() string { return "poolroute" }
+// Kind returns KindName.
+func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string {
 	return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric)
