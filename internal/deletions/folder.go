@@ -3,6 +3,7 @@ package deletions
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -33,8 +34,31 @@ func openFolder(dir root.Dir) (*folder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
+	if err := shut(fd); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("closing %s to others: %w", path, err)
+	}
 	return &folder{fd, path}, nil
 }
+
+// shut sees to it that nobody else can write into a folder: who can, deletes any
+// pod.
+func shut(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if !mayOwn(st.Uid, os.Geteuid()) {
+		return fmt.Errorf("it belongs to user %d", st.Uid)
+	}
+	if st.Mode&0o077 == 0 {
+		return nil
+	}
+	return unix.Fchmod(fd, 0o700)
+}
+
+// mayOwn reports whether a user's folder may be that of a program of euid.
+func mayOwn(uid uint32, euid int) bool { return uid == 0 || int(uid) == euid }
 
 func (f *folder) close() { unix.Close(f.fd) }
 
