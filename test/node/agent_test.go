@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
@@ -98,6 +99,8 @@ func (a *agent) startWatched() {
 	look := func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl") }
 	if strings.Contains(look().Only("nft").String(), "berth-") {
 		look = func() nettest.State { return nettest.Snapshot(t, nil).Without("sysctl", "conntrack") }
+	} else if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // conntrack -F
+		t.Fatal(err) // what an earlier test's traffic left would expire in this one
 	}
 	before := look()
 	a.start()
