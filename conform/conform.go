@@ -128,7 +128,7 @@ func numbers(version string) []int {
 func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	began := time.Now()
 	t := &T{suite: s, ctx: ctx, Version: version}
-	if missing := s.missing(c); missing != "" {
+	if missing := s.missing(c, version); missing != "" {
 		t.outcome, t.seen = Unsupported, []string{missing}
 	} else {
 		t.do(c)
@@ -147,8 +147,8 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 }
 
 // missing says which of the checks that this one needs did not hold, if one did
-// not.
-func (s *suite) missing(c Check) string {
+// not, or that it is about later versions.
+func (s *suite) missing(c Check, version string) string {
 	for _, need := range c.Needs {
 		for _, r := range s.report.Results {
 			if base, _, _ := strings.Cut(r.Check, "@"); base == need && r.Outcome.Bad() {
@@ -156,8 +156,8 @@ func (s *suite) missing(c Check) string {
 			}
 		}
 	}
-	if older(s.list.Version, c.Since) && !c.Each {
-		return fmt.Sprintf("the list's version is %s; this came with %s", s.list.Version, c.Since)
+	if older(version, c.Since) {
+		return fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
 	}
 	return ""
 }

@@ -14,6 +14,8 @@ type List struct {
 	Name    string
 	Version string
 	Plugins []Plugin
+
+	DisableCheck bool // runtimes must not call CHECK
 }
 
 // Plugin is one of a list.
@@ -41,6 +43,8 @@ func parseList(raw []byte) (*List, error) {
 		Name    string                       `json:"name"`
 		Version string                       `json:"cniVersion"`
 		Plugins []map[string]json.RawMessage `json:"plugins"`
+
+		DisableCheck any `json:"disableCheck"` // "true" is how 0.4.0 wrote it
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
 		return nil, err
@@ -53,7 +57,7 @@ func parseList(raw []byte) (*List, error) {
 	case len(file.Plugins) == 0:
 		return nil, errors.New(`"plugins" is missing or empty: a list is needed, not a single plugin's configuration`)
 	}
-	l := &List{Name: file.Name, Version: file.Version}
+	l := &List{Name: file.Name, Version: file.Version, DisableCheck: file.DisableCheck == true || file.DisableCheck == "true"}
 	for i, keys := range file.Plugins {
 		p := Plugin{Keys: keys}
 		if err := json.Unmarshal(keys["type"], &p.Type); err != nil || p.Type == "" {

@@ -1,0 +1,209 @@
+package conform
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// addChecks are about ADD.
+var addChecks = []Check{
+	{
+		Name: "add/result", Spec: "CNI 1.1.0, section 5, ADD Success; 0.4.0, Result and Well-known Structures",
+		Says: "the result of ADD has the form of the request's version, and lists what is really there: the container's interface, its MAC and its addresses",
+		Each: true, Needs: []string{"basic/attach"},
+		run: addResult,
+	},
+	{
+		Name: "add/prev-result", Spec: "CNI 1.1.0, section 5, ADD Success, last paragraph; 0.4.0, Network Configuration Lists",
+		Says:  "a plugin puts out the prevResult that it was given, with its own changes",
+		Needs: []string{"basic/attach", "add/result"},
+		run:   addPrevResult,
+	},
+	{
+		Name: "add/existing-interface", Spec: "CNI 1.1.0, section 2, ADD; 0.4.0, Result: interfaces",
+		Says:  "ADD of an interface name that the container has already is an error, and the interface stays as it is",
+		Needs: []string{"basic/attach"},
+		run:   addExistingInterface,
+	},
+	{
+		Name: "add/error-form", Spec: "CNI 1.1.0, section 2, Errors, and section 5, Error; 0.4.0, Result",
+		Says: "a failed ADD ends with a code other than 0 and an error on standard output that has a code and a message",
+		Each: true, Needs: []string{"basic/attach"},
+		run: addErrorForm,
+	},
+	{
+		Name: "add/error-version", Spec: "CNI 0.4.0, Result; 1.1.0, section 5, Error (there it only should)",
+		Says: "an error says in which cniVersion it is written",
+		Each: true, Needs: []string{"basic/attach", "add/error-form"},
+		run: addErrorVersion,
+	},
+	{
+		Name: "add/failed-leaves-nothing", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering; 0.4.0, Network Configuration List Error Handling",
+		Says:  "after a failed ADD and the DEL that is due then, nothing is left",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run:   addFailedLeavesNothing,
+	},
+	{
+		Name: "add/failed-undone", Spec: "CNI 1.1.0, section 4, Delegated plugin execution procedure: what ADD did is undone before its failure is returned",
+		Says:  "a failed ADD leaves nothing even if no DEL follows, as when the runtime has ended meanwhile",
+		Needs: []string{"basic/attach", "leak/add-del", "add/failed-leaves-nothing"},
+		run:   addFailedUndone,
+	},
+}
+
+func addResult(t *T) {
+	a := t.NewAttachment()
+	for i, p := range t.suite.list.Plugins {
+		got := t.Exec(t.Call("ADD", i, a, a.Result))
+		if !got.OK() {
+			t.Fatalf("an ordinary ADD fails: %s", got)
+		}
+		a.Result = got.Stdout
+		t.judgeForm(p.Type, t.mustResult(a))
+	}
+	t.judgeTruth(a, t.mustResult(a))
+}
+
+func addPrevResult(t *T) {
+	if len(t.suite.list.Plugins) < 2 {
+		t.Unsupportedf("the list has one plugin only: none is given a prevResult")
+	}
+	a := t.NewAttachment()
+	for i, p := range t.suite.list.Plugins {
+		prev := a.Result
+		got := t.Exec(t.Call("ADD", i, a, prev))
+		if !got.OK() {
+			t.Fatalf("an ordinary ADD fails: %s", got)
+		}
+		if a.Result = got.Stdout; prev != nil {
+			t.judgeKept(p.Type, a, prev)
+		}
+	}
+}
+
+// judgeKept looks for what a plugin dropped from its prevResult although it is
+// there still. Up to 0.4.0 plugins might suppress what they wanted to.
+func (t *T) judgeKept(plugin string, a *Attachment, prev json.RawMessage) {
+	was, err := readResult(prev)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	var (
+		is   = t.mustResult(a)
+		l    = t.linkNow(a)
+		lost []string
+	)
+	for _, one := range was.Interfaces {
+		if !is.lists(one) && (one.Sandbox == "" || one.Name != a.Ifname || l != nil) {
+			lost = append(lost, "interface "+one.Name)
+		}
+	}
+	for _, addr := range was.addresses(was.of(a)) {
+		if !is.gives(addr) && l != nil && l.has(addr) != nil {
+			lost = append(lost, "address "+addr.String())
+		}
+	}
+	for _, one := range was.Routes {
+		if !is.routesTo(one) && l != nil && l.route(one) != nil {
+			lost = append(lost, "route "+one.Dst)
+		}
+	}
+	if servers := was.DNS.Nameservers; len(servers) > 0 && len(is.DNS.Nameservers) == 0 {
+		lost = append(lost, fmt.Sprintf("nameservers %v", servers))
+	}
+	switch all := len(is.Interfaces)+len(is.IPs) == 0 && len(was.Interfaces)+len(was.IPs) > 0; {
+	case len(lost) == 0:
+	case older(t.Version, "1.0.0") && !all:
+		t.Notef("%s suppresses of its prevResult: %s", plugin, strings.Join(lost, ", "))
+	default:
+		t.Failf("the result of %s lacks, of its prevResult: %s", plugin, strings.Join(lost, ", "))
+	}
+}
+
+// squat gives a pod an interface of the name that an attachment wants, and returns
+// what it looks like.
+func (t *T) squat(a *Attachment) string {
+	t.must(a.Pod.Do(func() error {
+		// ip link add net0 type veth peer name squat0
+		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: a.Ifname}, PeerName: "squat0"}
+		if err := netlink.LinkAdd(l); err != nil {
+			return fmt.Errorf("making %s in a pod: %w", a.Ifname, err)
+		}
+		return configure(a.Ifname, "198.51.100.1/24")
+	}))
+	return t.squatter(a)
+}
+
+// squatter says what of an interface nobody else may change.
+func (t *T) squatter(a *Attachment) string {
+	l := t.linkNow(a)
+	if l == nil {
+		return "nothing"
+	}
+	s := fmt.Sprintf("%s %s index %d mac %s mtu %d", l.Attrs().Name, l.Type(), l.Attrs().Index, l.Attrs().HardwareAddr, l.Attrs().MTU)
+	for _, addr := range l.addrs {
+		if addr.Scope == int(netlink.SCOPE_UNIVERSE) {
+			s += " address " + addr.IPNet.String()
+		}
+	}
+	return s
+}
+
+func addExistingInterface(t *T) {
+	a := t.NewAttachment()
+	was := t.squat(a)
+	got := t.Add(a)
+	t.wantError(got, "ADD of "+a.Ifname+", which the container has")
+	if is := t.squatter(a); is != was {
+		t.Failf("the interface that was there was changed.\nbefore: %s\nafter:  %s", was, is)
+	}
+}
+
+// addNowhere is ADD into a network namespace that does not exist.
+func (t *T) addNowhere() (*Attachment, Answer) {
+	a := t.NewAttachment()
+	a.Pod = &Pod{fd: -1, Path: filepath.Join(netnsDir, "nowhere")}
+	return a, t.Add(a)
+}
+
+// nowhere is how messages call it.
+const nowhere = "ADD into a network namespace that does not exist"
+
+func addErrorForm(t *T) {
+	_, got := t.addNowhere()
+	e := t.wantError(got, nowhere)
+	if e == nil || e.Code >= 100 || wellKnown(e.Code) {
+		return
+	}
+	if older(t.Version, "1.0.0") {
+		t.Failf("%s: code %d is reserved, and means nothing: %s", nowhere, e.Code, got)
+	} else {
+		t.Notef("%s: code %d is reserved, and means nothing: %s", nowhere, e.Code, got)
+	}
+}
+
+// wellKnown reports whether an error code has a meaning (CNI 1.1, section 5,
+// "Error").
+func wellKnown(code uint) bool {
+	return code >= 1 && code <= 7 || code == 11 || code == 50 || code == 51
+}
+
+// addErrorVersion does not judge which version an error gives, only that it does:
+// which it has to be, the specification leaves open (containernetworking/cni#827).
+func addErrorVersion(t *T) {
+	_, got := t.addNowhere()
+	e := t.wantError(got, nowhere)
+	switch {
+	case e == nil:
+	case e.Version == "" && older(t.Version, "1.0.0"):
+		t.Failf(`%s: the error lacks "cniVersion": %s`, nowhere, short(got.Stdout))
+	case e.Version == "":
+		t.Notef(`%s: the error lacks "cniVersion", which it should have: %s`, nowhere, short(got.Stdout))
+	case e.Version != t.Version:
+		t.Notef("%s: the request is in version %s, the error in %s", nowhere, t.Version, e.Version)
+	}
+}

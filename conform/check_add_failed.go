@@ -1,0 +1,103 @@
+package conform
+
+import (
+	"encoding/json"
+)
+
+// failure is a way in which ADD cannot but fail.
+type failure struct {
+	what string
+	add  func(*T) (*Attachment, Answer)
+}
+
+// failures are those that can be had with any list: before anything is done, in
+// the middle, and as late as possible.
+func (t *T) failures() []failure {
+	all := []failure{
+		{nowhere, (*T).addNowhere},
+		{"ADD of an interface that the container has", (*T).addTwice},
+	}
+	if _, ok := t.ipam(); ok {
+		all = append(all, failure{"ADD whose IPAM plugin fails", (*T).addWithoutIPAM})
+	}
+	if len(t.suite.list.Plugins) > 1 {
+		all = append(all, failure{"ADD whose last plugin fails", (*T).addAllButOne})
+	}
+	return all
+}
+
+// addTwice is ADD of an interface name that is taken.
+func (t *T) addTwice() (*Attachment, Answer) {
+	a := t.NewAttachment()
+	t.squat(a)
+	return a, t.Add(a)
+}
+
+// ipam returns the "ipam" of the first plugin, if it names a plugin to delegate
+// to.
+func (t *T) ipam() (map[string]any, bool) {
+	var ipam map[string]any
+	if err := json.Unmarshal(t.suite.list.Plugins[0].Keys["ipam"], &ipam); err != nil {
+		return nil, false
+	}
+	name, ok := ipam["type"].(string)
+	return ipam, ok && name != ""
+}
+
+// addWithoutIPAM is ADD with an IPAM plugin that is not there.
+func (t *T) addWithoutIPAM() (*Attachment, Answer) {
+	a := t.NewAttachment()
+	ipam, _ := t.ipam()
+	ipam["type"] = "conform-no-such-plugin"
+	c := t.Call("ADD", 0, a, nil)
+	c.Stdin = withKey(c.Stdin, "ipam", ipam)
+	return a, t.Exec(c)
+}
+
+// addAllButOne is ADD of all plugins of which the last cannot but fail. As all that
+// fail, it leaves no result to the runtime.
+func (t *T) addAllButOne() (*Attachment, Answer) {
+	a := t.NewAttachment()
+	var prev json.RawMessage
+	last := len(t.suite.list.Plugins) - 1
+	for i := range last {
+		got := t.Exec(t.Call("ADD", i, a, prev))
+		if !got.OK() {
+			t.Fatalf("an ordinary ADD fails: %s", got)
+		}
+		prev = got.Stdout
+	}
+	c := t.Call("ADD", last, a, prev)
+	badVersion.do(&c)
+	return a, t.Exec(c)
+}
+
+func addFailedLeavesNothing(t *T) {
+	before := t.Warm()
+	for _, f := range t.failures() {
+		a, got := f.add(t)
+		if got.OK() {
+			t.Notef("%s succeeded: %s", f.what, got)
+		}
+		if del := t.Del(a); !del.OK() {
+			t.Notef("DEL after %s fails: %s", f.what, del)
+		}
+		t.WantNothingNew(before, f.what+" and DEL")
+	}
+}
+
+func addFailedUndone(t *T) {
+	before := t.Warm()
+	for _, f := range t.failures() {
+		if f.what == "ADD whose last plugin fails" {
+			continue // the others did not fail: it is for DEL to undo them
+		}
+		a, got := f.add(t)
+		if got.OK() {
+			t.Notef("%s succeeded: %s", f.what, got)
+		} else {
+			t.WantNothingNew(before, f.what+" (and before its DEL)")
+		}
+		t.Del(a)
+	}
+}

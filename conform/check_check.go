@@ -1,0 +1,141 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// checkChecks are about CHECK.
+var checkChecks = []Check{
+	{
+		Name: "check/well", Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK",
+		Says: "CHECK right after ADD succeeds",
+		Each: true, Since: "0.4.0", Needs: []string{"basic/attach"},
+		run: func(t *T) {
+			t.checkable()
+			a := t.NewAttachment()
+			t.MustAdd(a)
+			if got := t.Check(a); !got.OK() {
+				t.Failf("CHECK of what was just added fails: %s", got)
+			}
+		},
+	},
+	{
+		Name: "check/link-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK",
+		Says:  "CHECK fails if the container's interface is gone",
+		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well"},
+		run: func(t *T) { t.checkAfter(loseLink) },
+	},
+	{
+		Name: "check/address-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing address; 0.4.0, Parameters, CHECK",
+		Says:  "CHECK fails if an address of the result is not on the container's interface",
+		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well", "check/link-gone"},
+		run: func(t *T) { t.checkAfter(loseAddress) },
+	},
+	{
+		Name: "check/route-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing route; 0.4.0, Parameters, CHECK",
+		Says:  "CHECK fails if a route of the result is not in the container",
+		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well", "check/link-gone"},
+		run: func(t *T) { t.checkAfter(loseRoute) },
+	},
+}
+
+// checkable ends the check if the list forbids CHECK.
+func (t *T) checkable() {
+	if t.suite.list.DisableCheck {
+		t.Unsupportedf(`the list has "disableCheck": runtimes must not call CHECK`)
+	}
+}
+
+// checkAfter is CHECK after damage, which has to find it.
+func (t *T) checkAfter(damage func(*T, *Attachment, *result, *podLink) string) {
+	t.checkable()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	l := t.linkNow(a)
+	if l == nil {
+		t.Unsupportedf("the plugins make no %s in the network namespace", a.Ifname)
+	}
+	what := damage(t, a, t.mustResult(a), l)
+	t.wantError(t.Check(a), "CHECK after "+what)
+}
+
+// loseLink is `ip link delete net0`, in the pod.
+func loseLink(t *T, a *Attachment, _ *result, l *podLink) string {
+	t.must(a.Pod.Do(func() error {
+		err := netlink.LinkDel(l.Link)
+		if errors.Is(err, unix.EOPNOTSUPP) { // a device that cannot be deleted
+			// ip link set net0 name gone0
+			err = errors.Join(netlink.LinkSetDown(l.Link), netlink.LinkSetName(l.Link, "gone0"))
+		}
+		return err
+	}))
+	return "the deletion of " + a.Ifname
+}
+
+// loseAddress puts another address in the place of one, with the routes that there
+// were: they would go with it, and CHECK could find that instead.
+func loseAddress(t *T, a *Attachment, r *result, l *podLink) string {
+	var lost *netlink.Addr
+	for _, addr := range r.addresses(r.of(a)) {
+		if lost = l.has(addr); lost != nil {
+			break
+		}
+	}
+	if lost == nil {
+		t.Unsupportedf("the result has no address of %s", a.Ifname)
+	}
+	other := netlink.Addr{IPNet: &net.IPNet{IP: another(lost.IP), Mask: lost.Mask}, Flags: unix.IFA_F_NODAD}
+	t.must(a.Pod.Do(func() error {
+		// ip address delete ADDRESS dev net0; ip address add OTHER dev net0
+		if err := errors.Join(netlink.AddrDel(l.Link, lost), netlink.AddrAdd(l.Link, &other)); err != nil {
+			return fmt.Errorf("replacing %s: %w", lost.IPNet, err)
+		}
+		for _, route := range l.routes {
+			if route.Protocol == unix.RTPROT_KERNEL {
+				continue
+			}
+			if route.Src != nil && route.Src.Equal(lost.IP) {
+				route.Src = nil
+			}
+			// ip route replace ...
+			_ = netlink.RouteReplace(&route) // at best: the address is gone in any case
+		}
+		return nil
+	}))
+	return fmt.Sprintf("the replacement of %s on %s by %s", lost.IPNet, a.Ifname, other.IPNet)
+}
+
+// another is an address beside an address.
+func another(addr net.IP) net.IP {
+	other := append(net.IP{}, addr...)
+	other[len(other)-1] ^= 0x40
+	return other
+}
+
+// loseRoute is `ip route delete`, in the pod, of the first route of the result that
+// is there.
+func loseRoute(t *T, a *Attachment, r *result, l *podLink) string {
+	if len(r.Routes) == 0 {
+		t.Unsupportedf("the result has no routes")
+	}
+	for _, item := range r.Routes {
+		route := l.route(item)
+		if route == nil {
+			continue
+		}
+		t.must(a.Pod.Do(func() error {
+			if err := netlink.RouteDel(route); err != nil {
+				return fmt.Errorf("deleting the route to %s: %w", item.Dst, err)
+			}
+			return nil
+		}))
+		return "the deletion of the route to " + item.Dst
+	}
+	t.Unsupportedf("none of the routes of the result is on %s", a.Ifname)
+	return ""
+}

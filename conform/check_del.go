@@ -1,0 +1,113 @@
+package conform
+
+import "os"
+
+// delChecks are about DEL.
+var delChecks = []Check{
+	{
+		Name: "del/idempotent", Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, General considerations",
+		Says:  "DEL of what is deleted already succeeds",
+		Needs: []string{"basic/attach"},
+		run: func(t *T) {
+			a := t.NewAttachment()
+			t.MustAdd(a)
+			t.MustDel(a)
+			for _, times := range []string{"second", "third"} {
+				t.wantDel(a, "the "+times+" DEL")
+			}
+		},
+	},
+	{
+		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing",
+		Says:  "DEL of what was never added succeeds",
+		Needs: []string{"basic/attach", "del/idempotent"},
+		run:   func(t *T) { t.wantDel(t.NewAttachment(), "DEL of a container that was never added") },
+	},
+	{
+		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering; 0.4.0, Network Configuration List Error Handling",
+		Says:  "the DEL that is due after a failed ADD, of all plugins of the list, succeeds",
+		Needs: []string{"basic/attach", "del/never-added", "del/netns-gone"},
+		run:   delAfterFailedAdd,
+	},
+	{
+		Name: "del/without-prev-result", Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, Parameters, DEL",
+		Says:  "DEL without prevResult succeeds, and leaves nothing",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run:   delWithoutPrevResult,
+	},
+	{
+		Name: "del/netns-gone", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
+		Says:  "DEL succeeds if the path of the network namespace does not exist any more, and frees the addresses",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run: func(t *T) {
+			t.delBereft(func(a *Attachment) string {
+				t.must(a.Pod.Remove())
+				return "DEL with a CNI_NETNS that does not exist any more"
+			})
+		},
+	},
+	{
+		Name: "del/netns-not-one", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
+		Says:  "DEL succeeds if the path of the network namespace is but a file, which is what is left when it is unmounted, and frees the addresses",
+		Needs: []string{"basic/attach", "leak/add-del", "del/netns-gone"},
+		run: func(t *T) {
+			t.delBereft(func(a *Attachment) string {
+				t.must(a.Pod.Remove())
+				t.must(os.WriteFile(a.Pod.Path, nil, 0o400))
+				return "DEL with a CNI_NETNS that is an ordinary file"
+			})
+		},
+	},
+	{
+		Name: "del/without-netns", Spec: "CNI 1.1.0, section 2, DEL: CNI_NETNS is optional; 0.4.0, Parameters, DEL",
+		Says:  "DEL without CNI_NETNS succeeds, and frees the addresses",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run: func(t *T) {
+			t.delBereft(func(a *Attachment) string {
+				a.Pod = nil
+				return "DEL without CNI_NETNS"
+			})
+		},
+	},
+}
+
+// wantDel is DEL that has to succeed.
+func (t *T) wantDel(a *Attachment, what string) {
+	if got := t.Del(a); !got.OK() {
+		t.Failf("%s fails: %s", what, got)
+	}
+}
+
+func delAfterFailedAdd(t *T) {
+	for _, f := range t.failures() {
+		a, got := f.add(t)
+		if got.OK() {
+			t.Notef("%s succeeded: %s", f.what, got)
+		}
+		t.wantDel(a, "DEL after "+f.what)
+	}
+}
+
+func delWithoutPrevResult(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	a.Result = nil
+	t.wantDel(a, "DEL without prevResult")
+	t.WantNothingNew(before, "DEL without prevResult")
+}
+
+// delBereft is DEL after something was taken from an attachment; what that is, take
+// says. Addresses are kept in files: what else is left, the leak checks look for.
+func (t *T) delBereft(take func(*Attachment) string) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	what := take(a)
+	t.wantDel(a, what)
+	if len(t.suite.StateDirs) == 0 {
+		t.Notef("whether addresses were freed cannot be seen: no state folder is given")
+		return
+	}
+	t.WantNothingNew(before.And(t.Seen().Without("file", "file-content")), what)
+}

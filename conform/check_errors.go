@@ -1,0 +1,203 @@
+package conform
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// errorChecks are about calls that nobody can serve.
+var errorChecks = []Check{
+	{
+		Name: "errors/version", Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result",
+		Says:  "a version that the plugin does not support is refused with code 1",
+		Needs: []string{"basic/attach", "add/error-form"},
+		run:   errorsVersion,
+	},
+	{
+		Name: "errors/environment", Spec: "CNI 1.1.0, section 2, ADD: required environment parameters, and section 5, Error: code 4",
+		Says:  "a required variable that is missing is an error 4, which names it",
+		Needs: []string{"basic/attach", "add/error-form"},
+		run:   errorsEnvironment,
+	},
+	{
+		Name: "errors/command", Spec: "CNI 1.1.0, section 2, CNI operations, and section 5, Error: code 4",
+		Says:  "a CNI_COMMAND that does not exist is an error 4",
+		Needs: []string{"basic/attach", "add/error-form"},
+		run:   errorsCommand,
+	},
+	{
+		Name: "errors/json", Spec: "CNI 1.1.0, section 5, Error: code 6",
+		Says:  "a configuration that is no JSON is an error 6",
+		Needs: []string{"basic/attach", "add/error-form"},
+		run:   errorsJSON,
+	},
+	{
+		Name: "errors/name", Spec: "CNI 1.1.0, section 1, Configuration format: name, and section 5, Error: code 7",
+		Says:  "a network name that is missing or bad, if the plugin minds it, is an error of the usual form",
+		Needs: []string{"basic/attach", "add/error-form"},
+		run:   errorsName,
+	},
+	{
+		Name: "errors/no-residue", Spec: "CNI 1.1.0, section 2, Errors",
+		Says:  "a call that is refused changes nothing",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run:   errorsNoResidue,
+	},
+}
+
+// fault is one way to make a call that cannot be served.
+type fault struct {
+	what string
+	do   func(*Call)
+}
+
+// badVersion, badCommand and badJSON are faults.
+var (
+	badVersion = fault{"in cniVersion " + unknowable, func(c *Call) { c.Stdin = withKey(c.Stdin, "cniVersion", unknowable) }}
+	badCommand = fault{"CNI_COMMAND=CONFORM", func(c *Call) { c.Verb = "CONFORM" }}
+	badJSON    = fault{"with half a JSON object on standard input", func(c *Call) { c.Stdin = c.Stdin[:len(c.Stdin)/2] }}
+)
+
+// without is the fault that a variable is not set.
+func without(variable string) fault {
+	return fault{"without " + variable, func(c *Call) {
+		c.Env = maps.Clone(c.Env)
+		delete(c.Env, variable)
+	}}
+}
+
+// named is the fault that a network's name is bad; nil: it is missing.
+func named(name any) fault {
+	what := "without a network name"
+	if text, ok := name.(string); ok {
+		what = "of a network called " + text
+	}
+	return fault{what, func(c *Call) { c.Stdin = withKey(c.Stdin, "name", name) }}
+}
+
+// withKey replaces a key of a configuration; nil takes it away.
+func withKey(stdin []byte, key string, value any) []byte {
+	var conf map[string]any
+	if err := json.Unmarshal(stdin, &conf); err != nil { // the suite made it
+		panic(err)
+	}
+	if conf[key] = value; value == nil {
+		delete(conf, key)
+	}
+	raw, err := json.Marshal(conf)
+	if err != nil {
+		panic(err)
+	}
+	return raw
+}
+
+// tryFault makes an ADD with a fault of each plugin of the list, after proper ones
+// of those before it, and tells judge what each answered. What was added is
+// deleted again; what was refused is not.
+func (t *T) tryFault(f fault, judge func(Answer)) {
+	for i := range t.suite.list.Plugins {
+		a := t.NewAttachment()
+		for before := range i {
+			got := t.Exec(t.Call("ADD", before, a, a.Result))
+			if !got.OK() {
+				t.Fatalf("an ordinary ADD fails: %s", got)
+			}
+			a.Result = got.Stdout
+		}
+		c := t.Call("ADD", i, a, a.Result)
+		f.do(&c)
+		got := t.Exec(c)
+		judge(got)
+		added := i
+		if got.OK() {
+			added, a.Result = i+1, got.Stdout
+		}
+		for k := added - 1; k >= 0; k-- {
+			t.Exec(t.Call("DEL", k, a, a.Result))
+		}
+	}
+}
+
+// wantError judges an answer that should be an error, and returns that; nil: it is
+// none, which has been said.
+func (t *T) wantError(got Answer, what string) *Error {
+	if got.OK() || got.Hung || got.Exit < 0 {
+		t.Failf("%s: an error is due, and this came: %s", what, got)
+		return nil
+	}
+	e, err := got.Failure()
+	if err != nil {
+		t.Failf("%s: the error has not the form that it should have: %v: %s", what, err, got)
+		return nil
+	}
+	return e
+}
+
+// wantCode is wantError of an error with that code.
+func (t *T) wantCode(f fault, code uint) {
+	t.tryFault(f, func(got Answer) {
+		if e := t.wantError(got, "ADD "+f.what); e != nil && e.Code != code {
+			t.Failf("ADD %s: the code is %d, not %d: %s", f.what, e.Code, code, got)
+		}
+	})
+}
+
+func errorsVersion(t *T) { t.wantCode(badVersion, 1) }
+
+func errorsCommand(t *T) { t.wantCode(badCommand, 4) }
+
+func errorsJSON(t *T) { t.wantCode(badJSON, 6) }
+
+// required are the variables that ADD cannot do without.
+var required = []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"}
+
+func errorsEnvironment(t *T) {
+	for _, v := range required {
+		f := without(v)
+		t.tryFault(f, func(got Answer) {
+			switch e := t.wantError(got, "ADD "+f.what); {
+			case e == nil:
+			case e.Code != 4:
+				t.Failf("ADD %s: the code is %d, not 4: %s", f.what, e.Code, got)
+			case !strings.Contains(e.Msg+e.Details, v):
+				t.Failf("ADD %s: the error does not name the variable: %s", f.what, got)
+			}
+		})
+	}
+}
+
+// badNames are the faults of errors/name. Runtimes have to see to names; that
+// plugins do is only allowed.
+var badNames = []fault{named(nil), named("-conform"), named("../conform")}
+
+func errorsName(t *T) {
+	for _, f := range badNames {
+		t.tryFault(f, func(got Answer) {
+			if got.OK() {
+				t.Notef("ADD %s is not refused", f.what)
+				return
+			}
+			if e := t.wantError(got, "ADD "+f.what); e != nil && e.Code != 7 {
+				t.Notef("ADD %s: the code is %d; 7 is meant for this: %s", f.what, e.Code, got)
+			}
+		})
+	}
+}
+
+func errorsNoResidue(t *T) {
+	faults := []fault{badVersion, badCommand, badJSON}
+	for _, v := range required {
+		faults = append(faults, without(v))
+	}
+	before := t.Warm()
+	for _, f := range slices.Concat(faults, badNames[:1]) {
+		t.tryFault(f, func(got Answer) {
+			if got.OK() {
+				t.Notef("ADD %s is not refused", f.what)
+			}
+		})
+		t.WantNothingNew(before, "a refused ADD "+f.what)
+	}
+}

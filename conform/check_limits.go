@@ -1,0 +1,196 @@
+package conform
+
+import (
+	"maps"
+	"strings"
+)
+
+// limitChecks are about names at their limits, and about what a plugin does not
+// know.
+var limitChecks = []Check{
+	{
+		Name: "limits/container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID",
+		Says:  "an id may be as long as runtimes make them, and have every character that is allowed; two that differ in one character are two",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run:   limitsContainerID,
+	},
+	{
+		Name: "limits/bad-container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID, and section 5, Error: code 4",
+		Says:  "an id that is not allowed, if the plugin minds it, is an error of the usual form; else it is an id like others",
+		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
+		run:   limitsBadContainerID,
+	},
+	{
+		Name: "limits/ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD",
+		Says:  "an interface name may be of 15 bytes",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run:   limitsIfname,
+	},
+	{
+		Name: "limits/bad-ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD",
+		Says:  "an interface name that cannot be used is an error, and changes nothing",
+		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
+		run:   limitsBadIfname,
+	},
+	{
+		Name: "limits/network-name", Spec: "CNI 1.1.0, section 1, Configuration format: name",
+		Says:  "a network's name may have every character that is allowed",
+		Needs: []string{"basic/attach", "leak/add-del"},
+		run:   limitsNetworkName,
+	},
+	{
+		Name: "keys/unknown", Spec: "CNI 1.1.0, section 1, Other keys, and section 5, Error: code 2",
+		Says:  "a key that the plugin does not know is either ignored or an error of the usual form",
+		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
+		run:   keysUnknown,
+	},
+	{
+		Name: "args/ignore-unknown", Spec: "CNI's CONVENTIONS.md, CNI_ARGS; what runtimes of Kubernetes set",
+		Says:  "with IgnoreUnknown=1 in CNI_ARGS, those that the plugin does not know are ignored",
+		Needs: []string{"basic/attach"},
+		run:   argsIgnoreUnknown,
+	},
+}
+
+// cycle is ADD and DEL of an attachment of an unusual kind, which have to succeed
+// and to leave nothing.
+func (t *T) cycle(a *Attachment, what string) {
+	before := t.Seen()
+	if got := t.Add(a); !got.OK() {
+		t.Failf("ADD %s fails: %s", what, got)
+		t.Del(a)
+		return
+	}
+	t.wantDel(a, "DEL "+what)
+	t.WantNothingNew(before, "ADD and DEL "+what)
+}
+
+func limitsContainerID(t *T) {
+	t.Warm()
+	a := t.NewAttachment()
+	a.ID = "0aZ_.-" + strings.Repeat("-._", 3)
+	t.cycle(a, "of container "+a.ID)
+
+	// What is made for a container is often named after the first part of its id.
+	before := t.Seen()
+	var both [2]*Attachment
+	for i, last := range []string{"0", "1"} {
+		both[i] = t.NewAttachment()
+		both[i].ID = strings.Repeat("0123456789abcdef", 4)[:63] + last
+		if got := t.Add(both[i]); !got.OK() {
+			t.Failf("ADD of container %s fails: %s", both[i].ID, got)
+		}
+	}
+	t.wantDel(both[0], "DEL of container "+both[0].ID)
+	if t.linkNow(both[1]) == nil {
+		t.Failf("DEL of container %s deleted %s of container %s", both[0].ID, both[1].Ifname, both[1].ID)
+	}
+	t.wantDel(both[1], "DEL of container "+both[1].ID)
+	t.WantNothingNew(before, "ADD and DEL of two containers with ids of 64 digits")
+}
+
+func limitsBadContainerID(t *T) {
+	t.Warm()
+	for _, id := range []string{"../conform", "conform/1", "-conform", "con form"} {
+		a := t.NewAttachment()
+		a.ID = id
+		before := t.Seen()
+		what := "ADD of container " + id
+		if got := t.Add(a); !got.OK() {
+			t.wantError(got, what)
+		} else {
+			t.Notef("%s is not refused", what)
+			t.wantDel(a, "DEL of container "+id)
+		}
+		t.WantNothingNew(before, what)
+	}
+}
+
+func limitsIfname(t *T) {
+	t.Warm()
+	a := t.NewAttachment()
+	a.Ifname = "abcdefghijklmno"
+	before := t.Seen()
+	if got := t.Add(a); !got.OK() {
+		t.Fatalf("ADD of interface %s fails: %s", a.Ifname, got)
+	}
+	if t.linkNow(a) == nil {
+		t.Failf("after ADD the container has no interface %s", a.Ifname)
+	}
+	t.wantDel(a, "DEL of interface "+a.Ifname)
+	t.WantNothingNew(before, "ADD and DEL of interface "+a.Ifname)
+}
+
+func limitsBadIfname(t *T) {
+	t.Warm()
+	for _, name := range []string{"abcdefghijklmnop", "a/b", "..", "../net0", "a b"} {
+		a := t.NewAttachment()
+		a.Ifname = name
+		before := t.Seen()
+		t.wantError(t.Add(a), "ADD of interface "+name)
+		t.WantNothingNew(before, "the refused ADD of interface "+name)
+	}
+}
+
+// limitsNetworkName does not blame a plugin that knows its networks by their names
+// and refuses any other.
+func limitsNetworkName(t *T) {
+	t.Warm()
+	plain := t.NewAttachment()
+	plain.Keys = map[string]any{"name": "conform"}
+	if got := t.Add(plain); !got.OK() {
+		t.Unsupportedf("networks have to be known to the plugins by their names: %s", got)
+	}
+	t.wantDel(plain, "DEL of network conform")
+	a := t.NewAttachment()
+	name := "0aZ_.-" + strings.Repeat("conform", 8)
+	a.Keys = map[string]any{"name": name}
+	t.cycleNamed(a, name)
+}
+
+// cycleNamed is cycle in a network of another name, of which the folders and
+// chains of the network itself may stay.
+func (t *T) cycleNamed(a *Attachment, name string) {
+	first := *a
+	first.ID, first.Pod = a.ID+"-first", t.NewPod()
+	if got := t.Add(&first); !got.OK() {
+		t.Fatalf("ADD in network %s fails: %s", name, got)
+	}
+	t.wantDel(&first, "DEL in network "+name)
+	t.cycle(a, "in network "+name)
+}
+
+func keysUnknown(t *T) {
+	const key, value = "conformUnknown", "conform-value"
+	t.Warm()
+	before := t.Seen()
+	a := t.NewAttachment()
+	a.Keys = map[string]any{key: value}
+	got := t.Add(a)
+	if got.OK() {
+		t.wantDel(a, "DEL with an unknown key")
+		t.WantNothingNew(before, "ADD and DEL with an unknown key")
+		return
+	}
+	switch e := t.wantError(got, "ADD with an unknown key"); {
+	case e == nil:
+	case e.Code == 2 && !(strings.Contains(e.Msg+e.Details, key) && strings.Contains(e.Msg+e.Details, value)):
+		t.Failf("the error of code 2 does not have the unknown key %s and its value: %s", key, got)
+	default:
+		t.Notef("unknown keys are refused, which is allowed: %s", got)
+	}
+	a.Keys = maps.Clone(a.Keys)
+	delete(a.Keys, key)
+	t.Del(a)
+	t.WantNothingNew(before, "ADD with an unknown key, which was refused")
+}
+
+func argsIgnoreUnknown(t *T) {
+	a := t.NewAttachment()
+	a.Args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=conform;K8S_POD_NAME=pod-1;K8S_POD_INFRA_CONTAINER_ID=" + a.ID +
+		";K8S_POD_UID=5f5ac6f2-6b6a-4a0f-9e2b-0f5a3a1d2c3b;CONFORM_UNKNOWN=1"
+	if got := t.Add(a); !got.OK() {
+		t.Failf("ADD with CNI_ARGS=%s fails: %s", a.Args, got)
+	}
+	t.wantDel(a, "DEL with CNI_ARGS="+a.Args)
+}

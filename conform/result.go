@@ -1,0 +1,155 @@
+package conform
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+)
+
+// result is what a plugin answers to ADD (CNI 1.1, section 5: "ADD Success").
+type result struct {
+	Version    string      `json:"cniVersion"`
+	Interfaces []iface     `json:"interfaces"`
+	IPs        []ip        `json:"ips"`
+	Routes     []routeItem `json:"routes"`
+	DNS        struct {
+		Nameservers []string `json:"nameservers"`
+		Domain      string   `json:"domain"`
+		Search      []string `json:"search"`
+		Options     []string `json:"options"`
+	} `json:"dns"`
+}
+
+type iface struct {
+	Name    string `json:"name"`
+	MAC     string `json:"mac"`
+	Sandbox string `json:"sandbox"` // "": on the host
+}
+
+type ip struct {
+	Version   *string `json:"version"` // "4" or "6", until 0.4.0
+	Address   string  `json:"address"` // with its prefix
+	Gateway   string  `json:"gateway"`
+	Interface *int    `json:"interface"` // index into the interfaces
+}
+
+type routeItem struct {
+	Dst string `json:"dst"`
+	GW  string `json:"gw"`
+}
+
+func readResult(raw json.RawMessage) (*result, error) {
+	var r result
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, fmt.Errorf("the result of ADD has not the form that it should have: %w: %s", err, short(raw))
+	}
+	return &r, nil
+}
+
+// mustResult reads the last result of an attachment, or ends the check.
+func (t *T) mustResult(a *Attachment) *result {
+	r, err := readResult(a.Result)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return r
+}
+
+// of returns the index of a container's interface, -1 if it is not listed.
+func (r *result) of(a *Attachment) int {
+	return slices.IndexFunc(r.Interfaces, func(i iface) bool { return i.Name == a.Ifname && i.Sandbox != "" })
+}
+
+// addresses are the addresses, without their prefixes, that the result gives to
+// the interface of that index.
+func (r *result) addresses(index int) []net.IP {
+	var all []net.IP
+	for _, one := range r.IPs {
+		if one.Interface == nil || *one.Interface != index {
+			continue
+		}
+		if addr, _, err := net.ParseCIDR(one.Address); err == nil {
+			all = append(all, addr)
+		}
+	}
+	return all
+}
+
+// podLink is an interface in a pod, as the kernel has it.
+type podLink struct {
+	netlink.Link
+	addrs  []netlink.Addr
+	routes []netlink.Route
+}
+
+// link reads an interface of a pod; nil: there is none of that name.
+func (p *Pod) link(name string) (found *podLink, err error) {
+	err = p.Do(func() error {
+		all, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("listing links: %w", err)
+		}
+		at := slices.IndexFunc(all, func(l netlink.Link) bool { return l.Attrs().Name == name })
+		if at < 0 {
+			return nil
+		}
+		found = &podLink{Link: all[at]}
+		if found.addrs, err = netlink.AddrList(all[at], netlink.FAMILY_ALL); err != nil {
+			return fmt.Errorf("listing addresses of %s: %w", name, err)
+		}
+		if found.routes, err = netlink.RouteList(all[at], netlink.FAMILY_ALL); err != nil {
+			return fmt.Errorf("listing routes of %s: %w", name, err)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// linkNow is link of an attachment's interface, or the end of the check if it
+// cannot be read.
+func (t *T) linkNow(a *Attachment) *podLink {
+	l, err := a.Pod.link(a.Ifname)
+	t.must(err)
+	return l
+}
+
+// has returns the address of a link; nil: it has it not.
+func (l *podLink) has(addr net.IP) *netlink.Addr {
+	for i := range l.addrs {
+		if l.addrs[i].IP.Equal(addr) {
+			return &l.addrs[i]
+		}
+	}
+	return nil
+}
+
+// route returns the route of a link to a destination; nil: there is none.
+func (l *podLink) route(item routeItem) *netlink.Route {
+	_, dst, err := net.ParseCIDR(item.Dst)
+	if err != nil {
+		return nil
+	}
+	gw := net.ParseIP(item.GW)
+	for i := range l.routes {
+		r := &l.routes[i]
+		if destination(r).String() == dst.String() && (gw == nil || gw.Equal(r.Gw)) {
+			return r
+		}
+	}
+	return nil
+}
+
+// destination is a route's, also of a default route.
+func destination(r *netlink.Route) *net.IPNet {
+	if r.Dst != nil {
+		return r.Dst
+	}
+	size := 8 * net.IPv4len
+	if r.Family == netlink.FAMILY_V6 {
+		size = 8 * net.IPv6len
+	}
+	return &net.IPNet{IP: make(net.IP, size/8), Mask: net.CIDRMask(0, size)}
+}
