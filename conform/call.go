@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -22,8 +23,8 @@ type Call struct {
 	Stdin   []byte
 	Wrapper []string // run by this program, such as strace; nil: directly
 
-	Path string        // a folder in which delegated plugins are looked for first; "": none
-	Kill time.Duration // when it is killed; 0: never
+	Path  string            // a folder in which delegated plugins are looked for first; "": none
+	Began func(kill func()) // told how to kill it, with whoever it started, for as long as it runs; may be nil
 }
 
 // Answer is what a plugin made of a call.
@@ -109,9 +110,15 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 		began := time.Now()
 		err := cmd.Start()
 		if err == nil {
-			if c.Kill > 0 {
+			if c.Began != nil {
+				var over atomic.Bool
+				defer over.Store(true)
 				group := -cmd.Process.Pid
-				defer time.AfterFunc(c.Kill, func() { _ = syscall.Kill(group, syscall.SIGKILL) }).Stop()
+				c.Began(func() {
+					if !over.Load() {
+						_ = syscall.Kill(group, syscall.SIGKILL) // ESRCH: it was quicker
+					}
+				})
 			}
 			err = cmd.Wait()
 		}

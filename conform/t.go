@@ -145,15 +145,17 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 			}
 			return
 		case waited > t.suite.Grace:
-			const most = 20
-			more := ""
-			if len(left) > most {
-				more = fmt.Sprintf("\n... and %d more", len(left)-most)
-				left = left[:most]
-			}
-			t.Leakf("after %s are left:\n%s%s", after, strings.Join(left, "\n"), more)
+			t.Leakf("after %s are left:\n%s", after, some(left, 20))
 			return
 		}
 		time.Sleep(poll)
 	}
+}
+
+// some is the first lines of many.
+func some(lines []string, most int) string {
+	if more := len(lines) - most; more > 0 {
+		return fmt.Sprintf("%s\n... and %d more", strings.Join(lines[:most], "\n"), more)
+	}
+	return strings.Join(lines, "\n")
 }

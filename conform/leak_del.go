@@ -1,0 +1,78 @@
+package conform
+
+// leakChecks look for what is left once a pod is gone.
+var leakChecks = []Check{
+	{
+		Name: "leak/del-only", Spec: "CNI 1.1.0, section 2, DEL",
+		Says:  "DEL of what was never added makes nothing either",
+		Needs: []string{"leak/add-del"}, run: leakDelOnly,
+	},
+	{
+		Name: "leak/netns-gone", Spec: "CNI 1.1.0, section 2, DEL",
+		Says:  "DEL cleans up on the node also when the pod's network namespace is gone",
+		Needs: []string{"leak/add-del", "del/netns-gone"}, run: leakNetnsGone,
+	},
+	{
+		Name: "leak/no-netns", Spec: "CNI 1.1.0, section 2, DEL",
+		Says:  "DEL cleans up on the node also without CNI_NETNS, which is optional",
+		Needs: []string{"leak/add-del", "del/without-netns"}, run: leakNoNetns,
+	},
+	{
+		Name: "leak/same-id", Spec: "CNI 1.1.0, section 2, ADD",
+		Says:  "after DEL a container's id can be added again, and the second DEL leaves nothing",
+		Needs: []string{"leak/add-del"}, run: leakSameID,
+	},
+}
+
+func leakAddDel(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	t.MustDel(a)
+	t.WantNothingNew(before, "ADD and DEL")
+}
+
+// leakDelOnly leaves the answer to del/never-added.
+func leakDelOnly(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.Del(a)
+	t.WantNothingNew(before, "DEL of what was never added")
+}
+
+func leakNetnsGone(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	t.must(a.Pod.Remove())
+	t.MustDel(a)
+	t.WantNothingNew(before, "ADD, the end of the pod's network namespace, and DEL")
+}
+
+// leakNoNetns is what runtimes do that have closed the namespace already, or have
+// forgotten it; it goes away later.
+func leakNoNetns(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	pod := a.Pod
+	a.Pod = nil
+	t.MustDel(a)
+	t.must(pod.Remove())
+	t.WantNothingNew(before, "ADD, DEL without CNI_NETNS, and the end of the pod's network namespace")
+}
+
+func leakSameID(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	t.MustDel(a)
+	t.must(a.Pod.Remove())
+	a.Pod = t.NewPod()
+	if got := t.Add(a); !got.OK() {
+		t.Fatalf("the second ADD of an id fails, after the DEL of the first: %s", got)
+	}
+	t.MustDel(a)
+	t.must(a.Pod.Remove())
+	t.WantNothingNew(before, "ADD, DEL, ADD of the same id in another pod, and DEL")
+}
