@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,9 +14,20 @@ import (
 	"github.com/berth-net/berth/conform"
 )
 
-func (a *app) conformCommand() *cobra.Command {
-	o := conform.Options{}
-	var run, output string
+// conforming is one run of `berth conform`.
+type conforming struct {
+	*app
+	conform.Options
+	given *cobra.Command // with its flags
+
+	run, format string
+	list        bool
+	ended       int // how many checks have
+}
+
+func (a *app) conformCommand() *cobra.Command { return (&conforming{app: a}).cobraCommand() }
+
+func (o *conforming) cobraCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform --bin-dir DIR --conf FILE.conflist",
 		Short: "Hold any CNI plugin to the specification, and look for leaks",
@@ -23,51 +36,105 @@ they leave behind: after DEL, after a kill in the middle, after a reboot. Any
 plugins will do; nothing of Berth is needed.
 
 It works in fresh namespaces, as root or as anybody, and touches neither the
-machine's network nor its files. The exit code is 0 if there is neither fail nor
-leak.`,
+machine's network nor its files. What the plugins keep between calls must be
+below a --state-dir, or in /run: each check finds these empty. The exit code is 0
+if there is neither fail nor leak, 1 if there is, and 2 for a wrong command line.`,
 		Example: `  berth conform --bin-dir /opt/cni/bin --conf /etc/cni/net.d/10-net.conflist \
-      --state-dir /var/lib/cni/networks
+      --state-dir /var/lib/cni
   berth conform --bin-dir bin --conf net.conflist --run '^leak/'      # some checks
   berth conform --bin-dir bin --conf net.conflist -o junit >report.xml
-  berth conform --bin-dir bin --conf net.conflist --hook-dir hooks    # with a daemon: hooks/start, hooks/stop`,
-		Args: cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
-			if o.BinDir == "" || o.Conf == "" {
-				return usage{errors.New("--bin-dir and --conf are needed")}
-			}
-			if !conform.HasFormat(output) {
-				return usage{fmt.Errorf("-o %s: there are %s", output, strings.Join(conform.Formats(), ", "))}
-			}
-			if run != "" {
-				if o.Run, err = regexp.Compile(run); err != nil {
-					return usage{fmt.Errorf("--run: %w", err)}
-				}
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, _ []string) error {
-			if done, code, err := conform.Enter(); done {
-				if err == nil {
-					os.Exit(code)
-				}
-				return err
-			}
-			report, err := conform.Run(c.Context(), o)
-			if err != nil {
-				return err
-			}
-			for _, r := range report.Results {
-				fmt.Println(r.Outcome, r.Check, r.Took, strings.Join(r.Seen, "\n"), r.Notes)
-			}
-			return nil
-		},
+  berth conform --bin-dir bin --conf net.conflist --hook-dir hooks    # with a daemon: hooks/start, hooks/stop
+  berth conform --list                                                # which checks there are`,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.prepare() },
+		RunE:              func(c *cobra.Command, _ []string) error { return o.judge(c.Context()) },
 	}
+	o.given = c
 	fl := c.Flags()
 	fl.StringVar(&o.BinDir, "bin-dir", "", "where the plugins are, and those that they delegate to")
 	fl.StringVar(&o.Conf, "conf", "", "the network configuration list")
 	fl.StringArrayVar(&o.StateDirs, "state-dir", nil, "a folder of the plugins' files (repeatable)")
 	fl.StringVar(&o.HookDir, "hook-dir", "", `programs "start" and "stop" of a daemon that the plugins need`)
-	fl.StringVar(&run, "run", "", "only checks whose name matches this regular expression")
-	fl.StringVarP(&output, "output", "o", "table", strings.Join(conform.Formats(), ", "))
+	fl.StringVar(&o.run, "run", "", "only checks whose name matches this regular expression")
+	fl.DurationVar(&o.Timeout, "timeout", conform.DefaultTimeout, "how long a plugin may take for a call")
+	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long after DEL things may still be there")
+	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points a plugin is killed in a verb")
+	fl.IntVar(&o.Churn, "churn", conform.DefaultChurn, "how many pods come and go in the churn check")
+	fl.BoolVar(&o.list, "list", false, "say which checks there are, and judge nothing")
+	fl.StringVarP(&o.format, "output", "o", "table", strings.Join(conform.Formats(), ", "))
+	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(conform.Formats(), cobra.ShellCompDirectiveNoFileComp)))
 	return c
+}
+
+// prepare checks the flags.
+func (o *conforming) prepare() (err error) {
+	if !conform.HasFormat(o.format) {
+		return usage{fmt.Errorf("-o %s: there are %s", o.format, strings.Join(conform.Formats(), ", "))}
+	}
+	if o.run != "" {
+		if o.Run, err = regexp.Compile(o.run); err != nil {
+			return usage{fmt.Errorf("--run: %w", err)}
+		}
+		if !slices.ContainsFunc(conform.Checks(), o.chosen) {
+			return usage{fmt.Errorf("--run %s: no check is called so; `berth conform --list` says what they are called", o.run)}
+		}
+	}
+	if o.list {
+		return nil
+	}
+	if o.BinDir == "" || o.Conf == "" {
+		return usage{errors.New("--bin-dir and --conf are needed")}
+	}
+	for _, n := range []struct {
+		flag string
+		ok   bool
+	}{{"timeout", o.Timeout > 0}, {"grace", o.Grace > 0}, {"points", o.Points > 0}, {"churn", o.Churn > 0}} {
+		if !n.ok {
+			return usage{fmt.Errorf("--%s must be more than 0", n.flag)}
+		}
+	}
+	return nil
+}
+
+// chosen reports whether --run means a check, or one of the versions that it is
+// run for.
+func (o *conforming) chosen(c conform.Check) bool {
+	names := []string{c.Name}
+	if c.Each {
+		names = []string{c.Name + "@0.4.0", c.Name + "@1.0.0", c.Name + "@1.1.0"}
+	}
+	return o.Run == nil || slices.ContainsFunc(names, o.Run.MatchString)
+}
+
+// judge runs the checks, in a process with namespaces of its own, and writes the
+// report.
+func (o *conforming) judge(ctx context.Context) error {
+	if o.list {
+		o.listChecks()
+		return nil
+	}
+	if done, code, err := conform.Enter(); done {
+		if err == nil && code != 0 {
+			err = exit(code) // the one inside has said why
+		}
+		return err
+	}
+	o.Repeat = o.command
+	wipe := func() {}
+	if terminal := isTerminal(os.Stderr); terminal {
+		o.Progress, wipe = o.overwritten, o.wipe
+	} else if o.format == "table" {
+		o.Progress = o.lineByLine
+	}
+	report, err := conform.Run(ctx, o.Options)
+	wipe()
+	if err != nil {
+		return err
+	}
+	if err := report.Write(o.stdout, o.format, o.colour); err != nil {
+		return err
+	}
+	if !report.Clean() {
+		return exit(1)
+	}
+	return nil
 }

@@ -1,0 +1,33 @@
+package cli
+
+import "testing"
+
+func TestQuoted(t *testing.T) {
+	for word, want := range map[string]string{
+		"/var/lib/cni": "/var/lib/cni",
+		"":             "''",
+		"^leak/a$":     "'^leak/a$'",
+		"it's":         `'it'\''s'`,
+		"a b":          "'a b'",
+	} {
+		if got := quoted(word); got != want {
+			t.Errorf("%q is quoted as %s, not %s", word, got, want)
+		}
+	}
+}
+
+// TestConformRepeat parses flags and wants the command line that repeats a check to
+// have those that were given.
+func TestConformRepeat(t *testing.T) {
+	o := &conforming{app: newApp()}
+	c := o.cobraCommand()
+	err := c.ParseFlags([]string{"--bin-dir", "/b", "--conf", "/my net.conflist", "--state-dir", "/s1", "--state-dir", "/s2",
+		"--points", "3", "-o", "junit", "--run", "leak"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `berth conform --bin-dir /b --conf '/my net.conflist' --state-dir /s1 --state-dir /s2 --points 3 --run '^leak/x$'`
+	if got := o.command("^leak/x$"); got != want {
+		t.Errorf("to repeat:\n%s, not\n%s", got, want)
+	}
+}
