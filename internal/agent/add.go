@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"time"
@@ -37,6 +38,12 @@ type addition struct {
 // Add attaches a container to a network (CNI 1.1, section 4, ADD). Repeated for
 // the same netns it answers the same; for another one the old incarnation is
 // released first.
+//
+// A runtime must not ADD twice (CNI 1.1, section 2, "Lifecycle & Ordering"); one
+// that does repeats what nobody has answered, with the configuration of then. So
+// what that says by now of pool, mtu or dns is not compared: a change of the
+// network's configuration is for new pods. An address or a MAC that is asked for
+// and is not what stands is refused.
 func (a *Agent) Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error) {
 	add, err := a.parse(req, w)
 	if err != nil {
@@ -137,6 +144,9 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 			continue
 		}
 		if slotOf(e.record.Netns, e.record.Ifname) == place {
+			if err := asWished(e, add.conf); err != nil {
+				return nil, err
+			}
 			if err := a.askedAgain(ctx, e, add.when.Started); err != nil {
 				return nil, err
 			}
@@ -166,6 +176,11 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		}
 		former = append(former, e.owner.ID)
 	}
+	if len(former) == 0 { // or it is theirs
+		if err := a.vacant(add.record); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.engine.Release(ctx, old); err != nil {
 		return nil, err
 	}
@@ -175,6 +190,36 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
 	}
 	return nil, nil
+}
+
+// vacant refuses a place in a pod that has somebody else's interface. So would
+// the link's kind, but by then addresses are claimed, and would have to rest.
+func (a *Agent) vacant(r attachment.Record) error {
+	if there, err := a.occupied(r.Netns, r.Ifname); err != nil || !there {
+		return nil // what cannot be seen is for the link's kind to say
+	}
+	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s is none of this agent's", r.Ifname, r.Netns.Path)
+}
+
+// asWished refuses an ADD of what is attached already with another address, or
+// another MAC, than it asks for.
+func asWished(e *entry, c *netconf.Conf) error {
+	spec, err := attachment.Link(e.owner)
+	if err != nil {
+		return err
+	}
+	const otherwise = "invalid configuration: attached otherwise already"
+	for _, addr := range c.IPs {
+		if !slices.Contains(spec.Addresses, addr) {
+			return cni.Errorf(cni.CodeConfig, otherwise,
+				"%s stands as %s with %v, and the address %s is asked for: DEL it first", e.record.Key, e.owner.ID, spec.Addresses, addr)
+		}
+	}
+	if mac := net.HardwareAddr(c.MAC).String(); c.MAC != nil && mac != spec.MAC {
+		return cni.Errorf(cni.CodeConfig, otherwise,
+			"%s stands as %s with the MAC %s, and %s is asked for: DEL it first", e.record.Key, e.owner.ID, spec.MAC, mac)
+	}
+	return nil
 }
 
 // askedAgain writes down that an ADD which began at started is about to be

@@ -37,6 +37,8 @@ type rig struct {
 	cooldown time.Duration
 	observe  func(kind, op string, took time.Duration, holds int, err error)
 	decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
+	boots    int   // how often the node was rebooted, for all that its agent knows
+	booted   int64 // CLOCK_BOOTTIME then, ns
 }
 
 func newRig(t testing.TB, pools ...string) *rig {
@@ -98,11 +100,27 @@ func (r *rig) open() error {
 	if err != nil {
 		return err
 	}
-	a, err := Open(o)
+	a, err := open(o, r.kernel)
 	if err == nil {
 		r.Agent = a
 	}
 	return err
+}
+
+// kernel opens the kernel as Open does, in the rig's own boot after a reboot.
+func (r *rig) kernel(a *Agent) error {
+	err := a.openKernel()
+	if booted := r.booted; err == nil && r.boots > 0 {
+		a.boot = fmt.Sprintf("boot-%d", r.boots)
+		a.boottime = func() int64 { return boottime.Now() - booted }
+	}
+	return err
+}
+
+// now is the time of a new request, in the rig's boot.
+func (r *rig) now() server.When {
+	t := r.boottime()
+	return server.When{Started: t, Deadline: t + int64(time.Minute)}
 }
 
 // options are those that the rig's agent is opened with.
@@ -336,6 +354,28 @@ func TestRequestedAddressAndMAC(t *testing.T) {
 	r.wantClean()
 }
 
+// What stands is not answered to an ADD that asks for something else; it is to
+// one that asks for a part of it, or whose configuration has changed meanwhile.
+func TestRepeatedAddWithOtherWishes(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	first := r.add(request("c", pod, `"runtimeConfig":{"ips":["10.88.0.50","fd00:88::50"],"mac":"0a:00:00:00:00:05"}`))
+	for wish, says := range map[string]string{
+		`"runtimeConfig":{"ips":["10.88.0.51"]}`:           "10.88.0.51 is asked for",
+		`"runtimeConfig":{"ips":["10.88.0.50","fd00::1"]}`: "fd00::1 is asked for",
+		`"runtimeConfig":{"mac":"0a:00:00:00:00:06"}`:      "0a:00:00:00:00:06 is asked for",
+	} {
+		_, err := r.tryAdd(request("c", pod, wish))
+		wantError(t, err, 7, says)
+	}
+	for _, wish := range []string{`"runtimeConfig":{"ips":["10.88.0.50/16"]}`, `"runtimeConfig":{"mac":"0A:00:00:00:00:05"}`, `"mtu":1400`, `"pool":"gone"`} {
+		if again := r.add(request("c", pod, wish)); told(again) != told(first) {
+			t.Errorf("with %s the ADD again answers %s, and at first %s", wish, told(again), told(first))
+		}
+	}
+	r.wantClean()
+}
+
 func TestAddressesRest(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/29")
 	r.cooldown = time.Hour
@@ -496,17 +536,34 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// A pod that has an interface of that name, made by somebody else, costs no
+// address, nor what the key has elsewhere; unless it comes at the last moment.
 func TestTakenIfname(t *testing.T) {
-	r := start(t)
+	r := newRig(t)
+	r.cooldown = time.Hour
+	r.begin()
 	pod := nettest.Pod(t)
+	r.add(request("c", nettest.Pod(t)))
 	inside(t, pod, "ip link add eth0 type veth peer name other")
 	before := nettest.Snapshot(t, pod)
-	_, err := r.tryAdd(request("c", pod))
-	wantError(t, err, 101, "eth0")
-	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-		t.Errorf("the failed ADD changed the pod:\n%s", diff)
+	refused := func(container string) {
+		t.Helper()
+		_, err := r.tryAdd(request(container, pod))
+		wantError(t, err, 101, "eth0")
+		if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
+			t.Errorf("the failed ADD changed the pod:\n%s", diff)
+		}
 	}
-	nettest.Eventually(t, "nothing is left of the failed ADD", func() bool { return len(r.index.all()) == 0 })
+	refused("c")
+	refused("d")
+	r.wantAttached("c")
+	if resting := r.ledger.Resting(); len(resting) > 0 {
+		t.Errorf("addresses that nobody had rest: %v", resting)
+	}
+	r.occupied = func(ns.Ref, string) (bool, error) { return false, nil } // not yet
+	refused("d")
+	r.wantGone("d")
+	r.wantAttached("c")
 	r.wantClean()
 }
 

@@ -140,6 +140,14 @@ func (w *fakeNode) identify(ref ns.Ref) (ns.Ref, error) {
 	return p.ref, nil
 }
 
+// occupied reports whether a namespace has an interface of that name.
+func (w *fakeNode) occupied(ref ns.Ref, ifname string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, err := w.find(ref)
+	return err == nil && p.ends[ifname] != nil, err
+}
+
 // find returns the namespace that a reference is to. w.mu is held.
 func (w *fakeNode) find(ref ns.Ref) (*fakePod, error) {
 	p := w.pods[ref.Path]

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -55,6 +56,7 @@ type node struct {
 	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
 	noticed  func(*deletions.Queue, func()) error // calls back whenever something new is in the queue
 	identify func(ns.Ref) (ns.Ref, error)         // what is at a namespace's path, as ns.Ref.Open says
+	occupied func(ns.Ref, string) (bool, error)   // whether an interface of that name is in a namespace
 	sysctl   func(name, value string) error       // sets one of the node's network namespace
 	boottime func() int64                         // CLOCK_BOOTTIME, ns
 }
@@ -88,7 +90,7 @@ func (a *Agent) openKernel() error {
 	a.links = link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
 	a.monitor = func() (monitor, error) { return conn.Monitor(a.groups, link.Name(a.instance[:rtnl.PrefixLen], "")) }
 	a.noticed = (*deletions.Queue).Watch
-	a.identify, a.sysctl, a.boottime = identify, ns.SetSysctl, boottime.Now
+	a.identify, a.occupied, a.sysctl, a.boottime = identify, occupied, ns.SetSysctl, boottime.Now
 	return nil
 }
 
@@ -115,6 +117,30 @@ func identify(ref ns.Ref) (ns.Ref, error) {
 	}
 	defer n.Close()
 	return n.Ref(), nil
+}
+
+// occupied reports whether an interface of a name is in a pod, of whomever.
+//
+//	ip -n POD link show NAME
+func occupied(pod ns.Ref, name string) (there bool, err error) {
+	n, err := pod.Open()
+	if err != nil {
+		return false, err
+	}
+	defer n.Close()
+	err = n.Do(func() error {
+		c, err := rtnl.Here()
+		if err != nil {
+			return err
+		}
+		err = c.Do(rtnl.GetLink(name, new(rtnl.Link)))
+		there = err == nil
+		if errors.Is(err, kernel.ErrNotFound) {
+			err = nil
+		}
+		return errors.Join(err, c.Close())
+	})
+	return there, err
 }
 
 func (a *Agent) closeKernel() error {

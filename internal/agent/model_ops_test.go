@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/nettest"
@@ -39,6 +38,7 @@ var modelOps = []struct {
 	{"damage", (*agentModel).opDamage}, {"damage", (*agentModel).opDamage},
 	{"flush nft", (*agentModel).opFlush},
 	{"reload", (*agentModel).opReload},
+	{"hung", (*agentModel).opHung}, {"away", (*agentModel).opAway}, {"reboot", (*agentModel).opReboot},
 }
 
 // request makes an ADD of a container into a pod.
@@ -95,7 +95,9 @@ func (m *agentModel) opAdd() {
 	repeated := cur != nil && cur.pod == m.pods[pod]
 	var code uint
 	switch {
-	case repeated: // answers the same whatever else it says
+	case repeated && wish.IsValid() && !slices.Contains(cur.addrs, wish):
+		code = 7
+	case repeated: // answers the same whatever its pool
 	case pool == "extra" && !m.extra:
 		code = 7
 	case tenant != "" && tenant != c:
@@ -152,10 +154,10 @@ func (m *agentModel) tryAttach(c string, pod int, keys ...string) (*berth, error
 	if m.attached[c] == nil {
 		m.unsure[c] = true
 	}
-	before := boottime.Now()
+	before := m.now().Started
 	ctx, cancel := m.patience()
 	defer cancel()
-	raw, err := m.Add(ctx, m.request(c, pod, keys...), now())
+	raw, err := m.Add(ctx, m.request(c, pod, keys...), m.now())
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +241,7 @@ func (m *agentModel) insistDelete(c string, wait bool) {
 	filter := []api.Filter{key(c), {Container: c}, {Namespace: "model", Pod: "pod-" + c}}[m.random.IntN(3)]
 	for try := 0; !m.dead(); try++ {
 		ctx, cancel := m.patience()
-		d, known, err := m.Delete(ctx, filter, wait, now())
+		d, known, err := m.Delete(ctx, filter, wait, m.now())
 		late := ctx.Err() != nil
 		cancel()
 		m.note("DEL of %s (wait %t, by %+v): %+v, known %t, %v", c, wait, filter, d, known, err)
@@ -290,8 +292,8 @@ func (m *agentModel) opRace() {
 	ctx, cancel := m.patience()
 	defer cancel()
 	req := m.request(c, pod)
-	both.Go(func() { _, _ = m.Add(ctx, req, now()) })
-	both.Go(func() { _, _, _ = m.Delete(ctx, key(c), false, now()) })
+	both.Go(func() { _, _ = m.Add(ctx, req, m.now()) })
+	both.Go(func() { _, _, _ = m.Delete(ctx, key(c), false, m.now()) })
 	both.Wait()
 	m.insistDelete(c, true)
 }
@@ -303,10 +305,10 @@ func (m *agentModel) opTwins() {
 		return
 	}
 	m.unsure[c] = true
-	before := boottime.Now()
+	before := m.now().Started
 	ctx, cancel := m.patience()
 	defer cancel()
-	when := now()
+	when := m.now()
 	req := m.request(c, pod)
 	var raws [2]json.RawMessage
 	var errs [2]error
@@ -335,7 +337,7 @@ func (m *agentModel) opCheck() {
 		return
 	}
 	b := m.attached[c]
-	err := m.Check(m.ctx, m.request(c, slices.Index(m.pods, b.pod), `"prevResult":`+b.raw), now())
+	err := m.Check(m.ctx, m.request(c, slices.Index(m.pods, b.pod), `"prevResult":`+b.raw), m.now())
 	damaged := b.hurt || m.flushed && err != nil && strings.Contains(err.Error(), "nftables table")
 	if err != nil && !(damaged && isCode(err, 103)) {
 		m.t.Errorf("CHECK of %s: %v", c, err)
@@ -358,7 +360,7 @@ func (m *agentModel) opGC() {
 			gone = append(gone, c)
 		}
 	}
-	_, err := m.GC(m.ctx, req, now())
+	_, err := m.GC(m.ctx, req, m.now())
 	m.note("GC of %v: %v", gone, err)
 	if err != nil && m.plan.Surfaced() == "" {
 		m.t.Errorf("GC: %v", err)
@@ -388,7 +390,7 @@ func (m *agentModel) opEndPod() {
 	nettest.Delete(m.t, m.pods[i])
 	req := request("homeless", m.pods[(i+1)%modelPods])
 	req.Netns = api.Netns(ref)
-	_, err := m.Add(m.ctx, req, now())
+	_, err := m.Add(m.ctx, req, m.now())
 	wantError(m.t, err, 102, "")
 	m.pods[i] = nettest.Pod(m.t)
 }

@@ -116,10 +116,12 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 	return held
 }
 
-// giveBack gives back the CIDRs that are out of the config and out of use.
+// giveBack gives back the CIDRs that are out of the config and out of use. Which
+// these are is what the ledger has and IPAM has not: IPAM tells of each only once,
+// and a release that could not be promised has to be tried again.
 func (a *Agent) giveBack(ctx context.Context) error {
 	now := time.Now()
-	a.ipam.Drained(now)
+	_ = a.ipam.Drained(now) // forgets them
 	used := map[string]bool{}
 	for _, p := range a.ipam.Stats(now) {
 		for _, c := range p.CIDRs {

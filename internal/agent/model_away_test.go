@@ -1,0 +1,198 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// What happens in the model while no agent answers. What the queue of deletions
+// says is done before anything else is; what was cut off does not come back.
+
+// opHung is a DEL whose plugin does not get the agent's answer.
+func (m *agentModel) opHung() {
+	c := m.one()
+	if c == "" {
+		return
+	}
+	m.pluginDelete(c)
+	for try := 0; !m.dead(); try++ {
+		ctx, cancel := m.patience()
+		err := m.Drain(ctx)
+		cancel()
+		m.note("drain: %v", err)
+		switch {
+		case err == nil:
+			if at := m.wanted()[c]; at.ID != "" {
+				m.t.Errorf("its queued deletion leaves %+v", at)
+			}
+			return
+		case m.plan.Surfaced() == "":
+			m.t.Errorf("draining: %v", err)
+		case try >= 1:
+			m.plan.Heal()
+		}
+	}
+}
+
+// opAway ends the agent's life; pods are deleted until its next one, others
+// come into the queue that are damaged, and its table may go.
+func (m *agentModel) opAway() {
+	m.finish()
+	var cut []string
+	for range 1 + m.random.IntN(3) {
+		if c := m.one(); c != "" {
+			if link := m.pluginDelete(c); link != "" {
+				cut = append(cut, link)
+			}
+		}
+	}
+	if m.random.IntN(2) == 0 {
+		m.putGarbage()
+	}
+	if m.random.IntN(3) == 0 {
+		m.deleteTable()
+	}
+	m.live(true)
+	for _, name := range cut {
+		if l, err := m.conn.Link(name); err == nil && l.Up && l.Group == m.groups.Live() {
+			m.t.Errorf("its plugin has cut %s off, and it is set up again", name)
+		}
+	}
+}
+
+// opReboot reboots the node: of the agent its files in /var are left.
+func (m *agentModel) opReboot() {
+	m.finish()
+	if c := m.one(); c != "" && m.random.IntN(2) == 0 {
+		m.pluginDelete(c) // with the last breath
+	}
+	m.note("reboot")
+	m.deleteTable()
+	for _, b := range m.attached {
+		b.doomed = true
+	}
+	for _, p := range m.pods {
+		nettest.Delete(m.t, p)
+	}
+	mine := "b" + m.instance[:4]
+	nettest.Eventually(m.t, "the links of the pods are gone", func() bool {
+		return !strings.Contains(nettest.Snapshot(m.t, nil).Only("link").String(), mine)
+	})
+	m.run("ip -4 route flush type unreachable")
+	m.run("ip -6 route flush type unreachable")
+	if err := os.RemoveAll(m.root.Run()); err != nil {
+		m.t.Fatal(err)
+	}
+	m.boots, m.booted = m.boots+1, boottime.Now()
+	for i := range m.pods {
+		m.pods[i] = nettest.Pod(m.t)
+	}
+	m.live(true)
+}
+
+// pluginDelete is a DEL that no agent answers: the plugin writes the deletion
+// down, and cuts the pod off if it knows its link. It returns that link.
+func (m *agentModel) pluginDelete(c string) (cut string) {
+	b := m.attached[c]
+	link := "b" + m.instance[:4] + b.id
+	delete(m.attached, c)
+	m.queued[c] = b
+	rec := deletions.Record{
+		Network: "net", Container: c, Ifname: "eth0", Netns: b.pod.Ref().Path, Boot: m.boot, Started: m.now().Started,
+	}
+	if m.random.IntN(4) > 0 { // with a prevResult
+		rec.Link = link
+		for _, a := range b.addrs {
+			rec.Addresses = append(rec.Addresses, a.String())
+		}
+		rec.Cut = m.random.IntN(4) > 0
+	}
+	m.note("queued: %+v", rec)
+	if err := deletions.Write(m.root, rec); err != nil {
+		m.t.Fatal(err)
+	}
+	if rec.Cut && !b.hurt { // or it may be gone
+		m.run("ip link set " + link + " down")
+		return link
+	}
+	return ""
+}
+
+// putGarbage puts a file into the queue that is no deletion, though it was to
+// be one, of somebody who is attached.
+func (m *agentModel) putGarbage() {
+	c := m.one()
+	if c == "" {
+		return
+	}
+	rec := deletions.Record{Network: "net", Container: c, Ifname: "eth0", Boot: m.boot, Started: m.now().Started}
+	if err := deletions.Write(m.root, rec); err != nil {
+		m.t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(deletions.Path(m.root), fmt.Sprintf("*-%016x-*.json", rec.Started)))
+	if err != nil || len(found) != 1 {
+		m.t.Fatalf("the deletion of %s is in %v, %v", c, found, err)
+	}
+	if err := os.Truncate(found[0], int64(m.random.IntN(60))); err != nil {
+		m.t.Fatal(err)
+	}
+	m.note("a damaged deletion of %s", c)
+	m.damaged++
+}
+
+// emptied checks that all has been done which waited, and that what was damaged
+// is set aside and shown, and ends that as people do.
+func (m *agentModel) emptied() {
+	m.t.Helper()
+	if n := len(m.pendingNames()); n > 0 {
+		m.t.Errorf("%d deletions wait", n)
+	}
+	list := m.wanted()
+	for c, b := range m.queued {
+		if list[c].ID == b.id {
+			m.t.Errorf("the queued deletion of %s was not done", c)
+		}
+		delete(m.queued, c)
+	}
+	shown, err := m.queue.Damaged()
+	if err != nil || len(shown) != m.damaged {
+		m.t.Errorf("%d files were damaged, and shown are %v, %v", m.damaged, shown, err)
+	}
+	for _, d := range shown {
+		if err := os.Remove(filepath.Join(deletions.Path(m.root), "damaged", d.Name)); err != nil {
+			m.t.Error(err)
+		}
+	}
+	m.damaged = 0
+}
+
+// deleteTable deletes the agent's nftables table.
+func (m *agentModel) deleteTable() {
+	m.flushed = true
+	here, err := ns.Self()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer here.Close()
+	if err := nft.Open(here).Delete(m.instance); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// run runs a command on the node, agent or not.
+func (m *agentModel) run(command string) {
+	m.t.Helper()
+	f := strings.Fields(command)
+	if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+		m.t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
