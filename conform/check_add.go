@@ -53,6 +53,12 @@ var addChecks = []Check{
 		Needs: []string{"basic/attach", "leak/add-del", "add/failed-leaves-nothing"},
 		run:   addFailedUndone,
 	},
+	{
+		Name: "add/after-failed", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering",
+		Says:  "an ADD that failed, and its DEL, do not stand in the way of later ones",
+		Needs: []string{"basic/attach"},
+		run:   addAfterFailed,
+	},
 }
 
 func addResult(t *T) {

@@ -1,27 +1,26 @@
 package conform
 
-import (
-	"encoding/json"
-)
+import "encoding/json"
 
 // failure is a way in which ADD cannot but fail.
 type failure struct {
 	what string
 	add  func(*T) (*Attachment, Answer)
+	late bool // plugins before the one that fails have succeeded, and cannot undo it
 }
 
 // failures are those that can be had with any list: before anything is done, in
 // the middle, and as late as possible.
 func (t *T) failures() []failure {
 	all := []failure{
-		{nowhere, (*T).addNowhere},
-		{"ADD of an interface that the container has", (*T).addTwice},
+		{what: nowhere, add: (*T).addNowhere},
+		{what: "ADD of an interface that the container has", add: (*T).addTwice},
 	}
 	if _, ok := t.ipam(); ok {
-		all = append(all, failure{"ADD whose IPAM plugin fails", (*T).addWithoutIPAM})
+		all = append(all, failure{what: "ADD whose IPAM plugin fails", add: (*T).addWithoutIPAM})
 	}
 	if len(t.suite.list.Plugins) > 1 {
-		all = append(all, failure{"ADD whose last plugin fails", (*T).addAllButOne})
+		all = append(all, failure{what: "ADD whose last plugin fails", add: (*T).addAllButOne, late: true})
 	}
 	return all
 }
@@ -89,8 +88,8 @@ func addFailedLeavesNothing(t *T) {
 func addFailedUndone(t *T) {
 	before := t.Warm()
 	for _, f := range t.failures() {
-		if f.what == "ADD whose last plugin fails" {
-			continue // the others did not fail: it is for DEL to undo them
+		if f.late {
+			continue // it is for DEL to undo what succeeded
 		}
 		a, got := f.add(t)
 		if got.OK() {
@@ -100,4 +99,20 @@ func addFailedUndone(t *T) {
 		}
 		t.Del(a)
 	}
+}
+
+// addAfterFailed makes the failures the first that happens on a node: what is set up
+// once is set up by them.
+func addAfterFailed(t *T) {
+	for _, f := range t.failures() {
+		if !f.late {
+			a, _ := f.add(t)
+			t.Del(a)
+		}
+	}
+	a := t.NewAttachment()
+	if got := t.Add(a); !got.OK() {
+		t.Failf("the first ordinary ADD on a node, after failed ones and their DELs, fails: %s", got)
+	}
+	t.Del(a)
 }

@@ -79,6 +79,7 @@ func (t *T) wantDel(a *Attachment, what string) {
 }
 
 func delAfterFailedAdd(t *T) {
+	t.Warm()
 	for _, f := range t.failures() {
 		a, got := f.add(t)
 		if got.OK() {
