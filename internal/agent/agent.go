@@ -74,6 +74,7 @@ type Agent struct {
 
 	uplinkMTU int                              // of the device with the default route, or 0
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
+	doubt     atomic.Bool                      // the last restore or sweep could not take all that is held
 }
 
 var _ server.Verbs = (*Agent)(nil)
@@ -151,6 +152,7 @@ func (a *Agent) Sweep(ctx context.Context) {
 		a.Log.Error("deletions wait", "err", err)
 	}
 	report, err := a.engine.Sweep(ctx)
+	a.doubt.Store(err != nil)
 	if err != nil {
 		a.Log.Warn("sweep", "err", err)
 	}

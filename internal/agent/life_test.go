@@ -95,6 +95,42 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	r.wantClean()
 }
 
+// The same of a pool's route that the ledger has, and a restart could not take
+// again (found by TestModel with a reboot).
+func TestServesWithoutARoute(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	r.add(request("c", pod))
+	for _, family := range []string{"-4", "-6"} {
+		r.ip(family + " route flush type unreachable")
+	}
+	r.close()
+	var healed atomic.Bool
+	r.decorate = change("poolroute", func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if !healed.Load() {
+				return errors.New("boom")
+			}
+			return acquire(ctx, h)
+		}
+	})
+	r.reopen()
+	for _, when := range []string{"after the start", "after a sweep"} {
+		if _, err := r.tryAdd(request("d", nettest.Pod(t))); !isCode(err, 11) || !strings.Contains(err.Error(), "boom") {
+			t.Errorf("ADD %s: %v", when, err)
+		}
+		r.Sweep(t.Context())
+	}
+	_, err := r.Status(t.Context(), "")
+	wantError(t, err, 50, "boom")
+	r.del("c", true)
+	healed.Store(true)
+	r.Sweep(t.Context())
+	r.add(request("d", pod))
+	r.wantClean()
+}
+
 func (r *rig) nodeOwners() []hold.ID {
 	var ids []hold.ID
 	for _, o := range r.ledger.Owners() {

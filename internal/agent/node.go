@@ -68,11 +68,15 @@ func (a *Agent) equipped(pool string) error {
 // formerHolder is how long holdOne waits for a former owner to be gone.
 const formerHolder = 10 * time.Second
 
-// holdOne takes one thing, unless an owner has it already. One that is on its
-// way out, such as of a CIDR that left the config and is back, is waited for.
+// holdOne takes one thing, unless an owner has it already; if that is in doubt,
+// it is looked at. One that is on its way out, such as of a CIDR that left the
+// config and is back, is waited for.
 func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := a.ledger.Holder(name); held {
 		if o, ok := a.ledger.Owner(id); ok && o.Wanted() {
+			if a.doubt.Load() {
+				return a.engine.Repair(ctx, id)
+			}
 			return nil
 		}
 		waiting, cancel := context.WithTimeout(ctx, formerHolder)

@@ -144,7 +144,8 @@ func (a *Agent) Restore(ctx context.Context) error {
 	if err := a.Drain(ctx); err != nil { // before the restore would set up again what was cut off
 		a.Log.Error("deletions wait", "err", err)
 	}
-	if err := a.engine.Restore(ctx); err != nil {
+	err = a.engine.Restore(ctx)
+	if a.doubt.Store(err != nil); err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}
 	a.keepNode(ctx)
