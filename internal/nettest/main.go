@@ -141,7 +141,9 @@ func start(env []string) (pid int, err error) {
 			return pid, err
 		}
 	}
-	sys.Cloneflags |= unix.CLONE_NEWUSER
+	// The network namespace comes when the user namespace has its mappings: before,
+	// the kernel gives files below /proc/net to the host's root (net/netfilter/x_tables.c).
+	sys.Cloneflags, sys.Unshareflags = unix.CLONE_NEWUSER|unix.CLONE_NEWNS, unix.CLONE_NEWNET
 	sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 	sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	return syscall.ForkExec("/proc/self/exe", os.Args, attr)
