@@ -96,7 +96,7 @@ func (f *flags) place() error {
 
 // load reads the configuration that the flags name.
 func (f flags) load() (*config.Config, error) {
-	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics})
+	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics, Remove: f.remove})
 }
 
 func run(_ context.Context, f flags) error {

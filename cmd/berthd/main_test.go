@@ -38,3 +38,13 @@ func TestPlace(t *testing.T) {
 		t.Errorf("made are %v, %v", made, err)
 	}
 }
+
+// --remove, as its example has it, needs no pool; everything else does.
+func TestRemoveNeedsNoPool(t *testing.T) {
+	for _, f := range []flags{{remove: true}, {}, {rebuild: true}} {
+		f.root = t.TempDir()
+		if _, err := f.load(); (err == nil) != f.remove {
+			t.Errorf("%+v: %v", f, err)
+		}
+	}
+}

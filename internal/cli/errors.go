@@ -92,5 +92,17 @@ func (a *app) remedy(err error) string {
 
 // oneLine writes an error on one line, as cobra's and joined ones are not.
 func oneLine(err error) string {
-	return strings.Join(strings.FieldsFunc(strings.TrimSpace(err.Error()), func(r rune) bool { return r == '\n' }), "; ")
+	var b strings.Builder
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		switch said := b.String(); {
+		case line == "" || said == "":
+		case strings.HasSuffix(said, "?"): // cobra's "Did you mean this?"
+			b.WriteString(" ")
+		default:
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }

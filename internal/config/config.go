@@ -21,7 +21,7 @@ import (
 
 // Config is the configuration in force. All of it has been checked.
 type Config struct {
-	Pools         []ipam.PoolConfig // at least one; the first is the default
+	Pools         []ipam.PoolConfig // at least one, but for Flags.Remove; the first is the default
 	MTU           int               // of attachments; 0: as the node's default route has it
 	Masquerade    Masquerade
 	Concurrency   int           // verbs that run at once
@@ -43,6 +43,7 @@ type Flags struct {
 	File    string   // --config; "": root.Dir.Config, if there is one
 	Pools   []string // --pool, each as ParsePool takes it, in their order
 	Metrics string   // --metrics; "": what the file says
+	Remove  bool     // --remove: who only gives back needs no pool
 }
 
 // maxFile is how many bytes a configuration file may have.
@@ -69,7 +70,7 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 		return nil, err
 	}
 	switch {
-	case len(c.Pools) > 0:
+	case len(c.Pools) > 0, flags.Remove:
 	case absent:
 		return nil, fmt.Errorf("no pool: there is no %s: name one there, or with --pool NAME=CIDR", path)
 	default:

@@ -125,6 +125,9 @@ func TestLoadWithoutAFile(t *testing.T) {
 	wantError(t, "a named one is not there", err, "reading config: open "+missing+": no such file")
 	_, err = Load(dir, Flags{})
 	wantError(t, "neither file nor flag", err, "no pool: there is no "+dir.Config()+": name one there, or with --pool NAME=CIDR")
+	if c, err := Load(dir, Flags{Remove: true}); err != nil || len(c.Pools) != 0 {
+		t.Errorf("who only gives back: %+v, %v", c, err)
+	}
 	_, err = Load(dir, Flags{Pools: pools, File: string(dir)})
 	wantError(t, "a folder", err, "is a directory")
 
