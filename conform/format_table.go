@@ -16,17 +16,21 @@ var colours = map[Outcome]string{Pass: "32", Fail: "31;1", Leak: "35;1", Unsuppo
 func (r *Report) writeTable(w io.Writer, colour bool) error {
 	p := &page{colour: colour}
 	p.head(r)
+	var verbs []string // in the order of their first check
+	of := map[string][]Result{}
 	for _, one := range r.Results {
-		p.width = max(p.width, len(one.Check))
-	}
-	last := ""
-	for _, one := range r.Results {
-		verb, _, _ := strings.Cut(one.Check, "/")
-		if verb != last {
-			p.printf("\n%s\n", verb)
-			last = verb
+		verb, name, _ := strings.Cut(one.Check, "/")
+		if of[verb] == nil {
+			verbs = append(verbs, verb)
 		}
-		p.result(one)
+		of[verb] = append(of[verb], one)
+		p.width = max(p.width, len(name))
+	}
+	for _, verb := range verbs {
+		p.printf("\n%s\n", verb)
+		for _, one := range of[verb] {
+			p.result(one)
+		}
 	}
 	p.printf("\n%s\n", r.Summary())
 	_, err := io.WriteString(w, p.String())
@@ -66,10 +70,9 @@ func (p *page) result(r Result) {
 		outcome = fmt.Sprintf("\x1b[%sm%s\x1b[0m", colours[r.Outcome], outcome)
 	}
 	_, name, _ := strings.Cut(r.Check, "/")
-	verb := len(r.Check) - len(name)
-	p.printf("  %s  %-*s  %s", outcome, p.width-verb, name, r.Took.Round(10*time.Millisecond))
+	p.printf("  %s  %-*s  %6s", outcome, p.width, name, r.Took.Round(10*time.Millisecond))
 	if r.Outcome == Unsupported {
-		p.printf("  %s", strings.Join(r.Seen, "; "))
+		p.printf("  %s", plain(strings.Join(r.Seen, "; ")))
 	}
 	p.printf("\n")
 	if r.Outcome.Bad() {
