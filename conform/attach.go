@@ -2,8 +2,10 @@ package conform
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 )
 
 // Attachment is what a runtime knows of one interface of one container.
@@ -30,12 +32,15 @@ func (t *T) NewAttachment() *Attachment {
 // anyID is what containers are called.
 var anyID = regexp.MustCompile(`\bconform-\d+\b`)
 
+// hostPort is the node's port that is mapped to a container's.
+func hostPort(container int) int { return 20000 + container%40000 }
+
 // runtimeArgs are what runtimes know of a container and plugins may declare a
 // capability for (CNI's CONVENTIONS.md, "Dynamic Plugin specific fields"); no two
 // containers share a port.
 func runtimeArgs(container int) map[string]any {
 	mapping := func(protocol string) map[string]any {
-		return map[string]any{"hostPort": 20000 + container%40000, "containerPort": 8000, "protocol": protocol}
+		return map[string]any{"hostPort": hostPort(container), "containerPort": 8000, "protocol": protocol}
 	}
 	return map[string]any{
 		"portMappings": []any{mapping("tcp"), mapping("udp")},
@@ -77,32 +82,62 @@ func (t *T) Exec(c Call) Answer {
 
 // Add executes ADD of each plugin of the list, each with the result of the one
 // before it, until one fails, and returns the last answer (CNI 1.1, section 3,
-// "Lifecycle & Ordering").
+// "Adding an attachment").
 func (t *T) Add(a *Attachment) Answer {
-	var last Answer
-	a.Result = nil
-	for i := range t.suite.list.Plugins {
-		if last = t.Exec(t.Call("ADD", i, a, a.Result)); !last.OK() {
-			return last
-		}
-		if !json.Valid(last.Stdout) {
-			t.Fatalf("%s ADD succeeds, and what it writes is no JSON: %q", last.Call.Type, short(last.Stdout))
-		}
-		a.Result = last.Stdout
-	}
-	return last
+	got, err := t.tryAdd(a)
+	t.must(err)
+	return got
 }
 
 // Del executes DEL of each plugin in reverse order, until one fails, and returns
-// the last answer.
+// the last answer (CNI 1.1, section 3, "Deleting an attachment").
 func (t *T) Del(a *Attachment) Answer {
-	var last Answer
+	got, err := t.tryDel(a)
+	t.must(err)
+	return got
+}
+
+// tryAdd is Add, for goroutines.
+func (t *T) tryAdd(a *Attachment) (last Answer, err error) {
+	a.Result = nil
+	for i := range t.suite.list.Plugins {
+		if last, err = t.Node.Exec(t.ctx, t.Call("ADD", i, a, a.Result)); err != nil || !last.OK() {
+			return last, err
+		}
+		a.Result = last.Stdout
+	}
+	return last, nil
+}
+
+// tryDel is Del, for goroutines.
+func (t *T) tryDel(a *Attachment) (last Answer, err error) {
 	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
-		if last = t.Exec(t.Call("DEL", i, a, a.Result)); !last.OK() {
-			return last
+		if last, err = t.Node.Exec(t.ctx, t.Call("DEL", i, a, a.Result)); err != nil || !last.OK() {
+			return last, err
 		}
 	}
-	return last
+	return last, nil
+}
+
+// newAttachments is NewAttachment of many.
+func (t *T) newAttachments(n int) []*Attachment {
+	all := make([]*Attachment, n)
+	for i := range all {
+		all[i] = t.NewAttachment()
+	}
+	return all
+}
+
+// beside does the same with all attachments at once, and returns the answers.
+func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []Answer {
+	answers, errs := make([]Answer, len(all)), make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, a := range all {
+		wg.Go(func() { answers[i], errs[i] = do(a) })
+	}
+	wg.Wait()
+	t.must(errors.Join(errs...))
+	return answers
 }
 
 // Check executes CHECK of each plugin, until one fails, and returns the last

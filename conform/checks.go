@@ -4,7 +4,7 @@ import "slices"
 
 // checks are all there are, in the order in which they run: what others stand on
 // comes first.
-var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, delChecks, checkChecks, limitChecks, leakChecks, killChecks)
+var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, delChecks, checkChecks, limitChecks, secondChecks, statusChecks, parallelChecks, chainChecks, leakChecks, killChecks, lifeChecks, manyChecks, gcChecks)
 
 // basicChecks are those that every other needs.
 var basicChecks = []Check{

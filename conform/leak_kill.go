@@ -208,9 +208,7 @@ func (t *T) killed(c Call, p point) Answer {
 		c.Began = func(kill func()) { time.AfterFunc(p.after, kill) }
 		return t.Exec(c)
 	}
-	dir := filepath.Join(volatile, "conform")
-	t.must(os.MkdirAll(dir, 0o755))
-	path := filepath.Join(dir, "trace")
+	path := filepath.Join(t.scratch(), "trace")
 	t.must(unix.Mkfifo(path, 0o600))
 	defer os.Remove(path)
 	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // for writing too: it then has no end

@@ -19,6 +19,7 @@ type suite struct {
 	list   *List
 	speak  []string // versions that every plugin of the list speaks
 	boots  int
+	second string // "yes": pods beside each other are attached; else why not; "": not known yet
 	report Report
 }
 

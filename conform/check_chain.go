@@ -1,0 +1,78 @@
+package conform
+
+// chainChecks are about lists of several plugins.
+var chainChecks = []Check{
+	{
+		Name: "chain/check", Spec: "CNI 1.1.0, section 2, CHECK, and section 3, Checking an attachment", Since: "0.4.0",
+		Says:  "every plugin of the list finds well, with the list's last result, what it and the plugins after it did",
+		Needs: []string{"basic/attach", "check/well"}, run: chainCheck,
+	},
+	{
+		Name: "chain/failed-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering: DEL even if ADD failed",
+		Says:  "when a plugin's ADD fails, the list's DEL succeeds and cleans up, though that plugin and those after it were not added",
+		Needs: []string{"leak/add-del", "del/never-added", "del/without-prev-result"}, run: chainFailedAdd,
+	},
+	{
+		Name: "chain/del-one", Spec: "CNI 1.1.0, section 2, DEL",
+		Says:  "a plugin's DEL spares what the plugins before it did, whose turn comes later",
+		Needs: []string{"basic/attach"}, run: chainDelOne,
+	},
+}
+
+func (t *T) needChain() {
+	if len(t.suite.list.Plugins) < 2 {
+		t.Unsupportedf("the list has one plugin")
+	}
+}
+
+func chainCheck(t *T) {
+	t.needChain()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	if got := t.Check(a); !got.OK() {
+		t.Failf("CHECK after ADD of the whole list fails: %s", got)
+	}
+	t.MustDel(a)
+}
+
+// chainFailedAdd stops before each plugin as if its ADD had failed; a runtime then
+// has no result.
+func chainFailedAdd(t *T) {
+	t.needChain()
+	trail := t.trailFrom(t.Warm())
+	for failing := 1; failing < len(t.suite.list.Plugins); failing++ {
+		a := t.NewAttachment()
+		for i := range failing {
+			got := t.Exec(t.Call("ADD", i, a, a.Result))
+			if !got.OK() {
+				t.Fatalf("an ordinary ADD fails: %s", got)
+			}
+			a.Result = got.Stdout
+		}
+		step := "ADD of the plugins before " + t.suite.list.Plugins[failing].Type + " and DEL of all"
+		a.Result = nil
+		if got := t.Del(a); !got.OK() {
+			t.Failf("%s: %s", step, got)
+		}
+		t.must(a.Pod.Remove())
+		trail.look(step)
+	}
+	trail.end()
+}
+
+// chainDelOne looks whether the interface is there until the first plugin's turn.
+func chainDelOne(t *T) {
+	t.needChain()
+	t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
+		p := t.suite.list.Plugins[i].Type
+		if t.linkNow(a) == nil {
+			t.Fatalf("the interface is gone before the turn of %s, which is plugin %d of the list", p, i+1)
+		}
+		if got := t.Exec(t.Call("DEL", i, a, a.Result)); !got.OK() {
+			t.Fatalf("an ordinary DEL fails: %s", got)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package conform
+
+import (
+	"errors"
+	"os"
+)
+
+// gcChecks are about GC.
+var gcChecks = []Check{
+	{
+		Name: "gc/nothing", Spec: "CNI 1.1.0, section 2, CNI operations and GC", Since: "1.1.0",
+		Says:  "plugins that speak 1.1.0 know GC, and complete it without error",
+		Needs: []string{"basic/attach"}, run: gcNothing,
+	},
+	{
+		Name: "gc/spares-listed", Spec: "CNI 1.1.0, section 2, GC", Since: "1.1.0",
+		Says:  "GC spares what belongs to attachments that are listed as still valid",
+		Needs: []string{"gc/nothing"}, run: gcSparesListed,
+	},
+	{
+		Name: "gc/other-network", Spec: "CNI 1.1.0, section 2, GC: the attachments of one network", Since: "1.1.0",
+		Says:  "GC of a network spares what belongs to another",
+		Needs: []string{"gc/nothing", "gc/spares-listed"}, run: gcOtherNetwork,
+	},
+	{
+		Name: "gc/unlisted", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
+		Says:  "GC removes what belongs to attachments that are not listed, such as address reservations and firewall rules",
+		Needs: []string{"gc/nothing"}, run: gcUnlisted,
+	},
+	{
+		Name: "gc/empty-list", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
+		Says:  "an empty list says that no attachment is valid any more",
+		Needs: []string{"gc/unlisted"}, run: gcEmptyList,
+	},
+	{
+		Name: "gc/continues", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
+		Says:  "an attachment that cannot be cleaned up does not keep GC from the others",
+		Needs: []string{"gc/unlisted"}, run: gcContinues,
+	},
+	{
+		Name: "gc/delegated", Spec: "CNI 1.1.0, section 2, GC, and section 4, Delegated plugin execution procedure", Since: "1.1.0",
+		Says:  "GC is forwarded to the plugins that are delegated to, and their error is returned",
+		Needs: []string{"gc/nothing"}, run: gcDelegated,
+	},
+}
+
+// GC executes GC of each plugin, all of them whatever they answer, as a runtime
+// does with the attachments that it still knows (CNI 1.1, section 3,
+// "Garbage-collecting a network"), and returns the first answer that is none of
+// success, or the last.
+func (t *T) GC(valid ...*Attachment) Answer {
+	var got Answer
+	for i := range t.suite.list.Plugins {
+		if one := t.Exec(t.networkCall("GC", i, validKeys(valid))); i == 0 || got.OK() {
+			got = one
+		}
+	}
+	return got
+}
+
+// validKeys are the list under the specification's key, and under the one that
+// libcni had first and still sends (containernetworking/cni issue 1101).
+func validKeys(valid []*Attachment) map[string]any {
+	list := []map[string]string{} // not null, even if it is empty
+	for _, a := range valid {
+		list = append(list, map[string]string{"containerID": a.ID, "ifname": a.Ifname})
+	}
+	return map[string]any{"cni.dev/valid-attachments": list, "cni.dev/attachments": list}
+}
+
+// wantGC is GC that has to succeed.
+func (t *T) wantGC(valid ...*Attachment) {
+	if got := t.GC(valid...); !got.OK() {
+		t.Failf("GC fails: %s", got)
+	}
+}
+
+func gcNothing(t *T) {
+	t.wantGC()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	t.wantGC(a)
+	t.MustDel(a)
+}
+
+func gcSparesListed(t *T) {
+	t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	before := t.Seen()
+	t.wantGC(a)
+	if gone := t.Seen().New(before); len(gone) > 0 {
+		t.Failf("GC took from an attachment that is listed as valid:\n%s", some(gone, 20))
+	}
+	if t.linkNow(a) == nil {
+		t.Failf("GC took the interface of an attachment that is listed as valid")
+	}
+	t.MustDel(a)
+}
+
+func gcOtherNetwork(t *T) {
+	a := t.NewAttachment()
+	a.Keys = map[string]any{"name": t.suite.list.Name + "-other"}
+	if got := t.Add(a); !got.OK() {
+		t.Unsupportedf("under another network's name nothing can be attached: %s", got)
+	}
+	before := t.Seen()
+	t.wantGC()
+	if gone := t.Seen().New(before); len(gone) > 0 {
+		t.Failf("GC took from an attachment of another network:\n%s", some(gone, 20))
+	}
+	if t.linkNow(a) == nil {
+		t.Failf("GC took the interface of an attachment of another network")
+	}
+	t.MustDel(a)
+}
+
+// gcUnlisted lets a pod's namespace go before GC, as plugins may assume.
+func gcUnlisted(t *T) {
+	t.needSecondPod()
+	t.Warm()
+	listed := t.NewAttachment()
+	t.MustAdd(listed)
+	before := t.Seen()
+	stale := t.NewAttachment()
+	t.MustAdd(stale)
+	t.must(stale.Pod.Remove())
+	t.wantGC(listed)
+	t.WantNothingNew(before, "GC that does not list the attachment")
+}
+
+func gcEmptyList(t *T) {
+	before := t.Warm()
+	stale := t.NewAttachment()
+	t.MustAdd(stale)
+	t.must(stale.Pod.Remove())
+	t.wantGC()
+	t.WantNothingNew(before, "GC with an empty list")
+}
+
+// gcContinues has stale attachments of which each is broken in a way of its own,
+// and looks only at what the whole one had. GC may say that it failed.
+func gcContinues(t *T) {
+	t.needSecondPod()
+	t.Warm()
+	var broken []*Attachment
+	for _, spoil := range []func(*Pod) error{
+		func(p *Pod) error { // its path is there and is no namespace
+			return errors.Join(p.Remove(), os.WriteFile(p.Path, nil, 0o400))
+		},
+		func(p *Pod) error { // its path is there and is a folder
+			return errors.Join(p.Remove(), os.Mkdir(p.Path, 0o700))
+		},
+	} {
+		a := t.NewAttachment()
+		t.MustAdd(a)
+		t.must(spoil(a.Pod))
+		broken = append(broken, a)
+	}
+	before := t.Seen()
+	stale := t.NewAttachment()
+	t.MustAdd(stale)
+	t.must(stale.Pod.Remove())
+	if got := t.GC(); !got.OK() {
+		t.Notef("%s", got)
+	}
+	t.WantNothingNew(before, "GC of this attachment and of two whose network namespace is damaged")
+	for _, a := range broken {
+		t.must(os.Remove(a.Pod.Path))
+	}
+}
+
+func gcDelegated(t *T) {
+	s := t.standInFor("GC")
+	c := t.networkCall("GC", s.plugin, validKeys(nil))
+	c.Path = s.path
+	got := t.Exec(c)
+	switch {
+	case !s.called():
+		t.Failf("GC is not forwarded to %s: %s", s.name, got)
+	case got.OK():
+		t.Failf("GC of %s fails, and yet: %s", s.name, got)
+	}
+}

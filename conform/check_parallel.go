@@ -1,0 +1,113 @@
+package conform
+
+// parallelChecks are about several attachments beside each other.
+var parallelChecks = []Check{
+	{
+		Name: "parallel/pods", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering: concurrent execution",
+		Says:  "plugins work for many containers at once: each gets addresses of its own, and DELs at once leave nothing",
+		Needs: []string{"leak/add-del"}, run: parallelPods,
+	},
+	{
+		Name: "parallel/same-pod", Spec: "CNI 1.1.0, section 2, ADD: once for each interface name",
+		Says:  "a container can be attached twice, under two interface names, and DEL of one attachment spares the other",
+		Needs: []string{"leak/add-del"}, run: parallelSamePod,
+	},
+}
+
+// crowd is how many pods come at once.
+const crowd = 64
+
+func parallelPods(t *T) {
+	t.needSecondPod()
+	before := t.Warm()
+	pods := t.newAttachments(crowd)
+	failed := 0
+	var why Answer
+	for _, got := range t.beside(pods, t.tryAdd) {
+		if !got.OK() {
+			failed, why = failed+1, got
+		}
+	}
+	if failed == 0 {
+		t.wantDistinct(pods)
+	}
+	for i, got := range t.beside(pods, t.tryDel) {
+		if !got.OK() {
+			t.Failf("of %d DELs at once that of %s fails: %s", crowd, pods[i].ID, got)
+		}
+	}
+	for _, a := range pods {
+		t.must(a.Pod.Remove())
+	}
+	if failed > 0 {
+		if room := t.room(); room < crowd {
+			t.Unsupportedf("the list attaches %d pods, also one by one; %d are needed", room, crowd)
+		}
+		t.Fatalf("of %d ADDs at once %d fail, which work one by one: %s", crowd, failed, why)
+	}
+	t.WantNothingNew(before, "ADDs and then DELs, all at once")
+}
+
+// room is how many pods, of a crowd, can be attached one by one.
+func (t *T) room() int {
+	pods := t.newAttachments(crowd)
+	n := 0
+	for _, a := range pods {
+		if !t.Add(a).OK() {
+			break
+		}
+		n++
+	}
+	for _, a := range pods {
+		t.Del(a)
+		t.must(a.Pod.Remove())
+	}
+	return n
+}
+
+// wantDistinct finds two pods with the same address.
+func (t *T) wantDistinct(pods []*Attachment) {
+	owner := map[string]string{}
+	for _, a := range pods {
+		r, err := readResult(a.Result)
+		if err != nil {
+			t.Failf("%v", err)
+			return
+		}
+		for _, addr := range r.addresses(r.of(a)) {
+			if addr.IsLinkLocalUnicast() {
+				continue
+			}
+			if other := owner[addr.String()]; other != "" {
+				t.Failf("%s and %s are both given %s", other, a.ID, addr)
+			}
+			owner[addr.String()] = a.ID
+		}
+	}
+}
+
+// parallelSamePod tolerates lists that cannot attach a container twice: its two
+// interfaces may want the same default route.
+func parallelSamePod(t *T) {
+	before := t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	alone := t.Seen()
+	b := &Attachment{ID: a.ID, Ifname: "net1", Pod: a.Pod, Version: a.Version}
+	if got := t.Add(b); !got.OK() {
+		t.Del(b)
+		t.Del(a)
+		t.Unsupportedf("the list attaches a container once; ADD under another interface name: %s", got)
+	}
+	t.MustDel(b)
+	if gone := t.Seen().New(alone); len(gone) > 0 {
+		t.Failf("DEL of the container's second attachment took from the first:\n%s", some(gone, 20))
+	}
+	if t.linkNow(a) == nil {
+		t.Failf("DEL of the container's second attachment took the interface of the first")
+	}
+	t.WantNothingNew(alone, "ADD and DEL of a container's second attachment")
+	t.MustDel(a)
+	t.must(a.Pod.Remove())
+	t.WantNothingNew(before, "DEL of both attachments of a container")
+}

@@ -1,0 +1,93 @@
+package conform
+
+// statusChecks are about STATUS.
+var statusChecks = []Check{
+	{
+		Name: "status/available", Spec: "CNI 1.1.0, section 2, STATUS", Since: "1.1.0",
+		Says:  "STATUS succeeds when the plugin is ready for ADD",
+		Needs: []string{"basic/attach"}, run: statusAvailable,
+	},
+	{
+		Name: "status/delegated", Spec: "CNI 1.1.0, section 2, STATUS: Plugin considerations", Since: "1.1.0",
+		Says:  "STATUS asks the plugins that are delegated to, and fails if they do",
+		Needs: []string{"status/available"}, run: statusDelegated,
+	},
+	{
+		Name: "status/daemon", Spec: "CNI 1.1.0, section 2, STATUS", Since: "1.1.0",
+		Says:  "STATUS fails when what ADD needs, such as a daemon, is away",
+		Needs: []string{"status/available", "leak/daemon"}, run: statusDaemon,
+	},
+}
+
+// Status executes STATUS of each plugin until one fails, and returns the last
+// answer.
+func (t *T) Status() Answer {
+	var last Answer
+	for i := range t.suite.list.Plugins {
+		if last = t.Exec(t.networkCall("STATUS", i, nil)); !last.OK() {
+			return last
+		}
+	}
+	return last
+}
+
+// networkCall is a call that is about no attachment: it has no more in its
+// environment than CNI_COMMAND and CNI_PATH.
+func (t *T) networkCall(verb string, plugin int, keys map[string]any) Call {
+	all := map[string]any{"cniVersion": t.Version}
+	for k, v := range keys {
+		all[k] = v
+	}
+	return Call{Type: t.suite.list.Plugins[plugin].Type, Verb: verb, Stdin: t.suite.list.Conf(plugin, all)}
+}
+
+func statusAvailable(t *T) {
+	if got := t.Status(); !got.OK() {
+		t.Failf("ADD works, and STATUS says: %s", got)
+	}
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	if got := t.Status(); !got.OK() {
+		t.Failf("STATUS with a pod attached says: %s", got)
+	}
+	t.MustDel(a)
+}
+
+func statusDelegated(t *T) {
+	s := t.standInFor("STATUS")
+	c := t.networkCall("STATUS", s.plugin, nil)
+	c.Path = s.path
+	got := t.Exec(c)
+	switch {
+	case !s.called():
+		t.Failf("STATUS does not ask %s, which ADD needs: %s", s.name, got)
+	case got.OK():
+		t.Failf("STATUS of %s fails with code 50, and yet: %s", s.name, got)
+	}
+}
+
+// statusDaemon asks nothing of plugins that do without their daemon.
+func statusDaemon(t *T) {
+	t.needDaemon()
+	t.must(t.Node.Hook(t.ctx, "stop"))
+	a := t.NewAttachment()
+	added := t.Add(a)
+	status := t.Status()
+	t.must(t.Node.Hook(t.ctx, "start"))
+	t.Del(a)
+	if added.OK() {
+		t.Unsupportedf("ADD works without the daemon too")
+	}
+	if status.OK() {
+		t.Failf("with the daemon stopped ADD fails (%s), and STATUS says: %s", added, status)
+		return
+	}
+	if e, err := status.Failure(); err != nil {
+		t.Failf("STATUS fails with the daemon stopped, but not as errors should look: %v: %s", err, status)
+	} else if e.Code != 50 && e.Code != 51 {
+		t.Notef("the code is %d; 50 and 51 are made for this", e.Code)
+	}
+	if got := t.Status(); !got.OK() {
+		t.Failf("the daemon is back, and STATUS says: %s", got)
+	}
+}

@@ -1,0 +1,60 @@
+package conform
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// standIn takes the place of a plugin to which one of the list delegates: it notes
+// a verb and fails it, and leaves all others to the plugin itself.
+type standIn struct {
+	plugin int    // of the list, which delegates
+	name   string // of the plugin that is stood in for
+	path   string // the folder that it is in
+	mark   string // the file that is there once it was called
+}
+
+// standInFor makes a stand-in for the IPAM plugin of the first plugin that has one
+// (CNI 1.1, section 1: "ipam"), or ends the check.
+func (t *T) standInFor(verb string) *standIn {
+	for i, p := range t.suite.list.Plugins {
+		var ipam struct {
+			Type string `json:"type"`
+		}
+		if json.Unmarshal(p.Keys["ipam"], &ipam) != nil || ipam.Type == "" || strings.Contains(ipam.Type, "/") {
+			continue
+		}
+		program := filepath.Join(t.suite.BinDir, ipam.Type)
+		if unix.Access(program, unix.X_OK) != nil {
+			continue
+		}
+		dir, err := os.MkdirTemp(t.scratch(), "stand-in-*")
+		t.must(err)
+		s := &standIn{plugin: i, name: ipam.Type, path: dir, mark: filepath.Join(dir, "called")}
+		script := fmt.Sprintf("#!/bin/sh\nif test \"$CNI_COMMAND\" = %s; then\n\t: >%s\n\techo '%s'\n\texit 1\nfi\nexec '%s'\n",
+			verb, s.mark, `{"cniVersion":"1.1.0","code":50,"msg":"not available","details":"this stand-in always says so"}`,
+			strings.ReplaceAll(program, "'", `'\''`))
+		t.must(os.WriteFile(filepath.Join(dir, ipam.Type), []byte(script), 0o755))
+		return s
+	}
+	t.Unsupportedf("no plugin of the list has an IPAM plugin that it delegates to")
+	return nil
+}
+
+// called reports whether the stand-in was given its verb.
+func (s *standIn) called() bool {
+	_, err := os.Stat(s.mark)
+	return err == nil
+}
+
+// scratch is a folder for files of the suite's own, on the node.
+func (t *T) scratch() string {
+	dir := filepath.Join(volatile, "conform")
+	t.must(os.MkdirAll(dir, 0o755))
+	return dir
+}

@@ -1,0 +1,79 @@
+package conform
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/conform/oracle"
+)
+
+// flowPort is where in the world the pod's datagrams go. Nobody answers: a flow
+// is remembered all the same.
+const flowPort = 9
+
+// leakConntrack speaks from a pod to the world, by UDP, through the node, and back
+// to the pod's port on the node; a stateful rule set tracks that, and the kernel
+// itself forgets it only after 30 seconds (nf_conntrack_udp_timeout), if nobody
+// uses it.
+func leakConntrack(t *T) {
+	t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	r := t.mustResult(a)
+	addrs := r.addresses(r.of(a))
+	if len(addrs) == 0 {
+		t.Unsupportedf("the result of ADD says no address of the pod's interface")
+	}
+	sent := map[string]error{}
+	var tracked []string
+	for end := time.Now().Add(t.suite.Grace); len(tracked) == 0 && time.Now().Before(end); time.Sleep(poll) {
+		for _, gateway := range []string{Gateway4, Gateway6} {
+			sent[gateway] = a.Pod.Do(func() error { return send(gateway, flowPort) })
+		}
+		// Where no plugin maps it, the node's own answer is that nobody is there.
+		t.must(inside(t.world, func() error { return send(NodeIP4, hostPort(t.ids)) }))
+		tracked = flowsOf(t.Seen(), addrs)
+	}
+	if len(tracked) == 0 {
+		t.Unsupportedf("the node tracks no flow of a pod's (sending to %s: %v; to %s: %v)", Gateway4, sent[Gateway4], Gateway6, sent[Gateway6])
+	}
+	t.MustDel(a)
+	t.must(a.Pod.Remove())
+	var left []string
+	for end := time.Now().Add(t.suite.Grace); ; time.Sleep(poll) {
+		if left = flowsOf(t.Seen(), addrs); len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			break
+		}
+	}
+	t.Leakf("after DEL the node remembers flows of the pod:\n%s", some(left, 20))
+}
+
+// send sends a datagram.
+func send(to string, port int) error {
+	c, err := net.Dial("udp", net.JoinHostPort(to, fmt.Sprint(port)))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Write([]byte("conform"))
+	return err
+}
+
+// flowsOf are the flows that addresses take part in.
+func flowsOf(s oracle.State, addrs []net.IP) []string {
+	var flows []string
+	for line := range strings.Lines(s.Only("conntrack").String()) {
+		for _, addr := range addrs {
+			if strings.Contains(line, " src "+addr.String()+" ") || strings.Contains(line, " dst "+addr.String()+" ") {
+				flows = append(flows, strings.TrimSpace(line))
+				break
+			}
+		}
+	}
+	return flows
+}

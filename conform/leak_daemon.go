@@ -1,0 +1,102 @@
+package conform
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// lifeChecks are about nodes whose daemon, or themselves, stop and start.
+var lifeChecks = []Check{
+	{
+		Name: "leak/daemon", Spec: "CNI 1.1.0, section 2, DEL: best effort, even if resources or state are missing",
+		Says:  "what is attached, or was to be, when a daemon stops is cleaned up by DEL, at the latest once the daemon is back",
+		Needs: []string{"leak/add-del", "del/idempotent"}, run: leakDaemon,
+	},
+	{
+		Name: "leak/reboot", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
+		Says:  "what a pod held before a reboot is released by the DEL after it",
+		Needs: []string{"leak/add-del", "del/netns-gone"}, run: leakReboot,
+	},
+}
+
+// hasHook reports whether there is a hook program of that name.
+func (s *suite) hasHook(name string) bool {
+	_, err := os.Stat(filepath.Join(s.HookDir, name))
+	return s.HookDir != "" && err == nil
+}
+
+func (t *T) needDaemon() {
+	for _, name := range []string{"stop", "start"} {
+		if !t.suite.hasHook(name) {
+			t.Unsupportedf("there is no hook %q: the plugins have no daemon, or none that the suite knows how to stop", name)
+		}
+	}
+}
+
+// leakDaemon repeats a DEL that failed without the daemon, as runtimes do.
+func leakDaemon(t *T) {
+	t.needDaemon()
+	before := t.Warm()
+	attached := t.NewAttachment()
+	t.MustAdd(attached)
+
+	t.must(t.Node.Hook(t.ctx, "stop"))
+	first := t.Del(attached)
+	late := t.NewAttachment()
+	added := t.Add(late)
+	if !added.OK() {
+		late.Result = nil
+	}
+	second := t.Del(late)
+	t.must(t.Node.Hook(t.ctx, "start"))
+	t.Notef("with the daemon stopped: %s; %s; %s", first, added, second)
+
+	for _, one := range []struct {
+		a     *Attachment
+		first Answer
+	}{{attached, first}, {late, second}} {
+		if one.first.OK() {
+			continue
+		}
+		if got := t.Del(one.a); !got.OK() {
+			t.Failf("DEL fails also once the daemon is back: %s", got)
+		}
+	}
+	t.must(attached.Pod.Remove())
+	t.must(late.Pod.Remove())
+	t.WantNothingNew(before, "ADD, a stop of the daemon, DEL, ADD and DEL of another, and its start")
+}
+
+// rebooted is how many pods a reboot finds.
+const rebooted = 3
+
+// leakReboot compares two times after a reboot: what a reboot ends is no leak, and
+// what every boot makes is none either.
+func leakReboot(t *T) {
+	pods := rebooted
+	if t.suite.second != "yes" && t.suite.second != "" {
+		pods = 1
+	}
+	t.Warm()
+	t.must(t.Node.Reboot(t.ctx))
+	before := t.Warm()
+	var all []*Attachment
+	for range pods {
+		a := t.NewAttachment()
+		t.MustAdd(a)
+		all = append(all, a)
+	}
+	t.must(t.Node.Reboot(t.ctx))
+	for _, a := range all {
+		if got := t.Del(a); !got.OK() {
+			t.Failf("DEL after a reboot fails: %s", got)
+		}
+	}
+	a := t.NewAttachment()
+	if got := t.Add(a); !got.OK() {
+		t.Failf("ADD after a reboot fails: %s", got)
+	}
+	t.Del(a)
+	t.must(a.Pod.Remove())
+	t.WantNothingNew(before, "ADD, a reboot, and DEL")
+}
