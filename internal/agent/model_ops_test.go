@@ -141,7 +141,7 @@ func (m *agentModel) tenant(pod int) string {
 // taken reports whether an address is in use or resting.
 func (m *agentModel) taken(a netip.Addr) bool {
 	for _, b := range m.attached {
-		if slices.Contains(b.addrs, a) {
+		if slices.Contains(b.addrs, a) && !b.doomed { // or it may be free by now
 			return true
 		}
 	}
