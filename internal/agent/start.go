@@ -154,6 +154,8 @@ func (a *Agent) Restore(ctx context.Context) error {
 
 // keepNode takes what the node needs, and gives back what it needs no more.
 func (a *Agent) keepNode(ctx context.Context) {
+	a.pools.Lock()
+	defer a.pools.Unlock()
 	if err := a.holdNode(ctx); err != nil {
 		a.Log.Warn("taking what the node needs", "err", err)
 	}
