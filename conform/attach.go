@@ -21,10 +21,13 @@ type Attachment struct {
 }
 
 // NewAttachment names an attachment of a new pod.
-func (t *T) NewAttachment() *Attachment {
+func (t *T) NewAttachment() *Attachment { return t.newAttachment(t.NewPod()) }
+
+// newAttachment names an attachment of a pod.
+func (t *T) newAttachment(pod *Pod) *Attachment {
 	t.ids++
 	return &Attachment{
-		ID: fmt.Sprintf("conform-%d", t.ids), Ifname: "net0", Pod: t.NewPod(), Version: t.Version,
+		ID: fmt.Sprintf("conform-%d", t.ids), Ifname: "net0", Pod: pod, Version: t.Version,
 		Runtime: runtimeArgs(t.ids),
 	}
 }

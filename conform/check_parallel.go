@@ -12,6 +12,11 @@ var parallelChecks = []Check{
 		Says:  "a container can be attached twice, under two interface names, and DEL of one attachment spares the other",
 		Needs: []string{"leak/add-del"}, run: parallelSamePod,
 	},
+	{
+		Name: "status/exhausted", Spec: "CNI 1.1.0, section 2, STATUS (it should)", Since: "1.1.0",
+		Says:  "STATUS fails when what there is a limited number of, such as addresses, is used up",
+		Needs: []string{"status/available", "leak/add-del"}, run: statusExhausted,
+	},
 }
 
 // crowd is how many pods come at once.
@@ -29,6 +34,7 @@ func parallelPods(t *T) {
 		}
 	}
 	if failed == 0 {
+		t.suite.room = crowd
 		t.wantDistinct(pods)
 	}
 	for i, got := range t.beside(pods, t.tryDel) {

@@ -66,6 +66,39 @@ func statusDelegated(t *T) {
 	}
 }
 
+// statusExhausted fills only lists that hold few pods.
+func statusExhausted(t *T) {
+	t.needSecondPod()
+	var all []*Attachment
+	var full Answer
+	for full.Call.Verb == "" && t.suite.room == 0 && len(all) < crowd {
+		some := t.newAttachments(atOnce)
+		all = append(all, some...)
+		for _, got := range t.beside(some, t.tryAdd) {
+			if !got.OK() {
+				full = got
+			}
+		}
+	}
+	if full.Call.Verb == "" {
+		t.suite.room = crowd
+	}
+	status := t.Status()
+	t.beside(all, t.tryDel)
+	for _, a := range all {
+		t.must(a.Pod.Remove())
+	}
+	if t.suite.room >= crowd {
+		t.Unsupportedf("the list attaches %d pods and more; it is filled up only if its range is smaller", crowd)
+	}
+	if status.OK() {
+		t.Failf("ADD fails (%s), and STATUS says: %s", full, status)
+	}
+	if got := t.Status(); !got.OK() {
+		t.Failf("all pods are gone, and STATUS says: %s", got)
+	}
+}
+
 // statusDaemon asks nothing of plugins that do without their daemon.
 func statusDaemon(t *T) {
 	t.needDaemon()

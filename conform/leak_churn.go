@@ -1,5 +1,7 @@
 package conform
 
+import "time"
+
 // manyChecks look for what only many pods, or their traffic, show.
 var manyChecks = []Check{
 	{
@@ -20,24 +22,42 @@ const (
 	atOnce   = 8
 )
 
+// A churn that takes long ends once there were more pods than a /24 has addresses.
+const (
+	enough    = 300
+	churnTime = 30 * time.Second
+)
+
+// leakChurn lets many containers come and go in few network namespaces, since the
+// kernel ends only some 20 of these a second.
 func leakChurn(t *T) {
 	t.needSecondPod()
 	before := t.Warm()
 	done := 0
-	for done < t.suite.Churn {
+	var pods []*Pod
+	for began := time.Now(); done < t.suite.Churn && (done < enough || time.Since(began) < churnTime); {
 		n := 1
 		if done >= oneByOne {
 			n = min(atOnce, t.suite.Churn-done)
 		}
-		pods := t.newAttachments(n)
-		added := t.beside(pods, t.tryAdd)
-		deleted := t.beside(pods, t.tryDel)
-		for i, a := range pods {
-			t.must(a.Pod.Remove())
+		for len(pods) < n {
+			pods = append(pods, t.NewPod())
+		}
+		all := make([]*Attachment, n)
+		for i := range all {
+			all[i] = t.newAttachment(pods[i])
+		}
+		added := t.beside(all, t.tryAdd)
+		deleted := t.beside(all, t.tryDel)
+		for i, a := range all {
 			if !added[i].OK() {
 				t.Leakf("after %d pods came and went, ADD fails: %s", done, added[i])
 			} else if !deleted[i].OK() {
 				t.Failf("after %d pods came and went, DEL fails: %s", done, deleted[i])
+			}
+			if t.linkNow(a) != nil { // which is no leak: a pod's namespace goes away
+				t.must(a.Pod.Remove())
+				pods[i] = t.NewPod()
 			}
 		}
 		if t.outcome != "" {

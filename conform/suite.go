@@ -20,6 +20,7 @@ type suite struct {
 	speak  []string // versions that every plugin of the list speaks
 	boots  int
 	second string // "yes": pods beside each other are attached; else why not; "": not known yet
+	room   int    // so many pods, and maybe more, can be attached; 0: not known
 	report Report
 }
 
