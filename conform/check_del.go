@@ -18,22 +18,16 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing",
-		Says:  "DEL of what was never added succeeds",
-		Needs: []string{"basic/attach", "del/idempotent"},
-		run:   func(t *T) { t.wantDel(t.NewAttachment(), "DEL of a container that was never added") },
-	},
-	{
-		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering; 0.4.0, Network Configuration List Error Handling",
-		Says:  "the DEL that is due after a failed ADD, of all plugins of the list, succeeds",
-		Needs: []string{"basic/attach", "del/never-added", "del/netns-gone"},
-		run:   delAfterFailedAdd,
-	},
-	{
 		Name: "del/without-prev-result", Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, Parameters, DEL",
 		Says:  "DEL without prevResult succeeds, and leaves nothing",
 		Needs: []string{"basic/attach", "leak/add-del"},
 		run:   delWithoutPrevResult,
+	},
+	{
+		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing",
+		Says:  "DEL of what was never added succeeds",
+		Needs: []string{"basic/attach", "del/idempotent", "del/without-prev-result"},
+		run:   func(t *T) { t.wantDel(t.NewAttachment(), "DEL of a container that was never added") },
 	},
 	{
 		Name: "del/netns-gone", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
@@ -68,6 +62,12 @@ var delChecks = []Check{
 				return "DEL without CNI_NETNS"
 			})
 		},
+	},
+	{
+		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering; 0.4.0, Network Configuration List Error Handling",
+		Says:  "the DEL that is due after a failed ADD, of all plugins of the list, succeeds",
+		Needs: []string{"basic/attach", "del/idempotent", "del/never-added", "del/netns-gone"},
+		run:   delAfterFailedAdd,
 	},
 }
 

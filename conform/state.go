@@ -3,9 +3,9 @@ package conform
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,14 +15,20 @@ import (
 const volatile = "/run"
 
 // store is where the state folders of a node are, for as long as it is judged.
-type store struct{ mounted []string }
+type store struct {
+	overlays []string // folders of the machine with an overlay of ours on them
+	mounted  []string // all that is mounted, in its order
+}
 
-// openStore gives a node empty state folders: each is a tmpfs. One that the
-// machine lacks is made in an overlay over the nearest folder that is there, so
-// that the machine keeps lacking it.
+// openStore gives a node empty state folders: each is a tmpfs, and stands in an
+// overlay over the nearest folder that the machine has. In the machine's own one,
+// somebody who removes the state folder outside would take the mount away, and
+// what plugins write then would go to the machine.
 func openStore(dirs []string) (*store, error) {
 	s := &store{}
-	for _, dir := range dirs {
+	byBase := slices.Clone(dirs)
+	slices.SortStableFunc(byBase, func(a, b string) int { return len(base(a)) - len(base(b)) })
+	for _, dir := range byBase {
 		if err := s.open(dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("making an empty %s: %w", dir, err), s.close())
 		}
@@ -30,18 +36,28 @@ func openStore(dirs []string) (*store, error) {
 	return s, nil
 }
 
+// base is the nearest folder above one that the machine has.
+func base(dir string) string {
+	for dir != "/" {
+		dir = filepath.Dir(dir)
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			break
+		}
+	}
+	return dir
+}
+
 func (s *store) open(dir string) error {
 	if within(dir, volatile) { // which is our own
 		return os.MkdirAll(dir, 0o700)
 	}
-	info, err := os.Stat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return s.overlay(dir)
-	case err != nil:
+	if err := s.overlay(base(dir)); err != nil {
+		if _, missing := os.Stat(dir); missing != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
-	case !info.IsDir():
-		return errors.New("it is no folder")
 	}
 	// mount -t tmpfs tmpfs DIR
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
@@ -51,14 +67,11 @@ func (s *store) open(dir string) error {
 	return nil
 }
 
-// overlay makes a folder that the machine lacks.
-func (s *store) overlay(dir string) error {
-	base := dir
-	for {
-		base = filepath.Dir(base)
-		if info, err := os.Stat(base); err == nil && info.IsDir() {
-			break
-		}
+// overlay makes what is changed in a folder of the machine our own, unless it is
+// already.
+func (s *store) overlay(base string) error {
+	if slices.ContainsFunc(s.overlays, func(over string) bool { return within(base, over) }) {
+		return nil
 	}
 	if base == "/" {
 		return errors.New("it would be in the root folder; make it first")
@@ -78,8 +91,8 @@ func (s *store) overlay(dir string) error {
 	if err := unix.Mount("overlay", base, "overlay", 0, options); err != nil {
 		return fmt.Errorf("mounting an overlay over %s: %w", base, err)
 	}
-	s.mounted = append(s.mounted, base)
-	return os.MkdirAll(dir, 0o700)
+	s.overlays, s.mounted = append(s.overlays, base), append(s.mounted, base)
+	return nil
 }
 
 // close gives the machine's own folders back.
@@ -89,7 +102,7 @@ func (s *store) close() error {
 		// A daemon that was killed may still be going.
 		errs = append(errs, unix.Unmount(s.mounted[i], unix.MNT_DETACH))
 	}
-	s.mounted = nil
+	s.mounted, s.overlays = nil, nil
 	return errors.Join(errs...)
 }
 
