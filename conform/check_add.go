@@ -24,16 +24,16 @@ var addChecks = []Check{
 		run:   addPrevResult,
 	},
 	{
-		Name: "add/existing-interface", Spec: "CNI 1.1.0, section 2, ADD; 0.4.0, Result: interfaces",
-		Says:  "ADD of an interface name that the container has already is an error, and the interface stays as it is",
-		Needs: []string{"basic/attach"},
-		run:   addExistingInterface,
-	},
-	{
 		Name: "add/error-form", Spec: "CNI 1.1.0, section 2, Errors, and section 5, Error; 0.4.0, Result",
 		Says: "a failed ADD ends with a code other than 0 and an error on standard output that has a code and a message",
 		Each: true, Needs: []string{"basic/attach"},
 		run: addErrorForm,
+	},
+	{
+		Name: "add/existing-interface", Spec: "CNI 1.1.0, section 2, ADD; 0.4.0, Result: interfaces",
+		Says:  "ADD of an interface name that the container has already is an error, and the interface stays as it is",
+		Needs: []string{"add/result", "add/error-form"},
+		run:   addExistingInterface,
 	},
 	{
 		Name: "add/error-version", Spec: "CNI 0.4.0, Result; 1.1.0, section 5, Error (there it only should)",

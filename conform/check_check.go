@@ -14,7 +14,7 @@ var checkChecks = []Check{
 	{
 		Name: "check/well", Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK",
 		Says: "CHECK right after ADD succeeds",
-		Each: true, Since: "0.4.0", Needs: []string{"basic/attach"},
+		Each: true, Since: "0.4.0", Needs: []string{"basic/attach", "add/result"},
 		run: func(t *T) {
 			t.checkable()
 			a := t.NewAttachment()
@@ -27,7 +27,7 @@ var checkChecks = []Check{
 	{
 		Name: "check/link-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK",
 		Says:  "CHECK fails if the container's interface is gone",
-		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well"},
+		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "add/error-form", "check/well"},
 		run: func(t *T) { t.checkAfter(loseLink) },
 	},
 	{

@@ -11,7 +11,7 @@ var limitChecks = []Check{
 	{
 		Name: "limits/container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID",
 		Says:  "an id may be as long as runtimes make them, and have every character that is allowed; two that differ in one character are two",
-		Needs: []string{"basic/attach", "leak/add-del"},
+		Needs: []string{"basic/attach", "add/result", "leak/add-del"},
 		run:   limitsContainerID,
 	},
 	{
@@ -23,7 +23,7 @@ var limitChecks = []Check{
 	{
 		Name: "limits/ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD",
 		Says:  "an interface name may be of 15 bytes",
-		Needs: []string{"basic/attach", "leak/add-del"},
+		Needs: []string{"basic/attach", "add/result", "leak/add-del"},
 		run:   limitsIfname,
 	},
 	{

@@ -146,10 +146,10 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	}
 }
 
-// missing says which of the checks that this one needs did not hold, if one did
-// not, or that it is about later versions.
+// missing says which of the checks that this one needs, or that those need, did not
+// hold, if one did not, or that it is about later versions.
 func (s *suite) missing(c Check, version string) string {
-	for _, need := range c.Needs {
+	for _, need := range needed(c) {
 		for _, r := range s.report.Results {
 			if base, _, _ := strings.Cut(r.Check, "@"); base == need && r.Outcome.Bad() {
 				return fmt.Sprintf("not judged: %s does not hold (%s), and the same would be found here", r.Check, r.Outcome)
@@ -160,4 +160,22 @@ func (s *suite) missing(c Check, version string) string {
 		return fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
 	}
 	return ""
+}
+
+// needed are the checks that one stands on, and those that these stand on.
+func needed(c Check) []string {
+	all := slices.Clone(c.Needs)
+	for i := 0; i < len(all); i++ {
+		for _, other := range checks {
+			if other.Name != all[i] {
+				continue
+			}
+			for _, need := range other.Needs {
+				if !slices.Contains(all, need) {
+					all = append(all, need)
+				}
+			}
+		}
+	}
+	return all
 }
