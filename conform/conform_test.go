@@ -61,6 +61,7 @@ func build(dir string) error {
 // order is what a test wants to be judged.
 type order struct {
 	Conf, StateDir, HookDir, Run string
+	Points                       int
 }
 
 // judge is in the process that judges.
@@ -71,7 +72,7 @@ func judge(what string) error {
 	}
 	opts := Options{
 		BinDir: filepath.Dir(o.Conf), Conf: o.Conf, StateDirs: []string{o.StateDir}, HookDir: o.HookDir,
-		Timeout: 3 * time.Second, Grace: 300 * time.Millisecond, Points: 5, Churn: 40,
+		Timeout: 3 * time.Second, Grace: 300 * time.Millisecond, Points: o.Points, Churn: 150,
 		Repeat: func(run string) string { return "conform --run '" + run + "'" },
 	}
 	if o.Run != "" {
@@ -93,10 +94,15 @@ func judgedBy(t *testing.T, plugins string, version, run string) *Report {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Link(filepath.Join(programs, "planted"), filepath.Join(dir, "bin/planted")); err != nil {
-		t.Fatal(err)
+	for _, name := range regexp.MustCompile(`planted[a-z-]*`).FindAllString(plugins, -1) {
+		if err := os.Symlink(filepath.Join(programs, "planted"), filepath.Join(dir, "bin", name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	o := order{Conf: filepath.Join(dir, "bin/net.conflist"), StateDir: filepath.Join(dir, "state"), Run: run}
+	o := order{Conf: filepath.Join(dir, "bin/net.conflist"), StateDir: filepath.Join(dir, "state"), Run: run, Points: 5}
+	if strings.Contains(run, "kill") {
+		o.Points = 200 // every system call
+	}
 	list := fmt.Sprintf(`{"cniVersion": %q, "name": "planted", "plugins": [%s]}`, version, strings.ReplaceAll(plugins, "STATE", o.StateDir))
 	if err := os.WriteFile(o.Conf, []byte(list), 0o644); err != nil {
 		t.Fatal(err)
@@ -116,22 +122,30 @@ func judgedBy(t *testing.T, plugins string, version, run string) *Report {
 	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
 		t.Fatalf("%v: %s", err, stdout.String())
 	}
+	if left := listing(t, o.StateDir); len(left) > 0 {
+		t.Errorf("in the machine's own state folder is left %q", left)
+	}
 	return &report
 }
 
 // planted is the configuration of the plugin with a fault; "": none.
-func planted(fault, subnet string) string {
-	return fmt.Sprintf(`{"type": "planted", "subnet": %q, "stateDir": "STATE", "fault": %q}`, subnet, fault)
+func planted(fault string) string {
+	subnet := "10.8.0.0/25"
+	if fault == "status-ignores-full" {
+		subnet = "10.8.0.0/27" // which can be filled
+	}
+	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"}`, program(fault), subnet)
 }
 
-const subnet = "10.8.0.0/27"
+// program is the name under which the plugin has a fault.
+func program(fault string) string { return strings.TrimSuffix("planted-"+fault, "-") }
 
 // TestRight judges a plugin that does all that it should.
 func TestRight(t *testing.T) {
 	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			for _, r := range judgedBy(t, planted("", subnet), version, "").Results {
+			for _, r := range judgedBy(t, planted(""), version, "").Results {
 				switch {
 				case r.Outcome.Bad():
 					t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))

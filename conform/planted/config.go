@@ -11,6 +11,7 @@ import (
 // call is one execution (CNI 1.1, section 2).
 type call struct {
 	verb, id, netns, ifname string
+	wrong                   string // the fault; "": none
 	config
 }
 
@@ -21,7 +22,6 @@ type config struct {
 	Subnet   string          `json:"subnet"`
 	StateDir string          `json:"stateDir"`
 	Chained  bool            `json:"chained"`
-	Fault    string          `json:"fault"`
 	DNS      json.RawMessage `json:"dns"`
 	Prev     json.RawMessage `json:"prevResult"`
 	Valid    *[]attachment   `json:"cni.dev/valid-attachments"`
@@ -34,7 +34,7 @@ type attachment struct {
 	Ifname string `json:"ifname"`
 }
 
-func (c *call) fault(name string) bool { return c.Fault == name }
+func (c *call) fault(name string) bool { return c.wrong == name }
 
 // name is what networks and containers are called (CNI 1.1, sections 1 and 2).
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
@@ -55,6 +55,9 @@ func (c *call) check() error {
 	case "ADD", "CHECK":
 		if err := c.checkAttachment(true); err != nil {
 			return err
+		}
+		if _, err := os.Stat(c.netns); err != nil && !c.fault("residue-after-failed-add") {
+			return fail(codeVariable, "CNI_NETNS: %w", err)
 		}
 		if c.verb == "CHECK" && c.Prev == nil {
 			return fail(codeConfig, "prevResult is missing")
@@ -83,10 +86,8 @@ func (c *call) checkAttachment(needsNetns bool) error {
 	case needsNetns && c.netns == "":
 		return fail(codeVariable, "CNI_NETNS is not set")
 	}
-	if needsNetns && !c.fault("residue-after-failed-add") {
-		if _, err := os.Stat(c.netns); err != nil {
-			return fail(codeVariable, "CNI_NETNS: %w", err)
-		}
+	if c.fault("ifname-ignored") {
+		c.ifname = "eth0"
 	}
 	return nil
 }

@@ -14,11 +14,11 @@ import (
 // have been seen to forget.
 func (c *call) plant(l *lease) {
 	var err error
-	switch c.Fault {
+	switch c.wrong {
 	case "file-left": // a cache of the result
 		err = os.WriteFile(filepath.Join(c.StateDir, "result-"+c.id), nil, 0o600)
-	case "dummy-left":
-		err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "d" + l.Link[1:]}})
+	case "second-link-left": // such as an ifb for shaping
+		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "s" + l.Link[1:]}})
 	case "route-left":
 		err = netlink.RouteAdd(&netlink.Route{Dst: host(l.Address), Type: unix.RTN_BLACKHOLE, Table: 100})
 	case "neighbour-left":
@@ -35,6 +35,6 @@ func (c *call) plant(l *lease) {
 		err = exec.Command("iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-s", l.Address.String(), "-j", "MASQUERADE").Run()
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "planting %s: %v\n", c.Fault, err)
+		fmt.Fprintf(os.Stderr, "planting %s: %v\n", c.wrong, err)
 	}
 }

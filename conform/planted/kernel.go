@@ -24,12 +24,14 @@ func (c *call) configure(l *lease, pod *os.File) error {
 		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(l.Address)}); err != nil {
 			return fmt.Errorf("giving the pod its address: %w", err)
 		}
-		// ip route add GATEWAY dev IFNAME; ip route add default via GATEWAY dev IFNAME onlink
-		direct := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: gateway, Scope: netlink.SCOPE_LINK}
+		// ip route add GATEWAY dev IFNAME; ip route add default via GATEWAY dev IFNAME onlink.
+		// A pod may have several attachments: what came first is preferred.
+		index := link.Attrs().Index
+		direct := &netlink.Route{LinkIndex: index, Dst: gateway, Scope: netlink.SCOPE_LINK, Priority: index}
 		if err := netlink.RouteAdd(direct); err != nil {
 			return fmt.Errorf("routing to the gateway: %w", err)
 		}
-		def := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.IP, Flags: int(netlink.FLAG_ONLINK)}
+		def := &netlink.Route{LinkIndex: index, Gw: gateway.IP, Flags: int(netlink.FLAG_ONLINK), Priority: index}
 		if err := netlink.RouteAdd(def); err != nil {
 			return fmt.Errorf("routing by the gateway: %w", err)
 		}

@@ -83,7 +83,7 @@ func (c *call) find() (*lease, error) {
 		return nil, err
 	}
 	for _, l := range all {
-		if l.Network == c.Name && l.ID == c.id && l.Chained == c.Chained && (l.Ifname == c.ifname || c.fault("ifname-not-in-key")) {
+		if l.Network == c.Name && l.ID == c.id && l.Chained == c.Chained && (l.Ifname == c.ifname || c.verb == "DEL" && c.fault("ifname-not-in-key")) {
 			return &l, nil
 		}
 	}

@@ -1,8 +1,9 @@
 // Command planted is a CNI plugin for the tests of package conform: right by the
-// specification, 0.4.0 to 1.1.0, unless its configuration asks for one of the
-// faults in faults.go. It joins a pod to the host by a veth pair.
+// specification, 0.4.0 to 1.1.0, unless its program's name asks for a fault, as
+// planted-rule-left does (VERSION has no other place to ask for one). What faults
+// there are, the tests say. It joins a pod to the host by a veth pair.
 //
-//	{"type": "planted", "subnet": "10.8.0.0/24", "stateDir": "/var/lib/planted", "fault": "rule-left"}
+//	{"type": "planted", "subnet": "10.8.0.0/24", "stateDir": "/var/lib/planted"}
 //
 // With "chained": true it makes no interface, but adds a rule for the one that a
 // plugin before it has made.
@@ -14,7 +15,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 )
 
 var versions = []string{"0.4.0", "1.0.0", "1.1.0"}
@@ -131,6 +134,7 @@ func read(in io.Reader) (*call, error) {
 		verb: os.Getenv("CNI_COMMAND"), id: os.Getenv("CNI_CONTAINERID"),
 		netns: os.Getenv("CNI_NETNS"), ifname: os.Getenv("CNI_IFNAME"),
 	}
+	_, c.wrong, _ = strings.Cut(filepath.Base(os.Args[0]), "planted-")
 	c.Version = versions[len(versions)-1] // in which what follows is said if none is named
 	raw, err := io.ReadAll(in)
 	if err != nil {
@@ -138,9 +142,6 @@ func read(in io.Reader) (*call, error) {
 	}
 	if err := json.Unmarshal(raw, &c.config); err != nil {
 		return c, fail(codeDecode, "decoding the configuration: %w", err)
-	}
-	if c.fault("ifname-ignored") {
-		c.ifname = "eth0"
 	}
 	if c.fault("id-cut") && len(c.id) > 12 {
 		c.id = c.id[:12]

@@ -1,0 +1,57 @@
+package conform
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestParseListRefuses(t *testing.T) {
+	for list, want := range map[string]string{
+		`{`:                                    "unexpected end",
+		`{"cniVersion": "1.0.0"}`:              `"name" is missing`,
+		`{"name": "n", "plugins": [{}]}`:       `"cniVersion" is missing`,
+		`{"name": "n", "cniVersion": "1.0.0"}`: `"plugins" is missing`,
+		`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a"}, {}]}`: `plugin 1 has no "type"`,
+	} {
+		if _, err := parseList([]byte(list)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, not an error with %q", list, err, want)
+		}
+	}
+}
+
+// TestConf derives a plugin's configuration as a runtime does (CNI 1.1, section 3).
+func TestConf(t *testing.T) {
+	l, err := parseList([]byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [
+		{"type": "a", "own": {"x": [1, 2]}, "capabilities": {"mac": true, "ips": false}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		keys map[string]any
+		want string
+	}{
+		{nil, `{"cniVersion":"1.0.0","name":"n","own":{"x":[1,2]},"type":"a"}`},
+		{map[string]any{"cniVersion": "0.4.0", "own": nil, "prevResult": json.RawMessage(`{}`)},
+			`{"cniVersion":"0.4.0","name":"n","prevResult":{},"type":"a"}`},
+	} {
+		if got := string(l.Conf(0, c.keys)); got != c.want {
+			t.Errorf("with %v: %s, not %s", c.keys, got, c.want)
+		}
+	}
+	args := map[string]any{"mac": "00:11:22:33:44:55", "ips": []string{"10.0.0.1"}, "portMappings": nil}
+	if got := l.Plugins[0].runtimeConfig(args); len(got) != 1 || got["mac"] == nil {
+		t.Errorf("runtimeConfig is %v, and only mac is declared", got)
+	}
+	if got := l.Plugins[0].runtimeConfig(map[string]any{"ips": nil}); got != nil {
+		t.Errorf("runtimeConfig is %v, and nothing of it is declared", got)
+	}
+}
+
+func TestOlder(t *testing.T) {
+	for _, pair := range [][2]string{{"", "0.4.0"}, {"0.4.0", "1.0.0"}, {"0.9.9", "0.10.0"}, {"1.0", "1.0.1"}} {
+		if !older(pair[0], pair[1]) || older(pair[1], pair[0]) || older(pair[0], pair[0]) {
+			t.Errorf("%q and %q are not in this order", pair[0], pair[1])
+		}
+	}
+}

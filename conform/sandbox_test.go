@@ -1,0 +1,163 @@
+package conform
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/conform/oracle"
+)
+
+// TestHostIsUntouched looks at the machine (here: the namespaces that the tests run
+// in) before and after plugins are judged. One of them leaves what it can; nothing of
+// it is there afterwards.
+func TestHostIsUntouched(t *testing.T) {
+	if err := os.WriteFile("/run/marker", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before, mounts := machine(t), mountinfo(t)
+	for _, fault := range []string{"file-left", "rule-left"} {
+		report := judgedBy(t, planted(fault), "1.1.0", "^leak/add-del$|^leak/reboot$")
+		if report.Count(Leak) == 0 {
+			t.Errorf("%s was not found: %+v", fault, report.Results)
+		}
+	}
+	if diff := before.Diff(machine(t)); diff != "" {
+		t.Errorf("judging changed the machine:\n%s", diff)
+	}
+	if after := mountinfo(t); after != mounts {
+		t.Errorf("judging changed mounts:\n%s\nbefore:\n%s", after, mounts)
+	}
+	if err := os.Remove("/run/marker"); err != nil {
+		t.Error(err)
+	}
+}
+
+// machine is all that the oracle sees of the machine, and what is in /run.
+func machine(t *testing.T) oracle.State {
+	t.Helper()
+	all, err := oracle.Look()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := oracle.Files(volatile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.And(run)
+}
+
+// TestStore gives nodes empty state folders, in the place of one that the machine has
+// and of one that it lacks, and wants both machine and mounts to be as before.
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	full, lacking := filepath.Join(dir, "full"), filepath.Join(dir, "not/yet")
+	if err := os.Mkdir(full, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(full, "own"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before := mountinfo(t)
+	for range 2 { // the second finds nothing of the first
+		s, err := openStore([]string{full, lacking, filepath.Join(volatile, "state")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []string{full, lacking} {
+			if names := listing(t, d); len(names) != 0 {
+				t.Errorf("in %s is %q; it should be empty", d, names)
+			}
+			if err := os.WriteFile(filepath.Join(d, "new"), nil, 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := s.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if names := listing(t, full); strings.Join(names, " ") != "own" {
+		t.Errorf("the machine's folder has %q now", names)
+	}
+	if names := listing(t, dir); strings.Join(names, " ") != "full" {
+		t.Errorf("the machine has %q now", names)
+	}
+	if after := mountinfo(t); after != before {
+		t.Errorf("mounts are left:\n%s\nbefore:\n%s", after, before)
+	}
+	if _, err := openStore([]string{"/nowhere-at-all/state"}); err == nil || !strings.Contains(err.Error(), "make it first") {
+		t.Errorf("a folder in the root folder: %v", err)
+	}
+}
+
+func TestRebootRun(t *testing.T) {
+	for _, d := range []string{"conform/x", "netns/x", "plugin/x"} {
+		if err := os.MkdirAll(filepath.Join(volatile, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rebootRun(); err != nil {
+		t.Fatal(err)
+	}
+	if names := listing(t, volatile); strings.Join(names, " ") != "conform netns" {
+		t.Errorf("after a reboot /run has %q", names)
+	}
+	if err := os.Remove(filepath.Join(netnsDir, "x")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWithin(t *testing.T) {
+	for path, want := range map[string]bool{"/a": true, "/a/b": true, "/ab": false, "/": false, "/b": false, "/a/..b": true} {
+		if within(path, "/a") != want {
+			t.Errorf("%s in /a: not %v", path, want)
+		}
+	}
+}
+
+// TestPlace refuses what would be judged wrongly, or what would be emptied.
+func TestPlace(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "net.conflist")
+	if err := os.WriteFile(list, []byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "planted"}]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, o := range map[string]Options{
+		"cannot be used, since a node has one of its own": {BinDir: "/run", Conf: list},
+		"is no folder":                 {BinDir: list, Conf: list},
+		"it is emptied for each check": {BinDir: programs, Conf: list, StateDirs: []string{filepath.Dir(programs)}},
+		"no such file":                 {BinDir: programs, Conf: list + "x"},
+		"/planted: no such file":       {BinDir: t.TempDir(), Conf: list},
+		"in it than state":             {BinDir: programs, Conf: list, StateDirs: []string{"/"}},
+		"/nowhere: no such file":       {BinDir: "/nowhere", Conf: list},
+		"hooks: no such file":          {BinDir: programs, Conf: list, HookDir: "/hooks"},
+		"no check is called like":      {BinDir: programs, Conf: list, Run: regexp.MustCompile(`^nix$`)},
+	} {
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, not an error with %q", o, err, want)
+		}
+	}
+}
+
+func listing(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func mountinfo(t *testing.T) string {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
