@@ -36,12 +36,12 @@ func leakAddDel(t *T) {
 	if t.outcome != "" {
 		return
 	}
-	if other := t.NewAttachment(); !t.Add(other).OK() {
-		return // the list attaches one pod at a time, or basic/second-pod finds why not
-	}
+	t.MustAdd(t.NewAttachment())
 	before = t.Seen()
 	a = t.NewAttachment()
-	t.MustAdd(a)
+	if !t.Add(a).OK() {
+		return // the list attaches one pod at a time, or basic/second-pod finds why not
+	}
 	t.MustDel(a)
 	t.WantNothingNew(before, "ADD and DEL beside another pod")
 }
