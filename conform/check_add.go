@@ -64,14 +64,23 @@ var addChecks = []Check{
 func addResult(t *T) {
 	a := t.NewAttachment()
 	for i, p := range t.suite.list.Plugins {
-		got := t.Exec(t.Call("ADD", i, a, a.Result))
-		if !got.OK() {
-			t.Fatalf("an ordinary ADD fails: %s", got)
-		}
-		a.Result = got.Stdout
+		t.mustAddOne(i, a)
 		t.judgeForm(p.Type, t.mustResult(a))
 	}
 	t.judgeTruth(a, t.mustResult(a))
+}
+
+// mustAddOne is ADD of one plugin of the list, with the result of the one before
+// it; if that does not work, the check ends.
+func (t *T) mustAddOne(plugin int, a *Attachment) {
+	got := t.Exec(t.Call("ADD", plugin, a, a.Result))
+	if !got.OK() {
+		t.Fatalf("an ordinary ADD fails: %s", got)
+	}
+	if !json.Valid(got.Stdout) {
+		t.Fatalf("%s ADD succeeds, and what it writes is no JSON: %q", got.Call.Type, short(got.Stdout))
+	}
+	a.Result = got.Stdout
 }
 
 func addPrevResult(t *T) {
@@ -81,11 +90,7 @@ func addPrevResult(t *T) {
 	a := t.NewAttachment()
 	for i, p := range t.suite.list.Plugins {
 		prev := a.Result
-		got := t.Exec(t.Call("ADD", i, a, prev))
-		if !got.OK() {
-			t.Fatalf("an ordinary ADD fails: %s", got)
-		}
-		if a.Result = got.Stdout; prev != nil {
+		if t.mustAddOne(i, a); prev != nil {
 			t.judgeKept(p.Type, a, prev)
 		}
 	}
