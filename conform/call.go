@@ -46,7 +46,10 @@ type Error struct {
 }
 
 // OK reports that a plugin succeeded.
-func (a Answer) OK() bool { return a.Exit == 0 && !a.Hung }
+func (a Answer) OK() bool { return a.Exit == 0 && !a.Hung && !a.garbled() }
+
+// garbled reports that ADD has put out what no runtime can read.
+func (a Answer) garbled() bool { return a.Call.Verb == "ADD" && a.Exit == 0 && !json.Valid(a.Stdout) }
 
 // Failure reads the error of a plugin that failed.
 func (a Answer) Failure() (*Error, error) {
@@ -66,6 +69,8 @@ func (a Answer) String() string {
 	switch {
 	case a.Hung:
 		return what + fmt.Sprintf("did not end within %s", a.Took.Round(time.Second))
+	case a.garbled():
+		return what + "success, but what it writes is no JSON: " + short(a.Stdout)
 	case a.Exit == 0:
 		return what + "success " + short(a.Stdout)
 	case a.Exit < 0:

@@ -1,6 +1,11 @@
 package conform
 
-import "os"
+import (
+	"os"
+	"time"
+
+	"github.com/berth-net/berth/conform/oracle"
+)
 
 // delChecks are about DEL.
 var delChecks = []Check{
@@ -105,10 +110,23 @@ func (t *T) delBereft(take func(*Attachment) string) {
 	a := t.NewAttachment()
 	t.MustAdd(a)
 	what := take(a)
+	if a.Pod != nil {
+		t.ended(before)
+	}
 	t.wantDel(a, what)
 	if len(t.suite.StateDirs) == 0 {
 		t.Notef("whether addresses were freed cannot be seen: no state folder is given")
 		return
 	}
 	t.WantNothingNew(before.And(t.Seen().Without("file", "file-content")), what)
+}
+
+// ended waits until a pod's links are gone, as they are some time after its network
+// namespace: the kernel takes that away in the background.
+func (t *T) ended(before oracle.State) {
+	for end := time.Now().Add(DefaultGrace); time.Now().Before(end); time.Sleep(poll) {
+		if len(before.Only("link").New(t.Seen().Only("link"))) == 0 {
+			return
+		}
+	}
 }

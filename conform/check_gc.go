@@ -15,7 +15,7 @@ var gcChecks = []Check{
 	{
 		Name: "gc/spares-listed", Spec: "CNI 1.1.0, section 2, GC", Since: "1.1.0",
 		Says:  "GC spares what belongs to attachments that are listed as still valid",
-		Needs: []string{"gc/nothing"}, run: gcSparesListed,
+		Needs: []string{"gc/nothing", "add/result"}, run: gcSparesListed,
 	},
 	{
 		Name: "gc/other-network", Spec: "CNI 1.1.0, section 2, GC: the attachments of one network", Since: "1.1.0",
@@ -35,7 +35,7 @@ var gcChecks = []Check{
 	{
 		Name: "gc/continues", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
 		Says:  "an attachment that cannot be cleaned up does not keep GC from the others",
-		Needs: []string{"gc/unlisted"}, run: gcContinues,
+		Needs: []string{"gc/unlisted", "del/netns-gone"}, run: gcContinues,
 	},
 	{
 		Name: "gc/delegated", Spec: "CNI 1.1.0, section 2, GC, and section 4, Delegated plugin execution procedure", Since: "1.1.0",

@@ -2,9 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -48,20 +48,15 @@ func (c *call) add() (any, error) {
 // attach makes everything there is of an attachment, or nothing.
 func (c *call) attach(pod *os.File) (*lease, error) {
 	if c.fault("kill-unsafe") {
-		l := &lease{Link: c.hostLink()}
-		if err := c.makeLink(l, pod); err != nil {
-			return nil, err
+		l, err := c.choose()
+		if err == nil {
+			err = errors.Join(c.makeLink(l, pod), c.configure(l, pod))
 		}
-		time.Sleep(100 * time.Millisecond)
-		kept, err := c.reserve()
+		dawdle()
 		if err != nil {
 			return nil, err
 		}
-		kept.Link = l.Link
-		if err := c.keep(kept); err != nil {
-			return nil, err
-		}
-		return kept, c.configure(kept, pod)
+		return l, c.keep(l)
 	}
 	l, err := c.reserve()
 	if err != nil {
@@ -159,12 +154,12 @@ func (c *call) addChained() (any, error) {
 	if err := c.addRule(l); err != nil {
 		return nil, err
 	}
-	if c.fault("prev-result-dropped") {
-		return map[string]any{"cniVersion": c.Version, "interfaces": []any{}, "ips": []any{}}, nil
-	}
 	var whole map[string]any
 	if err := json.Unmarshal(c.Prev, &whole); err != nil {
 		return nil, fail(codeDecode, "decoding prevResult: %w", err)
+	}
+	if c.fault("prev-result-dropped") {
+		delete(whole, "routes")
 	}
 	return whole, nil
 }

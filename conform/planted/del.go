@@ -36,7 +36,7 @@ func (c *call) undo(l *lease) error {
 		if err := c.free(l); err != nil {
 			return err
 		}
-		time.Sleep(100 * time.Millisecond)
+		dawdle()
 	}
 	if !c.fault("rule-left") {
 		if err := l.deleteRule(); err != nil {

@@ -90,8 +90,18 @@ func (c *call) find() (*lease, error) {
 	return nil, nil
 }
 
-// reserve takes a free address. The second of the subnet is the gateway's.
+// reserve takes a free address.
 func (c *call) reserve() (*lease, error) {
+	l, err := c.choose()
+	if err != nil {
+		return nil, err
+	}
+	return l, c.keep(l)
+}
+
+// choose finds the first address that is free. The second of the subnet is the
+// gateway's.
+func (c *call) choose() (*lease, error) {
 	all, err := c.leases()
 	if err != nil {
 		return nil, err
@@ -105,8 +115,7 @@ func (c *call) reserve() (*lease, error) {
 	}
 	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
 		if !taken[addr] {
-			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}
-			return l, c.keep(l)
+			return &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}, nil
 		}
 	}
 	return nil, fail(codeFull, "subnet %s has no free address", c.subnet)
@@ -142,9 +151,6 @@ func (c *call) free(l *lease) error {
 // hostLink is the name of the host's end, which is known before it is made.
 func (c *call) hostLink() string {
 	sum := sha256.Sum256([]byte(c.Name + " " + c.id + " " + c.ifname))
-	if c.fault("kill-unsafe") {
-		sum = sha256.Sum256(fmt.Appendf(nil, "%d %d", os.Getpid(), time.Now().UnixNano()))
-	}
 	return fmt.Sprintf("pl%x", sum[:6])
 }
 

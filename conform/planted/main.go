@@ -55,7 +55,7 @@ func main() {
 	if err != nil {
 		os.Exit(c.refuse(err))
 	}
-	if c.fault("log-on-stdout") {
+	if c.verb == "ADD" && c.fault("log-on-stdout") {
 		fmt.Println("level=info msg=done")
 	}
 	if answer != nil {

@@ -1,0 +1,55 @@
+package conform
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the list of checks into README.md")
+
+// TestReadme compares the list of checks in README.md with the checks there are.
+func TestReadme(t *testing.T) {
+	const file, heading, after = "README.md", "| check | says |\n|---|---|\n", "\n`conform.Checks()`"
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(raw), heading)
+	_, rest, end := strings.Cut(rest, after)
+	if !found || !end {
+		t.Fatalf("%s has no list of checks", file)
+	}
+	var lines strings.Builder
+	for _, c := range Checks() {
+		fmt.Fprintf(&lines, "| `%s` | %s |\n", c.Name, c.Says)
+	}
+	want := before + heading + lines.String() + after + rest
+	switch {
+	case want == string(raw):
+	case *update:
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("the list of checks in %s is not that of Checks(); run: go test ./conform -run TestReadme -update", file)
+	}
+}
+
+// TestChecks wants each check to be complete, and to stand only on what runs before.
+func TestChecks(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range Checks() {
+		if seen[c.Name] || !strings.Contains(c.Name, "/") || c.Spec == "" || c.Says == "" || c.run == nil {
+			t.Errorf("%s is there twice, or lacks something", c.Name)
+		}
+		for _, need := range c.Needs {
+			if !seen[need] {
+				t.Errorf("%s needs %s, which does not run before it", c.Name, need)
+			}
+		}
+		seen[c.Name] = true
+	}
+}
