@@ -57,7 +57,6 @@ func chainFailedAdd(t *T) {
 		t.must(a.Pod.Remove())
 		trail.look(step)
 	}
-	trail.end()
 }
 
 // chainDelOne looks whether the interface is there until the first plugin's turn.

@@ -57,7 +57,6 @@ func leakKillAdd(t *T) {
 		trail.look(p.name)
 	}
 	t.noteKills(killed, points)
-	trail.end()
 }
 
 // addKilled is Add with one plugin killed.
@@ -83,7 +82,9 @@ func leakKillDel(t *T) {
 	trail, killed := t.trailFrom(t.Warm()), 0
 	for _, p := range points {
 		a := t.NewAttachment()
-		t.MustAdd(a)
+		if got := t.Add(a); !got.OK() {
+			t.Fatalf("ADD of another pod fails: %s", got)
+		}
 		if got := t.delKilled(a, p); !got.OK() {
 			killed++
 		}
@@ -94,7 +95,6 @@ func leakKillDel(t *T) {
 		trail.look(p.name)
 	}
 	t.noteKills(killed, points)
-	trail.end()
 }
 
 // delKilled is Del with one plugin killed.

@@ -1,67 +1,43 @@
 package conform
 
 import (
-	"cmp"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// trail follows what is left over many steps, and knows after which one each
-// thing was first seen. To wait for each step's remains would take the grace many
-// times; here they all have until the end.
+// trail follows what is left over many steps. What a step leaves is told at once:
+// a later pod that is given the same address may tidy it up.
 type trail struct {
 	t      *T
 	before oracle.State
-	first  map[string]string // what was left: after which step
-	steps  []string          // those, in their order
+	told   []string // what was left by steps before
+	leaky  int      // steps that have left something
 }
 
-func (t *T) trailFrom(before oracle.State) *trail {
-	return &trail{t: t, before: before, first: map[string]string{}}
-}
+func (t *T) trailFrom(before oracle.State) *trail { return &trail{t: t, before: before} }
 
-// look is at the end of a step.
+// mostSteps is how many steps have to go wrong until it is enough.
+const mostSteps = 3
+
+// look is at the end of a step. It waits, for the grace at most, until nothing is
+// left of it; what still is, is a leak.
 func (r *trail) look(step string) {
-	for _, line := range r.before.New(r.t.Seen()) {
-		if _, known := r.first[line]; !known {
-			r.first[line] = step
-			if len(r.steps) == 0 || r.steps[len(r.steps)-1] != step {
-				r.steps = append(r.steps, step)
-			}
-		}
-	}
-}
-
-// mostSteps is of how many steps the remains are told.
-const mostSteps = 5
-
-// end waits, for the grace at most, until nothing is left; what still is, is a
-// leak.
-func (r *trail) end() {
 	var left []string
 	for end := time.Now().Add(r.t.suite.Grace); ; time.Sleep(poll) {
-		if left = r.before.New(r.t.Seen()); len(left) == 0 {
+		left = slices.DeleteFunc(r.before.New(r.t.Seen()), func(line string) bool { return slices.Contains(r.told, line) })
+		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(end) {
 			break
 		}
 	}
-	of := map[string][]string{}
-	for _, line := range left {
-		of[r.first[line]] = append(of[r.first[line]], line)
-	}
-	told := 0
-	for _, step := range append(r.steps, "") { // "": what came after the last look
-		switch {
-		case of[step] == nil:
-		case told == mostSteps:
-			r.t.Leakf("... and more, after %d steps in all", len(of))
-			return
-		default:
-			told++
-			r.t.Leakf("after %s are left:\n%s", cmp.Or(step, "the last step"), some(of[step], 5))
-		}
+	r.told = append(r.told, left...)
+	r.t.Leakf("after %s are left:\n%s", step, some(left, 8))
+	if r.leaky++; r.leaky == mostSteps {
+		r.t.Leakf("... which is enough; the other steps were not tried")
+		panic(stop{})
 	}
 }
