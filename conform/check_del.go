@@ -74,6 +74,30 @@ var delChecks = []Check{
 		Needs: []string{"basic/attach", "del/idempotent", "del/never-added", "del/netns-gone"},
 		run:   delAfterFailedAdd,
 	},
+	{
+		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment",
+		Says:  "a DEL that is repeated late spares the pod that may have the address by now",
+		Needs: []string{"basic/attach", "leak/add-del", "del/idempotent"},
+		run:   delSparesSuccessor,
+	},
+}
+
+func delSparesSuccessor(t *T) {
+	t.Warm()
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	t.MustDel(a)
+	b := t.NewAttachment()
+	t.MustAdd(b)
+	before := t.Seen()
+	t.wantDel(a, "the late DEL")
+	if gone := t.Seen().New(before); len(gone) > 0 {
+		t.Failf("the late DEL of a pod took from another:\n%s", some(gone, 20))
+	}
+	if t.linkNow(b) == nil {
+		t.Failf("the late DEL of a pod took the interface of another")
+	}
+	t.MustDel(b)
 }
 
 // wantDel is DEL that has to succeed.

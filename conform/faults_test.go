@@ -40,7 +40,7 @@ var faults = []struct {
 	{"del-needs-living-netns", []string{"del/netns-gone"}},
 	{"hang", []string{"del/netns-gone"}},
 	{"missing-link-ends-del", []string{"del/netns-gone"}},
-	{"del-by-address", nil},
+	{"del-by-address", []string{"del/spares-successor"}},
 	{"lease-first", []string{"leak/kill-del"}},
 	{"kill-unsafe", []string{"leak/kill-add"}},
 	{"check-always-passes", []string{"check/link-gone"}},

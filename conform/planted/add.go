@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 
@@ -47,20 +46,19 @@ func (c *call) add() (any, error) {
 
 // attach makes everything there is of an attachment, or nothing.
 func (c *call) attach(pod *os.File) (*lease, error) {
+	extra := ""
 	if c.fault("kill-unsafe") {
-		l, err := c.choose()
-		if err == nil {
-			err = errors.Join(c.makeLink(l, pod), c.configure(l, pod))
-		}
-		dawdle()
-		if err != nil {
-			return nil, err
-		}
-		return l, c.keep(l)
+		extra = makeExtra()
 	}
 	l, err := c.reserve()
 	if err != nil {
 		return nil, err
+	}
+	if extra != "" {
+		l.Extra = extra
+		if err := c.keep(l); err != nil {
+			return nil, err
+		}
 	}
 	if err = c.makeLink(l, pod); err == nil {
 		err = c.configure(l, pod)

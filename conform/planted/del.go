@@ -48,6 +48,11 @@ func (c *call) undo(l *lease) error {
 			return err
 		}
 	}
+	if l.Extra != "" {
+		if err := deleteLink(l.Extra); err != nil {
+			return err
+		}
+	}
 	if c.fault("address-not-freed") {
 		return nil
 	}

@@ -40,6 +40,18 @@ func (c *call) plant(l *lease) {
 	}
 }
 
+// makeExtra makes a link of the host's whose name is not known before, and takes its
+// time until it is written down.
+func makeExtra() string {
+	name := fmt.Sprintf("x%d", time.Now().UnixNano()%1e12)
+	// ip link add NAME type bridge
+	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
+		fmt.Fprintf(os.Stderr, "planting a link: %v\n", err)
+	}
+	dawdle()
+	return name
+}
+
 // dawdle makes it likely that a plugin is killed here: it takes long, and does much
 // that looks as if it changed something.
 func dawdle() {

@@ -20,7 +20,8 @@ type lease struct {
 	Network, ID, Ifname string
 	Link                string // the host's end
 	Address             netip.Addr
-	Chained             bool // the address is another plugin's; only the rule is ours
+	Extra               string // of the fault kill-unsafe: another link of the host's
+	Chained             bool   // the address is another plugin's; only the rule is ours
 }
 
 // begun is the file that is renamed to a lease once it is written.
@@ -90,18 +91,8 @@ func (c *call) find() (*lease, error) {
 	return nil, nil
 }
 
-// reserve takes a free address.
+// reserve takes a free address. The second of the subnet is the gateway's.
 func (c *call) reserve() (*lease, error) {
-	l, err := c.choose()
-	if err != nil {
-		return nil, err
-	}
-	return l, c.keep(l)
-}
-
-// choose finds the first address that is free. The second of the subnet is the
-// gateway's.
-func (c *call) choose() (*lease, error) {
 	all, err := c.leases()
 	if err != nil {
 		return nil, err
@@ -115,7 +106,8 @@ func (c *call) choose() (*lease, error) {
 	}
 	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
 		if !taken[addr] {
-			return &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}, nil
+			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}
+			return l, c.keep(l)
 		}
 	}
 	return nil, fail(codeFull, "subnet %s has no free address", c.subnet)
