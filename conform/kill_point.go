@@ -1,0 +1,139 @@
+package conform
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// changing are the system calls by which a program changes anything outside
+// itself. Those with "?" are not there on every architecture.
+const changing = "write,pwrite64,?sendto,sendmsg,connect,setns,unshare,mount,umount2,execve," +
+	"?mkdir,mkdirat,?unlink,unlinkat,?rename,?renameat,?renameat2,?link,linkat,?symlink,symlinkat," +
+	"ftruncate,fallocate,fsync,fdatasync,ioctl,flock"
+
+// point is where a plugin of the list is killed in a verb.
+type point struct {
+	plugin int
+	change int           // after which system call of those that change something; or
+	after  time.Duration // when
+	name   string
+}
+
+// points looks at an undisturbed attachment for where each plugin of the list can
+// be killed, and chooses some that are evenly spread.
+func (t *T) points(verb string) []point {
+	t.Warm() // the first pod of all may take another way
+	var all []point
+	a := t.NewAttachment()
+	for i := range t.suite.list.Plugins {
+		got := t.measured(verb, "ADD", i, a, &all)
+		if !got.OK() {
+			t.Fatalf("an ordinary ADD fails: %s", got)
+		}
+		a.Result = got.Stdout
+	}
+	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
+		if got := t.measured(verb, "DEL", i, a, &all); !got.OK() {
+			t.Fatalf("an ordinary DEL fails: %s", got)
+		}
+	}
+	t.must(a.Pod.Remove())
+	if len(all) == 0 {
+		t.Unsupportedf("no system call of %s was seen that changes anything", verb)
+	}
+	return spread(all, t.suite.Points)
+}
+
+// measured makes a call, and adds where it can be killed if it is of the verb that
+// is wanted.
+func (t *T) measured(want, verb string, plugin int, a *Attachment, all *[]point) Answer {
+	c := t.Call(verb, plugin, a, a.Result)
+	if verb != want {
+		return t.Exec(c)
+	}
+	if strace, err := exec.LookPath("strace"); err == nil {
+		got, changes := t.counted(strace, c)
+		for k := 1; k <= changes; k++ {
+			name := fmt.Sprintf("%s %s killed after change %d of %d", c.Type, verb, k, changes)
+			*all = append(*all, point{plugin: plugin, change: k, name: name})
+		}
+		return got
+	}
+	got := t.Exec(c)
+	for k := range t.suite.Points {
+		after := got.Took * time.Duration(k+1) / time.Duration(t.suite.Points+1)
+		name := fmt.Sprintf("%s %s killed after %s of %s", c.Type, verb, after.Round(time.Microsecond), got.Took.Round(time.Microsecond))
+		*all = append(*all, point{plugin: plugin, after: after, name: name})
+	}
+	return got
+}
+
+// spread chooses at most n, evenly.
+func spread(all []point, n int) []point {
+	if len(all) <= n {
+		return all
+	}
+	var some []point
+	for i := range n {
+		some = append(some, all[i*(len(all)-1)/max(n-1, 1)])
+	}
+	return some
+}
+
+// tracedCall is a line of strace -f: a thread and what it calls.
+var tracedCall = regexp.MustCompile(`(?m)^\d+ +[a-z0-9_]+\(`)
+
+// counted runs a call and counts its system calls that change something, of all
+// its threads and of whom it starts.
+func (t *T) counted(strace string, c Call) (Answer, int) {
+	out, err := os.CreateTemp("", "conform-strace-*")
+	t.must(err)
+	defer os.Remove(out.Name())
+	defer out.Close()
+	c.Wrapper = []string{strace, "-f", "--seccomp-bpf", "-o", out.Name(), "-e", "trace=" + changing, "-e", "signal=none"}
+	got := t.Exec(c)
+	trace, err := os.ReadFile(out.Name())
+	t.must(err)
+	return got, len(tracedCall.FindAll(trace, -1))
+}
+
+// killed runs a call that is killed at a point, with whoever it started. strace's
+// own signal injection counts the calls of each thread, which in a Go program are
+// others each time; so here it holds each call at its end for a millisecond, and
+// what it prints is counted.
+func (t *T) killed(c Call, p point) Answer {
+	if p.change == 0 {
+		c.Began = func(kill func()) { time.AfterFunc(p.after, kill) }
+		return t.Exec(c)
+	}
+	path := filepath.Join(t.scratch(), "trace")
+	t.must(unix.Mkfifo(path, 0o600))
+	defer os.Remove(path)
+	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // for writing too: it then has no end
+	t.must(err)
+	defer fifo.Close()
+	c.Wrapper = []string{
+		"strace", "-f", "--seccomp-bpf", "-o", path, "-e", "trace=" + changing, "-e", "signal=none",
+		"-e", "inject=" + changing + ":delay_exit=1000",
+	}
+	c.Began = func(kill func()) {
+		go func() {
+			seen := 0
+			for lines := bufio.NewScanner(fifo); lines.Scan(); {
+				if tracedCall.Match(lines.Bytes()) {
+					if seen++; seen == p.change {
+						kill()
+					}
+				}
+			}
+		}()
+	}
+	return t.Exec(c)
+}
