@@ -3,6 +3,7 @@ package oracle
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"strings"
 
 	nft "github.com/google/nftables"
@@ -84,15 +85,11 @@ func chainLines(conn *nft.Conn, c *nft.Chain) ([]string, error) {
 		var line strings.Builder
 		fmt.Fprintf(&line, "%s rule %03d", c.Name, i)
 		for _, e := range r.Exprs {
-			if _, counts := e.(*expr.Counter); counts {
-				line.WriteString(" Counter")
-				continue
-			}
-			text, err := json.Marshal(e)
+			text, err := exprText(e)
 			if err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(&line, " %s%s", strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."), text)
+			line.WriteString(" " + text)
 		}
 		if comment, ok := userdata.GetString(r.UserData, userdata.TypeComment); ok {
 			fmt.Fprintf(&line, " comment %q", comment)
@@ -100,6 +97,32 @@ func chainLines(conn *nft.Conn, c *nft.Chain) ([]string, error) {
 		lines = append(lines, line.String())
 	}
 	return lines, nil
+}
+
+// exprText describes one expression of a rule: those that most rules are made of
+// briefly, the others as they are read.
+func exprText(e expr.Any) (string, error) {
+	switch e := e.(type) {
+	case *expr.Counter:
+		return "Counter", nil
+	case *expr.Payload:
+		if e.OperationType == expr.PayloadLoad {
+			return fmt.Sprintf("payload(base %d, offset %d, length %d)", e.Base, e.Offset, e.Len), nil
+		}
+	case *expr.Cmp:
+		data := fmt.Sprintf("%x", e.Data)
+		if len(e.Data) == net.IPv4len || len(e.Data) == net.IPv6len {
+			data += "=" + net.IP(e.Data).String() // if it is an address
+		}
+		return fmt.Sprintf("%s %s", comparisons[e.Op], data), nil
+	}
+	text, err := json.Marshal(e)
+	return fmt.Sprintf("%s%s", strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."), text), err
+}
+
+// comparisons are the NFT_CMP_ constants.
+var comparisons = map[expr.CmpOp]string{
+	expr.CmpOpEq: "==", expr.CmpOpNeq: "!=", expr.CmpOpLt: "<", expr.CmpOpLte: "<=", expr.CmpOpGt: ">", expr.CmpOpGte: ">=",
 }
 
 // setLines describes a table's sets and maps with their elements, and its
