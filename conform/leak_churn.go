@@ -24,7 +24,7 @@ const (
 
 // A churn that takes long ends once there were more pods than a /24 has addresses.
 const (
-	enough    = 300
+	enough    = 260
 	churnTime = 30 * time.Second
 )
 
