@@ -21,7 +21,7 @@ import (
 type Options struct {
 	BinDir    string         // where the plugins' programs are, and those that they delegate to
 	Conf      string         // path of the network configuration list (CNI 1.1, section 1)
-	StateDirs []string       // folders in which the plugins, or their daemons, keep files
+	StateDirs []string       // folders in which the plugins, or their daemons, keep files; nil: DefaultStateDir
 	HookDir   string         // programs "start" and "stop" of a daemon that the plugins need; "": none
 	Run       *regexp.Regexp // which checks; nil: all
 
@@ -41,6 +41,9 @@ const (
 	DefaultPoints  = 12
 	DefaultChurn   = 500
 )
+
+// DefaultStateDir is where the reference plugins keep files.
+const DefaultStateDir = "/var/lib/cni"
 
 // Check is one obligation, or one way to leak.
 type Check struct {

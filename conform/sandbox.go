@@ -102,8 +102,20 @@ func furnish() error {
 	// mount -t proc proc /proc; a container whose /proc is masked may not, and then
 	// the old one has to do.
 	_ = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-	return emptyRun()
+	if err := emptyRun(); err != nil {
+		return err
+	}
+	for i, dir := range kept {
+		if err := cover(dir, fmt.Sprint("kept", i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
+
+// kept are folders of the machine that plugins write into beside their state
+// folders, and that stay as they are: what is written is seen inside alone.
+var kept = []string{"/etc", "/var/lib"}
 
 // emptyRun is `mount -t tmpfs tmpfs /run`, as after a boot.
 func emptyRun() error {

@@ -76,7 +76,17 @@ func (s *store) overlay(base string) error {
 	if base == "/" {
 		return errors.New("it would be in the root folder; make it first")
 	}
-	work := filepath.Join(volatile, "conform", fmt.Sprint(len(s.mounted)), "work")
+	if err := cover(base, fmt.Sprint(len(s.mounted))); err != nil {
+		return err
+	}
+	s.overlays, s.mounted = append(s.overlays, base), append(s.mounted, base)
+	return nil
+}
+
+// cover mounts an overlay over a folder: what is changed in it is changed in a
+// folder of that name in our own /run.
+func cover(dir, name string) error {
+	work := filepath.Join(volatile, "conform", name, "work")
 	upper := filepath.Join(filepath.Dir(work), "upper")
 	for _, d := range []string{work, upper} {
 		if err := os.RemoveAll(d); err != nil {
@@ -86,12 +96,11 @@ func (s *store) overlay(base string) error {
 			return err
 		}
 	}
-	// mount -t overlay overlay -o lowerdir=BASE,upperdir=...,workdir=... BASE
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", base, upper, work)
-	if err := unix.Mount("overlay", base, "overlay", 0, options); err != nil {
-		return fmt.Errorf("mounting an overlay over %s: %w", base, err)
+	// mount -t overlay overlay -o lowerdir=DIR,upperdir=...,workdir=... DIR
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dir, upper, work)
+	if err := unix.Mount("overlay", dir, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mounting an overlay over %s: %w", dir, err)
 	}
-	s.overlays, s.mounted = append(s.overlays, base), append(s.mounted, base)
 	return nil
 }
 

@@ -43,6 +43,9 @@ func newSuite(ctx context.Context, o Options) (*suite, error) {
 }
 
 func (o *Options) fill() {
+	if o.StateDirs == nil {
+		o.StateDirs = []string{DefaultStateDir}
+	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}

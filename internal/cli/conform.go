@@ -52,7 +52,7 @@ if there is neither fail nor leak, 1 if there is, and 2 for a wrong command line
 	fl := c.Flags()
 	fl.StringVar(&o.BinDir, "bin-dir", "", "where the plugins are, and those that they delegate to")
 	fl.StringVar(&o.Conf, "conf", "", "the network configuration list")
-	fl.StringArrayVar(&o.StateDirs, "state-dir", nil, "a folder of the plugins' files (repeatable)")
+	fl.StringArrayVar(&o.StateDirs, "state-dir", nil, "a folder of the plugins' files (repeatable; without it "+conform.DefaultStateDir+")")
 	fl.StringVar(&o.HookDir, "hook-dir", "", `programs "start" and "stop" of a daemon that the plugins need`)
 	fl.StringVar(&o.run, "run", "", "only checks whose name matches this regular expression")
 	fl.DurationVar(&o.Timeout, "timeout", conform.DefaultTimeout, "how long a plugin may take for a call")
