@@ -207,10 +207,12 @@ func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 		}
 	case "rebind": // the path leads to another pod; the one that was there lives on
 		st.pod = s.IntN(wholePods)
-		for c, b := range s.attached {
+		for _, b := range s.attached {
 			if b.pod == st.pod && b.hurt { // what it lacks could not be told from its end
 				return st, false
 			}
+		}
+		for c, b := range s.attached {
 			if b.pod == st.pod {
 				b.pod = -1
 				s.attached[c] = b
