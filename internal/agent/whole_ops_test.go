@@ -18,6 +18,9 @@ import (
 	"github.com/berth-net/berth/internal/server"
 )
 
+// mostTries is how often anything is tried whose faults have been healed.
+const mostTries = 10
+
 // wholeCooldown is how long addresses rest.
 const wholeCooldown = 20 * time.Second
 
@@ -144,7 +147,7 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 			// All is in use or rests; or a pod that ended has it.
 			time.Sleep(wholeCooldown)
 			r.Sweep(r.ctx)
-		case r.plan.Surfaced() == "":
+		case r.plan.Surfaced() == "" || try > mostTries:
 			r.fail("ADD of c%d to pod %d: %v", s.c, s.pod, err)
 			return true
 		}
@@ -281,7 +284,7 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 			return true
 		case r.dead():
 			return false
-		case r.plan.Surfaced() == "":
+		case r.plan.Surfaced() == "" || try > mostTries:
 			r.fail("DEL of c%d: %v", c, err)
 			return true
 		}
@@ -407,7 +410,7 @@ func (r *wholeRun) doReload() bool {
 			return true
 		case r.dead():
 			return false
-		case r.plan.Surfaced() == "":
+		case r.plan.Surfaced() == "" || try > mostTries:
 			r.fail("reload: %v", err)
 			return true
 		}
