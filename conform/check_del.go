@@ -77,7 +77,7 @@ var delChecks = []Check{
 	{
 		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment",
 		Says:  "a DEL that is repeated late spares the pod that may have the address by now",
-		Needs: []string{"basic/attach", "leak/add-del", "del/idempotent"},
+		Needs: []string{"basic/attach", "add/result", "leak/add-del", "del/idempotent"},
 		run:   delSparesSuccessor,
 	},
 }
