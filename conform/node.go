@@ -4,33 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/conform/oracle"
-)
-
-// netnsDir is where runtimes keep the paths of pods' network namespaces.
-const netnsDir = "/run/netns"
-
-// Uplink is the node's interface to the world, which a list may name as a
-// "master", and Spare one that may be given away. Behind each is somebody who
-// answers at Gateway4 and Gateway6.
-const (
-	Uplink   = "eth0"
-	Spare    = "eth1"
-	NodeIP4  = "192.0.2.1"
-	Gateway4 = "192.0.2.254"
-	Gateway6 = "2001:db8:ffff::fe"
 )
 
 // Node is a network namespace for the host's, with state folders.
@@ -42,12 +24,6 @@ type Node struct {
 
 	mu   sync.Mutex
 	pods []*Pod
-}
-
-// Pod is a network namespace with a path, as a runtime makes it.
-type Pod struct {
-	Path string
-	fd   int
 }
 
 // newNode makes a node and starts the daemon on it, if there is one.
@@ -78,106 +54,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return n.Hook(ctx, "start")
 }
 
-// furnish gives a node its loopback and its uplinks.
-func (n *Node) furnish() error {
-	err := n.Do(func() error {
-		for i, name := range []string{Uplink, Spare} {
-			peer := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "w" + name, PeerNamespace: netlink.NsFd(n.world)}
-			if err := netlink.LinkAdd(peer); err != nil {
-				return fmt.Errorf("making %s: %w", name, err)
-			}
-			if i == 0 {
-				if err := configure(name, NodeIP4+"/24", "2001:db8:ffff::1/64"); err != nil {
-					return err
-				}
-			} else if err := configure(name); err != nil {
-				return err
-			}
-		}
-		return configure("lo")
-	})
-	if err != nil {
-		return err
-	}
-	err = inside(n.world, func() error {
-		if err := configure("w" + Spare); err != nil {
-			return err
-		}
-		return configure("w"+Uplink, Gateway4+"/24", Gateway6+"/64")
-	})
-	if err != nil {
-		return err
-	}
-	return n.Do(func() error {
-		for _, gw := range []string{Gateway4, Gateway6} {
-			if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gw)}); err != nil {
-				return fmt.Errorf("routing to the world: %w", err)
-			}
-		}
-		return nil
-	})
-}
-
-// configure is `ip link set NAME up` and `ip address add ... nodad`.
-func configure(name string, addrs ...string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("looking for %s: %w", name, err)
-	}
-	if err := netlink.LinkSetUp(l); err != nil {
-		return fmt.Errorf("setting %s up: %w", name, err)
-	}
-	for _, text := range addrs {
-		a, err := netlink.ParseAddr(text)
-		if err != nil {
-			return err
-		}
-		a.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(l, a); err != nil {
-			return fmt.Errorf("giving %s %s: %w", name, text, err)
-		}
-	}
-	return nil
-}
-
 // Do runs a function in the node's network namespace.
 func (n *Node) Do(f func() error) error { return inside(n.fd, f) }
-
-// Do runs a function in the pod's network namespace.
-func (p *Pod) Do(f func() error) error { return inside(p.fd, f) }
-
-// Pod makes a network namespace with a path.
-func (n *Node) Pod() (*Pod, error) {
-	fd, err := newNetns()
-	if err != nil {
-		return nil, err
-	}
-	p := &Pod{fd: fd, Path: filepath.Join(netnsDir, fmt.Sprintf("pod-%d", podNumber.Add(1)))}
-	if err := os.WriteFile(p.Path, nil, 0o400); err != nil {
-		return nil, err
-	}
-	// mount --bind /proc/self/fd/N /run/netns/pod-N
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), p.Path, "", unix.MS_BIND, ""); err != nil {
-		return nil, fmt.Errorf("giving a network namespace a path: %w", err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.pods = append(n.pods, p)
-	return p, nil
-}
-
-var podNumber atomic.Int64
-
-// Remove takes a pod's path away and lets go of it: with its last process a
-// network namespace ends.
-func (p *Pod) Remove() error {
-	if p.fd < 0 {
-		return nil
-	}
-	fd := p.fd
-	p.fd = -1
-	return errors.Join(unix.Unmount(p.Path, unix.MNT_DETACH), os.Remove(p.Path), unix.Close(fd))
-}
 
 // Look is what the oracle sees on the node: everything in its network namespace,
 // the files in the state folders and which containers they mention, and the paths
@@ -291,36 +169,4 @@ func (n *Node) Hook(ctx context.Context, name string) error {
 		}
 		return nil
 	})
-}
-
-// newNetns makes a network namespace without any link but lo, which is down.
-func newNetns() (fd int, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
-			fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		}
-	}()
-	if <-done; err != nil {
-		return -1, fmt.Errorf("making a network namespace: %w", err)
-	}
-	return fd, nil
-}
-
-// inside runs a function on a thread in a network namespace.
-func inside(fd int, f func() error) (err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err = unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("entering a network namespace: %w", err)
-			return
-		}
-		err = f()
-	}()
-	<-done
-	return err
 }

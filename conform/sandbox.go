@@ -47,9 +47,16 @@ func Enter() (done bool, code int, err error) {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
-	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, os.Interrupt) // it is for the one inside, who says how far it came
-	err = cmd.Run()
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // it is for the one inside, who says how far it came
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGTERM)
+	if err = cmd.Start(); err == nil {
+		go func() {
+			<-told
+			_ = cmd.Process.Kill() // the first process of a PID namespace ends all others
+		}()
+		err = cmd.Wait()
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return true, max(exit.ExitCode(), 1), nil
