@@ -1,0 +1,54 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/berth-net/berth/conform"
+	"github.com/berth-net/berth/test/programs"
+)
+
+func TestMain(m *testing.M) { programs.Main(m) }
+
+// Berth has neither a fail nor a leak, in every mode there is.
+func TestBerthConforms(t *testing.T) {
+	bin := programs.Own(t)
+	for _, s := range subjects {
+		if !s.ours {
+			continue
+		}
+		r, err := judge(t.Context(), folders{bin: bin, lists: "."}, s, "")
+		if err != nil {
+			t.Fatalf("judging %s: %v", s.name, err)
+		}
+		for _, one := range r.Results {
+			if one.Outcome.Bad() {
+				t.Errorf("%s: %s: %s: %v\n%s", s.name, one.Check, one.Outcome, one.Seen, one.Repeat)
+			}
+		}
+		if passed := r.Count(conform.Pass); passed < 60 {
+			t.Errorf("%s: only %d checks pass", s.name, passed)
+		}
+	}
+}
+
+// Every explanation is of a check and a subject that there are.
+func TestFindings(t *testing.T) {
+	checks := map[string]bool{}
+	for _, c := range conform.Checks() {
+		checks[c.Name] = true
+	}
+	named := map[string]bool{}
+	for _, s := range subjects {
+		named[s.name] = true
+	}
+	for _, f := range findings {
+		if !checks[f.check] {
+			t.Errorf("there is no check %s", f.check)
+		}
+		for _, s := range f.subjects {
+			if !named[s] {
+				t.Errorf("%s: there is no subject %s", f.check, s)
+			}
+		}
+	}
+}
