@@ -72,7 +72,7 @@ func (a Answer) String() string {
 	case a.garbled():
 		return what + "success, but what it writes is no JSON: " + short(a.Stdout)
 	case a.Exit == 0:
-		return what + "success " + short(a.Stdout)
+		return strings.TrimSuffix(what+"success "+short(a.Stdout), " ")
 	case a.Exit < 0:
 		return what + "killed"
 	}

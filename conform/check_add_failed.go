@@ -89,7 +89,7 @@ func addFailedLeavesNothing(t *T) {
 		before = t.wantNothingNew(before, f.what+" and DEL")
 	}
 	if judged == 0 {
-		t.Unsupportedf("after no failed ADD there is a DEL that succeeds")
+		t.Unsupportedf("every DEL after a failed ADD fails, so that what is left cannot be judged")
 	}
 }
 

@@ -66,7 +66,8 @@ type Check struct {
 func Checks() []Check { return slices.Clone(checks) }
 
 // Run judges what the options name. The error is about the options or the
-// machine; what is wrong with a plugin is in the report.
+// machine; what is wrong with a plugin is in the report. When the context ends, it
+// is returned with a report of the checks that had ended.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	s, err := newSuite(ctx, o)
 	if err != nil {
@@ -78,10 +79,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			if o.Run != nil && !o.Run.MatchString(name) {
 				continue
 			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
 			s.try(ctx, c, v, name)
+			if err := ctx.Err(); err != nil {
+				s.report.Took = time.Since(s.report.When)
+				return &s.report, err
+			}
 		}
 	}
 	if len(s.report.Results) == 0 {
@@ -127,7 +129,8 @@ func numbers(version string) []int {
 	return n[:]
 }
 
-// try runs one check on a node of its own.
+// try runs one check on a node of its own. One that the context ends has no
+// result: what was seen is not the plugin's doing.
 func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	began := time.Now()
 	t := &T{suite: s, ctx: ctx, Version: version}
@@ -135,6 +138,9 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 		t.outcome, t.seen = Unsupported, []string{missing}
 	} else {
 		t.do(c)
+	}
+	if ctx.Err() != nil {
+		return
 	}
 	r := Result{
 		Check: name, Spec: c.Spec, Says: c.Says,
@@ -150,17 +156,18 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 }
 
 // missing says which of the checks that this one needs, or that those need, did not
-// hold, if one did not, or that it is about later versions.
+// hold in its version, if one did not, or that it is about later versions.
 func (s *suite) missing(c Check, version string) string {
+	if older(version, c.Since) {
+		return fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
+	}
 	for _, need := range needed(c) {
 		for _, r := range s.report.Results {
-			if base, _, _ := strings.Cut(r.Check, "@"); base == need && r.Outcome.Bad() {
+			base, in, each := strings.Cut(r.Check, "@")
+			if base == need && r.Outcome.Bad() && (!each || in == version) {
 				return fmt.Sprintf("not judged: %s does not hold (%s), and the same would be found here", r.Check, r.Outcome)
 			}
 		}
-	}
-	if older(version, c.Since) {
-		return fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
 	}
 	return ""
 }

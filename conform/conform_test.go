@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,15 +81,18 @@ func judge(what string) error {
 	if o.Run != "" {
 		opts.Run = regexp.MustCompile(o.Run)
 	}
-	report, err := Run(context.Background(), opts)
-	if err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	report, err := Run(ctx, opts)
+	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return report.Write(os.Stdout, "json", false)
 }
 
-// judgedBy runs checks of a list in a process of its own.
-func judgedBy(t *testing.T, plugins string, version, run string) *Report {
+// judgedBy runs checks of a list in a process of its own, with a folder of hooks if
+// there is one.
+func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string) *Report {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{"bin", "state"} {
@@ -102,6 +106,9 @@ func judgedBy(t *testing.T, plugins string, version, run string) *Report {
 		}
 	}
 	o := order{Conf: filepath.Join(dir, "bin/net.conflist"), StateDir: filepath.Join(dir, "state"), Run: run, Timeout: DefaultTimeout}
+	if len(hooks) > 0 {
+		o.HookDir = hooks[0]
+	}
 	if strings.Contains(plugins, program("hang")) {
 		o.Timeout = 2 * time.Second
 	}

@@ -43,7 +43,11 @@ func (r *Report) Summary() string {
 	for _, o := range []Outcome{Fail, Leak, Pass, Unsupported} {
 		counts = append(counts, fmt.Sprintf("%d %s", r.Count(o), o))
 	}
-	return fmt.Sprintf("%d checks: %s; took %s", len(r.Results), strings.Join(counts, ", "), r.Took.Round(100*time.Millisecond))
+	checks := "checks"
+	if len(r.Results) == 1 {
+		checks = "check"
+	}
+	return fmt.Sprintf("%d %s: %s; took %s", len(r.Results), checks, strings.Join(counts, ", "), r.Took.Round(100*time.Millisecond))
 }
 
 // page is a table in the making.

@@ -47,7 +47,7 @@ func parseList(raw []byte) (*List, error) {
 		DisableCheck any `json:"disableCheck"` // "true" is how 0.4.0 wrote it
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("no network configuration list: %w", err)
 	}
 	switch {
 	case file.Name == "":
@@ -55,7 +55,7 @@ func parseList(raw []byte) (*List, error) {
 	case file.Version == "":
 		return nil, errors.New(`"cniVersion" is missing`)
 	case len(file.Plugins) == 0:
-		return nil, errors.New(`"plugins" is missing or empty: a list is needed, not a single plugin's configuration`)
+		return nil, errors.New(`"plugins" is missing or empty: a list is needed, not a single plugin's configuration; put that into {"name": ..., "cniVersion": ..., "plugins": [ ]}`)
 	}
 	l := &List{Name: file.Name, Version: file.Version, DisableCheck: file.DisableCheck == true || file.DisableCheck == "true"}
 	for i, keys := range file.Plugins {

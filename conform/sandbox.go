@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,14 +48,10 @@ func Enter() (done bool, code int, err error) {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
-	signal.Notify(make(chan os.Signal, 1), os.Interrupt) // it is for the one inside, who says how far it came
 	told := make(chan os.Signal, 1)
-	signal.Notify(told, unix.SIGTERM)
+	signal.Notify(told, os.Interrupt, unix.SIGTERM)
 	if err = cmd.Start(); err == nil {
-		go func() {
-			<-told
-			_ = cmd.Process.Kill() // the first process of a PID namespace ends all others
-		}()
+		go tell(cmd.Process, told)
 		err = cmd.Wait()
 	}
 	var exit *exec.ExitError
@@ -67,6 +64,21 @@ func Enter() (done bool, code int, err error) {
 	return true, 0, nil
 }
 
+// patience is how long the one that judges may take to say how far it came.
+const patience = 10 * time.Second
+
+// tell passes signals to the first process of a PID namespace, for the one that
+// judges. If that does not end, or is told again, it is killed, and with it all
+// others.
+func tell(first *os.Process, told <-chan os.Signal) {
+	_ = first.Signal(<-told)
+	select {
+	case <-told:
+	case <-time.After(patience):
+	}
+	_ = first.Kill()
+}
+
 // again is this program with its arguments, in another stage.
 func again(next string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -77,12 +89,18 @@ func again(next string) *exec.Cmd {
 }
 
 // bury runs a command as the first process of a PID namespace has to: it reaps
-// whoever has lost its parent.
+// whoever has lost its parent. Signals to end are passed to the command.
 func bury(cmd *exec.Cmd) (int, error) {
-	signal.Ignore(os.Interrupt)
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, os.Interrupt, unix.SIGTERM)
 	if err := cmd.Start(); err != nil {
 		return 1, err
 	}
+	go func() {
+		for s := range told {
+			_ = cmd.Process.Signal(s) // it has ended: nobody is left to be told
+		}
+	}()
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)

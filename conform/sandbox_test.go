@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -130,6 +131,10 @@ func TestPlace(t *testing.T) {
 	if err := os.WriteFile(list, []byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "planted"}]}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	start := filepath.Join(t.TempDir(), "start")
+	if err := os.WriteFile(start, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for want, o := range map[string]Options{
 		"cannot be used, since a node has one of its own": {BinDir: "/run", Conf: list},
 		"is no folder":                 {BinDir: list, Conf: list},
@@ -139,11 +144,28 @@ func TestPlace(t *testing.T) {
 		"in it than state":             {BinDir: programs, Conf: list, StateDirs: []string{"/"}},
 		"/nowhere: no such file":       {BinDir: "/nowhere", Conf: list},
 		"hooks: no such file":          {BinDir: programs, Conf: list, HookDir: "/hooks"},
+		"neither a program":            {BinDir: programs, Conf: list, HookDir: t.TempDir()},
+		"start may not be executed":    {BinDir: programs, Conf: list, HookDir: filepath.Dir(start)},
+		"is no folder for state":       {BinDir: programs, Conf: list, StateDirs: []string{"/proc"}},
 		"no check is called like":      {BinDir: programs, Conf: list, Run: regexp.MustCompile(`^nix$`)},
 	} {
 		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, not an error with %q", o, err, want)
 		}
+	}
+}
+
+// TestInterrupted tells the first process of the namespaces to end, while the second
+// check is prepared. That has no result: nobody is blamed for an interrupt.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	start := fmt.Sprintf("#!/bin/sh\necho >>%[1]s/nodes\ntest $(wc -l <%[1]s/nodes) -lt 3 || { kill -INT 1; exec sleep 30; }\n", dir)
+	if err := os.WriteFile(filepath.Join(dir, "start"), []byte(start), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	report := judgedBy(t, planted(""), "1.1.0", "^basic/|^version/", dir)
+	if len(report.Results) != 1 || report.Results[0].Outcome != Pass {
+		t.Errorf("results are %+v, not just that of the check that had ended", report.Results)
 	}
 }
 

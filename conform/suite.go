@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,6 +67,10 @@ func (s *suite) place() error {
 		if *p == "" {
 			continue
 		}
+		what := "plugins"
+		if p == &s.HookDir {
+			what = "hooks"
+		}
 		abs, err := filepath.Abs(*p)
 		if err != nil {
 			return err
@@ -75,7 +80,7 @@ func (s *suite) place() error {
 		}
 		info, err := os.Stat(abs)
 		if err != nil {
-			return err
+			return fmt.Errorf("the folder of the %s: %w", what, err)
 		}
 		if !info.IsDir() {
 			return fmt.Errorf("%s is no folder", abs)
@@ -87,6 +92,9 @@ func (s *suite) place() error {
 		if err != nil {
 			return err
 		}
+		if within(abs, "/proc") || within(abs, "/sys") || within(abs, "/dev") {
+			return fmt.Errorf("%s is no folder for state: plugins keep files elsewhere", abs)
+		}
 		if abs == "/" || within(s.BinDir, abs) || s.HookDir != "" && within(s.HookDir, abs) {
 			return fmt.Errorf("state folder %s has more in it than state: it is emptied for each check", abs)
 		}
@@ -96,9 +104,41 @@ func (s *suite) place() error {
 		if strings.Contains(p.Type, "/") {
 			return fmt.Errorf("%s: type %q is no program's name", s.Conf, p.Type)
 		}
-		if err := unix.Access(filepath.Join(s.BinDir, p.Type), unix.X_OK); err != nil {
-			return fmt.Errorf("plugin %s: %w", filepath.Join(s.BinDir, p.Type), err)
+		if err := executable(filepath.Join(s.BinDir, p.Type)); err != nil {
+			return fmt.Errorf("plugin %w", err)
 		}
+	}
+	return s.placeHooks()
+}
+
+// placeHooks refuses a folder of hooks that would not be called.
+func (s *suite) placeHooks() error {
+	if s.HookDir == "" {
+		return nil
+	}
+	there := 0
+	for _, name := range []string{"start", "stop"} {
+		err := executable(filepath.Join(s.HookDir, name))
+		switch {
+		case err == nil:
+			there++
+		case !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("hook %w", err)
+		}
+	}
+	if there == 0 {
+		return fmt.Errorf(`%s has neither a program "start" nor "stop"`, s.HookDir)
+	}
+	return nil
+}
+
+// executable says why a program cannot be executed, if it cannot.
+func executable(path string) error {
+	switch err := unix.Access(path, unix.X_OK); {
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%s may not be executed: see chmod +x", path)
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }

@@ -95,8 +95,10 @@ func (t *T) NewPod() *Pod {
 	return p
 }
 
-// Seen is Look that ends the check if it cannot look.
+// Seen is Look that ends the check if it cannot look, or need not since the suite
+// ends.
 func (t *T) Seen() oracle.State {
+	t.must(t.ctx.Err())
 	s, err := t.Look()
 	t.must(err)
 	return s

@@ -21,11 +21,14 @@ type conforming struct {
 	given *cobra.Command // with its flags
 
 	run, format string
+	self        string // how the program was called
 	list        bool
 	ended       int // how many checks have
 }
 
-func (a *app) conformCommand() *cobra.Command { return (&conforming{app: a}).cobraCommand() }
+func (a *app) conformCommand() *cobra.Command {
+	return (&conforming{app: a, self: os.Args[0]}).cobraCommand()
+}
 
 func (o *conforming) cobraCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -38,7 +41,8 @@ plugins will do; nothing of Berth is needed.
 It works in fresh namespaces, as root or as anybody, and touches neither the
 machine's network nor its files. What the plugins keep between calls must be
 below a --state-dir, or in /run: each check finds these empty. The exit code is 0
-if there is neither fail nor leak, 1 if there is, and 2 for a wrong command line.`,
+if there is neither fail nor leak, 1 if there is, and 2 if that is not known: for a
+wrong command line, a file that is missing, an interrupt.`,
 		Example: `  berth conform --bin-dir /opt/cni/bin --conf /etc/cni/net.d/10-net.conflist \
       --state-dir /var/lib/cni
   berth conform --bin-dir bin --conf net.conflist --run '^leak/'      # some checks
@@ -114,9 +118,9 @@ func (o *conforming) judge(ctx context.Context) error {
 	}
 	if done, code, err := conform.Enter(); done {
 		if err == nil && code != 0 {
-			err = exit(code) // the one inside has said why
+			return exit(code) // the one inside has said why
 		}
-		return err
+		return unjudged(err)
 	}
 	o.Repeat = o.command
 	wipe := func() {}
@@ -127,8 +131,11 @@ func (o *conforming) judge(ctx context.Context) error {
 	}
 	report, err := conform.Run(ctx, o.Options)
 	wipe()
+	if errors.Is(err, context.Canceled) && report != nil {
+		return o.interrupted(report)
+	}
 	if err != nil {
-		return err
+		return unjudged(err)
 	}
 	if err := report.Write(o.stdout, o.format, o.colour); err != nil {
 		return err
@@ -137,4 +144,23 @@ func (o *conforming) judge(ctx context.Context) error {
 		return exit(1)
 	}
 	return nil
+}
+
+// unjudged is an error for which it is not known how good the plugins are.
+func unjudged(err error) error {
+	if err == nil {
+		return nil
+	}
+	return coded{2, err}
+}
+
+// interrupted is the end of a run before its last check. Only people get what
+// there is: a program would take it for the whole.
+func (o *conforming) interrupted(report *conform.Report) error {
+	if o.format == "table" && len(report.Results) > 0 {
+		if err := report.Write(o.stdout, o.format, o.colour); err != nil {
+			return err
+		}
+	}
+	return unjudged(fmt.Errorf("interrupted after %d checks; nothing of them is left", len(report.Results)))
 }

@@ -40,7 +40,7 @@ func (o *conforming) wipe() { _, _ = fmt.Fprint(o.stderr, "\r\x1b[K") }
 
 // command is the command line that runs just some checks again, from any folder.
 func (o *conforming) command(run string) string {
-	words := []string{"berth", "conform", "--bin-dir", absolute(o.BinDir), "--conf", absolute(o.Conf)}
+	words := []string{o.program(), "conform", "--bin-dir", absolute(o.BinDir), "--conf", absolute(o.Conf)}
 	for _, dir := range o.StateDirs {
 		words = append(words, "--state-dir", absolute(dir))
 	}
@@ -57,6 +57,15 @@ func (o *conforming) command(run string) string {
 		words[i] = quoted(w)
 	}
 	return strings.Join(words, " ")
+}
+
+// program is how this one is called from any folder: by its path if it was called
+// by one.
+func (o *conforming) program() string {
+	if strings.Contains(o.self, "/") {
+		return absolute(o.self)
+	}
+	return "berth"
 }
 
 // bare is what a shell takes as it stands.

@@ -1,6 +1,9 @@
 package cli
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestQuoted(t *testing.T) {
 	for word, want := range map[string]string{
@@ -19,7 +22,7 @@ func TestQuoted(t *testing.T) {
 // TestConformRepeat parses flags and wants the command line that repeats a check to
 // have those that were given.
 func TestConformRepeat(t *testing.T) {
-	o := &conforming{app: newApp()}
+	o := &conforming{app: newApp(), self: "berth"}
 	c := o.cobraCommand()
 	err := c.ParseFlags([]string{"--bin-dir", "/b", "--conf", "/my net.conflist", "--state-dir", "/s1", "--state-dir", "/s2",
 		"--points", "3", "-o", "junit", "--run", "leak"})
@@ -29,5 +32,10 @@ func TestConformRepeat(t *testing.T) {
 	want := `berth conform --bin-dir /b --conf '/my net.conflist' --state-dir /s1 --state-dir /s2 --points 3 --run '^leak/x$'`
 	if got := o.command("^leak/x$"); got != want {
 		t.Errorf("to repeat:\n%s, not\n%s", got, want)
+	}
+	o.self = "/my bin/../bin/berth"
+	want = strings.Replace(want, "berth", "/bin/berth", 1)
+	if got := o.command("^leak/x$"); got != want {
+		t.Errorf("to repeat, when called by its path:\n%s, not\n%s", got, want)
 	}
 }

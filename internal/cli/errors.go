@@ -58,6 +58,9 @@ func (a *app) report(c *cobra.Command, err error) int {
 		return 0
 	case errors.As(err, &answer):
 		return int(answer)
+	case errors.As(err, &code):
+		a.complain("%s%s", oneLine(err), a.remedy(err))
+		return code.code
 	case errors.As(err, &inner): // the demo's inner process has said why
 		return max(inner.ExitCode(), 1)
 	case errors.Is(err, demo.ErrResidue):
@@ -65,9 +68,6 @@ func (a *app) report(c *cobra.Command, err error) int {
 	case errors.As(err, &wrong), c == c.Root(): // an unknown subcommand
 		a.complain("%s; see `%s --help`", oneLine(err), c.CommandPath())
 		return 2
-	case errors.As(err, &code):
-		a.complain("%s%s", oneLine(err), a.remedy(err))
-		return code.code
 	}
 	a.complain("%s%s", oneLine(err), a.remedy(err))
 	return 1
