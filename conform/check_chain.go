@@ -8,12 +8,12 @@ var chainChecks = []Check{
 		Needs: []string{"basic/attach", "check/well"}, run: chainCheck,
 	},
 	{
-		Name: "chain/failed-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering: DEL even if ADD failed",
+		Name: "chain/failed-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering: DEL even if ADD failed",
 		Says:  "when a plugin's ADD fails, the list's DEL succeeds and cleans up, though that plugin and those after it were not added",
 		Needs: []string{"leak/add-del", "del/never-added", "del/without-prev-result"}, run: chainFailedAdd,
 	},
 	{
-		Name: "chain/del-one", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "chain/del-one", Spec: "CNI 1.1.0, section 2, DEL (it should), and section 3, Deleting an attachment: in reverse order",
 		Says:  "a plugin's DEL spares what the plugins before it did, whose turn comes later",
 		Needs: []string{"basic/attach"}, run: chainDelOne,
 	},

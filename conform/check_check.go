@@ -13,7 +13,7 @@ import (
 // checkChecks are about CHECK.
 var checkChecks = []Check{
 	{
-		Name: "check/well", Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK",
+		Name: "check/well", Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK (both: it must)",
 		Says: "CHECK right after ADD succeeds",
 		Each: true, Since: "0.4.0", Needs: []string{"basic/attach", "add/result"},
 		run: func(t *T) {
@@ -26,19 +26,19 @@ var checkChecks = []Check{
 		},
 	},
 	{
-		Name: "check/link-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK",
+		Name: "check/link-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK (both: it should)",
 		Says:  "CHECK fails if the container's interface is gone",
 		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "add/error-form", "check/well"},
 		run: func(t *T) { t.checkAfter(loseLink) },
 	},
 	{
-		Name: "check/address-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing address; 0.4.0, Parameters, CHECK",
+		Name: "check/address-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing address; 0.4.0, Parameters, CHECK (both: it should)",
 		Says:  "CHECK fails if an address of the result is not on the container's interface",
 		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well", "check/link-gone"},
 		run: func(t *T) { t.checkAfter(loseAddress) },
 	},
 	{
-		Name: "check/route-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing route; 0.4.0, Parameters, CHECK",
+		Name: "check/route-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing route; 0.4.0, Parameters, CHECK (both: it should)",
 		Says:  "CHECK fails if a route of the result is not in the container",
 		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well", "check/link-gone"},
 		run: func(t *T) { t.checkAfter(loseRoute) },

@@ -10,7 +10,7 @@ import (
 // delChecks are about DEL.
 var delChecks = []Check{
 	{
-		Name: "del/idempotent", Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, General considerations",
+		Name: "del/idempotent", Spec: "CNI 1.1.0, section 2, DEL (it must); 0.4.0, General considerations (it should)",
 		Says:  "DEL of what is deleted already succeeds",
 		Needs: []string{"basic/attach"},
 		run: func(t *T) {
@@ -23,19 +23,19 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/without-prev-result", Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, Parameters, DEL",
+		Name: "del/without-prev-result", Spec: "CNI 1.1.0, section 2, DEL: without error if prevResult is empty; 0.4.0, Parameters, DEL: as many resources as possible (both: it should)",
 		Says:  "DEL without prevResult succeeds, and leaves nothing",
 		Needs: []string{"basic/attach", "leak/add-del"},
 		run:   delWithoutPrevResult,
 	},
 	{
-		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing",
+		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing (it must)",
 		Says:  "DEL of what was never added succeeds",
 		Needs: []string{"basic/attach", "del/idempotent", "del/without-prev-result"},
 		run:   func(t *T) { t.wantDel(t.NewAttachment(), "DEL of a container that was never added") },
 	},
 	{
-		Name: "del/netns-gone", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
+		Name: "del/netns-gone", Spec: "CNI 1.1.0, section 2, DEL, and 0.4.0, Parameters, DEL: even if the network namespace is gone (both: it should)",
 		Says:  "DEL succeeds if the path of the network namespace does not exist any more, and frees the addresses",
 		Needs: []string{"basic/attach", "leak/add-del"},
 		run: func(t *T) {
@@ -46,7 +46,7 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/netns-not-one", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
+		Name: "del/netns-not-one", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should; that a file may be left at its path is the suite's own)",
 		Says:  "DEL succeeds if the path of the network namespace is but a file, which is what is left when it is unmounted, and frees the addresses",
 		Needs: []string{"basic/attach", "leak/add-del", "del/netns-gone"},
 		run: func(t *T) {
@@ -58,7 +58,7 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/without-netns", Spec: "CNI 1.1.0, section 2, DEL: CNI_NETNS is optional; 0.4.0, Parameters, DEL",
+		Name: "del/without-netns", Spec: "CNI 1.1.0, section 2, DEL: CNI_NETNS is optional; 0.4.0, Parameters, DEL (both: it should)",
 		Says:  "DEL without CNI_NETNS succeeds, and frees the addresses",
 		Needs: []string{"basic/attach", "leak/add-del"},
 		run: func(t *T) {
@@ -69,13 +69,13 @@ var delChecks = []Check{
 		},
 	},
 	{
-		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering; 0.4.0, Network Configuration List Error Handling",
+		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 2, DEL: best effort (it should), and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL (it should)",
 		Says:  "the DEL that is due after a failed ADD, of all plugins of the list, succeeds",
 		Needs: []string{"basic/attach", "del/idempotent", "del/never-added", "del/netns-gone"},
 		run:   delAfterFailedAdd,
 	},
 	{
-		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment",
+		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment (it must take them; that others are spared is the suite's own)",
 		Says:  "a DEL that is repeated late spares the pod that may have the address by now",
 		Needs: []string{"basic/attach", "add/result", "leak/add-del", "del/idempotent"},
 		run:   delSparesSuccessor,

@@ -8,7 +8,7 @@ import (
 // gcChecks are about GC.
 var gcChecks = []Check{
 	{
-		Name: "gc/nothing", Spec: "CNI 1.1.0, section 2, CNI operations and GC", Since: "1.1.0",
+		Name: "gc/nothing", Spec: "CNI 1.1.0, section 2, CNI operations and GC (it should)", Since: "1.1.0",
 		Says:  "plugins that speak 1.1.0 know GC, and complete it without error",
 		Needs: []string{"basic/attach"}, run: gcNothing,
 	},
@@ -38,7 +38,7 @@ var gcChecks = []Check{
 		Needs: []string{"gc/unlisted", "del/netns-gone"}, run: gcContinues,
 	},
 	{
-		Name: "gc/delegated", Spec: "CNI 1.1.0, section 2, GC, and section 4, Delegated plugin execution procedure", Since: "1.1.0",
+		Name: "gc/delegated", Spec: "CNI 1.1.0, section 2, GC (it must forward), and section 4, Delegated plugin execution procedure (the error should be returned)", Since: "1.1.0",
 		Says:  "GC is forwarded to the plugins that are delegated to, and their error is returned",
 		Needs: []string{"gc/nothing"}, run: gcDelegated,
 	},
@@ -58,8 +58,8 @@ func (t *T) GC(valid ...*Attachment) Answer {
 	return got
 }
 
-// validKeys are the list under the specification's key, and under the one that
-// libcni had first and still sends (containernetworking/cni issue 1101).
+// validKeys are the list under the specification's key, and under the one that it
+// had first, which libcni still sends too (containernetworking/cni issue 1101).
 func validKeys(valid []*Attachment) map[string]any {
 	list := []map[string]string{} // not null, even if it is empty
 	for _, a := range valid {

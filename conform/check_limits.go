@@ -15,7 +15,7 @@ var limitChecks = []Check{
 		run:   limitsContainerID,
 	},
 	{
-		Name: "limits/bad-container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID, and section 5, Error: code 4",
+		Name: "limits/bad-container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID, and section 5, Error: code 4 (the form should; that nothing is left is the suite's own)",
 		Says:  "an id that is not allowed, if the plugin minds it, is an error of the usual form; else it is an id like others",
 		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
 		run:   limitsBadContainerID,
@@ -27,7 +27,7 @@ var limitChecks = []Check{
 		run:   limitsIfname,
 	},
 	{
-		Name: "limits/bad-ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD",
+		Name: "limits/bad-ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD (both: an error must; that nothing changes is the suite's own)",
 		Says:  "an interface name that cannot be used is an error, and changes nothing",
 		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
 		run:   limitsBadIfname,
@@ -45,7 +45,7 @@ var limitChecks = []Check{
 		run:   keysUnknown,
 	},
 	{
-		Name: "args/ignore-unknown", Spec: "CNI's CONVENTIONS.md, CNI_ARGS; what runtimes of Kubernetes set",
+		Name: "args/ignore-unknown", Spec: "the suite's own: CNI's CONVENTIONS.md, CNI_ARGS; what runtimes of Kubernetes set",
 		Says:  "with IgnoreUnknown=1 in CNI_ARGS, those that the plugin does not know are ignored",
 		Needs: []string{"basic/attach"},
 		run:   argsIgnoreUnknown,

@@ -8,7 +8,7 @@ var parallelChecks = []Check{
 		Needs: []string{"leak/add-del"}, run: parallelPods,
 	},
 	{
-		Name: "parallel/same-pod", Spec: "CNI 1.1.0, section 2, ADD: once for each interface name",
+		Name: "parallel/same-pod", Spec: "CNI 1.1.0, section 2, ADD: once for each interface name, and DEL (it must take what is missing); 0.4.0, General considerations: the key (it should)",
 		Says:  "a container can be attached twice, under two interface names, and DEL of one attachment spares the other",
 		Needs: []string{"leak/add-del"}, run: parallelSamePod,
 	},

@@ -8,7 +8,7 @@ var statusChecks = []Check{
 		Needs: []string{"basic/attach"}, run: statusAvailable,
 	},
 	{
-		Name: "status/delegated", Spec: "CNI 1.1.0, section 2, STATUS: Plugin considerations", Since: "1.1.0",
+		Name: "status/delegated", Spec: "CNI 1.1.0, section 2, STATUS: Plugin considerations (it must ask, and should fail)", Since: "1.1.0",
 		Says:  "STATUS asks the plugins that are delegated to, and fails if they do",
 		Needs: []string{"status/available"}, run: statusDelegated,
 	},

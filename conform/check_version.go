@@ -21,7 +21,7 @@ var versionChecks = []Check{
 		run: versionEcho,
 	},
 	{
-		Name: "version/newer", Spec: "CNI 1.1.0, section 2, VERSION, and section 1, Version considerations",
+		Name: "version/newer", Spec: "CNI 1.1.0, section 2, VERSION (it should), and section 1, Version considerations",
 		Says:  "a runtime of a newer version, too, can ask what the plugin supports",
 		Needs: []string{"version/answer"},
 		run:   versionNewer,

@@ -18,7 +18,7 @@ var basicChecks = []Check{
 		},
 	},
 	{
-		Name: "leak/add-del", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "leak/add-del", Spec: "CNI 1.1.0, section 2, DEL; 0.4.0, Parameters, DEL (both: it should)",
 		Says:  "DEL deletes what its ADD made, and undoes what it changed",
 		Needs: []string{"basic/attach"}, run: leakAddDel,
 	},

@@ -5,13 +5,13 @@ import "time"
 // manyChecks look for what only many pods, or their traffic, show.
 var manyChecks = []Check{
 	{
-		Name: "leak/churn", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "leak/churn", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "pods can come and go without end: nothing is used up",
 		Needs: []string{"leak/add-del", "parallel/pods"}, run: leakChurn,
 	},
 	{
-		Name: "leak/conntrack", Spec: "containernetworking/plugins issues 123 and 1190: not the specification",
-		Says:  "no flow of a pod that is gone is remembered, since it would meet the next pod with its address",
+		Name: "leak/conntrack", Spec: "the suite's own, for containernetworking/plugins issues 123 and 1190",
+		Says:  "no flow that a port map brought to a pod that is gone is remembered: it would go to nobody, or to the next pod with its address",
 		Needs: []string{"leak/add-del"}, run: leakConntrack,
 	},
 }

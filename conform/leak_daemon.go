@@ -8,12 +8,12 @@ import (
 // lifeChecks are about nodes whose daemon, or themselves, stop and start.
 var lifeChecks = []Check{
 	{
-		Name: "leak/daemon", Spec: "CNI 1.1.0, section 2, DEL: best effort, even if resources or state are missing",
+		Name: "leak/daemon", Spec: "CNI 1.1.0, section 2, DEL: best effort, even if resources or state are missing (it should)",
 		Says:  "what is attached, or was to be, when a daemon stops is cleaned up by DEL, at the latest once the daemon is back",
 		Needs: []string{"leak/add-del", "del/idempotent"}, run: leakDaemon,
 	},
 	{
-		Name: "leak/reboot", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone",
+		Name: "leak/reboot", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should)",
 		Says:  "what a pod held before a reboot is released by the DEL after it",
 		Needs: []string{"leak/add-del", "del/netns-gone"}, run: leakReboot,
 	},

@@ -3,22 +3,22 @@ package conform
 // leakChecks look for what is left once a pod is gone.
 var leakChecks = []Check{
 	{
-		Name: "leak/del-only", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "leak/del-only", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "DEL of what was never added makes nothing either",
 		Needs: []string{"leak/add-del"}, run: leakDelOnly,
 	},
 	{
-		Name: "leak/netns-gone", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "leak/netns-gone", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "DEL cleans up on the node also when the pod's network namespace is gone",
 		Needs: []string{"leak/add-del", "del/netns-gone"}, run: leakNetnsGone,
 	},
 	{
-		Name: "leak/no-netns", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "leak/no-netns", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "DEL cleans up on the node also without CNI_NETNS, which is optional",
 		Needs: []string{"leak/add-del", "del/without-netns"}, run: leakNoNetns,
 	},
 	{
-		Name: "leak/same-id", Spec: "CNI 1.1.0, section 2, ADD",
+		Name: "leak/same-id", Spec: "CNI 1.1.0, section 2, ADD: not twice without a DEL, and DEL (it should)",
 		Says:  "after DEL a container's id can be added again, and the second DEL leaves nothing",
 		Needs: []string{"leak/add-del"}, run: leakSameID,
 	},

@@ -5,12 +5,12 @@ import "encoding/json"
 // killChecks kill plugins in the middle.
 var killChecks = []Check{
 	{
-		Name: "leak/kill-add", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering",
+		Name: "leak/kill-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering",
 		Says:  "an ADD that was killed half-way is followed by a DEL, which cleans up what there is",
 		Needs: []string{"leak/add-del", "del/never-added", "del/without-prev-result"}, run: leakKillAdd,
 	},
 	{
-		Name: "leak/kill-del", Spec: "CNI 1.1.0, section 2, DEL",
+		Name: "leak/kill-del", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should)",
 		Says:  "a DEL that was killed half-way is repeated, and cleans up what is still there",
 		Needs: []string{"leak/add-del", "del/idempotent"}, run: leakKillDel,
 	},
