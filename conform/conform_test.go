@@ -156,6 +156,30 @@ var absent = []string{
 	"leak/conntrack", "leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
 }
 
+// TestMissing has a fault in one version, and wants what stands on it to be judged in
+// the others.
+func TestMissing(t *testing.T) {
+	s := &suite{report: Report{Results: []Result{{Check: "add/result@0.4.0", Outcome: Fail}, {Check: "leak/add-del", Outcome: Leak}}}}
+	for _, c := range []struct {
+		need, version string
+		want          bool
+	}{
+		{"add/result", "0.4.0", true},
+		{"add/result", "1.0.0", false},
+		{"check/well", "0.4.0", true}, // which stands on it
+		{"leak/add-del", "1.0.0", true},
+		{"basic/attach", "1.0.0", false},
+	} {
+		if got := s.missing(Check{Needs: []string{c.need}}, c.version); (got != "") != c.want {
+			t.Errorf("what needs %s in %s: %q", c.need, c.version, got)
+		}
+	}
+	later := s.missing(Check{Since: "1.1.0", Needs: []string{"leak/add-del"}}, "1.0.0")
+	if later != "the list's version is 1.0.0; this came with 1.1.0" {
+		t.Errorf("what came later: %q", later)
+	}
+}
+
 // TestRight judges a plugin that does all that it should.
 func TestRight(t *testing.T) {
 	for version, run := range map[string]string{"0.4.0": checksFor(nil), "1.0.0": checksFor(nil), "1.1.0": ""} {

@@ -93,7 +93,7 @@ var tracedCall = regexp.MustCompile(`(?m)^\d+ +[a-z0-9_]+\(`)
 // counted runs a call and counts its system calls that change something, of all
 // its threads and of whom it starts.
 func (t *T) counted(strace string, c Call) (Answer, int) {
-	out, err := os.CreateTemp("", "conform-strace-*")
+	out, err := os.CreateTemp(t.scratch(), "strace-*")
 	t.must(err)
 	defer os.Remove(out.Name())
 	defer out.Close()

@@ -146,9 +146,12 @@ const hookTime = 30 * time.Second
 
 // Hook runs one of the hook programs on the node, if there is one of that name.
 func (n *Node) Hook(ctx context.Context, name string) error {
-	path := filepath.Join(n.suite.HookDir, name)
+	path, scratch := filepath.Join(n.suite.HookDir, name), filepath.Join(volatile, "conform")
 	if _, err := os.Stat(path); n.suite.HookDir == "" || err != nil || n.fd < 0 {
 		return nil
+	}
+	if err := os.MkdirAll(scratch, 0o755); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, hookTime)
 	defer cancel()
@@ -156,7 +159,7 @@ func (n *Node) Hook(ctx context.Context, name string) error {
 		cmd := exec.CommandContext(ctx, path)
 		cmd.Env = append(os.Environ(), "CNI_PATH="+n.suite.BinDir)
 		cmd.Dir = "/"
-		out, err := os.CreateTemp("", "conform-hook-*") // a pipe would be held open by a daemon
+		out, err := os.CreateTemp(scratch, "hook-*") // a pipe would be held open by a daemon
 		if err != nil {
 			return err
 		}
