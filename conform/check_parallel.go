@@ -1,5 +1,7 @@
 package conform
 
+import "fmt"
+
 // parallelChecks are about several attachments beside each other.
 var parallelChecks = []Check{
 	{
@@ -74,6 +76,7 @@ func (t *T) room() int {
 // wantDistinct finds two pods with the same address.
 func (t *T) wantDistinct(pods []*Attachment) {
 	owner := map[string]string{}
+	var twice []string
 	for _, a := range pods {
 		r, err := readResult(a.Result)
 		if err != nil {
@@ -85,10 +88,13 @@ func (t *T) wantDistinct(pods []*Attachment) {
 				continue
 			}
 			if other := owner[addr.String()]; other != "" {
-				t.Failf("%s and %s are both given %s", other, a.ID, addr)
+				twice = append(twice, fmt.Sprintf("%s and %s are both given %s", other, a.ID, addr))
 			}
 			owner[addr.String()] = a.ID
 		}
+	}
+	if len(twice) > 0 {
+		t.Failf("%s", some(twice, 5))
 	}
 }
 

@@ -67,6 +67,9 @@ func leakChurn(t *T) {
 		}
 		done += n
 	}
+	if done < t.suite.Churn {
+		t.Notef("%d pods were to come; that takes longer than %s", t.suite.Churn, churnTime)
+	}
 	t.Notef("%d pods came and went, the first %d one by one, the others %d at once", done, min(done, oneByOne), atOnce)
 	t.WantNothingNew(before, "ADD and DEL of many pods")
 }

@@ -27,18 +27,24 @@ func leakConntrack(t *T) {
 	if len(addrs) == 0 {
 		t.Unsupportedf("the result of ADD says no address of the pod's interface")
 	}
-	sent := map[string]error{}
+	unsent := map[string]error{}
 	var tracked []string
 	for end := time.Now().Add(t.suite.Grace); len(tracked) == 0 && time.Now().Before(end); time.Sleep(poll) {
 		for _, gateway := range []string{Gateway4, Gateway6} {
-			sent[gateway] = a.Pod.Do(func() error { return send(gateway, flowPort) })
+			unsent[gateway] = a.Pod.Do(func() error { return send(gateway, flowPort) })
 		}
 		// Where no plugin maps it, the node's own answer is that nobody is there.
 		t.must(inside(t.world, func() error { return send(NodeIP4, hostPort(t.ids)) }))
 		tracked = flowsOf(t.Seen(), addrs)
 	}
 	if len(tracked) == 0 {
-		t.Unsupportedf("the node tracks no flow of a pod's (sending to %s: %v; to %s: %v)", Gateway4, sent[Gateway4], Gateway6, sent[Gateway6])
+		why := "the node tracks no flow of a pod's"
+		for _, gateway := range []string{Gateway4, Gateway6} {
+			if err := unsent[gateway]; err != nil {
+				why += fmt.Sprintf("; sending to %s: %v", gateway, err)
+			}
+		}
+		t.Unsupportedf("%s", why)
 	}
 	t.MustDel(a)
 	t.must(a.Pod.Remove())
