@@ -138,8 +138,8 @@ const poll = 100 * time.Millisecond
 func (t *T) WantNothingNew(before oracle.State, after string) {
 	began := time.Now()
 	for {
+		waited := time.Since(began) // before it looks, which may take long
 		left := before.New(t.Seen())
-		waited := time.Since(began)
 		switch {
 		case len(left) == 0:
 			if waited > time.Second {

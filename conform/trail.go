@@ -26,11 +26,12 @@ const mostSteps = 3
 func (r *trail) look(step string) {
 	var left []string
 	for end := time.Now().Add(r.t.suite.Grace); ; time.Sleep(poll) {
+		last := time.Now().After(end) // before it looks, which may take long
 		left = slices.DeleteFunc(r.before.New(r.t.Seen()), func(line string) bool { return slices.Contains(r.told, line) })
 		if len(left) == 0 {
 			return
 		}
-		if time.Now().After(end) {
+		if last {
 			break
 		}
 	}
