@@ -93,30 +93,59 @@ func cell(j judgement, check string) string {
 	return marks[r.Outcome]
 }
 
-// findingsOf explains what is bad, a section for each check.
+// findingsOf explains what is bad, a section for each check. Subjects with the
+// same explanation share it, and what was seen at the first.
 func findingsOf(w io.Writer, judged []judgement, rows []string) (unexplained []string) {
 	fmt.Fprint(w, "\n## What was found\n")
 	none := true
 	for _, row := range rows {
-		began := false
+		var of []*group
 		for _, j := range judged {
 			r := result(j, row)
 			if r == nil || !r.Outcome.Bad() {
 				continue
 			}
-			if !began {
-				fmt.Fprintf(w, "\n### `%s`\n\n%s: %s.\n", row, r.Spec, r.Says)
-			}
-			began, none = true, false
 			why := explain(j.name, row)
 			if why == "" {
 				unexplained = append(unexplained, j.name+" "+row)
 			}
-			fmt.Fprintf(w, "\n**%s** (%s): %s\n\n```\n%s\n```\n", j.name, r.Outcome, cmp.Or(why, "not yet explained."), strings.Join(r.Seen, "\n"))
+			at := slices.IndexFunc(of, func(g *group) bool { return g.why == why && g.first.Outcome == r.Outcome })
+			if at < 0 {
+				at = len(of)
+				of = append(of, &group{why: why, first: r})
+			}
+			of[at].names = append(of[at].names, j.name)
+		}
+		if len(of) == 0 {
+			continue
+		}
+		none = false
+		fmt.Fprintf(w, "\n### `%s`\n\n%s: %s.\n", row, of[0].first.Spec, of[0].first.Says)
+		for _, g := range of {
+			fmt.Fprintf(w, "\n**%s** (%s): %s\n\n```\n%s\n```\n", strings.Join(g.names, ", "), g.first.Outcome,
+				cmp.Or(g.why, "not yet explained."), seen(g.first))
 		}
 	}
 	if none {
 		fmt.Fprint(w, "\nNothing.\n")
 	}
 	return unexplained
+}
+
+// group are subjects at which a check found the same.
+type group struct {
+	names []string
+	why   string
+	first *conform.Result
+}
+
+// mostSeen is how many lines of what was seen the page has.
+const mostSeen = 8
+
+func seen(r *conform.Result) string {
+	lines := strings.Split(strings.Join(r.Seen, "\n"), "\n")
+	if more := len(lines) - mostSeen; more > 1 {
+		lines = append(lines[:mostSeen], fmt.Sprintf("... and %d lines more", more))
+	}
+	return strings.Join(lines, "\n")
 }
