@@ -48,7 +48,7 @@ func parallelPods(t *T) {
 		t.must(a.Pod.Remove())
 	}
 	if failed > 0 {
-		if room := t.room(); room < crowd {
+		if room := t.room(crowd); room < crowd {
 			t.Unsupportedf("the list attaches %d pods, also one by one; %d are needed", room, crowd)
 		}
 		t.Fatalf("of %d ADDs at once %d fail, which work one by one: %s", crowd, failed, why)
@@ -56,9 +56,9 @@ func parallelPods(t *T) {
 	t.WantNothingNew(before, "ADDs and then DELs, all at once")
 }
 
-// room is how many pods, of a crowd, can be attached one by one.
-func (t *T) room() int {
-	pods := t.newAttachments(crowd)
+// room is how many pods, up to a number, can be attached one by one.
+func (t *T) room(most int) int {
+	pods := t.newAttachments(most)
 	n := 0
 	for _, a := range pods {
 		if !t.Add(a).OK() {

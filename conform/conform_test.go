@@ -196,6 +196,17 @@ func TestRight(t *testing.T) {
 	}
 }
 
+// TestSmallRange has addresses for fewer pods than the churn attaches beside each
+// other. That is no leak.
+func TestSmallRange(t *testing.T) {
+	small := strings.Replace(planted(""), "/25", "/29", 1)
+	for _, r := range judgedBy(t, small, "1.1.0", "^leak/churn$|^parallel/").Results {
+		if r.Outcome.Bad() {
+			t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
+		}
+	}
+}
+
 // TestChain judges a list of two plugins, and one whose second forgets what the
 // first has done.
 func TestChain(t *testing.T) {
