@@ -140,7 +140,10 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 // planted is the configuration of the plugin with a fault; "": none.
 func planted(fault string) string {
 	subnet := "10.8.0.0/25"
-	if fault == "status-ignores-full" {
+	switch fault {
+	case "addresses-used-up":
+		subnet = "10.8.0.0/26"
+	case "status-ignores-full":
 		subnet = "10.8.0.0/27" // which can be filled
 	}
 	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"}`, program(fault), subnet)

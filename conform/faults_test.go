@@ -53,6 +53,7 @@ var faults = []struct {
 	{"gc-removes-everything", []string{"gc/spares-listed"}},
 	{"gc-ignores", []string{"gc/unlisted"}},
 	{"gc-takes-other-networks", []string{"gc/other-network"}},
+	{"addresses-used-up", []string{"leak/churn"}},
 	{"not-parallel", []string{"parallel/pods"}},
 	{"id-cut", []string{"limits/container-id"}},
 	{"ifname-not-in-key", []string{"parallel/same-pod"}},

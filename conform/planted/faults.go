@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -59,4 +61,29 @@ func dawdle() {
 		time.Sleep(2 * time.Millisecond)
 		_ = unix.Flock(-1, unix.LOCK_UN) // EBADF
 	}
+}
+
+// memory is what the fault addresses-used-up never forgets, as a daemon might, where
+// nobody looks.
+const memory = "/run/planted-memory"
+
+func usedUp() []netip.Addr {
+	raw, _ := os.ReadFile(memory)
+	var addrs []netip.Addr
+	for _, text := range strings.Fields(string(raw)) {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
+func useUp(addr netip.Addr) {
+	f, err := os.OpenFile(memory, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "planting: %v\n", err)
+		return
+	}
+	defer f.Close()
+	fmt.Fprintln(f, addr)
 }

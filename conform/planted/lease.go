@@ -104,9 +104,17 @@ func (c *call) reserve() (*lease, error) {
 	if c.fault("not-parallel") {
 		time.Sleep(20 * time.Millisecond)
 	}
+	if c.fault("addresses-used-up") {
+		for _, addr := range usedUp() {
+			taken[addr] = true
+		}
+	}
 	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
 		if !taken[addr] {
 			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}
+			if c.fault("addresses-used-up") {
+				useUp(addr)
+			}
 			return l, c.keep(l)
 		}
 	}

@@ -38,8 +38,8 @@ func (o *conforming) cobraCommand() *cobra.Command {
 they leave behind: after DEL, after a kill in the middle, after a reboot. Any
 plugins will do; nothing of Berth is needed.
 
-It works in fresh namespaces, as root or as anybody, and touches neither the
-machine's network nor its files. What the plugins keep between calls must be
+It works in fresh namespaces, as root or as anybody: the machine's network stays as
+it is, and its /etc, /run and /var/lib. What the plugins keep between calls must be
 below a --state-dir, or in /run: each check finds these empty. The exit code is 0
 if there is neither fail nor leak, 1 if there is, and 2 if that is not known: for a
 wrong command line, a file that is missing, an interrupt.`,
