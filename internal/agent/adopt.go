@@ -57,6 +57,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		}
 	}
 	if veth == nil { // of the addresses there is only the deletion's word
+		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
 	}
 	names, taken := a.ipam.Adopt(addrs, time.Now())

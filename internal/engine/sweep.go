@@ -43,11 +43,18 @@ func (e *Engine) Audit(ctx context.Context) Report {
 	return report
 }
 
-// Sweep is an audit that mends: what drifted is taken again, and what has our
-// stamp but no owner is removed once two sweeps have seen it.
+// Sweep is an audit that mends: what drifted is taken again, who is releasing in
+// the ledger alone is sent on its way, and what has our stamp but no owner is
+// removed once two sweeps have seen it.
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(ctx)
 	err := e.repair(ctx, drifts)
+	for _, o := range e.Ledger.Owners() {
+		if !o.Wanted() {
+			_, going := e.underway(ctx, o.ID)
+			err = errors.Join(err, going)
+		}
+	}
 
 	e.mu.Lock()
 	seen := e.suspect

@@ -2,9 +2,12 @@ package engine_test
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
 )
 
 func findings(n *node) string {
@@ -44,6 +47,37 @@ func TestSweepRemovesOrphansAtTheSecondSighting(t *testing.T) {
 		if _, err := n.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	wantResidue(t, n, empty)
+}
+
+// Who is releasing in the ledger alone, since the one who promised it never came
+// to send it on its way, is not so for ever.
+func TestSweepSendsOnTheirWay(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "a", "wire", "rule")
+	take(t, n, o)
+	if err := n.ledger.Commit(t.Context(), ledger.Releasing(o.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	given := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		if op == "release" {
+			once.Do(func() { close(given) })
+		}
+		return nil
+	}
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-given: // before Wait sends it on its way itself
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing of it is given back")
+	}
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
 	}
 	wantResidue(t, n, empty)
 }
