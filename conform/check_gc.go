@@ -25,7 +25,7 @@ var gcChecks = []Check{
 	{
 		Name: "gc/unlisted", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
 		Says:  "GC removes what belongs to attachments that are not listed, such as address reservations and firewall rules",
-		Needs: []string{"gc/nothing", "leak/add-del"}, run: gcUnlisted,
+		Needs: []string{"gc/nothing", "leak/add-del", "del/netns-gone"}, run: gcUnlisted,
 	},
 	{
 		Name: "gc/empty-list", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
