@@ -86,7 +86,7 @@ func (b *batch) edit(before, after *entry) {
 
 // change says what the batch comes to.
 func (b *batch) change() Change {
-	c := Change{Owners: b.edits}
+	c := Change{Owners: joined(b.edits)}
 	for _, n := range slices.SortedFunc(maps.Keys(b.rests.over), compareNames) {
 		after, rests := b.rests.get(n)
 		before, rested := b.rests.base[n]
@@ -99,6 +99,21 @@ func (b *batch) change() Change {
 		}
 	}
 	return c
+}
+
+// joined makes one edit of those that follow each other of one owner and leave its
+// names alone: who is begun and releasing in one commit never was wanted, and no
+// view should show it so in between.
+func joined(edits []Edit) []Edit {
+	var all []Edit
+	for _, e := range edits {
+		if n := len(all); n > 0 && e.Before != nil && e.After != nil && e.Before == all[n-1].After && slices.Equal(e.Before.Names, e.After.Names) {
+			all[n-1].After = e.After
+			continue
+		}
+		all = append(all, e)
+	}
+	return all
 }
 
 // merge makes the batch the ledger's state. The ledger's lock is held.

@@ -127,6 +127,24 @@ func TestRefusedLeavesNoTrace(t *testing.T) {
 	sameContent(t, contentOf(open(t, opts)), want)
 }
 
+// TestNeverWanted: who is begun and releasing in one commit is shown so at once;
+// a name that is freed on the way is shown by itself.
+func TestNeverWanted(t *testing.T) {
+	var changes []Change
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	opts.Applied = func(c Change) { changes = append(changes, c) }
+	l := open(t, opts)
+	o := newOwner(hold.Name{Space: "port", Name: "80"})
+	commit(t, l, Begin(o), Releasing(o.ID, time.Now()))
+	commit(t, l, Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now()))
+	if len(changes) != 2 || len(changes[0].Owners) != 1 || changes[0].Owners[0].Before != nil || changes[0].Owners[0].After.Wanted() {
+		t.Fatalf("changes: %+v", changes)
+	}
+	if freed := changes[1].Owners; len(freed) != 2 || len(freed[0].Before.Names) != 1 || len(freed[0].After.Names) != 0 || freed[1].After != nil {
+		t.Errorf("edits: %+v", freed)
+	}
+}
+
 // TestOneBatch: many commits that wait share one transaction.
 func TestOneBatch(t *testing.T) {
 	g := newGate()
