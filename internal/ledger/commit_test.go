@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -135,8 +136,12 @@ func TestNeverWanted(t *testing.T) {
 	opts.Applied = func(c Change) { changes = append(changes, c) }
 	l := open(t, opts)
 	o := newOwner(hold.Name{Space: "port", Name: "80"})
-	commit(t, l, Begin(o), Releasing(o.ID, time.Now()))
-	commit(t, l, Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now()))
+	if err := l.Commit(t.Context(), Begin(o), Releasing(o.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Commit(t.Context(), Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now())); err != nil {
+		t.Fatal(err)
+	}
 	if len(changes) != 2 || len(changes[0].Owners) != 1 || changes[0].Owners[0].Before != nil || changes[0].Owners[0].After.Wanted() {
 		t.Fatalf("changes: %+v", changes)
 	}
