@@ -72,7 +72,7 @@ type Agent struct {
 
 	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
-	pools     sync.Mutex                       // who changes which CIDRs are used, or gives some back
+	pools     chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back
 	uplinkMTU int                              // of the device with the default route, or 0
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
 	doubt     atomic.Bool                      // the last restore or sweep could not take all that is held

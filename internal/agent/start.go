@@ -32,7 +32,7 @@ func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
 
 // openNode opens all but the ledger.
 func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
-	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing()}
+	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing(), pools: make(chan struct{}, 1)}
 	a.config.Store(o.Config)
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -154,8 +154,8 @@ func (a *Agent) Restore(ctx context.Context) error {
 
 // keepNode takes what the node needs, and gives back what it needs no more.
 func (a *Agent) keepNode(ctx context.Context) {
-	a.pools.Lock()
-	defer a.pools.Unlock()
+	a.pools <- struct{}{}
+	defer func() { <-a.pools }()
 	if err := a.holdNode(ctx); err != nil {
 		a.Log.Warn("taking what the node needs", "err", err)
 	}
