@@ -38,8 +38,8 @@ var findings = []finding{
 	{"chain/failed-add", []string{"chain"}, "firewall's DEL does nothing without prevResult, and a failed ADD has none (plugins PR 390)."},
 	{"parallel/same-pod", []string{"bridge", "chain"}, "both interfaces of a container share one iptables chain for masquerading, named by the container's id alone (\"for historical reasons\", says the source): the DEL of the second empties it and cannot remove it. No issue is known."},
 	{"gc/delegated", nil, "GC does not reach the IPAM plugin, which 1.1.0 requires (plugins#1013 for bridge, #1014 for ptp)."},
-	{"gc/unlisted", nil, "GC is answered with success and does nothing: \"FIXME GC\" in the plugins' source (plugins#1013 for bridge, #1014 for ptp, #1047 for host-local). The specification says \"should\"."},
-	{"gc/empty-list", nil, "GC is answered with success and does nothing: \"FIXME GC\" in the plugins' source (plugins#1047 for host-local). The specification says \"should\"."},
+	{"gc/unlisted", nil, "GC is answered with success and does nothing: the plugins' source has no GC yet (plugins#1013 for bridge, #1014 for ptp, #1047 for host-local). The specification says \"should\"."},
+	{"gc/empty-list", nil, "GC is answered with success and does nothing: the plugins' source has no GC yet (plugins#1047 for host-local). The specification says \"should\"."},
 }
 
 // explain returns why a subject does not hold a check; "" is unknown.
