@@ -87,8 +87,15 @@ func (a *Agent) openKernel() error {
 	barrier := egress.New(nft.Open(here), nft.Ruleset{Instance: a.instance})
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
-	a.links = link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
-	a.monitor = func() (monitor, error) { return conn.Monitor(a.groups, link.Name(a.instance[:rtnl.PrefixLen], "")) }
+	links := link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
+	a.links = links
+	a.monitor = func() (monitor, error) {
+		m, err := conn.Monitor(a.groups, link.Name(a.instance[:rtnl.PrefixLen], ""))
+		if err != nil {
+			return nil, err
+		}
+		return links.Follow(m), nil
+	}
 	a.noticed = (*deletions.Queue).Watch
 	a.identify, a.occupied, a.sysctl, a.boottime = identify, occupied, ns.SetSysctl, boottime.Now
 	return nil

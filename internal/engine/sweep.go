@@ -39,15 +39,16 @@ type Report struct {
 // Audit compares the ledger with the world, and changes nothing. What is on its
 // way in or out is no finding, unless it is owed.
 func (e *Engine) Audit(ctx context.Context) Report {
-	report, _, _ := e.look(ctx)
+	report, _, _ := e.look(hold.OneLook(ctx))
 	return report
 }
 
 // Sweep is an audit that mends: what drifted is taken again, who is releasing in
 // the ledger alone is sent on its way, and what has our stamp but no owner is
-// removed once two sweeps have seen it.
+// removed once two sweeps have seen it. Where a kind is told of changes, a sweep
+// does not read all of the world anew each time (hold.Glance).
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
-	report, drifts, orphans := e.look(ctx)
+	report, drifts, orphans := e.look(hold.Glance(ctx))
 	err := e.repair(ctx, drifts)
 	for _, o := range e.Ledger.Owners() {
 		if !o.Wanted() {
@@ -84,18 +85,18 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	return nil
 }
 
-// look finds what is left over, missing, changed or owed. The world is read
+// look finds what is left over, missing, changed or owed, in the look or the
+// glance that ctx is of. The world is read
 // before the ledger, so that what is taken in between is on the list; what is
 // released in between is looked at again.
 func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 	var r Report
-	ctx = hold.OneLook(ctx)
 	found, unreadable := e.find(ctx)
 	r.Findings = unreadable
 	owners := e.Ledger.Owners()
 	orphans := unowned(found, owners)
 	if len(orphans) > 0 {
-		again, _ := e.find(ctx)
+		again, _ := e.find(hold.OneLook(ctx))
 		orphans = both(orphans, unowned(again, e.Ledger.Owners()))
 	}
 	for _, h := range orphans {

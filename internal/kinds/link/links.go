@@ -38,11 +38,12 @@ type Links struct {
 	groups  rtnl.Groups
 	barrier func() bool
 	batches atomic.Uint32 // counts batches, for each to have a group of its own
+	mirror  mirror
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, mirror: mirror{prefix: stamp(o.Prefix)}}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -83,7 +84,7 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 // find returns all links of the instance by their names, with what can be seen
 // of them from the host. The netns, the pod's interface and its MAC cannot.
 func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
-	links, err := l.conn.Veths(stamp(l.prefix))
+	links, err := l.list(ctx)
 	if err != nil && links == nil {
 		return nil, fmt.Errorf("looking for links: %w", err)
 	}
@@ -107,4 +108,15 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 		err = fmt.Errorf("looking for links: %w", err) // some may be missing
 	}
 	return holds, err
+}
+
+// list returns all links of the instance. An error of class
+// kernel.ErrInterrupted comes with what was seen: some may be missing.
+func (l *Links) list(ctx context.Context) ([]rtnl.Link, error) {
+	if hold.Glancing(ctx) {
+		if links, ok := l.mirror.glance(); ok {
+			return links, nil
+		}
+	}
+	return l.mirror.list(func() ([]rtnl.Link, error) { return l.conn.Veths(stamp(l.prefix)) })
 }

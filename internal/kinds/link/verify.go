@@ -175,8 +175,8 @@ func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 func (l *Links) lookAtAll(ctx context.Context) (seen view, whole bool, err error) {
 	links, found := hold.Remembered(ctx, l).([]rtnl.Link)
 	if !found {
-		links, err = l.conn.Veths(stamp(l.prefix))
-		whole = err == nil
+		links, err = l.list(ctx)
+		whole = err == nil && !hold.Glancing(ctx)
 	}
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 		return seen, false, err

@@ -1,0 +1,126 @@
+package link
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// relist is how long what the kernel tells of changes is believed to be all.
+const relist = 10 * time.Minute
+
+// mirror is the last list of the instance's links, kept as they are by what the
+// kernel tells of their changes. To list 5,000 links takes the kernel a fifth of
+// a second: for each of them it walks the ids of all pods' network namespaces
+// (net_eq_idr, net/core/net_namespace.c).
+//
+// It lags behind by what the kernel has told and nobody has read yet; what then
+// seems to differ has to be looked at again. A link that joins the cut group
+// stays as it was: the kernel's news of that are dropped (see rtnl.Monitor).
+type mirror struct {
+	prefix string // of the links' names
+
+	mu       sync.Mutex
+	followed bool              // all news come here
+	links    map[int]rtnl.Link // by index; nil: the next look has to list them
+	listed   time.Time
+	listing  int         // lists under way
+	missed   []rtnl.News // heard meanwhile, that a list may have been too early for
+}
+
+// Follow returns m; what its Next tells keeps later glances at links from
+// listing them all. m has to be of the instance, and nobody else may read it.
+func (l *Links) Follow(m *rtnl.Monitor) *Follower {
+	l.mirror.mu.Lock()
+	defer l.mirror.mu.Unlock()
+	l.mirror.followed = true
+	return &Follower{m, &l.mirror}
+}
+
+// Follower is a monitor of whose news an instance's links take note.
+type Follower struct {
+	monitor *rtnl.Monitor
+	mirror  *mirror
+}
+
+// Next is rtnl.Monitor's.
+func (f *Follower) Next() ([]rtnl.News, error) {
+	news, err := f.monitor.Next()
+	if err != nil {
+		f.mirror.forget()
+	}
+	f.mirror.hear(news)
+	return news, err
+}
+
+// Close ends the monitor: from now on all looks list the links.
+func (f *Follower) Close() error {
+	f.mirror.mu.Lock()
+	f.mirror.followed = false
+	f.mirror.mu.Unlock()
+	f.mirror.forget()
+	return f.monitor.Close()
+}
+
+// hear takes note of news.
+func (m *mirror) hear(news []rtnl.News) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listing > 0 {
+		m.missed = append(m.missed, news...)
+	}
+	m.apply(news)
+}
+
+// apply brings the links up to date. mirror.mu is held.
+func (m *mirror) apply(news []rtnl.News) {
+	for _, n := range news {
+		switch {
+		case n.Change == rtnl.Lost:
+			m.links = nil
+		case m.links == nil || n.Change == rtnl.RouteGone:
+		case n.Change == rtnl.LinkGone || !strings.HasPrefix(n.Link.Name, m.prefix):
+			delete(m.links, n.Link.Index)
+		default:
+			m.links[n.Link.Index] = n.Link
+		}
+	}
+}
+
+func (m *mirror) forget() { m.hear([]rtnl.News{{Change: rtnl.Lost}}) }
+
+// list returns what read lists, and keeps it if it is all.
+func (m *mirror) list(read func() ([]rtnl.Link, error)) ([]rtnl.Link, error) {
+	m.mu.Lock()
+	m.listing++
+	m.mu.Unlock()
+	links, err := read()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && m.followed {
+		m.links, m.listed = make(map[int]rtnl.Link, len(links)), time.Now()
+		for _, l := range links {
+			m.links[l.Index] = l
+		}
+		m.apply(m.missed)
+	}
+	if m.listing--; m.listing == 0 {
+		m.missed = nil
+	}
+	return links, err
+}
+
+// glance returns the links as they are known to be; ok is false if they have to
+// be listed.
+func (m *mirror) glance() (links []rtnl.Link, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.links == nil || time.Since(m.listed) > relist {
+		return nil, false
+	}
+	return slices.Collect(maps.Values(m.links)), true
+}

@@ -1,0 +1,62 @@
+package link
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// What is heard while the links are listed stands, whatever the list says: it
+// may have been read before.
+func TestMirrorHearsWhileItLists(t *testing.T) {
+	m := mirror{prefix: "btest", followed: true}
+	old := []rtnl.Link{{Index: 1, Name: "btest1"}, {Index: 2, Name: "btest2"}, {Index: 3, Name: "btest3"}}
+	_, err := m.list(func() ([]rtnl.Link, error) {
+		_, err := m.list(func() ([]rtnl.Link, error) { // somebody else's, at the same time
+			m.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: old[0]}})
+			return old, nil
+		})
+		m.hear([]rtnl.News{{Change: rtnl.LinkSet, Link: rtnl.Link{Index: 2, Name: "btest2", MTU: 1300}}})
+		return old, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, ok := m.glance()
+	slices.SortFunc(got, func(a, b rtnl.Link) int { return a.Index - b.Index })
+	want := []rtnl.Link{{Index: 2, Name: "btest2", MTU: 1300}, old[2]}
+	if !ok || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, ok, want)
+	}
+	if len(m.missed) > 0 {
+		t.Errorf("%d pieces of news are kept for nobody", len(m.missed))
+	}
+}
+
+// A list that is not whole, and news that were lost, leave nothing to go by.
+func TestMirrorKnowsWhatItLacks(t *testing.T) {
+	whole := func() ([]rtnl.Link, error) { return []rtnl.Link{{Index: 1, Name: "btest1"}}, nil }
+	for what, spoil := range map[string]func(*mirror){
+		"nothing listed": func(*mirror) {},
+		"half a list":    func(m *mirror) { m.list(func() ([]rtnl.Link, error) { return nil, errors.New("interrupted") }) },
+		"lost news":      func(m *mirror) { m.list(whole); m.hear([]rtnl.News{{Change: rtnl.Lost}}) },
+		"news lost while listing": func(m *mirror) {
+			m.list(func() ([]rtnl.Link, error) { m.hear([]rtnl.News{{Change: rtnl.Lost}}); return whole() })
+		},
+		"nobody tells": func(m *mirror) { m.followed = false; m.list(whole) },
+		"long ago":     func(m *mirror) { m.list(whole); m.listed = m.listed.Add(-2 * relist) },
+	} {
+		m := mirror{prefix: "btest", followed: true}
+		spoil(&m)
+		if links, ok := m.glance(); ok {
+			t.Errorf("%s: a glance sees %v", what, links)
+		}
+	}
+	m := mirror{prefix: "btest", followed: true}
+	m.list(whole)
+	if links, ok := m.glance(); !ok || len(links) != 1 {
+		t.Errorf("after a list a glance sees %v, %v", links, ok)
+	}
+}

@@ -1,0 +1,120 @@
+package link_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// follow lets a fixture's links take note of what the kernel tells, until the
+// test or end ends.
+func (f *fixture) follow() (end func()) {
+	f.Helper()
+	m, err := f.conn.Monitor(f.groups, link.Name(prefix, ""))
+	must(f, err)
+	follower := f.links.Follow(m)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			if _, err := follower.Next(); err != nil {
+				return
+			}
+		}
+	}()
+	end = func() {
+		follower.Close()
+		<-ended
+	}
+	f.Cleanup(end)
+	return end
+}
+
+// look is what Find and Verify say under ctx, as text.
+func (f *fixture) look(ctx context.Context, hs []hold.Hold) []string {
+	f.Helper()
+	found, err := f.kind.Find(ctx)
+	must(f, err)
+	var seen []string
+	for _, h := range found {
+		s := spec(h)
+		seen = append(seen, fmt.Sprintln(s.Name, s.Alias, s.MTU, s.HostMAC))
+	}
+	slices.Sort(seen)
+	for _, err := range f.kind.Verify(ctx, hs) {
+		seen = append(seen, fmt.Sprintln(err))
+	}
+	return seen
+}
+
+// A glance sees what a look sees, whatever others do to links, as soon as the
+// kernel has told it.
+func TestGlance(t *testing.T) {
+	f, other := newFixture(t), newFixture(t) // which is told nothing, and lists
+	f.follow()
+	ctx := t.Context()
+	hs := f.many(9, "4")
+	defer func() { f.release(hs...) }()
+	f.look(hold.OneLook(ctx), hs) // a list, which the glances go by
+	var index []int
+	for _, h := range hs {
+		index = append(index, f.show(h).Index)
+	}
+	device := func(i int) netlink.Link {
+		l, err := netlink.LinkByIndex(index[i])
+		must(t, err)
+		return l
+	}
+	for i, c := range []struct {
+		what   string
+		change func(i int) error
+	}{
+		{"MTU", func(i int) error { return netlink.LinkSetMTU(device(i), 1300) }},
+		{"alias", func(i int) error { return netlink.LinkSetAlias(device(i), "mine") }},
+		{"MAC", func(i int) error { return netlink.LinkSetHardwareAddr(device(i), net.HardwareAddr{2, 0, 0, 0, 0, 9}) }},
+		{"group", func(i int) error { return netlink.LinkSetGroup(device(i), 0) }},
+		{"down", func(i int) error { return netlink.LinkSetDown(device(i)) }},
+		{"name", func(i int) error { return netlink.LinkSetName(device(i), "mine") }},
+		{"a link deleted", func(i int) error { return f.conn.Do(rtnl.DelLink(spec(hs[i]).Name)) }},
+		{"a new link", func(int) error { hs = append(hs, f.many(1, "4")...); return nil }},
+	} {
+		before := other.look(ctx, hs)
+		must(t, c.change(i))
+		whole := other.look(ctx, hs)
+		if slices.Equal(whole, before) {
+			t.Fatalf("%s: nothing has changed", c.what)
+		}
+		nettest.Eventually(t, "a glance to see that it is another: "+c.what, func() bool {
+			return slices.Equal(f.look(hold.Glance(ctx), hs), whole)
+		})
+	}
+	must(t, netlink.LinkDel(device(5))) // it has another name now
+}
+
+// A glance lists nothing, unless nobody is told of changes: what the monitor's
+// filter drops, it does not see.
+func TestGlanceDoesNotList(t *testing.T) {
+	f := newFixture(t)
+	end := f.follow()
+	ctx := t.Context()
+	hs := f.many(3, "4")
+	defer f.release(hs...)
+	well := f.look(hold.OneLook(ctx), hs)
+	must(t, f.conn.Regroup(f.groups.Cut(), spec(hs[0]).Name)[0])
+	if got := f.look(hold.Glance(ctx), hs); !slices.Equal(got, well) {
+		t.Errorf("a glance sees what nobody has told:\n%s", got)
+	}
+	end()
+	if got := f.look(hold.Glance(ctx), hs); slices.Equal(got, well) {
+		t.Error("once nobody is told, a glance does not list either")
+	}
+}
