@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -26,6 +27,11 @@ func BenchmarkSweep(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer r.close()
+	ctx, stop := context.WithCancel(b.Context())
+	var watching sync.WaitGroup
+	news := r.listen()
+	watching.Go(func() { r.watch(ctx, news) })
+	defer func() { stop(); watching.Wait() }()
 	var busy sync.WaitGroup
 	var netns []*ns.Netns
 	for i := range pods {
