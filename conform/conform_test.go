@@ -25,17 +25,21 @@ const judgeEnv = "CONFORM_TEST_JUDGE"
 // programs is where the planted plugin is.
 var programs string
 
-// TestMain runs the tests in namespaces like those that plugins are judged in. To
-// judge, the tests run this program again, in more of them.
+// TestMain runs the tests in namespaces that are the machine to them: its files can
+// be written. To judge, the tests run this program again, in more of them.
 func TestMain(m *testing.M) {
-	done, code, err := Enter()
+	what, mounts := os.Getenv(judgeEnv), furnish
+	if what == "" {
+		mounts = ownMounts
+	}
+	done, code, err := enter(mounts)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	if done {
 		os.Exit(code)
 	}
-	if what := os.Getenv(judgeEnv); what != "" {
+	if what != "" {
 		if err := judge(what); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -65,6 +69,7 @@ func build(dir string) error {
 type order struct {
 	Conf, StateDir, HookDir, Run string
 	Timeout                      time.Duration
+	Open                         []string // if any: only say which of these files can be opened to be written
 }
 
 // judge is in the process that judges.
@@ -72,6 +77,12 @@ func judge(what string) error {
 	var o order
 	if err := json.Unmarshal([]byte(what), &o); err != nil {
 		return err
+	}
+	if o.Open != nil {
+		return json.NewEncoder(os.Stdout).Encode(slices.DeleteFunc(o.Open, func(path string) bool {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			return err != nil || f.Close() != nil
+		}))
 	}
 	opts := Options{
 		BinDir: filepath.Dir(o.Conf), Conf: o.Conf, StateDirs: []string{o.StateDir}, HookDir: o.HookDir,
@@ -116,6 +127,17 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 	if err := os.WriteFile(o.Conf, []byte(list), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	var report Report
+	o.carryOut(t, &report)
+	if left := listing(t, o.StateDir); len(left) > 0 {
+		t.Errorf("in the machine's own state folder is left %q", left)
+	}
+	return &report
+}
+
+// carryOut carries an order out, in a process of its own, and reads what that puts out.
+func (o order) carryOut(t *testing.T, out any) {
+	t.Helper()
 	what, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
@@ -127,14 +149,9 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("judging: %v: %s", err, stderr.String())
 	}
-	var report Report
-	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
+	if err := json.Unmarshal(stdout.Bytes(), out); err != nil {
 		t.Fatalf("%v: %s", err, stdout.String())
 	}
-	if left := listing(t, o.StateDir); len(left) > 0 {
-		t.Errorf("in the machine's own state folder is left %q", left)
-	}
-	return &report
 }
 
 // planted is the configuration of the plugin with a fault; "": none.

@@ -41,7 +41,10 @@ func (s *suite) newNode(ctx context.Context) (*Node, error) {
 
 // boot makes the network namespaces of a node and starts its daemon.
 func (n *Node) boot(ctx context.Context) error {
-	var err error
+	err := n.store.boot()
+	if err != nil {
+		return err
+	}
 	if n.world, err = newNetns(); err != nil {
 		return err
 	}

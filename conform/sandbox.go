@@ -22,12 +22,15 @@ const (
 	stageJudge = "judge"
 )
 
-// Enter runs the program again, with the same arguments, in mount, PID and
-// network namespaces of its own (and a user namespace, unless it is root), and
-// returns how that ended: done is true in the caller, which should exit with
-// code, and false in the program that runs inside and goes on to Run. Nothing
-// that happens inside can be seen outside, and no process outlives it.
-func Enter() (done bool, code int, err error) {
+// Enter runs the program again, with the same arguments, in namespaces of its own
+// (among them a user namespace, unless it is root), and returns how that ended:
+// done is true in the caller, which should exit with code, and false in the
+// program that runs inside and goes on to Run. Nothing that happens inside can be
+// seen outside, the machine's files can only be read, and no process outlives it.
+func Enter() (done bool, code int, err error) { return enter(furnish) }
+
+// enter is Enter with other mounts.
+func enter(furnish func() error) (done bool, code int, err error) {
 	switch os.Getenv(stage) {
 	case stageJudge:
 		return false, 0, nil
@@ -40,7 +43,7 @@ func Enter() (done bool, code int, err error) {
 	}
 	cmd := again(stageInit)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if os.Geteuid() != 0 {
@@ -114,38 +117,4 @@ func bury(cmd *exec.Cmd) (int, error) {
 			return 128 + int(status.Signal()), nil
 		}
 	}
-}
-
-// furnish makes the mounts of the new namespace its own: nobody outside sees
-// them, /proc shows its processes, and /run is empty (it has locks, sockets of
-// daemons and namespaces of the host).
-func furnish() error {
-	// mount --make-rprivate /
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("making mounts private: %w", err)
-	}
-	// mount -t proc proc /proc; a container whose /proc is masked may not, and then
-	// the old one has to do.
-	_ = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-	if err := emptyRun(); err != nil {
-		return err
-	}
-	for i, dir := range kept {
-		if err := cover(dir, fmt.Sprint("kept", i)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// kept are folders of the machine that plugins write into beside their state
-// folders, and that stay as they are: what is written is seen inside alone.
-var kept = []string{"/etc", "/var/lib"}
-
-// emptyRun is `mount -t tmpfs tmpfs /run`, as after a boot.
-func emptyRun() error {
-	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
-		return fmt.Errorf("mounting an empty /run: %w", err)
-	}
-	return os.MkdirAll(netnsDir, 0o755)
 }

@@ -1,11 +1,11 @@
 package conform
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,11 +25,15 @@ func TestHostIsUntouched(t *testing.T) {
 	if err := os.WriteFile("/run/marker", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	// If they are written after all, the real ones are not.
+	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt", "/var/lib", "/var/log", "/var/tmp", "/dev/shm"} {
+		mountTmpfs(t, dir)
+	}
 	before, mounts := machine(t), mountinfo(t)
-	for _, fault := range []string{"file-left", "rule-left"} {
+	for _, fault := range []string{"file-left", "rule-left", "strays"} {
 		report := judgedBy(t, planted(fault), "1.1.0", "^leak/add-del$|^leak/reboot$")
-		if report.Count(Leak) == 0 {
-			t.Errorf("%s was not found: %+v", fault, report.Results)
+		if (report.Count(Leak) > 0) != (fault != "strays") || report.Count(Fail) > 0 {
+			t.Errorf("%s: %+v", fault, report.Results)
 		}
 	}
 	if diff := before.Diff(machine(t)); diff != "" {
@@ -38,9 +42,94 @@ func TestHostIsUntouched(t *testing.T) {
 	if after := mountinfo(t); after != mounts {
 		t.Errorf("judging changed mounts:\n%s\nbefore:\n%s", after, mounts)
 	}
+	for _, depth := range []string{"/*", "/*/*", "/*/*/*"} {
+		strays, err := filepath.Glob(depth + "/planted-stray")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, stray := range strays {
+			t.Errorf("judging wrote %s to the machine", stray)
+			if err := os.Remove(stray); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	if err := os.Remove("/run/marker"); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestSteering opens what steers the machine, and what steers a network namespace or
+// takes all that is written. None of the first may be written to.
+func TestSteering(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/proc/sys/net/ipv4/ip_forward", "/dev/null"}
+	var got []string
+	order{Open: append(want, file, "/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/proc/sysrq-trigger")}.carryOut(t, &got)
+	if !slices.Equal(got, want) {
+		t.Errorf("can be written: %q, not %q", got, want)
+	}
+}
+
+// TestCover has folders below the covered one that are mounts, one with a name that
+// mountinfo and the options of an overlay write in other words.
+func TestCover(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), `all: a, b\c`)
+	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
+		path := filepath.Join(dir, d)
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if d != "plain" {
+			mountTmpfs(t, path)
+		}
+		if err := os.WriteFile(filepath.Join(path, "file"), []byte(d), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	before := mountinfo(t)
+	if err := cover(dir, "test"); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
+		if raw, err := os.ReadFile(filepath.Join(dir, d, "file")); string(raw) != d {
+			t.Errorf("under the overlay the file of %s has %q (%v)", d, raw, err)
+		}
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|os.ModeSticky|0o777 {
+		t.Errorf("the overlay's mode is %v (%v)", info.Mode(), err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "plain/file"), []byte("changed"), 0o644); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(filepath.Join(dir, "plain/file")); string(raw) != "plain" {
+		t.Errorf("the machine's file has %q (%v)", raw, err)
+	}
+	if after := mountinfo(t); after != before {
+		t.Errorf("mounts are left:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// mountTmpfs hides a folder of the machine for the length of a test.
+func mountTmpfs(t *testing.T, dir string) {
+	t.Helper()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+		t.Fatalf("%s: %v", dir, err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // machine is all that the oracle sees of the machine, and what is in /run.
@@ -159,7 +248,7 @@ func TestPlace(t *testing.T) {
 // check is prepared. That has no result: nobody is blamed for an interrupt.
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
-	start := fmt.Sprintf("#!/bin/sh\necho >>%[1]s/nodes\ntest $(wc -l <%[1]s/nodes) -lt 3 || { kill -INT 1; exec sleep 30; }\n", dir)
+	const start = "#!/bin/sh\necho >>/run/conform/nodes\ntest $(wc -l </run/conform/nodes) -lt 3 || { kill -INT 1; exec sleep 30; }\n"
 	if err := os.WriteFile(filepath.Join(dir, "start"), []byte(start), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,12 @@ package conform
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/conform/oracle"
 )
@@ -41,11 +45,24 @@ func (t *T) do(c Check) {
 				panic(r)
 			}
 		}
+		t.noteReadOnly()
 		if err := n.close(t.ctx); err != nil {
 			t.Notef("ending the node: %v", err)
 		}
 	}()
 	c.run(t)
+}
+
+// noteReadOnly says what a plugin may not have expected, if it says itself that it
+// did not (EROFS).
+func (t *T) noteReadOnly() {
+	if !t.outcome.Bad() || !strings.Contains(strings.ToLower(strings.Join(t.seen, "\n")), unix.EROFS.Error()) {
+		return
+	}
+	t.Notef("of the machine's folders can be written here: %s; for others there is --state-dir", strings.Join(t.store.writable(), ", "))
+	for _, dir := range slices.Sorted(maps.Keys(t.store.denied)) {
+		t.Notef("%v", t.store.denied[dir])
+	}
 }
 
 // Failf says what does not hold; the check goes on.

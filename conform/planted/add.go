@@ -11,6 +11,11 @@ import (
 // add attaches a pod. The lease comes first, with the link's name in it, so that
 // DEL finds all that was made however far ADD came.
 func (c *call) add() (any, error) {
+	if c.fault("strays") {
+		if err := stray(); err != nil {
+			return nil, fail(codeIO, "writing elsewhere: %w", err)
+		}
+	}
 	if c.fault("residue-after-failed-add") {
 		if _, err := c.reserve(); err != nil {
 			return nil, err

@@ -63,6 +63,22 @@ func dawdle() {
 	}
 }
 
+// stray writes to the machine's folders, as plugins do with logs and caches. It
+// wants those to be writable that any program may expect to be; the others it tries.
+func stray() error {
+	const name = "planted-stray"
+	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt"} {
+		_ = os.WriteFile(filepath.Join(dir, name), nil, 0o600)
+	}
+	for _, dir := range []string{"/etc", "/tmp", "/var/lib", "/var/log", "/var/tmp", "/dev/shm"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			return err
+		}
+	}
+	_ = os.Mkdir(filepath.Join("/sys/fs/bpf", name), 0o700) // in a user namespace there is none
+	return nil
+}
+
 // memory is what the fault addresses-used-up never forgets, as a daemon might, where
 // nobody looks.
 const memory = "/run/planted-memory"

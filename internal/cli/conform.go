@@ -38,11 +38,13 @@ func (o *conforming) cobraCommand() *cobra.Command {
 they leave behind: after DEL, after a kill in the middle, after a reboot. Any
 plugins will do; nothing of Berth is needed.
 
-It works in fresh namespaces, as root or as anybody: the machine's network stays as
-it is, and its /etc, /run and /var/lib. What the plugins keep between calls must be
-below a --state-dir, or in /run: each check finds these empty. The exit code is 0
-if there is neither fail nor leak, 1 if there is, and 2 if that is not known: for a
-wrong command line, a file that is missing, an interrupt.`,
+It works in fresh namespaces, as root or as anybody: the machine's network and its
+files stay as they are. What the plugins keep between calls must be below a
+--state-dir, or in /run: each check finds these empty. What they write to
+/dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp is gone afterwards; all else
+is read-only to them. The exit code is 0 if there is neither fail nor leak, 1 if
+there is, and 2 if that is not known: for a wrong command line, a file that is
+missing, an interrupt.`,
 		Example: `  berth conform --bin-dir /opt/cni/bin --conf /etc/cni/net.d/10-net.conflist \
       --state-dir /var/lib/cni
   berth conform --bin-dir bin --conf net.conflist --run '^leak/'      # some checks

@@ -1,0 +1,109 @@
+package conform
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cover mounts an overlay over a folder: what is changed in it is changed in a
+// folder of that name in our own /run. What is mounted below it stays there.
+func cover(dir, name string) error {
+	below, err := cloneMounts(dir)
+	defer func() {
+		for _, m := range below {
+			_ = unix.Close(m.fd) // nothing was written
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if err := mountOverlay(dir, filepath.Join(volatile, "conform", name)); err != nil {
+		return fmt.Errorf("mounting an overlay over %s: %w", dir, err)
+	}
+	for _, m := range below {
+		if err := unix.MoveMount(m.fd, "", unix.AT_FDCWD, m.path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return errors.Join(fmt.Errorf("mounting %s again: %w", m.path, err), unix.Unmount(dir, unix.MNT_DETACH))
+		}
+	}
+	return nil
+}
+
+// mountOverlay keeps what is changed in a folder in another one, which is emptied.
+func mountOverlay(dir, at string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	work, upper := filepath.Join(at, "work"), filepath.Join(at, "upper")
+	for _, d := range []string{work, upper} {
+		if err := os.RemoveAll(d); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(upper, info.Mode()); err != nil { // anybody may write to /tmp
+		return err
+	}
+	// mount -t overlay overlay -o lowerdir=DIR,upperdir=...,workdir=... DIR
+	escaped := strings.NewReplacer(`\`, `\\`, ":", `\:`, ",", `\,`).Replace(dir)
+	return unix.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escaped, upper, work))
+}
+
+// mountedBelow is something that is mounted below a folder, and what is mounted
+// below that.
+type mountedBelow struct {
+	path string
+	fd   int // of open_tree(2)
+}
+
+// cloneMounts clones what is mounted below a folder: an overlay does not have it.
+func cloneMounts(dir string) ([]mountedBelow, error) {
+	paths, err := mountPoints()
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(paths) // what is below another comes later
+	var below []mountedBelow
+	for _, path := range paths {
+		taken := func(m mountedBelow) bool { return within(path, m.path) }
+		if path == dir || !within(path, dir) || slices.ContainsFunc(below, taken) {
+			continue
+		}
+		fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if errors.Is(err, unix.ENOENT) {
+			continue // another mount hides it
+		}
+		if err != nil {
+			return below, fmt.Errorf("cloning the mount %s: %w", path, err)
+		}
+		below = append(below, mountedBelow{path, fd})
+	}
+	return below, nil
+}
+
+// octal are the characters that mountinfo has as numbers (proc(5)).
+var octal = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// mountPoints is `findmnt -o TARGET`.
+func mountPoints() ([]string, error) {
+	info, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var points []string
+	for line := range strings.Lines(string(info)) {
+		// ID parent major:minor root point ...
+		if fields := strings.Fields(line); len(fields) > 4 {
+			points = append(points, octal.Replace(fields[4]))
+		}
+	}
+	return points, nil
+}
