@@ -134,8 +134,9 @@ func numbers(version string) []int {
 func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	began := time.Now()
 	t := &T{suite: s, ctx: ctx, Version: version}
-	if missing := s.missing(c, version); missing != "" {
-		t.outcome, t.seen = Unsupported, []string{missing}
+	missing, why := s.missing(c, version)
+	if why != "" {
+		t.outcome, t.seen = Unsupported, []string{why}
 	} else {
 		t.do(c)
 	}
@@ -144,7 +145,7 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	}
 	r := Result{
 		Check: name, Spec: c.Spec, Says: c.Says,
-		Outcome: cmp.Or(t.outcome, Pass), Seen: t.seen, Notes: t.notes, Took: time.Since(began),
+		Outcome: cmp.Or(t.outcome, Pass), Needed: missing, Seen: t.seen, Notes: t.notes, Took: time.Since(began),
 	}
 	if s.Repeat != nil && r.Outcome.Bad() {
 		r.Repeat = s.Repeat("^" + regexp.QuoteMeta(name) + "$")
@@ -155,21 +156,22 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	}
 }
 
-// missing says which of the checks that this one needs, or that those need, did not
-// hold in its version, if one did not, or that it is about later versions.
-func (s *suite) missing(c Check, version string) string {
+// missing returns which of the checks that this one needs, or that those need, did
+// not hold in its version, if one did not. It says why, or that the check is about
+// later versions.
+func (s *suite) missing(c Check, version string) (check, why string) {
 	if older(version, c.Since) {
-		return fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
+		return "", fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
 	}
 	for _, need := range needed(c) {
 		for _, r := range s.report.Results {
 			base, in, each := strings.Cut(r.Check, "@")
 			if base == need && r.Outcome.Bad() && (!each || in == version) {
-				return fmt.Sprintf("not judged: %s does not hold (%s), and the same would be found here", r.Check, r.Outcome)
+				return r.Check, fmt.Sprintf("not judged: %s does not hold (%s), and the same would be found here", r.Check, r.Outcome)
 			}
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // needed are the checks that one stands on, and those that these stand on.

@@ -190,12 +190,12 @@ func TestMissing(t *testing.T) {
 		{"leak/add-del", "1.0.0", true},
 		{"basic/attach", "1.0.0", false},
 	} {
-		if got := s.missing(Check{Needs: []string{c.need}}, c.version); (got != "") != c.want {
-			t.Errorf("what needs %s in %s: %q", c.need, c.version, got)
+		if got, why := s.missing(Check{Needs: []string{c.need}}, c.version); (got != "") != c.want || (why != "") != c.want {
+			t.Errorf("what needs %s in %s: %q: %q", c.need, c.version, got, why)
 		}
 	}
-	later := s.missing(Check{Since: "1.1.0", Needs: []string{"leak/add-del"}}, "1.0.0")
-	if later != "the list's version is 1.0.0; this came with 1.1.0" {
+	check, later := s.missing(Check{Since: "1.1.0", Needs: []string{"leak/add-del"}}, "1.0.0")
+	if check != "" || later != "the list's version is 1.0.0; this came with 1.1.0" {
 		t.Errorf("what came later: %q", later)
 	}
 }

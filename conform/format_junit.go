@@ -93,6 +93,9 @@ func junitOf(r Result) junitCase {
 		c.Failure = &junitWhy{Message: first, Type: string(r.Outcome), Text: text}
 	case r.Outcome == Unsupported:
 		c.Skipped = &junitWhy{Message: seen}
+		if r.Needed != "" {
+			c.Skipped.Type = "not judged"
+		}
 	}
 	if len(r.Notes) > 0 {
 		c.Out = &junitText{strings.Join(r.Notes, "\n")}

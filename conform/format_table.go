@@ -43,6 +43,9 @@ func (r *Report) Summary() string {
 	for _, o := range []Outcome{Fail, Leak, Pass, Unsupported} {
 		counts = append(counts, fmt.Sprintf("%d %s", r.Count(o), o))
 	}
+	if n := r.NotJudged(); n > 0 {
+		counts[len(counts)-1] += fmt.Sprintf(" (%d of them not judged)", n)
+	}
 	checks := "checks"
 	if len(r.Results) == 1 {
 		checks = "check"

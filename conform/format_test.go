@@ -21,6 +21,7 @@ func sample() *Report {
 			{Check: "leak/add-del", Spec: "section 2", Says: "DEL undoes", Outcome: Leak, Seen: []string{"left:\nlink a\x1b[2Jb <&>"}, Repeat: "berth conform --run 'x'"},
 			{Check: "add/error", Spec: "section 5", Says: "errors have a code", Outcome: Fail, Seen: []string{"none", "again"}},
 			{Check: "gc/all", Outcome: Unsupported, Seen: []string{"no GC"}},
+			{Check: "gc/more", Outcome: Unsupported, Seen: []string{"not judged: as above"}, Needed: "leak/add-del"},
 		},
 	}
 }
@@ -51,8 +52,9 @@ leak
 
 gc
   unsupported  all               0s  no GC
+  unsupported  more              0s  not judged: as above
 
-4 checks: 1 fail, 1 leak, 1 pass, 1 unsupported; took 1.2s
+5 checks: 1 fail, 1 leak, 1 pass, 2 unsupported (1 of them not judged); took 1.2s
 `
 	if out.String() != want {
 		t.Errorf("the table is\n%s, not\n%s", out.String(), want)
@@ -89,11 +91,12 @@ func TestJUnit(t *testing.T) {
 	if err := xml.Unmarshal([]byte(out.String()), &all); err != nil {
 		t.Fatalf("%v in\n%s", err, out.String())
 	}
-	if all.Tests != 4 || all.Failures != 2 || all.Skipped != 1 || all.Suite.Time != "1.234" {
+	if all.Tests != 5 || all.Failures != 2 || all.Skipped != 2 || all.Suite.Time != "1.234" {
 		t.Errorf("counted wrongly: %+v", all)
 	}
 	c := all.Suite.Cases
-	if len(c) != 4 || c[0].Failure != nil || c[0].Skipped != nil || c[3].Skipped.Message != "no GC" {
+	if len(c) != 5 || c[0].Failure != nil || c[0].Skipped != nil || *c[3].Skipped != (junitWhy{Message: "no GC"}) ||
+		*c[4].Skipped != (junitWhy{Message: "not judged: as above", Type: "not judged"}) {
 		t.Fatalf("cases are %+v", c)
 	}
 	leak := c[1].Failure

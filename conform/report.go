@@ -22,6 +22,7 @@ type Result struct {
 	Spec    string        `json:"spec"`
 	Says    string        `json:"says"`
 	Outcome Outcome       `json:"outcome"`
+	Needed  string        `json:"needed,omitempty"` // the check whose fault would be found again: this one was not judged
 	Seen    []string      `json:"seen,omitempty"`   // what was found, or why it is unsupported
 	Notes   []string      `json:"notes,omitempty"`  // what is worth knowing and no fault
 	Repeat  string        `json:"repeat,omitempty"` // the command that repeats just this check
@@ -51,6 +52,18 @@ func (r *Report) Count(o Outcome) int {
 	n := 0
 	for _, one := range r.Results {
 		if one.Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// NotJudged returns how many results are unsupported only since what they stand on
+// does not hold.
+func (r *Report) NotJudged() int {
+	n := 0
+	for _, one := range r.Results {
+		if one.Needed != "" {
 			n++
 		}
 	}

@@ -43,15 +43,16 @@ func head(w io.Writer, judged []judgement) {
 
 Written by `+"`make conform`"+`, which runs [`+"`berth conform`"+`](../conform/README.md) on
 Berth and on the reference plugins (containernetworking/plugins, in the version
-of test/peers/go.mod). Linux %s, %s. A check that a plugin has nothing for, or
-that would find again what another has found, is "-".
+of test/peers/go.mod). Linux %s, %s.
+A check that a plugin has nothing for is "-"; one that is not judged, since it
+would find again what another has found, is "(-)".
 
-| | what is judged | pass | fail | leak | - | took |
-|---|---|--:|--:|--:|--:|--:|
+| | what is judged | pass | fail | leak | - | (-) | took |
+|---|---|--:|--:|--:|--:|--:|--:|
 `, judged[0].Kernel, judged[0].When.UTC().Format("2006-01-02"))
 	for _, j := range judged {
-		fmt.Fprintf(w, "| %s | [%s](../test/conform/lists/%s.conflist) | %d | %d | %d | %d | %.0f s |\n", j.name, j.what, j.name,
-			j.Count(conform.Pass), j.Count(conform.Fail), j.Count(conform.Leak), j.Count(conform.Unsupported), j.Took.Seconds())
+		fmt.Fprintf(w, "| %s | [%s](../test/conform/lists/%s.conflist) | %d | %d | %d | %d | %d | %.0f s |\n", j.name, j.what, j.name,
+			j.Count(conform.Pass), j.Count(conform.Fail), j.Count(conform.Leak), j.Count(conform.Unsupported)-j.NotJudged(), j.NotJudged(), j.Took.Seconds())
 	}
 }
 
@@ -89,6 +90,9 @@ func cell(j judgement, check string) string {
 	r := result(j, check)
 	if r == nil {
 		return ""
+	}
+	if r.Needed != "" {
+		return "(-)"
 	}
 	return marks[r.Outcome]
 }
