@@ -23,6 +23,20 @@ type Attachment struct {
 // NewAttachment names an attachment of a new pod.
 func (t *T) NewAttachment() *Attachment { return t.newAttachment(t.NewPod()) }
 
+// Attached is an attachment of a new pod, for which ADD was done.
+func (t *T) Attached() *Attachment {
+	a := t.NewAttachment()
+	t.MustAdd(a)
+	return a
+}
+
+// Orphan is Attached of a pod whose network namespace is gone since.
+func (t *T) Orphan() *Attachment {
+	a := t.Attached()
+	t.must(a.Pod.Remove())
+	return a
+}
+
 // newAttachment names an attachment of a pod.
 func (t *T) newAttachment(pod *Pod) *Attachment {
 	t.ids++

@@ -14,50 +14,42 @@ var addChecks = []Check{
 	{
 		Name: "add/result", Spec: "CNI 1.1.0, section 5, ADD Success; 0.4.0, Result and Well-known Structures",
 		Says: "the result of ADD has the form of the request's version, and lists what is really there: the container's interface, its MAC and its addresses",
-		Each: true, Needs: []string{"basic/attach"},
-		run: addResult,
+		Each: true, Needs: []string{"basic/attach"}, run: addResult,
 	},
 	{
 		Name: "add/prev-result", Spec: "CNI 1.1.0, section 5, ADD Success, last paragraph; 0.4.0, Network Configuration Lists",
 		Says:  "a plugin puts out the prevResult that it was given, with its own changes",
-		Needs: []string{"basic/attach", "add/result"},
-		run:   addPrevResult,
+		Needs: []string{"add/result"}, run: addPrevResult,
 	},
 	{
 		Name: "add/error-form", Spec: "CNI 1.1.0, section 2, Errors, and section 5, Error (the exit code must, the form should); 0.4.0, Result (both must)",
 		Says: "a failed ADD ends with a code other than 0 and an error on standard output that has a code and a message",
-		Each: true, Needs: []string{"basic/attach"},
-		run: addErrorForm,
+		Each: true, Needs: []string{"basic/attach"}, run: addErrorForm,
 	},
 	{
 		Name: "add/existing-interface", Spec: "CNI 1.1.0, section 2, ADD; 0.4.0, Result: interfaces",
 		Says:  "ADD of an interface name that the container has already is an error, and the interface stays as it is",
-		Needs: []string{"add/result", "add/error-form"},
-		run:   addExistingInterface,
+		Needs: []string{"add/result", "add/error-form"}, run: addExistingInterface,
 	},
 	{
 		Name: "add/error-version", Spec: "CNI 0.4.0, General considerations and Result (it must); 1.1.0, section 5, Error (it should: a note says so)",
 		Says: "an error says in which cniVersion it is written",
-		Each: true, Needs: []string{"basic/attach", "add/error-form"},
-		run: addErrorVersion,
+		Each: true, Needs: []string{"add/error-form"}, run: addErrorVersion,
 	},
 	{
 		Name: "add/failed-leaves-nothing", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL (it should)",
 		Says:  "after a failed ADD and the DEL that is due then, nothing is left",
-		Needs: []string{"basic/attach", "leak/add-del"},
-		run:   addFailedLeavesNothing,
+		Needs: []string{"leak/add-del"}, run: addFailedLeavesNothing,
 	},
 	{
 		Name: "add/failed-undone", Spec: "CNI 1.1.0, section 4, Delegated plugin execution procedure: DEL before a delegate's failure is returned (it should); of other failures the suite's own",
 		Says:  "a failed ADD leaves nothing even if no DEL follows, as when the runtime has ended meanwhile",
-		Needs: []string{"basic/attach", "leak/add-del", "add/failed-leaves-nothing"},
-		run:   addFailedUndone,
+		Needs: []string{"add/failed-leaves-nothing"}, run: addFailedUndone,
 	},
 	{
 		Name: "add/after-failed", Spec: "the suite's own: an ordinary ADD works, whatever was tried before",
 		Says:  "an ADD that failed, and its DEL, do not stand in the way of later ones",
-		Needs: []string{"basic/attach"},
-		run:   addAfterFailed,
+		Needs: []string{"basic/attach"}, run: addAfterFailed,
 	},
 }
 

@@ -15,11 +15,10 @@ var checkChecks = []Check{
 	{
 		Name: "check/well", Spec: "CNI 1.1.0, section 2, CHECK; 0.4.0, Parameters, CHECK (both: it must)",
 		Says: "CHECK right after ADD succeeds",
-		Each: true, Since: "0.4.0", Needs: []string{"basic/attach", "add/result"},
+		Each: true, Since: "0.4.0", Needs: []string{"add/result"},
 		run: func(t *T) {
 			t.checkable()
-			a := t.NewAttachment()
-			t.MustAdd(a)
+			a := t.Attached()
 			if got := t.Check(a); !got.OK() {
 				t.Failf("CHECK of what was just added fails: %s", got)
 			}
@@ -28,19 +27,19 @@ var checkChecks = []Check{
 	{
 		Name: "check/link-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing interface; 0.4.0, Parameters, CHECK (both: it should)",
 		Says:  "CHECK fails if the container's interface is gone",
-		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "add/error-form", "check/well"},
+		Since: "0.4.0", Needs: []string{"add/error-form", "check/well"},
 		run: func(t *T) { t.checkAfter(loseLink) },
 	},
 	{
 		Name: "check/address-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing address; 0.4.0, Parameters, CHECK (both: it should)",
 		Says:  "CHECK fails if an address of the result is not on the container's interface",
-		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well", "check/link-gone"},
+		Since: "0.4.0", Needs: []string{"check/link-gone"},
 		run: func(t *T) { t.checkAfter(loseAddress) },
 	},
 	{
 		Name: "check/route-gone", Spec: "CNI 1.1.0, section 2, CHECK: a missing route; 0.4.0, Parameters, CHECK (both: it should)",
 		Says:  "CHECK fails if a route of the result is not in the container",
-		Since: "0.4.0", Needs: []string{"basic/attach", "add/result", "check/well", "check/link-gone"},
+		Since: "0.4.0", Needs: []string{"check/link-gone"},
 		run: func(t *T) { t.checkAfter(loseRoute) },
 	},
 }
@@ -62,8 +61,7 @@ type damage struct {
 // watch, and that are faster than CHECK: what they have healed, it need not find.
 func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 	t.checkable()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	l := t.linkNow(a)
 	if l == nil {
 		t.Unsupportedf("the plugins make no %s in the network namespace", a.Ifname)

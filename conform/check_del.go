@@ -14,8 +14,7 @@ var delChecks = []Check{
 		Says:  "DEL of what is deleted already succeeds",
 		Needs: []string{"basic/attach"},
 		run: func(t *T) {
-			a := t.NewAttachment()
-			t.MustAdd(a)
+			a := t.Attached()
 			t.MustDel(a)
 			for _, times := range []string{"second", "third"} {
 				t.wantDel(a, "the "+times+" DEL")
@@ -25,19 +24,18 @@ var delChecks = []Check{
 	{
 		Name: "del/without-prev-result", Spec: "CNI 1.1.0, section 2, DEL: without error if prevResult is empty; 0.4.0, Parameters, DEL: as many resources as possible (both: it should)",
 		Says:  "DEL without prevResult succeeds, and leaves nothing",
-		Needs: []string{"basic/attach", "leak/add-del"},
-		run:   delWithoutPrevResult,
+		Needs: []string{"leak/add-del"}, run: delWithoutPrevResult,
 	},
 	{
 		Name: "del/never-added", Spec: "CNI 1.1.0, section 2, DEL: success if what is to be deleted is missing (it must)",
 		Says:  "DEL of what was never added succeeds",
-		Needs: []string{"basic/attach", "del/idempotent", "del/without-prev-result"},
+		Needs: []string{"del/idempotent", "del/without-prev-result"},
 		run:   func(t *T) { t.wantDel(t.NewAttachment(), "DEL of a container that was never added") },
 	},
 	{
 		Name: "del/netns-gone", Spec: "CNI 1.1.0, section 2, DEL, and 0.4.0, Parameters, DEL: even if the network namespace is gone (both: it should)",
 		Says:  "DEL succeeds if the path of the network namespace does not exist any more, and frees the addresses",
-		Needs: []string{"basic/attach", "leak/add-del"},
+		Needs: []string{"leak/add-del"},
 		run: func(t *T) {
 			t.delBereft(func(a *Attachment) string {
 				t.must(a.Pod.Remove())
@@ -48,7 +46,7 @@ var delChecks = []Check{
 	{
 		Name: "del/netns-not-one", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should; that a file may be left at its path is the suite's own)",
 		Says:  "DEL succeeds if the path of the network namespace is but a file, which is what is left when it is unmounted, and frees the addresses",
-		Needs: []string{"basic/attach", "leak/add-del", "del/netns-gone"},
+		Needs: []string{"del/netns-gone"},
 		run: func(t *T) {
 			t.delBereft(func(a *Attachment) string {
 				t.must(a.Pod.Remove())
@@ -60,7 +58,7 @@ var delChecks = []Check{
 	{
 		Name: "del/without-netns", Spec: "CNI 1.1.0, section 2, DEL: CNI_NETNS is optional; 0.4.0, Parameters, DEL (both: it should)",
 		Says:  "DEL without CNI_NETNS succeeds, and frees the addresses",
-		Needs: []string{"basic/attach", "leak/add-del"},
+		Needs: []string{"leak/add-del"},
 		run: func(t *T) {
 			t.delBereft(func(a *Attachment) string {
 				a.Pod = nil
@@ -71,32 +69,23 @@ var delChecks = []Check{
 	{
 		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 2, DEL: best effort (it should), and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL (it should)",
 		Says:  "the DEL that is due after a failed ADD, of all plugins of the list, succeeds",
-		Needs: []string{"basic/attach", "del/idempotent", "del/never-added", "del/netns-gone"},
-		run:   delAfterFailedAdd,
+		Needs: []string{"del/never-added", "del/netns-gone"}, run: delAfterFailedAdd,
 	},
 	{
 		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment (it must take them; that others are spared is the suite's own)",
 		Says:  "a DEL that is repeated late spares the pod that may have the address by now",
-		Needs: []string{"basic/attach", "add/result", "leak/add-del", "del/idempotent"},
-		run:   delSparesSuccessor,
+		Needs: []string{"add/result", "leak/add-del", "del/idempotent"}, run: delSparesSuccessor,
 	},
 }
 
 func delSparesSuccessor(t *T) {
 	t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	t.MustDel(a)
-	b := t.NewAttachment()
-	t.MustAdd(b)
+	b := t.Attached()
 	before := t.Seen()
 	t.wantDel(a, "the late DEL")
-	if gone := t.Seen().New(before); len(gone) > 0 {
-		t.Failf("the late DEL of a pod took from another:\n%s", some(gone, 20))
-	}
-	if t.linkNow(b) == nil {
-		t.Failf("the late DEL of a pod took the interface of another")
-	}
+	t.wantSpared(before, b, "the late DEL of a pod", "another")
 	t.MustDel(b)
 }
 
@@ -120,8 +109,7 @@ func delAfterFailedAdd(t *T) {
 
 func delWithoutPrevResult(t *T) {
 	before := t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	a.Result = nil
 	t.wantDel(a, "DEL without prevResult")
 	t.WantNothingNew(before, "DEL without prevResult")
@@ -131,8 +119,7 @@ func delWithoutPrevResult(t *T) {
 // says. Addresses are kept in files: what else is left, the leak checks look for.
 func (t *T) delBereft(take func(*Attachment) string) {
 	before := t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	what := take(a)
 	if a.Pod != nil {
 		t.ended(before)

@@ -12,38 +12,32 @@ var errorChecks = []Check{
 	{
 		Name: "errors/version", Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result (both: it should)",
 		Says:  "a version that the plugin does not support is refused with code 1",
-		Needs: []string{"basic/attach", "add/error-form"},
-		run:   errorsVersion,
+		Needs: []string{"add/error-form"}, run: errorsVersion,
 	},
 	{
 		Name: "errors/environment", Spec: "CNI 1.1.0, section 2, ADD: required environment parameters, and section 5, Error: code 4 (it should be that, and must name the variable)",
 		Says:  "a required variable that is missing is an error 4, which names it",
-		Needs: []string{"basic/attach", "add/error-form"},
-		run:   errorsEnvironment,
+		Needs: []string{"add/error-form"}, run: errorsEnvironment,
 	},
 	{
 		Name: "errors/command", Spec: "CNI 1.1.0, section 2, CNI operations, and section 5, Error: code 4 (it should)",
 		Says:  "a CNI_COMMAND that does not exist is an error 4",
-		Needs: []string{"basic/attach", "add/error-form"},
-		run:   errorsCommand,
+		Needs: []string{"add/error-form"}, run: errorsCommand,
 	},
 	{
 		Name: "errors/json", Spec: "CNI 1.1.0, section 5, Error: code 6 (it should)",
 		Says:  "a configuration that is no JSON is an error 6",
-		Needs: []string{"basic/attach", "add/error-form"},
-		run:   errorsJSON,
+		Needs: []string{"add/error-form"}, run: errorsJSON,
 	},
 	{
 		Name: "errors/name", Spec: "CNI 1.1.0, section 1, Configuration format: name, and section 5, Error (the form should; another code than 7 is a note)",
 		Says:  "a network name that is missing or bad, if the plugin minds it, is an error of the usual form",
-		Needs: []string{"basic/attach", "add/error-form"},
-		run:   errorsName,
+		Needs: []string{"add/error-form"}, run: errorsName,
 	},
 	{
 		Name: "errors/no-residue", Spec: "the suite's own: what is refused was never begun",
 		Says:  "a call that is refused changes nothing",
-		Needs: []string{"basic/attach", "leak/add-del"},
-		run:   errorsNoResidue,
+		Needs: []string{"leak/add-del"}, run: errorsNoResidue,
 	},
 }
 

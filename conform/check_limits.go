@@ -11,44 +11,37 @@ var limitChecks = []Check{
 	{
 		Name: "limits/container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID",
 		Says:  "an id may be as long as runtimes make them, and have every character that is allowed; two that differ in one character are two",
-		Needs: []string{"basic/attach", "add/result", "leak/add-del"},
-		run:   limitsContainerID,
+		Needs: []string{"add/result", "leak/add-del"}, run: limitsContainerID,
 	},
 	{
 		Name: "limits/bad-container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID, and section 5, Error: code 4 (the form should; that nothing is left is the suite's own)",
 		Says:  "an id that is not allowed, if the plugin minds it, is an error of the usual form; else it is an id like others",
-		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
-		run:   limitsBadContainerID,
+		Needs: []string{"add/error-form", "leak/add-del"}, run: limitsBadContainerID,
 	},
 	{
 		Name: "limits/ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD",
 		Says:  "an interface name may be of 15 bytes",
-		Needs: []string{"basic/attach", "add/result", "leak/add-del"},
-		run:   limitsIfname,
+		Needs: []string{"add/result", "leak/add-del"}, run: limitsIfname,
 	},
 	{
 		Name: "limits/bad-ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD (both: an error must; that nothing changes is the suite's own)",
 		Says:  "an interface name that cannot be used is an error, and changes nothing",
-		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
-		run:   limitsBadIfname,
+		Needs: []string{"add/error-form", "leak/add-del"}, run: limitsBadIfname,
 	},
 	{
 		Name: "limits/network-name", Spec: "CNI 1.1.0, section 1, Configuration format: name",
 		Says:  "a network's name may have every character that is allowed",
-		Needs: []string{"basic/attach", "leak/add-del"},
-		run:   limitsNetworkName,
+		Needs: []string{"leak/add-del"}, run: limitsNetworkName,
 	},
 	{
 		Name: "keys/unknown", Spec: "CNI 1.1.0, section 1, Other keys, and section 5, Error: code 2",
 		Says:  "a key that the plugin does not know is either ignored or an error of the usual form",
-		Needs: []string{"basic/attach", "add/error-form", "leak/add-del"},
-		run:   keysUnknown,
+		Needs: []string{"add/error-form", "leak/add-del"}, run: keysUnknown,
 	},
 	{
 		Name: "args/ignore-unknown", Spec: "the suite's own: CNI's CONVENTIONS.md, CNI_ARGS; what runtimes of Kubernetes set",
 		Says:  "with IgnoreUnknown=1 in CNI_ARGS, those that the plugin does not know are ignored",
-		Needs: []string{"basic/attach"},
-		run:   argsIgnoreUnknown,
+		Needs: []string{"basic/attach"}, run: argsIgnoreUnknown,
 	},
 }
 

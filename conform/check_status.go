@@ -45,8 +45,7 @@ func statusAvailable(t *T) {
 	if got := t.Status(); !got.OK() {
 		t.Failf("ADD works, and STATUS says: %s", got)
 	}
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	if got := t.Status(); !got.OK() {
 		t.Failf("STATUS with a pod attached says: %s", got)
 	}

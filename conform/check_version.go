@@ -17,14 +17,12 @@ var versionChecks = []Check{
 	{
 		Name: "version/echo", Spec: "CNI 1.0.0 and 1.1.0, section 5, VERSION Success: cniVersion",
 		Says: "the cniVersion of the answer to VERSION is that of the request",
-		Each: true, Since: "1.0.0", Needs: []string{"version/answer"},
-		run: versionEcho,
+		Each: true, Since: "1.0.0", Needs: []string{"version/answer"}, run: versionEcho,
 	},
 	{
 		Name: "version/newer", Spec: "CNI 1.1.0, section 2, VERSION (it should), and section 1, Version considerations",
 		Says:  "a runtime of a newer version, too, can ask what the plugin supports",
-		Needs: []string{"version/answer"},
-		run:   versionNewer,
+		Needs: []string{"version/answer"}, run: versionNewer,
 	},
 }
 

@@ -12,8 +12,7 @@ var basicChecks = []Check{
 		Name: "basic/attach", Spec: "CNI 1.1.0, section 2, ADD and DEL",
 		Says: "a container is attached by ADD and detached by DEL",
 		run: func(t *T) {
-			a := t.NewAttachment()
-			t.MustAdd(a)
+			a := t.Attached()
 			t.MustDel(a)
 		},
 	},

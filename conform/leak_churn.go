@@ -7,7 +7,7 @@ var manyChecks = []Check{
 	{
 		Name: "leak/churn", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "pods can come and go without end: nothing is used up",
-		Needs: []string{"leak/add-del", "parallel/pods"}, run: leakChurn,
+		Needs: []string{"parallel/pods"}, run: leakChurn,
 	},
 	{
 		Name: "leak/conntrack", Spec: "the suite's own, for containernetworking/plugins issues 123 and 1190",

@@ -20,8 +20,7 @@ const flowPort = 9
 // a port map brought to the pod, its sender may keep alive.
 func leakConntrack(t *T) {
 	t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	r := t.mustResult(a)
 	addrs := r.addresses(r.of(a))
 	if len(addrs) == 0 {

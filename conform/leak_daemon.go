@@ -15,7 +15,7 @@ var lifeChecks = []Check{
 	{
 		Name: "leak/reboot", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should)",
 		Says:  "what a pod held before a reboot is released by the DEL after it",
-		Needs: []string{"leak/add-del", "del/netns-gone"}, run: leakReboot,
+		Needs: []string{"del/netns-gone"}, run: leakReboot,
 	},
 }
 
@@ -37,8 +37,7 @@ func (t *T) needDaemon() {
 func leakDaemon(t *T) {
 	t.needDaemon()
 	before := t.Warm()
-	attached := t.NewAttachment()
-	t.MustAdd(attached)
+	attached := t.Attached()
 
 	t.must(t.Node.Hook(t.ctx, "stop"))
 	first := t.Del(attached)
@@ -82,8 +81,7 @@ func leakReboot(t *T) {
 	before := t.Warm()
 	var all []*Attachment
 	for range pods {
-		a := t.NewAttachment()
-		t.MustAdd(a)
+		a := t.Attached()
 		all = append(all, a)
 	}
 	t.must(t.Node.Reboot(t.ctx))

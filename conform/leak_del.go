@@ -10,12 +10,12 @@ var leakChecks = []Check{
 	{
 		Name: "leak/netns-gone", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "DEL cleans up on the node also when the pod's network namespace is gone",
-		Needs: []string{"leak/add-del", "del/netns-gone"}, run: leakNetnsGone,
+		Needs: []string{"del/netns-gone"}, run: leakNetnsGone,
 	},
 	{
 		Name: "leak/no-netns", Spec: "CNI 1.1.0, section 2, DEL (it should)",
 		Says:  "DEL cleans up on the node also without CNI_NETNS, which is optional",
-		Needs: []string{"leak/add-del", "del/without-netns"}, run: leakNoNetns,
+		Needs: []string{"del/without-netns"}, run: leakNoNetns,
 	},
 	{
 		Name: "leak/same-id", Spec: "CNI 1.1.0, section 2, ADD: not twice without a DEL, and DEL (it should)",
@@ -29,14 +29,13 @@ var leakChecks = []Check{
 // not.
 func leakAddDel(t *T) {
 	before := t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	t.MustDel(a)
 	t.WantNothingNew(before, "ADD and DEL")
 	if t.outcome != "" {
 		return
 	}
-	t.MustAdd(t.NewAttachment())
+	t.Attached()
 	before = t.Seen()
 	a = t.NewAttachment()
 	if !t.Add(a).OK() {
@@ -56,9 +55,7 @@ func leakDelOnly(t *T) {
 
 func leakNetnsGone(t *T) {
 	before := t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
-	t.must(a.Pod.Remove())
+	a := t.Orphan()
 	t.MustDel(a)
 	t.WantNothingNew(before, "ADD, the end of the pod's network namespace, and DEL")
 }
@@ -67,8 +64,7 @@ func leakNetnsGone(t *T) {
 // forgotten it; it goes away later.
 func leakNoNetns(t *T) {
 	before := t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	pod := a.Pod
 	a.Pod = nil
 	t.MustDel(a)
@@ -78,8 +74,7 @@ func leakNoNetns(t *T) {
 
 func leakSameID(t *T) {
 	before := t.Warm()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	t.MustDel(a)
 	t.must(a.Pod.Remove())
 	a.Pod = t.NewPod()

@@ -22,8 +22,7 @@ func (t *T) needSecondPod() {
 		t.suite.second = "yes"
 		if !got.OK() {
 			t.suite.second = got.String()
-			c := t.NewAttachment()
-			t.MustAdd(c) // if not, it is not for the first pod that the second failed
+			c := t.Attached() // if not, it is not for the first pod that the second failed
 			t.MustDel(c)
 			t.must(c.Pod.Remove())
 		}

@@ -126,8 +126,7 @@ func (t *T) Seen() oracle.State {
 // comes from what happened later.
 func (t *T) Warm() oracle.State {
 	empty := t.Seen()
-	a := t.NewAttachment()
-	t.MustAdd(a)
+	a := t.Attached()
 	t.MustDel(a)
 	t.must(a.Pod.Remove())
 	t.quiet(empty)
@@ -168,6 +167,17 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 			return
 		}
 		time.Sleep(poll)
+	}
+}
+
+// wantSpared wants all to be there that was there before, and an attachment's
+// interface, whatever somebody did who had no business with it.
+func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
+	if gone := t.Seen().New(before); len(gone) > 0 {
+		t.Failf("%s took from %s:\n%s", who, whose, some(gone, 20))
+	}
+	if t.linkNow(a) == nil {
+		t.Failf("%s took the interface of %s", who, whose)
 	}
 }
 
