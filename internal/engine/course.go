@@ -39,6 +39,7 @@ func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.
 	c.taking, c.cancel = taking, cancel
 	if taking {
 		e.takes++
+		e.yields = true
 	}
 	e.mu.Unlock()
 	return ctx, func() {
@@ -46,7 +47,7 @@ func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.
 		c.taking, c.cancel = false, nil
 		if taking {
 			if e.takes--; e.takes == 0 {
-				e.hurryOn()
+				e.lull()
 			}
 		}
 		e.mu.Unlock()

@@ -77,7 +77,9 @@ type Engine struct {
 
 	mu      sync.Mutex
 	courses map[hold.ID]*course
-	takes   int // of courses: how many are being taken
+	takes   int         // of courses: how many are being taken
+	calm    *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
+	yields  bool        // releases let those go first who are being taken
 	leaving map[hold.ID]*leaving
 	suspect map[string]bool // things without an owner, seen by the last sweep
 	now     func() time.Time
@@ -116,6 +118,9 @@ func New(o Options) *Engine {
 func (e *Engine) Close() {
 	e.stop()
 	e.mu.Lock()
+	if e.calm != nil {
+		e.calm.Stop()
+	}
 	for _, l := range e.leaving {
 		l.troubles(func(_ hold.Hold, t *trouble) { t.stop() })
 	}

@@ -92,7 +92,28 @@ func (n *line) staff(a *lane) {
 // others from the kernel's locks as long as one of many; and none while
 // somebody is being taken, who needs the same locks.
 func (n *line) worth(a *lane) bool {
-	return len(a.queue) >= a.batch && (a.batch == 1 || n.e.takes == 0)
+	return len(a.queue) >= a.batch && (a.batch == 1 || !n.e.yields)
+}
+
+// pause is how long after an owner was taken releases still let others go first
+// who are: where one pod starts, more do.
+const pause = 100 * time.Millisecond
+
+// lull lets releases go on as they would if nobody were taken, unless somebody
+// is within the pause. Engine.mu is held.
+func (e *Engine) lull() {
+	if e.calm != nil {
+		e.calm.Reset(pause)
+		return
+	}
+	e.calm = time.AfterFunc(pause, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.takes == 0 {
+			e.yields = false
+			e.hurryOn()
+		}
+	})
 }
 
 // hurryOn starts the calls that were not worth it beside those who were being
@@ -191,6 +212,9 @@ func (n *line) next(a *lane) []job {
 func (n *line) take(a *lane) []job {
 	if n.kind.Batch > 1 {
 		k := min(a.batch, len(a.queue))
+		if n.e.yields && n.kind.Yield > 0 {
+			k = min(k, n.kind.Yield)
+		}
 		jobs := a.queue[:k:k]
 		a.queue = a.queue[k:]
 		return jobs

@@ -12,21 +12,22 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Batches of one kind go several at once, but one after the other while an
-// owner is being taken: both need the same locks of the kernel.
+// Batches of one kind go several at once, but smaller ones, one after the other,
+// while an owner is being taken, and shortly after: both need the same locks of
+// the kernel.
 func TestReleasesYieldToTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 		var mu sync.Mutex
-		calls, most := 0, 0
+		calls, most, largest := 0, 0, 0
 		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			wire := &ks[1]
-			wire.Batch, wire.Flight = 2, 4
+			wire.Batch, wire.Flight, wire.Yield = 4, 4, 2
 			release := wire.Release
 			wire.Release = func(ctx context.Context, hs []hold.Hold) []error {
 				mu.Lock()
 				calls++
-				most = max(most, calls)
+				most, largest = max(most, calls), max(largest, len(hs))
 				mu.Unlock()
 				time.Sleep(10 * time.Millisecond) // of the bubble's clock
 				mu.Lock()
@@ -38,7 +39,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		})
 		defer n.stop()
 		many := func() (ids []hold.ID) {
-			for i := range 16 {
+			for i := range 40 {
 				o := owner("", "many"+strings.Repeat("x", i), "wire")
 				take(t, n, o)
 				ids = append(ids, o.ID)
@@ -50,13 +51,32 @@ func TestReleasesYieldToTakes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ids := many()
-		drop(ids)
-		if err := n.Wait(t.Context(), ids...); err != nil || most != 4 {
-			t.Errorf("alone: %d calls at once, want 4; %v", most, err)
+		wants := func(when string, wantCalls, wantLargest int) {
+			mu.Lock()
+			defer mu.Unlock()
+			if most != wantCalls || largest != wantLargest {
+				t.Errorf("%s: %d calls at once, of %d holds at most; want %d and %d", when, most, largest, wantCalls, wantLargest)
+			}
+			most, largest = 0, 0
 		}
+		ids := many()
+		time.Sleep(time.Second)
+		drop(ids)
+		if err := n.Wait(t.Context(), ids...); err != nil {
+			t.Error(err)
+		}
+		wants("alone", 4, 4)
 
-		ids, most = many(), 0
+		ids = many()
+		drop(ids)
+		time.Sleep(50 * time.Millisecond)
+		wants("just after somebody was taken", 1, 2)
+		if err := n.Wait(t.Context(), ids...); err != nil {
+			t.Error(err)
+		}
+		wants("and then", 4, 4)
+
+		ids = many()
 		slow, taken := owner("", "slow", "rule"), make(chan struct{})
 		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
 			if op == "acquire" && h.Owner == slow.ID {
@@ -68,15 +88,12 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		taking.Go(func() { take(t, n, slow) })
 		synctest.Wait()
 		drop(ids)
-		time.Sleep(25 * time.Millisecond)
-		if mu.Lock(); most != 1 {
-			t.Errorf("beside one who is being taken: %d calls at once, want 1", most)
-		}
-		mu.Unlock()
+		time.Sleep(125 * time.Millisecond)
+		wants("beside one who is being taken", 1, 2)
 		close(taken)
 		taking.Wait()
-		if err := n.Wait(t.Context(), ids...); err != nil || most != 4 {
-			t.Errorf("and then: %d calls at once, want 4; %v", most, err)
+		if err := n.Wait(t.Context(), ids...); err != nil {
+			t.Error(err)
 		}
 		release(t, n, slow.ID)
 	})

@@ -15,6 +15,9 @@ const (
 	// addresses and routes on the node wait for it; 32 keep them waiting for
 	// less than 20 ms.
 	batch = 32
+	// yield is the same beside ADDs, which wait for several: a few hundred links
+	// a second, more than there can be ADDs.
+	yield = 16
 	// flight is how many such messages are under way. Most of their time they
 	// wait outside the kernel's lock.
 	flight = 4
@@ -39,11 +42,12 @@ type Links struct {
 	barrier func() bool
 	batches atomic.Uint32 // counts batches, for each to have a group of its own
 	mirror  mirror
+	turn    chan struct{} // holds one: who cuts a link off
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, mirror: mirror{prefix: stamp(o.Prefix)}}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, mirror: mirror{prefix: stamp(o.Prefix)}, turn: make(chan struct{}, 1)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -61,6 +65,7 @@ func (l *Links) Kind() hold.Kind {
 		Release: l.release,
 		Batch:   batch,
 		Flight:  flight,
+		Yield:   yield,
 		Cut:     l.cut,
 		Find:    l.find,
 	}

@@ -12,11 +12,19 @@ import (
 
 // cut stops all traffic of a link without waiting for its deletion: it joins
 // the cut group, whose packets are dropped, and the way to the pod's addresses
-// ends. The cost does not depend on how many links the node has.
-func (l *Links) cut(_ context.Context, h hold.Hold) error {
+// ends. The cost does not depend on how many links the node has. One is cut off
+// after the other: the kernel does no more at once, and ADDs do not wait behind
+// all of them.
+func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
 		return err
+	}
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting to cut off link %s: %w", s.Name, context.Cause(ctx))
 	}
 	var link rtnl.Link
 	err = l.conn.Do(rtnl.GetLink(s.Name, &link))
