@@ -36,18 +36,19 @@ var (
 // queue lets a bounded number of requests execute at once, and a bounded
 // number wait. It begins shut: everybody waits until open.
 //
-// A quarter of the places are for deletions alone: whatever ADDs hang on, a
-// pod's end does not wait for them.
+// A quarter of the places are for deletions alone, and a quarter for all but
+// deletions: whatever ADDs hang on, a pod's end does not wait for them, and a
+// pod's start does not wait for many ends at once.
 type queue struct {
 	places  int // requests that execute at once
-	ordered int // of them, how many may be something else than deletions
+	limit   int // of them, how many may be deletions, or something else
 	backlog int // requests that wait at most
 
 	mu      sync.Mutex
 	opened  bool
 	stopped bool
 	busy    int // places taken
-	others  int // places taken by something else than deletions
+	leaving int // of them, by deletions
 	waiting int
 	lines   [lanes]list.List // of *waiter
 	next    lane             // whose turn it is
@@ -60,7 +61,7 @@ type waiter struct {
 }
 
 func newQueue(places, backlog int) *queue {
-	return &queue{places: places, ordered: places - places/4, backlog: backlog}
+	return &queue{places: places, limit: places - places/4, backlog: backlog}
 }
 
 // enter waits for a place; leave gives it back. It fails with errBacklog at
@@ -120,13 +121,16 @@ func (q *queue) abandon(ctx context.Context, l lane, at *list.Element) error {
 
 // room reports whether a request of lane l can have a place now.
 func (q *queue) room(l lane) bool {
-	return q.busy < q.places && (l == laneDelete || q.others < q.ordered)
+	if l == laneDelete {
+		return q.busy < q.places && q.leaving < q.limit
+	}
+	return q.busy < q.places && q.busy-q.leaving < q.limit
 }
 
 func (q *queue) take(l lane) {
 	q.busy++
-	if l != laneDelete {
-		q.others++
+	if l == laneDelete {
+		q.leaving++
 	}
 }
 
@@ -134,8 +138,8 @@ func (q *queue) leave(l lane) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.busy--
-	if l != laneDelete {
-		q.others--
+	if l == laneDelete {
+		q.leaving--
 	}
 	q.serve()
 }

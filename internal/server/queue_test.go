@@ -72,26 +72,32 @@ func TestQueueTakesTurns(t *testing.T) {
 	})
 }
 
-// TestQueueKeepsPlacesForDeletions fills the queue with ADDs that hang.
-func TestQueueKeepsPlacesForDeletions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(8, 100)
-		q.open()
-		adds := enterAll(t, q, slices.Repeat([]lane{laneAdd}, 20)...)
-		if n := len(adds); n != 6 {
-			t.Fatalf("%d ADDs have 8 places, want 6", n)
-		}
-		deletions := enterAll(t, q, laneDelete, laneDelete, laneDelete)
-		if n := len(deletions); n != 2 {
-			t.Fatalf("%d deletions have a place beside the ADDs, want 2", n)
-		}
-		if names := order(deletions); len(names) != 3 {
-			t.Errorf("only %v were served while ADDs hung", names)
-		}
-		if names := order(adds); len(names) != 20 {
-			t.Errorf("only %d of 20 ADDs were served", len(names))
-		}
-	})
+// TestQueueKeepsPlaces fills the queue with ADDs that hang, and with deletions.
+func TestQueueKeepsPlaces(t *testing.T) {
+	for _, c := range []struct{ many, others lane }{
+		{laneAdd, laneDelete}, {laneRead, laneDelete}, {laneDelete, laneAdd}, {laneDelete, laneCheck},
+	} {
+		t.Run(fmt.Sprint(c.others, " beside ", c.many), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(8, 100)
+				q.open()
+				many := enterAll(t, q, slices.Repeat([]lane{c.many}, 20)...)
+				if n := len(many); n != 6 {
+					t.Fatalf("%d have 8 places, want 6", n)
+				}
+				others := enterAll(t, q, c.others, c.others, c.others)
+				if n := len(others); n != 2 {
+					t.Fatalf("%d others have a place beside them, want 2", n)
+				}
+				if names := order(others); len(names) != 3 {
+					t.Errorf("only %v were served meanwhile", names)
+				}
+				if names := order(many); len(names) != 20 {
+					t.Errorf("only %d of 20 were served", len(names))
+				}
+			})
+		})
+	}
 }
 
 func TestQueueFence(t *testing.T) {
@@ -189,8 +195,8 @@ func TestQueueServedAndGone(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if busy, waiting := q.load(); busy != 0 || q.others != 0 || q.waiting != 0 || waiting != [lanes]int{} {
-			t.Errorf("in the end %d execute (%d others) and %v (%d) wait", busy, q.others, waiting, q.waiting)
+		if busy, waiting := q.load(); busy != 0 || q.leaving != 0 || q.waiting != 0 || waiting != [lanes]int{} {
+			t.Errorf("in the end %d execute (%d deletions) and %v (%d) wait", busy, q.leaving, waiting, q.waiting)
 		}
 	})
 }

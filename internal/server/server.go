@@ -36,7 +36,7 @@ type Options struct {
 	// Metrics is what the agent's parts have been given to report to.
 	Metrics *Metrics
 	// Concurrency is how many verbs execute at once; 0 is 64. A quarter of it
-	// is for deletions alone.
+	// is for deletions alone, and a quarter for all others.
 	Concurrency int
 	Log         *slog.Logger
 }
