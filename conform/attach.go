@@ -148,11 +148,14 @@ func (t *T) newAttachments(n int) []*Attachment {
 // beside does the same with all attachments at once, and returns the answers.
 func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []Answer {
 	answers, errs := make([]Answer, len(all)), make([]error, len(all))
+	t.queue = newQueue(t.ctx, t.suite.Timeout)
 	var wg sync.WaitGroup
 	for i, a := range all {
 		wg.Go(func() { answers[i], errs[i] = do(a) })
 	}
 	wg.Wait()
+	t.queue.close()
+	t.queue = nil
 	t.must(errors.Join(errs...))
 	return answers
 }

@@ -91,11 +91,41 @@ func short(raw []byte) string {
 	return text
 }
 
-// Exec runs a plugin on the node. One that takes longer than the suite's timeout
-// is killed, with whoever it started.
+// queue are calls at once. A plugin may work through them one by one: a call hangs
+// only if none of them has ended for as long as a call may take.
+type queue struct {
+	ctx   context.Context // ends when those hang that are left
+	limit time.Duration
+	timer *time.Timer
+	close func()
+}
+
+func newQueue(ctx context.Context, limit time.Duration) *queue {
+	ctx, cancel := context.WithCancel(ctx)
+	return &queue{ctx: ctx, limit: limit, timer: time.AfterFunc(limit, cancel), close: cancel}
+}
+
+// ended is at the end of each call.
+func (q *queue) ended() {
+	if q.ctx.Err() == nil {
+		q.timer.Reset(q.limit)
+	}
+}
+
+// patience returns a context that ends when a call hangs, and what is to be called
+// when that has ended.
+func (n *Node) patience(ctx context.Context) (context.Context, func()) {
+	if n.queue != nil {
+		return n.queue.ctx, n.queue.ended
+	}
+	return context.WithTimeout(ctx, n.suite.Timeout)
+}
+
+// Exec runs a plugin on the node. One that hangs is killed, with whoever it
+// started.
 func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.suite.Timeout)
-	defer cancel()
+	ctx, ended := n.patience(ctx)
+	defer ended()
 	argv := append(append([]string{}, c.Wrapper...), filepath.Join(n.suite.BinDir, c.Type))
 	a := Answer{Call: c}
 	err := n.Do(func() error {

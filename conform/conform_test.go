@@ -120,8 +120,10 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 	if len(hooks) > 0 {
 		o.HookDir = hooks[0]
 	}
-	if strings.Contains(plugins, program("hang")) {
-		o.Timeout = 2 * time.Second
+	for _, fault := range []string{"hang", "slow"} {
+		if strings.Contains(plugins, program(fault)) {
+			o.Timeout = 2 * time.Second
+		}
 	}
 	list := fmt.Sprintf(`{"cniVersion": %q, "name": "planted", "plugins": [%s]}`, version, strings.ReplaceAll(plugins, "STATE", o.StateDir))
 	if err := os.WriteFile(o.Conf, []byte(list), 0o644); err != nil {
@@ -223,6 +225,17 @@ func TestSmallRange(t *testing.T) {
 	for _, r := range judgedBy(t, small, "1.1.0", "^leak/churn$|^parallel/").Results {
 		if r.Outcome.Bad() {
 			t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
+		}
+	}
+}
+
+// TestSlow has a plugin that works through pods one by one. The last of many at once
+// waits for longer than a call may take, and does not hang.
+func TestSlow(t *testing.T) {
+	t.Parallel()
+	for _, r := range judgedBy(t, planted("slow"), "1.1.0", "^parallel/pods$").Results {
+		if r.Outcome != Pass || r.Took < 2*time.Second {
+			t.Errorf("%s: %s after %s: %s", r.Check, r.Outcome, r.Took, strings.Join(r.Seen, "\n"))
 		}
 	}
 }

@@ -55,6 +55,7 @@ var faults = []struct {
 	{"gc-takes-other-networks", []string{"gc/other-network"}},
 	{"addresses-used-up", []string{"leak/churn"}},
 	{"not-parallel", []string{"parallel/pods"}},
+	{"hang-at-once", []string{"parallel/pods"}},
 	{"id-cut", []string{"limits/container-id"}},
 	{"ifname-not-in-key", []string{"parallel/same-pod"}},
 }

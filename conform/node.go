@@ -22,6 +22,8 @@ type Node struct {
 	world int // the one behind the uplinks
 	store *store
 
+	queue *queue // of the calls that are made at once, if they are
+
 	mu   sync.Mutex
 	pods []*Pod
 }

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 var versions = []string{"0.4.0", "1.0.0", "1.1.0"}
@@ -81,6 +82,9 @@ func (c *call) do() (any, error) {
 		return nil, err
 	}
 	defer unlock()
+	if c.verb == "ADD" && c.fault("slow") {
+		time.Sleep(150 * time.Millisecond) // which others wait for, if they come at once
+	}
 	switch {
 	case c.verb == "ADD" && c.Chained:
 		return c.addChained()
