@@ -108,10 +108,11 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 	var held []heldCIDR
 	for _, o := range a.ledger.Owners() {
 		var rec nodeRecord
-		if !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
+		cidrs := o.NamesIn("cidr") // asked first: attachments, of which there are many, have none
+		if len(cidrs) == 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
 			continue
 		}
-		for _, name := range o.NamesIn("cidr") {
+		for _, name := range cidrs {
 			if p, err := netip.ParsePrefix(name); err == nil {
 				held = append(held, heldCIDR{o.ID, rec.Pool, p})
 			}

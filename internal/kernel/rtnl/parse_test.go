@@ -22,6 +22,7 @@ func FuzzParse(f *testing.F) {
 		parseLink(b)
 		parseRoute(b)
 		parseNeighbour(b)
+		parseUplinks(b)
 		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
 			parseError(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: b})
 		}

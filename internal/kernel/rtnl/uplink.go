@@ -1,50 +1,78 @@
 package rtnl
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
 )
 
 // UplinkMTU returns the smallest MTU, in bytes, of the links that default
-// routes leave by, or 0 if there is no default route. It lists routes: for an
-// agent's start only.
+// routes leave by, or 0 if there is no default route. It walks the main table:
+// for an agent's start only.
 //
 //	ip route show default; ip link show DEV
 func (c *Conn) UplinkMTU() (int, error) {
 	mtu := 0
-	err := c.Inside(func() error {
-		for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-			routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
-			if err != nil {
-				return fmt.Errorf("ip route show default: %w", err)
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		uplinks, err := c.uplinks(family)
+		// A table that changes all the time is seen well enough; one that is not
+		// there has no routes.
+		if err != nil && !errors.Is(err, kernel.ErrInterrupted) && !errors.Is(err, kernel.ErrNotFound) {
+			return 0, err
+		}
+		for _, index := range uplinks {
+			var l Link
+			if err := c.Do(GetLinkAt(index, &l)); err != nil {
+				return 0, err
 			}
-			for _, r := range routes {
-				if ones := maskLen(r); ones != 0 || r.LinkIndex == 0 || r.Type != unix.RTN_UNICAST {
-					continue
-				}
-				link, err := netlink.LinkByIndex(r.LinkIndex)
-				if err != nil {
-					return fmt.Errorf("ip link show %d: %w", r.LinkIndex, err)
-				}
-				if m := link.Attrs().MTU; mtu == 0 || m < mtu {
-					mtu = m
-				}
+			if mtu == 0 || l.MTU < mtu {
+				mtu = l.MTU
 			}
 		}
-		return nil
-	})
-	return mtu, kernel.Classify(err)
+	}
+	return mtu, nil
 }
 
-// maskLen returns the length of a route's destination; a default route has 0.
-func maskLen(r netlink.Route) int {
-	if r.Dst == nil {
-		return 0
+// uplinks lists the links that the default routes of a family lead to.
+func (c *Conn) uplinks(family uint8) ([]int, error) {
+	r := Request{
+		text: "ip route show default",
+		typ:  unix.RTM_GETROUTE,
+		body: body(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST}}),
 	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones
+	routes, err := dump(c, r, parseUplinks)
+	var uplinks []int
+	for _, links := range routes {
+		uplinks = append(uplinks, links...)
+	}
+	return uplinks, err
+}
+
+// parseUplinks reads the links of an RTM_NEWROUTE, if it is a default route:
+// several if it has several ways.
+func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return nil, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
+	}
+	if m := nl.DeserializeRtMsg(b); m.Dst_len != 0 || m.Type != unix.RTN_UNICAST || m.Table != unix.RT_TABLE_MAIN {
+		return nil, false, nil
+	}
+	err = attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
+		switch typ {
+		case unix.RTA_OIF:
+			links = append(links, int(uint32Of(value)))
+		case unix.RTA_MULTIPATH:
+			for len(value) >= unix.SizeofRtNexthop {
+				size := int(binary.NativeEndian.Uint16(value))
+				links = append(links, int(uint32Of(value[4:])))
+				value = value[min(max((size+3)&^3, unix.SizeofRtNexthop), len(value)):]
+			}
+		}
+	})
+	return links, true, err
 }
