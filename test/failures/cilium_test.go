@@ -1,8 +1,10 @@
 package failures
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -198,6 +200,43 @@ func TestBurst(t *testing.T) {
 	if size, err := n.Resident(); err != nil || size > 80<<20 {
 		t.Errorf("the agent has %d MiB, %v", size>>20, err)
 	}
+}
+
+// cilium, general: 4,095 endpoints a node and no more. Here what a node can have
+// is up to its addresses: 4,200 come, are whole, and go without a trace.
+func TestMoreEndpointsThanIDs(t *testing.T) {
+	const pods, each = 42, 100
+	n := newNode(t, "pools:\n- {name: default, cidrs: [10.88.0.0/19]}\n")
+	config := json.RawMessage(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "many", "type": "berth-cni", "root": %q}`, n.Root))
+	var busy sync.WaitGroup
+	var netns []*ns.Netns
+	for range pods {
+		pod := nettest.Pod(t)
+		netns = append(netns, pod)
+		busy.Go(func() {
+			for i := range each {
+				_, err := n.API.Add(t.Context(), api.AddRequest{
+					ContainerID: fmt.Sprint("c", pod.Ref().ID), Ifname: fmt.Sprint("eth", i), Netns: api.Netns(pod.Ref()), Config: config,
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	busy.Wait()
+	if p := n.pool(); p.Used != pods*each {
+		t.Fatalf("%d addresses are used, not %d", p.Used, pods*each)
+	}
+	n.wantClean()
+	for _, pod := range netns { // DEL of a container is one call, whatever it has
+		if _, err := n.API.Delete(t.Context(), api.Filter{Container: fmt.Sprint("c", pod.Ref().ID)}, true); err != nil {
+			t.Error(err)
+		}
+	}
+	gone(t, netns...)
+	n.wantNothing()
 }
 
 // gone ends a pod's network namespace, as a runtime does that never calls DEL.
