@@ -30,16 +30,6 @@ func (r *rig) lose(instance bool) {
 	}
 }
 
-func (r *rig) goOn() {
-	r.t.Helper()
-	if err := r.open(); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.Restore(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
 // linkOf is the host veth of a container, and its addresses.
 func (r *rig) linkOf(container string) (string, []string) {
 	r.t.Helper()
@@ -76,7 +66,7 @@ func TestStatelessDeletion(t *testing.T) {
 				r.enqueue(lost)
 				r.enqueue(lost) // a runtime repeats it
 				r.lose(false)
-				r.goOn()
+				r.bringUp()
 			} else {
 				r.enqueue(lost)
 				s := r.pendingNames()
@@ -146,7 +136,7 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.lose(true)
-	r.goOn()
+	r.bringUp()
 	if r.instance == was {
 		t.Fatal("the instance is the same")
 	}

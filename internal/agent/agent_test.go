@@ -67,12 +67,7 @@ func (r *rig) begin() {
 	t := r.t
 	t.Helper()
 	before := nettest.Snapshot(t, nil).Without("sysctl")
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.bringUp()
 	t.Cleanup(func() {
 		r.releaseAll()
 		if err := r.remove(context.Background()); err != nil {
@@ -145,6 +140,12 @@ func (r *rig) close() {
 func (r *rig) restart() {
 	r.t.Helper()
 	r.close()
+	r.bringUp()
+}
+
+// bringUp opens the rig's agent and has it restore what its ledger says.
+func (r *rig) bringUp() {
+	r.t.Helper()
 	if err := r.open(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -379,13 +380,7 @@ func TestRepeatedAddWithOtherWishes(t *testing.T) {
 func TestAddressesRest(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/29")
 	r.cooldown = time.Hour
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { r.releaseAll(); r.remove(context.Background()); r.close() }()
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.begin()
 	seen := map[netip.Addr]bool{}
 	pod := nettest.Pod(t)
 	for i := range 6 {

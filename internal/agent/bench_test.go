@@ -32,12 +32,7 @@ func benchmarkVerbs(b *testing.B, workers int) {
 			ops[kind+" batch"] = append(ops[kind+" batch"], time.Duration(holds))
 		}
 	}
-	if err := r.open(); err != nil {
-		b.Fatal(err)
-	}
-	if err := r.Restore(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	r.bringUp()
 	ctx := b.Context()
 	go r.egress.Run(ctx, r.egressDrift)
 	defer func() { r.releaseAll(); r.remove(b.Context()); r.close() }()

@@ -50,13 +50,8 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 	if err := os.WriteFile(r.root.Ledger(), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
+	r.bringUp()
 	defer r.close()
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if err := r.remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -20,12 +20,7 @@ func fuzzed(f *testing.F) *rig {
 	pid := os.Getpid()
 	pool := fmt.Sprintf("default=10.%d.%d.0/24,fd00:%x::/64", pid>>8&0xff, pid&0xff, pid&0xffff)
 	r := newRig(f, pool)
-	if err := r.open(); err != nil {
-		f.Fatal(err)
-	}
-	if err := r.Restore(f.Context()); err != nil {
-		f.Fatal(err)
-	}
+	r.bringUp()
 	f.Cleanup(func() {
 		if err := r.remove(context.Background()); err != nil {
 			f.Errorf("removing: %v", err)

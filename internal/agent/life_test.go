@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,31 +32,22 @@ func change(kind string, f func(*hold.Kind)) func(engine.Ledger, hold.Kinds) (en
 // An agent that cannot take what the node needs detaches pods all the same, and
 // attaches none until it can.
 func TestServesWithoutATable(t *testing.T) {
-	r := start(t)
+	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
 	r.engine.Release(t.Context(), r.nodeOwners()) // to be taken anew
 	r.engine.Wait(t.Context(), r.nodeOwners()...)
 	r.close()
-	var healed atomic.Bool
-	r.decorate = change("egress", func(k *hold.Kind) {
-		acquire := k.Acquire
-		k.Acquire = func(ctx context.Context, h hold.Hold) error {
-			if !healed.Load() {
-				return errors.New("boom")
-			}
-			return acquire(ctx, h)
-		}
-	})
-	r.reopen()
+	b.set(true, "acquire", "egress", "")
+	r.bringUp()
 	_, err := r.tryAdd(request("d", nettest.Pod(t)))
-	wantError(t, err, 11, "boom")
+	wantError(t, err, 11, "acquire egress is broken")
 	_, err = r.Status(t.Context(), "")
-	wantError(t, err, 50, "boom")
+	wantError(t, err, 50, "acquire egress is broken")
 	if d, known, err := r.Delete(t.Context(), key("c"), true, now()); err != nil || !known || d.Released != 1 || d.Owed != 0 {
 		t.Errorf("DEL: %+v, %t, %v", d, known, err)
 	}
-	healed.Store(true)
+	b.heal()
 	r.Sweep(t.Context())
 	r.add(request("d", pod))
 	r.wantClean()
@@ -90,7 +80,7 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	if ctx.Err() == nil || strings.Contains(said.String(), "msg=serving") {
 		t.Errorf("told to stop: %v; it says\n%s", ctx.Err(), said.String())
 	}
-	r.reopen()
+	r.bringUp()
 	r.wantAttached("c")
 	r.wantClean()
 }
@@ -98,34 +88,25 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 // The same of a pool's route that the ledger has, and a restart could not take
 // again (found by TestModel with a reboot).
 func TestServesWithoutARoute(t *testing.T) {
-	r := start(t)
+	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
 	for _, family := range []string{"-4", "-6"} {
 		r.ip(family + " route flush type unreachable")
 	}
 	r.close()
-	var healed atomic.Bool
-	r.decorate = change("poolroute", func(k *hold.Kind) {
-		acquire := k.Acquire
-		k.Acquire = func(ctx context.Context, h hold.Hold) error {
-			if !healed.Load() {
-				return errors.New("boom")
-			}
-			return acquire(ctx, h)
-		}
-	})
-	r.reopen()
+	b.set(true, "acquire", "poolroute", "")
+	r.bringUp()
 	for _, when := range []string{"after the start", "after a sweep"} {
-		if _, err := r.tryAdd(request("d", nettest.Pod(t))); !isCode(err, 11) || !strings.Contains(err.Error(), "boom") {
+		if _, err := r.tryAdd(request("d", nettest.Pod(t))); !isCode(err, 11) || !strings.Contains(err.Error(), "acquire poolroute is broken") {
 			t.Errorf("ADD %s: %v", when, err)
 		}
 		r.Sweep(t.Context())
 	}
 	_, err := r.Status(t.Context(), "")
-	wantError(t, err, 50, "boom")
+	wantError(t, err, 50, "acquire poolroute is broken")
 	r.del("c", true)
-	healed.Store(true)
+	b.heal()
 	r.Sweep(t.Context())
 	r.add(request("d", pod))
 	r.wantClean()
@@ -155,18 +136,7 @@ func TestRefusedRemovalChangesNothing(t *testing.T) {
 	if diff := before.Diff(nettest.Snapshot(t, nil).Only("nft")); diff != "" {
 		t.Errorf("it changed the node:\n%s", diff)
 	}
-	r.reopen()
-}
-
-// reopen restarts an agent that is closed already.
-func (r *rig) reopen() {
-	r.t.Helper()
-	if err := r.open(); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.Restore(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
+	r.bringUp()
 }
 
 // A CIDR that is back in the config while its former owner is still going has
@@ -178,8 +148,7 @@ func TestCIDRIsBackWhileItGoes(t *testing.T) {
 		release := k.Release
 		k.Release = func(ctx context.Context, hs []hold.Hold) []error { <-let; return release(ctx, hs) }
 	})
-	r.reopen()
-	defer func() { r.remove(context.Background()); r.close() }()
+	r.begin()
 	reload := func(ctx context.Context, pools ...string) error {
 		r.pools = pools
 		c, err := r.conf()
@@ -232,7 +201,7 @@ func TestLateAddSparesALaterOne(t *testing.T) {
 func TestLostInstance(t *testing.T) {
 	r := start(t)
 	r.close()
-	defer r.reopen()
+	defer r.bringUp()
 	raw, err := os.ReadFile(r.root.Instance())
 	if err == nil {
 		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(filepath.Join(r.root.Run(), markerName)))
@@ -267,7 +236,7 @@ func TestInstanceFromMarker(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r.goOn()
+		r.bringUp()
 		raw, err := os.ReadFile(r.root.Instance())
 		if err != nil || r.instance != was || string(raw) != was+"\n" {
 			t.Errorf("the instance was %s and is %s, in its file %q (%v)", was, r.instance, raw, err)

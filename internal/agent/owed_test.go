@@ -18,11 +18,14 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// breaker makes operations of kinds fail while they are broken.
+// breaker makes operations of kinds fail while they are broken: also those of
+// the next agent on the same rig.
 type breaker struct {
 	mu     sync.Mutex
 	broken map[string]bool // "op kind owner", "" owner being all
 }
+
+func newBreaker() *breaker { return &breaker{broken: map[string]bool{}} }
 
 func (b *breaker) set(broken bool, op, kind string, id hold.ID) {
 	b.mu.Lock()
@@ -39,8 +42,8 @@ func (b *breaker) heal() {
 func (b *breaker) err(op string, h hold.Hold) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	what := op + " " + h.Spec.Kind() + " "
-	if b.broken[what] || b.broken[what+string(h.Owner)] {
+	what := op + " " + h.Spec.Kind()
+	if b.broken[what+" "] || b.broken[what+" "+string(h.Owner)] {
 		return fmt.Errorf("%s is broken", what)
 	}
 	return nil
@@ -48,9 +51,14 @@ func (b *breaker) err(op string, h hold.Hold) error {
 
 // decorate puts the breaker before the kinds.
 func (b *breaker) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-	b.broken = map[string]bool{}
 	out := append(hold.Kinds{}, ks...)
 	for i, k := range ks {
+		out[i].Acquire = func(ctx context.Context, h hold.Hold) error {
+			if err := b.err("acquire", h); err != nil {
+				return err
+			}
+			return k.Acquire(ctx, h)
+		}
 		out[i].Release = func(ctx context.Context, hs []hold.Hold) []error {
 			errs := make([]error, len(hs))
 			for j, h := range hs {
@@ -72,28 +80,11 @@ func (b *breaker) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.
 // startBreakable starts a rig with a breaker.
 func startBreakable(t *testing.T) (*rig, *breaker) {
 	t.Helper()
-	b := &breaker{}
+	b := newBreaker()
 	r := newRig(t)
 	r.decorate = b.decorate
-	return startRig(t, r), b
-}
-
-func startRig(t *testing.T, r *rig) *rig {
-	t.Helper()
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		r.releaseAll()
-		if err := r.remove(context.Background()); err != nil {
-			t.Errorf("removing: %v", err)
-		}
-		r.close()
-	})
-	return r
+	r.begin()
+	return r, b
 }
 
 func (r *rig) id(container string) hold.ID {
@@ -125,7 +116,7 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 		t.Fatalf("owed: %+v", list.Holds)
 	}
 	o := list.Holds[0]
-	if o.Owner != string(id) || o.Kind != "link" || !strings.HasPrefix(o.What, "link b") || o.Error != "release link  is broken" ||
+	if o.Owner != string(id) || o.Kind != "link" || !strings.HasPrefix(o.What, "link b") || o.Error != "release link is broken" ||
 		o.Tries < 1 || o.Since.Before(before) || o.Next.Before(o.Since) ||
 		o.Network != "net" || o.ContainerID != "c" || o.Ifname != "eth0" || o.Pod == nil || o.Pod.Name != "web" {
 		t.Errorf("owed: %+v", o)

@@ -86,7 +86,7 @@ func testRebuild(t *testing.T, lose func(*rig)) {
 	if _, err := r.rebuild(); err == nil || !strings.Contains(err.Error(), "intact") {
 		t.Errorf("rebuilding an intact one: %v", err)
 	}
-	r.goOn()
+	r.bringUp()
 	if _, err := r.rebuild(); err == nil {
 		t.Error("rebuilt under an agent that runs")
 	}
@@ -205,7 +205,7 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 			t.Errorf("lost %s, want %s", have, want)
 		}
 	}
-	r.goOn()
+	r.bringUp()
 	check(t, r, req, res)
 	if err := r.Check(t.Context(), request("a", b), now()); err == nil {
 		t.Error("CHECK in another netns succeeds")
@@ -236,10 +236,10 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 	link, _ := r.linkOf("a")
 	r.enqueue(r.deletion("a", link))
 	r.lose(false)
-	r.goOn()
+	r.bringUp()
 	nettest.Eventually(t, "a is gone", func() bool { return !r.hasLink(link) && len(r.index.all()) == 0 })
 	r.lose(false)
-	r.goOn()
+	r.bringUp()
 	_, err := r.tryAdd(request("b", nettest.Pod(t)))
 	wantError(t, err, 100, "the ledger was lost")
 }
@@ -262,7 +262,7 @@ func TestLostLedgerElsewhere(t *testing.T) {
 	if err := os.WriteFile(marker, []byte(r.epoch+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.goOn()
+	r.bringUp()
 }
 
 // A route of a pool that no configuration has any more is kept while its pods
@@ -277,7 +277,7 @@ func TestRebuildFormerPool(t *testing.T) {
 	if err != nil || len(made.Pods) != 1 || strings.Join(made.Pods[0].Lost, "") != "pool" {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	r.goOn()
+	r.bringUp()
 	r.Sweep(t.Context())
 	r.Sweep(t.Context())
 	r.wantClean()

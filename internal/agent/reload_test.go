@@ -3,12 +3,10 @@ package agent
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 
-	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -16,16 +14,8 @@ import (
 // in force; what only failed is in force all the same.
 func TestSettle(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24")
-	fail := false
-	r.decorate = change("poolroute", func(k *hold.Kind) {
-		acquire := k.Acquire
-		k.Acquire = func(ctx context.Context, h hold.Hold) error {
-			if fail {
-				return errors.New("boom")
-			}
-			return acquire(ctx, h)
-		}
-	})
+	b := newBreaker()
+	r.decorate = b.decorate
 	o, err := r.options()
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +44,8 @@ func TestSettle(t *testing.T) {
 		{"default=10.89.0.0/24", 65, false, true, "read at the next start alone\" keys=[concurrency]"},
 	} {
 		said.Reset()
-		r.pools, fail = []string{step.pool}, step.fail
+		r.pools = []string{step.pool}
+		b.set(step.fail, "acquire", "poolroute", "")
 		c, err := r.conf()
 		if err != nil {
 			t.Fatal(err)

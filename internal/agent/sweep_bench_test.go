@@ -20,12 +20,7 @@ func BenchmarkSweep(b *testing.B) {
 	const pods, each = 50, 100
 	r := newRig(b, "default=10.88.0.0/16")
 	r.cooldown = time.Millisecond
-	if err := r.open(); err != nil {
-		b.Fatal(err)
-	}
-	if err := r.Restore(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	r.bringUp()
 	defer r.close()
 	ctx, stop := context.WithCancel(b.Context())
 	var watching sync.WaitGroup
