@@ -50,14 +50,9 @@ func (a *app) check(ctx context.Context, args []string) error {
 	}
 	chosen := list
 	if len(args) > 0 {
-		chosen = nil
-	}
-	for _, arg := range args {
-		found, err := a.choose(list, arg)
-		if err != nil {
+		if chosen, err = a.choose(list, args); err != nil {
 			return err
 		}
-		chosen = append(chosen, found...)
 	}
 	audit, err := a.askAudit(ctx, true)
 	if err != nil {

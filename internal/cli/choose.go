@@ -43,19 +43,22 @@ func subject(at api.Attachment) string {
 	return "container " + at.ContainerID
 }
 
-// choose returns the attachments of one pod or container that an argument
-// names. None, or those of several, is an error.
-func (a *app) choose(list []api.Attachment, arg string) ([]api.Attachment, error) {
-	found := matching(list, arg)
-	if len(found) == 0 {
-		return nil, unknown(arg)
-	}
-	for _, at := range found {
-		if subject(at) != subject(found[0]) {
-			return nil, a.ambiguous(arg, found)
+// choose returns the attachments that arguments name, each those of one pod or
+// container. One that names none, or those of several, is an error.
+func (a *app) choose(list []api.Attachment, args []string) (chosen []api.Attachment, _ error) {
+	for _, arg := range args {
+		found := matching(list, arg)
+		if len(found) == 0 {
+			return nil, unknown(arg)
 		}
+		for _, at := range found {
+			if subject(at) != subject(found[0]) {
+				return nil, a.ambiguous(arg, found)
+			}
+		}
+		chosen = append(chosen, found...)
 	}
-	return found, nil
+	return chosen, nil
 }
 
 // unique returns each attachment once, in their order.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,15 +74,13 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 	if err != nil {
 		return err
 	}
+	keep, err := a.choose(list, f.keep)
+	if err != nil {
+		return err // rather than release what was meant
+	}
 	req := api.GCRequest{Network: f.network, Valid: []api.GCValid{}, MinAge: f.minAge, DryRun: f.dryRun}
-	for _, arg := range f.keep {
-		found, err := a.choose(list, arg)
-		if err != nil {
-			return err // rather than release what was meant
-		}
-		for _, at := range found {
-			req.Valid = append(req.Valid, api.GCValid{ContainerID: at.ContainerID, Ifname: at.Ifname})
-		}
+	for _, at := range keep {
+		req.Valid = append(req.Valid, api.GCValid{ContainerID: at.ContainerID, Ifname: at.Ifname})
 	}
 	v := gcView{Network: f.network, DryRun: f.dryRun, Released: []releaseView{}}
 	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
@@ -103,17 +100,10 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 }
 
 func (a *app) showGC(v gcView) {
-	switch {
-	case len(v.Released) == 0:
+	if len(v.Released) == 0 {
 		a.none("nothing to release in network %s", v.Network)
-	case v.DryRun:
-		t := newTable("ID", "RESULT", "OF", "ADDRESSES")
-		for _, r := range v.Released {
-			t.row(r.ID, "would be released", r.Subject, strings.Join(r.Addresses, ","))
-		}
-		a.table(t)
-	default:
-		a.showReleased(v.Released)
+	} else {
+		a.showReleased(v.Released, v.DryRun)
 	}
 	if v.Owed > 0 {
 		a.say("%s\n", a.ink(red, count(v.Owed, "release")+" of the network owed, tried again; see `berth owed`"))

@@ -21,8 +21,8 @@ func (a *app) owedCommand() *cobra.Command {
 		Short: "List what could not be given back yet: what, since when, why, how often it was tried",
 		Long: `List what is owed: holds whose release has failed, which the agent tries again for
 ever, with growing waits; and deletions that the plugin has left in the agent's
-queue while that was away, with the files there that cannot be read. What is owed
-by one pod keeps no other from coming or going, and its addresses are nobody
+queue while the agent was away, with the files there that cannot be read. What is
+owed by one pod keeps no other from coming or going, and its addresses are nobody
 else's. When the agent is down the queue is shown, and how many releases the
 ledger has; the exit code is 1.`,
 		Example: `  berth owed
@@ -203,19 +203,15 @@ func (a *app) retryOwed(ctx context.Context, args []string) error {
 	})
 }
 
-// owing returns the IDs of the owners that an argument names: by ID, pod
-// (NAMESPACE/NAME or NAME) or container id, in full or the first 4 characters or
-// more of an id.
-func owing(holds []api.OwedHold, arg string) []string {
-	is := func(o api.OwedHold) bool {
-		return arg == o.Owner || arg == o.ContainerID || o.Pod != nil && (arg == o.Pod.Name || arg == podName(o.Pod)) ||
-			len(arg) >= 4 && (strings.HasPrefix(o.Owner, arg) || strings.HasPrefix(o.ContainerID, arg))
+// owing returns the IDs of the owners that an argument names, as matching has it,
+// but for addresses and host veths.
+func owing(holds []api.OwedHold, arg string) (ids []string) {
+	owners := make([]api.Attachment, len(holds))
+	for i, o := range holds {
+		owners[i] = api.Attachment{ID: o.Owner, ContainerID: o.ContainerID, Pod: o.Pod}
 	}
-	var ids []string
-	for _, o := range holds {
-		if arg != "" && is(o) {
-			ids = append(ids, o.Owner)
-		}
+	for _, at := range matching(owners, arg) {
+		ids = append(ids, at.ID)
 	}
 	return ids
 }

@@ -85,7 +85,7 @@ func (a *app) release(ctx context.Context, args []string, f releaseFlags) error 
 	if err != nil {
 		return err
 	}
-	if err := a.print(views, func() { a.showReleased(views) }); err != nil {
+	if err := a.print(views, func() { a.showReleased(views, false) }); err != nil {
 		return err
 	}
 	if f.wait && slices.ContainsFunc(views, func(v releaseView) bool { return !v.Gone }) {
@@ -97,12 +97,8 @@ func (a *app) release(ctx context.Context, args []string, f releaseFlags) error 
 // chooseForRelease returns the attachments that arguments and flags name. If
 // one of those names nothing, nothing is released.
 func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFlags) (chosen []api.Attachment, err error) {
-	for _, arg := range args {
-		found, err := a.choose(list, arg)
-		if err != nil {
-			return nil, err
-		}
-		chosen = append(chosen, found...)
+	if chosen, err = a.choose(list, args); err != nil {
+		return nil, err
 	}
 	for _, by := range []struct {
 		flag   string
@@ -165,11 +161,14 @@ func released(ctx context.Context, c *client.Client, chosen []api.Attachment) ([
 	return views, nil
 }
 
-func (a *app) showReleased(views []releaseView) {
+// showReleased prints a row an attachment; what would come of it if dryRun.
+func (a *app) showReleased(views []releaseView, dryRun bool) {
 	t := newTable("ID", "RESULT", "OF", "ADDRESSES")
 	for _, v := range views {
 		result := cell{"releasing", yellow}
 		switch {
+		case dryRun:
+			result = cell{text: "would be released"}
 		case v.Gone:
 			result = cell{"released", green}
 		case v.Owed > 0:
