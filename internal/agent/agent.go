@@ -73,7 +73,7 @@ type Agent struct {
 	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
 	pools     chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back
-	uplinkMTU int                              // of the device with the default route, or 0
+	uplinkMTU int                              // the least of the default routes' links; 0: there are none
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
 	doubt     atomic.Bool                      // the last restore or sweep could not take all that is held
 }
@@ -137,7 +137,7 @@ var eventState = map[string]string{
 }
 
 // mtu returns an attachment's MTU in bytes: the network config's, the agent's,
-// the uplink's, or Ethernet's.
+// the uplinks', or Ethernet's.
 func (a *Agent) mtu(c *netconf.Conf) int {
 	for _, mtu := range []int{c.MTU, a.config.Load().MTU, a.uplinkMTU} {
 		if mtu > 0 {

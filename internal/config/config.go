@@ -22,7 +22,7 @@ import (
 // Config is the configuration in force. All of it has been checked.
 type Config struct {
 	Pools         []ipam.PoolConfig // at least one, but for Flags.Remove; the first is the default
-	MTU           int               // of attachments; 0: as the node's default route has it
+	MTU           int               // of attachments; 0: the least of the node's default routes
 	Masquerade    Masquerade
 	Concurrency   int           // verbs that run at once
 	Metrics       string        // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
