@@ -18,7 +18,7 @@ var (
 	thenStart = remedy{"a start", detachAll}
 )
 
-// pluginVerbs and agentVerbs are what a runtime asks for.
+// verbOf is a verb that a runtime asks for, about the first pod.
 func verbOf(verb string) func(*world) error {
 	return func(w *world) error { return w.pods[0].verb(verb, nil) }
 }
