@@ -298,6 +298,7 @@ func (k fakeLinks) Kind() hold.Kind {
 		Release: k.release,
 		Batch:   32,
 		Flight:  4,
+		Yield:   16,
 		Cut:     k.cut,
 		Find:    k.find,
 	}

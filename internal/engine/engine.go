@@ -80,6 +80,7 @@ type Engine struct {
 	takes   int         // of courses: how many are being taken
 	calm    *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
 	yields  bool        // releases let those go first who are being taken
+	waiting int         // how many wait for releases
 	leaving map[hold.ID]*leaving
 	suspect map[string]bool // things without an owner, seen by the last sweep
 	now     func() time.Time

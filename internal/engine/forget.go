@@ -82,6 +82,7 @@ func (e *Engine) freeNames(id hold.ID) {
 // Wait waits until owners that are being released are forgotten. Unknown ids
 // are so already; one that is wanted is not waited for.
 func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
+	defer e.press()()
 	for _, id := range ids {
 		l, err := e.underway(ctx, id)
 		if err != nil {
@@ -103,6 +104,7 @@ func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 // Tried waits until owners that are being released are forgotten, or all that
 // can be tried of them has been, and something is owed.
 func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
+	defer e.press()()
 	for _, id := range ids {
 		l, err := e.underway(ctx, id)
 		if err != nil {

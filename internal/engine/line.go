@@ -21,7 +21,7 @@ type line struct {
 	kind   hold.Kind
 	common lane
 	apart  lane             // of holds whose last try took all of its time: one a call
-	hurry  chan struct{}    // has a token once somebody waits; of lazy kinds
+	hurry  chan struct{}    // has a token once somebody waits
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
 }
 
@@ -95,10 +95,6 @@ func (n *line) worth(a *lane) bool {
 	return len(a.queue) >= a.batch && (a.batch == 1 || !n.e.yields)
 }
 
-// pause is how long after an owner was taken releases still let others go first
-// who are: where one pod starts, more do.
-const pause = 100 * time.Millisecond
-
 // lull lets releases go on as they would if nobody were taken, unless somebody
 // is within the pause. Engine.mu is held.
 func (e *Engine) lull() {
@@ -129,6 +125,7 @@ func (e *Engine) hurryOn() {
 // work releases batches until nothing waits.
 func (n *line) work(a *lane) {
 	for {
+		n.yield(a)
 		jobs := n.next(a)
 		if len(jobs) == 0 {
 			return
@@ -146,7 +143,7 @@ func (n *line) work(a *lane) {
 			return
 		}
 		if n.kind.Lazy && a == &n.common {
-			n.gather(9 * n.e.now().Sub(start))
+			n.gather(min(9*n.e.now().Sub(start), time.Second))
 		}
 	}
 }
@@ -173,10 +170,40 @@ func (n *line) leave(a *lane) (back func() bool) {
 	}
 }
 
-// gather lets holds come together for a lazy kind's next batch, until somebody
-// waits for them.
+// How releases make room for those who are being taken.
+const (
+	// pause is how long after an owner was taken others may be: where one pod
+	// starts, more do.
+	pause = 100 * time.Millisecond
+	// breath is how long a kind that yields lets them have the locks before each
+	// call. What many ends at once begin with, their promises and cuts, is over
+	// by then, and no more than a few calls a second are in an ADD's way.
+	breath = 50 * time.Millisecond
+	// jam is how many batches may wait for that.
+	jam = 32
+)
+
+// yield lets those go first who are being taken, unless somebody waits for a
+// release, or too many do.
+func (n *line) yield(a *lane) {
+	n.e.mu.Lock()
+	polite := n.kind.Yield > 0 && n.e.yields && n.e.waiting == 0 && len(a.queue) < jam*a.batch
+	if polite {
+		select {
+		case <-n.hurry: // of somebody who does not wait any more
+		default:
+		}
+	}
+	n.e.mu.Unlock()
+	if polite {
+		n.gather(breath)
+	}
+}
+
+// gather lets holds come together for a kind's next batch, until somebody waits
+// for them.
 func (n *line) gather(pause time.Duration) {
-	timer := time.NewTimer(min(pause, time.Second))
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -185,7 +212,20 @@ func (n *line) gather(pause time.Duration) {
 	}
 }
 
-// hasten ends the pause of all lazy kinds.
+// press keeps releases from making room for those who are being taken, until
+// whoever waits for them leaves.
+func (e *Engine) press() (leave func()) {
+	e.mu.Lock()
+	e.waiting++
+	e.mu.Unlock()
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.waiting--
+	}
+}
+
+// hasten ends the pauses of all kinds.
 func (e *Engine) hasten() {
 	for _, n := range e.lines {
 		select {

@@ -2,7 +2,7 @@ package engine_test
 
 import (
 	"context"
-	"strings"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Batches of one kind go several at once, but smaller ones, one after the other,
-// while an owner is being taken, and shortly after: both need the same locks of
-// the kernel.
+// Batches of one kind go several at once, but smaller ones, one after the other
+// and with pauses, while an owner is being taken, and shortly after: both need
+// the same locks of the kernel.
 func TestReleasesYieldToTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -38,9 +38,9 @@ func TestReleasesYieldToTakes(t *testing.T) {
 			return l, ks
 		})
 		defer n.stop()
-		many := func() (ids []hold.ID) {
-			for i := range 40 {
-				o := owner("", "many"+strings.Repeat("x", i), "wire")
+		many := func(number int) (ids []hold.ID) {
+			for i := range number {
+				o := owner("", fmt.Sprint("many", i), "wire")
 				take(t, n, o)
 				ids = append(ids, o.ID)
 			}
@@ -59,7 +59,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 			}
 			most, largest = 0, 0
 		}
-		ids := many()
+		ids := many(40)
 		time.Sleep(time.Second)
 		drop(ids)
 		if err := n.Wait(t.Context(), ids...); err != nil {
@@ -67,16 +67,31 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		}
 		wants("alone", 4, 4)
 
-		ids = many()
+		ids = many(40)
 		drop(ids)
-		time.Sleep(50 * time.Millisecond)
-		wants("just after somebody was taken", 1, 2)
+		time.Sleep(45 * time.Millisecond)
+		wants("just after somebody was taken", 0, 0)
+		time.Sleep(30 * time.Millisecond)
+		wants("a little later", 1, 2)
+		begun := time.Now()
+		if err := n.Wait(t.Context(), ids...); err != nil {
+			t.Error(err)
+		}
+		wants("once somebody waits, and nobody is taken", 4, 4)
+		if took := time.Since(begun); took > 100*time.Millisecond {
+			t.Errorf("who waits does so for %v, pauses included", took)
+		}
+
+		ids = many(200)
+		drop(ids)
+		time.Sleep(45 * time.Millisecond)
+		wants("of very many, just after somebody was taken", 1, 2)
 		if err := n.Wait(t.Context(), ids...); err != nil {
 			t.Error(err)
 		}
 		wants("and then", 4, 4)
 
-		ids = many()
+		ids = many(40)
 		slow, taken := owner("", "slow", "rule"), make(chan struct{})
 		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
 			if op == "acquire" && h.Owner == slow.ID {

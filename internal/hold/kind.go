@@ -60,8 +60,8 @@ type Kind struct {
 	// Flight is how many Release calls of the kind run at once; 0 is one.
 	Flight int
 	// Yield is how many holds one Release takes while owners are being taken,
-	// who need the same locks, and then one runs at a time. It is below Batch; 0
-	// is Batch.
+	// who need the same locks; it is below Batch. Then one runs at a time, after
+	// a pause, unless somebody waits. 0: the kind does not yield so.
 	Yield int
 	// Lazy says that a Release costs as much for few holds as for many, and
 	// that nobody suffers from its delay. Between two of them the engine lets
