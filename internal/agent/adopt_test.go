@@ -181,10 +181,7 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 
 	// The same of a link that the ledger does not know.
 	stray := "bzzzzaaaaaaaaaa"
-	out, err := nettest.Command(r.here, "ip", "link", "add", stray, "type", "veth", "peer", "name", "zz").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	nettest.Run(t, r.here, "ip link add "+stray+" type veth peer name zz")
 	t.Cleanup(func() { nettest.Command(r.here, "ip", "link", "del", stray).Run() })
 	for _, alias := range []string{"", "mine", attachment.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}),
 		attachment.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"})} {

@@ -448,9 +448,9 @@ func TestCheck(t *testing.T) {
 			command = strings.Replace(command, "HOST", r.List(api.Filter{})[0].HostVeth, 1)
 			switch at {
 			case "pod":
-				inside(t, pod, command)
+				nettest.Run(t, pod, command)
 			case "host":
-				inside(t, r.here, command)
+				nettest.Run(t, r.here, command)
 			}
 			err = r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now())
 			if c.code == 0 && err != nil {
@@ -473,15 +473,6 @@ func TestCheckNeedsAnAttachmentAndItsResult(t *testing.T) {
 	}
 	r.del("c", true)
 	wantError(t, r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now()), 3, "not attached")
-}
-
-// inside runs a command in a network namespace.
-func inside(t *testing.T, pod *ns.Netns, command string) {
-	t.Helper()
-	f := strings.Fields(command)
-	if out, err := nettest.Command(pod, f[0], f[1:]...).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
-	}
 }
 
 func TestBadInput(t *testing.T) {
@@ -539,7 +530,7 @@ func TestTakenIfname(t *testing.T) {
 	r.begin()
 	pod := nettest.Pod(t)
 	r.add(request("c", nettest.Pod(t)))
-	inside(t, pod, "ip link add eth0 type veth peer name other")
+	nettest.Run(t, pod, "ip link add eth0 type veth peer name other")
 	before := nettest.Snapshot(t, pod)
 	refused := func(container string) {
 		t.Helper()

@@ -65,9 +65,9 @@ func TestCheckNamesEachDifference(t *testing.T) {
 			command := strings.NewReplacer("HOST", veth, "TABLE", "berth-"+r.instance).Replace(c.command)
 			switch c.at {
 			case "pod":
-				inside(t, netns, command)
+				nettest.Run(t, netns, command)
 			case "host":
-				inside(t, r.here, command)
+				nettest.Run(t, r.here, command)
 			case "result":
 				from, to, _ := strings.Cut(command, " ")
 				raw = json.RawMessage(strings.Replace(string(raw), from, to, 1))

@@ -68,9 +68,7 @@ func TestDrainAtStart(t *testing.T) {
 	r.enqueue(r.deletion("b", ""))
 	r.enqueue(r.deletion("c", other)) // of another incarnation, for all that is known
 	r.enqueue(r.deletion("unknown", ""))
-	if out, err := nettest.Command(r.here, "ip", "link", "set", link, "down").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	nettest.Run(t, r.here, "ip link set "+link+" down")
 	var drifts int
 	r.observe = func(kind, op string, _ time.Duration, _ int, _ error) {
 		if kind == "link" && op == "acquire" {

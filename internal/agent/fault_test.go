@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +22,7 @@ func TestFaults(t *testing.T) {
 	nettest.Need(t)
 	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)}
 	for _, p := range pods {
-		inside(t, p, "ip link set lo up") // as an ADD does, for good
+		nettest.Run(t, p, "ip link set lo up") // as an ADD does, for good
 	}
 	before := oracle(t, pods)
 	points := 0
@@ -119,10 +118,7 @@ func (f *faultRun) afterRestart() {
 		"ip route del " + f.List(key("a"))[0].Addresses[0],
 		"ip route del unreachable 10.88.0.0/24",
 	} {
-		fields := strings.Fields(command)
-		if out, err := nettest.Command(f.here, fields[0], fields[1:]...).CombinedOutput(); err != nil {
-			f.t.Fatalf("%s: %v\n%s", command, err, out)
-		}
+		nettest.Run(f.t, f.here, command)
 	}
 	f.close()
 	f.begin(true)
@@ -140,7 +136,7 @@ func (f *faultRun) withQueue() {
 		f.try(c, i)
 	}
 	link, addrs := f.linkOf("a")
-	f.ip("link set " + link + " down")
+	nettest.Run(f.t, f.here, "ip link set "+link+" down")
 	cut := f.deletion("a", link)
 	cut.Addresses, cut.Cut = addrs, true
 	f.enqueue(cut)

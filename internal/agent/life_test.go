@@ -92,7 +92,7 @@ func TestServesWithoutARoute(t *testing.T) {
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
 	for _, family := range []string{"-4", "-6"} {
-		r.ip(family + " route flush type unreachable")
+		nettest.Run(t, r.here, "ip "+family+" route flush type unreachable")
 	}
 	r.close()
 	b.set(true, "acquire", "poolroute", "")
@@ -180,9 +180,7 @@ func TestRepeatedAddMends(t *testing.T) {
 	pod, other := nettest.Pod(t), nettest.Pod(t)
 	r.add(request("c", pod))
 	r.add(request("d", other))
-	if out, err := nettest.Command(pod, "ip", "link", "del", "eth0").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	nettest.Run(t, pod, "ip link del eth0")
 	nettest.Ping(t, other, addresses(r.add(request("c", pod)))[0])
 	r.wantClean()
 }

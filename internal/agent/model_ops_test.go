@@ -421,10 +421,7 @@ func (m *agentModel) opDamage() {
 		command = "ip link set " + list[0].HostVeth + " mtu 1400"
 	}
 	m.note("%s: %s", c, command)
-	f := strings.Fields(command)
-	if out, err := nettest.Command(at, f[0], f[1:]...).CombinedOutput(); err != nil {
-		m.t.Fatalf("%s: %v\n%s", command, err, out)
-	}
+	nettest.Run(m.t, at, command)
 }
 
 // opFlush deletes the agent's nftables table, as `nft flush ruleset` does.

@@ -29,13 +29,6 @@ func (r *rig) rebuild() (*Rebuilt, error) {
 	return RebuildLedger(r.t.Context(), o)
 }
 
-func (r *rig) ip(command string) {
-	r.t.Helper()
-	if out, err := nettest.Command(r.here, "ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-		r.t.Fatalf("ip %s: %v\n%s", command, err, out)
-	}
-}
-
 // The ledger is gone, or damaged, while pods are attached. The agent refuses to
 // start; rebuilt, it knows them again: they can be reached all the time, are
 // listed, checked and deleted, and nobody gets their addresses.
@@ -63,8 +56,8 @@ func testRebuild(t *testing.T, lose func(*rig)) {
 	want := r.List(api.Filter{})
 	low, _ := r.groups.Dying()
 	lose(r)
-	r.ip("link set " + linkC + " group " + fmt.Sprint(low)) // cut off before its ledger was lost
-	r.ip("link set " + linkDown + " down")                  // and with it its routes
+	nettest.Run(r.t, r.here, "ip link set "+linkC+" group "+fmt.Sprint(low)) // cut off before its ledger was lost
+	nettest.Run(r.t, r.here, "ip link set "+linkDown+" down")                // and with it its routes
 
 	if err := r.open(); !errors.Is(err, ErrLedgerLost) || !strings.Contains(err.Error(), "4 links") || !strings.Contains(err.Error(), "--rebuild-ledger") {
 		t.Fatalf("a start over a lost ledger: %v", err)
@@ -188,7 +181,7 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	linkA, _ := r.linkOf("a")
 	linkB, addrsB := r.linkOf("b")
 	r.lose(false)
-	r.ip("link set " + linkB + " alias x")
+	nettest.Run(r.t, r.here, "ip link set "+linkB+" alias x")
 	was := netnsPaths
 	netnsPaths = nil
 	t.Cleanup(func() { netnsPaths = was })

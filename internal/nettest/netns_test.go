@@ -45,6 +45,28 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+func TestRun(t *testing.T) {
+	pod := Pod(t)
+	own := Snapshot(t, nil).Only("link")
+	Run(t, pod, "ip link add here type veth peer name there")
+	if links := Snapshot(t, pod).Only("link").String(); !strings.Contains(links, "here") {
+		t.Errorf("the pod has the links\n%s", links)
+	}
+	if diff := own.Diff(Snapshot(t, nil).Only("link")); diff != "" {
+		t.Errorf("the node's own links change by:\n%s", diff)
+	}
+	Run(t, nil, "ip link add here type veth peer name there")
+	Run(t, nil, "ip link del here")
+	t.Setenv("PATH", "/nowhere")
+	Run(t, pod, "ip link del here")
+	for _, at := range []*ns.Netns{pod, nil} {
+		r := Record(t, func(t testing.TB) { Run(t, at, "ip link del here") })
+		if !r.Failed || !strings.Contains(r.Said, "ip link del here: ") || !strings.Contains(r.Said, "Cannot find device") {
+			t.Errorf("of a command that fails it says %q", r.Said)
+		}
+	}
+}
+
 func TestDelete(t *testing.T) {
 	before := Snapshot(t, nil).Only("mount")
 	pod := Pod(t)

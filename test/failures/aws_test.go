@@ -101,8 +101,8 @@ func TestForeignRemovalIsMended(t *testing.T) {
 	got := n.add("c", pod)
 	nettest.Ping(t, nil, got.Addr)
 	whole := look(t).Only("route", "rule", "nft", "link")
-	ip(t, nil, "route del %s dev %s", got, got.host)
-	ip(t, nil, "route del unreachable 10.88.0.0/24")
+	nettest.Run(t, nil, fmt.Sprintf("ip route del %s dev %s", got, got.host))
+	nettest.Run(t, nil, "ip route del unreachable 10.88.0.0/24")
 	c, err := nftables.New()
 	if err != nil {
 		t.Fatal(err)
@@ -152,8 +152,8 @@ func TestPodsEndIsBornInThePod(t *testing.T) {
 	for _, got := range n.burst(30) {
 		hosts[got.host] = true
 	}
-	ip(t, nil, "link set lo mtu 65000") // once that is told, all is
-	defer ip(t, nil, "link set lo mtu 65536")
+	nettest.Run(t, nil, "ip link set lo mtu 65000") // once that is told, all is
+	defer nettest.Run(t, nil, "ip link set lo mtu 65536")
 	for u := range updates {
 		name := u.Attrs().Name
 		if name == "lo" {

@@ -153,7 +153,7 @@ func TestDelDuringTheStart(t *testing.T) {
 func TestFailedAddLeavesNothing(t *testing.T) {
 	n := newNode(t, plain)
 	pod := nettest.Pod(t)
-	ip(t, pod, "link add eth0 type veth peer name other")
+	nettest.Run(t, pod, "ip link add eth0 type veth peer name other")
 	before := nettest.Snapshot(t, pod)
 	_, err := n.tryAdd("c", pod)
 	wantError(t, err, 101, "eth0")

@@ -6,11 +6,9 @@ package failures
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
-	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
@@ -205,17 +202,4 @@ func (n *node) freeze() (thaw func()) {
 	thaw = func() { _ = unix.Kill(pid, unix.SIGCONT) } // it may have been killed
 	n.t.Cleanup(thaw)
 	return thaw
-}
-
-// ip runs ip(8) in a network namespace; nil is the test's own.
-func ip(t *testing.T, at *ns.Netns, command string, args ...any) {
-	t.Helper()
-	words := strings.Fields(fmt.Sprintf(command, args...))
-	cmd := exec.Command("ip", words...)
-	if at != nil {
-		cmd = nettest.Command(at, "ip", words...)
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("ip %s: %v\n%s", strings.Join(words, " "), err, out)
-	}
 }

@@ -76,8 +76,8 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 	n := newNode(t, plain)
 	pod := nettest.Pod(t)
 	got := n.add("c", pod)
-	ip(t, pod, "-6 addr add fe80::bad/64 dev eth0 nodad")
-	ip(t, nil, "-6 addr add fe80::900d/64 dev %s nodad", got.host)
+	nettest.Run(t, pod, "ip -6 addr add fe80::bad/64 dev eth0 nodad")
+	nettest.Run(t, nil, fmt.Sprintf("ip -6 addr add fe80::900d/64 dev %s nodad", got.host))
 	routes := func() string { return look(t).Only("route").String() }
 	const learnt = "via fe80::bad"
 	for range 5 {

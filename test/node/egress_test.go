@@ -235,16 +235,16 @@ type server struct {
 func newServer(t *testing.T) server {
 	t.Helper()
 	s := server{at: nettest.Node(t)}
-	ip(t, nil, "link add out type veth peer name in netns "+nameOf(s.at))
-	t.Cleanup(func() { ip(t, nil, "link del out") })
+	nettest.Run(t, nil, "ip link add out type veth peer name in netns "+nameOf(s.at))
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del out") })
 	for _, c := range []string{"link set in up", "addr add 203.0.113.2/24 dev in", "addr add 2001:db8:1::2/64 dev in nodad"} {
-		ip(t, s.at, c)
+		nettest.Run(t, s.at, "ip "+c)
 	}
 	for _, c := range []string{"link set out up", "addr add 203.0.113.1/24 dev out", "addr add 2001:db8:1::1/64 dev out nodad"} {
-		ip(t, nil, c)
+		nettest.Run(t, nil, "ip "+c)
 	}
-	ip(t, s.at, "route add 10.88.0.0/24 via 203.0.113.1")
-	ip(t, s.at, "route add fd00:88::/64 via 2001:db8:1::1")
+	nettest.Run(t, s.at, "ip route add 10.88.0.0/24 via 203.0.113.1")
+	nettest.Run(t, s.at, "ip route add fd00:88::/64 via 2001:db8:1::1")
 	s.tcp4 = nettest.Serve(t, s.at, "tcp", "203.0.113.2:0")
 	s.tcp6 = nettest.Serve(t, s.at, "tcp", "[2001:db8:1::2]:0")
 	return s

@@ -67,9 +67,9 @@ func TestNeighbourEntriesGo(t *testing.T) {
 			routed := netip.MustParseAddr("203.0.113.9")
 			nobody := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:9::9")}
 			for _, addr := range append(nobody, routed) {
-				ip(t, nil, "route add "+addr.String()+" dev "+got[0].host)
+				nettest.Run(t, nil, "ip route add "+addr.String()+" dev "+got[0].host)
 			}
-			ip(t, pods[0], "addr add 203.0.113.9/32 dev eth0")
+			nettest.Run(t, pods[0], "ip addr add 203.0.113.9/32 dev eth0")
 			nettest.Ping(t, nil, routed)
 			for _, addr := range nobody {
 				nettest.NoPing(t, nil, addr)

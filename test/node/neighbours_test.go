@@ -97,8 +97,8 @@ func hasAddresses(t *testing.T) {
 	t.Helper()
 	nettest.Need(t)
 	for _, addr := range nodeAddrs {
-		ip(t, nil, fmt.Sprintf("addr add %s dev lo", addr))
-		t.Cleanup(func() { ip(t, nil, fmt.Sprintf("addr del %s dev lo", addr)) })
+		nettest.Run(t, nil, fmt.Sprintf("ip addr add %s dev lo", addr))
+		t.Cleanup(func() { nettest.Run(t, nil, fmt.Sprintf("ip addr del %s dev lo", addr)) })
 	}
 	nettest.Eventually(t, "the addresses to be in use", func() bool {
 		return strings.Contains(seen(t).Only("route").String(), "inet6 local 2001:db8::1/128")
@@ -127,7 +127,7 @@ func TestNeighboursAddress(t *testing.T) {
 			pods, got := first.podsOf(2)
 			same := startAgent(t, "--pool=default="+c.pool)
 			pod := nettest.Pod(t)
-			ip(t, pod, "link set lo up")
+			nettest.Run(t, pod, "ip link set lo up")
 			before, inside := seen(t), nettest.Snapshot(t, pod)
 			_, err := same.tryAdd("c0", pod) // who takes the first of the pool
 			wantError(t, err, 101, "ip route add "+c.addr)

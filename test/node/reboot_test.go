@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -125,7 +123,7 @@ func TestRebootSparesWhoHasThePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { unix.Unmount(path, unix.MNT_DETACH); os.Remove(path) }()
-	ip(t, stranger, "link add eth0 type veth peer name other")
+	nettest.Run(t, stranger, "ip link add eth0 type veth peer name other")
 	before := nettest.Snapshot(t, stranger)
 	a.start()
 	a.wantGone()
@@ -190,17 +188,4 @@ func TestMovedByMistake(t *testing.T) {
 	a.kill()
 	a.start() // it was meant, and need not be said twice
 	a.releaseAll()
-}
-
-// ip runs ip(8) in a network namespace; nil is the test's own.
-func ip(t *testing.T, at *ns.Netns, command string) {
-	t.Helper()
-	args := strings.Fields(command)
-	cmd := exec.Command("ip", args...)
-	if at != nil {
-		cmd = nettest.Command(at, "ip", args...)
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("ip %s: %v\n%s", command, err, out)
-	}
 }

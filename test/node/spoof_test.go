@@ -21,9 +21,9 @@ func TestSpoofedSource(t *testing.T) {
 	pods, got := a.podsOf(3)
 	ears := append(listen(t, pods[0], got[0].addrs...), listen(t, nil, nodeAddrs...)...)
 	victim, routed := got[2].addrs, netip.MustParseAddr("203.0.113.9")
-	ip(t, nil, fmt.Sprintf("route add %s dev %s", routed, got[1].host)) // goes with the link
+	nettest.Run(t, nil, fmt.Sprintf("ip route add %s dev %s", routed, got[1].host)) // goes with the link
 	for _, addr := range append(victim, routed, netip.MustParseAddr("192.0.2.77")) {
-		ip(t, pods[1], fmt.Sprintf("addr add %s dev lo", addr))
+		nettest.Run(t, pods[1], fmt.Sprintf("ip addr add %s dev lo", addr))
 	}
 	say := func(from netip.Addr) {
 		t.Helper()

@@ -90,14 +90,14 @@ func lag(t *testing.T, rules ...dnatRule) (catchUp func()) {
 func outside(t *testing.T) *ns.Netns {
 	t.Helper()
 	client := nettest.Node(t)
-	ip(t, nil, "link add up0 type veth peer name eth0 netns "+filepath.Base(client.Ref().Path))
-	t.Cleanup(func() { ip(t, nil, "link del up0") })
-	ip(t, nil, "addr add 192.0.2.1/24 dev up0")
-	ip(t, nil, "link set up0 up")
-	ip(t, client, "addr add 192.0.2.2/24 dev eth0")
-	ip(t, client, "link set eth0 up")
-	ip(t, client, "route add default via 192.0.2.1")
-	ip(t, nil, "route add default via 192.0.2.2")
+	nettest.Run(t, nil, "ip link add up0 type veth peer name eth0 netns "+filepath.Base(client.Ref().Path))
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del up0") })
+	nettest.Run(t, nil, "ip addr add 192.0.2.1/24 dev up0")
+	nettest.Run(t, nil, "ip link set up0 up")
+	nettest.Run(t, client, "ip addr add 192.0.2.2/24 dev eth0")
+	nettest.Run(t, client, "ip link set eth0 up")
+	nettest.Run(t, client, "ip route add default via 192.0.2.1")
+	nettest.Run(t, nil, "ip route add default via 192.0.2.2")
 	return client
 }
 
@@ -194,7 +194,7 @@ func TestTracesOfTraffic(t *testing.T) {
 			a.del("victim", wait)
 			if c.withoutRoute {
 				a.kill()
-				ip(t, nil, "route del unreachable 10.88.0.0/30")
+				nettest.Run(t, nil, "ip route del unreachable 10.88.0.0/30")
 			}
 			if c.late {
 				dial(t, client, victimPort)

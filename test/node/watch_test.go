@@ -59,7 +59,7 @@ func TestMendedAtOnce(t *testing.T) {
 			replace := strings.NewReplacer("HOST", host, "ADDR4", addrs[0].String(), "ADDR6", addrs[1].String())
 			damaged(t, func() {
 				for command := range strings.SplitSeq(replace.Replace(c.damage), "; ") {
-					ip(t, nil, command)
+					nettest.Run(t, nil, "ip "+command)
 				}
 			})
 			pingAll(t, pods[0], got)
@@ -69,7 +69,7 @@ func TestMendedAtOnce(t *testing.T) {
 	t.Run("deleted in the pod", func(t *testing.T) {
 		pod := nettest.Pod(t)
 		got := a.add("inside", pod)
-		damaged(t, func() { ip(t, pod, "link del eth0") })
+		damaged(t, func() { nettest.Run(t, pod, "ip link del eth0") })
 		pingAll(t, pods[0], got)
 	})
 }

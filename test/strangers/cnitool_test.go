@@ -91,7 +91,7 @@ func TestCnitool(t *testing.T) {
 	// CHECK sees what is missing in the pod, where nobody mends anything, and DEL
 	// does not mind.
 	tool.must(t, "add", netns)
-	ip(t, pod, "address", "flush", "dev", "eth0")
+	nettest.Run(t, pod, "ip address flush dev eth0")
 	if out, err := tool.run("check", netns); err == nil {
 		t.Errorf("CHECK of a pod without an address succeeds: %s", out)
 	}
@@ -100,7 +100,7 @@ func TestCnitool(t *testing.T) {
 
 	// The link itself is the agent's, and made again.
 	tool.must(t, "add", netns)
-	ip(t, pod, "link", "delete", "eth0")
+	nettest.Run(t, pod, "ip link delete eth0")
 	nettest.Eventually(t, "the link is made again", func() bool {
 		_, err := tool.run("check", netns)
 		return err == nil

@@ -5,15 +5,12 @@ package strangers
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
-	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -72,18 +69,6 @@ func reaches(t *testing.T, addrs ...string) {
 	for _, a := range addrs {
 		bare, _, _ := strings.Cut(a, "/")
 		nettest.Ping(t, nil, netip.MustParseAddr(bare))
-	}
-}
-
-// ip runs ip(8) in a pod, as only somebody would who should not.
-func ip(t *testing.T, pod *ns.Netns, args ...string) {
-	t.Helper()
-	path, err := exec.LookPath("ip")
-	if err != nil {
-		path = filepath.Join("/usr/sbin", "ip")
-	}
-	if out, err := nettest.Command(pod, path, args...).CombinedOutput(); err != nil {
-		t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 

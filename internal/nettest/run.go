@@ -1,0 +1,30 @@
+package nettest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+)
+
+// Run runs a command, such as "ip link set lo up", inside a Node or Pod; nil
+// means the test's own node. It ends the test if the command fails. Between the
+// words are blanks, and in them none. Where a plain user's PATH does not have it,
+// a program is looked for in /usr/sbin.
+func Run(t testing.TB, at *ns.Netns, command string) {
+	t.Helper()
+	words := strings.Fields(command)
+	name := words[0]
+	if _, err := exec.LookPath(name); err != nil {
+		name = filepath.Join("/usr/sbin", name)
+	}
+	cmd := exec.Command(name, words[1:]...)
+	if at != nil {
+		cmd = Command(at, name, words[1:]...)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
