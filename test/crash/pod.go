@@ -19,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/crash/killer"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // pod is a network namespace, and the container in it as its runtime knows it.
@@ -150,12 +151,7 @@ func finish(p *killer.Process, f *files) ([]byte, error) {
 	case status.ExitStatus() == 0:
 		return []byte(text(f.out)), nil
 	}
-	out := text(f.out)
-	var e api.Error
-	if json.Unmarshal([]byte(out), &e) != nil || e.Code == 0 {
-		return nil, fmt.Errorf("berth-cni ends with status %#x and no numbered error: %q %q", status, out, text(f.complaint))
-	}
-	return nil, &e
+	return nil, programs.Refusal([]byte(text(f.out)), fmt.Sprintf("status %#x", status), text(f.complaint))
 }
 
 // verb executes a verb for the pod.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // What several systems got wrong alike: a DEL that finds no agent.
@@ -33,9 +34,9 @@ func TestAgentIsAway(t *testing.T) {
 	nettest.NoPing(t, nil, dead.Addr)
 	nettest.Ping(t, nil, alive.Addr)
 	_, err := n.tryAdd("new", nettest.Pod(t))
-	wantError(t, err, 11, "berthd")
+	programs.WantError(t, err, 11, "berthd")
 	_, err = n.exec(call{verb: "STATUS"})
-	wantError(t, err, 50, "berthd")
+	programs.WantError(t, err, 50, "berthd")
 
 	n.startAgain()
 	heir := n.add("dead", nettest.Pod(t)) // whom a replay must spare
@@ -122,7 +123,7 @@ func TestDelSaysWhatFails(t *testing.T) {
 	if err := os.WriteFile(folder(n), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, n.tryDel("c"), 11, "deletions")
+	programs.WantError(t, n.tryDel("c"), 11, "deletions")
 	if err := os.Remove(folder(n)); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // aws #1374, #1375, #1313: a late or forced DEL looked the pod up by its name,
@@ -63,9 +64,9 @@ func TestRestingAddressIsNotFree(t *testing.T) {
 		t.Errorf("%s was given again", old.Addr)
 	}
 	_, err := n.tryAdd("more", nettest.Pod(t))
-	wantError(t, err, 100, "1 in use, 1 in cooldown")
+	programs.WantError(t, err, 100, "1 in use, 1 in cooldown")
 	_, err = n.exec(call{verb: "STATUS"})
-	wantError(t, err, 50, "cooldown")
+	programs.WantError(t, err, 50, "cooldown")
 }
 
 // aws #3634: the cooldown was shorter than connection tracking remembers, so

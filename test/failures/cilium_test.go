@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // cilium #44463, #44530: the teardown went by the interface's name, and hit the
@@ -112,7 +113,7 @@ func TestAddOutlivesItsClient(t *testing.T) {
 	n.del("late")
 	late.feed()
 	_, err := late.end()
-	wantError(t, err, 11, "deleted")
+	programs.WantError(t, err, 11, "deleted")
 	n.collect()
 	n.wantNothing()
 }
@@ -156,7 +157,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	nettest.Run(t, pod, "ip link add eth0 type veth peer name other")
 	before := nettest.Snapshot(t, pod)
 	_, err := n.tryAdd("c", pod)
-	wantError(t, err, 101, "eth0")
+	programs.WantError(t, err, 101, "eth0")
 	n.wantNothing()
 	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
 		t.Errorf("the failed ADD has changed the pod:\n%s", diff)
@@ -181,7 +182,7 @@ func TestPoolOfOneAddress(t *testing.T) {
 	n.add("c", nettest.Pod(t))
 	want(1, 0)
 	_, err := n.tryAdd("d", nettest.Pod(t))
-	wantError(t, err, 100, "1 in use")
+	programs.WantError(t, err, 100, "1 in use")
 	n.del("c", wait)
 	want(0, 1)
 }

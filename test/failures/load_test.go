@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // cilium #45383: those who asked a pool at the same time got the same address,
@@ -28,7 +29,7 @@ func TestPoolIsAskedByManyAtOnce(t *testing.T) {
 		by[got.String()] = got.host
 	}
 	_, err := n.tryAdd("more", nettest.Pod(t))
-	wantError(t, err, 100, "30 in use")
+	programs.WantError(t, err, 100, "30 in use")
 	n.collect()
 	n.wantNothing()
 	if p := n.pool(); p.Used != 0 || p.Resting != 30 {

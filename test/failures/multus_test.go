@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // multus #1449, #755: DEL was given a configuration that had lost what the
@@ -89,7 +90,7 @@ func TestNetnsIsGone(t *testing.T) {
 			t.Errorf("DEL with CNI_NETNS=%q: %v", netns(path), err)
 		}
 		_, err := n.exec(call{verb: "ADD", container: container, netns: path})
-		wantError(t, err, 4, path)
+		programs.WantError(t, err, 4, path)
 	}
 	n.wantNothing()
 }

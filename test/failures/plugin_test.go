@@ -16,9 +16,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // call is one run of the plugin, as a runtime executes it.
@@ -105,11 +105,7 @@ func (r *run) end() ([]byte, error) {
 	if err == nil {
 		return r.out.Bytes(), nil
 	}
-	var e api.Error
-	if json.Unmarshal(r.out.Bytes(), &e) != nil || e.Code == 0 {
-		return nil, fmt.Errorf("berth-cni %s of %s: %w, with no numbered error: %s%s", r.verb, r.container, err, &r.out, &r.err)
-	}
-	return nil, &e
+	return nil, programs.Refusal(r.out.Bytes(), fmt.Sprintf("%s of %s: %v", r.verb, r.container, err), r.err.String())
 }
 
 // exec runs the plugin to its end.
@@ -188,13 +184,4 @@ func validKey(containers ...string) string {
 		valid = append(valid, fmt.Sprintf(`{"containerID":%q,"ifname":"eth0"}`, c))
 	}
 	return `"cni.dev/valid-attachments":[` + strings.Join(valid, ",") + `]`
-}
-
-// wantError checks an error's CNI code and a part of its text.
-func wantError(t *testing.T, err error, code uint, part string) {
-	t.Helper()
-	e, ok := err.(*api.Error)
-	if !ok || e.Code != code || !strings.Contains(e.Error(), part) {
-		t.Errorf("error %v, want code %d with %q", err, code, part)
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // CVE-2021-20206: a plugin's type with "../" in it executed any program. Here
@@ -48,10 +49,10 @@ func TestHostileNames(t *testing.T) {
 	} {
 		for _, verb := range []string{"ADD", "CHECK"} {
 			_, err := n.exec(call{verb: verb, container: c.container, netns: pod.Ref().Path, keys: c.keys})
-			wantError(t, err, c.code, "")
+			programs.WantError(t, err, c.code, "")
 		}
 		if _, err := n.exec(call{verb: "DEL", container: c.container, keys: c.keys}); c.code == 4 {
-			wantError(t, err, c.code, "")
+			programs.WantError(t, err, c.code, "")
 		}
 	}
 	if diff := before.Diff(look(t)); diff != "" {

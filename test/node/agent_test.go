@@ -23,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // pools are those of an agent that needs no others.
@@ -31,6 +32,7 @@ const pools = "--pool=default=10.88.0.0/24,fd00:88::/64"
 // agent is a root folder and the berthd that runs on it, or does not.
 type agent struct {
 	t    *testing.T
+	bin  string // folder of Berth's programs
 	root root.Dir
 	node *ns.Netns // where it runs; nil: the test's own node
 	args []string  // beyond --root
@@ -68,7 +70,7 @@ func newAgent(t *testing.T, node *ns.Netns, args ...string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{t: t, root: root.Dir(dir), node: node, args: args, log: &text{}}
+	a := &agent{t: t, bin: programs.Own(t), root: root.Dir(dir), node: node, args: args, log: &text{}}
 	a.api = client.New(a.root.Socket())
 	t.Cleanup(func() {
 		a.kill()
@@ -116,7 +118,7 @@ func (a *agent) startWatched() {
 // berthd is the command of this root.
 func (a *agent) berthd(args ...string) *exec.Cmd {
 	args = append([]string{"--root", string(a.root)}, append(args, a.args...)...)
-	cmd := exec.Command(filepath.Join(bin, "berthd"), args...)
+	cmd := exec.Command(filepath.Join(a.bin, "berthd"), args...)
 	if a.node != nil {
 		cmd = nettest.Command(a.node, cmd.Path, args...)
 	}
@@ -287,7 +289,7 @@ func (a *agent) wantGone() {
 // wantClean runs `berth audit`.
 func (a *agent) wantClean() {
 	a.t.Helper()
-	cmd := exec.Command(filepath.Join(bin, "berth"), "--root", string(a.root), "audit")
+	cmd := exec.Command(filepath.Join(a.bin, "berth"), "--root", string(a.root), "audit")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		a.t.Errorf("berth audit: %v\n%s", err, out)
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // tmpfs mounts a file system of its own on a folder.
@@ -116,7 +117,7 @@ func TestReadOnlyLedger(t *testing.T) {
 	remount(unix.MS_RDONLY)
 	a.refused("read-only file system")
 	pingAll(t, pods[0], got[1])
-	out, err := exec.Command(filepath.Join(bin, "berth"), "--root", string(a.root), "ledger").CombinedOutput()
+	out, err := exec.Command(filepath.Join(a.bin, "berth"), "--root", string(a.root), "ledger").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), got[0].addrs[0].String()) {
 		t.Errorf("berth ledger: %v\n%s", err, out)
 	}
@@ -150,20 +151,20 @@ func TestFullDisk(t *testing.T) {
 	for ; full == nil && n < 200; n++ {
 		_, full = a.tryAdd(fmt.Sprint("bulk", n), nettest.Pod(t), bulk)
 	}
-	wantError(t, full, 5, "disk full")
+	programs.WantError(t, full, 5, "disk full")
 	for full = nil; full == nil && n < 200; n++ { // smaller ones still find room
 		_, full = a.tryAdd(fmt.Sprint("bulk", n), nettest.Pod(t))
 	}
-	wantError(t, full, 5, "disk full")
+	programs.WantError(t, full, 5, "disk full")
 	last := nettest.Pod(t)
 	before := nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")
 	_, err = a.tryAdd("last", last, bulk)
-	wantError(t, err, 5, "disk full")
+	programs.WantError(t, err, 5, "disk full")
 	if diff := before.Diff(nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")); diff != "" {
 		t.Errorf("the refused ADD changed:\n%s", diff)
 	}
 	_, err = a.exec("STATUS", "", "")
-	wantError(t, err, 50, "disk full")
+	programs.WantError(t, err, 50, "disk full")
 
 	a.kill() // what is in the file can be deleted by another process, too
 	a.start()

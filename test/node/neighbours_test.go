@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // seen is what neighbours must leave alone, of the node and of pods.
@@ -130,7 +131,7 @@ func TestNeighboursAddress(t *testing.T) {
 			nettest.Run(t, pod, "ip link set lo up")
 			before, inside := seen(t), nettest.Snapshot(t, pod)
 			_, err := same.tryAdd("c0", pod) // who takes the first of the pool
-			wantError(t, err, 101, "ip route add "+c.addr)
+			programs.WantError(t, err, 101, "ip route add "+c.addr)
 			same.del("c0")
 			same.wantGone()
 			if diff := before.Diff(seen(t)) + inside.Diff(nettest.Snapshot(t, pod)); diff != "" {

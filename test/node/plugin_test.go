@@ -12,18 +12,18 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // exec runs berth-cni as a runtime does. pod is the path of a network
 // namespace, keys are further ones of the configuration.
 func (a *agent) exec(verb, container, pod string, keys ...string) ([]byte, error) {
 	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, a.root)}, keys...)
-	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
 	cmd.Env = []string{
-		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + bin,
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + a.bin,
 	}
 	cmd.Stdin = strings.NewReader("{" + strings.Join(fields, ",") + "}")
 	var out, complaint bytes.Buffer
@@ -32,11 +32,7 @@ func (a *agent) exec(verb, container, pod string, keys ...string) ([]byte, error
 	if err == nil {
 		return out.Bytes(), nil
 	}
-	var e api.Error
-	if json.Unmarshal(out.Bytes(), &e) != nil || e.Code == 0 {
-		return nil, fmt.Errorf("berth-cni %s of %s: %w, with no numbered error: %s%s", verb, container, err, out.String(), complaint.String())
-	}
-	return nil, &e
+	return nil, programs.Refusal(out.Bytes(), fmt.Sprintf("%s of %s: %v", verb, container, err), complaint.String())
 }
 
 // attached is the result of an ADD.
@@ -104,15 +100,6 @@ func (a *agent) podsOf(n int, keys ...string) (pods []*ns.Netns, got []attached)
 		})
 	}
 	return pods, got
-}
-
-// wantError checks an error's CNI code and a part of its text.
-func wantError(t testing.TB, err error, code uint, part string) {
-	t.Helper()
-	e, ok := err.(*api.Error)
-	if !ok || e.Code != code || !strings.Contains(e.Error(), part) {
-		t.Errorf("error %v, want code %d with %q", err, code, part)
-	}
 }
 
 // pingAll pings all addresses of a pod.

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // reboot takes away what a reboot takes: the process, the node's and the pods'
@@ -88,7 +89,7 @@ func TestReboot(t *testing.T) {
 				nettest.Ping(t, again[0], g.addrs[0])
 			}
 			_, err := a.tryAdd("n3", nettest.Pod(t))
-			wantError(t, err, 100, "3 in use, 3 in cooldown")
+			programs.WantError(t, err, 100, "3 in use, 3 in cooldown")
 			a.wantClean()
 			a.releaseAll()
 		})

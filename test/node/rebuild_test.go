@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // The ledger is lost under running pods. berthd refuses to start over them;
@@ -50,12 +51,12 @@ func TestRebuildLedger(t *testing.T) {
 		t.Errorf("%d attachments", n)
 	}
 	_, err := a.tryAdd("new", nettest.Pod(t))
-	wantError(t, err, 100, "the ledger was lost")
+	programs.WantError(t, err, 100, "the ledger was lost")
 	a.del("c2")
 	a.kill()
 	a.start()
 	_, err = a.tryAdd("new", nettest.Pod(t)) // the quarantine outlives a restart
-	wantError(t, err, 100, "the ledger was lost")
+	programs.WantError(t, err, 100, "the ledger was lost")
 	still()
 	a.del("c0")
 	a.del("c1")

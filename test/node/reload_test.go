@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // What a file says is in force with SIGHUP: new pools at once, those that are
@@ -24,7 +25,7 @@ func TestReloadPools(t *testing.T) {
 	a.start()
 	pod, other := nettest.Pod(t), nettest.Pod(t)
 	_, err := a.tryAdd("c", pod, `"pool":"extra"`)
-	wantError(t, err, 7, "extra")
+	programs.WantError(t, err, 7, "extra")
 
 	a.configure(extra)
 	a.reload(inForce)
@@ -51,7 +52,7 @@ func TestReloadPools(t *testing.T) {
 	a.configure(quick)
 	a.reload(inForce)
 	_, err = a.tryAdd("d", nettest.Pod(t), `"pool":"extra"`)
-	wantError(t, err, 7, "extra")
+	programs.WantError(t, err, 7, "extra")
 	nettest.Ping(t, other, got.addrs[0]) // who is there stays
 	if routes := a.routes(); !strings.Contains(routes, "unreachable 10.89.0.0/24") {
 		t.Errorf("the route of a pool in use is gone:\n%s", routes)
@@ -82,9 +83,9 @@ func TestStop(t *testing.T) {
 		t.Errorf("the socket is still there: %v", err)
 	}
 	_, err := a.tryAdd("d", pods[0])
-	wantError(t, err, 11, "berthd")
+	programs.WantError(t, err, 11, "berthd")
 	_, err = a.exec("STATUS", "", "")
-	wantError(t, err, 50, "berthd")
+	programs.WantError(t, err, 50, "berthd")
 	for i := range pods {
 		pingAll(t, pods[i], got[(i+1)%3])
 	}
