@@ -1,7 +1,7 @@
 // Package deletions is the queue of deletions that no agent has heard of: what
 // a DEL writes while the agent is away, and what the agent does when it is
-// back. The plugin links the part that writes; so nothing here may need net,
-// context or encoding/json (see the plugin's weight_test.go).
+// back. The plugin links the part that writes; so nothing here may need net or
+// context (see the plugin's weight_test.go), nor encode with encoding/json.
 //
 // A queue is the folder ROOT/var/lib/berth/deletions:
 //
