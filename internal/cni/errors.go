@@ -60,14 +60,14 @@ func Errorf(code uint, msg, details string, args ...any) *api.Error {
 	return &api.Error{Code: code, Msg: msg, Details: fmt.Sprintf(details, args...)}
 }
 
-// VersionError answers a cniVersion that Berth does not speak.
-func VersionError(given string) *api.Error {
+// versionError answers a cniVersion that Berth does not speak.
+func versionError(given string) *api.Error {
 	return Errorf(CodeVersion, "cniVersion is not supported",
 		"the configuration has cniVersion %s; supported are %s", shown(given), versionList())
 }
 
-// VerbError answers a verb that is younger than the configuration's version.
-func VerbError(verb, given, since string) *api.Error {
+// verbError answers a verb that is younger than the configuration's version.
+func verbError(verb, given, since string) *api.Error {
 	return Errorf(CodeVersion, "cniVersion has no "+verb,
 		"the configuration has cniVersion %s; %s needs %s or later", shown(given), verb, since)
 }

@@ -26,7 +26,7 @@ func versionList() string { return strings.Join(versions[:], ", ") }
 func CheckVersion(verb, version string) *api.Error {
 	at := slices.Index(versions[:], version)
 	if at < 0 {
-		return VersionError(version)
+		return versionError(version)
 	}
 	since := firstVersion
 	switch verb {
@@ -36,7 +36,7 @@ func CheckVersion(verb, version string) *api.Error {
 		since = "1.1.0"
 	}
 	if at < slices.Index(versions[:], since) {
-		return VerbError(verb, version, since)
+		return verbError(verb, version, since)
 	}
 	return nil
 }
