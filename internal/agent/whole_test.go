@@ -191,10 +191,7 @@ type stay struct {
 
 // playWhole plays a script in a bubble of synctest.
 func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
-	dir, err := os.MkdirTemp("/dev/shm", "berth") // an fsync costs nothing there
-	if err != nil {
-		dir = t.TempDir()
-	}
+	dir := memory(t)
 	defer os.RemoveAll(dir)
 	r := &wholeRun{
 		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
