@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // mount mounts a tmpfs, and returns where.
@@ -30,11 +31,7 @@ func mount(t *testing.T, options string) string {
 // us.
 func mountExt4(t *testing.T) string {
 	t.Helper()
-	for _, program := range []string{"mkfs.ext4", "mount"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s is missing", program)
-		}
-	}
+	programs.Need(t, "mkfs.ext4", "mount")
 	file, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 16<<20)); err != nil {
 		t.Fatal(err)

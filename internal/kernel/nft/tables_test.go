@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
@@ -94,9 +94,7 @@ func TestReplaceAndVerify(t *testing.T) {
 // compareWithNft lets nft(8) make the ruleset from its text, and list both. Not
 // every nft expresses a range as we do, so that its words are what is compared.
 func compareWithNft(t *testing.T, at *ns.Netns, r Ruleset) {
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skipf("no nft to compare with: %v", err)
-	}
+	programs.Need(t, "nft")
 	ours := nftRun(t, at, "", "list", "table", "inet", r.Table())
 	other := nettest.Node(t)
 	nftRun(t, other, r.String(), "-f", "-")
