@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
@@ -82,9 +84,9 @@ func (a *Agent) undeleted(now time.Time) []api.Finding {
 	}
 	for _, q := range d.Queued {
 		if now.Sub(q.Written) > stale {
-			key := q.Network + "/" + q.ContainerID + "/" + q.Ifname
+			key := attachment.Key{Network: q.Network, ContainerID: q.ContainerID, Ifname: q.Ifname}
 			fs = append(fs, api.Finding{Type: api.FindingQueued, Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
-				Detail: "the deletion of " + key + " waits since " + q.Written.UTC().Format(time.RFC3339)})
+				Detail: fmt.Sprintf("the deletion of %s waits since %s", key, q.Written.UTC().Format(time.RFC3339))})
 		}
 	}
 	for _, f := range d.Damaged {

@@ -56,9 +56,9 @@ func (a *app) showOne(at api.Attachment) {
 	a.fact("addresses", "%s", strings.Join(at.Addresses, ", "))
 	a.fact("interface", "%s, MAC %s, MTU %d, in %s", at.Ifname, at.MAC, at.MTU, at.Netns)
 	a.fact("host veth", "%s", at.HostVeth)
-	a.fact("created", "%s, %s ago", at.Created.Format(time.RFC3339), a.ago(at.Created))
+	a.fact("created", "%s, %s ago", at.Created.UTC().Format(time.RFC3339), a.ago(at.Created))
 	if at.Releasing != nil {
-		a.fact("releasing", "since %s, %s ago", at.Releasing.Format(time.RFC3339), a.ago(*at.Releasing))
+		a.fact("releasing", "since %s, %s ago", at.Releasing.UTC().Format(time.RFC3339), a.ago(*at.Releasing))
 	}
 	for _, o := range at.Owed {
 		a.fact("owed", "%s", a.ink(red, a.owedText(o)))

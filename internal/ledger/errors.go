@@ -35,7 +35,7 @@ func (e *NameTakenError) Error() string {
 	if e.Owner != "" {
 		return fmt.Sprintf("name %s is taken by owner %s", e.Name, e.Owner)
 	}
-	return fmt.Sprintf("name %s rests until %s", e.Name, e.Until.Format(time.RFC3339))
+	return fmt.Sprintf("name %s rests until %s", e.Name, e.Until.UTC().Format(time.RFC3339))
 }
 
 // DamagedError says that a ledger's file is not what was written. The file is
