@@ -1,6 +1,7 @@
 // Package agent is the node agent: one file a verb (add.go, del.go, check.go,
-// gc.go, status.go), what it does on its own (start.go, node.go, reload.go), and
-// the list of what it can hold (kinds.go).
+// gc.go, status.go, audit.go), its life (run.go, start.go, reload.go, remove.go),
+// what it does on its own (node.go, deletions.go, watch.go, rinse.go), and the list
+// of what it can hold (kinds.go).
 package agent
 
 import (

@@ -214,8 +214,9 @@ func Rename(index int, name string) Request {
 	}
 }
 
-// Veths lists the veths whose names begin with a prefix. It costs about 12 µs
-// a link of the node.
+// Veths lists the veths whose names begin with a prefix. It costs about 12 µs a
+// link of the node, and 40 where it has 5,000 pods: the kernel looks for the id of
+// each peer's network namespace among those of all (see mirror in kinds/link).
 //
 //	ip link show type veth
 func (c *Conn) Veths(prefix string) ([]Link, error) {
