@@ -46,9 +46,8 @@ func (t *Table) Close() {
 
 // Forget deletes every entry in which one of the addresses stands, on either
 // side and in either direction, in one pass over the table for both families.
-// It takes as long as the table is long (1.5 µs an entry), and
-// memory for two messages. A kernel without connection tracking has nothing to
-// forget.
+// It takes as long as the table is long (1.5 µs an entry), and memory for two
+// messages. A kernel without connection tracking has nothing to forget.
 //
 //	conntrack -D -s ADDR; conntrack -D -d ADDR; and the same with -r and -q
 //
