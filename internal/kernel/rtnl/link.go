@@ -186,6 +186,15 @@ func GetLink(name string, link *Link) Request {
 	}
 }
 
+// Link returns one link by its name, or kernel.ErrNotFound.
+//
+//	ip link show NAME
+func (c *Conn) Link(name string) (Link, error) {
+	var l Link
+	err := c.Do(GetLink(name, &l))
+	return l, err
+}
+
 // GetLinkAt is GetLink by the link's index: it may have any name.
 //
 //	ip link show DEV
