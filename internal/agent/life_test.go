@@ -53,6 +53,33 @@ func TestServesWithoutATable(t *testing.T) {
 	r.wantClean()
 }
 
+// The same of a pool's route that the ledger has, and a restart could not take
+// again (found by TestModel with a reboot).
+func TestServesWithoutARoute(t *testing.T) {
+	r, b := startBreakable(t)
+	pod := nettest.Pod(t)
+	r.add(request("c", pod))
+	for _, family := range []string{"-4", "-6"} {
+		nettest.Run(t, r.here, "ip "+family+" route flush type unreachable")
+	}
+	r.close()
+	b.set(true, "acquire", "poolroute", "")
+	r.bringUp()
+	for _, when := range []string{"after the start", "after a sweep"} {
+		if _, err := r.tryAdd(request("d", nettest.Pod(t))); !isCode(err, 11) || !strings.Contains(err.Error(), "acquire poolroute is broken") {
+			t.Errorf("ADD %s: %v", when, err)
+		}
+		r.Sweep(t.Context())
+	}
+	_, err := r.Status(t.Context(), "")
+	wantError(t, err, 50, "acquire poolroute is broken")
+	r.del("c", true)
+	b.heal()
+	r.Sweep(t.Context())
+	r.add(request("d", pod))
+	r.wantClean()
+}
+
 // An agent that is told to stop while it restores serves nobody any more: the
 // deletions that it did not come to would come after the next pod (found by the
 // kill loop of test/crash).
@@ -82,33 +109,6 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	}
 	r.bringUp()
 	r.wantAttached("c")
-	r.wantClean()
-}
-
-// The same of a pool's route that the ledger has, and a restart could not take
-// again (found by TestModel with a reboot).
-func TestServesWithoutARoute(t *testing.T) {
-	r, b := startBreakable(t)
-	pod := nettest.Pod(t)
-	r.add(request("c", pod))
-	for _, family := range []string{"-4", "-6"} {
-		nettest.Run(t, r.here, "ip "+family+" route flush type unreachable")
-	}
-	r.close()
-	b.set(true, "acquire", "poolroute", "")
-	r.bringUp()
-	for _, when := range []string{"after the start", "after a sweep"} {
-		if _, err := r.tryAdd(request("d", nettest.Pod(t))); !isCode(err, 11) || !strings.Contains(err.Error(), "acquire poolroute is broken") {
-			t.Errorf("ADD %s: %v", when, err)
-		}
-		r.Sweep(t.Context())
-	}
-	_, err := r.Status(t.Context(), "")
-	wantError(t, err, 50, "acquire poolroute is broken")
-	r.del("c", true)
-	b.heal()
-	r.Sweep(t.Context())
-	r.add(request("d", pod))
 	r.wantClean()
 }
 
