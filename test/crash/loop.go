@@ -180,13 +180,7 @@ func (l *churn) end() error {
 	if err := detachAll(w, nil); err != nil {
 		return err
 	}
-	if err := w.released(); err != nil {
-		return err
-	}
-	if err := w.audit(); err != nil {
-		return err
-	}
-	if err := w.oracle(); err != nil {
+	if err := w.clean(); err != nil {
 		return err
 	}
 	if err := w.stop(); err != nil {
