@@ -78,12 +78,15 @@ var delChecks = []Check{
 	},
 }
 
+// delSparesSuccessor waits until the first pod's things are gone, which may take a
+// while after its DEL: they are not what the late DEL takes.
 func delSparesSuccessor(t *T) {
-	t.Warm()
+	before := t.Warm()
 	a := t.Attached()
 	t.MustDel(a)
+	t.quiet(before)
 	b := t.Attached()
-	before := t.Seen()
+	before = t.Seen()
 	t.wantDel(a, "the late DEL")
 	t.wantSpared(before, b, "the late DEL of a pod", "another")
 	t.MustDel(b)

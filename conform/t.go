@@ -133,21 +133,26 @@ func (t *T) Warm() oracle.State {
 	return t.Seen()
 }
 
-// quiet waits until nothing goes away any more, for the grace at most.
+// quiet waits until nothing that is new has gone away for some polls, for the
+// grace at most.
 func (t *T) quiet(before oracle.State) {
-	last := before.New(t.Seen())
-	for end := time.Now().Add(t.suite.Grace); len(last) > 0 && time.Now().Before(end); {
+	last, same := before.New(t.Seen()), 0
+	for end := time.Now().Add(t.suite.Grace); len(last) > 0 && same < calm && time.Now().Before(end); {
 		time.Sleep(poll)
 		now := before.New(t.Seen())
-		if len(now) == len(last) {
-			return
+		if same++; len(now) != len(last) {
+			same = 0
 		}
 		last = now
 	}
 }
 
-// poll is how often the oracle looks again.
-const poll = 100 * time.Millisecond
+// poll is how often the oracle looks again, and calm how often it has to see the
+// same.
+const (
+	poll = 100 * time.Millisecond
+	calm = 3
+)
 
 // WantNothingNew waits, for the grace at most, until nothing is there that was not
 // there before; what still is, is a leak.
