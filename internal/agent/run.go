@@ -64,10 +64,16 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *config.Config) error {
 	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
 	var own sync.WaitGroup
-	defer func() { cancel(); own.Wait() }()
 	// Before the restore: what is done after its look is heard, and its cuts rely
 	// on the table.
 	news := a.listen()
+	defer func() {
+		cancel()
+		own.Wait()
+		if news != nil {
+			news.Close() // again, unless nobody got to watch
+		}
+	}()
 	own.Go(func() { a.egress.Run(ctx, a.egressDrift) })
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {

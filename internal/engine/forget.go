@@ -82,28 +82,17 @@ func (e *Engine) freeNames(id hold.ID) {
 // Wait waits until owners that are being released are forgotten. Unknown ids
 // are so already; one that is wanted is not waited for.
 func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
-	defer e.press()()
-	for _, id := range ids {
-		l, err := e.underway(ctx, id)
-		if err != nil {
-			return err
-		}
-		if l == nil {
-			continue
-		}
-		e.hasten()
-		select {
-		case <-l.gone:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
+	return e.await(ctx, ids, func(*leaving) <-chan struct{} { return nil })
 }
 
 // Tried waits until owners that are being released are forgotten, or all that
 // can be tried of them has been, and something is owed.
 func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
+	return e.await(ctx, ids, func(l *leaving) <-chan struct{} { return l.stuck })
+}
+
+// await waits for each owner to be forgotten, or for what enough returns of it.
+func (e *Engine) await(ctx context.Context, ids []hold.ID, enough func(*leaving) <-chan struct{}) error {
 	defer e.press()()
 	for _, id := range ids {
 		l, err := e.underway(ctx, id)
@@ -116,7 +105,7 @@ func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
 		e.hasten()
 		select {
 		case <-l.gone:
-		case <-l.stuck:
+		case <-enough(l):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -86,9 +86,9 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 }
 
 // look finds what is left over, missing, changed or owed, in the look or the
-// glance that ctx is of. The world is read
-// before the ledger, so that what is taken in between is on the list; what is
-// released in between is looked at again.
+// glance that ctx is of. The world is read before the ledger, so that what is
+// taken in between is on the list; what is released in between is looked at
+// again.
 func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 	var r Report
 	found, unreadable := e.find(ctx)
