@@ -42,6 +42,9 @@ func (a *app) status(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, a.patience)
 		defer cancel()
 		st, err := c.Status(ctx, "")
+		if err != nil && ctx.Err() != nil { // whoever noticed first, the agent or we
+			return ctx.Err()
+		}
 		var cannot *api.Error
 		if err != nil && (!errors.As(err, &cannot) || st.PID == 0) {
 			return err
