@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A lazy kind gathers what comes within nine times as long as its last Release
-// took, and stops gathering when somebody waits.
+// A lazy kind lets a moment pass before it begins, gathers what comes within nine
+// times as long as its last Release took, and stops gathering when somebody waits.
 func TestLazyKindGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -32,26 +32,31 @@ func TestLazyKindGathers(t *testing.T) {
 			}
 			return nil
 		}
-		start := time.Now()
 		drop := func(id hold.ID) {
 			if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		drop(ids[0])
-		time.Sleep(20 * time.Millisecond)
-		drop(ids[1])
-		time.Sleep(20 * time.Millisecond)
-		drop(ids[2])
-		time.Sleep(40 * time.Millisecond)
-		if got := len(n.world.find("wire")); got != 2 {
-			t.Errorf("after %v %d wires are left, want 2: the line did not gather", time.Since(start), got)
+		want := func(when string, after time.Duration, left int) {
+			t.Helper()
+			time.Sleep(after)
+			if got := len(n.world.find("wire")); got != left {
+				t.Errorf("%s %d wires are left, want %d", when, got, left)
+			}
 		}
+		drop(ids[0])
+		want("a moment after the first", 45*time.Millisecond, 3)
+		want("then", 20*time.Millisecond, 2)
+		drop(ids[1])
+		want("while the line gathers", 20*time.Millisecond, 2)
+		drop(ids[2])
+		want("while the line gathers more", 40*time.Millisecond, 2)
+		start := time.Now()
 		if err := n.Wait(t.Context(), ids...); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(start); took > 105*time.Millisecond || n.world.batch["wire"] != 2 {
-			t.Errorf("gone after %v in batches of up to %d, want 100ms and 2: nobody hastened", took, n.world.batch["wire"])
+		if took := time.Since(start); took > 25*time.Millisecond || n.world.batch["wire"] != 2 {
+			t.Errorf("gone after %v in batches of up to %d, want 20ms and 2: nobody hastened", took, n.world.batch["wire"])
 		}
 	})
 }

@@ -124,8 +124,9 @@ func (e *Engine) hurryOn() {
 
 // work releases batches until nothing waits.
 func (n *line) work(a *lane) {
+	var took time.Duration // by the last call
 	for {
-		n.yield(a)
+		n.rest(a, took)
 		jobs := n.next(a)
 		if len(jobs) == 0 {
 			return
@@ -142,9 +143,7 @@ func (n *line) work(a *lane) {
 		if !there {
 			return
 		}
-		if n.kind.Lazy && a == &n.common {
-			n.gather(min(9*n.e.now().Sub(start), time.Second))
-		}
+		took = n.e.now().Sub(start)
 	}
 }
 
@@ -170,33 +169,41 @@ func (n *line) leave(a *lane) (back func() bool) {
 	}
 }
 
-// How releases make room for those who are being taken.
+// How releases keep out of the way of what is more urgent.
 const (
 	// pause is how long after an owner was taken others may be: where one pod
 	// starts, more do.
 	pause = 100 * time.Millisecond
-	// breath is how long a kind that yields lets them have the locks before each
-	// call. What many ends at once begin with, their promises and cuts, is over
-	// by then, and no more than a few calls a second are in an ADD's way.
+	// breath is how long a kind that is lazy, or yields to those who are being
+	// taken, lets others have the locks and the processors before each call. The
+	// answer to a DEL is on its way by then, and what many ends at once begin
+	// with, their promises and cuts, is over.
 	breath = 50 * time.Millisecond
 	// jam is how many batches may wait for that.
 	jam = 32
 )
 
-// yield lets those go first who are being taken, unless somebody waits for a
-// release, or too many do.
-func (n *line) yield(a *lane) {
+// rest waits before a call of a kind that is lazy or yields, unless somebody
+// waits for a release, or too many do.
+func (n *line) rest(a *lane, took time.Duration) {
 	n.e.mu.Lock()
-	polite := n.kind.Yield > 0 && n.e.yields && n.e.waiting == 0 && len(a.queue) < jam*a.batch
-	if polite {
+	var rest time.Duration
+	switch {
+	case a != &n.common || n.e.waiting > 0 || len(a.queue) >= jam*a.batch:
+	case n.kind.Lazy:
+		rest = max(breath, min(9*took, time.Second))
+	case n.kind.Yield > 0 && n.e.yields:
+		rest = breath
+	}
+	if rest > 0 {
 		select {
 		case <-n.hurry: // of somebody who does not wait any more
 		default:
 		}
 	}
 	n.e.mu.Unlock()
-	if polite {
-		n.gather(breath)
+	if rest > 0 {
+		n.gather(rest)
 	}
 }
 

@@ -64,8 +64,8 @@ type Kind struct {
 	// a pause, unless somebody waits. 0: the kind does not yield so.
 	Yield int
 	// Lazy says that a Release costs as much for few holds as for many, and
-	// that nobody suffers from its delay. Between two of them the engine lets
-	// nine times as long pass as one took, unless somebody waits.
+	// that nobody suffers from its delay. The engine lets a moment pass before
+	// each, and nine times as long as the last one took, unless somebody waits.
 	Lazy bool
 	// Cut makes the hold's owner unreachable at once, cheaply. Optional.
 	Cut func(context.Context, Hold) error
