@@ -21,6 +21,12 @@ import (
 // mostTries is how often anything is tried whose faults have been healed.
 const mostTries = 10
 
+// mostRests is how often an ADD waits for addresses to be free, each time for a
+// cooldown. After the third wait faults are healed; a release may be tried again
+// only a minute later (engine.Options.MaxBackoff), and then its address rests:
+// that is four more.
+const mostRests = 8
+
 // wholeCooldown is how long addresses rest.
 const wholeCooldown = 20 * time.Second
 
@@ -143,7 +149,7 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 			return true
 		case r.dead():
 			return false
-		case (isCode(err, 100) || isCode(err, 101) || isCode(err, 11)) && try < 6 && s.verb != "repeat":
+		case (isCode(err, 100) || isCode(err, 101) || isCode(err, 11)) && try < mostRests && s.verb != "repeat":
 			// All is in use or rests; or a pod that ended has it.
 			time.Sleep(wholeCooldown)
 			r.Sweep(r.ctx)
