@@ -22,11 +22,11 @@ var stages = []stage{
 	{"footprint", false, footprint},
 	{"memory", true, memory},
 	{"load", false, load},
+	{"beside", false, beside}, // before the node has the namespaces of thousands of pods
 	{"scale", false, scale},
 	{"ipam", false, addresses},
 	{"away", true, away},
 	{"sweep", true, sweep},
-	{"beside", false, beside},
 }
 
 func stageNames() string {
