@@ -96,13 +96,13 @@ func (n *line) worth(a *lane) bool {
 }
 
 // lull lets releases go on as they would if nobody were taken, unless somebody
-// is within the pause. Engine.mu is held.
+// is within calmAfter. Engine.mu is held.
 func (e *Engine) lull() {
 	if e.calm != nil {
-		e.calm.Reset(pause)
+		e.calm.Reset(calmAfter)
 		return
 	}
-	e.calm = time.AfterFunc(pause, func() {
+	e.calm = time.AfterFunc(calmAfter, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if e.takes == 0 {
@@ -171,9 +171,9 @@ func (n *line) leave(a *lane) (back func() bool) {
 
 // How releases keep out of the way of what is more urgent.
 const (
-	// pause is how long after an owner was taken others may be: where one pod
+	// calmAfter is how long after an owner was taken others may be: where one pod
 	// starts, more do.
-	pause = 100 * time.Millisecond
+	calmAfter = 100 * time.Millisecond
 	// breath is how long a kind that is lazy, or yields to those who are being
 	// taken, lets others have the locks and the processors before each call. The
 	// answer to a DEL is on its way by then, and what many ends at once begin
@@ -187,24 +187,24 @@ const (
 // waits for a release, or too many do.
 func (n *line) rest(a *lane, took time.Duration) {
 	n.e.mu.Lock()
-	var rest time.Duration
+	var pause time.Duration
 	switch {
 	case a != &n.common || n.e.waiting > 0 || len(a.queue) >= jam*a.batch:
 	case n.kind.Lazy:
-		rest = max(breath, min(9*took, time.Second))
+		pause = max(breath, min(9*took, time.Second))
 	case n.kind.Yield > 0 && n.e.yields:
-		rest = breath
+		pause = breath
 	}
-	if rest > 0 {
-		select {
-		case <-n.hurry: // of somebody who does not wait any more
-		default:
-		}
+	if pause == 0 {
+		n.e.mu.Unlock()
+		return
+	}
+	select {
+	case <-n.hurry: // of somebody who does not wait any more
+	default:
 	}
 	n.e.mu.Unlock()
-	if rest > 0 {
-		n.gather(rest)
-	}
+	n.gather(pause)
 }
 
 // gather lets holds come together for a kind's next batch, until somebody waits

@@ -61,7 +61,7 @@ type Kind struct {
 	Flight int
 	// Yield is how many holds one Release takes while owners are being taken,
 	// who need the same locks; it is below Batch. Then one runs at a time, after
-	// a pause, unless somebody waits. 0: the kind does not yield so.
+	// a pause, unless somebody waits or too much does. 0: the kind does not yield.
 	Yield int
 	// Lazy says that a Release costs as much for few holds as for many, and
 	// that nobody suffers from its delay. The engine lets a moment pass before
