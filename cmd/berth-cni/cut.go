@@ -1,12 +1,13 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -23,6 +24,26 @@ func cut(link string) error {
 	return nil
 }
 
+// hostVeth returns the name of the link that is this attachment's, for all that
+// can be seen without an agent: the one that prevResult names, or else the one
+// that leads into the pod. "" is that there is none.
+func (c *call) hostVeth() (string, error) {
+	key := c.head.Name + "/" + c.container + "/" + c.ifname
+	if link := c.head.HostVeth; link != "" && isOf(c.head.Root, link) {
+		others, err := isStampedElse(link, key)
+		if err != nil {
+			return "", err
+		}
+		if !others {
+			return link, nil
+		}
+	}
+	if link := leadsTo(c.netns, c.ifname, key); link != "" && isOf(c.head.Root, link) {
+		return link, nil
+	}
+	return "", nil
+}
+
 // isOf reports whether a link with the form of Berth's is of the instance that
 // lives at a root. Where that cannot be known, the form decides: 14 characters
 // in an alphabet of 32 are nobody else's by chance.
@@ -34,114 +55,67 @@ func isOf(dir root.Dir, link string) bool {
 	return link[1:1+prefixLen] == instance[:prefixLen]
 }
 
-// maxAlias is how many bytes a link's alias has at most (IFALIASZ - 1).
-const maxAlias = 255
-
-// isStampedElse reports whether a link says by its alias (attachment.Alias) that
-// it is another attachment's: a prevResult can be wrong, and who is named by
-// mistake must stay connected. One that says nothing, or is gone, does not.
+// isStampedElse reports whether a link says by its alias that it is another
+// attachment's: a prevResult can be wrong, and who is named by mistake must stay
+// connected. One that says nothing, or is gone, does not.
 func isStampedElse(link, key string) (bool, error) {
-	alias, err := aliasOf(link)
+	answer, err := look(device{name: link})
 	if err != nil && err != unix.ENODEV {
 		return false, fmt.Errorf("asking for the alias of link %s: %w", link, err)
 	}
+	berths, own := stamp(answer.text(unix.IFLA_IFALIAS), link, key)
+	return berths && !own, nil
+}
+
+// leadsTo returns the name of the host's end of the link whose other end is a
+// pod's interface, if its alias says that it is the attachment's of a key. The pod
+// is asked for a number alone, so that one that lies has nobody else cut off.
+//
+// This is a help for runtimes that lost the result of ADD, or send none (of
+// configurations below 0.4.0): what cannot be seen, such as a namespace that is
+// gone, is "".
+func leadsTo(netns, ifname, key string) string {
+	pod, err := ns.Open(netns)
+	if err != nil {
+		return ""
+	}
+	defer pod.Close()
+	var inside answer
+	err = pod.Do(func() (err error) {
+		inside, err = look(device{name: ifname})
+		return err
+	})
+	if err != nil {
+		return ""
+	}
+	peer := inside.number(unix.IFLA_LINK)
+	if peer == 0 {
+		return ""
+	}
+	end, err := look(device{index: peer})
+	if err != nil {
+		return ""
+	}
+	link := end.text(unix.IFLA_IFNAME)
+	if !cni.IsLinkName(link) {
+		return ""
+	}
+	if _, own := stamp(end.text(unix.IFLA_IFALIAS), link, key); !own {
+		return ""
+	}
+	return link
+}
+
+// maxAlias is how many bytes a link's alias has at most (IFALIASZ - 1).
+const maxAlias = 255
+
+// stamp reads the alias of a link with the form of Berth's (attachment.Alias):
+// whether it is Berth's as well, and the attachment's of a key.
+func stamp(alias, link, key string) (berths, own bool) {
 	words := strings.SplitN(alias, " ", 3)
 	if len(words) != 3 || words[0] != "berth" {
-		return false, nil
+		return false, false
 	}
-	own := fmt.Sprintf("berth %s %s %s", words[1], link[1+prefixLen:], key)
-	return alias != own[:min(len(own), maxAlias)], nil
-}
-
-// aliasOf is `ip link show LINK`, of which it returns the alias.
-func aliasOf(link string) (string, error) {
-	var buf [16 << 10]byte
-	answer, err := ask(message(link, unix.RTM_GETLINK, unix.NLM_F_REQUEST, 0), buf[:])
-	if err != nil {
-		return "", err
-	}
-	order := binary.NativeEndian
-	if len(answer) < unix.SizeofNlMsghdr || order.Uint16(answer[4:]) != unix.RTM_NEWLINK {
-		return "", parseAnswer(answer)
-	}
-	// struct rtattr, each at a multiple of 4 bytes
-	for at := unix.SizeofNlMsghdr + unix.SizeofIfInfomsg; at+unix.SizeofRtAttr <= len(answer); {
-		size := int(order.Uint16(answer[at:]))
-		if size < unix.SizeofRtAttr || at+size > len(answer) {
-			break
-		}
-		if order.Uint16(answer[at+2:]) == unix.IFLA_IFALIAS {
-			return unix.ByteSliceToString(answer[at+unix.SizeofRtAttr : at+size]), nil
-		}
-		at += (size + 3) &^ 3
-	}
-	return "", nil
-}
-
-// setDown is `ip link set LINK down`: one message, without asking for the
-// link's index first, since the name says who is meant (rtnetlink(7)).
-func setDown(link string) error {
-	var buf [4096]byte
-	answer, err := ask(message(link, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
-	if err != nil {
-		return err
-	}
-	return parseAnswer(answer)
-}
-
-// ask sends a message to the kernel and returns its answer, which is in buf.
-func ask(message, buf []byte) ([]byte, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	// The kernel has done it, and answered, when sendto returns; so nobody waits.
-	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	for {
-		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
-		if err != unix.EINTR {
-			return buf[:max(n, 0)], err
-		}
-	}
-}
-
-// message is a message about a link of that name, which clears the flags that
-// change has.
-func message(link string, typ, flags uint16, change uint32) []byte {
-	order := binary.NativeEndian
-	name := append([]byte(link), 0)
-	attr := unix.SizeofRtAttr + len(name)
-	size := unix.SizeofNlMsghdr + unix.SizeofIfInfomsg + (attr+3)&^3
-	b := make([]byte, 0, size)
-	// struct nlmsghdr
-	b = order.AppendUint32(b, uint32(size))
-	b = order.AppendUint16(b, typ)
-	b = order.AppendUint16(b, flags)
-	b = order.AppendUint32(b, 1) // sequence
-	b = order.AppendUint32(b, 0) // port: the kernel's
-	// struct ifinfomsg
-	b = append(b, unix.AF_UNSPEC, 0)
-	b = order.AppendUint16(b, 0) // type
-	b = order.AppendUint32(b, 0) // index: by name
-	b = order.AppendUint32(b, 0) // flags
-	b = order.AppendUint32(b, change)
-	// struct rtattr
-	b = order.AppendUint16(b, uint16(attr))
-	b = order.AppendUint16(b, unix.IFLA_IFNAME)
-	return append(b, name...)[:size]
-}
-
-// parseAnswer returns what a struct nlmsgerr says: nothing, or an errno.
-func parseAnswer(answer []byte) error {
-	order := binary.NativeEndian
-	if len(answer) < unix.SizeofNlMsghdr+4 || order.Uint16(answer[4:]) != unix.NLMSG_ERROR {
-		return fmt.Errorf("the kernel answers %.32q", answer)
-	}
-	if errno := -int32(order.Uint32(answer[unix.SizeofNlMsghdr:])); errno != 0 {
-		return unix.Errno(errno)
-	}
-	return nil
+	want := fmt.Sprintf("berth %s %s %s", words[1], link[1+prefixLen:], key)
+	return true, alias == want[:min(len(want), maxAlias)]
 }

@@ -1,16 +1,21 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	keys "github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -58,6 +63,67 @@ func TestCut(t *testing.T) {
 			// And again, as a runtime does that has not heard of the success.
 			if out, code := a.del(test.prev); code != 0 || out != "" {
 				t.Fatalf("again: code %d: %s", code, out)
+			}
+		})
+	}
+}
+
+// Without a usable prevResult, the interface in the pod leads to the link. It must
+// be stamped as this attachment's: a path may be another pod's by now, and a pod
+// may have made the interface itself.
+func TestCutWhatLeadsIntoThePod(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(*away, *ns.Netns)
+		ifname  string
+		prev    string
+		cut     string
+	}{
+		"ours": {nil, "eth0", "", ownLink},
+		"down": {func(a *away, _ *ns.Netns) { a.setDown(ownLink) }, "eth0", "", ownLink},
+		"another in prevResult": {func(a *away, _ *ns.Netns) {
+			a.rename(otherLink, "babcdefghij6666")
+			a.stamp("babcdefghij6666", another)
+		}, "eth0", prevResult("babcdefghij6666"), ownLink},
+		"another pod's":   {func(a *away, _ *ns.Netns) { a.stamp(ownLink, another) }, "eth0", "", ""},
+		"no stamp":        {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", "", ""},
+		"another's alias": {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", "", ""},
+		"another name":    {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", "", ""},
+		"another agent's": {func(a *away, _ *ns.Netns) { a.rename(ownLink, "bzzzzefghij6666") }, "eth0", "", ""},
+		"no interface":    {nil, "eth1", "", ""},
+		"no namespace":    {func(a *away, pod *ns.Netns) { a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
+		"gone": {func(a *away, pod *ns.Netns) {
+			a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH))
+			a.must(os.Remove(pod.Ref().Path))
+		}, "eth0", "", ""},
+		"a pod that lies": {func(a *away, pod *ns.Netns) {
+			a.stamp(ownLink, key)
+			link, err := netlink.LinkByName(ownLink)
+			a.must(err)
+			a.must(pod.Do(func() error {
+				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lie", Index: link.Attrs().Index}, PeerName: "eth1"})
+			}))
+		}, "eth1", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			pod := nettest.Pod(t)
+			a.lead(ownLink, pod, "eth0")
+			k := key
+			k.Ifname = test.ifname
+			a.stamp(ownLink, k)
+			if test.prepare != nil {
+				test.prepare(a, pod)
+			}
+			env := podEnv("DEL")
+			env["CNI_NETNS"], env["CNI_IFNAME"] = pod.Ref().Path, test.ifname
+			if out, code := execute(t, env, strings.NewReader(conf(a.root, test.prev))); code != 0 || out != "" {
+				t.Fatalf("code %d: %s", code, out)
+			}
+			if got := a.down(); got != test.cut {
+				t.Errorf("down are %q, not %q", got, test.cut)
+			}
+			if r := a.one(); r.Cut != (test.cut != "") || r.Link == ownLink {
+				t.Errorf("queued is %+v", r)
 			}
 		})
 	}
@@ -122,6 +188,25 @@ func (a *away) alias(name, text string) {
 	link, err := netlink.LinkByName(name)
 	a.must(err)
 	a.must(netlink.LinkSetAlias(link, text))
+}
+
+// lead moves a link's other end into a pod.
+func (a *away) lead(link string, pod *ns.Netns, ifname string) {
+	a.Helper()
+	peer, err := netlink.LinkByName(fmt.Sprintf("peer%d", slices.Index(a.links, link)))
+	a.must(err)
+	a.must(netlink.LinkSetName(peer, ifname))
+	a.must(netlink.LinkSetNsFd(peer, pod.Fd()))
+	a.must(pod.Do(func() error { return netlink.LinkSetUp(peer) }))
+}
+
+// rename is `ip link set NAME name TO`.
+func (a *away) rename(name, to string) {
+	a.Helper()
+	link, err := netlink.LinkByName(name)
+	a.must(err)
+	a.must(netlink.LinkSetName(link, to))
+	a.links[slices.Index(a.links, name)] = to
 }
 
 // remove is `ip link delete NAME`.

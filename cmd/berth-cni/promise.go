@@ -30,10 +30,10 @@ func promise(c *call, why error) *api.Error {
 	if e := c.noAgent(); e != nil {
 		return e
 	}
-	ours, cutErr := c.isOurs(c.head.HostVeth)
-	queueErr := c.enqueue(ours, why)
-	if ours {
-		cutErr = cut(c.head.HostVeth)
+	link, cutErr := c.hostVeth()
+	queueErr := c.enqueue(link != "", why)
+	if link != "" {
+		cutErr = cut(link)
 	}
 	switch {
 	case queueErr != nil:
@@ -42,16 +42,6 @@ func promise(c *call, why error) *api.Error {
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
 	}
 	return nil
-}
-
-// isOurs reports whether a link is this attachment's, for all that can be seen
-// without an agent.
-func (c *call) isOurs(link string) (bool, error) {
-	if link == "" || !isOf(c.head.Root, link) {
-		return false, nil
-	}
-	others, err := isStampedElse(link, c.head.Name+"/"+c.container+"/"+c.ifname)
-	return err == nil && !others, err
 }
 
 // enqueue puts the deletion into the queue of the agent.

@@ -190,7 +190,7 @@ func hostVeth(interfaces []byte) string {
 	for _, fields := range objects(interfaces) {
 		name, err1 := fields.Text("name")
 		sandbox, err2 := fields.Text("sandbox")
-		if err1 == nil && err2 == nil && sandbox == "" && isLinkName(name) {
+		if err1 == nil && err2 == nil && sandbox == "" && IsLinkName(name) {
 			return name
 		}
 	}
@@ -226,9 +226,9 @@ func isAddress(s string) bool {
 	return true
 }
 
-// isLinkName reports whether a name has the form of Berth's host veths: b, and
+// IsLinkName reports whether a name has the form of Berth's host veths: b, and
 // 14 characters of the ID alphabet.
-func isLinkName(s string) bool {
+func IsLinkName(s string) bool {
 	if len(s) != maxIfname || s[0] != 'b' {
 		return false
 	}

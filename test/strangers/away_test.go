@@ -186,29 +186,50 @@ func TestCnitoolDelWithoutAgent(t *testing.T) {
 	n.agent.NothingLeft(t, n.empty)
 }
 
-// A runtime that has lost its cache, such as by a reboot (cni #1055), cannot say
-// which link it was: then the agent cuts the pod off before it serves.
+// A runtime that has lost its cache, such as by a reboot (cni #1055), or sends no
+// result because the configuration is older than 0.4.0, cannot say which link it
+// was: the plugin finds it by the pod's interface. Without a network namespace it
+// is the agent that cuts the pod off, before it serves.
 func TestLibcniDelWithoutAgentAndCache(t *testing.T) {
 	n := newNode(t)
-	pod := nettest.Pod(t)
-	n.empty = nettest.Snapshot(t, nil)
-	cache := t.TempDir()
-	r, rt := newRuntime(t, n, "1.1.0", ""), of("no-cache", pod)
-	r.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, cache, nil)
-	addrs := addrsOf(r.add(t, rt))
-	if err := n.agent.Kill(); err != nil {
-		t.Fatal(err)
+	for name, test := range map[string]struct {
+		version     string
+		lost, named bool // the cache; the network namespace, at DEL
+	}{
+		"lost":              {"1.1.0", true, true},
+		"never sent":        {"0.3.1", false, true},
+		"namespace unknown": {"1.1.0", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := nettest.Pod(t)
+			n.empty = nettest.Snapshot(t, nil)
+			cache := t.TempDir()
+			r, rt := newRuntime(t, n, test.version, ""), of("no-cache", pod)
+			r.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, cache, nil)
+			addrs := addrsOf(r.add(t, rt))
+			if err := n.agent.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if test.lost {
+				if err := os.RemoveAll(filepath.Join(cache, "results")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !test.named {
+				rt.NetNS = ""
+			}
+			r.del(t, rt)
+			if got := n.queued(t); len(got) != 1 || got[0].Record.Cut != test.named || got[0].Record.Link != "" {
+				t.Errorf("queued are %+v", got)
+			}
+			if test.named {
+				cutOff(t, pod, addrs)
+			}
+			if err := n.agent.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			cutOff(t, pod, addrs)
+			n.agent.NothingLeft(t, n.empty)
+		})
 	}
-	if err := os.RemoveAll(filepath.Join(cache, "results")); err != nil {
-		t.Fatal(err)
-	}
-	r.del(t, rt)
-	if got := n.queued(t); len(got) != 1 || got[0].Record.Cut {
-		t.Errorf("queued are %+v", got)
-	}
-	if err := n.agent.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	cutOff(t, pod, addrs)
-	n.agent.NothingLeft(t, n.empty)
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// device says which link of the calling thread's network namespace is meant: by
+// its name or, without one, by its index.
+type device struct {
+	name  string
+	index uint32
+}
+
+// answer is what the kernel says of a link, a message of RTM_NEWLINK; nil says
+// nothing.
+type answer []byte
+
+// look is `ip link show`.
+func look(d device) (answer, error) {
+	var buf [16 << 10]byte
+	got, err := ask(message(d, unix.RTM_GETLINK, unix.NLM_F_REQUEST, 0), buf[:])
+	if err != nil {
+		return nil, err
+	}
+	if len(got) < unix.SizeofNlMsghdr || binary.NativeEndian.Uint16(got[4:]) != unix.RTM_NEWLINK {
+		return nil, parseAnswer(got)
+	}
+	return got, nil
+}
+
+// attribute returns an attribute's value; nil if the link has none.
+func (a answer) attribute(typ uint16) []byte {
+	order := binary.NativeEndian
+	// struct rtattr, each at a multiple of 4 bytes
+	for at := unix.SizeofNlMsghdr + unix.SizeofIfInfomsg; at+unix.SizeofRtAttr <= len(a); {
+		size := int(order.Uint16(a[at:]))
+		if size < unix.SizeofRtAttr || at+size > len(a) {
+			break
+		}
+		if order.Uint16(a[at+2:]) == typ {
+			return a[at+unix.SizeofRtAttr : at+size]
+		}
+		at += (size + 3) &^ 3
+	}
+	return nil
+}
+
+// text returns an attribute that is a string, up to its NUL.
+func (a answer) text(typ uint16) string { return unix.ByteSliceToString(a.attribute(typ)) }
+
+// number returns an attribute of 32 bits; 0 if the link has none.
+func (a answer) number(typ uint16) uint32 {
+	value := a.attribute(typ)
+	if len(value) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(value)
+}
+
+// setDown is `ip link set LINK down`: one message, without asking for the
+// link's index first, since the name says who is meant (rtnetlink(7)).
+func setDown(link string) error {
+	var buf [4096]byte
+	answer, err := ask(message(device{name: link}, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
+	if err != nil {
+		return err
+	}
+	return parseAnswer(answer)
+}
+
+// ask sends a message to the kernel and returns its answer, which is in buf.
+func ask(message, buf []byte) ([]byte, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	// The kernel has done it, and answered, when sendto returns; so nobody waits.
+	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
+	}
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		if err != unix.EINTR {
+			return buf[:max(n, 0)], err
+		}
+	}
+}
+
+// message is a message about a link, which clears the flags that change has.
+func message(d device, typ, flags uint16, change uint32) []byte {
+	order := binary.NativeEndian
+	// struct nlmsghdr
+	b := order.AppendUint32(make([]byte, 0, 64), 0) // length: below
+	b = order.AppendUint16(b, typ)
+	b = order.AppendUint16(b, flags)
+	b = order.AppendUint32(b, 1) // sequence
+	b = order.AppendUint32(b, 0) // port: the kernel's
+	// struct ifinfomsg
+	b = append(b, unix.AF_UNSPEC, 0)
+	b = order.AppendUint16(b, 0) // type
+	b = order.AppendUint32(b, d.index)
+	b = order.AppendUint32(b, 0) // flags
+	b = order.AppendUint32(b, change)
+	if d.name != "" {
+		// struct rtattr
+		b = order.AppendUint16(b, uint16(unix.SizeofRtAttr+len(d.name)+1))
+		b = order.AppendUint16(b, unix.IFLA_IFNAME)
+		b = append(append(b, d.name...), 0)
+		for len(b)%4 > 0 {
+			b = append(b, 0)
+		}
+	}
+	order.PutUint32(b, uint32(len(b)))
+	return b
+}
+
+// parseAnswer returns what a struct nlmsgerr says: nothing, or an errno.
+func parseAnswer(answer []byte) error {
+	order := binary.NativeEndian
+	if len(answer) < unix.SizeofNlMsghdr+4 || order.Uint16(answer[4:]) != unix.NLMSG_ERROR {
+		return fmt.Errorf("the kernel answers %.32q", answer)
+	}
+	if errno := -int32(order.Uint32(answer[unix.SizeofNlMsghdr:])); errno != 0 {
+		return unix.Errno(errno)
+	}
+	return nil
+}
