@@ -102,7 +102,7 @@ func (r *rig) open() error {
 	if err != nil {
 		return err
 	}
-	a, err := open(o, r.kernel)
+	a, err := open(o, r.kernel, false)
 	if err == nil {
 		r.Agent = a
 	}

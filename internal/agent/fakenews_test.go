@@ -2,6 +2,7 @@ package agent
 
 import (
 	"os"
+	"sync"
 
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -12,11 +13,12 @@ type fakeMonitor struct {
 	*fakeKernel
 	heard  chan rtnl.News
 	closed chan struct{}
+	once   sync.Once
 }
 
 // listen begins to hear.
 func (k *fakeKernel) listen() (monitor, error) {
-	m := &fakeMonitor{k, make(chan rtnl.News, 64), make(chan struct{})}
+	m := &fakeMonitor{fakeKernel: k, heard: make(chan rtnl.News, 64), closed: make(chan struct{})}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.monitor = m
@@ -38,7 +40,7 @@ func (m *fakeMonitor) Close() error {
 	if m.fakeNode.monitor == m {
 		m.fakeNode.monitor = nil
 	}
-	close(m.closed)
+	m.once.Do(func() { close(m.closed) })
 	return nil
 }
 

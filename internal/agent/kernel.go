@@ -54,6 +54,7 @@ type node struct {
 		VerifyPod(context.Context, hold.Hold) error
 	}
 	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
+	news     monitor                              // the one that is listened to; nil: none is
 	noticed  func(*deletions.Queue, func()) error // calls back whenever something new is in the queue
 	identify func(ns.Ref) (ns.Ref, error)         // what is at a namespace's path, as ns.Ref.Open says
 	occupied func(ns.Ref, string) (bool, error)   // whether an interface of that name is in a namespace
@@ -151,6 +152,9 @@ func occupied(pod ns.Ref, name string) (there bool, err error) {
 }
 
 func (a *Agent) closeKernel() error {
+	if a.news != nil {
+		_ = a.news.Close() // again, if somebody got to watch
+	}
 	a.tracked.Close()
 	err := a.conn.Close()
 	if a.here != nil {

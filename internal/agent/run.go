@@ -30,7 +30,7 @@ const stopping = 10 * time.Second
 func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 	hub, metrics := events.NewHub(events.Remember), server.NewMetrics()
 	o.Event, o.Observe = hub.Publish, metrics.ObserveKind
-	a, err := Open(o)
+	a, err := open(o, (*Agent).openKernel, true)
 	if err != nil {
 		return err
 	}
@@ -64,17 +64,11 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *config.Config) error {
 	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
 	var own sync.WaitGroup
-	// Before the restore: what is done after its look is heard, and its cuts rely
-	// on the table.
-	news := a.listen()
 	defer func() {
 		cancel()
 		own.Wait()
-		if news != nil {
-			news.Close() // again, unless nobody got to watch
-		}
 	}()
-	own.Go(func() { a.egress.Run(ctx, a.egressDrift) })
+	own.Go(func() { a.egress.Run(ctx, a.egressDrift) }) // before the restore, whose cuts rely on the table
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {
 			return err
@@ -87,7 +81,7 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 		return whyEnded(ctx)
 	}
 	own.Go(func() { a.keepRinsed(ctx) })
-	own.Go(func() { a.watch(ctx, news) })
+	own.Go(func() { a.watch(ctx) })
 	own.Go(func() { a.keepDrained(ctx) }) // what has come since the restore's drain waits already
 	srv.Open()
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {

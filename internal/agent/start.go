@@ -16,13 +16,18 @@ import (
 
 // Open opens what an agent works with: its folders, the kernel, the ledger and
 // the views on it. The node is not touched before Restore.
-func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel) }
+func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel, false) }
 
-// open is Open on a kernel that openKernel opens.
-func open(o Options, openKernel func(*Agent) error) (*Agent, error) {
+// open is Open on a kernel that openKernel opens. An agent that is going to watch
+// the node listens from here on, and its links are listed while the ledger is
+// read.
+func open(o Options, openKernel func(*Agent) error, watches bool) (*Agent, error) {
 	a, err := openNode(o, openKernel)
 	if err != nil {
 		return nil, err
+	}
+	if watches {
+		a.listen()
 	}
 	if err := a.openLedger(); err != nil {
 		return nil, errors.Join(err, a.queue.Close(), a.closeKernel())
@@ -144,7 +149,7 @@ func (a *Agent) Restore(ctx context.Context) error {
 	if err := a.Drain(ctx); err != nil { // before the restore would set up again what was cut off
 		a.Log.Error("deletions wait", "err", err)
 	}
-	err = a.engine.Restore(ctx)
+	err = a.engine.Restore(hold.Glance(ctx)) // what changes from the list on is heard
 	if a.doubt.Store(err != nil); err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}

@@ -24,8 +24,8 @@ func BenchmarkSweep(b *testing.B) {
 	defer r.close()
 	ctx, stop := context.WithCancel(b.Context())
 	var watching sync.WaitGroup
-	news := r.listen()
-	watching.Go(func() { r.watch(ctx, news) })
+	r.listen()
+	watching.Go(func() { r.watch(ctx) })
 	defer func() { stop(); watching.Wait() }()
 	var busy sync.WaitGroup
 	var netns []*ns.Netns

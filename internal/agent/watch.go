@@ -39,22 +39,23 @@ type monitor interface {
 
 // listen begins to hear what is done to links and routes. What is heard is
 // acted upon by watch.
-func (a *Agent) listen() monitor {
+func (a *Agent) listen() {
 	if a.monitor == nil {
-		return nil // of a node that cannot tell: the sweep sees it
+		return // of a node that cannot tell: the sweep sees it
 	}
 	m, err := a.monitor()
 	if err != nil {
 		a.Log.Warn("changes by others are mended by the sweep alone", "err", err)
-		return nil
+		return
 	}
-	return m
+	a.news = m
 }
 
 // watch mends at once what others do to the links and routes of those who are
 // wanted, until ctx ends. A link that was set down and up looks well, and has
 // lost its routes.
-func (a *Agent) watch(ctx context.Context, m monitor) {
+func (a *Agent) watch(ctx context.Context) {
+	m := a.news
 	if m == nil {
 		return
 	}

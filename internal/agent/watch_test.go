@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -96,4 +97,29 @@ func TestWatcherLeavesTheDead(t *testing.T) {
 	if len(w.suspects) > 0 {
 		t.Error("a pod that is being released is looked at")
 	}
+}
+
+// A starting agent lists the links while it reads its ledger, and goes by that
+// list. What others do in between is mended as soon as it watches.
+func TestChangedWhileTheLedgerIsRead(t *testing.T) {
+	r := start(t)
+	name := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name
+	r.add(request("d", nettest.Pod(t))) // of a single one nobody lists
+	r.close()
+	o, err := r.options()
+	must(t, err)
+	r.Agent, err = open(o, r.kernel, true)
+	must(t, err)
+	_, err = r.links.Kind().Find(hold.Glance(t.Context())) // the list has ended
+	must(t, err)
+	must(t, netlink.LinkSetMTU(linkNamed(t, name), 1300)) // ip link set NAME mtu 1300
+	must(t, r.Restore(t.Context()))
+
+	ctx, stop := context.WithCancel(t.Context())
+	watched := make(chan struct{})
+	go func() { defer close(watched); r.watch(ctx) }()
+	nettest.Eventually(t, "the link to be as it was", func() bool { return len(r.findings()) == 0 })
+	stop()
+	<-watched
+	r.wantClean()
 }

@@ -296,11 +296,10 @@ func (r *wholeRun) live(faulty bool) bool {
 			}
 		})
 		a, ctx := r.Agent, r.ctx // as Run does
-		news := a.listen()
 		r.watch.Go(func() { a.egress.Run(ctx, a.egressDrift) })
 		err := a.Restore(ctx)
 		r.watch.Go(func() { a.keepRinsed(ctx) })
-		r.watch.Go(func() { a.watch(ctx, news) })
+		r.watch.Go(func() { a.watch(ctx) })
 		r.watch.Go(func() { a.keepDrained(ctx) })
 		r.watch.Go(a.keepSpares)
 		if err != nil && r.plan.Surfaced() == "" {
@@ -330,7 +329,7 @@ func (r *wholeRun) openAgent(kernel func(*Agent) error) (err error) {
 			}
 			return r.plan.Decorate(l, ks)
 		},
-	}, kernel)
+	}, kernel, true)
 	return err
 }
 

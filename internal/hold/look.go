@@ -25,8 +25,9 @@ func OneLook(ctx context.Context) context.Context {
 	return context.WithValue(ctx, lookKey{}, new(look))
 }
 
-// Glance is OneLook for a look that is repeated again and again: a kind that is
-// told of changes may go by what it has been told since it last looked itself.
+// Glance is OneLook for a look that need not be fresh, since it is repeated or
+// whoever asks is told of changes: a kind that is, too, may go by what it has been
+// told since it last looked itself.
 func Glance(ctx context.Context) context.Context {
 	return context.WithValue(ctx, lookKey{}, &look{glance: true})
 }

@@ -17,7 +17,7 @@ var reasons = []struct{ target, what string }{
 	{"longest ADD meanwhile", "An ADD may have to wait for two or three messages that delete 16 links each, if it comes as they begin."},
 	{"ADD p50 with", "What is left grows with the number of network namespaces, not of attachments (the last row of that table has the namespaces alone): the kernel looks through all namespaces' ids for each message about a link."},
 	{"DEL p50 with", "The floor's own variation between the two nodes is as large."},
-	{"restart with", "5,000 records are decoded, and the kernel lists 5,000 links and 10,000 routes and neighbours, one after the other."},
+	{"restart with", "5,000 records are decoded while the kernel lists 5,000 links, for each of which it walks the ids of all pods' network namespaces; the two processors are busy with that all the time."},
 	{"DEL p50 while the agent is away", "A process starts, and waits twice for the disk, for the deletion and for its name, and once for the kernel's lock on links. On a busy machine these waits decide, which the floor does not have."},
 	{"start with 1000 queued", "The kernel deletes the links, 32 a message, while the agent restores the rest. The agent's CPU, in the table below, is its own part and the kernel's on its behalf; the rest is waiting for the disk and, on a busy machine, for processors."},
 	{"CPU of a sweep", "10,000 routes and as many neighbours are read, and held against the ledger. Links are listed every ten minutes alone: for each of them the kernel walks all 5,000 namespaces' ids (net_eq_idr)."},

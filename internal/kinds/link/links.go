@@ -119,7 +119,7 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 // kernel.ErrInterrupted comes with what was seen: some may be missing.
 func (l *Links) list(ctx context.Context) ([]rtnl.Link, error) {
 	if hold.Glancing(ctx) {
-		if links, ok := l.mirror.glance(); ok {
+		if links, ok := l.mirror.glance(ctx); ok {
 			return links, nil
 		}
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -26,18 +27,25 @@ type mirror struct {
 
 	mu       sync.Mutex
 	followed bool              // all news come here
+	first    chan struct{}     // closed when the list has ended that following began with; nil: there is none
 	links    map[int]rtnl.Link // by index; nil: the next look has to list them
 	listed   time.Time
 	listing  int         // lists under way
 	missed   []rtnl.News // heard meanwhile, that a list may have been too early for
 }
 
-// Follow returns m; what its Next tells keeps later glances at links from
-// listing them all. m has to be of the instance, and nobody else may read it.
+// Follow begins to list the links, and returns m, whose Next tells what changed
+// since: so later glances need no list. The first of them waits for this one. m
+// has to be of the instance, and nobody else may read it.
 func (l *Links) Follow(m *rtnl.Monitor) *Follower {
+	first := make(chan struct{})
 	l.mirror.mu.Lock()
-	defer l.mirror.mu.Unlock()
-	l.mirror.followed = true
+	l.mirror.followed, l.mirror.first = true, first
+	l.mirror.mu.Unlock()
+	go func() {
+		defer close(first)
+		_, _ = l.list(context.Background()) // an error is for those who need a list: they try again
+	}()
 	return &Follower{m, &l.mirror}
 }
 
@@ -57,12 +65,14 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	return news, err
 }
 
-// Close ends the monitor: from now on all looks list the links.
+// Close ends the monitor: from now on all looks list the links. It waits for the
+// list that Follow began.
 func (f *Follower) Close() error {
 	f.mirror.mu.Lock()
 	f.mirror.followed = false
 	f.mirror.mu.Unlock()
 	f.mirror.forget()
+	<-f.mirror.first
 	return f.monitor.Close()
 }
 
@@ -116,7 +126,17 @@ func (m *mirror) list(read func() ([]rtnl.Link, error)) ([]rtnl.Link, error) {
 
 // glance returns the links as they are known to be; ok is false if they have to
 // be listed.
-func (m *mirror) glance() (links []rtnl.Link, ok bool) {
+func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
+	m.mu.Lock()
+	first := m.first
+	m.mu.Unlock()
+	if first != nil {
+		select {
+		case <-first:
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.links == nil || time.Since(m.listed) > relist {

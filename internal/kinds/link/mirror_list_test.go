@@ -24,7 +24,7 @@ func TestMirrorHearsWhileItLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, ok := m.glance()
+	got, ok := m.glance(t.Context())
 	slices.SortFunc(got, func(a, b rtnl.Link) int { return a.Index - b.Index })
 	want := []rtnl.Link{{Index: 2, Name: "btest2", MTU: 1300}, old[2]}
 	if !ok || !slices.Equal(got, want) {
@@ -50,13 +50,13 @@ func TestMirrorKnowsWhatItLacks(t *testing.T) {
 	} {
 		m := mirror{prefix: "btest", followed: true}
 		spoil(&m)
-		if links, ok := m.glance(); ok {
+		if links, ok := m.glance(t.Context()); ok {
 			t.Errorf("%s: a glance sees %v", what, links)
 		}
 	}
 	m := mirror{prefix: "btest", followed: true}
 	m.list(whole)
-	if links, ok := m.glance(); !ok || len(links) != 1 {
+	if links, ok := m.glance(t.Context()); !ok || len(links) != 1 {
 		t.Errorf("after a list a glance sees %v, %v", links, ok)
 	}
 }
