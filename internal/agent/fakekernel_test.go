@@ -414,6 +414,8 @@ func (k fakeLinks) verify(_ context.Context, h hold.Hold) error {
 	return nil
 }
 
+func (k fakeLinks) ListAhead() {}
+
 func (k fakeLinks) VerifyPod(_ context.Context, h hold.Hold) error {
 	s, err := k.of(h)
 	if err != nil {

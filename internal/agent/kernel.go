@@ -52,6 +52,7 @@ type node struct {
 	links interface { // the pods'
 		Kind() hold.Kind
 		VerifyPod(context.Context, hold.Hold) error
+		ListAhead()
 	}
 	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
 	news     monitor                              // the one that is listened to; nil: none is

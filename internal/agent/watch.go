@@ -38,7 +38,8 @@ type monitor interface {
 }
 
 // listen begins to hear what is done to links and routes. What is heard is
-// acted upon by watch.
+// acted upon by watch. Unless deletions wait, which the kernel would do more
+// slowly meanwhile, what links there are is read from now on.
 func (a *Agent) listen() {
 	if a.monitor == nil {
 		return // of a node that cannot tell: the sweep sees it
@@ -49,6 +50,9 @@ func (a *Agent) listen() {
 		return
 	}
 	a.news = m
+	if n, err := a.queue.Waiting(); err == nil && n == 0 {
+		a.links.ListAhead()
+	}
 }
 
 // watch mends at once what others do to the links and routes of those who are

@@ -62,6 +62,17 @@ func (q *Queue) PendingOf(network, container, ifname string) ([]Entry, error) {
 	}), err
 }
 
+// Waiting returns how many deletions seem to wait, by the names in the folder.
+func (q *Queue) Waiting() (int, error) {
+	f, err := openFolder(q.dir)
+	if err != nil {
+		return 0, err
+	}
+	defer f.close()
+	names, err := q.look(f)
+	return len(names), err
+}
+
 // pending returns those whose name begins with prefix.
 func (q *Queue) pending(prefix string) ([]Entry, error) {
 	f, err := openFolder(q.dir)

@@ -21,6 +21,9 @@ func TestQueue(t *testing.T) {
 	if got := mustPending(t, q); len(got) != 0 {
 		t.Fatalf("a new queue has %v", got)
 	}
+	if n, err := q.Waiting(); err != nil || n != 0 {
+		t.Errorf("in a new queue %d wait, %v", n, err)
+	}
 	began := time.Now().Add(-time.Minute)
 	mustWrite(t, dir, example, numbered(2), example) // the same one again
 	entries := mustPending(t, q)
@@ -31,6 +34,9 @@ func TestQueue(t *testing.T) {
 		if !reflect.DeepEqual(e.Record, example) || e.Written.Before(began) || e.Written.After(time.Now().Add(time.Minute)) {
 			t.Errorf("%+v", e)
 		}
+	}
+	if n, err := q.Waiting(); err != nil || n != 3 {
+		t.Errorf("%d wait, %v", n, err)
 	}
 	of, err := q.PendingOf("net", "c1", "eth0")
 	if err != nil || !reflect.DeepEqual(of, entries[1:]) {

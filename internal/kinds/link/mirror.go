@@ -27,26 +27,46 @@ type mirror struct {
 
 	mu       sync.Mutex
 	followed bool              // all news come here
-	first    chan struct{}     // closed when the list has ended that following began with; nil: there is none
+	ahead    chan struct{}     // closed when the list of ListAhead has ended; nil: there is none
 	links    map[int]rtnl.Link // by index; nil: the next look has to list them
 	listed   time.Time
 	listing  int         // lists under way
 	missed   []rtnl.News // heard meanwhile, that a list may have been too early for
 }
 
-// Follow begins to list the links, and returns m, whose Next tells what changed
-// since: so later glances need no list. The first of them waits for this one. m
-// has to be of the instance, and nobody else may read it.
+// Follow returns m; what its Next tells keeps later glances at links from
+// listing them all. m has to be of the instance, and nobody else may read it.
 func (l *Links) Follow(m *rtnl.Monitor) *Follower {
-	first := make(chan struct{})
 	l.mirror.mu.Lock()
-	l.mirror.followed, l.mirror.first = true, first
+	defer l.mirror.mu.Unlock()
+	l.mirror.followed = true
+	return &Follower{m, &l.mirror}
+}
+
+// ListAhead begins to list the links, once they are followed. The first glance
+// waits for that, and has it for nothing. To be called once.
+func (l *Links) ListAhead() {
+	ahead := make(chan struct{})
+	l.mirror.mu.Lock()
+	l.mirror.ahead = ahead
 	l.mirror.mu.Unlock()
 	go func() {
-		defer close(first)
+		defer close(ahead)
 		_, _ = l.list(context.Background()) // an error is for those who need a list: they try again
 	}()
-	return &Follower{m, &l.mirror}
+}
+
+// ready waits until no list of ListAhead is under way.
+func (m *mirror) ready(ctx context.Context) {
+	m.mu.Lock()
+	ahead := m.ahead
+	m.mu.Unlock()
+	if ahead != nil {
+		select {
+		case <-ahead:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // Follower is a monitor of whose news an instance's links take note.
@@ -65,14 +85,14 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	return news, err
 }
 
-// Close ends the monitor: from now on all looks list the links. It waits for the
-// list that Follow began.
+// Close ends the monitor: from now on all looks list the links. It waits for a
+// list that is under way ahead.
 func (f *Follower) Close() error {
 	f.mirror.mu.Lock()
 	f.mirror.followed = false
 	f.mirror.mu.Unlock()
 	f.mirror.forget()
-	<-f.mirror.first
+	f.mirror.ready(context.Background())
 	return f.monitor.Close()
 }
 
@@ -127,16 +147,7 @@ func (m *mirror) list(read func() ([]rtnl.Link, error)) ([]rtnl.Link, error) {
 // glance returns the links as they are known to be; ok is false if they have to
 // be listed.
 func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
-	m.mu.Lock()
-	first := m.first
-	m.mu.Unlock()
-	if first != nil {
-		select {
-		case <-first:
-		case <-ctx.Done():
-			return nil, false
-		}
-	}
+	m.ready(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.links == nil || time.Since(m.listed) > relist {
