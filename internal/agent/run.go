@@ -20,6 +20,9 @@ import (
 // stop.
 const stopping = 10 * time.Second
 
+// presence is how long nobody may reach an agent whose socket was removed.
+const presence = time.Second
+
 // Run is the life of an agent, until ctx ends. Each value of reload is a new
 // configuration to put into force; a nil channel brings none.
 //
@@ -93,6 +96,9 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 
 	sweep := time.NewTicker(a.Config.SweepInterval)
 	defer sweep.Stop()
+	look := time.NewTicker(presence)
+	defer look.Stop()
+	var unheard string // why nobody can reach the agent
 	for {
 		select {
 		case <-ctx.Done():
@@ -103,6 +109,16 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 			}
 		case <-sweep.C:
 			a.Sweep(ctx)
+		case <-look.C:
+			again, err := srv.Relisten()
+			if again {
+				a.Log.Warn("somebody removed the socket, and it is made again")
+			}
+			if was := unheard; err == nil {
+				unheard = ""
+			} else if unheard = err.Error(); unheard != was {
+				a.Log.Error("the socket was removed", "err", err)
+			}
 		case <-a.ledger.Failed():
 			return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
 		}

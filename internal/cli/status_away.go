@@ -53,7 +53,7 @@ func (a *app) lookAtLedger() awayView {
 		return v
 	case errors.Is(err, ledger.ErrLocked):
 		v.Error = "an agent has it open"
-		v.Next = "it is starting, hangs, or its socket was removed: try again; look at its log (journalctl -u berthd); start it anew"
+		v.Next = "it is starting, or hangs: try again; look at its log (journalctl -u berthd); start it anew"
 		return v
 	case errors.Is(err, fs.ErrPermission):
 		v.Error, v.Next = err.Error(), "run this as root"

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-net/berth/internal/events"
@@ -57,7 +58,8 @@ type Server struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 
-	socket *socket
+	dir    root.Dir
+	socket atomic.Pointer[socket]
 	http   *http.Server
 	tcp    *http.Server // metrics; nil without
 }
@@ -102,16 +104,40 @@ func (s *Server) Listen(dir root.Dir) error {
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
 	}
-	s.socket = sock
+	s.dir = dir
+	s.socket.Store(sock)
 	return nil
+}
+
+// Relisten makes the socket anew if somebody has removed it, and reports whether
+// that was so. Who is connected notices nothing. It is for an agent that serves,
+// and not to be called at once with itself, Listen or Shutdown.
+func (s *Server) Relisten() (again bool, err error) {
+	old := s.socket.Load()
+	if old.there() {
+		return false, nil
+	}
+	sock, err := listen(s.dir, s.log)
+	if err != nil {
+		return false, fmt.Errorf("listening on %s again: %w", old.path, err)
+	}
+	s.socket.Store(sock)
+	_ = old.Close() // Serve goes on with the new one
+	return true, nil
 }
 
 // Serve answers requests on the socket until Shutdown; then it returns nil.
 func (s *Server) Serve() error {
-	if err := s.http.Serve(s.socket); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving on %s: %w", s.socket.path, err)
+	for {
+		sock := s.socket.Load()
+		err := s.http.Serve(sock)
+		switch {
+		case errors.Is(err, http.ErrServerClosed):
+			return nil
+		case sock == s.socket.Load():
+			return fmt.Errorf("serving on %s: %w", sock.path, err)
+		}
 	}
-	return nil
 }
 
 // Open lifts the restore fence: verbs are executed from now on.
@@ -124,8 +150,8 @@ func (s *Server) Open() { s.queue.open() }
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() { close(s.stopping) })
 	s.queue.stop()
-	if s.socket != nil {
-		s.socket.remove()
+	if sock := s.socket.Load(); sock != nil {
+		sock.remove()
 	}
 	if s.tcp != nil {
 		_ = s.tcp.Close() // a scrape may fail

@@ -144,10 +144,15 @@ func publish(fresh, path string) (os.FileInfo, error) {
 	return file, nil
 }
 
+// there reports whether the socket is in its place, where it is found.
+func (s *socket) there() bool {
+	now, err := os.Lstat(s.path)
+	return err == nil && os.SameFile(now, s.file)
+}
+
 // remove takes the socket away, unless it is a successor's already.
 func (s *socket) remove() {
-	now, err := os.Lstat(s.path)
-	if err != nil || !os.SameFile(now, s.file) {
+	if !s.there() {
 		return
 	}
 	if err := os.Remove(s.path); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
 	"github.com/berth-net/berth/internal/server/servertest"
@@ -145,6 +146,73 @@ func TestSuccessorKeepsItsSocket(t *testing.T) {
 	}
 	if _, err := second.Client.Health(t.Context()); err != nil {
 		t.Errorf("after the predecessor's stop: %v", err)
+	}
+}
+
+// TestRelisten has somebody remove the socket, or all of the folder: who is
+// connected stays so, and who comes later is served.
+func TestRelisten(t *testing.T) {
+	a := servertest.Start(t, &servertest.Verbs{})
+	if again, err := a.Relisten(); again || err != nil {
+		t.Fatalf("nothing was removed: %v, %v", again, err)
+	}
+	connected := client.New(a.Dir.Socket())
+	defer connected.Close()
+	for name, remove := range map[string]func() error{
+		"the socket": func() error { return os.Remove(a.Dir.Socket()) },
+		"the folder": func() error { return os.RemoveAll(a.Dir.Run()) },
+		"renamed":    func() error { return os.Rename(a.Dir.Socket(), a.Dir.Socket()+".old") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := connected.Health(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := remove(); err != nil {
+				t.Fatal(err)
+			}
+			if again, err := a.Relisten(); !again || err != nil {
+				t.Errorf("%v, %v", again, err)
+			}
+			later := client.New(a.Dir.Socket())
+			defer later.Close()
+			for _, c := range []*client.Client{connected, later} {
+				if _, err := c.Health(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if m := mode(t, a.Dir.Socket()); m != fs.ModeSocket|0o600 {
+				t.Errorf("the socket has mode %v", m)
+			}
+		})
+	}
+}
+
+// TestRelistenSparesOthers leaves what is in the socket's place alone, unless it
+// is a dead agent's.
+func TestRelistenSparesOthers(t *testing.T) {
+	a := servertest.Start(t, &servertest.Verbs{})
+	for name, put := range map[string]func() error{
+		"a file":           func() error { return os.WriteFile(a.Dir.Socket(), nil, 0o600) },
+		"nowhere to be at": func() error { return os.RemoveAll(string(a.Dir)) },
+	} {
+		if err := os.Remove(a.Dir.Socket()); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := a.Relisten(); again || err == nil || !strings.Contains(err.Error(), "berthd.sock again: ") {
+			t.Errorf("%s: %v, %v", name, again, err)
+		}
+		if err := os.MkdirAll(a.Dir.Run(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(a.Dir.Socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if again, err := a.Relisten(); !again || err != nil {
+			t.Errorf("after %s: %v, %v", name, again, err)
+		}
 	}
 }
 
