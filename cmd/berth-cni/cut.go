@@ -24,25 +24,19 @@ func cut(link string) error {
 	return nil
 }
 
-// hostVeth returns the name of the link that is this attachment's, for all that
-// can be seen without an agent: the one that prevResult names, or else the one
-// that leads into the pod. "" is that there is none.
-func (c *call) hostVeth() (string, error) {
-	key := c.head.Name + "/" + c.container + "/" + c.ifname
-	if link := c.head.HostVeth; link != "" && isOf(c.head.Root, link) {
-		others, err := isStampedElse(link, key)
-		if err != nil {
-			return "", err
-		}
-		if !others {
-			return link, nil
-		}
+// isOurs reports whether the link that prevResult names is this attachment's, for
+// all that can be seen without an agent.
+func (c *call) isOurs() (bool, error) {
+	link := c.head.HostVeth
+	if link == "" || !isOf(c.head.Root, link) {
+		return false, nil
 	}
-	if link := leadsTo(c.netns, c.ifname, key); link != "" && isOf(c.head.Root, link) {
-		return link, nil
-	}
-	return "", nil
+	others, err := isStampedElse(link, c.key())
+	return err == nil && !others, err
 }
+
+// key is the attachment's, as attachment.Key writes it.
+func (c *call) key() string { return c.head.Name + "/" + c.container + "/" + c.ifname }
 
 // isOf reports whether a link with the form of Berth's is of the instance that
 // lives at a root. Where that cannot be known, the form decides: 14 characters
@@ -69,7 +63,10 @@ func isStampedElse(link, key string) (bool, error) {
 
 // leadsTo returns the name of the host's end of the link whose other end is a
 // pod's interface, if its alias says that it is the attachment's of a key. The pod
-// is asked for a number alone, so that one that lies has nobody else cut off.
+// is asked for a number alone, and of an alias that is cut off nobody can tell
+// whose it is: so a pod that lies has nobody else cut off. Of the key's
+// incarnations it is the one in the pod now; one that is not meant, as it began
+// after this DEL, is set up again by the agent.
 //
 // This is a help for runtimes that lost the result of ADD, or send none (of
 // configurations below 0.4.0): what cannot be seen, such as a namespace that is
@@ -100,7 +97,8 @@ func leadsTo(netns, ifname, key string) string {
 	if !cni.IsLinkName(link) {
 		return ""
 	}
-	if _, own := stamp(end.text(unix.IFLA_IFALIAS), link, key); !own {
+	alias := end.text(unix.IFLA_IFALIAS)
+	if _, own := stamp(alias, link, key); !own || len(alias) == maxAlias {
 		return ""
 	}
 	return link

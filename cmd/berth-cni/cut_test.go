@@ -80,10 +80,10 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 	}{
 		"ours": {nil, "eth0", "", ownLink},
 		"down": {func(a *away, _ *ns.Netns) { a.setDown(ownLink) }, "eth0", "", ownLink},
-		"another in prevResult": {func(a *away, _ *ns.Netns) {
+		"another in prevResult": {func(a *away, _ *ns.Netns) { // which is believed, for better or worse
 			a.rename(otherLink, "babcdefghij6666")
 			a.stamp("babcdefghij6666", another)
-		}, "eth0", prevResult("babcdefghij6666"), ownLink},
+		}, "eth0", prevResult("babcdefghij6666"), ""},
 		"another pod's":   {func(a *away, _ *ns.Netns) { a.stamp(ownLink, another) }, "eth0", "", ""},
 		"no stamp":        {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", "", ""},
 		"another's alias": {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", "", ""},
@@ -122,7 +122,7 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 			if got := a.down(); got != test.cut {
 				t.Errorf("down are %q, not %q", got, test.cut)
 			}
-			if r := a.one(); r.Cut != (test.cut != "") || r.Link == ownLink {
+			if r := a.one(); r.Cut || r.Link == ownLink {
 				t.Errorf("queued is %+v", r)
 			}
 		})
@@ -149,6 +149,29 @@ func TestQueuedBeforeCut(t *testing.T) {
 	}
 }
 
+// What is in the way to the pod's interface may take long: the deletion is queued
+// before anybody looks there.
+func TestQueuedBeforeLookedFor(t *testing.T) {
+	a := newAway(t, t.TempDir())
+	programs.Need(t, "strace")
+	pod := nettest.Pod(t)
+	a.lead(ownLink, pod, "eth0")
+	a.stamp(ownLink, key)
+	cmd := exec.Command("strace", "-f", "-o", filepath.Join(a.root, "strace"), "-e", "trace=setns",
+		"-e", "inject=setns:signal=KILL", filepath.Join(bin, "berth-cni"))
+	for k, v := range podEnv("DEL") {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.Env = append(cmd.Env, "CNI_NETNS="+pod.Ref().Path)
+	cmd.Stdin = strings.NewReader(conf(a.root, ""))
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Fatalf("it never looked: %q", out)
+	}
+	if r := a.one(); r.Cut || a.down() != "" {
+		t.Errorf("queued is %+v, down are %q", r, a.down())
+	}
+}
+
 // Of a long key the alias has the beginning, and of two that begin alike nobody
 // can tell whose it is.
 func TestStampCutOff(t *testing.T) {
@@ -166,6 +189,23 @@ func TestStampCutOff(t *testing.T) {
 	} {
 		if got, err := isStampedElse(ownLink, test.key); got != test.others || err != nil {
 			t.Errorf("stamped as another's than %.140s: %v, %v", test.key, got, err)
+		}
+	}
+}
+
+// A pod whose key begins as another's cannot say that the other's link is its own.
+func TestStampCutOffLeadsNowhere(t *testing.T) {
+	a := newAway(t, t.TempDir())
+	pod := nettest.Pod(t)
+	a.lead(ownLink, pod, "eth0")
+	for _, test := range []struct {
+		network int
+		want    string
+	}{{64, ownLink}, {128, ""}} {
+		k := keys.Key{Network: strings.Repeat("n", test.network), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
+		a.stamp(ownLink, k)
+		if got := leadsTo(pod.Ref().Path, "eth0", k.String()); got != test.want {
+			t.Errorf("a network's name of %d characters: %q, not %q", test.network, got, test.want)
 		}
 	}
 }

@@ -30,9 +30,14 @@ func promise(c *call, why error) *api.Error {
 	if e := c.noAgent(); e != nil {
 		return e
 	}
-	link, cutErr := c.hostVeth()
-	queueErr := c.enqueue(link != "", why)
-	if link != "" {
+	link := c.head.HostVeth
+	ours, cutErr := c.isOurs()
+	queueErr := c.enqueue(ours, why)
+	if link == "" { // looked for last: what is in the pod's way may take long
+		link = leadsTo(c.netns, c.ifname, c.key())
+		ours = link != "" && isOf(c.head.Root, link)
+	}
+	if ours {
 		cutErr = cut(link)
 	}
 	switch {

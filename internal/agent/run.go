@@ -26,9 +26,9 @@ const presence = time.Second
 // Run is the life of an agent, until ctx ends. Each value of reload is a new
 // configuration to put into force; a nil channel brings none.
 //
-// Order: the ledger's lock decides who the agent of the root is; then the
-// socket is there, so that plugins wait instead of finding nobody; then what
-// the ledger says is restored; then verbs are served. The end is the other way
+// Order: the kernel's news are heard; the ledger's lock decides who the agent of
+// the root is; then the socket is there, so that plugins wait instead of finding
+// nobody; then what the ledger says is restored; then verbs are served. The end is the other way
 // round, and pods stay as they are.
 func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 	hub, metrics := events.NewHub(events.Remember), server.NewMetrics()

@@ -19,7 +19,8 @@ import (
 func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel, false) }
 
 // open is Open on a kernel that openKernel opens. An agent that is going to watch
-// the node listens from here on, before the ledger is read.
+// the node listens from here on, before the ledger is read; if that is refused, it
+// has listed its links for nothing.
 func open(o Options, openKernel func(*Agent) error, watches bool) (*Agent, error) {
 	a, err := openNode(o, openKernel)
 	if err != nil {

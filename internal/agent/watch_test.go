@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -99,6 +100,48 @@ func TestWatcherLeavesTheDead(t *testing.T) {
 	}
 }
 
+// aheadLinks counts lists that are made ahead.
+type aheadLinks struct {
+	*link.Links
+	lists int
+}
+
+func (l *aheadLinks) ListAhead() {
+	l.lists++
+	l.Links.ListAhead()
+}
+
+// An agent that will watch lists the links while it reads its ledger, unless
+// deletions wait: they go first.
+func TestListsAhead(t *testing.T) {
+	r := start(t)
+	r.add(request("c", nettest.Pod(t)))
+	for _, test := range []struct {
+		watches, deletion bool
+		lists             int
+	}{{true, false, 1}, {false, false, 0}, {true, true, 0}} {
+		r.close()
+		if test.deletion {
+			r.enqueue(r.deletion("c", ""))
+		}
+		o, err := r.options()
+		must(t, err)
+		var counted *aheadLinks
+		r.Agent, err = open(o, func(a *Agent) error {
+			err := r.kernel(a)
+			counted = &aheadLinks{Links: a.links.(*link.Links)}
+			a.links = counted
+			return err
+		}, test.watches)
+		must(t, err)
+		if counted.lists != test.lists {
+			t.Errorf("%+v: %d lists ahead", test, counted.lists)
+		}
+		must(t, r.Restore(t.Context()))
+	}
+	r.wantGone("c")
+}
+
 // A starting agent lists the links while it reads its ledger, and goes by that
 // list. What others do in between is mended as soon as it watches.
 func TestChangedWhileTheLedgerIsRead(t *testing.T) {
@@ -114,6 +157,9 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	must(t, err)
 	must(t, netlink.LinkSetMTU(linkNamed(t, name), 1300)) // ip link set NAME mtu 1300
 	must(t, r.Restore(t.Context()))
+	if len(r.findings()) == 0 {
+		t.Error("the restore has listed the links once more")
+	}
 
 	ctx, stop := context.WithCancel(t.Context())
 	watched := make(chan struct{})

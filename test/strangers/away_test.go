@@ -219,7 +219,7 @@ func TestLibcniDelWithoutAgentAndCache(t *testing.T) {
 				rt.NetNS = ""
 			}
 			r.del(t, rt)
-			if got := n.queued(t); len(got) != 1 || got[0].Record.Cut != test.named || got[0].Record.Link != "" {
+			if got := n.queued(t); len(got) != 1 || got[0].Record.Cut || got[0].Record.Link != "" {
 				t.Errorf("queued are %+v", got)
 			}
 			if test.named {

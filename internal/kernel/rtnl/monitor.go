@@ -116,6 +116,9 @@ func (m *Monitor) Next() ([]News, error) {
 		case err != nil: // the file is closed
 			return nil, os.ErrClosed
 		case errors.Is(failed, unix.ENOBUFS):
+			if err := m.drop(); err != nil {
+				return nil, err
+			}
 			return []News{{Change: Lost}}, nil
 		case failed != nil:
 			return nil, kernel.Classify(fmt.Errorf("listening to netlink: %w", os.NewSyscallError("recvfrom", failed)))
@@ -140,6 +143,25 @@ func (m *Monitor) Next() ([]News, error) {
 			return news, nil
 		}
 	}
+}
+
+// drop throws away what waits to be read. The kernel tells only once that there
+// was no room, and drops all that comes until there is nothing left to read: what
+// follows Lost must not be from before it.
+func (m *Monitor) drop() error {
+	var failed error
+	err := m.raw.Control(func(fd uintptr) {
+		for failed == nil || failed == unix.EINTR || failed == unix.ENOBUFS {
+			_, _, failed = unix.Recvfrom(int(fd), m.buf[:1], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		}
+	})
+	switch {
+	case err != nil: // the file is closed
+		return os.ErrClosed
+	case failed != unix.EAGAIN:
+		return kernel.Classify(fmt.Errorf("listening to netlink: %w", os.NewSyscallError("recvfrom", failed)))
+	}
+	return nil
 }
 
 // read reads one message, and whether it is worth telling.

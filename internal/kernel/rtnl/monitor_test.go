@@ -153,4 +153,12 @@ func TestMonitorLoses(t *testing.T) {
 		must(t, err)
 		lost = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.Lost })
 	}
+	// What is done from then on is heard, and nothing from before.
+	later := rtnl.Route{Dst: prefix("10.78.0.0/16"), Unreachable: true}
+	must(t, c.Do(rtnl.AddRoute(later), rtnl.DelRoute(later)))
+	news, err := m.Next()
+	must(t, err)
+	if len(news) != 1 || news[0].Change != rtnl.RouteGone || news[0].Route.Dst != later.Dst {
+		t.Errorf("after what was lost: %+v", news)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // What is heard while the links are listed stands, whatever the list says: it
@@ -58,5 +59,43 @@ func TestMirrorKnowsWhatItLacks(t *testing.T) {
 	m.list(whole)
 	if links, ok := m.glance(t.Context()); !ok || len(links) != 1 {
 		t.Errorf("after a list a glance sees %v, %v", links, ok)
+	}
+}
+
+// known waits for a list of ListAhead, and reports whether a glance needs none.
+func (l *Links) known(t testing.TB) bool {
+	l.mirror.ready(t.Context())
+	_, ok := l.mirror.glance(t.Context())
+	return ok
+}
+
+// What is listed ahead is what glances go by, as soon as somebody tells of
+// changes.
+func TestListAhead(t *testing.T) {
+	nettest.Need(t)
+	conn, err := rtnl.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	groups, err := rtnl.GroupsOf("testaaaaaa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
+	if l.known(t) {
+		t.Error("nobody has listed, and the links are known")
+	}
+	m, err := conn.Monitor(groups, stamp("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := l.Follow(m)
+	l.ListAhead()
+	if !l.known(t) {
+		t.Error("the links were listed ahead, and are not known")
+	}
+	if err := f.Close(); err != nil || l.known(t) {
+		t.Errorf("nobody tells any more, and the links are known; %v", err)
 	}
 }
