@@ -75,7 +75,8 @@ func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, instance strin
 }
 
 // loadInstance returns the agent's instance id, minting it at the first start.
-// One whose file is lost is taken from the marker, as long as there is one. taken reports whether a prefix is in use in this network namespace already.
+// One whose file is lost is taken from the marker, as long as there is one. taken
+// reports whether a prefix is in use in this network namespace already.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (string, error) {
 	raw, err := os.ReadFile(dir.Instance())
 	if err == nil {
