@@ -95,9 +95,7 @@ func run(ctx context.Context, opts options) error {
 			continue
 		}
 		b.say("%s", s.name)
-		err := s.run(ctx, b)
-		b.pods.close()
-		if err != nil {
+		if err := errors.Join(s.run(ctx, b), b.pods.close()); err != nil {
 			fmt.Fprint(os.Stderr, b.report.text()) // so far; a file gets whole runs only
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -50,13 +51,62 @@ func (ps *pods) fresh(n int) ([]*pod, error) {
 	return more, err
 }
 
-// close deletes all pods. The kernel cleans up on its own time.
-func (ps *pods) close() {
-	for _, p := range slices.Concat(ps.kept, ps.used) {
-		unix.Unmount(p.ref.Path, unix.MNT_DETACH)
-		os.Remove(p.ref.Path)
-	}
+// close deletes all pods, and waits until the kernel has cleaned up after them: it
+// does that on its own time, with the locks that are measured next.
+func (ps *pods) close() error {
+	all := slices.Concat(ps.kept, ps.used)
 	*ps = pods{}
+	if len(all) == 0 {
+		return nil
+	}
+	last, err := linkedPod()
+	for _, p := range all {
+		p.remove()
+	}
+	if err != nil {
+		return err
+	}
+	last.remove() // the last to be deleted is the last to be cleaned up
+	for end := time.Now().Add(cleaning); ; time.Sleep(10 * time.Millisecond) {
+		_, err := netlink.LinkByName(lastLink)
+		switch {
+		case errors.As(err, new(netlink.LinkNotFoundError)):
+			return nil
+		case err != nil:
+			return err
+		case time.Now().After(end):
+			return fmt.Errorf("the kernel has not cleaned up after %d network namespaces within %s", len(all), cleaning)
+		}
+	}
+}
+
+const (
+	// cleaning is how long the kernel may take to clean up after a stage's pods.
+	cleaning = 5 * time.Minute
+	// lastLink is the node's end of a linkedPod's link.
+	lastLink = "last0"
+)
+
+// linkedPod is a pod with a link to the node, which goes as the pod is cleaned up.
+func linkedPod() (*pod, error) {
+	p, err := makePod(int(made.Add(1)))
+	if err != nil {
+		return nil, err
+	}
+	n, err := p.ref.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer n.Close()
+	// ip link add last0 type veth peer name eth0 netns POD
+	return p, netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: lastLink}, PeerName: ifname, PeerNamespace: netlink.NsFd(n.Fd()),
+	})
+}
+
+func (p *pod) remove() {
+	unix.Unmount(p.ref.Path, unix.MNT_DETACH)
+	os.Remove(p.ref.Path)
 }
 
 // makePods makes n pods, several at once; also after an error it returns those

@@ -23,6 +23,7 @@ const (
 // stalls are how long a probe's operations took.
 type stalls struct {
 	lock []time.Duration // setting an idle link's group, which takes the kernel's rtnl lock
+	at   []time.Duration // when each of these began, since the first
 	add  []time.Duration // an ADD over the agent's API
 }
 
@@ -33,6 +34,20 @@ func (s stalls) cells() []string {
 		cells = append(cells, num(percentile(ds, 50)), num(percentile(ds, 99)), num(slices.Max(ds)))
 	}
 	return cells
+}
+
+// seconds is the longest that the kernel's lock took in each second: a moment in
+// which the machine did something else is in one of them.
+func (s stalls) seconds() series {
+	var longest series
+	for i, took := range s.lock {
+		if i == 0 || s.at[i]/time.Second > s.at[i-1]/time.Second {
+			longest = append(longest, took)
+		}
+		last := len(longest) - 1
+		longest[last] = max(longest[last], took)
+	}
+	return longest
 }
 
 // probe does two things again and again beside other work, and measures what
@@ -73,12 +88,13 @@ func (p *probe) changeLink(ctx context.Context, link netlink.Link) error {
 		return err
 	}
 	defer handle.Close()
+	first := time.Now()
 	for group := 1; ctx.Err() == nil; group = 3 - group {
 		begun := time.Now()
 		if err := handle.LinkSetGroup(link, group); err != nil {
 			return fmt.Errorf("changing a link: %w", err)
 		}
-		p.seen.lock = append(p.seen.lock, time.Since(begun))
+		p.seen.lock, p.seen.at = append(p.seen.lock, time.Since(begun)), append(p.seen.at, begun.Sub(first))
 		time.Sleep(lockEvery)
 	}
 	return nil

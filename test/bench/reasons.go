@@ -21,7 +21,7 @@ var reasons = []struct{ target, what string }{
 	{"DEL p50 while the agent is away", "A process starts, and waits twice for the disk, for the deletion and for its name, and once for the kernel's lock on links. On a busy machine these waits decide, which the floor does not have."},
 	{"start with 1000 queued", "The kernel deletes the links, 32 a message, while the agent restores the rest. The agent's CPU, in the table below, is its own part and the kernel's on its behalf; the rest is waiting for the disk and, on a busy machine, for processors."},
 	{"CPU of a sweep", "10,000 routes and as many neighbours are read, and held against the ledger. Links are listed every ten minutes alone: for each of them the kernel walks all 5,000 namespaces' ids (net_eq_idr)."},
-	{"longest wait of another's change of a link during sweeps", "It is during audits, which list all links: the kernel makes a hundred of them known in one go, with its lock held, and walks 5,000 namespaces' ids for each. Sweeps have a row of their own."},
+	{"longest wait of another's change of a link in a second", "It is during audits, which list all links: the kernel makes a hundred of them known in one go, with its lock held, and walks 5,000 namespaces' ids for each. Sweeps have a row of their own."},
 	{"ADD p99 while", "250 requests, their cuts and their messages share the kernel's one lock for links and two processors with the ADD. Deletions let it go first, but not in the middle of a message of 16 links. ptp's, in the same table, is a hundred times as long."},
 	{"claim and free", "The benchmark ran beside others on a shared machine; alone it shows 117 to 147 ns. It does not allocate, and no pool's size or fill makes it slower."},
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -72,5 +73,17 @@ func TestParseBenchmark(t *testing.T) {
 		if ok != want.ok || ok && (name != want.name || ns != want.ns) {
 			t.Errorf("parsing %q: %q, %v, %v", line, name, ns, ok)
 		}
+	}
+}
+
+// Each second has its longest, also after one in which nothing began.
+func TestSeconds(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	got := stalls{
+		lock: []time.Duration{1 * ms, 3 * ms, 2 * ms, 2500 * ms, 5 * ms, 4 * ms},
+		at:   []time.Duration{0, s / 2, s - 1, s, 7 * s / 2, 3*s + 600*ms},
+	}.seconds()
+	if want := (series{3 * ms, 2500 * ms, 5 * ms}); !slices.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
 	}
 }
