@@ -21,18 +21,23 @@ type stage struct {
 var stages = []stage{
 	{"footprint", false, footprint},
 	{"memory", true, memory},
+	{"beside", true, beside},
 	{"load", false, load},
-	{"beside", false, beside}, // before the node has the namespaces of thousands of pods
+	{"away", true, away}, // before the ledger has had thousands of pods
+	{"beside", true, beside},
 	{"scale", false, scale},
 	{"ipam", false, addresses},
-	{"away", true, away},
 	{"sweep", true, sweep},
+	{"beside", true, beside},
+	{"beside", false, besideExecs},
 }
 
 func stageNames() string {
 	var all []string
 	for _, s := range stages {
-		all = append(all, s.name)
+		if !slices.Contains(all, s.name) {
+			all = append(all, s.name)
+		}
 	}
 	return strings.Join(all, ", ")
 }
@@ -48,6 +53,7 @@ type bench struct {
 	networks []*network
 	agent    *agent // nil if Berth is not measured
 	pods     *pods
+	besides  besides
 	report   *report
 	begun    time.Time
 }
