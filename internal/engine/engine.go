@@ -75,15 +75,16 @@ type Engine struct {
 	stop  context.CancelFunc
 	work  sync.WaitGroup // goroutines of the engine's own
 
-	mu      sync.Mutex
-	courses map[hold.ID]*course
-	takes   int         // of courses: how many are being taken
-	calm    *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
-	yields  bool        // releases let those go first who are being taken
-	waiting int         // how many wait for releases
-	leaving map[hold.ID]*leaving
-	suspect map[string]bool // things without an owner, seen by the last sweep
-	now     func() time.Time
+	mu       sync.Mutex
+	courses  map[hold.ID]*course
+	takes    int         // of courses: how many are being taken
+	calm     *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
+	yields   bool        // releases let those go first who are being taken
+	waiting  int         // how many wait for releases
+	leaving  map[hold.ID]*leaving
+	followed map[hold.ID]bool // owners whose departure the engine waits for by itself
+	suspect  map[string]bool  // things without an owner, seen by the last sweep
+	now      func() time.Time
 }
 
 // New returns an engine that does nothing yet: Restore lets it go on with what
@@ -99,13 +100,14 @@ func New(o Options) *Engine {
 		o.MaxBackoff = time.Minute
 	}
 	e := &Engine{
-		Options: o,
-		lines:   map[string]*line{},
-		courses: map[hold.ID]*course{},
-		leaving: map[hold.ID]*leaving{},
-		suspect: map[string]bool{},
-		now:     time.Now,
-		began:   time.Now(),
+		Options:  o,
+		lines:    map[string]*line{},
+		courses:  map[hold.ID]*course{},
+		leaving:  map[hold.ID]*leaving{},
+		followed: map[hold.ID]bool{},
+		suspect:  map[string]bool{},
+		now:      time.Now,
+		began:    time.Now(),
 	}
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	for _, k := range o.Kinds {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -46,32 +47,83 @@ type holdState struct {
 //
 // An error means that the promise could not be written or that a cut failed.
 // Whoever is releasing in the ledger goes all the same. The caller should say
-// "try again".
+// "try again". Who has to know which of the two it was calls Promise and Depart.
 func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) error {
+	all, err := e.Promise(ctx, ids, ops...)
+	return errors.Join(err, e.Depart(ctx, all))
+}
+
+// Promise is the first half of Release: the commit. It returns who has to
+// depart: the known ones of ids and their descendants, children first.
+//
+// After an error nothing of ids and ops may be taken for promised: a commit that
+// was withdrawn may have had its effect, or not. Then only those are returned who
+// are releasing by this promise or by an earlier one.
+func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) ([]hold.ID, error) {
 	all, err := e.promise(ctx, ids, ops)
 	if err != nil {
-		all = e.promised(ids)
+		return e.promised(ids), err
 	}
-	for _, id := range all {
+	return all, nil
+}
+
+// cutsAtOnce is how many owners are cut off beside each other by one Depart.
+const cutsAtOnce = 16
+
+// Depart is the second half of Release: it stops whoever takes or repairs the
+// owners, cuts them off, all beside each other, and sends what they hold to its
+// lines. ids are of owners that are releasing; one that is gone is left out.
+//
+// An error wraps ErrReachable, or says that somebody who takes an owner has not
+// stopped yet. It takes nothing back of the promise: both are tried again without
+// the caller.
+func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
+	for _, id := range ids {
 		e.interrupt(id)
 	}
-	errs := []error{err}
-	for _, id := range all {
-		err := e.depart(ctx, id)
-		if errors.Is(err, errImpatient) { // the promise stands, whoever waits for it
-			e.background(func() { _ = e.depart(e.ctx, id) })
-		}
-		errs = append(errs, err)
+	if len(ids) == 1 {
+		return e.leave(ctx, ids[0])
 	}
+	errs := make([]error, len(ids))
+	var cuts sync.WaitGroup
+	places := make(chan struct{}, cutsAtOnce)
+	for i, id := range ids {
+		places <- struct{}{}
+		cuts.Go(func() {
+			defer func() { <-places }()
+			errs[i] = e.leave(ctx, id)
+		})
+	}
+	cuts.Wait()
 	return errors.Join(errs...)
+}
+
+// leave departs one owner. If the asker's time is up first, the engine goes on by
+// itself, once, however many ask.
+func (e *Engine) leave(ctx context.Context, id hold.ID) error {
+	err := e.depart(ctx, id)
+	if !errors.Is(err, errImpatient) {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.followed[id] {
+		e.followed[id] = true
+		e.spawn(func() {
+			_ = e.depart(e.ctx, id) // the promise stands, whoever waits for it
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(e.followed, id)
+		})
+	}
+	return err
 }
 
 // errImpatient says that an asker's time was up before whoever was taking the
 // owner had stopped.
 var errImpatient = errors.New("it has not stopped yet")
 
-// promised returns those of ids that are releasing already: by an earlier
-// promise, or by a commit that had its effect and failed all the same.
+// promised returns those of ids, and of their descendants, that are releasing.
 func (e *Engine) promised(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(e.family(ids), e.wanted)
 }
