@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -25,13 +26,15 @@ type line struct {
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
 }
 
-// lane is a part of a line. Neither lane waits for the other, so that a hold
-// which hangs whenever it is tried keeps others once, as long as the engine
-// gives a call before it starts the next one beside it.
+// lane is a part of a line. Both share the kind's Flight, which no call exceeds,
+// however long it takes. A hold that hangs whenever it is tried so keeps others
+// of its kind once: from then on it waits in the lane apart, which leaves a place
+// to the common one, or, of a kind with a single place, comes after all others.
 type lane struct {
-	queue         []job
-	batch, flight int // holds in a call, and calls at once
-	active        int // workers but those that are overdue
+	queue  []job
+	batch  int // holds in a call
+	places int // workers: calls at once
+	active int // workers but those whose call is overdue
 }
 
 // job is the release of one hold: leaving.owner.Holds[i].
@@ -47,10 +50,10 @@ func newLine(e *Engine, k hold.Kind) *line {
 			k.Flight = singles
 		}
 	}
+	k.Flight = max(k.Flight, 1)
 	return &line{
 		e: e, kind: k, busy: map[hold.ID]bool{}, hurry: make(chan struct{}, 1),
-		common: lane{batch: k.Batch, flight: max(k.Flight, 1)},
-		apart:  lane{batch: 1, flight: singles},
+		common: lane{batch: k.Batch}, apart: lane{batch: 1},
 	}
 }
 
@@ -75,16 +78,38 @@ func (e *Engine) send(l *leaving, i int) {
 		to = &n.apart
 	}
 	to.queue = append(to.queue, job{l, i})
-	n.staff(to)
+	n.staff()
 }
 
-// staff starts a worker for what waits, if there may be one more. Engine.mu is
-// held.
-func (n *line) staff(a *lane) {
-	if len(a.queue) > 0 && a.active < a.flight && (a.active == 0 || n.worth(a)) {
-		a.active++
-		n.e.spawn(func() { n.work(a) })
+// staff starts a worker for what waits in each lane, if there may be one more.
+// Engine.mu is held.
+func (n *line) staff() {
+	for _, a := range []*lane{&n.common, &n.apart} {
+		if n.may(a) {
+			a.places++
+			a.active++
+			n.e.spawn(func() { n.work(a) })
+		}
 	}
+}
+
+// may reports whether a lane may have one more worker, who finds something to do.
+func (n *line) may(a *lane) bool {
+	switch {
+	case n.common.places+n.apart.places >= n.kind.Flight || n.first(a) < 0:
+		return false
+	case a == &n.common:
+		return a.active == 0 || n.worth(a)
+	case n.kind.Flight == 1:
+		return len(n.common.queue) == 0
+	}
+	return a.places < n.kind.Flight-1
+}
+
+// first returns the index of the first job of a lane that may be done now, or -1:
+// of a kind that does not batch an owner's holds go one after the other.
+func (n *line) first(a *lane) int {
+	return slices.IndexFunc(a.queue, func(j job) bool { return n.kind.Batch > 1 || !n.busy[j.l.owner.ID] })
 }
 
 // worth reports whether what waits is worth a call beside those under way: of a
@@ -116,8 +141,8 @@ func (e *Engine) lull() {
 // taken. Engine.mu is held.
 func (e *Engine) hurryOn() {
 	for _, n := range e.lines {
-		for range n.common.flight - n.common.active {
-			n.staff(&n.common)
+		for range n.kind.Flight {
+			n.staff()
 		}
 	}
 }
@@ -141,14 +166,16 @@ func (n *line) work(a *lane) {
 		there := back()
 		n.settle(jobs, errs, hung)
 		if !there {
+			n.end(a)
 			return
 		}
 		took = n.e.now().Sub(start)
 	}
 }
 
-// leave lets another worker have the place of one that is away for longer than
-// a call should take. back reports whether it still has its place.
+// leave notes when a worker is away for longer than a call should take: what waits
+// is worth a call beside it then, if the kind's Flight has room for one. back
+// reports whether the worker came in time.
 func (n *line) leave(a *lane) (back func() bool) {
 	there, returned := true, false
 	overdue := time.AfterFunc(n.e.Try/10, func() {
@@ -157,7 +184,7 @@ func (n *line) leave(a *lane) (back func() bool) {
 		if !returned {
 			there = false
 			a.active--
-			n.staff(a)
+			n.staff()
 		}
 	})
 	return func() bool {
@@ -167,6 +194,14 @@ func (n *line) leave(a *lane) (back func() bool) {
 		returned = true
 		return there
 	}
+}
+
+// end gives back the place of a worker who was overdue.
+func (n *line) end(a *lane) {
+	n.e.mu.Lock()
+	defer n.e.mu.Unlock()
+	a.places--
+	n.staff()
 }
 
 // How releases keep out of the way of what is more urgent.
@@ -242,18 +277,30 @@ func (e *Engine) hasten() {
 	}
 }
 
-// next takes the next batch from a lane; none ends the worker.
+// next takes the next batch from a lane; none ends the worker, whose place may
+// be of use to the other lane.
 func (n *line) next(a *lane) []job {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
 	var jobs []job
-	if n.e.ctx.Err() == nil && (a.active == 1 || n.worth(a)) {
+	if n.e.ctx.Err() == nil && (a.active == 1 || n.worth(a)) && !n.gives(a) {
 		jobs = n.take(a)
 	}
 	if len(jobs) == 0 {
+		a.places--
 		a.active--
+		n.staff()
 	}
 	return jobs
+}
+
+// gives reports whether a worker of a lane has to leave its place to the other
+// lane, of which nothing is tried although it may be.
+func (n *line) gives(a *lane) bool {
+	if a == &n.apart {
+		return len(n.common.queue) > 0 && n.common.places == 0
+	}
+	return a.places > 1 && n.apart.places == 0 && len(n.apart.queue) > 0
 }
 
 func (n *line) take(a *lane) []job {
@@ -266,14 +313,14 @@ func (n *line) take(a *lane) []job {
 		a.queue = a.queue[k:]
 		return jobs
 	}
-	for i, j := range a.queue {
-		if id := j.l.owner.ID; !n.busy[id] {
-			n.busy[id] = true
-			a.queue = append(a.queue[:i:i], a.queue[i+1:]...)
-			return []job{j}
-		}
+	i := n.first(a)
+	if i < 0 {
+		return nil
 	}
-	return nil
+	j := a.queue[i]
+	n.busy[j.l.owner.ID] = true
+	a.queue = append(a.queue[:i:i], a.queue[i+1:]...)
+	return []job{j}
 }
 
 // release gives one batch back, within the engine's limit for one try. hung
@@ -328,8 +375,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 		j.l.note()
 	}
 	// An owner's other holds may have waited for this one.
-	n.staff(&n.common)
-	n.staff(&n.apart)
+	n.staff()
 	e.mu.Unlock()
 	for _, o := range owed {
 		e.event(o.Type, o.Owner, o.Kind, o.Err)
