@@ -91,6 +91,7 @@ type Engine struct {
 	doomed    map[hold.ID]*trouble
 	unwritten map[hold.ID]hold.Owner // what their holds have discovered is not in the ledger yet
 	late      map[string]int         // by kind: looks that go on after their time
+	overdue   map[string]time.Time   // by kind: when a look last took too long
 	suspect   map[string]bool        // things without an owner, seen by the last sweep
 	now       func() time.Time
 }
@@ -122,6 +123,7 @@ func New(o Options) *Engine {
 		doomed:    map[hold.ID]*trouble{},
 		unwritten: map[hold.ID]hold.Owner{},
 		late:      map[string]int{},
+		overdue:   map[string]time.Time{},
 		suspect:   map[string]bool{},
 		now:       time.Now,
 		began:     time.Now(),
