@@ -20,7 +20,8 @@ import (
 type fakeNode struct {
 	mu    sync.Mutex
 	boots int
-	began time.Time // this boot
+	began time.Time     // this boot
+	step  time.Duration // what the wall clock was set forward by
 	self  ns.Ref
 
 	pods   map[string]*fakePod // by path
@@ -94,6 +95,13 @@ func (w *fakeNode) boottime() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return int64(time.Minute + time.Since(w.began))
+}
+
+// wall is the wall clock, which anybody may set.
+func (w *fakeNode) wall() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Add(w.step)
 }
 
 // identity makes one for a new namespace. w.mu is held.
