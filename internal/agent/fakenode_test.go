@@ -22,7 +22,9 @@ type fakeNode struct {
 	boots int
 	began time.Time     // this boot
 	step  time.Duration // what the wall clock was set forward by
-	self  ns.Ref
+
+	stepped bool // in this boot
+	self    ns.Ref
 
 	pods   map[string]*fakePod // by path
 	links  map[string]*fakeLink
@@ -79,6 +81,7 @@ func (w *fakeNode) reboot() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.boots++
+	w.stepped = false
 	w.began = time.Now()
 	w.ids, w.inodes, w.index = 0, nil, 1
 	w.pods, w.links = map[string]*fakePod{}, map[string]*fakeLink{}

@@ -42,7 +42,10 @@ var clockScripts = []struct {
 	{"pass 10s, step -1h, reboot", 30 * time.Second},
 	{"pass 10s, reboot, step 1h", 20 * time.Second},
 	{"pass 10s, reboot, step -1h, pass 5s", 15 * time.Second},
-	{"pass 10s, reboot, step -1h, crash", 30 * time.Second},
+	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // it was told once
+	{"pass 10s, reboot, step -1h, crash", 20 * time.Second},
+	{"pass 10s, step -1h, reboot, pass 5s, step -1h, crash, step 3h, crash", 25 * time.Second},
+	{"pass 10s, reboot, pass 5s, step 1h, crash, pass 5s, step -1h, reboot", 10 * time.Second},
 	{"step 1h, free, pass 10s, reboot", 20 * time.Second}, // the record has the time as it was set then
 	{"step -1h, free, pass 10s, reboot, pass 5s, crash", 15 * time.Second},
 	{"step -1h, free, pass 10s, crash, reboot", 20 * time.Second},
@@ -125,6 +128,9 @@ func playClock(t *testing.T, script string) (*Ledger, *clock) {
 				c.reboot()
 			}
 			l = open(t, testOptions(path, c))
+			if err := l.SetEpoch(Epoch{Boot: c.boot}); err != nil {
+				t.Fatal(err)
+			}
 		default:
 			t.Fatal(fmt.Sprint("no such event: ", event))
 		}

@@ -17,9 +17,9 @@ import (
 type record struct{ key, val []byte }
 
 // load reads and checks everything in a ledger's file. The file is only read.
-// Its times are those that read makes of the records'.
-func load(f *os.File, path string, kinds hold.Kinds, read reading) (*head, state, error) {
-	h, s, err := parse(f, kinds, read)
+// Its times are those that what clocks returns makes of the records'.
+func load(f *os.File, path string, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
+	h, s, err := parse(f, kinds, clocks)
 	if d := (*DamagedError)(nil); errors.As(err, &d) {
 		d.Path = path
 		return nil, s, d
@@ -32,7 +32,7 @@ func damaged(format string, args ...any) error {
 	return &DamagedError{What: fmt.Errorf(format, args...).Error()}
 }
 
-func parse(f *os.File, kinds hold.Kinds, read reading) (*head, state, error) {
+func parse(f *os.File, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
 	s := newState()
 	info, err := f.Stat()
 	if err != nil {
@@ -53,6 +53,11 @@ func parse(f *os.File, kinds hold.Kinds, read reading) (*head, state, error) {
 	if err != nil {
 		return nil, s, err
 	}
+	var opened opening
+	if h.Opened != nil {
+		opened = *h.Opened
+	}
+	read := clocks(opened)
 	s.epoch, s.seq, s.quarantine = h.Epoch, h.Seq, h.quarantine(read)
 	for _, load := range []func(map[string][]record, *state) error{
 		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },

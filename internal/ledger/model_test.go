@@ -40,6 +40,7 @@ type model struct {
 	owners map[hold.ID]hold.Owner
 	rests  map[hold.Name]modelRest
 	tombs  map[string]Tombstone
+	epoch  Epoch
 }
 
 // modelRest is a rest in the time that passes really, and by the wall clock as
@@ -47,32 +48,27 @@ type model struct {
 type modelRest struct {
 	freed, until time.Time
 	wall         time.Time
-	boot         string
 }
 
 func (m model) clone() model {
-	return model{maps.Clone(m.owners), maps.Clone(m.rests), maps.Clone(m.tombs)}
+	return model{maps.Clone(m.owners), maps.Clone(m.rests), maps.Clone(m.tombs), m.epoch}
 }
 
-// reopened is the model when the ledger is opened again.
-func (m model) reopened(c *clock) model {
+// rebooted is the model when the ledger is opened in another boot.
+func (m model) rebooted(c *clock) model {
 	for n, r := range m.rests {
-		if r.boot != c.boot {
-			r.freed = c.now.Add(r.wall.Sub(c.Wall()))
-		}
-		if r.freed.After(c.now) {
-			r.freed = c.now
-		}
+		r.freed = c.now.Add(min(0, r.wall.Sub(c.Wall())))
 		r.until = r.freed.Add(rest)
 		m.rests[n] = r
 	}
+	m.epoch, m.tombs = Epoch{Boot: c.boot}, map[string]Tombstone{}
 	return m
 }
 
 // content is what a ledger has whose clock was ahead of what passes really, by
 // what the wall clock was set to when it was opened.
 func (m model) content(ahead time.Duration) content {
-	c := content{Tombs: m.tombs}
+	c := content{Tombs: m.tombs, Epoch: m.epoch}
 	for n, r := range m.rests {
 		c.Rests = append(c.Rests, Rest{n, r.freed.Add(ahead), r.until.Add(ahead)})
 	}
@@ -103,7 +99,7 @@ func (m model) claim(names []hold.Name, but hold.ID, now time.Time) error {
 func (m model) free(names []hold.Name, at time.Time, c *clock) {
 	for _, n := range names {
 		if d := restAddresses(n); d > 0 {
-			m.rests[n] = modelRest{at, at.Add(d), at.Add(c.step), c.boot}
+			m.rests[n] = modelRest{at, at.Add(d), at.Add(c.step)}
 		}
 	}
 }
@@ -263,7 +259,10 @@ func TestModel(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, w.clock))
-	m := model{map[hold.ID]hold.Owner{}, map[hold.Name]modelRest{}, map[string]Tombstone{}}
+	m := model{map[hold.ID]hold.Owner{}, map[hold.Name]modelRest{}, map[string]Tombstone{}, Epoch{Boot: w.clock.boot}}
+	if err := l.SetEpoch(m.epoch); err != nil {
+		t.Fatal(err)
+	}
 	commits := 4000
 	if testing.Short() {
 		commits = 400
@@ -303,7 +302,12 @@ func TestModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			l = open(t, testOptions(path, w.clock))
-			w.ahead, m = w.clock.step, m.reopened(w.clock)
+			if w.ahead = w.clock.step; w.clock.boot != m.epoch.Boot {
+				m = m.rebooted(w.clock)
+				if err := l.SetEpoch(m.epoch); err != nil { // as an agent does
+					t.Fatal(err)
+				}
+			}
 		}
 		if want != nil || w.IntN(4) == 0 {
 			sameContent(t, contentOf(l), m.content(w.ahead))

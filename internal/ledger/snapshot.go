@@ -49,7 +49,7 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 	if size <= 0 {
 		return &Snapshot{Path: path, Schema: Schema}, nil
 	}
-	h, s, err := load(f, path, kinds, asWritten)
+	h, s, err := load(f, path, kinds, func(opening) reading { return asWritten })
 	if err != nil {
 		return nil, err
 	}

@@ -35,24 +35,41 @@ func (s spans) of(freed, until time.Time) span {
 	return out
 }
 
+// opening is when a boot first opened the ledger, by both clocks: how long what
+// earlier boots freed had rested by then is settled once. Otherwise whoever sets
+// the wall clock, as is usual soon after a boot, would change it with the next
+// opening.
+type opening struct {
+	Boot string `json:"boot"`
+	At   int64  `json:"at"`   // CLOCK_BOOTTIME, nanoseconds
+	Wall int64  `json:"wall"` // Unix nanoseconds
+}
+
+// first returns o, if it is of the boot that the clock is in, or an opening now.
+func (o opening) first(clock *boottime.Clock, boot string) opening {
+	if boot != "" && o.Boot == boot {
+		return o
+	}
+	now := clock.Now()
+	return opening{boot, clock.Moment(now), clock.Wall(now).UnixNano()}
+}
+
 // reading makes two times of a span.
 type reading func(span) (freed, until time.Time)
 
 // asWritten reads a span for people: by the wall clock.
 func asWritten(s span) (freed, until time.Time) { return wallTime(s.Freed), wallTime(s.Until) }
 
-// readBy returns how spans read in a boot by a clock. What begins in the future,
-// since the wall clock was set back, begins now. The record stays as it is.
-func readBy(clock *boottime.Clock, boot string) reading {
-	now, stepped := clock.Now(), clock.Stepped()
+// by returns how spans read by a clock in the boot of an opening. What begins in
+// the future, since the wall clock was set back, begins with the opening. The
+// record stays as it is.
+func (o opening) by(clock *boottime.Clock) reading {
 	return func(s span) (freed, until time.Time) {
-		freed = wallTime(s.Freed).Add(-stepped)
-		if s.Boot != "" && s.Boot == boot {
-			freed = plain(clock.Time(s.At))
+		at := min(o.At, o.At+s.Freed-o.Wall)
+		if s.Boot != "" && s.Boot == o.Boot {
+			at = min(s.At, clock.Boottime())
 		}
-		if freed.After(now) {
-			freed = plain(now)
-		}
+		freed = plain(clock.Time(at))
 		return freed, freed.Add(time.Duration(s.Until - s.Freed))
 	}
 }

@@ -17,6 +17,7 @@ type store struct {
 	boltFile *os.File // bbolt's own
 	file     *os.File // another descriptor of the file, to grow it
 	head     head     // as it is in the file
+	opened   opening
 	room     room
 	pruning  pruning
 	failed   error // not nil: what is on the disk is not known, nothing is written any more
@@ -49,12 +50,16 @@ func openStore(opts Options) (*store, state, error) {
 	if err != nil {
 		return nil, state{}, err
 	}
-	head, state, err := load(f, opts.Path, opts.Kinds, readBy(opts.Clock, opts.Boot))
+	var opened opening
+	head, state, err := load(f, opts.Path, opts.Kinds, func(was opening) reading {
+		opened = was.first(opts.Clock, opts.Boot)
+		return opened.by(opts.Clock)
+	})
 	if err != nil {
 		f.Close()
 		return nil, state, err
 	}
-	s := &store{file: f, head: *head}
+	s := &store{file: f, head: *head, opened: opened}
 	if err := s.openBolt(opts.Path); err != nil {
 		unix.Flock(int(f.Fd()), unix.LOCK_UN) // or a map that bbolt has left would keep it
 		f.Close()
@@ -128,6 +133,9 @@ func (s *store) transact(b *batch) (next head, err error) {
 		return head{}, err
 	}
 	next = head{Schema: Schema, Seq: uint64(tx.ID()), Epoch: b.epoch, Sums: map[string]*sum{}}
+	if s.opened.Boot != "" {
+		next.Opened = &s.opened
+	}
 	next.rest(b.quarantine, b.spans)
 	for bucket, sum := range s.head.Sums {
 		copied := *sum

@@ -41,8 +41,8 @@ type Edit struct{ Before, After *hold.Owner }
 // times of Options.Clock, so that a rest takes as long as it is meant to,
 // whatever the wall clock is set to and whenever the ledger is opened again in
 // the same boot. In a later boot only the wall clock, which goes on while the
-// machine is off, can tell how long a name has rested: set back, it makes the
-// rest begin anew when the ledger is opened.
+// machine is off, can tell how long a name had rested when the ledger was first
+// opened in it: set back, it makes the rest begin anew then.
 type Rest struct {
 	Name  hold.Name `json:"name"`
 	Freed time.Time `json:"freed"`
