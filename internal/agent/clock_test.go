@@ -86,7 +86,7 @@ func (c *clocked) add(container string) error {
 }
 
 // play lets the events of a script happen: "pass 10s", "step -1h" of the wall
-// clock, "crash", "reboot".
+// clock, "crash", "reboot", "del" of the container a.
 func (c *clocked) play(script string) {
 	c.t.Helper()
 	for _, event := range strings.Split(script, ", ") {
@@ -95,6 +95,10 @@ func (c *clocked) play(script string) {
 		switch what {
 		case "pass":
 			time.Sleep(d)
+		case "del":
+			if _, _, err := c.Delete(context.Background(), key("a"), true, c.when()); err != nil {
+				c.t.Fatal(err)
+			}
 		case "step":
 			c.world.mu.Lock()
 			c.world.step += d
@@ -143,18 +147,37 @@ func TestCooldownWhileTheClockIsSet(t *testing.T) {
 		"pass 30s, crash, pass 10s":    20 * time.Second,
 		"step 30s, crash, step -1m":    time.Minute,
 		"pass 1s, step 59500ms, crash": 59 * time.Second,
+		// Set before the rest begins.
+		"step 1h, del":                              time.Minute,
+		"step 1h, crash, del, pass 10s":             50 * time.Second,
+		"step -1h, crash, del, pass 10s":            50 * time.Second,
+		"crash, step -1h, del, pass 10s, crash":     50 * time.Second,
+		"step 1h, del, pass 10s, crash, reboot":     50 * time.Second,
+		"step -1h, crash, step 2h, del, pass 2m":    0,
+		"crash, step 1h, del, step -1h, pass 10s":   50 * time.Second,
+		"step 1h, crash, step 1h, del, step -24h":   time.Minute,
+		"step 1h, del, crash, step 1h, pass 50s":    10 * time.Second,
+		"crash, step 24h, crash, del, step -24h":    time.Minute,
+		"step 24h, crash, del, step -24h, reboot":   time.Minute,
+		"step 24h, reboot, step -24h, crash, del":   time.Minute,
+		"step -24h, reboot, step 24h, crash, del":   time.Minute,
+		"step 24h, del, pass 10s, reboot, step 24h": 50 * time.Second,
 	} {
 		t.Run(script, func(t *testing.T) {
 			inClocked(t, func(c *clocked) {
-				if err := c.add("former"); err != nil {
+				if err := c.add("a"); err != nil {
 					t.Fatal(err)
 				}
-				if _, _, err := c.Delete(context.Background(), key("former"), true, c.when()); err != nil {
-					t.Fatal(err)
+				if !strings.Contains(script, "del") {
+					c.play("del")
 				}
 				c.play(script)
 				if left > 0 {
 					time.Sleep(left - time.Second)
+					c.Sweep(context.Background()) // which asks for what has drained
+					if _, err := c.Status(context.Background(), ""); err != nil {
+						t.Errorf("status: %v", err)
+					}
 					until := c.wall().Add(time.Second).UTC().Format(time.RFC3339)
 					if err := c.add("early"); !isCode(err, 101) || !strings.Contains(err.Error(), "until "+until) {
 						t.Errorf("within the cooldown, which ends at %s: %v", until, err)
