@@ -79,7 +79,7 @@ func TestRestsWhileTheClockIsSet(t *testing.T) {
 			if s.left > 0 {
 				c.now = c.now.Add(s.left - 1)
 				taken := &NameTakenError{}
-				if err := l.Commit(t.Context(), Begin(heir)); !errors.As(err, &taken) {
+				if err := l.Commit(t.Context(), Begin(heir)); !errors.As(err, &taken) || !taken.Until.Equal(c.Wall().Add(1)) {
 					t.Errorf("given out before it has rested: %v", err)
 				}
 				c.now = c.now.Add(1)

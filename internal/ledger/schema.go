@@ -33,7 +33,7 @@ type head struct {
 	Opened *opening        `json:"opened,omitempty"`          // nil: not known in which boot it is
 	Since  int64           `json:"quarantineSince,omitempty"` // these four as in a span
 	Until  int64           `json:"quarantineUntil,omitempty"`
-	In     string          `json:"quarantineBoot,omitempty"`
+	In     uint32          `json:"quarantineBoot,omitempty"`
 	At     int64           `json:"quarantineAt,omitempty"`
 	Sums   map[string]*sum `json:"sums"` // of each data bucket
 }
@@ -74,7 +74,7 @@ type releasingRecord struct {
 type restRecord struct {
 	Freed int64  `json:"freed"`
 	Until int64  `json:"until"`
-	Boot  string `json:"boot,omitempty"`
+	Boot  uint32 `json:"boot,omitempty"`
 	At    int64  `json:"at,omitempty"`
 }
 

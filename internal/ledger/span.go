@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"hash/crc32"
 	"time"
 
 	"github.com/berth-net/berth/internal/boottime"
@@ -12,27 +13,33 @@ import (
 type span struct {
 	Freed int64 // Unix nanoseconds, by the wall clock as it was set at the write
 	Until int64
-	Boot  string // Options.Boot; "": not known
+	Boot  uint32 // mark of Options.Boot; 0: not known
 	At    int64  // CLOCK_BOOTTIME of Freed in that boot, nanoseconds
 }
 
 // spans makes spans of times of Options.Clock, for one transaction.
 type spans struct {
 	clock   *boottime.Clock
-	boot    string
+	boot    uint32
 	stepped time.Duration
 }
 
 func (l *Ledger) spans() spans {
-	return spans{l.opts.Clock, l.opts.Boot, l.opts.Clock.Stepped()}
+	return spans{l.opts.Clock, mark(l.opts.Boot), l.opts.Clock.Stepped()}
 }
 
 func (s spans) of(freed, until time.Time) span {
 	out := span{Freed: freed.Add(s.stepped).UnixNano(), Until: until.Add(s.stepped).UnixNano()}
-	if s.boot != "" {
+	if s.boot != 0 {
 		out.Boot, out.At = s.boot, s.clock.Moment(freed)
 	}
 	return out
+}
+
+// mark returns what a boot is known by in records, of which there are many: no two
+// boots of a machine's life have the same one, but by a chance of one to 2^32.
+func mark(boot string) uint32 {
+	return crc32.Checksum([]byte(boot), castagnoli) // of "": 0
 }
 
 // opening is when a boot first opened the ledger, by both clocks: how long what
@@ -64,9 +71,10 @@ func asWritten(s span) (freed, until time.Time) { return wallTime(s.Freed), wall
 // the future, since the wall clock was set back, begins with the opening. The
 // record stays as it is.
 func (o opening) by(clock *boottime.Clock) reading {
+	boot := mark(o.Boot)
 	return func(s span) (freed, until time.Time) {
 		at := min(o.At, o.At+s.Freed-o.Wall)
-		if s.Boot != "" && s.Boot == o.Boot {
+		if s.Boot != 0 && s.Boot == boot {
 			at = min(s.At, clock.Boottime())
 		}
 		freed = plain(clock.Time(at))
