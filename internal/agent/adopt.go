@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni/netconf"
@@ -38,7 +37,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		return
 	}
 	rec := attachment.Record{
-		Key: keyOfDeletion(r), Mode: netconf.ModeRouted, Created: time.Now(), Epoch: a.epoch, Adopted: true,
+		Key: keyOfDeletion(r), Mode: netconf.ModeRouted, Created: a.wall(), Made: a.boottime(), Epoch: a.epoch, Adopted: true,
 	}
 	rec.Netns.Path = r.Netns
 	addrs := parseAddrs(r.Addresses)
@@ -60,7 +59,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
 	}
-	names, taken := a.ipam.Adopt(addrs, time.Now())
+	names, taken := a.ipam.Adopt(addrs, a.clock.Now())
 	traffic := slices.DeleteFunc(slices.Clone(addrs), func(x netip.Addr) bool { return slices.Contains(taken, x) })
 	if veth == nil && len(traffic) == 0 {
 		return
@@ -72,7 +71,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	w.adopted = append(w.adopted, id)
 	a.adopting.Store(id, names)
 	w.ids = append(w.ids, id)
-	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, time.Now()))
+	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, a.wall()))
 }
 
 // stampedShort reports whether an owner that was adopted from a link, whose
@@ -138,7 +137,7 @@ func (a *Agent) disown(ids []hold.ID) bool {
 	begun := true
 	for _, id := range ids {
 		if names, ok := a.adopting.LoadAndDelete(id); ok {
-			a.ipam.Disown(names.([]netip.Addr), time.Now())
+			a.ipam.Disown(names.([]netip.Addr), a.clock.Now())
 			begun = false
 		}
 	}
