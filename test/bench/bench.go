@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +51,7 @@ type bench struct {
 	dir      string // for everything it writes, on a real disk: fsync counts
 	networks []*network
 	agent    *agent // nil if Berth is not measured
+	was      *agent // of another build; nil: there is none
 	pods     *pods
 	besides  besides
 	report   *report
@@ -63,18 +63,23 @@ type bench struct {
 func open(ctx context.Context, opts options, dir string) (*bench, error) {
 	b := &bench{opts: opts, dir: dir, begun: time.Now(), pods: &pods{}}
 	b.report = newReport(opts, dir)
-	for _, c := range contestants {
-		if !chosen(opts.only, c.name) {
+	all := contestants
+	if opts.before != "" {
+		all = append(slices.Clone(all), was)
+	}
+	for _, c := range all {
+		if !c.before && !chosen(opts.only, c.name) {
 			continue
 		}
-		if c.agent && b.agent == nil {
-			agent, err := startAgent(ctx, opts.bin, filepath.Join(dir, "node"), agentPools)
-			if err != nil {
-				return nil, err
-			}
-			b.agent = agent
+		if err := b.start(ctx, c); err != nil {
+			b.close()
+			return nil, err
 		}
-		n, err := newNetwork(c, opts, dir, b.agent)
+		agent := b.agent
+		if c.before {
+			agent = b.was
+		}
+		n, err := newNetwork(c, opts, dir, agent)
 		if err != nil {
 			b.close()
 			return nil, err
@@ -82,6 +87,17 @@ func open(ctx context.Context, opts options, dir string) (*bench, error) {
 		b.networks = append(b.networks, n)
 	}
 	return b, nil
+}
+
+// start starts the agent that a contestant needs, unless it runs.
+func (b *bench) start(ctx context.Context, c contestant) (err error) {
+	switch {
+	case c.before:
+		b.was, err = startAgent(ctx, b.opts.before, c.root(b.dir), wasPools)
+	case c.agent && b.agent == nil:
+		b.agent, err = startAgent(ctx, b.opts.bin, c.root(b.dir), agentPools)
+	}
+	return err
 }
 
 // network returns the contestant of that name, nil if it is not measured.
@@ -95,8 +111,10 @@ func (b *bench) network(name string) *network {
 }
 
 func (b *bench) close() {
-	if b.agent != nil {
-		b.agent.Stop()
+	for _, a := range []*agent{b.agent, b.was} {
+		if a != nil {
+			a.Stop()
+		}
 	}
 	b.pods.close()
 }

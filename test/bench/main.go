@@ -28,6 +28,7 @@ import (
 // options are the command line.
 type options struct {
 	bin, peers string   // folders of programs, absolute
+	before     string   // folder of another build's programs, to compare with; "" is none
 	out        string   // file of the report; "" is standard output
 	quick      bool     // fewer rounds, smaller node
 	only       []string // contestants by name; empty: all
@@ -50,13 +51,14 @@ func flags() options {
 	var only, stages string
 	flag.StringVar(&o.bin, "bin", "bin", "folder of berthd, berth-cni and berth")
 	flag.StringVar(&o.peers, "peers", "bin/peers", "folder that test/peers/build has filled")
+	flag.StringVar(&o.before, "before", "", "folder of berthd and berth-cni of another build, which takes turns with the others")
 	flag.StringVar(&o.out, "out", "", "write the report to `FILE` instead of standard output")
 	flag.BoolVar(&o.quick, "quick", false, "fewer rounds and fewer pods: about two minutes")
 	flag.StringVar(&only, "only", "", "comma-separated contestants: "+strings.Join(names(contestants), ", "))
 	flag.StringVar(&stages, "stages", "", "comma-separated stages: "+stageNames())
 	flag.Parse()
 	o.only, o.stages = split(only), split(stages)
-	for _, dir := range []*string{&o.bin, &o.peers, &o.out} {
+	for _, dir := range []*string{&o.bin, &o.peers, &o.before, &o.out} {
 		if *dir == "" {
 			continue
 		}

@@ -25,22 +25,33 @@ type network struct {
 }
 
 func newNetwork(c contestant, opts options, dir string, agent *agent) (*network, error) {
-	state := filepath.Join(dir, "state-"+c.name)
-	if c.agent {
-		state = filepath.Join(dir, "node") // the agent's root
+	state, bin := c.root(dir), opts.bin
+	if c.before {
+		bin = opts.before
 	}
 	conf := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`, networkName(c.name), c.config(state))
 	list, err := libcni.NetworkConfFromBytes([]byte(conf))
 	if err != nil {
 		return nil, fmt.Errorf("configuring %s: %w", c.name, err)
 	}
-	cni := libcni.NewCNIConfigWithCacheDir([]string{opts.bin, opts.peers}, filepath.Join(dir, "cache-"+c.name), nil)
+	cni := libcni.NewCNIConfigWithCacheDir([]string{bin, opts.peers}, filepath.Join(dir, "cache-"+c.name), nil)
 	n := &network{contestant: c, list: list, cni: cni}
 	n.idle = func(context.Context) error { return nil }
 	if c.agent {
 		n.idle = func(ctx context.Context) error { return agent.idle(ctx, list.Name) }
 	}
 	return n, nil
+}
+
+// root is where a contestant keeps its state: the root of its agent, if it has one.
+func (c contestant) root(dir string) string {
+	switch {
+	case c.before:
+		return filepath.Join(dir, "node-before")
+	case c.agent:
+		return filepath.Join(dir, "node")
+	}
+	return filepath.Join(dir, "state-"+c.name)
 }
 
 // networkName makes a contestant's name a valid network name.

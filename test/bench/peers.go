@@ -6,6 +6,8 @@ import "fmt"
 type contestant struct {
 	name  string
 	agent bool // needs berthd
+	// before says that its programs are those of another build.
+	before bool
 	// config is the plugins' list of the network configuration: dir is where
 	// the contestant may keep state.
 	config func(dir string) string
@@ -16,6 +18,7 @@ const (
 	floorName = "noop"
 	berthName = "berth"
 	waitName  = "berth+wait"
+	wasName   = "before" // Berth of another build
 )
 
 // contestants in the order of the tables. All get one IPv4 address, for the
@@ -34,6 +37,12 @@ var contestants = []contestant{
 	{name: waitName, agent: true, config: berthConfig(`"pool": "v4", "wait": true`)},
 	{name: "berth+dual", agent: true, config: berthConfig(`"pool": "dual"`)},
 }
+
+// was is the contestant that -before adds.
+var was = contestant{name: wasName, agent: true, before: true, config: berthConfig(`"pool": "v4"`)}
+
+// wasPools are the pools of its agent.
+var wasPools = []string{"v4=10.128.0.0/12"}
 
 // agentPools are the pools of the agent that is measured.
 var agentPools = []string{"v4=10.64.0.0/12", "dual=10.80.0.0/12,fd88::/64"}
