@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/server"
 )
@@ -143,6 +144,10 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 		if !e.owner.Wanted() {
 			continue
 		}
+		if a.engine.Doomed(e.owner.ID) { // a failed ADD, whose release could not be promised yet
+			old, former = append(old, e.owner.ID), append(former, e.owner.ID)
+			continue
+		}
 		if slotOf(e.record.Netns, e.record.Ifname) == place {
 			if err := asWished(e, add.conf); err != nil {
 				return nil, err
@@ -170,7 +175,9 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 				return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
 			}
 		}
-		if now := a.index.get(e.owner.ID); now != nil && now.owner.Wanted() {
+		if a.engine.Doomed(e.owner.ID) {
+			old = append(old, e.owner.ID)
+		} else if now := a.index.get(e.owner.ID); now != nil && now.owner.Wanted() {
 			return nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",
 				"%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.owner.ID, e.record.Key)
 		}
@@ -186,7 +193,7 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, formerLink)
 	defer cancel()
-	if err := a.engine.Wait(ctx, former...); err != nil {
+	if err := a.engine.WaitKind(ctx, link.KindName, former...); err != nil { // what else they owe is in nobody's way
 		return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
 	}
 	return nil, nil
@@ -241,10 +248,13 @@ func (a *Agent) askedAgain(ctx context.Context, e *entry, started int64) error {
 	return nil
 }
 
-// whole sees to it that what an ADD answers again is there: an earlier try may
-// have ended half-way, and its repair failed.
+// whole sees to it that what an ADD answers again is there, and can be used: an
+// earlier try may have ended half-way, and its repair failed.
 func (a *Agent) whole(ctx context.Context, e *entry) error {
 	if err := a.engine.Repair(ctx, e.owner.ID); err != nil {
+		return err
+	}
+	if err := a.engine.Settle(ctx, e.owner); err != nil {
 		return err
 	}
 	if now := a.index.get(e.owner.ID); now == nil || !now.owner.Wanted() {

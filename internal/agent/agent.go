@@ -73,6 +73,7 @@ type Agent struct {
 
 	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
+	sweeping  chan struct{}                    // holds one: the sweep that is under way
 	pools     chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back
 	uplinkMTU int                              // the least of the default routes' links; 0: there are none
 	lack      atomic.Pointer[map[string]error] // what holdNode could not take, by pool
@@ -148,8 +149,15 @@ func (a *Agent) mtu(c *netconf.Conf) int {
 	return 1500
 }
 
-// Sweep mends what drifted and removes what has no owner, once.
+// Sweep mends what drifted and removes what has no owner, once. Of two at once the
+// second waits for the first.
 func (a *Agent) Sweep(ctx context.Context) {
+	select {
+	case a.sweeping <- struct{}{}:
+		defer func() { <-a.sweeping }()
+	case <-ctx.Done():
+		return
+	}
 	if err := a.Drain(ctx); err != nil { // before what a plugin has cut off is taken for drift
 		a.Log.Error("deletions wait", "err", err)
 	}

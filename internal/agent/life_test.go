@@ -112,16 +112,6 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	r.wantClean()
 }
 
-func (r *rig) nodeOwners() []hold.ID {
-	var ids []hold.ID
-	for _, o := range r.ledger.Owners() {
-		if r.index.get(o.ID) == nil {
-			ids = append(ids, o.ID)
-		}
-	}
-	return ids
-}
-
 // A removal that is refused must not have written a table for no groups: it
 // would drop all packets of the node.
 func TestRefusedRemovalChangesNothing(t *testing.T) {

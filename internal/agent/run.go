@@ -28,8 +28,9 @@ const presence = time.Second
 //
 // Order: the kernel's news are heard; the ledger's lock decides who the agent of
 // the root is; then the socket is there, so that plugins wait instead of finding
-// nobody; then what the ledger says is restored; then verbs are served. The end is the other way
-// round, and pods stay as they are.
+// nobody; then who is being released is cut off again (resume); then verbs are
+// served, and what attached pods lack is taken again beside them. The end is the
+// other way round, and pods stay as they are.
 func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 	hub, metrics := events.NewHub(events.Remember), server.NewMetrics()
 	o.Event, o.Observe = hub.Publish, metrics.ObserveKind
@@ -77,7 +78,8 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 			return err
 		}
 	}
-	if err := a.Restore(ctx); err != nil {
+	mend, err := a.resume(ctx)
+	if err != nil {
 		return err
 	}
 	if ctx.Err() != nil { // told to stop meanwhile: deletions may wait, which come before anybody is served
@@ -93,34 +95,67 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	a.Log.Info("serving", "root", a.Root, "instance", a.instance, "attachments", len(a.index.all()),
 		"after", time.Since(a.started).Round(time.Millisecond))
 	own.Go(a.keepSpares)
-
-	sweep := time.NewTicker(a.Config.SweepInterval)
-	defer sweep.Stop()
-	look := time.NewTicker(presence)
-	defer look.Stop()
-	var unheard string // why nobody can reach the agent
+	own.Go(func() { mend(ctx) })
+	intervals := make(chan time.Duration)
+	own.Go(func() { a.keepSwept(ctx, intervals) })
+	own.Go(func() { a.keepReachable(ctx, srv) })
 	for {
 		select {
 		case <-ctx.Done():
 			return whyEnded(ctx)
 		case c := <-reload:
 			if a.settle(ctx, c) {
-				sweep.Reset(c.SweepInterval)
-			}
-		case <-sweep.C:
-			a.Sweep(ctx)
-		case <-look.C:
-			again, err := srv.Relisten()
-			if again {
-				a.Log.Warn("somebody removed the socket, and it is made again")
-			}
-			if was := unheard; err == nil {
-				unheard = ""
-			} else if unheard = err.Error(); unheard != was {
-				a.Log.Error("the socket was removed", "err", err)
+				select {
+				case intervals <- c.SweepInterval:
+				case <-ctx.Done():
+				}
 			}
 		case <-a.ledger.Failed():
 			return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
+		}
+	}
+}
+
+// keepSwept sweeps again and again, until ctx ends. intervals brings another time
+// between two sweeps, also while one is under way.
+func (a *Agent) keepSwept(ctx context.Context, intervals <-chan time.Duration) {
+	ticker := time.NewTicker(a.Config.SweepInterval)
+	defer ticker.Stop()
+	var sweep sync.WaitGroup
+	defer sweep.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case every := <-intervals:
+			ticker.Reset(every)
+		case <-ticker.C:
+			if len(a.sweeping) == 0 { // or the last one goes on still
+				sweep.Go(func() { a.Sweep(ctx) })
+			}
+		}
+	}
+}
+
+// keepReachable makes the socket again if somebody removes it, until ctx ends.
+func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
+	look := time.NewTicker(presence)
+	defer look.Stop()
+	var unheard string // why nobody can reach the agent
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		again, err := srv.Relisten()
+		if again {
+			a.Log.Warn("somebody removed the socket, and it is made again")
+		}
+		if was := unheard; err == nil {
+			unheard = ""
+		} else if unheard = err.Error(); unheard != was {
+			a.Log.Error("the socket was removed", "err", err)
 		}
 	}
 }

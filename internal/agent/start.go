@@ -37,7 +37,7 @@ func open(o Options, openKernel func(*Agent) error, watches bool) (*Agent, error
 
 // openNode opens all but the ledger.
 func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
-	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing(), pools: make(chan struct{}, 1)}
+	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing(), pools: make(chan struct{}, 1), sweeping: make(chan struct{}, 1)}
 	a.config.Store(o.Config)
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -130,31 +130,60 @@ func (a *Agent) restoreViews() error {
 	return nil
 }
 
-// Restore takes what the agent itself holds and brings the node to what the
-// ledger says. What could not be put right is no reason not to serve, least of
-// all deletions: it is logged, and the sweep tries again.
+// Restore brings the node to what the ledger says: all of it, before it returns.
 func (a *Agent) Restore(ctx context.Context) error {
-	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
-		return err
+	mend, err := a.resume(ctx)
+	if err == nil {
+		mend(ctx)
 	}
-	var err error
+	return err
+}
+
+// resume is what an agent does before it serves anybody: it takes what it holds
+// itself, does the deletions that wait, cuts off again who is being released, and
+// releases whose home has ended. What attached pods lack is for mend, beside the
+// verbs: pods have a say in how long that takes. What could not be put right is no
+// reason not to serve, least of all deletions: it is logged, and the sweep tries
+// again.
+func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {
+	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
+		return nil, err
+	}
 	if a.uplinkMTU, err = a.conn.UplinkMTU(); err != nil {
 		a.Log.Warn("looking for the uplink's MTU", "err", err)
 	}
-	if id, held := a.ledger.Holder(egressName); held { // first: cuts rely on it
-		if err := a.engine.Repair(ctx, id); err != nil {
-			a.Log.Warn("restoring the nftables table", "err", err)
-		}
+	own := a.engine.Repair(ctx, a.nodeOwners()...) // first: cuts rely on the table
+	if own != nil {
+		a.Log.Warn("restoring what the agent itself holds", "err", own)
 	}
 	if err := a.Drain(ctx); err != nil { // before the restore would set up again what was cut off
 		a.Log.Error("deletions wait", "err", err)
 	}
-	err = a.engine.Restore(hold.Glance(ctx)) // what changes from the list on is heard
-	if a.doubt.Store(err != nil); err != nil {
+	missing, err := a.engine.Resume(hold.Glance(ctx)) // what changes from the list on is heard
+	if err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}
+	a.doubt.Store(own != nil || err != nil)
 	a.keepNode(ctx)
-	return nil
+	return func(ctx context.Context) {
+		if err := a.engine.Mend(ctx, missing); err != nil && ctx.Err() == nil {
+			a.doubt.Store(true)
+			a.Log.Warn("restoring what pods lack", "err", err)
+		}
+	}, nil
+}
+
+// nodeOwners returns the owners that the agent itself is: of its table, and of its
+// pools' CIDRs.
+func (a *Agent) nodeOwners() []hold.ID {
+	var ids []hold.ID
+	if id, held := a.ledger.Holder(egressName); held {
+		ids = append(ids, id)
+	}
+	for _, h := range a.heldCIDRs() {
+		ids = append(ids, h.owner)
+	}
+	return ids
 }
 
 // keepNode takes what the node needs, and gives back what it needs no more.

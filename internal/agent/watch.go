@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
@@ -84,7 +85,8 @@ func (a *Agent) watch(ctx context.Context) {
 		for range heard { // until the other has ended
 		}
 	}()
-	w := watcher{agent: a, suspects: map[hold.ID]*suspect{}}
+	w := newWatcher(a)
+	defer w.work.Wait()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -108,6 +110,18 @@ type watcher struct {
 	suspects map[hold.ID]*suspect
 	all      time.Time // when everything is looked at; zero: need not be
 	looked   time.Time // when it last was
+
+	work    sync.WaitGroup
+	places  chan struct{} // has a token for each repair under way
+	mending sync.Map      // hold.ID of those who are being repaired, or are about to be
+}
+
+// mendsAtOnce is how many owners' things are repaired beside each other: a repair
+// that a pod makes slow keeps no other pod's.
+const mendsAtOnce = 8
+
+func newWatcher(a *Agent) *watcher {
+	return &watcher{agent: a, suspects: map[hold.ID]*suspect{}, places: make(chan struct{}, mendsAtOnce)}
 }
 
 // suspect is an owner whose things somebody may have changed.
@@ -210,31 +224,49 @@ func (w *watcher) next(now time.Time) time.Duration {
 	return max(wait, 0)
 }
 
-// act does what is due.
+// act begins what is due, and waits for none of it.
 func (w *watcher) act(ctx context.Context, now time.Time) {
 	a := w.agent
 	if !w.all.IsZero() && !w.all.After(now) {
 		w.all, w.looked = time.Time{}, now
 		a.Log.Info("more has changed than the kernel could tell: looking at everything")
-		a.Sweep(ctx)
+		w.work.Go(func() { a.Sweep(ctx) })
 	}
-	drained := false
+	due := map[hold.ID]bool{} // whether it is the first repair lately
 	for id, s := range w.suspects {
 		if s.at.IsZero() || s.at.After(now) || ctx.Err() != nil {
 			continue
 		}
-		if a.engine.Taking(id) { // the ADD's own doing, or it will see
+		_, mending := w.mending.Load(id)
+		if mending || a.engine.Taking(id) { // the ADD's own doing, or it will see
 			s.at = now.Add(fight)
 			continue
 		}
 		s.at, s.down, s.last, s.repairs = time.Time{}, false, now, s.repairs+1
-		if !drained { // what a plugin has cut off must not come back
-			drained = true
-			if err := a.Drain(ctx); err != nil {
-				a.Log.Error("deletions wait", "err", err)
-			}
+		due[id] = s.repairs == 1
+		w.mending.Store(id, nil)
+	}
+	if len(due) > 0 {
+		w.work.Go(func() { w.mendAll(ctx, due) })
+	}
+}
+
+// mendAll repairs what is due, beside each other.
+func (w *watcher) mendAll(ctx context.Context, due map[hold.ID]bool) {
+	if err := w.agent.Drain(ctx); err != nil { // what a plugin has cut off must not come back
+		w.agent.Log.Error("deletions wait", "err", err)
+	}
+	for id, first := range due {
+		select {
+		case w.places <- struct{}{}:
+		case <-ctx.Done():
+			return
 		}
-		a.mend(ctx, id, s.repairs == 1)
+		w.work.Go(func() {
+			defer func() { <-w.places }()
+			defer w.mending.Delete(id)
+			w.agent.mend(ctx, id, first)
+		})
 	}
 }
 

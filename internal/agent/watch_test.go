@@ -21,7 +21,7 @@ func TestWatcher(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
 	res := r.add(request("c", pod))
-	w := watcher{agent: r.Agent, suspects: map[hold.ID]*suspect{}}
+	w := newWatcher(r.Agent)
 	t0 := time.Now()
 	const nothing = time.Hour
 	wait := func(what string, now time.Time, want time.Duration) {
@@ -53,11 +53,13 @@ func TestWatcher(t *testing.T) {
 	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
 	wait("and up", t0, soon)
 	w.act(t.Context(), t0)
+	w.work.Wait()
 	wait("before its time", t0, soon)
 	now := t0
 	for n := range 12 {
 		now = now.Add(w.next(now))
 		w.act(t.Context(), now)
+		w.work.Wait()
 		wait("after it", now, nothing)
 		w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
 		if n < 8 {
@@ -68,6 +70,7 @@ func TestWatcher(t *testing.T) {
 	}
 	now = now.Add(w.next(now))
 	w.act(t.Context(), now)
+	w.work.Wait()
 	now = now.Add(4*truce + time.Second)
 	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
 	wait("after a long peace", now, soon)
@@ -75,7 +78,8 @@ func TestWatcher(t *testing.T) {
 	w.hear(rtnl.News{Change: rtnl.Lost}, now)
 	now = now.Add(soon)
 	must(t, netlink.LinkDel(linkNamed(t, link.Name)))
-	w.act(t.Context(), now) // everything
+	w.act(t.Context(), now)
+	w.work.Wait() // everything
 	r.wantClean()
 	w.hear(rtnl.News{Change: rtnl.Lost}, now)
 	wait("everything again", now, everything)
@@ -87,7 +91,7 @@ func TestWatcherLeavesTheDead(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
 	name := r.add(request("c", pod)).Interfaces[0].Name
-	w := watcher{agent: r.Agent, suspects: map[hold.ID]*suspect{}}
+	w := newWatcher(r.Agent)
 	nettest.Delete(t, pod)
 	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: rtnl.Link{Name: name}}, time.Now())
 	if len(w.suspects) > 0 {

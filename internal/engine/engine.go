@@ -61,6 +61,9 @@ type Options struct {
 	Going func(hold.Owner) bool
 	// Try limits one Release of a kind; 0 is 30 s.
 	Try time.Duration
+	// Look limits one Verify and one Find of a kind, and Mending what is taken again
+	// of one owner; 0 is 10 s. A look that has not ended by then has seen nothing.
+	Look, Mending time.Duration
 	// Backoff is the wait after the first failed release; it doubles with each
 	// up to MaxBackoff, with jitter. 0 is 250 ms, and 1 min.
 	Backoff, MaxBackoff time.Duration
@@ -83,8 +86,13 @@ type Engine struct {
 	waiting  int         // how many wait for releases
 	leaving  map[hold.ID]*leaving
 	followed map[hold.ID]bool // owners whose departure the engine waits for by itself
-	suspect  map[string]bool  // things without an owner, seen by the last sweep
-	now      func() time.Time
+	// doomed are owners that could not be taken: nothing of them is taken again.
+	// The trouble is of their promise; nil: it has not failed.
+	doomed    map[hold.ID]*trouble
+	unwritten map[hold.ID]hold.Owner // what their holds have discovered is not in the ledger yet
+	late      map[string]int         // by kind: looks that go on after their time
+	suspect   map[string]bool        // things without an owner, seen by the last sweep
+	now       func() time.Time
 }
 
 // New returns an engine that does nothing yet: Restore lets it go on with what
@@ -93,6 +101,12 @@ func New(o Options) *Engine {
 	if o.Try == 0 {
 		o.Try = 30 * time.Second
 	}
+	if o.Look == 0 {
+		o.Look = 10 * time.Second
+	}
+	if o.Mending == 0 {
+		o.Mending = 10 * time.Second
+	}
 	if o.Backoff == 0 {
 		o.Backoff = 250 * time.Millisecond
 	}
@@ -100,14 +114,17 @@ func New(o Options) *Engine {
 		o.MaxBackoff = time.Minute
 	}
 	e := &Engine{
-		Options:  o,
-		lines:    map[string]*line{},
-		courses:  map[hold.ID]*course{},
-		leaving:  map[hold.ID]*leaving{},
-		followed: map[hold.ID]bool{},
-		suspect:  map[string]bool{},
-		now:      time.Now,
-		began:    time.Now(),
+		Options:   o,
+		lines:     map[string]*line{},
+		courses:   map[hold.ID]*course{},
+		leaving:   map[hold.ID]*leaving{},
+		followed:  map[hold.ID]bool{},
+		doomed:    map[hold.ID]*trouble{},
+		unwritten: map[hold.ID]hold.Owner{},
+		late:      map[string]int{},
+		suspect:   map[string]bool{},
+		now:       time.Now,
+		began:     time.Now(),
 	}
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	for _, k := range o.Kinds {
@@ -126,6 +143,11 @@ func (e *Engine) Close() {
 	}
 	for _, l := range e.leaving {
 		l.troubles(func(_ hold.Hold, t *trouble) { t.stop() })
+	}
+	for _, t := range e.doomed {
+		if t != nil {
+			t.stop()
+		}
 	}
 	e.mu.Unlock()
 	e.work.Wait()

@@ -44,10 +44,16 @@ func (e *Engine) ended(ls []*leaving) (parents []*leaving) {
 	defer e.mu.Unlock()
 	for _, l := range ls {
 		delete(e.leaving, l.owner.ID)
+		delete(e.unwritten, l.owner.ID)
 		close(l.gone)
-		if p := e.leaving[l.owner.Parent]; p != nil && e.advance(p) {
+		p := e.leaving[l.owner.Parent]
+		if p == nil {
+			continue
+		}
+		if e.advance(p) {
 			parents = append(parents, p)
 		}
+		e.note(p)
 	}
 	return parents
 }
@@ -60,7 +66,7 @@ func (e *Engine) forgetLater(l *leaving, err error) {
 	e.mu.Lock()
 	tell := l.trouble.tell()
 	l.trouble = l.trouble.again(e, l.owner, err, func() { e.forget([]*leaving{l}) })
-	l.note()
+	e.note(l)
 	e.mu.Unlock()
 	if tell {
 		e.event(api.EventOwed, l.owner, "ledger", err)
@@ -85,13 +91,36 @@ func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(*leaving) <-chan struct{} { return nil })
 }
 
+// WaitKind waits until owners that are being released have given back their holds
+// of one kind, whatever else of them is owed: for who needs the place of such a
+// hold.
+func (e *Engine) WaitKind(ctx context.Context, kind string, ids ...hold.ID) error {
+	return e.await(ctx, ids, func(l *leaving) <-chan struct{} {
+		gone := l.without[kind]
+		if gone == nil {
+			gone = make(chan struct{})
+			if !l.has(kind) {
+				close(gone)
+				return gone
+			}
+			if l.without == nil {
+				l.without = map[string]chan struct{}{}
+			}
+			l.without[kind] = gone
+		}
+		return gone
+	})
+}
+
 // Tried waits until owners that are being released are forgotten, or all that
-// can be tried of them has been, and something is owed.
+// can be tried of them has been, and something is owed. A try that was asked for
+// (Retry) counts when it has ended.
 func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(l *leaving) <-chan struct{} { return l.stuck })
 }
 
-// await waits for each owner to be forgotten, or for what enough returns of it.
+// await waits for each owner to be forgotten, or for what enough returns of it,
+// which is called with Engine.mu held.
 func (e *Engine) await(ctx context.Context, ids []hold.ID, enough func(*leaving) <-chan struct{}) error {
 	defer e.press()()
 	for _, id := range ids {
@@ -103,9 +132,12 @@ func (e *Engine) await(ctx context.Context, ids []hold.ID, enough func(*leaving)
 			continue
 		}
 		e.hasten()
+		e.mu.Lock()
+		suffices := enough(l)
+		e.mu.Unlock()
 		select {
 		case <-l.gone:
-		case <-enough(l):
+		case <-suffices:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

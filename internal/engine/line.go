@@ -70,7 +70,7 @@ func (e *Engine) send(l *leaving, i int) {
 	if n == nil {
 		_, err := e.kind(h)
 		s.trouble = &trouble{since: e.since(l.owner), err: err}
-		l.note()
+		e.note(l)
 		return
 	}
 	to := &n.common
@@ -362,6 +362,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 		delete(n.busy, j.l.owner.ID)
 		if errs[i] == nil {
 			s.released, s.queued, s.trouble = true, false, nil
+			j.l.vacate(n.kind.Name())
 		} else {
 			if s.trouble.tell() {
 				owed = append(owed, Event{api.EventOwed, j.l.owner, n.kind.Name(), errs[i]})
@@ -372,7 +373,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 		if e.advance(j.l) {
 			done = append(done, j.l)
 		}
-		j.l.note()
+		e.note(j.l)
 	}
 	// An owner's other holds may have waited for this one.
 	n.staff()

@@ -113,7 +113,7 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	}
 	id := left[len(left)-1]
 	o, ok := r.ledger.Owner(id)
-	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil {
+	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // such as of one that is doomed
 		return false
 	}
 	r.mu.Lock()

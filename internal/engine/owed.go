@@ -11,7 +11,7 @@ import (
 // Owed is a hold whose release has been tried and failed. It is tried again for
 // ever, with growing waits.
 type Owed struct {
-	Hold  hold.Hold // a zero Spec: the forget in the ledger
+	Hold  hold.Hold // a zero Spec: what is to be written to the ledger, the promise or the forget
 	Since time.Time // of the first failure; of the promise, if an earlier run made it
 	Tries int       // of this run
 	Next  time.Time // of the next try; zero: this program cannot try it
@@ -66,6 +66,11 @@ func (t *trouble) hasten(e *Engine) {
 	}
 }
 
+// failed reports whether the last try has failed, and pending whether the next one
+// was asked for and has not ended.
+func (t *trouble) failed() bool  { return t != nil && !t.asked }
+func (t *trouble) pending() bool { return t != nil && t.asked }
+
 // tell reports whether a failure now is news: the first one, or that of a try
 // which was asked for.
 func (t *trouble) tell() bool { return t == nil || t.asked }
@@ -104,9 +109,17 @@ func (e *Engine) Owed(id hold.ID) []Owed {
 		if l := e.leaving[id]; l != nil {
 			l.troubles(note)
 		}
+		if t := e.doomed[id]; t != nil {
+			note(hold.Hold{Owner: id}, t)
+		}
 	} else {
 		for _, l := range e.leaving {
 			l.troubles(note)
+		}
+		for id, t := range e.doomed {
+			if t != nil {
+				note(hold.Hold{Owner: id}, t)
+			}
 		}
 	}
 	slices.SortFunc(owed, func(a, b Owed) int { return a.Since.Compare(b.Since) })
@@ -127,9 +140,16 @@ func (e *Engine) Retry(ids ...hold.ID) int {
 		l.troubles(func(_ hold.Hold, t *trouble) {
 			if t.timer != nil {
 				t.hasten(e)
+				e.unstick(l)
 				n++
 			}
 		})
+	}
+	for id, t := range e.doomed {
+		if t != nil && (len(ids) == 0 || slices.Contains(ids, id)) {
+			t.hasten(e)
+			n++
+		}
 	}
 	e.mu.Unlock()
 	e.hasten()

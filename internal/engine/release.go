@@ -26,7 +26,8 @@ type leaving struct {
 	final   bool        // nothing is left but the forget
 	trouble *trouble    // of the forget
 	gone    chan struct{}
-	stuck   chan struct{} // closed once something is owed, and nothing else can be tried
+	stuck   chan struct{}            // closed once something is owed, and nothing else can be tried
+	without map[string]chan struct{} // by kind, of those who wait: closed once no hold of it is left
 }
 
 // holdState says how far the release of one hold is.
@@ -203,7 +204,7 @@ func (e *Engine) depart(ctx context.Context, id hold.ID) error {
 	l := e.leaving[id]
 	first := l == nil
 	if first {
-		l = e.newLeaving(o)
+		l = e.newLeaving(e.learned(o))
 		e.leaving[id] = l
 	}
 	cut := l.cut
@@ -212,7 +213,7 @@ func (e *Engine) depart(ctx context.Context, id hold.ID) error {
 		e.event(api.EventReleasing, o, "", nil)
 	}
 	if !cut {
-		err = e.cutOff(ctx, o)
+		err = e.cutOff(ctx, e.unreleased(l))
 	}
 	e.mu.Lock()
 	l.tried, l.cut = true, l.cut || err == nil
@@ -238,12 +239,13 @@ func (e *Engine) newLeaving(o hold.Owner) *leaving {
 // ErrReachable says that an owner could not be cut off. Its promise stands.
 var ErrReachable = errors.New("it can still be reached")
 
-// cutOff makes an owner unreachable. It does not stop for an asker who left.
-func (e *Engine) cutOff(ctx context.Context, o hold.Owner) error {
+// cutOff makes the owner of holds unreachable. It does not stop for an asker who
+// left.
+func (e *Engine) cutOff(ctx context.Context, holds []hold.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
 	defer cancel()
 	var errs []error
-	for _, h := range o.Holds {
+	for _, h := range holds {
 		k, err := e.kind(h)
 		if err != nil || k.Cut == nil {
 			continue
@@ -255,19 +257,35 @@ func (e *Engine) cutOff(ctx context.Context, o hold.Owner) error {
 	return errors.Join(errs...)
 }
 
-// advance sends what can be released now to its line. It reports whether the
-// owner has nothing left and can be forgotten, once. Engine.mu is held.
+// unreleased returns the holds of an owner that are not given back yet.
+func (e *Engine) unreleased(l *leaving) []hold.Hold {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var left []hold.Hold
+	for i, h := range l.owner.Holds {
+		if !l.state[i].released {
+			left = append(left, h)
+		}
+	}
+	return left
+}
+
+// advance sends what can be released now to its line: what others stand on, once
+// the owner's children are gone. It reports whether the owner has nothing left and
+// can be forgotten, once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
 	if !l.tried {
 		return false
 	}
-	reachable := l.reachable()
+	reachable, children := l.reachable(), len(e.Ledger.Children(l.owner.ID)) > 0
 	for i, s := range l.state {
-		if s.stage != hold.Reserve && (s.cuts || !reachable) {
+		switch {
+		case s.stage == hold.Reserve, s.stage == hold.Use && children:
+		case s.cuts || !reachable:
 			e.send(l, i)
 		}
 	}
-	if l.left(hold.Use) > 0 || len(e.Ledger.Children(l.owner.ID)) > 0 {
+	if l.left(hold.Use) > 0 || children {
 		return false
 	}
 	if i := l.lastReserve(); i >= 0 {
@@ -324,21 +342,62 @@ func (l *leaving) untold() bool {
 	return true
 }
 
-// note closes stuck once something has failed and nothing else can be tried.
-// Engine.mu is held.
-func (l *leaving) note() {
-	failed := l.trouble != nil
+// note closes stuck once something of an owner, or of its children, has failed and
+// nothing else can be tried. Engine.mu is held.
+func (e *Engine) note(l *leaving) {
+	failed := l.trouble.failed()
+	pending := l.trouble.pending()
 	for _, s := range l.state {
-		if s.queued && !s.released && s.trouble == nil {
-			return
-		}
-		failed = failed || s.trouble != nil
+		failed = failed || s.trouble.failed()
+		pending = pending || s.queued && !s.released && !s.trouble.failed()
 	}
+	for _, id := range e.Ledger.Children(l.owner.ID) {
+		child := e.leaving[id]
+		failed = failed || child != nil && child.isStuck()
+		pending = pending || child == nil || !child.isStuck()
+	}
+	if !failed || pending || l.isStuck() {
+		return
+	}
+	close(l.stuck)
+	if parent := e.leaving[l.owner.Parent]; parent != nil {
+		e.note(parent)
+	}
+}
+
+// isStuck reports whether stuck is closed. Engine.mu is held.
+func (l *leaving) isStuck() bool {
 	select {
 	case <-l.stuck:
+		return true
 	default:
-		if failed {
-			close(l.stuck)
+		return false
+	}
+}
+
+// unstick opens stuck again for an owner of which something is tried anew, and for
+// those who stand below it. Engine.mu is held.
+func (e *Engine) unstick(l *leaving) {
+	for ; l != nil && l.isStuck(); l = e.leaving[l.owner.Parent] {
+		l.stuck = make(chan struct{})
+	}
+}
+
+// vacate tells who waits for it that no hold of a kind is left of an owner.
+// Engine.mu is held.
+func (l *leaving) vacate(kind string) {
+	if gone := l.without[kind]; gone != nil && !l.has(kind) {
+		close(gone)
+		delete(l.without, kind)
+	}
+}
+
+// has reports whether a hold of a kind is not given back yet. Engine.mu is held.
+func (l *leaving) has(kind string) bool {
+	for i, h := range l.owner.Holds {
+		if h.Spec.Kind() == kind && !l.state[i].released {
+			return true
 		}
 	}
+	return false
 }

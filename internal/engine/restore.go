@@ -5,20 +5,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Restore brings the world to what the ledger says, after a start: who was
-// releasing is cut off again and goes to its end; who is wanted is verified,
-// gets what is missing, and is released where that cannot be because what it
-// lived in is gone. Nothing else may use the engine before it returns.
+// Restore brings the world to what the ledger says, after a start: it is Resume
+// and then Mend of what is missing.
 //
 // An error is joined of what could not be put right. It is no reason not to
 // serve: the next sweep tries again.
 func (e *Engine) Restore(ctx context.Context) error {
+	missing, err := e.Resume(ctx)
+	return errors.Join(err, e.Mend(ctx, missing))
+}
+
+// Missing is what a look found not to be as the ledger has it.
+type Missing []drift
+
+// Resume is what has to be done after a start before anybody else uses the engine:
+// who was releasing is cut off again and goes to its end; who is wanted is
+// verified, and released where the home has ended. It waits for no pod: what has
+// to be taken again is returned, for Mend, beside which the engine may be used.
+func (e *Engine) Resume(ctx context.Context) (Missing, error) {
 	var releasing []hold.ID
 	var wanted []hold.Owner
 	for _, o := range e.Ledger.Owners() {
@@ -28,11 +40,21 @@ func (e *Engine) Restore(ctx context.Context) error {
 			releasing = append(releasing, o.ID)
 		}
 	}
-	var errs []error
-	errs = append(errs, e.Release(ctx, releasing))
-	drifts := e.verify(ctx, wanted)
-	errs = append(errs, e.repair(ctx, drifts))
-	return errors.Join(errs...)
+	err := e.Release(ctx, releasing)
+	var missing Missing
+	var homeless []hold.ID
+	for _, d := range e.verify(ctx, wanted) {
+		if e.Homeless != nil && e.Homeless(d.owner) && d.isSeen() {
+			homeless = append(homeless, d.owner.ID)
+			e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
+		} else {
+			missing = append(missing, d)
+		}
+	}
+	if len(homeless) > 0 {
+		err = errors.Join(err, e.Release(ctx, homeless))
+	}
+	return missing, err
 }
 
 // drift is a hold that is not as its spec says.
@@ -42,11 +64,18 @@ type drift struct {
 	err   error // wraps hold.ErrGone or hold.ErrChanged; else it could not be seen
 }
 
-// verify compares what owners hold with the world, one Verify a kind, in the
-// order of the kinds.
-func (e *Engine) verify(ctx context.Context, owners []hold.Owner) []drift {
-	var drifts []drift
-	for _, k := range e.Kinds {
+// isSeen reports whether the hold was seen not to be as its spec says: what could
+// not be seen is no reason to touch it.
+func (d drift) isSeen() bool {
+	return errors.Is(d.err, hold.ErrGone) || errors.Is(d.err, hold.ErrChanged)
+}
+
+// verify compares what owners hold with the world, one Verify a kind, all beside
+// each other. What it finds is in the order of the kinds.
+func (e *Engine) verify(ctx context.Context, owners []hold.Owner) Missing {
+	found := make([]Missing, len(e.Kinds))
+	var looks sync.WaitGroup
+	for i, k := range e.Kinds {
 		var holds []hold.Hold
 		var of []hold.Owner
 		for _, o := range owners {
@@ -59,20 +88,29 @@ func (e *Engine) verify(ctx context.Context, owners []hold.Owner) []drift {
 		if len(holds) == 0 {
 			continue
 		}
-		for i, err := range e.verifyKind(ctx, k, holds) {
-			if err != nil {
-				drifts = append(drifts, drift{of[i], holds[i], err})
+		looks.Go(func() {
+			for j, err := range e.verifyKind(ctx, k, holds) {
+				if err != nil {
+					found[i] = append(found[i], drift{of[j], holds[j], err})
+				}
 			}
-		}
+		})
 	}
-	return drifts
+	looks.Wait()
+	return slices.Concat(found...)
 }
 
-func (e *Engine) verifyKind(ctx context.Context, k hold.Kind, holds []hold.Hold) (errs []error) {
-	e.observed(k.Name(), "verify", len(holds), func() error {
-		errs = k.Verify(ctx, holds)
-		return errors.Join(errs...)
+func (e *Engine) verifyKind(ctx context.Context, k hold.Kind, holds []hold.Hold) []error {
+	errs, err := aside(ctx, e, k, "verify", len(holds), func(ctx context.Context) ([]error, error) {
+		errs := k.Verify(ctx, holds)
+		return errs, errors.Join(errs...)
 	})
+	if errs == nil { // it saw nothing
+		errs = make([]error, len(holds))
+		for i, h := range holds {
+			errs[i] = fmt.Errorf("looking at %s: %w", h.Spec, err)
+		}
+	}
 	return errs
 }
 
@@ -86,20 +124,37 @@ func (e *Engine) Verify(ctx context.Context, o hold.Owner) error {
 	return errors.Join(errs...)
 }
 
-// repair acquires what is missing again. Owners for which that can never
-// succeed are released, all in one commit.
-func (e *Engine) repair(ctx context.Context, drifts []drift) error {
-	var errs []error
+// mendsAtOnce is how many owners get back what they lack beside each other.
+const mendsAtOnce = 8
+
+// Mend acquires what is missing again. Nobody waits for another owner longer than
+// Options.Mending. Owners for which it can never succeed are released, all in one
+// commit.
+func (e *Engine) Mend(ctx context.Context, missing Missing) error {
+	var order []hold.ID
+	of := map[hold.ID]Missing{}
+	for _, d := range missing {
+		id := d.owner.ID
+		if of[id] == nil {
+			order = append(order, id)
+		}
+		of[id] = append(of[id], d)
+	}
+	errs := make([]error, len(order))
+	var all sync.WaitGroup
+	places := make(chan struct{}, mendsAtOnce)
+	for i, id := range order {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			errs[i] = e.mendOne(ctx, of[id])
+		})
+	}
+	all.Wait()
 	var homeless []hold.ID
-	for _, d := range drifts {
-		e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
-		err := e.reacquire(ctx, d)
-		switch {
-		case errors.Is(err, hold.ErrHomeless):
-			homeless = append(homeless, d.owner.ID)
-		case errors.Is(err, ErrOvertaken): // released meanwhile
-		case err != nil:
-			errs = append(errs, err)
+	for i, id := range order {
+		if errors.Is(errs[i], hold.ErrHomeless) {
+			homeless, errs[i] = append(homeless, id), nil
 		}
 	}
 	if len(homeless) > 0 {
@@ -108,11 +163,35 @@ func (e *Engine) repair(ctx context.Context, drifts []drift) error {
 	return errors.Join(errs...)
 }
 
+// mendOne acquires what one owner lacks, within Options.Mending, whatever a kind
+// does about the end of its context.
+func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
+	ctx, cancel := context.WithTimeout(ctx, e.Mending)
+	defer cancel()
+	mended := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, d := range missing {
+			e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
+			if err := e.reacquire(ctx, d); !errors.Is(err, ErrOvertaken) { // else it was released meanwhile
+				errs = append(errs, err)
+			}
+		}
+		mended <- errors.Join(errs...)
+	}()
+	select {
+	case err := <-mended:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("taking %s again: %w", missing[0].hold, context.Cause(ctx))
+	}
+}
+
 // reacquire takes one hold of an owner again. It waits for the owner's lock and
 // then looks again, or it would bring back what was cut off meanwhile.
 func (e *Engine) reacquire(ctx context.Context, d drift) error {
-	if !errors.Is(d.err, hold.ErrGone) && !errors.Is(d.err, hold.ErrChanged) {
-		return d.err // it could not be seen: that is no reason to touch it
+	if !d.isSeen() {
+		return d.err
 	}
 	ctx, leave, err := e.enter(ctx, d.owner.ID, false)
 	if err != nil {
@@ -122,7 +201,7 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	if err := e.stillWanted(ctx, d.owner.ID); err != nil {
 		return err
 	}
-	if e.Going != nil && e.Going(d.owner) {
+	if e.going(d.owner) {
 		return ErrOvertaken
 	}
 	if e.Homeless != nil && e.Homeless(d.owner) {
@@ -133,9 +212,19 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 		return err
 	}
 	if k.Discovers {
-		return e.rediscover(ctx, k, d.hold)
+		err = e.rediscover(ctx, k, d.hold)
+	} else {
+		err = e.acquire(ctx, d.hold)
 	}
-	return e.acquire(ctx, d.hold)
+	if e.going(d.owner) { // since it was looked: whoever cut it off may have done so before
+		return errors.Join(err, e.cutOff(ctx, d.owner.Holds), ErrOvertaken)
+	}
+	return err
+}
+
+// going reports whether nothing of a wanted owner is to be taken again.
+func (e *Engine) going(o hold.Owner) bool {
+	return e.Doomed(o.ID) || e.Going != nil && e.Going(o)
 }
 
 // rediscover takes a hold whose kind discovers again, and writes down what was
@@ -170,12 +259,19 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 	return nil
 }
 
-// Repair verifies one owner and takes again what it lacks: for those who see
-// that something was changed under them, and do not wait for the sweep.
-func (e *Engine) Repair(ctx context.Context, id hold.ID) error {
-	o, ok := e.Ledger.Owner(id)
-	if !ok || !o.Wanted() {
-		return nil
+// Repair verifies owners and takes again what they lack: for those who see that
+// something was changed under them, and do not wait for the sweep. Of one that could
+// not be taken, and whose release is not promised yet, it answers ErrOvertaken.
+func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
+	var wanted []hold.Owner
+	for _, id := range ids {
+		if o, ok := e.Ledger.Owner(id); ok && o.Wanted() {
+			wanted = append(wanted, o)
+		}
 	}
-	return e.repair(ctx, e.verify(ctx, []hold.Owner{o}))
+	err := e.Mend(ctx, e.verify(ctx, wanted))
+	if slices.ContainsFunc(ids, e.Doomed) {
+		err = errors.Join(err, ErrOvertaken)
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
@@ -49,7 +50,7 @@ func (e *Engine) Audit(ctx context.Context) Report {
 // does not read all of the world anew each time (hold.Glance).
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(hold.Glance(ctx))
-	err := e.repair(ctx, drifts)
+	err := e.Mend(ctx, drifts)
 	for _, o := range e.Ledger.Owners() {
 		if !o.Wanted() {
 			_, going := e.underway(ctx, o.ID)
@@ -86,10 +87,10 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 }
 
 // look finds what is left over, missing, changed or owed, in the look or the
-// glance that ctx is of. The world is read before the ledger, so that what is
+// glance that ctx is of, each kind's beside the others'. The world is read before the ledger, so that what is
 // taken in between is on the list; what is released in between is looked at
 // again.
-func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
+func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 	var r Report
 	found, unreadable := e.find(ctx)
 	r.Findings = unreadable
@@ -107,7 +108,7 @@ func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 	for _, o := range owners {
 		r.Owners++
 		r.Holds += len(o.Holds)
-		if o.Wanted() && !e.Taking(o.ID) {
+		if o.Wanted() && !e.Taking(o.ID) && !e.Doomed(o.ID) {
 			settled = append(settled, o)
 		}
 	}
@@ -125,28 +126,28 @@ func (e *Engine) look(ctx context.Context) (Report, []drift, []hold.Hold) {
 	return r, drifts, orphans
 }
 
-// find asks every kind for what has our stamp.
+// find asks every kind for what has our stamp, all beside each other.
 func (e *Engine) find(ctx context.Context) (found []hold.Hold, unreadable []Finding) {
-	for _, k := range e.Kinds {
+	all, errs := make([][]hold.Hold, len(e.Kinds)), make([]error, len(e.Kinds))
+	var looks sync.WaitGroup
+	for i, k := range e.Kinds {
 		if k.Find == nil {
 			continue
 		}
-		var holds []hold.Hold
-		err := e.observed(k.Name(), "find", 0, func() (err error) {
-			holds, err = k.Find(ctx)
-			return err
-		})
-		if err != nil {
-			unreadable = append(unreadable, Finding{Type: api.FindingUnreadable, Kind: k.Name(), Err: err})
-		}
-		found = append(found, holds...)
+		looks.Go(func() { all[i], errs[i] = aside(ctx, e, k, "find", 0, k.Find) })
 	}
-	return found, unreadable
+	looks.Wait()
+	for i, err := range errs {
+		if err != nil {
+			unreadable = append(unreadable, Finding{Type: api.FindingUnreadable, Kind: e.Kinds[i].Name(), Err: err})
+		}
+	}
+	return slices.Concat(all...), unreadable
 }
 
 // standing returns the drifts of owners that are still wanted.
-func (e *Engine) standing(drifts []drift) []drift {
-	var still []drift
+func (e *Engine) standing(drifts Missing) Missing {
+	var still Missing
 	for _, d := range drifts {
 		if o, ok := e.Ledger.Owner(d.owner.ID); ok && o.Wanted() {
 			still = append(still, d)

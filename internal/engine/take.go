@@ -17,10 +17,12 @@ import (
 const undo = 10 * time.Second
 
 // Take writes an owner down, with ops in the same commit, and then acquires its
-// holds in their order. When it returns nil the owner has all of them. On an
-// error the owner is not there, or is being released: its names are not free
-// before that has ended. A *RefusedError, such as of a *ledger.NameTakenError,
-// says that nothing has changed.
+// holds in their order. When it returns nil the owner has all of them, and they
+// can be used. On an error the owner is not there, or is being released: its names
+// are not free before that has ended. If even the promise of that release cannot
+// be written, the owner is owed until it can: nobody repairs it meanwhile. A
+// *RefusedError, such as of a *ledger.NameTakenError, says that nothing has
+// changed.
 func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error {
 	if err := e.takeable(o); err != nil {
 		return &RefusedError{err}
@@ -38,17 +40,50 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	err = e.acquireAll(taking, o)
 	if err == nil {
 		e.event(api.EventAttached, o, "", nil) // before a release can have the lock
-	}
-	leave()
-	if err == nil {
 		return nil
 	}
+	e.doom(o.ID) // before a repair can have the lock
+	leave()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
-	if undone := e.Release(ctx, []hold.ID{o.ID}); undone != nil {
+	if undone := e.undo(ctx, o); undone != nil {
 		return errors.Join(err, fmt.Errorf("undoing: %w", undone))
 	}
 	return err
+}
+
+// doom marks an owner that could not be taken. It stays so until its release is
+// promised.
+func (e *Engine) doom(id hold.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.doomed[id] = nil
+}
+
+// Doomed reports whether an owner could not be taken, and the promise of its
+// release is not written yet: it is wanted in the ledger alone.
+func (e *Engine) Doomed(id hold.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, doomed := e.doomed[id]
+	return doomed
+}
+
+// undo releases an owner that could not be taken. A promise that cannot be written
+// is tried again, for ever.
+func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
+	all, err := e.Promise(ctx, []hold.ID{o.ID})
+	e.mu.Lock()
+	if err != nil && e.wanted(o.ID) {
+		e.doomed[o.ID] = e.doomed[o.ID].again(e, o, err, func() { _ = e.undo(e.ctx, o) })
+	} else {
+		delete(e.doomed, o.ID)
+	}
+	e.mu.Unlock()
+	if err != nil {
+		e.event(api.EventOwed, o, "ledger", err)
+	}
+	return errors.Join(err, e.Depart(ctx, all))
 }
 
 // takeable refuses what this program could not release again.
@@ -67,30 +102,76 @@ func (e *Engine) takeable(o hold.Owner) error {
 	return nil
 }
 
-// acquireAll acquires an owner's holds, stopping at the first that fails.
+// acquireAll acquires an owner's holds, stopping at the first that fails, and waits
+// until they can be used. What a hold discovers is written down before the next one
+// is acquired.
 func (e *Engine) acquireAll(ctx context.Context, o hold.Owner) error {
-	discovered := false
-	for _, h := range o.Holds {
-		if err := e.acquire(ctx, h); err != nil {
-			k, _ := e.kind(h)
-			if k.Stage != hold.Tell || ctx.Err() != nil {
-				return err
-			}
-			e.event(api.EventDrift, o, k.Name(), err) // the next sweep tries again
-		}
+	for i, h := range o.Holds {
 		k, _ := e.kind(h)
-		discovered = discovered || k.Discovers
-	}
-	if discovered {
-		err := e.Ledger.Commit(ctx, ledger.Update(o.ID, func(rec *hold.Owner) error {
-			rec.Holds = o.Holds
-			return nil
-		}))
-		if err != nil {
-			return fmt.Errorf("writing down what was discovered: %w", err)
+		err := e.acquire(ctx, h)
+		if k.Discovers {
+			err = errors.Join(err, e.learn(ctx, o, i))
 		}
+		if err == nil {
+			continue
+		}
+		if k.Stage != hold.Tell || ctx.Err() != nil {
+			return err
+		}
+		e.event(api.EventDrift, o, k.Name(), err) // the next sweep tries again
+	}
+	if err := e.Settle(ctx, o); err != nil {
+		return err
 	}
 	return e.stillWanted(ctx, o.ID)
+}
+
+// Settle waits until what an owner holds can be used.
+func (e *Engine) Settle(ctx context.Context, o hold.Owner) error {
+	for _, h := range o.Holds {
+		k, err := e.kind(h)
+		if err != nil || k.Settle == nil {
+			continue
+		}
+		if err := k.Settle(ctx, h); err != nil {
+			if cause := context.Cause(ctx); errors.Is(cause, ErrOvertaken) {
+				return cause
+			}
+			return fmt.Errorf("waiting until %s can be used: %w", h.Spec, err)
+		}
+	}
+	return nil
+}
+
+// learn writes down what the i-th hold of an owner has discovered, also in an
+// Acquire that failed. Until that is written the engine remembers it, so that the
+// owner's release knows of it.
+func (e *Engine) learn(ctx context.Context, o hold.Owner, i int) error {
+	e.mu.Lock()
+	e.unwritten[o.ID] = o.Clone()
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
+	defer cancel()
+	err := e.Ledger.Commit(ctx, ledger.Update(o.ID, func(rec *hold.Owner) error {
+		rec.Holds[i] = o.Holds[i]
+		return nil
+	}))
+	if err != nil {
+		return fmt.Errorf("writing down what was discovered of %s: %w", o.Holds[i].Spec, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.unwritten, o.ID)
+	return nil
+}
+
+// learned returns an owner with what its holds have discovered, whether or not that
+// could be written down. Engine.mu is held.
+func (e *Engine) learned(o hold.Owner) hold.Owner {
+	if u, ok := e.unwritten[o.ID]; ok {
+		o.Holds = u.Holds
+	}
+	return o
 }
 
 // acquire takes one hold, unless its owner has been released meanwhile.

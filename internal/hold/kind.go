@@ -44,9 +44,14 @@ type Kind struct {
 	// Acquire takes the hold. "So already, and ours" is success; what stands
 	// in its place but is another's is ErrForeign, and never replaced.
 	Acquire func(context.Context, Hold) error
-	// Discovers says that Acquire fills in its spec, which is then committed
-	// before Take answers.
+	// Discovers says that Acquire fills in its spec, also if it fails. That is
+	// committed before the owner's next hold is acquired. Release has to do with a
+	// spec that lacks it: the program may end before the commit.
 	Discovers bool
+	// Settle waits until what Acquire took can be used. Take alone waits for it,
+	// since a pod may have a say in how long that takes: a repair does not.
+	// Optional.
+	Settle func(context.Context, Hold) error
 	// Verify compares holds with the world: nil, ErrGone or ErrChanged (both
 	// wrapped with what differs), or why it could not be seen. One answer a
 	// hold, in their order.

@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// live runs the rig's agent as berthd does, until the test ends; then the rig has
+// its agent back.
+func (r *rig) live(o Options, reload <-chan *config.Config) {
+	r.t.Helper()
+	ctx, stop := context.WithCancel(r.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, o, reload) }()
+	r.t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+		r.bringUp()
+	})
+}
+
+// serving waits until the agent of a rig that lives answers.
+func (r *rig) serving() *client.Client {
+	r.t.Helper()
+	c := client.New(r.root.Socket())
+	nettest.Eventually(r.t, "the agent serves", func() bool {
+		ctx, cancel := context.WithTimeout(r.t.Context(), time.Second)
+		defer cancel()
+		h, err := c.Health(ctx)
+		return err == nil && h.Serving
+	})
+	return c
+}
+
+// A sweep that hangs in one kind keeps the agent from nothing else: the socket, a
+// new configuration, other kinds.
+func TestHangingSweepKeepsNothingElse(t *testing.T) {
+	r := start(t)
+	link := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name
+	r.close()
+	o, err := r.options()
+	must(t, err)
+	o.Config.SweepInterval = 50 * time.Millisecond
+	var hung sync.Once
+	hangs, heal := make(chan struct{}), make(chan struct{})
+	defer close(heal)
+	looks := 0
+	o.Decorate = change("flows", func(k *hold.Kind) {
+		k.Verify = func(_ context.Context, hs []hold.Hold) []error {
+			if looks++; looks > 1 { // the first is the start's
+				hung.Do(func() { close(hangs) })
+				<-heal // whatever the context says
+			}
+			return make([]error, len(hs))
+		}
+	})
+	reload := make(chan *config.Config, 1)
+	r.live(o, reload)
+	<-hangs
+	must(t, os.Remove(r.root.Socket()))
+	nettest.Eventually(t, "the removed socket is made again", func() bool {
+		_, err := os.Stat(r.root.Socket())
+		return err == nil
+	})
+	c, err := r.conf()
+	must(t, err)
+	select {
+	case reload <- c:
+	default:
+		t.Fatal("nobody reads the configuration")
+	}
+	nettest.Eventually(t, "the new configuration is read", func() bool { return len(reload) == 0 })
+	must(t, netlink.LinkSetDown(linkNamed(t, link)))
+	nettest.Eventually(t, "the link is mended", func() bool {
+		l, err := netlink.LinkByName(link)
+		return err == nil && l.Attrs().Flags&1 != 0
+	})
+}
+
+// A pod has a say in how long it takes to make its link again. A restart, and others'
+// mending, do not wait for it.
+func TestRepairsWaitForNoOtherPod(t *testing.T) {
+	r := start(t)
+	bad, good, also := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
+	badLink := r.add(request("bad", bad)).Interfaces[0].Name
+	goodLink := r.add(request("good", good)).Interfaces[0].Name
+	id := r.id("bad")
+	r.close()
+	must(t, netlink.LinkDel(linkNamed(t, badLink)))
+	must(t, netlink.LinkSetDown(linkNamed(t, goodLink)))
+	heal := make(chan struct{})
+	defer close(heal)
+	o, err := r.options()
+	must(t, err)
+	o.Decorate = change("link", func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if h.Owner == id {
+				<-heal // whatever the context says
+			}
+			return acquire(ctx, h)
+		}
+	})
+	r.live(o, nil)
+	c := r.serving()
+	isUp := func() bool {
+		l, err := netlink.LinkByName(goodLink)
+		return err == nil && l.Attrs().Flags&1 != 0
+	}
+	nettest.Eventually(t, "the other pod's link is mended by the restart", isUp)
+	must(t, netlink.LinkSetDown(linkNamed(t, goodLink)))
+	nettest.Eventually(t, "the other pod's link is mended by who watches", isUp)
+	if _, err := c.Add(t.Context(), request("also", also)); err != nil {
+		t.Errorf("ADD: %v", err)
+	}
+	for _, container := range []string{"good", "also"} {
+		if _, err := c.Delete(t.Context(), key(container), true); err != nil {
+			t.Errorf("DEL of %s: %v", container, err)
+		}
+	}
+}
+
+// An owed hold is in the way of nobody who does not need its very place: with
+// connection tracking broken for all, ADDs in the pods' namespaces go on.
+func TestOwedFlowsKeepNoPlace(t *testing.T) {
+	r, b := startBreakable(t)
+	pod := nettest.Pod(t)
+	r.add(request("a", pod))
+	b.set(true, "release", "flows", "")
+	for _, next := range []struct{ del, add string }{{"a", "b"}, {"b", "b"}} { // another container's, and the same again
+		r.del(next.del, false)
+		ctx, cancel := context.WithTimeout(t.Context(), formerLink/2)
+		if _, err := r.tryAddUntil(ctx, request(next.add, pod)); err != nil {
+			t.Errorf("ADD of %s, with the link of %s gone and its flows owed: %v", next.add, next.del, err)
+		}
+		cancel()
+	}
+	b.heal()
+	r.engine.Retry()
+}
+
+// fullOnce refuses one promise, as a disk that is full for a moment does.
+type fullOnce struct {
+	engine.Ledger
+	mu   sync.Mutex
+	full bool
+}
+
+func (l *fullOnce) Commit(ctx context.Context, ops ...ledger.Op) error {
+	l.mu.Lock()
+	full := l.full
+	l.mu.Unlock()
+	if full {
+		return errors.New("no space left on device")
+	}
+	return l.Ledger.Commit(ctx, ops...)
+}
+
+func (l *fullOnce) set(full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.full = full
+}
+
+// A runtime that repeats a failed ADD does not get what that one has left, even where
+// its undo could not be written: it may be half of an attachment, and is on its way
+// out as soon as the disk has room.
+func TestFailedAddIsNotAnsweredAgain(t *testing.T) {
+	r := newRig(t)
+	l := &fullOnce{}
+	fails := true
+	r.decorate = func(in engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		l.Ledger = in
+		_, ks = change("link", func(k *hold.Kind) {
+			acquire := k.Acquire
+			k.Acquire = func(ctx context.Context, h hold.Hold) error {
+				err := acquire(ctx, h)
+				if fails {
+					l.set(true)
+					err = errors.Join(err, errors.New("acquire is broken"))
+				}
+				return err
+			}
+		})(in, ks)
+		return l, ks
+	}
+	r.begin()
+	pod := nettest.Pod(t)
+	if _, err := r.tryAdd(request("c", pod)); err == nil {
+		t.Fatal("attached")
+	}
+	failed := r.id("c")
+	fails = false
+	r.Sweep(t.Context())
+	if _, err := r.tryAdd(request("c", pod)); err == nil {
+		t.Error("ADD again, with the disk still full, answers what the failed one has left")
+	}
+	l.set(false)
+	r.add(request("c", pod))
+	if now := r.id("c"); now == failed {
+		t.Errorf("ADD again answers %s, which has failed", now)
+	}
+	r.wantClean()
+}

@@ -1,0 +1,168 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// A Take whose undo cannot be written has failed all the same: nothing repairs it,
+// the promise is tried again, and what is owed says so.
+func TestFailedTakeStaysDoomed(t *testing.T) {
+	full := &fullLedger{}
+	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		full.Ledger = l
+		return full, ks
+	}, hourly)
+	o := owner("", "a", "wire", "rule")
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "acquire" && h.Spec.Kind() == "rule" {
+			full.after.Store(1) // the disk is full as the undo is written
+			return errors.New("no")
+		}
+		return nil
+	}
+	if err := n.Take(t.Context(), o); err == nil {
+		t.Fatal("taken")
+	}
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "acquire" {
+			t.Errorf("%s is taken again, though Take has failed", h.Spec)
+		}
+		return nil
+	}
+	for range 2 {
+		n.Sweep(t.Context())
+	}
+	if err := n.Repair(t.Context(), o.ID); !errors.Is(err, engine.ErrOvertaken) || !n.Doomed(o.ID) {
+		t.Errorf("Repair: %v, doomed %t", err, n.Doomed(o.ID))
+	}
+	if owed := owes(t, n, o.ID, 1); owed.Hold.Spec != nil || owed.Err == nil {
+		t.Errorf("owed: %+v", owed)
+	}
+	full.after.Store(0)
+	if n.Retry(o.ID) != 1 {
+		t.Error("nothing is tried again")
+	}
+	nettest.Eventually(t, "it is gone", func() bool { _, there := n.ledger.Owner(o.ID); return !there })
+	if n.Doomed(o.ID) || len(n.Owed("")) > 0 {
+		t.Errorf("doomed: %t, owed: %v", n.Doomed(o.ID), n.Owed(""))
+	}
+	wantResidue(t, n, empty)
+}
+
+// What an Acquire has discovered is known to the release, whether a later hold has
+// failed, the Acquire itself has, or the ledger cannot be written.
+func TestDiscoveryOutlivesAFailure(t *testing.T) {
+	for _, how := range []string{"a later hold fails", "the acquire fails", "the ledger is full"} {
+		t.Run(how, func(t *testing.T) {
+			full := &fullLedger{}
+			n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				full.Ledger = l
+				acquire := ks[0].Acquire
+				ks[0].Acquire = func(ctx context.Context, h hold.Hold) error {
+					err := acquire(ctx, h)
+					switch how {
+					case "the acquire fails":
+						err = errors.New("it was made, and is not ready in time")
+					case "the ledger is full":
+						full.after.Store(1)
+					}
+					return err
+				}
+				return full, ks
+			})
+			released := make(chan string, 10)
+			n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+				if op == "acquire" && h.Spec.Kind() == "rule" {
+					return errors.New("no")
+				}
+				if op == "release" && h.Spec.Kind() == "lease" {
+					released <- h.Spec.(*thing).Seen
+				}
+				return nil
+			}
+			o := owner("", "a", "lease", "rule")
+			if err := n.Take(t.Context(), o); err == nil {
+				t.Fatal("taken")
+			}
+			full.after.Store(0)
+			n.Retry()
+			if seen := <-released; seen != "leased" {
+				t.Errorf("the release of the lease knows of %q", seen)
+			}
+			nettest.Eventually(t, "it is gone", func() bool { return n.world.residue() == empty && len(n.ledger.Owners()) == 0 })
+		})
+	}
+}
+
+// A runtime repeats the DEL of a pod whose ADD hangs.
+func TestRepeatedReleasesCostNoGoroutine(t *testing.T) {
+	n := newNode(t)
+	reached, let := make(chan struct{}), make(chan struct{})
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		if op == "acquire" {
+			close(reached)
+			<-let // the kernel hangs, whatever the context says
+		}
+		return nil
+	}
+	o := owner("", "a", "rule")
+	failed := make(chan error)
+	go func() { failed <- n.Take(context.Background(), o) }()
+	<-reached
+	before := runtime.NumGoroutine()
+	for range 200 {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Microsecond)
+		if err := n.Release(ctx, []hold.ID{o.ID}); err == nil {
+			t.Fatal("released")
+		}
+		cancel()
+	}
+	if grown := runtime.NumGoroutine() - before; grown > 10 {
+		t.Errorf("200 releases of one owner have left %d goroutines", grown)
+	}
+	close(let)
+	if err := <-failed; err == nil {
+		t.Error("taken")
+	}
+	if err := n.Wait(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// GC asks for another try, and answers with its outcome, not that of the one before.
+func TestTriedWaitsForTheTryThatWasAskedFor(t *testing.T) {
+	n := newNodeOf(t, nil, hourly)
+	o := owner("", "a", "rule")
+	take(t, n, o)
+	n.world.before = failing("release", o.ID)
+	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
+		t.Fatal(err)
+	}
+	tried(t, n, o.ID)
+	reached, let := make(chan struct{}), make(chan struct{})
+	n.world.before = func(context.Context, string, hold.Hold) error {
+		close(reached)
+		<-let
+		return nil
+	}
+	n.Retry(o.ID)
+	<-reached
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := n.Tried(ctx, o.ID); err == nil {
+		t.Error("Tried answers while the try is under way")
+	}
+	close(let)
+	tried(t, n, o.ID)
+	if owed := n.Owed(o.ID); len(owed) > 0 {
+		t.Errorf("owed: %v", owed)
+	}
+}

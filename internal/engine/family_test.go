@@ -1,0 +1,106 @@
+package engine_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// A parent's hold that carries what its children stand on goes after theirs, and
+// not only after most of theirs.
+func TestUseGoesAfterItsChildrens(t *testing.T) {
+	n := newNode(t)
+	parent := owner("", "p", "rule")
+	child := owner(parent.ID, "c", "rule", "wire")
+	take(t, n, parent)
+	take(t, n, child)
+	reached, let := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "release" && h.Owner == child.ID && h.Spec.Kind() == "rule" {
+			once.Do(func() { close(reached) })
+			<-let
+		}
+		return nil
+	}
+	if err := n.Release(t.Context(), []hold.ID{parent.ID}); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	if err := n.WaitKind(t.Context(), "wire", child.ID); err != nil { // so that the engine has gone on
+		t.Fatal(err)
+	}
+	if log := n.world.done(); slices.Contains(log, "release rule "+string(parent.ID)) {
+		t.Errorf("the parent's rule goes beside its child's: %q", log)
+	}
+	close(let)
+	if err := n.Wait(t.Context(), parent.ID); err != nil {
+		t.Fatal(err)
+	}
+	log := n.world.done()
+	if slices.Index(log, "release rule "+string(parent.ID)) < slices.Index(log, "release rule "+string(child.ID)) {
+		t.Errorf("the order is %q", log)
+	}
+	wantResidue(t, n, empty)
+}
+
+// Each cut of a family may take seconds: nobody waits for the sum of them.
+func TestCutsOfAFamilyGoSideBySide(t *testing.T) {
+	n := newNode(t)
+	const children = 5
+	var mu sync.Mutex
+	under, all := 0, make(chan struct{})
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		if op != "cut" {
+			return nil
+		}
+		mu.Lock()
+		if under++; under == children {
+			close(all)
+		}
+		mu.Unlock()
+		select {
+		case <-all:
+		case <-time.After(10 * time.Second):
+			t.Error("a cut waits for another one")
+		}
+		return nil
+	}
+	parent := owner("", "p", "rule")
+	take(t, n, parent)
+	for i := range children {
+		take(t, n, owner(parent.ID, string(rune('a'+i)), "wire"))
+	}
+	if err := n.Release(t.Context(), []hold.ID{parent.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Wait(t.Context(), parent.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+}
+
+// Who waits for the outcome of a parent's tries hears of a child that is stuck.
+func TestTriedOfAParentWhoseChildIsStuck(t *testing.T) {
+	n := newNodeOf(t, nil, hourly)
+	parent := owner("", "p", "rule")
+	child := owner(parent.ID, "c", "rule")
+	take(t, n, parent)
+	take(t, n, child)
+	n.world.before = failing("release", child.ID)
+	if err := n.Release(t.Context(), []hold.ID{parent.ID}); err != nil {
+		t.Fatal(err)
+	}
+	tried(t, n, parent.ID)
+	n.world.before = func(context.Context, string, hold.Hold) error { return nil }
+	if n.Retry(child.ID) != 1 {
+		t.Error("nothing of the child is tried again")
+	}
+	if err := n.Wait(t.Context(), parent.ID); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// lateLooks is how many looks of a kind may go on after their time. More are not
+// begun: each would cost a goroutine.
+const lateLooks = 16
+
+// errLate says that a kind is not asked, since it has not answered so often.
+var errLate = errors.New("its former looks have not ended")
+
+// aside runs one look of a kind in a goroutine of its own and within Options.Look,
+// so that one which hangs keeps nobody from another kind. What it answers after its
+// time is not believed: it may be no more than what it had seen by then.
+func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds int, look func(context.Context) (T, error)) (T, error) {
+	var none, seen T
+	name := k.Name()
+	e.mu.Lock()
+	late := e.late[name]
+	e.mu.Unlock()
+	if late >= lateLooks {
+		return none, fmt.Errorf("kind %s: %w", name, errLate)
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.Look)
+	defer cancel()
+	var err error
+	ended, overtime := make(chan struct{}), false
+	go func() {
+		err = e.observed(name, op, holds, func() (err error) {
+			seen, err = look(ctx)
+			return err
+		})
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if overtime {
+			e.late[name]--
+		}
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		e.mu.Lock()
+		select {
+		case <-ended:
+		default:
+			overtime = true
+			e.late[name]++
+		}
+		e.mu.Unlock()
+	}
+	if ctx.Err() != nil {
+		return none, fmt.Errorf("kind %s: %w", name, context.Cause(ctx))
+	}
+	return seen, err
+}

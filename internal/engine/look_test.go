@@ -1,0 +1,142 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// failing is a world in which an operation on an owner's things fails.
+func failing(op string, id hold.ID) func(context.Context, string, hold.Hold) error {
+	return func(_ context.Context, o string, h hold.Hold) error {
+		if o == op && h.Owner == id {
+			return errors.New("device busy")
+		}
+		return nil
+	}
+}
+
+// A look at one kind that hangs, with or without an ear for its context, keeps no
+// other kind from being mended, and is no proof that all is well: a kind that asks a
+// cloud may hang for minutes.
+func TestHangingLookKeepsNoOtherKind(t *testing.T) {
+	for _, how := range []string{"verify", "verify, deaf", "find", "find, deaf"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				heal := make(chan struct{})
+				hang := func(ctx context.Context) {
+					if strings.HasSuffix(how, "deaf") {
+						<-heal
+						return
+					}
+					select {
+					case <-ctx.Done():
+					case <-heal:
+					}
+				}
+				n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+				n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+					if strings.HasPrefix(how, "verify") {
+						ks[0].Verify = func(ctx context.Context, hs []hold.Hold) []error {
+							hang(ctx)
+							return make([]error, len(hs)) // as if all were well
+						}
+					} else {
+						find := ks[0].Find
+						ks[0].Find = func(ctx context.Context) ([]hold.Hold, error) { hang(ctx); return find(ctx) }
+					}
+					return l, ks
+				})
+				defer n.stop()
+				o := owner("", "a", "lease", "rule")
+				take(t, n, o)
+				n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
+				begun := time.Now() // of the bubble's clock
+				rep, _ := n.Sweep(t.Context())
+				if took := time.Since(begun); took > 30*time.Second {
+					t.Errorf("the sweep took %v", took)
+				}
+				if n.world.residue() == empty || !n.world.has(o.Holds[1]) {
+					t.Error("the rule is not mended")
+				}
+				if len(rep.Findings) != 2 {
+					t.Errorf("findings %v, want that the rule is missing, and that the lease could not be seen", rep.Findings)
+				}
+				for range 100 { // each of which would cost a goroutine
+					n.Sweep(t.Context())
+				}
+				if grown := runtime.NumGoroutine(); grown > 60 {
+					t.Errorf("%d goroutines after 100 sweeps", grown)
+				}
+				close(heal)
+				synctest.Wait()
+				if got := findings(n); got != "" {
+					t.Errorf("after it has healed: %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A pod whose link cannot be made again keeps no other pod's from being mended.
+func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n.start(nil)
+		defer n.stop()
+		bad, good := owner("", "bad", "rule"), owner("", "good", "rule")
+		take(t, n, bad)
+		take(t, n, good)
+		heal := make(chan struct{})
+		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+			if op == "acquire" && h.Owner == bad.ID {
+				<-heal // whatever its context says
+			}
+			return nil
+		}
+		n.world.set(func() { clear(n.world.things) })
+		swept := make(chan error, 1)
+		go func() {
+			_, err := n.Sweep(t.Context())
+			swept <- err
+		}()
+		synctest.Wait()
+		if !n.world.has(good.Holds[0]) {
+			t.Error("the other owner's rule is not there")
+		}
+		if err := <-swept; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Sweep: %v", err)
+		}
+		close(heal)
+		synctest.Wait()
+	})
+}
+
+// A plugin that got no answer cuts a pod off by itself, and may do so between a
+// repair's look for its deletion and the repair.
+func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
+	going := false
+	n := newNodeOf(t, nil, func(o *engine.Options) { o.Going = func(hold.Owner) bool { return going } })
+	o := owner("", "a", "wire")
+	take(t, n, o)
+	n.world.set(func() { clear(n.world.things); clear(n.world.users) })
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		if op == "acquire" {
+			going = true
+		}
+		return nil
+	}
+	if err := n.Repair(t.Context(), o.ID); err != nil {
+		t.Fatal(err)
+	}
+	if n.world.has(o.Holds[0]) || !n.world.cut["wire "+string(o.ID)] {
+		t.Error("what was cut off is connected again")
+	}
+}
