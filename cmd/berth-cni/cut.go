@@ -22,20 +22,23 @@ const (
 	altPrefix = "berth-"
 )
 
-// cutOffInTime is cutOff, with an answer by the call's deadline. A thread that
-// waits for the kernel's lock of network settings cannot be interrupted: what it
-// was about to do it does all the same, when it gets the lock, or never if the
-// plugin has ended by then.
-func (c *call) cutOffInTime() error {
+// leastCut is how long a cut may take, however late it is.
+const leastCut = time.Second
+
+// inTime does something that may wait for the kernel's lock of network settings,
+// on a thread of its own, until a deadline (CLOCK_BOOTTIME in nanoseconds). Who
+// waits for that lock cannot be interrupted, nor killed: the answer is out by the
+// deadline, but the process is there until somebody gives the lock back.
+func inTime(deadline int64, do func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- c.cutOff() }()
-	late := time.NewTimer(time.Duration(c.deadline - boottime.Now()))
+	go func() { done <- do() }()
+	late := time.NewTimer(max(leastCut, time.Duration(deadline-boottime.Now())))
 	defer late.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-late.C:
-		return fmt.Errorf("the kernel has not answered within %v", c.limit)
+		return errors.New("the kernel has not answered in time")
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	keys "github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -221,6 +224,19 @@ func TestQueuedBeforeLookedFor(t *testing.T) {
 		if all, err := queued(a.root); err != nil || len(all) != i+1 || a.down() != "" {
 			t.Errorf("%+v: queued are %+v, %v; down are %q", test, all, err, a.down())
 		}
+	}
+}
+
+// What waits for the kernel for ever does not keep the plugin, and what comes late
+// has a little time all the same.
+func TestInTime(t *testing.T) {
+	ever := make(chan error)
+	if err := inTime(boottime.Now(), func() error { return <-ever }); err == nil || !strings.Contains(err.Error(), "not answered in time") {
+		t.Errorf("for ever: %v", err)
+	}
+	want := errors.New("done")
+	if err := inTime(boottime.Now()-int64(time.Hour), func() error { return want }); err != want {
+		t.Errorf("late: %v", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func promise(c *call, why error) *api.Error {
 		return e
 	}
 	queueErr := c.enqueue(why)
-	cutErr := c.cutOffInTime()
+	cutErr := inTime(c.deadline, c.cutOff)
 	switch {
 	case queueErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
