@@ -111,7 +111,8 @@ func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
 			Pod:     args.Pod,
 			Mode:    conf.Mode,
 			DNS:     types.DNS(conf.DNS),
-			Created: time.Now(),
+			Created: a.wall(),
+			Made:    a.boottime(),
 			Started: w.Started,
 			Epoch:   a.epoch,
 		},
@@ -298,7 +299,7 @@ func (a *Agent) attach(ctx context.Context, add *addition) (*entry, error) {
 	err = a.engine.Take(ctx, o, ledger.Unburied(add.record.Key.String(), a.boot, add.record.Started))
 	var refused *engine.RefusedError
 	if errors.As(err, &refused) {
-		a.ipam.Unclaim(claim, time.Now())
+		a.ipam.Unclaim(claim, a.clock.Now())
 	}
 	if err != nil {
 		return nil, err

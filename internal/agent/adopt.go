@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni/netconf"
@@ -46,7 +45,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		return // by an earlier deletion of the same
 	}
 	rec := attachment.Record{
-		Key: keyOfDeletion(r), Mode: netconf.ModeRouted, Created: time.Now(), Epoch: a.epoch, Adopted: true,
+		Key: keyOfDeletion(r), Mode: netconf.ModeRouted, Created: a.wall(), Made: a.boottime(), Epoch: a.epoch, Adopted: true,
 	}
 	rec.Netns.Path = r.Netns
 	addrs := parseAddrs(r.Addresses)
@@ -65,7 +64,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
 	}
-	names, _ := a.ipam.Adopt(addrs, time.Now())
+	names, _ := a.ipam.Adopt(addrs, a.clock.Now())
 	if veth == nil && len(names) == 0 {
 		return
 	}
@@ -76,7 +75,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	w.adopted = append(w.adopted, id)
 	a.adopting.Store(id, names)
 	w.ids = append(w.ids, id)
-	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, time.Now()))
+	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, a.wall()))
 }
 
 // stampedShort reports whether an owner that was adopted from a link, whose
@@ -140,7 +139,7 @@ func parseAddrs(texts []string) []netip.Addr {
 func (a *Agent) disown(w *work) {
 	for _, id := range w.adopted {
 		if names, ok := a.adopting.LoadAndDelete(id); ok {
-			a.ipam.Disown(names.([]netip.Addr), time.Now())
+			a.ipam.Disown(names.([]netip.Addr), a.clock.Now())
 		}
 	}
 }

@@ -318,7 +318,7 @@ func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig
 func (r *rig) wantAddressesBack() {
 	r.t.Helper()
 	nettest.Eventually(r.t, "nobody is left", func() bool { return len(r.index.all()) == 0 })
-	for _, p := range r.ipam.Stats(time.Now()) {
+	for _, p := range r.ipam.Stats(r.clock.Now()) {
 		for _, c := range p.CIDRs {
 			if c.Used > 0 {
 				r.t.Errorf("%d addresses of %s are in use, and nobody has them", c.Used, c.CIDR)

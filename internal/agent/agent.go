@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
@@ -58,8 +59,9 @@ type Agent struct {
 	config   atomic.Pointer[config.Config]
 	instance string
 	groups   rtnl.Groups
-	metric   uint32 // of the pools' routes
-	epoch    string // boot and netns, as records have them
+	metric   uint32          // of the pools' routes
+	epoch    string          // boot and netns, as records have them
+	clock    *boottime.Clock // what cooldowns go by, here, in the ledger and in the pools
 
 	node
 	ledger *ledger.Ledger

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
@@ -19,13 +18,13 @@ import (
 // Audit compares the ledger with the node, and looks for deletions that wait in
 // vain. It changes nothing.
 func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
-	at := time.Now()
+	at := a.wall()
 	r := a.engine.Audit(ctx)
 	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: append([]api.Finding{}, a.unledgered()...)}
 	for _, f := range append(r.Findings, a.unrinsed()...) {
 		audit.Findings = append(audit.Findings, a.finding(f))
 	}
-	audit.Findings = append(audit.Findings, a.undeleted(at)...)
+	audit.Findings = append(audit.Findings, a.undeleted()...)
 	return audit, nil
 }
 

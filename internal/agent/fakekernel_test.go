@@ -55,7 +55,8 @@ func (w *fakeNode) open(p *fault.Plan, watched func(string, hold.Hold)) func(*Ag
 		}
 		k.instance, k.groups, k.ruleset = a.instance, a.groups, nft.Ruleset{Instance: a.instance}
 		a.egress, a.routes, a.links = fakeTable{k}, fakeRoutes{k, a.metric}, fakeLinks{k}
-		a.identify, a.occupied, a.boottime, a.noticed, a.monitor = w.identify, w.occupied, w.boottime, w.onNotice, k.listen
+		a.identify, a.occupied, a.noticed, a.monitor = w.identify, w.occupied, w.onNotice, k.listen
+		a.wall, a.boottime = w.wall, w.boottime
 		a.sysctl = func(name, value string) error {
 			return k.step("sysctl", name, func() error { w.sysctl[name] = value; return nil })
 		}

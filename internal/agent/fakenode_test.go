@@ -20,8 +20,11 @@ import (
 type fakeNode struct {
 	mu    sync.Mutex
 	boots int
-	began time.Time // this boot
-	self  ns.Ref
+	began time.Time     // this boot
+	step  time.Duration // what the wall clock was set forward by
+
+	stepped bool // in this boot
+	self    ns.Ref
 
 	pods   map[string]*fakePod // by path
 	links  map[string]*fakeLink
@@ -78,6 +81,7 @@ func (w *fakeNode) reboot() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.boots++
+	w.stepped = false
 	w.began = time.Now()
 	w.ids, w.inodes, w.index = 0, nil, 1
 	w.pods, w.links = map[string]*fakePod{}, map[string]*fakeLink{}
@@ -94,6 +98,13 @@ func (w *fakeNode) boottime() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return int64(time.Minute + time.Since(w.began))
+}
+
+// wall is the wall clock, which anybody may set.
+func (w *fakeNode) wall() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Add(w.step)
 }
 
 // identity makes one for a new namespace. w.mu is held.

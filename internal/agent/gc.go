@@ -34,7 +34,7 @@ func (a *Agent) GC(ctx context.Context, req api.GCRequest, w server.When) (api.D
 			case !e.owner.Wanted():
 				going = append(going, e.owner.ID)
 			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}],
-				!r.BeganBefore(a.epoch, w.Started), time.Since(r.Created) < req.MinAge:
+				!r.BeganBefore(a.epoch, w.Started), r.YoungerThan(req.MinAge, a.boot, a.boottime()):
 			default:
 				left = append(left, e)
 				d.IDs = append(d.IDs, string(e.owner.ID))

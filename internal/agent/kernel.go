@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
@@ -60,6 +61,7 @@ type node struct {
 	identify func(ns.Ref) (ns.Ref, error)         // what is at a namespace's path, as ns.Ref.Open says
 	occupied func(ns.Ref, string) (bool, error)   // whether an interface of that name is in a namespace
 	sysctl   func(name, value string) error       // sets one of the node's network namespace
+	wall     func() time.Time                     // the wall clock, which may be set at any time: for people
 	boottime func() int64                         // CLOCK_BOOTTIME, ns
 }
 
@@ -99,7 +101,7 @@ func (a *Agent) openKernel() error {
 		return links.Follow(m), nil
 	}
 	a.noticed = (*deletions.Queue).Watch
-	a.identify, a.occupied, a.sysctl, a.boottime = identify, occupied, ns.SetSysctl, boottime.Now
+	a.identify, a.occupied, a.sysctl, a.wall, a.boottime = identify, occupied, ns.SetSysctl, time.Now, boottime.Now
 	return nil
 }
 

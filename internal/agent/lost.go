@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
@@ -49,16 +48,17 @@ func (a *Agent) beginLedger() error {
 		return nil
 	}
 	a.Log.Warn("the ledger was lost, and nothing of its pods is left; addresses rest first", "ledger", a.Root.Ledger())
-	_, err = ledger.Replace(a.ledgerOptions(), a.quarantine(time.Now()))
+	_, err = ledger.Replace(a.ledgerOptions(), a.quarantine())
 	return err
 }
 
 // quarantine lets all addresses rest for as long as any does.
-func (a *Agent) quarantine(now time.Time) []ledger.Op {
+func (a *Agent) quarantine() []ledger.Op {
 	rest := a.ipam.Longest()
 	if rest == 0 {
 		return nil
 	}
+	now := a.clock.Now()
 	return []ledger.Op{ledger.Quarantined(now, now.Add(rest))}
 }
 

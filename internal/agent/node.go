@@ -125,7 +125,7 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 // these are is what the ledger has and IPAM has not: IPAM tells of each only once,
 // and a release that could not be promised has to be tried again.
 func (a *Agent) giveBack(ctx context.Context) error {
-	now := time.Now()
+	now := a.clock.Now()
 	_ = a.ipam.Drained(now) // forgets them
 	used := map[string]bool{}
 	for _, p := range a.ipam.Stats(now) {

@@ -75,15 +75,27 @@ func (a *Agent) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error)
 // to have done it long before.
 const stale = time.Minute
 
+// late reports whether a deletion has waited for longer than stale. That of an
+// earlier boot has been tried at the start. One of this boot was written as late
+// as longestAdd after its DEL began, which nothing but the wall clock can tell.
+func (a *Agent) late(e deletions.Entry) bool {
+	if e.Record.Boot != a.boot {
+		return true
+	}
+	age := time.Duration(a.boottime() - e.Record.Started)
+	return age > longestAdd+stale || age > stale && a.wall().Sub(e.Written) > stale
+}
+
 // undeleted says which deletions wait in vain.
-func (a *Agent) undeleted(now time.Time) []api.Finding {
-	d := a.deletions()
+func (a *Agent) undeleted() []api.Finding {
+	s, err := deletions.Look(a.Root)
+	d := s.View(err)
 	var fs []api.Finding
 	if d.Error != "" {
 		fs = append(fs, api.Finding{Type: api.FindingUnreadable, Kind: "deletion", What: deletions.Path(a.Root), Detail: d.Error})
 	}
-	for _, q := range d.Queued {
-		if now.Sub(q.Written) > stale {
+	for i, q := range d.Queued {
+		if a.late(s.Pending[i]) {
 			key := attachment.Key{Network: q.Network, ContainerID: q.ContainerID, Ifname: q.Ifname}
 			fs = append(fs, api.Finding{Type: api.FindingQueued, Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
 				Detail: fmt.Sprintf("the deletion of %s waits since %s", key, q.Written.UTC().Format(time.RFC3339))})

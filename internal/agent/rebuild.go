@@ -74,12 +74,12 @@ func (a *Agent) rebuild(ctx context.Context, find func(ns.Ref, []wantedEnd) map[
 	if err := a.sameEpoch(); err != nil {
 		return nil, err
 	}
-	now := time.Now()
+	now := a.wall()
 	pods, err := a.survey(now, find)
 	if err != nil {
 		return nil, err
 	}
-	ops := append([]ledger.Op{ledger.Enter(thisEpoch(a.boot, a.self))}, a.quarantine(now)...)
+	ops := append([]ledger.Op{ledger.Enter(thisEpoch(a.boot, a.self))}, a.quarantine()...)
 	for _, p := range pods {
 		ops = append(ops, ledger.Begin(p.Owner))
 		if !p.Owner.Wanted() {
@@ -187,7 +187,7 @@ func (a *Agent) adopted(l rtnl.Link, seen attachment.Sight, end podEnd, now time
 	id, _ := attachment.LinkID(l.Name)
 	p := Adopted{Addresses: seen.Addresses}
 	// Started is 0: every deletion comes after it.
-	p.Record = attachment.Record{Netns: end.ref, Mode: netconf.ModeRouted, Created: now, Epoch: a.epoch, Adopted: true}
+	p.Record = attachment.Record{Netns: end.ref, Mode: netconf.ModeRouted, Created: now, Made: a.boottime(), Epoch: a.epoch, Adopted: true}
 	stamp, err := attachment.ParseAlias(l.Alias)
 	switch {
 	case err != nil || stamp.Instance != a.instance || stamp.ID != id:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/berth-net/berth/internal/config"
 )
@@ -60,7 +59,7 @@ func (a *Agent) Reload(ctx context.Context, c *config.Config) error {
 			}
 		}
 	}
-	if err := a.ipam.Set(c.Pools, time.Now()); err != nil {
+	if err := a.ipam.Set(c.Pools, a.clock.Now()); err != nil {
 		return err
 	}
 	a.config.Store(c)

@@ -65,7 +65,7 @@ func (a *Agent) rinse(ctx context.Context) (next time.Time, err error) {
 		return time.Time{}, context.Cause(ctx)
 	}
 	begun := time.Now()
-	pass := a.ipam.Due(begun)
+	pass := a.ipam.Due(a.clock.Now())
 	if len(pass.Addrs) > 0 {
 		err = a.tracked.Forget(pass.Addrs)
 		if a.Observe != nil {
@@ -96,7 +96,7 @@ func (a *Agent) keepRinsed(ctx context.Context) {
 		}
 		pause = rinseEvery
 		sleep(ctx, rinseEvery, nil)
-		if left := time.Until(next); next.IsZero() {
+		if left := next.Sub(a.clock.Now()); next.IsZero() {
 			sleep(ctx, time.Hour, a.rinsing.wake)
 		} else if left > 0 {
 			sleep(ctx, left, a.rinsing.wake)
@@ -131,11 +131,27 @@ func (a *Agent) claim(ctx context.Context, add *addition) (ipam.Claim, error) {
 }
 
 func (a *Agent) claimNow(pool string, wanted []netip.Addr) (ipam.Claim, error) {
-	now := time.Now()
+	now := a.clock.Now()
 	if len(wanted) > 0 {
-		return a.ipam.ClaimExact(pool, wanted, now)
+		c, err := a.ipam.ClaimExact(pool, wanted, now)
+		return c, a.toWall(err)
 	}
-	return a.ipam.Claim(pool, now)
+	c, err := a.ipam.Claim(pool, now)
+	return c, a.toWall(err)
+}
+
+// toWall makes the times in an error of IPAM's, which are the agent's clock's,
+// those of the wall clock, for people.
+func (a *Agent) toWall(err error) error {
+	var full *ipam.ExhaustedError
+	var addr *ipam.AddrError
+	if errors.As(err, &full) && !full.NextFree.IsZero() {
+		full.NextFree = a.clock.Wall(full.NextFree)
+	}
+	if errors.As(err, &addr) && !addr.Until.IsZero() {
+		addr.Until = a.clock.Wall(addr.Until)
+	}
+	return err
 }
 
 // taint is told of a hold that was not as it should be, and is mended. While a

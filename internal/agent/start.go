@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
@@ -51,6 +52,7 @@ func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
 	if err := openKernel(a); err != nil {
 		return nil, err
 	}
+	a.clock = boottime.NewClock(a.wall, a.boottime)
 	if err := a.openQueue(); err != nil { // before anything is read of it, so that nothing is missed
 		return nil, errors.Join(err, a.closeKernel())
 	}
@@ -59,7 +61,9 @@ func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
 }
 
 func (a *Agent) ledgerOptions() ledger.Options {
-	return ledger.Options{Path: a.Root.Ledger(), Kinds: a.kinds(), Rest: a.ipam.Cooldown, Applied: a.applied, Boottime: a.boottime}
+	return ledger.Options{
+		Path: a.Root.Ledger(), Kinds: a.kinds(), Rest: a.ipam.Cooldown, Applied: a.applied, Clock: a.clock, Boot: a.boot,
+	}
 }
 
 // openLedger opens the ledger, enters this epoch, and builds the views.
@@ -91,7 +95,7 @@ func (a *Agent) openLedger() error {
 		el, kinds = a.Decorate(l, kinds)
 	}
 	a.engine = engine.New(engine.Options{
-		Ledger: el, Kinds: kinds, Event: a.event, Observe: a.Observe, Homeless: a.homeless, Going: a.going,
+		Ledger: el, Kinds: kinds, Clock: a.clock, Event: a.event, Observe: a.Observe, Homeless: a.homeless, Going: a.going,
 	})
 	return nil
 }

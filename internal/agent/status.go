@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
@@ -35,7 +34,7 @@ func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
 	if err := a.equipped(pool); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "the node is not ready for pods", "pool %s: %v", pool, err)
 	}
-	if err := a.ipam.Available(pool, time.Now()); err != nil {
+	if err := a.toWall(a.ipam.Available(pool, a.clock.Now())); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "%v", err)
 	}
 	if err := a.ledger.Writable(); err != nil {
@@ -45,7 +44,7 @@ func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
 }
 
 // Pools returns the pools' figures, the default pool first.
-func (a *Agent) Pools() []api.Pool { return a.ipam.Stats(time.Now()) }
+func (a *Agent) Pools() []api.Pool { return a.ipam.Stats(a.clock.Now()) }
 
 // pool returns the name of the pool that a configuration names, "" being the
 // default one.

@@ -65,6 +65,13 @@ func (r *wholeRun) reboot() {
 		p.closed = true
 	}
 	r.lost = nil
+	if r.world.stepped { // then nothing tells how long what was released has rested
+		for a, was := range r.holders {
+			if !was.left.IsZero() {
+				delete(r.holders, a)
+			}
+		}
+	}
 	r.world.reboot()
 	if err := os.RemoveAll(r.root.Run()); err != nil {
 		r.fail("%v", err)

@@ -67,6 +67,8 @@ func (r *wholeRun) do(s wholeStep) bool {
 		r.Sweep(r.ctx)
 	case "tick":
 		time.Sleep(time.Duration(s.n) * wholeCooldown / (1 << 15))
+	case "set clock":
+		r.setClock(s.n)
 	case "reload":
 		return r.doReload()
 	case "restart":
@@ -79,6 +81,18 @@ func (r *wholeRun) do(s wholeStep) bool {
 		r.disturb(s)
 	}
 	return true
+}
+
+// setClock sets the wall clock forward or back, by less than a cooldown or more.
+func (r *wholeRun) setClock(way int) {
+	by := []time.Duration{wholeCooldown / 2, 3 * wholeCooldown, 24 * time.Hour}[way%3]
+	if way/3%2 == 0 {
+		by = -by
+	}
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	r.world.step += by
+	r.world.stepped = true
 }
 
 // when is the time of a new request. No two are at the same time.

@@ -39,7 +39,7 @@ var wholeVerbs = weighted(map[string]int{
 	"add": 150, "add exact": 30, "move": 25, "repeat": 30, "taken": 15, "no pool": 3, "no netns": 5, "late add": 10, "race": 25, "twins": 15,
 	"delete": 110, "delete unknown": 8, "late delete": 15, "gc": 15,
 	"away": 8, "hung": 30, "replay": 15, "garbage": 3,
-	"check": 25, "status": 3, "sweep": 25, "tick": 30, "restart": 3, "moved": 1, "reload": 6, "reboot": 3,
+	"check": 25, "status": 3, "sweep": 25, "tick": 30, "set clock": 15, "restart": 3, "moved": 1, "reload": 6, "reboot": 3,
 	"end pod": 15, "rebind": 10, "damage": 40, "flush": 8, "unroute": 4, "stray": 4,
 })
 
@@ -95,7 +95,7 @@ func (s *wholeScript) wave(seed uint64) []wholeStep {
 // step chooses what a step is about; false if there is nothing.
 func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 	switch st.verb {
-	case "check", "status", "sweep", "stray", "garbage", "unroute":
+	case "check", "status", "sweep", "stray", "garbage", "unroute", "set clock":
 		if st.verb == "check" {
 			return st, s.pick(&st.c, true)
 		}

@@ -4,6 +4,7 @@
 package attachment
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -35,7 +36,8 @@ type Record struct {
 	Pool    string    `json:"pool"`
 	Mode    string    `json:"mode"`
 	DNS     types.DNS `json:"dns,omitzero"`
-	Created time.Time `json:"created"`
+	Created time.Time `json:"created"`           // by the wall clock, for people
+	Made    int64     `json:"made,omitempty"`    // the same in CLOCK_BOOTTIME, ns; 0: of an older version
 	Started int64     `json:"started"`           // CLOCK_BOOTTIME of the ADD's plugin, ns
 	Epoch   string    `json:"epoch"`             // in which Started and Netns mean something
 	Adopted bool      `json:"adopted,omitempty"` // made of what the kernel showed: the ledger was lost
@@ -84,6 +86,13 @@ func (r Record) KnowsNetns() bool { return r.Netns.Ino != 0 }
 // successor with the same key.
 func (r Record) BeganBefore(epoch string, started int64) bool {
 	return r.Epoch != epoch || r.Started <= started
+}
+
+// YoungerThan reports whether the attachment was made less than age before now
+// (CLOCK_BOOTTIME, ns) of a boot. One from an earlier boot was not.
+func (r Record) YoungerThan(age time.Duration, boot string, now int64) bool {
+	mine, _, _ := strings.Cut(r.Epoch, "/")
+	return age > 0 && mine == boot && now-cmp.Or(r.Made, r.Started) < int64(age)
 }
 
 // BeganBeforeDeletion reports whether the attachment's ADD began before a queued

@@ -1,4 +1,5 @@
-// Package boottime reads the clock that places requests in time.
+// Package boottime reads the clock that places requests in time, and makes times
+// of day of it that nobody can set.
 package boottime
 
 import (

@@ -19,6 +19,7 @@ type lastLook struct {
 	sync.Mutex
 	dev, ino uint64
 	changed  unix.Timespec // zero: nothing is known
+	stepped  time.Duration // of the clock: set since, it may show the same time for a later change
 	names    []string
 }
 
@@ -31,7 +32,8 @@ func (q *Queue) look(f *folder) ([]string, error) {
 	s := &q.seen
 	s.Lock()
 	defer s.Unlock()
-	if s.changed == st.Ctim && s.dev == st.Dev && s.ino == st.Ino {
+	stepped := q.clock.Stepped()
+	if s.changed == st.Ctim && s.stepped == stepped && s.dev == st.Dev && s.ino == st.Ino {
 		return s.names, nil
 	}
 	now := q.now() // before anything is read
@@ -48,7 +50,7 @@ func (q *Queue) look(f *folder) ([]string, error) {
 	if now.Sub(time.Unix(st.Ctim.Unix())) < restless {
 		s.changed, s.names = unix.Timespec{}, nil
 	} else {
-		s.dev, s.ino, s.changed, s.names = st.Dev, st.Ino, st.Ctim, waiting
+		s.dev, s.ino, s.changed, s.stepped, s.names = st.Dev, st.Ino, st.Ctim, stepped, waiting
 	}
 	return waiting, nil
 }

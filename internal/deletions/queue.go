@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -20,6 +21,7 @@ import (
 type Queue struct {
 	dir    root.Dir
 	now    func() time.Time
+	clock  *boottime.Clock // tells when now was set
 	seen   lastLook
 	refill sync.Mutex // one Refill at a time: two would make the same files
 	once   sync.Once
@@ -44,7 +46,9 @@ func Open(dir root.Dir) (*Queue, error) {
 	if err := f.takeBack(); err != nil {
 		return nil, err
 	}
-	return &Queue{dir: dir, now: time.Now, closed: make(chan struct{})}, nil
+	q := &Queue{dir: dir, now: time.Now, closed: make(chan struct{})}
+	q.clock = boottime.NewClock(func() time.Time { return q.now() }, nil)
+	return q, nil
 }
 
 // Pending returns the deletions that wait, oldest first: in the order of the

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -59,6 +60,8 @@ type Options struct {
 	// Going reports owners whose release was asked for in a way that the ledger
 	// does not know of yet: what they lack is not taken again. Optional.
 	Going func(hold.Owner) bool
+	// Clock is the ledger's, by which freed names rest; nil: one of its own.
+	Clock *boottime.Clock
 	// Try limits one Release of a kind; 0 is 30 s.
 	Try time.Duration
 	// Look limits one Verify and one Find of a kind, and Mending what is taken again
@@ -91,6 +94,7 @@ type Engine struct {
 	doomed    map[hold.ID]*trouble
 	unwritten map[hold.ID]hold.Owner // what their holds have discovered is not in the ledger yet
 	late      map[string]int         // by kind: looks that go on after their time
+	overdue   map[string]time.Time   // by kind: when a look last took too long
 	suspect   map[string]bool        // things without an owner, seen by the last sweep
 	now       func() time.Time
 }
@@ -113,6 +117,9 @@ func New(o Options) *Engine {
 	if o.MaxBackoff == 0 {
 		o.MaxBackoff = time.Minute
 	}
+	if o.Clock == nil {
+		o.Clock = boottime.NewClock(nil, nil)
+	}
 	e := &Engine{
 		Options:   o,
 		lines:     map[string]*line{},
@@ -122,6 +129,7 @@ func New(o Options) *Engine {
 		doomed:    map[hold.ID]*trouble{},
 		unwritten: map[hold.ID]hold.Owner{},
 		late:      map[string]int{},
+		overdue:   map[string]time.Time{},
 		suspect:   map[string]bool{},
 		now:       time.Now,
 		began:     time.Now(),

@@ -15,7 +15,7 @@ func (e *Engine) forget(ls []*leaving) {
 	if len(ls) == 0 {
 		return
 	}
-	now := e.now()
+	now := e.Clock.Now()
 	ops := make([]ledger.Op, len(ls))
 	for i, l := range ls {
 		ops[i] = ledger.Forget(l.owner.ID, now)

@@ -55,8 +55,22 @@ func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds 
 		}
 		e.mu.Unlock()
 	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		e.mu.Lock()
+		e.overdue[name] = e.now()
+		e.mu.Unlock()
+	}
 	if ctx.Err() != nil {
 		return none, fmt.Errorf("kind %s: %w", name, context.Cause(ctx))
 	}
 	return seen, err
+}
+
+// hesitates reports whether a look of a kind has lately taken too long: who is in a
+// hurry does not ask it then.
+func (e *Engine) hesitates(k hold.Kind) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at, ok := e.overdue[k.Name()]
+	return ok && e.now().Sub(at) < 6*e.Look
 }

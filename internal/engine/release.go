@@ -63,9 +63,10 @@ func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) e
 func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) ([]hold.ID, error) {
 	all, err := e.promise(ctx, ids, ops)
 	if err != nil {
-		return e.promised(ids), err
+		all = e.promised(ids)
 	}
-	return all, nil
+	e.absolve(all)
+	return all, err
 }
 
 // cutsAtOnce is how many owners are cut off beside each other by one Depart.

@@ -73,9 +73,13 @@ func (d drift) isSeen() bool {
 // verify compares what owners hold with the world, one Verify a kind, all beside
 // each other. What it finds is in the order of the kinds.
 func (e *Engine) verify(ctx context.Context, owners []hold.Owner) Missing {
-	found := make([]Missing, len(e.Kinds))
+	return e.verifyKinds(ctx, e.Kinds, owners)
+}
+
+func (e *Engine) verifyKinds(ctx context.Context, kinds hold.Kinds, owners []hold.Owner) Missing {
+	found := make([]Missing, len(kinds))
 	var looks sync.WaitGroup
-	for i, k := range e.Kinds {
+	for i, k := range kinds {
 		var holds []hold.Hold
 		var of []hold.Owner
 		for _, o := range owners {
@@ -260,7 +264,8 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 }
 
 // Repair verifies owners and takes again what they lack: for those who see that
-// something was changed under them, and do not wait for the sweep. Of one that could
+// something was changed under them, and do not wait for the sweep. A kind that has
+// lately taken too long to look is left to that. Of an owner that could
 // not be taken, and whose release is not promised yet, it answers ErrOvertaken.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
 	var wanted []hold.Owner
@@ -269,7 +274,8 @@ func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
 			wanted = append(wanted, o)
 		}
 	}
-	err := e.Mend(ctx, e.verify(ctx, wanted))
+	kinds := slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates)
+	err := e.Mend(ctx, e.verifyKinds(ctx, kinds, wanted))
 	if slices.ContainsFunc(ids, e.Doomed) {
 		err = errors.Join(err, ErrOvertaken)
 	}

@@ -73,17 +73,25 @@ func (e *Engine) Doomed(id hold.ID) bool {
 // is tried again, for ever.
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	all, err := e.Promise(ctx, []hold.ID{o.ID})
-	e.mu.Lock()
-	if err != nil && e.wanted(o.ID) {
+	if err != nil && e.Doomed(o.ID) {
+		e.mu.Lock()
 		e.doomed[o.ID] = e.doomed[o.ID].again(e, o, err, func() { _ = e.undo(e.ctx, o) })
-	} else {
-		delete(e.doomed, o.ID)
-	}
-	e.mu.Unlock()
-	if err != nil {
+		e.mu.Unlock()
 		e.event(api.EventOwed, o, "ledger", err)
 	}
 	return errors.Join(err, e.Depart(ctx, all))
+}
+
+// absolve ends the doom of owners whose release is promised.
+func (e *Engine) absolve(ids []hold.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, id := range ids {
+		if t := e.doomed[id]; t != nil {
+			t.stop()
+		}
+		delete(e.doomed, id)
+	}
 }
 
 // takeable refuses what this program could not release again.

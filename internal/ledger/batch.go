@@ -13,6 +13,7 @@ import (
 type batch struct {
 	ledger *Ledger
 	now    time.Time
+	spans  spans
 
 	owners   layer[hold.ID, *entry]
 	names    layer[hold.Name, hold.ID]
@@ -32,7 +33,8 @@ func (l *Ledger) newBatch() *batch {
 	s := &l.state
 	return &batch{
 		ledger:   l,
-		now:      plain(l.opts.Now()),
+		now:      plain(l.opts.Clock.Now()),
+		spans:    l.spans(),
 		owners:   newLayer(s.owners),
 		names:    newLayer(s.names),
 		children: newLayer(s.children),

@@ -32,7 +32,7 @@ func writeBatch(tx *bolt.Tx, next *head, b *batch) error {
 	rests := into(tx, next, bucketRests)
 	for _, n := range slices.SortedFunc(maps.Keys(b.rests.over), compareNames) {
 		if slot := b.rests.over[n]; slot.ok {
-			rests.putJSON(keyOf(n), restRecord{slot.val.Freed.UnixNano(), slot.val.Until.UnixNano()})
+			rests.putJSON(keyOf(n), restRecord(b.spans.of(slot.val.Freed, slot.val.Until)))
 		} else if _, ok := b.rests.base[n]; ok {
 			rests.drop(keyOf(n))
 		}

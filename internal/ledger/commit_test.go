@@ -213,7 +213,7 @@ func TestGiveUp(t *testing.T) {
 	if err := l.Commit(ctx, Begin(out)); !errors.Is(err, context.Canceled) {
 		t.Errorf("commit with an ended context: %v", err)
 	}
-	last := commitAsync(t.Context(), l, Forget(in.ID, opts.Now()))
+	last := commitAsync(t.Context(), l, Forget(in.ID, opts.Clock.Now()))
 	<-g.entered
 	g.leave <- Change{}
 	if err := <-last; err != nil {

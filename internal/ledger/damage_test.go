@@ -394,7 +394,7 @@ func TestCutOffWhileOpen(t *testing.T) {
 		t.Error("it has failed before a write")
 	default:
 	}
-	if err := l.Commit(t.Context(), Forget(id, opts.Now())); !errors.Is(err, ErrFailed) {
+	if err := l.Commit(t.Context(), Forget(id, opts.Clock.Now())); !errors.Is(err, ErrFailed) {
 		t.Fatalf("commit into a truncated file: %v", err)
 	}
 	<-l.Failed()

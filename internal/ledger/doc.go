@@ -18,5 +18,6 @@
 //	space.go   spare pages, so that a full disk stops ADD first and DEL last
 //	schema.go  what stands in the file; record.go: how a record is sealed
 //	pages.go   reading a bbolt file without trusting a byte of it
+//	span.go    a rest in the file, and what is left of it in another boot
 //	load.go    from records to memory; snapshot.go: the same for people
 package ledger

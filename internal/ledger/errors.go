@@ -24,7 +24,8 @@ var (
 	ErrNewer    = errors.New("ledger is of a newer version") // Open, Read
 )
 
-// NameTakenError refuses a name: either Owner has it, or it rests until Until.
+// NameTakenError refuses a name: either Owner has it, or it rests until Until, by
+// the wall clock.
 type NameTakenError struct {
 	Name  hold.Name
 	Owner hold.ID

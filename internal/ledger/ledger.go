@@ -53,20 +53,6 @@ func newState() state {
 	}
 }
 
-// startOver lets names whose rest begins in the future, since the clock was
-// set back, rest from now on, and a quarantine likewise. The records stay as
-// they are.
-func (s *state) startOver(now time.Time) {
-	for n, r := range s.rests {
-		if r.Freed.After(now) {
-			s.rests[n] = Rest{n, now, now.Add(r.Until.Sub(r.Freed))}
-		}
-	}
-	if q := s.quarantine; q.Since.After(now) {
-		s.quarantine = Quarantine{now, now.Add(q.Until.Sub(q.Since))}
-	}
-}
-
 // Open opens the ledger at Options.Path, or creates it. Every record is read
 // and checked: damage is a *DamagedError, a ledger that another process has
 // open ErrLocked, one written by a newer version ErrNewer. In all these cases
@@ -78,17 +64,13 @@ func Open(opts Options) (*Ledger, error) {
 	if opts.Applied == nil {
 		opts.Applied = func(Change) {}
 	}
-	if opts.Now == nil {
-		opts.Now = time.Now
+	if opts.Clock == nil {
+		opts.Clock = boottime.NewClock(nil, nil)
 	}
-	if opts.Boottime == nil {
-		opts.Boottime = boottime.Now
-	}
-	store, state, err := openStore(opts.Path, opts.Kinds)
+	store, state, err := openStore(opts)
 	if err != nil {
 		return nil, fmt.Errorf("opening ledger: %w", err)
 	}
-	state.startOver(plain(opts.Now()))
 	l := &Ledger{
 		opts: opts, discover: map[string]hold.Kind{}, state: state, store: store,
 		gone: make(chan struct{}), failed: make(chan struct{}),
@@ -158,7 +140,7 @@ func (l *Ledger) Holder(n hold.Name) (hold.ID, bool) {
 }
 
 // Resting returns the names that rest or have rested and were not claimed
-// since, the longest freed first.
+// since, the longest freed first, in times of Options.Clock.
 func (l *Ledger) Resting() []Rest {
 	l.mu.RLock()
 	rests := slices.Collect(maps.Values(l.state.rests))
@@ -169,7 +151,7 @@ func (l *Ledger) Resting() []Rest {
 
 // Tombstone returns the tombstone of a key, if it has not expired.
 func (l *Ledger) Tombstone(key string) (Tombstone, bool) {
-	now := l.opts.Boottime()
+	now := l.opts.Clock.Boottime()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	t, ok := l.state.tombs[key]

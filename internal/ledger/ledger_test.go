@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -35,13 +36,25 @@ var testKinds = hold.Kinds{
 	{New: func() hold.Spec { return &flexible{} }, Discovers: true},
 }
 
-// clock is wall time and boot time of a test.
-type clock struct{ now time.Time }
+// clock is the time of a test: what has passed really, what somebody has set the
+// wall clock forward by, and the boot.
+type clock struct {
+	now    time.Time
+	step   time.Duration
+	boot   string
+	booted int64 // CLOCK_BOOTTIME is 0, Unix nanoseconds
+}
 
-func (c *clock) Now() time.Time  { return c.now }
-func (c *clock) Boottime() int64 { return c.now.UnixNano() }
+func (c *clock) Wall() time.Time { return c.now.Add(c.step) }
+func (c *clock) Boottime() int64 { return c.now.UnixNano() - c.booted }
 
-func newClock() *clock { return &clock{time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)} }
+// reboot takes no time.
+func (c *clock) reboot() { c.boot, c.booted = c.boot+"+", c.now.UnixNano() }
+
+func newClock() *clock {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	return &clock{now: now, boot: "boot", booted: now.UnixNano() - int64(time.Hour)}
+}
 
 const rest = 30 * time.Second
 
@@ -56,7 +69,7 @@ func restAddresses(n hold.Name) time.Duration {
 }
 
 func testOptions(path string, c *clock) Options {
-	return Options{Path: path, Kinds: testKinds, Rest: restAddresses, Now: c.Now, Boottime: c.Boottime}
+	return Options{Path: path, Kinds: testKinds, Rest: restAddresses, Clock: boottime.NewClock(c.Wall, c.Boottime), Boot: c.boot}
 }
 
 func open(t testing.TB, opts Options) *Ledger {

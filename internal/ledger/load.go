@@ -17,8 +17,9 @@ import (
 type record struct{ key, val []byte }
 
 // load reads and checks everything in a ledger's file. The file is only read.
-func load(f *os.File, path string, kinds hold.Kinds) (*head, state, error) {
-	h, s, err := parse(f, kinds)
+// Its times are those that what clocks returns makes of the records'.
+func load(f *os.File, path string, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
+	h, s, err := parse(f, kinds, clocks)
 	if d := (*DamagedError)(nil); errors.As(err, &d) {
 		d.Path = path
 		return nil, s, d
@@ -31,7 +32,7 @@ func damaged(format string, args ...any) error {
 	return &DamagedError{What: fmt.Errorf(format, args...).Error()}
 }
 
-func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
+func parse(f *os.File, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
 	s := newState()
 	info, err := f.Stat()
 	if err != nil {
@@ -52,10 +53,16 @@ func parse(f *os.File, kinds hold.Kinds) (*head, state, error) {
 	if err != nil {
 		return nil, s, err
 	}
-	s.epoch, s.seq, s.quarantine = h.Epoch, h.Seq, h.quarantine()
+	var opened opening
+	if h.Opened != nil {
+		opened = *h.Opened
+	}
+	read := clocks(opened)
+	s.epoch, s.seq, s.quarantine = h.Epoch, h.Seq, h.quarantine(read)
 	for _, load := range []func(map[string][]record, *state) error{
 		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },
-		loadReleasing, loadRests, loadTombs,
+		loadReleasing, loadTombs,
+		func(found map[string][]record, s *state) error { return loadRests(found, read, s) },
 	} {
 		if err := load(found, &s); err != nil {
 			return nil, s, err
@@ -172,7 +179,7 @@ func loadReleasing(found map[string][]record, s *state) error {
 	})
 }
 
-func loadRests(found map[string][]record, s *state) error {
+func loadRests(found map[string][]record, read reading, s *state) error {
 	return each(found, bucketRests, func(key string, rec restRecord) error {
 		n, ok := nameOf(key)
 		if !ok {
@@ -181,7 +188,8 @@ func loadRests(found map[string][]record, s *state) error {
 		if holder, ok := s.names[n]; ok {
 			return damaged("name %s rests, and owner %s has it", n, holder)
 		}
-		s.rests[n] = Rest{n, time.Unix(0, rec.Freed).UTC(), time.Unix(0, rec.Until).UTC()}
+		freed, until := read(span(rec))
+		s.rests[n] = Rest{n, freed, until}
 		return nil
 	})
 }

@@ -38,16 +38,40 @@ func contentOf(l *Ledger) content {
 // model is what a ledger should be: plain maps, changed in place.
 type model struct {
 	owners map[hold.ID]hold.Owner
-	rests  map[hold.Name]Rest
+	rests  map[hold.Name]modelRest
 	tombs  map[string]Tombstone
+	epoch  Epoch
+}
+
+// modelRest is a rest in the time that passes really, and by the wall clock as
+// it was set when the name was freed.
+type modelRest struct {
+	freed, until time.Time
+	wall         time.Time
 }
 
 func (m model) clone() model {
-	return model{maps.Clone(m.owners), maps.Clone(m.rests), maps.Clone(m.tombs)}
+	return model{maps.Clone(m.owners), maps.Clone(m.rests), maps.Clone(m.tombs), m.epoch}
 }
 
-func (m model) content() content {
-	c := content{Tombs: m.tombs, Rests: slices.Collect(maps.Values(m.rests))}
+// rebooted is the model when the ledger is opened in another boot.
+func (m model) rebooted(c *clock) model {
+	for n, r := range m.rests {
+		r.freed = c.now.Add(min(0, r.wall.Sub(c.Wall())))
+		r.until = r.freed.Add(rest)
+		m.rests[n] = r
+	}
+	m.epoch, m.tombs = Epoch{Boot: c.boot}, map[string]Tombstone{}
+	return m
+}
+
+// content is what a ledger has whose clock was ahead of what passes really, by
+// what the wall clock was set to when it was opened.
+func (m model) content(ahead time.Duration) content {
+	c := content{Tombs: m.tombs, Epoch: m.epoch}
+	for n, r := range m.rests {
+		c.Rests = append(c.Rests, Rest{n, r.freed.Add(ahead), r.until.Add(ahead)})
+	}
 	sortRests(c.Rests)
 	for _, id := range slices.Sorted(maps.Keys(m.owners)) {
 		c.Owners = append(c.Owners, m.owners[id])
@@ -64,7 +88,7 @@ func (m model) claim(names []hold.Name, but hold.ID, now time.Time) error {
 				return errTaken
 			}
 		}
-		if r, ok := m.rests[n]; ok && now.Before(r.Until) {
+		if r, ok := m.rests[n]; ok && now.Before(r.until) {
 			return errTaken
 		}
 		delete(m.rests, n)
@@ -72,10 +96,10 @@ func (m model) claim(names []hold.Name, but hold.ID, now time.Time) error {
 	return nil
 }
 
-func (m model) free(names []hold.Name, at time.Time) {
+func (m model) free(names []hold.Name, at time.Time, c *clock) {
 	for _, n := range names {
 		if d := restAddresses(n); d > 0 {
-			m.rests[n] = Rest{n, at, at.Add(d)}
+			m.rests[n] = modelRest{at, at.Add(d), at.Add(c.step)}
 		}
 	}
 }
@@ -84,6 +108,7 @@ func (m model) free(names []hold.Name, at time.Time) {
 type walk struct {
 	*rand.Rand
 	clock *clock
+	ahead time.Duration // the ledger's clock, of what passes really
 	ids   []hold.ID
 	names []hold.Name
 }
@@ -107,6 +132,7 @@ func (w *walk) someNames() []hold.Name {
 func (w *walk) op() (Op, func(model) error) {
 	id, now := pick(w, w.ids), w.clock.now
 	at := now.Add(-time.Duration(w.IntN(40)) * time.Second)
+	said := at.Add(w.ahead)
 	switch w.IntN(10) {
 	case 0, 1, 2, 3:
 		o := newOwner(w.someNames()...)
@@ -121,7 +147,7 @@ func (w *walk) op() (Op, func(model) error) {
 	case 4:
 		names := w.someNames()
 		return Update(id, func(o *hold.Owner) error { o.Names = slices.Clone(names); return nil }),
-			func(m model) error { return m.update(id, names, now) }
+			func(m model) error { return m.update(id, names, w.clock) }
 	case 5, 6:
 		return Releasing(id, at), func(m model) error {
 			o, ok := m.owners[id]
@@ -135,13 +161,13 @@ func (w *walk) op() (Op, func(model) error) {
 			return nil
 		}
 	case 7, 8:
-		return Forget(id, at), func(m model) error {
+		return Forget(id, said), func(m model) error {
 			for _, o := range m.owners {
 				if o.Parent == id {
 					return ErrChildren
 				}
 			}
-			m.free(m.owners[id].Names, at)
+			m.free(m.owners[id].Names, at, w.clock)
 			delete(m.owners, id)
 			return nil
 		}
@@ -170,7 +196,7 @@ func (m model) begin(o hold.Owner, now time.Time) error {
 	return m.claim(o.Names, o.ID, now)
 }
 
-func (m model) update(id hold.ID, names []hold.Name, now time.Time) error {
+func (m model) update(id hold.ID, names []hold.Name, c *clock) error {
 	o, ok := m.owners[id]
 	if !ok {
 		return ErrUnknown
@@ -196,12 +222,33 @@ func (m model) update(id hold.ID, names []hold.Name, now time.Time) error {
 		o.Names = nil
 	}
 	m.owners[id] = o
-	m.free(gone, now)
-	return m.claim(come, id, now)
+	m.free(gone, c.now, c)
+	return m.claim(come, id, c.now)
+}
+
+// around steps the wall clock, forward or back, and has the ledger opened again,
+// in the same boot or in another: each by itself, and in pairs and threes, since
+// it is those that a rest may not get through. It reports whether the ledger is
+// to be opened again.
+func (w *walk) around() (again bool) {
+	for range 1 + w.IntN(3) {
+		switch w.IntN(8) {
+		case 0, 1, 2:
+			by := []time.Duration{5 * time.Second, time.Minute, 24 * time.Hour}[w.IntN(3)]
+			w.clock.step += by * time.Duration(1-2*w.IntN(2))
+		case 3:
+			w.clock.reboot()
+			again = true
+		case 4, 5, 6:
+			again = true
+		}
+	}
+	return again
 }
 
 // TestModel compares long random sequences of commits with a model, with the
-// ledger closed and opened at random.
+// ledger closed and opened, the wall clock stepped, and the machine rebooted at
+// random.
 func TestModel(t *testing.T) {
 	w := &walk{Rand: rand.New(rand.NewPCG(uint64(newSeed(t)), 0)), clock: newClock()}
 	for i := range 12 {
@@ -210,9 +257,12 @@ func TestModel(t *testing.T) {
 	for i := range 6 {
 		w.names = append(w.names, address(fmt.Sprint(i)), hold.Name{Space: "port", Name: fmt.Sprint(i)})
 	}
-	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), w.clock)
-	l := open(t, opts)
-	m := model{map[hold.ID]hold.Owner{}, map[hold.Name]Rest{}, map[string]Tombstone{}}
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l := open(t, testOptions(path, w.clock))
+	m := model{map[hold.ID]hold.Owner{}, map[hold.Name]modelRest{}, map[string]Tombstone{}, Epoch{Boot: w.clock.boot}}
+	if err := l.SetEpoch(m.epoch); err != nil {
+		t.Fatal(err)
+	}
 	commits := 4000
 	if testing.Short() {
 		commits = 400
@@ -247,14 +297,20 @@ func TestModel(t *testing.T) {
 		if want == nil {
 			m = next
 		}
-		if w.IntN(50) == 0 {
+		if w.IntN(30) == 0 && w.around() {
 			if err := l.Close(); err != nil {
 				t.Fatal(err)
 			}
-			l = open(t, opts)
+			l = open(t, testOptions(path, w.clock))
+			if w.ahead = w.clock.step; w.clock.boot != m.epoch.Boot {
+				m = m.rebooted(w.clock)
+				if err := l.SetEpoch(m.epoch); err != nil { // as an agent does
+					t.Fatal(err)
+				}
+			}
 		}
 		if want != nil || w.IntN(4) == 0 {
-			sameContent(t, contentOf(l), m.content())
+			sameContent(t, contentOf(l), m.content(w.ahead))
 			checkIndexes(t, l, m)
 		}
 	}

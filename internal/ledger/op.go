@@ -50,12 +50,12 @@ func Update(id hold.ID, change func(*hold.Owner) error) Op { return update{id, c
 // what they have read.
 func Unchanged(o hold.Owner) Op { return unchanged{o} }
 
-// Releasing marks the owner as releasing since at. It is idempotent: the first
+// Releasing marks the owner as releasing since at, by the wall clock. It is idempotent: the first
 // time stays. ErrUnknown refuses it.
 func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
 
-// Forget drops the owner and frees its names, into a rest that counts from at
-// where Options.Rest says so. To forget what is unknown is nil; an owner that
+// Forget drops the owner and frees its names, into a rest that counts from at, of
+// Options.Clock, where Options.Rest says so. To forget what is unknown is nil; an owner that
 // has children is refused with ErrChildren.
 func Forget(id hold.ID, at time.Time) Op { return forget{id, at} }
 
@@ -71,7 +71,8 @@ func Unburied(key, boot string, started int64) Op { return unburied{key, boot, s
 // Enter sets the epoch. With a new one, tombstones of other boots end.
 func Enter(e Epoch) Op { return setEpoch{e} }
 
-// Quarantined sets the ledger's quarantine, to be seen by Ledger.Quarantine.
+// Quarantined sets the ledger's quarantine, in times of Options.Clock, to be seen
+// by Ledger.Quarantine.
 // ErrInvalid refuses one that ends before it begins.
 func Quarantined(since, until time.Time) Op { return quarantine{since, until} }
 

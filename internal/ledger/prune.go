@@ -39,7 +39,7 @@ func (b *batch) pruneRests() (left int) {
 }
 
 func (b *batch) pruneTombs() (left int) {
-	now := b.ledger.opts.Boottime()
+	now := b.ledger.opts.Clock.Boottime()
 	turned := b.epoch != b.ledger.state.epoch
 	for key, t := range b.tombs.all() {
 		if t.Until < now || turned && t.Boot != b.epoch.Boot {

@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/berth-net/berth/internal/hold"
 )
 
 // TestPruneRests: rests that are due are kept up to a bound, the oldest go
@@ -96,23 +94,4 @@ func TestPruneTombstones(t *testing.T) {
 	if n := open(t, opts).Stats().Tombstones; n != 0 {
 		t.Errorf("%d tombstones after reopening", n)
 	}
-}
-
-// TestClockSetBack: a name does not rest for longer than its rest after the
-// clock was set back and the ledger is opened again.
-func TestClockSetBack(t *testing.T) {
-	c := newClock()
-	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
-	l := open(t, opts)
-	o := newOwner(hold.Name{Space: "address", Name: "1"})
-	mustCommit(t, l, Begin(o), Forget(o.ID, c.now))
-	l.Close()
-	c.now = c.now.Add(-365 * 24 * time.Hour)
-	l = open(t, opts)
-	want := Rest{address("1"), c.now, c.now.Add(rest)}
-	if got := l.Resting(); len(got) != 1 || got[0] != want {
-		t.Errorf("resting %+v, want %+v", got, want)
-	}
-	c.now = c.now.Add(rest)
-	mustCommit(t, l, Begin(newOwner(address("1"))))
 }

@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/boottime"
 )
 
 // replaceBy is how many ops of a new ledger share a transaction.
@@ -18,7 +19,8 @@ const replaceBy = 512
 // Replace puts a new ledger, of what ops say, where one is lost or damaged: all
 // of it, or nothing. A file that stands there is kept beside it, under the name
 // that is returned; "" if there was none, or an empty one. ErrLocked says that
-// an agent has it open. Only Path, Kinds and Now of the options are used.
+// an agent has it open. Only Path, Kinds, Clock and Boot of the options
+// are used.
 func Replace(opts Options, ops []Op) (kept string, err error) {
 	kept, err = replace(opts, ops)
 	if err != nil {
@@ -28,9 +30,8 @@ func Replace(opts Options, ops []Op) (kept string, err error) {
 }
 
 func replace(opts Options, ops []Op) (string, error) {
-	now := time.Now
-	if opts.Now != nil {
-		now = opts.Now
+	if opts.Clock == nil {
+		opts.Clock = boottime.NewClock(nil, nil)
 	}
 	// The lock says that no agent has the file, and keeps one from starting.
 	f, err := os.OpenFile(opts.Path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -51,7 +52,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	}
 	kept := ""
 	if size > 0 {
-		kept = fmt.Sprintf("%s.damaged-%s", opts.Path, now().UTC().Format("20060102T150405.000000000Z"))
+		kept = fmt.Sprintf("%s.damaged-%s", opts.Path, opts.Clock.Wall(opts.Clock.Now()).UTC().Format("20060102T150405.000000000Z"))
 		if err := os.Link(opts.Path, kept); err != nil {
 			return "", errors.Join(err, removeFile(next))
 		}
@@ -67,7 +68,7 @@ func fill(path string, opts Options, ops []Op) error {
 	if err := removeFile(path); err != nil {
 		return err
 	}
-	l, err := Open(Options{Path: path, Kinds: opts.Kinds, Now: opts.Now})
+	l, err := Open(Options{Path: path, Kinds: opts.Kinds, Clock: opts.Clock, Boot: opts.Boot})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"strings"
-	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 )
@@ -31,23 +30,28 @@ type head struct {
 	Schema int             `json:"schema"`
 	Seq    uint64          `json:"seq"` // bbolt's number of the transaction that wrote it
 	Epoch  Epoch           `json:"epoch"`
-	Since  int64           `json:"quarantineSince,omitempty"` // Unix nanoseconds
+	Opened *opening        `json:"opened,omitempty"`          // nil: not known in which boot it is
+	Since  int64           `json:"quarantineSince,omitempty"` // these four as in a span
 	Until  int64           `json:"quarantineUntil,omitempty"`
+	In     uint32          `json:"quarantineBoot,omitempty"`
+	At     int64           `json:"quarantineAt,omitempty"`
 	Sums   map[string]*sum `json:"sums"` // of each data bucket
 }
 
 // rest notes a quarantine, and quarantine returns it.
-func (h *head) rest(q Quarantine) {
+func (h *head) rest(q Quarantine, in spans) {
 	if q != (Quarantine{}) {
-		h.Since, h.Until = q.Since.UnixNano(), q.Until.UnixNano()
+		s := in.of(q.Since, q.Until)
+		h.Since, h.Until, h.In, h.At = s.Freed, s.Until, s.Boot, s.At
 	}
 }
 
-func (h *head) quarantine() Quarantine {
+func (h *head) quarantine(read reading) Quarantine {
 	if h.Until == 0 {
 		return Quarantine{}
 	}
-	return Quarantine{time.Unix(0, h.Since).UTC(), time.Unix(0, h.Until).UTC()}
+	since, until := read(span{h.Since, h.Until, h.In, h.At})
+	return Quarantine{since, until}
 }
 
 // sum is what a bucket's records come to, so that one which is lost or there
@@ -66,9 +70,12 @@ type releasingRecord struct {
 	At int64 `json:"at"`
 }
 
+// restRecord is a span with its names in the file.
 type restRecord struct {
-	Freed int64 `json:"freed"`
-	Until int64 `json:"until"`
+	Freed int64  `json:"freed"`
+	Until int64  `json:"until"`
+	Boot  uint32 `json:"boot,omitempty"`
+	At    int64  `json:"at,omitempty"`
 }
 
 type tombRecord struct {

@@ -19,10 +19,10 @@ type Snapshot struct {
 	Schema     int          `json:"schema"`
 	Seq        uint64       `json:"seq"` // number of the last transaction
 	Epoch      Epoch        `json:"epoch"`
-	Quarantine Quarantine   `json:"quarantine,omitzero"`
-	Owners     []hold.Owner `json:"owners"`     // by ID
-	Resting    []Rest       `json:"resting"`    // the longest freed first, due ones as well
-	Tombstones []Tombstone  `json:"tombstones"` // by key, expired ones as well
+	Quarantine Quarantine   `json:"quarantine,omitzero"` // by the wall clock, as the rests'
+	Owners     []hold.Owner `json:"owners"`              // by ID
+	Resting    []Rest       `json:"resting"`             // the longest freed first, due ones as well
+	Tombstones []Tombstone  `json:"tombstones"`          // by key, expired ones as well
 }
 
 // Read reads a ledger that no agent has open, and writes nothing: it works on
@@ -49,7 +49,7 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 	if size <= 0 {
 		return &Snapshot{Path: path, Schema: Schema}, nil
 	}
-	h, s, err := load(f, path, kinds)
+	h, s, err := load(f, path, kinds, func(opening) reading { return asWritten })
 	if err != nil {
 		return nil, err
 	}
@@ -79,5 +79,6 @@ func (l *Ledger) Snapshot() Snapshot {
 	defer l.mu.RUnlock()
 	snap := l.state.snapshot()
 	snap.Path, snap.Size, snap.Seq = l.opts.Path, stats.FileSize, l.state.seq
+	snap.set(l.opts.Clock.Stepped())
 	return snap
 }

@@ -136,7 +136,7 @@ func (b *batch) claim(n hold.Name, id hold.ID) error {
 	}
 	if r, ok := b.rests.get(n); ok {
 		if b.now.Before(r.Until) {
-			return &NameTakenError{Name: n, Until: r.Until}
+			return &NameTakenError{Name: n, Until: r.Until.Add(b.spans.stepped)}
 		}
 		b.rests.drop(n)
 	}

@@ -9,8 +9,6 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
-
-	"github.com/berth-net/berth/internal/hold"
 )
 
 // store is the ledger's file. Only the writer uses it.
@@ -19,6 +17,7 @@ type store struct {
 	boltFile *os.File // bbolt's own
 	file     *os.File // another descriptor of the file, to grow it
 	head     head     // as it is in the file
+	opened   opening
 	room     room
 	pruning  pruning
 	failed   error // not nil: what is on the disk is not known, nothing is written any more
@@ -46,18 +45,22 @@ func boltOptions(open func(string, int, os.FileMode) (*os.File, error)) *bolt.Op
 }
 
 // openStore opens or creates the file and reads it.
-func openStore(path string, kinds hold.Kinds) (*store, state, error) {
-	f, err := openFile(path)
+func openStore(opts Options) (*store, state, error) {
+	f, err := openFile(opts.Path)
 	if err != nil {
 		return nil, state{}, err
 	}
-	head, state, err := load(f, path, kinds)
+	var opened opening
+	head, state, err := load(f, opts.Path, opts.Kinds, func(was opening) reading {
+		opened = was.first(opts.Clock, opts.Boot)
+		return opened.by(opts.Clock)
+	})
 	if err != nil {
 		f.Close()
 		return nil, state, err
 	}
-	s := &store{file: f, head: *head}
-	if err := s.openBolt(path); err != nil {
+	s := &store{file: f, head: *head, opened: opened}
+	if err := s.openBolt(opts.Path); err != nil {
 		unix.Flock(int(f.Fd()), unix.LOCK_UN) // or a map that bbolt has left would keep it
 		f.Close()
 		return nil, state, err
@@ -130,7 +133,10 @@ func (s *store) transact(b *batch) (next head, err error) {
 		return head{}, err
 	}
 	next = head{Schema: Schema, Seq: uint64(tx.ID()), Epoch: b.epoch, Sums: map[string]*sum{}}
-	next.rest(b.quarantine)
+	if s.opened.Boot != "" {
+		next.Opened = &s.opened
+	}
+	next.rest(b.quarantine, b.spans)
 	for bucket, sum := range s.head.Sums {
 		copied := *sum
 		next.Sums[bucket] = &copied

@@ -3,6 +3,7 @@ package ledger
 import (
 	"time"
 
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -17,11 +18,12 @@ type Options struct {
 	// commit order, before its commits answer. It may read the ledger, but not
 	// commit; what it is given is not to be changed.
 	Applied func(Change)
-	// Now is wall time, for rests; nil: time.Now.
-	Now func() time.Time
-	// Boottime is CLOCK_BOOTTIME in nanoseconds, for tombstones; nil: the
-	// kernel's.
-	Boottime func() int64
+	// Clock is what all times go by that ops are given and that the ledger
+	// returns; nil: one of its own.
+	Clock *boottime.Clock
+	// Boot is the id of the boot that Clock is in. A rest that was begun in it
+	// ends by CLOCK_BOOTTIME, any other by the wall clock. Empty: all do by that.
+	Boot string
 }
 
 // Change is what one transaction has changed.
@@ -36,9 +38,11 @@ type Edit struct{ Before, After *hold.Owner }
 
 // Rest is a freed name that cannot be claimed until Until. Afterwards it stays
 // listed, so that the name which has rested longest can be chosen. Both are
-// wall time, which goes on while the machine is off: a clock that is set back
-// makes a rest longer, by no more than the rest itself once the ledger is
-// opened again.
+// times of Options.Clock, so that a rest takes as long as it is meant to,
+// whatever the wall clock is set to and whenever the ledger is opened again in
+// the same boot. In a later boot only the wall clock, which goes on while the
+// machine is off, can tell how long a name had rested when the ledger was first
+// opened in it: set back, it makes the rest begin anew then.
 type Rest struct {
 	Name  hold.Name `json:"name"`
 	Freed time.Time `json:"freed"`
@@ -47,7 +51,8 @@ type Rest struct {
 
 // Quarantine is a rest of all names that nobody has: of a ledger that was made
 // anew, since it cannot know who had them before. It is what the ledger
-// remembers; those who give names out keep it. Zero: none.
+// remembers; those who give names out keep it. Its times are as a Rest's. Zero:
+// none.
 type Quarantine struct {
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`

@@ -1,0 +1,233 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// clocked is an agent on a node in memory, in a bubble of synctest, whose wall
+// clock somebody sets.
+type clocked struct {
+	*Agent
+	t     *testing.T
+	world *fakeNode
+	root  root.Dir
+	end   func() // what the agent does on its own
+}
+
+// inClocked runs a test in a bubble.
+func inClocked(t *testing.T, test func(*clocked)) {
+	dir := memory(t)
+	defer os.RemoveAll(dir)
+	synctest.Test(t, func(t *testing.T) {
+		c := &clocked{t: t, root: root.Dir(dir), world: newFakeNode()}
+		c.open()
+		defer func() { c.close() }()
+		test(c)
+	})
+}
+
+func (c *clocked) open() {
+	c.t.Helper()
+	conf, err := config.Load(c.root, config.Flags{Pools: []string{"default=10.88.0.0/24"}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conf.Pools[0].Cooldown = time.Minute
+	o := Options{Root: c.root, Config: conf, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	unharmed := c.world.open(fault.New(1<<30, fault.FailBefore), func(string, hold.Hold) {})
+	if c.Agent, err = open(o, unharmed, false); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.Restore(context.Background()); err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func(a *Agent) { a.keepRinsed(ctx); close(done) }(c.Agent)
+	c.end = func() { cancel(); <-done }
+}
+
+func (c *clocked) close() {
+	c.t.Helper()
+	c.end()
+	if err := c.Agent.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *clocked) when() server.When {
+	time.Sleep(time.Nanosecond) // no two at the same time
+	return server.When{Started: c.boottime(), Deadline: c.boottime() + int64(time.Minute)}
+}
+
+// add attaches a container with the address.
+func (c *clocked) add(container string) error {
+	pod := c.world.pod("/run/netns/" + container)
+	_, err := c.Add(context.Background(), api.AddRequest{
+		ContainerID: container, Ifname: "eth0", Netns: api.Netns(pod.ref),
+		Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","runtimeConfig":{"ips":["10.88.0.7"]}}`),
+	}, c.when())
+	return err
+}
+
+// play lets the events of a script happen: "pass 10s", "step -1h" of the wall
+// clock, "crash", "reboot", "del" of the container a.
+func (c *clocked) play(script string) {
+	c.t.Helper()
+	for _, event := range strings.Split(script, ", ") {
+		what, arg, _ := strings.Cut(event, " ")
+		d, _ := time.ParseDuration(arg)
+		switch what {
+		case "pass":
+			time.Sleep(d)
+		case "del":
+			if _, _, err := c.Delete(context.Background(), key("a"), true, c.when()); err != nil {
+				c.t.Fatal(err)
+			}
+		case "step":
+			c.world.mu.Lock()
+			c.world.step += d
+			c.world.mu.Unlock()
+		case "crash", "reboot":
+			c.close()
+			if what == "reboot" {
+				c.world.reboot()
+				if err := os.RemoveAll(c.root.Run()); err != nil {
+					c.t.Fatal(err)
+				}
+			}
+			c.open()
+		default:
+			c.t.Fatal(fmt.Sprint("no such event: ", event))
+		}
+	}
+}
+
+// An address is given out when its cooldown (1 min) is over, neither earlier nor
+// later, whatever the wall clock is set to; and is rinsed then, though nobody
+// asks for it.
+func TestCooldownWhileTheClockIsSet(t *testing.T) {
+	for script, left := range map[string]time.Duration{
+		"pass 10s":                     50 * time.Second,
+		"step 1h":                      time.Minute,
+		"step -1h, pass 10s":           50 * time.Second,
+		"step 1h, crash":               time.Minute,
+		"pass 10s, crash, step 1h":     50 * time.Second,
+		"step -1h, pass 10s, crash":    50 * time.Second,
+		"crash, step -1h, pass 10s":    50 * time.Second,
+		"step 1h, crash, step -2h":     time.Minute,
+		"pass 10s, reboot":             50 * time.Second,
+		"pass 10s, reboot, step 1h":    50 * time.Second,
+		"pass 10s, reboot, step -1h":   50 * time.Second,
+		"pass 10s, step -1h, reboot":   time.Minute, // it begins anew
+		"step -1m, pass 70s, reboot":   50 * time.Second,
+		"step 1h, pass 2m, step -1h":   0,
+		"step -1h, pass 2m, crash":     0,
+		"pass 2m, step -1h, crash":     0,
+		"step -1h, reboot, pass 61s":   0,
+		"step 1h, reboot":              0, // the wall clock is all that tells
+		"step 1h, crash, reboot":       0,
+		"crash, step -1h, pass 2m":     0,
+		"step -24h, crash, step 24h":   time.Minute,
+		"pass 30s, crash, pass 10s":    20 * time.Second,
+		"step 30s, crash, step -1m":    time.Minute,
+		"pass 1s, step 59500ms, crash": 59 * time.Second,
+		// Set before the rest begins.
+		"step 1h, del":                              time.Minute,
+		"step 1h, crash, del, pass 10s":             50 * time.Second,
+		"step -1h, crash, del, pass 10s":            50 * time.Second,
+		"crash, step -1h, del, pass 10s, crash":     50 * time.Second,
+		"step 1h, del, pass 10s, crash, reboot":     50 * time.Second,
+		"step -1h, crash, step 2h, del, pass 2m":    0,
+		"crash, step 1h, del, step -1h, pass 10s":   50 * time.Second,
+		"step 1h, crash, step 1h, del, step -24h":   time.Minute,
+		"step 1h, del, crash, step 1h, pass 50s":    10 * time.Second,
+		"crash, step 24h, crash, del, step -24h":    time.Minute,
+		"step 24h, crash, del, step -24h, reboot":   time.Minute,
+		"step 24h, reboot, step -24h, crash, del":   time.Minute,
+		"step -24h, reboot, step 24h, crash, del":   time.Minute,
+		"step 24h, del, pass 10s, reboot, step 24h": 50 * time.Second,
+	} {
+		t.Run(script, func(t *testing.T) {
+			inClocked(t, func(c *clocked) {
+				if err := c.add("a"); err != nil {
+					t.Fatal(err)
+				}
+				if !strings.Contains(script, "del") {
+					c.play("del")
+				}
+				c.play(script)
+				if left > 0 {
+					time.Sleep(left - time.Second)
+					c.Sweep(context.Background()) // which asks for what has drained
+					if _, err := c.Status(context.Background(), ""); err != nil {
+						t.Errorf("status: %v", err)
+					}
+					until := c.wall().Add(time.Second).UTC().Format(time.RFC3339)
+					if err := c.add("early"); !isCode(err, 101) || !strings.Contains(err.Error(), "until "+until) {
+						t.Errorf("within the cooldown, which ends at %s: %v", until, err)
+					}
+					time.Sleep(time.Second)
+				}
+				time.Sleep(2 * rinseEvery)
+				synctest.Wait()
+				if resting := c.Pools()[0].CIDRs[0].Resting; resting > 0 {
+					t.Errorf("%d are not rinsed after their cooldown", resting)
+				}
+				if err := c.add("heir"); err != nil {
+					t.Errorf("after the cooldown: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// GC spares what is younger than it says, by the time that has passed.
+func TestGCWhileTheClockIsSet(t *testing.T) {
+	for script, age := range map[string]time.Duration{
+		"pass 10s":                   10 * time.Second,
+		"pass 10s, step 1h":          10 * time.Second,
+		"step -1h, pass 10s":         10 * time.Second,
+		"pass 10s, step 1h, crash":   10 * time.Second,
+		"step -1h, crash, pass 10s":  10 * time.Second,
+		"crash, step 24h, pass 10s":  10 * time.Second,
+		"pass 1h, step -24h":         time.Hour,
+		"step -24h, pass 1h, crash":  time.Hour,
+		"step 1h, crash, step -50h":  0,
+		"pass 90s, crash, pass 910s": 1000 * time.Second,
+	} {
+		t.Run(script, func(t *testing.T) {
+			inClocked(t, func(c *clocked) {
+				if err := c.add("a"); err != nil {
+					t.Fatal(err)
+				}
+				c.play(script)
+				for _, min := range []time.Duration{0, age - time.Second, age + time.Second} {
+					want := 1
+					if min > age {
+						want = 0
+					}
+					d, err := c.GC(context.Background(), api.GCRequest{Network: "net", MinAge: min, DryRun: true}, c.when())
+					if err != nil || len(d.IDs) != want {
+						t.Errorf("with a minimum age of %v, at %v: %+v, %v; want %d", min, age, d, err, want)
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,34 @@
+package attachment_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/attachment"
+)
+
+// An age counts by CLOCK_BOOTTIME, and from the ADD that made the attachment,
+// which is not always the last one.
+func TestYoungerThan(t *testing.T) {
+	const now = int64(24 * time.Hour)
+	ago := func(d time.Duration) int64 { return now - int64(d) }
+	for name, test := range map[string]struct {
+		record attachment.Record
+		min    time.Duration
+		want   bool
+	}{
+		"younger":                  {attachment.Record{Epoch: "b/1/2/3", Made: ago(time.Second)}, time.Minute, true},
+		"as old as that":           {attachment.Record{Epoch: "b/1/2/3", Made: ago(time.Minute)}, time.Minute, false},
+		"asked for again since":    {attachment.Record{Epoch: "b/1/2/3", Made: ago(time.Hour), Started: ago(1)}, time.Minute, false},
+		"adopted":                  {attachment.Record{Epoch: "b/1/2/3", Made: ago(1), Adopted: true}, time.Minute, true},
+		"of an older version":      {attachment.Record{Epoch: "b/1/2/3", Started: ago(time.Second)}, time.Minute, true},
+		"old, of an older version": {attachment.Record{Epoch: "b/1/2/3", Started: ago(time.Hour)}, time.Minute, false},
+		"of an earlier boot":       {attachment.Record{Epoch: "a/1/2/3", Made: ago(1)}, time.Minute, false},
+		"no age is asked for":      {attachment.Record{Epoch: "b/1/2/3", Made: ago(-time.Second)}, 0, false},
+		"by another wall clock":    {attachment.Record{Epoch: "b/1/2/3", Made: ago(time.Hour), Created: time.Now().Add(time.Hour)}, time.Minute, false},
+	} {
+		if got := test.record.YoungerThan(test.min, "b", now); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
