@@ -50,7 +50,7 @@ type QueuedDeletion struct {
 	Addresses   []string  `json:"addresses,omitempty"`
 	Netns       string    `json:"netns,omitempty"` // path
 	Written     time.Time `json:"written"`
-	Cut         bool      `json:"cut"`              // the pod is cut off already
+	Cut         bool      `json:"cut"`              // the plugin meant to cut the pod off
 	Reason      string    `json:"reason,omitempty"` // why the agent had not answered
 }
 

@@ -1,119 +1,186 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/root"
 )
 
-// prefixLen is how many characters of an instance's id the names of its links
-// have, behind their b.
-const prefixLen = 4
+const (
+	// prefixLen is how many characters of an instance's id the names of its
+	// links have, behind their b.
+	prefixLen = 4
+	// altPrefix and a host veth's name are its altname, which it keeps when
+	// somebody renames it.
+	altPrefix = "berth-"
+)
 
-// cut sets a host veth down, and so cuts its pod off. A link that is gone is as
-// good.
-func cut(link string) error {
-	if err := setDown(link); err != nil && err != unix.ENODEV {
-		return fmt.Errorf("setting link %s down: %w", link, err)
+// leastCut is how long a cut may take, however late it is.
+const leastCut = time.Second
+
+// inTime does something that may wait for the kernel's lock of network settings,
+// on a thread of its own, until a deadline (CLOCK_BOOTTIME in nanoseconds). Who
+// waits for that lock cannot be interrupted, nor killed: the answer is out by the
+// deadline, but the process is there until somebody gives the lock back.
+func inTime(deadline int64, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	late := time.NewTimer(max(leastCut, time.Duration(deadline-boottime.Now())))
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		return errors.New("the kernel has not answered in time")
+	}
+}
+
+// cutOff sets down every link that can be found and is this attachment's: the
+// one that prevResult names, and the one that leads into the pod. They differ
+// where prevResult is of an earlier ADD of the same attachment, or wrong. No link
+// at all is as good as one that is down.
+func (c *call) cutOff() error {
+	named, err := c.named()
+	if err == nil {
+		err = cut(named)
+	}
+	if inPod := c.leadsTo(); inPod != named { // looked for last: what is in the pod's way may take long
+		err = errors.Join(err, cut(inPod))
+	}
+	return err
+}
+
+// cut sets a link down, and so cuts its pod off. 0 is no link; one that is gone
+// is as good.
+func cut(index uint32) error {
+	if index == 0 {
+		return nil
+	}
+	if err := setDown(index); err != nil && err != unix.ENODEV {
+		return fmt.Errorf("setting link %d down: %w", index, err)
 	}
 	return nil
 }
 
-// isOurs reports whether the link that prevResult names is this attachment's, for
-// all that can be seen without an agent.
-func (c *call) isOurs() (bool, error) {
+// namesOurs reports whether prevResult names a link of the agent at the root, by
+// the link's name alone.
+func (c *call) namesOurs() bool {
 	link := c.head.HostVeth
-	if link == "" || !isOf(c.head.Root, link) {
-		return false, nil
+	return link != "" && isOf(c.head.Root, link[1:])
+}
+
+// named returns the index of the link that prevResult names, if it is this
+// attachment's for all that can be seen without an agent; 0 if not, or gone. A
+// prevResult can be wrong, and who is named by mistake must stay connected: a link
+// whose alias is another attachment's is left alone. One that somebody has renamed
+// is found by its altname, which anybody can give: there the alias has to say that
+// it is meant.
+func (c *call) named() (uint32, error) {
+	if !c.namesOurs() {
+		return 0, nil
 	}
-	others, err := isStampedElse(link, c.key())
-	return err == nil && !others, err
+	link := c.head.HostVeth
+	for _, d := range []device{{name: link}, {altname: altPrefix + link}} {
+		end, err := look(d)
+		if err == unix.ENODEV {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("asking for link %s: %w", link, err)
+		}
+		s, stamped := parseStamp(end.text(unix.IFLA_IFALIAS))
+		if stamped && s.id == link[1+prefixLen:] && s.isOf(c.key()) || !stamped && d.name != "" {
+			return end.index(), nil
+		}
+	}
+	return 0, nil
+}
+
+// leadsTo returns the index of the host's end of the link whose other end is the
+// pod's interface, if its alias says that it is this attachment's; else 0. The
+// pod is asked for a number alone, and of an alias that is cut off nobody can tell
+// whose it is, unless it is the incarnation that prevResult names: so a pod that
+// lies has nobody else cut off. The link's name says nothing: somebody may have
+// given it another one. Of the key's incarnations it is the one in the pod now;
+// one that is not meant, as it began after this DEL, is set up again by the agent.
+//
+// What cannot be seen, such as a namespace that is gone, is 0: this is a help for
+// runtimes that lost the result of ADD, send none (of configurations below 0.4.0)
+// or an old one, and for links that were renamed.
+func (c *call) leadsTo() uint32 {
+	pod, err := ns.Open(c.netns)
+	if err != nil {
+		return 0
+	}
+	defer pod.Close()
+	var inside answer
+	err = pod.Do(func() (err error) {
+		inside, err = look(device{name: c.ifname})
+		return err
+	})
+	if err != nil {
+		return 0
+	}
+	peer := inside.number(unix.IFLA_LINK)
+	if peer == 0 {
+		return 0
+	}
+	end, err := look(device{index: peer})
+	if err != nil {
+		return 0
+	}
+	s, stamped := parseStamp(end.text(unix.IFLA_IFALIAS))
+	if !stamped || !s.isOf(c.key()) || !isOf(c.head.Root, s.instance) {
+		return 0
+	}
+	if s.short() && (c.head.HostVeth == "" || s.id != c.head.HostVeth[1+prefixLen:]) {
+		return 0
+	}
+	return end.index()
 }
 
 // key is the attachment's, as attachment.Key writes it.
 func (c *call) key() string { return c.head.Name + "/" + c.container + "/" + c.ifname }
 
-// isOf reports whether a link with the form of Berth's is of the instance that
-// lives at a root. Where that cannot be known, the form decides: 14 characters
-// in an alphabet of 32 are nobody else's by chance.
-func isOf(dir root.Dir, link string) bool {
+// isOf reports whether what begins with an instance's id, or with the part of it
+// that links' names have, is of the instance that lives at a root. Where that
+// cannot be known, the form decides: 14 characters in an alphabet of 32 are nobody
+// else's by chance.
+func isOf(dir root.Dir, id string) bool {
 	instance, err := readShort(dir.Instance())
 	if err != nil || len(instance) < prefixLen {
 		return true
 	}
-	return link[1:1+prefixLen] == instance[:prefixLen]
-}
-
-// isStampedElse reports whether a link says by its alias that it is another
-// attachment's: a prevResult can be wrong, and who is named by mistake must stay
-// connected. One that says nothing, or is gone, does not.
-func isStampedElse(link, key string) (bool, error) {
-	answer, err := look(device{name: link})
-	if err != nil && err != unix.ENODEV {
-		return false, fmt.Errorf("asking for the alias of link %s: %w", link, err)
-	}
-	berths, own := stamp(answer.text(unix.IFLA_IFALIAS), link, key)
-	return berths && !own, nil
-}
-
-// leadsTo returns the name of the host's end of the link whose other end is a
-// pod's interface, if its alias says that it is the attachment's of a key. The pod
-// is asked for a number alone, and of an alias that is cut off nobody can tell
-// whose it is: so a pod that lies has nobody else cut off. Of the key's
-// incarnations it is the one in the pod now; one that is not meant, as it began
-// after this DEL, is set up again by the agent.
-//
-// This is a help for runtimes that lost the result of ADD, or send none (of
-// configurations below 0.4.0): what cannot be seen, such as a namespace that is
-// gone, is "".
-func leadsTo(netns, ifname, key string) string {
-	pod, err := ns.Open(netns)
-	if err != nil {
-		return ""
-	}
-	defer pod.Close()
-	var inside answer
-	err = pod.Do(func() (err error) {
-		inside, err = look(device{name: ifname})
-		return err
-	})
-	if err != nil {
-		return ""
-	}
-	peer := inside.number(unix.IFLA_LINK)
-	if peer == 0 {
-		return ""
-	}
-	end, err := look(device{index: peer})
-	if err != nil {
-		return ""
-	}
-	link := end.text(unix.IFLA_IFNAME)
-	if !cni.IsLinkName(link) {
-		return ""
-	}
-	alias := end.text(unix.IFLA_IFALIAS)
-	if _, own := stamp(alias, link, key); !own || len(alias) == maxAlias {
-		return ""
-	}
-	return link
+	return strings.HasPrefix(id, instance[:prefixLen])
 }
 
 // maxAlias is how many bytes a link's alias has at most (IFALIASZ - 1).
 const maxAlias = 255
 
-// stamp reads the alias of a link with the form of Berth's (attachment.Alias):
-// whether it is Berth's as well, and the attachment's of a key.
-func stamp(alias, link, key string) (berths, own bool) {
-	words := strings.SplitN(alias, " ", 3)
-	if len(words) != 3 || words[0] != "berth" {
-		return false, false
+// stamp is what a link's alias says (attachment.Alias).
+type stamp struct{ alias, instance, id string }
+
+// parseStamp reads an alias; false for one that is not Berth's.
+func parseStamp(alias string) (stamp, bool) {
+	words := strings.SplitN(alias, " ", 4)
+	if len(words) != 4 || words[0] != "berth" {
+		return stamp{}, false
 	}
-	want := fmt.Sprintf("berth %s %s %s", words[1], link[1+prefixLen:], key)
-	return true, alias == want[:min(len(want), maxAlias)]
+	return stamp{alias, words[1], words[2]}, true
 }
+
+// isOf reports whether the stamp is the attachment's of a key, as far as it goes.
+func (s stamp) isOf(key string) bool {
+	want := "berth " + s.instance + " " + s.id + " " + key
+	return s.alias == want[:min(len(want), maxAlias)]
+}
+
+// short reports whether the alias may lack the end of its key.
+func (s stamp) short() bool { return len(s.alias) == maxAlias }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	keys "github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -39,7 +42,7 @@ func TestCut(t *testing.T) {
 		"ours":               {nil, prevResult(ownLink), ownLink, ownLink, true},
 		"gone":               {func(a *away) { a.remove(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
 		"stamped":            {func(a *away) { a.stamp(ownLink, key) }, prevResult(ownLink), ownLink, ownLink, true},
-		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, false},
+		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, true}, // nobody asks before it is queued
 		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), ownLink, ownLink, true},
 		"down":               {func(a *away) { a.setDown(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
 		"instance gone":      {func(a *away) { a.must(os.Remove(root.Dir(a.root).Instance())) }, prevResult(otherLink), otherLink, otherLink, true},
@@ -80,17 +83,25 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 	}{
 		"ours": {nil, "eth0", "", ownLink},
 		"down": {func(a *away, _ *ns.Netns) { a.setDown(ownLink) }, "eth0", "", ownLink},
-		"another in prevResult": {func(a *away, _ *ns.Netns) { // which is believed, for better or worse
+		"another pod's in prevResult": {func(a *away, _ *ns.Netns) {
 			a.rename(otherLink, "babcdefghij6666")
 			a.stamp("babcdefghij6666", another)
-		}, "eth0", prevResult("babcdefghij6666"), ""},
-		"another pod's":   {func(a *away, _ *ns.Netns) { a.stamp(ownLink, another) }, "eth0", "", ""},
-		"no stamp":        {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", "", ""},
-		"another's alias": {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", "", ""},
-		"another name":    {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", "", ""},
-		"another agent's": {func(a *away, _ *ns.Netns) { a.rename(ownLink, "bzzzzefghij6666") }, "eth0", "", ""},
-		"no interface":    {nil, "eth1", "", ""},
-		"no namespace":    {func(a *away, pod *ns.Netns) { a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
+		}, "eth0", prevResult("babcdefghij6666"), ownLink},
+		"another agent's in prevResult": {func(a *away, _ *ns.Netns) { a.stamp(otherLink, key) }, "eth0", prevResult(otherLink), ownLink},
+		"a former one in prevResult":    {nil, "eth0", prevResult("babcdefghij6666"), ownLink},
+		"a former one that is not gone": {func(a *away, _ *ns.Netns) {
+			a.rename(otherLink, "babcdefghij6666")
+			a.stamp("babcdefghij6666", key)
+		}, "eth0", prevResult("babcdefghij6666"), ownLink + " babcdefghij6666"},
+		"in prevResult":                   {nil, "eth0", prevResult(ownLink), ownLink},
+		"another pod's":                   {func(a *away, _ *ns.Netns) { a.stamp(ownLink, another) }, "eth0", "", ""},
+		"no stamp":                        {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", "", ""},
+		"another's alias":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", "", ""},
+		"another agent's":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, keys.Alias("zzzz234567", "efghij6666", key)) }, "eth0", "", ""},
+		"another name":                    {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", "", "veth7"},
+		"another name than in prevResult": {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", prevResult(ownLink), "veth7"},
+		"no interface":                    {nil, "eth1", "", ""},
+		"no namespace":                    {func(a *away, pod *ns.Netns) { a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
 		"gone": {func(a *away, pod *ns.Netns) {
 			a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH))
 			a.must(os.Remove(pod.Ref().Path))
@@ -122,7 +133,48 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 			if got := a.down(); got != test.cut {
 				t.Errorf("down are %q, not %q", got, test.cut)
 			}
-			if r := a.one(); r.Cut || r.Link == ownLink {
+			named := strings.Contains(test.prev, "babcdefghij")
+			if r := a.one(); r.Cut != named || (r.Link != "") != (test.prev != "") {
+				t.Errorf("queued is %+v", r)
+			}
+		})
+	}
+}
+
+// A link that another program has renamed is found by its altname. That can be
+// anybody's: the alias has to say that it is meant.
+func TestCutWhatIsRenamed(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(*away)
+		down    string
+	}{
+		"ours":          {func(a *away) { a.stamp(ownLink, key) }, "veth7"},
+		"no stamp":      {func(*away) {}, ""},
+		"another pod's": {func(a *away) { a.stamp(ownLink, another) }, ""},
+		"another incarnation's": {func(a *away) {
+			a.alias(ownLink, keys.Alias("abcd234567", "efghij6666", key))
+		}, ""},
+		"its name is another's": {func(a *away) {
+			a.stamp(ownLink, key)
+			a.rename(ownLink, "veth8")
+			a.rename(otherLink, ownLink)
+			a.alias(ownLink, keys.Alias("abcd234567", "efghij2345", another))
+		}, "veth8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			a.altname(ownLink, "berth-"+ownLink)
+			test.prepare(a)
+			if slices.Contains(a.links, otherLink) {
+				a.rename(ownLink, "veth7")
+			}
+			if out, code := a.del(prevResult(ownLink)); code != 0 || out != "" {
+				t.Fatalf("code %d: %s", code, out)
+			}
+			if got := a.down(); got != test.down {
+				t.Errorf("down are %q, not %q", got, test.down)
+			}
+			if r := a.one(); r.Link != ownLink || !r.Cut {
 				t.Errorf("queued is %+v", r)
 			}
 		})
@@ -149,63 +201,84 @@ func TestQueuedBeforeCut(t *testing.T) {
 	}
 }
 
-// What is in the way to the pod's interface may take long: the deletion is queued
-// before anybody looks there.
+// Somebody may have the lock of all network settings, and what is in the way to
+// the pod's interface may take long: the deletion is queued before anything is
+// asked of rtnetlink, and before anybody looks into the pod.
 func TestQueuedBeforeLookedFor(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	programs.Need(t, "strace")
 	pod := nettest.Pod(t)
 	a.lead(ownLink, pod, "eth0")
 	a.stamp(ownLink, key)
-	cmd := exec.Command("strace", "-f", "-o", filepath.Join(a.root, "strace"), "-e", "trace=setns",
-		"-e", "inject=setns:signal=KILL", filepath.Join(bin, "berth-cni"))
-	for k, v := range podEnv("DEL") {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
-	cmd.Env = append(cmd.Env, "CNI_NETNS="+pod.Ref().Path)
-	cmd.Stdin = strings.NewReader(conf(a.root, ""))
-	if out, err := cmd.CombinedOutput(); err == nil {
-		t.Fatalf("it never looked: %q", out)
-	}
-	if r := a.one(); r.Cut || a.down() != "" {
-		t.Errorf("queued is %+v, down are %q", r, a.down())
-	}
-}
-
-// Of a long key the alias has the beginning, and of two that begin alike nobody
-// can tell whose it is.
-func TestStampCutOff(t *testing.T) {
-	a := newAway(t, t.TempDir())
-	long := keys.Key{Network: strings.Repeat("n", 128), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
-	a.stamp(ownLink, long)
-	for _, test := range []struct {
-		key    string
-		others bool
-	}{
-		{long.String(), false},
-		{key.String(), true},
-		{strings.Repeat("n", 127), true},
-		{"x" + long.String()[1:], true},
-	} {
-		if got, err := isStampedElse(ownLink, test.key); got != test.others || err != nil {
-			t.Errorf("stamped as another's than %.140s: %v, %v", test.key, got, err)
+	for i, test := range []struct{ call, prev string }{{"setns", ""}, {"sendto", ""}, {"sendto", prevResult(ownLink)}} {
+		cmd := exec.Command("strace", "-f", "-o", filepath.Join(a.root, "strace"), "-e", "trace="+test.call,
+			"-e", "inject="+test.call+":signal=KILL", filepath.Join(bin, "berth-cni"))
+		for k, v := range podEnv("DEL") {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		cmd.Env = append(cmd.Env, "CNI_NETNS="+pod.Ref().Path)
+		cmd.Stdin = strings.NewReader(conf(a.root, test.prev))
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Fatalf("%+v: it never looked: %q", test, out)
+		}
+		if all, err := queued(a.root); err != nil || len(all) != i+1 || a.down() != "" {
+			t.Errorf("%+v: queued are %+v, %v; down are %q", test, all, err, a.down())
 		}
 	}
 }
 
-// A pod whose key begins as another's cannot say that the other's link is its own.
+// What waits for the kernel for ever does not keep the plugin, and what comes late
+// has a little time all the same.
+func TestInTime(t *testing.T) {
+	ever := make(chan error)
+	if err := inTime(boottime.Now(), func() error { return <-ever }); err == nil || !strings.Contains(err.Error(), "not answered in time") {
+		t.Errorf("for ever: %v", err)
+	}
+	want := errors.New("done")
+	if err := inTime(boottime.Now()-int64(time.Hour), func() error { return want }); err != want {
+		t.Errorf("late: %v", err)
+	}
+}
+
+// Of a long key the alias has the beginning.
+func TestStampCutOff(t *testing.T) {
+	long := keys.Key{Network: strings.Repeat("n", 128), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
+	s, ok := parseStamp(keys.Alias("abcd234567", "efghij2345", long))
+	if !ok || !s.short() {
+		t.Fatalf("%+v, %v", s, ok)
+	}
+	for key, want := range map[string]bool{
+		long.String():                   true,
+		key.String():                    false,
+		strings.Repeat("n", 127):        false,
+		"x" + long.String()[1:]:         false,
+		long.Network + "/" + key.Ifname: false,
+	} {
+		if got := s.isOf(key); got != want {
+			t.Errorf("stamped as that of %.140s: %v", key, got)
+		}
+	}
+}
+
+// Of two attachments whose keys begin alike nobody can tell by the alias which one
+// it is, unless prevResult names the incarnation.
 func TestStampCutOffLeadsNowhere(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	pod := nettest.Pod(t)
 	a.lead(ownLink, pod, "eth0")
+	own, err := netlink.LinkByName(ownLink)
+	a.must(err)
 	for _, test := range []struct {
 		network int
-		want    string
-	}{{64, ownLink}, {128, ""}} {
+		named   string
+		found   bool
+	}{{64, "", true}, {128, "", false}, {128, "babcdefghij6666", false}, {128, ownLink, true}} {
 		k := keys.Key{Network: strings.Repeat("n", test.network), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
 		a.stamp(ownLink, k)
-		if got := leadsTo(pod.Ref().Path, "eth0", k.String()); got != test.want {
-			t.Errorf("a network's name of %d characters: %q, not %q", test.network, got, test.want)
+		c := call{container: k.ContainerID, ifname: k.Ifname, netns: pod.Ref().Path}
+		c.head.Name, c.head.Root, c.head.HostVeth = k.Network, root.Dir(a.root), test.named
+		if got := c.leadsTo(); (got == uint32(own.Attrs().Index)) != test.found || !test.found && got != 0 {
+			t.Errorf("%+v: it leads to %d", test, got)
 		}
 	}
 }
@@ -247,6 +320,14 @@ func (a *away) rename(name, to string) {
 	a.must(err)
 	a.must(netlink.LinkSetName(link, to))
 	a.links[slices.Index(a.links, name)] = to
+}
+
+// altname is `ip link property add dev NAME altname TEXT`.
+func (a *away) altname(name, text string) {
+	a.Helper()
+	link, err := netlink.LinkByName(name)
+	a.must(err)
+	a.must(netlink.LinkAddAltName(link, text))
 }
 
 // remove is `ip link delete NAME`.

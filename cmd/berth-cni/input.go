@@ -24,7 +24,7 @@ type call struct {
 // read reads the environment, then stdin. On an error the call has as much as
 // is known, at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
-	c := &call{verb: v, started: p.started, deadline: p.started + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	c := &call{verb: v, started: p.started, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
 	c.head.Version = cni.CurrentVersion
 	bad := c.readEnv(p.getenv)
 	// Stdin is read even so: it has the version that the error is printed in,
@@ -89,7 +89,7 @@ func (p *plugin) readStdin(deadline int64) ([]byte, *api.Error) {
 		case err == io.EOF:
 			return raw, nil
 		case err != nil:
-			return nil, cni.Errorf(cni.CodeIO, "reading stdin", "%v, after %d bytes and %v", err, len(raw), time.Duration(deadline-p.started))
+			return nil, cni.Errorf(cni.CodeIO, "reading stdin", "%v, after %d bytes and %v", err, len(raw), time.Duration(deadline-p.began))
 		case len(raw) > api.MaxBody:
 			return nil, tooLarge()
 		case len(raw) == cap(raw):

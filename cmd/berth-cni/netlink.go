@@ -8,10 +8,10 @@ import (
 )
 
 // device says which link of the calling thread's network namespace is meant: by
-// its name or, without one, by its index.
+// its name, by its altname or, without either, by its index.
 type device struct {
-	name  string
-	index uint32
+	name, altname string
+	index         uint32
 }
 
 // answer is what the kernel says of a link, a message of RTM_NEWLINK; nil says
@@ -48,6 +48,14 @@ func (a answer) attribute(typ uint16) []byte {
 	return nil
 }
 
+// index returns the link's index.
+func (a answer) index() uint32 {
+	if len(a) < unix.SizeofNlMsghdr+unix.SizeofIfInfomsg {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(a[unix.SizeofNlMsghdr+4:]) // struct ifinfomsg
+}
+
 // text returns an attribute that is a string, up to its NUL.
 func (a answer) text(typ uint16) string { return unix.ByteSliceToString(a.attribute(typ)) }
 
@@ -60,11 +68,11 @@ func (a answer) number(typ uint16) uint32 {
 	return binary.NativeEndian.Uint32(value)
 }
 
-// setDown is `ip link set LINK down`: one message, without asking for the
-// link's index first, since the name says who is meant (rtnetlink(7)).
-func setDown(link string) error {
+// setDown is `ip link set LINK down`, by the link's index: whose the link is was
+// asked before, and a name may be another's by now.
+func setDown(index uint32) error {
 	var buf [4096]byte
-	answer, err := ask(message(device{name: link}, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
+	answer, err := ask(message(device{index: index}, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
 	if err != nil {
 		return err
 	}
@@ -105,16 +113,23 @@ func message(d device, typ, flags uint16, change uint32) []byte {
 	b = order.AppendUint32(b, d.index)
 	b = order.AppendUint32(b, 0) // flags
 	b = order.AppendUint32(b, change)
-	if d.name != "" {
-		// struct rtattr
-		b = order.AppendUint16(b, uint16(unix.SizeofRtAttr+len(d.name)+1))
-		b = order.AppendUint16(b, unix.IFLA_IFNAME)
-		b = append(append(b, d.name...), 0)
-		for len(b)%4 > 0 {
-			b = append(b, 0)
-		}
-	}
+	b = attribute(b, unix.IFLA_IFNAME, d.name)
+	b = attribute(b, unix.IFLA_ALT_IFNAME, d.altname)
 	order.PutUint32(b, uint32(len(b)))
+	return b
+}
+
+// attribute appends a struct rtattr that is a string, unless that is empty.
+func attribute(b []byte, typ uint16, text string) []byte {
+	if text == "" {
+		return b
+	}
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(text)+1))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = append(append(b, text...), 0)
+	for len(b)%4 > 0 {
+		b = append(b, 0)
+	}
 	return b
 }
 

@@ -83,7 +83,7 @@ func (p *plugin) about() {
 func (p *plugin) supported() []byte {
 	current := cni.CurrentVersion
 	if !p.typed {
-		raw, _ := p.readStdin(p.started + int64(versionLimit))
+		raw, _ := p.readStdin(p.began + int64(versionLimit))
 		current = printable(cni.ParseVersion(raw))
 	}
 	out := scan.AppendString([]byte(`{"cniVersion":`), current)

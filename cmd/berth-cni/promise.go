@@ -23,23 +23,17 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 // deletion is on disk, and nobody is reached through the pod's link. why says
 // what is the matter with the agent.
 //
-// The deletion is queued first: an agent that sees the link go down, and would
-// mend it, finds it. If either fails, the other is done all the same, and DEL is
-// to be repeated.
+// The deletion is queued first, and nothing is asked of the kernel before: an
+// agent that sees the link go down, and would mend it, finds it; and the kernel
+// may let the plugin wait, while somebody has the lock of all its network
+// settings. If either fails, the other is done all the same, and DEL is to be
+// repeated.
 func promise(c *call, why error) *api.Error {
 	if e := c.noAgent(); e != nil {
 		return e
 	}
-	link := c.head.HostVeth
-	ours, cutErr := c.isOurs()
-	queueErr := c.enqueue(ours, why)
-	if link == "" { // looked for last: what is in the pod's way may take long
-		link = leadsTo(c.netns, c.ifname, c.key())
-		ours = link != "" && isOf(c.head.Root, link)
-	}
-	if ours {
-		cutErr = cut(link)
-	}
+	queueErr := c.enqueue(why)
+	cutErr := inTime(c.deadline, c.cutOff)
 	switch {
 	case queueErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
@@ -50,7 +44,7 @@ func promise(c *call, why error) *api.Error {
 }
 
 // enqueue puts the deletion into the queue of the agent.
-func (c *call) enqueue(cut bool, why error) error {
+func (c *call) enqueue(why error) error {
 	boot, err := readShort(bootIDFile)
 	if err != nil {
 		return fmt.Errorf("reading the boot's id: %w", err)
@@ -64,7 +58,7 @@ func (c *call) enqueue(cut bool, why error) error {
 		Netns:     c.netns,
 		Boot:      boot,
 		Started:   c.started,
-		Cut:       cut,
+		Cut:       c.namesOurs(),
 		Reason:    why.Error(),
 	})
 }
@@ -77,7 +71,7 @@ func readShort(path string) (string, error) {
 		return "", fmt.Errorf("opening %s: %w", path, err)
 	}
 	defer unix.Close(fd)
-	var b [128]byte
+	var b [512]byte
 	n, err := unix.Read(fd, b[:])
 	if err != nil {
 		return "", fmt.Errorf("reading %s: %w", path, err)

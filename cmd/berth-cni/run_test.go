@@ -155,7 +155,8 @@ func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (s
 	var out, errs bytes.Buffer
 	v := verbs[env["CNI_COMMAND"]]
 	p := &plugin{
-		started: boottime.Now() - int64(v.limit-v.reserve) + int64(200*time.Millisecond),
+		started: boottime.Now(),
+		began:   boottime.Now() - int64(v.limit-v.reserve) + int64(200*time.Millisecond),
 		getenv:  func(name string) string { return env[name] },
 		stdin:   func(p []byte, deadline int64) (int, error) { return stdin.Read(p) },
 		typed:   typed,
@@ -195,7 +196,7 @@ func TestStdinHangs(t *testing.T) {
 	io.WriteString(w, `{"cniVersion":`)
 	var out bytes.Buffer
 	p := mainPlugin(int(r.Fd()))
-	p.started -= int64(verbs["DEL"].limit) - int64(100*time.Millisecond)
+	p.began -= int64(verbs["DEL"].limit) - int64(100*time.Millisecond)
 	p.getenv = func(name string) string { return podEnv("DEL")[name] }
 	p.stdout = &out
 	if status := p.run(); status != 1 || failure(t, out.Bytes()) != 5 || !strings.Contains(out.String(), "the deadline passed, after 14 bytes") {

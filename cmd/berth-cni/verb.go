@@ -13,7 +13,7 @@ import (
 
 // verb is what distinguishes the verbs from each other.
 type verb struct {
-	limit       time.Duration // from the plugin's start to its answer
+	limit       time.Duration // from the plugin's first instruction to its answer
 	reserve     time.Duration // of it, what the plugin keeps for doing without the agent
 	pod         bool          // it is about one attachment: the environment names it
 	netnsNeeded bool          // of a pod that must be there

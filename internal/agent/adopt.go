@@ -22,9 +22,14 @@ import (
 // on everything is as usual.
 
 // adopt adds the owner that a deletion is about and that the ledger lacks: its
-// link, if that is there and its alias says the same key and incarnation, and
-// what the kernel remembers of its addresses' traffic, unless they are somebody
-// else's by now. If there is neither, there is nothing to delete.
+// link, if that is there and its alias says the same key and incarnation, and its
+// addresses, unless they are somebody else's by now, or rest. What the kernel
+// remembers of an address's traffic is forgotten for its owner alone, so that this
+// cannot meet a successor; what rests is rinsed before it is given anew
+// (rinse.go). If there is neither link nor address, there is nothing to delete.
+//
+// The caller has the turn until what it adopts is committed: of two who adopt the
+// same, one would claim the addresses and the other commit.
 func (w *work) adopt(a *Agent, r deletions.Record) {
 	id, named := attachment.LinkID(r.Link)
 	if !named {
@@ -36,14 +41,14 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		}
 		return
 	}
+	if slices.Contains(w.adopted, id) {
+		return // by an earlier deletion of the same
+	}
 	rec := attachment.Record{
 		Key: keyOfDeletion(r), Mode: netconf.ModeRouted, Created: a.wall(), Made: a.boottime(), Epoch: a.epoch, Adopted: true,
 	}
 	rec.Netns.Path = r.Netns
 	addrs := parseAddrs(r.Addresses)
-	if slices.Contains(w.ids, id) {
-		return // by an earlier deletion of the same
-	}
 	var veth *link.Spec
 	if named {
 		seen, err := a.sight(r.Link, rec.Key, addrs)
@@ -59,15 +64,14 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
 	}
-	names, taken := a.ipam.Adopt(addrs, a.clock.Now())
-	traffic := slices.DeleteFunc(slices.Clone(addrs), func(x netip.Addr) bool { return slices.Contains(taken, x) })
-	if veth == nil && len(traffic) == 0 {
+	names, _ := a.ipam.Adopt(addrs, a.clock.Now())
+	if veth == nil && len(names) == 0 {
 		return
 	}
 	if len(addrs) > 0 {
 		rec.Pool = a.ipam.PoolOf(addrs[0])
 	}
-	o := attachment.Owner(id, rec, veth, names, traffic)
+	o := attachment.Owner(id, rec, veth, names, names)
 	w.adopted = append(w.adopted, id)
 	a.adopting.Store(id, names)
 	w.ids = append(w.ids, id)
@@ -131,15 +135,11 @@ func parseAddrs(texts []string) []netip.Addr {
 }
 
 // disown gives back the addresses of adopted owners that were not begun: those
-// of the others have left adopting with their commit. It reports whether all
-// were begun.
-func (a *Agent) disown(ids []hold.ID) bool {
-	begun := true
-	for _, id := range ids {
+// of the others have left adopting with their commit.
+func (a *Agent) disown(w *work) {
+	for _, id := range w.adopted {
 		if names, ok := a.adopting.LoadAndDelete(id); ok {
 			a.ipam.Disown(names.([]netip.Addr), a.clock.Now())
-			begun = false
 		}
 	}
-	return begun
 }

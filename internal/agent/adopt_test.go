@@ -1,16 +1,24 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -212,6 +220,7 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	d := r.deletion("gone", "bzzzzaaaaaaaaaa")
 	d.Addresses = append([]string{"10.88.0.77", "192.0.2.1", "no address"}, addrs...)
 	w := r.plan([]deletions.Record{d})
+	w.adopt(r.Agent, d)
 	if len(w.adopted) != 1 || len(w.errs) > 0 {
 		t.Fatalf("%+v", w)
 	}
@@ -219,7 +228,7 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	if have := names.([]netip.Addr); len(have) != 1 || have[0].String() != "10.88.0.77" {
 		t.Errorf("adopted are the addresses %v", have)
 	}
-	r.disown(w.adopted)
+	r.disown(w)
 	r.enqueue(d)
 	if err := r.Drain(t.Context()); err != nil {
 		t.Error(err)
@@ -227,4 +236,159 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	nettest.Eventually(t, "it is done", func() bool { return len(r.index.container("gone")) == 0 })
 	r.wantAttached("a")
 	r.wantClean()
+}
+
+// An adopted deletion forgets the traffic of no address that is somebody else's by
+// the time it succeeds: it has the flows of an address only with the address's
+// name, and one that rests is rinsed before it is given anew.
+func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
+	for name, cooldown := range map[string]time.Duration{"a rest": time.Second, "no rest": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, "default=10.88.0.1/32")
+			r.cooldown = cooldown
+			b := newBreaker()
+			var astray atomic.Pointer[string]
+			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				for i, k := range ks {
+					if k.Name() != flows.KindName {
+						continue
+					}
+					ks[i].Release = func(ctx context.Context, hs []hold.Hold) []error {
+						for _, h := range hs {
+							for _, x := range h.Spec.(*flows.Spec).Addresses {
+								if holder, held := r.ledger.Holder(ipam.Name(x)); held && holder != h.Owner {
+									what := fmt.Sprintf("the traffic of %s, which %s has, is forgotten for %s", x, holder, h.Owner)
+									astray.Store(&what)
+								}
+							}
+						}
+						return k.Release(ctx, hs)
+					}
+				}
+				return b.decorate(l, ks)
+			}
+			r.begin()
+			r.add(request("c", nettest.Pod(t)))
+			link, addrs := r.linkOf("c")
+			r.del("c", true) // the address rests, or is due
+			d := r.deletion("c", link)
+			d.Addresses = addrs
+			b.set(true, "release", flows.KindName, "")
+			r.enqueue(d) // the runtime repeats it
+			if err := r.Drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			pod := nettest.Pod(t)
+			if _, err := r.tryAdd(request("heir", pod)); cooldown > 0 { // else the adopted owner may have the address's name
+				wantError(t, err, 100, "")
+				nettest.Eventually(t, "the address is given anew", func() bool {
+					_, err := r.tryAdd(request("heir", pod))
+					return err == nil
+				})
+			}
+			b.heal()
+			r.engine.Retry()
+			nettest.Eventually(t, "nothing is owed", func() bool { return len(r.engine.Owed("")) == 0 })
+			if what := astray.Load(); what != nil {
+				t.Error(*what)
+			}
+		})
+	}
+}
+
+// startLost starts a rig that has lost what it knows of a pod, with
+// its ledger decorated.
+func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig, d deletions.Record) {
+	t.Helper()
+	r = start(t)
+	r.add(request("a", nettest.Pod(t)))
+	link, addrs := r.linkOf("a")
+	if err := r.removeNode(); err != nil {
+		t.Fatal(err)
+	}
+	r.lose(true)
+	r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return decorate(l), ks }
+	r.bringUp()
+	d = r.deletion("a", link)
+	d.Addresses = addrs
+	return r, d
+}
+
+// wantAddressesBack checks that nobody has addresses, and that IPAM knows.
+func (r *rig) wantAddressesBack() {
+	r.t.Helper()
+	nettest.Eventually(r.t, "nobody is left", func() bool { return len(r.index.all()) == 0 })
+	for _, p := range r.ipam.Stats(r.clock.Now()) {
+		for _, c := range p.CIDRs {
+			if c.Used > 0 {
+				r.t.Errorf("%d addresses of %s are in use, and nobody has them", c.Used, c.CIDR)
+			}
+		}
+	}
+}
+
+// Of two deletions at once of a pod that no ledger knows one adopts it, and the
+// other waits until that is committed.
+func TestTwoAdoptAtOnce(t *testing.T) {
+	var between func()
+	r, d := startLost(t, func(l engine.Ledger) engine.Ledger { return &busyLedger{l, &between} })
+	between = func() { // one has looked, and not committed
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		f := key("a")
+		f.Link = d.Link
+		_, _, err := r.Delete(ctx, f, false, now())
+		t.Logf("the other one: %v", err)
+	}
+	if err := r.undertaken(d); err != nil {
+		t.Error(err)
+	}
+	r.wantAddressesBack()
+	if r.hasLink(d.Link) {
+		t.Error("the link is left")
+	}
+}
+
+// brokenLedger fails a commit, once, before or after its effect.
+type brokenLedger struct {
+	engine.Ledger
+	before, after error
+}
+
+func (l *brokenLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
+	before, after := l.before, l.after
+	l.before, l.after = nil, nil
+	if before != nil {
+		return before
+	}
+	return errors.Join(after, l.Ledger.Commit(ctx, ops...))
+}
+
+// An adoption whose commit fails gives back what it has claimed, unless the commit
+// had its effect.
+func TestAdoptionThatFails(t *testing.T) {
+	for _, effect := range []bool{false, true} {
+		t.Run(fmt.Sprint("with effect ", effect), func(t *testing.T) {
+			var broken *brokenLedger
+			r, d := startLost(t, func(l engine.Ledger) engine.Ledger { broken = &brokenLedger{Ledger: l}; return broken })
+			if effect {
+				broken.after = errors.New("broken")
+			} else {
+				broken.before = errors.New("broken")
+			}
+			if err := r.undertaken(d); err == nil {
+				t.Error("it succeeds")
+			}
+			if !effect {
+				r.wantAddressesBack()
+			}
+			if err := r.undertaken(d); err != nil {
+				t.Error(err)
+			}
+			r.wantAddressesBack()
+			if r.hasLink(d.Link) {
+				t.Error("the link is left")
+			}
+		})
+	}
 }

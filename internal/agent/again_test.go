@@ -39,15 +39,13 @@ var lateDeletions = map[string]func(*rig, server.When) error{
 	"queued": func(r *rig, w server.When) error {
 		d := r.deletion("c", "")
 		d.Started = w.Started
-		_, err := r.promise(r.t.Context(), d)
-		return err
+		return r.undertaken(d)
 	},
 	"queued with its link": func(r *rig, w server.When) error {
 		link, _ := r.linkOf("c")
 		d := r.deletion("c", link)
 		d.Started = w.Started
-		_, err := r.promise(r.t.Context(), d)
-		return err
+		return r.undertaken(d)
 	},
 }
 

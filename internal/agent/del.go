@@ -16,13 +16,18 @@ import (
 // Delete releases every attachment that a filter matches and whose ADD began
 // before this request. A DEL that names a key also leaves a tombstone in the
 // same commit, so that an ADD of that key which is older than it, and still on
-// its way, is refused.
+// its way, is refused. If it names a link as well, that chooses nobody of the key:
+// a runtime may know the result of an earlier ADD alone, or a wrong one, and means
+// what it has attached last. The link serves to find what the ledger lacks.
 //
 // known is false if nothing matched, now or lately.
 func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.When) (d api.Deleted, known bool, err error) {
 	var grave []ledger.Op
-	if key, ok := keyOf(f); ok {
+	key, whole := keyOf(f)
+	link := f.Link
+	if whole {
 		grave = append(grave, ledger.Bury(a.tombstone(key, w)))
+		f.Link = ""
 	}
 	// Who is in the ledger now goes with the tombstone. Who came in before the
 	// tombstone and after the look goes in the second round; none can after it.
@@ -37,11 +42,13 @@ func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.Wh
 		all = append(all, fresh...)
 		grave = nil
 	}
-	if key, ok := keyOf(f); ok && len(all) == 0 && f.Link != "" {
+	if id, named := attachment.LinkID(link); whole && named && !slices.Contains(all, id) {
 		// A pod that only its link and its runtime know of.
-		if all, err = a.promise(ctx, a.deletionOf(key, f.Link, w)); err != nil {
+		more, err := a.promise(ctx, a.deletionOf(key, link, w))
+		if err := errors.Join(err, a.engine.Depart(ctx, more)); err != nil {
 			return api.Deleted{}, true, answer(err)
 		}
+		all = union(all, more)
 	}
 	if len(all) == 0 {
 		return api.Deleted{}, false, nil
@@ -104,6 +111,11 @@ func (a *Agent) release(ctx context.Context, find func() []*entry, ops ...ledger
 			return ids, err
 		}
 	}
+}
+
+// union returns the ids of both, each once.
+func union(all, more []hold.ID) []hold.ID {
+	return append(all, slices.DeleteFunc(more, func(id hold.ID) bool { return slices.Contains(all, id) })...)
 }
 
 // keyOf returns the key that a filter names in full.

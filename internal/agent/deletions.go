@@ -40,6 +40,7 @@ type queue struct {
 	*deletions.Queue
 	news  chan struct{}         // has a token when there may be something new
 	spare atomic.Pointer[error] // why there are too few spare files; nil: there are enough
+	turn  chan struct{}         // has a token while somebody adopts, from the look to the commit
 }
 
 // openQueue opens the queue and watches it: what is written from now on is
@@ -49,7 +50,7 @@ func (a *Agent) openQueue() error {
 	if err != nil {
 		return err
 	}
-	a.queue.Queue, a.queue.news = q, make(chan struct{}, 1)
+	a.queue.Queue, a.queue.news, a.queue.turn = q, make(chan struct{}, 1), make(chan struct{}, 1)
 	err = a.noticed(q, func() {
 		select {
 		case a.queue.news <- struct{}{}:
@@ -101,9 +102,10 @@ func (a *Agent) drainKey(ctx context.Context, k attachment.Key) error {
 	return nil
 }
 
-// undertake promises deletions in one commit and removes their files. If that
-// fails each is tried by itself; one that fails keeps back what comes after it
-// for the same container.
+// undertake promises deletions in one commit, cuts off whom they are about, and
+// removes their files. If the commit fails each is tried by itself; one that fails
+// keeps back what comes after it for the same container. Whom a cut fails of is
+// promised all the same, and the engine's to try again.
 func (a *Agent) undertake(ctx context.Context, entries []deletions.Entry) error {
 	done := entries
 	records := make([]deletions.Record, len(entries))
@@ -111,20 +113,26 @@ func (a *Agent) undertake(ctx context.Context, entries []deletions.Entry) error 
 		records[i] = e.Record
 	}
 	var errs []error
-	if _, err := a.promise(ctx, records...); err != nil {
+	going, err := a.promise(ctx, records...)
+	if err != nil {
 		done = nil
 		failed := map[string]bool{}
 		for _, e := range entries {
 			if failed[e.Record.Container] {
 				continue
 			}
-			if _, err := a.promise(ctx, e.Record); err != nil {
+			more, err := a.promise(ctx, e.Record)
+			going = append(going, more...)
+			if err != nil {
 				failed[e.Record.Container] = true
 				errs = append(errs, fmt.Errorf("deletion %s: %w", e.Name, err))
 				continue
 			}
 			done = append(done, e)
 		}
+	}
+	if err := a.engine.Depart(ctx, going); err != nil {
+		a.Log.Warn("a queued deletion is promised, and its cut is tried again", "err", err)
 	}
 	names := make([]string, len(done))
 	for i, e := range done {
@@ -140,35 +148,51 @@ func (a *Agent) undertake(ctx context.Context, entries []deletions.Entry) error 
 // since it looked.
 const attempts = 3
 
-// promise releases what deletions are about, with their tombstones, and returns
-// who that is. nil is that all of it is promised: what could not be cut off yet
-// is the engine's to try again.
+// promise commits that whom deletions are about is releasing, with the deletions'
+// tombstones, and returns who that is, to be departed (engine.Depart). nil is that
+// all of it is in the ledger. After an error nothing is, for all that is known, but
+// the release of those that are returned.
 func (a *Agent) promise(ctx context.Context, records ...deletions.Record) ([]hold.ID, error) {
+	var going []hold.ID
 	for try := 1; ; try++ {
-		w := a.plan(records)
-		err := errors.Join(w.errs...)
-		if err == nil && len(w.ids)+len(w.ops) > 0 {
-			err = a.engine.Release(ctx, w.ids, w.ops...)
-		}
-		begun := a.disown(w.adopted)
+		more, err := a.tryPromise(ctx, records)
+		going = append(going, more...)
 		var taken *ledger.NameTakenError
 		switch {
-		case err == nil, len(w.errs) == 0 && len(w.ids) > 0 && begun && a.promised(w.ids):
-			return w.ids, nil
-		case try < attempts && (errors.Is(err, ledger.ErrExists) || errors.As(err, &taken)):
-			continue // an ADD or another drain was faster
-		case errors.Is(err, ledger.ErrChanged):
-			continue // an ADD has been answered with one of them, and may have begun later
+		case err == nil && a.missed(records): // an ADD came between the look and the tombstone; none can now
+		case try < attempts && (errors.Is(err, ledger.ErrExists) || errors.As(err, &taken)): // an ADD was faster
+		case errors.Is(err, ledger.ErrChanged): // an ADD has been answered with one of them, and may have begun later
+		default:
+			return going, err
 		}
-		return nil, err
 	}
 }
 
-// promised reports whether owners are known to be releasing, or forgotten.
-func (a *Agent) promised(ids []hold.ID) bool {
-	return !slices.ContainsFunc(ids, func(id hold.ID) bool {
-		o, ok := a.ledger.Owner(id)
-		return ok && o.Wanted()
+func (a *Agent) tryPromise(ctx context.Context, records []deletions.Record) ([]hold.ID, error) {
+	w := a.plan(records)
+	if len(w.unknown) > 0 {
+		select {
+		case a.queue.turn <- struct{}{}:
+			defer func() { <-a.queue.turn }()
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		w = a.plan(records) // who had the turn before may have adopted them
+		for _, r := range w.unknown {
+			w.adopt(a, r)
+		}
+		defer a.disown(w) // what is not begun by then
+	}
+	if err := errors.Join(w.errs...); err != nil || len(w.ids)+len(w.ops) == 0 {
+		return nil, err
+	}
+	return a.engine.Promise(ctx, w.ids, w.ops...)
+}
+
+// missed reports whether somebody is wanted whom deletions are about.
+func (a *Agent) missed(records []deletions.Record) bool {
+	return slices.ContainsFunc(records, func(r deletions.Record) bool {
+		return slices.ContainsFunc(a.meant(r), func(e *entry) bool { return e.owner.Wanted() })
 	})
 }
 
@@ -176,7 +200,8 @@ func (a *Agent) promised(ids []hold.ID) bool {
 type work struct {
 	ids     []hold.ID
 	ops     []ledger.Op
-	adopted []hold.ID // begun by ops
+	unknown []deletions.Record // about somebody whom the ledger may lack
+	adopted []hold.ID          // begun by ops
 	errs    []error
 }
 
@@ -195,19 +220,20 @@ func (a *Agent) plan(records []deletions.Record) *work {
 				Key: keyOfDeletion(r).String(), Boot: r.Boot, Started: r.Started, Until: until,
 			}))
 		}
-		if len(meant) == 0 {
-			w.adopt(a, r)
+		if r.Link != "" && !slices.ContainsFunc(meant, func(e *entry) bool { return hasLink(e, r.Link) }) {
+			w.unknown = append(w.unknown, r)
 		}
 	}
 	return w
 }
 
-// meant returns the incarnations that a deletion is about: those of its key
-// whose ADD began before it, and if it names a link, of these the one that has
-// it.
+// meant returns the incarnations that a deletion is about: those of its key whose
+// ADD began before it. The link that it names does not choose among them: a
+// runtime may know the result of an earlier ADD alone, or a wrong one, and means
+// what it has attached last.
 func (a *Agent) meant(r deletions.Record) []*entry {
 	return slices.DeleteFunc(a.index.key(keyOfDeletion(r)), func(e *entry) bool {
-		return !e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) || r.Link != "" && !hasLink(e, r.Link)
+		return !e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -31,6 +32,12 @@ func (r *rig) enqueue(d deletions.Record) {
 	if err := deletions.Write(r.root, d); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// undertaken does a deletion as a drain does, without its file.
+func (r *rig) undertaken(d deletions.Record) error {
+	ids, err := r.promise(r.t.Context(), d)
+	return errors.Join(err, r.engine.Depart(r.t.Context(), ids))
 }
 
 // queued returns how many deletions wait.
@@ -63,10 +70,9 @@ func TestDrainAtStart(t *testing.T) {
 		r.add(request(c, nettest.Pod(t)))
 	}
 	link := r.List(key("a"))[0].HostVeth
-	other := r.List(key("b"))[0].HostVeth
 	r.enqueue(r.deletion("a", link))
 	r.enqueue(r.deletion("b", ""))
-	r.enqueue(r.deletion("c", other)) // of another incarnation, for all that is known
+	r.enqueue(r.deletion("c", r.List(key("d"))[0].HostVeth)) // a wrong one
 	r.enqueue(r.deletion("unknown", ""))
 	nettest.Run(t, r.here, "ip link set "+link+" down")
 	var drifts int
@@ -81,7 +87,7 @@ func TestDrainAtStart(t *testing.T) {
 	}
 	r.wantGone("a")
 	r.wantGone("b")
-	r.wantAttached("c")
+	r.wantGone("c")
 	r.wantAttached("d")
 	if n := r.queued(); n > 0 {
 		t.Errorf("%d deletions wait", n)
@@ -161,7 +167,7 @@ func TestReplaySparesSuccessor(t *testing.T) {
 	for _, named := range []string{link, ""} {
 		d := r.deletion("a", named)
 		r.enqueue(d)
-		if _, err := r.promise(t.Context(), d); err != nil { // and no removal
+		if err := r.undertaken(d); err != nil { // and no removal
 			t.Fatal(err)
 		}
 		r.wantGone("a")
@@ -206,6 +212,61 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	if n := r.queued(); n != 0 {
 		t.Errorf("%d deletions wait", n)
 	}
+}
+
+// A commit that was withdrawn has written no tombstone, whatever is releasing
+// already of whom it is about: the files stay.
+func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
+	r, b := startBreakable(t)
+	r.add(request("x", nettest.Pod(t)))
+	b.set(true, "release", "link", r.id("x"))
+	r.del("x", false) // owed from now on
+	early := now()    // an ADD of k begins, and is slow on its way
+	r.enqueue(r.deletion("x", ""))
+	r.enqueue(r.deletion("k", ""))
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := r.Drain(ctx); err == nil {
+		t.Error("a drain whose context has ended succeeds")
+	}
+	if n := r.queued(); n != 2 {
+		t.Errorf("%d deletions wait", n)
+	}
+	if err := r.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, err := r.Add(t.Context(), request("k", nettest.Pod(t)), early)
+	wantError(t, err, 11, "")
+	b.heal()
+	r.engine.Retry()
+	r.wantGone("x")
+}
+
+// An ADD that began before a queued deletion, and is committed between the
+// deletion's look at the ledger and its tombstone, is released all the same.
+func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
+	r := newRig(t)
+	var between func()
+	r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		return &busyLedger{l, &between}, ks
+	}
+	r.begin()
+	early := now()
+	d := r.deletion("c", "")
+	between = func() {
+		if _, err := r.Add(t.Context(), request("c", nettest.Pod(t)), early); err != nil {
+			t.Error(err)
+		}
+		r.wantAttached("c")
+	}
+	if err := r.undertaken(d); err != nil {
+		t.Error(err)
+	}
+	if l := r.List(key("c")); len(l) > 0 && l[0].Releasing == nil {
+		t.Errorf("left is %+v", l)
+	}
+	r.wantGone("c")
+	r.wantClean()
 }
 
 // Without room for deletions nothing is attached, and STATUS says so; what is

@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -110,7 +111,7 @@ func (m *agentModel) pluginDelete(c string) (cut string) {
 		Network: "net", Container: c, Ifname: "eth0", Netns: b.pod.Ref().Path, Boot: m.boot, Started: m.now().Started,
 	}
 	if m.random.IntN(4) > 0 { // with a prevResult
-		rec.Link = link
+		rec.Link = m.kept(c)
 		for _, a := range b.addrs {
 			rec.Addresses = append(rec.Addresses, a.String())
 		}
@@ -125,6 +126,27 @@ func (m *agentModel) pluginDelete(c string) (cut string) {
 		return link
 	}
 	return ""
+}
+
+// kept returns the link in the result that a DEL of a container has with it: that
+// of the last ADD; of an earlier one, since the runtime died before it kept
+// another; of another container's, by mistake; or nobody's.
+func (m *agentModel) kept(c string) string {
+	own, n := m.results[c], m.random.IntN(6)
+	switch {
+	case n == 0:
+		return "b" + m.instance[:4] + string(hold.NewID())
+	case n == 1:
+		if b := m.attached[m.one()]; b != nil {
+			return "b" + m.instance[:4] + b.id
+		}
+	case n < 4 && len(own) > 1:
+		return own[m.random.IntN(len(own)-1)]
+	}
+	if len(own) == 0 {
+		return ""
+	}
+	return own[len(own)-1]
 }
 
 // putGarbage puts a file into the queue that is no deletion, though it was to

@@ -195,6 +195,7 @@ func (m *agentModel) attach(c string, pod int, before int64, raw json.RawMessage
 		m.t.Errorf("%s has %v, its result is %s", c, b.addrs, raw)
 	}
 	m.attached[c] = b
+	m.results[c] = append(m.results[c], list[0].HostVeth)
 	return b
 }
 
@@ -239,6 +240,9 @@ func (m *agentModel) insistDelete(c string, wait bool) {
 	delete(m.attached, c)
 	m.unsure[c] = true
 	filter := []api.Filter{key(c), {Container: c}, {Namespace: "model", Pod: "pod-" + c}}[m.random.IntN(3)]
+	if filter.Network != "" && m.random.IntN(4) > 0 {
+		filter.Link = m.kept(c)
+	}
 	for try := 0; !m.dead(); try++ {
 		ctx, cancel := m.patience()
 		d, known, err := m.Delete(ctx, filter, wait, m.now())
@@ -275,7 +279,11 @@ func (m *agentModel) opDeleteLate() {
 	}
 	at := m.attached[c].before
 	late := server.When{Started: at, Deadline: at + int64(time.Minute)}
-	_, _, err := m.Delete(m.ctx, key(c), false, late) // known may be a former incarnation
+	filter := key(c)
+	if m.random.IntN(2) == 0 {
+		filter.Link = m.kept(c)
+	}
+	_, _, err := m.Delete(m.ctx, filter, false, late) // known may be a former incarnation
 	if err != nil && m.plan.Surfaced() == "" || m.wanted()[c].ID != m.attached[c].id {
 		m.t.Errorf("late DEL of %s: %v; the list has %+v", c, err, m.wanted()[c])
 	}

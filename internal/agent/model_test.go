@@ -86,10 +86,11 @@ type agentModel struct {
 	attached map[string]*berth // by container
 	unsure   map[string]bool   // containers to delete: nobody knows what became of them
 	given    map[netip.Addr]string
-	queued   map[string]*berth // their deletions may wait
-	damaged  int               // files in the queue that are none
-	extra    bool              // the second pool is configured
-	flushed  bool              // somebody flushed the agent's table, which it may not have noticed yet
+	queued   map[string]*berth   // their deletions may wait
+	results  map[string][]string // the links that a container's ADDs have answered, the last one last
+	damaged  int                 // files in the queue that are none
+	extra    bool                // the second pool is configured
+	flushed  bool                // somebody flushed the agent's table, which it may not have noticed yet
 
 	lives, killed, failed int
 	done                  map[string]int
@@ -106,7 +107,7 @@ func newAgentModel(t *testing.T, seed uint64, cooldown time.Duration) *agentMode
 		rig:      newRig(t, modelPool),
 		random:   rand.New(rand.NewPCG(seed, 0)),
 		attached: map[string]*berth{}, unsure: map[string]bool{}, given: map[netip.Addr]string{}, done: map[string]int{},
-		queued: map[string]*berth{},
+		queued: map[string]*berth{}, results: map[string][]string{},
 	}
 	m.cooldown = cooldown
 	return m

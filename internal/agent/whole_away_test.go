@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -96,9 +97,9 @@ func (r *wholeRun) pluginDelete(c, way int) {
 		for _, a := range b.addrs {
 			rec.Addresses = append(rec.Addresses, a.String())
 		}
-		rec.Link, rec.Cut = b.link, true
-		r.world.setDown(b.link)
+		rec.Link, rec.Cut = r.kept(c, way>>3), true
 	}
+	cut := r.world.pluginCut(rec.Link, keyFor(c), b.pod)
 	if err := deletions.Write(r.root, rec); err != nil {
 		r.fail("writing the deletion of c%d: %v", c, err)
 		return
@@ -108,13 +109,35 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	delete(r.unsure, c)
 	r.queued[c] = b
 	r.mu.Unlock()
-	if rec.Cut {
+	if slices.Contains(cut, b.link) {
 		r.promise(b)
 	}
 	if way&4 == 0 {
 		r.save(rec)
 	}
 	r.world.notice()
+}
+
+// pluginCut sets down what a plugin finds of an attachment: the link that
+// prevResult names, unless it is stamped as another's, and the one that leads into
+// the pod, if it is stamped. It returns their names.
+func (w *fakeNode) pluginCut(named string, k attachment.Key, pod *fakePod) (cut []string) {
+	w.mu.Lock()
+	if l := w.links[named]; l != nil {
+		if s, err := attachment.ParseAlias(l.alias); err != nil || s.Key == k {
+			cut = append(cut, named)
+		}
+	}
+	if p := w.pods[pod.ref.Path]; p != nil && p.ends["eth0"] != nil {
+		if s, err := attachment.ParseAlias(p.ends["eth0"].alias); err == nil && s.Key == k {
+			cut = append(cut, p.ends["eth0"].name)
+		}
+	}
+	w.mu.Unlock()
+	for _, name := range cut {
+		w.setDown(name)
+	}
+	return cut
 }
 
 // save keeps a deletion's file as it is, to be found once more.

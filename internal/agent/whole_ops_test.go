@@ -203,6 +203,34 @@ func (r *wholeRun) attach(c int, pod *fakePod, raw json.RawMessage) {
 		}
 	}
 	r.standing[c] = b
+	if !slices.Contains(r.results[c], b.link) {
+		r.results[c] = append(r.results[c], b.link)
+	}
+}
+
+// kept returns the link in the result that a DEL of a container has with it: that
+// of the last ADD; of an earlier one, since the runtime died before it kept
+// another; of another container's, by mistake; or nobody's.
+func (r *wholeRun) kept(c, way int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	own := r.results[c]
+	switch n := way / 4; {
+	case way%4 == 3:
+		return "b" + r.instance[:4] + string(hold.NewID())
+	case way%4 == 2:
+		for i := range wholeContainers {
+			if other := r.results[(c+1+n+i)%wholeContainers]; len(other) > 0 {
+				return other[len(other)-1]
+			}
+		}
+	case way%4 == 1 && len(own) > 1:
+		return own[n%(len(own)-1)]
+	}
+	if len(own) > 0 {
+		return own[len(own)-1]
+	}
+	return ""
 }
 
 // refused is an ADD that must be refused with a code, and changes nothing.
@@ -287,8 +315,8 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 	b := r.leave(c)
 	key := wholeKey(c)
 	filter := []api.Filter{key, {Container: key.Container}, {Namespace: "model", Pod: "pod-" + key.Container}, key}[way%4]
-	if way%4 == 3 && b != nil {
-		filter.Link = b.link
+	if way%4 == 3 {
+		filter.Link = r.kept(c, way>>3)
 	}
 	for try := 0; ; try++ {
 		ctx, cancel := r.patience()
@@ -345,7 +373,11 @@ func (r *wholeRun) deleteUnsure() {
 func (r *wholeRun) doLateDelete(s wholeStep) bool {
 	b := r.stands(s.c)
 	late := server.When{Started: b.started - 1, Deadline: b.started + int64(time.Minute)}
-	_, _, err := r.Delete(r.ctx, wholeKey(s.c), false, late)
+	filter := wholeKey(s.c)
+	if s.n&1 == 0 {
+		filter.Link = r.kept(s.c, s.n>>1)
+	}
+	_, _, err := r.Delete(r.ctx, filter, false, late)
 	if r.dead() {
 		return true // it may be taken for one that nobody has answered
 	}

@@ -165,7 +165,8 @@ type wholeRun struct {
 	unsure   map[int]bool // containers to delete: nobody knows what became of them
 	promised map[hold.ID]string
 	holders  map[netip.Addr]tenancy
-	queued   map[int]*stay // deletions that may wait
+	queued   map[int]*stay    // deletions that may wait
+	results  map[int][]string // the links that a container's ADDs have answered, the last one last
 	replays  []savedFile
 	damaged  int
 	// disturbed says that something which all pods need may be missing.
@@ -196,7 +197,7 @@ func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
 	r := &wholeRun{
 		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
 		confs:    map[bool]*config.Config{},
-		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{},
+		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{}, results: map[int][]string{},
 		sum: wholeSum{done: map[string]int{}},
 	}
 	synctest.Test(t, func(*testing.T) { r.play(seeds) })

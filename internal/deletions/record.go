@@ -16,17 +16,17 @@ const MaxSize = 4096
 const version = "1"
 
 // Record is a deletion: which incarnations are meant, and what is known of
-// them. It is about those of its key whose ADD began before it did; if it
-// names a link, only about the one that has this link.
+// them. It is about those of its key whose ADD began before it did, whatever
+// link it names: that may be of an earlier ADD, or a wrong one.
 type Record struct {
 	Network, Container, Ifname string
 
-	Link      string   // the host veth that prevResult names: it is the incarnation; "" if unknown
+	Link      string   // the host veth that prevResult names, to find what no ledger knows; "" if unknown
 	Addresses []string // of prevResult, in plain text without prefix lengths
 	Netns     string   // CNI_NETNS as it was given, for people
 	Boot      string   // the boot's id (/proc/sys/kernel/random/boot_id)
 	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
-	Cut       bool     // the plugin itself sets Link down, before DEL succeeds; if not, the agent has to hurry
+	Cut       bool     // Link is the agent's by its name: the plugin means to set it down; if not, the agent has to hurry
 	Reason    string   // why the agent did not answer, for people
 }
 

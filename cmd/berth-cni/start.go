@@ -1,0 +1,53 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// statFile says when this process began.
+const statFile = "/proc/self/stat"
+
+// statTick is the unit of times in /proc/PID/stat: 1/USER_HZ s, the same on
+// every architecture of Linux that Go knows.
+const statTick = 10 * time.Millisecond
+
+// startOf returns when this process began, or a little later, but not after now
+// (CLOCK_BOOTTIME in nanoseconds). It decides which of two verbs overtakes the
+// other: a DEL whose exec took long is as old as the runtime's wish, and not as
+// young as the first instruction here. Of two verbs, one of which began after the
+// other had ended, it is the later one that has the later start.
+func startOf(now int64) int64 {
+	stat, err := readShort(statFile)
+	if err != nil {
+		return now
+	}
+	end, ok := born(stat)
+	if !ok {
+		return now
+	}
+	return min(now, end)
+}
+
+// born returns the end of the tick in which a process began, by its
+// /proc/PID/stat (proc_pid_stat(5)). false is that it does not say so, or that
+// the process has waited for children: a shell may run one verb, and become the
+// next one itself (sh -c "berth-cni; exec berth-cni"), and began before both.
+func born(stat string) (end int64, ok bool) {
+	// The second field is the program's name in parentheses, whatever that has in it.
+	name := strings.LastIndexByte(stat, ')')
+	if name < 0 {
+		return 0, false
+	}
+	fields := strings.Fields(stat[name+1:])
+	const first, cminflt, cmajflt, starttime = 3, 11, 13, 22
+	if len(fields) <= starttime-first || fields[cminflt-first] != "0" || fields[cmajflt-first] != "0" {
+		return 0, false
+	}
+	ticks, err := strconv.ParseInt(fields[starttime-first], 10, 64)
+	if err != nil || ticks <= 0 || ticks >= (1<<63-1)/int64(statTick) {
+		return 0, false
+	}
+	return (ticks + 1) * int64(statTick), true
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// starts is an agent that remembers when requests began.
+type starts struct {
+	mu    sync.Mutex
+	began []int64
+}
+
+// listen lets it answer at a root; slow is how long that takes at least.
+func (s *starts) listen(t *testing.T, root string, slow time.Duration) {
+	start(t, root, func(w http.ResponseWriter, r *http.Request) {
+		at, err := strconv.ParseInt(r.Header.Get("Berth-Started"), 10, 64)
+		if err != nil {
+			t.Errorf("started at %v", err)
+		}
+		s.mu.Lock()
+		s.began = append(s.began, at)
+		s.mu.Unlock()
+		for until := boottime.Now() + int64(slow); boottime.Now() < until; {
+			runtime.Gosched()
+		}
+		io.WriteString(w, `{"released":1}`)
+	})
+}
+
+// newDelete is a DEL that can be started.
+func newDelete(root string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	for k, v := range podEnv("DEL") {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.Stdin = strings.NewReader(conf(root, ""))
+	return cmd
+}
+
+// A plugin whose exec takes long began when the runtime made its process, and not
+// when it came to its first instruction: what was attached meanwhile is younger.
+func TestStartOfSlowExec(t *testing.T) {
+	nettest.Need(t)
+	root := t.TempDir()
+	var s starts
+	s.listen(t, root, 0)
+	cmd := newDelete(root)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true} // it stops behind execve
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := boottime.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	made := boottime.Now()
+	nettest.Eventually(t, "something begins after it", func() bool { return boottime.Now() > made+int64(5*statTick) })
+	if err := syscall.PtraceDetach(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.began) != 1 || s.began[0] < before || s.began[0] > made+int64(statTick) {
+		t.Errorf("made from %d to %d, it says %v", before, made, s.began)
+	}
+}
+
+// Verbs one after the other are in order, also within a tick of the kernel's, and
+// never younger than they are.
+func TestStartsInOrder(t *testing.T) {
+	root := t.TempDir()
+	var s starts
+	s.listen(t, root, 0)
+	last := int64(0)
+	for i := range 30 {
+		before := boottime.Now()
+		if out, err := newDelete(root).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		at := s.began[i]
+		if at <= last || at < before || at > boottime.Now() {
+			t.Fatalf("run %d began at %d, after %d and the run before it at %d", i, at, before, last)
+		}
+		last = boottime.Now()
+	}
+}
+
+// A shell becomes the last program that it runs: that one did not begin when the
+// shell did.
+func TestStartOfShellsLast(t *testing.T) {
+	root := t.TempDir()
+	var s starts
+	s.listen(t, root, 3*statTick)
+	plugin := filepath.Join(bin, "berth-cni")
+	cmd := exec.Command("sh", "-c", fmt.Sprintf("printf %%s \"$CONF\" | %s; printf %%s \"$CONF\" >stdin; exec %s <stdin", plugin, plugin))
+	for k, v := range podEnv("DEL") {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.Env = append(cmd.Env, "CONF="+conf(root, ""), "PATH=/usr/bin:/bin")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if len(s.began) != 2 || s.began[1] < s.began[0]+int64(3*statTick) {
+		t.Errorf("they began at %v", s.began)
+	}
+}
+
+// FuzzBorn reads /proc/PID/stat; the name in it is anybody's choice.
+func FuzzBorn(f *testing.F) {
+	const good = "7 (berth-cni) R 1 7 7 0 -1 4194304 298 0 0 0 0 17 0 0 20 0 4 0 132535 1256550400 580"
+	for _, stat := range []string{
+		good, "", "7", "7 (a", "7 (a)", "7 (a) ", "7 () R", strings.Replace(good, "berth-cni", "a) (b c", 1), strings.Replace(good, "298 0 0 0", "298 76 2 1", 1),
+		strings.Replace(good, "132535", "-1", 1), strings.Replace(good, "132535", "9223372036854775807", 1), strings.Replace(good, "132535", "922337203685477580", 1),
+	} {
+		f.Add(stat)
+	}
+	f.Fuzz(func(t *testing.T, stat string) {
+		if end, ok := born(stat); (end > 0) != ok || end%int64(statTick) != 0 {
+			t.Errorf("%d, %v", end, ok)
+		}
+	})
+}
+
+func TestBorn(t *testing.T) {
+	const tail = " R 1 7 7 0 -1 4194304 298 %s 0 17 0 0 20 0 4 0 132535 1256550400 580"
+	for _, test := range []struct {
+		stat string
+		end  int64
+		ok   bool
+	}{
+		{"7 (berth-cni)" + fmt.Sprintf(tail, "0 0 0"), 1325360000000, true},
+		{"7 (a) R 1) (b)" + fmt.Sprintf(tail, "0 5 0"), 1325360000000, true}, // its own major faults are not children's
+		{"7 (sh)" + fmt.Sprintf(tail, "76 0 0"), 0, false},
+		{"7 (sh)" + fmt.Sprintf(tail, "0 0 1"), 0, false},
+		{"7 (sh) R 1 7", 0, false},
+	} {
+		if end, ok := born(test.stat); end != test.end || ok != test.ok {
+			t.Errorf("%s: %d, %v", test.stat, end, ok)
+		}
+	}
+}
+
+func BenchmarkStartOf(b *testing.B) {
+	now := boottime.Now()
+	for b.Loop() {
+		startOf(now)
+	}
+}

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// deletionsByLink are the ways of a DEL that names a link, made at some time, to be
+// done by the agent.
+var deletionsByLink = map[string]func(r *rig, container, link string, w server.When){
+	"live": func(r *rig, container, link string, w server.When) {
+		f := key(container)
+		f.Link = link
+		if _, _, err := r.Delete(r.t.Context(), f, false, w); err != nil {
+			r.t.Error(err)
+		}
+	},
+	"queued": func(r *rig, container, link string, w server.When) {
+		d := r.deletion(container, link)
+		d.Started, d.Cut = w.Started, true
+		r.enqueue(d)
+		if err := r.Drain(r.t.Context()); err != nil {
+			r.t.Error(err)
+		}
+	},
+	"queued, the agent away": func(r *rig, container, link string, w server.When) {
+		d := r.deletion(container, link)
+		d.Started = w.Started
+		r.enqueue(d)
+		r.restart()
+	},
+}
+
+// Of two ADDs of a key in different pods a runtime knows the result of the first
+// alone: it died before it kept the other. Its DEL means what stands, unless the
+// second ADD began after it.
+func TestDeletionByAFormerResult(t *testing.T) {
+	for how, del := range deletionsByLink {
+		for _, late := range []bool{false, true} {
+			name := how
+			if late {
+				name += ", from before the second ADD"
+			}
+			t.Run(name, func(t *testing.T) {
+				r := start(t)
+				r.add(request("c", nettest.Pod(t)))
+				former, _ := r.linkOf("c")
+				w := now()
+				r.add(request("c", nettest.Pod(t)))
+				nettest.Eventually(t, "the first is gone", func() bool { return len(r.index.all()) == 1 })
+				if late {
+					del(r, "c", former, w)
+					r.wantAttached("c")
+				} else {
+					del(r, "c", former, now())
+					r.wantGone("c")
+				}
+				r.wantClean()
+			})
+		}
+	}
+}
+
+// The same while the former link is still there, as its release fails.
+func TestDeletionByAFormerResultThatIsOwed(t *testing.T) {
+	for how, del := range deletionsByLink {
+		t.Run(how, func(t *testing.T) {
+			r, b := startBreakable(t)
+			r.add(request("c", nettest.Pod(t)))
+			former, _ := r.linkOf("c")
+			b.set(true, "release", "link", r.id("c"))
+			r.add(request("c", nettest.Pod(t)))
+			del(r, "c", former, now())
+			for _, at := range r.List(key("c")) {
+				if at.Releasing == nil {
+					t.Errorf("left is %+v", at)
+				}
+			}
+			b.heal()
+			r.engine.Retry()
+			r.wantGone("c")
+			r.wantClean()
+		})
+	}
+}
+
+// A result that is another attachment's, or nobody's, says nothing: the DEL means
+// its own key, and the other one stays.
+func TestDeletionByAWrongResult(t *testing.T) {
+	for how, del := range deletionsByLink {
+		t.Run(how, func(t *testing.T) {
+			r := start(t)
+			for _, c := range []string{"a", "b", "c"} {
+				r.add(request(c, nettest.Pod(t)))
+			}
+			link, _ := r.linkOf("c")
+			del(r, "a", link, now())
+			r.wantGone("a")
+			del(r, "b", "b"+r.instance[:4]+string(hold.NewID()), now())
+			r.wantGone("b")
+			r.wantAttached("c")
+			r.wantClean()
+		})
+	}
+}
