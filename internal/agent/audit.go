@@ -26,6 +26,7 @@ func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
 		audit.Findings = append(audit.Findings, a.finding(f))
 	}
 	audit.Findings = append(audit.Findings, a.undeleted(at)...)
+	audit.Findings = append(audit.Findings, a.lackFindings()...)
 	return audit, nil
 }
 
