@@ -55,7 +55,14 @@ func TestConns(t *testing.T) {
 	if !errors.Is(err, no) {
 		t.Fatal(err)
 	}
-	if err := tables.Delete("jihgfedcba"); err != nil { // it is not there: refused by the kernel
+	other := r
+	other.Instance = "jihgfedcba"
+	for range 2 {
+		if err := tables.Replace(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tables.Delete("jihgfedcba"); err != nil { // it is not there: the kernel refuses
 		t.Fatal(err)
 	}
 	if _, err := tables.Verify(r); err != nil {

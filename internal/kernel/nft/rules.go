@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 )
@@ -143,16 +144,19 @@ func masquerade(f family) rule {
 // dropInvalid drops what masquerade should hide, and what does not pass it
 // since it belongs to no connection: it would leave with the pod's own address.
 //
-//	ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 ct state invalid drop
+//	ct state invalid ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
+//
+// The state comes first: to look all packets up costs a tenth of forwarding.
 func dropInvalid(f family) rule {
 	words, exprs := f.leaves()
+	invalid := []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+		mask(expr.CtStateBitINVALID),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+	}
 	return rule{
-		text: words + " ct state invalid drop",
-		exprs: append(exprs,
-			&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
-			mask(expr.CtStateBitINVALID),
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
-			&expr.Verdict{Kind: expr.VerdictDrop}),
+		text:  "ct state invalid " + words + " drop",
+		exprs: slices.Concat(invalid, exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
 }
 

@@ -83,8 +83,8 @@ func TestRulesetString(t *testing.T) {
 
 	chain through {
 		type filter hook forward priority filter; policy accept;
-		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 ct state invalid drop comment "ownerowner"
-		ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 ct state invalid drop comment "ownerowner"
+		ct state invalid ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
+		ct state invalid ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
 		iifgroup 1073741824 th dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 ip daddr @blocked4 drop comment "ownerowner"
 		iifgroup 1073741824 ip6 daddr @blocked6 drop comment "ownerowner"
