@@ -149,7 +149,18 @@ type Status struct {
 	Owed        int            `json:"owed"`        // holds
 	Deletions   DeletionCount  `json:"deletions"`
 	Pools       []Pool         `json:"pools"`
+	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: what this kernel cannot have of the nftables table
 }
+
+// What a kernel may lack of the agent's nftables table. The rest of it holds.
+const (
+	LackSources     = "sources"     // pods are not kept from sending in others' names
+	LackInvalid     = "invalid"     // what belongs to no connection leaves unmasqueraded
+	LackConnections = "connections" // nothing limits the connections of a pod
+)
+
+// Lacks lists them.
+func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections} }
 
 // StatusError is the answer of GET /v1/status when no attachment can be made
 // (codes 50 and 51): why, and how the agent is all the same.

@@ -25,6 +25,7 @@ func (a *Agent) Audit(ctx context.Context) (api.Audit, error) {
 		audit.Findings = append(audit.Findings, a.finding(f))
 	}
 	audit.Findings = append(audit.Findings, a.undeleted()...)
+	audit.Findings = append(audit.Findings, a.lackFindings()...)
 	return audit, nil
 }
 

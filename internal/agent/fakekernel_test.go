@@ -146,6 +146,10 @@ func (t fakeTable) SetRuleset(r nft.Ruleset) error {
 	return t.write(held)
 }
 
+// Retry and Lacks are those of a kernel that has everything.
+func (t fakeTable) Retry() error     { return nil }
+func (t fakeTable) Lacks() nft.Parts { return 0 }
+
 func (t fakeTable) acquire(_ context.Context, h hold.Hold) error {
 	t.mu.Lock()
 	held, right := t.held, t.right(h.Owner)

@@ -45,6 +45,8 @@ type node struct {
 	egress interface { // the agent's nftables table
 		Kind() hold.Kind
 		SetRuleset(nft.Ruleset) error
+		Retry() error
+		Lacks() nft.Parts
 		Run(context.Context, egress.Report)
 	}
 	routes interface { // of the pools
@@ -88,7 +90,9 @@ func (a *Agent) openKernel() error {
 	if err := a.openInstance(); err != nil {
 		return err
 	}
-	barrier := egress.New(nft.Open(here), nft.Ruleset{Instance: a.instance})
+	barrier := egress.New(egress.Options{
+		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: a.instance}, Lacks: a.sayLacks,
+	})
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
 	links := link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})

@@ -38,6 +38,9 @@ func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: 
 // detaching them.
 func (a *Agent) holdNode(ctx context.Context) error {
 	table := a.holdOne(ctx, nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})
+	if table == nil {
+		table = a.egress.Retry()
+	}
 	all := errors.Join(a.forwarding(), table)
 	lack := map[string]error{everyPool: all}
 	for _, pool := range a.config.Load().Pools {
@@ -157,12 +160,14 @@ func (a *Agent) ruleset() nft.Ruleset {
 	}
 	low, high := a.groups.Dying()
 	return nft.Ruleset{
-		Instance:   a.instance,
-		CutLow:     low,
-		CutHigh:    high,
-		Live:       a.groups.Live(),
-		Masquerade: c.Masquerade.Enabled,
-		Pools:      pools,
-		Excluded:   c.Masquerade.ExcludedCIDRs,
+		Instance:    a.instance,
+		CutLow:      low,
+		CutHigh:     high,
+		Live:        a.groups.Live(),
+		Blocked:     c.BlockedCIDRs,
+		Connections: uint32(c.Connections),
+		Masquerade:  c.Masquerade.Enabled,
+		Pools:       pools,
+		Excluded:    c.Masquerade.ExcludedCIDRs,
 	}
 }

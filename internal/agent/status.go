@@ -23,6 +23,7 @@ func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
 		Owed:        len(a.engine.Owed("")),
 		Deletions:   a.deletionCount(),
 		Pools:       a.Pools(),
+		Lacks:       lacking(a.egress.Lacks()),
 	}
 	for _, e := range a.index.all() {
 		st.Attachments[a.state(e, a.engine.Owed(e.owner.ID))]++

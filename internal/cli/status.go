@@ -93,6 +93,9 @@ func (a *app) showStatus(v statusView) {
 	}
 	a.fact("owed", "%s", owed)
 	a.showDeletions(v.Deletions)
+	if len(v.Lacks) > 0 {
+		a.fact("kernel lacks", "%s of the nftables table; see `berth audit`", a.ink(red, strings.Join(v.Lacks, ", ")))
+	}
 	if v.Error != "" {
 		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
 	}

@@ -24,11 +24,13 @@ type Config struct {
 	Pools         []ipam.PoolConfig // at least one, but for Flags.Remove; the first is the default
 	MTU           int               // of attachments; 0: the least of the node's default routes
 	Masquerade    Masquerade
-	Concurrency   int           // verbs that run at once
-	Metrics       string        // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
-	LogLevel      slog.Level    // least level that is logged
-	SweepInterval time.Duration // between two looks for what is missing or left over
-	Forwarding    bool          // turn on the node's forwarding of the families that pools have
+	BlockedCIDRs  []netip.Prefix // the node forwards nothing there from pods, but for DNS
+	Connections   int            // that the node tracks for one pod; 0: as many as it likes
+	Concurrency   int            // verbs that run at once
+	Metrics       string         // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
+	LogLevel      slog.Level     // least level that is logged
+	SweepInterval time.Duration  // between two looks for what is missing or left over
+	Forwarding    bool           // turn on the node's forwarding of the families that pools have
 }
 
 // Masquerade says what of the pods' traffic leaves the node under the node's

@@ -27,6 +27,8 @@ pools:
 cooldown: 1m
 mtu: 9000
 masquerade: {enabled: false, excludedCIDRs: [192.168.0.0/16]}
+blockedCIDRs: [100.64.0.0/10]
+connections: 64
 concurrency: 7
 metrics: :9477
 logLevel: debug
@@ -65,14 +67,21 @@ func TestLoad(t *testing.T) {
 		},
 		MTU:           9000,
 		Masquerade:    Masquerade{ExcludedCIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}},
+		BlockedCIDRs:  []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")},
+		Connections:   64,
 		Concurrency:   7,
 		Metrics:       "127.0.0.1:9477",
 		LogLevel:      slog.LevelDebug,
 		SweepInterval: 2 * time.Minute,
 	}
 	defaults := Config{
-		Pools:         []ipam.PoolConfig{pool("a", 30*time.Second, "10.0.0.0/24")},
-		Masquerade:    Masquerade{Enabled: true},
+		Pools:      []ipam.PoolConfig{pool("a", 30*time.Second, "10.0.0.0/24")},
+		Masquerade: Masquerade{Enabled: true},
+		BlockedCIDRs: []netip.Prefix{
+			netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
+			netip.MustParsePrefix("fd20:ce::254/128"), netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"),
+		},
+		Connections:   65536,
 		Concurrency:   64,
 		LogLevel:      slog.LevelInfo,
 		SweepInterval: 30 * time.Second,
@@ -103,6 +112,8 @@ func TestLoad(t *testing.T) {
 			})},
 		{"a small MTU without IPv6", onePool + "mtu: 68", Flags{}, but(defaults, func(c *Config) { c.MTU = 68 })},
 		{"masquerade without enabled", onePool + "masquerade: {}", Flags{}, defaults},
+		{"nothing blocked, no limit", onePool + "blockedCIDRs: []\nconnections: 0", Flags{},
+			but(defaults, func(c *Config) { c.BlockedCIDRs, c.Connections = nil, 0 })},
 		{"localhost", onePool + "metrics: localhost:1", Flags{}, but(defaults, func(c *Config) { c.Metrics = "127.0.0.1:1" })},
 	} {
 		got, err := Load(write(t, tt.text), tt.flags)
@@ -203,6 +214,12 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "metrics: 9477", `yaml: line 2: metrics: "9477": want [HOST]:PORT, such as 127.0.0.1:9477`},
 		{onePool + "metrics: node:9477", `metrics: "node:9477": want an IP address and a port of 0 to 65535`},
 		{onePool + "metrics: 127.0.0.1:65536", `metrics: "127.0.0.1:65536": want an IP address`},
+		{onePool + "blockedCIDRs: [169.254.0.0]", "yaml: line 2: blockedCIDRs: 169.254.0.0 has no prefix length: is 169.254.0.0/32 meant?"},
+		{onePool + "blockedCIDRs: [169.254.1.0/16]", "yaml: line 2: blockedCIDRs: 169.254.1.0/16 has bits set beyond /16: is 169.254.0.0/16 meant?"},
+		{onePool + "blockedCIDRs: 169.254.0.0/16", "line 2: `blockedCIDRs: 169.254.0.0/16`: want a list"},
+		{onePool + "connections: 63", "yaml: line 2: connections: 63 is neither 0 nor within 64 to 16777216"},
+		{onePool + "connections: -1", "connections: -1 is neither 0 nor within"},
+		{onePool + "connections: 16777217", "connections: 16777217 is neither 0 nor within"},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
 	} {

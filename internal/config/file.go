@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	"go.yaml.in/yaml/v2"
@@ -18,20 +19,28 @@ const (
 	defaultConcurrency   = 64
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
+	defaultConnections   = 65536 // a quarter of what most nodes track
 )
+
+// defaultBlocked is where a node's cloud gives credentials to whoever asks from
+// the node: link-local addresses, which no router may forward to (RFC 3927, 2.7),
+// and the IPv6 addresses of the same at Amazon, Google and Oracle.
+var defaultBlocked = []string{"169.254.0.0/16", "fd00:ec2::254/128", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128"}
 
 // file is berthd.yaml. Durations are text, so that a number without a unit is
 // no number of nanoseconds.
 type file struct {
-	Pools         []said[filePool] `yaml:"pools"`
-	Cooldown      said[string]     `yaml:"cooldown"`
-	MTU           said[int]        `yaml:"mtu"`
-	Masquerade    fileMasquerade   `yaml:"masquerade"`
-	Concurrency   said[int]        `yaml:"concurrency"`
-	Metrics       said[string]     `yaml:"metrics"`
-	LogLevel      said[string]     `yaml:"logLevel"`
-	SweepInterval said[string]     `yaml:"sweepInterval"`
-	Forwarding    said[bool]       `yaml:"forwarding"`
+	Pools         []said[filePool]     `yaml:"pools"`
+	Cooldown      said[string]         `yaml:"cooldown"`
+	MTU           said[int]            `yaml:"mtu"`
+	Masquerade    fileMasquerade       `yaml:"masquerade"`
+	BlockedCIDRs  said[[]said[string]] `yaml:"blockedCIDRs"`
+	Connections   said[int]            `yaml:"connections"`
+	Concurrency   said[int]            `yaml:"concurrency"`
+	Metrics       said[string]         `yaml:"metrics"`
+	LogLevel      said[string]         `yaml:"logLevel"`
+	SweepInterval said[string]         `yaml:"sweepInterval"`
+	Forwarding    said[bool]           `yaml:"forwarding"`
 }
 
 type filePool struct {
@@ -57,6 +66,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		Masquerade:  Masquerade{Enabled: f.Masquerade.Enabled.or(true)},
 		Concurrency: f.Concurrency.or(defaultConcurrency),
 		Forwarding:  f.Forwarding.or(true),
+		Connections: f.Connections.or(defaultConnections),
 	}
 	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, defaultCooldown)
 	if err != nil {
@@ -72,15 +82,11 @@ func parse(text []byte) (*Config, time.Duration, error) {
 			return nil, 0, p.wrong(err)
 		}
 	}
-	for _, s := range f.Masquerade.ExcludedCIDRs {
-		cidr, err := parseCIDR(s.or(""))
-		if err == nil && cidr != cidr.Masked() {
-			err = fmt.Errorf("%s has bits set beyond /%d: is %s meant?", cidr, cidr.Bits(), cidr.Masked())
-		}
-		if err != nil {
-			return nil, 0, s.wrong(fmt.Errorf("masquerade.excludedCIDRs: %w", err))
-		}
-		c.Masquerade.ExcludedCIDRs = append(c.Masquerade.ExcludedCIDRs, cidr)
+	if c.Masquerade.ExcludedCIDRs, err = parseCIDRs("masquerade.excludedCIDRs", f.Masquerade.ExcludedCIDRs); err != nil {
+		return nil, 0, err
+	}
+	if c.BlockedCIDRs, err = parseCIDRs("blockedCIDRs", f.BlockedCIDRs.or(saying(defaultBlocked))); err != nil {
+		return nil, 0, err
 	}
 	if c.SweepInterval, err = sweepBounds.parse("sweepInterval", f.SweepInterval, defaultSweepInterval); err != nil {
 		return nil, 0, err
@@ -96,7 +102,35 @@ func parse(text []byte) (*Config, time.Duration, error) {
 	if n := c.Concurrency; n < 1 || n > maxConcurrency {
 		return nil, 0, f.Concurrency.wrong(fmt.Errorf("concurrency: %d is not within 1 to %d", n, maxConcurrency))
 	}
+	if n := c.Connections; n != 0 && (n < minConnections || n > maxConnections) {
+		return nil, 0, f.Connections.wrong(fmt.Errorf("connections: %d is neither 0 nor within %d to %d", n, minConnections, maxConnections))
+	}
 	return c, cooldown, f.MTU.wrong(c.checkMTU())
+}
+
+// parseCIDRs reads a key's list of CIDRs.
+func parseCIDRs(key string, list []said[string]) ([]netip.Prefix, error) {
+	var cidrs []netip.Prefix
+	for _, s := range list {
+		cidr, err := parseCIDR(s.or(""))
+		if err == nil && cidr != cidr.Masked() {
+			err = fmt.Errorf("%s has bits set beyond /%d: is %s meant?", cidr, cidr.Bits(), cidr.Masked())
+		}
+		if err != nil {
+			return nil, s.wrong(fmt.Errorf("%s: %w", key, err))
+		}
+		cidrs = append(cidrs, cidr)
+	}
+	return cidrs, nil
+}
+
+// saying makes a list as a file would say it.
+func saying(list []string) []said[string] {
+	var words []said[string]
+	for _, s := range list {
+		words = append(words, said[string]{value: &s})
+	}
+	return words
 }
 
 func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {

@@ -18,6 +18,8 @@ const (
 	minMTU6        = 1280  // RFC 8200, 5: the kernel takes IPv6 off a link below
 	maxMTU         = 65535 // of a veth
 	maxConcurrency = 4096
+	minConnections = 64
+	maxConnections = 1 << 24
 )
 
 // bounds are the least and the greatest that a duration can be.

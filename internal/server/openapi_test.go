@@ -146,6 +146,7 @@ func TestOpenAPIWords(t *testing.T) {
 		{doc.Components.Schemas["State"].Value, api.States()},
 		{doc.Components.Schemas["Event"].Value.Properties["type"].Value, api.EventTypes()},
 		{finding.Properties["type"].Value, api.FindingTypes()},
+		{doc.Components.Schemas["Status"].Value.Properties["lacks"].Value.Items.Value, api.Lacks()},
 	} {
 		if got := fmt.Sprint(c.schema.Enum); got != fmt.Sprint(c.want) {
 			t.Errorf("the document has %s, and the constants are %s", got, c.want)

@@ -15,8 +15,11 @@ func samples() []expr.Any {
 		&expr.Immediate{Register: reg, Data: []byte{1, 2, 3, 4}},
 		&expr.Counter{},
 	}
-	for _, r := range []rule{dropGroup("iifgroup", 1, 2), dropSpoofed(3), masquerade(ipv4), masquerade(ipv6)} {
-		list = append(list, r.exprs...)
+	list = append(list, dropGroup("iifgroup", 1, 2).exprs...)
+	for _, c := range sample().table(0).chains {
+		for _, r := range c.rules {
+			list = append(list, r.exprs...)
+		}
 	}
 	return list
 }

@@ -28,12 +28,18 @@ const readTries = 50
 // is so; errNoTable if there is none.
 //
 //	list table inet NAME
-func (t *Tables) read(name string) (table, Generation, error) {
-	c, err := t.reader()
+func (t *Tables) read(name string) (have table, at Generation, err error) {
+	c, err := t.conns.takeReader()
 	if err != nil {
-		return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, kernel.Classify(err))
+		return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, err)
 	}
-	defer c.Close()
+	defer func() {
+		if err == nil || errors.Is(err, errNoTable) {
+			t.conns.giveReader(c)
+		} else {
+			c.Close()
+		}
+	}()
 	for range readTries {
 		before, err := generation(c)
 		if err != nil {
@@ -54,11 +60,6 @@ func (t *Tables) read(name string) (table, Generation, error) {
 		return have, after, nil
 	}
 	return table{}, 0, fmt.Errorf("reading nftables table %s: it is changed all the time: %w", name, kernel.ErrAgain)
-}
-
-// reader opens a socket for requests.
-func (t *Tables) reader() (*netlink.Conn, error) {
-	return netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.at.Fd()})
 }
 
 // generation reads the current one.

@@ -1,9 +1,11 @@
 package nft
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -28,19 +30,8 @@ func readSets(c *netlink.Conn, table string) ([]set, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := set{name: text(attrs[unix.NFTA_SET_NAME])}
-		flags, bytes := number(attrs[unix.NFTA_SET_FLAGS]), number(attrs[unix.NFTA_SET_KEY_LEN])
-		switch magic := number(attrs[unix.NFTA_SET_KEY_TYPE]); {
-		case flags != unix.NFT_SET_INTERVAL:
-			s.of.datatype.Name = fmt.Sprintf("type %d flags %#x", magic, flags)
-		case magic == ipv4.datatype.GetNFTMagic() && bytes == ipv4.datatype.Bytes:
-			s.of = ipv4
-		case magic == ipv6.datatype.GetNFTMagic() && bytes == ipv6.datatype.Bytes:
-			s.of = ipv6
-		default:
-			s.of.datatype.Name = fmt.Sprintf("type %d", magic)
-		}
-		if s.of.proto != 0 {
+		s := setOf(attrs)
+		if !s.dynamic && s.foreign == "" {
 			if s.ranges, err = readElements(c, table, s.name); err != nil {
 				return nil, fmt.Errorf("members of %s: %w", s.name, err)
 			}
@@ -48,6 +39,35 @@ func readSets(c *netlink.Conn, table string) ([]set, error) {
 		sets = append(sets, s)
 	}
 	return sets, nil
+}
+
+// setOf is a set without its members.
+func setOf(attrs map[uint16][]byte) set {
+	s := set{name: text(attrs[unix.NFTA_SET_NAME])}
+	magic, bytes := number(attrs[unix.NFTA_SET_KEY_TYPE]), number(attrs[unix.NFTA_SET_KEY_LEN])
+	for _, of := range []nftables.SetDatatype{ipv4.datatype, ipv6.datatype, counted.of} {
+		if magic == of.GetNFTMagic() && bytes == of.Bytes {
+			s.of = of
+		}
+	}
+	if s.of.Bytes == 0 {
+		s.foreign = fmt.Sprintf("type %d", magic)
+	}
+	switch flags := number(attrs[unix.NFTA_SET_FLAGS]); flags {
+	case unix.NFT_SET_INTERVAL:
+	case unix.NFT_SET_EVAL, unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT:
+		s.dynamic = true
+		if raw := attrs[unix.NFTA_SET_TIMEOUT]; len(raw) == 8 {
+			s.timeout = time.Duration(binary.BigEndian.Uint64(raw)) * time.Millisecond
+		}
+		desc, err := nested(attrs[unix.NFTA_SET_DESC])
+		if size := number(desc[unix.NFTA_SET_DESC_SIZE]); err != nil || size != room {
+			s.foreign = fmt.Sprintf("size %d", size)
+		}
+	default:
+		s.foreign = fmt.Sprintf("flags %#x", flags)
+	}
+	return s
 }
 
 // readElements reads an interval set's members.
@@ -178,6 +198,17 @@ func expression(raw []byte) (expr.Any, string, error) {
 		e = &expr.Fib{}
 	case "masq":
 		e = &expr.Masq{}
+	case "ct":
+		e = &expr.Ct{}
+	case "bitwise":
+		e = &expr.Bitwise{}
+	case "numgen":
+		e = &expr.Numgen{}
+	case "connlimit":
+		e = &expr.Connlimit{}
+	case "dynset":
+		e, err := dynset(data)
+		return e, name, err
 	case "immediate":
 		e, err := verdict(data)
 		return e, name, err
@@ -197,6 +228,33 @@ func expression(raw []byte) (expr.Any, string, error) {
 		return nil, name, fmt.Errorf("expression %s: %w", name, err)
 	}
 	return e, name, nil
+}
+
+// dynset decodes what puts something into a set, and what counts there.
+func dynset(raw []byte) (expr.Any, error) {
+	attrs, err := nested(raw)
+	if err != nil {
+		return nil, err
+	}
+	d := &expr.Dynset{
+		SrcRegKey:  number(attrs[unix.NFTA_DYNSET_SREG_KEY]),
+		SrcRegData: number(attrs[unix.NFTA_DYNSET_SREG_DATA]),
+		SetName:    text(attrs[unix.NFTA_DYNSET_SET_NAME]),
+		Operation:  number(attrs[unix.NFTA_DYNSET_OP]),
+	}
+	timeout := slices.ContainsFunc(attrs[unix.NFTA_DYNSET_TIMEOUT], func(b byte) bool { return b != 0 })
+	_, more := attrs[expr.NFTA_DYNSET_EXPRESSIONS]
+	if timeout || more || number(attrs[unix.NFTA_DYNSET_FLAGS])&unix.NFT_DYNSET_F_INV != 0 {
+		return nil, nil // none of ours
+	}
+	if raw, ok := attrs[unix.NFTA_DYNSET_EXPR]; ok {
+		e, _, err := expression(raw)
+		if err != nil {
+			return nil, err
+		}
+		d.Exprs = []expr.Any{e}
+	}
+	return d, nil
 }
 
 // verdict decodes an immediate expression that is a verdict; one that is a value

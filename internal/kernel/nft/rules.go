@@ -3,6 +3,8 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 )
@@ -35,6 +37,14 @@ func dropGroup(word string, low, high uint32) rule {
 	}
 }
 
+// enters goes on if the packet came in by a link of a group.
+func enters(group uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+	}
+}
+
 // dropSpoofed drops what comes in by a link of a group with a source that is not
 // behind that link: a pod speaks for itself alone. It stands before connection
 // tracking, so that it leaves no entries in another's name either. What somebody
@@ -44,13 +54,75 @@ func dropGroup(word string, low, high uint32) rule {
 func dropSpoofed(group uint32) rule {
 	return rule{
 		text: fmt.Sprintf("iifgroup %d fib saddr . iif oif missing drop", group),
-		exprs: []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+		exprs: append(enters(group),
 			&expr.Fib{Register: reg, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)},
-			&expr.Verdict{Kind: expr.VerdictDrop},
-		},
+			&expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// dropNobody drops what comes in by a link of a group from the unspecified
+// address, which dropSpoofed lets through to broadcast and multicast for DHCP's
+// and duplicate address detection's sake (nft_fib_ipv4.c, nft_fib_ipv6.c). Pods
+// are given their addresses, and neighbours, without either. Their reports of
+// multicast groups (MLD), which have this source too, are for routers of multicast.
+//
+//	iifgroup 1073741824 ip saddr 0.0.0.0 drop
+func dropNobody(group uint32, f family) rule {
+	nobody := netip.IPv6Unspecified()
+	if f.proto == ipv4.proto {
+		nobody = netip.IPv4Unspecified()
+	}
+	exprs := append(enters(group), f.load(f.saddr, f.datatype.Bytes)...)
+	return rule{
+		text: fmt.Sprintf("iifgroup %d %s saddr %s drop", group, f.word, nobody),
+		exprs: append(exprs,
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: nobody.AsSlice()},
+			&expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// dropToLoopback drops what comes in by a link of a group for a loopback address
+// of the node, which somebody may have opened for other ends (route_localnet).
+// Nothing opens ::1: the kernel drops what comes in for it unseen.
+//
+//	iifgroup 1073741824 ip daddr 127.0.0.0/8 drop
+func dropToLoopback(group uint32) rule {
+	exprs := append(enters(group), ipv4.load(ipv4.daddr, 1)...)
+	return rule{
+		text: fmt.Sprintf("iifgroup %d ip daddr 127.0.0.0/8 drop", group),
+		exprs: append(exprs,
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{127}},
+			&expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// dropBlocked forwards nothing from a link of a group to the blocked addresses.
+//
+//	iifgroup 1073741824 ip daddr @blocked4 drop
+func dropBlocked(group uint32, f family) rule {
+	blocked := "blocked" + f.suffix
+	exprs := append(enters(group), f.load(f.daddr, f.datatype.Bytes)...)
+	return rule{
+		text:  fmt.Sprintf("iifgroup %d %s daddr @%s drop", group, f.word, blocked),
+		exprs: append(exprs, &expr.Lookup{SourceRegister: reg, SetName: blocked}, &expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// acceptNames spares name servers from dropBlocked: on a cloud's node they may
+// have the very address of the metadata (Google's do).
+//
+//	iifgroup 1073741824 th dport 53 accept
+func acceptNames(group uint32) rule {
+	return rule{
+		text: fmt.Sprintf("iifgroup %d th dport 53 accept", group),
+		exprs: append(enters(group),
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: reg,
+				Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2,
+			},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{0, 53}},
+			&expr.Verdict{Kind: expr.VerdictAccept}),
 	}
 }
 
@@ -62,29 +134,75 @@ func dropSpoofed(group uint32) rule {
 // what is for the host does not pass postrouting. Ports are chosen at random
 // since two flows that choose one at once lose a packet otherwise.
 func masquerade(f family) rule {
-	pools, excluded := "pools"+f.suffix, "excluded"+f.suffix
-	exprs := []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.proto}},
+	words, exprs := f.leaves()
+	return rule{
+		text:  words + " masquerade fully-random",
+		exprs: append(exprs, &expr.Masq{FullyRandom: true}),
 	}
+}
+
+// dropInvalid drops what masquerade should hide, and what does not pass it
+// since it belongs to no connection: it would leave with the pod's own address.
+//
+//	ct state invalid ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
+//
+// The state comes first: to look all packets up costs a tenth of forwarding.
+func dropInvalid(f family) rule {
+	words, exprs := f.leaves()
+	invalid := []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+		mask(expr.CtStateBitINVALID),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+	}
+	return rule{
+		text:  "ct state invalid " + words + " drop",
+		exprs: slices.Concat(invalid, exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// mask keeps some bits of 4 bytes in the host's order.
+func mask(bits uint32) expr.Any {
+	return &expr.Bitwise{
+		SourceRegister: reg, DestRegister: reg, Len: 4,
+		Mask: binary.NativeEndian.AppendUint32(nil, bits), Xor: make([]byte, 4),
+	}
+}
+
+// leaves goes on if a packet goes from the pools to neither pools nor excluded.
+func (f family) leaves() (words string, exprs []expr.Any) {
+	pools, excluded := "pools"+f.suffix, "excluded"+f.suffix
+	exprs = f.protocol()
 	exprs = append(exprs, f.match(f.saddr, pools, false)...)
 	exprs = append(exprs, f.match(f.daddr, pools, true)...)
 	exprs = append(exprs, f.match(f.daddr, excluded, true)...)
-	exprs = append(exprs, &expr.Masq{FullyRandom: true})
-	return rule{
-		text: fmt.Sprintf("%[1]s saddr @%[2]s %[1]s daddr != @%[2]s %[1]s daddr != @%[3]s masquerade fully-random",
-			f.word, pools, excluded),
-		exprs: exprs,
+	return fmt.Sprintf("%[1]s saddr @%[2]s %[1]s daddr != @%[2]s %[1]s daddr != @%[3]s", f.word, pools, excluded), exprs
+}
+
+// protocol goes on if a packet is of the family.
+func (f family) protocol() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.proto}},
+	}
+}
+
+// load loads the first bytes of the address at offset, if the packet is of the
+// family.
+func (f family) load(offset, bytes uint32) []expr.Any {
+	return append(f.protocol(), f.address(offset, bytes))
+}
+
+func (f family) address(offset, bytes uint32) expr.Any {
+	return &expr.Payload{
+		OperationType: expr.PayloadLoad, DestRegister: reg,
+		Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: bytes,
 	}
 }
 
 // match goes on if the address at offset is in the set, or is not.
 func (f family) match(offset uint32, set string, not bool) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{
-			OperationType: expr.PayloadLoad, DestRegister: reg,
-			Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.datatype.Bytes,
-		},
+		f.address(offset, f.datatype.Bytes),
 		&expr.Lookup{SourceRegister: reg, SetName: set, Invert: not},
 	}
 }

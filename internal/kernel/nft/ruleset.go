@@ -1,6 +1,6 @@
 // Package nft keeps an agent's one nftables table: the rules that cut dying
-// pods off, and masquerade for what leaves the pools. A Ruleset says what the
-// table should be; Tables writes it in one transaction, compares it with what
+// pods off, those that keep pods to what is theirs, and masquerade for what
+// leaves the pools. A Ruleset says what the table should be; Tables writes it in one transaction, compares it with what
 // the kernel has, and tells when somebody touched it.
 //
 // It speaks netlink and needs no nft program. What it writes reads in `nft list
@@ -20,16 +20,28 @@ type Ruleset struct {
 	// nothing enters or leaves by them.
 	CutLow, CutHigh uint32
 
-	// Live, if it is not 0, is the link group of pods' links: what enters by
-	// them comes from addresses that are routed to them. A kernel that cannot
-	// tell (nft_fib) goes without this rule.
+	// Live, if it is not 0, is the link group of pods' links. What enters by
+	// them comes from addresses that are routed to them, goes to no loopback
+	// address, and is held to Blocked and Connections.
 	Live uint32
 
+	// Blocked is where the node forwards nothing from live links, but for
+	// questions to name servers (port 53). What the node itself listens to there
+	// is reached.
+	Blocked []netip.Prefix
+
+	// Connections, if it is not 0, is how many connections from one live link
+	// the node keeps track of: about that many, see countNew.
+	Connections uint32
+
 	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
-	// the address of the link it leaves by. Both may have IPv4 and IPv6 CIDRs
-	// that overlap, in any order; host bits are ignored.
+	// the address of the link it leaves by. What connection tracking calls
+	// invalid cannot be given another address, and is dropped instead.
 	Masquerade      bool
 	Pools, Excluded []netip.Prefix
+
+	// All lists of CIDRs may have IPv4 and IPv6 in them that overlap, in any
+	// order; host bits are ignored.
 }
 
 // TableName is the name of an instance's table, in family inet.
@@ -39,15 +51,17 @@ func TableName(instance string) string { return "berth-" + instance }
 func (r Ruleset) Table() string { return TableName(r.Instance) }
 
 // String shows the table in the syntax of nft(8): `nft -f` of it makes the same.
-func (r Ruleset) String() string { return r.table().String() }
+func (r Ruleset) String() string { return r.table(0).String() }
 
-// table lays the ruleset out.
+// table lays the ruleset out, but for the parts that the kernel lacks.
 //
 // The cut rules stand before connection tracking (-200), so that a dying pod's
-// packets leave no entry behind. In postrouting raw comes before masquerade
-// too; what the host itself sends passes only there. No chain has a name that
-// nft would take for a keyword, or nobody could load a listing of it.
-func (r Ruleset) table() table {
+// packets leave no entry behind, and so do those for live links' addresses. In
+// postrouting raw comes before masquerade too; what the host itself sends passes
+// only there. New connections are counted where they are known, and before
+// anybody redirects them (-100). No chain has a name that nft would take for a
+// keyword, or nobody could load a listing of it.
+func (r Ruleset) table(lacks Parts) table {
 	t := table{
 		name: r.Table(),
 		chains: []chain{
@@ -63,15 +77,39 @@ func (r Ruleset) table() table {
 	}
 	if r.Live != 0 {
 		in := &t.chains[0]
-		in.rules = append(in.rules, dropSpoofed(r.Live))
+		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropToLoopback(r.Live))
+		if lacks&Sources == 0 {
+			in.rules = append(in.rules, dropSpoofed(r.Live))
+		}
+		if r.Connections != 0 && lacks&Limit == 0 {
+			t.sets = append(t.sets, counted, crowded)
+			t.chains = append(t.chains, chain{
+				name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle,
+				rules: []rule{dropCrowded(r.Live), countNew(r.Live, r.Connections)},
+			})
+		}
 	}
+	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}
 	if r.Masquerade {
 		pools4, pools6 := spans(r.Pools)
 		excluded4, excluded6 := spans(r.Excluded)
-		t.sets = []set{
-			{"pools4", ipv4, pools4}, {"excluded4", ipv4, excluded4},
-			{"pools6", ipv6, pools6}, {"excluded6", ipv6, excluded6},
+		t.sets = append(t.sets,
+			set{name: "pools4", of: ipv4.datatype, ranges: pools4}, set{name: "excluded4", of: ipv4.datatype, ranges: excluded4},
+			set{name: "pools6", of: ipv6.datatype, ranges: pools6}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
+		if lacks&Invalid == 0 {
+			forwarded.rules = append(forwarded.rules, dropInvalid(ipv4), dropInvalid(ipv6))
 		}
+	}
+	if r.Live != 0 && len(r.Blocked) > 0 {
+		blocked4, blocked6 := spans(r.Blocked)
+		t.sets = append(t.sets,
+			set{name: "blocked4", of: ipv4.datatype, ranges: blocked4}, set{name: "blocked6", of: ipv6.datatype, ranges: blocked6})
+		forwarded.rules = append(forwarded.rules, acceptNames(r.Live), dropBlocked(r.Live, ipv4), dropBlocked(r.Live, ipv6))
+	}
+	if len(forwarded.rules) > 0 {
+		t.chains = append(t.chains, forwarded)
+	}
+	if r.Masquerade {
 		t.chains = append(t.chains, chain{
 			name: "nat_out", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat,
 			rules: []rule{masquerade(ipv4), masquerade(ipv6)},

@@ -6,11 +6,25 @@ func TestRulesetString(t *testing.T) {
 	r := Ruleset{
 		Instance: "abcdefghij", Owner: "ownerowner",
 		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023, Live: 1 << 30,
+		Blocked: prefixes("169.254.0.0/16", "fd00:ec2::254/128"), Connections: 65536,
 		Masquerade: true,
 		Pools:      prefixes("10.88.0.0/16", "fd88::/64", "10.99.0.0/24", "10.99.2.0/23", "10.99.1.0/24"),
 		Excluded:   prefixes("192.168.0.0/16"),
 	}
 	want := `table inet berth-abcdefghij {
+	set counted {
+		type iface_index
+		size 65535
+		flags dynamic
+	}
+
+	set crowded {
+		type iface_index
+		size 65535
+		flags dynamic,timeout
+		timeout 5s
+	}
+
 	set pools4 {
 		type ipv4_addr
 		flags interval
@@ -35,15 +49,45 @@ func TestRulesetString(t *testing.T) {
 		flags interval
 	}
 
+	set blocked4 {
+		type ipv4_addr
+		flags interval
+		elements = { 169.254.0.0/16 }
+	}
+
+	set blocked6 {
+		type ipv6_addr
+		flags interval
+		elements = { fd00:ec2::254 }
+	}
+
 	chain cut_in {
 		type filter hook prerouting priority raw; policy accept;
 		iifgroup 1073741826-1073742847 drop comment "ownerowner"
+		iifgroup 1073741824 ip saddr 0.0.0.0 drop comment "ownerowner"
+		iifgroup 1073741824 ip6 saddr :: drop comment "ownerowner"
+		iifgroup 1073741824 ip daddr 127.0.0.0/8 drop comment "ownerowner"
 		iifgroup 1073741824 fib saddr . iif oif missing drop comment "ownerowner"
 	}
 
 	chain cut_out {
 		type filter hook postrouting priority raw; policy accept;
 		oifgroup 1073741826-1073742847 drop comment "ownerowner"
+	}
+
+	chain new_in {
+		type filter hook prerouting priority mangle; policy accept;
+		iifgroup 1073741824 ct status & confirmed == 0 iif @crowded drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 numgen random mod 64 0 add @counted { iif ct count over 1024 } add @crowded { iif } drop comment "ownerowner"
+	}
+
+	chain through {
+		type filter hook forward priority filter; policy accept;
+		ct state invalid ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
+		ct state invalid ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
+		iifgroup 1073741824 th dport 53 accept comment "ownerowner"
+		iifgroup 1073741824 ip daddr @blocked4 drop comment "ownerowner"
+		iifgroup 1073741824 ip6 daddr @blocked6 drop comment "ownerowner"
 	}
 
 	chain nat_out {

@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -19,12 +20,21 @@ type table struct {
 	chains []chain
 }
 
-// set is an interval set of addresses.
+// set is an interval set of addresses, or one of links that packets fill. What
+// packets put there is no part of the ruleset.
 type set struct {
 	name   string
-	of     family
+	of     nftables.SetDatatype
 	ranges []span // sorted, apart from each other
+
+	dynamic bool
+	timeout time.Duration // of what packets put there; 0: it stays as long as it counts something
+	foreign string        // not empty: what makes it none of ours
 }
+
+// room is how many links a dynamic set has room for; what nft(8) has where one
+// does not say. Of those that find none, nothing is counted.
+const room = 65535
 
 // family is what a set's type and a rule's addresses follow from.
 type family struct {
@@ -58,9 +68,12 @@ type (
 
 const (
 	hookPrerouting  hook = unix.NF_INET_PRE_ROUTING
+	hookForward     hook = unix.NF_INET_FORWARD
 	hookPostrouting hook = unix.NF_INET_POST_ROUTING
 
 	priorityRaw    priority = -300
+	priorityMangle priority = -150
+	priorityFilter priority = 0
 	prioritySrcnat priority = 100
 )
 
@@ -76,6 +89,10 @@ func (p priority) String() string {
 	switch p {
 	case priorityRaw:
 		return "raw"
+	case priorityMangle:
+		return "mangle"
+	case priorityFilter:
+		return "filter"
 	case prioritySrcnat:
 		return "srcnat"
 	}
@@ -89,6 +106,23 @@ func (c chain) head() string {
 		s += " " + c.foreign
 	}
 	return s
+}
+
+// head is what a set is, in nft's words, a line each.
+func (s set) head() string {
+	lines := "\t\ttype " + s.of.Name + "\n"
+	switch {
+	case s.dynamic && s.timeout > 0:
+		lines += fmt.Sprintf("\t\tsize %d\n\t\tflags dynamic,timeout\n\t\ttimeout %s\n", room, s.timeout)
+	case s.dynamic:
+		lines += fmt.Sprintf("\t\tsize %d\n\t\tflags dynamic\n", room)
+	default:
+		lines += "\t\tflags interval\n"
+	}
+	if s.foreign != "" {
+		lines += "\t\t" + s.foreign + "\n"
+	}
+	return lines
 }
 
 // rule is what a chain does with a packet.
@@ -111,7 +145,7 @@ func (t table) String() string {
 	fmt.Fprintf(&b, "table inet %s {\n", t.name)
 	gap := ""
 	for _, s := range t.sets {
-		fmt.Fprintf(&b, "%s\tset %s {\n\t\ttype %s\n\t\tflags interval\n", gap, s.name, s.of.datatype.Name)
+		fmt.Fprintf(&b, "%s\tset %s {\n%s", gap, s.name, s.head())
 		if len(s.ranges) > 0 {
 			members := make([]string, len(s.ranges))
 			for i, r := range s.ranges {

@@ -1,12 +1,12 @@
 package nft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
@@ -14,15 +14,21 @@ import (
 )
 
 // Tables is the nftables of one network namespace. Its methods may be called at
-// once; each uses a socket of its own.
+// once.
 type Tables struct {
 	at     *ns.Netns
-	simple atomic.Bool // this kernel cannot look sources up: see Ruleset.Live
+	commit func(table) error // puts a table in the place of that name, in one transaction
+	lacks  atomic.Uint32     // the Parts that the last table was written without
+	conns  conns
 }
 
 // Open returns the nftables of the namespace, which must stay open. Nothing is
 // read or changed yet.
-func Open(at *ns.Netns) *Tables { return &Tables{at: at} }
+func Open(at *ns.Netns) *Tables {
+	t := &Tables{at: at}
+	t.commit, t.conns.tables = t.replace, t
+	return t
+}
 
 // A transaction is one message to the kernel, and as many bytes as the send
 // buffer has (212,992 without privilege: some 4,000 CIDRs). What is longer is
@@ -33,42 +39,62 @@ const sendBuffer = 16 << 20
 const elementsPerMessage = 1024
 
 // Replace writes the ruleset's table, whatever stands there, in one
-// transaction: no packet meets half of it, and it is cut off without a gap.
+// transaction: no packet meets half of it, and it is cut off without a gap. The
+// whole table is tried first, each time; what this kernel cannot have of it is
+// left out, as little as possible, and is what Lacks tells.
 //
 //	add table inet NAME; delete table inet NAME; table inet NAME { ... }
 func (t *Tables) Replace(r Ruleset) error {
-	err := t.replace(t.able(r))
-	if err != nil && r.Live != 0 && !t.simple.Load() && errors.Is(err, kernel.ErrNotFound) {
-		t.simple.Store(true) // no such expression: what else may not be found fails again
-		if err = t.replace(t.able(r)); err != nil {
-			t.simple.Store(false)
+	var refused error
+	for _, without := range attempts {
+		if without&^r.parts() != 0 {
+			continue // the same again
+		}
+		err := t.commit(r.table(without))
+		if err == nil {
+			t.lacks.Store(uint32(without))
+			return nil
+		}
+		if refused = cmp.Or(refused, err); !cannot(err) {
+			return err
 		}
 	}
-	return err
+	return refused
 }
 
-// able is the ruleset as far as this kernel can have it.
-func (t *Tables) able(r Ruleset) Ruleset {
-	if t.simple.Load() {
-		r.Live = 0
-	}
-	return r
-}
+// Lacks returns what the last table was written without.
+func (t *Tables) Lacks() Parts { return Parts(t.lacks.Load()) }
 
-func (t *Tables) replace(r Ruleset) error {
-	c, err := t.writer()
+// replace writes a table as it is.
+func (t *Tables) replace(want table) error {
+	err := t.transact(func(c *nftables.Conn) error {
+		nt := &nftables.Table{Name: want.name, Family: nftables.TableFamilyINet}
+		c.AddTable(nt) // or deleting it could fail
+		c.DelTable(nt)
+		return want.add(c, nt)
+	})
 	if err != nil {
-		return fmt.Errorf("replacing nftables table %s: %w", r.Table(), kernel.Classify(err))
+		return fmt.Errorf("replacing nftables table %s: %w", want.name, kernel.Classify(err))
 	}
-	nt := &nftables.Table{Name: r.Table(), Family: nftables.TableFamilyINet}
-	c.AddTable(nt) // or deleting it could fail
-	c.DelTable(nt)
-	if err := r.table().add(c, nt); err != nil {
-		return fmt.Errorf("encoding nftables table %s: %w", r.Table(), err)
+	return nil
+}
+
+// transact does what is asked for, or nothing of it.
+func (t *Tables) transact(ask func(*nftables.Conn) error) error {
+	c, err := t.conns.takeWriter()
+	if err != nil {
+		return err
 	}
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("replacing nftables table %s: %w", r.Table(), kernel.Classify(err))
+	if err = ask(c); err != nil {
+		err = fmt.Errorf("encoding it: %w", err)
+	} else {
+		err = c.Flush()
 	}
+	if err != nil {
+		_ = c.CloseLasting()
+		return err
+	}
+	t.conns.giveWriter(c)
 	return nil
 }
 
@@ -76,22 +102,14 @@ func (t *Tables) replace(r Ruleset) error {
 //
 //	delete table inet NAME
 func (t *Tables) Delete(instance string) error {
-	c, err := t.writer()
-	if err == nil {
+	err := t.transact(func(c *nftables.Conn) error {
 		c.DelTable(&nftables.Table{Name: TableName(instance), Family: nftables.TableFamilyINet})
-		err = c.Flush()
-	}
+		return nil
+	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("deleting nftables table %s: %w", TableName(instance), kernel.Classify(err))
 	}
 	return nil
-}
-
-// writer returns a connection for one transaction. An error in it stays, so it
-// is not used for a second.
-func (t *Tables) writer() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithNetNSFd(t.at.Fd()),
-		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetWriteBuffer(sendBuffer) }))
 }
 
 // add appends the table to the transaction.
@@ -100,7 +118,10 @@ func (t table) add(c *nftables.Conn, nt *nftables.Table) error {
 	for i, s := range t.sets {
 		// The number tells the sets of one transaction apart. The library's
 		// own counter is not safe for several connections.
-		ns := &nftables.Set{Table: nt, ID: uint32(i + 1), Name: s.name, KeyType: s.of.datatype, Interval: true}
+		ns := &nftables.Set{Table: nt, ID: uint32(i + 1), Name: s.name, KeyType: s.of, Interval: !s.dynamic}
+		if s.dynamic {
+			ns.Dynamic, ns.Size, ns.HasTimeout, ns.Timeout = true, room, s.timeout > 0, s.timeout
+		}
 		if err := c.AddSet(ns, nil); err != nil {
 			return fmt.Errorf("set %s: %w", s.name, err)
 		}

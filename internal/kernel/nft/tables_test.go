@@ -25,6 +25,7 @@ func sample() Ruleset {
 	return Ruleset{
 		Instance: "abcdefghij", Owner: "ownerowner",
 		CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023, Live: 1 << 30,
+		Blocked: prefixes("169.254.0.0/16", "fd00:ec2::254/128"), Connections: 65536,
 		Masquerade: true,
 		Pools:      prefixes("10.88.0.0/16", "10.99.0.0/24", "fd88::/64"),
 		Excluded:   prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32"),
@@ -51,6 +52,11 @@ func TestReplaceAndVerify(t *testing.T) {
 	}{
 		{"everything", func(*Ruleset) {}},
 		{"no masquerade", func(r *Ruleset) { r.Masquerade = false }},
+		{"no live links", func(r *Ruleset) { r.Live = 0 }},
+		{"nothing blocked", func(r *Ruleset) { r.Blocked = nil }},
+		{"no limit", func(r *Ruleset) { r.Connections = 0 }},
+		{"a small limit", func(r *Ruleset) { r.Connections = 100 }},
+		{"nothing but the cut", func(r *Ruleset) { r.Live, r.Masquerade = 0, false }},
 		{"no owner", func(r *Ruleset) { r.Owner = "" }},
 		{"no pools", func(r *Ruleset) { r.Pools, r.Excluded = nil, nil }},
 		{"one group", func(r *Ruleset) { r.CutHigh = r.CutLow }},
@@ -241,7 +247,7 @@ func TestReplaceIsAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if da, db := diff(a.table(), have), diff(b.table(), have); da != nil && db != nil {
+		if da, db := diff(a.table(0), have), diff(b.table(0), have); da != nil && db != nil {
 			t.Fatalf("neither the one (%v) nor the other (%v)", da, db)
 		}
 	}
@@ -276,6 +282,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
+	var gone bool
 	next := func(want bool, what string, f func()) {
 		t.Helper()
 		f()
@@ -287,7 +294,9 @@ func TestWatch(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		made, err := w.Next(ctx)
+		news, err := w.Next(ctx)
+		made := news.Made
+		gone = news.Gone
 		if !want {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("%s: %v, %v, want nothing", what, made, err)
@@ -311,7 +320,17 @@ func TestWatch(t *testing.T) {
 	next(false, "another's written", func() { must(tables.Replace(other)) })
 	next(true, "replaced", func() { must(tables.Replace(sample())) })
 	next(false, "another's deleted", func() { must(tables.Delete(other.Instance)) })
+	if gone {
+		t.Error("a table that is replaced is gone")
+	}
 	next(true, "flushed", func() { edit(t, at, (*nftables.Conn).FlushRuleset) })
+	if !gone {
+		t.Error("a table that is flushed with everything is not gone")
+	}
+	next(true, "written again", func() { must(tables.Replace(sample())) })
+	if gone {
+		t.Error("a table that is written again is gone")
+	}
 }
 
 // What a socket cannot hold counts as a change.
@@ -335,10 +354,10 @@ func TestWatchMissesNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
 	defer cancel()
-	made, err := w.Next(ctx)
+	news, err := w.Next(ctx)
 	now, _ := w.current()
-	if err != nil || made != now {
-		t.Fatalf("generation %d, %v, want %d", made, err, now)
+	if err != nil || news.Made != now || news.Gone {
+		t.Fatalf("%+v, %v, want generation %d, not gone", news, err, now)
 	}
 }
 

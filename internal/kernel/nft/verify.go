@@ -16,7 +16,8 @@ var (
 
 // Verify compares the ruleset's table in the kernel with what Replace writes:
 // nil, ErrGone or ErrChanged, with the generation that this is true of; or why
-// it could not be read.
+// it could not be read. What the last Replace had to leave out (Lacks) may be
+// missing; who wants it back has to Replace again.
 func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	have, at, err := t.read(r.Table())
 	if errors.Is(err, errNoTable) {
@@ -25,7 +26,7 @@ func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	if err != nil {
 		return at, err
 	}
-	if diffs := diff(t.able(r).table(), have); len(diffs) > 0 {
+	if diffs := diff(r.table(t.Lacks()&r.parts()), have); len(diffs) > 0 {
 		return at, fmt.Errorf("nftables table inet %s is %w: %s", r.Table(), ErrChanged, strings.Join(diffs, "; "))
 	}
 	return at, nil
@@ -70,8 +71,8 @@ func diff(want, have table) []string {
 			continue
 		}
 		h := have.sets[i]
-		if h.of.datatype.Name != w.of.datatype.Name {
-			say("set %s has %s", w.name, h.of.datatype.Name)
+		if h.head() != w.head() {
+			say("set %s has %q, not %q", w.name, h.head(), w.head())
 		}
 		if lacks := without(w.ranges, h.ranges); len(lacks) > 0 {
 			say("set %s lacks %s", w.name, some(lacks))

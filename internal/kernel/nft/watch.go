@@ -18,6 +18,13 @@ type Watch struct {
 	name    string
 	c       *netlink.Conn
 	touched bool // by the transaction whose generation is not known yet
+	gone    bool // after it
+}
+
+// News is that a transaction touched the table.
+type News struct {
+	Made Generation // by it
+	Gone bool       // it took the table away; false: the table may be as it was
 }
 
 // What a watch can be behind before it misses something: busy nodes change
@@ -29,9 +36,9 @@ const receiveBuffer = 4 << 20
 //
 //	nft monitor
 func (t *Tables) Watch(instance string) (*Watch, error) {
-	c, err := t.reader()
+	c, err := t.openReader()
 	if err != nil {
-		return nil, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
+		return nil, fmt.Errorf("watching nftables: %w", err)
 	}
 	// A smaller buffer than asked for is none the worse: see Next.
 	_ = c.SetReadBuffer(receiveBuffer)
@@ -39,43 +46,55 @@ func (t *Tables) Watch(instance string) (*Watch, error) {
 		c.Close()
 		return nil, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
 	}
+	t.conns.watch()
 	return &Watch{tables: t, name: TableName(instance), c: c}, nil
 }
 
-// Next waits for a transaction that touches the table, and returns the
-// generation that it made. If the socket could not hold all that happened
+// Next waits for a transaction that touches the table, and tells of the last of
+// those that it has heard of. If the socket could not hold all that happened
 // (ENOBUFS), the table counts as touched in the current generation. When ctx
 // ends it returns ctx.Err(), and goes on later if it is called again.
-func (w *Watch) Next(ctx context.Context) (Generation, error) {
+func (w *Watch) Next(ctx context.Context) (News, error) {
 	if err := w.c.SetReadDeadline(time.Time{}); err != nil {
-		return 0, fmt.Errorf("watching nftables: %w", err)
+		return News{}, fmt.Errorf("watching nftables: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = w.c.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
 		if err := ctx.Err(); err != nil {
-			return 0, err
+			return News{}, err
 		}
 		messages, err := w.c.Receive()
 		switch {
 		case ctx.Err() != nil:
-			return 0, ctx.Err()
+			return News{}, ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			return w.current()
+			w.touched, w.gone = false, false
+			now, err := w.current()
+			return News{Made: now}, err
 		case err != nil:
-			return 0, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
+			return News{}, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
 		}
-		var made Generation
+		var last News
 		for _, m := range messages {
 			// A transaction's news end with its generation.
-			if g, ok := generationOf(m); !ok {
-				w.touched = w.touched || w.about(m)
-			} else if w.touched {
-				made, w.touched = g, false
+			if g, ok := generationOf(m); ok {
+				if w.touched {
+					last = News{g, w.gone}
+				}
+				w.touched, w.gone = false, false
+			} else if w.about(m) {
+				w.touched = true
+				switch m.Header.Type {
+				case messageType(unix.NFT_MSG_DELTABLE):
+					w.gone = true
+				case messageType(unix.NFT_MSG_NEWTABLE):
+					w.gone = false
+				}
 			}
 		}
-		if made != 0 {
-			return made, nil
+		if last.Made != 0 {
+			return last, nil
 		}
 	}
 }
@@ -89,9 +108,9 @@ func (w *Watch) about(m netlink.Message) bool {
 
 // current reads the generation now, on a socket of its own.
 func (w *Watch) current() (Generation, error) {
-	c, err := w.tables.reader()
+	c, err := w.tables.openReader()
 	if err != nil {
-		return 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(err))
+		return 0, fmt.Errorf("reading the nftables generation: %w", err)
 	}
 	defer c.Close()
 	g, err := generation(c)
@@ -102,4 +121,7 @@ func (w *Watch) current() (Generation, error) {
 }
 
 // Close ends the watch.
-func (w *Watch) Close() error { return w.c.Close() }
+func (w *Watch) Close() error {
+	w.tables.conns.unwatch()
+	return w.c.Close()
+}

@@ -1,5 +1,6 @@
-// Package egress is the kind of an agent's nftables table: the rule that cuts
-// dying pods off, and masquerade for what leaves the pools. An agent has one
+// Package egress is the kind of an agent's nftables table: the rules that cut
+// dying pods off, those that keep pods to what is theirs, and masquerade for what
+// leaves the pools. An agent has one
 // such hold. Others may flush it (`nft flush ruleset`), so that Run watches it
 // and puts it back, and Intact says whether the cut can be relied on.
 package egress
@@ -31,9 +32,26 @@ func (s *Spec) Kind() string { return KindName }
 // String names the table as nft does.
 func (s *Spec) String() string { return "table inet " + nft.TableName(s.Instance) }
 
+// Options are what New needs.
+type Options struct {
+	Tables  *nft.Tables
+	Ruleset nft.Ruleset // its Instance is the agent's for good; Owner is overwritten by that of the hold
+
+	// Differs, if any, is called as soon as the table is seen not to be what it
+	// should be, and before it is put right: what relies on its cut has to be
+	// cut off otherwise now. Intact is false by then. It must neither block,
+	// since nobody mends the table meanwhile, nor call anything here but Intact.
+	Differs func()
+	// Lacks, if any, is told of what the kernel cannot have of the table (see
+	// nft.Parts), whenever that changes. Differs's rules hold for it.
+	Lacks func(nft.Parts)
+}
+
 // Egress takes and watches the table.
 type Egress struct {
-	tables *nft.Tables
+	tables  tables
+	differs func()
+	lacks   func(nft.Parts)
 
 	// The table is intact as long as no watched transaction has touched it
 	// after the generation in which it was last seen to be right. Both are 0
@@ -43,13 +61,30 @@ type Egress struct {
 
 	mu   sync.Mutex // what changes the table, one at a time
 	want nft.Ruleset
-	held hold.ID // who has the table; empty: nobody, and Run leaves it alone
+	held hold.ID   // who has the table; empty: nobody, and Run leaves it alone
+	told nft.Parts // the last that lacks was told
 }
 
-// New returns the kind's object. ruleset.Instance is the agent's for good; its
-// Owner is overwritten by that of the hold.
-func New(tables *nft.Tables, ruleset nft.Ruleset) *Egress {
-	return &Egress{tables: tables, want: ruleset}
+// tables is nft.Tables.
+type tables interface {
+	Replace(nft.Ruleset) error
+	Verify(nft.Ruleset) (nft.Generation, error)
+	Delete(instance string) error
+	Holder(instance string) (owner string, there bool, err error)
+	Lacks() nft.Parts
+	Watch(instance string) (*nft.Watch, error)
+}
+
+// New returns the kind's object.
+func New(o Options) *Egress {
+	e := &Egress{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks}
+	if e.differs == nil {
+		e.differs = func() {}
+	}
+	if e.lacks == nil {
+		e.lacks = func(nft.Parts) {}
+	}
+	return e
 }
 
 // Kind returns the kind, for an agent's list.
@@ -76,6 +111,20 @@ func (e *Egress) SetRuleset(r nft.Ruleset) error {
 	}
 	return e.write(e.wanted(e.held, r.Instance))
 }
+
+// Retry writes the table again if the kernel could not have all of it: a module
+// may be there by now. It is for every sweep.
+func (e *Egress) Retry() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.held == "" || e.tables.Lacks() == 0 {
+		return nil
+	}
+	return e.write(e.wanted(e.held, e.want.Instance))
+}
+
+// Lacks returns what the kernel cannot have of the table.
+func (e *Egress) Lacks() nft.Parts { return e.tables.Lacks() }
 
 // Intact reports whether a link in the dying range is cut off by the table,
 // without asking the kernel: false from the moment that Run hears of a change
@@ -174,7 +223,7 @@ func (e *Egress) wanted(owner hold.ID, instance string) nft.Ruleset {
 }
 
 // compare compares the table with r: nil, hold.ErrGone, hold.ErrChanged, or why
-// it could not be read. e.mu is held.
+// it could not be read. e.mu is held. Of one that differs it tells at once.
 func (e *Egress) compare(r nft.Ruleset) error {
 	at, err := e.tables.Verify(r)
 	switch {
@@ -187,6 +236,9 @@ func (e *Egress) compare(r nft.Ruleset) error {
 		err = kernel.As(hold.ErrChanged, err)
 	}
 	e.sound.Store(0)
+	if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
+		e.differs()
+	}
 	return err
 }
 
@@ -194,6 +246,10 @@ func (e *Egress) compare(r nft.Ruleset) error {
 func (e *Egress) write(r nft.Ruleset) error {
 	if err := e.tables.Replace(r); err != nil {
 		return err
+	}
+	if lacks := e.tables.Lacks(); lacks != e.told {
+		e.told = lacks
+		e.lacks(lacks)
 	}
 	return e.compare(r)
 }

@@ -58,7 +58,7 @@ func (k kind) is(err, want error) {
 func TestKind(t *testing.T) {
 	at := nettest.Node(t)
 	kindtest.Run(t, kindtest.Kind{
-		Kind:     New(nft.Open(at), ruleset()).Kind(),
+		Kind:     New(Options{Tables: nft.Open(at), Ruleset: ruleset()}).Kind(),
 		Spec:     func(testing.TB, hold.ID) hold.Spec { return &Spec{Instance: instance} },
 		Alone:    true,
 		Example:  &Spec{Instance: instance},
@@ -68,7 +68,7 @@ func TestKind(t *testing.T) {
 
 func TestHold(t *testing.T) {
 	at := nettest.Node(t)
-	k := kind{t, New(nft.Open(at), ruleset()).Kind()}
+	k := kind{t, New(Options{Tables: nft.Open(at), Ruleset: ruleset()}).Kind()}
 	h := newHold(instance)
 
 	k.is(k.verify(h), hold.ErrGone)
@@ -102,14 +102,14 @@ func TestHold(t *testing.T) {
 // one that nobody has any more is taken over.
 func TestOwners(t *testing.T) {
 	tables := nft.Open(nettest.Node(t))
-	k := kind{t, New(tables, ruleset()).Kind()}
+	k := kind{t, New(Options{Tables: tables, Ruleset: ruleset()}).Kind()}
 	a, b := newHold(instance), newHold(instance)
 	k.must(k.acquire(a))
 	k.is(k.acquire(b), hold.ErrForeign)
 	k.must(k.release(b))
 	k.must(k.verify(a))
 
-	restarted := kind{t, New(tables, ruleset()).Kind()}
+	restarted := kind{t, New(Options{Tables: tables, Ruleset: ruleset()}).Kind()}
 	restarted.must(restarted.acquire(b))
 	restarted.must(restarted.verify(b))
 	restarted.is(restarted.verify(a), hold.ErrGone)
@@ -121,10 +121,10 @@ func TestOwners(t *testing.T) {
 func TestRestart(t *testing.T) {
 	at := nettest.Node(t)
 	h := newHold(instance)
-	before := kind{t, New(nft.Open(at), ruleset()).Kind()}
+	before := kind{t, New(Options{Tables: nft.Open(at), Ruleset: ruleset()}).Kind()}
 	before.must(before.acquire(h))
 
-	e := New(nft.Open(at), ruleset())
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	run(t, e, nil)
 	k := kind{t, e.Kind()}
 	k.must(k.verify(h))
@@ -137,11 +137,11 @@ func TestRestart(t *testing.T) {
 func TestRunRestores(t *testing.T) {
 	at := nettest.Node(t)
 	drifts := make(chan error, 100)
-	e := New(nft.Open(at), ruleset())
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	run(t, e, drifts)
 	other := ruleset()
 	other.Instance, other.CutLow, other.CutHigh = "jihgfedcba", 1<<30+1026, 1<<30+2047
-	o := New(nft.Open(at), other)
+	o := New(Options{Tables: nft.Open(at), Ruleset: other})
 	run(t, o, make(chan error, 100))
 	if e.Intact() {
 		t.Error("intact before it is acquired")
@@ -176,13 +176,13 @@ func TestRunRestores(t *testing.T) {
 
 // What is released stays so, also while Run runs.
 func TestRunLeavesReleasedAlone(t *testing.T) {
-	e := New(nft.Open(nettest.Node(t)), ruleset())
+	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: ruleset()})
 	drifts := make(chan error, 100)
 	run(t, e, drifts)
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	k.must(k.release(h))
-	if !e.mend(func(drift, err error) { t.Errorf("reported %v, %v", drift, err) }) {
+	if !e.mend(func(drift, err error) { t.Errorf("reported %v, %v", drift, err) }, false) {
 		t.Error("there was something to mend")
 	}
 	k.is(k.verify(h), hold.ErrGone)
@@ -194,7 +194,7 @@ func TestRunLeavesReleasedAlone(t *testing.T) {
 // The configuration changes: the table follows, and that is no drift.
 func TestSetRuleset(t *testing.T) {
 	at := nettest.Node(t)
-	e := New(nft.Open(at), ruleset())
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	drifts := make(chan error, 100)
 	run(t, e, drifts)
 	k, h := kind{t, e.Kind()}, newHold(instance)
@@ -224,7 +224,7 @@ func TestSetRuleset(t *testing.T) {
 
 // Without Run nobody would hear of a change.
 func TestNotIntactUnwatched(t *testing.T) {
-	e := New(nft.Open(nettest.Node(t)), ruleset())
+	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: ruleset()})
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	if e.Intact() {
@@ -276,7 +276,7 @@ func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 // What cannot be watched is reported, and not taken for intact.
 func TestRunReportsFailure(t *testing.T) {
 	at := nettest.Node(t)
-	e := New(nft.Open(at), ruleset())
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	k := kind{t, e.Kind()}
 	k.must(k.acquire(newHold(instance)))
 	at.Close() // as good as any reason

@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -43,13 +44,13 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 	e.sound.Store(0)
 	e.watching.Store(true)
 	defer e.watching.Store(false)
-	mended := e.mend(report)
+	mended := e.mend(report, false)
 	for {
 		wait, stop := ctx, context.CancelFunc(func() {})
 		if !mended {
 			wait, stop = context.WithTimeout(ctx, retry)
 		}
-		made, err := w.Next(wait)
+		news, err := w.Next(wait)
 		stop()
 		switch {
 		case ctx.Err() != nil:
@@ -58,24 +59,33 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 		case err != nil:
 			return err
 		default:
-			e.touched.Store(uint32(made))
+			e.touched.Store(uint32(news.Made))
 			if e.Intact() {
 				continue // news of our own doing, looked at since
 			}
 		}
-		mended = e.mend(report)
+		mended = e.mend(report, news.Gone)
 	}
 }
 
-// mend puts the table right if somebody has it, and reports whether it is.
-func (e *Egress) mend(report Report) bool {
+// mend puts the table right if somebody has it, and reports whether it is. One
+// that is known to be gone is written without a look: until it is there, nothing
+// is cut off by it.
+func (e *Egress) mend(report Report, gone bool) bool {
 	e.mu.Lock()
-	if e.held == "" {
+	if e.held == "" || gone && e.Intact() { // or somebody else has been quicker
 		e.mu.Unlock()
 		return true
 	}
 	want := e.wanted(e.held, e.want.Instance)
-	drift := e.compare(want)
+	var drift error
+	if gone {
+		drift = fmt.Errorf("nftables table inet %s is %w", want.Table(), hold.ErrGone)
+		e.sound.Store(0)
+		e.differs()
+	} else {
+		drift = e.compare(want)
+	}
 	err := drift
 	if errors.Is(drift, hold.ErrGone) || errors.Is(drift, hold.ErrChanged) {
 		err = e.write(want)

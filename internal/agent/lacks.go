@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/egress"
+)
+
+// lacks are the API's words for what the node's kernel cannot have of the
+// agent's table, and what follows from that.
+var lacks = []struct {
+	part nft.Parts
+	word string
+	so   string
+}{
+	{nft.Sources, api.LackSources, "pods can send in others' names (nft_fib)"},
+	{nft.Invalid, api.LackInvalid, "what belongs to no connection leaves with pods' addresses (nft_ct)"},
+	{nft.Limit, api.LackConnections, "a pod can fill connection tracking (nft_connlimit, nft_numgen)"},
+}
+
+// lacking lists what the kernel lacks, as the API shows it.
+func lacking(p nft.Parts) []string {
+	var words []string
+	for _, l := range lacks {
+		if p&l.part != 0 {
+			words = append(words, l.word)
+		}
+	}
+	return words
+}
+
+// sayLacks says in the log what the kernel lacks, whenever that changes.
+func (a *Agent) sayLacks(p nft.Parts) {
+	if p == 0 {
+		a.Log.Info("the nftables table lacks nothing any more")
+		return
+	}
+	a.Log.Warn("the kernel cannot have all of the nftables table; each sweep tries again", "lacks", lacking(p), "so", because(p))
+}
+
+// lackFindings are an audit's findings of it.
+func (a *Agent) lackFindings() []api.Finding {
+	p := a.egress.Lacks()
+	if p == 0 {
+		return nil
+	}
+	table := (&egress.Spec{Instance: a.instance}).String()
+	return []api.Finding{{Type: api.FindingMissing, Kind: egress.KindName, What: table,
+		Detail: fmt.Sprintf("this kernel cannot have all of it: %s", because(p))}}
+}
+
+func because(p nft.Parts) string {
+	var so []string
+	for _, l := range lacks {
+		if p&l.part != 0 {
+			so = append(so, l.word+": "+l.so)
+		}
+	}
+	return strings.Join(so, "; ")
+}

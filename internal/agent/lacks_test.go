@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/egress"
+)
+
+// poorTable is the table on a kernel that lacks something of it.
+type poorTable struct {
+	table
+	lacks   nft.Parts
+	retried int
+}
+
+type table interface {
+	Kind() hold.Kind
+	SetRuleset(nft.Ruleset) error
+	Retry() error
+	Lacks() nft.Parts
+	Run(context.Context, egress.Report)
+}
+
+func (p *poorTable) Lacks() nft.Parts { return p.lacks }
+func (p *poorTable) Retry() error     { p.retried++; return nil }
+
+// What the kernel lacks is in status, audit and log, until it is there; each
+// sweep tries.
+func TestLacks(t *testing.T) {
+	r := start(t)
+	var said bytes.Buffer
+	r.Log = slog.New(slog.NewTextHandler(&said, nil))
+	poor := &poorTable{table: r.egress}
+	r.egress = poor
+	shows := func(want []string, findings int) {
+		t.Helper()
+		st, err := r.Status(t.Context(), "")
+		if err != nil || !slices.Equal(st.Lacks, want) {
+			t.Errorf("the status says it lacks %v, %v, want %v", st.Lacks, err, want)
+		}
+		audit, err := r.Audit(t.Context())
+		if err != nil || len(audit.Findings) != findings {
+			t.Fatalf("an audit finds %v, %v", audit.Findings, err)
+		}
+		for _, f := range audit.Findings {
+			if f.Type != api.FindingMissing || f.Kind != egress.KindName || !strings.Contains(f.Detail, "nft_connlimit") {
+				t.Errorf("an audit finds %+v", f)
+			}
+		}
+	}
+	shows(nil, 0)
+	poor.lacks = nft.Sources | nft.Limit
+	shows([]string{api.LackSources, api.LackConnections}, 1)
+	r.sayLacks(poor.lacks)
+	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "nft_fib") {
+		t.Errorf("the log says %s", &said)
+	}
+	for n := range 2 {
+		r.Sweep(t.Context())
+		if poor.retried != n+1 {
+			t.Errorf("tried %d times in %d sweeps", poor.retried, n+1)
+		}
+	}
+	poor.lacks = 0
+	shows(nil, 0)
+	said.Reset()
+	r.sayLacks(0)
+	if !strings.Contains(said.String(), "level=INFO") {
+		t.Errorf("the log says %s", &said)
+	}
+}
+
+// What pods may not reach, and how much of connection tracking one may have, is
+// what the configuration says now.
+func TestReloadLimits(t *testing.T) {
+	r := start(t)
+	for _, blocked := range [][]netip.Prefix{nil, {netip.MustParsePrefix("100.64.0.0/10")}} {
+		c, err := r.conf()
+		must(t, err)
+		c.BlockedCIDRs, c.Connections = blocked, len(blocked)*100
+		must(t, r.Reload(t.Context(), c))
+		want := nft.Ruleset{
+			Instance: r.instance, Live: r.groups.Live(), Masquerade: true, Pools: prefixes(c.Pools),
+			Blocked: blocked, Connections: uint32(c.Connections),
+		}
+		want.CutLow, want.CutHigh = r.groups.Dying()
+		id, _ := r.ledger.Holder(egressName)
+		want.Owner = string(id)
+		if _, err := nft.Open(r.here).Verify(want); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package nft
+
+import (
+	"sync"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+)
+
+// conns has sockets that are open as long as somebody watches. Whoever closes a
+// netfilter socket after anybody's transaction waits until the kernel has freed
+// what that took away, 10 to 20 ms, and holds up all other transactions of the
+// namespace meanwhile (nft_rcv_nl_event). A table that has to be put back at once
+// is written before `nft flush ruleset` has closed its socket, or after that wait.
+type conns struct {
+	tables *Tables
+
+	mu      sync.Mutex
+	watches int
+	writer  *nftables.Conn // nil: somebody uses it, or nobody watches
+	reader  *netlink.Conn
+}
+
+// watch opens the sockets. What cannot be opened now is opened when it is used.
+func (c *conns) watch() {
+	writer, werr := c.tables.openWriter()
+	reader, rerr := c.tables.openReader()
+	c.mu.Lock()
+	c.watches++
+	c.mu.Unlock()
+	if werr == nil {
+		c.giveWriter(writer)
+	}
+	if rerr == nil {
+		c.giveReader(reader)
+	}
+}
+
+// unwatch closes them, if nobody else watches.
+func (c *conns) unwatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watches--; c.watches > 0 {
+		return
+	}
+	if c.writer != nil {
+		_ = c.writer.CloseLasting()
+	}
+	if c.reader != nil {
+		_ = c.reader.Close()
+	}
+	c.writer, c.reader = nil, nil
+}
+
+// takeWriter returns a connection for one transaction. If that has succeeded
+// it may be given back, or else it has to be closed: an error in it stays.
+func (c *conns) takeWriter() (*nftables.Conn, error) {
+	c.mu.Lock()
+	w := c.writer
+	c.writer = nil
+	c.mu.Unlock()
+	if w != nil {
+		return w, nil
+	}
+	return c.tables.openWriter()
+}
+
+func (c *conns) giveWriter(w *nftables.Conn) {
+	c.mu.Lock()
+	if c.watches > 0 && c.writer == nil {
+		c.writer, w = w, nil
+	}
+	c.mu.Unlock()
+	if w != nil {
+		_ = w.CloseLasting()
+	}
+}
+
+// takeReader returns a socket for requests, which giveReader takes back if all of
+// them were answered.
+func (c *conns) takeReader() (*netlink.Conn, error) {
+	c.mu.Lock()
+	r := c.reader
+	c.reader = nil
+	c.mu.Unlock()
+	if r != nil {
+		return r, nil
+	}
+	return c.tables.openReader()
+}
+
+func (c *conns) giveReader(r *netlink.Conn) {
+	c.mu.Lock()
+	if c.watches > 0 && c.reader == nil {
+		c.reader, r = r, nil
+	}
+	c.mu.Unlock()
+	if r != nil {
+		_ = r.Close()
+	}
+}
+
+// openWriter opens a connection for transactions.
+func (t *Tables) openWriter() (*nftables.Conn, error) {
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(t.at.Fd()),
+		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetWriteBuffer(sendBuffer) }))
+	return c, kernel.Classify(err)
+}
+
+// openReader opens a socket for requests.
+func (t *Tables) openReader() (*netlink.Conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.at.Fd()})
+	return c, kernel.Classify(err)
+}

@@ -1,0 +1,80 @@
+package nft
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/google/nftables"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// As long as somebody watches, transactions and looks wait for no socket to be
+// closed; what went wrong in one is no part of the next, and nothing stays open.
+func TestConns(t *testing.T) {
+	tables := Open(nettest.Node(t))
+	r := sample()
+	if err := tables.Replace(r); err != nil {
+		t.Fatal(err)
+	}
+	if tables.conns.writer != nil || tables.conns.reader != nil {
+		t.Error("open, and nobody watches")
+	}
+	w, err := tables.Watch(r.Instance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, reader := tables.conns.writer, tables.conns.reader
+	var all sync.WaitGroup
+	for range 4 { // only one of them has what is open already
+		all.Go(func() {
+			for range 10 {
+				if err := tables.Replace(r); err != nil {
+					t.Error(err)
+				}
+				if _, err := tables.Verify(r); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := tables.Replace(r); err != nil {
+		t.Fatal(err)
+	}
+	if tables.conns.writer == nil || tables.conns.reader == nil || writer == nil || reader == nil {
+		t.Error("nothing is open, and somebody watches")
+	}
+
+	no := errors.New("no")
+	err = tables.transact(func(c *nftables.Conn) error {
+		c.DelTable(&nftables.Table{Name: r.Table(), Family: nftables.TableFamilyINet})
+		return no
+	})
+	if !errors.Is(err, no) {
+		t.Fatal(err)
+	}
+	other := r
+	other.Instance = "jihgfedcba"
+	for range 2 {
+		if err := tables.Replace(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tables.Delete("jihgfedcba"); err != nil { // it is not there: the kernel refuses
+		t.Fatal(err)
+	}
+	if _, err := tables.Verify(r); err != nil {
+		t.Errorf("what was given up: %v", err)
+	}
+	if err := tables.Replace(r); err != nil {
+		t.Error(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if tables.conns.writer != nil || tables.conns.reader != nil {
+		t.Error("open, and nobody watches any more")
+	}
+}

@@ -1,0 +1,319 @@
+package nft
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// newHostile is newNode with both pods live, and a's own way of sending.
+func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *place, from *frames, r Ruleset) {
+	w, a, b, beyond = newNode(t)
+	r = sample()
+	r.Excluded = nil
+	edit(&r)
+	if err := Open(w.node.at).Replace(r); err != nil {
+		t.Fatal(err)
+	}
+	w.group(a, r.Live)
+	w.group(b, r.Live)
+	return w, a, b, beyond, w.frames(a), r
+}
+
+// overhear notes what comes to a place by a network such as "udp4" or "ip6:tcp",
+// for whomever, until the test ends: the end of it that begins with "say ".
+func (w *world) overhear(p *place, network, address string) {
+	w.t.Helper()
+	var conn net.PacketConn
+	w.inside(p.at, func() (err error) {
+		conn, err = net.ListenPacket(network, address)
+		return err
+	})
+	w.t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, text, ok := strings.Cut(string(buf[:n]), "say ")
+			host, _, err := net.SplitHostPort(from.String())
+			if err != nil {
+				host = from.String()
+			}
+			addr, err := netip.ParseAddr(host)
+			if !ok || err != nil {
+				continue
+			}
+			w.log.mu.Lock()
+			w.log.seen[text+" at "+p.name] = addr.Unmap().WithZone("")
+			w.log.mu.Unlock()
+		}
+	}()
+}
+
+// said reports whether a text was overheard at a place.
+func (w *world) said(text string, p *place) bool {
+	_, ok := w.source(text + " at " + p.name)
+	return ok
+}
+
+// A pod's datagrams without a source are heard by nobody, whether they go to
+// broadcast or to multicast; those from its own address are.
+func TestNobody(t *testing.T) {
+	w, a, _, _, from, _ := newHostile(t, func(*Ruleset) {})
+	w.overhear(w.node, "udp4", "0.0.0.0:67")
+	w.overhear(w.node, "udp6", "[::]:67")
+	w.overhear(w.node, "ip6:ipv6-icmp", "::")
+	echo := func(text string) []byte { return append([]byte{128, 0, 0, 0, 0, 1, 0, 1}, "say "+text...) }
+	for i, to := range []string{"255.255.255.255", "224.0.0.1", "ff02::1"} {
+		dst := netip.MustParseAddr(to)
+		own, nobody := a.addrs[i/2], netip.IPv4Unspecified()
+		if dst.Is6() {
+			nobody = netip.IPv6Unspecified()
+		}
+		from.send(packet(nobody, dst, unix.IPPROTO_UDP, udp(68, 67, "say nobody to "+to)))
+		if dst.Is6() {
+			from.send(packet(nobody, dst, unix.IPPROTO_ICMPV6, echo("nobody's echo to "+to)))
+		}
+		nettest.Eventually(t, "its own to "+to, func() bool { // behind the other in the same queue
+			from.send(packet(own, dst, unix.IPPROTO_UDP, udp(68, 67, "say own to "+to)))
+			return w.said("own to "+to, w.node)
+		})
+		if dst.Is6() {
+			from.send(packet(own, dst, unix.IPPROTO_ICMPV6, echo("own echo to "+to)))
+			nettest.Eventually(t, "its own echo to "+to, func() bool { return w.said("own echo to "+to, w.node) })
+		}
+		for _, text := range []string{"nobody to " + to, "nobody's echo to " + to} {
+			if w.said(text, w.node) {
+				t.Errorf("heard: %s", text)
+			}
+		}
+	}
+}
+
+// A pod does not reach the node's loopback, even where somebody has opened it;
+// what others sent there from a link of theirs is none of our business.
+func TestLoopback(t *testing.T) {
+	w, a, b, _, from, r := newHostile(t, func(*Ruleset) {})
+	w.inside(w.node.at, func() error { return ns.SetSysctl("ipv4/conf/all/route_localnet", "1") })
+	w.overhear(w.node, "udp4", "0.0.0.0:67")
+	to := netip.MustParseAddr("127.0.0.1")
+	w.group(b, r.Live+1)
+	other := w.frames(b)
+	from.send(packet(a.addrs[0], to, unix.IPPROTO_UDP, udp(68, 67, "say a")))
+	nettest.Eventually(t, "another's link to reach it", func() bool {
+		from.send(packet(a.addrs[0], to, unix.IPPROTO_UDP, udp(68, 67, "say a")))
+		other.send(packet(b.addrs[0], to, unix.IPPROTO_UDP, udp(68, 67, "say b")))
+		return w.said("b", w.node)
+	})
+	from.send(packet(a.addrs[0], w.node.addrs[0], unix.IPPROTO_UDP, udp(68, 67, "say whole")))
+	nettest.Eventually(t, "the node's own address", func() bool { return w.said("whole", w.node) })
+	if w.said("a", w.node) {
+		t.Error("a live link reaches 127.0.0.1")
+	}
+}
+
+// Nothing leaves the node with a pod's own address where that should be hidden,
+// not even what belongs to no connection.
+func TestInvalid(t *testing.T) {
+	const synFinRst = 0x07
+	for _, tt := range []struct {
+		name   string
+		edit   func(*Ruleset)
+		leaves bool
+	}{
+		{"hidden", func(*Ruleset) {}, false},
+		{"excluded", func(r *Ruleset) { r.Excluded = prefixes("192.0.2.0/24", "2001:db8::/64") }, true},
+		{"not hidden", func(r *Ruleset) { r.Masquerade = false }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, a, _, beyond, from, _ := newHostile(t, tt.edit)
+			w.overhear(beyond, "ip4:tcp", "0.0.0.0")
+			w.overhear(beyond, "ip6:tcp", "::")
+			w.overhear(beyond, "ip4:icmp", "0.0.0.0")
+			w.overhear(beyond, "udp4", "0.0.0.0:67")
+			w.overhear(beyond, "udp6", "[::]:67")
+			unasked := []byte("\x00\x00\x00\x00\x00\x09\x00\x01say an echo's answer") // that nobody asked for
+			for i := range 2 {
+				own, to := a.addrs[i], beyond.addrs[i]
+				nettest.Eventually(t, "what is valid", func() bool {
+					from.send(packet(own, to, unix.IPPROTO_TCP, tcp(synFinRst, fmt.Sprint("say flags", i))))
+					if i == 0 {
+						from.send(packet(own, to, unix.IPPROTO_ICMP, unasked))
+					}
+					from.send(packet(own, to, unix.IPPROTO_UDP, udp(68, 67, fmt.Sprint("say valid", i))))
+					return w.said(fmt.Sprint("valid", i), beyond)
+				})
+				if got := w.said(fmt.Sprint("flags", i), beyond); got != tt.leaves {
+					t.Errorf("family %d: an invalid segment leaves: %v, want %v", i, got, tt.leaves)
+				}
+			}
+			if got := w.said("an echo's answer", beyond); got != tt.leaves {
+				t.Errorf("an answer that nobody asked for leaves: %v, want %v", got, tt.leaves)
+			}
+		})
+	}
+}
+
+// The node forwards nothing to where its cloud gives credentials away, but for
+// questions to name servers; itself it asks there, and is asked.
+func TestBlocked(t *testing.T) {
+	clouds := []string{"169.254.169.254", "fd00:ec2::254"}
+	locals := []string{"169.254.20.10", "fd00:ec2::253"}
+	for _, tt := range []struct {
+		name    string
+		blocked []netip.Prefix
+		passes  bool
+	}{
+		{"blocked", sample().Blocked, false},
+		{"nothing is", nil, true},
+		{"others are", prefixes("169.254.169.253/32", "fd00:ec2::253/128"), true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Blocked = tt.blocked })
+			w.overhear(beyond, "udp4", "0.0.0.0:80")
+			w.overhear(beyond, "udp6", "[::]:80")
+			w.overhear(beyond, "udp4", "0.0.0.0:53")
+			w.overhear(beyond, "udp6", "[::]:53")
+			w.overhear(w.node, "udp4", "0.0.0.0:80")
+			w.overhear(w.node, "udp6", "[::]:80")
+			for i := range 2 {
+				cloud, local := netip.MustParseAddr(clouds[i]), netip.MustParseAddr(locals[i])
+				lo := w.up(w.handle(w.node.at), "lo")
+				w.must(w.handle(beyond.at).AddrAdd(w.up(w.handle(beyond.at), "lo"), &netlink.Addr{IPNet: host(cloud), Flags: unix.IFA_F_NODAD}))
+				w.must(w.handle(w.node.at).AddrAdd(lo, &netlink.Addr{IPNet: host(local), Flags: unix.IFA_F_NODAD}))
+				mac := beyond.peer(w)
+				w.neighbour(w.handle(w.node.at), beyond.link, cloud, mac)
+				w.must(w.handle(w.node.at).RouteAdd(&netlink.Route{LinkIndex: beyond.link.Attrs().Index, Dst: host(cloud), Scope: netlink.SCOPE_LINK}))
+				nettest.Eventually(t, "names and the node's own", func() bool {
+					from.send(packet(a.addrs[i], cloud, unix.IPPROTO_UDP, udp(68, 80, fmt.Sprint("say cloud", i))))
+					from.send(packet(a.addrs[i], cloud, unix.IPPROTO_UDP, udp(68, 53, fmt.Sprint("say names", i))))
+					from.send(packet(a.addrs[i], local, unix.IPPROTO_UDP, udp(68, 80, fmt.Sprint("say local", i))))
+					w.sayTo(w.node.at, netip.AddrPortFrom(cloud, 80), fmt.Sprint("say node", i))
+					return w.said(fmt.Sprint("names", i), beyond) && w.said(fmt.Sprint("local", i), w.node) && w.said(fmt.Sprint("node", i), beyond)
+				})
+				if got := w.said(fmt.Sprint("cloud", i), beyond); got != tt.passes {
+					t.Errorf("%s is reached: %v, want %v", cloud, got, tt.passes)
+				}
+			}
+			if _, err := Open(w.node.at).Verify(r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// peer returns the MAC of a place's own end.
+func (p *place) peer(w *world) (mac net.HardwareAddr) {
+	w.inside(p.at, func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err == nil {
+			mac = eth0.HardwareAddr
+		}
+		return err
+	})
+	return mac
+}
+
+// sayTo sends a datagram by a socket.
+func (w *world) sayTo(at *ns.Netns, to netip.AddrPort, text string) {
+	w.t.Helper()
+	w.inside(at, func() error {
+		conn, err := net.Dial("udp", to.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte(text)) // whether it arrives is what is looked at
+		return nil
+	})
+}
+
+// One pod opens as many connections as it is allowed, in whosever name, and its
+// open ones go on; another one is not kept from opening its own. What packets
+// leave in the table is no change of it. With its entries the pod's limit is free.
+func TestLimit(t *testing.T) {
+	for _, tt := range []struct {
+		allowed     uint32
+		flows       int
+		least, most int // entries
+	}{
+		{100, 1000, 100, 100},     // each is counted
+		{4096, 12000, 2700, 5500}, // one of 16 is: five standard deviations
+	} {
+		t.Run(fmt.Sprint(tt.allowed), func(t *testing.T) {
+			w, a, b, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = tt.allowed })
+			w.overhear(beyond, "udp4", "0.0.0.0:67")
+			w.overhear(beyond, "udp6", "[::]:67")
+			open := func(f *frames, p *place, family, sport int, text string) {
+				f.send(packet(p.addrs[family], beyond.addrs[family], unix.IPPROTO_UDP, udp(uint16(sport), 67, "say "+text)))
+			}
+			nettest.Eventually(t, "the first connection", func() bool {
+				open(from, a, 0, 68, "first")
+				return w.said("first", beyond)
+			})
+			for i := range tt.flows {
+				open(from, a, i%2, 1000+i, "flood")
+				open(from, b, i%2, 1000+i, "flood in b's name")
+			}
+			if n := w.entries(); n < tt.least || n > tt.most {
+				t.Errorf("%d entries, want %d to %d", n, tt.least, tt.most)
+			}
+			nettest.Eventually(t, "an open connection to go on", func() bool {
+				open(from, a, 0, 68, "still")
+				return w.said("still", beyond)
+			})
+			other := w.frames(b)
+			nettest.Eventually(t, "another pod's connections", func() bool {
+				open(other, b, 0, 68, "b4")
+				open(other, b, 1, 68, "b6")
+				return w.said("b4", beyond) && w.said("b6", beyond)
+			})
+			open(from, a, 0, 69, "one more")
+			if _, err := Open(w.node.at).Verify(r); err != nil {
+				t.Errorf("what packets left in the table: %v", err)
+			}
+			if w.said("one more", beyond) {
+				t.Error("a crowded link opens one more")
+			}
+			w.forget(a)
+			nettest.Eventually(t, "room, when the entries are gone", func() bool {
+				open(from, a, 0, 70, "again")
+				return w.said("again", beyond)
+			})
+		})
+	}
+}
+
+// entries is how many the node's connection tracking has.
+func (w *world) entries() (n int) {
+	w.inside(w.node.at, func() error {
+		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+		if err == nil {
+			n, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err
+	})
+	return n
+}
+
+// forget is what the flows kind does when a pod goes.
+func (w *world) forget(p *place) {
+	c, err := conntrack.Open(w.node.at)
+	w.must(err)
+	defer c.Close()
+	w.must(c.Forget(p.addrs))
+}

@@ -1,0 +1,101 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// lacking makes a kernel lack expressions: it answers as nf_tables does.
+func lacking(t *Tables, without ...expr.Any) {
+	t.commit = func(want table) error {
+		for _, c := range want.chains {
+			for _, r := range c.rules {
+				for _, e := range r.exprs {
+					for _, lack := range without {
+						if reflect.TypeOf(e) == reflect.TypeOf(lack) {
+							return fmt.Errorf("no %T: %w", e, kernel.Classify(unix.ENOENT))
+						}
+					}
+				}
+			}
+		}
+		return t.replace(want)
+	}
+}
+
+// What one expression is missing for is left out, and nothing else; whoever
+// writes the table again gets all that is there by then.
+func TestLacks(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		without []expr.Any
+		want    Parts
+	}{
+		{"fib", []expr.Any{&expr.Fib{}}, Sources},
+		{"connlimit", []expr.Any{&expr.Dynset{}}, Limit},
+		{"numgen", []expr.Any{&expr.Numgen{}}, Limit},
+		{"ct", []expr.Any{&expr.Ct{}}, Invalid | Limit},
+		{"fib and numgen", []expr.Any{&expr.Fib{}, &expr.Numgen{}}, Sources | Limit},
+		{"all of them", []expr.Any{&expr.Fib{}, &expr.Ct{}, &expr.Dynset{}}, Sources | Invalid | Limit},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tables := Open(nettest.Node(t))
+			r := sample()
+			lacking(tables, tt.without...)
+			for range 2 {
+				if err := tables.Replace(r); err != nil || tables.Lacks() != tt.want {
+					t.Fatalf("lacks %b, %v, want %b", tables.Lacks(), err, tt.want)
+				}
+				if _, err := tables.Verify(r); err != nil {
+					t.Error(err)
+				}
+			}
+			have, _, err := tables.read(r.Table())
+			if err != nil || diff(r.table(tt.want), have) != nil {
+				t.Errorf("%v: the rest differs: %v", err, diff(r.table(tt.want), have))
+			}
+			if _, err := Open(tables.at).Verify(r); !errors.Is(err, ErrChanged) {
+				t.Errorf("who does not know of it: %v, want ErrChanged", err)
+			}
+
+			lacking(tables)
+			if err := tables.Replace(r); err != nil || tables.Lacks() != 0 {
+				t.Fatalf("on a kernel that has everything: lacks %b, %v", tables.Lacks(), err)
+			}
+			if _, err := Open(tables.at).Verify(r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Without what nobody can do without there is no table, and the one that is
+// there stays.
+func TestLacksTooMuch(t *testing.T) {
+	tables := Open(nettest.Node(t))
+	r := sample()
+	if err := tables.Replace(r); err != nil {
+		t.Fatal(err)
+	}
+	lacking(tables, &expr.Masq{})
+	other := r
+	other.Owner = "anotherone"
+	if err := tables.Replace(other); !errors.Is(err, kernel.ErrNotFound) || tables.Lacks() != 0 {
+		t.Errorf("%v, lacks %b, want not found", err, tables.Lacks())
+	}
+	if _, err := tables.Verify(r); err != nil {
+		t.Error(err)
+	}
+	other.Masquerade = false
+	if err := tables.Replace(other); err != nil || tables.Lacks() != 0 {
+		t.Errorf("without masquerade: %v, lacks %b", err, tables.Lacks())
+	}
+}

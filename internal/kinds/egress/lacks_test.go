@@ -1,0 +1,170 @@
+package egress
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/nftables"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// poor is the nftables of a kernel that lacks what it is told to, and counts
+// what is written.
+type poor struct {
+	tables
+	lacks   nft.Parts
+	written int
+}
+
+func (p *poor) able(r nft.Ruleset) nft.Ruleset {
+	if p.lacks != 0 {
+		r.Live = 0
+	}
+	return r
+}
+
+func (p *poor) Replace(r nft.Ruleset) error {
+	p.written++
+	return p.tables.Replace(p.able(r))
+}
+
+func (p *poor) Verify(r nft.Ruleset) (nft.Generation, error) { return p.tables.Verify(p.able(r)) }
+func (p *poor) Lacks() nft.Parts                             { return p.lacks }
+
+// What the kernel lacks is told once, and that it lacks it no more; until then
+// each sweep writes the table again.
+func TestLacks(t *testing.T) {
+	var told []nft.Parts
+	r := ruleset()
+	r.Live = 1 << 30
+	at := nettest.Node(t)
+	e := New(Options{Tables: nft.Open(at), Ruleset: r, Lacks: func(p nft.Parts) { told = append(told, p) }})
+	p := &poor{tables: e.tables, lacks: nft.Sources}
+	e.tables = p
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(e.Retry()) // nobody has it
+	k.must(k.acquire(h))
+	k.must(k.verify(h))
+	for n := range 2 {
+		k.must(e.Retry())
+		if p.written != n+2 || e.Lacks() != nft.Sources || !slices.Equal(told, []nft.Parts{nft.Sources}) {
+			t.Errorf("written %d times, lacks %b, told %b", p.written, e.Lacks(), told)
+		}
+	}
+	p.lacks = 0 // somebody has loaded the module
+	k.is(k.verify(h), hold.ErrChanged)
+	p.lacks = nft.Sources
+	k.must(k.verify(h))
+	e.tables = &mendOnWrite{poor: p}
+	for range 2 {
+		k.must(e.Retry())
+	}
+	if p.written != 4 || e.Lacks() != 0 || !slices.Equal(told, []nft.Parts{nft.Sources, 0}) {
+		t.Errorf("mended: written %d times, lacks %b, told %b", p.written, e.Lacks(), told)
+	}
+	r.Owner = string(h.Owner)
+	if _, err := nft.Open(at).Verify(r); err != nil {
+		t.Error(err)
+	}
+}
+
+// mendOnWrite has everything from the next write on.
+type mendOnWrite struct{ *poor }
+
+func (m *mendOnWrite) Replace(r nft.Ruleset) error {
+	m.lacks = 0
+	return m.poor.Replace(r)
+}
+
+// Whoever relies on the cut hears that the table differs, while it does, and of
+// nothing that the agent itself has written.
+func TestDiffers(t *testing.T) {
+	at := nettest.Node(t)
+	var (
+		e     *Egress
+		mu    sync.Mutex
+		heard []error
+	)
+	h := newHold(instance)
+	want := ruleset()
+	want.Owner = string(h.Owner)
+	e = New(Options{Tables: nft.Open(at), Ruleset: ruleset(), Differs: func() {
+		_, err := nft.Open(at).Verify(want)
+		if e.Intact() {
+			t.Error("intact, and it differs")
+		}
+		mu.Lock()
+		heard = append(heard, err)
+		mu.Unlock()
+	}})
+	is := func(step string, errs ...error) {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.EqualFunc(heard, errs, errors.Is) {
+			t.Errorf("%s: heard %v, want %v", step, heard, errs)
+		}
+		heard = nil
+	}
+	k := kind{t, e.Kind()}
+	k.must(k.acquire(h))
+	is("there is none yet", nft.ErrGone)
+	run(t, e, nil)
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	for range 20 {
+		k.must(e.SetRuleset(ruleset()))
+	}
+	nettest.Eventually(t, "the news of it all to be heard", func() bool { return e.touched.Load() == e.sound.Load() })
+	is("written by the agent")
+	for _, tt := range []struct {
+		name string
+		edit func(*nftables.Conn)
+		want error
+	}{
+		{"flushed", (*nftables.Conn).FlushRuleset, nft.ErrGone},
+		{"emptied", func(c *nftables.Conn) {
+			c.FlushTable(&nftables.Table{Name: nft.TableName(instance), Family: nftables.TableFamilyINet})
+		}, nft.ErrChanged},
+	} {
+		was := e.sound.Load()
+		change(t, at, tt.edit)
+		nettest.Eventually(t, tt.name+" to be mended", func() bool { return e.sound.Load() != was && e.Intact() })
+		is(tt.name, tt.want)
+	}
+	k.must(k.release(h))
+	is("released")
+}
+
+// What is gone and there again, when its turn comes, is not written once more.
+func TestMendedByOthers(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
+	p := &poor{tables: e.tables}
+	e.tables = p
+	drifts := make(chan error, 10)
+	run(t, e, drifts)
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	e.mu.Lock()
+	change(t, at, (*nftables.Conn).FlushRuleset)
+	nettest.Eventually(t, "that it is gone to be noticed", func() bool { return !e.Intact() })
+	k.must(e.write(e.wanted(h.Owner, instance)))
+	e.mu.Unlock()
+	nettest.Eventually(t, "the news of it all to be heard", func() bool { return e.touched.Load() == e.sound.Load() })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p.written != 2 {
+		t.Errorf("written %d times", p.written)
+	}
+	select {
+	case drift := <-drifts:
+		t.Errorf("drift: %v", drift)
+	default:
+	}
+}
