@@ -44,6 +44,10 @@ type Kind struct {
 	// Acquire takes the hold. "So already, and ours" is success; what stands
 	// in its place but is another's is ErrForeign, and never replaced.
 	Acquire func(context.Context, Hold) error
+	// Settle waits until what Acquire took can be used. Take alone calls it, under
+	// the context of whoever asked: a repair does not wait for a pod. Where nothing
+	// is to be waited for it costs nothing. Optional.
+	Settle func(context.Context, Hold) error
 	// Discovers says that Acquire fills in its spec, which is then committed
 	// before Take answers.
 	Discovers bool
@@ -69,6 +73,12 @@ type Kind struct {
 	Lazy bool
 	// Cut makes the hold's owner unreachable at once, cheaply. Optional.
 	Cut func(context.Context, Hold) error
+	// Sever is the cut's second leg: it makes cuts of holds stand by themselves,
+	// without a table, or anything else, that somebody could take away. It may cost
+	// more than Cut: it runs behind the answer to a DEL, for holds that have to wait
+	// in their line. "Not there" is success. It goes on past a hold that fails, and
+	// returns all that went wrong. Optional.
+	Sever func(context.Context, []Hold) error
 	// Find returns everything in the world with this agent's stamp, as holds
 	// that Release can take. What it saw may serve a Verify in the same look
 	// (OneLook). Optional.
