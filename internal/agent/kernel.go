@@ -30,7 +30,7 @@ type node struct {
 	boot string    // the boot's id
 
 	conn interface { // rtnetlink, for what is no kind's
-		Veths(prefix string) ([]rtnl.Link, error)
+		Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error)
 		Link(name string) (rtnl.Link, error)
 		Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 		Neighbours() ([]rtnl.Neighbour, error)
@@ -53,6 +53,7 @@ type node struct {
 		Kind() hold.Kind
 		VerifyPod(context.Context, hold.Hold) error
 		ListAhead()
+		DownDying(context.Context) error
 	}
 	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
 	news     monitor                              // the one that is listened to; nil: none is
@@ -106,7 +107,7 @@ func (a *Agent) openKernel() error {
 // openInstance reads the instance's id, or mints one that no link has.
 func (a *Agent) openInstance() (err error) {
 	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
-		links, err := a.conn.Veths(link.Name(instance[:rtnl.PrefixLen], ""))
+		links, err := a.conn.Veths(ofInstance(instance))
 		return len(links) > 0, err
 	})
 	if err != nil {
