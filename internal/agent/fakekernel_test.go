@@ -78,12 +78,16 @@ type fakeConn struct{ *fakeKernel }
 func (c fakeConn) Close() error            { return nil }
 func (c fakeConn) UplinkMTU() (int, error) { return 1500, nil }
 
-func (c fakeConn) Veths(prefix string) ([]rtnl.Link, error) {
+func (c fakeConn) Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []rtnl.Link
-	for name, l := range c.links {
-		if strings.HasPrefix(name, prefix) {
+	for _, l := range c.links {
+		ok, err := keep(l.show())
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			all = append(all, l.show())
 		}
 	}
@@ -305,6 +309,7 @@ func (k fakeLinks) Kind() hold.Kind {
 		Flight:  4,
 		Yield:   16,
 		Cut:     k.cut,
+		Sever:   k.sever,
 		Find:    k.find,
 	}
 }
@@ -458,6 +463,37 @@ func (k fakeLinks) cut(_ context.Context, h hold.Hold) error {
 			l.up = false
 		}
 		k.unroute(l)
+		return nil
+	})
+}
+
+// sever sets links down that are cut off.
+func (k fakeLinks) sever(_ context.Context, hs []hold.Hold) error {
+	var errs []error
+	for _, h := range hs {
+		s, err := k.of(h)
+		if err == nil {
+			k.watched("sever", h)
+			err = k.step("link", "set down "+s.Name, func() error {
+				if l := k.links[s.Name]; l != nil {
+					l.up = false
+				}
+				return nil
+			})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// DownDying sets all links down that are cut off.
+func (k fakeLinks) DownDying(context.Context) error {
+	return k.step("link", "set all down that are cut off", func() error {
+		for _, l := range k.links {
+			if k.groups.IsDying(l.group) {
+				l.up = false
+			}
+		}
 		return nil
 	})
 }

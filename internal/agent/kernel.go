@@ -31,7 +31,7 @@ type node struct {
 	boot string    // the boot's id
 
 	conn interface { // rtnetlink, for what is no kind's
-		Veths(prefix string) ([]rtnl.Link, error)
+		Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error)
 		Link(name string) (rtnl.Link, error)
 		Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 		Neighbours() ([]rtnl.Neighbour, error)
@@ -56,6 +56,7 @@ type node struct {
 		Kind() hold.Kind
 		VerifyPod(context.Context, hold.Hold) error
 		ListAhead()
+		DownDying(context.Context) error
 	}
 	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
 	news     monitor                              // the one that is listened to; nil: none is
@@ -92,6 +93,7 @@ func (a *Agent) openKernel() error {
 	}
 	barrier := egress.New(egress.Options{
 		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: a.instance}, Lacks: a.sayLacks,
+		Differs: a.cutAnew,
 	})
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
@@ -112,7 +114,7 @@ func (a *Agent) openKernel() error {
 // openInstance reads the instance's id, or mints one that no link has.
 func (a *Agent) openInstance() (err error) {
 	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
-		links, err := a.conn.Veths(link.Name(instance[:rtnl.PrefixLen], ""))
+		links, err := a.conn.Veths(ofInstance(instance))
 		return len(links) > 0, err
 	})
 	if err != nil {

@@ -81,15 +81,34 @@ func (a *Agent) ranBefore() bool {
 	return err == nil && strings.HasPrefix(epoch, a.boot+"/")
 }
 
-// ownLinks lists the links with this instance's stamp.
+// ofInstance keeps the links with an instance's stamp, whatever they are called.
+func ofInstance(instance string) func(rtnl.Link) (bool, error) {
+	return func(l rtnl.Link) (bool, error) {
+		_, ours := link.OwnName(instance[:rtnl.PrefixLen], l)
+		return ours, nil
+	}
+}
+
+// ownLinks lists the links with this instance's stamp, under the names that ADD
+// gave them. Of two that claim to be the same the one that is called so is.
 func (a *Agent) ownLinks() ([]rtnl.Link, error) {
-	all, err := steady(func() ([]rtnl.Link, error) { return a.conn.Veths(link.Name(a.instance[:rtnl.PrefixLen], "")) })
+	all, err := steady(func() ([]rtnl.Link, error) { return a.conn.Veths(ofInstance(a.instance)) })
 	if err != nil {
 		return nil, fmt.Errorf("looking for the links of this agent's pods: %w", err)
 	}
 	var links []rtnl.Link
+	called := map[string]bool{}
 	for _, l := range all {
-		if _, ok := attachment.LinkID(l.Name); ok {
+		called[l.Name] = true
+	}
+	for _, l := range all {
+		name, _ := link.OwnName(a.instance[:rtnl.PrefixLen], l)
+		if name != l.Name && called[name] {
+			continue
+		}
+		called[name] = true
+		l.Name = name
+		if _, ok := attachment.LinkID(name); ok {
 			links = append(links, l)
 		}
 	}

@@ -49,14 +49,11 @@ func findPods(self ns.Ref, links []wantedEnd) map[string]podEnd {
 				continue
 			}
 			seen[[2]uint64{uint64(st.Dev), st.Ino}] = true
-			for _, e := range lookInto(path) {
-				host, ok := wanted[e.link.Peer]
-				if !ok || host.Peer != e.link.Index {
-					continue
-				}
+			for _, e := range lookInto(path, wanted) {
+				host := wanted[e.link.Peer]
 				if e.link.MAC == host.mac || host.mac == "" && e.link.MAC == macOf(host.Name) {
 					sure[host.Name] = e.podEnd
-				} else if host.mac == "" {
+				} else if host.mac == "" && len(maybe[host.Name]) < 2 {
 					maybe[host.Name] = append(maybe[host.Name], e.podEnd)
 				}
 			}
@@ -83,32 +80,57 @@ type end struct {
 	podEnd
 }
 
-// lookInto lists the veths of a namespace; none of one that cannot be seen.
-func lookInto(path string) []end {
+// What is looked at of a namespace, whose lists are as long as its pod makes
+// them, and what is kept: the rest is not seen, as if the pod hid it.
+const (
+	maxVeths     = 4096
+	maxAddresses = 1024 // of a veth and a family
+	maxKept      = 16   // of these, the ones that a pod could have been given
+)
+
+// lookInto lists the veths of a namespace that are the other ends of wanted
+// links, given by their indices; none of one that cannot be seen.
+func lookInto(path string, wanted map[int]wantedEnd) []end {
 	n, err := ns.Open(path)
 	if err != nil {
 		return nil
 	}
 	defer n.Close()
-	var ends []end
-	_ = n.Do(func() error {
-		c, err := rtnl.Here()
-		if err != nil {
-			return err
+	c, err := rtnl.Open(n)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	looked := 0
+	links, _ := c.Veths(func(l rtnl.Link) (bool, error) {
+		if looked++; looked > maxVeths {
+			return false, rtnl.ErrStop
 		}
-		defer c.Close()
-		links, err := c.Veths("")
-		for _, l := range links {
-			e := end{link: l, podEnd: podEnd{ref: n.Ref(), mac: l.MAC}}
-			addrs, _ := c.Addresses(l.Index) // without them it is found all the same
-			for _, a := range addrs {
-				if a.Prefix.IsSingleIP() && !a.Prefix.Addr().IsLinkLocalUnicast() {
-					e.addrs = append(e.addrs, a.Prefix.Addr())
-				}
-			}
-			ends = append(ends, e)
-		}
-		return err
+		host, ok := wanted[l.Peer]
+		return ok && host.Peer == l.Index, nil
 	})
+	var ends []end
+	for _, l := range links {
+		ends = append(ends, end{link: l, podEnd: podEnd{ref: n.Ref(), mac: l.MAC, addrs: addressesOf(c, l.Index)}})
+	}
 	return ends
+}
+
+// addressesOf returns the single addresses of a pod's interface; without them it
+// is found all the same.
+func addressesOf(c *rtnl.Conn, index int) []netip.Addr {
+	var addrs []netip.Addr
+	for _, ipv6 := range []bool{false, true} {
+		looked, kept := 0, 0
+		_ = c.EachAddress(index, ipv6, func(a rtnl.Address) error {
+			if a.Prefix.IsSingleIP() && !a.Prefix.Addr().IsLinkLocalUnicast() {
+				addrs, kept = append(addrs, a.Prefix.Addr()), kept+1
+			}
+			if looked++; looked >= maxAddresses || kept >= maxKept {
+				return rtnl.ErrStop
+			}
+			return nil
+		})
+	}
+	return once(addrs)
 }

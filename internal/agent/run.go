@@ -72,6 +72,7 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 		cancel()
 		own.Wait()
 	}()
+	own.Go(func() { a.keepCut(ctx) })
 	own.Go(func() { a.egress.Run(ctx, a.egressDrift) }) // before the restore, whose cuts rely on the table
 	if addr := a.Config.Metrics; addr != "" {
 		if _, err := srv.ServeMetrics(addr); err != nil {
@@ -133,6 +134,29 @@ func (a *Agent) keepSwept(ctx context.Context, intervals <-chan time.Duration) {
 			if len(a.sweeping) == 0 { // or the last one goes on still
 				sweep.Go(func() { a.Sweep(ctx) })
 			}
+		}
+	}
+}
+
+// cutAnew is told that the table is not what the cuts of dying pods rely on.
+func (a *Agent) cutAnew() {
+	select {
+	case a.doubted <- struct{}{}:
+	default:
+	}
+}
+
+// keepCut makes the cuts of dying pods stand without the table whenever that is not
+// as it should be, until ctx ends.
+func (a *Agent) keepCut(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.doubted:
+		}
+		if err := a.links.DownDying(ctx); err != nil {
+			a.Log.Warn("cutting dying pods off without the nftables table", "err", err)
 		}
 	}
 }

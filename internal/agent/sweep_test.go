@@ -92,7 +92,7 @@ func TestSweepMends(t *testing.T) {
 			l := linkNamed(r.t, host)
 			must(r.t, netlink.LinkSetDown(l), netlink.LinkSetUp(l))
 		}, "changed link"},
-		{"link renamed", func(r *rig, host string) { must(r.t, netlink.LinkSetName(linkNamed(r.t, host), "other")) }, "missing link"},
+		{"link renamed", func(r *rig, host string) { must(r.t, netlink.LinkSetName(linkNamed(r.t, host), "other")) }, "changed link"},
 		{"link deleted", func(r *rig, host string) { must(r.t, netlink.LinkDel(linkNamed(r.t, host))) }, "missing link"},
 		{"group changed", func(r *rig, host string) { must(r.t, netlink.LinkSetGroup(linkNamed(r.t, host), 0)) }, "changed link"},
 		{"MTU changed", func(r *rig, host string) { must(r.t, netlink.LinkSetMTU(linkNamed(r.t, host), 1300)) }, "changed link"},

@@ -51,7 +51,7 @@ type Options struct {
 	// block. Optional.
 	Event func(Event)
 	// Observe is told how long a kind's operation took, for how many holds:
-	// op is acquire, verify, release, cut or find. Optional.
+	// op is acquire, verify, release, cut, sever or find. Optional.
 	Observe func(kind, op string, took time.Duration, holds int, err error)
 	// Homeless reports owners whose home has ended for certain, as all network
 	// namespaces do with a reboot: what they lack is not taken again, they are

@@ -24,6 +24,8 @@ type line struct {
 	apart  lane             // of holds whose last try took all of its time: one a call
 	hurry  chan struct{}    // has a token once somebody waits
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
+	legs   []job            // cut off, and not severed yet
+	severs bool             // somebody sees to legs
 }
 
 // lane is a part of a line. Both share the kind's Flight, which no call exceeds,
@@ -72,6 +74,11 @@ func (e *Engine) send(l *leaving, i int) {
 		s.trouble = &trouble{since: e.since(l.owner), err: err}
 		e.note(l)
 		return
+	}
+	if !s.severed && n.kind.Sever != nil {
+		s.severed = true
+		n.legs = append(n.legs, job{l, i})
+		n.sever()
 	}
 	to := &n.common
 	if s.trouble != nil && s.trouble.hung {

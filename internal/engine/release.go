@@ -35,6 +35,7 @@ type holdState struct {
 	stage    hold.Stage
 	cuts     bool // its kind has a Cut: the owner can be reached by it
 	queued   bool // at its line, or about to be
+	severed  bool // or its line sees to that
 	released bool
 	trouble  *trouble // after a failed try
 }

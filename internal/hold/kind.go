@@ -48,9 +48,9 @@ type Kind struct {
 	// committed before the owner's next hold is acquired. Release has to do with a
 	// spec that lacks it: the program may end before the commit.
 	Discovers bool
-	// Settle waits until what Acquire took can be used. Take alone waits for it,
-	// since a pod may have a say in how long that takes: a repair does not.
-	// Optional.
+	// Settle waits until what Acquire took can be used. Take alone calls it, under
+	// the context of whoever asked: a repair does not wait for a pod. Where nothing
+	// is to be waited for it costs nothing. Optional.
 	Settle func(context.Context, Hold) error
 	// Verify compares holds with the world: nil, ErrGone or ErrChanged (both
 	// wrapped with what differs), or why it could not be seen. One answer a
@@ -74,6 +74,12 @@ type Kind struct {
 	Lazy bool
 	// Cut makes the hold's owner unreachable at once, cheaply. Optional.
 	Cut func(context.Context, Hold) error
+	// Sever is the cut's second leg: it makes cuts of holds stand by themselves,
+	// without a table, or anything else, that somebody could take away. It may cost
+	// more than Cut: it runs behind the answer to a DEL, for holds that have to wait
+	// in their line. "Not there" is success. It goes on past a hold that fails, and
+	// returns all that went wrong. Optional.
+	Sever func(context.Context, []Hold) error
 	// Find returns everything in the world with this agent's stamp, as holds
 	// that Release can take. What it saw may serve a Verify in the same look
 	// (OneLook). Optional.

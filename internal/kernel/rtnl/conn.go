@@ -31,6 +31,7 @@ type Conn struct {
 	at     *ns.Netns // owned by the caller; nil: the process's own
 	ref    ns.Ref
 	slots  chan *socket // nil: not opened yet
+	single bool         // of Here: nobody could tell where a second socket belongs
 	closed atomic.Bool
 }
 
@@ -58,13 +59,14 @@ func Open(at *ns.Netns) (*Conn, error) {
 
 // Here connects to the calling thread's network namespace by a single socket:
 // for use within ns.Netns.Do, to save entering the namespace once more. The
-// Conn works outside of it as well, but for Inside and Ref.
+// Conn works outside of it as well, but for Inside and Ref, until anything goes
+// wrong with its socket.
 func Here() (*Conn, error) {
 	s, err := openSocket()
 	if err != nil {
 		return nil, err
 	}
-	c := new(Conn)
+	c := &Conn{single: true}
 	c.fill(1, s)
 	return c, nil
 }
@@ -151,7 +153,7 @@ func (c *Conn) with(f func(*socket) error) error {
 	s := <-c.slots
 	if s == nil {
 		err := os.ErrClosed
-		if !c.closed.Load() {
+		if !c.closed.Load() && !c.single {
 			err = c.Inside(func() (err error) { s, err = openSocket(); return err })
 		}
 		if err != nil {
@@ -168,32 +170,51 @@ func (c *Conn) with(f func(*socket) error) error {
 	return err
 }
 
+// ErrStop, returned by what is called for each item of a list, ends the list without
+// an error. The Conn's socket ends with it, since the rest of the list is on its
+// way: a Conn of Here is of no more use then.
+var ErrStop = errors.New("that is enough")
+
 // dump asks for a list, again while it changes under way, and decodes its
-// items; decode leaves those out that it answers false for. If no list was
-// whole the last one comes with an error of class kernel.ErrInterrupted: items
-// may be missing from it, or double.
+// items; decode leaves those out that it answers false for, so that what nobody
+// wants takes no memory. If no list was whole the last one comes with an error of
+// class kernel.ErrInterrupted: items may be missing from it, or double.
 func dump[T any](c *Conn, r Request, decode func(body []byte) (T, bool, error)) ([]T, error) {
 	var items []T
+	err := c.walk(r, func() { items = items[:0] }, func(body []byte) error {
+		item, ok, err := decode(body)
+		if ok {
+			items = append(items, item)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
+		return nil, err
+	}
+	return items, err
+}
+
+// walk asks for a list and calls each for every item of it. While the list
+// changes under way it is asked for again, begin is called, and what each has
+// seen comes once more. each's error ends it.
+func (c *Conn) walk(r Request, begin func(), each func(body []byte) error) error {
 	for range maxDumps {
 		var interrupted bool
 		var failed error
-		items = items[:0]
+		begin()
 		broken := c.with(func(s *socket) (err error) {
-			interrupted, failed, err = s.dump(r, func(body []byte) error {
-				item, ok, err := decode(body)
-				if ok {
-					items = append(items, item)
-				}
-				return err
-			})
+			interrupted, failed, err = s.dump(r, each)
 			return err
 		})
+		if errors.Is(broken, ErrStop) {
+			return nil
+		}
 		if err := errors.Join(failed, broken); err != nil {
-			return nil, kernel.Classify(fmt.Errorf("%s: %w", r.text, err))
+			return kernel.Classify(fmt.Errorf("%s: %w", r.text, err))
 		}
 		if !interrupted {
-			return items, nil
+			return nil
 		}
 	}
-	return items, kernel.As(kernel.ErrInterrupted, fmt.Errorf("%s: changed under way, %d times", r.text, maxDumps))
+	return kernel.As(kernel.ErrInterrupted, fmt.Errorf("%s: changed under way, %d times", r.text, maxDumps))
 }

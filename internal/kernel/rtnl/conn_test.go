@@ -158,7 +158,7 @@ func TestDumpInterrupted(t *testing.T) {
 		}
 	})
 	nettest.Eventually(t, "a list that stays interrupted", func() bool {
-		links, err := c.Veths("still")
+		links, err := c.Veths(named("still"))
 		if errors.Is(err, kernel.ErrInterrupted) {
 			return true // with some of the links
 		}
@@ -170,7 +170,7 @@ func TestDumpInterrupted(t *testing.T) {
 	})
 	close(stop)
 	churn.Wait()
-	if links, err := c.Veths("still"); err != nil || len(links) != still {
+	if links, err := c.Veths(named("still")); err != nil || len(links) != still {
 		t.Errorf("%d links, %v, when all is quiet", len(links), err)
 	}
 }

@@ -1,7 +1,8 @@
 // Package rtnl speaks rtnetlink: links, addresses, routes and neighbours of one
 // network namespace. A change is a Request, which reads as the ip command that
 // does the same; a Conn sends one or many in one system call. Links are found
-// by name, and no function here lists a node's links unless it says so.
+// by name or, whatever they are called, by index; no function here lists a node's
+// links unless it says so.
 //
 // Message layouts and attribute encoding are those of vishvananda/netlink/nl.
 // Its own functions are not used, because they look links up before and after

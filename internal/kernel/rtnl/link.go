@@ -2,12 +2,14 @@ package rtnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
 )
 
 // What x/sys/unix does not have of include/uapi/linux: veth.h, if_link.h,
@@ -83,9 +85,12 @@ type Setting struct {
 //
 //	ip link set NAME ...
 func SetLink(name string, settings ...Setting) Request {
-	text := "ip link set " + name
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	parts := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))}
+	return setLink(nl.NewIfInfomsg(unix.AF_UNSPEC), name, settings, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+}
+
+func setLink(msg *nl.IfInfomsg, what string, settings []Setting, parts ...nl.NetlinkRequestData) Request {
+	text := "ip link set " + what
+	parts = append([]nl.NetlinkRequestData{msg}, parts...)
 	for _, s := range settings {
 		text += " " + s.text
 		msg.Change |= s.flags
@@ -176,59 +181,41 @@ type Link struct {
 //
 //	ip link show NAME
 func GetLink(name string, link *Link) Request {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	return getLink(msg, name, link, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+}
+
+func getLink(msg *nl.IfInfomsg, what string, link *Link, parts ...nl.NetlinkRequestData) Request {
+	parts = append([]nl.NetlinkRequestData{msg}, parts...)
+	parts = append(parts, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics)))
 	return Request{
-		text: "ip link show " + name,
-		typ:  unix.RTM_GETLINK,
-		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC),
-			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
-			nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics))),
+		text:   "ip link show " + what,
+		typ:    unix.RTM_GETLINK,
+		body:   body(parts...),
 		answer: func(body []byte) (err error) { *link, err = parseLink(body); return err },
 	}
 }
 
-// Link returns one link by its name, or kernel.ErrNotFound.
+// Link returns the link that was given a name by AddVeth, whatever it is called
+// by now if it was given its AltName; or kernel.ErrNotFound.
 //
-//	ip link show NAME
+//	ip link show NAME || ip link show berth-NAME
 func (c *Conn) Link(name string) (Link, error) {
 	var l Link
 	err := c.Do(GetLink(name, &l))
+	if errors.Is(err, kernel.ErrNotFound) {
+		err = c.Do(GetAltLink(AltName(name), &l))
+	}
 	return l, err
 }
 
-// GetLinkAt is GetLink by the link's index: it may have any name.
-//
-//	ip link show DEV
-func GetLinkAt(index int, link *Link) Request {
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	return Request{
-		text:   fmt.Sprint("ip link show ", index),
-		typ:    unix.RTM_GETLINK,
-		body:   body(msg, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics))),
-		answer: func(body []byte) (err error) { *link, err = parseLink(body); return err },
-	}
-}
-
-// Rename gives a link, found by its index, a name. Before Linux 6.2 one that is
-// up is kernel.ErrBusy; a name that is taken is kernel.ErrExists.
-//
-//	ip link set DEV name NAME
-func Rename(index int, name string) Request {
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	return Request{
-		text: fmt.Sprintf("ip link set %d name %s", index, name),
-		typ:  unix.RTM_SETLINK,
-		body: body(msg, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))),
-	}
-}
-
-// Veths lists the veths whose names begin with a prefix. It costs about 12 µs a
-// link of the node, and 40 where it has 5,000 pods: the kernel looks for the id of
-// each peer's network namespace among those of all (see mirror in kinds/link).
+// Veths lists the veths that keep says yes to. It costs about 12 µs a link of
+// the node, and 40 where it has 5,000 pods: the kernel looks for the id of each
+// peer's network namespace among those of all (see mirror in kinds/link). keep's
+// error ends the list, and comes back.
 //
 //	ip link show type veth
-func (c *Conn) Veths(prefix string) ([]Link, error) {
+func (c *Conn) Veths(keep func(Link) (bool, error)) ([]Link, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
 	r := Request{
@@ -239,7 +226,11 @@ func (c *Conn) Veths(prefix string) ([]Link, error) {
 	}
 	return dump(c, r, func(body []byte) (Link, bool, error) {
 		l, err := parseLink(body)
-		return l, err == nil && strings.HasPrefix(l.Name, prefix), err
+		if err != nil {
+			return l, false, err
+		}
+		ok, err := keep(l)
+		return l, ok, err
 	})
 }
 

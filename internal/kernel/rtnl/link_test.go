@@ -102,7 +102,7 @@ func TestRegroup(t *testing.T) {
 			if errs[0] != nil || !errors.Is(errs[1], kernel.ErrNotFound) || errs[2] != nil {
 				t.Errorf("answers %v", errs)
 			}
-			links, err := c.Veths("veth")
+			links, err := c.Veths(named("veth"))
 			must(t, err)
 			for _, l := range links {
 				if l.Group != 55 {
@@ -115,7 +115,7 @@ func TestRegroup(t *testing.T) {
 				t.Error("a link of another namespace is in the group")
 			}
 			must(t, c.Do(rtnl.DelGroup(55)))
-			if links, err := c.Veths("veth"); err != nil || len(links) > 0 {
+			if links, err := c.Veths(named("veth")); err != nil || len(links) > 0 {
 				t.Errorf("the group's links are still %v, %v", links, err)
 			}
 		})
@@ -141,7 +141,7 @@ func TestVeths(t *testing.T) {
 	c := open(t, nil)
 	a, _ := veth(t, c, "btest0")
 	veth(t, c, "other0")
-	links, err := c.Veths("btest")
+	links, err := c.Veths(named("btest"))
 	must(t, err)
 	if len(links) != 1 || links[0] != a {
 		t.Errorf("the list is %+v, not %+v", links, a)

@@ -3,6 +3,7 @@ package rtnl_test
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -35,6 +36,11 @@ func veth(t testing.TB, c *rtnl.Conn, name string) (l rtnl.Link, pod *ns.Netns) 
 	t.Cleanup(func() { c.Do(rtnl.DelLink(name)) })
 	must(t, open(t, pod).Do(rtnl.SetLink("eth0", rtnl.Up())))
 	return l, pod
+}
+
+// named keeps links whose names begin with a prefix.
+func named(prefix string) func(rtnl.Link) (bool, error) {
+	return func(l rtnl.Link) (bool, error) { return strings.HasPrefix(l.Name, prefix), nil }
 }
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }

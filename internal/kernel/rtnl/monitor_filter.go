@@ -27,6 +27,8 @@ const (
 	loadBehind = unix.BPF_LD | unix.BPF_IND // at X + K
 	setA       = unix.BPF_LD | unix.BPF_IMM
 	setX       = unix.BPF_LDX | unix.BPF_IMM
+	keep       = unix.BPF_ST
+	loadKept   = unix.BPF_LD | unix.BPF_MEM
 	copyToX    = unix.BPF_MISC | unix.BPF_TAX
 	ifEqual    = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	ifSet      = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
@@ -34,8 +36,8 @@ const (
 )
 
 // monitorFilter lets through what is about links that have the prefix in their
-// names or are in the live group, but for those in the coming and in the cut
-// group; deletions of routes with Berth's protocol; and routes that replace
+// names or are in the live group, whatever they are called, but for changes of
+// those in the coming and in the cut group; deletions of routes with Berth's protocol; and routes that replace
 // others.
 func monitorFilter(groups Groups, prefix string) []unix.SockFilter {
 	const accept, drop = 1000, 1001 // targets; else how many to skip
@@ -53,21 +55,25 @@ func monitorFilter(groups Groups, prefix string) []unix.SockFilter {
 	program := []step{
 		{code: loadHalf, k: atType},
 		{ifEqual, half(unix.RTM_NEWLINK), 7, 0},  // to the group
-		{ifEqual, half(unix.RTM_DELLINK), 14, 0}, // to the name
+		{ifEqual, half(unix.RTM_DELLINK), 6, 0},  // there, too
 		{ifEqual, half(unix.RTM_DELROUTE), 3, 0}, // to the protocol
 		{ifEqual, half(unix.RTM_NEWROUTE), 0, drop},
 		{code: loadHalf, k: atFlags},
 		{ifSet, half(unix.NLM_F_REPLACE), accept, drop},
 		{code: loadByte, k: atProtocol},
 		{ifEqual, Protocol, accept, drop},
-		// A changed link: by its group...
+		// A link: by its group...
 		{code: setA, k: atLinkAttr},
 		{code: setX, k: unix.IFLA_GROUP},
 		{code: loadFind, k: findAttribute},
 		{code: copyToX},
 		{code: loadBehind | unix.BPF_W, k: unix.SizeofNlAttr},
 		{ifEqual, word(groups.Live()), accept, 0},
-		// ... or else, as a deleted one, by its name.
+		// ... or else by its name, if it is deleted or in no group that tells enough.
+		{code: keep},
+		{code: loadHalf, k: atType},
+		{ifEqual, half(unix.RTM_DELLINK), 3, 0},
+		{code: loadKept},
 		{ifEqual, word(groups.Coming()), drop, 0},
 		{ifEqual, word(groups.Cut()), drop, 0},
 		{code: setA, k: atLinkAttr},

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -110,16 +111,27 @@ func (r Route) body(scope uint8) []byte {
 // unreachable one, is kernel.ErrUnreachable.
 //
 //	ip route get fibmatch ADDR
-func MatchRoute(addr netip.Addr, route *Route) Request {
+func MatchRoute(addr netip.Addr, route *Route) Request { return MatchRouteBy(addr, 0, route) }
+
+// MatchRouteBy is MatchRoute among the routes that lead to one link; 0: any.
+//
+//	ip route get fibmatch ADDR oif DEV
+func MatchRouteBy(addr netip.Addr, index int, route *Route) Request {
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:  uint8(family(addr)),
 		Dst_len: uint8(addr.BitLen()),
 		Flags:   unix.RTM_F_FIB_MATCH,
 	}}
+	text := fmt.Sprint("ip route get fibmatch ", addr)
+	parts := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.RTA_DST, addr.AsSlice())}
+	if index != 0 {
+		text += fmt.Sprint(" oif ", index)
+		parts = append(parts, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	}
 	return Request{
-		text: fmt.Sprint("ip route get fibmatch ", addr),
+		text: text,
 		typ:  unix.RTM_GETROUTE,
-		body: body(msg, nl.NewRtAttr(unix.RTA_DST, addr.AsSlice())),
+		body: body(parts...),
 		answer: func(b []byte) error {
 			seen, ours, err := parseRoute(b)
 			if ours {
@@ -159,8 +171,8 @@ type RouteFilter struct {
 //	ip route show proto 98 [dev DEV] type unicast|unreachable
 func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	var routes []Route
-	for _, fam := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		some, err := c.routes(f, fam)
+	for _, family := range families {
+		some, err := dump(c, f.request(family), f.parse)
 		routes = append(routes, some...)
 		if err != nil {
 			return routes, err
@@ -169,7 +181,33 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	return routes, nil
 }
 
-func (c *Conn) routes(f RouteFilter, family uint8) ([]Route, error) {
+// EachRoute calls each for what Routes would list, for some of it twice if it
+// changes under way. Its error ends that, and comes back, but for ErrStop.
+//
+//	ip route show proto 98 [dev DEV] type unicast|unreachable
+func (c *Conn) EachRoute(f RouteFilter, each func(Route) error) error {
+	stopped := false
+	for _, family := range families {
+		err := c.walk(f.request(family), func() {}, func(b []byte) error {
+			route, ok, err := f.parse(b)
+			if err != nil || !ok {
+				return err
+			}
+			err = each(route)
+			stopped = errors.Is(err, ErrStop)
+			return err
+		})
+		if err != nil || stopped {
+			return err
+		}
+	}
+	return nil
+}
+
+var families = []uint8{unix.AF_INET, unix.AF_INET6}
+
+// request asks for the routes of one family that f chooses.
+func (f RouteFilter) request(family uint8) Request {
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:   family,
 		Table:    unix.RT_TABLE_MAIN,
@@ -186,13 +224,15 @@ func (c *Conn) routes(f RouteFilter, family uint8) ([]Route, error) {
 		parts = append(parts, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(f.Index))))
 		text += fmt.Sprint(" dev ", f.Index)
 	}
-	r := Request{text: text, typ: unix.RTM_GETROUTE, body: body(parts...)}
-	return dump(c, r, func(b []byte) (Route, bool, error) {
-		route, ours, err := parseRoute(b)
-		// An old kernel filters less than it is asked to.
-		ours = ours && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
-		return route, ours, err
-	})
+	return Request{text: text, typ: unix.RTM_GETROUTE, body: body(parts...)}
+}
+
+// parse reads a route, and whether f chooses it: an old kernel filters less than
+// it is asked to.
+func (f RouteFilter) parse(b []byte) (Route, bool, error) {
+	route, ours, err := parseRoute(b)
+	ours = ours && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
+	return route, ours, err
 }
 
 // parseRoute reads an RTM_NEWROUTE, and whether it is one of Berth's in the

@@ -118,7 +118,8 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 
 // dump sends one request for a list and calls each for every item of it. It
 // reports whether the list changed under way, so that items may be missing or
-// double. The second error says that the socket is of no more use.
+// double. The second error says that the socket is of no more use, as after an
+// error of each: the rest of the list is not waited for.
 func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool, failed, broken error) {
 	if err := s.send(s.append(nil, r, r.flags|unix.NLM_F_DUMP)); err != nil {
 		return false, nil, err
@@ -137,10 +138,10 @@ func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool
 			}
 			switch m.Header.Type {
 			case unix.NLMSG_DONE, unix.NLMSG_ERROR: // both begin with an errno
-				return interrupted, errors.Join(failed, parseError(m)), nil
+				return interrupted, parseError(m), nil
 			default:
-				if failed == nil {
-					failed = each(m.Data)
+				if err := each(m.Data); err != nil {
+					return false, nil, err
 				}
 			}
 		}

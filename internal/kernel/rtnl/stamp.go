@@ -10,6 +10,11 @@ const Protocol = 98
 // link groups and metrics.
 const PrefixLen = 4
 
+// AltName is the second name of a host veth that ADD named so. Who only renames a
+// link leaves it this one. It is longer than a first name can be, so that it is
+// in nobody's way.
+func AltName(name string) string { return "berth-" + name }
+
 // Groups are the link groups of one agent instance: 1,024 numbers that no
 // other instance of the node has (below 2^31, and never 0, the default group).
 type Groups uint32

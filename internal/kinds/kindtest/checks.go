@@ -142,6 +142,15 @@ func cut(tb testing.TB, k Kind) {
 	if !k.Alone {
 		t.verify([]hold.Hold{b}, nil)
 	}
+	if k.Sever != nil {
+		unsevered := t.copy(b)
+		if err := k.Sever(t.Context(), []hold.Hold{a, t.copy(a), t.fresh()}); err != nil {
+			t.Fatalf("severing %s: %v", a, err)
+		}
+		if !k.Alone {
+			t.verify([]hold.Hold{unsevered}, nil)
+		}
+	}
 	t.release(a, b)
 	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
 	cutOff(a, "after it is released")

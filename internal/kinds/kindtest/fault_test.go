@@ -268,6 +268,66 @@ var faults = []struct {
 			return errs
 		}
 	}},
+	{"cut", "everybody is severed", false, func(k *Kind) {
+		k.Sever = func(_ context.Context, hs []hold.Hold) error {
+			files, err := filepath.Glob(filepath.Dir(path(hs[0])) + "/*")
+			for _, f := range files {
+				os.Chmod(f, 0o400)
+			}
+			return err
+		}
+	}},
+	{"cut", "what is not there cannot be severed", false, func(k *Kind) {
+		k.Sever = func(_ context.Context, hs []hold.Hold) error {
+			for _, h := range hs {
+				if err := os.Chmod(path(h), 0o400); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}},
+	{"take-twice", "what is taken does not settle", false, func(k *Kind) {
+		k.Settle = func(context.Context, hold.Hold) error { return errors.New("not yet") }
+	}},
+	{"cut-beside-release", "a cut brings back what is released", false, func(k *Kind) {
+		k.Cut = before(k.Cut, func(h hold.Hold) error {
+			for exists(h) {
+				runtime.Gosched()
+			}
+			return os.WriteFile(path(h), []byte(h.Owner), 0o600)
+		})
+	}},
+	{"cut-beside-release", "a cut beside a release fails", false, func(k *Kind) {
+		k.Cut = before(k.Cut, func(h hold.Hold) error {
+			for exists(h) {
+				runtime.Gosched()
+			}
+			return errors.New("it is gone")
+		})
+	}},
+	{"disguised", "what is not at its place is released", false, func(k *Kind) {
+		release := k.Release
+		k.Release = func(ctx context.Context, hs []hold.Hold) []error {
+			errs := make([]error, len(hs))
+			for i, h := range hs {
+				if exists(h) {
+					errs[i] = release(ctx, []hold.Hold{h})[0]
+				}
+			}
+			return errs
+		}
+	}},
+	{"disguised", "what is not at its place is not found", false, func(k *Kind) {
+		find := k.Find
+		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
+			hs, err := find(ctx)
+			return slices.DeleteFunc(hs, func(h hold.Hold) bool { return !exists(h) }), err
+		}
+	}},
+	{"disguised", "what is not at its place is there", false, func(k *Kind) {
+		k.Verify = hold.Each(func(context.Context, hold.Hold) error { return nil })
+	}},
 }
 
 func notThereIsAnError(k *Kind) {

@@ -53,6 +53,9 @@ type Kind struct {
 	// Foreign puts somebody else's thing where h would go, and returns what
 	// tells whether it is still there, unchanged. Optional.
 	Foreign func(t testing.TB, h hold.Hold) (intact func() error)
+	// Disguise does to h's thing, which is there, what another program might:
+	// gives it another name, so that it is not where one would look. Optional.
+	Disguise func(t testing.TB, h hold.Hold)
 }
 
 // Run tests a kind. Each check is a subtest with holds of its own.
@@ -80,6 +83,8 @@ var checks = []struct {
 	{"at-once", atOnce},
 	{"find", find},
 	{"cut", cut},
+	{"cut-beside-release", cutBesideRelease},
+	{"disguised", disguised},
 }
 
 // try is a kind in one check.
@@ -126,6 +131,14 @@ func (t try) take(h hold.Hold) {
 	t.Helper()
 	if err := t.Acquire(t.Context(), h); err != nil {
 		t.Fatalf("taking %s: %v", h, err)
+	}
+	if t.Settle == nil {
+		return
+	}
+	for range 2 { // once more: nothing is to be waited for
+		if err := t.Settle(t.Context(), h); err != nil {
+			t.Fatalf("settling %s: %v", h, err)
+		}
 	}
 }
 

@@ -29,9 +29,20 @@ type toys struct{ dir string }
 
 func path(h hold.Hold) string { return h.Spec.(*toySpec).Path }
 
+// at is where h's file is: at its place, unless somebody has renamed it.
+func (ts toys) at(h hold.Hold) string {
+	files, _ := filepath.Glob(ts.dir + "/*")
+	for _, f := range append([]string{path(h)}, files...) {
+		if text, _ := os.ReadFile(f); string(text) == string(h.Owner) {
+			return f
+		}
+	}
+	return path(h)
+}
+
 // owner says whose file is at h's place: "" if there is none.
-func (toys) owner(h hold.Hold) (string, error) {
-	text, err := os.ReadFile(path(h))
+func (ts toys) owner(h hold.Hold) (string, error) {
+	text, err := os.ReadFile(ts.at(h))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
@@ -47,6 +58,9 @@ func (ts toys) acquire(_ context.Context, h hold.Hold) error {
 	defer os.Remove(tmp.Name())
 	tmp.WriteString(string(h.Owner))
 	tmp.Close()
+	if at := ts.at(h); at != path(h) {
+		return os.Rename(at, path(h))
+	}
 	err = os.Link(tmp.Name(), path(h))
 	if !errors.Is(err, os.ErrExist) {
 		return err
@@ -66,8 +80,8 @@ func (ts toys) verify(_ context.Context, h hold.Hold) error {
 	case owner != string(h.Owner):
 		return hold.ErrGone
 	}
-	info, err := os.Stat(path(h))
-	if err == nil && info.Mode().Perm()&0o200 == 0 {
+	info, err := os.Stat(ts.at(h))
+	if err == nil && (info.Mode().Perm()&0o200 == 0 || ts.at(h) != path(h)) {
 		return hold.ErrChanged
 	}
 	return err
@@ -78,7 +92,15 @@ func (ts toys) release(_ context.Context, h hold.Hold) error {
 	if err != nil || owner != string(h.Owner) {
 		return err
 	}
-	return os.Remove(path(h))
+	return there(os.Remove(ts.at(h)))
+}
+
+// there leaves out that a file has gone meanwhile.
+func there(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (ts toys) cut(_ context.Context, h hold.Hold) error {
@@ -86,7 +108,16 @@ func (ts toys) cut(_ context.Context, h hold.Hold) error {
 	if err != nil || owner != string(h.Owner) {
 		return err
 	}
-	return os.Chmod(path(h), 0o400)
+	return there(os.Chmod(ts.at(h), 0o400))
+}
+
+func (ts toys) sever(ctx context.Context, hs []hold.Hold) error {
+	for _, h := range hs {
+		if err := ts.cut(ctx, h); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (ts toys) find(context.Context) ([]hold.Hold, error) {
@@ -96,15 +127,18 @@ func (ts toys) find(context.Context) ([]hold.Hold, error) {
 	}
 	var hs []hold.Hold
 	for _, f := range files {
-		h := hold.Hold{Spec: &toySpec{Path: f}}
-		owner, err := ts.owner(h)
+		text, err := os.ReadFile(f)
 		if err != nil {
 			return nil, err
 		}
-		h.Owner = hold.ID(owner)
-		if _, err := hold.ParseID(owner); err == nil {
-			hs = append(hs, h)
+		id, stranger := hold.ParseID(string(text))
+		if stranger != nil {
+			continue
 		}
+		if filepath.Base(f) != "only" {
+			f = ts.dir + "/" + string(id)
+		}
+		hs = append(hs, hold.Hold{Owner: id, Spec: &toySpec{Path: f}})
 	}
 	return hs, nil
 }
@@ -113,6 +147,14 @@ func (ts toys) find(context.Context) ([]hold.Hold, error) {
 // one place.
 func kind(t testing.TB, alone bool) Kind {
 	ts := toys{t.TempDir()}
+	disguise := func(t testing.TB, h hold.Hold) {
+		if err := os.Rename(path(h), path(h)+".away"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if alone {
+		disguise = nil
+	}
 	return Kind{
 		Kind: hold.Kind{
 			New:     func() hold.Spec { return &toySpec{} },
@@ -121,6 +163,8 @@ func kind(t testing.TB, alone bool) Kind {
 			Release: hold.Each(ts.release),
 			Batch:   3,
 			Cut:     ts.cut,
+			Sever:   ts.sever,
+			Settle:  func(context.Context, hold.Hold) error { return nil },
 			Find:    ts.find,
 		},
 		Alone: alone,
@@ -132,6 +176,7 @@ func kind(t testing.TB, alone bool) Kind {
 		},
 		Example:  &toySpec{Path: "/toys/a", Notes: []string{"a note"}},
 		Snapshot: func() string { return listing(ts.dir) },
+		Disguise: disguise,
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
 			if err := os.WriteFile(path(h), []byte("a stranger"), 0o600); err != nil {
 				t.Fatal(err)
@@ -171,7 +216,7 @@ func TestToyAlone(t *testing.T) { Run(t, kind(t, true)) }
 // A kind that has only what it must have.
 func TestToyBare(t *testing.T) {
 	k := kind(t, false)
-	k.Batch, k.Cut, k.Find, k.Snapshot, k.Foreign = 0, nil, nil, nil, nil
+	k.Batch, k.Settle, k.Cut, k.Sever, k.Find, k.Snapshot, k.Foreign, k.Disguise = 0, nil, nil, nil, nil, nil, nil, nil
 	Run(t, k)
 }
 

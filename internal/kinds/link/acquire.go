@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -43,21 +41,27 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	if pod.Ref().Same(l.conn.Ref()) {
 		return errors.New("this is the node's own network namespace")
 	}
+	if l.strayed(s) { // or its addresses' routes would be in the way of a new one
+		l.regain(s)
+	}
+	regained := false
 	for {
 		link, created, err := l.create(s, macs, pod)
-		if errors.Is(err, hold.ErrForeign) && l.regain(s, pod) {
+		if err == nil && created {
+			err = l.complete(ctx, s, macs, pod, link)
+		}
+		if errors.Is(err, hold.ErrForeign) && !regained && l.regain(s) {
+			regained = true
 			continue
 		}
 		switch {
-		case err != nil:
+		case err != nil || created:
 			return err
-		case created:
-			return l.complete(ctx, s, macs, pod, link)
 		case link.Group != l.groups.Coming():
 			return l.repair(s, macs, link)
 		}
 		// Half-made by an earlier try.
-		if err := l.delete(s.Name); err != nil {
+		if err := l.delete(link.Index); err != nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
@@ -73,7 +77,7 @@ func (l *Links) unmakeable(s *Spec, why error) error {
 	if err == nil {
 		pod.Close()
 	}
-	if errors.Is(err, ns.ErrGone) && errors.Is(l.conn.Do(rtnl.GetLink(s.Name, new(rtnl.Link))), kernel.ErrNotFound) {
+	if _, look := l.locate(s); errors.Is(err, ns.ErrGone) && errors.Is(look, kernel.ErrNotFound) {
 		return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
 	}
 	return why
@@ -82,10 +86,14 @@ func (l *Links) unmakeable(s *Spec, why error) error {
 // homeless answers for a pod whose network namespace cannot be opened. If its
 // link is there and not half-made, the namespace is only out of sight.
 func (l *Links) homeless(s *Spec, macs ends, why error) error {
-	var link rtnl.Link
-	err := l.conn.Do(rtnl.GetLink(s.Name, &link))
+	link, err := l.locate(s)
 	switch {
 	case err == nil && link.Group != l.groups.Coming():
+		if link.Name != s.Name {
+			if err := l.rename(link, s.Name); err != nil {
+				return err
+			}
+		}
 		return l.repair(s, macs, link)
 	case err != nil && !errors.Is(err, kernel.ErrNotFound):
 		return err // not seen: that proves nothing
@@ -93,8 +101,8 @@ func (l *Links) homeless(s *Spec, macs ends, why error) error {
 	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
 }
 
-// create makes the pair, both ends down, the host's in the coming group. A
-// link of this name that is there already is returned as it is.
+// create makes the pair, both ends down, the host's in the coming group, and
+// stamps it. A link of this name that is there already is returned as it is.
 func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, created bool, err error) {
 	errs := l.conn.Each(
 		rtnl.AddVeth(
@@ -104,15 +112,39 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	add, get := errs[0], errs[1]
 	switch {
 	case add == nil && get == nil:
+		if err := l.mark(s, &link); err != nil {
+			return link, false, errors.Join(err, l.delete(link.Index))
+		}
 		return link, true, nil
 	case add == nil:
-		return link, false, errors.Join(get, l.delete(s.Name))
+		return link, false, errors.Join(get, l.deleteNamed(s.Name))
 	case !errors.Is(add, kernel.ErrExists):
 		return link, false, add
 	case errors.Is(get, kernel.ErrNotFound): // so it is the other name
 		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+	case get == nil && !s.is(link):
+		return link, false, fmt.Errorf("link %s is %s, of %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
 	}
 	return link, false, get
+}
+
+// mark says whose a new link is: from here on it is found, and known, whatever
+// somebody calls it. A second name that is taken is a link of this owner that was
+// renamed (hold.ErrForeign), or not worth a failure.
+func (l *Links) mark(s *Spec, link *rtnl.Link) error {
+	l.memory.see(s.Name, link.Index)
+	alt := rtnl.AltName(s.Name)
+	var other rtnl.Link
+	errs := l.conn.Each(rtnl.AddAltName(s.Name, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(s.Alias)))
+	named, err := errs[0], errs[1]
+	if err != nil {
+		return err
+	}
+	link.Alias = s.Alias
+	if errors.Is(named, kernel.ErrExists) && l.conn.Do(rtnl.GetAltLink(alt, &other)) == nil && s.owns(other) {
+		return fmt.Errorf("link %s is called %s: %w", s.Name, other.Name, hold.ErrForeign)
+	}
+	return nil
 }
 
 // complete brings a new pair up. The pod's side comes first, so that a link
@@ -122,7 +154,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
 	defer func() {
 		if err != nil { // best effort: the engine releases what failed as well
-			err = errors.Join(err, l.delete(s.Name))
+			err = errors.Join(err, l.delete(link.Index))
 		}
 	}()
 	inside, err := furnishPod(s, macs, pod, link.Peer)
@@ -136,63 +168,9 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 	if err := l.furnishHost(s, macs, link, nothing()); err != nil {
 		return err
 	}
-	return settle(ctx, s, inside)
-}
-
-// settling is how long a pod's addresses may take to be usable: a few
-// microseconds, unless the machine has much else to do.
-const settling = 30 * time.Second
-
-// settle waits until the pod's first packet will be answered: until the pod's
-// end can send, which GetLink sees to, and its IPv6 addresses receive. The
-// kernel has most often done the latter meanwhile.
-func settle(ctx context.Context, s *Spec, inside *rtnl.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, settling)
-	defer cancel()
-	locals := make([]bool, len(s.Addresses))
-	rs := []rtnl.Request{rtnl.GetLink(s.Ifname, new(rtnl.Link))}
-	for i, a := range s.Addresses {
-		rs = append(rs, rtnl.IsLocal(a, &locals[i]))
-	}
-	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
-		errs := inside.Each(rs...)
-		for _, err := range errs {
-			if err != nil && !errors.Is(err, kernel.ErrUnreachable) {
-				return fmt.Errorf("in the pod: %w", err)
-			}
-		}
-		i := slices.Index(locals, false)
-		if i < 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("in the pod: address %s does not receive yet: %w", s.Addresses[i], context.Cause(ctx))
-		case <-time.After(pause):
-		}
-	}
-}
-
-// regain gives the host's end its name back, if somebody has renamed it: the
-// pod's interface says which link that is, and alias and MAC whose it is.
-func (l *Links) regain(s *Spec, pod *ns.Netns) bool {
-	var inside *rtnl.Conn
-	if err := pod.Do(func() (err error) { inside, err = rtnl.Here(); return err }); err != nil {
-		return false
-	}
-	defer inside.Close()
-	var end, link rtnl.Link
-	if inside.Do(rtnl.GetLink(s.Ifname, &end)) != nil || end.MAC != s.MAC || end.Peer == 0 {
-		return false
-	}
-	if l.conn.Do(rtnl.GetLinkAt(end.Peer, &link)) != nil || link.Alias != s.Alias || link.MAC != s.HostMAC {
-		return false
-	}
-	err := l.conn.Do(rtnl.Rename(link.Index, s.Name))
-	if errors.Is(err, kernel.ErrBusy) { // up, on an older kernel: repair sets it up again
-		err = l.conn.Do(rtnl.SetLink(link.Name, rtnl.Down()), rtnl.Rename(link.Index, s.Name))
-	}
-	return err == nil
+	settled, err := glanceInside(s, inside)
+	l.memory.settling(s.Name, !settled)
+	return err
 }
 
 // repair brings the host's side of a link back to what its spec says.
@@ -207,10 +185,15 @@ func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
 	return l.furnishHost(s, macs, link, seen)
 }
 
-// delete deletes a link by its name; none is success.
-func (l *Links) delete(name string) error {
-	if err := l.conn.Do(rtnl.DelLink(name)); !errors.Is(err, kernel.ErrNotFound) {
-		return err
+// delete deletes a link by its index; none is success.
+func (l *Links) delete(index int) error { return ignoreGone(l.conn.Do(rtnl.DelLinkAt(index))) }
+
+// deleteNamed deletes a link by its name; none is success.
+func (l *Links) deleteNamed(name string) error { return ignoreGone(l.conn.Do(rtnl.DelLink(name))) }
+
+func ignoreGone(err error) error {
+	if errors.Is(err, kernel.ErrNotFound) {
+		return nil
 	}
-	return nil
+	return err
 }

@@ -145,7 +145,7 @@ func TestRepair(t *testing.T) {
 			return f.conn.Do(rtnl.DelRoute(rtnl.Route{Dst: netip.PrefixFrom(spec(h).Addresses[1], 128), Index: l.Attrs().Index}))
 		}},
 		{"down", "down; no route to 10.", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetDown(l) }},
-		{"alias", `alias "mine", not "test/pod`, func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetAlias(l, "mine") }},
+		{"alias", `alias "mine", not "berth testaaaaaa`, func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetAlias(l, "mine") }},
 		{"MTU", "mtu 1300, not 1400", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMTU(l, 1300) }},
 		{"MAC", "address 02:00:00:00:00:01, not", func(l netlink.Link, _ hold.Hold) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
@@ -238,7 +238,7 @@ func TestAcquireAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for _, h := range hs {
 		all.Go(func() {
-			if err := f.kind.Acquire(t.Context(), h); err != nil {
+			if err := errors.Join(f.kind.Acquire(t.Context(), h), f.kind.Settle(t.Context(), h)); err != nil {
 				t.Error(err)
 			}
 			f.receives(h)

@@ -28,7 +28,10 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	}); err != nil {
 		return err
 	}
-	settings := []rtnl.Setting{rtnl.Alias(s.Alias)}
+	var settings []rtnl.Setting
+	if link.Alias != s.Alias {
+		settings = append(settings, rtnl.Alias(s.Alias))
+	}
 	if link.Group != l.groups.Live() {
 		settings = append(settings, rtnl.Group(l.groups.Live()))
 	}
@@ -41,8 +44,11 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	if s.has(true) {
 		settings = append(settings, rtnl.NoAddrGen())
 	}
-	// Two requests: the kernel would set the link up before NoAddrGen.
-	rs := []rtnl.Request{rtnl.SetLink(s.Name, settings...), rtnl.SetLink(s.Name, rtnl.Up())}
+	var rs []rtnl.Request
+	if len(settings) > 0 {
+		rs = append(rs, rtnl.SetLink(s.Name, settings...))
+	}
+	rs = append(rs, rtnl.SetLink(s.Name, rtnl.Up())) // by itself: the kernel would do it before NoAddrGen
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
 			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -11,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
@@ -22,8 +24,9 @@ func TestKind(t *testing.T) {
 	kindtest.Run(t, kindtest.Kind{
 		Kind: f.kind,
 		Spec: func(t testing.TB, owner hold.ID) hold.Spec {
-			s := spec(f.hold(nettest.Pod(t).Ref(), both))
-			s.Name = link.Name(prefix, owner)
+			h := f.hold(nettest.Pod(t).Ref(), both)
+			s := spec(h)
+			s.Name, s.Alias = link.Name(prefix, owner), strings.Replace(s.Alias, string(h.Owner), string(owner), 1)
 			return s
 		},
 		Example: &link.Spec{
@@ -37,8 +40,16 @@ func TestKind(t *testing.T) {
 			Addresses: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd88::7")},
 		},
 		// Mounts are the pods' own, which the test makes between snapshots.
-		Snapshot: func() string { return nettest.Snapshot(t, nil).Without("mount").String() },
+		Snapshot: func() string {
+			found, err := f.kind.Find(t.Context())
+			must(t, err)
+			for _, h := range found {
+				f.show(h) // brings its carrier, and with it a route for multicast, up to date
+			}
+			return nettest.Snapshot(t, nil).Without("mount").String()
+		},
 		Foreign:  takenIfname,
+		Disguise: func(t testing.TB, h hold.Hold) { must(t, f.conn.Do(rtnl.Rename(f.show(h).Index, f.alias()))) },
 	})
 }
 
@@ -153,7 +164,7 @@ func TestTwoInterfaces(t *testing.T) {
 	pod, first := f.pod(both)
 	second := f.hold(pod.Ref(), both)
 	spec(second).Ifname = "net1"
-	must(t, f.kind.Acquire(t.Context(), second))
+	f.take(second)
 	must(t, f.links.VerifyPod(t.Context(), second))
 	for i, node := range []netip.Addr{node4, node6} {
 		nettest.Ping(t, pod, node)

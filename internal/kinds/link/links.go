@@ -42,15 +42,18 @@ type Links struct {
 	barrier func() bool
 	batches atomic.Uint32 // counts batches, for each to have a group of its own
 	mirror  mirror
+	memory  memory
+	claims  claims
 	turn    chan struct{} // holds one: who cuts a link off
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, mirror: mirror{prefix: stamp(o.Prefix)}, turn: make(chan struct{}, 1)}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, turn: make(chan struct{}, 1)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
+	l.mirror.own = l.own
 	l.batches.Store(rand.Uint32()) // not where the last run of the agent was
 	return l
 }
@@ -61,12 +64,14 @@ func (l *Links) Kind() hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return new(Spec) },
 		Acquire: l.acquire,
+		Settle:  l.settle,
 		Verify:  l.verify,
 		Release: l.release,
 		Batch:   batch,
 		Flight:  flight,
 		Yield:   yield,
 		Cut:     l.cut,
+		Sever:   l.sever,
 		Find:    l.find,
 	}
 }
@@ -86,8 +91,27 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	return s, nil
 }
 
-// find returns all links of the instance by their names, with what can be seen
-// of them from the host. The netns, the pod's interface and its MAC cannot.
+// own reports whether a link is the instance's, and notes where it is.
+func (l *Links) own(link rtnl.Link) bool {
+	name, ok := OwnName(l.prefix, link)
+	if ok {
+		l.memory.see(name, link.Index)
+	}
+	return ok
+}
+
+// gone takes note that a link that was at an index is not there any more; 0: it
+// was nowhere.
+func (l *Links) gone(name string, index int) {
+	l.memory.gone(name, 0)
+	if index != 0 { // the kernel's news of it may have been dropped with its name
+		l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: rtnl.Link{Index: index}}})
+	}
+}
+
+// find returns all links of the instance by the names that ADD gave them, with
+// what can be seen of them from the host. The netns, the pod's interface and its
+// MAC cannot.
 func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 	links, err := l.list(ctx)
 	if err != nil && links == nil {
@@ -97,13 +121,13 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 		hold.Remember(ctx, l, links)
 	}
 	holds := make([]hold.Hold, 0, len(links))
-	for _, link := range links {
-		id, notOurs := hold.ParseID(link.Name[len(stamp(l.prefix)):])
+	for name, link := range l.byName(links) {
+		id, notOurs := hold.ParseID(name[len(stamp(l.prefix)):])
 		if notOurs != nil {
 			continue
 		}
 		holds = append(holds, hold.Hold{Owner: id, Spec: &Spec{
-			Name:    link.Name,
+			Name:    name,
 			Alias:   link.Alias,
 			MTU:     link.MTU,
 			HostMAC: link.MAC,
@@ -115,6 +139,19 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 	return holds, err
 }
 
+// byName returns links by the names that ADD gave them. Of two that claim to be
+// the same the one that is called so is.
+func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
+	all := make(map[string]*rtnl.Link, len(links))
+	for i := range links {
+		name, ok := OwnName(l.prefix, links[i])
+		if other := all[name]; ok && (other == nil || other.Name != name) {
+			all[name] = &links[i]
+		}
+	}
+	return all
+}
+
 // list returns all links of the instance. An error of class
 // kernel.ErrInterrupted comes with what was seen: some may be missing.
 func (l *Links) list(ctx context.Context) ([]rtnl.Link, error) {
@@ -123,5 +160,7 @@ func (l *Links) list(ctx context.Context) ([]rtnl.Link, error) {
 			return links, nil
 		}
 	}
-	return l.mirror.list(func() ([]rtnl.Link, error) { return l.conn.Veths(stamp(l.prefix)) })
+	return l.mirror.list(func() ([]rtnl.Link, error) {
+		return l.conn.Veths(func(link rtnl.Link) (bool, error) { return l.own(link), nil })
+	})
 }

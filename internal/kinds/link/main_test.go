@@ -83,7 +83,7 @@ func (f *fixture) hold(pod ns.Ref, families string) hold.Hold {
 	id := hold.NewID()
 	s := &link.Spec{
 		Name:   link.Name(prefix, id),
-		Alias:  fmt.Sprintf("test/pod-%d/eth0 %s", n, id),
+		Alias:  fmt.Sprintf("berth testaaaaaa %s net/pod-%d/eth0", id, n),
 		Netns:  pod,
 		Ifname: "eth0",
 		MTU:    1400,
@@ -104,7 +104,7 @@ func (f *fixture) pod(families string) (*ns.Netns, hold.Hold) {
 	f.Helper()
 	pod := nettest.Pod(f)
 	h := f.hold(pod.Ref(), families)
-	must(f, f.kind.Acquire(context.Background(), h))
+	f.take(h)
 	f.Cleanup(func() { f.release(h) })
 	return pod, h
 }
@@ -117,9 +117,16 @@ func (f *fixture) many(n int, families string) []hold.Hold {
 	for i := range hs {
 		hs[i] = f.hold(pod.Ref(), families)
 		spec(hs[i]).Ifname = fmt.Sprintf("eth%d", i)
-		must(f, f.kind.Acquire(context.Background(), hs[i]))
+		f.take(hs[i])
 	}
 	return hs
+}
+
+// take makes a link as an ADD does.
+func (f *fixture) take(h hold.Hold) {
+	f.Helper()
+	must(f, f.kind.Acquire(context.Background(), h))
+	must(f, f.kind.Settle(context.Background(), h))
 }
 
 func (f *fixture) release(hs ...hold.Hold) {
@@ -141,6 +148,11 @@ func (f *fixture) show(h hold.Hold) rtnl.Link {
 	}
 	return l
 }
+
+// alias is a name that no link has: what somebody calls a link of ours.
+func (f *fixture) alias() string { return fmt.Sprint("other", plans.Add(1)) }
+
+func prefixOf(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func spec(h hold.Hold) *link.Spec { return h.Spec.(*link.Spec) }
 

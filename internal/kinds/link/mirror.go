@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +22,7 @@ const relist = 10 * time.Minute
 // seems to differ has to be looked at again. A link that joins the cut group
 // stays as it was: the kernel's news of that are dropped (see rtnl.Monitor).
 type mirror struct {
-	prefix string // of the links' names
+	own func(rtnl.Link) bool // whether a link is the instance's
 
 	mu       sync.Mutex
 	followed bool              // all news come here
@@ -40,7 +39,7 @@ func (l *Links) Follow(m *rtnl.Monitor) *Follower {
 	l.mirror.mu.Lock()
 	defer l.mirror.mu.Unlock()
 	l.mirror.followed = true
-	return &Follower{m, &l.mirror}
+	return &Follower{m, l}
 }
 
 // ListAhead begins to list the links, once they are followed. The first glance
@@ -72,27 +71,33 @@ func (m *mirror) ready(ctx context.Context) {
 // Follower is a monitor of whose news an instance's links take note.
 type Follower struct {
 	monitor *rtnl.Monitor
-	mirror  *mirror
+	links   *Links
 }
 
 // Next is rtnl.Monitor's.
 func (f *Follower) Next() ([]rtnl.News, error) {
 	news, err := f.monitor.Next()
 	if err != nil {
-		f.mirror.forget()
+		f.links.mirror.forget()
 	}
-	f.mirror.hear(news)
+	f.links.mirror.hear(news)
+	for _, n := range news {
+		if name, ours := OwnName(f.links.prefix, n.Link); ours && n.Change == rtnl.LinkGone {
+			f.links.memory.gone(name, n.Link.Index)
+		}
+	}
 	return news, err
 }
 
 // Close ends the monitor: from now on all looks list the links. It waits for a
 // list that is under way ahead.
 func (f *Follower) Close() error {
-	f.mirror.mu.Lock()
-	f.mirror.followed = false
-	f.mirror.mu.Unlock()
-	f.mirror.forget()
-	f.mirror.ready(context.Background())
+	m := &f.links.mirror
+	m.mu.Lock()
+	m.followed = false
+	m.mu.Unlock()
+	m.forget()
+	m.ready(context.Background())
 	return f.monitor.Close()
 }
 
@@ -113,7 +118,7 @@ func (m *mirror) apply(news []rtnl.News) {
 		case n.Change == rtnl.Lost:
 			m.links = nil
 		case m.links == nil || n.Change == rtnl.RouteGone:
-		case n.Change == rtnl.LinkGone || !strings.HasPrefix(n.Link.Name, m.prefix):
+		case n.Change == rtnl.LinkGone || !m.own(n.Link):
 			delete(m.links, n.Link.Index)
 		default:
 			m.links[n.Link.Index] = n.Link

@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -12,7 +13,7 @@ import (
 // What is heard while the links are listed stands, whatever the list says: it
 // may have been read before.
 func TestMirrorHearsWhileItLists(t *testing.T) {
-	m := mirror{prefix: "btest", followed: true}
+	m := mirror{own: ours, followed: true}
 	old := []rtnl.Link{{Index: 1, Name: "btest1"}, {Index: 2, Name: "btest2"}, {Index: 3, Name: "btest3"}}
 	_, err := m.list(func() ([]rtnl.Link, error) {
 		_, err := m.list(func() ([]rtnl.Link, error) { // somebody else's, at the same time
@@ -49,18 +50,21 @@ func TestMirrorKnowsWhatItLacks(t *testing.T) {
 		"nobody tells": func(m *mirror) { m.followed = false; m.list(whole) },
 		"long ago":     func(m *mirror) { m.list(whole); m.listed = m.listed.Add(-2 * relist) },
 	} {
-		m := mirror{prefix: "btest", followed: true}
+		m := mirror{own: ours, followed: true}
 		spoil(&m)
 		if links, ok := m.glance(t.Context()); ok {
 			t.Errorf("%s: a glance sees %v", what, links)
 		}
 	}
-	m := mirror{prefix: "btest", followed: true}
+	m := mirror{own: ours, followed: true}
 	m.list(whole)
 	if links, ok := m.glance(t.Context()); !ok || len(links) != 1 {
 		t.Errorf("after a list a glance sees %v, %v", links, ok)
 	}
 }
+
+// ours is what a mirror of these tests keeps.
+func ours(l rtnl.Link) bool { return strings.HasPrefix(l.Name, "btest") }
 
 // known waits for a list of ListAhead, and reports whether a glance needs none.
 func (l *Links) known(t testing.TB) bool {

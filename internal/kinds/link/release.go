@@ -10,109 +10,143 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// cut stops all traffic of a link without waiting for its deletion: it joins
-// the cut group, whose packets are dropped, and the way to the pod's addresses
-// ends. The cost does not depend on how many links the node has. One is cut off
-// after the other: the kernel does no more at once, and ADDs do not wait behind
-// all of them.
-func (l *Links) cut(ctx context.Context, h hold.Hold) error {
-	s, err := l.spec(h)
-	if err != nil {
-		return err
-	}
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-ctx.Done():
-		return fmt.Errorf("waiting to cut off link %s: %w", s.Name, context.Cause(ctx))
-	}
-	var link rtnl.Link
-	err = l.conn.Do(rtnl.GetLink(s.Name, &link))
-	if err == nil && !l.groups.IsDying(link.Group) { // or it would leave the batch that is being deleted
-		err = l.conn.Regroup(l.groups.Cut(), s.Name)[0]
-	}
-	if err == nil && !l.barrier() {
-		err = l.conn.Do(rtnl.SetLink(s.Name, rtnl.Down()))
-	}
-	if errors.Is(err, kernel.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cutting off link %s: %w", s.Name, err)
-	}
-	rs := make([]rtnl.Request, len(s.Addresses))
-	for i, a := range s.Addresses {
-		rs[i] = rtnl.DelRoute(hostRoute(a, link.Index))
-	}
-	for _, err := range l.conn.Each(rs...) {
-		if err != nil && !errors.Is(err, kernel.ErrNotFound) {
-			return fmt.Errorf("cutting off link %s: %w", s.Name, err)
-		}
-	}
-	return nil
-}
-
 // release deletes links, many in one message.
 func (l *Links) release(ctx context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	var names []string
-	var of []int // which hold each name is of
+	var specs []*Spec
+	var of []int // which hold each spec is of
 	for i, h := range hs {
 		s, err := l.spec(h)
 		if err != nil {
 			errs[i] = err
 			continue
 		}
-		names, of = append(names, s.Name), append(of, i)
+		specs, of = append(specs, s), append(of, i)
 	}
-	for len(names) > 0 {
-		n := min(len(names), batch)
-		answers := make([]error, n)
-		if err := ctx.Err(); err != nil {
-			for i := range answers {
-				answers[i] = err
-			}
-		} else {
-			answers = l.deleteAll(names[:n])
-		}
-		for i, err := range answers {
+	for len(specs) > 0 {
+		n := min(len(specs), batch)
+		for i, err := range l.deleteAll(ctx, specs[:n]) {
 			if err != nil {
-				errs[of[i]] = fmt.Errorf("deleting link %s: %w", names[i], err)
+				errs[of[i]] = fmt.Errorf("deleting link %s: %w", specs[i].Name, err)
 			}
 		}
-		names, of = names[n:], of[n:]
+		specs, of = specs[n:], of[n:]
 	}
 	return errs
 }
 
-// deleteAll deletes links by a group that only they are in. Where that fails
-// each is deleted by itself, for each to have its own answer. Those that are
-// not there are success.
-func (l *Links) deleteAll(names []string) []error {
-	errs := make([]error, len(names))
-	if len(names) == 1 {
-		errs[0] = l.delete(names[0])
-		return errs
+// target is a link that is about to be deleted.
+type target struct {
+	spec  *Spec
+	index int
+	name  string // by now
+	err   error
+}
+
+// deleteAll deletes links, which nobody cuts off meanwhile. That a link is not
+// there is success, and has to be seen: neither that no link has its name, nor
+// that its group was deleted, proves it.
+func (l *Links) deleteAll(ctx context.Context, specs []*Spec) []error {
+	errs := make([]error, len(specs))
+	names := make([]string, len(specs))
+	for i, s := range specs {
+		names[i] = s.Name
 	}
-	group := l.groups.Batch(l.batches.Add(1))
-	var there []int
-	for i, err := range l.conn.Regroup(group, names...) {
-		switch {
-		case err == nil:
-			there = append(there, i)
-		case !errors.Is(err, kernel.ErrNotFound):
+	err := ctx.Err()
+	var done func()
+	if err == nil {
+		done, err = l.claims.claim(ctx, names...)
+	}
+	if err != nil {
+		for i := range errs {
 			errs[i] = err
 		}
-	}
-	if len(there) == 0 {
 		return errs
 	}
-	err := l.conn.Do(rtnl.DelGroup(group))
-	if err == nil || errors.Is(err, kernel.ErrNotFound) { // the last of their pods may just have ended
-		return errs
-	}
-	for _, i := range there {
-		errs[i] = l.delete(names[i])
+	defer done()
+	targets := l.targets(specs)
+	l.deleteGroup(targets)
+	l.deleteRest(targets)
+	for i, t := range targets {
+		if errs[i] = t.err; t.err == nil {
+			l.gone(t.spec.Name, t.index)
+		}
 	}
 	return errs
+}
+
+// targets finds links to delete, where they are.
+func (l *Links) targets(specs []*Spec) []*target {
+	all := make([]*target, len(specs))
+	indices := make([]int, len(specs))
+	for i, s := range specs {
+		all[i] = &target{spec: s}
+		indices[i], _ = l.memory.index(s.Name)
+	}
+	names, err := l.conn.Names(indices...) // which the kernel answers from without its lock of all links
+	for i, t := range all {
+		if err == nil && indices[i] != 0 && names[i] == t.spec.Name {
+			t.index, t.name = indices[i], names[i]
+			continue
+		}
+		link, err := l.locate(t.spec)
+		if err == nil {
+			t.index, t.name = link.Index, link.Name
+		} else if !errors.Is(err, kernel.ErrNotFound) {
+			t.err = err
+		}
+	}
+	return all
+}
+
+// deleteGroup deletes links by a group that only they are in. What it leaves,
+// whatever the reason, is for deleteRest.
+func (l *Links) deleteGroup(targets []*target) {
+	var names []string
+	for _, t := range targets {
+		if t.index != 0 {
+			names = append(names, t.name)
+		}
+	}
+	if len(names) < 2 {
+		return
+	}
+	group := l.groups.Batch(l.batches.Add(1))
+	l.conn.Regroup(group, names...)
+	_ = l.conn.Do(rtnl.DelGroup(group))
+}
+
+// deleteRest looks for each link by itself, and deletes those that are still
+// there: a group is deleted as a whole or not at all, and somebody may have moved
+// a link out of it.
+func (l *Links) deleteRest(targets []*target) {
+	var left []*target
+	var indices []int
+	for _, t := range targets {
+		if t.index != 0 && t.err == nil {
+			left, indices = append(left, t), append(indices, t.index)
+		}
+	}
+	names, err := l.conn.Names(indices...)
+	for i, t := range left {
+		switch {
+		case err != nil:
+			t.err = err
+		case names[i] != "":
+			t.err = l.deleteAt(t)
+		}
+	}
+}
+
+// deleteAt deletes a link that was found, unless another is in its place by now.
+func (l *Links) deleteAt(t *target) error {
+	var link rtnl.Link
+	err := l.conn.Do(rtnl.GetLinkAt(t.index, &link))
+	if err == nil && t.spec.is(link) {
+		err = l.conn.Do(rtnl.DelLinkAt(t.index))
+	}
+	if errors.Is(err, kernel.ErrNotFound) {
+		return nil
+	}
+	return err
 }

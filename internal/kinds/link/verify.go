@@ -13,7 +13,7 @@ import (
 
 // view is what was seen of the host's side of some links.
 type view struct {
-	links      map[string]*rtnl.Link
+	links      map[string]*rtnl.Link // by the names that ADD gave them
 	routes     map[place]bool
 	neighbours map[place]string // their MACs
 }
@@ -71,6 +71,9 @@ func (l *Links) compare(s *Spec, seen view) error {
 	}
 	var d []string
 	differ := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
+	if link.Name != s.Name {
+		differ("renamed %s", link.Name)
+	}
 	switch {
 	case link.Group == l.groups.Live():
 	case link.Group == l.groups.Coming():
@@ -125,12 +128,15 @@ func (l *Links) look(s *Spec) (view, error) {
 	for i, a := range s.Addresses {
 		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
 	}
-	errs := l.conn.Each(rs...)
-	if errors.Is(errs[0], kernel.ErrNotFound) {
+	err := l.conn.Each(rs...)[0]
+	if err == nil && !s.is(link) || errors.Is(err, kernel.ErrNotFound) {
+		link, err = l.elsewhere(s)
+	}
+	if errors.Is(err, kernel.ErrNotFound) {
 		return seen, nil
 	}
-	if errs[0] != nil {
-		return seen, errs[0]
+	if err != nil {
+		return seen, err
 	}
 	seen.links[s.Name] = &link
 
@@ -181,12 +187,7 @@ func (l *Links) lookAtAll(ctx context.Context) (seen view, whole bool, err error
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 		return seen, false, err
 	}
-	seen = view{
-		make(map[string]*rtnl.Link, len(links)), make(map[place]bool, 2*len(links)), make(map[place]string, 2*len(links)),
-	}
-	for i := range links {
-		seen.links[links[i].Name] = &links[i]
-	}
+	seen = view{l.byName(links), make(map[place]bool, 2*len(links)), make(map[place]string, 2*len(links))}
 	routes, errRoutes := l.conn.Routes(rtnl.RouteFilter{})
 	seen.addRoutes(routes)
 	if errRoutes != nil && !errors.Is(errRoutes, kernel.ErrInterrupted) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -32,15 +33,12 @@ func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
 	defer pod.Close()
-	var c *rtnl.Conn
 	var settings []string // that differ
-	if err := pod.Do(func() (err error) {
-		if settings, err = s.podSettings(); err != nil {
-			return err
-		}
-		c, err = rtnl.Here()
-		return err
-	}); err != nil {
+	if err := pod.Do(func() (err error) { settings, err = s.podSettings(); return err }); err != nil {
+		return fmt.Errorf("looking at %s: %w", what, err)
+	}
+	c, err := rtnl.Open(pod) // which can go on after a list that is not read to its end
+	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
 	defer c.Close()
@@ -98,24 +96,19 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 		differ("down")
 	}
 
-	addresses, err := c.Addresses(link.Index)
+	missing, err := missingAddresses(c, s, link.Index)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range s.Addresses {
-		if !slices.Contains(addresses, rtnl.Address{Prefix: host(a), Index: link.Index}) {
-			differ("no address %s", host(a))
-		}
+	for _, a := range missing {
+		differ("no address %s", a)
 	}
-
-	routes, err := c.Routes(rtnl.RouteFilter{Index: link.Index})
+	routes, err := missingRoutes(c, s, link.Index)
 	if err != nil {
 		return nil, err
 	}
-	for _, want := range s.podRoutes(link.Index) {
-		if !slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r == withMetric(want, r.Metric) }) {
-			differ("no route %s", want)
-		}
+	for _, r := range routes {
+		differ("no route %s", r)
 	}
 
 	for _, g := range s.gateways() {
@@ -129,4 +122,98 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 		}
 	}
 	return d, nil
+}
+
+// inPod is how many items of a list are looked at that a pod makes as long as it
+// likes: time and memory are the agent's.
+const inPod = 4096
+
+// errLong says that a list of a pod's is longer than that.
+var errLong = fmt.Errorf("the pod has more than %d of them on this interface, and the rest is not looked at", inPod)
+
+// missingAddresses returns those of a pod's addresses that its interface lacks.
+// Of IPv6 each is looked up; of IPv4 they are listed, and nothing is kept of what
+// else is in the list.
+func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) {
+	var missing, missing4 []netip.Prefix
+	for _, a := range s.Addresses {
+		if a.Is4() {
+			missing4 = append(missing4, host(a))
+			continue
+		}
+		var seen rtnl.Address
+		err := c.Do(rtnl.GetAddress6(a, index, &seen))
+		if err != nil && !errors.Is(err, kernel.ErrNotFound) {
+			return nil, err
+		}
+		if seen.Prefix != host(a) {
+			missing = append(missing, host(a))
+		}
+	}
+	if len(missing4) == 0 {
+		return missing, nil
+	}
+	looked := 0
+	err := c.EachAddress(index, false, func(a rtnl.Address) error {
+		missing4 = slices.DeleteFunc(missing4, func(p netip.Prefix) bool { return p == a.Prefix })
+		return enough(len(missing4), &looked)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for addresses: %w", err)
+	}
+	return append(missing, missing4...), nil
+}
+
+// missingRoutes returns those of a pod's routes that it lacks. Each is looked up,
+// in constant time; only if others stand before one of them, routes are listed.
+func missingRoutes(c *rtnl.Conn, s *Spec, index int) ([]rtnl.Route, error) {
+	wanted := s.podRoutes(index)
+	seen := make([]rtnl.Route, len(wanted))
+	rs := make([]rtnl.Request, len(wanted))
+	for i, r := range wanted {
+		rs[i] = rtnl.MatchRouteBy(probe(r.Dst), index, &seen[i])
+	}
+	c.Each(rs...) // what is not found there may be in the list
+	var missing []rtnl.Route
+	for i, r := range wanted {
+		if seen[i] != withMetric(r, seen[i].Metric) {
+			missing = append(missing, r)
+		}
+	}
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	looked := 0
+	err := c.EachRoute(rtnl.RouteFilter{Index: index}, func(seen rtnl.Route) error {
+		missing = slices.DeleteFunc(missing, func(r rtnl.Route) bool { return seen == withMetric(r, seen.Metric) })
+		return enough(len(missing), &looked)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for routes: %w", err)
+	}
+	return missing, nil
+}
+
+// probe is an address that a route to a prefix leads to, if none is more
+// specific: of a default route one that is nobody's (RFC 5737, RFC 3849).
+func probe(dst netip.Prefix) netip.Addr {
+	switch {
+	case dst.Bits() > 0:
+		return dst.Addr()
+	case dst.Addr().Is4():
+		return netip.MustParseAddr("203.0.113.254")
+	}
+	return netip.MustParseAddr("2001:db8:ffff::fe")
+}
+
+// enough ends a list that is too long, with an error if anything is missing yet.
+func enough(missing int, looked *int) error {
+	*looked++
+	switch {
+	case *looked < inPod:
+		return nil
+	case missing == 0:
+		return rtnl.ErrStop
+	}
+	return errLong
 }

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -85,4 +87,36 @@ func (f *fixture) wants(h hold.Hold, is error, says string) {
 	if !errors.Is(err, is) || err != nil && !strings.Contains(err.Error(), says) {
 		f.Errorf("VerifyPod says %v: not %v with %q", err, is, says)
 	}
+}
+
+// A pod that makes its lists long is looked into in constant time, and keeps
+// nothing of the agent's: what cannot be found in the first thousands of entries
+// is said not to have been looked at.
+func TestVerifyPodLongLists(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.pod(both)
+	inside, err := rtnl.Open(pod)
+	must(t, err)
+	defer inside.Close()
+	eth0, err := inside.Link("eth0")
+	must(t, err)
+	const long = 5000
+	var rs []rtnl.Request
+	for i := range long {
+		a := netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)})
+		rs = append(rs, rtnl.AddRoute(rtnl.Route{Dst: prefixOf(a), Index: eth0.Index}), rtnl.AddAddress(rtnl.Address{Prefix: prefixOf(a), Index: eth0.Index}))
+	}
+	must(t, inside.Do(rs...))
+	must(t, f.links.VerifyPod(t.Context(), h))
+
+	gateway := rtnl.Route{Dst: prefixOf(link.Gateway4), Index: eth0.Index}
+	must(t, inside.Do(rtnl.DelRoute(gateway)))
+	if err := f.links.VerifyPod(t.Context(), h); err == nil || errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "the rest is not looked at") {
+		t.Errorf("with a route among %d that is not there VerifyPod says %v", long, err)
+	}
+	// One that stands before ours does not hide it.
+	must(t, inside.Do(rtnl.AddRoute(gateway)))
+	before := rtnl.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Index: eth0.Index}
+	must(t, inside.Do(rtnl.AddRoute(before)))
+	must(t, f.links.VerifyPod(t.Context(), h))
 }

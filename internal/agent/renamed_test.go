@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// renameLink gives a container's host veth another name, as another program may
+// at any time.
+func (r *rig) renameLink(container, name string) (index int) {
+	r.t.Helper()
+	host, _ := r.linkOf(container)
+	l := linkNamed(r.t, host)
+	must(r.t, netlink.LinkSetName(l, name))
+	return l.Attrs().Index
+}
+
+// linkAt reports whether a link is there, whatever it is called.
+func linkAt(index int) bool {
+	_, err := netlink.LinkByIndex(index)
+	return err == nil
+}
+
+// A pod whose host veth was renamed is cut off when its DEL returns, and its
+// address is good for the next pod.
+func TestDeleteRenamed(t *testing.T) {
+	for name, prepare := range map[string]func(r *rig){
+		"by the agent that attached it": func(*rig) {},
+		"after a restart":               func(r *rig) { r.restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, "default=10.88.0.0/30") // two addresses
+			living, dead := nettest.Pod(t), nettest.Pod(t)
+			to := addresses(r.add(request("living", living)))[0]
+			was := addresses(r.add(request("dead", dead)))[0]
+			index := r.renameLink("dead", "mine0")
+			prepare(r)
+			must(t, netlink.LinkSetName(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}, "mine1"))
+			r.del("dead", false)
+			nettest.NoPing(t, dead, to)
+			r.del("dead", true)
+			if linkAt(index) {
+				t.Error("its link is there")
+			}
+			r.wantClean()
+
+			next := nettest.Pod(t)
+			if now := addresses(r.add(request("next", next))); !slices.Equal(now, []netip.Addr{was}) {
+				t.Errorf("the next pod has %v, not %v", now, was)
+			}
+			nettest.Ping(t, next, to)
+			nettest.Ping(t, living, was)
+		})
+	}
+}
+
+// What has this instance's alias and no owner is left over, whatever it is
+// called, and is removed as anything is; another instance's is left alone.
+func TestSweepRemovesRenamedOrphans(t *testing.T) {
+	r := start(t)
+	orphan := func(name, instance string) int {
+		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer" + name}))
+		alias := attachment.Alias(instance, hold.NewID(), attachment.Key{Network: "n", ContainerID: name, Ifname: "eth0"})
+		must(t, netlink.LinkSetAlias(linkNamed(t, name), alias))
+		return linkNamed(t, name).Attrs().Index
+	}
+	ours, others := orphan("mine0", r.instance), orphan("mine1", "zzzzzzzzzz")
+	defer netlink.LinkDel(linkNamed(t, "mine1"))
+	for range 2 {
+		if got := r.findings(); !slices.Equal(got, []string{"left-over link"}) {
+			t.Errorf("an audit finds %v", got)
+		}
+		r.Sweep(t.Context())
+	}
+	if linkAt(ours) || !linkAt(others) {
+		t.Errorf("ours is there: %t, another's: %t", linkAt(ours), linkAt(others))
+	}
+	r.wantClean()
+}
+
+// A ledger that is made anew knows a renamed link by its alias.
+func TestRebuildRenamed(t *testing.T) {
+	r := start(t)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	res := r.add(request("c", pod))
+	r.add(request("d", other))
+	index := r.renameLink("c", "mine0")
+	r.lose(false)
+	made, err := r.rebuild()
+	must(t, err)
+	if len(made.Pods) != 2 {
+		t.Errorf("rebuilt: %+v", made)
+	}
+	for _, p := range made.Pods {
+		if len(p.Lost) > 0 {
+			t.Errorf("lost of %s: %v", p.Record.Key, p.Lost)
+		}
+	}
+	r.bringUp()
+	if host, _ := r.linkOf("c"); linkNamed(t, host).Attrs().Index != index {
+		t.Errorf("the link has not got its name back")
+	}
+	for _, to := range addresses(res) {
+		nettest.Ping(t, other, to)
+	}
+	r.del("c", true)
+	r.wantClean()
+}
+
+// A pod with a long list of interfaces, or of addresses, is found all the same,
+// and a rebuild keeps next to nothing of them.
+func TestFindPodsLongLists(t *testing.T) {
+	nettest.Need(t)
+	conn, err := rtnl.Open(nil)
+	must(t, err)
+	defer conn.Close()
+	pod := nettest.Pod(t)
+	must(t, conn.Do(rtnl.AddVeth(rtnl.End{Name: "host0"}, 0, rtnl.End{Name: "eth0"}, pod.Fd())))
+	defer conn.Do(rtnl.DelLink("host0"))
+	host, err := conn.Link("host0")
+	must(t, err)
+	inside, err := rtnl.Open(pod)
+	must(t, err)
+	defer inside.Close()
+	var rs []rtnl.Request
+	for i := range 2 * maxAddresses {
+		rs = append(rs, rtnl.AddAddress(rtnl.Address{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i >> 8), byte(i)}), 32), Index: host.Peer}))
+	}
+	for i := range 20 {
+		rs = append(rs, rtnl.AddVeth(rtnl.End{Name: fmt.Sprint("a", i)}, 0, rtnl.End{Name: fmt.Sprint("b", i)}, pod.Fd()))
+	}
+	must(t, inside.Do(rs...))
+	ends := lookInto(pod.Ref().Path, map[int]wantedEnd{host.Index: {Link: host}})
+	if len(ends) != 1 || ends[0].link.Index != host.Peer || !ends[0].ref.Same(pod.Ref()) || len(ends[0].addrs) != maxKept {
+		t.Errorf("the other ends of %+v are %+v", host, ends)
+	}
+	self, err := ns.Self()
+	must(t, err)
+	defer self.Close()
+	if found := findPods(self.Ref(), []wantedEnd{{Link: host}}); !found["host0"].ref.Same(pod.Ref()) {
+		t.Errorf("found %+v", found)
+	}
+}

@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// A cut is cheap, and may rest on something that others can take away, such as a
+// table. Most holds are given back right behind the answer to a DEL. Those that are
+// not, since they wait in their line or could not be given back, get the cut's
+// second leg (hold.Kind.Sever).
+
+const (
+	// legAfter is how long a hold may wait for its release on one leg.
+	legAfter = 50 * time.Millisecond
+	// legsAtOnce is how many holds get the second leg together, and legPause how
+	// long others have the kernel's locks in between.
+	legsAtOnce = 16
+	legPause   = 5 * time.Millisecond
+)
+
+// sever sees to it that what waits in a line is severed. Engine.mu is held.
+func (n *line) sever() {
+	if n.severs {
+		return
+	}
+	n.severs = true
+	n.e.spawn(func() {
+		for pause := legAfter; n.wait(pause); pause = legPause {
+			holds := n.oneLegged()
+			if len(holds) == 0 {
+				return
+			}
+			ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
+			// What fails here is severed by its release, or by who hears that the
+			// table has gone.
+			_ = n.e.observed(n.kind.Name(), "sever", len(holds), func() error { return n.kind.Sever(ctx, holds) })
+			cancel()
+		}
+	})
+}
+
+// wait lets time pass; false: the engine is closing.
+func (n *line) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-n.e.ctx.Done():
+		return false
+	}
+}
+
+// oneLegged returns the next holds that are to be severed; none ends the severing.
+func (n *line) oneLegged() []hold.Hold {
+	n.e.mu.Lock()
+	defer n.e.mu.Unlock()
+	var holds []hold.Hold
+	for len(n.legs) > 0 && len(holds) < legsAtOnce {
+		j := n.legs[0]
+		n.legs = n.legs[1:]
+		if !j.l.state[j.i].released {
+			holds = append(holds, j.l.owner.Holds[j.i])
+		}
+	}
+	if len(holds) == 0 {
+		n.legs, n.severs = nil, false
+	}
+	return holds
+}

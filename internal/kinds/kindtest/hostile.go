@@ -1,0 +1,83 @@
+package kindtest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// besides is how often cuts and releases meet. Most meetings pass each other by.
+const besides = 20
+
+// cutBesideRelease: a cut that failed is tried again while the hold is being
+// released. What Release has answered nil for is gone, whoever came in between.
+func cutBesideRelease(tb testing.TB, k Kind) {
+	if k.Cut == nil || k.Alone {
+		return
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	for range besides {
+		hs := make([]hold.Hold, 4)
+		for i := range hs {
+			hs[i] = t.fresh()
+			t.take(hs[i])
+		}
+		var group sync.WaitGroup
+		cuts := make([]error, len(hs))
+		for i, h := range hs {
+			group.Go(func() { cuts[i] = k.Cut(t.Context(), h) })
+		}
+		errs := t.releaseErrs(hs...)
+		group.Wait()
+		for i, h := range hs {
+			if errs[i] != nil || cuts[i] != nil {
+				t.Fatalf("%s: the release says %v, the cut beside it %v", h, errs[i], cuts[i])
+			}
+		}
+		t.verify(hs, slices.Repeat([]error{hold.ErrGone}, len(hs))...)
+	}
+	unchanged("after cuts beside releases, the world")
+}
+
+// disguised: what somebody has renamed is seen, found under the name that it
+// should have, put right, cut off and released like any other.
+func disguised(tb testing.TB, k Kind) {
+	if k.Disguise == nil {
+		return
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	a, b := t.fresh(), t.fresh()
+	t.take(a)
+	t.take(b)
+	whole := t.look()
+	k.Disguise(tb, a)
+	t.verify([]hold.Hold{a, b}, hold.ErrChanged, nil)
+	t.verify([]hold.Hold{t.copy(a)}, hold.ErrChanged)
+	if k.Find != nil {
+		found, err := k.Find(t.Context())
+		if err != nil {
+			t.Fatalf("finding: %v", err)
+		}
+		seen := func(h hold.Hold) bool { return h.Owner == a.Owner && h.Spec.String() == a.Spec.String() }
+		if !slices.ContainsFunc(found, seen) {
+			t.Fatalf("%s is not found", a)
+		}
+	}
+	t.take(a)
+	whole("after it was put right, the world")
+	for _, h := range []hold.Hold{a, b} {
+		k.Disguise(tb, h)
+	}
+	if k.Cut != nil {
+		if err := k.Cut(t.Context(), a); err != nil {
+			t.Fatalf("cutting %s off: %v", a, err)
+		}
+	}
+	t.release(a, t.copy(b))
+	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
+	unchanged("after all are released, the world")
+}

@@ -1,0 +1,62 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// Who cuts a link off waits for those who delete it, and the other way round;
+// nobody waits for what is done to another link.
+func TestClaims(t *testing.T) {
+	nettest.Need(t)
+	conn, err := rtnl.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	groups, err := rtnl.GroupsOf("testaaaaaa")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
+	planned := func() hold.Hold {
+		id := hold.NewID()
+		return hold.Hold{Owner: id, Spec: &Spec{Name: Name("test", id), Addresses: []netip.Addr{netip.MustParseAddr("10.64.200.1")}}}
+	}
+	a, b := planned(), planned()
+	done, err := l.claims.claim(t.Context(), a.Spec.(*Spec).Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := l.Kind()
+	for what, do := range map[string]func(context.Context, hold.Hold) error{
+		"cut":     k.Cut,
+		"release": func(ctx context.Context, h hold.Hold) error { return l.deleteAll(ctx, []*Spec{h.Spec.(*Spec)})[0] },
+	} {
+		soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := do(soon, a); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s of a link that somebody else is at: %v", what, err)
+		}
+		cancel()
+		if err := do(t.Context(), b); err != nil {
+			t.Errorf("%s of another link: %v", what, err)
+		}
+		met := make(chan error)
+		go func() { met <- do(t.Context(), a) }()
+		done()
+		if err := <-met; err != nil {
+			t.Errorf("%s, after it waited: %v", what, err)
+		}
+		if done, err = l.claims.claim(t.Context(), a.Spec.(*Spec).Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done()
+}

@@ -1,0 +1,77 @@
+package link
+
+import "sync"
+
+// memory knows at which index each link was last seen, by the name that ADD gave
+// it. It is no truth, only a way: whose the link at an index is its alias says.
+type memory struct {
+	mu    sync.Mutex
+	links map[string]remembered
+}
+
+type remembered struct {
+	index     int
+	cut       bool // and not known to be deleted yet
+	unsettled bool // ADD has yet to wait for its pod
+}
+
+func (m *memory) change(name string, f func(*remembered)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.links == nil {
+		m.links = map[string]remembered{}
+	}
+	r := m.links[name]
+	f(&r)
+	m.links[name] = r
+}
+
+// see notes where a link is.
+func (m *memory) see(name string, index int) {
+	m.change(name, func(r *remembered) { r.index = index })
+}
+
+// cut notes that a link is cut off.
+func (m *memory) cut(name string, index int) {
+	m.change(name, func(r *remembered) { r.index, r.cut = index, true })
+}
+
+// settling notes whether a link's pod has to be waited for.
+func (m *memory) settling(name string, wait bool) {
+	m.change(name, func(r *remembered) { r.unsettled = wait })
+}
+
+// get returns what is known of a link.
+func (m *memory) get(name string) remembered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.links[name]
+}
+
+// index returns where a link was last seen.
+func (m *memory) index(name string) (int, bool) {
+	r := m.get(name)
+	return r.index, r.index != 0
+}
+
+// dying returns the names of the links that are cut off and not yet deleted.
+func (m *memory) dying() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for name, r := range m.links {
+		if r.cut {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// gone forgets a link that was at an index; 0: wherever it was.
+func (m *memory) gone(name string, index int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if index == 0 || m.links[name].index == index {
+		delete(m.links, name)
+	}
+}

@@ -1,0 +1,212 @@
+package link_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// rename gives a hold's link another name, and returns its index.
+func (f *fixture) rename(h hold.Hold) int {
+	f.Helper()
+	l := f.show(h)
+	must(f, f.conn.Do(rtnl.Rename(l.Index, f.alias())))
+	return l.Index
+}
+
+// at reads the link that has an index; one that is not there has none.
+func (f *fixture) at(index int) rtnl.Link {
+	var l rtnl.Link
+	if f.conn.Do(rtnl.GetLinkAt(index, &l)) != nil {
+		return rtnl.Link{}
+	}
+	return l
+}
+
+// hide takes away, of a hold's link, what leads to it besides its name.
+type hide struct{ second, index, routes, end bool }
+
+func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
+	f.Helper()
+	l, err := netlink.LinkByName(spec(h).Name)
+	must(f, err)
+	if what.second {
+		must(f, netlink.LinkDelAltName(l, rtnl.AltName(spec(h).Name)))
+	}
+	if what.index { // as an agent that has just started
+		f.links = link.New(link.Options{Conn: f.conn, Prefix: prefix, Groups: f.groups})
+		f.kind = f.links.Kind()
+	}
+	if what.routes {
+		for _, a := range spec(h).Addresses {
+			must(f, f.conn.Do(rtnl.DelRoute(rtnl.Route{Dst: prefixOf(a), Index: l.Attrs().Index})))
+		}
+	}
+	if what.end {
+		elsewhere := nettest.Pod(f)
+		must(f, pod.Do(func() error {
+			eth0, err := netlink.LinkByName(spec(h).Ifname)
+			must(f, err)
+			return netlink.LinkSetNsFd(eth0, elsewhere.Fd())
+		}))
+	}
+}
+
+// A link that somebody has renamed is cut off and deleted all the same, by
+// whatever still leads to it.
+func TestRenamed(t *testing.T) {
+	for name, hidden := range map[string]hide{
+		"nothing else":     {},
+		"second name left": {index: true, routes: true, end: true},
+		"index left":       {second: true, routes: true, end: true},
+		"routes left":      {second: true, index: true, end: true},
+		"pod's end left":   {second: true, index: true, routes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.forwarding()
+			cutPod, cut := f.pod(both)
+			pod, h := f.pod(both)
+			_, other := f.pod(both)
+			for p, h := range map[*ns.Netns]hold.Hold{cutPod: cut, pod: h} {
+				f.hide(p, h, hidden)
+			}
+			cutAt, at := f.rename(cut), f.rename(h)
+
+			must(t, f.kind.Cut(t.Context(), cut))
+			if l := f.at(cutAt); l.Group != f.groups.Cut() {
+				t.Errorf("the link that is cut off is %+v", l)
+			}
+			if routes, err := f.conn.Routes(rtnl.RouteFilter{Index: cutAt}); err != nil || len(routes) > 0 {
+				t.Errorf("the way to the pod is %v, %v", routes, err)
+			}
+			if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "renamed other") {
+				t.Errorf("Verify says %v", err)
+			}
+			f.release(cut, h)
+			for _, i := range []int{cutAt, at} {
+				if l := f.at(i); l.Index != 0 {
+					t.Errorf("what is released is there: %+v", l)
+				}
+			}
+			must(t, f.verify(other))
+		})
+	}
+}
+
+// A repair gives a renamed link its name back, wherever the pod's end is.
+func TestRenamedIsRepaired(t *testing.T) {
+	for name, hidden := range map[string]hide{
+		"nothing else":   {},
+		"pod's end away": {end: true},
+		"unseen so far":  {end: true, index: true},
+		"no second name": {end: true, index: true, second: true},
+		"index left":     {end: true, routes: true, second: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.forwarding()
+			pod, h := f.pod(both)
+			f.hide(pod, h, hidden)
+			at := f.rename(h)
+			must(t, f.kind.Acquire(t.Context(), h))
+			must(t, f.verify(h))
+			if l := f.show(h); l.Index != at {
+				t.Errorf("link %d became %d", at, l.Index)
+			}
+		})
+	}
+}
+
+// Whatever leads to a link, one with another's alias is nobody's to touch; nor is
+// one that was given the name of a link that is gone.
+func TestRenamedToOurs(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	_, h := f.pod("4")
+	_, other := f.pod("4")
+	name, index := spec(h).Name, f.show(h).Index
+	stranger := f.show(other)
+	must(t, f.conn.Do(rtnl.DelLinkAt(index), rtnl.Rename(stranger.Index, name)))
+	if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrForeign) {
+		t.Errorf("Acquire says %v", err)
+	}
+	must(t, f.kind.Cut(t.Context(), h))
+	f.release(h)
+	f.release(h, f.hold(ns.Ref{}, "4"))
+	stranger.Name = name
+	if now := f.at(stranger.Index); now != stranger {
+		t.Errorf("another's link was %+v and is %+v", stranger, now)
+	}
+	if err := f.verify(h); !errors.Is(err, hold.ErrGone) {
+		t.Errorf("Verify says %v", err)
+	}
+	must(t, f.kind.Acquire(t.Context(), other)) // its own it gets back
+	must(t, f.verify(other))
+}
+
+// A link that is half-made has its stamp already: renamed, it is found.
+func TestRenamedComing(t *testing.T) {
+	f := newFixture(t)
+	_, h := f.pod("4")
+	must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(f.groups.Coming()))))
+	index := f.rename(h)
+	must(t, f.kind.Acquire(t.Context(), h))
+	must(t, f.verify(h))
+	if l := f.at(index); l.Index != 0 {
+		t.Errorf("what was half-made is left: %+v", l)
+	}
+}
+
+// Somebody who moves links to other groups, at any moment, keeps none of them
+// from being deleted.
+func TestReleaseRegrouped(t *testing.T) {
+	f := newFixture(t)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var indices []int
+	all.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			mu.Lock()
+			for _, i := range indices {
+				f.conn.Do(rtnl.SetLinkAt(i, rtnl.Group(0)))
+			}
+			mu.Unlock()
+		}
+	})
+	for range 5 {
+		hs := f.many(8, "4")
+		mu.Lock()
+		indices = indices[:0]
+		for _, h := range hs {
+			indices = append(indices, f.show(h).Index)
+		}
+		mu.Unlock()
+		f.release(hs...)
+		for _, h := range hs {
+			var l rtnl.Link
+			if err := f.conn.Do(rtnl.GetLink(spec(h).Name, &l)); !errors.Is(err, kernel.ErrNotFound) {
+				t.Errorf("what is released is there: %+v, %v", l, err)
+				f.release(h)
+			}
+		}
+	}
+	close(stop)
+	all.Wait()
+}

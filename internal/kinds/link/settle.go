@@ -1,0 +1,103 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+const (
+	// settling is how long a pod's addresses may take to be usable: a few
+	// microseconds, unless the machine has much else to do, or the pod does not
+	// want it: it may take the rule away by which its addresses are its own.
+	settling = 30 * time.Second
+	// glances are how often Acquire looks whether they are, 50 µs apart and then
+	// 100: nearly always they are by then, and Settle has nothing to do.
+	glances = 3
+)
+
+// settle waits until the pod's first packet will be answered, if Acquire has made
+// its link and not seen that yet.
+func (l *Links) settle(ctx context.Context, h hold.Hold) error {
+	s, err := l.spec(h)
+	if err != nil || !l.memory.get(s.Name).unsettled {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	if err := waitInside(ctx, s); err != nil {
+		return fmt.Errorf("waiting for %s in %s: %w", s.Ifname, s.Netns.Path, err)
+	}
+	l.memory.settling(s.Name, false)
+	return nil
+}
+
+func waitInside(ctx context.Context, s *Spec) error {
+	pod, err := s.Netns.Open()
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	var inside *rtnl.Conn
+	if err := pod.Do(func() (err error) { inside, err = rtnl.Here(); return err }); err != nil {
+		return err
+	}
+	defer inside.Close()
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		dumb, err := unusable(s, inside)
+		if err != nil || len(dumb) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("address %s does not receive yet: %w", dumb[0], context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// glanceInside reports whether nothing has to be waited for. A pod cannot make it
+// take long.
+func glanceInside(s *Spec, inside *rtnl.Conn) (settled bool, err error) {
+	for n := range glances {
+		time.Sleep(time.Duration(n) * 50 * time.Microsecond)
+		dumb, err := unusable(s, inside)
+		if err != nil || len(dumb) == 0 {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// unusable returns the pod's addresses that do not receive yet. The pod's end can
+// send from here on, which GetLink sees to; IPv6 addresses receive a little after
+// they are added, and the kernel has most often seen to that meanwhile.
+func unusable(s *Spec, inside *rtnl.Conn) ([]netip.Addr, error) {
+	locals := make([]bool, len(s.Addresses))
+	rs := []rtnl.Request{rtnl.GetLink(s.Ifname, new(rtnl.Link))}
+	for i, a := range s.Addresses {
+		rs = append(rs, rtnl.IsLocal(a, &locals[i]))
+	}
+	for _, err := range inside.Each(rs...) {
+		if err != nil && !errors.Is(err, kernel.ErrUnreachable) {
+			return nil, fmt.Errorf("in the pod: %w", err)
+		}
+	}
+	if !slices.Contains(locals, false) {
+		return nil, nil
+	}
+	var dumb []netip.Addr
+	for i, a := range s.Addresses {
+		if !locals[i] {
+			dumb = append(dumb, a)
+		}
+	}
+	return dumb, nil
+}
