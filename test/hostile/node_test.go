@@ -32,7 +32,13 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-func TestMain(m *testing.M) { programs.Main(m) }
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == confined {
+		fmt.Fprintln(os.Stderr, confine())
+		os.Exit(1)
+	}
+	programs.Main(m)
+}
 
 // plain is a configuration whose sweep does not come within a test: what is
 // mended is mended because somebody noticed.
@@ -62,7 +68,13 @@ func newNode(t *testing.T, config string) *node {
 	t.Helper()
 	nettest.Need(t)
 	programs.Need(t, "nft", "conntrack")
-	n := &node{t: t, bin: programs.Own(t), lan: uplink(t)}
+	return newNodeOf(t, programs.Own(t), config)
+}
+
+// newNodeOf is newNode with the programs of a folder.
+func newNodeOf(t *testing.T, bin, config string) *node {
+	t.Helper()
+	n := &node{t: t, bin: bin, lan: uplink(t)}
 	dir := root.Dir(t.TempDir())
 	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {
 		t.Fatal(err)
