@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"testing"
@@ -75,6 +74,10 @@ func TestUnsettledPodsHoldNoStart(t *testing.T) {
 
 	started := make(chan error, 1)
 	go func() { started <- n.Start(t.Context()) }()
+	nettest.Eventually(t, "the agent to listen", func() bool {
+		_, err := n.API.Health(t.Context())
+		return err == nil
+	})
 	var comes *pod
 	answered := make(chan error, 1)
 	go func() {
@@ -99,7 +102,7 @@ func TestUnsettledPodsHoldNoStart(t *testing.T) {
 	}
 	nettest.Ping(t, nil, comes.ip4)
 	if left := len(n.list()); left != manyHostile+1 {
-		t.Errorf("%s attachments, want those of the hostile pods and of the new one", fmt.Sprint(left))
+		t.Errorf("%d attachments, want those of the hostile pods and of the new one", left)
 	}
 	n.wantGone()
 }
