@@ -145,10 +145,3 @@ func (p *tap) all(what func(seen) bool) (list []seen) {
 	}
 	return list
 }
-
-// forget forgets what was heard.
-func (p *tap) forget() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.heard = map[seen]int{}
-}
