@@ -81,13 +81,15 @@ func New(o Options) *Server {
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.router = newRouter(s.routes())
 	s.metrics.watch(s)
-	s.http = s.newHTTP(s)
+	s.http = s.newHTTP(s, maxConns)
 	return s
 }
 
-func (s *Server) newHTTP(h http.Handler) *http.Server {
+// newHTTP returns an HTTP server that has at most that many connections at once.
+func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
 	return &http.Server{
 		Handler:           h,
+		ConnState:         newConns(most, s.log).state,
 		ReadHeaderTimeout: headTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,

@@ -3,12 +3,16 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/events"
 )
 
@@ -63,4 +67,42 @@ func TestNextLine(t *testing.T) {
 			t.Errorf("of a closed hub: %+v", e)
 		}
 	})
+}
+
+// TestReadersAreBounded has as many readers of events as there may be: one more is
+// told to try again, and is let in when another has left.
+func TestReadersAreBounded(t *testing.T) {
+	s := New(Options{Events: events.NewHub(1), Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+	at := httptest.NewServer(s)
+	defer at.Close()
+	read := func() *http.Response {
+		t.Helper()
+		res, err := at.Client().Get(at.URL + api.PathEvents) // which has an answer when it is heard
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	var readers []*http.Response
+	for i := range maxReaders {
+		readers = append(readers, read())
+		defer readers[i].Body.Close()
+		if code := readers[i].StatusCode; code != http.StatusOK {
+			t.Fatalf("reader %d is answered %d", i, code)
+		}
+	}
+	refused := read()
+	defer refused.Body.Close()
+	var said api.Error
+	if err := json.NewDecoder(refused.Body).Decode(&said); err != nil || said.Code != cni.CodeTryAgain {
+		t.Errorf("one reader too many is told %+v, %v", said, err)
+	}
+	readers[0].Body.Close()
+	s.readers <- struct{}{} // there is room when it has been noticed
+	<-s.readers
+	next := read()
+	defer next.Body.Close()
+	if next.StatusCode != http.StatusOK {
+		t.Errorf("after another has left, a reader is answered %d", next.StatusCode)
+	}
 }

@@ -31,7 +31,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 			return
 		}
 		s.ServeHTTP(w, r)
-	}))
+	}), maxMetricsConns)
 	go func() {
 		if err := s.tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("serving metrics ended", "address", addr, "error", err)

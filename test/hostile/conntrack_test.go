@@ -1,0 +1,113 @@
+package hostile
+
+import (
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// kernelInt reads a number from below /proc/sys.
+func kernelInt(t *testing.T, name string) int {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// tracked is how many connections the node keeps track of: conntrack -C.
+func tracked(t *testing.T) int { return kernelInt(t, "net/netfilter/nf_conntrack_count") }
+
+// A pod opens as many connections as the node can keep track of: with itself on
+// both ends, established, so that they stay for days (t8d.sh); to the node; from
+// nobody's address to everybody (t8.sh). It gets no more than its share
+// (connections in berthd.yaml, 65536 by default), of which a tenth more is as good,
+// and another pod and the node open theirs. With the pod its entries go.
+func TestConnectionsOfOnePodAreLimited(t *testing.T) {
+	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
+	for _, c := range []struct {
+		name string
+		most int // entries that the pod may have
+		open func(a *pod, w *wire, i int)
+	}{
+		{"established with itself", 65536 * 5 / 4, func(a *pod, w *wire, i int) {
+			from, to := uint16(1+i%30000), uint16(40000+i/30000)
+			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, syn, 1, 0)))
+			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, to, from, syn|ack, 1, 2)))
+			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, ack, 2, 2)))
+		}},
+		{"to the node", 65536 * 5 / 4, func(a *pod, w *wire, i int) {
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, node4, uint16(1+i%65000), uint16(1+i/65000), "")))
+		}},
+		{"IPv6, to the node", 65536 * 5 / 4, func(a *pod, w *wire, i int) {
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip6, node6, uint16(1+i%65000), uint16(1+i/65000), "")))
+		}},
+		{"from nobody to everybody", 1000, func(a *pod, w *wire, i int) {
+			nobody, all := netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("255.255.255.255")
+			w.send(ether(broadcast, w.mac, udpPacket(nobody, all, uint16(1+i%65000), uint16(1+i/65000), "")))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNode(t, plain)
+			a, b := n.add("a"), n.add("b")
+			w := a.wire(t)
+			// Nobody in the pod answers, and ends a connection.
+			nettest.Run(t, a.at, "nft add table inet mute")
+			nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+
+			for i := range most + 1000 {
+				c.open(a, w, i)
+			}
+			last := -1 // those on their way come through
+			nettest.Eventually(t, "the table to rest", func() bool {
+				now := tracked(t)
+				rests := now == last
+				last = now
+				return rests
+			})
+			if n := tracked(t); n > c.most {
+				t.Errorf("the node tracks %d connections of one pod, of %d that it can; want at most %d", n, most, c.most)
+			}
+			echo := nettest.Serve(t, n.lan, "udp4", "192.0.2.2:0")
+			for who, from := range map[string]*ns.Netns{"another pod": b.at, "a new pod": n.add("c").at, "the node": nil} {
+				for range 5 { // a full table sometimes has room for one more
+					if _, err := nettest.Talk(from, "udp4", echo, 2*time.Second); err != nil {
+						t.Errorf("%s gets no connection: %v", who, err)
+						break
+					}
+				}
+			}
+			n.del(a, wait)
+			nettest.Eventually(t, "the pod's entries to be gone", func() bool { return tracked(t) < 1000 })
+			n.wantGone()
+		})
+	}
+}
+
+// A pod makes the node ask for neighbours that are not there, on a LAN so wide that
+// the kernel's neighbour table is full of them. Pods are attached and reach each
+// other: their entries are permanent, and do not count (t8.sh).
+func TestNeighbourTableFilledByPod(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	nettest.Run(t, nil, "ip addr add 10.99.0.1/16 dev up0")
+	w := a.wire(t)
+	for i := range 2 * 1024 { // gc_thresh3, of which a node's own network namespace alone tells
+		w.send(ether(a.mac, w.mac, udpPacket(a.ip4, netip.AddrFrom4([4]byte{10, 99, byte(i >> 8), byte(i)}), 9, 9, "")))
+	}
+	b, c := n.add("b"), n.add("c")
+	nettest.Ping(t, b.at, c.ip4)
+	nettest.Ping(t, c.at, b.ip6)
+	n.wantGone()
+}

@@ -1,0 +1,107 @@
+package hostile
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// floodPort is where floods go.
+const floodPort = 7
+
+// flood is a pod that sends without end, each packet with its number.
+type flood struct {
+	src   netip.Addr // that it claims to be
+	begun atomic.Uint64
+	stop  func()
+}
+
+// flood sends from a pod to another's address until the test ends, or stop.
+func (p *pod) flood(t *testing.T, src, to netip.Addr) *flood {
+	t.Helper()
+	f, w := &flood{src: src}, p.wire(t)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := uint64(1); ; i++ {
+			select {
+			case <-done:
+				return
+			case <-time.After(500 * time.Microsecond): // the machine has others to serve
+			}
+			f.begun.Store(i)
+			number := binary.BigEndian.AppendUint64(nil, i)
+			w.send(ether(p.mac, w.mac, udpPacket(src, to, floodPort, floodPort, string(number))))
+		}
+	}()
+	f.stop = sync.OnceFunc(func() { close(done); <-ended })
+	t.Cleanup(f.stop)
+	return f
+}
+
+// ear hears floods, in a pod.
+type ear struct {
+	mu   sync.Mutex
+	last map[netip.Addr]uint64 // the highest number heard, by source
+}
+
+// ear opens an ear at a pod's IPv4 address until the test ends.
+func (p *pod) ear(t *testing.T) *ear {
+	t.Helper()
+	e := &ear{last: map[netip.Addr]uint64{}}
+	var conn *net.UDPConn
+	if err := p.at.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.ip4, floodPort)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			if n == 8 {
+				e.mu.Lock()
+				src := from.Addr().Unmap()
+				e.last[src] = max(e.last[src], binary.BigEndian.Uint64(buf))
+				e.mu.Unlock()
+			}
+		}
+	}()
+	return e
+}
+
+// heard is the highest number that came from a source.
+func (e *ear) heard(src netip.Addr) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.last[src]
+}
+
+// silent waits until floods have sent a hundred packets more, and all who are
+// heard have been heard, and fails the test if any of those was heard that were
+// begun after its mark. live is a flood that has to be heard.
+func (e *ear) silent(t *testing.T, live *flood, floods []*flood, marks []uint64) {
+	t.Helper()
+	for _, f := range floods {
+		more := f.begun.Load() + 100
+		nettest.Eventually(t, "the flood to go on", func() bool { return f.begun.Load() > more })
+	}
+	now := live.begun.Load()
+	nettest.Eventually(t, "a pod that lives to be heard", func() bool { return e.heard(live.src) > now })
+	for i, f := range floods {
+		if last := e.heard(f.src); last > marks[i] {
+			t.Errorf("packet %d of %s is heard, and after %d none may be", last, f.src, marks[i])
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package hostile
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// Pods go on sending while they are deleted. When DEL is answered, nothing that one
+// sends reaches another pod; where somebody flushes nftables again and again
+// meanwhile, nothing from when its link is down or gone, which is what DEL sees to
+// next (t16c.sh, t16.sh).
+func TestNothingIsHeardAfterDel(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		flush bool
+	}{{"in peace", false}, {"while nftables is flushed", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNode(t, plain)
+			v, live, dying := n.add("v"), n.add("live"), n.adds("p", 20)
+			e, lives := v.ear(t), live.flood(t, live.ip4, v.ip4)
+			var floods []*flood
+			for _, p := range dying {
+				floods = append(floods, p.flood(t, p.ip4, v.ip4))
+			}
+			for _, f := range append(floods, lives) {
+				nettest.Eventually(t, "all to be heard", func() bool { return e.heard(f.src) > 0 })
+			}
+			if c.flush {
+				flushAgain(t)
+			}
+			marks := make([]uint64, len(dying))
+			var dels sync.WaitGroup
+			for i, p := range dying {
+				dels.Go(func() {
+					if err := n.tryDel(p); err != nil {
+						t.Error(err)
+					}
+					for c.flush && isUp(t, p.host) {
+						time.Sleep(time.Millisecond)
+					}
+					marks[i] = floods[i].begun.Load() + 1 // one may be on its way
+				})
+			}
+			dels.Wait()
+			e.silent(t, lives, floods, marks)
+		})
+	}
+}
+
+// flushAgain is `nft flush ruleset` every few milliseconds until the test ends.
+func flushAgain(t *testing.T) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(4 * time.Millisecond):
+				nft(t, "flush ruleset")
+			}
+		}
+	}()
+	t.Cleanup(func() { close(done); <-ended })
+}
+
+// Many pods are deleted at once, so that their links wait for their turn to be
+// deleted; the agent is killed, and then somebody flushes nftables. The links that
+// are left are down by then: nothing comes from those pods and nothing reaches
+// them, with no table and no agent (t3.sh).
+func TestCutNeedsNoTable(t *testing.T) {
+	n := newNode(t, "cooldown: 1ms\n"+plain)
+	v := n.add("v")
+	looked := 0
+	for try := 0; looked == 0 && try < 5; try++ { // all may be gone before the agent is stopped
+		dying := n.adds("p", 96)
+		n.stopAtDown(dying)
+		n.kill()
+		nft(t, "flush ruleset")
+		for _, p := range dying {
+			l := linkOf(t, p.host)
+			if l == nil {
+				continue
+			}
+			if looked++; looked > 3 {
+				break // the others are like these
+			}
+			for _, to := range []netip.Addr{v.ip4, v.ip6, node4, node6} {
+				nettest.NoPing(t, p.at, to)
+			}
+			for _, to := range []netip.Addr{p.ip4, p.ip6} {
+				nettest.NoPing(t, v.at, to)
+				nettest.NoPing(t, nil, to)
+			}
+		}
+		n.start()
+		nettest.Eventually(t, "the deleted pods to be gone", func() bool { return len(n.list()) == 1 })
+	}
+	if looked == 0 {
+		t.Error("the links of deleted pods that wait for their turn are not down: all that cuts them off is a table")
+	}
+	n.wantGone()
+}
+
+// stopAtDown has pods deleted, and stops the agent (SIGSTOP) when each of their
+// links is down or gone.
+func (n *node) stopAtDown(pods []*pod) {
+	n.t.Helper()
+	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
+	defer close(done)
+	if err := netlink.LinkSubscribe(updates, done); err != nil {
+		n.t.Fatal(err)
+	}
+	left := map[string]bool{}
+	for _, p := range pods {
+		left[p.host] = true
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := n.exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"v","ifname":"eth0"}]`)
+		answered <- err
+	}()
+	late := time.After(nettest.Deadline)
+	for len(left) > 0 {
+		select {
+		case u := <-updates:
+			if u.Header.Type == unix.RTM_DELLINK || u.Attrs().Flags&net.FlagUp == 0 {
+				delete(left, u.Attrs().Name)
+			}
+		case err := <-answered:
+			if err != nil {
+				n.t.Fatal(err)
+			}
+		case <-late:
+			n.t.Fatalf("%d links of deleted pods are neither down nor gone", len(left))
+		}
+	}
+	if err := n.Signal(unix.SIGSTOP); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Somebody flushes nftables, adds a rule before ours that accepts everything, takes
+// our rules away, or lays our table to sleep. The agent restores it, and from then
+// on a pod that speaks in another's name is not heard (t6.sh).
+func TestTableIsRestored(t *testing.T) {
+	n := newNode(t, plain)
+	a, v := n.add("a"), n.add("v")
+	e, lives := v.ear(t), a.flood(t, a.ip4, v.ip4)
+	lies := a.flood(t, netip.MustParseAddr("192.0.2.77"), v.ip4)
+	st, err := n.API.Status(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := "inet berth-" + st.Instance
+	whole := nettest.Snapshot(t, nil).Only("nft")
+	for _, damage := range []string{
+		"flush ruleset", "flush ruleset", "flush ruleset",
+		"insert rule TABLE cut_in accept",
+		"flush chain TABLE cut_in",
+		"add table TABLE { flags dormant; }",
+		"delete table TABLE",
+	} {
+		nft(t, strings.ReplaceAll(damage, "TABLE", table))
+		nettest.Eventually(t, "the table to be whole after "+damage, func() bool {
+			return whole.Diff(nettest.Snapshot(t, nil).Only("nft")) == ""
+		})
+		e.silent(t, lives, []*flood{lies}, []uint64{lies.begun.Load() + 1})
+	}
+	n.wantGone()
+}

@@ -1,0 +1,51 @@
+package hostile
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// A pod sends what connection tracking calls invalid, and so does not translate:
+// segments of no connection, impossible flags, a wrong checksum, errors about
+// packets that nobody sent, an answer that nobody asked for. Nothing leaves the
+// node with the pod's own address, in either family; what is valid leaves with the
+// node's (t2.sh).
+func TestInvalidStaysInside(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	w, heard := a.wire(t), listen(t, n.lan)
+
+	wrongSum := tcpPacket(a.ip4, far4, 1002, 80, syn, 1, 0)
+	wrongSum[36] ^= 0x55
+	wrongSum6 := tcpPacket(a.ip6, lan6, 1002, 80, syn, 1, 0)
+	wrongSum6[56] ^= 0x55
+	for _, packet := range [][]byte{
+		tcpPacket(a.ip4, far4, 1001, 80, syn|fin|rst, 1, 0),
+		wrongSum,
+		tcpPacket(a.ip4, far4, 1003, 80, rst|ack, 1, 0),
+		tcpPacket(a.ip4, far4, 1004, 80, 0, 1, 0),
+		icmpPacket(a.ip4, far4, 3, 3, slices.Concat(make([]byte, 4), udpPacket(far4, a.ip4, 5, 6, ""))),
+		icmpPacket(a.ip4, far4, 0, 0, make([]byte, 8)),
+		tcpPacket(a.ip6, lan6, 1001, 80, syn|fin|rst, 1, 0),
+		wrongSum6,
+		tcpPacket(a.ip6, lan6, 1003, 80, rst|ack, 1, 0),
+		icmpPacket(a.ip6, lan6, 1, 4, slices.Concat(make([]byte, 4), udpPacket(lan6, a.ip6, 5, 6, ""))),
+		icmpPacket(a.ip6, lan6, 129, 0, make([]byte, 4)),
+	} {
+		for range 3 {
+			w.send(ether(a.mac, w.mac, packet))
+		}
+	}
+	valid := func(s seen) bool { return s.src == node4 && s.dst == far4 && s.proto == udp }
+	valid6 := func(s seen) bool { return s.src == node6 && s.dst == lan6 && s.proto == udp }
+	nettest.Eventually(t, "what is valid", func() bool { // after it on the same wire
+		w.send(ether(a.mac, w.mac, udpPacket(a.ip4, far4, 1000, 53, "hello")))
+		w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 1000, 53, "hello")))
+		return heard.count(valid) > 0 && heard.count(valid6) > 0
+	})
+	for _, s := range heard.all(func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }) {
+		t.Errorf("leaves the node with the pod's address: %s", s)
+	}
+}

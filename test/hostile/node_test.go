@@ -1,0 +1,174 @@
+// Package hostile has a test for each thing that a hostile pod, or a careless
+// program with root on the node, was once able to do: with the real programs, one
+// file a theme. docs/SECURITY.md is the list of what Berth promises against them,
+// and rows_test.go compares it with the tests.
+//
+// A hostile pod has CAP_NET_ADMIN and CAP_NET_RAW in its own network namespace: it
+// sends whatever frames it likes, and changes links, routes and rules there.
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
+)
+
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == confined {
+		fmt.Fprintln(os.Stderr, confine())
+		os.Exit(1)
+	}
+	programs.Main(m)
+}
+
+// plain is a configuration whose sweep does not come within a test: what is
+// mended is mended because somebody noticed.
+const plain = "sweepInterval: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/20, 'fd00:88::/64']}\n"
+
+// Addresses of the node, of the machine that its default route leads to, and one
+// that lies behind that machine.
+var (
+	node4 = netip.MustParseAddr("192.0.2.1")
+	node6 = netip.MustParseAddr("2001:db8::1")
+	lan4  = netip.MustParseAddr("192.0.2.2")
+	lan6  = netip.MustParseAddr("2001:db8::2")
+	far4  = netip.MustParseAddr("198.51.100.1")
+)
+
+// node is the test's node, its agent, and the machine beyond it.
+type node struct {
+	*programs.Agent
+	t   *testing.T
+	bin string    // folder of Berth's programs
+	lan *ns.Netns // the machine, at its eth0
+}
+
+// newNode starts an agent on a node with an uplink. What is left when the test
+// ends does not reach the next test, whatever has failed in this one.
+func newNode(t *testing.T, config string) *node {
+	t.Helper()
+	nettest.Need(t)
+	programs.Need(t, "nft", "conntrack")
+	return newNodeOf(t, programs.Own(t), config)
+}
+
+// newNodeOf is newNode with the programs of a folder.
+func newNodeOf(t *testing.T, bin, config string) *node {
+	t.Helper()
+	n := &node{t: t, bin: bin, lan: uplink(t)}
+	dir := root.Dir(t.TempDir())
+	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir.Config(), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sweepUp(t) })
+	n.Agent = programs.Run(t, n.bin, string(dir))
+	t.Cleanup(func() {
+		if t.Failed() { // it may be stuck
+			_ = n.Kill()
+		}
+	})
+	return n
+}
+
+// uplink gives the node addresses and a default route, and makes the machine that
+// it leads to. That machine has routes to the pods: it can tell traffic with a
+// pod's address from traffic that is masqueraded.
+func uplink(t *testing.T) *ns.Netns {
+	t.Helper()
+	lan := nettest.Node(t)
+	for _, command := range []string{
+		"ip link add up0 type veth peer name eth0 netns " + filepath.Base(lan.Ref().Path),
+		"ip addr add 192.0.2.1/24 dev up0", "ip addr add 2001:db8::1/64 dev up0 nodad",
+		"ip link set up0 up",
+	} {
+		nettest.Run(t, nil, command)
+	}
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del up0") })
+	for _, command := range []string{
+		"ip addr add 192.0.2.2/24 dev eth0", "ip addr add 2001:db8::2/64 dev eth0 nodad",
+		"ip addr add 198.51.100.1/32 dev lo", "ip link set eth0 up",
+		"ip route add 10.88.0.0/16 via 192.0.2.1", "ip route add fd00:88::/64 via 2001:db8::1",
+	} {
+		nettest.Run(t, lan, command)
+	}
+	nettest.Run(t, nil, "ip route add default via 192.0.2.2")
+	nettest.Run(t, nil, "ip route add default via 2001:db8::2")
+	return lan
+}
+
+// sweepUp takes away whatever an agent may have left in the test's node.
+func sweepUp(t *testing.T) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, l := range links {
+		if l.Type() == "veth" && l.Attrs().Name != "up0" {
+			_ = netlink.LinkDel(l) // its peer may have taken it along
+		}
+	}
+	nettest.Run(t, nil, "nft flush ruleset")
+	nettest.Run(t, nil, "ip route flush proto 98")
+	nettest.Run(t, nil, "ip -6 route flush proto 98")
+	forget(t)
+}
+
+// forget empties the node's connection tracking: conntrack -F.
+func forget(t *testing.T) {
+	t.Helper()
+	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		t.Error(err)
+	}
+}
+
+// kill is SIGKILL; start lets a killed agent live again.
+func (n *node) kill() {
+	n.t.Helper()
+	if err := n.Kill(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.API.Close()
+}
+
+func (n *node) start() {
+	n.t.Helper()
+	if err := n.Start(context.Background()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// wantGone deletes every attachment and audits: nothing may be left of them.
+func (n *node) wantGone() {
+	n.t.Helper()
+	for _, at := range n.list() {
+		if _, err := n.API.DeleteOne(context.Background(), at.ID, true); err != nil && !client.IsUnknown(err) {
+			n.t.Errorf("deleting %s: %v", at.ContainerID, err)
+		}
+	}
+	nettest.Eventually(n.t, "all attachments to be gone", func() bool { return len(n.list()) == 0 })
+	n.Audit(n.t)
+}
+
+func (n *node) list() []api.Attachment {
+	n.t.Helper()
+	l, err := n.API.List(context.Background(), api.Filter{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return l
+}

@@ -1,0 +1,132 @@
+package hostile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// pod is an attached container.
+type pod struct {
+	id     string
+	at     *ns.Netns
+	host   string           // host veth
+	mac    net.HardwareAddr // of the host veth
+	ip4    netip.Addr
+	ip6    netip.Addr
+	result string // what ADD answered
+}
+
+// exec runs berth-cni as a runtime does; keys are further ones of its configuration.
+func (n *node) exec(verb, container, netns string, keys ...string) (string, error) {
+	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, n.Root)}, keys...)
+	cmd := exec.Command(filepath.Join(n.bin, "berth-cni"))
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + n.bin}
+	cmd.Stdin = strings.NewReader("{" + strings.Join(fields, ",") + "}")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s of %s: %w: %s", verb, container, err, out)
+	}
+	return string(out), nil
+}
+
+// tryAdd attaches a new container.
+func (n *node) tryAdd(container string) (*pod, error) {
+	n.t.Helper()
+	p := &pod{id: container, at: nettest.Pod(n.t)}
+	var err error
+	if p.result, err = n.exec("ADD", container, p.at.Ref().Path); err != nil {
+		return p, err
+	}
+	var result types100.Result
+	if err := json.Unmarshal([]byte(p.result), &result); err != nil {
+		return p, fmt.Errorf("result of ADD: %w: %s", err, p.result)
+	}
+	p.host = result.Interfaces[0].Name
+	for _, ip := range result.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		if addr = addr.Unmap(); addr.Is4() {
+			p.ip4 = addr
+		} else {
+			p.ip6 = addr
+		}
+	}
+	link, err := netlink.LinkByName(p.host)
+	if err != nil {
+		return p, err
+	}
+	p.mac = link.Attrs().HardwareAddr
+	return p, nil
+}
+
+func (n *node) add(container string) *pod {
+	n.t.Helper()
+	p, err := n.tryAdd(container)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return p
+}
+
+// adds attaches several containers, named by a letter and their number.
+func (n *node) adds(letter string, many int) (pods []*pod) {
+	n.t.Helper()
+	for i := range many {
+		pods = append(pods, n.add(letter+strconv.Itoa(i)))
+	}
+	return pods
+}
+
+// tryDel deletes a container as a runtime does that has kept the result of ADD.
+func (n *node) tryDel(p *pod, keys ...string) error {
+	_, err := n.exec("DEL", p.id, p.at.Ref().Path, append(keys, `"prevResult":`+p.result)...)
+	return err
+}
+
+func (n *node) del(p *pod, keys ...string) {
+	n.t.Helper()
+	if err := n.tryDel(p, keys...); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// wait has a DEL answered when all is gone.
+const wait = `"wait":true`
+
+func (n *node) check(p *pod) error {
+	_, err := n.exec("CHECK", p.id, p.at.Ref().Path, `"prevResult":`+p.result)
+	return err
+}
+
+// linkOf returns the link with that name, or nil.
+func linkOf(t *testing.T, name string) *netlink.LinkAttrs {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if missing := (netlink.LinkNotFoundError{}); err != nil {
+		if !errors.As(err, &missing) {
+			t.Fatal(err)
+		}
+		return nil
+	}
+	return link.Attrs()
+}
+
+// isUp reports whether a link is there and up.
+func isUp(t *testing.T, name string) bool {
+	t.Helper()
+	l := linkOf(t, name)
+	return l != nil && l.Flags&net.FlagUp != 0
+}

@@ -1,0 +1,181 @@
+package hostile
+
+import (
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// A pod sends each sort of frame with each sort of source: other pods', the
+// node's, loopback's, nobody's, multicast's; to everybody; tagged, in fragments, in
+// tunnels, with source routes; and ARP, neighbour and router messages that lie.
+//
+// Only what has the pod's own address, or a link-local one, passes into the node,
+// only what has its own address passes through it, nothing is tracked in another's
+// name, and the node learns nothing (t1.sh).
+func TestForeignSources(t *testing.T) {
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	p, w := newProbe(t, a.host), a.wire(t)
+	routes := func() nettest.State { return nettest.Snapshot(t, nil).Only("route", "rule", "neigh") }
+	before := routes()
+
+	for _, frame := range foreign(a, b, w.mac) {
+		w.send(frame)
+	}
+	p.settled(w, a)
+
+	own := []string{a.ip4.String(), a.ip6.String()}
+	for _, where := range []string{into, through} {
+		for _, passed := range p.passed(where) {
+			src := netip.MustParseAddr(strings.Fields(passed)[0])
+			switch {
+			case slices.Contains(own, src.String()):
+			case where == into && src.IsLinkLocalUnicast() && src.Is6(): // of this link alone
+			case where == into && src == netip.IPv6Unspecified() && strings.HasSuffix(passed, "ipv6-icmp"): // who looks for duplicates has none yet
+			default:
+				t.Errorf("passed %s the node: %s", where, passed)
+			}
+		}
+	}
+	tracked := nettest.Snapshot(t, nil).Only("conntrack").String()
+	for line := range strings.SplitSeq(tracked, "\n") {
+		if _, after, ok := strings.Cut(line, "src "); ok && !slices.Contains(own, strings.Fields(after)[0]) {
+			src := netip.MustParseAddr(strings.Fields(after)[0])
+			if !src.IsLinkLocalUnicast() && src != netip.IPv6Unspecified() && !slices.Contains([]netip.Addr{node4, node6}, src) {
+				t.Errorf("tracked: %s", line)
+			}
+		}
+	}
+	if diff := before.Diff(routes()); diff != "" {
+		t.Errorf("the node has learnt from a pod:\n%s", diff)
+	}
+	n.Audit(t)
+}
+
+// foreign are frames of pod a with b for a victim; mac is that of a's eth0.
+func foreign(a, b *pod, mac net.HardwareAddr) (frames [][]byte) {
+	parse := func(list ...string) (addrs []netip.Addr) {
+		for _, s := range list {
+			addrs = append(addrs, netip.MustParseAddr(s))
+		}
+		return addrs
+	}
+	add := func(to net.HardwareAddr, packets ...[]byte) {
+		for _, p := range packets {
+			frames = append(frames, ether(to, mac, p))
+		}
+	}
+	inner := udpPacket(b.ip4, lan4, 1, 2, "in a tunnel")
+	sources := append(parse("127.0.0.1", "169.254.1.1", "0.0.0.0", "0.1.2.3", "255.255.255.255", "224.0.0.1", "240.0.0.1",
+		"10.88.15.200", "198.51.100.7", "10.88.15.255"), a.ip4, b.ip4, node4, lan4)
+	targets := append(parse("127.0.0.1", "169.254.1.1", "224.0.0.1", "224.0.0.251", "239.1.1.1", "255.255.255.255",
+		"10.88.15.255", "192.0.2.255", "10.88.9.9"), a.ip4, b.ip4, node4, lan4, far4)
+	for _, to := range []net.HardwareAddr{a.mac, broadcast, {1, 0, 0x5e, 0, 0, 1}} {
+		for _, src := range sources {
+			for _, dst := range targets {
+				datagram := udpPacket(src, dst, 1111, 53, "hello")
+				add(to, datagram)
+				frames = append(frames, vlan(to, mac, 0, datagram), vlan(to, mac, 5, datagram), ether(to, a.mac, datagram))
+				if !slices.Equal(to, a.mac) {
+					continue
+				}
+				long := udpPacket(src, dst, 1111, 53, strings.Repeat("x", 64))[20:]
+				add(to, packet4(src, dst, udp, datagram[20:], slices.Concat([]byte{0x83, 7, 4}, b.ip4.AsSlice(), []byte{0}), 0),
+					packet4(src, dst, udp, long[:40], nil, 1<<13), packet4(src, dst, udp, long[40:], nil, 5),
+					icmpPacket(src, dst, 8, 0, make([]byte, 8)),
+					icmpPacket(src, dst, 5, 1, slices.Concat(a.ip4.AsSlice(), udpPacket(node4, lan4, 1, 2, ""))), // redirect
+					tcpPacket(src, dst, 1234, 80, syn, 1, 0),
+					packet(src, dst, 4, inner), packet(src, dst, 47, slices.Concat([]byte{0, 0, 8, 0}, inner)))
+			}
+		}
+	}
+	sources = append(parse("2001:db8::2", "fe80::1", "fe80::bad", "::", "::1", "::ffff:10.88.0.2", "::10.88.0.2", "ff02::1", "fd00:88::dead"), a.ip6, b.ip6, node6)
+	targets = append(parse("2001:db8::2", "ff02::1", "ff02::2", "ff02::fb", "fe80::1", "ff05::2", "ff01::1", "::1", "fd00:88::9"), a.ip6, b.ip6, node6)
+	for _, to := range []net.HardwareAddr{a.mac, {0x33, 0x33, 0, 0, 0, 1}, broadcast} {
+		for _, src := range sources {
+			for _, dst := range targets {
+				datagram := udpPacket(src, dst, 1111, 53, "hello")
+				add(to, datagram, icmpPacket(src, dst, 128, 0, make([]byte, 4)),
+					icmpPacket(src, dst, 133, 0, slices.Concat(make([]byte, 4), []byte{1, 1}, mac)),                                                   // who routes?
+					icmpPacket(src, dst, 134, 0, slices.Concat([]byte{64, 0, 7, 8}, make([]byte, 8), []byte{1, 1}, mac)),                              // I do
+					icmpPacket(src, dst, 135, 0, slices.Concat(make([]byte, 4), dst.AsSlice(), []byte{1, 1}, mac)),                                    // who has it?
+					icmpPacket(src, dst, 136, 0, slices.Concat([]byte{0xe0, 0, 0, 0}, b.ip6.AsSlice(), []byte{2, 1}, mac)),                            // I do
+					icmpPacket(src, dst, 137, 0, slices.Concat(make([]byte, 4), netip.MustParseAddr("fe80::bad").AsSlice(), lan6.AsSlice())),          // redirect
+					packet(src, dst, 43, slices.Concat([]byte{udp, 2, 0, 1, 0, 0, 0, 0}, b.ip6.AsSlice(), datagram[40:])), packet(src, dst, 4, inner)) // source route; tunnel
+			}
+		}
+	}
+	for _, says := range parse("169.254.1.1", "0.0.0.0", "10.1.2.3", b.ip4.String(), node4.String(), lan4.String()) {
+		for op := range byte(2) {
+			arp := slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, op + 1}, mac, says.AsSlice(), a.mac, b.ip4.AsSlice())
+			frames = append(frames, slices.Concat(broadcast, mac, []byte{8, 6}, arp), slices.Concat(a.mac, mac, []byte{8, 6}, arp))
+		}
+	}
+	return frames
+}
+
+// A pod speaks to the node's loopback, with its own address, as loopback, and as
+// nobody, on a node where somebody has turned route_localnet on: kube-proxy does.
+// What listens there hears nothing of it (t18.sh).
+func TestLoopbackIsOutOfReach(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	p, w := newProbe(t, a.host), a.wire(t)
+	sysctl(t, "net/ipv4/conf/all/route_localnet", "1")
+
+	loop, nobody := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("0.0.0.0")
+	all := netip.MustParseAddr("255.255.255.255")
+	for _, pair := range [][2]netip.Addr{{a.ip4, loop}, {loop, node4}, {loop, loop}, {nobody, all}, {nobody, loop}, {nobody, node4}} {
+		for _, to := range []net.HardwareAddr{a.mac, broadcast} {
+			w.send(ether(to, w.mac, udpPacket(pair[0], pair[1], 68, 7777, "hear me")))
+			w.send(ether(to, w.mac, tcpPacket(pair[0], pair[1], 68, 7777, syn, 1, 0)))
+		}
+	}
+	p.settled(w, a)
+	for _, passed := range p.passed(into) {
+		if from := strings.Fields(passed); from[0] != a.ip4.String() || strings.HasPrefix(from[1], "127.") {
+			t.Errorf("the node hears %s", passed)
+		}
+	}
+}
+
+// sysctl sets a sysctl of the node's until the test ends.
+func sysctl(t *testing.T, name, value string) {
+	t.Helper()
+	set := func(value string) {
+		if out, err := exec.Command("sysctl", "-qw", strings.ReplaceAll(name, "/", ".")+"="+value).CombinedOutput(); err != nil {
+			t.Fatalf("sysctl: %v %s", err, out)
+		}
+	}
+	set(value)
+	t.Cleanup(func() { set("0") })
+}
+
+// A pod asks 169.254.169.254, where clouds keep a machine's credentials. Unless the
+// node's configuration allows it, what goes to 169.254/16 does not leave the node;
+// what goes elsewhere does (t1.sh, "f4 own").
+func TestCloudMetadataIsOutOfReach(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	w, heard := a.wire(t), listen(t, n.lan)
+	metadata := []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("169.254.170.2")}
+	for _, dst := range metadata {
+		for i := range uint16(3) {
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, dst, 1000+i, 80, "who am I")))
+			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, dst, 1000+i, 80, syn, 1, 0)))
+		}
+	}
+	nettest.Eventually(t, "what goes elsewhere", func() bool {
+		w.send(ether(a.mac, w.mac, udpPacket(a.ip4, far4, 1000, 80, "hello")))
+		return heard.count(func(s seen) bool { return s.dst == far4 && s.proto == udp }) > 0
+	})
+	for _, s := range heard.all(func(s seen) bool { return slices.Contains(metadata, s.dst) }) {
+		t.Errorf("leaves the node: %s", s)
+	}
+}

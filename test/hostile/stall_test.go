@@ -1,0 +1,108 @@
+package hostile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// manyHostile is how many pods do it at once: if the agent waits for each in turn,
+// as long as an ADD may wait for a pod to settle, all others wait for minutes.
+const manyHostile = 6
+
+// unsettle is what a pod does that is never to be whole again: it looks none of its
+// own addresses up, so that they never become usable, and deletes its eth0.
+func unsettle(t *testing.T, pods []*pod) {
+	t.Helper()
+	for _, p := range pods {
+		nettest.Run(t, p.at, "ip rule del pref 0")
+		nettest.Run(t, p.at, "ip -6 rule del pref 0")
+		nettest.Run(t, p.at, "ip link del eth0")
+	}
+}
+
+// Hostile pods make the agent's repair of their own links wait. Meanwhile the agent
+// mends the others' links, its socket, and its table, reads its configuration,
+// attaches and detaches pods, the hostile ones too, and ends when it is told to: it
+// waits for a pod with nobody else (t12.sh, t17.sh).
+func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
+	n := newNode(t, plain)
+	hostile, b, leaves := n.adds("a", manyHostile), n.add("b"), n.add("leaves")
+	unsettle(t, hostile)
+
+	nettest.Run(t, nil, "ip link set "+b.host+" down")
+	nettest.Eventually(t, "another pod's link to be mended", func() bool { return isUp(t, b.host) })
+	nettest.Ping(t, nil, b.ip4)
+
+	socket := root.Dir(n.Root).Socket()
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "the socket to be there again", func() bool {
+		_, err := os.Lstat(socket)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+	table := nettest.Snapshot(t, nil).Only("nft")
+	nft(t, "flush ruleset")
+	nettest.Eventually(t, "the table to be there again", func() bool {
+		return table.Diff(nettest.Snapshot(t, nil).Only("nft")) == ""
+	})
+
+	comes := n.add("comes")
+	nettest.Ping(t, nil, comes.ip4)
+	n.del(leaves, wait)
+	n.del(hostile[0], wait)
+	nettest.Eventually(t, "the pods to be gone", func() bool { return len(n.list()) == manyHostile+1 })
+	n.wantGone()
+	if err := n.Stop(); err != nil { // all of it, behind whatever is still waited for
+		t.Error(err)
+	}
+}
+
+// The same pods, and the agent is killed and started again. It serves a pod that
+// comes and one that goes, whatever it still waits for of the hostile ones
+// (t13.sh).
+func TestUnsettledPodsHoldNoStart(t *testing.T) {
+	n := newNode(t, plain)
+	hostile, leaves := n.adds("a", manyHostile), n.add("leaves")
+	n.kill()
+	unsettle(t, hostile)
+
+	started := make(chan error, 1)
+	go func() { started <- n.Start(t.Context()) }()
+	nettest.Eventually(t, "the agent to listen", func() bool {
+		_, err := n.API.Health(t.Context())
+		return err == nil
+	})
+	var comes *pod
+	answered := make(chan error, 1)
+	go func() {
+		answered <- func() (err error) {
+			if comes, err = n.tryAdd("comes"); err != nil {
+				return err
+			}
+			return n.tryDel(leaves, wait)
+		}()
+	}()
+	var err error
+	nettest.Eventually(t, "a pod to be attached, and another to be gone", func() bool {
+		select {
+		case err = <-answered:
+			return true
+		default:
+			return false
+		}
+	})
+	if err = errors.Join(err, <-started); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Ping(t, nil, comes.ip4)
+	if left := len(n.list()); left != manyHostile+1 {
+		t.Errorf("%d attachments, want those of the hostile pods and of the new one", left)
+	}
+	n.wantGone()
+}
