@@ -25,8 +25,9 @@ const (
 	ownersPerPage = 4
 	// minTail is how many of the spare pages are at the end of the file, in
 	// one piece: an owner of MaxOwner bytes shares a leaf with up to three
-	// others, and the leaf is written in one piece.
-	minTail = 4*MaxOwner/pageSize + 1
+	// others, and the leaf is written in one piece. There is room for two such
+	// leaves, since what the first one leaves free may be in pieces.
+	minTail = 2 * (4*MaxOwner/pageSize + 1)
 	// growBy is the least that the file grows by.
 	growBy = 256 // pages
 	// topUpRetry is how long the writer leaves it at that, when the disk was
