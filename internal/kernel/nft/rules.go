@@ -160,6 +160,22 @@ func dropInvalid(f family) rule {
 	}
 }
 
+// acceptKnown spares packets of connections that both ends have agreed to what
+// their first packets have passed: most packets are of these, and pay for one rule.
+//
+//	ct state established,related accept
+func acceptKnown() rule {
+	return rule{
+		text: "ct state established,related accept",
+		exprs: []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+			mask(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED),
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+			&expr.Verdict{Kind: expr.VerdictAccept},
+		},
+	}
+}
+
 // mask keeps some bits of 4 bytes in the host's order.
 func mask(bits uint32) expr.Any {
 	return &expr.Bitwise{

@@ -1,7 +1,8 @@
 // Package nft keeps an agent's one nftables table: the rules that cut dying
 // pods off, those that keep pods to what is theirs, and masquerade for what
-// leaves the pools. A Ruleset says what the table should be; Tables writes it in one transaction, compares it with what
-// the kernel has, and tells when somebody touched it.
+// leaves the pools. A Ruleset says what the table should be; Tables writes it in
+// one transaction, compares it with what the kernel has, and tells when somebody
+// touched it.
 //
 // It speaks netlink and needs no nft program. What it writes reads in `nft list
 // table inet berth-INSTANCE` as Ruleset.String shows it.
@@ -27,7 +28,7 @@ type Ruleset struct {
 
 	// Blocked is where the node forwards nothing from live links, but for
 	// questions to name servers (port 53). What the node itself listens to there
-	// is reached.
+	// is reached. A connection that stood before goes on.
 	Blocked []netip.Prefix
 
 	// Connections, if it is not 0, is how many connections from one live link
@@ -97,7 +98,7 @@ func (r Ruleset) table(lacks Parts) table {
 			set{name: "pools4", of: ipv4.datatype, ranges: pools4}, set{name: "excluded4", of: ipv4.datatype, ranges: excluded4},
 			set{name: "pools6", of: ipv6.datatype, ranges: pools6}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
 		if lacks&Invalid == 0 {
-			forwarded.rules = append(forwarded.rules, dropInvalid(ipv4), dropInvalid(ipv6))
+			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6))
 		}
 	}
 	if r.Live != 0 && len(r.Blocked) > 0 {

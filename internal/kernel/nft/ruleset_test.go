@@ -83,6 +83,7 @@ func TestRulesetString(t *testing.T) {
 
 	chain through {
 		type filter hook forward priority filter; policy accept;
+		ct state established,related accept comment "ownerowner"
 		ct state invalid ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
 		ct state invalid ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
 		iifgroup 1073741824 th dport 53 accept comment "ownerowner"
