@@ -141,8 +141,13 @@ func New(o Options) *Engine {
 	return e
 }
 
-// Close stops what the engine does on its own and waits for it to end. What is
-// not released yet is in the ledger, and the next engine goes on with it.
+// lastCalls is how long Close waits for kinds that do not hear that their time is
+// up.
+const lastCalls = 5 * time.Second
+
+// Close stops what the engine does on its own and waits for it to end, but not for
+// ever for a kind that hangs. What is not released yet is in the ledger, and the
+// next engine goes on with it.
 func (e *Engine) Close() {
 	e.stop()
 	e.mu.Lock()
@@ -158,7 +163,15 @@ func (e *Engine) Close() {
 		}
 	}
 	e.mu.Unlock()
-	e.work.Wait()
+	ended := make(chan struct{})
+	go func() {
+		e.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(lastCalls):
+	}
 }
 
 // background runs f as work of the engine's own, unless it is closing.

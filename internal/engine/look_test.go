@@ -140,3 +140,42 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 		t.Error("what was cut off is connected again")
 	}
 }
+
+// An agent that is told to stop does so, also while a kind hangs that does not hear
+// of it.
+func TestCloseWaitsForNobodyForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n.start(nil)
+		o := owner("", "a", "rule")
+		take(t, n, o)
+		heal := make(chan struct{})
+		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+			if op == "release" {
+				<-heal
+			}
+			return nil
+		}
+		if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		begun := time.Now() // of the bubble's clock
+		n.stop()
+		if took := time.Since(begun); took > time.Minute {
+			t.Errorf("it took %v to close", took)
+		}
+		close(heal)
+		synctest.Wait()
+		n.world.before = func(context.Context, string, hold.Hold) error { return nil }
+		n.start(nil)
+		defer n.stop()
+		if err := n.Restore(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Wait(t.Context(), o.ID); err != nil {
+			t.Fatal(err)
+		}
+		wantResidue(t, n, empty)
+	})
+}

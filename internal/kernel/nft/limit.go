@@ -12,8 +12,8 @@ import (
 // A pod's connections are limited by a sample of them. The kernel counts by
 // walking the list of what it counts (nf_conncount), once a tick: to count all
 // of a pod's 10,000 makes opening one 30 times as dear, to count one in 64 takes
-// a quarter of a microsecond. Chance says which are counted, so that nobody can open those that
-// are not.
+// a quarter of a microsecond. Chance says which are counted, so that nobody can
+// open those that are not.
 //
 // A link's index is the key: whatever addresses a pod has or pretends to have, it
 // has one limit, and another pod's link never has the same. What is counted of a
