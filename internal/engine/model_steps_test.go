@@ -116,6 +116,9 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // such as of one that is doomed
 		return false
 	}
+	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.standing[name] = o

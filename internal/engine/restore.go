@@ -266,7 +266,9 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 // Repair verifies owners and takes again what they lack: for those who see that
 // something was changed under them, and do not wait for the sweep. A kind that has
 // lately taken too long to look is left to that. Of an owner that could
-// not be taken, and whose release is not promised yet, it answers ErrOvertaken.
+// not be taken, and whose release is not promised yet, it answers ErrOvertaken. Of
+// one whose release is promised, maybe meanwhile, it answers nil, as nothing is to be
+// repaired: who wants to rely on the owner looks afterwards whether it is wanted.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
 	var wanted []hold.Owner
 	for _, id := range ids {
