@@ -210,6 +210,7 @@ func (r *modelRun) lose(o hold.Owner) {
 	t := o.Holds[int(o.ID[0])%len(o.Holds)].Spec.(*thing)
 	r.world.set(func() {
 		delete(r.world.things, t.String())
+		delete(r.world.cut, t.String()) // the release of its parent may have been here first
 		delete(r.world.users, t.Uses)
 	})
 }
