@@ -89,6 +89,11 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 		var taken *ledger.NameTakenError
 		var refused *engine.RefusedError
 		rec, _ := r.ledger.Owner(o.ID)
+		if !errors.As(err, &refused) {
+			r.mu.Lock()
+			r.untaken[o.ID] = true
+			r.mu.Unlock()
+		}
 		switch {
 		case r.dead():
 			return false

@@ -28,6 +28,8 @@ type watch struct {
 	gone    map[hold.ID]bool       // Release has promised it
 	calls   map[string]int         // by kind: releases under way
 	cut     map[hold.Hold]bool     // tried in this life; true: without an error
+	cutting int                    // cuts under way
+	most    int                    // of them at once
 	restart bool                   // an earlier life may have ended before it wrote down what it knew
 }
 
@@ -103,10 +105,15 @@ func (w *watch) kind(k hold.Kind) hold.Kind {
 	}
 	if cut != nil {
 		k.Cut = func(ctx context.Context, h hold.Hold) error {
+			w.mu.Lock()
+			w.cutting++
+			w.most = max(w.most, w.cutting)
+			w.mu.Unlock()
 			time.Sleep(time.Millisecond)
 			err := cut(ctx, h)
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.cutting--
 			key := hold.Hold{Owner: h.Owner, Spec: w.own(h)}
 			w.cut[key] = w.cut[key] || err == nil
 			return err
