@@ -143,7 +143,7 @@ func (r *pairRun) script() {
 // lose removes things behind the engine's back. One sweep brings all of them back
 // that are not the fault's.
 func (r *pairRun) lose() {
-	lost := []hold.Hold{r.child.Holds[0], r.twin.Holds[0], r.pod.Holds[2], r.parent.Holds[3]}
+	lost := []hold.Hold{r.child.Holds[0], r.twin.Holds[0], r.pod.Holds[2], r.pod.Holds[0], r.parent.Holds[3]}
 	r.world.set(func() {
 		for _, h := range lost {
 			s := h.Spec.(*thing)
@@ -152,6 +152,9 @@ func (r *pairRun) lose() {
 			delete(r.world.users, s.Uses)
 		}
 	})
+	for _, h := range lost {
+		r.watch.lost(h)
+	}
 	_, ended := r.step("the sweep", func(ctx context.Context) error { _, err := r.Sweep(ctx); return err })
 	at := r.plan.Surfaced()
 	if !ended && r.beside == 0 && strings.HasPrefix(at, "acquire") && !r.watch.dead() {
@@ -170,12 +173,12 @@ func (r *pairRun) lose() {
 
 // vacated: who needs the place of the pod's wire does not wait for what else it owes.
 func (r *pairRun) vacated() {
-	at := r.plan.Surfaced()
 	err, ended := r.step("waiting for the pod's wire", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		return r.WaitKind(ctx, "wire", r.pod.ID)
 	})
+	at := r.plan.Surfaced()
 	if !strings.HasPrefix(at, "release") || strings.HasSuffix(at, "wire") || r.beside == besideFull {
 		return
 	}

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -27,16 +28,18 @@ type watch struct {
 	failed  map[hold.ID]error      // what Take has answered, in this life
 	gone    map[hold.ID]bool       // Release has promised it
 	calls   map[string]int         // by kind: releases under way
-	cut     map[hold.Hold]bool     // tried in this life; true: without an error
-	cutting int                    // cuts under way
-	most    int                    // of them at once
-	restart bool                   // an earlier life may have ended before it wrote down what it knew
+	seen    map[string]string      // what is to be discovered of a lease, while it is there
+	finds   int
+	cut     map[hold.Hold]bool // tried in this life; true: without an error
+	cutting int                // cuts under way
+	most    int                // of them at once
+	restart bool               // an earlier life may have ended before it wrote down what it knew
 }
 
 func newWatch(t testing.TB, w *world, p *fault.Plan) *watch {
 	return &watch{
 		t: t, world: w, plan: p, owners: map[hold.ID]hold.Owner{}, failed: map[hold.ID]error{},
-		gone: map[hold.ID]bool{}, calls: map[string]int{}, cut: map[hold.Hold]bool{},
+		gone: map[hold.ID]bool{}, calls: map[string]int{}, seen: map[string]string{}, cut: map[hold.Hold]bool{},
 	}
 }
 
@@ -92,7 +95,9 @@ func (w *watch) kind(k hold.Kind) hold.Kind {
 	k.Acquire = func(ctx context.Context, h hold.Hold) error {
 		w.acquires(h)
 		time.Sleep(time.Millisecond)
-		return acquire(ctx, h)
+		err := acquire(ctx, h)
+		w.discovers(h)
+		return err
 	}
 	k.Release = func(ctx context.Context, hs []hold.Hold) []error {
 		w.releases(name, flight, hs)
@@ -145,6 +150,31 @@ func (w *watch) acquires(h hold.Hold) {
 	}
 }
 
+// discovers fills in what is to be known of a lease that is there, be the answer an
+// error: something else each time it was made anew.
+func (w *watch) discovers(h hold.Hold) {
+	s := h.Spec.(*thing)
+	if s.K != "lease" || !w.world.has(h) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.seen[s.N] == "" {
+		w.finds++
+		w.seen[s.N] = fmt.Sprint("leased ", w.finds)
+	}
+	s.Seen = w.seen[s.N]
+}
+
+// lost says that a thing is not there any more, behind the engine's back.
+func (w *watch) lost(h hold.Hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := h.Spec.(*thing); s.K == "lease" {
+		delete(w.seen, s.N)
+	}
+}
+
 // releases: a kind has no more calls at once than it may, and what each of them is
 // about may go now.
 func (w *watch) releases(kind string, flight int, hs []hold.Hold) {
@@ -178,8 +208,8 @@ func (w *watch) goes(h hold.Hold, things map[string]hold.ID) {
 			w.errorf("%s is released, and %s of its owner is not cut off (tried: %t)", s, other.Spec, tried)
 		}
 	}
-	if s.K == "lease" && s.Seen == "" && things[s.String()] == h.Owner && !w.restart {
-		w.errorf("%s is released without what was discovered of it", s)
+	if s.K == "lease" && s.Seen != w.seen[s.N] && things[s.String()] == h.Owner && !w.restart {
+		w.errorf("%s is released as %q, and what was discovered of it is %q", s, s.Seen, w.seen[s.N])
 	}
 }
 
