@@ -95,15 +95,14 @@ func (r *pairRun) step(what string, f func(ctx context.Context) error) (err erro
 	if r.watch.dead() {
 		return fault.ErrKilled, false
 	}
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	r.steps.Go(func() {
-		defer close(done)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		err = f(ctx)
+		done <- f(ctx)
 	})
 	select {
-	case <-done:
+	case err := <-done:
 		return err, true
 	case <-r.plan.Dead():
 	case <-time.After(patience + time.Second):
