@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -55,6 +57,50 @@ func TestFailedTakeStaysDoomed(t *testing.T) {
 		t.Errorf("doomed: %t, owed: %v", n.Doomed(o.ID), n.Owed(""))
 	}
 	wantResidue(t, n, empty)
+}
+
+// The undo of a failed Take that cannot be written has nothing left to do when
+// somebody else has released the owner meanwhile: nothing stays owed of who is gone.
+func TestDoomEndsWithItsOwner(t *testing.T) {
+	slow := &slowLedger{reached: make(chan struct{}), let: make(chan struct{})}
+	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		slow.Ledger = l
+		return slow, ks
+	})
+	o := owner("", "a", "rule")
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		if op == "acquire" {
+			slow.next.Store(true) // the undo's promise
+			return errors.New("no")
+		}
+		return nil
+	}
+	failed := make(chan error)
+	go func() { failed <- n.Take(context.Background(), o) }()
+	<-slow.reached
+	release(t, n, o.ID)
+	close(slow.let)
+	if err := <-failed; err == nil {
+		t.Error("taken")
+	}
+	nettest.Eventually(t, "nothing is owed", func() bool { return !n.Doomed(o.ID) && len(n.Owed("")) == 0 })
+	wantResidue(t, n, empty)
+}
+
+// slowLedger lets one commit wait, and refuses it then.
+type slowLedger struct {
+	engine.Ledger
+	next         atomic.Bool
+	reached, let chan struct{}
+}
+
+func (l *slowLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
+	if !l.next.CompareAndSwap(true, false) {
+		return l.Ledger.Commit(ctx, ops...)
+	}
+	close(l.reached)
+	<-l.let
+	return errors.New("disk full")
 }
 
 // What an Acquire has discovered is known to the release, whether a later hold has

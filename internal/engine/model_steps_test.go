@@ -89,6 +89,11 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 		var taken *ledger.NameTakenError
 		var refused *engine.RefusedError
 		rec, _ := r.ledger.Owner(o.ID)
+		if !errors.As(err, &refused) {
+			r.mu.Lock()
+			r.untaken[o.ID] = true
+			r.mu.Unlock()
+		}
 		switch {
 		case r.dead():
 			return false
@@ -114,6 +119,9 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	id := left[len(left)-1]
 	o, ok := r.ledger.Owner(id)
 	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // such as of one that is doomed
+		return false
+	}
+	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
 		return false
 	}
 	r.mu.Lock()
@@ -207,6 +215,7 @@ func (r *modelRun) lose(o hold.Owner) {
 	t := o.Holds[int(o.ID[0])%len(o.Holds)].Spec.(*thing)
 	r.world.set(func() {
 		delete(r.world.things, t.String())
+		delete(r.world.cut, t.String()) // the release of its parent may have been here first
 		delete(r.world.users, t.Uses)
 	})
 }

@@ -72,6 +72,9 @@ type modelRun struct {
 	promised map[hold.ID]bool      // released, says Release
 	parent   map[hold.ID]hold.ID
 	strays   map[hold.ID]bool // never taken by anybody
+	untaken  map[hold.ID]bool // Take has failed, in this life
+	seen     map[string]bool  // reservations that were acquired in this life
+	calls    map[string]int   // by kind: releases under way
 
 	states                       []string
 	steps, lives, killed, failed int
@@ -88,6 +91,9 @@ func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
 		promised: map[hold.ID]bool{},
 		parent:   map[hold.ID]hold.ID{},
 		strays:   map[hold.ID]bool{},
+		untaken:  map[hold.ID]bool{},
+		seen:     map[string]bool{},
+		calls:    map[string]int{},
 	}
 	r.world.before = r.watch
 	return r
@@ -100,30 +106,65 @@ func (r *modelRun) watch(_ context.Context, op string, h hold.Hold) error {
 	if op == "acquire" && r.promised[h.Owner] {
 		r.t.Errorf("%s is taken again though its owner was released", h.Spec)
 	}
+	if op == "acquire" && r.untaken[h.Owner] {
+		r.t.Errorf("%s is taken though Take has failed", h.Spec)
+	}
 	for name, o := range r.standing {
 		if op != "acquire" && o.ID == h.Owner {
 			r.t.Errorf("%s %s: nobody has released %s", op, h.Spec, name)
 		}
 	}
-	if s := h.Spec.(*thing); op == "release" && s.K == "lease" {
-		r.watchLease(h.Owner, s.N)
+	s := h.Spec.(*thing)
+	if op == "acquire" && s.K == "lease" {
+		r.seen[s.N] = true
+	}
+	if op == "release" && s.K == "lease" && s.Seen == "" && r.seen[s.N] {
+		r.t.Errorf("%s is released without what was discovered of it", s)
+	}
+	if op == "release" && s.K != "note" {
+		r.watchOrder(h.Owner, s)
 	}
 	return nil
 }
 
-// watchLease checks that a reservation is the last of its owner's things that
-// others rely on: nothing of a child is left, nothing that uses it, and no
-// reservation that came later.
-func (r *modelRun) watchLease(owner hold.ID, name string) {
+// watchOrder checks that what others rely on is the last of them: nothing of a child
+// is left, and, when a reservation goes, nothing that uses it, and no reservation that
+// came later.
+func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 	r.world.set(func() {
 		for thing, id := range r.world.things {
 			k, n, _ := strings.Cut(thing, " ")
 			switch {
-			case r.parent[id] == owner, id == owner && (k == "wire" || k == "rule"), id == owner && k == "lease" && n > name:
-				r.t.Errorf("lease %s of %s is released before %s", name, owner, thing)
+			case r.parent[id] == owner, s.K == "lease" && id == owner && (k == "wire" || k == "rule" || k == "lease" && n > s.N):
+				r.t.Errorf("%s of %s is released before %s", s, owner, thing)
 			}
 		}
 	})
+}
+
+// watchFlight checks that a kind has no more releases at once than it may, but for
+// those of what nobody owns.
+func (r *modelRun) watchFlight(k hold.Kind) hold.Kind {
+	release, name := k.Release, k.Name()
+	k.Release = func(ctx context.Context, hs []hold.Hold) []error {
+		r.mu.Lock()
+		if r.strays[hs[0].Owner] {
+			r.mu.Unlock()
+			return release(ctx, hs)
+		}
+		calls := r.calls
+		if calls[name]++; calls[name] > r.shape.flight {
+			r.t.Errorf("%d releases at once of %s, of which the Flight is %d", calls[name], name, r.shape.flight)
+		}
+		r.mu.Unlock()
+		defer func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			calls[name]--
+		}()
+		return release(ctx, hs)
+	}
+	return k
 }
 
 // play goes through a script, releases what is left, and looks for residue.
@@ -180,8 +221,17 @@ func (r *modelRun) insist(wave []step) {
 // be its last; dying in Restore, it is started again.
 func (r *modelRun) live(faulty bool) {
 	for {
-		modes := fault.Modes()
-		r.plan = fault.New(1+r.random.IntN(120), modes[r.random.IntN(len(modes))])
+		modes := append(fault.Modes(), fault.Hangs()...)
+		plan := fault.New(1+r.random.IntN(120), modes[r.random.IntN(len(modes))])
+		hangs := time.Duration(r.random.IntN(10)) * time.Millisecond
+		plan.Narrow, plan.Looks = r.random.IntN(2) == 0, r.random.IntN(2) == 0
+		plan.Beside = func(string) {
+			if plan.Mode.Hangs() { // for longer than a try may take, at times
+				time.AfterFunc(hangs, plan.Heal)
+			}
+		}
+		r.plan = plan
+		r.begin()
 		if !faulty {
 			r.plan.Heal()
 		}
@@ -190,7 +240,11 @@ func (r *modelRun) live(faulty bool) {
 			for i := range ks {
 				ks[i].Batch, ks[i].Flight = r.shape.batch, r.shape.flight
 			}
-			return r.plan.Decorate(l, ks)
+			l, ks = r.plan.Decorate(l, ks)
+			for i := range ks {
+				ks[i] = r.watchFlight(ks[i])
+			}
+			return l, ks
 		}, slowly)
 		err := r.Restore(r.t.Context())
 		if !r.dead() {
@@ -201,9 +255,18 @@ func (r *modelRun) live(faulty bool) {
 	}
 }
 
-// slowly lets others do something between what is seen and what is made of it.
+// begin forgets what is true of one life only.
+func (r *modelRun) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.untaken, r.seen, r.calls = map[hold.ID]bool{}, map[string]bool{}, map[string]int{}
+}
+
+// slowly lets others do something between what is seen and what is made of it, and
+// gives a release less time than some of what hangs takes.
 func slowly(o *engine.Options) {
 	tell := o.Event
+	o.Try = 5 * time.Millisecond
 	o.Event = func(e engine.Event) {
 		if tell(e); e.Type == "drift" {
 			time.Sleep(100 * time.Microsecond)

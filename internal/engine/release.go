@@ -65,6 +65,8 @@ func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) (
 	all, err := e.promise(ctx, ids, ops)
 	if err != nil {
 		all = e.promised(ids)
+	} else {
+		e.absolve(ids) // also who is forgotten by now
 	}
 	e.absolve(all)
 	return all, err

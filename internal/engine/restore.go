@@ -10,7 +10,6 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ledger"
 )
 
 // Restore brings the world to what the ledger says, after a start: it is Resume
@@ -232,7 +231,7 @@ func (e *Engine) going(o hold.Owner) bool {
 }
 
 // rediscover takes a hold whose kind discovers again, and writes down what was
-// discovered: the program may have ended in between the last time.
+// discovered, as learn does: the program may have ended in between the last time.
 func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error {
 	was := h.Spec.String()
 	raw, err := json.Marshal(h.Spec)
@@ -243,30 +242,29 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 	if err := json.Unmarshal(raw, h.Spec); err != nil {
 		return fmt.Errorf("copying %s: %w", was, err)
 	}
-	if err := e.acquire(ctx, h); err != nil {
-		return err
-	}
-	err = e.Ledger.Commit(ctx, ledger.Update(h.Owner, func(o *hold.Owner) error {
-		for i := range o.Holds {
-			if s := o.Holds[i].Spec; s.Kind() == k.Name() && s.String() == was {
-				o.Holds[i].Spec = h.Spec
-			}
+	err = e.acquire(ctx, h)
+	o, _ := e.Ledger.Owner(h.Owner)
+	e.mu.Lock()
+	o.Holds = slices.Clone(e.learned(o).Holds)
+	e.mu.Unlock()
+	for i, own := range o.Holds {
+		if own.Spec.Kind() == k.Name() && own.Spec.String() == was {
+			o.Holds[i] = h
+			err = errors.Join(err, e.learn(ctx, o, len(o.Holds)))
 		}
-		return nil
-	}))
+	}
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrOvertaken) {
 		return cause
 	}
-	if err != nil {
-		return fmt.Errorf("writing down what was discovered of %s: %w", was, err)
-	}
-	return nil
+	return err
 }
 
 // Repair verifies owners and takes again what they lack: for those who see that
 // something was changed under them, and do not wait for the sweep. A kind that has
 // lately taken too long to look is left to that. Of an owner that could
-// not be taken, and whose release is not promised yet, it answers ErrOvertaken.
+// not be taken, and whose release is not promised yet, it answers ErrOvertaken. Of
+// one whose release is promised, maybe meanwhile, it answers nil, as nothing is to be
+// repaired: who wants to rely on the owner looks afterwards whether it is wanted.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
 	var wanted []hold.Owner
 	for _, id := range ids {

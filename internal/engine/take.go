@@ -73,10 +73,14 @@ func (e *Engine) Doomed(id hold.ID) bool {
 // is tried again, for ever.
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	all, err := e.Promise(ctx, []hold.ID{o.ID})
-	if err != nil && e.Doomed(o.ID) {
-		e.mu.Lock()
-		e.doomed[o.ID] = e.doomed[o.ID].again(e, o, err, func() { _ = e.undo(e.ctx, o) })
-		e.mu.Unlock()
+	e.mu.Lock()
+	t, doomed := e.doomed[o.ID]
+	owed := doomed && err != nil // unless somebody else's promise was written meanwhile
+	if owed {
+		e.doomed[o.ID] = t.again(e, o, err, func() { _ = e.undo(e.ctx, o) })
+	}
+	e.mu.Unlock()
+	if owed {
 		e.event(api.EventOwed, o, "ledger", err)
 	}
 	return errors.Join(err, e.Depart(ctx, all))
@@ -118,7 +122,7 @@ func (e *Engine) acquireAll(ctx context.Context, o hold.Owner) error {
 		k, _ := e.kind(h)
 		err := e.acquire(ctx, h)
 		if k.Discovers {
-			err = errors.Join(err, e.learn(ctx, o, i))
+			err = errors.Join(err, e.learn(ctx, o, i+1))
 		}
 		if err == nil {
 			continue
@@ -151,21 +155,21 @@ func (e *Engine) Settle(ctx context.Context, o hold.Owner) error {
 	return nil
 }
 
-// learn writes down what the i-th hold of an owner has discovered, also in an
+// learn writes down what the first n holds of an owner have discovered, also in an
 // Acquire that failed. Until that is written the engine remembers it, so that the
 // owner's release knows of it.
-func (e *Engine) learn(ctx context.Context, o hold.Owner, i int) error {
+func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
 	e.mu.Lock()
 	e.unwritten[o.ID] = o.Clone()
 	e.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
 	err := e.Ledger.Commit(ctx, ledger.Update(o.ID, func(rec *hold.Owner) error {
-		rec.Holds[i] = o.Holds[i]
+		copy(rec.Holds, o.Holds[:n])
 		return nil
 	}))
 	if err != nil {
-		return fmt.Errorf("writing down what was discovered of %s: %w", o.Holds[i].Spec, err)
+		return fmt.Errorf("writing down what was discovered of %s: %w", o.ID, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,11 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
-	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ledger"
 )
 
 // Mode says what happens at the Nth operation.
@@ -24,24 +23,31 @@ const (
 	FailForever             // it and all others of its sort fail until Heal
 	KillBefore              // the program ends before it
 	KillAfter               // the program ends after its effect, before anybody knows
-	modes
+	Hang                    // it and all others of its sort hang until their contexts end, or until Heal
+	HangDeaf                // it and all others of its sort hang until Heal, whatever their contexts say
 )
 
-// Modes lists all modes.
+// Modes lists the modes in which everything answers: nobody has to wait for Heal.
 func Modes() []Mode {
-	all := make([]Mode, modes)
+	all := make([]Mode, KillAfter+1)
 	for i := range all {
 		all[i] = Mode(i)
 	}
 	return all
 }
 
+// Hangs lists the modes in which something does not answer.
+func Hangs() []Mode { return []Mode{Hang, HangDeaf} }
+
 func (m Mode) String() string {
-	return [...]string{"fail before", "fail after", "fail for ever", "kill before", "kill after"}[m]
+	return [...]string{"fail before", "fail after", "fail for ever", "kill before", "kill after", "hang", "hang deaf"}[m]
 }
 
 // Kill reports whether the mode ends the program.
 func (m Mode) Kill() bool { return m == KillBefore || m == KillAfter }
+
+// Hangs reports whether the mode lets something not answer.
+func (m Mode) Hangs() bool { return m == Hang || m == HangDeaf }
 
 // What faulty operations answer.
 var (
@@ -53,18 +59,30 @@ var (
 type Plan struct {
 	N    int
 	Mode Mode
+	// Narrow says that what goes on until Heal does so for one owner only, whose
+	// operation was the Nth, and not for all operations of the sort.
+	Narrow bool
+	// Looks says that Verify and Find are operations, too.
+	Looks bool
+	// Beside is called as the fault surfaces, before it has its outcome: for what is
+	// to happen while the operation is under way. Optional.
+	Beside func(what string)
 
 	mu     sync.Mutex
 	count  int
-	at     string // the operation at which the fault surfaced
+	at     string  // the operation at which the fault surfaced
+	victim hold.ID // of which owner that was
 	dead   bool
-	sick   string // sort of operations that fail until Heal
+	sick   string // sort of operations that fail or hang until Heal
 	healed bool
 	died   chan struct{}
+	well   chan struct{} // closed by Heal
 }
 
 // New returns a plan. N counts from 1.
-func New(n int, m Mode) *Plan { return &Plan{N: n, Mode: m, died: make(chan struct{})} }
+func New(n int, m Mode) *Plan {
+	return &Plan{N: n, Mode: m, died: make(chan struct{}), well: make(chan struct{})}
+}
 
 // Surfaced says at which operation the fault happened, or "".
 func (p *Plan) Surfaced() string {
@@ -73,118 +91,138 @@ func (p *Plan) Surfaced() string {
 	return p.at
 }
 
+// Victim says whose operation it was; of a commit, or of a Find, nobody's.
+func (p *Plan) Victim() hold.ID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.victim
+}
+
+// Counted says how many operations there have been until the fault surfaced, or
+// until now.
+func (p *Plan) Counted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
+}
+
 // Dead is closed when the program has been killed: nothing it does has an
 // effect any more.
 func (p *Plan) Dead() <-chan struct{} { return p.died }
 
-// Heal ends the plan: nothing fails or dies from now on, also not what is under
-// way, but what is dead stays dead.
+// Heal ends the plan: nothing fails, hangs or dies from now on, also not what is
+// under way, but what is dead stays dead.
 func (p *Plan) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.healed {
+		close(p.well)
+	}
 	p.healed = true
+}
+
+// Kill ends the program now, unless the plan has ended. It reports whether the
+// program is dead.
+func (p *Plan) Kill() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.healed && !p.dead {
+		p.dead = true
+		close(p.died)
+	}
+	return p.dead
 }
 
 // Around runs one operation of a sort under the plan.
 func (p *Plan) Around(sort, what string, f func() error) error {
-	before, after := p.next(sort, what)
-	if before != nil {
-		return before
-	}
-	err := f()
-	if after == nil {
-		return err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.healed { // while it ran
-		return err
-	}
-	if p.Mode == KillAfter {
-		p.die()
-	}
-	return after
+	return p.Under(context.Background(), sort, what, nil, f)
 }
 
-// next counts an operation, and says what it answers instead of running, or
-// after it.
-func (p *Plan) next(sort, what string) (before, after error) {
+// Under is Around for an operation that has a context, on what owners hold.
+func (p *Plan) Under(ctx context.Context, sort, what string, owners []hold.ID, f func() error) error {
+	mode, surfaces := p.next(sort, what, owners)
+	if surfaces && p.Beside != nil {
+		p.Beside(what)
+	}
+	err := fmt.Errorf("%w: %s %s", ErrFault, p.Mode, what)
+	switch mode {
+	case unharmed:
+		return f()
+	case dead:
+		return ErrKilled
+	case FailBefore, FailForever:
+		return err
+	case KillBefore:
+		if p.Kill() {
+			return ErrKilled
+		}
+		return f()
+	case Hang, HangDeaf:
+		if err := p.hang(ctx); err != nil {
+			return err
+		}
+		return f()
+	}
+	answer := f()
+	if p.isHealed() || mode == KillAfter && !p.Kill() { // while it ran
+		return answer
+	}
+	if mode == KillAfter {
+		return ErrKilled
+	}
+	return err
+}
+
+// What becomes of an operation that is not the Nth.
+const (
+	unharmed Mode = -1 - iota
+	dead
+)
+
+// next counts an operation, and says what becomes of it, and whether the fault
+// surfaces with it.
+func (p *Plan) next(sort, what string, owners []hold.ID) (m Mode, surfaces bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.dead {
-		return ErrKilled, nil
-	}
-	if p.healed {
-		return nil, nil
-	}
-	if p.sick == sort {
-		return fmt.Errorf("%w (for ever) at %s", ErrFault, what), nil
+	switch {
+	case p.dead:
+		return dead, false
+	case p.healed:
+		return unharmed, false
+	case p.sick == sort && (!p.Narrow || len(owners) == 0 || slices.Contains(owners, p.victim)):
+		return p.Mode, false
 	}
 	if p.count++; p.count != p.N {
-		return nil, nil
+		return unharmed, false
 	}
 	p.at = what
-	err := fmt.Errorf("%w: %s %s", ErrFault, p.Mode, what)
-	switch p.Mode {
-	case FailBefore:
-		return err, nil
-	case FailForever:
+	if len(owners) > 0 {
+		p.victim = owners[0]
+	}
+	if p.Mode == FailForever || p.Mode.Hangs() {
 		p.sick = sort
-		return err, nil
-	case KillBefore:
-		p.die()
-		return ErrKilled, nil
-	case KillAfter:
-		return nil, ErrKilled
 	}
-	return nil, err
+	return p.Mode, true
 }
 
-func (p *Plan) die() {
-	if !p.dead {
-		p.dead = true
-		close(p.died)
+// hang waits for Heal, or for the end of a context if the mode has an ear for it.
+func (p *Plan) hang(ctx context.Context) error {
+	var ear <-chan struct{}
+	if p.Mode == Hang {
+		ear = ctx.Done()
+	}
+	select {
+	case <-p.well:
+		return nil
+	case <-p.died:
+		return ErrKilled
+	case <-ear:
+		return context.Cause(ctx)
 	}
 }
 
-// Decorate puts the plan between an engine, its ledger and its kinds.
-func (p *Plan) Decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-	out := make(hold.Kinds, len(ks))
-	for i, k := range ks {
-		out[i] = p.kind(k)
-	}
-	return &faultyLedger{l, p}, out
-}
-
-type faultyLedger struct {
-	engine.Ledger
-	plan *Plan
-}
-
-func (l *faultyLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
-	return l.plan.Around("commit", fmt.Sprintf("commit %T", ops[0]), func() error { return l.Ledger.Commit(ctx, ops...) })
-}
-
-func (p *Plan) kind(k hold.Kind) hold.Kind {
-	name := k.Name()
-	acquire, release, cut := k.Acquire, k.Release, k.Cut
-	k.Acquire = func(ctx context.Context, h hold.Hold) error {
-		return p.Around("acquire "+name, "acquire "+name, func() error { return acquire(ctx, h) })
-	}
-	k.Release = func(ctx context.Context, hs []hold.Hold) (errs []error) {
-		err := p.Around("release "+name, "release "+name, func() error { errs = release(ctx, hs); return nil })
-		if err != nil {
-			errs = make([]error, len(hs))
-			for i := range errs {
-				errs[i] = err
-			}
-		}
-		return errs
-	}
-	if cut != nil {
-		k.Cut = func(ctx context.Context, h hold.Hold) error {
-			return p.Around("cut "+name, "cut "+name, func() error { return cut(ctx, h) })
-		}
-	}
-	return k
+func (p *Plan) isHealed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.healed
 }

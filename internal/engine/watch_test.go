@@ -1,0 +1,223 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// watch sees every call of a kind from the engine's side, also one that fails or
+// hangs, and holds it against the rules that no fault and no interleaving may
+// break. What is left to the world is that no name is in use twice.
+type watch struct {
+	t     testing.TB
+	world *world
+	plan  *fault.Plan
+
+	mu      sync.Mutex
+	owners  map[hold.ID]hold.Owner // all that somebody has asked to take
+	failed  map[hold.ID]error      // what Take has answered, in this life
+	gone    map[hold.ID]bool       // Release has promised it
+	calls   map[string]int         // by kind: releases under way
+	seen    map[string]string      // what is to be discovered of a lease, while it is there
+	finds   int
+	cut     map[hold.Hold]bool // tried in this life; true: without an error
+	cutting int                // cuts under way
+	most    int                // of them at once
+	restart bool               // an earlier life may have ended before it wrote down what it knew
+}
+
+func newWatch(t testing.TB, w *world, p *fault.Plan) *watch {
+	return &watch{
+		t: t, world: w, plan: p, owners: map[hold.ID]hold.Owner{}, failed: map[hold.ID]error{},
+		gone: map[hold.ID]bool{}, calls: map[string]int{}, seen: map[string]string{}, cut: map[hold.Hold]bool{},
+	}
+}
+
+// begin starts another life: what the former one knew is in the ledger, or lost.
+func (w *watch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	clear(w.failed)
+	clear(w.calls)
+	clear(w.cut)
+	w.restart = true
+}
+
+func (w *watch) errorf(format string, args ...any) {
+	w.t.Helper()
+	w.t.Errorf(format, args...)
+}
+
+// take is Engine.Take, watched.
+func (w *watch) take(ctx context.Context, e *engine.Engine, o hold.Owner) error {
+	w.mu.Lock()
+	w.owners[o.ID] = o
+	w.mu.Unlock()
+	err := e.Take(ctx, o)
+	var refused *engine.RefusedError
+	if err != nil && !errors.As(err, &refused) { // a ledger that refuses, and has written it, is the fault's alone
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.failed[o.ID] = err
+	}
+	return err
+}
+
+// release is Engine.Release, watched.
+func (w *watch) release(ctx context.Context, e *engine.Engine, ids ...hold.ID) error {
+	known := slices.DeleteFunc(slices.Clone(ids), func(id hold.ID) bool { _, ok := e.Ledger.Owner(id); return !ok })
+	err := e.Release(ctx, ids)
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, id := range known {
+			w.gone[id] = true
+		}
+	}
+	return err
+}
+
+// kind puts the watch around a kind. Each call takes some of the bubble's time, so
+// that something may happen beside it.
+func (w *watch) kind(k hold.Kind) hold.Kind {
+	name, flight := k.Name(), k.Flight
+	acquire, release, cut := k.Acquire, k.Release, k.Cut
+	k.Acquire = func(ctx context.Context, h hold.Hold) error {
+		w.acquires(h)
+		time.Sleep(time.Millisecond)
+		err := acquire(ctx, h)
+		w.discovers(h)
+		return err
+	}
+	k.Release = func(ctx context.Context, hs []hold.Hold) []error {
+		w.releases(name, flight, hs)
+		time.Sleep(time.Millisecond)
+		errs := release(ctx, hs)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.calls[name]--
+		return errs
+	}
+	if cut != nil {
+		k.Cut = func(ctx context.Context, h hold.Hold) error {
+			w.mu.Lock()
+			w.cutting++
+			w.most = max(w.most, w.cutting)
+			w.mu.Unlock()
+			time.Sleep(time.Millisecond)
+			err := cut(ctx, h)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.cutting--
+			key := hold.Hold{Owner: h.Owner, Spec: w.own(h)}
+			w.cut[key] = w.cut[key] || err == nil
+			return err
+		}
+	}
+	return k
+}
+
+// own returns the spec that an owner was to be taken with: the one that comes with a
+// call may be the ledger's copy of it.
+func (w *watch) own(h hold.Hold) hold.Spec {
+	for _, own := range w.owners[h.Owner].Holds {
+		if own.Spec.String() == h.Spec.String() {
+			return own.Spec
+		}
+	}
+	return h.Spec
+}
+
+// acquires: nothing is taken of an owner that could not be taken, or was released.
+func (w *watch) acquires(h hold.Hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.failed[h.Owner]; err != nil {
+		w.errorf("%s is taken, though Take has failed: %v", h.Spec, err)
+	}
+	if w.gone[h.Owner] {
+		w.errorf("%s is taken again, though its owner was released", h.Spec)
+	}
+}
+
+// discovers fills in what is to be known of a lease that is there, be the answer an
+// error: something else each time it was made anew.
+func (w *watch) discovers(h hold.Hold) {
+	s := h.Spec.(*thing)
+	if s.K != "lease" || !w.world.has(h) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.seen[s.N] == "" {
+		w.finds++
+		w.seen[s.N] = fmt.Sprint("leased ", w.finds)
+	}
+	s.Seen = w.seen[s.N]
+}
+
+// lost says that a thing is not there any more, behind the engine's back.
+func (w *watch) lost(h hold.Hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := h.Spec.(*thing); s.K == "lease" {
+		delete(w.seen, s.N)
+	}
+}
+
+// releases: a kind has no more calls at once than it may, and what each of them is
+// about may go now.
+func (w *watch) releases(kind string, flight int, hs []hold.Hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calls[kind]++; w.calls[kind] > max(flight, 1) && !w.dead() {
+		w.errorf("%d releases at once of %s, of which the Flight is %d", w.calls[kind], kind, flight)
+	}
+	var things map[string]hold.ID
+	w.world.set(func() { things = maps.Clone(w.world.things) })
+	for _, h := range hs {
+		w.goes(h, things)
+	}
+}
+
+// goes: an owner's hold goes after all that its children have, once it was tried to
+// cut the owner off, and only what a cut is about if that has failed. It goes with
+// what was discovered of it.
+func (w *watch) goes(h hold.Hold, things map[string]hold.ID) {
+	s := h.Spec.(*thing)
+	for _, name := range slices.Sorted(maps.Keys(things)) {
+		if w.owners[things[name]].Parent == h.Owner && s.K != "note" {
+			w.errorf("%s is released before %s of a child", s, name)
+		}
+	}
+	for _, other := range w.owners[h.Owner].Holds {
+		if things[other.Spec.String()] != h.Owner || other.Spec.Kind() != "wire" {
+			continue
+		}
+		if done, tried := w.cut[other]; !tried || !done && s.K != "wire" {
+			w.errorf("%s is released, and %s of its owner is not cut off (tried: %t)", s, other.Spec, tried)
+		}
+	}
+	if s.K == "lease" && s.Seen != w.seen[s.N] && things[s.String()] == h.Owner && !w.restart {
+		w.errorf("%s is released as %q, and what was discovered of it is %q", s, s.Seen, w.seen[s.N])
+	}
+}
+
+func (w *watch) dead() bool {
+	select {
+	case <-w.plan.Dead():
+		return true
+	default:
+		return false
+	}
+}
