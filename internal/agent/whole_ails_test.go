@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -35,6 +36,7 @@ type ail struct {
 	deaf     bool // to the end of its context
 	over     chan struct{}
 	ended    time.Time
+	then     *ail // what ails as soon as this is over by having failed often enough
 	lost     bool // whatever hangs has ended with its program
 }
 
@@ -131,6 +133,10 @@ func (a *ails) meet(ctx context.Context, op, kind string, of func() int) error {
 	a.mu.Unlock()
 	if last {
 		a.end(x, false)
+		if x.then != nil {
+			next := *x.then
+			a.begin(&next, 3*time.Second)
+		}
 	}
 	if !x.hangs {
 		return errAil
@@ -179,17 +185,21 @@ func (r *wholeRun) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold
 	for i := range ks {
 		r.ails.infect(&ks[i], of)
 	}
-	return &ailingLedger{l, &r.ails}, ks
+	return &ailingLedger{l, &r.ails, r.world.pause}, ks
 }
 
 type ailingLedger struct {
 	engine.Ledger
-	ails *ails
+	ails  *ails
+	pause func()
 }
 
 func (l *ailingLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 	if err := l.ails.meet(ctx, "commit", "", func() int { return -2 }); err != nil {
 		return err
+	}
+	if rand.N(4) == 0 { // others come in between the look and the commit
+		l.pause()
 	}
 	return l.Ledger.Commit(ctx, ops...)
 }

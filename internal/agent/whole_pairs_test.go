@@ -28,6 +28,7 @@ var sicknesses = []ail{
 	{op: "release", kind: "link"}, {op: "release", kind: "link", hangs: true}, {op: "release", kind: "link", hangs: true, deaf: true},
 	{op: "release", kind: "flows"}, {op: "release", kind: "flows"}, {op: "release", kind: "flows"},
 	{op: "release", kind: "flows", hangs: true}, {op: "release", kind: "flows", hangs: true, deaf: true},
+	{op: "acquire", kind: "link", times: 1, then: &ail{op: "commit", c: -1}}, {op: "acquire", kind: "link", times: 1, then: &ail{op: "commit", c: -1}},
 	{op: "acquire", kind: "link", times: 1}, {op: "acquire", kind: "link", hangs: true}, {op: "acquire", kind: "link", hangs: true, deaf: true},
 	{op: "acquire", kind: "flows", times: 1},
 	{op: "verify", kind: "link", hangs: true}, {op: "verify", kind: "flows", hangs: true, deaf: true},
@@ -225,14 +226,14 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 		rec.Addresses = append(rec.Addresses, a.String())
 	}
 	var all sync.WaitGroup
-	for i := range 2 + s.n>>6%2 {
+	for i := range 2 + s.n>>6%3 {
 		if err := deletions.Write(r.root, rec); err != nil {
 			r.fail("writing the deletion of c%d: %v", s.c, err)
 		}
 		all.Go(func() {
 			ctx, cancel := r.patience()
 			defer cancel()
-			if i == 0 {
+			if i < 2 {
 				_ = r.Drain(ctx)
 				return
 			}

@@ -223,6 +223,7 @@ func (r *wholeRun) play(seeds []uint64) {
 		for i := range c.Pools {
 			c.Pools[i].Cooldown = wholeCooldown
 		}
+		c.SweepInterval = wholeSweeps
 		r.confs[extra] = c
 	}
 	r.world = newFakeNode()
