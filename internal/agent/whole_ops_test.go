@@ -371,7 +371,7 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 		if try >= 1 {
 			r.cure()
 		}
-		time.Sleep(30*time.Millisecond + rand.N(40*time.Millisecond)) // when its release is about to be under way
+		time.Sleep([]time.Duration{0, 50 * time.Millisecond}[rand.N(2)] + rand.N(15*time.Millisecond)) // beside its release
 	}
 }
 

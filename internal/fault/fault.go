@@ -53,6 +53,9 @@ var (
 type Plan struct {
 	N    int
 	Mode Mode
+	// Meet, if set, is called once, when the fault has happened and the program has not
+	// ended: for who comes in at that moment. It must not wait for the operation.
+	Meet func()
 
 	mu     sync.Mutex
 	count  int
@@ -124,6 +127,9 @@ func (p *Plan) next(sort, what string) (before, after error) {
 		return nil, nil
 	}
 	p.at = what
+	if p.Meet != nil && !p.Mode.Kill() {
+		go p.Meet()
+	}
 	err := fmt.Errorf("%w: %s %s", ErrFault, p.Mode, what)
 	switch p.Mode {
 	case FailBefore:
