@@ -344,7 +344,7 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 	b := r.leave(c)
 	key := wholeKey(c)
 	filter := []api.Filter{key, {Container: key.Container}, {Namespace: "model", Pod: "pod-" + key.Container}, key}[way%4]
-	if filter.Pod != "" && b != nil && r.isPodless(b.id) {
+	if filter.Pod != "" && r.isPodless() {
 		filter = key
 	}
 	if way%4 == 3 {
@@ -597,10 +597,11 @@ func (r *wholeRun) refuse(c int, known []*entry) {
 	}
 }
 
-func (r *wholeRun) isPodless(id hold.ID) bool {
+// isPodless reports whether the agent may not know of all whose pod they are.
+func (r *wholeRun) isPodless() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.podless[id]
+	return len(r.podless) > 0
 }
 
 // reloadBySignals hands the agent a configuration twice, as signals do, while a sweep
