@@ -136,6 +136,9 @@ func setLines(conn *nft.Conn, t *nft.Table) ([]string, error) {
 	for _, s := range sets {
 		lines = append(lines, fmt.Sprintf("set %s key %s data %s map %t interval %t timeout %s comment %q",
 			s.Name, s.KeyType.Name, s.DataType.Name, s.IsMap, s.Interval, s.Timeout, s.Comment))
+		if s.Dynamic {
+			continue // packets put elements in, as into connection tracking, and the kernel takes them out
+		}
 		elements, err := conn.GetSetElements(s)
 		if err != nil {
 			return nil, err

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/berth-net/berth/internal/fault"
@@ -28,6 +29,8 @@ type fakeKernel struct {
 	groups   rtnl.Groups
 	ruleset  nft.Ruleset
 	held     hold.ID // who has the table
+	claims   *fakeClaims
+	batches  *atomic.Uint32
 	// watched is told what happens to an owner's link, before it does.
 	watched func(op string, h hold.Hold)
 }
@@ -36,6 +39,7 @@ func newFakeKernel(w *fakeNode, p *fault.Plan, instance string) (*fakeKernel, er
 	groups, err := rtnl.GroupsOf(instance)
 	return &fakeKernel{
 		fakeNode: w, plan: p, instance: instance, groups: groups,
+		claims: &fakeClaims{}, batches: &atomic.Uint32{},
 		ruleset: nft.Ruleset{Instance: instance}, watched: func(string, hold.Hold) {},
 	}, err
 }
@@ -443,30 +447,6 @@ func (k fakeLinks) VerifyPod(_ context.Context, h hold.Hold) error {
 	return nil
 }
 
-// cut moves a link into the dying group, and deletes the routes to it; where
-// the table cannot be relied on it sets the link down.
-func (k fakeLinks) cut(_ context.Context, h hold.Hold) error {
-	s, err := k.of(h)
-	if err != nil {
-		return err
-	}
-	k.watched("cut", h)
-	return k.step("link", "cut "+s.Name, func() error {
-		l := k.links[s.Name]
-		if l == nil {
-			return nil
-		}
-		if !k.groups.IsDying(l.group) {
-			l.group = k.groups.Cut()
-		}
-		if !k.intact() {
-			l.up = false
-		}
-		k.unroute(l)
-		return nil
-	})
-}
-
 // sever sets links down that are cut off.
 func (k fakeLinks) sever(_ context.Context, hs []hold.Hold) error {
 	var errs []error
@@ -496,24 +476,6 @@ func (k fakeLinks) DownDying(context.Context) error {
 		}
 		return nil
 	})
-}
-
-func (k fakeLinks) release(_ context.Context, hs []hold.Hold) []error {
-	errs := make([]error, len(hs))
-	for i, h := range hs {
-		s, err := k.of(h)
-		if err == nil {
-			k.watched("release", h)
-			err = k.step("link", "delete "+s.Name, func() error {
-				if l := k.links[s.Name]; l != nil {
-					k.unlink(l)
-				}
-				return nil
-			})
-		}
-		errs[i] = err
-	}
-	return errs
 }
 
 func (k fakeLinks) find(context.Context) ([]hold.Hold, error) {

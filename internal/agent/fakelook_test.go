@@ -2,7 +2,9 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -23,7 +25,8 @@ func (c fakeConn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []rtnl.Route
-	for a, l := range c.ways {
+	for _, a := range slices.SortedFunc(maps.Keys(c.ways), netip.Addr.Compare) { // as a dump of one family, then the other
+		l := c.ways[a]
 		if !f.Unreachable && (f.Index == 0 || f.Index == l.index) {
 			all = append(all, rtnl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Index: l.index})
 		}

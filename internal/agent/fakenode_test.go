@@ -35,6 +35,7 @@ type fakeNode struct {
 	news   chan struct{}            // of the table, for the one who watches it
 	sysctl map[string]string
 
+	pause   func()       // between two system calls of one operation; nil: none comes in
 	noticed func()       // who watches the queue is told so
 	monitor *fakeMonitor // who listens; nil: nobody
 

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,8 +53,65 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
+	pairs := faultPairs(t, pods, before)
+	t.Logf("with somebody who comes in: %d", pairs)
 	if points < 150 {
 		t.Errorf("only %d fault points: the plan does not reach the agent", points)
+	}
+}
+
+// faultPairs lets somebody come in at a fault: a second DEL of each container, a drain,
+// or a sweep. It takes every third point, beginning with another each time.
+func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points int) {
+	first := rand.IntN(3)
+	for name, scenario := range map[string]func(*faultRun){"ADD, DEL and GC": (*faultRun).verbs, "queue": (*faultRun).withQueue} {
+		for _, mode := range []fault.Mode{fault.FailBefore, fault.FailAfter} {
+			for at := 1 + first; ; at += 3 {
+				f := &faultRun{rig: newRig(t), pods: pods, plan: fault.New(at, mode), given: map[netip.Addr]string{}}
+				f.cooldown = time.Hour
+				var others sync.WaitGroup
+				others.Add(1)
+				comeIn := sync.OnceFunc(func() { defer others.Done(); f.comeIn(at) })
+				f.plan.Beside = func(string) {
+					if !f.plan.Mode.Kill() {
+						go comeIn() // it must not keep the operation waiting
+					}
+				}
+				scenario(f)
+				if f.plan.Surfaced() == "" {
+					others.Done()
+				}
+				others.Wait()
+				f.end()
+				if diff := before.Diff(oracle(t, pods)); diff != "" {
+					t.Errorf("residue:\n%s", diff)
+				}
+				if t.Failed() {
+					t.Fatalf("%s: %s at operation %d (%s), with somebody who comes in", name, mode, at, f.plan.Surfaced())
+				}
+				if f.plan.Surfaced() == "" {
+					break
+				}
+				points++
+			}
+		}
+	}
+	return points
+}
+
+// comeIn is what others ask of the agent while something fails.
+func (f *faultRun) comeIn(at int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	switch at % 4 {
+	case 0:
+		f.Sweep(ctx)
+	case 1:
+		_ = f.Drain(ctx)
+	default:
+		for _, c := range []string{"a", "b", "c"} {
+			_, _, _ = f.Delete(ctx, key(c), false, now())
+		}
 	}
 }
 

@@ -100,6 +100,12 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	intervals := make(chan time.Duration)
 	own.Go(func() { a.keepSwept(ctx, intervals) })
 	own.Go(func() { a.keepReachable(ctx, srv) })
+	return a.heed(ctx, reload, intervals)
+}
+
+// heed puts new configurations into force, until ctx ends or the ledger cannot be
+// written any more. It waits for nothing else.
+func (a *Agent) heed(ctx context.Context, reload <-chan *config.Config, intervals chan<- time.Duration) error {
 	for {
 		select {
 		case <-ctx.Done():

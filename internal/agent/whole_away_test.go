@@ -99,7 +99,6 @@ func (r *wholeRun) pluginDelete(c, way int) {
 		}
 		rec.Link, rec.Cut = r.kept(c, way>>3), true
 	}
-	cut := r.world.pluginCut(rec.Link, keyFor(c), b.pod)
 	if err := deletions.Write(r.root, rec); err != nil {
 		r.fail("writing the deletion of c%d: %v", c, err)
 		return
@@ -109,6 +108,7 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	delete(r.unsure, c)
 	r.queued[c] = b
 	r.mu.Unlock()
+	cut := r.world.pluginCut(rec.Link, keyFor(c), b.pod) // what is queued does not come back
 	if slices.Contains(cut, b.link) {
 		r.promise(b)
 	}

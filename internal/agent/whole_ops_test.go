@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -27,6 +29,9 @@ const mostTries = 10
 // that is four more.
 const mostRests = 8
 
+// wholeSweeps is how long after a sweep the agent makes the next one.
+const wholeSweeps = 10 * time.Second
+
 // wholeCooldown is how long addresses rest.
 const wholeCooldown = 20 * time.Second
 
@@ -38,6 +43,7 @@ func (r *wholeRun) do(s wholeStep) bool {
 	r.sum.done[s.verb]++
 	r.mu.Unlock()
 	switch s.verb {
+	case "ail": // before the others of its wave
 	case "add", "add exact", "move", "repeat":
 		return r.doAdd(s)
 	case "taken":
@@ -64,7 +70,21 @@ func (r *wholeRun) do(s wholeStep) bool {
 	case "status":
 		return r.doStatus()
 	case "sweep":
+		began := time.Now()
 		r.Sweep(r.ctx)
+		r.timed(s, began, patient)
+	case "again":
+		return r.doAgain(s)
+	case "bulk":
+		return r.doBulk(s)
+	case "late queued":
+		return r.doLateQueued(s)
+	case "adopt":
+		return r.doAdopt(s)
+	case "hurried":
+		r.doHurried(s)
+	case "lose":
+		r.doLose(s)
 	case "tick":
 		time.Sleep(time.Duration(s.n) * wholeCooldown / (1 << 15))
 	case "set clock":
@@ -151,8 +171,17 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 			}
 		}
 		ctx, cancel := r.patience()
+		most, began := r.swift(), time.Now()
+		known := r.index.key(keyFor(s.c))
 		raw, err := r.Add(ctx, r.ask(s, pod.ref, ""), r.when())
 		cancel()
+		r.timed(s, began, max(most, r.swift()))
+		if err != nil {
+			r.refuse(s.c, known)
+			if s.n>>8&1 == 0 {
+				r.Sweep(r.ctx)
+			}
+		}
 		r.note("ADD of c%d to pod %d, try %d: %s, %v", s.c, s.pod, try, raw, err)
 		switch {
 		case err == nil:
@@ -167,12 +196,12 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 			// All is in use or rests; or a pod that ended has it.
 			time.Sleep(wholeCooldown)
 			r.Sweep(r.ctx)
-		case r.plan.Surfaced() == "" || try > mostTries:
+		case r.spotless() || try > mostTries:
 			r.fail("ADD of c%d to pod %d: %v", s.c, s.pod, err)
 			return true
 		}
 		if try >= 2 {
-			r.plan.Heal()
+			r.cure()
 		}
 		if s.n>>try&1 == 0 && s.verb != "repeat" && !r.insistDelete(s.c, s.n) { // as a runtime may
 			return false
@@ -241,7 +270,7 @@ func (r *wholeRun) refused(s wholeStep, at ns.Ref, code uint) bool {
 	switch {
 	case r.dead():
 		return false
-	case isCode(err, code), err != nil && r.plan.Surfaced() != "":
+	case isCode(err, code), err != nil && !r.spotless():
 	default:
 		r.fail("%s: ADD answers %v", s, err)
 	}
@@ -265,7 +294,7 @@ func (r *wholeRun) doLateAdd(s wholeStep) bool {
 		return false
 	case err == nil:
 		r.fail("an ADD of c%d that is older than its DEL answers %s", s.c, raw)
-	case !isCode(err, 11) && !isCode(err, 100) && !isCode(err, 101) && r.plan.Surfaced() == "":
+	case !isCode(err, 11) && !isCode(err, 100) && !isCode(err, 101) && r.spotless():
 		r.fail("an ADD of c%d that is older than its DEL: %v", s.c, err)
 	}
 	return true
@@ -315,6 +344,9 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 	b := r.leave(c)
 	key := wholeKey(c)
 	filter := []api.Filter{key, {Container: key.Container}, {Namespace: "model", Pod: "pod-" + key.Container}, key}[way%4]
+	if filter.Pod != "" && r.isPodless() {
+		filter = key
+	}
 	if way%4 == 3 {
 		filter.Link = r.kept(c, way>>3)
 	}
@@ -332,13 +364,14 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 			return true
 		case r.dead():
 			return false
-		case r.plan.Surfaced() == "" || try > mostTries:
+		case r.spotless() || try > mostTries:
 			r.fail("DEL of c%d: %v", c, err)
 			return true
 		}
 		if try >= 1 {
-			r.plan.Heal()
+			r.cure()
 		}
+		time.Sleep([]time.Duration{0, 50 * time.Millisecond}[rand.N(2)] + rand.N(15*time.Millisecond)) // beside its release
 	}
 }
 
@@ -372,6 +405,9 @@ func (r *wholeRun) deleteUnsure() {
 // doLateDelete executes a DEL from before an attachment's ADD: it spares it.
 func (r *wholeRun) doLateDelete(s wholeStep) bool {
 	b := r.stands(s.c)
+	if b == nil || b.anew {
+		return true
+	}
 	late := server.When{Started: b.started - 1, Deadline: b.started + int64(time.Minute)}
 	filter := wholeKey(s.c)
 	if s.n&1 == 0 {
@@ -381,7 +417,7 @@ func (r *wholeRun) doLateDelete(s wholeStep) bool {
 	if r.dead() {
 		return true // it may be taken for one that nobody has answered
 	}
-	if err != nil && r.plan.Surfaced() == "" {
+	if err != nil && r.spotless() {
 		r.fail("late DEL of c%d: %v", s.c, err)
 	}
 	if e := r.index.get(b.id); e == nil || !e.owner.Wanted() {
@@ -405,7 +441,7 @@ func (r *wholeRun) doGC(s wholeStep) bool {
 	switch {
 	case r.dead():
 		return false
-	case err != nil && r.plan.Surfaced() == "":
+	case err != nil && r.spotless():
 		r.fail("GC: %v", err)
 	}
 	for i, c := range s.cs {
@@ -427,7 +463,7 @@ func (r *wholeRun) doCheck(s wholeStep) bool {
 	if err == nil || r.dead() || b.hurt || b.pod.closed {
 		return true
 	}
-	if (r.isDisturbed() || r.plan.Surfaced() != "") && isCode(err, 103) {
+	if (r.isDisturbed() || !r.spotless()) && isCode(err, 103) {
 		return true
 	}
 	if _, lost := r.world.identify(b.pod.ref); lost != nil && isCode(err, 103) {
@@ -445,7 +481,7 @@ func (r *wholeRun) isDisturbed() bool {
 
 func (r *wholeRun) doStatus() bool {
 	_, err := r.Status(r.ctx, "")
-	if err != nil && r.plan.Surfaced() == "" && !strings.Contains(err.Error(), "exhausted") {
+	if err != nil && r.spotless() && !strings.Contains(err.Error(), "exhausted") {
 		r.fail("STATUS: %v", err)
 	}
 	return true
@@ -454,6 +490,9 @@ func (r *wholeRun) doStatus() bool {
 func (r *wholeRun) doReload() bool {
 	for try := 0; ; try++ {
 		ctx, cancel := r.patience()
+		if try == 0 {
+			r.reloadBySignals(ctx)
+		}
 		err := r.Reload(ctx, r.confs[r.script.extra])
 		cancel()
 		r.note("reload, extra pool %t: %v", r.script.extra, err)
@@ -462,12 +501,12 @@ func (r *wholeRun) doReload() bool {
 			return true
 		case r.dead():
 			return false
-		case r.plan.Surfaced() == "" || try > mostTries:
+		case r.spotless() || try > mostTries:
 			r.fail("reload: %v", err)
 			return true
 		}
 		if try >= 1 {
-			r.plan.Heal()
+			r.cure()
 		}
 	}
 }
@@ -540,5 +579,46 @@ func (r *wholeRun) hurt(b *stay, way int) {
 	}
 	if r.world.links[b.link] == l {
 		r.world.tell(rtnl.News{Change: rtnl.LinkSet, Link: l.show()})
+	}
+}
+
+// refuse notes the incarnations that a failed ADD has begun: nothing of them is to
+// be taken again.
+func (r *wholeRun) refuse(c int, known []*entry) {
+	if r.plan.Mode == fault.FailAfter && strings.HasPrefix(r.plan.Surfaced(), "commit") {
+		return // no ledger has a commit that it says has failed: what the model does there is too much
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.index.key(keyFor(c)) {
+		if !slices.ContainsFunc(known, func(k *entry) bool { return k.owner.ID == e.owner.ID }) {
+			r.refusals[e.owner.ID] = true
+		}
+	}
+}
+
+// isPodless reports whether the agent may not know of all whose pod they are.
+func (r *wholeRun) isPodless() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.podless) > 0
+}
+
+// reloadBySignals hands the agent a configuration twice, as signals do, while a sweep
+// hangs: each is read, whatever else is under way.
+func (r *wholeRun) reloadBySignals(ctx context.Context) {
+	strict := r.spotless()
+	r.ails.begin(&ail{op: "verify", kind: "flows", c: -1, hangs: true}, 3*wholeSweeps)
+	time.Sleep(wholeSweeps + time.Second)
+	for range 2 {
+		began := time.Now()
+		select {
+		case r.reloads <- r.confs[r.script.extra]:
+		case <-ctx.Done():
+		case <-time.After(patient):
+		}
+		if strict && r.plan.Surfaced() == "" && time.Since(began) > prompt {
+			r.fail("nobody reads the configuration for %s", time.Since(began))
+		}
 	}
 }

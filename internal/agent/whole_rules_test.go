@@ -48,6 +48,9 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 			r.failure = strings.Join(wrong, "\n")
 		}
 	}()
+	if op == "acquire" && r.refusals[h.Owner] {
+		wrong = append(wrong, fmt.Sprintf("%s is taken again though its ADD has failed", spec))
+	}
 	if _, released := r.promised[h.Owner]; released && op == "acquire" {
 		wrong = append(wrong, fmt.Sprintf("%s is taken again though its owner's release is promised", spec))
 	}
@@ -162,7 +165,7 @@ func (r *wholeRun) afterRestart() {
 	for name, at := range list {
 		var c int
 		fmt.Sscanf(name, "c%d", &c)
-		if r.queued[c] != nil && r.plan.Surfaced() != "" { // its deletion could not be done yet
+		if r.queued[c] != nil && !r.spotless() { // its deletion could not be done yet
 			continue
 		}
 		if !r.unsure[c] {
@@ -174,10 +177,23 @@ func (r *wholeRun) afterRestart() {
 	}
 }
 
-// settle ends the faults, waits until all is as it should be, and compares it
-// with the model.
+// settle waits until all is as it should be, and compares it with the model and its
+// script.
 func (r *wholeRun) settle() {
-	if r.plan.Heal(); r.dead() {
+	r.rest()
+	r.script.settled()
+	state := r.state()
+	r.states = append(r.states, state)
+	if want := r.script.state(); state != want {
+		r.fail("attached are\n%s\nand should be\n%s", state, want)
+	}
+	r.endLost()
+}
+
+// rest ends the faults, waits until all is as it should be, and compares it with the
+// model.
+func (r *wholeRun) rest() {
+	if r.cure(); r.dead() {
 		r.restart(false)
 	}
 	for try := 0; !r.settled() && r.failure == ""; try++ {
@@ -190,7 +206,6 @@ func (r *wholeRun) settle() {
 	for range 3 { // what is missing; what is left over, seen twice
 		r.Sweep(r.ctx)
 	}
-	r.script.settled()
 	r.mu.Lock()
 	for c, b := range r.standing {
 		if b.hurt = false; b.pod.closed {
@@ -203,18 +218,14 @@ func (r *wholeRun) settle() {
 	}
 	r.mu.Unlock()
 	r.disturbed = false
+	r.ails.well()
 	r.afterRestart()
 	r.setAside()
 	if a, err := r.Audit(r.ctx); err != nil || len(a.Findings) > 0 {
 		r.fail("audit: %v %+v", err, a.Findings)
 	}
 	r.residue()
-	state := r.state()
-	r.states = append(r.states, state)
-	if want := r.script.state(); state != want {
-		r.fail("attached are\n%s\nand should be\n%s", state, want)
-	}
-	r.endLost()
+	r.ruleNames()
 }
 
 // settled reports whether nothing is on its way out, or should be.

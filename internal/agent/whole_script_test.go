@@ -41,6 +41,7 @@ var wholeVerbs = weighted(map[string]int{
 	"away": 8, "hung": 30, "replay": 15, "garbage": 3,
 	"check": 25, "status": 3, "sweep": 25, "tick": 30, "set clock": 15, "restart": 3, "moved": 1, "reload": 6, "reboot": 3,
 	"end pod": 15, "rebind": 10, "damage": 40, "flush": 8, "unroute": 4, "stray": 4,
+	"ail": 60, "again": 20, "bulk": 20, "late queued": 10, "hurried": 10, "adopt": 8, "lose": 2,
 })
 
 func weighted(weights map[string]int) []string {
@@ -70,6 +71,7 @@ type wholeScript struct {
 	cutting  bool // a plugin cuts somebody off, and has not yet written that down
 	busyC    map[int]bool
 	busyPod  map[int]bool
+	about    int // the container that ails, and that a step of the wave is about; -1: none
 }
 
 func newWholeScript() *wholeScript { return &wholeScript{attached: map[int]wholeBerth{}} }
@@ -80,8 +82,16 @@ func (s *wholeScript) wave(seed uint64) []wholeStep {
 	s.busyC, s.busyPod, s.alone = map[int]bool{}, map[int]bool{}, false
 	s.mending, s.cutting = false, false
 	var wave []wholeStep
-	for range []int{1, 1, 1, 1, 2, 3, 6}[s.IntN(7)] {
-		st := wholeStep{verb: wholeVerbs[s.IntN(len(wholeVerbs))], c: -1, pod: -1, pool: "default", n: s.IntN(1 << 16)}
+	s.about = -1
+	for n := []int{1, 1, 1, 1, 2, 3, 6}[s.IntN(7)]; n > 0; n-- {
+		verb := wholeVerbs[s.IntN(len(wholeVerbs))]
+		if s.about >= 0 {
+			verb = s.pair()
+		}
+		if verb == "ail" {
+			n += 2
+		}
+		st := wholeStep{verb: verb, c: -1, pod: -1, pool: "default", n: s.IntN(1 << 16)}
 		if st, ok := s.step(st, len(wave) == 0); ok {
 			wave = append(wave, st)
 		}
@@ -106,7 +116,12 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		}
 		s.mending = s.mending || st.verb == "sweep"
 		return st, true
-	case "tick", "flush", "replay", "restart", "moved", "reload", "reboot", "gc", "away", "end pod", "rebind":
+	case "ail":
+		return st, s.pickAny(&st.c)
+	case "hurried":
+		s.mending = true
+		return st, !s.cutting
+	case "tick", "flush", "replay", "restart", "moved", "reload", "reboot", "gc", "away", "end pod", "rebind", "bulk", "adopt", "lose":
 		if !first {
 			return st, false
 		}
@@ -114,7 +129,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		return s.aloneStep(st)
 	case "no pool", "no netns", "delete unknown":
 		return st, s.pick(&st.c, false) && (st.verb == "delete unknown" || s.pickPod(&st.pod))
-	case "add", "add exact", "race", "twins", "late add":
+	case "add", "add exact", "race", "twins", "late add", "late queued":
 		if !s.pick(&st.c, false) || !s.pickPod(&st.pod) {
 			return st, false
 		}
@@ -127,7 +142,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		case s.extra && st.n%4 == 0:
 			st.pool = "extra"
 		}
-		if st.verb != "race" && st.verb != "late add" {
+		if st.verb != "race" && st.verb != "late add" && st.verb != "late queued" {
 			s.attached[st.c] = wholeBerth{pod: st.pod, pool: st.pool, exact: st.n}
 		}
 		return st, true
@@ -167,7 +182,7 @@ func (s *wholeScript) step(st wholeStep, first bool) (wholeStep, bool) {
 		b.hurt = true
 		s.attached[st.c] = b
 		return st, true
-	case "delete", "hung":
+	case "delete", "hung", "again":
 		if st.verb == "hung" && s.mending || !s.pick(&st.c, true) {
 			return st, false
 		}
@@ -191,7 +206,20 @@ func (s *wholeScript) aloneStep(st wholeStep) (wholeStep, bool) {
 			s.attached[c] = b
 		}
 		s.drop(st.cs)
-	case "gc":
+	case "adopt":
+		return st, s.pick(&st.c, false)
+	case "lose":
+		s.settled() // first
+		for _, b := range s.attached {
+			if b.pod < 0 && !b.doomed || b.pool == "extra" && !s.extra { // what the kernel does not tell
+				return st, false
+			}
+		}
+		if st.cs = s.some(2); st.n%2 == 0 {
+			st.cs = s.some(1)
+		}
+		s.drop(st.cs)
+	case "gc", "bulk":
 		st.cs = s.some(3)
 		s.drop(st.cs)
 	case "away":
@@ -261,6 +289,30 @@ func (s *wholeScript) pick(c *int, attached bool) bool {
 	})
 }
 
+// pickAny chooses a container that something ails, for a step of the same wave to be
+// about.
+func (s *wholeScript) pickAny(c *int) bool {
+	*c = s.IntN(wholeContainers)
+	if _, is := s.attached[*c]; !is && s.IntN(3) > 0 { // rather one who has something
+		for other := range wholeContainers {
+			if _, is := s.attached[other]; is && s.IntN(4) == 0 {
+				*c = other
+			}
+		}
+	}
+	s.about = *c
+	return true
+}
+
+// pair chooses what is done to the container that something ails.
+func (s *wholeScript) pair() string {
+	verbs := []string{"add", "add", "race", "twins", "late add", "late queued", "ail"}
+	if _, is := s.attached[s.about]; is {
+		verbs = []string{"delete", "delete", "again", "again", "hung", "move", "damage", "repeat", "check", "late delete", "ail"}
+	}
+	return verbs[s.IntN(len(verbs))]
+}
+
 // freeExact reports whether nobody has asked for an address of the pool "exact".
 func (s *wholeScript) freeExact(n int) bool {
 	for _, b := range s.attached {
@@ -293,6 +345,9 @@ func (s *wholeScript) pickPod(p *int) bool {
 
 func (s *wholeScript) pickOne(i *int, n int, busy map[int]bool, ok func(int) bool) bool {
 	first := s.IntN(n)
+	if n == wholeContainers && s.about >= 0 {
+		first, s.about = s.about, -1
+	}
 	for j := range n {
 		if k := (first + j) % n; !busy[k] && ok(k) {
 			busy[k] = true

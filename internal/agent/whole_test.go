@@ -152,6 +152,7 @@ type wholeRun struct {
 	random *rand.Rand // of the wave, for what the states do not depend on
 
 	plan  *fault.Plan
+	ails  ails
 	ctx   context.Context // ends with the agent's life
 	end   context.CancelFunc
 	watch sync.WaitGroup
@@ -171,6 +172,9 @@ type wholeRun struct {
 	damaged  int
 	// disturbed says that something which all pods need may be missing.
 	disturbed bool
+	podless   map[hold.ID]bool // made anew from the kernel, which does not tell their pods
+	refusals  map[hold.ID]bool // of ADDs that this life has answered with an error
+	reloads   chan *config.Config
 
 	failure string
 	notes   []note
@@ -188,6 +192,7 @@ type stay struct {
 	pod     *fakePod
 	started int64 // of the first ADD that made it
 	hurt    bool  // somebody has damaged it
+	anew    bool  // made anew from the kernel: every deletion comes after its ADD
 }
 
 // playWhole plays a script in a bubble of synctest.
@@ -197,7 +202,7 @@ func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
 	r := &wholeRun{
 		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
 		confs:    map[bool]*config.Config{},
-		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{}, results: map[int][]string{},
+		standing: map[int]*stay{}, unsure: map[int]bool{}, promised: map[hold.ID]string{}, holders: map[netip.Addr]tenancy{}, queued: map[int]*stay{}, results: map[int][]string{}, podless: map[hold.ID]bool{},
 		sum: wholeSum{done: map[string]int{}},
 	}
 	synctest.Test(t, func(*testing.T) { r.play(seeds) })
@@ -218,9 +223,11 @@ func (r *wholeRun) play(seeds []uint64) {
 		for i := range c.Pools {
 			c.Pools[i].Cooldown = wholeCooldown
 		}
+		c.SweepInterval = wholeSweeps
 		r.confs[extra] = c
 	}
 	r.world = newFakeNode()
+	r.world.pause = func() { time.Sleep(rand.N(10 * time.Millisecond)) }
 	r.random = rand.New(rand.NewPCG(seeds[0], 3))
 	for i := range r.pods {
 		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
@@ -252,6 +259,11 @@ func (r *wholeRun) play(seeds []uint64) {
 func (r *wholeRun) insist(wave []wholeStep) {
 	for r.failure == "" {
 		done := make([]bool, len(wave))
+		for _, s := range wave {
+			if s.verb == "ail" {
+				r.fallIll(s)
+			}
+		}
 		var all sync.WaitGroup
 		for i, s := range wave {
 			all.Go(func() { done[i] = r.do(s) })
@@ -284,6 +296,9 @@ func (r *wholeRun) live(faulty bool) bool {
 			r.plan.Heal()
 		}
 		r.sum.lives++
+		r.mu.Lock()
+		r.refusals = map[hold.ID]bool{}
+		r.mu.Unlock()
 		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); err != nil {
 			r.fail("opening: %v", err)
 			return false
@@ -303,7 +318,11 @@ func (r *wholeRun) live(faulty bool) bool {
 		r.watch.Go(func() { a.watch(ctx) })
 		r.watch.Go(func() { a.keepDrained(ctx) })
 		r.watch.Go(a.keepSpares)
-		if err != nil && r.plan.Surfaced() == "" {
+		reloads, intervals := make(chan *config.Config), make(chan time.Duration)
+		r.reloads = reloads
+		r.watch.Go(func() { a.keepSwept(ctx, intervals) })
+		r.watch.Go(func() { _ = a.heed(ctx, reloads, intervals) })
+		if err != nil && r.spotless() {
 			r.fail("restoring: %v", err)
 		}
 		if err == nil && !r.dead() {
@@ -319,8 +338,13 @@ func (r *wholeRun) live(faulty bool) bool {
 }
 
 func (r *wholeRun) openAgent(kernel func(*Agent) error) (err error) {
+	r.Agent, err = open(r.options(), kernel, true)
+	return err
+}
+
+func (r *wholeRun) options() Options {
 	shape := wholeShapes[r.shape]
-	r.Agent, err = open(Options{
+	return Options{
 		Root: r.root, Config: r.confs[r.script.extra], Version: "test", Log: slog.New(slog.DiscardHandler),
 		Decorate: func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			for i := range ks {
@@ -328,10 +352,9 @@ func (r *wholeRun) openAgent(kernel func(*Agent) error) (err error) {
 					ks[i].Batch, ks[i].Flight = shape.batch, shape.flight
 				}
 			}
-			return r.plan.Decorate(l, ks)
+			return r.decorate(l, ks)
 		},
-	}, kernel, true)
-	return err
+	}
 }
 
 // finish ends the agent's life, in whatever it is doing.
@@ -342,9 +365,10 @@ func (r *wholeRun) finish() {
 	case r.plan.Surfaced() != "":
 		r.sum.failed++
 	}
-	r.disturbed = r.disturbed || r.plan.Surfaced() != ""
+	r.disturbed = r.disturbed || !r.spotless()
 	r.note("the life ends; its fault was to %s, at %q", r.plan.Mode, r.plan.Surfaced())
 	r.end()
+	r.ails.heal(true)
 	r.watch.Wait()
 	if err := r.Agent.Close(); err != nil {
 		r.fail("closing: %v", err)

@@ -88,10 +88,14 @@ func (e *Engine) send(l *leaving, i int) {
 	n.staff()
 }
 
-// staff starts a worker for what waits in each lane, if there may be one more.
-// Engine.mu is held.
+// staff starts a worker for what waits in each lane, if there may be one more: first
+// for the lane apart, if only the common one has any (see gives). Engine.mu is held.
 func (n *line) staff() {
-	for _, a := range []*lane{&n.common, &n.apart} {
+	lanes := [...]*lane{&n.common, &n.apart}
+	if n.common.places > 0 && n.apart.places == 0 {
+		lanes = [...]*lane{&n.apart, &n.common}
+	}
+	for _, a := range lanes {
 		if n.may(a) {
 			a.places++
 			a.active++
@@ -302,12 +306,12 @@ func (n *line) next(a *lane) []job {
 }
 
 // gives reports whether a worker of a lane has to leave its place to the other
-// lane, of which nothing is tried although it may be.
+// lane, of which nothing is tried although it may be. staff gives it to that.
 func (n *line) gives(a *lane) bool {
 	if a == &n.apart {
-		return len(n.common.queue) > 0 && n.common.places == 0
+		return n.common.places == 0 && n.first(&n.common) >= 0
 	}
-	return a.places > 1 && n.apart.places == 0 && len(n.apart.queue) > 0
+	return a.places > 1 && n.apart.places == 0 && n.first(&n.apart) >= 0
 }
 
 func (n *line) take(a *lane) []job {

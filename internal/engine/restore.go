@@ -266,13 +266,22 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 // one whose release is promised, maybe meanwhile, it answers nil, as nothing is to be
 // repaired: who wants to rely on the owner looks afterwards whether it is wanted.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
+	return e.repair(ctx, slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates), ids)
+}
+
+// Complete is Repair for who is going to answer that all of an owner is there: it asks
+// every kind, and fails if one does not answer.
+func (e *Engine) Complete(ctx context.Context, id hold.ID) error {
+	return e.repair(ctx, e.Kinds, []hold.ID{id})
+}
+
+func (e *Engine) repair(ctx context.Context, kinds hold.Kinds, ids []hold.ID) error {
 	var wanted []hold.Owner
 	for _, id := range ids {
 		if o, ok := e.Ledger.Owner(id); ok && o.Wanted() {
 			wanted = append(wanted, o)
 		}
 	}
-	kinds := slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates)
 	err := e.Mend(ctx, e.verifyKinds(ctx, kinds, wanted))
 	if slices.ContainsFunc(ids, e.Doomed) {
 		err = errors.Join(err, ErrOvertaken)
