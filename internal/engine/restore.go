@@ -263,18 +263,27 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 	return nil
 }
 
-// Repair verifies owners and takes again what they lack: for those who see that
-// something was changed under them, and do not wait for the sweep. A kind that has
-// lately taken too long to look is left to that. Of an owner that could
+// Repair verifies owners and takes again what they lack: for those who are about to
+// rely on it. What a kind does not answer in time is an error. Of an owner that could
 // not be taken, and whose release is not promised yet, it answers ErrOvertaken.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
+	return e.repair(ctx, e.Kinds, ids)
+}
+
+// RepairSoon is Repair for those who see that something was changed under owners,
+// and do not wait for the sweep. A kind that has lately taken too long to look is
+// left to that, and is no error: nobody is told by it that all is well.
+func (e *Engine) RepairSoon(ctx context.Context, ids ...hold.ID) error {
+	return e.repair(ctx, slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates), ids)
+}
+
+func (e *Engine) repair(ctx context.Context, kinds hold.Kinds, ids []hold.ID) error {
 	var wanted []hold.Owner
 	for _, id := range ids {
 		if o, ok := e.Ledger.Owner(id); ok && o.Wanted() {
 			wanted = append(wanted, o)
 		}
 	}
-	kinds := slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates)
 	err := e.Mend(ctx, e.verifyKinds(ctx, kinds, wanted))
 	if slices.ContainsFunc(ids, e.Doomed) {
 		err = errors.Join(err, ErrOvertaken)

@@ -73,13 +73,24 @@ func (e *Engine) Doomed(id hold.ID) bool {
 // is tried again, for ever.
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	all, err := e.Promise(ctx, []hold.ID{o.ID})
-	if err != nil && e.Doomed(o.ID) {
-		e.mu.Lock()
-		e.doomed[o.ID] = e.doomed[o.ID].again(e, o, err, func() { _ = e.undo(e.ctx, o) })
-		e.mu.Unlock()
+	if err == nil {
+		e.absolve([]hold.ID{o.ID}) // also if somebody else has promised it, and it is gone
+	} else if e.doomAgain(o, err) {
 		e.event(api.EventOwed, o, "ledger", err)
 	}
 	return errors.Join(err, e.Depart(ctx, all))
+}
+
+// doomAgain arranges for another try to promise the release of an owner, unless
+// somebody else has promised it meanwhile.
+func (e *Engine) doomAgain(o hold.Owner, err error) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, doomed := e.doomed[o.ID]
+	if doomed {
+		e.doomed[o.ID] = t.again(e, o, err, func() { _ = e.undo(e.ctx, o) })
+	}
+	return doomed
 }
 
 // absolve ends the doom of owners whose release is promised.
