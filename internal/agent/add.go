@@ -252,7 +252,7 @@ func (a *Agent) askedAgain(ctx context.Context, e *entry, started int64) error {
 // whole sees to it that what an ADD answers again is there, and can be used: an
 // earlier try may have ended half-way, and its repair failed.
 func (a *Agent) whole(ctx context.Context, e *entry) error {
-	if err := a.engine.Complete(ctx, e.owner.ID); err != nil {
+	if err := a.engine.Repair(ctx, e.owner.ID); err != nil {
 		return err
 	}
 	if err := a.engine.Settle(ctx, e.owner); err != nil {

@@ -30,6 +30,9 @@ const (
 	// the longest.
 	drainAgain = time.Second
 	drainLater = time.Minute
+	// stopped is how long a drain waits for whoever takes a pod that it deletes to
+	// stop: what waits behind it may be of others. The engine goes on by itself.
+	stopped = 2 * time.Second
 )
 
 // errNoSpares is what keeps an ADD off a disk on which its DEL may find no room.
@@ -131,7 +134,9 @@ func (a *Agent) undertake(ctx context.Context, entries []deletions.Entry) error 
 			done = append(done, e)
 		}
 	}
-	if err := a.engine.Depart(ctx, going); err != nil {
+	waiting, cancel := context.WithTimeout(ctx, stopped)
+	defer cancel()
+	if err := a.engine.Depart(waiting, going); err != nil {
 		a.Log.Warn("a queued deletion is promised, and its cut is tried again", "err", err)
 	}
 	names := make([]string, len(done))

@@ -55,6 +55,9 @@ func (a *Agent) beginLedger() error {
 // quarantine lets all addresses rest for as long as any does.
 func (a *Agent) quarantine() []ledger.Op {
 	rest := a.ipam.Longest()
+	if c := a.config.Load(); len(c.Pools) == 0 {
+		rest = c.Cooldown
+	}
 	if rest == 0 {
 		return nil
 	}

@@ -62,8 +62,18 @@ func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
 
 func (a *Agent) ledgerOptions() ledger.Options {
 	return ledger.Options{
-		Path: a.Root.Ledger(), Kinds: a.kinds(), Rest: a.ipam.Cooldown, Applied: a.applied, Clock: a.clock, Boot: a.boot,
+		Path: a.Root.Ledger(), Kinds: a.kinds(), Rest: a.cooldown, Applied: a.applied, Clock: a.clock, Boot: a.boot,
 	}
+}
+
+// cooldown returns how long a name that is freed now must rest. An agent without
+// pools, which only removes what is left (Remove), knows none that could say it; the
+// next agent gives the addresses.
+func (a *Agent) cooldown(n hold.Name) time.Duration {
+	if c := a.config.Load(); len(c.Pools) == 0 && n.Space == ipam.Space {
+		return c.Cooldown
+	}
+	return a.ipam.Cooldown(n)
 }
 
 // openLedger opens the ledger, enters this epoch, and builds the views.

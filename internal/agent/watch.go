@@ -276,7 +276,7 @@ func (a *Agent) mend(ctx context.Context, id hold.ID, first bool) {
 	if !ok {
 		return
 	}
-	err := a.engine.Repair(ctx, id)
+	err := a.engine.RepairSoon(ctx, id)
 	for _, h := range o.Holds {
 		a.taint(h)
 	}

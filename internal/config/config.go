@@ -22,6 +22,7 @@ import (
 // Config is the configuration in force. All of it has been checked.
 type Config struct {
 	Pools         []ipam.PoolConfig // at least one, but for Flags.Remove; the first is the default
+	Cooldown      time.Duration     // of addresses, where Pools is empty; each pool has its own
 	MTU           int               // of attachments; 0: the least of the node's default routes
 	Masquerade    Masquerade
 	BlockedCIDRs  []netip.Prefix // the node forwards nothing there from pods, but for DNS
@@ -68,6 +69,7 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config %s: %w", path, err)
 	}
+	c.Cooldown = cooldown
 	if err := c.override(flags, cooldown); err != nil {
 		return nil, err
 	}

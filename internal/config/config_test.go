@@ -65,6 +65,7 @@ func TestLoad(t *testing.T) {
 			pool("default", 5*time.Second, "10.88.0.0/16", "fd00:88::/64"),
 			pool("blue", time.Minute, "10.99.0.0/24"),
 		},
+		Cooldown:      time.Minute,
 		MTU:           9000,
 		Masquerade:    Masquerade{ExcludedCIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}},
 		BlockedCIDRs:  []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")},
@@ -76,6 +77,7 @@ func TestLoad(t *testing.T) {
 	}
 	defaults := Config{
 		Pools:      []ipam.PoolConfig{pool("a", 30*time.Second, "10.0.0.0/24")},
+		Cooldown:   30 * time.Second,
 		Masquerade: Masquerade{Enabled: true},
 		BlockedCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
@@ -114,6 +116,8 @@ func TestLoad(t *testing.T) {
 		{"masquerade without enabled", onePool + "masquerade: {}", Flags{}, defaults},
 		{"nothing blocked, no limit", onePool + "blockedCIDRs: []\nconnections: 0", Flags{},
 			but(defaults, func(c *Config) { c.BlockedCIDRs, c.Connections = nil, 0 })},
+		{"only what rests, to remove", "cooldown: 5s", Flags{Remove: true},
+			but(defaults, func(c *Config) { c.Pools, c.Cooldown = nil, 5*time.Second })},
 		{"localhost", onePool + "metrics: localhost:1", Flags{}, but(defaults, func(c *Config) { c.Metrics = "127.0.0.1:1" })},
 	} {
 		got, err := Load(write(t, tt.text), tt.flags)

@@ -179,3 +179,72 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 		wantResidue(t, n, empty)
 	})
 }
+
+// Who is about to rely on what an owner holds is not told that all is there by a kind
+// that does not answer. Who hears of changes asks that kind no more, for a while.
+func TestRepairBelievesNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		heal := make(chan struct{})
+		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			ks[1].Verify = func(_ context.Context, hs []hold.Hold) []error {
+				<-heal // whatever its context says
+				return make([]error, len(hs))
+			}
+			return l, ks
+		})
+		defer n.stop()
+		o := owner("", "a", "wire", "rule")
+		take(t, n, o)
+		for try := range 2 { // the first finds out that the kind hesitates
+			if err := n.Repair(t.Context(), o.ID); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("try %d: Repair says %v of a wire that nobody has seen", try, err)
+			}
+		}
+		n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
+		begun := time.Now() // of the bubble's clock
+		if err := n.RepairSoon(t.Context(), o.ID); err != nil || time.Since(begun) > 0 || !n.world.has(o.Holds[1]) {
+			t.Errorf("RepairSoon: %v, after %v; the rule is there: %t", err, time.Since(begun), n.world.has(o.Holds[1]))
+		}
+		close(heal)
+		synctest.Wait()
+	})
+}
+
+// A Take that hangs, deaf to its context, keeps its own owner from departing, and no
+// sweep from its end: neither the one that sends it on its way, nor later ones.
+func TestSweepWaitsForNoHangingTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n.start(nil)
+		defer n.stop()
+		heal := make(chan struct{})
+		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+			if op == "acquire" {
+				<-heal // whatever its context says
+			}
+			return nil
+		}
+		o := owner("", "a", "wire")
+		taken := make(chan error, 1)
+		go func() { taken <- n.Take(t.Context(), o) }()
+		synctest.Wait()
+		if _, err := n.Promise(t.Context(), []hold.ID{o.ID}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			begun := time.Now() // of the bubble's clock
+			if _, err := n.Sweep(t.Context()); err == nil || time.Since(begun) > 30*time.Second {
+				t.Errorf("Sweep: %v, after %v", err, time.Since(begun))
+			}
+		}
+		close(heal)
+		if err := <-taken; !errors.Is(err, engine.ErrOvertaken) {
+			t.Errorf("Take: %v", err)
+		}
+		if err := n.Wait(t.Context(), o.ID); err != nil {
+			t.Error(err)
+		}
+		wantResidue(t, n, empty)
+	})
+}

@@ -80,8 +80,8 @@ const cutsAtOnce = 16
 // lines. ids are of owners that are releasing; one that is gone is left out.
 //
 // An error wraps ErrReachable, or says that somebody who takes an owner has not
-// stopped yet. It takes nothing back of the promise: both are tried again without
-// the caller.
+// stopped yet, within Options.Mending: nobody waits for another owner longer. It
+// takes nothing back of the promise: both are tried again without the caller.
 func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
 	for _, id := range ids {
 		e.interrupt(id)
@@ -106,7 +106,9 @@ func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
 // leave departs one owner. If the asker's time is up first, the engine goes on by
 // itself, once, however many ask.
 func (e *Engine) leave(ctx context.Context, id hold.ID) error {
-	err := e.depart(ctx, id)
+	waiting, cancel := context.WithTimeout(ctx, e.Mending)
+	defer cancel()
+	err := e.depart(waiting, id)
 	if !errors.Is(err, errImpatient) {
 		return err
 	}

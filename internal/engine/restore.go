@@ -259,20 +259,20 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 	return err
 }
 
-// Repair verifies owners and takes again what they lack: for those who see that
-// something was changed under them, and do not wait for the sweep. A kind that has
-// lately taken too long to look is left to that. Of an owner that could
+// Repair verifies owners and takes again what they lack: for those who are about to
+// rely on it. What a kind does not answer in time is an error. Of an owner that could
 // not be taken, and whose release is not promised yet, it answers ErrOvertaken. Of
 // one whose release is promised, maybe meanwhile, it answers nil, as nothing is to be
 // repaired: who wants to rely on the owner looks afterwards whether it is wanted.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
-	return e.repair(ctx, slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates), ids)
+	return e.repair(ctx, e.Kinds, ids)
 }
 
-// Complete is Repair for who is going to answer that all of an owner is there: it asks
-// every kind, and fails if one does not answer.
-func (e *Engine) Complete(ctx context.Context, id hold.ID) error {
-	return e.repair(ctx, e.Kinds, []hold.ID{id})
+// RepairSoon is Repair for those who see that something was changed under owners,
+// and do not wait for the sweep. A kind that has lately taken too long to look is
+// left to that, and is no error: nobody is told by it that all is well.
+func (e *Engine) RepairSoon(ctx context.Context, ids ...hold.ID) error {
+	return e.repair(ctx, slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates), ids)
 }
 
 func (e *Engine) repair(ctx context.Context, kinds hold.Kinds, ids []hold.ID) error {

@@ -51,12 +51,7 @@ func (e *Engine) Audit(ctx context.Context) Report {
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(hold.Glance(ctx))
 	err := e.Mend(ctx, drifts)
-	for _, o := range e.Ledger.Owners() {
-		if !o.Wanted() {
-			_, going := e.underway(ctx, o.ID)
-			err = errors.Join(err, going)
-		}
-	}
+	err = errors.Join(err, e.Depart(ctx, e.undeparted()))
 
 	e.mu.Lock()
 	seen := e.suspect
@@ -71,6 +66,19 @@ func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 		}
 	}
 	return report, err
+}
+
+// undeparted returns who is releasing in the ledger alone.
+func (e *Engine) undeparted() []hold.ID {
+	var ids []hold.ID
+	for _, o := range e.Ledger.Owners() {
+		e.mu.Lock()
+		if !o.Wanted() && e.leaving[o.ID] == nil {
+			ids = append(ids, o.ID)
+		}
+		e.mu.Unlock()
+	}
+	return ids
 }
 
 // removeOrphan releases a thing that has our stamp and no owner.

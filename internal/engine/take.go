@@ -73,17 +73,22 @@ func (e *Engine) Doomed(id hold.ID) bool {
 // is tried again, for ever.
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	all, err := e.Promise(ctx, []hold.ID{o.ID})
-	e.mu.Lock()
-	t, doomed := e.doomed[o.ID]
-	owed := doomed && err != nil // unless somebody else's promise was written meanwhile
-	if owed {
-		e.doomed[o.ID] = t.again(e, o, err, func() { _ = e.undo(e.ctx, o) })
-	}
-	e.mu.Unlock()
-	if owed {
+	if err != nil && e.doomAgain(o, err) {
 		e.event(api.EventOwed, o, "ledger", err)
 	}
 	return errors.Join(err, e.Depart(ctx, all))
+}
+
+// doomAgain arranges for another try to promise the release of an owner, unless
+// somebody else has promised it meanwhile.
+func (e *Engine) doomAgain(o hold.Owner, err error) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, doomed := e.doomed[o.ID]
+	if doomed {
+		e.doomed[o.ID] = t.again(e, o, err, func() { _ = e.undo(e.ctx, o) })
+	}
+	return doomed
 }
 
 // absolve ends the doom of owners whose release is promised.

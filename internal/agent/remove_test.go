@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// berthd --remove needs no pool, and does what deletions wait. What it frees rests all
+// the same: the next agent may be started right behind it.
+func TestRemoveLetsAddressesRest(t *testing.T) {
+	r := newRig(t)
+	r.cooldown = time.Minute
+	r.begin()
+	addr := addresses(r.add(request("c", nettest.Pod(t))))[0]
+	r.close()
+	r.enqueue(r.deletion("c", ""))
+	o, err := r.options()
+	must(t, err)
+	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
+	must(t, err)
+	must(t, Remove(t.Context(), o))
+	r.bringUp()
+	for _, rest := range r.ledger.Resting() {
+		if rest.Name == ipam.Name(addr) {
+			return
+		}
+	}
+	t.Errorf("%s does not rest: %v", addr, r.ledger.Resting())
+}
+
+// The same where the ledger was lost before: nobody knows which addresses rest.
+func TestRemoveWithoutALedgerLetsAllRest(t *testing.T) {
+	r := newRig(t)
+	r.begin()
+	r.close()
+	must(t, os.Remove(r.root.Ledger()))
+	o, err := r.options()
+	must(t, err)
+	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
+	must(t, err)
+	must(t, Remove(t.Context(), o))
+	r.bringUp()
+	if !r.ledger.Quarantine().Until.After(r.clock.Now()) {
+		t.Errorf("quarantine %+v", r.ledger.Quarantine())
+	}
+}
