@@ -109,6 +109,7 @@ func run(_ context.Context, f flags) error {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // told again, it ends at once
 	if f.rebuild {
 		return rebuild(ctx, o)
 	}

@@ -70,7 +70,16 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	var own sync.WaitGroup
 	defer func() {
 		cancel()
-		own.Wait()
+		ended := make(chan struct{})
+		go func() {
+			own.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(stopping): // for a kind that hangs, and does not hear of the end
+			a.Log.Warn("ending, though something of the agent's own has not")
+		}
 	}()
 	own.Go(func() { a.keepCut(ctx) })
 	own.Go(func() { a.egress.Run(ctx, a.egressDrift) }) // before the restore, whose cuts rely on the table
