@@ -79,7 +79,7 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	if r.Live != 0 {
 		in := &t.chains[0]
-		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropToLoopback(r.Live))
+		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropLinkLocal(r.Live), dropToLoopback(r.Live))
 		if lacks&Sources == 0 {
 			in.rules = append(in.rules, dropSpoofed(r.Live))
 		}

@@ -66,6 +66,7 @@ func TestRulesetString(t *testing.T) {
 		iifgroup 1073741826-1073742847 drop comment "ownerowner"
 		iifgroup 1073741824 ip saddr 0.0.0.0 drop comment "ownerowner"
 		iifgroup 1073741824 ip6 saddr :: drop comment "ownerowner"
+		iifgroup 1073741824 ip6 saddr fe80::/10 drop comment "ownerowner"
 		iifgroup 1073741824 ip daddr 127.0.0.0/8 drop comment "ownerowner"
 		iifgroup 1073741824 fib saddr . iif oif missing drop comment "ownerowner"
 	}
