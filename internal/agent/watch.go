@@ -321,7 +321,7 @@ func (a *Agent) differs(id hold.ID, l rtnl.Link) bool {
 	if mtu == 0 {
 		mtu = link.DefaultMTU
 	}
-	return l.Name != s.Name || l.Alias != s.Alias || l.MAC != s.HostMAC || l.MTU != mtu || l.Group != a.groups.Live()
+	return l.Name != s.Name || l.Alias != s.Alias || l.MAC != s.HostMAC || l.MTU != mtu || l.Master != 0 || l.Group != a.groups.Live()
 }
 
 // podGone reports whether an attachment's link has gone with its pod: what is

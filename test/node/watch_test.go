@@ -44,6 +44,8 @@ func TestMendedAtOnce(t *testing.T) {
 		{"route", "route del ADDR4"},
 		{"IPv6 route", "-6 route del ADDR6"},
 		{"MTU", "link set HOST mtu 1300"},
+		{"MTU too small for IPv6", "link set HOST mtu 1000"},
+		{"IPv6 ended and back", "link set HOST mtu 1000; link set HOST mtu 1500"},
 		{"MAC", "link set HOST address 02:00:00:00:00:09"},
 		{"alias", "link set HOST alias mine"},
 		{"group", "link set HOST group 0"},
@@ -66,6 +68,13 @@ func TestMendedAtOnce(t *testing.T) {
 			pingAll(t, nil, got)
 		})
 	}
+	t.Run("port of a bridge", func(t *testing.T) {
+		nettest.Run(t, nil, "ip link add a-bridge type bridge")
+		t.Cleanup(func() { nettest.Run(t, nil, "ip link del a-bridge") })
+		got := a.add("port", nettest.Pod(t))
+		damaged(t, func() { nettest.Run(t, nil, "ip link set "+got.host+" master a-bridge") })
+		pingAll(t, pods[0], got)
+	})
 	t.Run("deleted in the pod", func(t *testing.T) {
 		pod := nettest.Pod(t)
 		got := a.add("inside", pod)

@@ -82,6 +82,26 @@ func dropNobody(group uint32, f family) rule {
 	}
 }
 
+// dropLinkLocal drops what comes in by a link of a group from a link-local address.
+// Pods need none, and the node's ends have none (addrgenmode none): dropSpoofed
+// drops it, then. But where somebody has given such an end one, a pod could fill the
+// table of neighbours in the names of 2^64 that ask for routers, and, where somebody
+// sets accept_ra for all links, be the node's default route.
+//
+//	iifgroup 1073741824 ip6 saddr fe80::/10 drop
+func dropLinkLocal(group uint32) rule {
+	const bytes = 16
+	first := func(b ...byte) []byte { return append(b, make([]byte, bytes-len(b))...) }
+	exprs := append(enters(group), ipv6.load(ipv6.saddr, bytes)...)
+	return rule{
+		text: fmt.Sprintf("iifgroup %d ip6 saddr fe80::/10 drop", group),
+		exprs: append(exprs,
+			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: bytes, Mask: first(0xff, 0xc0), Xor: first()},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: first(0xfe, 0x80)},
+			&expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
 // dropToLoopback drops what comes in by a link of a group for a loopback address
 // of the node, which somebody may have opened for other ends (route_localnet).
 // Nothing opens ::1: the kernel drops what comes in for it unseen.

@@ -57,9 +57,11 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // table lays the ruleset out, but for the parts that the kernel lacks.
 //
 // The cut rules stand before connection tracking (-200), so that a dying pod's
-// packets leave no entry behind, and so do those for live links' addresses. In
-// postrouting raw comes before masquerade too; what the host itself sends passes
-// only there. New connections are counted where they are known, and before
+// packets leave no entry behind, and so do those for live links' addresses. Both
+// stand before its defragmentation (-400), too: it puts fragments together by what
+// they say of their source, whatever link they came by, and what it makes of them
+// came by the last one's. In postrouting raw comes before masquerade too; what the
+// host itself sends passes only there. New connections are counted where they are known, and before
 // anybody redirects them (-100). No chain has a name that nft would take for a
 // keyword, or nobody could load a listing of it.
 func (r Ruleset) table(lacks Parts) table {
@@ -67,7 +69,7 @@ func (r Ruleset) table(lacks Parts) table {
 		name: r.Table(),
 		chains: []chain{
 			{
-				name: "cut_in", typ: "filter", hook: hookPrerouting, priority: priorityRaw,
+				name: "cut_in", typ: "filter", hook: hookPrerouting, priority: priorityFirst,
 				rules: []rule{dropGroup("iifgroup", r.CutLow, r.CutHigh)},
 			},
 			{
@@ -78,7 +80,7 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	if r.Live != 0 {
 		in := &t.chains[0]
-		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropToLoopback(r.Live))
+		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropLinkLocal(r.Live), dropToLoopback(r.Live))
 		if lacks&Sources == 0 {
 			in.rules = append(in.rules, dropSpoofed(r.Live))
 		}

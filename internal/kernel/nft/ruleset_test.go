@@ -62,10 +62,11 @@ func TestRulesetString(t *testing.T) {
 	}
 
 	chain cut_in {
-		type filter hook prerouting priority raw; policy accept;
+		type filter hook prerouting priority -450; policy accept;
 		iifgroup 1073741826-1073742847 drop comment "ownerowner"
 		iifgroup 1073741824 ip saddr 0.0.0.0 drop comment "ownerowner"
 		iifgroup 1073741824 ip6 saddr :: drop comment "ownerowner"
+		iifgroup 1073741824 ip6 saddr fe80::/10 drop comment "ownerowner"
 		iifgroup 1073741824 ip daddr 127.0.0.0/8 drop comment "ownerowner"
 		iifgroup 1073741824 fib saddr . iif oif missing drop comment "ownerowner"
 	}
@@ -105,7 +106,7 @@ func TestRulesetString(t *testing.T) {
 	r.Masquerade, r.Owner, r.Live = false, "", 0
 	want = `table inet berth-abcdefghij {
 	chain cut_in {
-		type filter hook prerouting priority raw; policy accept;
+		type filter hook prerouting priority -450; policy accept;
 		iifgroup 1073741826-1073742847 drop
 	}
 

@@ -71,6 +71,7 @@ const (
 	hookForward     hook = unix.NF_INET_FORWARD
 	hookPostrouting hook = unix.NF_INET_POST_ROUTING
 
+	priorityFirst  priority = -450 // NF_IP_PRI_RAW_BEFORE_DEFRAG
 	priorityRaw    priority = -300
 	priorityMangle priority = -150
 	priorityFilter priority = 0

@@ -150,7 +150,7 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 			c.FlushChain(in)
 			c.AddRule(&nftables.Rule{Table: nt, Chain: in, Exprs: r.exprs})
 		}},
-		{`chain cut_in is "type filter hook prerouting priority raw; policy accept; policy drop"`, func(c *nftables.Conn) {
+		{`chain cut_in is "type filter hook prerouting priority -450; policy accept; policy drop"`, func(c *nftables.Conn) {
 			drop := nftables.ChainPolicyDrop
 			c.AddChain(&nftables.Chain{Name: in.Name, Table: nt, Policy: &drop})
 		}},

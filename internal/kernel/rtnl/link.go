@@ -128,6 +128,11 @@ func MAC(mac net.HardwareAddr) Setting {
 	return Setting{text: "address " + mac.String(), attr: nl.NewRtAttr(unix.IFLA_ADDRESS, mac)}
 }
 
+// NoMaster is `nomaster`.
+func NoMaster() Setting {
+	return Setting{text: "nomaster", attr: nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))}
+}
+
 // NoAddrGen is `addrgenmode none`: no link-local address by itself. Where the
 // link has no IPv6 it is kernel.ErrUnsupported. The kernel ignores it in
 // AddVeth.
@@ -164,14 +169,15 @@ func DelGroup(n uint32) Request {
 
 // Link is a link as the kernel shows it.
 type Link struct {
-	Index int
-	Name  string
-	Alias string
-	MAC   string
-	MTU   int
-	Group uint32
-	Up    bool // set up by its administrator, whether or not it has a carrier
-	Peer  int  // a veth's other end: its index in the network namespace it is in
+	Index  int
+	Name   string
+	Alias  string
+	MAC    string
+	MTU    int
+	Group  uint32
+	Up     bool // set up by its administrator, whether or not it has a carrier
+	Peer   int  // a veth's other end: its index in the network namespace it is in
+	Master int  // the index of the bridge, or the like, that the link is a port of; 0: none
 }
 
 // GetLink reads a link, found by its name, into link. One that is not there is
@@ -251,6 +257,8 @@ func parseLink(b []byte) (Link, error) {
 			l.Group = uint32Of(value)
 		case unix.IFLA_LINK:
 			l.Peer = int(uint32Of(value))
+		case unix.IFLA_MASTER:
+			l.Master = int(uint32Of(value))
 		}
 	})
 	if err != nil {

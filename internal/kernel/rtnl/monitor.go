@@ -20,7 +20,7 @@ const (
 	// LinkSet: a live link is as Link has it, but for Up. It has changed, or
 	// something has touched it.
 	LinkSet Change = iota
-	// LinkDown: a live link was set down. Its IPv6 addresses and all routes by
+	// LinkDown: a live link was set down, or is new here and down: somebody moves it. Its IPv6 addresses and all routes by
 	// it are gone, and stay so when it is set up.
 	LinkDown
 	// LinkGone: a link of the instance was deleted. Of Link, Name and Index are
@@ -179,8 +179,9 @@ func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 		if own && link.Group != m.groups.Live() { // coming, or dying
 			return News{}, false
 		}
-		changed := binary.NativeEndian.Uint32(msg.Data[12:]) // all ones: it is new
-		if changed&unix.IFF_UP != 0 && changed != 1<<32-1 && !link.Up {
+		changed := binary.NativeEndian.Uint32(msg.Data[12:])
+		isNew := changed == 1<<32-1
+		if changed&unix.IFF_UP != 0 && !link.Up && (own || !isNew) {
 			return News{Change: LinkDown, Link: link}, true
 		}
 		return News{Change: LinkSet, Link: link}, true

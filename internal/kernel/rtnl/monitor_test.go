@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -123,6 +124,16 @@ func TestMonitor(t *testing.T) {
 	away, _ := veth(t, c, monitored+"away")
 	must(t, c.Do(rtnl.SetLinkAt(away.Index, rtnl.Group(groups.Live())), rtnl.Rename(away.Index, "bother2"), rtnl.DelLinkAt(away.Index)))
 	wait("gone bother2")
+
+	// One that is moved away, and comes back as the kernel then has it: down.
+	moved, _ := veth(t, c, monitored+"moved")
+	must(t, c.Do(rtnl.SetLinkAt(moved.Index, rtnl.Group(groups.Live()))))
+	elsewhere := nettest.Pod(t)
+	nettest.Run(t, nil, "ip link set "+moved.Name+" netns "+filepath.Base(elsewhere.Ref().Path))
+	wait("gone " + moved.Name)
+	seen = slices.DeleteFunc(seen, func(n string) bool { return n == "down "+moved.Name }) // before it was
+	nettest.Run(t, elsewhere, fmt.Sprint("ip link set ", moved.Name, " netns ", os.Getpid()))
+	wait("down " + moved.Name)
 
 	must(t, c.Do(rtnl.DelLink(monitored+"live"), rtnl.DelLink("bother"), rtnl.DelLink(monitored+"cut")))
 	wait("gone " + monitored + "cut")

@@ -134,6 +134,10 @@ func TestAcquireNeverUncuts(t *testing.T) {
 func TestRepair(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
+	nettest.Run(t, nil, "ip link add a-bridge address 02:00:00:00:00:0b type bridge")
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del a-bridge") })
+	bridge, err := netlink.LinkByName("a-bridge")
+	must(t, err)
 	for _, test := range []struct {
 		name, says string
 		drift      func(link netlink.Link, h hold.Hold) error
@@ -147,6 +151,11 @@ func TestRepair(t *testing.T) {
 		{"down", "down; no route to 10.", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetDown(l) }},
 		{"alias", `alias "mine", not "berth testaaaaaa`, func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetAlias(l, "mine") }},
 		{"MTU", "mtu 1300, not 1400", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMTU(l, 1300) }},
+		{"MTU too small for IPv6", "mtu 1000, not 1400; no route to fd88", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMTU(l, 1000) }},
+		{"IPv6 ended and back", "no route to fd88", func(l netlink.Link, _ hold.Hold) error {
+			return errors.Join(netlink.LinkSetMTU(l, 1000), netlink.LinkSetMTU(l, 1400))
+		}},
+		{"port of a bridge", "port of link ", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMaster(l, bridge) }},
 		{"MAC", "address 02:00:00:00:00:01, not", func(l netlink.Link, _ hold.Hold) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
 		}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +18,26 @@ import (
 // furnishHost gives the host's end what it lacks: its place among the live
 // links, up, and the way to the pod's addresses.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
-	// The pod must not configure the host: no router advertisements. Nor may it
+	if link.MTU != s.mtu() { // first: a small one is the end of IPv6, settings and all
+		if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.MTU(s.mtu()))); err != nil {
+			return err
+		}
+	}
+	if link.Up && s.has(true) && !seen.ways6(s, link.Index) {
+		if err := l.renewIPv6(s); err != nil {
+			return err
+		}
+	}
+	// The pod must not configure the host: no router advertisements. It must not say
+	// by which way the node sends what it gets: such a packet has another destination
+	// when the rules for destinations look at it. Nor may it
 	// fill the host's one table of neighbours: whom ARP answers is noted there,
 	// and nftables does not see ARP. The pod knows its gateway without asking.
 	if err := l.conn.Inside(func() error {
 		if err := ns.SetSysctl("ipv4/conf/"+s.Name+"/arp_ignore", "8"); err != nil { // answer nobody
+			return err
+		}
+		if err := ns.SetSysctl("ipv4/conf/"+s.Name+"/accept_source_route", "0"); err != nil {
 			return err
 		}
 		return setIPv6(s.Name, s.has(true), "accept_ra")
@@ -35,8 +51,8 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	if link.Group != l.groups.Live() {
 		settings = append(settings, rtnl.Group(l.groups.Live()))
 	}
-	if link.MTU != s.mtu() {
-		settings = append(settings, rtnl.MTU(s.mtu()))
+	if link.Master != 0 { // what comes in by it would be the master's
+		settings = append(settings, rtnl.NoMaster())
 	}
 	if link.MAC != s.HostMAC {
 		settings = append(settings, rtnl.MAC(macs.host))
@@ -62,6 +78,24 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		return fmt.Errorf("%w: %w", hold.ErrForeign, err)
 	}
 	return err
+}
+
+// renewIPv6 begins IPv6 anew on a link that has lost all its ways by it. Somebody
+// may have ended it, by an MTU below 1280 or disable_ipv6; what the kernel makes when
+// it is back has an address of its own, to which the pod can send what neighbours
+// and routers tell each other.
+func (l *Links) renewIPv6(s *Spec) error {
+	if err := l.conn.Inside(func() error {
+		return ns.SetSysctl("ipv6/conf/"+s.Name+"/disable_ipv6", "1")
+	}); err != nil {
+		return err
+	}
+	return l.conn.Do(rtnl.SetLink(s.Name, rtnl.NoAddrGen()))
+}
+
+// ways6 reports whether a route to any of a pod's IPv6 addresses was seen.
+func (v view) ways6(s *Spec, index int) bool {
+	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return a.Is6() && v.routes[place{a, index}] })
 }
 
 // hostRoute is the host's way to an address of the pod.

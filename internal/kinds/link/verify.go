@@ -92,6 +92,9 @@ func (l *Links) compare(s *Spec, seen view) error {
 	if link.MTU != s.mtu() {
 		differ("mtu %d, not %d", link.MTU, s.mtu())
 	}
+	if link.Master != 0 {
+		differ("port of link %d", link.Master)
+	}
 	if !link.Up {
 		differ("down")
 	}

@@ -1,0 +1,89 @@
+package hostile
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// A pod sends the end of a datagram with another pod's address before that one
+// sends its own: the node puts fragments together by what they say of their source,
+// whatever link they came by. Nothing of it is in what the other pod's peer hears,
+// and it takes none of the room that the node has for fragments.
+func TestFragmentsOfOthersAreNotPutTogether(t *testing.T) {
+	n := newNode(t, plain)
+	liar, talker, peer := n.add("liar"), n.add("talker"), n.add("peer")
+	lies, talks := liar.wire(t), talker.wire(t)
+	fromLiar, fromTalker := newProbe(t, liar.host), newProbe(t, talker.host)
+
+	const head, tail = "What I say, I say myself", "to you alone, and nobody"
+	lie := tail[12:] + tail[:12] // which has the same checksum
+	for _, addr := range []func(*pod) netip.Addr{(*pod).addr4, (*pod).addr6} {
+		src, dst := addr(talker), addr(peer)
+		heard := peer.datagrams(t, dst)
+		first, last := fragments(src, dst, head, tail)
+		_, lied := fragments(src, dst, head, lie)
+
+		lies.send(ether(liar.mac, lies.mac, lied))
+		fromLiar.settled(lies, liar)
+		talks.send(ether(talker.mac, talks.mac, first))
+		fromTalker.settled(talks, talker)
+		talks.send(ether(talker.mac, talks.mac, last))
+		if got := <-heard; got != head+tail {
+			t.Errorf("from %s comes %q, and %q was sent", src, got, head+tail)
+		}
+	}
+}
+
+func (p *pod) addr4() netip.Addr { return p.ip4 }
+func (p *pod) addr6() netip.Addr { return p.ip6 }
+
+// datagrams hears the first datagram that comes to an address of the pod's.
+func (p *pod) datagrams(t *testing.T, at netip.Addr) <-chan string {
+	t.Helper()
+	var conn *net.UDPConn
+	if err := p.at.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, floodPort)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan string, 1)
+	if err := conn.SetReadDeadline(time.Now().Add(nettest.Deadline)); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer conn.Close()
+		buf := make([]byte, 256)
+		n, _, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			heard <- err.Error()
+			return
+		}
+		heard <- string(buf[:n])
+	}()
+	return heard
+}
+
+// fragments are the two fragments of a datagram; the first ends with head, whose
+// length is a multiple of 8 bytes.
+func fragments(src, dst netip.Addr, head, tail string) (first, last []byte) {
+	const headerBytes = 8
+	whole := udpPacket(src, dst, floodPort, floodPort, head+tail)
+	cut := headerBytes + len(head)
+	if src.Is4() {
+		whole = whole[20:]
+		return packet4(src, dst, udp, whole[:cut], nil, 1<<13), packet4(src, dst, udp, whole[cut:], nil, uint16(cut/8))
+	}
+	whole = whole[40:]
+	fragment := func(offset uint16, part []byte) []byte { // RFC 8200, 4.5
+		h := binary.BigEndian.AppendUint16([]byte{udp, 0}, offset)
+		return packet(src, dst, 44, slices.Concat(h, []byte{0, 0, 0, 1}, part))
+	}
+	return fragment(1, whole[:cut]), fragment(uint16(cut), whole[cut:])
+}
