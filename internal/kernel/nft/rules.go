@@ -130,13 +130,15 @@ func dropBlocked(group uint32, f family) rule {
 }
 
 // acceptNames spares name servers from dropBlocked: on a cloud's node they may
-// have the very address of the metadata (Google's do).
+// have the very address of the metadata (Google's do). word is udp or tcp.
 //
-//	iifgroup 1073741824 th dport 53 accept
-func acceptNames(group uint32) rule {
+//	iifgroup 1073741824 udp dport 53 accept
+func acceptNames(group uint32, word string, proto byte) rule {
 	return rule{
-		text: fmt.Sprintf("iifgroup %d th dport 53 accept", group),
+		text: fmt.Sprintf("iifgroup %d %s dport 53 accept", group, word),
 		exprs: append(enters(group),
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{proto}},
 			&expr.Payload{
 				OperationType: expr.PayloadLoad, DestRegister: reg,
 				Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2,
