@@ -109,7 +109,7 @@ func (r Ruleset) table(lacks Parts) table {
 		blocked4, blocked6 := spans(r.Blocked)
 		t.sets = append(t.sets,
 			set{name: "blocked4", of: ipv4.datatype, ranges: blocked4}, set{name: "blocked6", of: ipv6.datatype, ranges: blocked6})
-		forwarded.rules = append(forwarded.rules, 
+		forwarded.rules = append(forwarded.rules,
 			acceptNames(r.Live, "udp", unix.IPPROTO_UDP), acceptNames(r.Live, "tcp", unix.IPPROTO_TCP),
 			dropBlocked(r.Live, ipv4), dropBlocked(r.Live, ipv6))
 	}
