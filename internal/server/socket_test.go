@@ -77,7 +77,8 @@ func TestListenRefuses(t *testing.T) {
 		"no root": {func(dir root.Dir) error { return os.Remove(string(dir)) }, "no such file or directory"},
 		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), nil, 0o600) }, "is no socket"},
 		"no folder": {func(dir root.Dir) error {
-			return errors.Join(os.Remove(dir.Run()), os.Symlink("/tmp", dir.Run()))
+			elsewhere := filepath.Join(string(dir), "elsewhere")
+			return errors.Join(os.Remove(dir.Run()), os.Mkdir(elsewhere, 0o700), os.Symlink(elsewhere, dir.Run()))
 		}, "is no folder"},
 	} {
 		t.Run(name, func(t *testing.T) {
