@@ -54,6 +54,9 @@ type ails struct {
 	past []*ail // lately
 	ever bool   // something has ailed since all was well
 	deaf bool   // and has hung without an ear for its context
+
+	promised func(hold.ID) bool // whether an owner's release is
+	outlived sync.Map           // hold.ID: an Acquire that hangs began before its owner's release was promised
 }
 
 // begin lets something ail for a while.
@@ -183,6 +186,7 @@ func (r *wholeRun) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold
 	}
 	l, ks = r.plan.Decorate(l, ks)
 	for i := range ks {
+		r.ails.promised = r.isPromised
 		r.ails.infect(&ks[i], of)
 	}
 	return &ailingLedger{l, &r.ails, r.world.pause}, ks
@@ -209,8 +213,13 @@ func (a *ails) infect(k *hold.Kind, of func(hold.ID) func() int) {
 	name := k.Name()
 	acquire, release, cut, verify, find := k.Acquire, k.Release, k.Cut, k.Verify, k.Find
 	k.Acquire = func(ctx context.Context, h hold.Hold) error {
+		before := a.promised(h.Owner)
 		if err := a.meet(ctx, "acquire", name, of(h.Owner)); err != nil {
 			return err
+		}
+		if !before && a.promised(h.Owner) { // nobody can stop it any more: its owner's departure waits for it
+			a.outlived.Store(h.Owner, nil)
+			defer a.outlived.Delete(h.Owner)
 		}
 		return acquire(ctx, h)
 	}

@@ -51,7 +51,8 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 	if op == "acquire" && r.refusals[h.Owner] {
 		wrong = append(wrong, fmt.Sprintf("%s is taken again though its ADD has failed", spec))
 	}
-	if _, released := r.promised[h.Owner]; released && op == "acquire" {
+	_, outlived := r.ails.outlived.Load(h.Owner)
+	if _, released := r.promised[h.Owner]; released && op == "acquire" && !outlived {
 		wrong = append(wrong, fmt.Sprintf("%s is taken again though its owner's release is promised", spec))
 	}
 	for c, b := range r.standing {
@@ -77,6 +78,14 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 			r.holders[a] = tenancy{owner: h.Owner}
 		}
 	}
+}
+
+// isPromised reports whether the release of an owner is promised.
+func (r *wholeRun) isPromised(id hold.ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, promised := r.promised[id]
+	return promised
 }
 
 // promise notes that an attachment's release is promised: it is cut off.
