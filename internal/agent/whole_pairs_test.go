@@ -321,7 +321,8 @@ func (r *wholeRun) ruleNames() {
 	var all []string
 	for _, o := range r.ledger.Owners() {
 		for _, n := range o.Names {
-			if _, err := ipam.ParseName(n); err == nil {
+			addr, err := ipam.ParseName(n)
+			if err == nil && r.ipam.PoolOf(addr) != "" { // the figures are of pools' addresses
 				named++
 				all = append(all, n.Name)
 			}
