@@ -72,7 +72,7 @@ func (r *wholeRun) do(s wholeStep) bool {
 	case "sweep":
 		began := time.Now()
 		r.Sweep(r.ctx)
-		r.timed(s, began, patient)
+		r.timed(s, began, 2*patient) // it may have waited for another
 	case "again":
 		return r.doAgain(s)
 	case "bulk":

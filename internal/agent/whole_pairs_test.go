@@ -312,23 +312,28 @@ func (r *wholeRun) makeAnew() error {
 
 // ruleNames compares what the pools say is in use with the ledger.
 func (r *wholeRun) ruleNames() {
-	used, named := 0, 0
+	used := 0
 	for _, p := range r.ipam.Stats(r.clock.Now()) {
 		for _, c := range p.CIDRs {
 			used += c.Used
 		}
 	}
-	var all []string
+	named, loose := 0, []string(nil)
 	for _, o := range r.ledger.Owners() {
 		for _, n := range o.Names {
 			addr, err := ipam.ParseName(n)
-			if err == nil && r.ipam.PoolOf(addr) != "" { // the figures are of pools' addresses
+			if err != nil {
+				continue
+			}
+			if r.ipam.PoolOf(addr) != "" { // of those alone there are figures
 				named++
-				all = append(all, n.Name)
+			}
+			if _, taken := r.ipam.Adopt([]netip.Addr{addr}, r.clock.Now()); len(taken) == 0 {
+				loose = append(loose, fmt.Sprintf("%s of %s", addr, o.ID))
 			}
 		}
 	}
-	if used != named {
-		r.fail("%d addresses are in use, and the ledger knows of %d: %s", used, named, strings.Join(all, " "))
+	if used != named || len(loose) > 0 {
+		r.fail("%d addresses are in use, and the ledger knows of %d; of these could be given out again: %s", used, named, strings.Join(loose, ", "))
 	}
 }

@@ -174,18 +174,24 @@ func (e *Engine) Close() {
 	}
 }
 
-// background runs f as work of the engine's own, unless it is closing.
-func (e *Engine) background(f func()) {
+// errClosing is the answer of an engine that begins nothing any more.
+var errClosing = errors.New("the engine is closing")
+
+// background runs f as work of the engine's own, which Close waits for, and reports
+// true; if the engine is closing already, it does not.
+func (e *Engine) background(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.spawn(f)
+	return e.spawn(f)
 }
 
-// spawn is background with Engine.mu held.
-func (e *Engine) spawn(f func()) {
-	if e.ctx.Err() == nil {
-		e.work.Go(f)
+// spawn is background with Engine.mu held. It reports whether f runs.
+func (e *Engine) spawn(f func()) bool {
+	if e.ctx.Err() != nil {
+		return false
 	}
+	e.work.Go(f)
+	return true
 }
 
 func (e *Engine) event(typ string, o hold.Owner, kind string, err error) {

@@ -59,6 +59,52 @@ func TestFailedTakeStaysDoomed(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
+// A Take whose first commit has its effect and fails all the same has begun its
+// owner: it is undone, and no RefusedError, after which the caller would give the
+// names to somebody else.
+func TestTakeBegunByAFailedCommit(t *testing.T) {
+	deaf := &deafLedger{}
+	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		deaf.Ledger = l
+		return deaf, ks
+	})
+	o := owner("", "a", "wire")
+	deaf.next.Store(true)
+	err := n.Take(t.Context(), o)
+	var refused *engine.RefusedError
+	if !errors.Is(err, errUnheard) || errors.As(err, &refused) {
+		t.Errorf("Take: %v", err)
+	}
+	nettest.Eventually(t, "it is gone", func() bool { _, there := n.ledger.Owner(o.ID); return !there })
+	if err := n.Take(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Take(t.Context(), o); !errors.As(err, &refused) || !errors.Is(err, ledger.ErrExists) {
+		t.Errorf("Take of who is there: %v", err)
+	}
+	if now, there := n.ledger.Owner(o.ID); !there || !now.Wanted() || n.Doomed(o.ID) {
+		t.Errorf("who was there is %+v", now)
+	}
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+}
+
+// deafLedger makes one commit, and says that it has failed.
+type deafLedger struct {
+	engine.Ledger
+	next atomic.Bool
+}
+
+var errUnheard = errors.New("the answer was lost")
+
+func (l *deafLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
+	err := l.Ledger.Commit(ctx, ops...)
+	if l.next.CompareAndSwap(true, false) {
+		return errUnheard
+	}
+	return err
+}
+
 // The undo of a failed Take that cannot be written has nothing left to do when
 // somebody else has released the owner meanwhile: nothing stays owed of who is gone.
 func TestDoomEndsWithItsOwner(t *testing.T) {

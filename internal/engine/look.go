@@ -31,7 +31,7 @@ func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds 
 	defer cancel()
 	var err error
 	ended, overtime := make(chan struct{}), false
-	go func() {
+	begun := e.background(func() {
 		err = e.observed(name, op, holds, func() (err error) {
 			seen, err = look(ctx)
 			return err
@@ -42,7 +42,10 @@ func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds 
 			e.late[name]--
 		}
 		close(ended)
-	}()
+	})
+	if !begun {
+		return none, fmt.Errorf("kind %s: %w", name, errClosing)
+	}
 	select {
 	case <-ended:
 	case <-ctx.Done():

@@ -172,7 +172,7 @@ func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Mending)
 	defer cancel()
 	mended := make(chan error, 1)
-	go func() {
+	begun := e.background(func() {
 		var errs []error
 		for _, d := range missing {
 			e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
@@ -181,7 +181,10 @@ func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 			}
 		}
 		mended <- errors.Join(errs...)
-	}()
+	})
+	if !begun {
+		return fmt.Errorf("taking %s again: %w", missing[0].hold, errClosing)
+	}
 	select {
 	case err := <-mended:
 		return err

@@ -33,11 +33,14 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	}
 	leave = sync.OnceFunc(leave)
 	defer leave() // also after a panic of a kind, or the owner could never be released
-	if err := e.Ledger.Commit(taking, append([]ledger.Op{ledger.Begin(o)}, ops...)...); err != nil {
+	err = e.Ledger.Commit(taking, append([]ledger.Op{ledger.Begin(o)}, ops...)...)
+	if err != nil && !e.begun(o.ID, err) {
 		return &RefusedError{err}
 	}
 	e.event(api.EventAttaching, o, "", nil)
-	err = e.acquireAll(taking, o)
+	if err == nil {
+		err = e.acquireAll(taking, o)
+	}
 	if err == nil {
 		e.event(api.EventAttached, o, "", nil) // before a release can have the lock
 		return nil
@@ -50,6 +53,13 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 		return errors.Join(err, fmt.Errorf("undoing: %w", undone))
 	}
 	return err
+}
+
+// begun reports whether an owner is in the ledger although the commit that begins it
+// has failed: its effect came, and its answer did not.
+func (e *Engine) begun(id hold.ID, err error) bool {
+	_, there := e.Ledger.Owner(id)
+	return there && !errors.Is(err, ledger.ErrExists)
 }
 
 // doom marks an owner that could not be taken. It stays so until its release is
