@@ -29,7 +29,7 @@ var modelOps = []struct {
 	{"repeat", (*agentModel).opRepeat}, {"repeat", (*agentModel).opRepeat},
 	{"delete", (*agentModel).opDelete}, {"delete", (*agentModel).opDelete}, {"delete", (*agentModel).opDelete},
 	{"delete late", (*agentModel).opDeleteLate},
-	{"race", (*agentModel).opRace}, {"twins", (*agentModel).opTwins},
+	{"bulk", (*agentModel).opBulk}, {"race", (*agentModel).opRace}, {"twins", (*agentModel).opTwins},
 	{"check", (*agentModel).opCheck}, {"check", (*agentModel).opCheck},
 	{"gc", (*agentModel).opGC},
 	{"restart", func(m *agentModel) { m.restart(true) }},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -90,6 +91,7 @@ type agentModel struct {
 	results  map[string][]string // the links that a container's ADDs have answered, the last one last
 	damaged  int                 // files in the queue that are none
 	extra    bool                // the second pool is configured
+	laggards laggards            // whose cuts fail (model_bulk_test.go)
 	flushed  bool                // somebody flushed the agent's table, which it may not have noticed yet
 
 	lives, killed, failed int
@@ -172,7 +174,9 @@ func (m *agentModel) live(faulty bool) {
 		}
 		m.lives++
 		m.note("a life that is to %s operation %d", m.plan.Mode, m.plan.N)
-		m.decorate = m.plan.Decorate
+		m.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			return m.plan.Decorate(m.laggards.decorate(l, ks))
+		}
 		if err := m.open(); err != nil {
 			m.t.Fatalf("opening: %v", err)
 		}

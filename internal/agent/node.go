@@ -51,7 +51,9 @@ func (a *Agent) holdNode(ctx context.Context) error {
 			all = errors.Join(all, err)
 		}
 	}
-	a.lack.Store(&lack)
+	if ctx.Err() == nil { // or what is missing may be no more than time
+		a.lack.Store(&lack)
+	}
 	return all
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -585,9 +584,6 @@ func (r *wholeRun) hurt(b *stay, way int) {
 // refuse notes the incarnations that a failed ADD has begun: nothing of them is to
 // be taken again.
 func (r *wholeRun) refuse(c int, known []*entry) {
-	if r.plan.Mode == fault.FailAfter && strings.HasPrefix(r.plan.Surfaced(), "commit") {
-		return // no ledger has a commit that it says has failed: what the model does there is too much
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.index.key(keyFor(c)) {
