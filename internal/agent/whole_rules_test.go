@@ -124,12 +124,12 @@ func (r *wholeRun) rules() {
 	}
 }
 
-// ruleCut sees that whose release is promised is cut off. An Acquire that is deaf to
-// the end of its time may make such a link reachable for a moment: it has begun before
-// the promise, and who was cut off behind its back is cut off again as it ends.
+// ruleCut sees that whose release is promised is cut off. A repair that looked before
+// a plugin queued its deletion, and an Acquire that is deaf to the end of its time, may
+// make such a link reachable for a moment: they cut it off again as they end.
 func (r *wholeRun) ruleCut() {
 	within := r.reachable()
-	if _, deafly := r.ails.any(); len(within) > 0 && deafly {
+	if len(within) > 0 {
 		time.Sleep(time.Second)
 		within = slices.DeleteFunc(within, func(id hold.ID) bool { return !slices.Contains(r.reachable(), id) })
 	}
