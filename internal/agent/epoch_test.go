@@ -39,6 +39,15 @@ func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 			t.Errorf("with %s in its place the marker becomes %q, %q, %v", name, epoch, id, err)
 		}
 	}
+	id := r.instance
+	r.close()
+	fifo(marker)
+	must(t, os.Remove(instance))
+	if err := r.open(); !errors.Is(err, ErrInstanceLost) {
+		t.Errorf("without the instance id, which a FIFO in the marker's place does not say, the agent starts: %v", err)
+	}
+	must(t, os.WriteFile(instance, []byte(id+"\n"), 0o600))
+	must(t, r.open()) // which makes the marker anew
 	fifo(instance)
 	r.close()
 	if err := r.open(); !errors.Is(err, root.ErrIrregular) {
