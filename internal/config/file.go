@@ -30,7 +30,7 @@ const (
 //   - https://github.com/GoogleCloudPlatform/k8s-config-connector (its tests have the address)
 //   - https://github.com/oracle/oci-python-sdk/blob/master/src/oci/auth/signers/instance_principals_security_token_signer.py
 //   - https://www.alibabacloud.com/help/en/ecs/user-guide/obtain-a-temporary-authorization-token
-//     and, for IPv6, the tests of https://github.com/canonical/cloud-init
+//     and, for IPv6, the tests of cloudinit.net.ephemeral in https://github.com/canonical/cloud-init
 //
 // Azure's 168.63.129.16 is not among them: credentials are at 169.254.169.254 there,
 // and health checks come from that address, whose answers would be blocked
