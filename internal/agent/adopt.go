@@ -64,7 +64,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
 	}
-	names, _ := a.ipam.Adopt(addrs, a.clock.Now())
+	names := a.ipam.Adopt(addrs, a.clock.Now())
 	if veth == nil && len(names) == 0 {
 		return
 	}

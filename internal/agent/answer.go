@@ -33,6 +33,8 @@ func answer(err error) error {
 		return cni.Errorf(cni.CodeIO, "the ledger cannot take another attachment", "%v", err)
 	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
 		return cni.Errorf(cni.CodeTryAgain, "overtaken by a DEL of the same attachment", "%v", err)
+	case errors.Is(err, errRepeated):
+		return cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%v", err)
 	case errors.Is(err, hold.ErrForeign):
 		return cni.Errorf(cni.CodeTaken, "interface or address is somebody else's", "%v", err)
 	case errors.Is(err, hold.ErrHomeless):

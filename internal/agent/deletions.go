@@ -33,6 +33,9 @@ const (
 	// stopped is how long a drain waits for whoever takes a pod that it deletes to
 	// stop: what waits behind it may be of others. The engine goes on by itself.
 	stopped = 2 * time.Second
+	// skew is how far ahead of the agent's clock a deletion may begin, as a request
+	// may (server.When).
+	skew = time.Millisecond
 )
 
 // errNoSpares is what keeps an ADD off a disk on which its DEL may find no room.
@@ -70,6 +73,7 @@ func (a *Agent) openQueue() error {
 // again by the next drain, and holds up no other container's.
 func (a *Agent) Drain(ctx context.Context) error {
 	pending, err := a.queue.Pending()
+	a.date(pending)
 	if err != nil {
 		err = fmt.Errorf("looking for deletions: %w", err)
 	}
@@ -95,7 +99,7 @@ func order(cut bool) int {
 
 // drainKey does the deletions of one key, before an ADD of it.
 func (a *Agent) drainKey(ctx context.Context, k attachment.Key) error {
-	pending, err := a.queue.PendingOf(k.Network, k.ContainerID, k.Ifname)
+	pending, err := a.pendingOf(k)
 	if len(pending) > 0 {
 		err = errors.Join(err, a.undertake(ctx, pending))
 	}
@@ -103,6 +107,29 @@ func (a *Agent) drainKey(ctx context.Context, k attachment.Key) error {
 		return fmt.Errorf("deletions of %s come first: %w", k, err)
 	}
 	return nil
+}
+
+// pendingOf returns the deletions of one key that wait.
+func (a *Agent) pendingOf(k attachment.Key) ([]deletions.Entry, error) {
+	pending, err := a.queue.PendingOf(k.Network, k.ContainerID, k.Ifname)
+	a.date(pending)
+	return pending, err
+}
+
+// date makes now of the start of deletions that begin later than that, in this
+// boot: somebody in another time namespace has written them, or somebody's error.
+// Undated, such a deletion would be about every ADD until its time has come, and
+// so would its tombstone. The API refuses a request from the future instead
+// (server.When): there somebody is told.
+func (a *Agent) date(entries []deletions.Entry) {
+	for i := range entries {
+		r := &entries[i].Record
+		if now := a.boottime(); r.Boot == a.boot && r.Started > now+int64(skew) {
+			a.Log.Warn("a queued deletion is from the future, and is taken to be of now: is its plugin in another time namespace?",
+				"deletion", entries[i].Name, "ahead", time.Duration(r.Started-now))
+			r.Started = now
+		}
+	}
 }
 
 // undertake promises deletions in one commit, cuts off whom they are about, and
@@ -249,7 +276,7 @@ func (a *Agent) going(o hold.Owner) bool {
 	if e == nil {
 		return false
 	}
-	pending, err := a.queue.PendingOf(e.record.Network, e.record.ContainerID, e.record.Ifname)
+	pending, err := a.pendingOf(e.record.Key)
 	return err != nil || slices.ContainsFunc(pending, func(d deletions.Entry) bool {
 		return slices.ContainsFunc(a.meant(d.Record), func(e *entry) bool { return e.owner.ID == o.ID })
 	})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
@@ -154,6 +155,39 @@ func TestAddDrainsItsKey(t *testing.T) {
 	for _, to := range addresses(r.add(request("c", nettest.Pod(t)))) {
 		nettest.Ping(t, pod, to)
 	}
+}
+
+// A deletion from the future, as a plugin in another time namespace writes it, is
+// about those who are there, and not about who comes after it: neither does it
+// release them, nor keep them away.
+func TestDeletionFromTheFuture(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	for _, ahead := range []time.Duration{time.Minute, 100 * 365 * 24 * time.Hour} {
+		d := r.deletion("a", "")
+		d.Started += int64(ahead)
+		r.add(request("a", pod))
+		id := r.id("a")
+		r.enqueue(d)
+		if !r.going(r.index.get(id).owner) {
+			t.Error("nothing says that a is going")
+		}
+		if err := r.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.wantGone("a")
+		tomb, ok := r.ledger.Tombstone(attachment.Key{Network: "net", ContainerID: "a", Ifname: "eth0"}.String())
+		if left := time.Duration(tomb.Until - r.boottime()); !ok || left > longestAdd {
+			t.Errorf("%v before its time, the deletion's tombstone (%v) stands for %v", ahead, ok, left)
+		}
+		r.add(request("a", pod))
+		r.wantAttached("a")
+		r.del("a", true)
+		if n := r.queued(); n > 0 {
+			t.Errorf("%d deletions wait", n)
+		}
+	}
+	r.wantClean()
 }
 
 // Killed between the commit and the removal of the file, the agent does the

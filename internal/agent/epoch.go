@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
@@ -27,10 +29,10 @@ var ErrInstanceLost = errors.New("the agent's instance id is lost")
 const markerName = "epoch"
 
 // readMarker returns what the marker says; what it does not say, or all of it if
-// there is none, is "".
+// there is none, or no file, is "".
 func readMarker(dir root.Dir) (epoch, instance string, err error) {
-	raw, err := os.ReadFile(filepath.Join(dir.Run(), markerName))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	raw, err := root.ReadFile(filepath.Join(dir.Run(), markerName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, root.ErrIrregular) {
 		return "", "", fmt.Errorf("looking for the marker of this epoch: %w", err)
 	}
 	epoch, instance, _ = strings.Cut(string(raw), "\n")
@@ -68,7 +70,7 @@ func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, instance strin
 			return fmt.Errorf("writing down the epoch: %w", err)
 		}
 	}
-	if err := os.WriteFile(marker, []byte(epochText(now)+"\n"+instance+"\n"), 0o600); err != nil {
+	if err := replaceFile(marker, epochText(now)+"\n"+instance+"\n"); err != nil {
 		return fmt.Errorf("writing the marker of this epoch: %w", err)
 	}
 	return nil
@@ -78,7 +80,7 @@ func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, instance strin
 // One whose file is lost is taken from the marker, as long as there is one. taken
 // reports whether a prefix is in use in this network namespace already.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (string, error) {
-	raw, err := os.ReadFile(dir.Instance())
+	raw, err := root.ReadFile(dir.Instance())
 	if err == nil {
 		id, err := hold.ParseID(strings.TrimSpace(string(raw)))
 		if err != nil {
@@ -115,19 +117,9 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (stri
 	}
 }
 
-// writeInstance writes the instance id so that it is whole or not there after a
-// crash.
+// writeInstance writes the instance id, durably.
 func writeInstance(dir root.Dir, id string) error {
-	tmp := dir.Instance() + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("writing the instance id: %w", err)
-	}
-	_, err = f.WriteString(id + "\n")
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, dir.Instance())
-	}
+	err := replaceFile(dir.Instance(), id+"\n")
 	if err != nil {
 		return fmt.Errorf("writing the instance id: %w", err)
 	}
@@ -137,4 +129,25 @@ func writeInstance(dir root.Dir, id string) error {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// replaceFile writes a file so that it is whole or not there after a crash. What has
+// its name and is no file goes, but for a folder that is not empty.
+func replaceFile(path, text string) error {
+	tmp := path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := unix.Rmdir(path); err != nil && err != unix.ENOTDIR && err != unix.ENOENT {
+		return fmt.Errorf("removing the folder %s, which is in a file's place: %w", path, err)
+	}
+	return os.Rename(tmp, path)
 }

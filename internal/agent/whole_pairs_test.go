@@ -26,6 +26,7 @@ var sicknesses = []ail{
 	{op: "cut", kind: "link", times: 1}, {op: "cut", kind: "link", times: 1},
 	{op: "cut", kind: "link", times: 2}, {op: "cut", kind: "link", hangs: true},
 	{op: "release", kind: "link"}, {op: "release", kind: "link", hangs: true}, {op: "release", kind: "link", hangs: true, deaf: true},
+	{op: "cut", kind: "link", hangs: true, deaf: true},
 	{op: "release", kind: "flows"}, {op: "release", kind: "flows"}, {op: "release", kind: "flows"},
 	{op: "release", kind: "flows", hangs: true}, {op: "release", kind: "flows", hangs: true, deaf: true},
 	{op: "acquire", kind: "link", times: 1, then: &ail{op: "commit", c: -1}}, {op: "acquire", kind: "link", times: 1, then: &ail{op: "commit", c: -1}},

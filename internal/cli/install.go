@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/deploy"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // plugin is the name of the CNI plugin's program, and so its type in CNI
@@ -82,7 +83,7 @@ func (a *app) install(f installFlags) error {
 		}
 		from = filepath.Dir(self)
 	}
-	program, err := os.ReadFile(filepath.Join(from, plugin))
+	program, err := root.ReadFile(filepath.Join(from, plugin))
 	if err != nil {
 		return fmt.Errorf("reading the plugin: %w (--from names its folder)", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/berth-net/berth/internal/root"
 )
 
 // place makes a file have a content and a mode. At every moment, also after a
@@ -14,7 +16,7 @@ import (
 // reads the folder meanwhile sees a hidden file that is no configuration.
 func place(path string, content []byte, mode os.FileMode) (action string, err error) {
 	action = "replaced"
-	have, err := os.ReadFile(path)
+	have, err := root.ReadFile(path)
 	switch info, statErr := os.Lstat(path); {
 	case errors.Is(err, os.ErrNotExist):
 		action = "installed"

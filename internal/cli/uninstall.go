@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // uninstall removes the configuration, and then the plugin unless another
@@ -73,7 +74,7 @@ func usedBy(dir string) (string, error) {
 		return "", err
 	}
 	for _, file := range files {
-		raw, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		raw, err := root.ReadFile(filepath.Join(dir, file.Name()))
 		if err == nil && strings.Contains(string(raw), `"`+plugin+`"`) {
 			return file.Name(), nil
 		}

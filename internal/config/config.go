@@ -60,7 +60,11 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	if !named {
 		path = dir.Config()
 	}
-	text, err := read(path)
+	open := os.Open // a file that somebody names may be a pipe
+	if !named {
+		open = root.Open
+	}
+	text, err := read(path, open)
 	absent := !named && errors.Is(err, fs.ErrNotExist)
 	if err != nil && !absent {
 		return nil, fmt.Errorf("reading config: %w", err)
@@ -87,8 +91,8 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	return c, nil
 }
 
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+func read(path string, open func(string) (*os.File, error)) ([]byte, error) {
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}

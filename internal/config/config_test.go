@@ -82,6 +82,7 @@ func TestLoad(t *testing.T) {
 		BlockedCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
 			netip.MustParsePrefix("fd20:ce::254/128"), netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"),
+			netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("fd00:100::100:200/128"),
 		},
 		Connections:   65536,
 		Concurrency:   64,

@@ -24,8 +24,21 @@ const (
 
 // defaultBlocked is where a node's cloud gives credentials to whoever asks from
 // the node: link-local addresses, which no router may forward to (RFC 3927, 2.7),
-// and the IPv6 addresses of the same at Amazon, Google and Oracle.
-var defaultBlocked = []string{"169.254.0.0/16", "fd00:ec2::254/128", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128"}
+// and what Amazon, Google, Oracle and Alibaba have elsewhere:
+//
+//   - https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+//   - https://github.com/GoogleCloudPlatform/k8s-config-connector (its tests have the address)
+//   - https://github.com/oracle/oci-python-sdk/blob/master/src/oci/auth/signers/instance_principals_security_token_signer.py
+//   - https://www.alibabacloud.com/help/en/ecs/user-guide/obtain-a-temporary-authorization-token
+//     and, for IPv6, the tests of cloudinit.net.ephemeral in https://github.com/canonical/cloud-init
+//
+// Azure's 168.63.129.16 is not among them: credentials are at 169.254.169.254 there,
+// and health checks come from that address, whose answers would be blocked
+// (https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16).
+var defaultBlocked = []string{
+	"169.254.0.0/16", "fd00:ec2::254/128", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128",
+	"100.100.100.200/32", "fd00:100::100:200/128",
+}
 
 // file is berthd.yaml. Durations are text, so that a number without a unit is
 // no number of nanoseconds.

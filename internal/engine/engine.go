@@ -81,14 +81,15 @@ type Engine struct {
 	stop  context.CancelFunc
 	work  sync.WaitGroup // goroutines of the engine's own
 
-	mu       sync.Mutex
-	courses  map[hold.ID]*course
-	takes    int         // of courses: how many are being taken
-	calm     *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
-	yields   bool        // releases let those go first who are being taken
-	waiting  int         // how many wait for releases
-	leaving  map[hold.ID]*leaving
-	followed map[hold.ID]bool // owners whose departure the engine waits for by itself
+	mu         sync.Mutex
+	courses    map[hold.ID]*course
+	takes      int         // of courses: how many are being taken
+	calm       *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
+	yields     bool        // releases let those go first who are being taken
+	waiting    int         // how many wait for releases
+	leaving    map[hold.ID]*leaving
+	departures map[hold.ID]*departure // under way, from the wait for the owner's lock to the cut
+	places     chan struct{}          // has a token for each cut of those that depart together
 	// doomed are owners that could not be taken: nothing of them is taken again.
 	// The trouble is of their promise; nil: it has not failed.
 	doomed    map[hold.ID]*trouble
@@ -121,18 +122,19 @@ func New(o Options) *Engine {
 		o.Clock = boottime.NewClock(nil, nil)
 	}
 	e := &Engine{
-		Options:   o,
-		lines:     map[string]*line{},
-		courses:   map[hold.ID]*course{},
-		leaving:   map[hold.ID]*leaving{},
-		followed:  map[hold.ID]bool{},
-		doomed:    map[hold.ID]*trouble{},
-		unwritten: map[hold.ID]hold.Owner{},
-		late:      map[string]int{},
-		overdue:   map[string]time.Time{},
-		suspect:   map[string]bool{},
-		now:       time.Now,
-		began:     time.Now(),
+		Options:    o,
+		lines:      map[string]*line{},
+		courses:    map[hold.ID]*course{},
+		leaving:    map[hold.ID]*leaving{},
+		departures: map[hold.ID]*departure{},
+		places:     make(chan struct{}, cutsAtOnce),
+		doomed:     map[hold.ID]*trouble{},
+		unwritten:  map[hold.ID]hold.Owner{},
+		late:       map[string]int{},
+		overdue:    map[string]time.Time{},
+		suspect:    map[string]bool{},
+		now:        time.Now,
+		began:      time.Now(),
 	}
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	for _, k := range o.Kinds {

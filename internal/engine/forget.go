@@ -159,7 +159,8 @@ func (e *Engine) underway(ctx context.Context, id hold.ID) (*leaving, error) {
 		if o, ok := e.Ledger.Owner(id); !ok || o.Wanted() {
 			return nil, nil
 		}
-		if err := e.depart(ctx, id); errors.Is(err, errImpatient) {
+		// It is on its way also if its cut has failed.
+		if err := e.follow(ctx, id, e.leave(id, nil)); err != nil && (ctx.Err() != nil || e.ctx.Err() != nil) {
 			return nil, err
 		}
 	}

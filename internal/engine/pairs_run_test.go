@@ -117,7 +117,7 @@ func (r *pairRun) step(what string, f func(ctx context.Context) error) (err erro
 // deaf has a right to hang.
 func (r *pairRun) bounded() bool {
 	at := r.plan.Surfaced()
-	return r.mode != fault.HangDeaf || strings.HasPrefix(at, "verify") || strings.HasPrefix(at, "find") || strings.HasPrefix(at, "release")
+	return r.mode != fault.HangDeaf || strings.HasPrefix(at, "verify") || strings.HasPrefix(at, "find") || strings.HasPrefix(at, "release") || strings.HasPrefix(at, "cut")
 }
 
 func (r *pairRun) script() {

@@ -3,18 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
-	"time"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
-
-// cutting is how long one owner's cut may take, whoever asked for it.
-const cutting = 5 * time.Second
 
 // leaving is an owner on its way out, from the cut to the forget. All of it is
 // guarded by Engine.mu.
@@ -71,64 +64,6 @@ func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) (
 	e.absolve(all)
 	return all, err
 }
-
-// cutsAtOnce is how many owners are cut off beside each other by one Depart.
-const cutsAtOnce = 16
-
-// Depart is the second half of Release: it stops whoever takes or repairs the
-// owners, cuts them off, all beside each other, and sends what they hold to its
-// lines. ids are of owners that are releasing; one that is gone is left out.
-//
-// An error wraps ErrReachable, or says that somebody who takes an owner has not
-// stopped yet, within Options.Mending: nobody waits for another owner longer. It
-// takes nothing back of the promise: both are tried again without the caller.
-func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
-	for _, id := range ids {
-		e.interrupt(id)
-	}
-	if len(ids) == 1 {
-		return e.leave(ctx, ids[0])
-	}
-	errs := make([]error, len(ids))
-	var cuts sync.WaitGroup
-	places := make(chan struct{}, cutsAtOnce)
-	for i, id := range ids {
-		places <- struct{}{}
-		cuts.Go(func() {
-			defer func() { <-places }()
-			errs[i] = e.leave(ctx, id)
-		})
-	}
-	cuts.Wait()
-	return errors.Join(errs...)
-}
-
-// leave departs one owner. If the asker's time is up first, the engine goes on by
-// itself, once, however many ask.
-func (e *Engine) leave(ctx context.Context, id hold.ID) error {
-	waiting, cancel := context.WithTimeout(ctx, e.Mending)
-	defer cancel()
-	err := e.depart(waiting, id)
-	if !errors.Is(err, errImpatient) {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.followed[id] {
-		e.followed[id] = true
-		e.spawn(func() {
-			_ = e.depart(e.ctx, id) // the promise stands, whoever waits for it
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			delete(e.followed, id)
-		})
-	}
-	return err
-}
-
-// errImpatient says that an asker's time was up before whoever was taking the
-// owner had stopped.
-var errImpatient = errors.New("it has not stopped yet")
 
 // promised returns those of ids, and of their descendants, that are releasing.
 func (e *Engine) promised(ids []hold.ID) []hold.ID {
@@ -194,43 +129,6 @@ func (e *Engine) family(ids []hold.ID) []hold.ID {
 	return all
 }
 
-// depart cuts a releasing owner off, once whoever was taking it has stopped,
-// and sends its holds to their lines. A second call joins the first.
-func (e *Engine) depart(ctx context.Context, id hold.ID) error {
-	_, leave, err := e.enter(ctx, id, false)
-	if err != nil {
-		return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, err)
-	}
-	defer leave()
-	o, ok := e.Ledger.Owner(id)
-	if !ok {
-		return nil // released meanwhile
-	}
-	e.mu.Lock()
-	l := e.leaving[id]
-	first := l == nil
-	if first {
-		l = e.newLeaving(e.learned(o))
-		e.leaving[id] = l
-	}
-	cut := l.cut
-	e.mu.Unlock()
-	if first {
-		e.event(api.EventReleasing, o, "", nil)
-	}
-	if !cut {
-		err = e.cutOff(ctx, e.unreleased(l))
-	}
-	e.mu.Lock()
-	l.tried, l.cut = true, l.cut || err == nil
-	done := e.advance(l)
-	e.mu.Unlock()
-	if done {
-		e.background(func() { e.forget([]*leaving{l}) })
-	}
-	return err
-}
-
 func (e *Engine) newLeaving(o hold.Owner) *leaving {
 	l := &leaving{owner: o, state: make([]holdState, len(o.Holds)), gone: make(chan struct{}), stuck: make(chan struct{})}
 	for i, h := range o.Holds {
@@ -240,27 +138,6 @@ func (e *Engine) newLeaving(o hold.Owner) *leaving {
 		}
 	}
 	return l
-}
-
-// ErrReachable says that an owner could not be cut off. Its promise stands.
-var ErrReachable = errors.New("it can still be reached")
-
-// cutOff makes the owner of holds unreachable. It does not stop for an asker who
-// left.
-func (e *Engine) cutOff(ctx context.Context, holds []hold.Hold) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
-	defer cancel()
-	var errs []error
-	for _, h := range holds {
-		k, err := e.kind(h)
-		if err != nil || k.Cut == nil {
-			continue
-		}
-		if err := e.observed(k.Name(), "cut", 1, func() error { return k.Cut(ctx, h) }); err != nil {
-			errs = append(errs, fmt.Errorf("cutting off %s: %w: %w", h.Spec, ErrReachable, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // unreleased returns the holds of an owner that are not given back yet.

@@ -40,20 +40,17 @@ func (p *IPAM) longest() time.Duration {
 
 // Adopt claims those of some addresses that are nobody's and do not rest, for an
 // owner that the ledger has not heard of. Such a claim holds until it is
-// committed, or until Disown. taken are those that somebody has.
-func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed, taken []netip.Addr) {
+// committed, or until Disown.
+func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, a := range addrs {
-		switch state, ok := p.stateOf(a, now); {
-		case state == used:
-			taken = append(taken, a)
-		case !ok || state == rested:
+		if state, ok := p.stateOf(a, now); !ok || state == rested {
 			p.place(mark{addr: a, state: used})
 			claimed = append(claimed, a)
 		}
 	}
-	return claimed, taken
+	return claimed
 }
 
 // Disown gives back what Adopt claimed and nobody committed.

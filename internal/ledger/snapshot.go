@@ -3,13 +3,13 @@ package ledger
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // Snapshot is all that a ledger's file says, for people to look at.
@@ -37,7 +37,7 @@ func Read(path string, kinds hold.Kinds) (*Snapshot, error) {
 }
 
 func read(path string, kinds hold.Kinds) (*Snapshot, error) {
-	f, err := os.Open(path)
+	f, err := root.Open(path)
 	if err != nil {
 		return nil, err
 	}

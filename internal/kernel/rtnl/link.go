@@ -178,6 +178,7 @@ type Link struct {
 	Up     bool // set up by its administrator, whether or not it has a carrier
 	Peer   int  // a veth's other end: its index in the network namespace it is in
 	Master int  // the index of the bridge, or the like, that the link is a port of; 0: none
+	Conf   Conf // some of its sysctls, as far as the kernel has said them
 }
 
 // GetLink reads a link, found by its name, into link. One that is not there is
@@ -259,6 +260,8 @@ func parseLink(b []byte) (Link, error) {
 			l.Peer = int(uint32Of(value))
 		case unix.IFLA_MASTER:
 			l.Master = int(uint32Of(value))
+		case unix.IFLA_AF_SPEC:
+			l.Conf = parseConf(value)
 		}
 	})
 	if err != nil {

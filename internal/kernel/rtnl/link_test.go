@@ -17,13 +17,13 @@ import (
 func TestAddVeth(t *testing.T) {
 	c := open(t, nil)
 	got, pod := veth(t, c, "veth0")
-	want := rtnl.Link{Index: got.Index, Name: "veth0", MAC: "02:00:00:00:00:01", MTU: 1400, Group: 7, Up: true, Peer: got.Peer}
+	want := rtnl.Link{Index: got.Index, Name: "veth0", MAC: "02:00:00:00:00:01", MTU: 1400, Group: 7, Up: true, Peer: got.Peer, Conf: got.Conf}
 	if got != want {
 		t.Errorf("the host's end is %+v, not %+v", got, want)
 	}
 	var peer rtnl.Link
 	must(t, open(t, pod).Do(rtnl.GetLink("eth0", &peer)))
-	want = rtnl.Link{Index: got.Peer, Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500, Up: true, Peer: got.Index}
+	want = rtnl.Link{Index: got.Peer, Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500, Up: true, Peer: got.Index, Conf: peer.Conf}
 	if peer != want {
 		t.Errorf("the pod's end is %+v, not %+v", peer, want)
 	}
@@ -52,6 +52,7 @@ func TestSetLink(t *testing.T) {
 	}
 	want := rtnl.Link{Index: l.Index, Name: "veth0", Alias: "a pod's", MAC: mac.String(), MTU: 1300, Group: 9, Peer: l.Peer}
 	must(t, c.Do(r, rtnl.GetLink("veth0", &l)))
+	want.Conf = l.Conf
 	if l != want {
 		t.Errorf("the link is %+v, not %+v", l, want)
 	}

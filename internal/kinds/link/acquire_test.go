@@ -160,6 +160,10 @@ func TestRepair(t *testing.T) {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
 		}},
 		{"group", "group 0, not", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetGroup(l, 0) }},
+		{"answers ARP", "arp_ignore 0, not 8", hostSysctl("ipv4", "arp_ignore", "0")},
+		{"takes source routes", "accept_source_route 1, not 0", hostSysctl("ipv4", "accept_source_route", "1")},
+		{"hears router advertisements", "accept_ra 2, not 0", hostSysctl("ipv6", "accept_ra", "2")},
+		{"IPv6 off", "disable_ipv6 1, not 0; no route to fd88", hostSysctl("ipv6", "disable_ipv6", "1")},
 		{"neighbour", "neighbour 10.", func(l netlink.Link, h hold.Hold) error {
 			return netlink.NeighSet(&netlink.Neigh{
 				LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT,
@@ -200,6 +204,13 @@ func TestRepair(t *testing.T) {
 				nettest.Ping(t, nil, a)
 			}
 		})
+	}
+}
+
+// hostSysctl sets a sysctl of a link's host end.
+func hostSysctl(family, name, value string) func(netlink.Link, hold.Hold) error {
+	return func(l netlink.Link, _ hold.Hold) error {
+		return ns.SetSysctl(family+"/conf/"+l.Attrs().Name+"/"+name, value)
 	}
 }
 

@@ -98,6 +98,11 @@ func (l *Links) compare(s *Spec, seen view) error {
 	if !link.Up {
 		differ("down")
 	}
+	for _, sysctl := range s.settings(link.Conf) {
+		if sysctl.have != sysctl.want {
+			differ("%s %d, not %d", sysctl.name, sysctl.have, sysctl.want)
+		}
+	}
 	for _, a := range s.Addresses {
 		at := place{a, link.Index}
 		if !seen.routes[at] {
@@ -112,6 +117,29 @@ func (l *Links) compare(s *Spec, seen view) error {
 		}
 	}
 	return changed("link "+s.Name, d)
+}
+
+// setting is a sysctl of the host's end as it is, and as furnishHost sets it.
+type setting struct {
+	name       string
+	have, want int32
+}
+
+// settings returns those sysctls of the host's end that the kernel has said. Of a
+// link that is not on the way by IPv6 only that is of interest.
+func (s *Spec) settings(c rtnl.Conf) []setting {
+	var all []setting
+	if c.IPv4 {
+		all = append(all, setting{"arp_ignore", c.ARPIgnore, 8}, setting{"accept_source_route", c.AcceptSourceRoute, 0})
+	}
+	switch {
+	case !c.IPv6:
+	case s.has(true):
+		all = append(all, setting{"disable_ipv6", c.DisableIPv6, 0}, setting{"accept_ra", c.AcceptRA, 0})
+	default:
+		all = append(all, setting{"disable_ipv6", c.DisableIPv6, 1})
+	}
+	return all
 }
 
 // changed makes an error of differences, if there are any.

@@ -1,0 +1,135 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// deafCuts lets the cuts of some owners hang, whatever their contexts say, until
+// heal is called.
+func deafCuts(n *node, owners ...hold.Owner) (heal func()) {
+	healed := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "cut" && slices.ContainsFunc(owners, func(o hold.Owner) bool { return o.ID == h.Owner }) {
+			<-healed
+		}
+		return nil
+	}
+	return func() { close(healed) }
+}
+
+// inBubble runs f with a node of the bubble's time.
+func inBubble(t *testing.T, f func(t *testing.T, n *node)) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n.start(nil)
+		defer n.stop()
+		f(t, n)
+	})
+}
+
+// A cut that hangs, deaf to its context, keeps whoever asks no longer than he has
+// time, and than Options.Mending. Nobody is told that the owner is cut off, and who
+// asks again and again costs no goroutine. When it answers at last the owner goes.
+func TestDeafCutKeepsNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		o := owner("", "a", "wire")
+		take(t, n, o)
+		heal := deafCuts(n, o)
+		for _, patience := range []time.Duration{100 * time.Millisecond, time.Hour} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			began := time.Now()
+			err := n.Release(ctx, []hold.ID{o.ID})
+			cancel()
+			if took, most := time.Since(began), min(patience, n.Mending); !errors.Is(err, engine.ErrReachable) || took > most {
+				t.Errorf("who has %v hears after %v: %v", patience, took, err)
+			}
+		}
+		before := runtime.NumGoroutine()
+		for range 50 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_ = n.Release(ctx, []hold.ID{o.ID})
+			_ = n.Wait(ctx, o.ID)
+			cancel()
+		}
+		synctest.Wait()
+		if grown := runtime.NumGoroutine() - before; grown > 5 {
+			t.Errorf("50 releases have left %d goroutines", grown)
+		}
+		heal()
+		if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
+			t.Error(err)
+		}
+		if err := n.Wait(t.Context(), o.ID); err != nil {
+			t.Error(err)
+		}
+		wantResidue(t, n, empty)
+	})
+}
+
+// More deaf cuts than may run at once keep no other owner that departs with them:
+// a drain and the start of the agent have all of them in one call.
+func TestDeafCutsKeepNoPlaces(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		var deaf []hold.Owner
+		var ids []hold.ID
+		for i := range 40 {
+			o := owner("", "deaf "+string(rune('a'+i)), "wire")
+			take(t, n, o)
+			deaf, ids = append(deaf, o), append(ids, o.ID)
+		}
+		good := owner("", "good", "wire")
+		take(t, n, good)
+		heal := deafCuts(n, deaf...)
+		began := time.Now()
+		err := n.Release(t.Context(), append(ids, good.ID))
+		if took := time.Since(began); !errors.Is(err, engine.ErrReachable) || took > n.Mending {
+			t.Errorf("all of them: after %v: %v", took, err)
+		}
+		if err := n.Wait(t.Context(), good.ID); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > n.Mending {
+			t.Errorf("another owner goes after %v", took)
+		}
+		heal()
+		if err := n.Wait(t.Context(), ids...); err != nil {
+			t.Error(err)
+		}
+		wantResidue(t, n, empty)
+	})
+}
+
+// What a Depart costs beside its cut: the way to the engine's own goroutine, and
+// back.
+func BenchmarkDepart(b *testing.B) {
+	n := newNode(b)
+	o := owner("", "a", "wire")
+	if err := n.Take(b.Context(), o); err != nil {
+		b.Fatal(err)
+	}
+	let := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		if op == "release" {
+			<-let
+		}
+		return nil
+	}
+	defer close(let)
+	if err := n.Release(b.Context(), []hold.ID{o.ID}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := n.Depart(b.Context(), []hold.ID{o.ID}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

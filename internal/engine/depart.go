@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+const (
+	// cutting is how long a kind has for one owner's cut, whoever asked for it.
+	cutting = 5 * time.Second
+	// cutsAtOnce is how many owners are cut off beside each other of those that
+	// depart together.
+	cutsAtOnce = 16
+)
+
+// errImpatient says that an asker's time was up before whoever was taking the
+// owner had stopped.
+var errImpatient = errors.New("it has not stopped yet")
+
+// ErrReachable says that an owner could not be cut off. Its promise stands.
+var ErrReachable = errors.New("it can still be reached")
+
+// departure is one owner's way to its cut. It has a goroutine of the engine's own,
+// one however many ask: a kind that hears no context keeps that goroutine, and
+// none of the askers.
+type departure struct {
+	ended chan struct{} // closed once err is set
+	err   error         // nil: the owner is cut off
+	cuts  bool          // whoever was taking the owner has stopped. Guarded by Engine.mu
+}
+
+// Depart is the second half of Release: it stops whoever takes or repairs the
+// owners, cuts them off, all beside each other, and sends what they hold to its
+// lines. ids are of owners that are releasing; one that is gone is left out.
+//
+// nil says that each of them is cut off. An error wraps ErrReachable, or says that
+// somebody who takes an owner has not stopped yet. It comes at the end of ctx, or
+// after Options.Mending, whatever a kind does: nobody waits for another owner longer.
+// It takes nothing back of the promise: the engine goes on without the caller.
+func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
+	for _, id := range ids {
+		e.interrupt(id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.Mending)
+	defer cancel()
+	if len(ids) == 1 {
+		return e.follow(ctx, ids[0], e.leave(ids[0], nil))
+	}
+	all := make([]*departure, len(ids))
+	for i, id := range ids {
+		all[i] = e.leave(id, e.places)
+	}
+	errs := make([]error, len(ids))
+	for i, d := range all {
+		errs[i] = e.follow(ctx, ids[i], d)
+	}
+	return errors.Join(errs...)
+}
+
+// leave begins an owner's departure, or joins it. Its cut needs one of places,
+// unless they are nil.
+func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := e.departures[id]
+	if d != nil {
+		return d
+	}
+	d = &departure{ended: make(chan struct{})}
+	if e.ctx.Err() != nil { // closing: the next engine goes on
+		d.err = fmt.Errorf("cutting off %s: %w: %w", id, ErrReachable, e.ctx.Err())
+		close(d.ended)
+		return d
+	}
+	e.departures[id] = d
+	e.spawn(func() {
+		err := e.depart(id, d, places)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.departures, id)
+		d.err = err
+		close(d.ended)
+	})
+	return d
+}
+
+// follow waits for a departure for as long as its asker may.
+func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
+	select {
+	case <-d.ended:
+		return d.err
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	select {
+	case <-d.ended:
+		return d.err
+	default:
+	}
+	if d.cuts {
+		return fmt.Errorf("cutting off %s: %w: the cut has not ended: %w", id, ErrReachable, context.Cause(ctx))
+	}
+	return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, context.Cause(ctx))
+}
+
+// depart cuts a releasing owner off, once whoever was taking it has stopped,
+// and sends its holds to their lines.
+func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
+	_, leave, err := e.enter(e.ctx, id, false)
+	if err != nil {
+		return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, err)
+	}
+	defer leave()
+	o, ok := e.Ledger.Owner(id)
+	if !ok {
+		return nil // released meanwhile
+	}
+	e.mu.Lock()
+	d.cuts = true
+	l := e.leaving[id]
+	first := l == nil
+	if first {
+		l = e.newLeaving(e.learned(o))
+		e.leaving[id] = l
+	}
+	cut := l.cut
+	e.mu.Unlock()
+	if first {
+		e.event(api.EventReleasing, o, "", nil)
+	}
+	if !cut {
+		err = e.cutAmong(places, l)
+	}
+	e.mu.Lock()
+	l.tried, l.cut = true, l.cut || err == nil
+	done := e.advance(l)
+	e.note(l) // a child may have been stuck before
+	e.mu.Unlock()
+	if done {
+		e.background(func() { e.forget([]*leaving{l}) })
+	}
+	return err
+}
+
+// cutAmong cuts an owner off in one of places. A cut that takes too long gives its
+// place back.
+func (e *Engine) cutAmong(places chan struct{}, l *leaving) error {
+	if places == nil {
+		return e.cutOff(e.ctx, e.unreleased(l))
+	}
+	select {
+	case places <- struct{}{}:
+	case <-e.ctx.Done():
+		return fmt.Errorf("cutting off %s: %w: %w", l.owner.ID, ErrReachable, e.ctx.Err())
+	}
+	overdue := time.AfterFunc(e.Mending/10, func() { <-places })
+	defer func() {
+		if overdue.Stop() {
+			<-places
+		}
+	}()
+	return e.cutOff(e.ctx, e.unreleased(l))
+}
+
+// cutOff makes the owner of holds unreachable. It does not stop for an asker who
+// left.
+func (e *Engine) cutOff(ctx context.Context, holds []hold.Hold) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
+	defer cancel()
+	var errs []error
+	for _, h := range holds {
+		k, err := e.kind(h)
+		if err != nil || k.Cut == nil {
+			continue
+		}
+		if err := e.observed(k.Name(), "cut", 1, func() error { return k.Cut(ctx, h) }); err != nil {
+			errs = append(errs, fmt.Errorf("cutting off %s: %w: %w", h.Spec, ErrReachable, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,68 @@
+package rtnl
+
+import (
+	"encoding/binary"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Conf is what a link's folders of net/ipv4/conf and net/ipv6/conf have of a few
+// sysctls. The kernel tells them with the link, at no cost of their own. Nobody is
+// told when one is set.
+type Conf struct {
+	IPv4, IPv6        bool  // the kernel has said those of the family
+	ARPIgnore         int32 // arp_ignore
+	AcceptSourceRoute int32 // of IPv4: accept_source_route
+	AcceptRA          int32 // accept_ra
+	DisableIPv6       int32 // disable_ipv6
+}
+
+// Places in the arrays of IFLA_INET_CONF and IFLA_INET6_CONF: of IPv4 the numbers of
+// include/uapi/linux/ip.h less 1, of IPv6 those of include/uapi/linux/ipv6.h. Both
+// only grow.
+const (
+	inetConf, inet6Conf = 1, 2 // IFLA_INET_CONF, IFLA_INET6_CONF
+
+	confAcceptSourceRoute = 9 - 1
+	confARPIgnore         = 19 - 1
+	confAcceptRA          = 3
+	confDisableIPv6       = 26
+)
+
+// parseConf reads IFLA_AF_SPEC of a link that is no bridge's news: families, each
+// with attributes of its own.
+func parseConf(b []byte) (c Conf) {
+	if conf := within(within(b, unix.AF_INET), inetConf); len(conf) > 4*confARPIgnore {
+		c.IPv4 = true
+		c.ARPIgnore, c.AcceptSourceRoute = int32At(conf, confARPIgnore), int32At(conf, confAcceptSourceRoute)
+	}
+	if conf := within(within(b, unix.AF_INET6), inet6Conf); len(conf) > 4*confDisableIPv6 {
+		c.IPv6 = true
+		c.AcceptRA, c.DisableIPv6 = int32At(conf, confAcceptRA), int32At(conf, confDisableIPv6)
+	}
+	return c
+}
+
+// within returns the value of an attribute among others; nil without it.
+func within(b []byte, typ uint16) []byte {
+	for len(b) >= unix.SizeofRtAttr {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtAttr || size > len(b) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK == typ {
+			return b[unix.SizeofRtAttr:size]
+		}
+		b = b[min((size+3)&^3, len(b)):]
+	}
+	return nil
+}
+
+// int32At returns the i-th number of an array, of which it is too short for none.
+func int32At(b []byte, i int) int32 {
+	if len(b) < 4*i+4 {
+		return 0
+	}
+	return int32(binary.NativeEndian.Uint32(b[4*i:]))
+}

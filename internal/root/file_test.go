@@ -1,0 +1,42 @@
+package root_test
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/root"
+)
+
+// What has a file's name and is none is an error, and keeps nobody waiting.
+func TestOpenWaitsForNothing(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := unix.Mkfifo(at("fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", at("socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.WriteFile(at("file"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{at("fifo"), at("socket"), dir, "/dev/null", "/dev/ptmx"} {
+		if _, err := root.ReadFile(path); !errors.Is(err, root.ErrIrregular) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if _, err := root.ReadFile(at("nothing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("nothing: %v", err)
+	}
+	if text, err := root.ReadFile(at("file")); err != nil || string(text) != "text" {
+		t.Errorf("a file: %q, %v", text, err)
+	}
+}
