@@ -22,23 +22,43 @@ const (
 	altPrefix = "berth-"
 )
 
-// leastCut is how long a cut may take, however late it is.
-const leastCut = time.Second
+const (
+	// leastCut is how long a cut may take, however late it is, and the queueing
+	// before it.
+	leastCut = time.Second
+	// leastRead is how long the cut waits for a file that it can do without.
+	leastRead = 200 * time.Millisecond
+)
 
-// inTime does something that may wait for the kernel's lock of network settings,
-// on a thread of its own, until a deadline (CLOCK_BOOTTIME in nanoseconds). Who
-// waits for that lock cannot be interrupted, nor killed: the answer is out by the
-// deadline, but the process is there until somebody gives the lock back.
-func inTime(deadline int64, do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	late := time.NewTimer(max(leastCut, time.Duration(deadline-boottime.Now())))
+// inTime does something that may wait for the kernel's lock of network settings, or
+// for a disk, on a thread of its own, until a deadline (CLOCK_BOOTTIME in
+// nanoseconds). Who waits for them cannot be interrupted, nor often killed: the
+// answer is out by the deadline, but the process is there until somebody gives the
+// lock back.
+func inTime(deadline int64, who string, do func() error) error {
+	_, err := within(max(leastCut, time.Duration(deadline-boottime.Now())), who, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+// within is what do returns, or an error if that takes longer than limit.
+func within[T any](limit time.Duration, who string, do func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := do()
+		done <- outcome{value, err}
+	}()
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	select {
-	case err := <-done:
-		return err
+	case o := <-done:
+		return o.value, o.err
 	case <-late.C:
-		return errors.New("the kernel has not answered in time")
+		var none T
+		return none, errors.New(who + " has not answered in time")
 	}
 }
 
@@ -154,7 +174,7 @@ func (c *call) key() string { return c.head.Name + "/" + c.container + "/" + c.i
 // cannot be known, the form decides: 14 characters in an alphabet of 32 are nobody
 // else's by chance.
 func isOf(dir root.Dir, id string) bool {
-	instance, err := readShort(dir.Instance())
+	instance, err := within(leastRead, "the disk", func() (string, error) { return readShort(dir.Instance()) })
 	if err != nil || len(instance) < prefixLen {
 		return true
 	}
