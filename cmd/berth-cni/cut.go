@@ -71,10 +71,11 @@ func (c *call) cutOff() error {
 	if err == nil {
 		err = cut(named)
 	}
-	if inPod := c.leadsTo(); inPod != named { // looked for last: what is in the pod's way may take long
-		err = errors.Join(err, cut(inPod))
+	inPod, lookErr := c.leadsTo() // looked for last: what is in the pod's way may take long
+	if lookErr == nil && inPod != named {
+		lookErr = cut(inPod)
 	}
-	return err
+	return errors.Join(err, lookErr)
 }
 
 // cut sets a link down, and so cuts its pod off. 0 is no link; one that is gone
@@ -133,11 +134,12 @@ func (c *call) named() (uint32, error) {
 //
 // What cannot be seen, such as a namespace that is gone, is 0: this is a help for
 // runtimes that lost the result of ADD, send none (of configurations below 0.4.0)
-// or an old one, and for links that were renamed.
-func (c *call) leadsTo() uint32 {
+// or an old one, and for links that were renamed. Only what could be seen by another
+// try, as when there is no file descriptor left, is an error.
+func (c *call) leadsTo() (uint32, error) {
 	pod, err := ns.Open(c.netns)
 	if err != nil {
-		return 0
+		return 0, passing(err)
 	}
 	defer pod.Close()
 	var inside answer
@@ -146,24 +148,35 @@ func (c *call) leadsTo() uint32 {
 		return err
 	})
 	if err != nil {
-		return 0
+		return 0, passing(err)
 	}
 	peer := inside.number(unix.IFLA_LINK)
 	if peer == 0 {
-		return 0
+		return 0, nil
 	}
 	end, err := look(device{index: peer})
 	if err != nil {
-		return 0
+		return 0, passing(err)
 	}
 	s, stamped := parseStamp(end.text(unix.IFLA_IFALIAS))
 	if !stamped || !s.isOf(c.key()) || !isOf(c.head.Root, s.instance) {
-		return 0
+		return 0, nil
 	}
 	if s.short() && (c.head.HostVeth == "" || s.id != c.head.HostVeth[1+prefixLen:]) {
-		return 0
+		return 0, nil
 	}
-	return end.index()
+	return end.index(), nil
+}
+
+// passing returns an error in looking into the pod if another try may not have it,
+// and nil if it says that nothing can be seen.
+func passing(err error) error {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("looking into the pod: %w", err)
+		}
+	}
+	return nil
 }
 
 // key is the attachment's, as attachment.Key writes it.

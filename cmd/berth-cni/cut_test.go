@@ -277,8 +277,8 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 		a.stamp(ownLink, k)
 		c := call{container: k.ContainerID, ifname: k.Ifname, netns: pod.Ref().Path}
 		c.head.Name, c.head.Root, c.head.HostVeth = k.Network, root.Dir(a.root), test.named
-		if got := c.leadsTo(); (got == uint32(own.Attrs().Index)) != test.found || !test.found && got != 0 {
-			t.Errorf("%+v: it leads to %d", test, got)
+		if got, err := c.leadsTo(); err != nil || (got == uint32(own.Attrs().Index)) != test.found || !test.found && got != 0 {
+			t.Errorf("%+v: it leads to %d, %v", test, got, err)
 		}
 	}
 }

@@ -2,11 +2,14 @@ package main
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -38,4 +41,32 @@ func (a *away) hang(folder string) {
 		a.must(unix.Close(fd)) // which fails whoever waits
 		a.must(unix.Unmount(folder, unix.MNT_DETACH))
 	})
+}
+
+// With too few file descriptors to look into the pod, DEL does not say that it is
+// cut off: that nothing could be seen does not mean that nothing is there.
+func TestTooFewFileDescriptors(t *testing.T) {
+	for files, cut := 6, false; !cut; files++ { // with fewer a Go program does not start
+		if files > 32 {
+			t.Fatal("32 file descriptors do not suffice")
+		}
+		a := newAway(t, t.TempDir())
+		pod := nettest.Pod(t)
+		a.lead(ownLink, pod, "eth0")
+		a.stamp(ownLink, key)
+		cmd := exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d; exec %s", files, filepath.Join(bin, "berth-cni")))
+		for k, v := range podEnv("DEL") {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		cmd.Env = append(cmd.Env, "CNI_NETNS="+pod.Ref().Path)
+		cmd.Stdin = strings.NewReader(conf(a.root, ""))
+		out, err := cmd.CombinedOutput()
+		cut = a.down() == ownLink
+		if (err == nil) != cut {
+			t.Errorf("with %d: %v, down are %q: %.200s", files, err, a.down(), out)
+		}
+		a.remove(ownLink)
+		a.remove(otherLink)
+		a.remove(alien)
+	}
 }
