@@ -22,23 +22,43 @@ const (
 	altPrefix = "berth-"
 )
 
-// leastCut is how long a cut may take, however late it is.
-const leastCut = time.Second
+const (
+	// leastCut is how long a cut may take, however late it is, and the queueing
+	// before it.
+	leastCut = time.Second
+	// leastRead is how long the cut waits for a file that it can do without.
+	leastRead = 200 * time.Millisecond
+)
 
-// inTime does something that may wait for the kernel's lock of network settings,
-// on a thread of its own, until a deadline (CLOCK_BOOTTIME in nanoseconds). Who
-// waits for that lock cannot be interrupted, nor killed: the answer is out by the
-// deadline, but the process is there until somebody gives the lock back.
-func inTime(deadline int64, do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	late := time.NewTimer(max(leastCut, time.Duration(deadline-boottime.Now())))
+// inTime does something that may wait for the kernel's lock of network settings, or
+// for a disk, on a thread of its own, until a deadline (CLOCK_BOOTTIME in
+// nanoseconds). Who waits for them cannot be interrupted, nor often killed: the
+// answer is out by the deadline, but the process is there until somebody gives the
+// lock back.
+func inTime(deadline int64, who string, do func() error) error {
+	_, err := within(max(leastCut, time.Duration(deadline-boottime.Now())), who, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+// within is what do returns, or an error if that takes longer than limit.
+func within[T any](limit time.Duration, who string, do func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := do()
+		done <- outcome{value, err}
+	}()
+	late := time.NewTimer(limit)
 	defer late.Stop()
 	select {
-	case err := <-done:
-		return err
+	case o := <-done:
+		return o.value, o.err
 	case <-late.C:
-		return errors.New("the kernel has not answered in time")
+		var none T
+		return none, errors.New(who + " has not answered in time")
 	}
 }
 
@@ -51,10 +71,11 @@ func (c *call) cutOff() error {
 	if err == nil {
 		err = cut(named)
 	}
-	if inPod := c.leadsTo(); inPod != named { // looked for last: what is in the pod's way may take long
-		err = errors.Join(err, cut(inPod))
+	inPod, lookErr := c.leadsTo() // looked for last: what is in the pod's way may take long
+	if lookErr == nil && inPod != named {
+		lookErr = cut(inPod)
 	}
-	return err
+	return errors.Join(err, lookErr)
 }
 
 // cut sets a link down, and so cuts its pod off. 0 is no link; one that is gone
@@ -113,11 +134,12 @@ func (c *call) named() (uint32, error) {
 //
 // What cannot be seen, such as a namespace that is gone, is 0: this is a help for
 // runtimes that lost the result of ADD, send none (of configurations below 0.4.0)
-// or an old one, and for links that were renamed.
-func (c *call) leadsTo() uint32 {
+// or an old one, and for links that were renamed. Only what could be seen by another
+// try, as when there is no file descriptor left, is an error.
+func (c *call) leadsTo() (uint32, error) {
 	pod, err := ns.Open(c.netns)
 	if err != nil {
-		return 0
+		return 0, passing(err)
 	}
 	defer pod.Close()
 	var inside answer
@@ -126,24 +148,35 @@ func (c *call) leadsTo() uint32 {
 		return err
 	})
 	if err != nil {
-		return 0
+		return 0, passing(err)
 	}
 	peer := inside.number(unix.IFLA_LINK)
 	if peer == 0 {
-		return 0
+		return 0, nil
 	}
 	end, err := look(device{index: peer})
 	if err != nil {
-		return 0
+		return 0, passing(err)
 	}
 	s, stamped := parseStamp(end.text(unix.IFLA_IFALIAS))
 	if !stamped || !s.isOf(c.key()) || !isOf(c.head.Root, s.instance) {
-		return 0
+		return 0, nil
 	}
 	if s.short() && (c.head.HostVeth == "" || s.id != c.head.HostVeth[1+prefixLen:]) {
-		return 0
+		return 0, nil
 	}
-	return end.index()
+	return end.index(), nil
+}
+
+// passing returns an error in looking into the pod if another try may not have it,
+// and nil if it says that nothing can be seen.
+func passing(err error) error {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("looking into the pod: %w", err)
+		}
+	}
+	return nil
 }
 
 // key is the attachment's, as attachment.Key writes it.
@@ -154,7 +187,7 @@ func (c *call) key() string { return c.head.Name + "/" + c.container + "/" + c.i
 // cannot be known, the form decides: 14 characters in an alphabet of 32 are nobody
 // else's by chance.
 func isOf(dir root.Dir, id string) bool {
-	instance, err := readShort(dir.Instance())
+	instance, err := within(leastRead, "the disk", func() (string, error) { return readShort(dir.Instance()) })
 	if err != nil || len(instance) < prefixLen {
 		return true
 	}

@@ -231,11 +231,11 @@ func TestQueuedBeforeLookedFor(t *testing.T) {
 // has a little time all the same.
 func TestInTime(t *testing.T) {
 	ever := make(chan error)
-	if err := inTime(boottime.Now(), func() error { return <-ever }); err == nil || !strings.Contains(err.Error(), "not answered in time") {
+	if err := inTime(boottime.Now(), "the kernel", func() error { return <-ever }); err == nil || !strings.Contains(err.Error(), "not answered in time") {
 		t.Errorf("for ever: %v", err)
 	}
 	want := errors.New("done")
-	if err := inTime(boottime.Now()-int64(time.Hour), func() error { return want }); err != want {
+	if err := inTime(boottime.Now()-int64(time.Hour), "the kernel", func() error { return want }); err != want {
 		t.Errorf("late: %v", err)
 	}
 }
@@ -277,8 +277,8 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 		a.stamp(ownLink, k)
 		c := call{container: k.ContainerID, ifname: k.Ifname, netns: pod.Ref().Path}
 		c.head.Name, c.head.Root, c.head.HostVeth = k.Network, root.Dir(a.root), test.named
-		if got := c.leadsTo(); (got == uint32(own.Attrs().Index)) != test.found || !test.found && got != 0 {
-			t.Errorf("%+v: it leads to %d", test, got)
+		if got, err := c.leadsTo(); err != nil || (got == uint32(own.Attrs().Index)) != test.found || !test.found && got != 0 {
+			t.Errorf("%+v: it leads to %d, %v", test, got, err)
 		}
 	}
 }

@@ -26,14 +26,19 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 // The deletion is queued first, and nothing is asked of the kernel before: an
 // agent that sees the link go down, and would mend it, finds it; and the kernel
 // may let the plugin wait, while somebody has the lock of all its network
-// settings. If either fails, the other is done all the same, and DEL is to be
-// repeated.
+// settings. If either fails, or does not end, as with a disk that hangs, the other
+// is done all the same, and DEL is to be repeated.
 func promise(c *call, why error) *api.Error {
-	if e := c.noAgent(); e != nil {
+	queueErr := inTime(c.deadline-int64(leastCut), "the disk", func() error {
+		if e := c.noAgent(); e != nil {
+			return e
+		}
+		return c.enqueue(why)
+	})
+	if e, ok := queueErr.(*api.Error); ok {
 		return e
 	}
-	queueErr := c.enqueue(why)
-	cutErr := inTime(c.deadline, c.cutOff)
+	cutErr := inTime(c.deadline, "the kernel", c.cutOff)
 	switch {
 	case queueErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
@@ -63,10 +68,10 @@ func (c *call) enqueue(why error) error {
 	})
 }
 
-// readShort reads a file of one short line. (os.ReadFile would first set up what
-// it takes to wait for many files.)
+// readShort reads a file of one short line, and waits for nobody who would write to
+// a FIFO. (os.ReadFile would first set up what it takes to wait for many files.)
 func readShort(path string) (string, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", fmt.Errorf("opening %s: %w", path, err)
 	}

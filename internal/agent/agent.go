@@ -75,6 +75,8 @@ type Agent struct {
 
 	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
+	hanging sync.Map // what of the node's own is being taken, by what it is called
+
 	doubted   chan struct{}                    // has a token when the table is not what cuts rely on
 	sweeping  chan struct{}                    // holds one: the sweep that is under way
 	pools     chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back

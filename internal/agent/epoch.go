@@ -79,7 +79,27 @@ func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, instance strin
 // loadInstance returns the agent's instance id, minting it at the first start.
 // One whose file is lost is taken from the marker, as long as there is one. taken
 // reports whether a prefix is in use in this network namespace already.
+//
+// One process at a time does so: of two agents that start at once the ledger's lock
+// lets one serve, and that comes later. Each would mint an id, and the file could
+// have that of the one that gives up.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (string, error) {
+	state, err := os.Open(dir.State())
+	if err != nil {
+		return "", fmt.Errorf("opening the state folder: %w", err)
+	}
+	defer state.Close()
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(state.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return "", fmt.Errorf("locking %s: %w", dir.State(), err)
+	}
+	return readOrMint(dir, taken)
+}
+
+// readOrMint is loadInstance for whoever has the state folder's lock.
+func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (string, error) {
 	raw, err := root.ReadFile(dir.Instance())
 	if err == nil {
 		id, err := hold.ParseID(strings.TrimSpace(string(raw)))

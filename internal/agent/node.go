@@ -70,8 +70,12 @@ func (a *Agent) equipped(pool string) error {
 	return errors.Join(a.spared(), (*lack)[everyPool], (*lack)[pool])
 }
 
-// formerHolder is how long holdOne waits for a former owner to be gone.
-const formerHolder = 10 * time.Second
+const (
+	// formerHolder is how long holdOne waits for a former owner to be gone.
+	formerHolder = 10 * time.Second
+	// holding is how long it waits for a kind to take one thing.
+	holding = 5 * time.Second
+)
 
 // holdOne takes one thing, unless an owner has it already; if that is in doubt,
 // it is looked at. One that is on its way out, such as of a CIDR that left the
@@ -90,7 +94,32 @@ func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spe
 			return fmt.Errorf("waiting for the former owner %s of %s to go: %w", id, spec, err)
 		}
 	}
-	return a.engine.Take(ctx, nodeOwner(rec, name, spec))
+	return a.aside(ctx, spec.String(), func(ctx context.Context) error {
+		return a.engine.Take(ctx, nodeOwner(rec, name, spec))
+	})
+}
+
+// aside does something that may not hear of its context's end, and waits for it for
+// no longer than holding: a start, a sweep and a new configuration go on without it.
+// It is not begun anew before it has ended.
+func (a *Agent) aside(ctx context.Context, what string, do func(context.Context) error) error {
+	if _, goesOn := a.hanging.LoadOrStore(what, nil); goesOn {
+		return fmt.Errorf("taking %s: an earlier try has not ended", what)
+	}
+	ctx, cancel := context.WithTimeout(ctx, holding)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		err := do(ctx)
+		a.hanging.Delete(what)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("taking %s: %w", what, context.Cause(ctx))
+	}
 }
 
 func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {

@@ -50,8 +50,12 @@ func (a *Agent) waiting(c *config.Config) []string {
 // back when the last address has rested. One that is refused changes nothing;
 // what else fails is tried again by the sweep.
 func (a *Agent) Reload(ctx context.Context, c *config.Config) error {
-	a.pools <- struct{}{} // a sweep must not give back what comes into use
-	defer func() { <-a.pools }()
+	select {
+	case a.pools <- struct{}{}: // a sweep must not give back what comes into use
+		defer func() { <-a.pools }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	for _, h := range a.heldCIDRs() {
 		for _, p := range prefixes(c.Pools) {
 			if p != h.cidr && p.Overlaps(h.cidr) {

@@ -109,16 +109,22 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	intervals := make(chan time.Duration)
 	own.Go(func() { a.keepSwept(ctx, intervals) })
 	own.Go(func() { a.keepReachable(ctx, srv) })
-	return a.heed(ctx, reload, intervals)
+	own.Go(func() { a.keepConfigured(ctx, reload, intervals) })
+	select {
+	case <-ctx.Done():
+		return whyEnded(ctx)
+	case <-a.ledger.Failed():
+		return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
+	}
 }
 
-// heed puts new configurations into force, until ctx ends or the ledger cannot be
-// written any more. It waits for nothing else.
-func (a *Agent) heed(ctx context.Context, reload <-chan *config.Config, intervals chan<- time.Duration) error {
+// keepConfigured puts new configurations into force, one after the other, until ctx
+// ends. What they take of the kernel may hang, and keeps nothing else.
+func (a *Agent) keepConfigured(ctx context.Context, reload <-chan *config.Config, intervals chan<- time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
-			return whyEnded(ctx)
+			return
 		case c := <-reload:
 			if a.settle(ctx, c) {
 				select {
@@ -126,8 +132,6 @@ func (a *Agent) heed(ctx context.Context, reload <-chan *config.Config, interval
 				case <-ctx.Done():
 				}
 			}
-		case <-a.ledger.Failed():
-			return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
 		}
 	}
 }

@@ -202,8 +202,12 @@ func (a *Agent) nodeOwners() []hold.ID {
 
 // keepNode takes what the node needs, and gives back what it needs no more.
 func (a *Agent) keepNode(ctx context.Context) {
-	a.pools <- struct{}{}
-	defer func() { <-a.pools }()
+	select {
+	case a.pools <- struct{}{}:
+		defer func() { <-a.pools }()
+	case <-ctx.Done():
+		return
+	}
 	if err := a.holdNode(ctx); err != nil {
 		a.Log.Warn("taking what the node needs", "err", err)
 	}

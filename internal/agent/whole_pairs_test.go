@@ -329,7 +329,7 @@ func (r *wholeRun) ruleNames() {
 			if r.ipam.PoolOf(addr) != "" { // of those alone there are figures
 				named++
 			}
-			if _, taken := r.ipam.Adopt([]netip.Addr{addr}, r.clock.Now()); len(taken) == 0 {
+			if len(r.ipam.Adopt([]netip.Addr{addr}, r.clock.Now())) > 0 { // or it rests, as the figures tell
 				loose = append(loose, fmt.Sprintf("%s of %s", addr, o.ID))
 			}
 		}

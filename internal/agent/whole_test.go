@@ -329,7 +329,7 @@ func (r *wholeRun) live(faulty bool) bool {
 		reloads, intervals := make(chan *config.Config), make(chan time.Duration)
 		r.reloads = reloads
 		r.watch.Go(func() { a.keepSwept(ctx, intervals) })
-		r.watch.Go(func() { _ = a.heed(ctx, reloads, intervals) })
+		r.watch.Go(func() { a.keepConfigured(ctx, reloads, intervals) })
 		if err != nil && r.spotless() {
 			r.fail("restoring: %v", err)
 		}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// On a disk that hangs, such as one that is frozen, or of a server that is away,
+// nothing can be promised. DEL says so in time, and the pod is cut off all the same.
+func TestDiskHangs(t *testing.T) {
+	a := newAway(t, t.TempDir())
+	a.hang(root.Dir(a.root).State())
+	status, out, _ := inside(t, podEnv("DEL"), strings.NewReader(conf(a.root, prevResult(ownLink))), false)
+	if status != 1 || failure(t, []byte(out)) != 11 || !strings.Contains(out, "the deletion is not promised") ||
+		!strings.Contains(out, "the disk has not answered in time") {
+		t.Errorf("%d %s", status, out)
+	}
+	if got := a.down(); got != ownLink {
+		t.Errorf("down are %q", got)
+	}
+}
+
+// hang mounts a file system on a folder that answers nobody until the test's end: one
+// of FUSE, without a server.
+func (a *away) hang(folder string) {
+	a.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		a.Skip(err)
+	}
+	a.must(unix.Mount("hangs", folder, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)))
+	a.Cleanup(func() {
+		a.must(unix.Close(fd)) // which fails whoever waits
+		a.must(unix.Unmount(folder, unix.MNT_DETACH))
+	})
+}
+
+// With too few file descriptors to look into the pod, DEL does not say that it is
+// cut off: that nothing could be seen does not mean that nothing is there.
+func TestTooFewFileDescriptors(t *testing.T) {
+	for files, cut := 6, false; !cut; files++ { // with fewer a Go program does not start
+		if files > 32 {
+			t.Fatal("32 file descriptors do not suffice")
+		}
+		a := newAway(t, t.TempDir())
+		pod := nettest.Pod(t)
+		a.lead(ownLink, pod, "eth0")
+		a.stamp(ownLink, key)
+		cmd := exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d; exec %s", files, filepath.Join(bin, "berth-cni")))
+		for k, v := range podEnv("DEL") {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		cmd.Env = append(cmd.Env, "CNI_NETNS="+pod.Ref().Path)
+		cmd.Stdin = strings.NewReader(conf(a.root, ""))
+		out, err := cmd.CombinedOutput()
+		cut = a.down() == ownLink
+		if (err == nil) != cut {
+			t.Errorf("with %d: %v, down are %q: %.200s", files, err, a.down(), out)
+		}
+		a.remove(ownLink)
+		a.remove(otherLink)
+		a.remove(alien)
+	}
+}
