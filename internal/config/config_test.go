@@ -83,7 +83,7 @@ func TestLoad(t *testing.T) {
 			netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
 			netip.MustParsePrefix("fd20:ce::254/128"), netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"),
 		},
-		Connections:   65536,
+		Connections:   32768,
 		Concurrency:   64,
 		LogLevel:      slog.LevelInfo,
 		SweepInterval: 30 * time.Second,
