@@ -111,6 +111,8 @@ func (t fakeTracked) Forget(addrs []netip.Addr) error {
 	})
 }
 
+func (t fakeTracked) ForgetUnhidden(_, _ []netip.Prefix) error { return nil }
+
 // fakeTable is the egress kind. Run is told of every change; between it and
 // the mending the table is not relied on.
 type fakeTable struct{ *fakeKernel }
