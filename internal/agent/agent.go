@@ -75,7 +75,7 @@ type Agent struct {
 
 	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
-	unhidden  chan struct{}                    // has a token when masquerade was missing
+	doubtful  chan struct{}                    // has a token when connections may have begun without the table
 	doubted   chan struct{}                    // has a token when the table is not what cuts rely on
 	sweeping  chan struct{}                    // holds one: the sweep that is under way
 	pools     chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back

@@ -40,7 +40,7 @@ type node struct {
 	}
 	tracked interface { // connection tracking
 		Forget([]netip.Addr) error
-		ForgetUnhidden(pools, excluded []netip.Prefix) error
+		ForgetExposed(conntrack.Rules) error
 		Close()
 	}
 	egress interface { // the agent's nftables table

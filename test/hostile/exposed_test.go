@@ -1,8 +1,11 @@
 package hostile
 
 import (
+	"net"
+	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -65,4 +68,40 @@ func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 			n.wantGone()
 		})
 	}
+}
+
+// A pod asks for a cloud's credentials without end, until a moment comes in which
+// somebody has flushed all tables. Its connection does not outlive that moment.
+func TestMetadataIsOutOfReachAfterFlush(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	metadata := netip.MustParseAddr("169.254.169.254")
+	nettest.Run(t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
+	echo := nettest.Serve(t, n.lan, "udp4", netip.AddrPortFrom(metadata, 80).String())
+	var asks net.Conn
+	if err := a.at.Do(func() (err error) { asks, err = net.Dial("udp4", echo.String()); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer asks.Close()
+	answered := func() bool {
+		_, sent := asks.Write([]byte("who am I"))
+		_ = asks.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := asks.Read(make([]byte, 64))
+		return sent == nil && err == nil
+	}
+	if err := n.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	nft(t, firewall)
+	nettest.Eventually(t, "an answer, with no table", answered)
+	if err := n.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "no more answers", func() bool { return !answered() })
+	for range 5 {
+		if answered() {
+			t.Fatal("answered again")
+		}
+	}
+	n.wantGone()
 }
