@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/egress"
@@ -110,6 +111,8 @@ func (t fakeTracked) Forget(addrs []netip.Addr) error {
 		return nil
 	})
 }
+
+func (t fakeTracked) ForgetExposed(conntrack.Rules) error { return nil }
 
 // fakeTable is the egress kind. Run is told of every change; between it and
 // the mending the table is not relied on.

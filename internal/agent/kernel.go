@@ -40,6 +40,7 @@ type node struct {
 	}
 	tracked interface { // connection tracking
 		Forget([]netip.Addr) error
+		ForgetExposed(conntrack.Rules) error
 		Close()
 	}
 	egress interface { // the agent's nftables table

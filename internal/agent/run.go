@@ -96,6 +96,8 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 		return whyEnded(ctx)
 	}
 	own.Go(func() { a.keepRinsed(ctx) })
+	a.exposed() // for what we know: nobody has kept the table since the last agent
+	own.Go(func() { a.keepHidden(ctx) })
 	own.Go(func() { a.watch(ctx) })
 	own.Go(func() { a.keepDrained(ctx) }) // what has come since the restore's drain waits already
 	srv.Open()
@@ -222,4 +224,5 @@ func (a *Agent) egressDrift(drift, err error) {
 		return
 	}
 	a.Log.Info("the nftables table was changed by others and is restored", "drift", drift)
+	a.exposed()
 }

@@ -84,7 +84,7 @@ func TestLoad(t *testing.T) {
 			netip.MustParsePrefix("fd20:ce::254/128"), netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"),
 			netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("fd00:100::100:200/128"),
 		},
-		Connections:   65536,
+		Connections:   32768,
 		Concurrency:   64,
 		LogLevel:      slog.LevelInfo,
 		SweepInterval: 30 * time.Second,

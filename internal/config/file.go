@@ -19,7 +19,7 @@ const (
 	defaultConcurrency   = 64
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
-	defaultConnections   = 65536 // a quarter of what most nodes track
+	defaultConnections   = 32768 // an eighth of what most nodes track, half of the ports that they have
 )
 
 // defaultBlocked is where a node's cloud gives credentials to whoever asks from

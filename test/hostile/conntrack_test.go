@@ -29,10 +29,13 @@ func kernelInt(t *testing.T, name string) int {
 // tracked is how many connections the node keeps track of: conntrack -C.
 func tracked(t *testing.T) int { return kernelInt(t, "net/netfilter/nf_conntrack_count") }
 
+// share is how many connections a pod may have by default.
+const share = 32768
+
 // A pod opens as many connections as the node can keep track of: with itself on
 // both ends, established, so that they stay for days (t8d.sh); to the node; from
 // nobody's address to everybody (t8.sh). It gets no more than its share
-// (connections in berthd.yaml, 65536 by default), of which a tenth more is as good,
+// (connections in berthd.yaml, 32768 by default), of which a tenth more is as good,
 // and another pod and the node open theirs. With the pod its entries go.
 func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
@@ -41,16 +44,16 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 		most int // entries that the pod may have
 		open func(a *pod, w *wire, i int)
 	}{
-		{"established with itself", 65536 * 5 / 4, func(a *pod, w *wire, i int) {
+		{"established with itself", share * 5 / 4, func(a *pod, w *wire, i int) {
 			from, to := uint16(1+i%30000), uint16(40000+i/30000)
 			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, syn, 1, 0)))
 			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, to, from, syn|ack, 1, 2)))
 			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, ack, 2, 2)))
 		}},
-		{"to the node", 65536 * 5 / 4, func(a *pod, w *wire, i int) {
+		{"to the node", share * 5 / 4, func(a *pod, w *wire, i int) {
 			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, node4, uint16(1+i%65000), uint16(1+i/65000), "")))
 		}},
-		{"IPv6, to the node", 65536 * 5 / 4, func(a *pod, w *wire, i int) {
+		{"IPv6, to the node", share * 5 / 4, func(a *pod, w *wire, i int) {
 			w.send(ether(a.mac, w.mac, udpPacket(a.ip6, node6, uint16(1+i%65000), uint16(1+i/65000), "")))
 		}},
 		{"from nobody to everybody", 1000, func(a *pod, w *wire, i int) {
@@ -93,6 +96,33 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 			n.wantGone()
 		})
 	}
+}
+
+// A pod opens connections from all its ports to one address and port outside, a name
+// server say. They all leave with the node's address, which has a port for each, and no
+// more than 65536 for one destination. Another pod and the node still reach it.
+func TestPortsOfOnePodAreLimited(t *testing.T) {
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	w := a.wire(t)
+	const port = 5353
+	for range 2 { // some are chosen twice
+		for from := 1; from < 1<<16; from++ {
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, lan4, uint16(from), port, "")))
+		}
+	}
+	nettest.Eventually(t, "the pod's share to be used", func() bool { return tracked(t) > share*3/4 })
+	echo := nettest.Serve(t, n.lan, "udp4", netip.AddrPortFrom(lan4, port).String())
+	for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
+		for range 20 { // one in four finds a port that is free
+			if _, err := nettest.Talk(from, "udp4", echo, 2*time.Second); err != nil {
+				t.Errorf("%s does not reach what one pod has opened all its ports to: %v", who, err)
+				break
+			}
+		}
+	}
+	forget(t)
+	n.wantGone()
 }
 
 // A pod makes the node ask for neighbours that are not there, on a LAN so wide that

@@ -7,11 +7,17 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
+// untracked6 are the kinds of ICMPv6 messages that connection tracking leaves alone:
+// reports of multicast groups, router and neighbour messages (RFC 3810, RFC 4861), and
+// those of multicast routers (RFC 4286).
+var untracked6 = []byte{130, 131, 132, 133, 134, 135, 136, 143, 151, 152}
+
 // A pod sends what connection tracking calls invalid, and so does not translate:
 // segments of no connection, impossible flags, a wrong checksum, errors about
 // packets that nobody sent, an answer that nobody asked for. Nothing leaves the
 // node with the pod's own address, in either family; what is valid leaves with the
-// node's (t2.sh).
+// node's (t2.sh). Nor does what is not tracked at all: messages between neighbours and
+// about multicast groups, sent to somebody far away, also behind another header.
 func TestInvalidStaysInside(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -21,7 +27,7 @@ func TestInvalidStaysInside(t *testing.T) {
 	wrongSum[36] ^= 0x55
 	wrongSum6 := tcpPacket(a.ip6, lan6, 1002, 80, syn, 1, 0)
 	wrongSum6[56] ^= 0x55
-	for _, packet := range [][]byte{
+	packets := [][]byte{
 		tcpPacket(a.ip4, far4, 1001, 80, syn|fin|rst, 1, 0),
 		wrongSum,
 		tcpPacket(a.ip4, far4, 1003, 80, rst|ack, 1, 0),
@@ -33,7 +39,13 @@ func TestInvalidStaysInside(t *testing.T) {
 		tcpPacket(a.ip6, lan6, 1003, 80, rst|ack, 1, 0),
 		icmpPacket(a.ip6, lan6, 1, 4, slices.Concat(make([]byte, 4), udpPacket(lan6, a.ip6, 5, 6, ""))),
 		icmpPacket(a.ip6, lan6, 129, 0, make([]byte, 4)),
-	} {
+	}
+	for _, kind := range untracked6 {
+		message := icmpPacket(a.ip6, lan6, kind, 0, make([]byte, 20))
+		options := slices.Concat([]byte{icmp6, 0, 1, 4, 0, 0, 0, 0}, message[40:]) // padding alone
+		packets = append(packets, message, packet(a.ip6, lan6, 60, options))
+	}
+	for _, packet := range packets {
 		for range 3 {
 			w.send(ether(a.mac, w.mac, packet))
 		}

@@ -28,7 +28,7 @@ type Response struct {
 	Body   []byte
 }
 
-// ReadResponse reads one HTTP/1.1 answer (RFC 9112), strictly: what is doubtful
+// ReadResponse reads one HTTP/1.1 answer (RFC 9112), strictly: what is uncovered
 // is an error, because a plugin must not take for success what was none. A body
 // needs a length, its own or that of chunks: else one that was cut off would
 // look whole.

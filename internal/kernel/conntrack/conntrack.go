@@ -62,12 +62,17 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 	for _, a := range addrs {
 		among[a] = true
 	}
+	return t.forget(func(entry []byte) bool { return involves(entry, among) })
+}
+
+// forget deletes every entry of which is reports true.
+func (t *Table) forget(is func(entry []byte) bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := t.ready()
 	for n := 0; err == nil && n < maxDumps; n++ {
 		var interrupted bool
-		if interrupted, err = t.pass(among); err == nil && !interrupted {
+		if interrupted, err = t.pass(is); err == nil && !interrupted {
 			return nil
 		}
 		if err == nil && n == maxDumps-1 {
@@ -85,10 +90,10 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 
 // pass goes over the table once. Entries are deleted while it is listed: the
 // kernel finds its way back into a list that changes.
-func (t *Table) pass(among map[netip.Addr]bool) (interrupted bool, err error) {
+func (t *Table) pass(is func(entry []byte) bool) (interrupted bool, err error) {
 	batch := t.delete.batch()
 	interrupted, err = t.list.dump(func(family byte, entry []byte) error {
-		if !involves(entry, among) {
+		if !is(entry) {
 			return nil
 		}
 		if batch.add(family, entry) {

@@ -166,18 +166,20 @@ func masquerade(f family) rule {
 // dropInvalid drops what masquerade should hide, and what does not pass it
 // since it belongs to no connection: it would leave with the pod's own address.
 //
-//	ct state invalid ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
+//	ct state invalid,untracked ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
 //
+// Untracked are ICMPv6's messages between neighbours and about multicast groups
+// (nf_conntrack_proto_icmpv6.c), wherever they go, and what others say notrack of.
 // The state comes first: to look all packets up costs a tenth of forwarding.
 func dropInvalid(f family) rule {
 	words, exprs := f.leaves()
 	invalid := []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
-		mask(expr.CtStateBitINVALID),
+		mask(expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
 	}
 	return rule{
-		text:  "ct state invalid " + words + " drop",
+		text:  "ct state invalid,untracked " + words + " drop",
 		exprs: slices.Concat(invalid, exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
 }

@@ -39,7 +39,8 @@ type Ruleset struct {
 
 	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
 	// the address of the link it leaves by. What connection tracking calls
-	// invalid cannot be given another address, and is dropped instead.
+	// invalid, or does not track, cannot be given another address, and is dropped
+	// instead.
 	Masquerade      bool
 	Pools, Excluded []netip.Prefix
 

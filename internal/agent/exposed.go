@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+)
+
+// exposed is told that the nftables table may have been missing, and is there again.
+func (a *Agent) exposed() {
+	select {
+	case a.uncovered <- struct{}{}:
+	default:
+	}
+}
+
+// keepHidden forgets, whenever the table may have been missing, the connections that
+// began meanwhile and that it would not have let begin so: with pods' own addresses, or
+// to where nothing goes. It ends with ctx.
+func (a *Agent) keepHidden(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.uncovered:
+		}
+		r := a.ruleset()
+		rules := conntrack.Rules{Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked}
+		if err := a.tracked.ForgetExposed(rules); err != nil {
+			a.Log.Warn("connections that began while the nftables table was away may go on as they are", "err", err)
+		}
+	}
+}

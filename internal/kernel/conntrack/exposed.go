@@ -1,0 +1,81 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+const (
+	attrStatus = 3 // CTA_STATUS, in network byte order
+	// seenReply is IPS_SEEN_REPLY (linux/netfilter/nf_conntrack_common.h).
+	seenReply = 1 << 1
+)
+
+// Rules are what decides about a connection's first packet alone.
+type Rules struct {
+	Pools      []netip.Prefix // whose connections are meant: those from here
+	Masquerade bool           // what goes to neither Pools nor Excluded gets another source
+	Excluded   []netip.Prefix
+	Blocked    []netip.Prefix // nothing goes here
+}
+
+// ForgetExposed deletes the entries of connections that would not be so, had they
+// begun under the rules: somebody had flushed the table that has them. Else they would
+// go on like that for as long as they send. The next packet begins such a connection
+// anew. One that kept its own source and was answered works as it is, and is left
+// alone; one to where nothing goes is not.
+//
+// It takes as long as Forget.
+func (t *Table) ForgetExposed(r Rules) error {
+	in := func(a netip.Addr, list []netip.Prefix) bool {
+		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	return t.forget(func(entry []byte) bool {
+		orig, reply, status := read(entry)
+		if !in(orig.src, r.Pools) {
+			return false
+		}
+		unhidden := r.Masquerade && orig.src == reply.dst && status&seenReply == 0 &&
+			!in(reply.src, r.Pools) && !in(reply.src, r.Excluded)
+		return unhidden || in(reply.src, r.Blocked)
+	})
+}
+
+// read reads an entry's addresses and its status.
+func read(entry []byte) (orig, reply ends, status uint32) {
+	for len(entry) > 0 {
+		typ, value, rest := next(entry)
+		entry = rest
+		switch {
+		case typ == attrOrig:
+			orig = endsOf(value)
+		case typ == attrReply:
+			reply = endsOf(value)
+		case typ == attrStatus && len(value) == 4:
+			status = binary.BigEndian.Uint32(value)
+		}
+	}
+	return orig, reply, status
+}
+
+// ends are the addresses of one direction of an entry.
+type ends struct{ src, dst netip.Addr }
+
+func endsOf(tuple []byte) (e ends) {
+	for len(tuple) > 0 {
+		typ, ips, rest := next(tuple)
+		tuple = rest
+		for typ == attrTupleIP && len(ips) > 0 {
+			at, raw, rest := next(ips)
+			ips = rest
+			switch a, _ := netip.AddrFromSlice(raw); at {
+			case 1, 3: // CTA_IP_V4_SRC, CTA_IP_V6_SRC
+				e.src = a
+			case 2, 4:
+				e.dst = a
+			}
+		}
+	}
+	return e
+}

@@ -1,0 +1,42 @@
+package conntrack_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// Of what leaves the pools, what has its own source and no answer goes, and what goes
+// to where nothing may; nothing else does.
+func TestForgetExposed(t *testing.T) {
+	table := open(t)
+	const pod, pod6, other, beyond, node = "10.88.0.7", "fd00:88::7", "10.88.0.8", "192.0.2.1", "192.0.2.9"
+	enter(t, 0, 1, pod, beyond, beyond, node)                         // masqueraded
+	enter(t, 0, 2, pod, other, other, pod)                            // between pods
+	enter(t, 0, 3, pod, "203.0.113.5", other, pod)                    // between pods, by a service's address
+	enter(t, 0, 4, pod, "172.16.0.1", "172.16.0.1", pod)              // excluded
+	enter(t, 0, 12, node, "169.254.169.254", "169.254.169.254", node) // the node itself
+	enter(t, 0, 5, beyond, pod, pod, beyond)                          // from outside
+	want := entries(t)
+	enter(t, 0, 6, pod, beyond, beyond, pod)
+	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
+	enter(t, 0, 8, pod, "203.0.113.5", beyond, pod)          // by a service's address
+	enter(t, 0, 9, pod6, "2001:db8::1", "2001:db8::1", pod6) // IPv6
+
+	enter(t, 0, 10, pod, "169.254.169.254", "169.254.169.254", node)
+	enter(t, 0, 11, pod, "203.0.113.5", "169.254.169.254", node) // by a service's address
+
+	prefixes := func(list ...string) (ps []netip.Prefix) {
+		for _, p := range list {
+			ps = append(ps, netip.MustParsePrefix(p))
+		}
+		return ps
+	}
+	must(t, table.ForgetExposed(conntrack.Rules{
+		Pools: prefixes("10.88.0.0/16", "fd00:88::/64"), Masquerade: true,
+		Excluded: prefixes("172.16.0.0/12"), Blocked: prefixes("169.254.0.0/16"),
+	}))
+	nettest.Eventually(t, "those alone to be gone", func() bool { return entries(t) == want })
+}
