@@ -77,7 +77,7 @@ type Agent struct {
 
 	hanging sync.Map // what of the node's own is being taken, by what it is called
 
-	uncovered  chan struct{}                    // has a token when connections may have begun without the table
+	uncovered chan struct{}                    // has a token when connections may have begun without the table
 	doubted   chan struct{}                    // has a token when the table is not what cuts rely on
 	sweeping  chan struct{}                    // holds one: the sweep that is under way
 	pools     chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back
