@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -342,6 +343,19 @@ func TestManyReleasesAreOneBatch(t *testing.T) {
 		o := owner("", string(rune('A'+i)), "wire")
 		take(t, n, o)
 		ids = append(ids, o.ID)
+	}
+	var cut atomic.Int32
+	all := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+		switch op {
+		case "cut":
+			if cut.Add(1) == int32(len(ids)) {
+				close(all)
+			}
+		case "release": // else each would go by itself as soon as it is cut off
+			<-all
+		}
+		return nil
 	}
 	release(t, n, ids...)
 	if got := n.world.batch["wire"]; got != 8 {
