@@ -1,0 +1,122 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// formerly is a ruleset's table as agents wrote it at first (eec9484): the cut at
+// priority raw, sources checked by one rule in the same chain, and neither limits
+// nor blocked addresses. It stands when such an agent is replaced.
+func formerly(r Ruleset) string {
+	return fmt.Sprintf(`table inet %[1]s
+delete table inet %[1]s
+table inet %[1]s {
+	set pools4 {
+		type ipv4_addr
+		flags interval
+		elements = { 10.88.0.0/16, 10.99.0.0/24 }
+	}
+
+	set excluded4 {
+		type ipv4_addr
+		flags interval
+	}
+
+	set pools6 {
+		type ipv6_addr
+		flags interval
+		elements = { fd88::/64 }
+	}
+
+	set excluded6 {
+		type ipv6_addr
+		flags interval
+	}
+
+	chain cut_in {
+		type filter hook prerouting priority raw; policy accept;
+		iifgroup %[2]d-%[3]d drop comment "%[5]s"
+		iifgroup %[4]d fib saddr . iif oif missing drop comment "%[5]s"
+	}
+
+	chain cut_out {
+		type filter hook postrouting priority raw; policy accept;
+		oifgroup %[2]d-%[3]d drop comment "%[5]s"
+	}
+
+	chain nat_out {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random comment "%[5]s"
+		ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 masquerade fully-random comment "%[5]s"
+	}
+}
+`, r.Table(), r.CutLow, r.CutHigh, r.Live, r.Owner)
+}
+
+// An agent takes over the table of one before it, which looks otherwise: whoever
+// was cut off by that stays so at every moment, and what it did not have is in
+// force from then on.
+func TestTakeoverOfAFormerTable(t *testing.T) {
+	programs.Need(t, "nft")
+	w, a, b, beyond := newNode(t)
+	tables := Open(w.node.at)
+	r := sample()
+	r.Blocked = append(r.Blocked, prefixes("192.0.2.2/32", "2001:db8::2/128")...)
+	w.group(a, r.CutLow)
+	w.group(b, r.Live)
+	nftRun(t, w.node.at, formerly(r), "-f", "-")
+	if _, err := tables.Verify(r); err == nil || errors.Is(err, ErrGone) {
+		t.Errorf("the former table is seen as: %v", err)
+	}
+	if owner, there, err := tables.Holder(r.Instance); owner != r.Owner || !there || err != nil {
+		t.Errorf("its holder is %q, %v, %v", owner, there, err)
+	}
+	notA := func(from, to *place) bool { return from != a && to != a }
+	w.exchange("before", notA) // b reaches what is to be blocked
+
+	taken := make(chan error, 1)
+	go func() {
+		defer close(taken)
+		for range 30 {
+			cmd := nettest.Command(w.node.at, "nft", "-f", "-") // in one transaction, as well
+			cmd.Stdin = strings.NewReader(formerly(r))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				taken <- fmt.Errorf("%w: %s", err, out)
+				return
+			}
+			if err := tables.Replace(r); err != nil {
+				taken <- err
+				return
+			}
+		}
+	}()
+	var keys []string
+	for sent := 0; ; sent++ {
+		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
+		select {
+		case err := <-taken:
+			if err != nil {
+				t.Fatal(err)
+			}
+		default:
+			continue
+		}
+		break
+	}
+	if _, err := tables.Verify(r); err != nil {
+		t.Error(err)
+	}
+	w.exchange("afterwards", func(from, to *place) bool { return notA(from, to) && (from != b || to != beyond) })
+	for _, key := range keys {
+		if _, ok := w.source(key); ok {
+			t.Errorf("slipped through: %s", key)
+		}
+	}
+	t.Logf("%d datagrams sent meanwhile", len(keys))
+}
