@@ -179,6 +179,14 @@ func (a *Agent) giveBack(ctx context.Context) error {
 	return errors.Join(a.engine.Release(ctx, done), a.egress.SetRuleset(a.ruleset()))
 }
 
+// outside returns those of blocked CIDRs that are in no pool: pods' own addresses are
+// nobody's metadata service, whatever a cloud elsewhere has there.
+func outside(pools, blocked []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(blocked), func(b netip.Prefix) bool {
+		return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= b.Bits() && p.Overlaps(b) })
+	})
+}
+
 // ruleset is what the agent's nftables table should say. Pools that drain are
 // in it as long as they are in use.
 func (a *Agent) ruleset() nft.Ruleset {
@@ -195,7 +203,7 @@ func (a *Agent) ruleset() nft.Ruleset {
 		CutLow:      low,
 		CutHigh:     high,
 		Live:        a.groups.Live(),
-		Blocked:     c.BlockedCIDRs,
+		Blocked:     outside(pools, c.BlockedCIDRs),
 		Connections: uint32(c.Connections),
 		Masquerade:  c.Masquerade.Enabled,
 		Pools:       pools,
