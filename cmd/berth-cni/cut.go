@@ -137,7 +137,9 @@ func (c *call) named() (uint32, error) {
 // or an old one, and for links that were renamed. Only what could be seen by another
 // try, as when there is no file descriptor left, is an error.
 func (c *call) leadsTo() (uint32, error) {
-	pod, err := ns.Open(c.netns)
+	// One whose path hangs cannot be seen either; on a busy node it may take a while.
+	limit := max(leastCut, time.Duration(c.deadline-boottime.Now())) - leastRead
+	pod, err := within(limit, "the network namespace's path", func() (*ns.Netns, error) { return ns.Open(c.netns) })
 	if err != nil {
 		return 0, passing(err)
 	}

@@ -28,6 +28,21 @@ func TestDiskHangs(t *testing.T) {
 	}
 }
 
+// The path of a pod's namespace may be on a file system that hangs: DEL needs neither,
+// and succeeds in time.
+func TestNetnsPathHangs(t *testing.T) {
+	a := newAway(t, t.TempDir())
+	dir := t.TempDir()
+	a.hang(dir)
+	env := podEnv("DEL")
+	env["CNI_NETNS"] = filepath.Join(dir, "netns")
+	status, out, _ := inside(t, env, strings.NewReader(conf(a.root, prevResult(ownLink))), false)
+	if status != 0 || a.down() != ownLink {
+		t.Errorf("%d %s; down are %q", status, out, a.down())
+	}
+	a.one()
+}
+
 // hang mounts a file system on a folder that answers nobody until the test's end: one
 // of FUSE, without a server.
 func (a *away) hang(folder string) {

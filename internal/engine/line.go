@@ -26,6 +26,8 @@ type line struct {
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
 	legs   []job            // cut off, and not severed yet
 	severs bool             // somebody sees to legs
+	// severing has a token for each call of Sever under way.
+	severing chan struct{}
 }
 
 // lane is a part of a line. Both share the kind's Flight, which no call exceeds,
@@ -54,7 +56,7 @@ func newLine(e *Engine, k hold.Kind) *line {
 	}
 	k.Flight = max(k.Flight, 1)
 	return &line{
-		e: e, kind: k, busy: map[hold.ID]bool{}, hurry: make(chan struct{}, 1),
+		e: e, kind: k, busy: map[hold.ID]bool{}, hurry: make(chan struct{}, 1), severing: make(chan struct{}, seversAtOnce),
 		common: lane{batch: k.Batch}, apart: lane{batch: 1},
 	}
 }

@@ -33,13 +33,43 @@ func (n *line) sever() {
 			if len(holds) == 0 {
 				return
 			}
-			ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
-			// What fails here is severed by its release, or by who hears that the
-			// table has gone.
-			_ = n.e.observed(n.kind.Name(), "sever", len(holds), func() error { return n.kind.Sever(ctx, holds) })
-			cancel()
+			if !n.severAll(holds) {
+				return
+			}
 		}
 	})
+}
+
+// seversAtOnce is how many calls of Sever there are at once, all but one of which
+// take longer than they should.
+const seversAtOnce = 4
+
+// severAll severs holds, and waits for that as long as a call should take: one that
+// hangs keeps no others. What fails here is severed by its release, or by who hears
+// that the table has gone. false: the engine is closing.
+func (n *line) severAll(holds []hold.Hold) bool {
+	select {
+	case n.severing <- struct{}{}:
+	case <-n.e.ctx.Done():
+		return false
+	}
+	ended := make(chan struct{})
+	n.e.background(func() {
+		defer close(ended)
+		defer func() { <-n.severing }()
+		ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
+		defer cancel()
+		_ = n.e.observed(n.kind.Name(), "sever", len(holds), func() error { return n.kind.Sever(ctx, holds) })
+	})
+	late := time.NewTimer(n.e.Try / 10)
+	defer late.Stop()
+	select {
+	case <-ended:
+	case <-late.C:
+	case <-n.e.ctx.Done():
+		return false
+	}
+	return true
 }
 
 // wait lets time pass; false: the engine is closing.

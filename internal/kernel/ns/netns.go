@@ -37,9 +37,10 @@ func (r Ref) Same(o Ref) bool {
 func (r Ref) String() string { return fmt.Sprintf("%s (net:[%d])", r.Path, r.Ino) }
 
 // Open opens the namespace that was at r.Path. Nothing there, or another
-// namespace or file by now, is ErrGone.
+// namespace or file by now, is ErrGone. A path that nobody answers for, on a file
+// system that hangs, is ErrHangs: whoever has many pods must not wait for one's.
 func (r Ref) Open() (*Netns, error) {
-	n, err := Open(r.Path)
+	n, err := openSoon(r.Path)
 	if errors.Is(err, ErrNotNetns) {
 		return nil, fmt.Errorf("%w: %w", ErrGone, err)
 	}

@@ -1,0 +1,57 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// What waits in its line is severed though the sever of another hangs, whatever that
+// is told: until then its cut rests on one leg.
+func TestHangingSeverKeepsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		severed := map[hold.ID]bool{}
+		heal := make(chan struct{})
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		first := owner("", "first", "wire")
+		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			wire := &ks[1]
+			release := wire.Release
+			wire.Release = func(ctx context.Context, hs []hold.Hold) []error {
+				<-heal // so that all of them wait
+				return release(ctx, hs)
+			}
+			wire.Sever = func(_ context.Context, hs []hold.Hold) error {
+				for _, h := range hs {
+					if h.Owner == first.ID {
+						<-heal
+					}
+					n.world.set(func() { severed[h.Owner] = true })
+				}
+				return nil
+			}
+			return l, ks
+		}, func(o *engine.Options) {})
+		defer n.stop()
+		second := owner("", "second", "wire")
+		take(t, n, first)
+		take(t, n, second)
+		for _, o := range []hold.Owner{first, second} {
+			if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second) // of the bubble's clock
+		}
+		time.Sleep(10 * time.Second)
+		n.world.set(func() {
+			if !severed[second.ID] {
+				t.Error("what waits is not severed")
+			}
+		})
+		close(heal)
+	})
+}
