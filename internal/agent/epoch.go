@@ -70,7 +70,13 @@ func enterEpoch(l *ledger.Ledger, now ledger.Epoch, dir root.Dir, instance strin
 			return fmt.Errorf("writing down the epoch: %w", err)
 		}
 	}
-	if err := replaceFile(marker, epochText(now)+"\n"+instance+"\n"); err != nil {
+	return writeMarker(dir, now, instance)
+}
+
+// writeMarker writes the marker, durably.
+func writeMarker(dir root.Dir, now ledger.Epoch, instance string) error {
+	err := replaceFile(filepath.Join(dir.Run(), markerName), epochText(now)+"\n"+instance+"\n")
+	if err != nil {
 		return fmt.Errorf("writing the marker of this epoch: %w", err)
 	}
 	return nil

@@ -182,7 +182,8 @@ func (a *Agent) keepCut(ctx context.Context) {
 	}
 }
 
-// keepReachable makes the socket again if somebody removes it, until ctx ends.
+// keepReachable makes the socket again if somebody removes it, and what else is in its
+// folder, until ctx ends.
 func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
 	look := time.NewTicker(presence)
 	defer look.Stop()
@@ -196,6 +197,9 @@ func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
 		again, err := srv.Relisten()
 		if again {
 			a.Log.Warn("somebody removed the socket, and it is made again")
+			if err := writeMarker(a.Root, thisEpoch(a.boot, a.self), a.instance); err != nil { // it went with the folder
+				a.Log.Warn("the run folder was removed", "err", err)
+			}
 		}
 		if was := unheard; err == nil {
 			unheard = ""

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -159,6 +160,40 @@ func TestTakeBack(t *testing.T) {
 		t.Errorf("pending are %q", got)
 	}
 	if d, err := q.Damaged(); err != nil || len(d) != 1 {
+		t.Errorf("damaged: %v, %v", d, err)
+	}
+}
+
+// A file that cannot be read now may be a deletion all the same: it stays in its place,
+// and counts when it can be read.
+func TestUnreadableStaysInItsPlace(t *testing.T) {
+	nettest.Need(t)
+	dir := root.Dir(t.TempDir())
+	q := open(t, dir)
+	mustWrite(t, dir, example)
+	if err := os.Chmod(Path(dir), 0o777); err != nil { // or whoever may not read it could not move it either
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	was, err := unix.SetfsuidRetUid(nobody) // which takes this thread's rights over others' files, too
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := unix.SetfsuidRetUid(-1); now != nobody {
+		t.Skipf("there is no user %d in this user namespace", nobody)
+	}
+	for range 2 {
+		if got, err := q.Pending(); len(got) > 0 || !errors.Is(err, unix.EACCES) {
+			t.Errorf("pending are %v, %v", got, err)
+		}
+	}
+	unix.SetfsuidRetUid(was)
+	if got := mustPending(t, q); containers(got) != "c1" {
+		t.Errorf("pending are %v", got)
+	}
+	if d, err := q.Damaged(); err != nil || len(d) > 0 {
 		t.Errorf("damaged: %v, %v", d, err)
 	}
 }

@@ -82,13 +82,10 @@ func readAll(fd int) ([]byte, error) {
 	return raw[:n], nil
 }
 
-// passing reports whether an error in reading a file says nothing about it: it
-// may be a deletion all the same.
+// passing reports whether an error in reading a file is the system's, and says nothing
+// about the file: it may be a deletion all the same, and stays in its place until it
+// can be read.
 func passing(err error) bool {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.ESTALE} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	var no unix.Errno
+	return errors.As(err, &no)
 }

@@ -53,7 +53,7 @@ func Look(dir root.Dir) (Survey, error) {
 		case err == nil:
 			s.Pending = append(s.Pending, e)
 		case errors.Is(err, unix.ENOENT): // the agent has done it meanwhile
-		case passing(err) || errors.Is(err, unix.EACCES):
+		case passing(err):
 			errs = append(errs, fmt.Errorf("reading the deletion %s: %w", name, err))
 		default:
 			s.addDamaged(f, name, err)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
@@ -23,6 +24,10 @@ func TestRunFolderRemoved(t *testing.T) {
 	nettest.NoPing(t, gone, got[0].addrs[0])
 
 	nettest.Eventually(t, "the socket to be there again", func() bool { _, err := os.Lstat(a.root.Socket()); return err == nil })
+	nettest.Eventually(t, "the marker of the epoch to be there again, which keeps an agent in another namespace from starting", func() bool {
+		_, err := os.Lstat(filepath.Join(a.root.Run(), "epoch"))
+		return err == nil
+	})
 	nettest.Eventually(t, "the deletion to be done", func() bool { return len(a.list()) == 2 })
 	pod := nettest.Pod(t)
 	later := a.add("later", pod)
