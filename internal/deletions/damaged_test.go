@@ -2,9 +2,9 @@ package deletions
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -164,39 +164,19 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
-// A file that cannot be read now may be a deletion all the same: it stays in its place,
-// and counts when it can be read.
-func TestUnreadableStaysInItsPlace(t *testing.T) {
-	nettest.Need(t)
-	dir := root.Dir(t.TempDir())
-	q := open(t, dir)
-	mustWrite(t, dir, example)
-	for at := Path(dir); len(at) >= len(filepath.Dir(string(dir))); at = filepath.Dir(at) { // or whoever may not read it could not move it either
-		if err := os.Chmod(at, 0o777); err != nil {
-			t.Fatal(err)
+// What the system says when a file cannot be read now is nothing about the file; what
+// is in the file, or what it is, will be the same the next time.
+func TestPassing(t *testing.T) {
+	for _, err := range []error{unix.EIO, unix.EACCES, unix.EPERM, unix.EMFILE, unix.ENOMEM, unix.ESTALE, unix.EUCLEAN} {
+		if !passing(fmt.Errorf("reading: %w", err)) {
+			t.Errorf("%v has a deletion set aside", err)
 		}
 	}
-	const nobody = 65534
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	was, err := unix.SetfsuidRetUid(nobody) // which takes this thread's rights over others' files, too
-	if err != nil {
-		t.Fatal(err)
-	}
-	if now, _ := unix.SetfsuidRetUid(-1); now != nobody {
-		t.Skipf("there is no user %d in this user namespace", nobody)
-	}
-	for range 2 {
-		if got, err := q.Pending(); len(got) > 0 || !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "reading the deletion") {
-			t.Errorf("pending are %v, %v", got, err)
+	_, empty := parse(nil)
+	for _, err := range []error{errName, errKey, errRegular, empty} {
+		if passing(err) {
+			t.Errorf("%v is waited for", err)
 		}
-	}
-	unix.SetfsuidRetUid(was)
-	if got := mustPending(t, q); containers(got) != "c1" {
-		t.Errorf("pending are %v", got)
-	}
-	if d, err := q.Damaged(); err != nil || len(d) > 0 {
-		t.Errorf("damaged: %v, %v", d, err)
 	}
 }
 
