@@ -6,7 +6,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 )
 
-// exposed is told that the nftables table may have been missing, and is there again.
+// exposed is told that the nftables table may have been missing, or a pod's link not
+// among those that its rules are for, and that all is well again.
 func (a *Agent) exposed() {
 	select {
 	case a.uncovered <- struct{}{}:
@@ -14,7 +15,7 @@ func (a *Agent) exposed() {
 	}
 }
 
-// keepHidden forgets, whenever the table may have been missing, the connections that
+// keepHidden forgets, whenever the rules may not have held, the connections that
 // began meanwhile and that it would not have let begin so: with pods' own addresses, or
 // to where nothing goes. It ends with ctx.
 func (a *Agent) keepHidden(ctx context.Context) {
@@ -27,7 +28,7 @@ func (a *Agent) keepHidden(ctx context.Context) {
 		r := a.ruleset()
 		rules := conntrack.Rules{Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked}
 		if err := a.tracked.ForgetExposed(rules); err != nil {
-			a.Log.Warn("connections that began while the nftables table was away may go on as they are", "err", err)
+			a.Log.Warn("connections that began while the table's rules did not hold may go on as they are", "err", err)
 		}
 	}
 }

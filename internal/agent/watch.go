@@ -129,7 +129,8 @@ type suspect struct {
 	at      time.Time // when they are looked at; zero: they were, at last
 	down    bool      // its link is, for what we know
 	last    time.Time
-	repairs int // lately
+	repairs int  // lately
+	loose   bool // its link was not among the live ones, which the table's rules are for
 }
 
 // hear notes who a piece of news is about, if it is not as it should be.
@@ -168,6 +169,9 @@ func (w *watcher) hear(n rtnl.News, now time.Time) {
 		}
 		if up || a.differs(id, n.Link) {
 			w.note(id, now, soon)
+		}
+		if s := w.suspects[id]; s != nil && (n.Link.Group != a.groups.Live() || n.Link.Master != 0) {
+			s.loose = true
 		}
 	}
 }
@@ -232,7 +236,7 @@ func (w *watcher) act(ctx context.Context, now time.Time) {
 		a.Log.Info("more has changed than the kernel could tell: looking at everything")
 		w.work.Go(func() { a.Sweep(ctx) })
 	}
-	due := map[hold.ID]bool{} // whether it is the first repair lately
+	due := map[hold.ID]suspect{}
 	for id, s := range w.suspects {
 		if s.at.IsZero() || s.at.After(now) || ctx.Err() != nil {
 			continue
@@ -243,7 +247,8 @@ func (w *watcher) act(ctx context.Context, now time.Time) {
 			continue
 		}
 		s.at, s.down, s.last, s.repairs = time.Time{}, false, now, s.repairs+1
-		due[id] = s.repairs == 1
+		due[id] = *s
+		s.loose = false
 		w.mending.Store(id, nil)
 	}
 	if len(due) > 0 {
@@ -252,11 +257,11 @@ func (w *watcher) act(ctx context.Context, now time.Time) {
 }
 
 // mendAll repairs what is due, beside each other.
-func (w *watcher) mendAll(ctx context.Context, due map[hold.ID]bool) {
+func (w *watcher) mendAll(ctx context.Context, due map[hold.ID]suspect) {
 	if err := w.agent.Drain(ctx); err != nil { // what a plugin has cut off must not come back
 		w.agent.Log.Error("deletions wait", "err", err)
 	}
-	for id, first := range due {
+	for id, s := range due {
 		select {
 		case w.places <- struct{}{}:
 		case <-ctx.Done():
@@ -265,7 +270,10 @@ func (w *watcher) mendAll(ctx context.Context, due map[hold.ID]bool) {
 		w.work.Go(func() {
 			defer func() { <-w.places }()
 			defer w.mending.Delete(id)
-			w.agent.mend(ctx, id, first)
+			w.agent.mend(ctx, id, s.repairs == 1)
+			if s.loose {
+				w.agent.exposed()
+			}
 		})
 	}
 }

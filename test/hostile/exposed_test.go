@@ -2,7 +2,7 @@ package hostile
 
 import (
 	"net"
-	"net/netip"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -71,37 +71,59 @@ func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 }
 
 // A pod asks for a cloud's credentials without end, until a moment comes in which
-// somebody has flushed all tables. Its connection does not outlive that moment.
-func TestMetadataIsOutOfReachAfterFlush(t *testing.T) {
-	n := newNode(t, plain)
-	a := n.add("a")
-	metadata := netip.MustParseAddr("169.254.169.254")
-	nettest.Run(t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
-	echo := nettest.Serve(t, n.lan, "udp4", netip.AddrPortFrom(metadata, 80).String())
-	var asks net.Conn
-	if err := a.at.Do(func() (err error) { asks, err = net.Dial("udp4", echo.String()); return err }); err != nil {
-		t.Fatal(err)
+// somebody has flushed all tables, or taken the pod's link out of the group that the
+// table's rules are for, or made it a bridge's port. Its connection does not outlive
+// that moment.
+func TestMetadataIsOutOfReachAgain(t *testing.T) {
+	for name, open := range map[string]func(n *node, a *pod){
+		"flushed":     func(*node, *pod) { nft(t, firewall) },
+		"in no group": func(_ *node, a *pod) { nettest.Run(t, nil, "ip link set "+a.host+" group default") },
+		"port of bridge": func(_ *node, a *pod) {
+			nettest.Run(t, nil, "ip link add br0 address "+a.mac.String()+" type bridge")
+			nettest.Run(t, nil, "ip link set br0 up")
+			nettest.Run(t, nil, "ip link set "+a.host+" master br0")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, plain)
+			a := n.add("a")
+			t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "br0").Run() })
+			asks := a.asksMetadata(n)
+			defer asks.Close()
+			if err := n.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			open(n, a)
+			nettest.Eventually(t, "an answer, while no rule is there", func() bool { return answered(asks) })
+			if err := n.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			nettest.Eventually(t, "no more answers", func() bool { return !answered(asks) })
+			for range 5 {
+				if answered(asks) {
+					t.Fatal("answered again")
+				}
+			}
+			n.wantGone()
+		})
 	}
-	defer asks.Close()
-	answered := func() bool {
-		_, sent := asks.Write([]byte("who am I"))
-		_ = asks.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		_, err := asks.Read(make([]byte, 64))
-		return sent == nil && err == nil
+}
+
+// asksMetadata is a pod's connection to the metadata service, which is beyond the node.
+func (p *pod) asksMetadata(n *node) (asks net.Conn) {
+	n.t.Helper()
+	nettest.Run(n.t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
+	echo := nettest.Serve(n.t, n.lan, "udp4", "169.254.169.254:80")
+	if err := p.at.Do(func() (err error) { asks, err = net.Dial("udp4", echo.String()); return err }); err != nil {
+		n.t.Fatal(err)
 	}
-	if err := n.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	nft(t, firewall)
-	nettest.Eventually(t, "an answer, with no table", answered)
-	if err := n.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	nettest.Eventually(t, "no more answers", func() bool { return !answered() })
-	for range 5 {
-		if answered() {
-			t.Fatal("answered again")
-		}
-	}
-	n.wantGone()
+	return asks
+}
+
+// answered reports whether a question is answered.
+func answered(c net.Conn) bool {
+	_, sent := c.Write([]byte("who am I"))
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	_, err := c.Read(make([]byte, 64))
+	return sent == nil && err == nil
 }

@@ -23,6 +23,7 @@ type Table struct {
 	mu     sync.Mutex
 	list   *socket // what comes in while the other deletes; nil: not opened
 	delete *socket
+	tcp    *metrics // opened with the others; nil: there are none
 	closed bool
 }
 
@@ -45,11 +46,13 @@ func (t *Table) Close() {
 }
 
 // Forget deletes every entry in which one of the addresses stands, on either
-// side and in either direction, in one pass over the table for both families.
+// side and in either direction, in one pass over the table for both families, and
+// what TCP remembers of the addresses.
 // It takes as long as the table is long (1.5 µs an entry), and memory for two
 // messages. A kernel without connection tracking has nothing to forget.
 //
 //	conntrack -D -s ADDR; conntrack -D -d ADDR; and the same with -r and -q
+//	ip tcp_metrics delete ADDR
 //
 // Linux 6.8 and later can delete by address themselves (CTA_FILTER), by one in
 // one place in one direction. That is four walks over the whole machine's hash
@@ -62,7 +65,12 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 	for _, a := range addrs {
 		among[a] = true
 	}
-	return t.forget(func(entry []byte) bool { return involves(entry, among) })
+	if err := t.forget(func(entry []byte) bool { return involves(entry, among) }); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.forgetMetrics(addrs)
 }
 
 // forget deletes every entry of which is reports true.
@@ -120,10 +128,13 @@ func (t *Table) ready() error {
 		return nil
 	}
 	err := t.at.Do(func() (err error) {
-		if t.list, err = openSocket(); err != nil {
+		if t.list, err = openSocket(unix.NETLINK_NETFILTER); err != nil {
 			return err
 		}
-		t.delete, err = openSocket()
+		if t.delete, err = openSocket(unix.NETLINK_NETFILTER); err != nil {
+			return err
+		}
+		t.tcp, err = openMetrics()
 		return err
 	})
 	if err != nil {
@@ -141,4 +152,6 @@ func (t *Table) broken() {
 			*s = nil
 		}
 	}
+	t.tcp.close()
+	t.tcp = nil
 }

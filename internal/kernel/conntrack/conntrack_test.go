@@ -44,8 +44,15 @@ func open(t testing.TB) *conntrack.Table {
 	return table
 }
 
-// enter makes an entry: from src to dst, answered by from to to.
+// enter makes an entry: from src to dst, answered by from to to. It is of a question
+// to a name server.
 func enter(t testing.TB, zone uint16, port int, src, dst, from, to string) {
+	t.Helper()
+	enterAt(t, 53, zone, port, src, dst, from, to)
+}
+
+// enterAt is enter for another service.
+func enterAt(t testing.TB, service, zone uint16, port int, src, dst, from, to string) {
 	t.Helper()
 	var family netlink.InetFamily = unix.AF_INET6
 	if netip.MustParseAddr(src).Is4() {
@@ -53,8 +60,8 @@ func enter(t testing.TB, zone uint16, port int, src, dst, from, to string) {
 	}
 	must(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
 		FamilyType: uint8(family), Zone: zone, TimeOut: 3600,
-		Forward: netlink.IPTuple{SrcIP: raw(src), DstIP: raw(dst), SrcPort: uint16(port), DstPort: 53, Protocol: unix.IPPROTO_UDP},
-		Reverse: netlink.IPTuple{SrcIP: raw(from), DstIP: raw(to), SrcPort: 53, DstPort: uint16(port), Protocol: unix.IPPROTO_UDP},
+		Forward: netlink.IPTuple{SrcIP: raw(src), DstIP: raw(dst), SrcPort: uint16(port), DstPort: service, Protocol: unix.IPPROTO_UDP},
+		Reverse: netlink.IPTuple{SrcIP: raw(from), DstIP: raw(to), SrcPort: service, DstPort: uint16(port), Protocol: unix.IPPROTO_UDP},
 	}))
 }
 

@@ -14,7 +14,8 @@ const (
 	attrID    = 12 // CTA_ID: no other entry's, ever
 	attrZone  = 18 // CTA_ZONE
 
-	attrTupleIP = 1 // CTA_TUPLE_IP, nested in a tuple
+	attrTupleIP    = 1 // CTA_TUPLE_IP, nested in a tuple
+	attrTupleProto = 2 // CTA_TUPLE_PROTO, likewise
 
 	// Nested in CTA_TUPLE_IP are CTA_IP_V4_SRC and _DST, 1 and 2, and
 	// CTA_IP_V6_SRC and _DST, 3 and 4.

@@ -17,7 +17,7 @@ type Rules struct {
 	Pools      []netip.Prefix // whose connections are meant: those from here
 	Masquerade bool           // what goes to neither Pools nor Excluded gets another source
 	Excluded   []netip.Prefix
-	Blocked    []netip.Prefix // nothing goes here
+	Blocked    []netip.Prefix // nothing goes here, but questions to name servers
 }
 
 // ForgetExposed deletes the entries of connections that would not be so, had they
@@ -38,7 +38,7 @@ func (t *Table) ForgetExposed(r Rules) error {
 		}
 		unhidden := r.Masquerade && orig.src == reply.dst && status&seenReply == 0 &&
 			!in(reply.src, r.Pools) && !in(reply.src, r.Excluded)
-		return unhidden || in(reply.src, r.Blocked)
+		return unhidden || in(reply.src, r.Blocked) && reply.srcPort != namePort
 	})
 }
 
@@ -59,21 +59,31 @@ func read(entry []byte) (orig, reply ends, status uint32) {
 	return orig, reply, status
 }
 
-// ends are the addresses of one direction of an entry.
-type ends struct{ src, dst netip.Addr }
+// namePort is where name servers are asked, by UDP and TCP.
+const namePort = 53
+
+// ends are the addresses of one direction of an entry, and the port that it is from,
+// where the protocol has any.
+type ends struct {
+	src, dst netip.Addr
+	srcPort  uint16
+}
 
 func endsOf(tuple []byte) (e ends) {
 	for len(tuple) > 0 {
-		typ, ips, rest := next(tuple)
+		part, inside, rest := next(tuple)
 		tuple = rest
-		for typ == attrTupleIP && len(ips) > 0 {
-			at, raw, rest := next(ips)
-			ips = rest
-			switch a, _ := netip.AddrFromSlice(raw); at {
-			case 1, 3: // CTA_IP_V4_SRC, CTA_IP_V6_SRC
+		for len(inside) > 0 {
+			at, raw, rest := next(inside)
+			inside = rest
+			a, isAddr := netip.AddrFromSlice(raw)
+			switch {
+			case part == attrTupleIP && isAddr && (at == 1 || at == 3): // CTA_IP_V4_SRC, CTA_IP_V6_SRC
 				e.src = a
-			case 2, 4:
+			case part == attrTupleIP && isAddr:
 				e.dst = a
+			case part == attrTupleProto && at == 2 && len(raw) == 2: // CTA_PROTO_SRC_PORT
+				e.srcPort = binary.BigEndian.Uint16(raw)
 			}
 		}
 	}

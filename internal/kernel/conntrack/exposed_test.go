@@ -13,20 +13,20 @@ import (
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
 	const pod, pod6, other, beyond, node = "10.88.0.7", "fd00:88::7", "10.88.0.8", "192.0.2.1", "192.0.2.9"
-	enter(t, 0, 1, pod, beyond, beyond, node)                         // masqueraded
-	enter(t, 0, 2, pod, other, other, pod)                            // between pods
-	enter(t, 0, 3, pod, "203.0.113.5", other, pod)                    // between pods, by a service's address
-	enter(t, 0, 4, pod, "172.16.0.1", "172.16.0.1", pod)              // excluded
-	enter(t, 0, 12, node, "169.254.169.254", "169.254.169.254", node) // the node itself
-	enter(t, 0, 5, beyond, pod, pod, beyond)                          // from outside
+	enter(t, 0, 1, pod, beyond, beyond, node)                               // masqueraded
+	enter(t, 0, 2, pod, other, other, pod)                                  // between pods
+	enter(t, 0, 3, pod, "203.0.113.5", other, pod)                          // between pods, by a service's address
+	enter(t, 0, 4, pod, "172.16.0.1", "172.16.0.1", pod)                    // excluded
+	enterAt(t, 80, 0, 12, node, "169.254.169.254", "169.254.169.254", node) // the node itself
+	enter(t, 0, 13, pod, "169.254.169.254", "169.254.169.254", node)        // asks for a name
+	enter(t, 0, 5, beyond, pod, pod, beyond)                                // from outside
 	want := entries(t)
 	enter(t, 0, 6, pod, beyond, beyond, pod)
 	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
 	enter(t, 0, 8, pod, "203.0.113.5", beyond, pod)          // by a service's address
 	enter(t, 0, 9, pod6, "2001:db8::1", "2001:db8::1", pod6) // IPv6
-
-	enter(t, 0, 10, pod, "169.254.169.254", "169.254.169.254", node)
-	enter(t, 0, 11, pod, "203.0.113.5", "169.254.169.254", node) // by a service's address
+	enterAt(t, 80, 0, 10, pod, "169.254.169.254", "169.254.169.254", node)
+	enterAt(t, 80, 0, 11, pod, "203.0.113.5", "169.254.169.254", node) // by a service's address
 
 	prefixes := func(list ...string) (ps []netip.Prefix) {
 		for _, p := range list {

@@ -28,20 +28,22 @@ const (
 	deleteEntry  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
 	anyFamily    = unix.AF_UNSPEC
 	noSuchEntry  = unix.ENOENT
+	noSuchMetric = unix.ESRCH
 	sizeofErrno  = 4
 	offsetOfType = 4
 )
 
-// socket is one NETLINK_NETFILTER socket.
+// socket is one netlink socket.
 type socket struct {
 	fd  int
 	seq uint32
 	buf []byte
 }
 
-// openSocket opens a socket in the calling thread's network namespace.
-func openSocket() (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+// openSocket opens a socket in the calling thread's network namespace. bus is
+// NETLINK_NETFILTER or NETLINK_GENERIC, whose messages have a header of one size.
+func openSocket(bus int) (*socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, bus)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -112,16 +114,28 @@ func (s *socket) batch() *batch { return &batch{s: s, out: make([]byte, 0, batch
 
 // add adds the deletion of an entry; false if the batch is full.
 func (d *batch) add(family byte, entry []byte) bool {
-	if len(d.out)+headerSize+len(entry) > batchSize && len(d.out) > 0 {
+	if !d.begin(deleteEntry, family, len(entry)) {
+		return false
+	}
+	d.out = names(d.out, entry)
+	d.end()
+	return true
+}
+
+// begin begins a message of at most so many bytes behind its header, of which first
+// is the first byte; false if the batch has no room for it.
+func (d *batch) begin(typ uint16, first byte, most int) bool {
+	if len(d.out)+headerSize+most > batchSize && len(d.out) > 0 {
 		return false
 	}
 	d.last = len(d.out)
 	d.s.seq++
-	d.out = header(d.out, deleteEntry, unix.NLM_F_REQUEST, d.s.seq, family)
-	d.out = names(d.out, entry)
-	binary.NativeEndian.PutUint32(d.out[d.last:], uint32(len(d.out)-d.last))
+	d.out = header(d.out, typ, unix.NLM_F_REQUEST, d.s.seq, first)
 	return true
 }
+
+// end ends the message that was begun last.
+func (d *batch) end() { binary.NativeEndian.PutUint32(d.out[d.last:], uint32(len(d.out)-d.last)) }
 
 // flush sends the deletions. An entry that has gone meanwhile is success.
 func (d *batch) flush() error {
@@ -147,7 +161,7 @@ func (d *batch) flush() error {
 			if m.typ != unix.NLMSG_ERROR {
 				continue
 			}
-			if err := m.errno(); err != nil && err != noSuchEntry {
+			if err := m.errno(); err != nil && err != noSuchEntry && err != noSuchMetric {
 				return fmt.Errorf("deleting an entry: %w", err)
 			}
 			if m.seq == d.s.seq {
