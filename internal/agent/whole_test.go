@@ -33,10 +33,6 @@ var wholeShapes = []struct{ batch, flight int }{{0, 0}, {1, 1}, {1, 32}, {3, 2}}
 // wholeWaves is how many waves a script has: some 3,000 steps.
 const wholeWaves = 1500
 
-// ciSeed is CI's: what it finds must be of the change that it tests. New scripts are
-// for `make model` by hand.
-const ciSeed = 1795336370195428978
-
 // TestWhole lets whole agents, with their ledgers on a disk and their nodes in
 // memory, live through long random scripts (whole_script_test.go): ADD, DEL,
 // CHECK, GC, STATUS, reloads and sweeps, at once and against each other;
@@ -48,11 +44,7 @@ const ciSeed = 1795336370195428978
 // few waves that are needed for it to fail.
 func TestWhole(t *testing.T) {
 	seed := *seedFlag
-	switch {
-	case seed != 0:
-	case os.Getenv("CI") == "true":
-		seed = ciSeed
-	default:
+	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("replay with -run TestWhole -seed %d -whole %d", seed, *wholeFlag)
