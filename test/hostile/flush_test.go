@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -75,26 +76,21 @@ func flushAgain(t *testing.T) {
 }
 
 // Many pods are deleted at once, so that their links wait for their turn to be
-// deleted; the agent is killed, and then somebody flushes nftables. The links that
-// are left are down by then: nothing comes from those pods and nothing reaches
-// them, with no table and no agent (t3.sh).
+// deleted; the agent is killed, and then somebody flushes nftables. Links that wait go
+// down: nothing comes from their pods and nothing reaches them, with no table and no
+// agent (t3.sh).
 func TestCutNeedsNoTable(t *testing.T) {
 	n := newNode(t, "cooldown: 1ms\n"+plain)
 	v := n.add("v")
-	looked := 0
-	for try := 0; looked == 0 && try < 5; try++ { // all may be gone before the agent is stopped
+	var down []*pod
+	for try := 0; len(down) == 0 && try < 5; try++ { // none may have had to wait
 		dying := n.adds("p", 96)
-		n.stopAtDown(dying)
+		stop := n.churn() // so that links wait
+		down = n.freezeAtDown(dying)
 		n.kill()
+		stop()
 		nft(t, "flush ruleset")
-		for _, p := range dying {
-			l := linkOf(t, p.host)
-			if l == nil {
-				continue
-			}
-			if looked++; looked > 3 {
-				break // the others are like these
-			}
+		for _, p := range down[:min(len(down), 3)] { // the others are like these
 			for _, to := range []netip.Addr{v.ip4, v.ip6, node4, node6} {
 				nettest.NoPing(t, p.at, to)
 			}
@@ -104,17 +100,18 @@ func TestCutNeedsNoTable(t *testing.T) {
 			}
 		}
 		n.start()
+		n.deleteAll("p")
 		nettest.Eventually(t, "the deleted pods to be gone", func() bool { return len(n.list()) == 1 })
 	}
-	if looked == 0 {
+	if len(down) == 0 {
 		t.Error("the links of deleted pods that wait for their turn are not down: all that cuts them off is a table")
 	}
 	n.wantGone()
 }
 
-// stopAtDown has pods deleted, and stops the agent (SIGSTOP) when each of their
-// links is down or gone.
-func (n *node) stopAtDown(pods []*pod) {
+// freezeAtDown has pods deleted, and freezes the agent as soon as links of some are
+// down, but not gone, which it returns; none: all were gone at once.
+func (n *node) freezeAtDown(pods []*pod) []*pod {
 	n.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
 	defer close(done)
@@ -125,29 +122,79 @@ func (n *node) stopAtDown(pods []*pod) {
 	for _, p := range pods {
 		left[p.host] = true
 	}
-	answered := make(chan error, 1)
-	go func() {
-		_, err := n.exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"v","ifname":"eth0"}]`)
-		answered <- err
-	}()
+	go n.deleteAll("p")
 	late := time.After(nettest.Deadline)
 	for len(left) > 0 {
 		select {
 		case u := <-updates:
-			if u.Header.Type == unix.RTM_DELLINK || u.Attrs().Flags&net.FlagUp == 0 {
+			if u.Header.Type == unix.RTM_DELLINK {
 				delete(left, u.Attrs().Name)
+				continue
 			}
-		case err := <-answered:
-			if err != nil {
+			if u.Attrs().Flags&net.FlagUp != 0 || !left[u.Attrs().Name] {
+				continue
+			}
+			if err := n.Freeze(); err != nil { // a link that is being deleted is gone by then
+				n.t.Fatal(err)
+			}
+			if down := n.down(pods); len(down) > 0 {
+				return down
+			}
+			if err := n.Signal(unix.SIGCONT); err != nil {
 				n.t.Fatal(err)
 			}
 		case <-late:
 			n.t.Fatalf("%d links of deleted pods are neither down nor gone", len(left))
 		}
 	}
-	if err := n.Signal(unix.SIGSTOP); err != nil {
-		n.t.Fatal(err)
+	return nil
+}
+
+// deleteAll deletes the containers whose names begin with a letter, unless the agent is
+// killed before.
+func (n *node) deleteAll(letter string) {
+	all, _ := n.API.List(n.t.Context(), api.Filter{})
+	all = slices.DeleteFunc(all, func(at api.Attachment) bool { return !strings.HasPrefix(at.ContainerID, letter) })
+	var dels sync.WaitGroup
+	for some := range slices.Chunk(all, 1+len(all)/8) {
+		dels.Go(func() {
+			for _, at := range some {
+				_, _ = n.API.DeleteOne(n.t.Context(), at.ID, false)
+			}
+		})
 	}
+	dels.Wait()
+}
+
+// churn attaches and detaches a pod again and again, until stop. Releases let it go
+// first.
+func (n *node) churn() (stop func()) {
+	netns := nettest.Pod(n.t).Ref().Path
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_, _ = n.exec("ADD", "churn", netns) // or the agent is frozen
+				_, _ = n.exec("DEL", "churn", netns)
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// down returns those of some pods whose links are there, and down.
+func (n *node) down(pods []*pod) []*pod {
+	var down []*pod
+	for _, p := range pods {
+		if l := linkOf(n.t, p.host); l != nil && l.Flags&net.FlagUp == 0 {
+			down = append(down, p)
+		}
+	}
+	return down
 }
 
 // Somebody flushes nftables, adds a rule before ours that accepts everything, takes

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,6 +99,32 @@ func (a *Agent) Stop() error {
 
 // Signal sends a signal to the process, such as SIGSTOP.
 func (a *Agent) Signal(signal unix.Signal) error { return a.cmd.Process.Signal(signal) }
+
+// Freeze sends SIGSTOP, and waits until every thread has come out of its system call and
+// has stopped.
+func (a *Agent) Freeze() error {
+	if err := a.Signal(unix.SIGSTOP); err != nil {
+		return err
+	}
+	for {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", a.cmd.Process.Pid))
+		if err != nil || len(threads) == 0 {
+			return errors.Join(err, os.ErrProcessDone)
+		}
+		if !slices.ContainsFunc(threads, runs) {
+			return nil
+		}
+		runtime.Gosched()
+	}
+}
+
+// runs reports whether a thread, given by its /proc/PID/task/TID/stat, has neither
+// stopped nor ended.
+func runs(stat string) bool {
+	raw, err := os.ReadFile(stat)
+	state := strings.TrimSpace(string(raw[bytes.LastIndexByte(raw, ')')+1:])) // proc_pid_stat(5)
+	return err == nil && !strings.HasPrefix(state, "T")
+}
 
 func (a *Agent) end(signal unix.Signal) error {
 	if a.ended == nil {
