@@ -11,15 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/root"
-)
-
-const (
-	// prefixLen is how many characters of an instance's id the names of its
-	// links have, behind their b.
-	prefixLen = 4
-	// altPrefix and a host veth's name are its altname, which it keeps when
-	// somebody renames it.
-	altPrefix = "berth-"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 const (
@@ -108,7 +100,7 @@ func (c *call) named() (uint32, error) {
 		return 0, nil
 	}
 	link := c.head.HostVeth
-	for _, d := range []device{{name: link}, {altname: altPrefix + link}} {
+	for _, d := range []device{{name: link}, {altname: stamp.AltName(link)}} {
 		end, err := look(d)
 		if err == unix.ENODEV {
 			continue
@@ -116,8 +108,8 @@ func (c *call) named() (uint32, error) {
 		if err != nil {
 			return 0, fmt.Errorf("asking for link %s: %w", link, err)
 		}
-		s, stamped := parseStamp(end.text(unix.IFLA_IFALIAS))
-		if stamped && s.id == link[1+prefixLen:] && s.isOf(c.key()) || !stamped && d.name != "" {
+		s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) || !stamped && d.name != "" {
 			return end.index(), nil
 		}
 	}
@@ -160,11 +152,11 @@ func (c *call) leadsTo() (uint32, error) {
 	if err != nil {
 		return 0, passing(err)
 	}
-	s, stamped := parseStamp(end.text(unix.IFLA_IFALIAS))
-	if !stamped || !s.isOf(c.key()) || !isOf(c.head.Root, s.instance) {
+	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+	if !stamped || !s.Is(c.key()) || !isOf(c.head.Root, s.Instance) {
 		return 0, nil
 	}
-	if s.short() && (c.head.HostVeth == "" || s.id != c.head.HostVeth[1+prefixLen:]) {
+	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id {
 		return 0, nil
 	}
 	return end.index(), nil
@@ -181,8 +173,9 @@ func passing(err error) error {
 	return nil
 }
 
-// key is the attachment's, as attachment.Key writes it.
-func (c *call) key() string { return c.head.Name + "/" + c.container + "/" + c.ifname }
+func (c *call) key() stamp.Key {
+	return stamp.Key{Network: c.head.Name, ContainerID: c.container, Ifname: c.ifname}
+}
 
 // isOf reports whether what begins with an instance's id, or with the part of it
 // that links' names have, is of the instance that lives at a root. Where that
@@ -190,32 +183,8 @@ func (c *call) key() string { return c.head.Name + "/" + c.container + "/" + c.i
 // else's by chance.
 func isOf(dir root.Dir, id string) bool {
 	instance, err := within(leastRead, "the disk", func() (string, error) { return readShort(dir.Instance()) })
-	if err != nil || len(instance) < prefixLen {
+	if err != nil || len(instance) < stamp.PrefixLen {
 		return true
 	}
-	return strings.HasPrefix(id, instance[:prefixLen])
+	return strings.HasPrefix(id, instance[:stamp.PrefixLen])
 }
-
-// maxAlias is how many bytes a link's alias has at most (IFALIASZ - 1).
-const maxAlias = 255
-
-// stamp is what a link's alias says (attachment.Alias).
-type stamp struct{ alias, instance, id string }
-
-// parseStamp reads an alias; false for one that is not Berth's.
-func parseStamp(alias string) (stamp, bool) {
-	words := strings.SplitN(alias, " ", 4)
-	if len(words) != 4 || words[0] != "berth" {
-		return stamp{}, false
-	}
-	return stamp{alias, words[1], words[2]}, true
-}
-
-// isOf reports whether the stamp is the attachment's of a key, as far as it goes.
-func (s stamp) isOf(key string) bool {
-	want := "berth " + s.instance + " " + s.id + " " + key
-	return s.alias == want[:min(len(want), maxAlias)]
-}
-
-// short reports whether the alias may lack the end of its key.
-func (s stamp) short() bool { return len(s.alias) == maxAlias }

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	keys "github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -97,7 +98,7 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 		"another pod's":                   {func(a *away, _ *ns.Netns) { a.stamp(ownLink, another) }, "eth0", "", ""},
 		"no stamp":                        {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", "", ""},
 		"another's alias":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", "", ""},
-		"another agent's":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, keys.Alias("zzzz234567", "efghij6666", key)) }, "eth0", "", ""},
+		"another agent's":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, stamp.Alias("zzzz234567", "efghij6666", key)) }, "eth0", "", ""},
 		"another name":                    {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", "", "veth7"},
 		"another name than in prevResult": {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", prevResult(ownLink), "veth7"},
 		"no interface":                    {nil, "eth1", "", ""},
@@ -152,13 +153,13 @@ func TestCutWhatIsRenamed(t *testing.T) {
 		"no stamp":      {func(*away) {}, ""},
 		"another pod's": {func(a *away) { a.stamp(ownLink, another) }, ""},
 		"another incarnation's": {func(a *away) {
-			a.alias(ownLink, keys.Alias("abcd234567", "efghij6666", key))
+			a.alias(ownLink, stamp.Alias("abcd234567", "efghij6666", key))
 		}, ""},
 		"its name is another's": {func(a *away) {
 			a.stamp(ownLink, key)
 			a.rename(ownLink, "veth8")
 			a.rename(otherLink, ownLink)
-			a.alias(ownLink, keys.Alias("abcd234567", "efghij2345", another))
+			a.alias(ownLink, stamp.Alias("abcd234567", "efghij2345", another))
 		}, "veth8"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -240,26 +241,6 @@ func TestInTime(t *testing.T) {
 	}
 }
 
-// Of a long key the alias has the beginning.
-func TestStampCutOff(t *testing.T) {
-	long := keys.Key{Network: strings.Repeat("n", 128), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
-	s, ok := parseStamp(keys.Alias("abcd234567", "efghij2345", long))
-	if !ok || !s.short() {
-		t.Fatalf("%+v, %v", s, ok)
-	}
-	for key, want := range map[string]bool{
-		long.String():                   true,
-		key.String():                    false,
-		strings.Repeat("n", 127):        false,
-		"x" + long.String()[1:]:         false,
-		long.Network + "/" + key.Ifname: false,
-	} {
-		if got := s.isOf(key); got != want {
-			t.Errorf("stamped as that of %.140s: %v", key, got)
-		}
-	}
-}
-
 // Of two attachments whose keys begin alike nobody can tell by the alias which one
 // it is, unless prevResult names the incarnation.
 func TestStampCutOffLeadsNowhere(t *testing.T) {
@@ -273,7 +254,7 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 		named   string
 		found   bool
 	}{{64, "", true}, {128, "", false}, {128, "babcdefghij6666", false}, {128, ownLink, true}} {
-		k := keys.Key{Network: strings.Repeat("n", test.network), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
+		k := stamp.Key{Network: strings.Repeat("n", test.network), ContainerID: strings.Repeat("c", 128), Ifname: "eth0"}
 		a.stamp(ownLink, k)
 		c := call{container: k.ContainerID, ifname: k.Ifname, netns: pod.Ref().Path}
 		c.head.Name, c.head.Root, c.head.HostVeth = k.Network, root.Dir(a.root), test.named
@@ -285,14 +266,14 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 
 // key is that of the tests' deletions, and another almost the same.
 var (
-	key     = keys.Key{Network: "net", ContainerID: "c1", Ifname: "eth0"}
-	another = keys.Key{Network: "net", ContainerID: "c1", Ifname: "eth1"}
+	key     = stamp.Key{Network: "net", ContainerID: "c1", Ifname: "eth0"}
+	another = stamp.Key{Network: "net", ContainerID: "c1", Ifname: "eth1"}
 )
 
 // stamp gives a link the alias that the agent gives one of an attachment.
-func (a *away) stamp(name string, k keys.Key) {
+func (a *away) stamp(name string, k stamp.Key) {
 	a.Helper()
-	a.alias(name, keys.Alias("abcd234567", hold.ID(name[1+prefixLen:]), k))
+	a.alias(name, stamp.Alias("abcd234567", hold.ID(name[1+stamp.PrefixLen:]), k))
 }
 
 // alias is `ip link set NAME alias TEXT`.

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/deletions"
@@ -31,7 +33,7 @@ import (
 // The caller has the turn until what it adopts is committed: of two who adopt the
 // same, one would claim the addresses and the other commit.
 func (w *work) adopt(a *Agent, r deletions.Record) {
-	id, named := attachment.LinkID(r.Link)
+	id, named := stamp.LinkID(r.Link)
 	if !named {
 		id = hold.NewID()
 	} else if o, known := a.ledger.Owner(id); known {
@@ -82,7 +84,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 // alias could not say all of its key, is that of a key.
 func stampedShort(o hold.Owner, k attachment.Key) bool {
 	spec, err := attachment.Link(o)
-	return err == nil && attachment.CheckStamp(spec.Name, spec.Alias, k) == nil
+	return err == nil && stamp.Check(spec.Name, spec.Alias, k) == nil
 }
 
 // sight looks at the link that a deletion names; nil: it is not there, or not
@@ -95,7 +97,7 @@ func (a *Agent) sight(name string, k attachment.Key, addrs []netip.Addr) (*attac
 	if err != nil {
 		return nil, fmt.Errorf("looking at the link of %s: %w", k, err)
 	}
-	if err := attachment.CheckStamp(name, l.Alias, k); err != nil {
+	if err := stamp.Check(name, l.Alias, k); err != nil {
 		a.Log.Warn("a deletion names a link that is not its own, which is left alone", "key", k, "err", err)
 		return nil, nil
 	}

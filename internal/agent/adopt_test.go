@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
@@ -191,8 +193,8 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	stray := "bzzzzaaaaaaaaaa"
 	nettest.Run(t, r.here, "ip link add "+stray+" type veth peer name zz")
 	t.Cleanup(func() { nettest.Command(r.here, "ip", "link", "del", stray).Run() })
-	for _, alias := range []string{"", "mine", attachment.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}),
-		attachment.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"})} {
+	for _, alias := range []string{"", "mine", stamp.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}),
+		stamp.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"})} {
 		if out, err := nettest.Command(r.here, "ip", "link", "set", stray, "alias", alias).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/boottime"
@@ -24,7 +26,6 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
@@ -58,7 +59,7 @@ type Agent struct {
 	started  time.Time
 	config   atomic.Pointer[config.Config]
 	instance string
-	groups   rtnl.Groups
+	groups   stamp.Groups
 	metric   uint32          // of the pools' routes
 	epoch    string          // boot and netns, as records have them
 	clock    *boottime.Clock // what cooldowns go by, here, in the ledger and in the pools

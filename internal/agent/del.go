@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
@@ -42,7 +44,7 @@ func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.Wh
 		all = append(all, fresh...)
 		grave = nil
 	}
-	if id, named := attachment.LinkID(link); whole && named && !slices.Contains(all, id) {
+	if id, named := stamp.LinkID(link); whole && named && !slices.Contains(all, id) {
 		// A pod that only its link and its runtime know of.
 		more, err := a.promise(ctx, a.deletionOf(key, link, w))
 		if err := errors.Join(err, a.engine.Depart(ctx, more)); err != nil {

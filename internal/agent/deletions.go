@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
@@ -283,7 +285,7 @@ func (a *Agent) going(o hold.Owner) bool {
 }
 
 func hasLink(e *entry, name string) bool {
-	id, ok := attachment.LinkID(name)
+	id, ok := stamp.LinkID(name)
 	return ok && id == e.owner.ID
 }
 

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
@@ -27,7 +29,7 @@ type fakeKernel struct {
 	*fakeNode
 	plan     *fault.Plan
 	instance string
-	groups   rtnl.Groups
+	groups   stamp.Groups
 	ruleset  nft.Ruleset
 	held     hold.ID // who has the table
 	claims   *fakeClaims
@@ -37,7 +39,7 @@ type fakeKernel struct {
 }
 
 func newFakeKernel(w *fakeNode, p *fault.Plan, instance string) (*fakeKernel, error) {
-	groups, err := rtnl.GroupsOf(instance)
+	groups, err := stamp.GroupsOf(instance)
 	return &fakeKernel{
 		fakeNode: w, plan: p, instance: instance, groups: groups,
 		claims: &fakeClaims{}, batches: &atomic.Uint32{},
@@ -324,7 +326,7 @@ func (k fakeLinks) Kind() hold.Kind {
 // of returns a hold's spec, if its name is its owner's.
 func (k fakeLinks) of(h hold.Hold) (*link.Spec, error) {
 	s := h.Spec.(*link.Spec)
-	if want := link.Name(k.instance[:rtnl.PrefixLen], h.Owner); s.Name != want {
+	if want := stamp.Link(k.instance, h.Owner); s.Name != want {
 		return nil, fmt.Errorf("link %s is not that of %s", s.Name, h.Owner)
 	}
 	return s, nil
@@ -482,7 +484,7 @@ func (k fakeLinks) DownDying(context.Context) error {
 }
 
 func (k fakeLinks) find(context.Context) ([]hold.Hold, error) {
-	prefix := "b" + k.instance[:rtnl.PrefixLen]
+	prefix := "b" + k.instance[:stamp.PrefixLen]
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []hold.Hold

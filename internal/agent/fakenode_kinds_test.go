@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/egress"
@@ -36,7 +38,7 @@ func TestFakeNode(t *testing.T) {
 				p := w.pod(fmt.Sprintf("/run/netns/%s", owner))
 				pod, host := link.MACs(owner)
 				return &link.Spec{
-					Name: link.Name("aaaa", owner), Alias: string(owner), Netns: p.ref, Ifname: "eth0", MTU: 1400,
+					Name: stamp.Link("aaaa", owner), Alias: string(owner), Netns: p.ref, Ifname: "eth0", MTU: 1400,
 					MAC: pod, HostMAC: host, Addresses: []netip.Addr{address()},
 				}
 			},

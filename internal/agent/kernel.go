@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
@@ -98,10 +100,10 @@ func (a *Agent) openKernel() error {
 	})
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
-	links := link.New(link.Options{Conn: conn, Prefix: a.instance[:rtnl.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
+	links := link.New(link.Options{Conn: conn, Prefix: a.instance[:stamp.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
 	a.links = links
 	a.monitor = func() (monitor, error) {
-		m, err := conn.Monitor(a.groups, link.Name(a.instance[:rtnl.PrefixLen], ""))
+		m, err := conn.Monitor(a.groups, stamp.Links(a.instance))
 		if err != nil {
 			return nil, err
 		}
@@ -121,10 +123,10 @@ func (a *Agent) openInstance() (err error) {
 	if err != nil {
 		return err
 	}
-	if a.groups, err = rtnl.GroupsOf(a.instance); err != nil {
+	if a.groups, err = stamp.GroupsOf(a.instance); err != nil {
 		return err
 	}
-	a.metric, err = rtnl.MetricOf(a.instance)
+	a.metric, err = stamp.MetricOf(a.instance)
 	return err
 }
 

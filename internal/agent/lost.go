@@ -7,10 +7,10 @@ import (
 	"os"
 	"strings"
 
-	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -87,7 +87,7 @@ func (a *Agent) ranBefore() bool {
 // ofInstance keeps the links with an instance's stamp, whatever they are called.
 func ofInstance(instance string) func(rtnl.Link) (bool, error) {
 	return func(l rtnl.Link) (bool, error) {
-		_, ours := link.OwnName(instance[:rtnl.PrefixLen], l)
+		_, ours := stamp.Own(instance, l.Name, l.Alias)
 		return ours, nil
 	}
 }
@@ -105,13 +105,13 @@ func (a *Agent) ownLinks() ([]rtnl.Link, error) {
 		called[l.Name] = true
 	}
 	for _, l := range all {
-		name, _ := link.OwnName(a.instance[:rtnl.PrefixLen], l)
+		name, _ := stamp.Own(a.instance, l.Name, l.Alias)
 		if name != l.Name && called[name] {
 			continue
 		}
 		called[name] = true
 		l.Name = name
-		if _, ok := attachment.LinkID(name); ok {
+		if _, ok := stamp.LinkID(name); ok {
 			links = append(links, l)
 		}
 	}
@@ -133,7 +133,7 @@ func (a *Agent) undoomed(links []rtnl.Link) ([]rtnl.Link, error) {
 	}
 	var left []rtnl.Link
 	for _, l := range links {
-		if r, ok := doomed[l.Name]; !ok || attachment.CheckStamp(l.Name, l.Alias, keyOfDeletion(r)) != nil {
+		if r, ok := doomed[l.Name]; !ok || stamp.Check(l.Name, l.Alias, keyOfDeletion(r)) != nil {
 			left = append(left, l)
 		}
 	}

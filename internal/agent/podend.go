@@ -4,9 +4,10 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -69,7 +70,7 @@ func findPods(self ns.Ref, links []wantedEnd) map[string]podEnd {
 
 // macOf is the link-layer address that a link's other end has by its ID.
 func macOf(name string) string {
-	id, _ := attachment.LinkID(name)
+	id, _ := stamp.LinkID(name)
 	mac, _ := link.MACs(id)
 	return mac
 }

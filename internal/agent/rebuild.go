@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
@@ -184,19 +186,20 @@ func (a *Agent) survey(now time.Time, find func(ns.Ref, []wantedEnd) map[string]
 
 // adopted is the attachment that a link stands for.
 func (a *Agent) adopted(l rtnl.Link, seen attachment.Sight, end podEnd, now time.Time) Adopted {
-	id, _ := attachment.LinkID(l.Name)
+	id, _ := stamp.LinkID(l.Name)
 	p := Adopted{Addresses: seen.Addresses}
 	// Started is 0: every deletion comes after it.
 	p.Record = attachment.Record{Netns: end.ref, Mode: netconf.ModeRouted, Created: now, Made: a.boottime(), Epoch: a.epoch, Adopted: true}
-	stamp, err := attachment.ParseAlias(l.Alias)
+	s, stamped := stamp.Parse(l.Alias)
+	key, err := s.Key()
 	switch {
-	case err != nil || stamp.Instance != a.instance || stamp.ID != id:
+	case !stamped || err != nil || s.Instance != a.instance || s.ID != id:
 		p.Lost = append(p.Lost, "network, container, interface")
-	case stamp.Short:
+	case s.Short():
 		p.Lost = append(p.Lost, "the end of network/container/interface")
 		fallthrough
 	default:
-		p.Record.Key = stamp.Key
+		p.Record.Key = key
 	}
 	if end.ref.Ino == 0 {
 		p.Lost = append(p.Lost, "network namespace")

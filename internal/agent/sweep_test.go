@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -44,7 +44,7 @@ func network(t testing.TB, cidr string) *net.IPNet {
 
 // unreachable is the route of a pool.
 func (r *rig) unreachable(cidr string) *netlink.Route {
-	return &netlink.Route{Dst: network(r.t, cidr), Type: unix.RTN_UNREACHABLE, Priority: int(r.metric), Protocol: rtnl.Protocol}
+	return &netlink.Route{Dst: network(r.t, cidr), Type: unix.RTN_UNREACHABLE, Priority: int(r.metric), Protocol: stamp.Protocol}
 }
 
 func flushTables(t testing.TB) {
@@ -210,9 +210,9 @@ func TestSweepRemovesOrphansTheSecondTime(t *testing.T) {
 	without := nettest.Snapshot(t, nil).Only("link", "route").String()
 
 	id := hold.NewID()
-	name := link.Name(r.instance[:rtnl.PrefixLen], id)
+	name := stamp.Link(r.instance, id)
 	must(t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live(), Alias: attachment.Alias(r.instance, id, attachment.Key{})},
+		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live(), Alias: stamp.Alias(r.instance, id, attachment.Key{})},
 		PeerName:  "orphan",
 	}))
 	must(t, netlink.RouteAdd(r.unreachable("10.66.0.0/16")))

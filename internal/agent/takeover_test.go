@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/egress"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
@@ -29,7 +30,7 @@ func TestStartTakesAFormerTableOver(t *testing.T) {
 	at := slices.IndexFunc(owners, func(o hold.Owner) bool {
 		return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == egress.KindName })
 	})
-	table, owner := nft.TableName(r.instance), owners[at]
+	table, owner := stamp.Table(r.instance), owners[at]
 	low, high := r.groups.Dying()
 	r.close()
 	former := fmt.Sprintf(`delete table inet %[1]s

@@ -3,11 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
@@ -304,15 +305,11 @@ func routeName(r rtnl.Route) hold.Name {
 // linkOwner returns whose link this is: by its name, or, if it has been
 // renamed, by its alias.
 func (a *Agent) linkOwner(l rtnl.Link) (hold.ID, bool) {
-	text, ours := strings.CutPrefix(l.Name, link.Name(a.instance[:rtnl.PrefixLen], ""))
-	if !ours {
-		var of string
-		if n, _ := fmt.Sscanf(l.Alias, "berth %s %s", &of, &text); n < 2 || of != a.instance {
-			return "", false
-		}
+	if id, ok := stamp.LinkID(l.Name); ok && strings.HasPrefix(l.Name, stamp.Links(a.instance)) {
+		return id, true
 	}
-	id, err := hold.ParseID(text)
-	return id, err == nil
+	s, ok := stamp.Parse(l.Alias)
+	return s.ID, ok && s.Instance == a.instance
 }
 
 // differs reports whether a link is not as its owner has it.

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // doAway is what happens while no agent runs, and what is done to the files of
@@ -124,12 +125,12 @@ func (r *wholeRun) pluginDelete(c, way int) {
 func (w *fakeNode) pluginCut(named string, k attachment.Key, pod *fakePod) (cut []string) {
 	w.mu.Lock()
 	if l := w.links[named]; l != nil {
-		if s, err := attachment.ParseAlias(l.alias); err != nil || s.Key == k {
+		if s, ok := stamp.Parse(l.alias); !ok || s.Is(k) {
 			cut = append(cut, named)
 		}
 	}
 	if p := w.pods[pod.ref.Path]; p != nil && p.ends["eth0"] != nil {
-		if s, err := attachment.ParseAlias(p.ends["eth0"].alias); err == nil && s.Key == k {
+		if s, ok := stamp.Parse(p.ends["eth0"].alias); ok && s.Is(k) {
 			cut = append(cut, p.ends["eth0"].name)
 		}
 	}

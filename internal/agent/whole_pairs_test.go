@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
@@ -206,7 +207,7 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 		}
 	}
 	l := &fakeLink{
-		name: "b" + r.instance[:4] + string(id), alias: attachment.Alias(r.instance, id, key), group: r.groups.Live(),
+		name: "b" + r.instance[:4] + string(id), alias: stamp.Alias(r.instance, id, key), group: r.groups.Live(),
 		pod: &fakePod{ends: map[string]*fakeLink{}}, ifname: "eth0",
 	}
 	w.mu.Lock()

@@ -32,3 +32,31 @@ func TestYoungerThan(t *testing.T) {
 		}
 	}
 }
+
+// An attachment is older than a queued deletion if its ADD began before it in
+// the same boot, or in an earlier boot. Done again in a later boot, the deletion
+// spares what began there.
+func TestBeganBeforeDeletion(t *testing.T) {
+	for _, c := range []struct {
+		epoch   string
+		started int64
+		boot    string // of the deletion, begun at 5
+		now     string
+		want    bool
+	}{
+		{"one/0/1/2", 4, "one", "one", true},
+		{"one/0/1/2", 5, "one", "one", true},
+		{"one/0/1/2", 6, "one", "one", false},
+		{"one/0/9/9", 6, "one", "one", false}, // another netns of the same boot
+		{"one/0/1/2", 4, "one", "two", true},
+		{"one/0/1/2", 6, "one", "two", false},
+		{"one/0/1/2", 6, "two", "two", true},  // it outlived a reboot
+		{"two/0/1/2", 4, "one", "two", false}, // the deletion did
+		{"one/0/1/2", 6, "two", "three", true},
+	} {
+		r := attachment.Record{Epoch: c.epoch, Started: c.started}
+		if have := r.BeganBeforeDeletion(c.boot, 5, c.now); have != c.want {
+			t.Errorf("%+v: %v", c, have)
+		}
+	}
+}

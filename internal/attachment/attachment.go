@@ -15,18 +15,11 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Key is what the runtime calls an attachment (CNI 1.1, section 2,
-// "Parameters"). It is reusable: only a hold.ID is an incarnation.
-type Key struct {
-	Network     string `json:"network"`
-	ContainerID string `json:"containerID"`
-	Ifname      string `json:"ifname"`
-}
-
-// String joins the parts with slashes, which none of them may contain.
-func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.Ifname }
+// Key is what the runtime calls an attachment.
+type Key = stamp.Key
 
 // Record is an attachment's Owner.Meta.
 type Record struct {

@@ -4,8 +4,9 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
@@ -23,8 +24,8 @@ func Plan(id hold.ID, instance string, r Record, w Wish, addrs []netip.Addr) hol
 		mac = w.MAC.String()
 	}
 	veth := &link.Spec{
-		Name:      link.Name(instance[:rtnl.PrefixLen], id),
-		Alias:     Alias(instance, id, r.Key),
+		Name:      stamp.Link(instance, id),
+		Alias:     stamp.Alias(instance, id, r.Key),
 		Netns:     r.Netns,
 		Ifname:    r.Ifname,
 		MTU:       w.MTU,

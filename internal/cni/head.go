@@ -4,6 +4,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/root"
@@ -190,7 +192,7 @@ func hostVeth(interfaces []byte) string {
 	for _, fields := range objects(interfaces) {
 		name, err1 := fields.Text("name")
 		sandbox, err2 := fields.Text("sandbox")
-		if err1 == nil && err2 == nil && sandbox == "" && IsLinkName(name) {
+		if err1 == nil && err2 == nil && sandbox == "" && stamp.IsLink(name) {
 			return name
 		}
 	}
@@ -220,20 +222,6 @@ func isAddress(s string) bool {
 	}
 	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') && c != '.' && c != ':' {
-			return false
-		}
-	}
-	return true
-}
-
-// IsLinkName reports whether a name has the form of Berth's host veths: b, and
-// 14 characters of the ID alphabet.
-func IsLinkName(s string) bool {
-	if len(s) != maxIfname || s[0] != 'b' {
-		return false
-	}
-	for i := 1; i < len(s); i++ {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') {
 			return false
 		}
 	}

@@ -3,19 +3,17 @@ package hold
 import (
 	"crypto/rand"
 	"encoding/base32"
-	"fmt"
+
+	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ID names an incarnation of an owner: 50 random bits as 10 characters of
-// lower-case base32 (RFC 4648 alphabet, no padding). It is minted when the
-// owner is taken and never used again, so that a late release cannot meet a
-// successor of the same pod name, container id or address.
-type ID string
+// ID names an incarnation of an owner.
+type ID = stamp.ID
 
 // IDLen is the number of characters in an ID.
-const IDLen = 10
+const IDLen = stamp.IDLen
 
-var alphabet = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+var alphabet = base32.NewEncoding(stamp.Letters).WithPadding(base32.NoPadding)
 
 // NewID mints an ID. It cannot fail: crypto/rand ends the program if the
 // kernel has no randomness.
@@ -30,13 +28,8 @@ func random(n int) string {
 
 // ParseID checks that s has the form of an ID.
 func ParseID(s string) (ID, error) {
-	if len(s) != IDLen {
-		return "", fmt.Errorf("id %.40q: want %d characters, have %d", s, IDLen, len(s))
-	}
-	for i := range len(s) {
-		if c := s[i]; (c < 'a' || c > 'z') && (c < '2' || c > '7') {
-			return "", fmt.Errorf("id %q: character %q is not one of a-z, 2-7", s, c)
-		}
+	if err := stamp.CheckID(s); err != nil {
+		return "", err
 	}
 	return ID(s), nil
 }

@@ -11,6 +11,7 @@ package nft
 import (
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/stamp"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,11 +49,8 @@ type Ruleset struct {
 	// order; host bits are ignored.
 }
 
-// TableName is the name of an instance's table, in family inet.
-func TableName(instance string) string { return "berth-" + instance }
-
 // Table returns the name of the ruleset's table.
-func (r Ruleset) Table() string { return TableName(r.Instance) }
+func (r Ruleset) Table() string { return stamp.Table(r.Instance) }
 
 // String shows the table in the syntax of nft(8): `nft -f` of it makes the same.
 func (r Ruleset) String() string { return r.table(0).String() }

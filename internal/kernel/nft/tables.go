@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
@@ -103,11 +105,11 @@ func (t *Tables) transact(ask func(*nftables.Conn) error) error {
 //	delete table inet NAME
 func (t *Tables) Delete(instance string) error {
 	err := t.transact(func(c *nftables.Conn) error {
-		c.DelTable(&nftables.Table{Name: TableName(instance), Family: nftables.TableFamilyINet})
+		c.DelTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet})
 		return nil
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("deleting nftables table %s: %w", TableName(instance), kernel.Classify(err))
+		return fmt.Errorf("deleting nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
 	}
 	return nil
 }

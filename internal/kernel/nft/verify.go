@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // What Verify says of a table. ErrChanged is wrapped with what differs.
@@ -35,7 +37,7 @@ func (t *Tables) Verify(r Ruleset) (Generation, error) {
 // Holder returns whose the instance's table is, and whether it is there at all.
 // It is nobody's if its rules do not say so with one voice.
 func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
-	have, _, err := t.read(TableName(instance))
+	have, _, err := t.read(stamp.Table(instance))
 	if errors.Is(err, errNoTable) {
 		return "", false, nil
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -47,7 +49,7 @@ func (t *Tables) Watch(instance string) (*Watch, error) {
 		return nil, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
 	}
 	t.conns.watch()
-	return &Watch{tables: t, name: TableName(instance), c: c}, nil
+	return &Watch{tables: t, name: stamp.Table(instance), c: c}, nil
 }
 
 // Next waits for a transaction that touches the table, and tells of the last of

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -211,7 +213,7 @@ func (c *Conn) Link(name string) (Link, error) {
 	var l Link
 	err := c.Do(GetLink(name, &l))
 	if errors.Is(err, kernel.ErrNotFound) {
-		err = c.Do(GetAltLink(AltName(name), &l))
+		err = c.Do(GetAltLink(stamp.AltName(name), &l))
 	}
 	return l, err
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
@@ -14,14 +16,14 @@ func TestLinkByAnyName(t *testing.T) {
 	c := open(t, nil)
 	const name = "btest0123456789"
 	l, _ := veth(t, c, name)
-	must(t, c.Do(rtnl.AddAltName(name, rtnl.AltName(name))))
-	if err := c.Do(rtnl.AddAltName(name, rtnl.AltName(name))); !errors.Is(err, kernel.ErrExists) {
+	must(t, c.Do(rtnl.AddAltName(name, stamp.AltName(name))))
+	if err := c.Do(rtnl.AddAltName(name, stamp.AltName(name))); !errors.Is(err, kernel.ErrExists) {
 		t.Errorf("a second name given again: %v", err)
 	}
 	must(t, c.Do(rtnl.Rename(l.Index, "away0")))
 	l.Name = "away0"
 	var byAlt, byIndex rtnl.Link
-	must(t, c.Do(rtnl.GetAltLink(rtnl.AltName(name), &byAlt), rtnl.GetLinkAt(l.Index, &byIndex)))
+	must(t, c.Do(rtnl.GetAltLink(stamp.AltName(name), &byAlt), rtnl.GetLinkAt(l.Index, &byIndex)))
 	anyName, err := c.Link(name)
 	must(t, err)
 	if byAlt != l || byIndex != l || anyName != l {
@@ -39,7 +41,7 @@ func TestLinkByAnyName(t *testing.T) {
 	_, noLink := c.Link(name)
 	for what, err := range map[string]error{
 		"link":   noLink,
-		"alt":    c.Do(rtnl.GetAltLink(rtnl.AltName(name), &byAlt)),
+		"alt":    c.Do(rtnl.GetAltLink(stamp.AltName(name), &byAlt)),
 		"delete": c.Do(rtnl.DelLinkAt(l.Index)),
 		"set":    c.Do(rtnl.SetLinkAt(l.Index, rtnl.Down())),
 	} {

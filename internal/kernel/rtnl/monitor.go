@@ -7,6 +7,8 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -44,7 +46,7 @@ type News struct {
 type Monitor struct {
 	file   *os.File // the socket
 	raw    syscall.RawConn
-	groups Groups
+	groups stamp.Groups
 	prefix string // of the links' names
 	buf    []byte
 }
@@ -59,7 +61,7 @@ const receiveBuffer = 4 << 20
 // changes cost next to nothing.
 //
 //	ip monitor link route
-func (c *Conn) Monitor(groups Groups, prefix string) (*Monitor, error) {
+func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
 	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, bufferSize)}
 	err := c.Inside(func() error { return m.open() })
 	if err != nil {
@@ -175,7 +177,7 @@ func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 		if msg.Header.Type == unix.RTM_DELLINK {
 			return News{Change: LinkGone, Link: link}, true
 		}
-		own := link.Group >= uint32(m.groups) && link.Group < uint32(m.groups)+groupCount
+		own := m.groups.Has(link.Group)
 		if own && link.Group != m.groups.Live() { // coming, or dying
 			return News{}, false
 		}

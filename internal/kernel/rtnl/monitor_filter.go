@@ -3,6 +3,8 @@ package rtnl
 import (
 	"encoding/binary"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +41,7 @@ const (
 // names or are in the live group, whatever they are called, but for changes of
 // those in the coming and in the cut group; deletions of routes with Berth's protocol; and routes that replace
 // others.
-func monitorFilter(groups Groups, prefix string) []unix.SockFilter {
+func monitorFilter(groups stamp.Groups, prefix string) []unix.SockFilter {
 	const accept, drop = 1000, 1001 // targets; else how many to skip
 	type step struct {
 		code     uint16
@@ -61,7 +63,7 @@ func monitorFilter(groups Groups, prefix string) []unix.SockFilter {
 		{code: loadHalf, k: atFlags},
 		{ifSet, half(unix.NLM_F_REPLACE), accept, drop},
 		{code: loadByte, k: atProtocol},
-		{ifEqual, Protocol, accept, drop},
+		{ifEqual, stamp.Protocol, accept, drop},
 		// A link: by its group...
 		{code: setA, k: atLinkAttr},
 		{code: setX, k: unix.IFLA_GROUP},

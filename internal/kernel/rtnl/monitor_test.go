@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -22,9 +24,9 @@ const monitored = "btest" // the prefix of the instance's links
 
 // listen begins to listen, in the background, and returns what is told from
 // then on, as text.
-func listen(t *testing.T, c *rtnl.Conn) (groups rtnl.Groups, told func() []string) {
+func listen(t *testing.T, c *rtnl.Conn) (groups stamp.Groups, told func() []string) {
 	t.Helper()
-	groups, err := rtnl.GroupsOf(monitored[1:])
+	groups, err := stamp.GroupsOf(monitored[1:])
 	must(t, err)
 	m, err := c.Monitor(groups, monitored)
 	must(t, err)
@@ -148,7 +150,7 @@ func TestMonitor(t *testing.T) {
 // A monitor that nobody reads says that it has lost something, and goes on.
 func TestMonitorLoses(t *testing.T) {
 	c := open(t, nil)
-	groups, err := rtnl.GroupsOf(monitored[1:])
+	groups, err := stamp.GroupsOf(monitored[1:])
 	must(t, err)
 	m, err := c.Monitor(groups, monitored)
 	must(t, err)

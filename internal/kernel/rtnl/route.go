@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +43,7 @@ func (r Route) String() string {
 	if r.Table != 0 {
 		text += fmt.Sprint(" table ", r.Table)
 	}
-	return text + fmt.Sprint(" proto ", Protocol)
+	return text + fmt.Sprint(" proto ", stamp.Protocol)
 }
 
 // AddRoute adds a route. Another of the same destination and metric, wherever
@@ -82,7 +84,7 @@ func (r Route) body(scope uint8) []byte {
 	msg := nl.NewRtMsg()
 	msg.Family = uint8(family(r.Dst.Addr()))
 	msg.Dst_len = uint8(r.Dst.Bits())
-	msg.Protocol = Protocol
+	msg.Protocol = stamp.Protocol
 	msg.Scope = scope
 	if r.Unreachable {
 		msg.Type = unix.RTN_UNREACHABLE
@@ -211,10 +213,10 @@ func (f RouteFilter) request(family uint8) Request {
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:   family,
 		Table:    unix.RT_TABLE_MAIN,
-		Protocol: Protocol,
+		Protocol: stamp.Protocol,
 		Type:     unix.RTN_UNICAST,
 	}}
-	text := fmt.Sprint("ip route show proto ", Protocol)
+	text := fmt.Sprint("ip route show proto ", stamp.Protocol)
 	if f.Unreachable {
 		msg.Type = unix.RTN_UNREACHABLE
 		text += " type unreachable"
@@ -271,5 +273,5 @@ func parseRoute(b []byte) (Route, bool, error) {
 	default:
 		return r, false, nil
 	}
-	return r, m.Protocol == Protocol && m.Table == unix.RT_TABLE_MAIN, nil
+	return r, m.Protocol == stamp.Protocol && m.Table == unix.RT_TABLE_MAIN, nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -44,14 +46,14 @@ func AddRule(r Rule) Request {
 		nl.NewRtAttr(attrSrc, r.From.AsSlice()),
 		nl.NewRtAttr(attrPriority, nl.Uint32Attr(r.Priority)),
 		nl.NewRtAttr(attrTable, nl.Uint32Attr(r.Table)),
-		nl.NewRtAttr(attrProtocol, []byte{Protocol}),
+		nl.NewRtAttr(attrProtocol, []byte{stamp.Protocol}),
 	}
 	if r.Specific {
 		text += " suppress_prefixlength 0"
 		parts = append(parts, nl.NewRtAttr(attrSuppressPrefixLength, nl.Uint32Attr(0)))
 	}
 	return Request{
-		text:  fmt.Sprint(text, " proto ", Protocol),
+		text:  fmt.Sprint(text, " proto ", stamp.Protocol),
 		typ:   unix.RTM_NEWRULE,
 		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
 		body:  body(parts...),

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
@@ -30,7 +32,7 @@ type Spec struct {
 func (s *Spec) Kind() string { return KindName }
 
 // String names the table as nft does.
-func (s *Spec) String() string { return "table inet " + nft.TableName(s.Instance) }
+func (s *Spec) String() string { return "table inet " + stamp.Table(s.Instance) }
 
 // Options are what New needs.
 type Options struct {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/google/nftables"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -82,7 +84,7 @@ func TestHold(t *testing.T) {
 		t.Errorf("found %v, %v, want %v", found, err, h)
 	}
 	change(t, at, func(c *nftables.Conn) {
-		c.FlushTable(&nftables.Table{Name: nft.TableName(instance), Family: nftables.TableFamilyINet})
+		c.FlushTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet})
 	})
 	k.is(k.verify(h), hold.ErrChanged)
 	if found, err := k.Find(t.Context()); err != nil || len(found) != 1 || found[0].Owner != h.Owner {
@@ -153,7 +155,7 @@ func TestRunRestores(t *testing.T) {
 	both := func() bool { return e.Intact() && o.Intact() }
 	nettest.Eventually(t, "both tables to be intact", both)
 
-	table := &nftables.Table{Name: nft.TableName(instance), Family: nftables.TableFamilyINet}
+	table := &nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet}
 	for _, tt := range []struct {
 		name string
 		want error

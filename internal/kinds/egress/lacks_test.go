@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/google/nftables"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -128,7 +130,7 @@ func TestDiffers(t *testing.T) {
 	}{
 		{"flushed", (*nftables.Conn).FlushRuleset, nft.ErrGone},
 		{"emptied", func(c *nftables.Conn) {
-			c.FlushTable(&nftables.Table{Name: nft.TableName(instance), Family: nftables.TableFamilyINet})
+			c.FlushTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet})
 		}, nft.ErrChanged},
 	} {
 		was := e.sound.Load()

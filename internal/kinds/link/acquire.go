@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -133,7 +135,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 // renamed (hold.ErrForeign), or not worth a failure.
 func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.see(s.Name, link.Index)
-	alt := rtnl.AltName(s.Name)
+	alt := stamp.AltName(s.Name)
 	var other rtnl.Link
 	errs := l.conn.Each(rtnl.AddAltName(s.Name, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(s.Alias)))
 	named, err := errs[0], errs[1]

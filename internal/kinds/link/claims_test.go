@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
@@ -21,14 +23,14 @@ func TestClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	groups, err := rtnl.GroupsOf("testaaaaaa")
+	groups, err := stamp.GroupsOf("testaaaaaa")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
 	planned := func() hold.Hold {
 		id := hold.NewID()
-		return hold.Hold{Owner: id, Spec: &Spec{Name: Name("test", id), Addresses: []netip.Addr{netip.MustParseAddr("10.64.200.1")}}}
+		return hold.Hold{Owner: id, Spec: &Spec{Name: stamp.Link("test", id), Addresses: []netip.Addr{netip.MustParseAddr("10.64.200.1")}}}
 	}
 	a, b := planned(), planned()
 	done, err := l.claims.claim(t.Context(), a.Spec.(*Spec).Name)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -26,7 +28,7 @@ func TestKind(t *testing.T) {
 		Spec: func(t testing.TB, owner hold.ID) hold.Spec {
 			h := f.hold(nettest.Pod(t).Ref(), both)
 			s := spec(h)
-			s.Name, s.Alias = link.Name(prefix, owner), strings.Replace(s.Alias, string(h.Owner), string(owner), 1)
+			s.Name, s.Alias = stamp.Link(prefix, owner), strings.Replace(s.Alias, string(h.Owner), string(owner), 1)
 			return s
 		},
 		Example: &link.Spec{
@@ -195,7 +197,7 @@ func (f *fixture) ownAddressesOnly() {
 
 func TestNames(t *testing.T) {
 	a, b := hold.NewID(), hold.NewID()
-	if got, want := link.Name("abcd", "0123456789"), "babcd0123456789"; got != want {
+	if got, want := stamp.Link("abcd", "0123456789"), "babcd0123456789"; got != want {
 		t.Errorf("name %s, not %s", got, want)
 	}
 	podA, hostA := link.MACs(a)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
@@ -25,9 +27,9 @@ const (
 
 // Options say where links are made, and for whom.
 type Options struct {
-	Conn   *rtnl.Conn  // to the node's network namespace
-	Prefix string      // the first 4 characters of the instance's id
-	Groups rtnl.Groups // the instance's
+	Conn   *rtnl.Conn   // to the node's network namespace
+	Prefix string       // the first 4 characters of the instance's id
+	Groups stamp.Groups // the instance's
 	// Barrier reports whether what enters or leaves by the dying groups is
 	// dropped now. Where it is not, Cut sets links down, which is slower. nil:
 	// always.
@@ -38,7 +40,7 @@ type Options struct {
 type Links struct {
 	conn    *rtnl.Conn
 	prefix  string
-	groups  rtnl.Groups
+	groups  stamp.Groups
 	barrier func() bool
 	batches atomic.Uint32 // counts batches, for each to have a group of its own
 	mirror  mirror
@@ -84,8 +86,8 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	if !ok {
 		return nil, fmt.Errorf("a hold of kind %s is not a link", h.Spec.Kind())
 	}
-	want := Name(l.prefix, h.Owner)
-	if n := len(stamp(l.prefix)); len(s.Name) != len(want) || s.Name[0] != want[0] || s.Name[n:] != want[n:] {
+	want := stamp.Link(l.prefix, h.Owner)
+	if n := len(stamp.Links(l.prefix)); len(s.Name) != len(want) || s.Name[0] != want[0] || s.Name[n:] != want[n:] {
 		return nil, fmt.Errorf("link %s is not that of %s, which is %s", s.Name, h.Owner, want)
 	}
 	return s, nil
@@ -93,7 +95,7 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 
 // own reports whether a link is the instance's, and notes where it is.
 func (l *Links) own(link rtnl.Link) bool {
-	name, ok := OwnName(l.prefix, link)
+	name, ok := stamp.Own(l.prefix, link.Name, link.Alias)
 	if ok {
 		l.memory.see(name, link.Index)
 	}
@@ -122,7 +124,7 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 	}
 	holds := make([]hold.Hold, 0, len(links))
 	for name, link := range l.byName(links) {
-		id, notOurs := hold.ParseID(name[len(stamp(l.prefix)):])
+		id, notOurs := hold.ParseID(name[len(stamp.Links(l.prefix)):])
 		if notOurs != nil {
 			continue
 		}
@@ -144,7 +146,7 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 	all := make(map[string]*rtnl.Link, len(links))
 	for i := range links {
-		name, ok := OwnName(l.prefix, links[i])
+		name, ok := stamp.Own(l.prefix, links[i].Name, links[i].Alias)
 		if other := all[name]; ok && (other == nil || other.Name != name) {
 			all[name] = &links[i]
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
@@ -35,7 +37,7 @@ func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 //  4. The pod's interface: it names the other end's index.
 func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	var link rtnl.Link
-	err := l.conn.Do(rtnl.GetAltLink(rtnl.AltName(s.Name), &link))
+	err := l.conn.Do(rtnl.GetAltLink(stamp.AltName(s.Name), &link))
 	if err == nil && s.owns(link) {
 		l.memory.see(s.Name, link.Index)
 		return link, nil

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -28,7 +30,7 @@ var (
 type fixture struct {
 	testing.TB
 	conn   *rtnl.Conn
-	groups rtnl.Groups
+	groups stamp.Groups
 	links  *link.Links
 	kind   hold.Kind
 }
@@ -42,7 +44,7 @@ func newFixture(t testing.TB, change ...func(*link.Options)) *fixture {
 	conn, err := rtnl.Open(nil)
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
-	groups, err := rtnl.GroupsOf(prefix)
+	groups, err := stamp.GroupsOf(prefix)
 	must(t, err)
 	o := link.Options{Conn: conn, Prefix: prefix, Groups: groups}
 	for _, f := range change {
@@ -82,7 +84,7 @@ func (f *fixture) hold(pod ns.Ref, families string) hold.Hold {
 	n := plans.Add(1)
 	id := hold.NewID()
 	s := &link.Spec{
-		Name:   link.Name(prefix, id),
+		Name:   stamp.Link(prefix, id),
 		Alias:  fmt.Sprintf("berth testaaaaaa %s net/pod-%d/eth0", id, n),
 		Netns:  pod,
 		Ifname: "eth0",

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
@@ -82,7 +84,7 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	}
 	f.links.mirror.hear(news)
 	for _, n := range news {
-		if name, ours := OwnName(f.links.prefix, n.Link); ours && n.Change == rtnl.LinkGone {
+		if name, ours := stamp.Own(f.links.prefix, n.Link.Name, n.Link.Alias); ours && n.Change == rtnl.LinkGone {
 			f.links.memory.gone(name, n.Link.Index)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -82,7 +84,7 @@ func TestListAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	groups, err := rtnl.GroupsOf("testaaaaaa")
+	groups, err := stamp.GroupsOf("testaaaaaa")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func TestListAhead(t *testing.T) {
 	if l.known(t) {
 		t.Error("nobody has listed, and the links are known")
 	}
-	m, err := conn.Monitor(groups, stamp("test"))
+	m, err := conn.Monitor(groups, stamp.Links("test"))
 	if err != nil {
 		t.Fatal(err)
 	}

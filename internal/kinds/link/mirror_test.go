@@ -7,11 +7,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -19,7 +20,7 @@ import (
 // test or end ends.
 func (f *fixture) follow() (end func()) {
 	f.Helper()
-	m, err := f.conn.Monitor(f.groups, link.Name(prefix, ""))
+	m, err := f.conn.Monitor(f.groups, stamp.Link(prefix, ""))
 	must(f, err)
 	follower := f.links.Follow(m)
 	ended := make(chan struct{})

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -41,7 +43,7 @@ func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
 	l, err := netlink.LinkByName(spec(h).Name)
 	must(f, err)
 	if what.second {
-		must(f, netlink.LinkDelAltName(l, rtnl.AltName(spec(h).Name)))
+		must(f, netlink.LinkDelAltName(l, stamp.AltName(spec(h).Name)))
 	}
 	if what.index { // as an agent that has just started
 		f.links = link.New(link.Options{Conn: f.conn, Prefix: prefix, Groups: f.groups})

@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // KindName is the name of the kind, in ledger records too.
@@ -46,50 +47,17 @@ func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string { return "link " + s.Name }
 
-// Name returns the name of the host's end: that of no other incarnation, on
-// this node or by this instance, whose id's first 4 characters are prefix.
-func Name(prefix string, id hold.ID) string { return stamp(prefix) + string(id) }
-
-// stamp begins the names of an instance's links.
-func stamp(prefix string) string { return "b" + prefix }
-
-// OwnName returns the name that ADD gave a link of an instance, whatever somebody
-// has made of it since; false if the link is none of the instance's. prefix is
-// the first 4 characters of the instance's id. What the alias says goes before
-// the name: a name is easily given to another link.
-func OwnName(prefix string, l rtnl.Link) (string, bool) {
-	if name, ok := nameInAlias(l.Alias); ok {
-		return name, strings.HasPrefix(name, stamp(prefix))
-	}
-	return l.Name, strings.HasPrefix(l.Name, stamp(prefix))
-}
-
-// nameInAlias returns the name of the link that an alias is of (`berth INSTANCE
-// ID KEY`, attachment.Alias); false for an alias that Berth did not write.
-func nameInAlias(alias string) (string, bool) {
-	words := strings.SplitN(alias, " ", 4)
-	if len(words) < 4 || words[0] != "berth" {
-		return "", false
-	}
-	instance, notInstance := hold.ParseID(words[1])
-	id, notID := hold.ParseID(words[2])
-	if notInstance != nil || notID != nil {
-		return "", false
-	}
-	return Name(string(instance)[:rtnl.PrefixLen], id), true
-}
-
 // owns reports whether a link has this spec's alias: only that makes one that is
 // not called as it should be the owner's.
 func (s *Spec) owns(l rtnl.Link) bool {
-	name, ok := nameInAlias(l.Alias)
-	return ok && name == s.Name || l.Alias != "" && l.Alias == s.Alias
+	of, ok := stamp.Parse(l.Alias)
+	return ok && of.Link() == s.Name || l.Alias != "" && l.Alias == s.Alias
 }
 
 // is reports whether a link is this spec's: it has its alias, or is called so and
 // has no other incarnation's.
 func (s *Spec) is(l rtnl.Link) bool {
-	_, stamped := nameInAlias(l.Alias)
+	_, stamped := stamp.Parse(l.Alias)
 	return s.owns(l) || l.Name == s.Name && !stamped
 }
 

@@ -22,7 +22,7 @@ const KindName = "poolroute"
 // batch is how many routes one Release takes.
 const batch = 32
 
-// Spec is one CIDR's route. The metric is the instance's own (rtnl.MetricOf),
+// Spec is one CIDR's route. The metric is the instance's own (stamp.MetricOf),
 // so that several agents on a node can have the same CIDR.
 type Spec struct {
 	CIDR   netip.Prefix `json:"cidr"`   // masked

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/berth-net/berth/internal/stamp"
+
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -28,7 +30,7 @@ func newKind(t testing.TB, instance string) (hold.Kind, uint32) {
 	conn, err := rtnl.Open(nil)
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
-	metric, err := rtnl.MetricOf(instance)
+	metric, err := stamp.MetricOf(instance)
 	must(t, err)
 	return poolroute.New(poolroute.Options{Conn: conn, Metric: metric}).Kind(), metric
 }

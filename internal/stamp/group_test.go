@@ -1,10 +1,10 @@
-package rtnl_test
+package stamp_test
 
 import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 func TestGroups(t *testing.T) {
@@ -16,8 +16,10 @@ func TestGroups(t *testing.T) {
 		{"aaabzzzzzz", 1<<30 + 1024},
 		{"7777", 1<<31 - 1024},
 	} {
-		g, err := rtnl.GroupsOf(test.instance)
-		must(t, err)
+		g, err := stamp.GroupsOf(test.instance)
+		if err != nil {
+			t.Fatal(err)
+		}
 		first, last := g.Dying()
 		seen := map[uint32]string{}
 		for name, group := range map[string]uint32{
@@ -43,17 +45,19 @@ func TestGroups(t *testing.T) {
 
 func TestInstances(t *testing.T) {
 	for _, bad := range []string{"", "abc", "abc1", "ABCD", "ab.d", "ab d"} {
-		if g, err := rtnl.GroupsOf(bad); err == nil {
+		if g, err := stamp.GroupsOf(bad); err == nil {
 			t.Errorf("%q has groups from %d", bad, g.Live())
 		}
-		if m, err := rtnl.MetricOf(bad); err == nil {
+		if m, err := stamp.MetricOf(bad); err == nil {
 			t.Errorf("%q has metric %d", bad, m)
 		}
 	}
 	metrics := map[uint32]bool{}
 	for range 100 { // of about a million
-		m, err := rtnl.MetricOf(string(hold.NewID()))
-		must(t, err)
+		m, err := stamp.MetricOf(string(hold.NewID()))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if m < 1<<20 || m >= 1<<21 {
 			t.Errorf("metric %d", m)
 		}

@@ -1,16 +1,13 @@
-package attachment
+package stamp
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kinds/link"
 )
 
 const (
 	instance = "abcdefghij"
-	id       = hold.ID("klmnopqrst")
+	id       = ID("klmnopqrst")
 )
 
 // What Alias writes is read again, also what the kernel's limit cut off.
@@ -24,14 +21,18 @@ func TestAlias(t *testing.T) {
 		{strings.Repeat("n", 300), "c", "eth0"},
 	} {
 		alias := Alias(instance, id, k)
-		s, err := ParseAlias(alias)
-		if err != nil || s.Instance != instance || s.ID != id || Alias(instance, id, s.Key) != alias {
-			t.Errorf("%q: %+v, %v", alias, s, err)
+		s, ok := Parse(alias)
+		if !ok || s.Instance != instance || s.ID != id || !s.Is(k) || s.Link() != Link(instance, id) {
+			t.Errorf("%q: %+v, %v", alias, s, ok)
 		}
-		if short := len(alias) == maxAlias; s.Short != short || !short && s.Key != k {
-			t.Errorf("%q is %+v, of %+v", alias, s, k)
+		key, err := s.Key()
+		if err != nil || Alias(instance, id, key) != alias {
+			t.Errorf("%q: %+v, %v", alias, key, err)
 		}
-		if err := CheckStamp(link.Name(instance[:4], id), alias, k); err != nil {
+		if short := len(alias) == AliasLen; s.Short() != short || !short && key != k {
+			t.Errorf("%q is %+v, of %+v", alias, key, k)
+		}
+		if err := Check(Link(instance, id), alias, k); err != nil {
 			t.Errorf("%q: %v", alias, err)
 		}
 	}
@@ -40,9 +41,9 @@ func TestAlias(t *testing.T) {
 // A deletion is about a link whose name and alias both say the same key and
 // incarnation, and about no other (cilium #44463: teardown by interface name
 // hit the next pod's veth).
-func TestCheckStamp(t *testing.T) {
+func TestCheck(t *testing.T) {
 	k := Key{"net", "c1", "eth0"}
-	alias, name := Alias(instance, id, k), link.Name(instance[:4], id)
+	alias, name := Alias(instance, id, k), Link(instance, id)
 	for what, c := range map[string]struct {
 		name, alias string
 		key         Key
@@ -53,21 +54,21 @@ func TestCheckStamp(t *testing.T) {
 		"another container":             {name, alias, Key{"net", "c2", "eth0"}},
 		"a container of that beginning": {name, alias, Key{"net", "c1", "eth01"}},
 		"another interface":             {name, alias, Key{"net", "c1", "eth1"}},
-		"another incarnation":           {link.Name(instance[:4], "aaaaaaaaaa"), alias, k},
-		"another instance's name":       {link.Name("zzzz", id), alias, k},
+		"another incarnation":           {Link(instance, "aaaaaaaaaa"), alias, k},
+		"another instance's name":       {Link("zzzz", id), alias, k},
 		"more behind the key":           {name, alias + "/x", k},
 		"another first word":            {name, strings.Replace(alias, "berth", "Berth", 1), k},
 		"an instance that is none":      {name, strings.Replace(alias, instance, "ABCDEFGHIJ", 1), k},
 		"no key":                        {name, strings.TrimSuffix(alias, "net/c1/eth0"), k},
 	} {
-		if err := CheckStamp(c.name, c.alias, c.key); err == nil {
+		if err := Check(c.name, c.alias, c.key); err == nil {
 			t.Errorf("%s: %q with %q is taken for that of %s", what, c.name, c.alias, c.key)
 		}
 	}
 }
 
 func TestLinkID(t *testing.T) {
-	if have, ok := LinkID(link.Name(instance[:4], id)); !ok || have != id {
+	if have, ok := LinkID(Link(instance, id)); !ok || have != id {
 		t.Errorf("%q, %v", have, ok)
 	}
 	for _, name := range []string{"", "eth0", "babcdklmnopqrs", "xabcdklmnopqrst", "babcdklmnopqrs1", "bab-dklmnopqrst", "babcdklmnopqrstu"} {
@@ -77,42 +78,19 @@ func TestLinkID(t *testing.T) {
 	}
 }
 
-// An attachment is older than a queued deletion if its ADD began before it in
-// the same boot, or in an earlier boot. Done again in a later boot, the deletion
-// spares what began there.
-func TestBeganBeforeDeletion(t *testing.T) {
-	for _, c := range []struct {
-		epoch   string
-		started int64
-		boot    string // of the deletion, begun at 5
-		now     string
-		want    bool
-	}{
-		{"one/0/1/2", 4, "one", "one", true},
-		{"one/0/1/2", 5, "one", "one", true},
-		{"one/0/1/2", 6, "one", "one", false},
-		{"one/0/9/9", 6, "one", "one", false}, // another netns of the same boot
-		{"one/0/1/2", 4, "one", "two", true},
-		{"one/0/1/2", 6, "one", "two", false},
-		{"one/0/1/2", 6, "two", "two", true},  // it outlived a reboot
-		{"two/0/1/2", 4, "one", "two", false}, // the deletion did
-		{"one/0/1/2", 6, "two", "three", true},
-	} {
-		r := Record{Epoch: c.epoch, Started: c.started}
-		if have := r.BeganBeforeDeletion(c.boot, 5, c.now); have != c.want {
-			t.Errorf("%+v: %v", c, have)
-		}
-	}
-}
-
-func FuzzParseAlias(f *testing.F) {
+// What is read of an alias is what writes it.
+func FuzzParse(f *testing.F) {
 	f.Add(Alias(instance, id, Key{"net", "c1", "eth0"}))
 	f.Add(Alias(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"}))
 	f.Add("berth abcdefghij klmnopqrst a/b")
 	f.Fuzz(func(t *testing.T, alias string) {
-		s, err := ParseAlias(alias)
-		if err == nil && (Alias(s.Instance, s.ID, s.Key) != alias || !s.Short && strings.Contains(s.Key.Network+s.Key.ContainerID+s.Key.Ifname, "/")) {
-			t.Errorf("%q is read as %+v", alias, s)
+		s, ok := Parse(alias)
+		if !ok {
+			return
+		}
+		k, err := s.Key()
+		if err == nil && (Alias(s.Instance, s.ID, k) != alias || !s.Is(k) || !s.Short() && strings.Contains(k.Network+k.ContainerID+k.Ifname, "/")) {
+			t.Errorf("%q is read as %+v, %+v", alias, s, k)
 		}
 	})
 }

@@ -1,19 +1,10 @@
-package rtnl
+package stamp
 
 import "fmt"
 
 // Protocol is the origin of all of Berth's routes (RTPROT_*, as `ip route add
 // ... proto 98`). The kernel gives numbers above 4 no meaning.
 const Protocol = 98
-
-// PrefixLen is how many characters of an instance's id go into link names,
-// link groups and metrics.
-const PrefixLen = 4
-
-// AltName is the second name of a host veth that ADD named so. Who only renames a
-// link leaves it this one. It is longer than a first name can be, so that it is
-// in nobody's way.
-func AltName(name string) string { return "berth-" + name }
 
 // Groups are the link groups of one agent instance: 1,024 numbers that no
 // other instance of the node has (below 2^31, and never 0, the default group).
@@ -56,6 +47,9 @@ func (g Groups) Batch(n uint32) uint32 { return uint32(g) + batchGroup + n%batch
 // send nor receive: what is cut, and what is being deleted.
 func (g Groups) Dying() (first, last uint32) { return g.Cut(), uint32(g) + groupCount - 1 }
 
+// Has reports whether a group is one of the instance's.
+func (g Groups) Has(group uint32) bool { return group >= uint32(g) && group < uint32(g)+groupCount }
+
 // IsDying reports whether a group is in the dying range.
 func (g Groups) IsDying(group uint32) bool {
 	first, last := g.Dying()
@@ -77,18 +71,13 @@ func prefixNumber(instance string) (uint32, error) {
 	if len(instance) < PrefixLen {
 		return 0, fmt.Errorf("instance %q: want at least %d characters", instance, PrefixLen)
 	}
-	// An ID's alphabet: a-z are 0 to 25, 2-7 are 26 to 31.
 	var n uint32
 	for i := range PrefixLen {
-		c := instance[i]
-		switch {
-		case c >= 'a' && c <= 'z':
-			n = n<<5 | uint32(c-'a')
-		case c >= '2' && c <= '7':
-			n = n<<5 | uint32(c-'2'+26)
-		default:
-			return 0, fmt.Errorf("instance %q: %q is not one of a-z, 2-7", instance, c)
+		v := value(instance[i])
+		if v < 0 {
+			return 0, fmt.Errorf("instance %q: %q is not one of a-z, 2-7", instance, instance[i])
 		}
+		n = n<<5 | uint32(v)
 	}
 	return n, nil
 }

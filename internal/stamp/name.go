@@ -1,0 +1,99 @@
+package stamp
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ID names an incarnation of an owner: 50 random bits as 10 characters of lower-case
+// base32 (RFC 4648, section 6, without padding). It is minted when the owner is taken
+// and never used again, so that a late release cannot meet a successor of the same pod
+// name, container id or address. An instance's id has the same form.
+type ID string
+
+const (
+	// Letters are what an ID is written in, for 0 to 31.
+	Letters = "abcdefghijklmnopqrstuvwxyz234567"
+	// IDLen is the number of characters in an ID.
+	IDLen = 10
+	// PrefixLen is how many characters of an instance's id go into link names, link
+	// groups and metrics.
+	PrefixLen = 4
+	// LinkLen is the number of characters in a host veth's name: as many as the kernel
+	// allows (IFNAMSIZ - 1).
+	LinkLen = 1 + PrefixLen + IDLen
+)
+
+// value returns what a letter stands for, 0 to 31; -1 if it is none.
+func value(c byte) int {
+	switch {
+	case c >= 'a' && c <= 'z':
+		return int(c - 'a')
+	case c >= '2' && c <= '7':
+		return int(c-'2') + 26
+	}
+	return -1
+}
+
+// areLetters reports whether all of a text is.
+func areLetters(s string) bool {
+	for i := range len(s) {
+		if value(s[i]) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// CheckID says why a text has not the form of an ID.
+func CheckID(s string) error {
+	if len(s) != IDLen {
+		return fmt.Errorf("id %.40q: want %d characters, have %d", s, IDLen, len(s))
+	}
+	for i := range len(s) {
+		if value(s[i]) < 0 {
+			return fmt.Errorf("id %q: character %q is not one of a-z, 2-7", s, s[i])
+		}
+	}
+	return nil
+}
+
+// Link returns the name of a host veth: that of no other incarnation, on this node or
+// by this instance, which is given by its id or the first 4 characters of it.
+func Link(instance string, id ID) string { return Links(instance) + string(id) }
+
+// Links begins the names of an instance's host veths.
+func Links(instance string) string { return "b" + instance[:PrefixLen] }
+
+// IsLink reports whether a name has the form of a host veth's.
+func IsLink(name string) bool {
+	return len(name) == LinkLen && name[0] == 'b' && areLetters(name[1:])
+}
+
+// LinkID returns the incarnation whose host veth has a name; false for a name that is
+// no host veth's.
+func LinkID(name string) (ID, bool) {
+	if !IsLink(name) {
+		return "", false
+	}
+	return ID(name[1+PrefixLen:]), true
+}
+
+// AltName is the second name of a host veth that ADD named so. Who only renames a link
+// leaves it this one. It is longer than a first name can be, so that it is in nobody's
+// way.
+func AltName(link string) string { return "berth-" + link }
+
+// Table is the name of an instance's nftables table, in family inet.
+func Table(instance string) string { return "berth-" + instance }
+
+// Own returns the name that ADD gave a link of an instance, whatever somebody has made
+// of it since; false if the link is none of the instance's, which is given by its id or
+// the first 4 characters of it. What the alias says goes before the name: a name is
+// easily given to another link.
+func Own(instance, name, alias string) (string, bool) {
+	if s, ok := Parse(alias); ok {
+		name = s.Link()
+	}
+	return name, strings.HasPrefix(name, Links(instance))
+}
