@@ -159,6 +159,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = s.tcp.Close() // a scrape may fail
 	}
 	err := s.http.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) { // by Relisten, a moment ago; nothing else is the matter
+		err = nil
+	}
 	s.stop(errStopping)
 	if err != nil {
 		_ = s.http.Close() // ends what is left; the reason is in err
