@@ -38,7 +38,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		id = hold.NewID()
 	} else if o, known := a.ledger.Owner(id); known {
 		e := a.index.get(id) // one of this very key began later, or is meant already
-		if e != nil && e.record.Key != keyOfDeletion(r) && stampedShort(o, keyOfDeletion(r)) {
+		if e != nil && e.record.Adopted && e.record.Key != keyOfDeletion(r) && stampedShort(o, keyOfDeletion(r)) {
 			w.ids = append(w.ids, id)
 		}
 		return
@@ -81,7 +81,8 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 }
 
 // stampedShort reports whether an owner that was adopted from a link, whose
-// alias could not say all of its key, is that of a key.
+// alias could not say all of its key, is that of a key. Of others the record says
+// all of it, and the alias, which two keys may share, nothing more.
 func stampedShort(o hold.Owner, k attachment.Key) bool {
 	spec, err := attachment.Link(o)
 	return err == nil && stamp.Check(spec.Name, spec.Alias, k) == nil

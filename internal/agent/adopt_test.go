@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -392,5 +393,29 @@ func TestAdoptionThatFails(t *testing.T) {
 				t.Error("the link is left")
 			}
 		})
+	}
+}
+
+// Of keys that are too long for an alias, several have the same. A DEL of one that
+// names the link of another does not mean that: the ledger has both in full.
+func TestNamesTooLongForAnAlias(t *testing.T) {
+	r := start(t)
+	long := strings.Repeat("c", 120)
+	config := fmt.Appendf(nil, `{"cniVersion":"1.1.0","type":"berth-cni","name":%q}`, strings.Repeat("n", 120))
+	for _, container := range []string{long + "a", long + "b"} {
+		req := request(container, nettest.Pod(t))
+		req.Config = config
+		r.add(req)
+	}
+	other := r.List(api.Filter{Container: long + "b"})[0]
+	d := r.deletion(long+"a", other.HostVeth)
+	d.Network = other.Network
+	r.enqueue(d)
+	must(t, r.Drain(t.Context()))
+	if l := r.List(api.Filter{Container: long + "a"}); len(l) > 0 && l[0].State == api.StateAttached {
+		t.Errorf("what was deleted: %+v", l)
+	}
+	if l := r.List(api.Filter{Container: long + "b"}); len(l) != 1 || l[0].State != api.StateAttached {
+		t.Errorf("what was not deleted: %+v", l)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
@@ -76,7 +77,8 @@ type Agent struct {
 
 	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
 
-	hanging sync.Map // what of the node's own is being taken, by what it is called
+	hanging sync.Map                    // what of the node's own is being taken, by what it is called
+	rules   atomic.Pointer[nft.Ruleset] // what the table was told last; nil: nothing
 
 	uncovered chan struct{}                    // has a token when connections may have begun without the table
 	doubted   chan struct{}                    // has a token when the table is not what cuts rely on

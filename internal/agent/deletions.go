@@ -58,6 +58,9 @@ func (a *Agent) openQueue() error {
 	if err != nil {
 		return err
 	}
+	if err := q.TakeBack(); err != nil { // it stays where it is, for people
+		a.Log.Warn("looking for deletions among those that were set aside", "err", err)
+	}
 	a.queue.Queue, a.queue.news, a.queue.turn = q, make(chan struct{}, 1), make(chan struct{}, 1)
 	err = a.noticed(q, func() {
 		select {

@@ -96,6 +96,22 @@ func TestDrainAtStart(t *testing.T) {
 	r.wantClean()
 }
 
+// Where what was set aside cannot be looked at, the agent starts all the same, and
+// does what waits.
+func TestStartWithoutWhatWasSetAside(t *testing.T) {
+	r := start(t)
+	r.add(request("a", nettest.Pod(t)))
+	r.enqueue(r.deletion("a", ""))
+	must(t, os.WriteFile(filepath.Join(deletions.Path(r.root), "damaged"), nil, 0o600)) // no folder
+	r.restart()
+	r.wantGone("a")
+	must(t, os.Remove(filepath.Join(deletions.Path(r.root), "damaged")))
+	if n := r.queued(); n > 0 {
+		t.Errorf("%d deletions wait", n)
+	}
+	r.wantClean()
+}
+
 // A deletion that is written while the agent runs, or starts, is noticed.
 func TestDrainOnEvent(t *testing.T) {
 	r := start(t)

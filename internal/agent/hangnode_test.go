@@ -2,23 +2,27 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// hangingCIDR lets whoever takes the route of one CIDR hang, whatever its context
-// says, until heal is closed.
-func hangingCIDR(cidr string, heal <-chan struct{}) func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds) {
+// hangingCIDRs lets whoever takes the route of a CIDR that begins so hang, whatever
+// its context says, until heal is closed.
+func hangingCIDRs(prefix string, heal <-chan struct{}) func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds) {
 	return change(poolroute.KindName, func(k *hold.Kind) {
 		acquire := k.Acquire
 		k.Acquire = func(ctx context.Context, h hold.Hold) error {
-			if h.Spec.(*poolroute.Spec).CIDR.String() == cidr {
+			if strings.HasPrefix(h.Spec.(*poolroute.Spec).CIDR.String(), prefix) {
 				<-heal
 			}
 			return acquire(ctx, h)
@@ -50,11 +54,11 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 			r.begin()
 			r.add(request("c", nettest.Pod(t)))
 			r.close()
-			r.pools = append(r.pools, "extra=10.89.0.0/24")
+			r.pools = append(r.pools, "extra=10.89.0.0/24,10.89.1.0/24,10.89.2.0/24,10.89.3.0/24") // none waits for another
 			o, err := r.options()
 			must(t, err)
 			heal := make(chan struct{})
-			o.Decorate = hangingCIDR("10.89.0.0/24", heal)
+			o.Decorate = hangingCIDRs("10.89.", heal)
 			t.Cleanup(func() { close(heal) }) // when the agent has ended
 			live(r, o)
 			c := r.serving()
@@ -65,4 +69,92 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 			}
 		})
 	}
+}
+
+// However many CIDRs' routes cannot be looked at, a sweep and a start wait for them as
+// long as for one.
+func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
+	r := newRig(t, "default=10.88.0.0/24,10.88.1.0/24,10.88.2.0/24,fd00:88::/64")
+	hangs := false
+	r.decorate = change(poolroute.KindName, func(k *hold.Kind) {
+		verify := k.Verify
+		k.Verify = func(ctx context.Context, hs []hold.Hold) []error {
+			if hangs {
+				<-ctx.Done()
+			}
+			return verify(ctx, hs)
+		}
+	})
+	r.begin()
+	hangs = true
+	r.doubt.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*holding)
+	defer cancel()
+	if err := r.holdNode(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		t.Errorf("%v; its own time: %v", err, ctx.Err())
+	}
+	hangs = false
+	if err := r.holdNode(t.Context()); err != nil {
+		t.Errorf("when they answer: %v", err)
+	}
+}
+
+// hangingTable is a table whose writing hangs until heal is closed.
+type hangingTable struct {
+	table
+	heal <-chan struct{}
+	told atomic.Pointer[nft.Ruleset] // what was written last
+}
+
+func (h *hangingTable) SetRuleset(r nft.Ruleset) error {
+	<-h.heal
+	h.told.Store(&r)
+	return h.table.SetRuleset(r)
+}
+
+func (h *hangingTable) Retry() error { <-h.heal; return h.table.Retry() }
+
+// A table that cannot be written, as the kernel does not answer, keeps no start from
+// doing the deletions that wait, no sweep and no new configuration. What that says is
+// written when the kernel answers.
+func TestHangingTableKeepsNothingElse(t *testing.T) {
+	r := start(t)
+	r.add(request("c", nettest.Pod(t)))
+	r.enqueue(r.deletion("c", ""))
+	r.close()
+	must(t, r.open())
+	heal := make(chan struct{})
+	hanging := &hangingTable{table: r.egress, heal: heal}
+	r.egress = hanging
+	ctx, cancel := context.WithTimeout(t.Context(), 4*holding)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if _, err := r.resume(ctx); err != nil {
+			t.Errorf("start: %v", err)
+		}
+		r.Sweep(ctx)
+		r.pools = []string{"default=10.88.0.0/24,fd00:88::/64", "extra=10.89.0.0/24"}
+		c, err := r.conf()
+		must(t, err)
+		if err := r.Reload(ctx, c); err == nil {
+			t.Error("the new configuration is said to be in force")
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(8 * holding):
+		close(heal)
+		t.Fatal("it waits for the table")
+	}
+	if n := r.queued(); n > 0 || ctx.Err() != nil {
+		t.Errorf("%d deletions wait; time: %v", n, ctx.Err())
+	}
+	close(heal)
+	nettest.Eventually(t, "the table has the new pool", func() bool {
+		r.Sweep(t.Context())
+		told := hanging.told.Load()
+		return told != nil && len(told.Pools) == 3 && len(r.findings()) == 0
+	})
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -39,22 +41,53 @@ func cidrName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: 
 func (a *Agent) holdNode(ctx context.Context) error {
 	table := a.holdOne(ctx, nodeRecord{Sort: egressSort}, egressName, &egress.Spec{Instance: a.instance})
 	if table == nil {
-		table = a.egress.Retry()
+		table = a.keepTable(ctx)
 	}
 	all := errors.Join(a.forwarding(), table)
 	lack := map[string]error{everyPool: all}
-	for _, pool := range a.config.Load().Pools {
-		for _, cidr := range pool.CIDRs {
-			spec := &poolroute.Spec{CIDR: cidr, Metric: a.metric}
-			err := a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec)
-			lack[pool.Name] = errors.Join(lack[pool.Name], err)
-			all = errors.Join(all, err)
-		}
+	for pool, err := range a.holdCIDRs(ctx) {
+		lack[pool] = err
+		all = errors.Join(all, err)
 	}
 	if ctx.Err() == nil { // or what is missing may be no more than time
 		a.lack.Store(&lack)
 	}
 	return all
+}
+
+// holdCIDRs takes the CIDRs of all pools, beside each other: however many hang, it
+// takes no longer than for one. It returns what failed, by pool.
+func (a *Agent) holdCIDRs(ctx context.Context) map[string]error {
+	var mu sync.Mutex
+	failed := map[string]error{}
+	var all sync.WaitGroup
+	for _, pool := range a.config.Load().Pools {
+		for _, cidr := range pool.CIDRs {
+			all.Go(func() {
+				spec := &poolroute.Spec{CIDR: cidr, Metric: a.metric}
+				if err := a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					failed[pool.Name] = errors.Join(failed[pool.Name], err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	return failed
+}
+
+// keepTable tells the table what should be in it, if that is not what it was told
+// last, and else has it written again if the kernel could not have all of it. What
+// else changes the table may hang, and with it who waits for that (aside).
+func (a *Agent) keepTable(ctx context.Context) error {
+	return a.aside(ctx, "the rules of the nftables table", func(context.Context) error {
+		want := a.ruleset()
+		if was := a.rules.Swap(&want); was != nil && reflect.DeepEqual(*was, want) {
+			return a.egress.Retry()
+		}
+		return a.egress.SetRuleset(want)
+	})
 }
 
 // everyPool stands for what the pods of all pools need. No pool has this name.
@@ -73,7 +106,7 @@ func (a *Agent) equipped(pool string) error {
 const (
 	// formerHolder is how long holdOne waits for a former owner to be gone.
 	formerHolder = 10 * time.Second
-	// holding is how long it waits for a kind to take one thing.
+	// holding is how long it waits for a kind to take one thing, or to look at it.
 	holding = 5 * time.Second
 )
 
@@ -83,10 +116,10 @@ const (
 func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := a.ledger.Holder(name); held {
 		if o, ok := a.ledger.Owner(id); ok && o.Wanted() {
-			if a.doubt.Load() {
-				return a.engine.Repair(ctx, id)
+			if !a.doubt.Load() {
+				return nil
 			}
-			return nil
+			return a.aside(ctx, spec.String(), func(ctx context.Context) error { return a.engine.Repair(ctx, id) })
 		}
 		waiting, cancel := context.WithTimeout(ctx, formerHolder)
 		defer cancel()
@@ -176,7 +209,7 @@ func (a *Agent) giveBack(ctx context.Context) error {
 	if len(done) == 0 {
 		return nil
 	}
-	return errors.Join(a.engine.Release(ctx, done), a.egress.SetRuleset(a.ruleset()))
+	return errors.Join(a.engine.Release(ctx, done), a.keepTable(ctx))
 }
 
 // outside returns those of blocked CIDRs that are in no pool: pods' own addresses are

@@ -67,5 +67,5 @@ func (a *Agent) Reload(ctx context.Context, c *config.Config) error {
 		return err
 	}
 	a.config.Store(c)
-	return errors.Join(a.egress.SetRuleset(a.ruleset()), a.holdNode(ctx), a.giveBack(ctx))
+	return errors.Join(a.keepTable(ctx), a.holdNode(ctx), a.giveBack(ctx))
 }

@@ -160,13 +160,13 @@ func (a *Agent) Restore(ctx context.Context) error {
 // reason not to serve, least of all deletions: it is logged, and the sweep tries
 // again.
 func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {
-	if err := a.egress.SetRuleset(a.ruleset()); err != nil {
-		return nil, err
+	if err := a.keepTable(ctx); err != nil {
+		a.Log.Warn("telling the nftables table what should be in it", "err", err)
 	}
 	if a.uplinkMTU, err = a.conn.UplinkMTU(); err != nil {
 		a.Log.Warn("looking for the uplink's MTU", "err", err)
 	}
-	own := a.engine.Repair(ctx, a.nodeOwners()...) // first: cuts rely on the table
+	own := a.repairNode(ctx) // first: cuts rely on the table
 	if own != nil {
 		a.Log.Warn("restoring what the agent itself holds", "err", own)
 	}
@@ -185,6 +185,14 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 			a.Log.Warn("restoring what pods lack", "err", err)
 		}
 	}, nil
+}
+
+// repairNode takes again what the agent itself lacks of what it holds. What hangs is
+// left to keepNode, and then to the sweep: deletions wait for it no longer.
+func (a *Agent) repairNode(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*holding)
+	defer cancel()
+	return a.engine.Repair(ctx, a.nodeOwners()...)
 }
 
 // nodeOwners returns the owners that the agent itself is: of its table, and of its

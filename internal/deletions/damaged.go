@@ -99,21 +99,28 @@ func (f *folder) moveTo(fd int, name string) error {
 	return nil
 }
 
-// takeBack moves what was set aside and can be read as a deletion back into the
-// queue.
-func (f *folder) takeBack() error {
+// TakeBack moves what was set aside and can be read as a deletion, by a newer
+// program for instance, back into the queue. It is for the agent's start. What it
+// fails with is no reason not to do what waits already.
+func (q *Queue) TakeBack() error {
+	f, err := openFolder(q.dir)
+	if err != nil {
+		return err
+	}
+	defer f.close()
 	d, names, err := f.damaged()
 	if d == nil {
 		return err
 	}
 	defer d.close()
+	var errs []error
 	for _, name := range names {
 		if _, err := d.read(name); err != nil {
 			continue
 		}
 		if err := unix.Renameat(d.fd, name, f.fd, name); err != nil && err != unix.ENOENT {
-			return fmt.Errorf("taking the deletion %s back into the queue: %w", name, err)
+			errs = append(errs, fmt.Errorf("taking the deletion %s back into the queue: %w", name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -156,6 +156,9 @@ func TestTakeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := open(t, dir)
+	if err := q.TakeBack(); err != nil {
+		t.Error(err)
+	}
 	if got := containers(mustPending(t, q)); got != "c1" {
 		t.Errorf("pending are %q", got)
 	}

@@ -35,17 +35,13 @@ type Entry struct {
 	Written time.Time
 }
 
-// Open opens a root's queue, and makes its folder if it is missing. What was
-// set aside and can be read now, by a newer program for instance, waits again.
+// Open opens a root's queue, and makes its folder if it is missing.
 func Open(dir root.Dir) (*Queue, error) {
 	f, err := openFolder(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer f.close()
-	if err := f.takeBack(); err != nil {
-		return nil, err
-	}
+	f.close()
 	q := &Queue{dir: dir, now: time.Now, closed: make(chan struct{})}
 	q.clock = boottime.NewClock(func() time.Time { return q.now() }, nil)
 	return q, nil

@@ -78,7 +78,7 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 		return d
 	}
 	e.departures[id] = d
-	e.spawn(func() {
+	e.work.Go(func() { // not spawn, which may refuse by now: whoever joins waits for its end
 		err := e.depart(id, d, places)
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -117,22 +117,16 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 		return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, err)
 	}
 	defer leave()
-	o, ok := e.Ledger.Owner(id)
-	if !ok {
+	l, first := e.depose(id)
+	if l == nil {
 		return nil // released meanwhile
 	}
 	e.mu.Lock()
 	d.cuts = true
-	l := e.leaving[id]
-	first := l == nil
-	if first {
-		l = e.newLeaving(e.learned(o))
-		e.leaving[id] = l
-	}
 	cut := l.cut
 	e.mu.Unlock()
 	if first {
-		e.event(api.EventReleasing, o, "", nil)
+		e.event(api.EventReleasing, l.owner, "", nil)
 	}
 	if !cut {
 		err = e.cutAmong(places, l)
@@ -146,6 +140,25 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 		e.background(func() { e.forget([]*leaving{l}) })
 	}
 	return err
+}
+
+// depose puts an owner on the list of those that leave; nil: it is gone. Both are seen
+// with Engine.mu, as the ledger forgets who is on the list, who leaves it only then: one
+// that was forgotten in between would be released again, when what it had may be a
+// successor's.
+func (e *Engine) depose(id hold.ID) (l *leaving, first bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.leaving[id]; l != nil {
+		return l, false
+	}
+	o, ok := e.Ledger.Owner(id)
+	if !ok {
+		return nil, false
+	}
+	l = e.newLeaving(e.learned(o))
+	e.leaving[id] = l
+	return l, true
 }
 
 // cutAmong cuts an owner off in one of places. A cut that takes too long gives its

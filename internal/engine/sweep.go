@@ -81,17 +81,27 @@ func (e *Engine) undeparted() []hold.ID {
 	return ids
 }
 
-// removeOrphan releases a thing that has our stamp and no owner.
+// removeOrphan releases a thing that has our stamp and no owner, unless somebody has
+// taken it since that was seen.
 func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	k, err := e.kind(h)
 	if err != nil {
 		return err
 	}
+	if len(unowned([]hold.Hold{h}, e.Ledger.Owners())) == 0 {
+		return nil
+	}
 	e.event(api.EventDrift, hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
 	if err := k.Release(ctx, []hold.Hold{h})[0]; err != nil {
 		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
 	}
-	return nil
+	var heirs []hold.ID // who took it in this moment, and found it there
+	for _, o := range e.Ledger.Owners() {
+		if o.Wanted() && has(o, h.Spec) {
+			heirs = append(heirs, o.ID)
+		}
+	}
+	return e.Repair(ctx, heirs...)
 }
 
 // look finds what is left over, missing, changed or owed, in the look or the
