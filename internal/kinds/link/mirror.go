@@ -83,7 +83,7 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	f.links.mirror.hear(news)
 	for _, n := range news {
 		if name, ours := OwnName(f.links.prefix, n.Link); ours && n.Change == rtnl.LinkGone {
-			f.links.memory.gone(name, n.Link.Index)
+			f.links.memory.lost(name, n.Link.Index)
 		}
 	}
 	return news, err
