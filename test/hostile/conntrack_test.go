@@ -98,6 +98,31 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 	}
 }
 
+// A pod opens its share of connections and deletes its end, which deletes the node's.
+// The agent makes the link again; the pod opens a share more, and again. It has one
+// share all the same.
+func TestShareOutlivesItsLink(t *testing.T) {
+	n := newNode(t, "connections: 2048\n"+plain)
+	a := n.add("a")
+	nettest.Run(t, a.at, "nft add table inet mute")
+	nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+	const most = 2048 * 5 / 4
+	for round := range uint16(3) {
+		w := a.wire(t)
+		for from := range uint16(most) {
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, node4, 1+from, 1+round, "")))
+		}
+		nettest.Run(t, a.at, "ip link del eth0")
+		nettest.Eventually(t, "the pod to be reached", func() bool {
+			return isUp(t, a.host) && nettest.Command(a.at, "ip", "route", "get", node4.String()).Run() == nil
+		})
+	}
+	if n := tracked(t); n > most {
+		t.Errorf("the node tracks %d connections of one pod that deletes its link, want at most %d", n, most)
+	}
+	n.wantGone()
+}
+
 // A pod opens connections from all its ports to one address and port outside, a name
 // server say. They all leave with the node's address, which has a port for each, and no
 // more than 65536 for one destination. Another pod and the node still reach it.

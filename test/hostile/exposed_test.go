@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"net"
+	"net/netip"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -126,4 +127,56 @@ func answered(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	_, err := c.Read(make([]byte, 64))
 	return sent == nil && err == nil
+}
+
+// Somebody loads a firewall that flushes all tables, while the agent hangs, and a pod
+// makes the most of it: it sends, and forges the answers, so that its connections look
+// like such that work; and it forges connections from the metadata service to itself, to
+// be answered later. Once the table is back none of it leaves with the pod's address, and
+// nothing goes to the metadata service.
+func TestForgedAnswersDoNotOutliveFlush(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	w := a.wire(t)
+	metadata := netip.MustParseAddr("169.254.169.254")
+	send := func(answers bool) {
+		say := func(src, dst netip.Addr, from, to uint16, own bool) {
+			if own || answers {
+				w.send(ether(a.mac, w.mac, udpPacket(src, dst, from, to, "hello")))
+			}
+		}
+		say(metadata, a.ip4, 80, 1001, false)
+		say(a.ip4, metadata, 1001, 80, true)
+		say(a.ip4, lan4, 1002, 5000, true)
+		say(lan4, a.ip4, 5000, 1002, false)
+		say(a.ip6, lan6, 1002, 5000, true)
+		say(lan6, a.ip6, 5000, 1002, false)
+	}
+	exposed := func(s seen) bool { return s.proto == udp && (s.src == a.ip4 || s.src == a.ip6) }
+	asked := func(s seen) bool { return s.proto == udp && s.dst == metadata }
+	hidden := func(src, dst netip.Addr) func(seen) bool {
+		return func(s seen) bool { return s == seen{src, dst, udp} }
+	}
+
+	if err := n.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	nft(t, firewall)
+	heard := listen(t, n.lan)
+	nettest.Eventually(t, "what no rule keeps in", func() bool {
+		send(true)
+		return heard.count(asked) > 0 && heard.count(exposed) > 10
+	})
+	if err := n.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "all to leave with the node's address, and nothing for the metadata service", func() bool {
+		heard := listen(t, n.lan)
+		nettest.Eventually(t, "what is sent", func() bool {
+			send(false)
+			return heard.count(exposed) > 0 || heard.count(hidden(node4, lan4)) > 0 && heard.count(hidden(node6, lan6)) > 0
+		})
+		return heard.count(exposed) == 0 && heard.count(asked) == 0
+	})
+	n.wantGone()
 }

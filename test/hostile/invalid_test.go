@@ -1,6 +1,8 @@
 package hostile
 
 import (
+	"net"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -59,5 +61,58 @@ func TestInvalidStaysInside(t *testing.T) {
 	})
 	for _, s := range heard.all(func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }) {
 		t.Errorf("leaves the node with the pod's address: %s", s)
+	}
+}
+
+// The node talks to somebody outside, and to its cloud's metadata service; a pod sends
+// them errors about that, which connection tracking takes for a part of the node's
+// connections. Nothing of it leaves the node with the pod's address, and nothing of the
+// pod's goes to the metadata service. Errors about the pod's own connections leave with
+// the node's address.
+func TestErrorsAboutOthersConnectionsStayInside(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	metadata := netip.MustParseAddr("169.254.169.254")
+	nettest.Run(t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
+	w, heard := a.wire(t), listen(t, n.lan)
+	// lies sends errors as if an answer had come from there to a port of who asked.
+	lies := func(src, there, asker netip.Addr, port uint16) {
+		answer := slices.Concat(make([]byte, 4), udpPacket(there, asker, 5000, port, "hello"))
+		for range 3 {
+			if src.Is4() {
+				w.send(ether(a.mac, w.mac, icmpPacket(src, there, 3, 3, answer)))
+			} else {
+				w.send(ether(a.mac, w.mac, icmpPacket(src, there, 1, 4, answer)))
+			}
+		}
+	}
+	for _, c := range []struct{ there, own, src netip.Addr }{{lan4, node4, a.ip4}, {metadata, node4, a.ip4}, {lan6, node6, a.ip6}} {
+		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.there, 5000)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		asked := func() bool {
+			_, _ = conn.Write([]byte("hello")) // nobody listens there
+			return heard.count(func(s seen) bool { return s.src == c.own && s.dst == c.there && s.proto == udp }) > 0
+		}
+		nettest.Eventually(t, "the node's question", asked)
+		lies(c.src, c.there, c.own, conn.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	}
+	for _, c := range []struct {
+		there, own, src netip.Addr
+		proto           byte
+	}{{lan4, node4, a.ip4, icmp4}, {lan6, node6, a.ip6, icmp6}} {
+		nettest.Eventually(t, "an error about the pod's own connection", func() bool { // after all else on the same wire
+			w.send(ether(a.mac, w.mac, udpPacket(c.src, c.there, 1000, 5000, "hello")))
+			lies(c.src, c.there, c.src, 1000)
+			return heard.count(func(s seen) bool { return s == seen{c.own, c.there, c.proto} }) > 0
+		})
+	}
+	for _, s := range heard.all(func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }) {
+		t.Errorf("leaves the node with the pod's address: %s", s)
+	}
+	for _, s := range heard.all(func(s seen) bool { return s.dst == metadata && s.proto == icmp4 }) {
+		t.Errorf("goes to the metadata service: %s", s)
 	}
 }

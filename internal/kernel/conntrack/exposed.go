@@ -2,14 +2,10 @@ package conntrack
 
 import (
 	"encoding/binary"
+	"fmt"
+	"net"
 	"net/netip"
 	"slices"
-)
-
-const (
-	attrStatus = 3 // CTA_STATUS, in network byte order
-	// seenReply is IPS_SEEN_REPLY (linux/netfilter/nf_conntrack_common.h).
-	seenReply = 1 << 1
 )
 
 // Rules are what decides about a connection's first packet alone.
@@ -23,40 +19,59 @@ type Rules struct {
 // ForgetExposed deletes the entries of connections that would not be so, had they
 // begun under the rules: somebody had flushed the table that has them. Else they would
 // go on like that for as long as they send. The next packet begins such a connection
-// anew. One that kept its own source and was answered works as it is, and is left
-// alone; one to where nothing goes is not.
+// anew. That one was answered says nothing: a pod can forge the answer meanwhile, or a
+// connection from a blocked address that it answers later. What ends at the node itself
+// keeps its source under the rules, too, and is left alone.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {
+	own, err := t.localAddrs()
+	if err != nil {
+		return fmt.Errorf("listing the node's addresses: %w", err)
+	}
 	in := func(a netip.Addr, list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
 	return t.forget(func(entry []byte) bool {
-		orig, reply, status := read(entry)
+		orig, reply := read(entry)
 		if !in(orig.src, r.Pools) {
-			return false
+			return in(orig.src, r.Blocked) && !own[orig.src] && in(reply.src, r.Pools)
 		}
-		unhidden := r.Masquerade && orig.src == reply.dst && status&seenReply == 0 &&
+		unhidden := r.Masquerade && orig.src == reply.dst && !own[reply.src] &&
 			!in(reply.src, r.Pools) && !in(reply.src, r.Excluded)
-		return unhidden || in(reply.src, r.Blocked) && reply.srcPort != namePort
+		return unhidden || in(reply.src, r.Blocked) && reply.srcPort != namePort && !own[reply.src]
 	})
 }
 
-// read reads an entry's addresses and its status.
-func read(entry []byte) (orig, reply ends, status uint32) {
+// localAddrs are the addresses of the namespace's links.
+func (t *Table) localAddrs() (map[netip.Addr]bool, error) {
+	var list []net.Addr
+	if err := t.at.Do(func() (err error) { list, err = net.InterfaceAddrs(); return err }); err != nil {
+		return nil, err
+	}
+	own := map[netip.Addr]bool{}
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok {
+			addr, _ := netip.AddrFromSlice(n.IP)
+			own[addr.Unmap()] = true
+		}
+	}
+	return own, nil
+}
+
+// read reads an entry's addresses.
+func read(entry []byte) (orig, reply ends) {
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
 		entry = rest
-		switch {
-		case typ == attrOrig:
+		switch typ {
+		case attrOrig:
 			orig = endsOf(value)
-		case typ == attrReply:
+		case attrReply:
 			reply = endsOf(value)
-		case typ == attrStatus && len(value) == 4:
-			status = binary.BigEndian.Uint32(value)
 		}
 	}
-	return orig, reply, status
+	return orig, reply
 }
 
 // namePort is where name servers are asked, by UDP and TCP.

@@ -8,10 +8,12 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Of what leaves the pools, what has its own source and no answer goes, and what goes
-// to where nothing may; nothing else does.
+// Of what leaves the pools, what has its own source goes, and what goes to where nothing
+// may, or pretends to come from there; nothing else does.
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
+	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
+	t.Cleanup(func() { nettest.Run(t, nil, "ip addr del 192.0.2.9/32 dev lo") })
 	const pod, pod6, other, beyond, node = "10.88.0.7", "fd00:88::7", "10.88.0.8", "192.0.2.1", "192.0.2.9"
 	enter(t, 0, 1, pod, beyond, beyond, node)                               // masqueraded
 	enter(t, 0, 2, pod, other, other, pod)                                  // between pods
@@ -20,6 +22,8 @@ func TestForgetExposed(t *testing.T) {
 	enterAt(t, 80, 0, 12, node, "169.254.169.254", "169.254.169.254", node) // the node itself
 	enter(t, 0, 13, pod, "169.254.169.254", "169.254.169.254", node)        // asks for a name
 	enter(t, 0, 5, beyond, pod, pod, beyond)                                // from outside
+	enter(t, 0, 14, pod, node, node, pod)                                   // to the node
+	enter(t, 0, 15, pod, "203.0.113.5", node, pod)                          // to the node, by a service's address
 	want := entries(t)
 	enter(t, 0, 6, pod, beyond, beyond, pod)
 	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
@@ -27,6 +31,7 @@ func TestForgetExposed(t *testing.T) {
 	enter(t, 0, 9, pod6, "2001:db8::1", "2001:db8::1", pod6) // IPv6
 	enterAt(t, 80, 0, 10, pod, "169.254.169.254", "169.254.169.254", node)
 	enterAt(t, 80, 0, 11, pod, "203.0.113.5", "169.254.169.254", node) // by a service's address
+	enter(t, 0, 16, "169.254.169.254", pod, pod, "169.254.169.254")    // as if it had asked
 
 	prefixes := func(list ...string) (ps []netip.Prefix) {
 		for _, p := range list {

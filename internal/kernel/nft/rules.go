@@ -184,16 +184,48 @@ func dropInvalid(f family) rule {
 	}
 }
 
+// dropStray drops errors of a pod's about a connection that the node itself has begun
+// with somebody outside. Such an error is part of that connection, which is not
+// masqueraded, and would leave with the pod's own address. Pods have nothing to say
+// about it. What is not ICMP is related by a helper, and becomes a connection that is
+// masqueraded.
+//
+//	ct state related ct direction original ct status & snat == 0 meta l4proto icmp
+//		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
+func dropStray(f family) rule {
+	words, exprs := f.leaves()
+	related := []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+		mask(expr.CtStateBitRELATED),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{0}},
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
+		mask(translated),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.icmp}},
+	}
+	return rule{
+		text:  fmt.Sprintf("ct state related ct direction original ct status & snat == 0 meta l4proto %s %s drop", f.icmpWord, words),
+		exprs: slices.Concat(related, exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// translated is IPS_SRC_NAT (linux/netfilter/nf_conntrack_common.h).
+const translated = 1 << 4
+
 // acceptKnown spares packets of connections that both ends have agreed to what
 // their first packets have passed: most packets are of these, and pay for one rule.
+// Related ones have passed nothing: a pod can forge an error about any connection.
 //
-//	ct state established,related accept
+//	ct state established accept
 func acceptKnown() rule {
 	return rule{
-		text: "ct state established,related accept",
+		text: "ct state established accept",
 		exprs: []expr.Any{
 			&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
-			mask(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED),
+			mask(expr.CtStateBitESTABLISHED),
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
 			&expr.Verdict{Kind: expr.VerdictAccept},
 		},

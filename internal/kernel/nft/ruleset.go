@@ -41,7 +41,7 @@ type Ruleset struct {
 	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
 	// the address of the link it leaves by. What connection tracking calls
 	// invalid, or does not track, cannot be given another address, and is dropped
-	// instead.
+	// instead; errors about the node's own connections likewise.
 	Masquerade      bool
 	Pools, Excluded []netip.Prefix
 
@@ -101,7 +101,7 @@ func (r Ruleset) table(lacks Parts) table {
 			set{name: "pools4", of: ipv4.datatype, ranges: pools4}, set{name: "excluded4", of: ipv4.datatype, ranges: excluded4},
 			set{name: "pools6", of: ipv6.datatype, ranges: pools6}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
 		if lacks&Invalid == 0 {
-			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6))
+			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6), dropStray(ipv4), dropStray(ipv6))
 		}
 	}
 	if r.Live != 0 && len(r.Blocked) > 0 {

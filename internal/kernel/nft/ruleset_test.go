@@ -84,9 +84,11 @@ func TestRulesetString(t *testing.T) {
 
 	chain through {
 		type filter hook forward priority filter; policy accept;
-		ct state established,related accept comment "ownerowner"
+		ct state established accept comment "ownerowner"
 		ct state invalid,untracked ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
 		ct state invalid,untracked ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
+		ct state related ct direction original ct status & snat == 0 meta l4proto icmp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
+		ct state related ct direction original ct status & snat == 0 meta l4proto ipv6-icmp ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
 		iifgroup 1073741824 udp dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 tcp dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 ip daddr @blocked4 drop comment "ownerowner"

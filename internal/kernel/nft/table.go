@@ -44,11 +44,13 @@ type family struct {
 	word     string // nft's, before saddr and daddr
 	saddr    uint32 // offsets in the network header, in bytes
 	daddr    uint32
+	icmp     byte   // IPPROTO_*
+	icmpWord string // nft's
 }
 
 var (
-	ipv4 = family{nftables.TypeIPAddr, unix.NFPROTO_IPV4, "4", "ip", 12, 16}
-	ipv6 = family{nftables.TypeIP6Addr, unix.NFPROTO_IPV6, "6", "ip6", 8, 24}
+	ipv4 = family{nftables.TypeIPAddr, unix.NFPROTO_IPV4, "4", "ip", 12, 16, unix.IPPROTO_ICMP, "icmp"}
+	ipv6 = family{nftables.TypeIP6Addr, unix.NFPROTO_IPV6, "6", "ip6", 8, 24, unix.IPPROTO_ICMPV6, "ipv6-icmp"}
 )
 
 // chain is a base chain with policy accept.

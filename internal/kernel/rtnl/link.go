@@ -24,16 +24,17 @@ const (
 
 // End is one end of a veth pair.
 type End struct {
-	Name string
-	MAC  net.HardwareAddr // empty: a random one
-	MTU  int              // bytes; 0: the kernel's default, 1,500
+	Name  string
+	MAC   net.HardwareAddr // empty: a random one
+	MTU   int              // bytes; 0: the kernel's default, 1,500
+	Index int              // of the host's end; 0: one that no link has had
 }
 
 // AddVeth makes a pair whose peer is born in another network namespace, given
-// as an open file descriptor. The host's end is born in a group. Either name
-// taken is kernel.ErrExists, and nothing is made.
+// as an open file descriptor. The host's end is born in a group. Either name, or the
+// index, taken is kernel.ErrExists, and nothing is made.
 //
-//	ip link add HOST address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
+//	ip link add HOST [index N] address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
 //	    peer POD address MAC mtu N numtxqueues 1 numrxqueues 1 netns FD
 func AddVeth(host End, group uint32, peer End, netns int) Request {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
@@ -45,8 +46,9 @@ func AddVeth(host End, group uint32, peer End, netns int) Request {
 	}
 	other.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(netns)))
 
-	parts := []nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC)}
-	parts = append(parts, host.attributes()...)
+	at := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	at.Index = int32(host.Index)
+	parts := append([]nl.NetlinkRequestData{at}, host.attributes()...)
 	parts = append(parts, nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(group)), info)
 	return Request{
 		text:  "ip link add " + host.Name + " type veth peer " + peer.Name,

@@ -35,6 +35,16 @@ func TestAddVeth(t *testing.T) {
 			t.Errorf("%v: %v", names, err)
 		}
 	}
+	at := got.Index + 1000
+	must(t, c.Do(rtnl.AddVeth(rtnl.End{Name: "veth1", Index: at}, 0, rtnl.End{Name: "eth1"}, pod.Fd()), rtnl.GetLink("veth1", &got)))
+	if got.Index != at {
+		t.Errorf("the index is %d, not %d", got.Index, at)
+	}
+	err := c.Do(rtnl.AddVeth(rtnl.End{Name: "veth2", Index: at}, 0, rtnl.End{Name: "eth2"}, pod.Fd()))
+	if !errors.Is(err, kernel.ErrExists) {
+		t.Errorf("an index that is taken: %v", err)
+	}
+	must(t, c.Do(rtnl.DelLink("veth1")))
 	if diff := before.Diff(nettest.Snapshot(t, nil).Only("link")); diff != "" {
 		t.Errorf("what failed left\n%s", diff)
 	}

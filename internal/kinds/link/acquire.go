@@ -105,13 +105,24 @@ func (l *Links) homeless(s *Spec, macs ends, why error) error {
 
 // create makes the pair, both ends down, the host's in the coming group, and
 // stamps it. A link of this name that is there already is returned as it is.
+//
+// A link that is made again has the index that it had, unless somebody took that: the
+// table counts a pod's connections by its link's index, and a pod that deletes its end
+// would begin anew.
 func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, created bool, err error) {
-	errs := l.conn.Each(
-		rtnl.AddVeth(
-			rtnl.End{Name: s.Name, MAC: macs.host, MTU: s.mtu()}, l.groups.Coming(),
-			rtnl.End{Name: s.Ifname, MAC: macs.pod, MTU: s.mtu()}, pod.Fd()),
-		rtnl.GetLink(s.Name, &link))
-	add, get := errs[0], errs[1]
+	last := l.memory.last(s.Name)
+	pair := func(index int) (add, get error) {
+		errs := l.conn.Each(
+			rtnl.AddVeth(
+				rtnl.End{Name: s.Name, MAC: macs.host, MTU: s.mtu(), Index: index}, l.groups.Coming(),
+				rtnl.End{Name: s.Ifname, MAC: macs.pod, MTU: s.mtu()}, pod.Fd()),
+			rtnl.GetLink(s.Name, &link))
+		return errs[0], errs[1]
+	}
+	add, get := pair(last)
+	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) { // perhaps of the index
+		add, get = pair(0)
+	}
 	switch {
 	case add == nil && get == nil:
 		if err := l.mark(s, &link); err != nil {

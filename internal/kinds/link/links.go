@@ -105,7 +105,7 @@ func (l *Links) own(link rtnl.Link) bool {
 // gone takes note that a link that was at an index is not there any more; 0: it
 // was nowhere.
 func (l *Links) gone(name string, index int) {
-	l.memory.gone(name, 0)
+	l.memory.gone(name)
 	if index != 0 { // the kernel's news of it may have been dropped with its name
 		l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: rtnl.Link{Index: index}}})
 	}

@@ -11,6 +11,7 @@ type memory struct {
 
 type remembered struct {
 	index     int
+	last      int  // where it was, of a link that is deleted and may be made again
 	cut       bool // and not known to be deleted yet
 	unsettled bool // ADD has yet to wait for its pod
 }
@@ -54,6 +55,15 @@ func (m *memory) index(name string) (int, bool) {
 	return r.index, r.index != 0
 }
 
+// last returns where a link was when it was deleted, if it is not known to be there
+// again; else 0.
+func (m *memory) last(name string) int {
+	if r := m.get(name); r.index == 0 {
+		return r.last
+	}
+	return 0
+}
+
 // dying returns the names of the links that are cut off and not yet deleted.
 func (m *memory) dying() []string {
 	m.mu.Lock()
@@ -67,11 +77,19 @@ func (m *memory) dying() []string {
 	return names
 }
 
-// gone forgets a link that was at an index; 0: wherever it was.
-func (m *memory) gone(name string, index int) {
+// gone forgets a link.
+func (m *memory) gone(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if index == 0 || m.links[name].index == index {
-		delete(m.links, name)
+	delete(m.links, name)
+}
+
+// lost forgets all of a link that is not at an index any more, but that it was there:
+// it may be made again.
+func (m *memory) lost(name string, index int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.links[name].index == index {
+		m.links[name] = remembered{last: index}
 	}
 }

@@ -85,7 +85,7 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	f.links.mirror.hear(news)
 	for _, n := range news {
 		if name, ours := stamp.Own(f.links.prefix, n.Link.Name, n.Link.Alias); ours && n.Change == rtnl.LinkGone {
-			f.links.memory.gone(name, n.Link.Index)
+			f.links.memory.lost(name, n.Link.Index)
 		}
 	}
 	return news, err
