@@ -116,6 +116,9 @@ const (
 func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := a.ledger.Holder(name); held {
 		if o, ok := a.ledger.Owner(id); ok && o.Wanted() {
+			if a.engine.Taking(id) || a.engine.Doomed(id) { // in the ledger alone
+				return fmt.Errorf("taking %s: an earlier try has not ended, or its release is not promised yet", spec)
+			}
 			if !a.doubt.Load() {
 				return nil
 			}
