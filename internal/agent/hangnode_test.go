@@ -75,28 +75,77 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 // long as for one.
 func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24,10.88.1.0/24,10.88.2.0/24,fd00:88::/64")
-	hangs := false
+	var hangs atomic.Bool
 	r.decorate = change(poolroute.KindName, func(k *hold.Kind) {
 		verify := k.Verify
 		k.Verify = func(ctx context.Context, hs []hold.Hold) []error {
-			if hangs {
+			if hangs.Load() {
 				<-ctx.Done()
 			}
 			return verify(ctx, hs)
 		}
 	})
 	r.begin()
-	hangs = true
+	hangs.Store(true)
 	r.doubt.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*holding)
 	defer cancel()
 	if err := r.holdNode(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		t.Errorf("%v; its own time: %v", err, ctx.Err())
 	}
-	hangs = false
-	if err := r.holdNode(t.Context()); err != nil {
-		t.Errorf("when they answer: %v", err)
-	}
+	hangs.Store(false)
+	nettest.Eventually(t, "the routes answer", func() bool { return r.holdNode(t.Context()) == nil })
+}
+
+// A pool whose route is not there is for no pod, also when the next sweep finds that
+// somebody in the ledger has it: the one who still tries to take it, or whose release
+// could not be promised after he failed.
+func TestPoolWithoutItsRoute(t *testing.T) {
+	t.Run("hangs", func(t *testing.T) {
+		r := newRig(t, "default=10.88.0.0/24,fd00:88::/64", "extra=10.89.0.0/24")
+		heal := make(chan struct{})
+		r.decorate = hangingCIDRs("10.89.", heal)
+		r.begin()
+		r.Sweep(t.Context())
+		if err := r.equipped("extra"); err == nil {
+			t.Error("the pool is said to be ready while its route is being taken")
+		}
+		if err := r.equipped("default"); err != nil {
+			t.Errorf("the other pool: %v", err)
+		}
+		close(heal)
+		nettest.Eventually(t, "the pool is ready", func() bool { r.Sweep(t.Context()); return r.equipped("extra") == nil })
+	})
+	t.Run("failed", func(t *testing.T) {
+		r := newRig(t)
+		l := &fullOnce{}
+		r.decorate = func(in engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			l.Ledger = in
+			_, ks = change(poolroute.KindName, func(k *hold.Kind) {
+				acquire := k.Acquire
+				k.Acquire = func(ctx context.Context, h hold.Hold) error {
+					if h.Spec.(*poolroute.Spec).CIDR.String() == "10.89.0.0/24" {
+						l.set(true)
+						return errors.New("acquire is broken")
+					}
+					return acquire(ctx, h)
+				}
+			})(in, ks)
+			return l, ks
+		}
+		r.begin()
+		r.pools = append(r.pools, "extra=10.89.0.0/24")
+		c, err := r.conf()
+		must(t, err)
+		if err := r.Reload(t.Context(), c); err == nil {
+			t.Error("the new configuration is said to be in force")
+		}
+		r.Sweep(t.Context())
+		if err := r.equipped("extra"); err == nil {
+			t.Error("the pool is said to be ready, though its route could not be taken")
+		}
+		l.set(false)
+	})
 }
 
 // hangingTable is a table whose writing hangs until heal is closed.

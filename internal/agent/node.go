@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/egress"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
@@ -77,19 +74,6 @@ func (a *Agent) holdCIDRs(ctx context.Context) map[string]error {
 	return failed
 }
 
-// keepTable tells the table what should be in it, if that is not what it was told
-// last, and else has it written again if the kernel could not have all of it. What
-// else changes the table may hang, and with it who waits for that (aside).
-func (a *Agent) keepTable(ctx context.Context) error {
-	return a.aside(ctx, "the rules of the nftables table", func(context.Context) error {
-		want := a.ruleset()
-		if was := a.rules.Swap(&want); was != nil && reflect.DeepEqual(*was, want) {
-			return a.egress.Retry()
-		}
-		return a.egress.SetRuleset(want)
-	})
-}
-
 // everyPool stands for what the pods of all pools need. No pool has this name.
 const everyPool = ""
 
@@ -116,6 +100,9 @@ const (
 func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := a.ledger.Holder(name); held {
 		if o, ok := a.ledger.Owner(id); ok && o.Wanted() {
+			if a.engine.Taking(id) || a.engine.Doomed(id) { // in the ledger alone
+				return fmt.Errorf("taking %s: an earlier try has not ended, or its release is not promised yet", spec)
+			}
 			if !a.doubt.Load() {
 				return nil
 			}
@@ -210,36 +197,4 @@ func (a *Agent) giveBack(ctx context.Context) error {
 		return nil
 	}
 	return errors.Join(a.engine.Release(ctx, done), a.keepTable(ctx))
-}
-
-// outside returns those of blocked CIDRs that are in no pool: pods' own addresses are
-// nobody's metadata service, whatever a cloud elsewhere has there.
-func outside(pools, blocked []netip.Prefix) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(blocked), func(b netip.Prefix) bool {
-		return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= b.Bits() && p.Overlaps(b) })
-	})
-}
-
-// ruleset is what the agent's nftables table should say. Pools that drain are
-// in it as long as they are in use.
-func (a *Agent) ruleset() nft.Ruleset {
-	c := a.config.Load()
-	pools := prefixes(c.Pools)
-	for _, h := range a.heldCIDRs() {
-		if !slices.Contains(pools, h.cidr) {
-			pools = append(pools, h.cidr)
-		}
-	}
-	low, high := a.groups.Dying()
-	return nft.Ruleset{
-		Instance:    a.instance,
-		CutLow:      low,
-		CutHigh:     high,
-		Live:        a.groups.Live(),
-		Blocked:     outside(pools, c.BlockedCIDRs),
-		Connections: uint32(c.Connections),
-		Masquerade:  c.Masquerade.Enabled,
-		Pools:       pools,
-		Excluded:    c.Masquerade.ExcludedCIDRs,
-	}
 }
