@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -17,7 +15,7 @@ import (
 // nothing can be promised. DEL says so in time, and the pod is cut off all the same.
 func TestDiskHangs(t *testing.T) {
 	a := newAway(t, t.TempDir())
-	a.hang(root.Dir(a.root).State())
+	nettest.Hang(t, root.Dir(a.root).State())
 	status, out, _ := inside(t, podEnv("DEL"), strings.NewReader(conf(a.root, prevResult(ownLink))), false)
 	if status != 1 || failure(t, []byte(out)) != 11 || !strings.Contains(out, "the deletion is not promised") ||
 		!strings.Contains(out, "the disk has not answered in time") {
@@ -33,7 +31,7 @@ func TestDiskHangs(t *testing.T) {
 func TestNetnsPathHangs(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	dir := t.TempDir()
-	a.hang(dir)
+	nettest.Hang(t, dir)
 	env := podEnv("DEL")
 	env["CNI_NETNS"] = filepath.Join(dir, "netns")
 	status, out, _ := inside(t, env, strings.NewReader(conf(a.root, prevResult(ownLink))), false)
@@ -41,21 +39,6 @@ func TestNetnsPathHangs(t *testing.T) {
 		t.Errorf("%d %s; down are %q", status, out, a.down())
 	}
 	a.one()
-}
-
-// hang mounts a file system on a folder that answers nobody until the test's end: one
-// of FUSE, without a server.
-func (a *away) hang(folder string) {
-	a.Helper()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		a.Skip(err)
-	}
-	a.must(unix.Mount("hangs", folder, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)))
-	a.Cleanup(func() {
-		a.must(unix.Close(fd)) // which fails whoever waits
-		a.must(unix.Unmount(folder, unix.MNT_DETACH))
-	})
 }
 
 // With too few file descriptors to look into the pod, DEL does not say that it is

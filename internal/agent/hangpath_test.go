@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,17 +24,7 @@ func TestHangingPathKeepsNoOtherPod(t *testing.T) {
 	r.add(req)
 	r.add(request("other", other))
 	must(t, unix.Unmount(path, 0))
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	// Without a server it answers nobody.
-	if err := unix.Mount("hangs", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
-		unix.Close(fd)
-		t.Skip(err)
-	}
-	defer unix.Unmount(dir, unix.MNT_DETACH)
-	defer unix.Close(fd) // which fails whoever waits
+	nettest.Hang(t, dir)
 	nettest.Run(t, gone, "ip link del eth0")
 	first := make(chan error, 1)
 	go func() {
