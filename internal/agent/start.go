@@ -38,7 +38,11 @@ func open(o Options, openKernel func(*Agent) error, watches bool) (*Agent, error
 
 // openNode opens all but the ledger.
 func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
-	a := &Agent{Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing(), pools: make(chan struct{}, 1), sweeping: make(chan struct{}, 1), doubted: make(chan struct{}, 1), uncovered: make(chan struct{}, 1)}
+	one := func() chan struct{} { return make(chan struct{}, 1) }
+	a := &Agent{
+		Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing(),
+		pools: one(), sweeping: one(), doubted: one(), uncovered: one(),
+	}
 	a.config.Store(o.Config)
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -10,14 +10,11 @@ import (
 // ID names an incarnation of an owner.
 type ID = stamp.ID
 
-// IDLen is the number of characters in an ID.
-const IDLen = stamp.IDLen
-
 var alphabet = base32.NewEncoding(stamp.Letters).WithPadding(base32.NoPadding)
 
 // NewID mints an ID. It cannot fail: crypto/rand ends the program if the
 // kernel has no randomness.
-func NewID() ID { return ID(random(IDLen)) }
+func NewID() ID { return ID(random(stamp.IDLen)) }
 
 // random returns n random characters of the ID alphabet, 5 bits each.
 func random(n int) string {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // content is everything that a reader can see.
@@ -252,7 +253,7 @@ func (w *walk) around() (again bool) {
 func TestModel(t *testing.T) {
 	w := &walk{Rand: rand.New(rand.NewPCG(uint64(newSeed(t)), 0)), clock: newClock()}
 	for i := range 12 {
-		w.ids = append(w.ids, hold.ID(strings.Repeat(string(rune('a'+i)), hold.IDLen)))
+		w.ids = append(w.ids, hold.ID(strings.Repeat(string(rune('a'+i)), stamp.IDLen)))
 	}
 	for i := range 6 {
 		w.names = append(w.names, address(fmt.Sprint(i)), hold.Name{Space: "port", Name: fmt.Sprint(i)})
