@@ -15,8 +15,8 @@ func (a *Agent) exposed() {
 	}
 }
 
-// keepHidden forgets, whenever the rules may not have held, the connections that
-// began meanwhile and that it would not have let begin so: with pods' own addresses, or
+// keepHidden forgets, whenever the rules may not have held, the connections that began
+// meanwhile and that the rules would not have let begin so: with pods' own addresses, or
 // to where nothing goes. It ends with ctx.
 func (a *Agent) keepHidden(ctx context.Context) {
 	for {
