@@ -42,6 +42,16 @@ func New(socket string) *Client {
 	}}}
 }
 
+// beganKey is Began's in a context.
+type beganKey struct{}
+
+// Began returns a context whose requests began now, whenever they are sent. It is for
+// who asks by what an earlier answer said: take it before that one is asked for, and
+// what has been attached since is spared.
+func Began(ctx context.Context) context.Context {
+	return context.WithValue(ctx, beganKey{}, boottime.Now())
+}
+
 // Close closes connections that are kept for further requests.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
@@ -87,7 +97,11 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	req.Header.Set(api.HeaderStarted, strconv.FormatInt(boottime.Now(), 10))
+	started, ok := ctx.Value(beganKey{}).(int64)
+	if !ok {
+		started = boottime.Now()
+	}
+	req.Header.Set(api.HeaderStarted, strconv.FormatInt(started, 10))
 	if deadline, ok := ctx.Deadline(); ok {
 		req.Header.Set(api.HeaderDeadline, strconv.FormatInt(boottime.At(deadline), 10))
 	}

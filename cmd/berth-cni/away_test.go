@@ -48,7 +48,7 @@ type away struct {
 	links []string
 }
 
-// newAway makes the links anew, all up.
+// newAway makes the links anew, all up, and stamped as an agent does.
 func newAway(t *testing.T, dir string) *away {
 	t.Helper()
 	nettest.Need(t)
@@ -60,6 +60,8 @@ func newAway(t *testing.T, dir string) *away {
 		a.must(netlink.LinkAdd(link)) // ip link add NAME up type veth peer name peerN
 		t.Cleanup(func() { netlink.LinkDel(link) })
 	}
+	a.stamp(ownLink, key)
+	a.stamp(otherLink, key)
 	return a
 }
 

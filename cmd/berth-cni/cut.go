@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -28,12 +29,24 @@ const (
 // answer is out by the deadline, but the process is there until somebody gives the
 // lock back.
 func inTime(deadline int64, who string, do func() error) error {
-	_, err := within(max(leastCut, time.Duration(deadline-boottime.Now())), who, func() (struct{}, error) { return struct{}{}, do() })
+	limit := func() time.Duration { return until(deadline) }
+	_, err := within(limit, who, func() (struct{}, error) { return struct{}{}, do() })
 	return err
 }
 
-// within is what do returns, or an error if that takes longer than limit.
-func within[T any](limit time.Duration, who string, do func() (T, error)) (T, error) {
+// errLate is that something has not answered in time.
+var errLate = errors.New("has not answered in time")
+
+// until returns how long it is until a deadline, and leastCut at least.
+func until(deadline int64) time.Duration {
+	return max(leastCut, time.Duration(deadline-boottime.Now()))
+}
+
+// within is what do returns, or errLate if that takes longer than limit says. Where do
+// does not wait, and Go has one processor, it costs a few microseconds and no system
+// call: limit asks for the time, and a timer first sets up what it takes to wait for
+// files.
+func within[T any](limit func() time.Duration, who string, do func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
 		err   error
@@ -43,14 +56,20 @@ func within[T any](limit time.Duration, who string, do func() (T, error)) (T, er
 		value, err := do()
 		done <- outcome{value, err}
 	}()
-	late := time.NewTimer(limit)
+	runtime.Gosched()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	default:
+	}
+	late := time.NewTimer(limit())
 	defer late.Stop()
 	select {
 	case o := <-done:
 		return o.value, o.err
 	case <-late.C:
 		var none T
-		return none, errors.New(who + " has not answered in time")
+		return none, fmt.Errorf("%s %w", who, errLate)
 	}
 }
 
@@ -89,12 +108,11 @@ func (c *call) namesOurs() bool {
 	return link != "" && isOf(c.head.Root, link[1:])
 }
 
-// named returns the index of the link that prevResult names, if it is this
-// attachment's for all that can be seen without an agent; 0 if not, or gone. A
-// prevResult can be wrong, and who is named by mistake must stay connected: a link
-// whose alias is another attachment's is left alone. One that somebody has renamed
-// is found by its altname, which anybody can give: there the alias has to say that
-// it is meant.
+// named returns the index of the link that prevResult names, if its alias says that
+// it is this attachment's; 0 if not, or gone. One that somebody has renamed is found
+// by its altname. A prevResult can be wrong, and who is named by mistake must stay
+// connected: a link that has nobody's alias, since another program took it away, is
+// noted for leadsTo.
 func (c *call) named() (uint32, error) {
 	if !c.namesOurs() {
 		return 0, nil
@@ -109,29 +127,31 @@ func (c *call) named() (uint32, error) {
 			return 0, fmt.Errorf("asking for link %s: %w", link, err)
 		}
 		s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
-		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) || !stamped && d.name != "" {
+		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && s.Start <= c.started {
 			return end.index(), nil
+		}
+		if !stamped && c.nobodys == 0 {
+			c.nobodys = end.index()
 		}
 	}
 	return 0, nil
 }
 
 // leadsTo returns the index of the host's end of the link whose other end is the
-// pod's interface, if its alias says that it is this attachment's; else 0. The
+// pod's interface, if its alias says that it is this attachment's, or if the alias is
+// nobody's and prevResult names the link; else 0. The
 // pod is asked for a number alone, and of an alias that is cut off nobody can tell
 // whose it is, unless it is the incarnation that prevResult names: so a pod that
 // lies has nobody else cut off. The link's name says nothing: somebody may have
-// given it another one. Of the key's incarnations it is the one in the pod now;
-// one that is not meant, as it began after this DEL, is set up again by the agent.
+// given it another one. Of the key's incarnations it is the one in the pod now,
+// unless its ADD began after this DEL, which is not about it then.
 //
 // What cannot be seen, such as a namespace that is gone, is 0: this is a help for
 // runtimes that lost the result of ADD, send none (of configurations below 0.4.0)
 // or an old one, and for links that were renamed. Only what could be seen by another
 // try, as when there is no file descriptor left, is an error.
 func (c *call) leadsTo() (uint32, error) {
-	// One whose path hangs cannot be seen either; on a busy node it may take a while.
-	limit := max(leastCut, time.Duration(c.deadline-boottime.Now())) - leastRead
-	pod, err := within(limit, "the network namespace's path", func() (*ns.Netns, error) { return ns.Open(c.netns) })
+	pod, err := c.openNetns() // one whose path hangs cannot be seen either
 	if err != nil {
 		return 0, passing(err)
 	}
@@ -153,13 +173,23 @@ func (c *call) leadsTo() (uint32, error) {
 		return 0, passing(err)
 	}
 	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
-	if !stamped || !s.Is(c.key()) || !isOf(c.head.Root, s.Instance) {
+	if !stamped && end.index() == c.nobodys && end.number(unix.IFLA_LINK) == inside.index() {
+		return c.nobodys, nil
+	}
+	if !stamped || !s.Is(c.key()) || s.Start > c.started || !isOf(c.head.Root, s.Instance) {
 		return 0, nil
 	}
 	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id {
 		return 0, nil
 	}
 	return end.index(), nil
+}
+
+// openNetns opens the pod's network namespace. Its path may hang; on a busy node it may
+// take a while.
+func (c *call) openNetns() (*ns.Netns, error) {
+	limit := func() time.Duration { return until(c.deadline) - leastRead }
+	return within(limit, "the network namespace's path", func() (*ns.Netns, error) { return ns.Open(c.netns) })
 }
 
 // passing returns an error in looking into the pod if another try may not have it,
@@ -182,7 +212,7 @@ func (c *call) key() stamp.Key {
 // cannot be known, the form decides: 14 characters in an alphabet of 32 are nobody
 // else's by chance.
 func isOf(dir root.Dir, id string) bool {
-	instance, err := within(leastRead, "the disk", func() (string, error) { return readShort(dir.Instance()) })
+	instance, err := within(func() time.Duration { return leastRead }, "the disk", func() (string, error) { return readShort(dir.Instance()) })
 	if err != nil || len(instance) < stamp.PrefixLen {
 		return true
 	}

@@ -42,9 +42,9 @@ func TestCut(t *testing.T) {
 		"the pod's end":      {nil, `"prevResult":{"interfaces":[{"name":"` + ownLink + `","sandbox":"/run/netns/c1"}]}`, "", "", false},
 		"ours":               {nil, prevResult(ownLink), ownLink, ownLink, true},
 		"gone":               {func(a *away) { a.remove(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
-		"stamped":            {func(a *away) { a.stamp(ownLink, key) }, prevResult(ownLink), ownLink, ownLink, true},
+		"no alias":           {func(a *away) { a.alias(ownLink, "") }, prevResult(ownLink), "", ownLink, true},
 		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, true}, // nobody asks before it is queued
-		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), ownLink, ownLink, true},
+		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), "", ownLink, true},
 		"down":               {func(a *away) { a.setDown(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
 		"instance gone":      {func(a *away) { a.must(os.Remove(root.Dir(a.root).Instance())) }, prevResult(otherLink), otherLink, otherLink, true},
 		"instance damaged":   {func(a *away) { a.must(os.Truncate(root.Dir(a.root).Instance(), 0)) }, prevResult(ownLink), ownLink, ownLink, true},
@@ -88,7 +88,7 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 			a.rename(otherLink, "babcdefghij6666")
 			a.stamp("babcdefghij6666", another)
 		}, "eth0", prevResult("babcdefghij6666"), ownLink},
-		"another agent's in prevResult": {func(a *away, _ *ns.Netns) { a.stamp(otherLink, key) }, "eth0", prevResult(otherLink), ownLink},
+		"another agent's in prevResult": {nil, "eth0", prevResult(otherLink), ownLink},
 		"a former one in prevResult":    {nil, "eth0", prevResult("babcdefghij6666"), ownLink},
 		"a former one that is not gone": {func(a *away, _ *ns.Netns) {
 			a.rename(otherLink, "babcdefghij6666")
@@ -98,11 +98,23 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 		"another pod's":                   {func(a *away, _ *ns.Netns) { a.stamp(ownLink, another) }, "eth0", "", ""},
 		"no stamp":                        {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", "", ""},
 		"another's alias":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", "", ""},
-		"another agent's":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, stamp.Alias("zzzz234567", "efghij6666", key)) }, "eth0", "", ""},
+		"another agent's":                 {func(a *away, _ *ns.Netns) { a.alias(ownLink, stamp.Alias("zzzz234567", "efghij6666", key, 0)) }, "eth0", "", ""},
 		"another name":                    {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", "", "veth7"},
 		"another name than in prevResult": {func(a *away, _ *ns.Netns) { a.rename(ownLink, "veth7") }, "eth0", prevResult(ownLink), "veth7"},
-		"no interface":                    {nil, "eth1", "", ""},
-		"no namespace":                    {func(a *away, pod *ns.Netns) { a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
+		"no stamp, in prevResult":         {func(a *away, _ *ns.Netns) { a.alias(ownLink, "") }, "eth0", prevResult(ownLink), ownLink},
+		"another's alias, in prevResult":  {func(a *away, _ *ns.Netns) { a.alias(ownLink, "somebody's") }, "eth0", prevResult(ownLink), ownLink},
+		"no stamp and another name, in prevResult": {func(a *away, _ *ns.Netns) {
+			a.altname(ownLink, "berth-"+ownLink)
+			a.alias(ownLink, "")
+			a.rename(ownLink, "veth7")
+		}, "eth0", prevResult(ownLink), "veth7"},
+		"no stamp, another's in prevResult": {func(a *away, _ *ns.Netns) {
+			a.alias(ownLink, "")
+			a.rename(otherLink, "babcdefghij6666")
+			a.alias("babcdefghij6666", "")
+		}, "eth0", prevResult("babcdefghij6666"), ""},
+		"no interface": {nil, "eth1", "", ""},
+		"no namespace": {func(a *away, pod *ns.Netns) { a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
 		"gone": {func(a *away, pod *ns.Netns) {
 			a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH))
 			a.must(os.Remove(pod.Ref().Path))
@@ -150,16 +162,16 @@ func TestCutWhatIsRenamed(t *testing.T) {
 		down    string
 	}{
 		"ours":          {func(a *away) { a.stamp(ownLink, key) }, "veth7"},
-		"no stamp":      {func(*away) {}, ""},
+		"no stamp":      {func(a *away) { a.alias(ownLink, "") }, ""},
 		"another pod's": {func(a *away) { a.stamp(ownLink, another) }, ""},
 		"another incarnation's": {func(a *away) {
-			a.alias(ownLink, stamp.Alias("abcd234567", "efghij6666", key))
+			a.alias(ownLink, stamp.Alias("abcd234567", "efghij6666", key, 0))
 		}, ""},
 		"its name is another's": {func(a *away) {
 			a.stamp(ownLink, key)
 			a.rename(ownLink, "veth8")
 			a.rename(otherLink, ownLink)
-			a.alias(ownLink, stamp.Alias("abcd234567", "efghij2345", another))
+			a.alias(ownLink, stamp.Alias("abcd234567", "efghij2345", another, 0))
 		}, "veth8"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -273,7 +285,7 @@ var (
 // stamp gives a link the alias that the agent gives one of an attachment.
 func (a *away) stamp(name string, k stamp.Key) {
 	a.Helper()
-	a.alias(name, stamp.Alias("abcd234567", hold.ID(name[1+stamp.PrefixLen:]), k))
+	a.alias(name, stamp.Alias(name[1:1+stamp.PrefixLen]+"234567", hold.ID(name[1+stamp.PrefixLen:]), k, 0))
 }
 
 // alias is `ip link set NAME alias TEXT`.

@@ -41,6 +41,23 @@ func TestNetnsPathHangs(t *testing.T) {
 	a.one()
 }
 
+// ADD and CHECK need it, and say in time that they have not got it.
+func TestNetnsPathHangsForADDAndCHECK(t *testing.T) {
+	for _, command := range []string{"ADD", "CHECK"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			nettest.Hang(t, dir)
+			env := podEnv(command)
+			env["CNI_NETNS"] = filepath.Join(dir, "netns")
+			status, out, _ := inside(t, env, strings.NewReader(conf(t.TempDir(), "")), false)
+			if status != 1 || failure(t, []byte(out)) != 11 || !strings.Contains(out, "the network namespace's path has not answered in time") {
+				t.Errorf("%d %s", status, out)
+			}
+		})
+	}
+}
+
 // With too few file descriptors to look into the pod, DEL does not say that it is
 // cut off: that nothing could be seen does not mean that nothing is there.
 func TestTooFewFileDescriptors(t *testing.T) {

@@ -19,6 +19,7 @@ type call struct {
 	trace             string
 	raw               []byte // stdin
 	head              cni.Head
+	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: it is somebody's
 }
 
 // read reads the environment, then stdin. On an error the call has as much as

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -45,6 +46,9 @@ func (p *plugin) run() int {
 
 // ask sends the verb's request, and returns what is printed on success.
 func (c *call) ask() ([]byte, *api.Error) {
+	// From here on it waits. The runtime's monitor would look after the second
+	// processor every 20 µs for 10 ms: in a burst, a fifth of the plugin's time.
+	runtime.GOMAXPROCS(1)
 	r := wire.Request{Started: c.started, Deadline: c.deadline - int64(c.reserve), Trace: c.trace}
 	if e := c.request(c, &r); e != nil {
 		return nil, e

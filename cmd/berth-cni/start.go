@@ -40,12 +40,15 @@ func born(stat string) (end int64, ok bool) {
 	if name < 0 {
 		return 0, false
 	}
-	fields := strings.Fields(stat[name+1:])
 	const first, cminflt, cmajflt, starttime = 3, 11, 13, 22
-	if len(fields) <= starttime-first || fields[cminflt-first] != "0" || fields[cmajflt-first] != "0" {
-		return 0, false
+	rest, begun := strings.TrimPrefix(stat[name+1:], " "), ""
+	for field := first; field <= starttime; field++ {
+		begun, rest, _ = strings.Cut(rest, " ")
+		if (field == cminflt || field == cmajflt) && begun != "0" {
+			return 0, false
+		}
 	}
-	ticks, err := strconv.ParseInt(fields[starttime-first], 10, 64)
+	ticks, err := strconv.ParseInt(begun, 10, 64)
 	if err != nil || ticks <= 0 || ticks >= (1<<63-1)/int64(statTick) {
 		return 0, false
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -8,7 +9,6 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/cni/wire"
-	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
 // verb is what distinguishes the verbs from each other.
@@ -63,7 +63,10 @@ func post(path string, body func(*call) ([]byte, *api.Error)) func(*call, *wire.
 // attachment is an api.AddRequest. The namespace stays open until the plugin
 // ends: what the agent looks at is what was meant, or it can see that it is not.
 func attachment(c *call) ([]byte, *api.Error) {
-	netns, err := ns.Open(c.netns)
+	netns, err := c.openNetns()
+	if errors.Is(err, errLate) {
+		return nil, cni.Errorf(cni.CodeTryAgain, "CNI_NETNS cannot be opened", "%s: %v", c.netns, err)
+	}
 	if err != nil {
 		return nil, cni.Errorf(cni.CodeEnv, "invalid environment variable CNI_NETNS", "%v", err)
 	}

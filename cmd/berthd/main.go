@@ -67,7 +67,7 @@ SIGTERM ends the agent; pods keep their network.`,
 	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
 	fl.BoolVar(&f.moved, "moved", false, "start in another network namespace than before, and give up the pods of that one")
 	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and end; refused while pods are attached")
-	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "make a lost or damaged ledger anew from what the kernel tells of the pods, and end; they stay as they are")
+	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "make a lost, damaged or outdated ledger anew from what the kernel tells of the pods, and end; they stay as they are")
 	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")
 	return c
 }

@@ -10,22 +10,17 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/agent"
-	"github.com/berth-net/berth/internal/root"
 )
 
 // rebuild makes a lost ledger anew and says what is in it, and what is not.
 func rebuild(ctx context.Context, o agent.Options) error {
-	if err := unserved(ctx, o.Root); err != nil {
-		return err
-	}
 	made, err := agent.RebuildLedger(ctx, o)
 	if err != nil {
 		return err
 	}
 	if made.Kept != "" {
-		o.Log.Warn("the damaged ledger is kept", "path", made.Kept)
+		o.Log.Warn("the former ledger is kept", "path", made.Kept)
 	}
 	for _, lost := range made.Lost {
 		o.Log.Warn("lost with the ledger", "what", lost)
@@ -36,19 +31,6 @@ func rebuild(ctx context.Context, o agent.Options) error {
 		}
 	}
 	return show(os.Stdout, made)
-}
-
-// unserved refuses while an agent serves, whose ledger may have been taken away
-// from under it: what it still writes there would be missing in the new one.
-func unserved(ctx context.Context, dir root.Dir) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	conn, err := client.Dial(ctx, dir.Socket())
-	if err != nil {
-		return nil // nobody is there; a ledger that somebody has open is refused later
-	}
-	_ = conn.Close()
-	return fmt.Errorf("an agent serves at %s, with the ledger that it opened: stop it first", dir.Socket())
 }
 
 // show prints a table of what was rebuilt.
@@ -76,7 +58,7 @@ func show(w io.Writer, made *agent.Rebuilt) error {
 		fmt.Fprintln(t, "  "+lost)
 	}
 	if made.Kept != "" {
-		fmt.Fprintln(t, "The damaged ledger is kept as "+made.Kept)
+		fmt.Fprintln(t, "The former ledger is kept as "+made.Kept)
 	}
 	return t.Flush()
 }

@@ -92,7 +92,7 @@ func (a *Agent) parse(req api.AddRequest, w server.When) (*addition, error) {
 	if bad := cni.CheckContainerID(req.ContainerID); bad != nil {
 		return nil, bad
 	}
-	if bad := cni.CheckIfname(req.Ifname); bad != nil {
+	if bad := cni.CheckNewIfname(req.Ifname); bad != nil {
 		return nil, bad
 	}
 	if bad := cni.CheckNetnsPath(req.Netns.Path); bad != nil {
@@ -156,7 +156,7 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 			if err := a.askedAgain(ctx, e, add.when.Started); err != nil {
 				return nil, err
 			}
-			return e, a.whole(ctx, e)
+			return e, a.whole(ctx, e, add.when.Started)
 		}
 		if !e.record.BeganBefore(a.epoch, add.when.Started) {
 			return nil, cni.Errorf(cni.CodeTryAgain, "overtaken by a later ADD of the same attachment",
@@ -250,8 +250,9 @@ func (a *Agent) askedAgain(ctx context.Context, e *entry, started int64) error {
 }
 
 // whole sees to it that what an ADD answers again is there, and can be used: an
-// earlier try may have ended half-way, and its repair failed.
-func (a *Agent) whole(ctx context.Context, e *entry) error {
+// earlier try may have ended half-way, and its repair failed. Its link says when the
+// ADD began, to a DEL that comes to it without an agent.
+func (a *Agent) whole(ctx context.Context, e *entry, started int64) error {
 	if err := a.engine.Repair(ctx, e.owner.ID); err != nil {
 		return err
 	}
@@ -260,6 +261,13 @@ func (a *Agent) whole(ctx context.Context, e *entry) error {
 	}
 	if now := a.index.get(e.owner.ID); now == nil || !now.owner.Wanted() {
 		return engine.ErrOvertaken
+	}
+	if e.record.BeganBefore(a.epoch, started-1) {
+		spec, err := attachment.Link(e.owner)
+		if err != nil {
+			return err
+		}
+		return a.links.Restamp(spec, started)
 	}
 	return nil
 }

@@ -36,9 +36,9 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	id, named := stamp.LinkID(r.Link)
 	if !named {
 		id = hold.NewID()
-	} else if o, known := a.ledger.Owner(id); known {
+	} else if _, known := a.ledger.Owner(id); known {
 		e := a.index.get(id) // one of this very key began later, or is meant already
-		if e != nil && e.record.Adopted && e.record.Key != keyOfDeletion(r) && stampedShort(o, keyOfDeletion(r)) {
+		if e != nil && e.mayBe(keyOfDeletion(r)) && e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) {
 			w.ids = append(w.ids, id)
 		}
 		return
@@ -78,14 +78,6 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	a.adopting.Store(id, names)
 	w.ids = append(w.ids, id)
 	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, a.wall()))
-}
-
-// stampedShort reports whether an owner that was adopted from a link, whose
-// alias could not say all of its key, is that of a key. Of others the record says
-// all of it, and the alias, which two keys may share, nothing more.
-func stampedShort(o hold.Owner, k attachment.Key) bool {
-	spec, err := attachment.Link(o)
-	return err == nil && stamp.Check(spec.Name, spec.Alias, k) == nil
 }
 
 // sight looks at the link that a deletion names; nil: it is not there, or not

@@ -194,8 +194,8 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	stray := "bzzzzaaaaaaaaaa"
 	nettest.Run(t, r.here, "ip link add "+stray+" type veth peer name zz")
 	t.Cleanup(func() { nettest.Command(r.here, "ip", "link", "del", stray).Run() })
-	for _, alias := range []string{"", "mine", stamp.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}),
-		stamp.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"})} {
+	for _, alias := range []string{"", "mine", stamp.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}, 0),
+		stamp.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"}, 0)} {
 		if out, err := nettest.Command(r.here, "ip", "link", "set", stray, "alias", alias).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

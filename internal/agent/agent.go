@@ -1,6 +1,6 @@
 // Package agent is the node agent: one file a verb (add.go, del.go, check.go,
 // gc.go, status.go, audit.go), its life (run.go, start.go, reload.go, remove.go),
-// what it does on its own (node.go, deletions.go, watch.go, rinse.go), and the list
+// what it does on its own (node.go, deletions.go, watch.go, rinse.go, trim.go), and the list
 // of what it can hold (kinds.go).
 package agent
 
@@ -60,6 +60,7 @@ type Agent struct {
 	started  time.Time
 	config   atomic.Pointer[config.Config]
 	instance string
+	first    bool // the instance was minted by this start: no agent has run here before
 	groups   stamp.Groups
 	metric   uint32          // of the pools' routes
 	epoch    string          // boot and netns, as records have them
@@ -68,6 +69,7 @@ type Agent struct {
 	node
 	ledger *ledger.Ledger
 	opened os.FileInfo // the ledger's file
+	locked *lock       // of the instance; nil: not yet
 	engine *engine.Engine
 	ipam   *ipam.IPAM
 	index  *index

@@ -19,7 +19,9 @@ import (
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
@@ -504,6 +506,7 @@ func TestBadInput(t *testing.T) {
 		{"container id", change(func(q *api.AddRequest) { q.ContainerID = "../x" }), 4, "CNI_CONTAINERID"},
 		{"long container id", change(func(q *api.AddRequest) { q.ContainerID = strings.Repeat("c", 129) }), 4, "128"},
 		{"ifname", change(func(q *api.AddRequest) { q.Ifname = "a/b" }), 4, "CNI_IFNAME"},
+		{"a blank of the kernel's", change(func(q *api.AddRequest) { q.Ifname = "à" }), 4, "CNI_IFNAME"},
 		{"args", change(func(q *api.AddRequest) { q.Args = "K8S_POD_NAMESPACE=a;WHAT=1" }), 4, "WHAT"},
 		{"config", change(func(q *api.AddRequest) { q.Config = json.RawMessage(`{"name":"net"`) }), 6, ""},
 		{"key", request("c", pod, `"flavour":1`), 2, "flavour"},
@@ -591,6 +594,45 @@ func TestPoolsDrain(t *testing.T) {
 	if pools := r.Pools(); len(pools) != 1 {
 		t.Errorf("pools after draining: %+v", pools)
 	}
+}
+
+// How long the addresses of a pool rest that was taken out of the configuration is in
+// the ledger, and as the pool said last. A ledger of an older version has none of it:
+// then they rest as long as by default, whatever the pools that are left say.
+func TestCooldownOfADrainingPool(t *testing.T) {
+	const both, one = "default=10.88.0.0/24 extra=10.89.0.0/24", "default=10.88.0.0/24"
+	r := start(t, strings.Fields(both)...)
+	turn := func(pools string, cooldown time.Duration) {
+		t.Helper()
+		r.pools, r.cooldown = strings.Fields(pools), cooldown
+		c, err := r.conf()
+		must(t, errors.Join(err, r.Reload(t.Context(), c)))
+	}
+	rests := func(when string, want time.Duration) {
+		t.Helper()
+		if got := r.Agent.cooldown(ipam.Name(netip.MustParseAddr("10.89.0.1"))); got != want {
+			t.Errorf("%s: %s, want %s", when, got, want)
+		}
+	}
+	r.add(request("c", nettest.Pod(t), `"pool":"extra"`))
+	turn(both, time.Hour)
+	turn(one, time.Millisecond)
+	rests("taken out", time.Hour)
+	r.restart()
+	rests("after a restart", time.Hour)
+	for _, h := range r.heldCIDRs() {
+		must(t, r.ledger.Commit(t.Context(), ledger.Update(h.owner, func(o *hold.Owner) error {
+			o.Meta = nodeRecord{Sort: poolSort, Pool: h.pool}.encode()
+			return nil
+		})))
+	}
+	r.restart()
+	rests("with an older ledger", config.DefaultCooldown)
+	turn(both, time.Minute)
+	rests("it is back", time.Minute)
+	r.pools = strings.Fields(one)
+	r.restart()
+	rests("taken out by a restart", time.Minute)
 }
 
 func TestRestartKeepsPodsAndFinishesDeletions(t *testing.T) {

@@ -53,9 +53,21 @@ func (a *Agent) Delete(ctx context.Context, f api.Filter, wait bool, w server.Wh
 		all = union(all, more)
 	}
 	if len(all) == 0 {
+		if whole {
+			a.warnUnsure(key)
+		}
 		return api.Deleted{}, false, nil
 	}
 	return a.deleted(ctx, all, wait), true, nil
+}
+
+// warnUnsure tells people of a deletion that nobody is released by, since its key is
+// that of several pods, for all that is known.
+func (a *Agent) warnUnsure(k attachment.Key) {
+	if _, unsure := a.index.called(k); unsure {
+		a.Log.Warn("a deletion releases nobody: the ledger was lost, and several pods' names begin so; each is released with its network namespace",
+			"key", k)
+	}
 }
 
 // deletionOf is a DEL as the queue would have it.
@@ -92,7 +104,13 @@ func (a *Agent) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Delet
 
 // deletable returns the attachments that a deletion is about.
 func (a *Agent) deletable(f api.Filter, w server.When) []*entry {
-	return slices.DeleteFunc(a.matching(f), func(e *entry) bool { return !e.record.BeganBefore(a.epoch, w.Started) })
+	es := a.matching(f)
+	if k, whole := keyOf(f); whole {
+		f.Network, f.Container, f.Ifname = "", "", ""
+		es, _ = a.index.called(k)
+		es = slices.DeleteFunc(es, func(e *entry) bool { return !matches(e, f) })
+	}
+	return slices.DeleteFunc(es, func(e *entry) bool { return !e.record.BeganBefore(a.epoch, w.Started) })
 }
 
 // release promises the release of the attachments that find returns, with ops in

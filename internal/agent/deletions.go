@@ -259,6 +259,8 @@ func (a *Agent) plan(records []deletions.Record) *work {
 		}
 		if r.Link != "" && !slices.ContainsFunc(meant, func(e *entry) bool { return hasLink(e, r.Link) }) {
 			w.unknown = append(w.unknown, r)
+		} else if len(meant) == 0 {
+			a.warnUnsure(keyOfDeletion(r))
 		}
 	}
 	return w
@@ -269,7 +271,8 @@ func (a *Agent) plan(records []deletions.Record) *work {
 // runtime may know the result of an earlier ADD alone, or a wrong one, and means
 // what it has attached last.
 func (a *Agent) meant(r deletions.Record) []*entry {
-	return slices.DeleteFunc(a.index.key(keyOfDeletion(r)), func(e *entry) bool {
+	es, _ := a.index.called(keyOfDeletion(r))
+	return slices.DeleteFunc(es, func(e *entry) bool {
 		return !e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot)
 	})
 }

@@ -6,8 +6,10 @@ import (
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 )
 
-// exposed is told that the nftables table may have been missing, or a pod's link not
-// among those that its rules are for, and that all is well again.
+// exposed is told that the nftables table may have been missing or out of force, or a
+// pod's link not among those that its rules are for, and that all is well again. Who
+// sees that says so: whoever keeps the table (egressDrift), mends the link (link.Options)
+// or hears of both ends of it (watcher), and a start.
 func (a *Agent) exposed() {
 	select {
 	case a.uncovered <- struct{}{}:

@@ -116,6 +116,12 @@ func (t fakeTracked) Forget(addrs []netip.Addr) error {
 
 func (t fakeTracked) ForgetExposed(conntrack.Rules) error { return nil }
 
+// Load and Trim are those of a table that is never full.
+func (t fakeTracked) Load() (entries, most int, err error) { return 0, 0, nil }
+func (t fakeTracked) Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error) {
+	return nil, nil
+}
+
 // fakeTable is the egress kind. Run is told of every change; between it and
 // the mending the table is not relied on.
 type fakeTable struct{ *fakeKernel }
@@ -423,7 +429,7 @@ func (k fakeLinks) verify(_ context.Context, h hold.Hold) error {
 	if l == nil {
 		return fmt.Errorf("%s: %w", s, hold.ErrGone)
 	}
-	same := l.group == k.groups.Live() && l.alias == s.Alias && l.mac == s.HostMAC && l.mtu == mtuOf(s) && l.up
+	same := l.group == k.groups.Live() && stamp.Alike(l.alias, s.Alias) && l.mac == s.HostMAC && l.mtu == mtuOf(s) && l.up
 	for _, a := range s.Addresses {
 		same = same && k.ways[a] == l
 	}
@@ -434,6 +440,19 @@ func (k fakeLinks) verify(_ context.Context, h hold.Hold) error {
 }
 
 func (k fakeLinks) ListAhead() {}
+
+func (k fakeLinks) Restamp(s *link.Spec, start int64) error {
+	return k.step("link", "restamp "+s.Name, func() error {
+		l := k.links[s.Name]
+		if l == nil {
+			return fmt.Errorf("link %s: %w", s.Name, hold.ErrGone)
+		}
+		if of, ok := stamp.Parse(l.alias); ok {
+			l.alias = of.Since(start)
+		}
+		return nil
+	})
+}
 
 func (k fakeLinks) VerifyPod(_ context.Context, h hold.Hold) error {
 	s, err := k.of(h)
@@ -481,6 +500,18 @@ func (k fakeLinks) DownDying(context.Context) error {
 		}
 		return nil
 	})
+}
+
+func (k fakeLinks) Whole(context.Context) ([]rtnl.Link, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []rtnl.Link
+	for _, l := range k.links {
+		if l.group == k.groups.Live() {
+			all = append(all, l.show())
+		}
+	}
+	return all, nil
 }
 
 func (k fakeLinks) find(context.Context) ([]hold.Hold, error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/server"
 )
@@ -24,6 +25,12 @@ func (a *Agent) GC(ctx context.Context, req api.GCRequest, w server.When) (api.D
 	for _, v := range req.Valid {
 		valid[v] = true
 	}
+	mayBeValid := func(e *entry) bool { // its key may lack an end
+		s, short := e.short()
+		return short && slices.ContainsFunc(req.Valid, func(v api.GCValid) bool {
+			return s.Is(attachment.Key{Network: req.Network, ContainerID: v.ContainerID, Ifname: v.Ifname})
+		})
+	}
 	var going []hold.ID
 	d := api.Deleted{}
 	find := func() (left []*entry) {
@@ -33,7 +40,7 @@ func (a *Agent) GC(ctx context.Context, req api.GCRequest, w server.When) (api.D
 			switch {
 			case !e.owner.Wanted():
 				going = append(going, e.owner.ID)
-			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}],
+			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}], mayBeValid(e),
 				!r.BeganBefore(a.epoch, w.Started), r.YoungerThan(req.MinAge, a.boot, a.boottime()):
 			default:
 				left = append(left, e)

@@ -3,12 +3,14 @@ package agent
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // entry is an attachment as the ledger has it, decoded once.
@@ -32,6 +34,7 @@ type index struct {
 	entries     map[hold.ID]*entry
 	byContainer map[string]map[hold.ID]*entry
 	bySlot      map[slot]map[hold.ID]*entry
+	shorts      map[hold.ID]*entry // adopted, and the record's key may lack an end
 }
 
 func newIndex() *index {
@@ -39,6 +42,7 @@ func newIndex() *index {
 		entries:     map[hold.ID]*entry{},
 		byContainer: map[string]map[hold.ID]*entry{},
 		bySlot:      map[slot]map[hold.ID]*entry{},
+		shorts:      map[hold.ID]*entry{},
 	}
 }
 
@@ -70,6 +74,11 @@ func (x *index) put(id hold.ID, e *entry) {
 	x.entries[id] = e
 	place(x.byContainer, e.record.ContainerID, id, e)
 	place(x.bySlot, slotOf(e.record.Netns, e.record.Ifname), id, e)
+	if _, short := e.short(); short {
+		x.shorts[id] = e
+	} else {
+		delete(x.shorts, id)
+	}
 }
 
 func (x *index) drop(id hold.ID) {
@@ -78,6 +87,7 @@ func (x *index) drop(id hold.ID) {
 		return
 	}
 	delete(x.entries, id)
+	delete(x.shorts, id)
 	displace(x.byContainer, e.record.ContainerID, id)
 	displace(x.bySlot, slotOf(e.record.Netns, e.record.Ifname), id)
 }
@@ -125,6 +135,53 @@ func (x *index) key(k attachment.Key) []*entry {
 		}
 	}
 	return es
+}
+
+// called returns the attachments that a deletion of a key is about: those of the
+// key, or else the adopted one whose alias is that of the key, as far as it goes. It
+// is unsure, and returns none, if several have or had that alias: their links alone
+// tell which is meant.
+func (x *index) called(k attachment.Key) (es []*entry, unsure bool) {
+	es = x.key(k)
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if len(x.shorts) == 0 { // most often
+		return es, false
+	}
+	es = slices.DeleteFunc(es, func(e *entry) bool { return x.shorts[e.owner.ID] != nil })
+	if len(es) > 0 {
+		return es, false
+	}
+	for _, e := range x.shorts {
+		if e.mayBe(k) {
+			es = append(es, e)
+		}
+	}
+	if len(es) > 1 || len(es) == 1 && es[0].record.Alike {
+		return nil, true
+	}
+	return es, false
+}
+
+// short returns the stamp of an attachment that was adopted from a link whose alias
+// may lack the end of its key, as does the record then.
+func (e *entry) short() (stamp.Stamp, bool) {
+	if !e.record.Adopted {
+		return stamp.Stamp{}, false
+	}
+	spec, err := attachment.Link(e.owner)
+	if err != nil {
+		return stamp.Stamp{}, false
+	}
+	s, ok := stamp.Parse(spec.Alias)
+	k, err := s.Key()
+	return s, ok && err == nil && s.Short() && k == e.record.Key
+}
+
+// mayBe reports whether the attachment is short, and its alias that of a key.
+func (e *entry) mayBe(k attachment.Key) bool {
+	s, short := e.short()
+	return short && s.Is(k)
 }
 
 // slot returns the attachments with a link at that place in a pod.

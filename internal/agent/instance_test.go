@@ -22,7 +22,7 @@ func TestAgentsThatStartAtOnceHaveOneInstance(t *testing.T) {
 		for i := range minted {
 			all.Go(func() {
 				var err error
-				minted[i], err = loadInstance(dir, func(string) (bool, error) { runtime.Gosched(); return false, nil })
+				minted[i], _, err = loadInstance(dir, func(string) (bool, error) { runtime.Gosched(); return false, nil })
 				if err != nil {
 					t.Error(err)
 				}

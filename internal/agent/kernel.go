@@ -14,7 +14,6 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -43,6 +42,8 @@ type node struct {
 	tracked interface { // connection tracking
 		Forget([]netip.Addr) error
 		ForgetExposed(conntrack.Rules) error
+		Load() (entries, most int, err error)
+		Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error)
 		Close()
 	}
 	egress interface { // the agent's nftables table
@@ -58,7 +59,9 @@ type node struct {
 	links interface { // the pods'
 		Kind() hold.Kind
 		VerifyPod(context.Context, hold.Hold) error
+		Restamp(s *link.Spec, start int64) error
 		ListAhead()
+		Whole(context.Context) ([]rtnl.Link, error)
 		DownDying(context.Context) error
 	}
 	monitor  func() (monitor, error)              // tells of changes by others; nil: nothing does
@@ -67,6 +70,7 @@ type node struct {
 	identify func(ns.Ref) (ns.Ref, error)         // what is at a namespace's path, as ns.Ref.Open says
 	occupied func(ns.Ref, string) (bool, error)   // whether an interface of that name is in a namespace
 	sysctl   func(name, value string) error       // sets one of the node's network namespace
+	sole     func() (*lock, error)                // makes this the only agent of its instance; nil: it is
 	wall     func() time.Time                     // the wall clock, which may be set at any time: for people
 	boottime func() int64                         // CLOCK_BOOTTIME, ns
 }
@@ -100,7 +104,10 @@ func (a *Agent) openKernel() error {
 	})
 	a.egress = barrier
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
-	links := link.New(link.Options{Conn: conn, Prefix: a.instance[:stamp.PrefixLen], Groups: a.groups, Barrier: barrier.Intact})
+	links := link.New(link.Options{
+		Conn: conn, Prefix: a.instance[:stamp.PrefixLen], Groups: a.groups,
+		Barrier: barrier.Intact, Exposed: a.exposed,
+	})
 	a.links = links
 	a.monitor = func() (monitor, error) {
 		m, err := conn.Monitor(a.groups, stamp.Links(a.instance))
@@ -110,13 +117,14 @@ func (a *Agent) openKernel() error {
 		return links.Follow(m), nil
 	}
 	a.noticed = (*deletions.Queue).Watch
+	a.sole = a.lockInstance
 	a.identify, a.occupied, a.sysctl, a.wall, a.boottime = identify, occupied, ns.SetSysctl, time.Now, boottime.Now
 	return nil
 }
 
 // openInstance reads the instance's id, or mints one that no link has.
 func (a *Agent) openInstance() (err error) {
-	a.instance, err = loadInstance(a.Root, func(instance string) (bool, error) {
+	a.instance, a.first, err = loadInstance(a.Root, func(instance string) (bool, error) {
 		links, err := a.conn.Veths(ofInstance(instance))
 		return len(links) > 0, err
 	})
@@ -149,16 +157,8 @@ func occupied(pod ns.Ref, name string) (there bool, err error) {
 	}
 	defer n.Close()
 	err = n.Do(func() error {
-		c, err := rtnl.Here()
-		if err != nil {
-			return err
-		}
-		err = c.Do(rtnl.GetLink(name, new(rtnl.Link)))
-		there = err == nil
-		if errors.Is(err, kernel.ErrNotFound) {
-			err = nil
-		}
-		return errors.Join(err, c.Close())
+		there = ns.HasLink(name)
+		return nil
 	})
 	return there, err
 }
@@ -172,5 +172,5 @@ func (a *Agent) closeKernel() error {
 	if a.here != nil {
 		err = errors.Join(err, a.here.Close())
 	}
-	return err
+	return errors.Join(err, a.locked.release())
 }

@@ -1,16 +1,20 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
+	"slices"
 
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -20,12 +24,20 @@ import (
 // away.
 var ErrLedgerLost = errors.New("the agent's ledger is lost")
 
+// ErrLedgerOld says that there are pods of this agent that its ledger does not know
+// of: an older copy was put in its place. By that one their links would be swept
+// away, and their addresses given to others.
+var ErrLedgerOld = errors.New("the agent's ledger is older than its pods")
+
 // beginLedger sees to it that no ledger is begun over pods that an earlier one
-// knew of. One that was lost when nothing was left of it, or nothing but what
-// queued deletions name, is begun with a quarantine: which addresses rest was
-// lost with it.
+// knew of, or beside an agent whose ledger somebody has taken away. One that was
+// lost when nothing was left of it, or nothing but what queued deletions name, is
+// begun with a quarantine: which addresses rest was lost with it.
 func (a *Agent) beginLedger() error {
 	if there, err := ledgerThere(a.Root.Ledger()); there || err != nil {
+		return err
+	}
+	if err := a.alone(); err != nil {
 		return err
 	}
 	if err := a.sameEpoch(); err != nil {
@@ -44,7 +56,7 @@ func (a *Agent) beginLedger() error {
 			"put it back, or make it anew from what the kernel tells of them: %s",
 			ErrLedgerLost, a.Root.Ledger(), len(left), left[0].Name, a.rebuildCommand())
 	}
-	if len(links) == 0 && !a.ranBefore() {
+	if a.first {
 		return nil
 	}
 	a.Log.Warn("the ledger was lost, and nothing of its pods is left; addresses rest first", "ledger", a.Root.Ledger())
@@ -78,17 +90,55 @@ func ledgerThere(path string) (bool, error) {
 	return info.Size() > 0, nil
 }
 
-// ranBefore reports whether an agent of this root has run since the boot.
-func (a *Agent) ranBefore() bool {
-	epoch, _, err := readMarker(a.Root)
-	return err == nil && strings.HasPrefix(epoch, a.boot+"/")
+// refuseOld refuses a ledger that was opened and is not the one that an agent last
+// wrote here: there is a pod that it does not know of, or an agent serves with
+// another one. It changes nothing.
+func (a *Agent) refuseOld(l *ledger.Ledger) error {
+	if err := a.alone(); err != nil {
+		return err
+	}
+	if was := l.Epoch(); a.Moved && was.Boot == a.boot && epochText(was) != a.epoch {
+		return nil // the pods that were here once were given up when the agent moved away
+	}
+	left, err := a.unknown(func(id hold.ID) bool { _, ok := l.Owner(id); return ok })
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %s does not know of %d links of this agent's pods that are here (%s ...): "+
+		"put its current copy in its place, or make it anew from what the kernel tells of them: %s",
+		ErrLedgerOld, a.Root.Ledger(), len(left), left[0].Name, a.rebuildCommand())
+}
+
+// unknown returns the pods' links that a ledger with these owners ought to know of:
+// those in the live group with this instance's alias. An owner is on the disk before
+// its link is made, and forgotten when the link has been seen to be gone; so one
+// without an owner is that of a pod which a later ledger knew. Links that queued
+// deletions name are left out: the deletions adopt them.
+func (a *Agent) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
+	isNew := func(l rtnl.Link) bool {
+		s, ok := stamp.Parse(l.Alias)
+		return ok && s.Instance == a.instance && l.Group == a.groups.Live() && !owned(s.ID)
+	}
+	seen, err := a.links.Whole(context.Background())
+	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
+		return nil, fmt.Errorf("looking for the links of this agent's pods: %w", err)
+	}
+	if err == nil && !slices.ContainsFunc(seen, isNew) {
+		return nil, nil
+	}
+	links, err := a.ownLinks() // that list may have been read before the last agent ended
+	if err != nil {
+		return nil, err
+	}
+	return a.undoomed(slices.DeleteFunc(links, func(l rtnl.Link) bool { return !isNew(l) }))
 }
 
 // ofInstance keeps the links with an instance's stamp, whatever they are called.
 func ofInstance(instance string) func(rtnl.Link) (bool, error) {
+	groups, err := stamp.GroupsOf(instance)
 	return func(l rtnl.Link) (bool, error) {
-		_, ours := stamp.Own(instance, l.Name, l.Alias)
-		return ours, nil
+		_, ours := link.NameOf(instance, groups, l)
+		return ours, err
 	}
 }
 
@@ -105,7 +155,7 @@ func (a *Agent) ownLinks() ([]rtnl.Link, error) {
 		called[l.Name] = true
 	}
 	for _, l := range all {
-		name, _ := stamp.Own(a.instance, l.Name, l.Alias)
+		name, _ := link.NameOf(a.instance, a.groups, l)
 		if name != l.Name && called[name] {
 			continue
 		}

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kinds/egress"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/ledger"
 )
 
 // What the agent itself holds is in the ledger like everything else: an owner
@@ -19,8 +21,9 @@ import (
 
 // nodeRecord is the Owner.Meta of these owners.
 type nodeRecord struct {
-	Sort string `json:"sort"` // "egress" or "pool"
-	Pool string `json:"pool,omitempty"`
+	Sort     string `json:"sort"` // "egress" or "pool"
+	Pool     string `json:"pool,omitempty"`
+	Cooldown string `json:"cooldown,omitempty"` // what the pool says, "1m5s"; "": not known
 }
 
 const (
@@ -62,7 +65,8 @@ func (a *Agent) holdCIDRs(ctx context.Context) map[string]error {
 		for _, cidr := range pool.CIDRs {
 			all.Go(func() {
 				spec := &poolroute.Spec{CIDR: cidr, Metric: a.metric}
-				if err := a.holdOne(ctx, nodeRecord{poolSort, pool.Name}, cidrName(cidr), spec); err != nil {
+				rec := nodeRecord{poolSort, pool.Name, pool.Cooldown.String()}
+				if err := a.holdOne(ctx, rec, cidrName(cidr), spec); err != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					failed[pool.Name] = errors.Join(failed[pool.Name], err)
@@ -95,18 +99,28 @@ const (
 )
 
 // holdOne takes one thing, unless an owner has it already; if that is in doubt,
-// it is looked at. One that is on its way out, such as of a CIDR that left the
-// config and is back, is waited for.
+// it is looked at, and what is new in its record is written down. One that is on its
+// way out, such as of a CIDR that left the config and is back, is waited for.
 func (a *Agent) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := a.ledger.Holder(name); held {
 		if o, ok := a.ledger.Owner(id); ok && o.Wanted() {
 			if a.engine.Taking(id) || a.engine.Doomed(id) { // in the ledger alone
 				return fmt.Errorf("taking %s: an earlier try has not ended, or its release is not promised yet", spec)
 			}
-			if !a.doubt.Load() {
+			same, doubt := sameRecord(o, rec), a.doubt.Load()
+			if same && !doubt {
 				return nil
 			}
-			return a.aside(ctx, spec.String(), func(ctx context.Context) error { return a.engine.Repair(ctx, id) })
+			return a.aside(ctx, spec.String(), func(ctx context.Context) error {
+				var err error
+				if !same {
+					err = a.amend(ctx, id, rec)
+				}
+				if doubt {
+					err = errors.Join(err, a.engine.Repair(ctx, id))
+				}
+				return err
+			})
 		}
 		waiting, cancel := context.WithTimeout(ctx, formerHolder)
 		defer cancel()
@@ -142,20 +156,45 @@ func (a *Agent) aside(ctx context.Context, what string, do func(context.Context)
 	}
 }
 
-func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
-	meta, err := json.Marshal(rec)
+// sameRecord reports whether an owner of the agent's own has a record.
+func sameRecord(o hold.Owner, rec nodeRecord) bool {
+	var have nodeRecord
+	return json.Unmarshal(o.Meta, &have) == nil && have == rec
+}
+
+// amend gives an owner of the agent's own another record: once the CIDR is out of the
+// configuration, nothing else tells how long its addresses rest.
+func (a *Agent) amend(ctx context.Context, id hold.ID, rec nodeRecord) error {
+	err := a.engine.Ledger.Commit(ctx, ledger.Update(id, func(o *hold.Owner) error {
+		o.Meta = rec.encode()
+		return nil
+	}))
 	if err != nil {
-		panic(fmt.Sprintf("agent: encoding a node record: %v", err)) // of two strings
+		return fmt.Errorf("writing down the cooldown of pool %s: %w", rec.Pool, err)
 	}
+	return nil
+}
+
+// encode returns the record as Owner.Meta.
+func (r nodeRecord) encode() json.RawMessage {
+	meta, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("agent: encoding a node record: %v", err)) // of plain strings
+	}
+	return meta
+}
+
+func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
 	id := hold.NewID()
-	return hold.Owner{ID: id, Meta: meta, Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
+	return hold.Owner{ID: id, Meta: rec.encode(), Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
 }
 
 // heldCIDR is a pool's CIDR that the ledger has, in the config or not.
 type heldCIDR struct {
-	owner hold.ID
-	pool  string
-	cidr  netip.Prefix
+	owner    hold.ID
+	pool     string
+	cidr     netip.Prefix
+	cooldown time.Duration // what the pool said last, or ipam.Unknown
 }
 
 func (a *Agent) heldCIDRs() []heldCIDR {
@@ -166,9 +205,13 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 		if len(cidrs) == 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
 			continue
 		}
+		cooldown, err := time.ParseDuration(rec.Cooldown)
+		if err != nil { // of an older version, or rebuilt
+			cooldown = ipam.Unknown
+		}
 		for _, name := range cidrs {
 			if p, err := netip.ParsePrefix(name); err == nil {
-				held = append(held, heldCIDR{o.ID, rec.Pool, p})
+				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown})
 			}
 		}
 	}

@@ -21,11 +21,12 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/server"
 )
 
 // Rebuilt says what became of a ledger that was made anew.
 type Rebuilt struct {
-	Kept  string    // where the damaged one is now; "" if there was none
+	Kept  string    // where the former one is now; "" if there was none
 	Until time.Time // when the addresses that nobody has can be given out; zero: at once
 	Pods  []Adopted
 	Lost  []string // what the kernel does not tell of any of them
@@ -48,10 +49,15 @@ var lostForAll = []string{
 	"tombstones: an ADD that was overtaken by its DEL, and is still on its way, is executed",
 }
 
-// RebuildLedger makes a ledger that is lost or damaged anew from what the
-// kernel's stamps say. The pods stay as they are. An agent that runs, or an
-// intact ledger, is an error.
+// RebuildLedger makes a ledger that is lost, damaged or older than the pods anew
+// from what the kernel's stamps say. The pods stay as they are. An agent that runs,
+// or an intact ledger, is an error.
 func RebuildLedger(ctx context.Context, o Options) (*Rebuilt, error) {
+	// Somebody may have taken its ledger away: what it still writes there would be
+	// missing in the new one.
+	if err := server.Unserved(o.Root); err != nil {
+		return nil, fmt.Errorf("%w, with the ledger that it opened: stop it first", err)
+	}
 	if _, err := os.Stat(o.Root.Instance()); err != nil && !remembered(o.Root) {
 		return nil, fmt.Errorf("%w: nothing tells which links are this agent's: %w", ErrInstanceLost, err)
 	}
@@ -70,7 +76,13 @@ func remembered(dir root.Dir) bool {
 }
 
 func (a *Agent) rebuild(ctx context.Context, find func(ns.Ref, []wantedEnd) map[string]podEnd) (*Rebuilt, error) {
+	if err := a.refuseOther(); err != nil {
+		return nil, err
+	}
 	if err := a.replaceable(); err != nil {
+		return nil, err
+	}
+	if err := a.alone(); err != nil {
 		return nil, err
 	}
 	if err := a.sameEpoch(); err != nil {
@@ -105,19 +117,27 @@ func (a *Agent) rebuild(ctx context.Context, find func(ns.Ref, []wantedEnd) map[
 	return out, nil
 }
 
-// replaceable refuses to replace a ledger that is intact.
+// replaceable refuses to replace a ledger that is intact and knows of all pods.
 func (a *Agent) replaceable() error {
 	path := a.Root.Ledger()
 	if there, err := ledgerThere(path); !there || err != nil {
 		return err
 	}
-	_, err := ledger.Read(path, a.kinds())
+	have, err := ledger.Read(path, a.kinds())
 	var damaged *ledger.DamagedError
-	switch {
-	case err == nil:
-		return fmt.Errorf("%s is intact, and there is nothing to rebuild", path)
-	case errors.As(err, &damaged):
+	if errors.As(err, &damaged) {
 		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owned := map[hold.ID]bool{}
+	for _, o := range have.Owners {
+		owned[o.ID] = true
+	}
+	newer, err := a.unknown(func(id hold.ID) bool { return owned[id] })
+	if err == nil && len(newer) == 0 {
+		err = fmt.Errorf("%s is intact, and there is nothing to rebuild", path)
 	}
 	return err
 }
@@ -181,14 +201,30 @@ func (a *Agent) survey(now time.Time, find func(ns.Ref, []wantedEnd) map[string]
 		}
 		pods = append(pods, a.adopted(l.Link, seen, end, now))
 	}
+	markAlike(pods)
 	return pods, nil
+}
+
+// markAlike marks pods with the same key, which lacks an end: their links alone tell
+// which is which, also when only one of them is left.
+func markAlike(pods []Adopted) {
+	count := map[attachment.Key]int{}
+	for _, p := range pods {
+		count[p.Record.Key]++
+	}
+	for i := range pods {
+		if p := &pods[i]; count[p.Record.Key] > 1 {
+			p.Record.Alike = true
+			p.Owner.Meta = p.Record.Encode()
+		}
+	}
 }
 
 // adopted is the attachment that a link stands for.
 func (a *Agent) adopted(l rtnl.Link, seen attachment.Sight, end podEnd, now time.Time) Adopted {
 	id, _ := stamp.LinkID(l.Name)
 	p := Adopted{Addresses: seen.Addresses}
-	// Started is 0: every deletion comes after it.
+	// Started is 0 where the alias does not say it: every deletion comes after it.
 	p.Record = attachment.Record{Netns: end.ref, Mode: netconf.ModeRouted, Created: now, Made: a.boottime(), Epoch: a.epoch, Adopted: true}
 	s, stamped := stamp.Parse(l.Alias)
 	key, err := s.Key()
@@ -199,7 +235,7 @@ func (a *Agent) adopted(l rtnl.Link, seen attachment.Sight, end podEnd, now time
 		p.Lost = append(p.Lost, "the end of network/container/interface")
 		fallthrough
 	default:
-		p.Record.Key = key
+		p.Record.Key, p.Record.Started = key, s.Start
 	}
 	if end.ref.Ino == 0 {
 		p.Lost = append(p.Lost, "network namespace")
@@ -228,7 +264,7 @@ func (a *Agent) formerPools(ctx context.Context) ([]hold.Owner, error) {
 	var owners []hold.Owner
 	for _, h := range found {
 		if spec, ok := h.Spec.(*poolroute.Spec); ok && !slices.Contains(configured, spec.CIDR) {
-			owners = append(owners, nodeOwner(nodeRecord{poolSort, "former"}, cidrName(spec.CIDR), spec))
+			owners = append(owners, nodeOwner(nodeRecord{Sort: poolSort, Pool: "former"}, cidrName(spec.CIDR), spec))
 		}
 	}
 	return owners, nil

@@ -14,7 +14,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -259,7 +261,8 @@ func TestLostLedgerElsewhere(t *testing.T) {
 }
 
 // A route of a pool that no configuration has any more is kept while its pods
-// are.
+// are, and while their addresses rest, which is as long as by default: what the pool
+// said was lost.
 func TestRebuildFormerPool(t *testing.T) {
 	r := start(t, "default=10.88.0.0/24", "old=10.89.0.0/24")
 	pod := nettest.Pod(t)
@@ -284,7 +287,76 @@ func TestRebuildFormerPool(t *testing.T) {
 	}
 	r.del("a", true)
 	r.Sweep(t.Context())
-	if routes := nettest.Snapshot(t, nil).Only("route").String(); strings.Contains(routes, "10.89.0.0/24") {
-		t.Errorf("its route is left:\n%s", routes)
+	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "unreachable 10.89.0.0/24") {
+		t.Errorf("its address rests, and its route is gone:\n%s", routes)
 	}
+	if rests := r.ledger.Resting(); len(rests) != 1 || rests[0].Until.Sub(rests[0].Freed) != config.DefaultCooldown {
+		t.Errorf("its address: %+v", rests)
+	}
+}
+
+// An older copy of the ledger does not know of what queued deletions are about: they
+// are done all the same. Of two pods that it does not know, one without a deletion, it
+// is refused; and so it is in the next start, until somebody does something about it.
+func TestOlderLedgerAndDeletions(t *testing.T) {
+	r := start(t)
+	r.close()
+	old, err := os.ReadFile(r.root.Ledger())
+	must(t, err)
+	r.bringUp()
+	r.add(request("a", nettest.Pod(t)))
+	r.add(request("b", nettest.Pod(t)))
+	linkA, _ := r.linkOf("a")
+	linkB, _ := r.linkOf("b")
+	r.enqueue(r.deletion("a", linkA))
+	r.close()
+	current, err := os.ReadFile(r.root.Ledger())
+	must(t, err)
+	must(t, os.WriteFile(r.root.Ledger(), old, 0o600))
+	for range 2 {
+		if err := r.open(); !errors.Is(err, ErrLedgerOld) || !strings.Contains(err.Error(), linkB) {
+			t.Errorf("a start on an older ledger: %v", err)
+		}
+	}
+	must(t, os.WriteFile(r.root.Ledger(), current, 0o600))
+	r.bringUp()
+	r.wantGone("a")
+	r.enqueue(r.deletion("b", linkB))
+	r.close()
+	must(t, os.WriteFile(r.root.Ledger(), old, 0o600))
+	if _, err := r.rebuild(); err == nil || !strings.Contains(err.Error(), "intact") {
+		t.Errorf("rebuilding a ledger that lacks a deleted pod: %v", err)
+	}
+	r.bringUp()
+	nettest.Eventually(t, "b is gone", func() bool { return !r.hasLink(linkB) && len(r.index.all()) == 0 })
+}
+
+// Pods that were given up when their agent moved away are no reason to refuse the
+// ledger when it moves back.
+func TestOlderLedgerMovedBack(t *testing.T) {
+	r := start(t)
+	r.add(request("a", nettest.Pod(t)))
+	link, _ := r.linkOf("a")
+	away := r.self
+	away.Ino++
+	must(t, r.ledger.SetEpoch(thisEpoch(r.boot, away)))
+	id := r.id("a")
+	must(t, r.ledger.Commit(t.Context(), ledger.Releasing(id, r.wall()), ledger.Forget(id, r.clock.Now())))
+	r.close()
+	if err := r.open(); err == nil {
+		t.Fatal("opened elsewhere")
+	}
+	o, err := r.options()
+	must(t, err)
+	o.Moved = true
+	a, err := open(o, r.kernel, false)
+	must(t, err)
+	r.Agent = a
+	must(t, r.Restore(t.Context()))
+	r.Sweep(t.Context())
+	r.Sweep(t.Context())
+	if r.hasLink(link) {
+		t.Error("the link that was given up is left")
+	}
+	r.wantClean()
 }

@@ -72,7 +72,7 @@ func TestSweepRemovesRenamedOrphans(t *testing.T) {
 	r := start(t)
 	orphan := func(name, instance string) int {
 		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer" + name}))
-		alias := stamp.Alias(instance, hold.NewID(), attachment.Key{Network: "n", ContainerID: name, Ifname: "eth0"})
+		alias := stamp.Alias(instance, hold.NewID(), attachment.Key{Network: "n", ContainerID: name, Ifname: "eth0"}, 0)
 		must(t, netlink.LinkSetAlias(linkNamed(t, name), alias))
 		return linkNamed(t, name).Attrs().Index
 	}

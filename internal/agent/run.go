@@ -98,6 +98,7 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	own.Go(func() { a.keepRinsed(ctx) })
 	a.exposed() // for what we know: nobody has kept the table since the last agent
 	own.Go(func() { a.keepHidden(ctx) })
+	own.Go(func() { a.keepTrimmed(ctx) })
 	own.Go(func() { a.watch(ctx) })
 	own.Go(func() { a.keepDrained(ctx) }) // what has come since the restore's drain waits already
 	srv.Open()
@@ -182,12 +183,13 @@ func (a *Agent) keepCut(ctx context.Context) {
 	}
 }
 
-// keepReachable makes the socket again if somebody removes it, and what else is in its
-// folder, until ctx ends.
+// keepReachable makes the socket again if somebody removes it, what else is in its
+// folder, and the lock of the instance, until ctx ends.
 func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
 	look := time.NewTicker(presence)
 	defer look.Stop()
 	var unheard string // why nobody can reach the agent
+	var unlocked bool  // it could not lock its instance again
 	for {
 		select {
 		case <-ctx.Done():
@@ -201,6 +203,11 @@ func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
 				a.Log.Warn("the run folder was removed", "err", err)
 			}
 		}
+		bad := a.lockAgain()
+		if bad != nil && !unlocked {
+			a.Log.Error("the lock of the instance was removed", "err", bad)
+		}
+		unlocked = bad != nil
 		if was := unheard; err == nil {
 			unheard = ""
 		} else if unheard = err.Error(); unheard != was {
@@ -217,7 +224,7 @@ func whyEnded(ctx context.Context) error {
 	return nil
 }
 
-// egressDrift tells that somebody changed the agent's nftables table.
+// egressDrift tells that somebody changed the agent's nftables table, or touched it.
 func (a *Agent) egressDrift(drift, err error) {
 	id, held := a.ledger.Holder(egressName)
 	if o, ok := a.ledger.Owner(id); held && ok && drift != nil {
@@ -227,6 +234,8 @@ func (a *Agent) egressDrift(drift, err error) {
 		a.Log.Warn("keeping the nftables table", "drift", drift, "err", err)
 		return
 	}
-	a.Log.Info("the nftables table was changed by others and is restored", "drift", drift)
-	a.exposed()
+	if drift != nil {
+		a.Log.Info("the nftables table was changed by others and is restored", "drift", drift)
+	}
+	a.exposed() // whatever the table was in between
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
@@ -70,18 +71,22 @@ func (a *Agent) ledgerOptions() ledger.Options {
 	}
 }
 
-// cooldown returns how long a name that is freed now must rest. An agent without
-// pools, which only removes what is left (Remove), knows none that could say it; the
-// next agent gives the addresses.
+// cooldown returns how long a name that is freed now must rest. Of an address whose
+// pool is not known any more, such as one of a ledger that an older version wrote, it
+// is as long as any pool is likely to have said: it may be given by another agent,
+// with other pools.
 func (a *Agent) cooldown(n hold.Name) time.Duration {
-	if c := a.config.Load(); len(c.Pools) == 0 && n.Space == ipam.Space {
-		return c.Cooldown
+	if rest, known := a.ipam.Cooldown(n); known {
+		return rest
 	}
-	return a.ipam.Cooldown(n)
+	return max(a.ipam.Longest(), a.config.Load().Cooldown, config.DefaultCooldown)
 }
 
 // openLedger opens the ledger, enters this epoch, and builds the views.
 func (a *Agent) openLedger() error {
+	if err := a.refuseOther(); err != nil {
+		return err
+	}
 	if err := a.beginLedger(); err != nil {
 		return err
 	}
@@ -91,6 +96,9 @@ func (a *Agent) openLedger() error {
 	}
 	a.ledger = l
 	if a.opened, err = os.Stat(a.Root.Ledger()); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if err := a.refuseOld(l); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	err = enterEpoch(l, thisEpoch(a.boot, a.self), a.Root, a.instance, a.Moved)
@@ -124,7 +132,7 @@ func (a *Agent) homeless(o hold.Owner) bool {
 // restoreViews fills the index and the pools from the ledger.
 func (a *Agent) restoreViews() error {
 	for _, h := range a.heldCIDRs() { // which may be out of the config, and in use
-		a.ipam.Drain(h.pool, h.cidr)
+		a.ipam.Drain(h.pool, h.cidr, h.cooldown)
 	}
 	var claimed []netip.Addr
 	for _, o := range a.ledger.Owners() {

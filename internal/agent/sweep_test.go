@@ -212,7 +212,7 @@ func TestSweepRemovesOrphansTheSecondTime(t *testing.T) {
 	id := hold.NewID()
 	name := stamp.Link(r.instance, id)
 	must(t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live(), Alias: stamp.Alias(r.instance, id, attachment.Key{})},
+		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live(), Alias: stamp.Alias(r.instance, id, attachment.Key{}, 0)},
 		PeerName:  "orphan",
 	}))
 	must(t, netlink.RouteAdd(r.unreachable("10.66.0.0/16")))

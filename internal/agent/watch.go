@@ -235,7 +235,10 @@ func (w *watcher) act(ctx context.Context, now time.Time) {
 	if !w.all.IsZero() && !w.all.After(now) {
 		w.all, w.looked = time.Time{}, now
 		a.Log.Info("more has changed than the kernel could tell: looking at everything")
-		w.work.Go(func() { a.Sweep(ctx) })
+		w.work.Go(func() {
+			a.Sweep(ctx)
+			a.exposed() // a link may have been away and back
+		})
 	}
 	due := map[hold.ID]suspect{}
 	for id, s := range w.suspects {
@@ -303,13 +306,16 @@ func routeName(r rtnl.Route) hold.Name {
 }
 
 // linkOwner returns whose link this is: by its name, or, if it has been
-// renamed, by its alias.
+// renamed, by its alias or its second name.
 func (a *Agent) linkOwner(l rtnl.Link) (hold.ID, bool) {
 	if id, ok := stamp.LinkID(l.Name); ok && strings.HasPrefix(l.Name, stamp.Links(a.instance)) {
 		return id, true
 	}
-	s, ok := stamp.Parse(l.Alias)
-	return s.ID, ok && s.Instance == a.instance
+	if s, ok := stamp.Parse(l.Alias); ok {
+		return s.ID, s.Instance == a.instance
+	}
+	id, ok := stamp.LinkID(l.Given)
+	return id, ok && strings.HasPrefix(l.Given, stamp.Links(a.instance))
 }
 
 // differs reports whether a link is not as its owner has it.
@@ -326,7 +332,7 @@ func (a *Agent) differs(id hold.ID, l rtnl.Link) bool {
 	if mtu == 0 {
 		mtu = link.DefaultMTU
 	}
-	return l.Name != s.Name || l.Alias != s.Alias || l.MAC != s.HostMAC || l.MTU != mtu || l.Master != 0 || l.Group != a.groups.Live()
+	return l.Name != s.Name || !stamp.Alike(l.Alias, s.Alias) || l.MAC != s.HostMAC || l.MTU != mtu || l.Master != 0 || l.Group != a.groups.Live()
 }
 
 // podGone reports whether an attachment's link has gone with its pod: what is

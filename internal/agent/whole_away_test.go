@@ -109,7 +109,7 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	delete(r.unsure, c)
 	r.queued[c] = b
 	r.mu.Unlock()
-	cut := r.world.pluginCut(rec.Link, keyFor(c), b.pod) // what is queued does not come back
+	cut := r.world.pluginCut(rec.Link, keyFor(c), b.pod, rec.Started) // what is queued does not come back
 	if slices.Contains(cut, b.link) {
 		r.promise(b)
 	}
@@ -121,16 +121,16 @@ func (r *wholeRun) pluginDelete(c, way int) {
 
 // pluginCut sets down what a plugin finds of an attachment: the link that
 // prevResult names, unless it is stamped as another's, and the one that leads into
-// the pod, if it is stamped. It returns their names.
-func (w *fakeNode) pluginCut(named string, k attachment.Key, pod *fakePod) (cut []string) {
+// the pod, if it is stamped; none whose ADD began later. It returns their names.
+func (w *fakeNode) pluginCut(named string, k attachment.Key, pod *fakePod, started int64) (cut []string) {
 	w.mu.Lock()
 	if l := w.links[named]; l != nil {
-		if s, ok := stamp.Parse(l.alias); !ok || s.Is(k) {
+		if s, ok := stamp.Parse(l.alias); !ok || s.Is(k) && s.Start <= started {
 			cut = append(cut, named)
 		}
 	}
 	if p := w.pods[pod.ref.Path]; p != nil && p.ends["eth0"] != nil {
-		if s, ok := stamp.Parse(p.ends["eth0"].alias); ok && s.Is(k) {
+		if s, ok := stamp.Parse(p.ends["eth0"].alias); ok && s.Is(k) && s.Start <= started {
 			cut = append(cut, p.ends["eth0"].name)
 		}
 	}

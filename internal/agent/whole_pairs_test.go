@@ -207,7 +207,7 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 		}
 	}
 	l := &fakeLink{
-		name: "b" + r.instance[:4] + string(id), alias: stamp.Alias(r.instance, id, key), group: r.groups.Live(),
+		name: "b" + r.instance[:4] + string(id), alias: stamp.Alias(r.instance, id, key, 0), group: r.groups.Live(),
 		pod: &fakePod{ends: map[string]*fakeLink{}}, ifname: "eth0",
 	}
 	w.mu.Lock()

@@ -61,15 +61,19 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 		}
 	}
 	now := time.Now()
+	if op != "acquire" { // of a link that was adopted or found the spec may lack addresses
+		for a, was := range r.holders {
+			if was.owner == h.Owner {
+				was.left = now
+				r.holders[a] = was
+			}
+		}
+		return
+	}
 	for _, a := range spec.Addresses {
 		was, had := r.holders[a]
 		switch {
 		case had && was.owner == h.Owner:
-			if op != "acquire" {
-				was.left = now
-				r.holders[a] = was
-			}
-		case op != "acquire":
 		case had && was.left.IsZero():
 			wrong = append(wrong, fmt.Sprintf("%s is given to %s, and %s has it", a, h.Owner, was.owner))
 		case had && now.Sub(was.left) < wholeCooldown:

@@ -34,6 +34,7 @@ type Record struct {
 	Started int64     `json:"started"`           // CLOCK_BOOTTIME of the ADD's plugin, ns
 	Epoch   string    `json:"epoch"`             // in which Started and Netns mean something
 	Adopted bool      `json:"adopted,omitempty"` // made of what the kernel showed: the ledger was lost
+	Alike   bool      `json:"alike,omitempty"`   // adopted, as was another with the same Key, which may lack an end
 }
 
 // sort tells attachments' records from those of other owners.

@@ -25,7 +25,7 @@ func Plan(id hold.ID, instance string, r Record, w Wish, addrs []netip.Addr) hol
 	}
 	veth := &link.Spec{
 		Name:      stamp.Link(instance, id),
-		Alias:     stamp.Alias(instance, id, r.Key),
+		Alias:     stamp.Alias(instance, id, r.Key, r.Started),
 		Netns:     r.Netns,
 		Ifname:    r.Ifname,
 		MTU:       w.MTU,

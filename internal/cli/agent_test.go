@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/server"
@@ -198,5 +199,29 @@ func TestReleaseOwed(t *testing.T) {
 		if code != c.code || errs != "" || !strings.Contains(out, "aaaaaaaaaa  1 release owed, tried again  pod default/web-0  10.88.0.7,fd00::7\n") {
 			t.Errorf("%v: exit code %d, %q\n%s", c.args, code, errs, out)
 		}
+	}
+}
+
+// GC goes by a list that is older than it: what is attached between the two is spared,
+// and whatever else is released is shown.
+func TestGCBeganBeforeItsList(t *testing.T) {
+	var listed, began int64
+	a := servertest.Start(t, &servertest.Verbs{Hook: func(_ context.Context, verb string, w server.When) error {
+		switch verb {
+		case "list":
+			listed = boottime.Now()
+		case "gc":
+			began = w.Started
+		}
+		return nil
+	}})
+	a.Open()
+	a.Verbs.Put(servertest.Attachment("bbbbbbbbbb", "c2"))
+	out, errs, code := run(a, "gc", "--network", "net", "--keep", "c2")
+	if code != 0 || !strings.Contains(out, "aaaaaaaaaa  released  one that was being attached  -\n") {
+		t.Errorf("%d: %s%s", code, out, errs)
+	}
+	if began == 0 || began > listed {
+		t.Errorf("GC began at %d, the list is of %d", began, listed)
 	}
 }

@@ -40,6 +40,9 @@ func subject(at api.Attachment) string {
 	if pod := podName(at.Pod); pod != "" {
 		return "pod " + pod
 	}
+	if at.ContainerID == "" {
+		return "one that was being attached"
+	}
 	return "container " + at.ContainerID
 }
 

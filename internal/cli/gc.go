@@ -70,6 +70,7 @@ container id, address or host veth. What has been attached meanwhile is spared.`
 }
 
 func (a *app) gc(ctx context.Context, f gcFlags) error {
+	began := client.Began(ctx) // what is attached behind the list is in nobody's mind
 	list, err := a.list(ctx, api.Filter{Network: f.network})
 	if err != nil {
 		return err
@@ -83,20 +84,35 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 		req.Valid = append(req.Valid, api.GCValid{ContainerID: at.ContainerID, Ifname: at.Ifname})
 	}
 	v := gcView{Network: f.network, DryRun: f.dryRun, Released: []releaseView{}}
-	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+	err = a.ask(began, func(ctx context.Context, c *client.Client) error {
 		d, err := c.GC(ctx, req)
 		if err != nil {
 			return err
 		}
 		v.Owed = d.Owed
-		chosen := slices.DeleteFunc(list, func(at api.Attachment) bool { return !slices.Contains(d.IDs, at.ID) })
-		v.Released, err = released(ctx, c, chosen)
+		v.Released, err = released(ctx, c, chosen(list, d.IDs))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	return a.print(v, func() { a.showGC(v) })
+}
+
+// chosen returns those of a list that have one of these ids, and for each further id
+// an attachment of which nothing else is known: its ADD was under way.
+func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
+	for _, at := range list {
+		if slices.Contains(ids, at.ID) {
+			all = append(all, at)
+		}
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(list, func(at api.Attachment) bool { return at.ID == id }) {
+			all = append(all, api.Attachment{ID: id})
+		}
+	}
+	return all
 }
 
 func (a *app) showGC(v gcView) {

@@ -156,6 +156,10 @@ func released(ctx context.Context, c *client.Client, chosen []api.Attachment) ([
 		if err != nil && !gone {
 			return nil, fmt.Errorf("looking at %s, whose release is promised: %w", at.ID, err)
 		}
+		if at.ContainerID == "" { // chosen by its ID alone
+			now.ID = at.ID
+			at = now
+		}
 		views[i] = releaseView{ID: at.ID, Subject: subject(at), Addresses: at.Addresses, Gone: gone, Owed: len(now.Owed)}
 	}
 	return views, nil

@@ -46,7 +46,7 @@ func (a *app) lookAtLedger() awayView {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		v.Error = "there is none: no agent has run here yet"
-		if _, err := os.Stat(a.dir().Instance()); err == nil {
+		if a.ranHere() {
 			v.Error = "it is missing, and an agent has run here"
 			v.Next = "put it back, or " + v.Next + "; if pods of it are left, it says so and what to do"
 		}
@@ -76,6 +76,14 @@ func (a *app) lookAtLedger() awayView {
 		}
 	}
 	return v
+}
+
+// ranHere reports whether an agent has left anything here, in its state or, since the
+// boot, in its run folder: the state may be emptied while pods run.
+func (a *app) ranHere() bool {
+	_, err := os.Stat(a.dir().Instance())
+	left, _ := os.ReadDir(a.dir().Run())
+	return err == nil || len(left) > 0
 }
 
 // berthd is the agent's command line for this root.

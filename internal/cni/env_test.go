@@ -23,6 +23,7 @@ func TestChecks(t *testing.T) {
 		{"network name", cni.CheckNetworkName, 7, []string{"a", "k8s-pod.network"}, []string{"", "a/b", long + "a"}},
 		{"ifname", cni.CheckIfname, 4, []string{"eth0", "é", "a.b", "...", "123456789012345", "lo0"},
 			[]string{"", ".", "..", "a/b", "a:b", "a b", "a\tb", "a\u00a0b", "a\u0085", "eth%d", "a\x00", "a\x7f", "\xff", "lo", "all", "default", "1234567890123456"}},
+		{"new ifname", cni.CheckNewIfname, 4, []string{"eth0", "é", "日本語eth", "a\u200bb"}, []string{"", "à", "Ꮐ\u13a0", "a b", "a\u00a0b"}},
 		{"netns path", cni.CheckNetnsPath, 4, []string{"/run/netns/a b", "/proc/1/ns/net", "/" + strings.Repeat("a", 4094)},
 			[]string{"", "netns", "./a", "/a\x00b", "/" + strings.Repeat("a", 4095)}},
 	} {

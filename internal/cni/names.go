@@ -36,6 +36,19 @@ func CheckIfname(name string) *api.Error {
 	return nil
 }
 
+// CheckNewIfname is CheckIfname for ADD: it refuses what the kernel would, when all
+// else has been taken already. To delete what cannot be there is no error.
+func CheckNewIfname(name string) *api.Error {
+	if strings.IndexByte(name, nbsp) >= 0 {
+		return EnvError("CNI_IFNAME", name, "a name without the byte a0, which the kernel takes for a blank")
+	}
+	return CheckIfname(name)
+}
+
+// nbsp is Latin-1's no-break space, which the kernel's dev_valid_name refuses with
+// the other blanks, also within a character of UTF-8 such as "à".
+const nbsp = 0xa0
+
 // CheckNetnsPath checks the form of CNI_NETNS; what is there is another matter.
 func CheckNetnsPath(path string) *api.Error {
 	if !isPath(path) {

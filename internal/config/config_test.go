@@ -76,8 +76,8 @@ func TestLoad(t *testing.T) {
 		SweepInterval: 2 * time.Minute,
 	}
 	defaults := Config{
-		Pools:      []ipam.PoolConfig{pool("a", 30*time.Second, "10.0.0.0/24")},
-		Cooldown:   30 * time.Second,
+		Pools:      []ipam.PoolConfig{pool("a", 65*time.Second, "10.0.0.0/24")},
+		Cooldown:   65 * time.Second,
 		Masquerade: Masquerade{Enabled: true},
 		BlockedCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
@@ -111,7 +111,7 @@ func TestLoad(t *testing.T) {
 			})},
 		{"a flag where the file's pool was", onePool, Flags{Pools: []string{"b=10.0.0.0/25", "a=10.0.1.0/24"}},
 			but(defaults, func(c *Config) {
-				c.Pools = []ipam.PoolConfig{pool("b", 30*time.Second, "10.0.0.0/25"), pool("a", 30*time.Second, "10.0.1.0/24")}
+				c.Pools = []ipam.PoolConfig{pool("b", 65*time.Second, "10.0.0.0/25"), pool("a", 65*time.Second, "10.0.1.0/24")}
 			})},
 		{"a small MTU without IPv6", onePool + "mtu: 68", Flags{}, but(defaults, func(c *Config) { c.MTU = 68 })},
 		{"masquerade without enabled", onePool + "masquerade: {}", Flags{}, defaults},

@@ -13,9 +13,11 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// What holds where the file says nothing.
+// DefaultCooldown is longer than kernels keep fragments: 60 s (net.ipv6.ip6frag_time).
+const DefaultCooldown = 65 * time.Second
+
+// What else holds where the file says nothing.
 const (
-	defaultCooldown      = 30 * time.Second
 	defaultConcurrency   = 64
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
@@ -81,7 +83,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		Forwarding:  f.Forwarding.or(true),
 		Connections: f.Connections.or(defaultConnections),
 	}
-	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, defaultCooldown)
+	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, DefaultCooldown)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -13,5 +13,6 @@
 // Names of deletions are never used again, so that an agent that removes one
 // that it has done cannot remove a newer one of the same pod. A deletion is
 // written elsewhere in the folder, and renamed when it is whole: who reads it
-// sees all of it.
+// sees all of it. A runtime repeats DEL, and each time is a deletion; on a disk
+// without any room those make room that newer ones of the same pod say (room.go).
 package deletions

@@ -55,11 +55,15 @@ func (f *folder) read(name string) (Entry, error) {
 		return Entry{}, err
 	}
 	r, err := parse(raw)
-	if err != nil {
-		return Entry{}, err
+	if err == nil && !strings.HasPrefix(name, keyName(r.Network, r.Container, r.Ifname)) {
+		err = errKey
 	}
-	if !strings.HasPrefix(name, keyName(r.Network, r.Container, r.Ifname)) {
-		return Entry{}, errKey
+	if err != nil {
+		// A newer one may say the same, and the file have become another's meanwhile.
+		if gone := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); gone == unix.ENOENT {
+			return Entry{}, gone
+		}
+		return Entry{}, err
 	}
 	return Entry{Name: name, Record: r, Written: time.Unix(st.Mtim.Unix())}, nil
 }

@@ -14,7 +14,8 @@ import (
 // there all the same, which does no harm: who is told so repeats it.
 //
 // On a full disk or quota (ENOSPC, EDQUOT) it takes a spare file; and where
-// there are many, it takes one for speed.
+// there are many, it takes one for speed. When none is left, room is made of
+// deletions that others repeat.
 func Write(dir root.Dir, r Record) error {
 	content, err := r.encode()
 	if err != nil {
@@ -42,11 +43,27 @@ func write(dir root.Dir, r Record, content []byte) error {
 		return nil
 	}
 	err = f.writeNew(r, content)
-	if full(err) {
-		if spareErr := f.writeSpare(r, content); spareErr != nil {
-			return fmt.Errorf("%w; and with a spare file: %w", err, spareErr)
-		}
-		return nil
+	if !full(err) {
+		return err
+	}
+	spareErr := f.writeSpare(r, content)
+	if errors.Is(spareErr, errNoSpare) {
+		spareErr = f.writeInRoom(r, content)
+	}
+	if spareErr != nil {
+		return fmt.Errorf("%w; and with a spare file: %w", err, spareErr)
+	}
+	return nil
+}
+
+// writeInRoom makes room, and writes into that.
+func (f *folder) writeInRoom(r Record, content []byte) error {
+	made, err := f.makeRoom()
+	if made == 0 {
+		return errors.Join(errNoSpare, err)
+	}
+	if err = f.writeSpare(r, content); errors.Is(err, errNoSpare) { // files that were no spare ones are removed
+		return f.writeNew(r, content)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ type line struct {
 	apart  lane             // of holds whose last try took all of its time: one a call
 	hurry  chan struct{}    // has a token once somebody waits
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
-	legs   []job            // cut off, and not severed yet
+	legs   []leg            // cut off, and not severed yet, in the order of their time
 	severs bool             // somebody sees to legs
 	// severing has a token for each call of Sever under way.
 	severing chan struct{}
@@ -45,6 +45,12 @@ type lane struct {
 type job struct {
 	l *leaving
 	i int
+}
+
+// leg is a hold that gets its cut's second leg if it still waits at a time.
+type leg struct {
+	job
+	due time.Time
 }
 
 func newLine(e *Engine, k hold.Kind) *line {
@@ -79,7 +85,7 @@ func (e *Engine) send(l *leaving, i int) {
 	}
 	if !s.severed && n.kind.Sever != nil {
 		s.severed = true
-		n.legs = append(n.legs, job{l, i})
+		n.legs = append(n.legs, leg{job{l, i}, time.Now().Add(legAfter)})
 		n.sever()
 	}
 	to := &n.common

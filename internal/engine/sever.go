@@ -28,12 +28,12 @@ func (n *line) sever() {
 	}
 	n.severs = true
 	n.e.spawn(func() {
-		for pause := legAfter; n.wait(pause); pause = legPause {
-			holds := n.oneLegged()
-			if len(holds) == 0 {
+		for pause := legAfter; n.wait(pause); {
+			var holds []hold.Hold
+			if holds, pause = n.oneLegged(); pause == 0 {
 				return
 			}
-			if !n.severAll(holds) {
+			if len(holds) > 0 && !n.severAll(holds) {
 				return
 			}
 		}
@@ -84,20 +84,24 @@ func (n *line) wait(d time.Duration) bool {
 	}
 }
 
-// oneLegged returns the next holds that are to be severed; none ends the severing.
-func (n *line) oneLegged() []hold.Hold {
+// oneLegged returns the next holds that are to be severed by now, and when to ask
+// again; 0 ends the severing.
+func (n *line) oneLegged() (holds []hold.Hold, again time.Duration) {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
-	var holds []hold.Hold
 	for len(n.legs) > 0 && len(holds) < legsAtOnce {
 		j := n.legs[0]
-		n.legs = n.legs[1:]
 		if !j.l.state[j.i].released {
+			if early := time.Until(j.due); early > 0 {
+				return holds, max(early, legPause)
+			}
 			holds = append(holds, j.l.owner.Holds[j.i])
 		}
+		n.legs = n.legs[1:]
 	}
 	if len(holds) == 0 {
 		n.legs, n.severs = nil, false
+		return nil, 0
 	}
-	return holds
+	return holds, legPause
 }

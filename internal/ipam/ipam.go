@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,20 +102,27 @@ func (p *IPAM) Available(pool string, now time.Time) error {
 	return nil
 }
 
-// Cooldown returns how long a name that is freed now must rest: for an address
-// of a configured pool what that says, for any other address the longest time
-// that a pool has, for what is no address nothing.
-func (p *IPAM) Cooldown(n hold.Name) time.Duration {
+// Cooldown returns how long a name that is freed now must rest: an address as long
+// as its pool says, or said when its CIDR was taken out of the config; what is no
+// address not at all. It is false for an address of which no pool is known to have
+// said anything.
+func (p *IPAM) Cooldown(n hold.Name) (time.Duration, bool) {
 	a, err := ParseName(n)
 	if err != nil {
-		return 0
+		return 0, true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.table.find(a); c != nil && c.pool.configured {
-		return c.pool.cooldown
+	c := p.table.find(a)
+	switch {
+	case c == nil:
+		return 0, false
+	case c.space != c.pool.drain:
+		return c.pool.cooldown, true
 	}
-	return p.longest()
+	i := slices.IndexFunc(p.draining, func(d drain) bool { return d.prefix == c.prefix })
+	cooldown := p.draining[i].cooldown
+	return max(0, cooldown), cooldown != Unknown
 }
 
 func (p *IPAM) poolNamed(name string) (*pool, error) {

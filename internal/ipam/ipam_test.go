@@ -281,18 +281,53 @@ func TestPoolAndCooldown(t *testing.T) {
 			t.Errorf("pool of %s: %q, want %q", addr, got, pool)
 		}
 	}
-	for name, d := range map[string]time.Duration{"10.0.0.1": a.Cooldown, "fd00::9": b.Cooldown, "10.0.2.9": b.Cooldown, "x": 0} {
-		if got := p.Cooldown(hold.Name{Space: Space, Name: name}); got != d {
-			t.Errorf("cooldown of %s: %s, want %s", name, got, d)
-		}
+	for name, d := range map[string]time.Duration{"10.0.0.1": a.Cooldown, "fd00::9": b.Cooldown, "10.0.2.9": Unknown, "x": 0} {
+		wantCooldown(t, p, hold.Name{Space: Space, Name: name}, d)
 	}
-	if set(t, p, 0, a); p.Cooldown(Name(addrs("10.0.1.9")[0])) != a.Cooldown {
-		t.Error("of a pool that is draining: not the longest that is left")
-	}
-	if got := p.Cooldown(hold.Name{Space: "port", Name: "10.0.0.1"}); got != 0 {
-		t.Errorf("cooldown of a port: %s", got)
-	}
+	wantCooldown(t, p, hold.Name{Space: "port", Name: "10.0.0.1"}, 0)
 	want(t, show(mustNew(t).Claim("", t0)), `pool "": no such pool`)
+}
+
+// wantCooldown checks how long a name rests; Unknown is that nothing tells.
+func wantCooldown(t *testing.T, p *IPAM, n hold.Name, want time.Duration) {
+	t.Helper()
+	got, known := p.Cooldown(n)
+	if !known {
+		got = Unknown
+	}
+	if got != want {
+		t.Errorf("cooldown of %s: %s, want %s", n.Name, got, want)
+	}
+}
+
+// An address whose CIDR was taken out of the config rests for what its pool said by
+// then, whatever that pool and others say now.
+func TestCooldownOfRemovedCIDR(t *testing.T) {
+	a, b := poolOf("a", "10.0.0.0/24", "10.0.1.0/24"), poolOf("b", "10.0.2.0/24")
+	a.Cooldown, b.Cooldown = time.Minute, time.Millisecond
+	p := mustNew(t, a, b)
+	of := func(addr string, want time.Duration) {
+		t.Helper()
+		wantCooldown(t, p, Name(addrs(addr)[0]), want)
+	}
+	p.Restore(addrs("10.0.0.1", "10.0.1.1", "10.0.2.1"), nil)
+	less := poolOf("a", "10.0.1.0/24")
+	less.Cooldown = time.Second
+	set(t, p, 0, less, b)
+	of("10.0.0.1", time.Minute)
+	of("10.0.1.1", time.Second)
+	set(t, p, 0, b)
+	of("10.0.0.1", time.Minute)
+	of("10.0.1.1", time.Second)
+	of("10.0.2.1", time.Millisecond)
+	p.Drain("old", prefixes("10.3.0.0/24")[0], time.Hour)
+	p.Drain("older", prefixes("10.4.0.0/24")[0], Unknown)
+	of("10.3.0.1", time.Hour)
+	of("10.4.0.1", Unknown)
+	set(t, p, 0, b, less)
+	of("10.1.0.1", Unknown) // of no pool
+	of("10.0.1.1", time.Second)
+	of("10.0.0.1", time.Minute)
 }
 
 func TestClaimAddrs(t *testing.T) {

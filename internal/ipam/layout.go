@@ -10,9 +10,13 @@ import (
 
 // drain is a CIDR that is no longer in the config.
 type drain struct {
-	pool   string // which it was in
-	prefix netip.Prefix
+	pool     string // which it was in
+	prefix   netip.Prefix
+	cooldown time.Duration // what that pool said last, or Unknown
 }
+
+// Unknown is the cooldown of a pool that nothing tells any more.
+const Unknown time.Duration = -1
 
 // inUse stands for the end of the cooldown of a stray that is used.
 const inUse = math.MaxInt64
@@ -35,7 +39,7 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	draining := p.draining
 	for _, x := range p.config {
 		for _, c := range x.CIDRs {
-			draining = append(draining, drain{x.Name, c})
+			draining = append(draining, drain{x.Name, c, x.Cooldown})
 		}
 	}
 	config := slices.Clone(pools)
@@ -48,12 +52,12 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 }
 
 // Drain adds a CIDR that no config has, but in which addresses may be in use
-// since an earlier run of the agent. Where it is known already, this does
-// nothing.
-func (p *IPAM) Drain(pool string, prefix netip.Prefix) {
+// since an earlier run of the agent, and which rest then for what its pool said
+// last, or Unknown. Where it is known already, this does nothing.
+func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.layout(p.config, append(p.draining, drain{pool, prefix.Masked()}))
+	p.layout(p.config, append(p.draining, drain{pool, prefix.Masked(), cooldown}))
 }
 
 // Drained forgets the CIDRs that are in no config any more and in which no

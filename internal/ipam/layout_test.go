@@ -113,7 +113,7 @@ func TestOneThatComesBackIsNotTold(t *testing.T) {
 	set(t, p, 0, small)
 	want(t, fmt.Sprint(p.Drained(t0)), "[10.0.0.0/29]")
 	set(t, p, 0, large)
-	p.Drain("a", small.CIDRs[0])
+	p.Drain("a", small.CIDRs[0], 0)
 	want(t, fmt.Sprint(p.Drained(t0)), "[10.0.0.0/30]")
 	want(t, figures(p, t0), "a 10.0.0.0/29 0+0/6")
 }
@@ -122,9 +122,9 @@ func TestOneThatComesBackIsNotTold(t *testing.T) {
 // had, and knows from the ledger's owners which CIDRs there were.
 func TestRestartAfterAChange(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/30"))
-	p.Drain("a", prefixes("10.0.0.0/30")[0]) // known
-	p.Drain("old", prefixes("10.1.0.0/24")[0])
-	p.Drain("old", prefixes("10.2.0.0/24")[0])
+	p.Drain("a", prefixes("10.0.0.0/30")[0], 0) // known
+	p.Drain("old", prefixes("10.1.0.0/24")[0], 0)
+	p.Drain("old", prefixes("10.2.0.0/24")[0], 0)
 	p.Restore(addrs("10.1.0.7", "10.3.0.7"), []Resting{{addrs("10.3.0.8")[0], at(30)}, {addrs("10.3.0.9")[0], at(1)}})
 	want(t, figures(p, t0), "a 10.0.0.0/30 0+0/2 old !10.1.0.0/24 1+0/254 !10.2.0.0/24 0+0/254")
 	want(t, fmt.Sprint(p.Drained(t0)), "[10.2.0.0/24]")

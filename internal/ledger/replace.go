@@ -46,6 +46,9 @@ func replace(opts Options, ops []Op) (string, error) {
 	if size < 0 {
 		return "", fmt.Errorf("%w: another file has just taken the place of %s", ErrLocked, opts.Path)
 	}
+	if err := removeFile(opts.Path + ".new"); err != nil { // what a crash left of a first one (create)
+		return "", err
+	}
 	next := opts.Path + ".rebuilt"
 	if err := fill(next, opts, ops); err != nil {
 		return "", errors.Join(err, removeFile(next))

@@ -36,6 +36,7 @@ func TestReplace(t *testing.T) {
 			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 			want := before(t, opts)
 			writeAll(t, opts.Path+".rebuilt", []byte("of one that was killed"))
+			writeAll(t, opts.Path+".new", []byte("of one that was killed"))
 			ops := []Op{Enter(Epoch{Boot: "b"}), Quarantined(c.now, c.now.Add(time.Hour))}
 			gone := newOwner(address("p/1"))
 			for range replaceBy {
@@ -45,6 +46,11 @@ func TestReplace(t *testing.T) {
 			kept, err := Replace(opts, ops)
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, half := range []string{".rebuilt", ".new"} {
+				if _, err := os.Stat(opts.Path + half); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("%s is left (%v)", half, err)
+				}
 			}
 			if want == nil && kept != "" {
 				t.Errorf("kept %s of nothing", kept)

@@ -31,6 +31,14 @@ type socket struct {
 	log  *slog.Logger
 }
 
+// Unserved is ErrServed if an agent listens at a root, whether it answers or not.
+func Unserved(dir root.Dir) error {
+	if err := checkStale(dir.Socket()); errors.Is(err, ErrServed) {
+		return err
+	}
+	return nil
+}
+
 // listen makes the socket. One that a dead agent left is replaced; a live
 // agent's is not. Two agents that start at once are told apart by their
 // ledger's lock, not here.

@@ -82,7 +82,15 @@ func LinkID(name string) (ID, bool) {
 // AltName is the second name of a host veth that ADD named so. Who only renames a link
 // leaves it this one. It is longer than a first name can be, so that it is in nobody's
 // way.
-func AltName(link string) string { return "berth-" + link }
+func AltName(link string) string { return altPrefix + link }
+
+const altPrefix = "berth-"
+
+// OfAltName returns the link whose AltName a name is; false for any other name.
+func OfAltName(alt string) (link string, ok bool) {
+	link, ok = strings.CutPrefix(alt, altPrefix)
+	return link, ok && IsLink(link)
+}
 
 // Table is the name of an instance's nftables table, in family inet.
 func Table(instance string) string { return "berth-" + instance }

@@ -9,6 +9,7 @@ package stamp
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -26,18 +27,45 @@ func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.
 // AliasLen is how many bytes a link's alias has at most (IFALIASZ - 1).
 const AliasLen = 255
 
-// Alias is the alias of a host veth, `berth INSTANCE ID KEY`, for people and for an
-// agent that lost its ledger. The kernel's limit may cut off the end of the key.
-func Alias(instance string, id ID, k Key) string {
-	alias := "berth " + instance + " " + string(id) + " " + k.String()
+// Alias is the alias of a host veth, `berth INSTANCE ID KEY @START`, for people, for an
+// agent that lost its ledger, and for a DEL without one. start is when the ADD began
+// (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 is not known, and not written.
+// The kernel's limit may cut off the start and the end of the key.
+func Alias(instance string, id ID, k Key, start int64) string {
+	return withStart(named(instance, id, k), start)
+}
+
+// Aliases begins the aliases of the links whose names begin with prefix (see Links).
+func Aliases(prefix string) string { return "berth " + prefix[1:] }
+
+func withStart(alias string, start int64) string {
+	if start > 0 {
+		alias += atStart + strconv.FormatInt(start, startBase)
+	}
 	return alias[:min(len(alias), AliasLen)]
+}
+
+// What stands before the start, which a key has nowhere: the kernel has no interface
+// with a space in its name, nor CNI any other name. And what the start is written in.
+const (
+	atStart   = " @"
+	startBase = 36
+)
+
+// named is an alias without its start, of any length.
+func named(instance string, id ID, k Key) string {
+	return "berth " + instance + " " + string(id) + " " + k.String()
 }
 
 // Stamp is what a host veth's alias says.
 type Stamp struct {
 	Instance string
 	ID       ID
-	alias    string
+	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 where the alias
+	// does not say so, or not the whole of it.
+	Start int64
+	alias string // without the start
+	short bool
 }
 
 // Parse reads an alias that Alias may have written; false for any other. What it says
@@ -47,18 +75,68 @@ func Parse(alias string) (Stamp, bool) {
 	if len(words) != 4 || words[0] != "berth" || CheckID(words[1]) != nil || CheckID(words[2]) != nil {
 		return Stamp{}, false
 	}
-	return Stamp{Instance: words[1], ID: ID(words[2]), alias: alias}, true
+	s := Stamp{Instance: words[1], ID: ID(words[2])}
+	full := len(alias) == AliasLen
+	s.alias, s.Start = cutStart(alias, full)
+	s.short = full && len(s.alias) == len(alias)
+	return s, true
+}
+
+// cutStart takes the start off an alias, if it has one. In a full one it may have lost
+// its end, and is not known.
+func cutStart(alias string, full bool) (rest string, start int64) {
+	if full && strings.HasSuffix(alias, atStart[:1]) {
+		return alias[:len(alias)-1], 0
+	}
+	i := strings.LastIndex(alias, atStart)
+	if i < 0 {
+		return alias, 0
+	}
+	if full {
+		return alias[:i], 0
+	}
+	digits := alias[i+len(atStart):]
+	start, err := strconv.ParseInt(digits, startBase, 64)
+	if err != nil || start <= 0 || strconv.FormatInt(start, startBase) != digits {
+		return alias, 0
+	}
+	return alias[:i], start
+}
+
+// Since is the alias with another start.
+func (s Stamp) Since(start int64) string {
+	if s.short {
+		return s.alias
+	}
+	return withStart(s.alias, start)
+}
+
+// Alike reports whether two aliases are the same, whenever their ADDs began.
+func Alike(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, ok := Parse(a)
+	y, also := Parse(b)
+	x.Start, y.Start = 0, 0
+	return ok && also && x == y
 }
 
 // Link is the name that ADD gave the link.
 func (s Stamp) Link() string { return Link(s.Instance, s.ID) }
 
 // Is reports whether the alias is that of a key, as far as it goes (see Short).
-func (s Stamp) Is(k Key) bool { return Alias(s.Instance, s.ID, k) == s.alias }
+func (s Stamp) Is(k Key) bool {
+	text := named(s.Instance, s.ID, k)
+	if s.Short() {
+		return strings.HasPrefix(text, s.alias)
+	}
+	return text == s.alias
+}
 
-// Short reports whether the alias is as long as one can be, so that its key may lack
-// an end.
-func (s Stamp) Short() bool { return len(s.alias) == AliasLen }
+// Short reports whether the alias is as long as one can be, and has nothing behind the
+// key, so that its key may lack an end.
+func (s Stamp) Short() bool { return s.short }
 
 // Key reads the key, or as much of it as the alias of a Short one has.
 func (s Stamp) Key() (k Key, err error) {
@@ -85,7 +163,7 @@ func Check(name, alias string, k Key) error {
 	s, ok := Parse(alias)
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY`", errElse, alias)
+		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START`", errElse, alias)
 	case s.Link() != name:
 		return fmt.Errorf("%w: its name is %s, and its alias %q", errElse, name, alias)
 	case !s.Is(k):

@@ -16,25 +16,44 @@ func TestAlias(t *testing.T) {
 		{"net", "c1", "eth0"},
 		{"n", "c", "a b"}, // an interface name may be odd
 		{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"},
+		{"net", strings.Repeat("c", 200), "e"},
+		{"net", strings.Repeat("c", 210), "e"},
+		{"net", strings.Repeat("c", 220), "e"},
+		{"net", strings.Repeat("c", 221), "e"}, // all but the mark of the start
 		{"net", strings.Repeat("c", 222), "e"},
 		{"net", strings.Repeat("c", 223), "e"},
 		{strings.Repeat("n", 300), "c", "eth0"},
 	} {
-		alias := Alias(instance, id, k)
-		s, ok := Parse(alias)
-		if !ok || s.Instance != instance || s.ID != id || !s.Is(k) || s.Link() != Link(instance, id) {
-			t.Errorf("%q: %+v, %v", alias, s, ok)
+		for _, start := range []int64{0, 1, 1 << 40, 1<<63 - 1} {
+			testAlias(t, k, start)
 		}
-		key, err := s.Key()
-		if err != nil || Alias(instance, id, key) != alias {
-			t.Errorf("%q: %+v, %v", alias, key, err)
-		}
-		if short := len(alias) == AliasLen; s.Short() != short || !short && key != k {
-			t.Errorf("%q is %+v, of %+v", alias, key, k)
-		}
-		if err := Check(Link(instance, id), alias, k); err != nil {
-			t.Errorf("%q: %v", alias, err)
-		}
+	}
+}
+
+func testAlias(t *testing.T, k Key, start int64) {
+	alias := Alias(instance, id, k, start)
+	s, ok := Parse(alias)
+	if !ok || s.Instance != instance || s.ID != id || !s.Is(k) || s.Link() != Link(instance, id) {
+		t.Errorf("%q: %+v, %v", alias, s, ok)
+	}
+	key, err := s.Key()
+	if err != nil || Alias(instance, id, key, start) != alias {
+		t.Errorf("%q: %+v, %v", alias, key, err)
+	}
+	if longer := len(named(instance, id, k)) >= AliasLen; s.Short() != longer || !longer && key != k {
+		t.Errorf("%q is %+v, of %+v", alias, key, k)
+	}
+	if err := Check(Link(instance, id), alias, k); err != nil {
+		t.Errorf("%q: %v", alias, err)
+	}
+	if again := s.Since(start + 5); again != Alias(instance, id, k, start+5) && start+5 > 0 {
+		t.Errorf("%q, asked for again: %q", alias, again)
+	}
+	if len(alias) < AliasLen && s.Start != start || s.Start != start && s.Start != 0 {
+		t.Errorf("%q: began at %d, not %d", alias, s.Start, start)
+	}
+	if other := (Key{k.Network, k.ContainerID, k.Ifname + "1"}); !s.Short() && s.Is(other) {
+		t.Errorf("%q is that of %+v", alias, other)
 	}
 }
 
@@ -43,7 +62,7 @@ func TestAlias(t *testing.T) {
 // hit the next pod's veth).
 func TestCheck(t *testing.T) {
 	k := Key{"net", "c1", "eth0"}
-	alias, name := Alias(instance, id, k), Link(instance, id)
+	alias, name := Alias(instance, id, k, 0), Link(instance, id)
 	for what, c := range map[string]struct {
 		name, alias string
 		key         Key
@@ -78,10 +97,22 @@ func TestLinkID(t *testing.T) {
 	}
 }
 
+func TestOfAltName(t *testing.T) {
+	name := Link(instance, id)
+	if have, ok := OfAltName(AltName(name)); !ok || have != name {
+		t.Errorf("%q, %v", have, ok)
+	}
+	for _, alt := range []string{"", name, "berth-", "berth-eth0", "Berth-" + name, AltName(name) + "x", AltName(AltName(name))} {
+		if have, ok := OfAltName(alt); ok {
+			t.Errorf("%q is taken for the second name of %s", alt, have)
+		}
+	}
+}
+
 // What is read of an alias is what writes it.
 func FuzzParse(f *testing.F) {
-	f.Add(Alias(instance, id, Key{"net", "c1", "eth0"}))
-	f.Add(Alias(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"}))
+	f.Add(Alias(instance, id, Key{"net", "c1", "eth0"}, 7))
+	f.Add(Alias(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"}, 7))
 	f.Add("berth abcdefghij klmnopqrst a/b")
 	f.Fuzz(func(t *testing.T, alias string) {
 		s, ok := Parse(alias)
@@ -89,7 +120,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		k, err := s.Key()
-		if err == nil && (Alias(s.Instance, s.ID, k) != alias || !s.Is(k) || !s.Short() && strings.Contains(k.Network+k.ContainerID+k.Ifname, "/")) {
+		if err == nil && (len(alias) != AliasLen && Alias(s.Instance, s.ID, k, s.Start) != alias || !s.Is(k) || !s.Short() && strings.Contains(k.Network+k.ContainerID+k.Ifname, "/")) {
 			t.Errorf("%q is read as %+v, %+v", alias, s, k)
 		}
 	})

@@ -120,12 +120,22 @@ func (w *world) close() error {
 		errs = append(errs, p.delete())
 	}
 	if w.node != nil {
-		errs = append(errs, deleteNetns(w.node))
+		errs = append(errs, w.removeLocks(), deleteNetns(w.node))
 	}
 	if w.log != nil {
 		errs = append(errs, w.log.Close(), os.Remove(w.log.Name()))
 	}
 	return errors.Join(append(errs, os.RemoveAll(string(w.root)))...)
+}
+
+// removeLocks takes away what a killed agent leaves until the next one of its instance
+// ends, or the node is rebooted: the file that it had locked.
+func (w *world) removeLocks() error {
+	left, err := filepath.Glob(fmt.Sprintf("/run/berth-*-%d.lock", w.node.Ref().Ino))
+	for _, path := range left {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
 
 // makeNetns is `ip netns add NAME`.

@@ -171,6 +171,15 @@ func TestFilesAreRootsAlone(t *testing.T) {
 			t.Errorf("%s: %v %v", part, info.Mode(), err)
 		}
 	}
+	locks, err := filepath.Glob("/run/berth-*.lock")
+	if err != nil || len(locks) == 0 {
+		t.Errorf("locks of agents: %q, %v", locks, err)
+	}
+	for _, lock := range locks { // who can open it can keep an agent from starting
+		if info, err := os.Stat(lock); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v %v", lock, info.Mode(), err)
+		}
+	}
 }
 
 // CVE-2022-0811, CVE-2024-3154: sysctls and annotations that nobody had allowed

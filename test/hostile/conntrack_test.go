@@ -1,6 +1,7 @@
 package hostile
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"strconv"
@@ -34,7 +35,8 @@ const share = 32768
 
 // A pod opens as many connections as the node can keep track of: with itself on
 // both ends, established, so that they stay for days (t8d.sh); to the node; from
-// nobody's address to everybody (t8.sh). It gets no more than its share
+// nobody's address to everybody (t8.sh); closed ones, which the kernel keeps for two
+// minutes. It gets no more than its share
 // (connections in berthd.yaml, 32768 by default), of which a tenth more is as good,
 // and another pod and the node open theirs. With the pod its entries go.
 func TestConnectionsOfOnePodAreLimited(t *testing.T) {
@@ -49,6 +51,18 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, syn, 1, 0)))
 			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, to, from, syn|ack, 1, 2)))
 			w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, ack, 2, 2)))
+		}},
+		{"closed again with itself", share * 6, func(a *pod, w *wire, i int) {
+			from, to := uint16(1+i%30000), uint16(40000+i/30000)
+			say := func(from, to uint16, flags byte, seq, acked uint32) {
+				w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, flags, seq, acked)))
+			}
+			say(from, to, syn, 1, 0)
+			say(to, from, syn|ack, 1, 2)
+			say(from, to, ack, 2, 2) // or the kernel gives it up for others
+			say(from, to, fin|ack, 2, 2)
+			say(to, from, fin|ack, 2, 3)
+			say(from, to, ack, 3, 3)
 		}},
 		{"to the node", share * 5 / 4, func(a *pod, w *wire, i int) {
 			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, node4, uint16(1+i%65000), uint16(1+i/65000), "")))
@@ -96,6 +110,63 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 			n.wantGone()
 		})
 	}
+}
+
+// A pod opens connections with itself, closes them, and sends one more packet for each
+// from time to time, so that the kernel never forgets them (hostile3, twa.c). It goes
+// on doing so while the node deletes them. The table is never full: another pod and the
+// node open connections all the while.
+func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
+	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
+	// With so many to begin with, a pod fills the table in seconds, and not in minutes.
+	n := newNode(t, fmt.Sprintf("connections: %d\n", most*5/8)+plain)
+	a, b := n.add("a"), n.add("b")
+	w := a.wire(t)
+	nettest.Run(t, a.at, "nft add table inet mute")
+	nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+	echo := nettest.Serve(t, n.lan, "udp4", "192.0.2.2:0")
+	say := func(i int, back bool, flags byte, seq, acked uint32) {
+		from, to := uint16(1+i%30000), uint16(40000+i/30000)
+		if back {
+			from, to = to, from
+		}
+		w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, a.ip4, from, to, flags, seq, acked)))
+	}
+	opened, renewed := 0, 0
+	more := func() {
+		for range 5000 {
+			i := opened
+			opened++
+			say(i, false, syn, 1, 0)
+			say(i, true, syn|ack, 1, 2)
+			say(i, false, ack, 2, 2)
+			say(i, false, fin|ack, 2, 2)
+			say(i, true, fin|ack, 2, 3)
+			say(i, false, ack, 3, 3)
+			say(renewed%opened, false, ack, 3, 3)
+			renewed++
+		}
+	}
+	fullest := 0
+	for end := time.Now().Add(time.Minute); ; {
+		more()
+		now := tracked(t)
+		fullest = max(fullest, now)
+		for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
+			if _, err := nettest.Talk(from, "udp4", echo, 2*time.Second); err != nil {
+				t.Fatalf("%s gets no connection, with %d entries of %d: %v", who, now, most, err)
+			}
+		}
+		if fullest > most*3/4 && now < most*5/8 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("of %d entries there are %d, and have been %d", most, now, fullest)
+		}
+	}
+	n.del(a, wait)
+	nettest.Eventually(t, "the pod's entries to be gone", func() bool { return tracked(t) < 1000 })
+	n.wantGone()
 }
 
 // A pod opens its share of connections and deletes its end, which deletes the node's.

@@ -1,9 +1,13 @@
 package hostile
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os/exec"
+	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -71,14 +75,75 @@ func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 	}
 }
 
+// Somebody lays the agent's table to sleep and wakes it up, or saves all tables, flushes
+// them, and loads what was saved, while the agent hangs and pods send. The table is as it
+// was when the agent looks. What began meanwhile does not go on with the pods' addresses.
+func TestTableAwayAndBackExposesNobodyForLong(t *testing.T) {
+	for name, away := range map[string]func(t *testing.T) (back func()){
+		"asleep and awake": func(t *testing.T) func() {
+			tables, err := exec.Command("nft", "list", "tables").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			table := "inet " + regexp.MustCompile(`berth-\w+`).FindString(string(tables))
+			nettest.Run(t, nil, "nft add table "+table+" { flags dormant; }")
+			return func() { nettest.Run(t, nil, "nft add table "+table) }
+		},
+		"flushed and loaded": func(t *testing.T) func() {
+			saved, err := exec.Command("nft", "list", "ruleset").Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			nft(t, firewall)
+			return func() { nft(t, "flush ruleset\n"+string(saved)) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, plain)
+			a := n.add("a")
+			w := a.wire(t)
+			send := func() {
+				for from := range uint16(20) {
+					w.send(ether(a.mac, w.mac, udpPacket(a.ip4, lan4, 2000+from, 53, "hello")))
+					w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 2000+from, 53, "hello")))
+				}
+			}
+			exposed := func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }
+			hidden := func(s seen) bool { return s.src == node4 && s.dst == lan4 || s.src == node6 && s.dst == lan6 }
+
+			nft(t, strings.TrimPrefix(firewall, "flush ruleset\n")) // connections are tracked
+			if err := n.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			heard := listen(t, n.lan)
+			back := away(t)
+			nettest.Eventually(t, "the pod's own address outside", func() bool { send(); return heard.count(exposed) >= 40 })
+			back()
+			if err := n.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			nettest.Eventually(t, "all to leave with the node's address", func() bool {
+				heard := listen(t, n.lan)
+				send()
+				nettest.Eventually(t, "what was sent", func() bool { return heard.count(exposed)+heard.count(hidden) >= 40 })
+				return heard.count(exposed) == 0
+			})
+			n.wantGone()
+		})
+	}
+}
+
 // A pod asks for a cloud's credentials without end, until a moment comes in which
 // somebody has flushed all tables, or taken the pod's link out of the group that the
-// table's rules are for, or made it a bridge's port. Its connection does not outlive
-// that moment.
+// table's rules are for, its name in the same message, or made it a bridge's port. Its
+// connection does not outlive that moment.
 func TestMetadataIsOutOfReachAgain(t *testing.T) {
 	for name, open := range map[string]func(n *node, a *pod){
 		"flushed":     func(*node, *pod) { nft(t, firewall) },
 		"in no group": func(_ *node, a *pod) { nettest.Run(t, nil, "ip link set "+a.host+" group default") },
+		"in no group, by another name": func(_ *node, a *pod) {
+			nettest.Run(t, nil, "ip link set dev "+a.host+" group default name other")
+		},
 		"port of bridge": func(_ *node, a *pod) {
 			nettest.Run(t, nil, "ip link add br0 address "+a.mac.String()+" type bridge")
 			nettest.Run(t, nil, "ip link set br0 up")
@@ -108,6 +173,47 @@ func TestMetadataIsOutOfReachAgain(t *testing.T) {
 			n.wantGone()
 		})
 	}
+}
+
+// The same while no agent runs. The agent that starts has much else to mend: the pod's
+// next packet begins its connection anew before the pod's link is where the rules are for
+// it. It does not outlive that either.
+func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	var others []*pod
+	for i := range 40 {
+		others = append(others, n.add(fmt.Sprint("other", i)))
+	}
+	asks := a.asksMetadata(n)
+	defer asks.Close()
+	n.kill()
+	for _, o := range others {
+		nettest.Run(t, o.at, "ip link del eth0")
+	}
+	nettest.Run(t, nil, "ip link set "+a.host+" group default")
+	nettest.Eventually(t, "an answer, while no rule is there", func() bool { return answered(asks) })
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { // without end
+		defer close(ended)
+		pause := time.NewTicker(50 * time.Microsecond)
+		defer pause.Stop()
+		for ctx.Err() == nil {
+			_, _ = asks.Write([]byte("who am I"))
+			<-pause.C
+		}
+	}()
+	defer func() { cancel(); <-ended }()
+	n.start()
+	nettest.Eventually(t, "no more answers", func() bool { return !answered(asks) })
+	for range 5 {
+		if answered(asks) {
+			t.Fatal("answered again")
+		}
+	}
+	cancel()
+	n.wantGone()
 }
 
 // asksMetadata is a pod's connection to the metadata service, which is beyond the node.

@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -38,6 +40,57 @@ func TestFragmentsOfOthersAreNotPutTogether(t *testing.T) {
 			t.Errorf("from %s comes %q, and %q was sent", src, got, head+tail)
 		}
 	}
+}
+
+// A pod that goes has sent the end of a datagram and nothing else of it, which the
+// kernel keeps. The next pod with its address sends the beginning of one: nothing of
+// what the dead pod sent is in what a third one hears. Kernels keep fragments for a
+// second here, and for less than the default cooldown elsewhere.
+func TestFragmentsOfTheDeadAreNotPutTogether(t *testing.T) {
+	for _, kept := range []string{"net/ipv4/ipfrag_time", "net/ipv6/ip6frag_time", "net/netfilter/nf_conntrack_frag6_timeout"} {
+		if seconds := kernelInt(t, kept); time.Duration(seconds)*time.Second >= config.DefaultCooldown {
+			t.Errorf("%s is %d s, and the default cooldown %s", kept, seconds, config.DefaultCooldown)
+		}
+		if err := os.WriteFile("/proc/sys/"+kept, []byte("1"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := newNode(t, "cooldown: 2s\n"+plain+"- {name: one, cidrs: [10.99.0.7/32, 'fd00:99::7/128']}\n")
+	peer := n.add("peer")
+	dead, err := n.tryAdd("dead", `"pool":"one"`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head, tail = "What I say, I say myself", "to you alone, and nobody"
+	lie := tail[12:] + tail[:12] // which has the same checksum
+	lies, fromDead := dead.wire(t), newProbe(t, dead.host)
+	for _, addr := range []func(*pod) netip.Addr{(*pod).addr4, (*pod).addr6} {
+		_, last := fragments(addr(dead), addr(peer), head, lie)
+		lies.send(ether(dead.mac, lies.mac, last))
+	}
+	fromDead.settled(lies, dead)
+	n.del(dead, wait)
+
+	var heir *pod
+	nettest.Eventually(t, "the address to have rested", func() bool {
+		heir, err = n.tryAdd("heir", `"pool":"one"`)
+		return err == nil
+	})
+	if heir.ip4 != dead.ip4 || heir.ip6 != dead.ip6 {
+		t.Fatalf("the heir has %s and %s, and the dead had %s and %s", heir.ip4, heir.ip6, dead.ip4, dead.ip6)
+	}
+	talks, fromHeir := heir.wire(t), newProbe(t, heir.host)
+	for _, addr := range []func(*pod) netip.Addr{(*pod).addr4, (*pod).addr6} {
+		heard := peer.datagrams(t, addr(peer))
+		first, last := fragments(addr(heir), addr(peer), head, tail)
+		talks.send(ether(heir.mac, talks.mac, first))
+		fromHeir.settled(talks, heir)
+		talks.send(ether(heir.mac, talks.mac, last))
+		if got := <-heard; got != head+tail {
+			t.Errorf("from %s comes %q, and %q was sent", addr(heir), got, head+tail)
+		}
+	}
+	n.wantGone()
 }
 
 func (p *pod) addr4() netip.Addr { return p.ip4 }

@@ -44,11 +44,11 @@ func (n *node) exec(verb, container, netns string, keys ...string) (string, erro
 }
 
 // tryAdd attaches a new container.
-func (n *node) tryAdd(container string) (*pod, error) {
+func (n *node) tryAdd(container string, keys ...string) (*pod, error) {
 	n.t.Helper()
 	p := &pod{id: container, at: nettest.Pod(n.t)}
 	var err error
-	if p.result, err = n.exec("ADD", container, p.at.Ref().Path); err != nil {
+	if p.result, err = n.exec("ADD", container, p.at.Ref().Path, keys...); err != nil {
 		return p, err
 	}
 	var result types100.Result

@@ -2,8 +2,11 @@ package hostile
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -84,5 +87,149 @@ func TestRenamedLinkDoesNotPoisonTheAddress(t *testing.T) {
 		t.Error("the deleted pod's link is still there, and its address is another pod's")
 	}
 	n.Audit(t)
+	n.wantGone()
+}
+
+// Somebody has taken a pod's link its name and its alias, as a .link file of
+// systemd-udevd with Name= and Alias= does. What else ADD gave it says whose it is: a
+// living agent, and one that comes back, give it back both, and the pod is reached.
+func TestLinkWithoutNameAndAliasIsMended(t *testing.T) {
+	signal := func(s unix.Signal) func(*node) {
+		return func(n *node) {
+			if err := n.Signal(s); err != nil {
+				n.t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name         string
+		before, then func(n *node)
+	}{
+		{"alive", func(*node) {}, func(*node) {}},
+		{"stopped", signal(unix.SIGSTOP), signal(unix.SIGCONT)},
+		{"dead", (*node).kill, (*node).start},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNode(t, plain)
+			v, a := n.add("v"), n.add("a")
+			was := linkOf(t, a.host)
+			c.before(n)
+			nettest.Run(t, nil, "ip link set "+a.host+" name ren0 alias somebody's")
+			c.then(n)
+			nettest.Eventually(t, "the link to have its name and alias", func() bool {
+				now := linkOf(t, a.host)
+				return now != nil && now.Index == was.Index && now.Alias == was.Alias
+			})
+			nettest.Eventually(t, "nothing to be missing", func() bool { return n.check(a) == nil })
+			nettest.Ping(t, v.at, a.ip4)
+			nettest.Ping(t, a.at, v.ip6)
+			n.wantGone()
+		})
+	}
+}
+
+// The same just before the pod's DEL: when that is answered the pod reaches nobody, and
+// soon the link is gone, and only then its owner.
+func TestLinkWithoutNameAndAliasIsCutAndDeleted(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		killed   bool
+		prevless bool // the runtime has lost what ADD answered
+	}{
+		{name: "alive"},
+		{name: "alive, without prevResult", prevless: true},
+		{name: "agent dead", killed: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNode(t, plain)
+			v, a := n.add("v"), n.add("a")
+			if c.killed {
+				n.kill()
+			}
+			nettest.Run(t, nil, "ip link set "+a.host+" name ren0 alias somebody's")
+			if !c.prevless {
+				n.del(a)
+			} else if _, err := n.exec("DEL", a.id, a.at.Ref().Path); err != nil {
+				t.Fatal(err)
+			}
+			nettest.NoPing(t, a.at, v.ip4)
+			nettest.NoPing(t, v.at, a.ip4)
+			nettest.NoPing(t, nil, a.ip6)
+			if c.killed {
+				n.start()
+			}
+			nettest.Eventually(t, "the pod to be gone", func() bool { return len(n.list()) == 1 })
+			if linkOf(t, "ren0") != nil || linkOf(t, a.host) != nil {
+				t.Error("the pod's owner is forgotten, and its link is there")
+			}
+			nettest.Ping(t, nil, v.ip4)
+			n.Audit(t)
+			n.wantGone()
+		})
+	}
+}
+
+// A pod's link has lost its name and its second name, the plugin has cut it off, the
+// pod's network namespace is not at its path any more, and an agent starts that has
+// never seen the link: it finds it all the same, before it says that it is gone.
+func TestHiddenLinkIsFound(t *testing.T) {
+	n := newNode(t, plain)
+	v, a := n.add("v"), n.add("a")
+	n.kill()
+	nettest.Run(t, nil, "ip link property del dev "+a.host+" altname berth-"+a.host)
+	nettest.Run(t, nil, "ip link set "+a.host+" name ren0")
+	n.del(a)
+	if err := unix.Unmount(a.at.Ref().Path, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	nettest.Eventually(t, "the pod to be gone", func() bool { return len(n.list()) == 1 })
+	if linkOf(t, "ren0") != nil {
+		t.Error("the pod's owner is forgotten, and its link is there")
+	}
+	nettest.Ping(t, nil, v.ip4)
+	n.wantGone()
+}
+
+// A link that nobody owns has lost its name and its alias: the sweep knows it by what
+// else it has of this agent, and deletes it.
+func TestLeftOverWithoutNameAndAliasIsSwept(t *testing.T) {
+	n := newNode(t, strings.Replace(plain, "1h", "1s", 1))
+	a := n.add("a")
+	pod := filepath.Base(a.at.Ref().Path)
+	host := "b" + a.host[1:5] + "aaaaaaaaaa" // of this agent, and of no incarnation
+	for _, command := range []string{
+		"ip link add ren0 type veth peer name eth1 netns " + pod,
+		"ip link property add dev ren0 altname berth-" + host,
+		"ip link set ren0 up group " + fmt.Sprint(linkOf(t, a.host).Group),
+		"ip link add other0 type veth peer name eth2 netns " + pod, // of another program
+	} {
+		nettest.Run(t, nil, command)
+	}
+	nettest.Eventually(t, "the left-over to be swept", func() bool { return linkOf(t, "ren0") == nil })
+	if linkOf(t, "other0") == nil {
+		t.Error("another program's link is gone")
+	}
+	nettest.Ping(t, nil, a.ip4)
+	n.wantGone()
+}
+
+// The agent is away, somebody has given a pod's link another alias, and another pod's DEL
+// has a wrong prevResult, which names that link: nobody else is cut off.
+func TestWrongResultCutsNobodyElse(t *testing.T) {
+	n := newNode(t, plain)
+	v, a := n.add("v"), n.add("a")
+	n.kill()
+	nettest.Run(t, nil, "ip link set "+v.host+" alias somebody's")
+	for _, netns := range []string{"", a.at.Ref().Path} {
+		if _, err := n.exec("DEL", a.id, netns, `"prevResult":`+v.result); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nettest.Ping(t, nil, v.ip4)
+	nettest.NoPing(t, nil, a.ip4)
+	n.start()
+	nettest.Eventually(t, "the deleted pod to be gone", func() bool { return len(n.list()) == 1 })
+	nettest.Ping(t, nil, v.ip4)
 	n.wantGone()
 }

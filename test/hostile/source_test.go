@@ -145,6 +145,59 @@ func TestLoopbackIsOutOfReach(t *testing.T) {
 	}
 }
 
+// A pod says by which segments its packet goes on, on a node where somebody has turned
+// IPv6 segment routing on for all links: to the node itself and from there outside, or
+// to the metadata service. Nothing leaves the node; what asks for no segments does.
+func TestSegmentsLeadNowhere(t *testing.T) {
+	sysctl(t, "net/ipv6/conf/all/seg6_enabled", "1")
+	sysctl(t, "net/ipv6/conf/default/seg6_enabled", "1")
+	n := newNode(t, plain)
+	a := n.add("a")
+	w, heard := a.wire(t), listen(t, n.lan)
+	metadata := netip.MustParseAddr("fd00:ec2::254")
+	nettest.Run(t, nil, "ip route add "+metadata.String()+"/128 via "+lan6.String())
+	for _, last := range []netip.Addr{lan6, metadata} {
+		for from := range uint16(3) {
+			datagram := udpPacket(a.ip6, node6, 1000+from, 9000, "by segments")[40:]                     // sound to the node
+			segments := slices.Concat([]byte{udp, 4, 4, 1, 1, 0, 0, 0}, last.AsSlice(), node6.AsSlice()) // RFC 8754, 2
+			w.send(ether(a.mac, w.mac, packet(a.ip6, node6, 43, slices.Concat(segments, datagram))))
+		}
+	}
+	nettest.Eventually(t, "what asks for no segments", func() bool {
+		w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 2000, 9001, "straight on")))
+		return heard.count(func(s seen) bool { return s.dst == lan6 && s.proto == udp }) > 0
+	})
+	for _, s := range heard.all(func(s seen) bool { return s.src == a.ip6 || s.dst == metadata }) {
+		t.Errorf("leaves the node: %s", s)
+	}
+	n.Audit(t)
+}
+
+// A pod asks by ARP for who is outside, in others' names, on a node where somebody has
+// made all links proxies. The node notes nobody of them.
+func TestProxyNotesNobody(t *testing.T) {
+	sysctl(t, "net/ipv4/conf/all/proxy_arp", "1")
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	p, w := newProbe(t, a.host), a.wire(t)
+	for i := range byte(200) {
+		for _, says := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4} {
+			w.send(slices.Concat(a.mac, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, w.mac, says.AsSlice(), make([]byte, 6), far4.AsSlice()))
+		}
+	}
+	p.settled(w, a)
+	out, err := exec.Command("ip", "neigh", "show", "dev", a.host).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if !strings.Contains(line, "PERMANENT") {
+			t.Errorf("the node notes %s", strings.TrimSpace(line))
+		}
+	}
+	n.Audit(t)
+}
+
 // by is a UDP packet of IPv4 that goes on to another address from where it is sent
 // to (loose source route, RFC 791, 3.1).
 func by(packet []byte, to netip.Addr) []byte {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -133,15 +134,7 @@ func TestFullDisk(t *testing.T) {
 	a.start()
 	old := nettest.Pod(t)
 	a.add("old", old)
-	filler := filepath.Join(string(a.root.State()), "filler")
-	f, err := os.Create(filler)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = io.Copy(f, zeros{})
-	if f.Close(); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("filling the disk: %v", err)
-	}
+	empty := a.fill()
 
 	// Records of a size that uses the ledger's own room up soon.
 	words := strings.Repeat(fmt.Sprintf("%q,", strings.Repeat("s", 250)), 31)
@@ -158,7 +151,7 @@ func TestFullDisk(t *testing.T) {
 	programs.WantError(t, full, 5, "disk full")
 	last := nettest.Pod(t)
 	before := nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")
-	_, err = a.tryAdd("last", last, bulk)
+	_, err := a.tryAdd("last", last, bulk)
 	programs.WantError(t, err, 5, "disk full")
 	if diff := before.Diff(nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")); diff != "" {
 		t.Errorf("the refused ADD changed:\n%s", diff)
@@ -174,14 +167,60 @@ func TestFullDisk(t *testing.T) {
 	}
 	a.del("last")
 	a.wantGone()
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	empty()
 	if _, err := a.exec("STATUS", "", ""); err != nil {
 		t.Errorf("STATUS with room again: %v", err)
 	}
 	a.add("last", last, bulk)
 	a.releaseAll()
+}
+
+// While the disk is full and no agent there, a runtime repeats the DEL of one pod, more
+// often than there is room for deletions: that of another pod finds room.
+func TestRepeatedDelOnFullDisk(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	tmpfs(t, a.root.State(), "size=16m")
+	a.start()
+	pods, got := a.podsOf(2)
+	nettest.Eventually(t, "room for deletions", func() bool {
+		s, err := deletions.Look(a.root)
+		return err == nil && s.Spares == deletions.Spares
+	})
+	empty := a.fill()
+	a.kill()
+	for i := range deletions.Spares + 20 {
+		if err := a.tryDel("c0", pods[0].Ref().Path); err != nil {
+			t.Fatalf("DEL of c0 for the %d-th time: %v", i, err)
+		}
+	}
+	a.del("c1", `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"`+got[1].host+`"}]}`)
+	if s, err := deletions.Look(a.root); err != nil || s.Spares < deletions.Spares/2 {
+		t.Errorf("room for %d deletions, %v", s.Spares, err)
+	}
+	empty()
+	a.start()
+	a.wantGone()
+	a.remove()
+}
+
+// fill takes all that is left of the state's disk, until empty is called.
+func (a *agent) fill() (empty func()) {
+	a.t.Helper()
+	filler := filepath.Join(a.root.State(), "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	_, err = io.Copy(f, zeros{})
+	if f.Close(); !errors.Is(err, unix.ENOSPC) {
+		a.t.Fatalf("filling the disk: %v", err)
+	}
+	return func() {
+		a.t.Helper()
+		if err := os.Remove(filler); err != nil {
+			a.t.Fatal(err)
+		}
+	}
 }
 
 // zeros is a file without end.

@@ -17,15 +17,29 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// exec runs berth-cni as a runtime does. pod is the path of a network
-// namespace, keys are further ones of the configuration.
-func (a *agent) exec(verb, container, pod string, keys ...string) ([]byte, error) {
-	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, a.root)}, keys...)
+// command is berth-cni as a runtime runs it, in the network "net". pod is the path of a
+// network namespace, keys are further ones of the configuration.
+func (a *agent) command(verb, container, pod string, keys ...string) *exec.Cmd {
+	return a.commandIn("net", verb, container, pod, keys...)
+}
+
+func (a *agent) commandIn(network, verb, container, pod string, keys ...string) *exec.Cmd {
+	fields := append([]string{`"cniVersion":"1.1.0"`, fmt.Sprintf(`"name":%q`, network), `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, a.root)}, keys...)
 	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
 	cmd.Env = []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + a.bin,
 	}
 	cmd.Stdin = strings.NewReader("{" + strings.Join(fields, ",") + "}")
+	return cmd
+}
+
+// exec runs a command.
+func (a *agent) exec(verb, container, pod string, keys ...string) ([]byte, error) {
+	return a.execIn("net", verb, container, pod, keys...)
+}
+
+func (a *agent) execIn(network, verb, container, pod string, keys ...string) ([]byte, error) {
+	cmd := a.commandIn(network, verb, container, pod, keys...)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	err := cmd.Run()
@@ -95,11 +109,18 @@ func (a *agent) podsOf(n int, keys ...string) (pods []*ns.Netns, got []attached)
 		if g.addrs[len(g.addrs)-1].Is4() {
 			continue
 		}
-		nettest.Eventually(a.t, "the multicast route of "+g.host, func() bool {
-			return strings.Contains(nettest.Snapshot(a.t, a.node).Only("route").String(), "multicast ff00::/8 dev "+g.host)
-		})
+		a.settled(g.host)
 	}
 	return pods, got
+}
+
+// settled waits until the kernel has done all for a link of IPv6 that it does by itself
+// some time after the link is up.
+func (a *agent) settled(host string) {
+	a.t.Helper()
+	nettest.Eventually(a.t, "the multicast route of "+host, func() bool {
+		return strings.Contains(nettest.Snapshot(a.t, a.node).Only("route").String(), "multicast ff00::/8 dev "+host)
+	})
 }
 
 // pingAll pings all addresses of a pod.

@@ -2,9 +2,14 @@ package node
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/berth-net/berth/api"
+	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
@@ -22,9 +27,7 @@ func TestRebuildLedger(t *testing.T) {
 		pingAll(t, ps[1], got[0])
 	}
 	a.kill()
-	if err := os.Remove(a.root.Ledger()); err != nil {
-		t.Fatal(err)
-	}
+	a.lose(a.root.Ledger())
 	a.refused("ledger is lost", "3 links", "--rebuild-ledger")
 	a.refused("ledger is lost") // and an empty one was not left
 	still()
@@ -61,4 +64,215 @@ func TestRebuildLedger(t *testing.T) {
 	a.del("c0")
 	a.del("c1")
 	a.wantGone()
+}
+
+// Names that a link's alias has no room for have lost their end with the ledger. A DEL
+// without the result of ADD means the one pod that they may be of, and a GC spares it if
+// it is in the list. Of two pods that cannot be told apart, each is meant by its link
+// alone, also when the other one is gone.
+func TestRebuildWithLongNames(t *testing.T) {
+	network, end := strings.Repeat("n", 128), strings.Repeat("c", 126)
+	a := startAgent(t, pools)
+	results := map[string]string{}
+	verb := func(verb, container string, keys ...string) {
+		t.Helper()
+		out, err := a.execIn(network, verb, container, "", keys...)
+		if err != nil {
+			t.Errorf("%s of %s: %v\n%s", verb, container, err, out)
+		}
+	}
+	containers := []string{"a" + end, "b" + end, "away" + end[4:], end + "1", end + "2"}
+	for _, c := range containers {
+		out, err := a.execIn(network, "ADD", c, nettest.Pod(t).Ref().Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results[c] = string(out)
+	}
+	lone, unlisted, away, twin, other := containers[0], containers[1], containers[2], containers[3], containers[4]
+	a.kill()
+	if err := os.Remove(a.root.Ledger()); err != nil {
+		t.Fatal(err)
+	}
+	if err := runFor(a.berthd("--rebuild-ledger")); err != nil {
+		t.Fatal(err)
+	}
+	verb("DEL", away)
+	a.start()
+
+	left := func(when string, want ...string) {
+		t.Helper()
+		var have []string
+		for _, at := range a.list() {
+			if at.State != api.StateAttached {
+				continue
+			}
+			for c, result := range results {
+				if strings.Contains(result, at.HostVeth) {
+					have = append(have, c)
+				}
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(have)
+		if !slices.Equal(have, want) {
+			t.Errorf("%s, these are attached:\n%s\nwant\n%s", when, strings.Join(have, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	prevResult := func(c string) string { return `"prevResult":` + results[c] }
+	left("behind a DEL without an agent", lone, unlisted, twin, other)
+	verb("GC", "", fmt.Sprintf(`"cni.dev/valid-attachments":[{"containerID":%q,"ifname":"eth0"},{"containerID":%q,"ifname":"eth0"}]`, lone, twin))
+	left("behind a GC", lone, twin, other)
+	verb("DEL", lone)
+	left("behind a DEL", twin, other)
+	verb("DEL", twin)
+	left("behind a DEL that may mean either", twin, other)
+	verb("DEL", twin, prevResult(twin))
+	left("behind a DEL with its result", other)
+	verb("DEL", twin)
+	left("behind a repeated DEL", other)
+	verb("DEL", other, prevResult(other))
+	a.wantGone()
+}
+
+// read is the ledger's file.
+func (a *agent) read() []byte {
+	a.t.Helper()
+	raw, err := os.ReadFile(a.root.Ledger())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return raw
+}
+
+func (a *agent) write(raw []byte) {
+	a.t.Helper()
+	if err := os.WriteFile(a.root.Ledger(), raw, 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// lose takes a file away, or a folder.
+func (a *agent) lose(path string) {
+	a.t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *agent) rebuild() {
+	a.t.Helper()
+	cmd := a.berthd("--rebuild-ledger")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := runFor(cmd); err != nil {
+		a.t.Fatalf("berthd --rebuild-ledger: %v\n%s", err, out.String())
+	}
+}
+
+// swept waits until sweeps have removed what has no owner, given one of the agent's
+// links.
+func (a *agent) swept(link string) {
+	a.t.Helper()
+	stray := link[:5] + "aaaaaaaaaa"
+	nettest.Run(a.t, a.node, "ip link add "+stray+" type veth peer name stray")
+	nettest.Eventually(a.t, "two sweeps", func() bool {
+		_, err := netlink.LinkByName(stray)
+		return err != nil
+	})
+}
+
+// A copy of the ledger that is older than a pod is put in its place. berthd refuses to
+// start on it, and changes nothing; with the current copy, or rebuilt, all pods are
+// there.
+func TestOlderLedger(t *testing.T) {
+	for how, mend := range map[string]func(a *agent, current []byte){
+		"put back": func(a *agent, current []byte) { a.write(current) },
+		"rebuilt":  func(a *agent, _ []byte) { a.rebuild() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			a := newAgent(t, nil)
+			a.configure("cooldown: 1s\nsweepInterval: 1s\npools:\n- {name: default, cidrs: [10.88.0.0/24]}\n")
+			a.startWatched()
+			old, later := nettest.Pod(t), nettest.Pod(t)
+			a.add("old", old)
+			a.stop()
+			copied := a.read()
+			a.start()
+			got := a.add("later", later)
+			a.kill()
+			current := a.read()
+			a.write(copied)
+			files := nettest.Files(t, string(a.root))
+			a.refused("older than its pods", "1 links", "--rebuild-ledger")
+			if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
+				t.Errorf("the refusal changed files:\n%s", diff)
+			}
+			pingAll(t, old, got)
+			mend(a, current)
+			a.start()
+			a.swept(got.host)
+			pingAll(t, old, got)
+			if n := len(a.list()); n != 2 {
+				t.Errorf("%d attachments", n)
+			}
+			a.wantClean()
+		})
+	}
+}
+
+// The ledger is taken away from under an agent, or another file put in its place, and
+// somebody starts a second one: that ends, and has written nothing.
+func TestSecondAgentWithoutItsLedger(t *testing.T) {
+	for how, take := range map[string]func(a *agent){
+		"removed": func(a *agent) { a.lose(a.root.Ledger()) },
+		"replaced": func(a *agent) {
+			raw := a.read()
+			a.lose(a.root.Ledger())
+			a.write(raw)
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			a := newAgent(t, nil)
+			a.configure("cooldown: 1s\nsweepInterval: 1s\npools:\n- {name: default, cidrs: [10.88.0.0/24]}\n")
+			a.startWatched()
+			take(a)
+			there, _ := os.ReadFile(a.root.Ledger())
+			a.refused("another agent is serving here")
+			if now, _ := os.ReadFile(a.root.Ledger()); !bytes.Equal(now, there) {
+				t.Errorf("the second agent has written a ledger: %d bytes were there, and %d are", len(there), len(now))
+			}
+			pods, got := a.podsOf(2)
+			a.kill()
+			a.refused("--rebuild-ledger")
+			a.rebuild()
+			a.start()
+			a.swept(got[0].host)
+			pingAll(t, pods[0], got[1])
+			pingAll(t, pods[1], got[0])
+			a.wantClean()
+		})
+	}
+}
+
+// The ledger of an agent without pods is lost, and perhaps its run folder as well:
+// which addresses rest is lost with it, so that all do.
+func TestAddressesRestWithoutLedger(t *testing.T) {
+	for _, too := range []string{"alone", "with the run folder"} {
+		t.Run(too, func(t *testing.T) {
+			a := startAgent(t, pools)
+			if _, err := a.tryAdd("c", nettest.Pod(t)); err != nil { // nobody has lost anything
+				t.Fatalf("ADD after the first start: %v", err)
+			}
+			a.del("c", wait)
+			a.kill()
+			a.lose(a.root.Ledger())
+			if too != "alone" {
+				a.lose(a.root.Run())
+			}
+			a.start()
+			_, err := a.tryAdd("d", nettest.Pod(t))
+			programs.WantError(t, err, 100, "the ledger was lost")
+		})
+	}
 }

@@ -67,6 +67,40 @@ func TestReloadPools(t *testing.T) {
 	a.releaseAll()
 }
 
+// An address of a pool that was taken out of the configuration rests for as long as
+// that pool said, and not as those that are left: the pool may be back at any time.
+// A restart in between does not make it forget.
+func TestAddressesOfARemovedPoolRest(t *testing.T) {
+	const without = "pools:\n- {name: b, cidrs: [10.89.0.0/24], cooldown: 1ms}\n"
+	const with = without + "- {name: a, cidrs: [10.88.0.0/30]}\n" // two addresses
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprint("restart ", restart), func(t *testing.T) {
+			a := newAgent(t, nil)
+			a.configure(with)
+			a.startWatched()
+			turn := func(config string) {
+				a.configure(config)
+				if restart {
+					a.kill()
+					a.start()
+				} else {
+					a.reload(inForce)
+				}
+			}
+			got := a.add("c", nettest.Pod(t), `"pool":"a"`)
+			turn(without)
+			a.del("c", wait)
+			turn(with)
+			other := a.add("d", nettest.Pod(t), `"pool":"a"`)
+			if other.addrs[0] == got.addrs[0] {
+				t.Errorf("%s is given again", got.addrs[0])
+			}
+			_, err := a.tryAdd("e", nettest.Pod(t), `"pool":"a"`)
+			programs.WantError(t, err, 100, "1 in cooldown")
+		})
+	}
+}
+
 func (a *agent) routes() string { return nettest.Snapshot(a.t, a.node).Only("route").String() }
 
 // SIGTERM ends berthd with 0, and the pods do not notice. The node stays as it

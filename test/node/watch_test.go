@@ -50,6 +50,7 @@ func TestMendedAtOnce(t *testing.T) {
 		{"alias", "link set HOST alias mine"},
 		{"group", "link set HOST group 0"},
 		{"name", "link set HOST name other"},
+		{"name and group at once", "link set dev HOST group 0 name other2"},
 		{"deleted", "link del HOST"},
 		{"pool's route", "route del unreachable 10.88.0.0/24"},
 		{"pool's IPv6 route", "-6 route del unreachable fd00:88::/64"},

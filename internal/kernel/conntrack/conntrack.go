@@ -2,6 +2,7 @@
 package conntrack
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -80,7 +81,7 @@ func (t *Table) forget(is func(entry []byte) bool) error {
 	err := t.ready()
 	for n := 0; err == nil && n < maxDumps; n++ {
 		var interrupted bool
-		if interrupted, err = t.pass(is); err == nil && !interrupted {
+		if interrupted, err = t.pass(context.Background(), is); err == nil && !interrupted {
 			return nil
 		}
 		if err == nil && n == maxDumps-1 {
@@ -97,12 +98,13 @@ func (t *Table) forget(is func(entry []byte) bool) error {
 }
 
 // pass goes over the table once. Entries are deleted while it is listed: the
-// kernel finds its way back into a list that changes.
-func (t *Table) pass(is func(entry []byte) bool) (interrupted bool, err error) {
+// kernel finds its way back into a list that changes. After an error, such as that of
+// a context that has ended, the sockets are of no more use.
+func (t *Table) pass(ctx context.Context, is func(entry []byte) bool) (interrupted bool, err error) {
 	batch := t.delete.batch()
 	interrupted, err = t.list.dump(func(family byte, entry []byte) error {
-		if !is(entry) {
-			return nil
+		if err := ctx.Err(); err != nil || !is(entry) {
+			return err
 		}
 		if batch.add(family, entry) {
 			return nil

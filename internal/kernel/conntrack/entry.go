@@ -11,6 +11,7 @@ import (
 const (
 	attrOrig  = 1  // CTA_TUPLE_ORIG, nested
 	attrReply = 2  // CTA_TUPLE_REPLY, nested
+	attrProto = 4  // CTA_PROTOINFO, nested
 	attrID    = 12 // CTA_ID: no other entry's, ever
 	attrZone  = 18 // CTA_ZONE
 
@@ -19,6 +20,12 @@ const (
 
 	// Nested in CTA_TUPLE_IP are CTA_IP_V4_SRC and _DST, 1 and 2, and
 	// CTA_IP_V6_SRC and _DST, 3 and 4.
+
+	attrProtoTCP = 1 // CTA_PROTOINFO_TCP, nested in CTA_PROTOINFO
+	attrTCPState = 1 // CTA_PROTOINFO_TCP_STATE, nested in that: one byte
+
+	tcpTimeWait = 7 // TCP_CONNTRACK_TIME_WAIT (nf_conntrack_tcp.h)
+	tcpClose    = 8 // TCP_CONNTRACK_CLOSE
 
 	attrType = 0x3fff // a type without the bits that say how it is encoded
 )

@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"errors"
+	"os"
 	"sync"
 
 	"github.com/google/nftables"
@@ -20,8 +22,15 @@ type conns struct {
 
 	mu      sync.Mutex
 	watches int
-	writer  *nftables.Conn // nil: somebody uses it, or nobody watches
+	writer  *writer // nil: somebody uses it, or nobody watches
 	reader  *netlink.Conn
+	ports   map[uint32]bool // of the open writers: who asked for a transaction, its news tell
+}
+
+// writer is a connection for transactions.
+type writer struct {
+	*nftables.Conn
+	port uint32 // its netlink address in the namespace: nobody else has it while it is open
 }
 
 // watch opens the sockets. What cannot be opened now is opened when it is used.
@@ -47,7 +56,7 @@ func (c *conns) unwatch() {
 		return
 	}
 	if c.writer != nil {
-		_ = c.writer.CloseLasting()
+		c.close(c.writer)
 	}
 	if c.reader != nil {
 		_ = c.reader.Close()
@@ -57,7 +66,7 @@ func (c *conns) unwatch() {
 
 // takeWriter returns a connection for one transaction. If that has succeeded
 // it may be given back, or else it has to be closed: an error in it stays.
-func (c *conns) takeWriter() (*nftables.Conn, error) {
+func (c *conns) takeWriter() (*writer, error) {
 	c.mu.Lock()
 	w := c.writer
 	c.writer = nil
@@ -68,15 +77,35 @@ func (c *conns) takeWriter() (*nftables.Conn, error) {
 	return c.tables.openWriter()
 }
 
-func (c *conns) giveWriter(w *nftables.Conn) {
+func (c *conns) giveWriter(w *writer) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.watches > 0 && c.writer == nil {
-		c.writer, w = w, nil
+		c.writer = w
+		return
 	}
-	c.mu.Unlock()
-	if w != nil {
-		_ = w.CloseLasting()
-	}
+	c.close(w)
+}
+
+// dropWriter closes a connection that has failed.
+func (c *conns) dropWriter(w *writer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.close(w)
+}
+
+// close closes a writer: news of it that nobody has read yet count as others'. c.mu is
+// held.
+func (c *conns) close(w *writer) {
+	_ = w.CloseLasting()
+	delete(c.ports, w.port)
+}
+
+// own reports whether it was one of the open writers that a transaction's news are of.
+func (c *conns) own(port uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ports[port]
 }
 
 // takeReader returns a socket for requests, which giveReader takes back if all of
@@ -104,10 +133,40 @@ func (c *conns) giveReader(r *netlink.Conn) {
 }
 
 // openWriter opens a connection for transactions.
-func (t *Tables) openWriter() (*nftables.Conn, error) {
-	c, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(t.at.Fd()),
-		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetWriteBuffer(sendBuffer) }))
-	return c, kernel.Classify(err)
+func (t *Tables) openWriter() (*writer, error) {
+	w := &writer{}
+	var err error
+	w.Conn, err = nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(t.at.Fd()),
+		nftables.WithSockOptions(func(c *netlink.Conn) (err error) {
+			w.port, err = portOf(c)
+			return errors.Join(err, c.SetWriteBuffer(sendBuffer))
+		}))
+	if err != nil {
+		return nil, kernel.Classify(err)
+	}
+	t.conns.mu.Lock()
+	defer t.conns.mu.Unlock()
+	if t.conns.ports == nil {
+		t.conns.ports = map[uint32]bool{}
+	}
+	t.conns.ports[w.port] = true
+	return w, nil
+}
+
+// portOf returns a socket's netlink address.
+func portOf(c *netlink.Conn) (port uint32, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var at unix.Sockaddr
+	if cerr := raw.Control(func(fd uintptr) { at, err = unix.Getsockname(int(fd)) }); cerr != nil {
+		return 0, cerr
+	}
+	if at, ok := at.(*unix.SockaddrNetlink); ok {
+		port = at.Pid
+	}
+	return port, os.NewSyscallError("getsockname", err)
 }
 
 // openReader opens a socket for requests.

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -295,6 +297,123 @@ func TestLimit(t *testing.T) {
 				return w.said("again", beyond)
 			})
 		})
+	}
+}
+
+// A patient pod opens what it can after each rest, and keeps it: at its limit that is
+// nothing. Once it has room its next packet is lost, so that it knows none that is
+// counted, and then it opens as many as any pod.
+func TestLimitOfThePatient(t *testing.T) {
+	const allowed, inRow = 4096, 500
+	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
+	w.overhear(beyond, "udp4", "0.0.0.0:67")
+	nettest.Eventually(t, "the first connection", func() bool {
+		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(68, 67, "say first")))
+		return w.said("first", beyond)
+	})
+	sport := uint16(1000)
+	open := func(n int) {
+		for range n {
+			from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(sport, 9, "")))
+			sport++
+		}
+	}
+	rested := func() { nftRun(t, w.node.at, "", "flush", "set", "inet", r.Table(), crowded.name) }
+	open(2 * allowed)
+	many := w.entries()
+	for range 20 { // without strict links each time some 16 come through
+		rested()
+		open(inRow)
+	}
+	if n := w.entries(); n > many {
+		t.Errorf("%d entries at the limit, and %d after 20 rests", many, n)
+	}
+	w.forget(a)
+	rested()
+	open(1)
+	if n := w.entries(); n != 0 {
+		t.Errorf("%d entries by the packet that shows that there is room, want none", n)
+	}
+	open(allowed / 2)
+	if n := w.entries(); n != allowed/2 {
+		t.Errorf("%d entries, want %d: it is held to more than its share", n, allowed/2)
+	}
+	if _, err := Open(w.node.at).Verify(r); err != nil {
+		t.Errorf("what packets left in the table: %v", err)
+	}
+}
+
+// One pod opens TCP connections and closes them, which nobody counts any more: no
+// faster than its bucket is filled. Other protocols, and another pod, are not kept.
+func TestHaste(t *testing.T) {
+	const allowed = 100
+	w, a, b, beyond, from, _ := newHostile(t, func(r *Ruleset) { r.Connections, r.Masquerade = allowed, false })
+	open := func(f *frames, p *place) {
+		for sport := range uint16(10 * allowed) {
+			segment := tcp(2, "") // SYN
+			binary.BigEndian.PutUint16(segment, 1000+sport)
+			f.send(packet(p.addrs[0], beyond.addrs[0], unix.IPPROTO_TCP, segment))
+		}
+	}
+	w.overhear(beyond, "udp4", "0.0.0.0:67")
+	nettest.Eventually(t, "the node to know its neighbours", func() bool {
+		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(68, 67, "say first")))
+		return w.said("first", beyond)
+	})
+	w.forget(a)
+	for _, p := range []*place{a, b} { // no answers, or the entries would go at once
+		w.must(w.handle(beyond.at).RouteAdd(&netlink.Route{Dst: host(p.addrs[0]), Type: unix.RTN_BLACKHOLE}))
+	}
+	open(from, a)
+	if n := w.entries(); n != allowed {
+		t.Errorf("%d entries, want %d", n, allowed)
+	}
+	w.forget(a) // as good as closed
+	open(from, a)
+	if n := w.entries(); n >= allowed/2 {
+		t.Errorf("%d entries more at once, want what half a minute's share of them is", n)
+	}
+	w.forget(a)
+	for sport := range uint16(allowed) {
+		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(1000+sport, 67, "")))
+	}
+	if n := w.entries(); n < allowed {
+		t.Errorf("%d datagrams of %d are tracked", n, allowed)
+	}
+	w.forget(a)
+	open(w.frames(b), b)
+	if n := w.entries(); n < allowed {
+		t.Errorf("another pod opens %d connections, want %d", n, allowed)
+	}
+}
+
+// Where the kernel lacks an expression of another rule, to look for it again and again
+// gives a pod no share anew.
+func TestLimitOutlivesComplete(t *testing.T) {
+	const allowed = 100
+	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
+	tables := Open(w.node.at)
+	lacking(tables, &expr.Fib{})
+	w.must(tables.Replace(r))
+	for sweep := range uint16(3) {
+		w.must(tables.Complete(r))
+		if lacks := tables.Lacks(); lacks != Sources {
+			t.Fatalf("the table lacks %v", lacks)
+		}
+		for sport := range uint16(3 * allowed) {
+			from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(1000+1000*sweep+sport, 67, "")))
+		}
+	}
+	if n := w.entries(); n != allowed {
+		t.Errorf("%d entries after three looks, want %d", n, allowed)
+	}
+	lacking(tables)
+	w.must(tables.Complete(r))
+	if lacks := tables.Lacks(); lacks != 0 {
+		t.Errorf("the kernel has all by now, and the table lacks %v", lacks)
+	}
+	if _, err := tables.Verify(r); err != nil {
+		t.Error(err)
 	}
 }
 

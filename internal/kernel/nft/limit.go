@@ -25,25 +25,71 @@ const (
 	leastCounted = 256
 	// mostSampled is the greatest number of connections that one stands for.
 	mostSampled = 64
-	// rest is how long a link opens no connections after one too many. At the
-	// limit, some mostSampled that are not counted are opened between two rests:
-	// 13 a second, by which it takes hours to fill a table of 262,144.
+	// rest is how long a link opens no connections after one too many.
 	rest = 5 * time.Second
+	// remembered is for how long a link that had one too many has to show that it has
+	// room again before it opens one (see dropStrict). Without that it would open some
+	// mostSampled that are not counted between any two rests. As it is, it does so when
+	// it has not tried for so long.
+	remembered = time.Hour
+
+	// A bucket has as many tokens as a link may have connections, and is full again
+	// after half a minute. So of one pod there are, within two minutes, at most six
+	// times as many entries as it may have connections: a sixth of them open since long,
+	// a sixth opened at once and closed, the others closed within that time. A closed one
+	// goes after two minutes, unless the pod renews it by a packet, or makes it an open
+	// one that is not counted: after a RST by a SYN, its answer and an ACK. No rule keeps
+	// a pod from that. When the table fills up, the agent deletes what is too much of a
+	// pod's (internal/agent/trim.go).
+	refillsPerMinute = 2
+	// idle is when a bucket that nobody takes from is forgotten: it has been full.
+	idle = time.Minute
 )
 
 // confirmed is IPS_CONFIRMED (linux/netfilter/nf_conntrack_common.h).
 const confirmed = 1 << 3
 
-// counted has what each link has open, crowded the links with too much.
+// deleteFrom is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h).
+const deleteFrom = 2
+
+// counted has what each link has open, crowded the links with too much, strict those
+// which had too much when it was last looked, and hasty each link's bucket.
 var (
 	counted = set{name: "counted", of: nftables.TypeIFIndex, dynamic: true}
 	crowded = set{name: "crowded", of: nftables.TypeIFIndex, dynamic: true, timeout: rest}
+	strict  = set{name: "strict", of: nftables.TypeIFIndex, dynamic: true, timeout: remembered}
+	hasty   = set{name: "hasty", of: nftables.TypeIFIndex, dynamic: true, timeout: idle}
 )
 
 // sampled says that one in so many connections is counted, up to a number.
 func sampled(connections uint32) (oneIn, upTo uint32) {
 	oneIn = min(max(connections/leastCounted, 1), mostSampled)
 	return oneIn, max(connections/oneIn, 1)
+}
+
+// limit is what holds each live link to so many connections. Where all of them are
+// counted, no link needs to be strict.
+func limit(group, connections uint32) (sets []set, rules []rule) {
+	sets, rules = append(sets, counted, crowded), append(rules, acceptConfirmed(), dropCrowded(group))
+	if oneIn, _ := sampled(connections); oneIn > 1 {
+		sets, rules = append(sets, strict), append(rules, dropStrict(group, connections), relent(group))
+	}
+	return append(sets, hasty), append(rules, dropHasty(group, connections), countNew(group, connections))
+}
+
+// acceptConfirmed spares all but the first packets of connections the other rules.
+//
+//	ct status & confirmed != 0 accept
+func acceptConfirmed() rule {
+	return rule{
+		text: "ct status & confirmed != 0 accept",
+		exprs: []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
+			mask(confirmed),
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+			&expr.Verdict{Kind: expr.VerdictAccept},
+		},
+	}
 }
 
 // isNew goes on if a packet came in by a link of a group and is the first of a
@@ -68,31 +114,107 @@ func dropCrowded(group uint32) rule {
 	}
 }
 
-// countNew counts a link's new connections, and calls the link crowded if they
-// are more than so many.
+// isStrict goes on if a packet begins a connection of a strict link.
+func isStrict(group uint32) []expr.Any {
+	return append(isNew(group),
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+		&expr.Lookup{SourceRegister: reg, SetName: strict.name})
+}
+
+// dropStrict counts what a strict link opens first after a rest, whatever chance says
+// of it. If it is one too many, the link has to rest again.
+//
+//	iifgroup 1073741824 ct status ! confirmed iif @strict
+//		add @counted { iif ct count over 512 } add @crowded { iif } update @strict { iif } drop
+func dropStrict(group, connections uint32) rule {
+	words, exprs := callCrowded(connections)
+	return rule{
+		text:  fmt.Sprintf("iifgroup %d ct status & confirmed == 0 iif @%s %s drop", group, strict.name, words),
+		exprs: append(append(isStrict(group), exprs...), &expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// relent makes a strict link an ordinary one, if there was room for what it opened
+// first. That is dropped all the same, so that the kernel forgets that it counted it,
+// and who has sent it asks again: if the pod knew one that is counted, it could close
+// it, and open mostSampled in its place that are not.
+//
+//	iifgroup 1073741824 ct status ! confirmed iif @strict delete @strict { iif } drop
+func relent(group uint32) rule {
+	return rule{
+		text: fmt.Sprintf("iifgroup %[1]d ct status & confirmed == 0 iif @%[2]s delete @%[2]s { iif } drop", group, strict.name),
+		exprs: append(isStrict(group),
+			&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+			&expr.Dynset{SrcRegKey: reg, SetName: strict.name, Operation: deleteFrom},
+			&expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// dropHasty drops a link's new TCP connections of which its bucket has no token.
+//
+//	iifgroup 1073741824 ct status ! confirmed meta l4proto tcp
+//		update @hasty { iif limit rate over 65536/minute burst 32768 packets } drop
+func dropHasty(group, connections uint32) rule {
+	bucket := &expr.Limit{
+		Type: expr.LimitTypePkts, Over: true,
+		Rate: refillsPerMinute * uint64(connections), Unit: expr.LimitTimeMinute, Burst: connections,
+	}
+	return rule{
+		text: fmt.Sprintf("iifgroup %d ct status & confirmed == 0 meta l4proto tcp update @%s { iif limit rate over %d/minute burst %d packets } drop",
+			group, hasty.name, bucket.Rate, bucket.Burst),
+		exprs: append(isNew(group),
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+			&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+			&expr.Dynset{
+				SrcRegKey: reg, SetName: hasty.name, Operation: unix.NFT_DYNSET_OP_UPDATE,
+				Exprs: []expr.Any{bucket},
+			},
+			&expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// countNew counts a sample of a link's new connections, and calls the link crowded if
+// they are more than so many.
 //
 //	iifgroup 1073741824 ct status ! confirmed numgen random mod 64 0
-//		add @counted { iif ct count over 1024 } add @crowded { iif } drop
+//		add @counted { iif ct count over 512 } add @crowded { iif } update @strict { iif } drop
 func countNew(group, connections uint32) rule {
-	oneIn, upTo := sampled(connections)
-	words, exprs := "", isNew(group)
+	oneIn, _ := sampled(connections)
+	chance, exprs := "", isNew(group)
 	if oneIn > 1 {
-		words = fmt.Sprintf("numgen random mod %d 0 ", oneIn)
+		chance = fmt.Sprintf("numgen random mod %d 0 ", oneIn)
 		exprs = append(exprs,
 			&expr.Numgen{Register: reg, Modulus: oneIn, Type: unix.NFT_NG_RANDOM},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)})
 	}
+	words, count := callCrowded(connections)
 	return rule{
-		text: fmt.Sprintf("iifgroup %d ct status & confirmed == 0 %sadd @%s { iif ct count over %d } add @%s { iif } drop",
-			group, words, counted.name, upTo, crowded.name),
-		exprs: append(exprs,
-			&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
-			&expr.Dynset{
-				SrcRegKey: reg, SetName: counted.name, Operation: unix.NFT_DYNSET_OP_ADD,
-				Exprs: []expr.Any{&expr.Connlimit{Count: upTo, Flags: expr.NFT_CONNLIMIT_F_INV}},
-			},
-			&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
-			&expr.Dynset{SrcRegKey: reg, SetName: crowded.name, Operation: unix.NFT_DYNSET_OP_ADD},
-			&expr.Verdict{Kind: expr.VerdictDrop}),
+		text:  fmt.Sprintf("iifgroup %d ct status & confirmed == 0 %s%s drop", group, chance, words),
+		exprs: append(append(exprs, count...), &expr.Verdict{Kind: expr.VerdictDrop}),
 	}
+}
+
+// callCrowded counts a connection, and calls its link crowded, and strict, if there are
+// too many. The element of @counted is of whichever rule puts it there first, so that
+// all of them have to say the same.
+func callCrowded(connections uint32) (words string, exprs []expr.Any) {
+	oneIn, upTo := sampled(connections)
+	words = fmt.Sprintf("add @%s { iif ct count over %d } add @%s { iif }", counted.name, upTo, crowded.name)
+	exprs = []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+		&expr.Dynset{
+			SrcRegKey: reg, SetName: counted.name, Operation: unix.NFT_DYNSET_OP_ADD,
+			Exprs: []expr.Any{&expr.Connlimit{Count: upTo, Flags: expr.NFT_CONNLIMIT_F_INV}},
+		},
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+		&expr.Dynset{SrcRegKey: reg, SetName: crowded.name, Operation: unix.NFT_DYNSET_OP_ADD},
+	}
+	if oneIn > 1 {
+		words += fmt.Sprintf(" update @%s { iif }", strict.name)
+		exprs = append(exprs,
+			&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+			&expr.Dynset{SrcRegKey: reg, SetName: strict.name, Operation: unix.NFT_DYNSET_OP_UPDATE})
+	}
+	return words, exprs
 }

@@ -16,7 +16,7 @@ type Parts uint32
 const (
 	Sources Parts = 1 << iota // what comes from live links has their addresses: nft_fib
 	Invalid                   // nothing invalid leaves unmasqueraded: nft_ct
-	Limit                     // of connections: nft_ct, nft_connlimit, nft_numgen, dynamic sets
+	Limit                     // of connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
 
 	allParts Parts = 1<<iota - 1
 )

@@ -206,6 +206,8 @@ func expression(raw []byte) (expr.Any, string, error) {
 		e = &expr.Numgen{}
 	case "connlimit":
 		e = &expr.Connlimit{}
+	case "limit":
+		e = &expr.Limit{}
 	case "dynset":
 		e, err := dynset(data)
 		return e, name, err

@@ -35,7 +35,8 @@ type Ruleset struct {
 	Blocked []netip.Prefix
 
 	// Connections, if it is not 0, is how many connections from one live link
-	// the node keeps track of: about that many, see countNew.
+	// the node keeps track of, about that many (see countNew), and how many TCP
+	// connections it opens in half a minute (see dropHasty).
 	Connections uint32
 
 	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
@@ -86,10 +87,10 @@ func (r Ruleset) table(lacks Parts) table {
 			in.rules = append(in.rules, dropSpoofed(r.Live))
 		}
 		if r.Connections != 0 && lacks&Limit == 0 {
-			t.sets = append(t.sets, counted, crowded)
+			sets, rules := limit(r.Live, r.Connections)
+			t.sets = append(t.sets, sets...)
 			t.chains = append(t.chains, chain{
-				name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle,
-				rules: []rule{dropCrowded(r.Live), countNew(r.Live, r.Connections)},
+				name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle, rules: rules,
 			})
 		}
 	}

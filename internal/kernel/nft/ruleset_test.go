@@ -25,6 +25,20 @@ func TestRulesetString(t *testing.T) {
 		timeout 5s
 	}
 
+	set strict {
+		type iface_index
+		size 65535
+		flags dynamic,timeout
+		timeout 1h0m0s
+	}
+
+	set hasty {
+		type iface_index
+		size 65535
+		flags dynamic,timeout
+		timeout 1m0s
+	}
+
 	set pools4 {
 		type ipv4_addr
 		flags interval
@@ -78,8 +92,12 @@ func TestRulesetString(t *testing.T) {
 
 	chain new_in {
 		type filter hook prerouting priority mangle; policy accept;
+		ct status & confirmed != 0 accept comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 iif @crowded drop comment "ownerowner"
-		iifgroup 1073741824 ct status & confirmed == 0 numgen random mod 64 0 add @counted { iif ct count over 1024 } add @crowded { iif } drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 iif @strict add @counted { iif ct count over 1024 } add @crowded { iif } update @strict { iif } drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 iif @strict delete @strict { iif } drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 meta l4proto tcp update @hasty { iif limit rate over 131072/minute burst 65536 packets } drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 numgen random mod 64 0 add @counted { iif ct count over 1024 } add @crowded { iif } update @strict { iif } drop comment "ownerowner"
 	}
 
 	chain through {

@@ -46,9 +46,19 @@ const elementsPerMessage = 1024
 // left out, as little as possible, and is what Lacks tells.
 //
 //	add table inet NAME; delete table inet NAME; table inet NAME { ... }
-func (t *Tables) Replace(r Ruleset) error {
+func (t *Tables) Replace(r Ruleset) error { return t.write(r, allParts+1) }
+
+// Complete writes the ruleset's table again if this kernel can have more of it than
+// when it was written last; else it stays, with all that packets have put into it.
+func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
+
+// write is Replace, but only with less left out than a last resort.
+func (t *Tables) write(r Ruleset, last Parts) error {
 	var refused error
 	for _, without := range attempts {
+		if without == last {
+			return nil
+		}
 		if without&^r.parts() != 0 {
 			continue // the same again
 		}
@@ -87,13 +97,13 @@ func (t *Tables) transact(ask func(*nftables.Conn) error) error {
 	if err != nil {
 		return err
 	}
-	if err = ask(c); err != nil {
+	if err = ask(c.Conn); err != nil {
 		err = fmt.Errorf("encoding it: %w", err)
 	} else {
 		err = c.Flush()
 	}
 	if err != nil {
-		_ = c.CloseLasting()
+		t.conns.dropWriter(c)
 		return err
 	}
 	t.conns.giveWriter(c)

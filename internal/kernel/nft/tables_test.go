@@ -282,7 +282,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	var gone bool
+	var gone, others bool
 	next := func(want bool, what string, f func()) {
 		t.Helper()
 		f()
@@ -296,7 +296,7 @@ func TestWatch(t *testing.T) {
 		defer cancel()
 		news, err := w.Next(ctx)
 		made := news.Made
-		gone = news.Gone
+		gone, others = news.Gone, news.Others
 		if !want {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("%s: %v, %v, want nothing", what, made, err)
@@ -320,16 +320,20 @@ func TestWatch(t *testing.T) {
 	next(false, "another's written", func() { must(tables.Replace(other)) })
 	next(true, "replaced", func() { must(tables.Replace(sample())) })
 	next(false, "another's deleted", func() { must(tables.Delete(other.Instance)) })
-	if gone {
-		t.Error("a table that is replaced is gone")
+	if gone || others {
+		t.Errorf("a table that its owner replaces is gone (%v), or touched by others (%v)", gone, others)
+	}
+	next(true, "laid to sleep", func() { nettest.Run(t, at, "nft add table inet "+sample().Table()+" { flags dormant; }") })
+	if gone || !others {
+		t.Errorf("a table that others have laid to sleep is gone (%v), and not touched by others (%v)", gone, !others)
 	}
 	next(true, "flushed", func() { edit(t, at, (*nftables.Conn).FlushRuleset) })
-	if !gone {
+	if !gone || !others {
 		t.Error("a table that is flushed with everything is not gone")
 	}
 	next(true, "written again", func() { must(tables.Replace(sample())) })
-	if gone {
-		t.Error("a table that is written again is gone")
+	if gone || others {
+		t.Error("a table that is written again is gone, or not by its owner")
 	}
 }
 
@@ -356,8 +360,8 @@ func TestWatchMissesNothing(t *testing.T) {
 	defer cancel()
 	news, err := w.Next(ctx)
 	now, _ := w.current()
-	if err != nil || news.Made != now || news.Gone {
-		t.Fatalf("%+v, %v, want generation %d, not gone", news, err, now)
+	if err != nil || news.Made != now || news.Gone || !news.Others {
+		t.Fatalf("%+v, %v, want generation %d, not gone, others'", news, err, now)
 	}
 }
 

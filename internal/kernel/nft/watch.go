@@ -21,12 +21,14 @@ type Watch struct {
 	c       *netlink.Conn
 	touched bool // by the transaction whose generation is not known yet
 	gone    bool // after it
+	others  bool // it was not one of tables
 }
 
-// News is that a transaction touched the table.
+// News is that transactions touched the table.
 type News struct {
-	Made Generation // by it
-	Gone bool       // it took the table away; false: the table may be as it was
+	Made   Generation // by the last of them
+	Gone   bool       // it took the table away; false: the table may be as it was
+	Others bool       // not all of them were of the Tables that watches, for what is known
 }
 
 // What a watch can be behind before it misses something: busy nodes change
@@ -54,7 +56,7 @@ func (t *Tables) Watch(instance string) (*Watch, error) {
 
 // Next waits for a transaction that touches the table, and tells of the last of
 // those that it has heard of. If the socket could not hold all that happened
-// (ENOBUFS), the table counts as touched in the current generation. When ctx
+// (ENOBUFS), the table counts as touched by others, in the current generation. When ctx
 // ends it returns ctx.Err(), and goes on later if it is called again.
 func (w *Watch) Next(ctx context.Context) (News, error) {
 	if err := w.c.SetReadDeadline(time.Time{}); err != nil {
@@ -71,9 +73,9 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 		case ctx.Err() != nil:
 			return News{}, ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
-			w.touched, w.gone = false, false
+			w.touched, w.gone, w.others = false, false, false
 			now, err := w.current()
-			return News{Made: now}, err
+			return News{Made: now, Others: true}, err
 		case err != nil:
 			return News{}, fmt.Errorf("watching nftables: %w", kernel.Classify(err))
 		}
@@ -82,11 +84,12 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 			// A transaction's news end with its generation.
 			if g, ok := generationOf(m); ok {
 				if w.touched {
-					last = News{g, w.gone}
+					last = News{g, w.gone, last.Others || w.others}
 				}
-				w.touched, w.gone = false, false
+				w.touched, w.gone, w.others = false, false, false
 			} else if w.about(m) {
 				w.touched = true
+				w.others = w.others || !w.tables.conns.own(m.Header.PID)
 				switch m.Header.Type {
 				case messageType(unix.NFT_MSG_DELTABLE):
 					w.gone = true

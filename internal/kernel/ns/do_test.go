@@ -169,3 +169,18 @@ func TestSysctlRefuses(t *testing.T) {
 		t.Errorf("SetSysctl of a bad value: %v", err)
 	}
 }
+
+func TestHasLink(t *testing.T) {
+	nettest.Need(t)
+	inside := nettest.Pod(t)
+	if err := inside.Do(func() error {
+		for name, want := range map[string]bool{"lo": true, "eth0": false, "all": false, "default": false, "..": false, "lo/mtu": false} {
+			if got := ns.HasLink(name); got != want {
+				t.Errorf("%s: %v", name, got)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

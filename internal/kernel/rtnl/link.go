@@ -183,6 +183,10 @@ type Link struct {
 	Peer   int  // a veth's other end: its index in the network namespace it is in
 	Master int  // the index of the bridge, or the like, that the link is a port of; 0: none
 	Conf   Conf // some of its sysctls, as far as the kernel has said them
+
+	Veth      bool
+	PeerNetns int    // the NetnsID of the network namespace that Peer is in; NoNetns: it is this one
+	Given     string // the name that ADD gave it, by its second name (stamp.AltName); "": it has none
 }
 
 // GetLink reads a link, found by its name, into link. One that is not there is
@@ -247,7 +251,7 @@ func (c *Conn) Veths(keep func(Link) (bool, error)) ([]Link, error) {
 
 // parseLink reads an RTM_NEWLINK.
 func parseLink(b []byte) (Link, error) {
-	var l Link
+	l := Link{PeerNetns: NoNetns}
 	err := attributes(b, unix.SizeofIfInfomsg, func(typ uint16, value []byte) {
 		switch typ {
 		case unix.IFLA_IFNAME:
@@ -264,6 +268,12 @@ func parseLink(b []byte) (Link, error) {
 			l.Peer = int(uint32Of(value))
 		case unix.IFLA_MASTER:
 			l.Master = int(uint32Of(value))
+		case unix.IFLA_LINK_NETNSID:
+			l.PeerNetns = int(int32(uint32Of(value)))
+		case unix.IFLA_LINKINFO:
+			l.Veth = isVeth(value)
+		case unix.IFLA_PROP_LIST:
+			l.Given = given(value)
 		case unix.IFLA_AF_SPEC:
 			l.Conf = parseConf(value)
 		}
@@ -274,4 +284,23 @@ func parseLink(b []byte) (Link, error) {
 	l.Index = int(binary.NativeEndian.Uint32(b[4:]))
 	l.Up = binary.NativeEndian.Uint32(b[8:])&unix.IFF_UP != 0
 	return l, nil
+}
+
+// isVeth reads an IFLA_LINKINFO.
+func isVeth(info []byte) (veth bool) {
+	_ = attributes(info, 0, func(typ uint16, value []byte) {
+		veth = veth || typ == unix.IFLA_INFO_KIND && unix.ByteSliceToString(value) == "veth"
+	})
+	return veth
+}
+
+// given reads an IFLA_PROP_LIST: of a link's other names the first that is an AltName
+// says how ADD called it.
+func given(list []byte) (name string) {
+	_ = attributes(list, 0, func(typ uint16, value []byte) {
+		if typ == unix.IFLA_ALT_IFNAME && name == "" {
+			name, _ = stamp.OfAltName(unix.ByteSliceToString(value))
+		}
+	})
+	return name
 }

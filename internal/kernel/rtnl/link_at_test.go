@@ -21,7 +21,7 @@ func TestLinkByAnyName(t *testing.T) {
 		t.Errorf("a second name given again: %v", err)
 	}
 	must(t, c.Do(rtnl.Rename(l.Index, "away0")))
-	l.Name = "away0"
+	l.Name, l.Given = "away0", name
 	var byAlt, byIndex rtnl.Link
 	must(t, c.Do(rtnl.GetAltLink(stamp.AltName(name), &byAlt), rtnl.GetLinkAt(l.Index, &byIndex)))
 	anyName, err := c.Link(name)

@@ -17,15 +17,27 @@ import (
 func TestAddVeth(t *testing.T) {
 	c := open(t, nil)
 	got, pod := veth(t, c, "veth0")
-	want := rtnl.Link{Index: got.Index, Name: "veth0", MAC: "02:00:00:00:00:01", MTU: 1400, Group: 7, Up: true, Peer: got.Peer, Conf: got.Conf}
+	want := rtnl.Link{Index: got.Index, Name: "veth0", MAC: "02:00:00:00:00:01", MTU: 1400, Group: 7, Up: true, Peer: got.Peer, Conf: got.Conf, Veth: true}
+	must(t, c.Do(rtnl.NetnsID(pod.Fd(), &want.PeerNetns)))
 	if got != want {
 		t.Errorf("the host's end is %+v, not %+v", got, want)
 	}
 	var peer rtnl.Link
 	must(t, open(t, pod).Do(rtnl.GetLink("eth0", &peer)))
-	want = rtnl.Link{Index: got.Peer, Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500, Up: true, Peer: got.Index, Conf: peer.Conf}
+	want = rtnl.Link{Index: got.Peer, Name: "eth0", MAC: "02:00:00:00:00:01", MTU: 1500, Up: true, Peer: got.Index, Conf: peer.Conf, Veth: true, PeerNetns: peer.PeerNetns}
 	if peer != want {
 		t.Errorf("the pod's end is %+v, not %+v", peer, want)
+	}
+
+	var elsewhere int
+	must(t, c.Do(rtnl.NetnsID(nettest.Pod(t).Fd(), &elsewhere)))
+	if got.PeerNetns == rtnl.NoNetns || elsewhere == got.PeerNetns {
+		t.Errorf("the pod is in %d, and another one is %d", got.PeerNetns, elsewhere)
+	}
+	var lo rtnl.Link
+	must(t, c.Do(rtnl.GetLink("lo", &lo)))
+	if lo.Veth || lo.PeerNetns != rtnl.NoNetns {
+		t.Errorf("lo is %+v", lo)
 	}
 
 	before := nettest.Snapshot(t, nil).Only("link")
@@ -60,7 +72,7 @@ func TestSetLink(t *testing.T) {
 	if want := "ip link set veth0 alias 'a pod's' mtu 1300 address 02:00:00:00:00:09 group 9 addrgenmode none down"; r.String() != want {
 		t.Errorf("the request is %q, not %q", r, want)
 	}
-	want := rtnl.Link{Index: l.Index, Name: "veth0", Alias: "a pod's", MAC: mac.String(), MTU: 1300, Group: 9, Peer: l.Peer}
+	want := rtnl.Link{Index: l.Index, Name: "veth0", Alias: "a pod's", MAC: mac.String(), MTU: 1300, Group: 9, Peer: l.Peer, Veth: true, PeerNetns: l.PeerNetns}
 	must(t, c.Do(r, rtnl.GetLink("veth0", &l)))
 	want.Conf = l.Conf
 	if l != want {

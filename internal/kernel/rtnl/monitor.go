@@ -58,7 +58,8 @@ const receiveBuffer = 4 << 20
 // Monitor begins to listen in the Conn's network namespace: nothing that is
 // done from now on escapes it. prefix begins the names of the instance's links.
 // The kernel drops what is not about them (see monitorFilter), so that others'
-// changes cost next to nothing.
+// changes cost next to nothing. It drops also the news of a link that one message has
+// taken out of the live group, together with its name, its alias and its second name.
 //
 //	ip monitor link route
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {

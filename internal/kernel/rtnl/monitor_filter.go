@@ -17,8 +17,10 @@ const (
 	atLinkAttr = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
 
 	// findAttribute loads where the attribute of type X is, from offset A on, or
-	// 0 (SKF_AD_OFF + SKF_AD_NLATTR, linux/filter.h).
+	// 0 (SKF_AD_OFF + SKF_AD_NLATTR, linux/filter.h); findNested the same in the
+	// attribute at A.
 	findAttribute = 0xfffff000 + 12
+	findNested    = 0xfffff000 + 16
 )
 
 // Instructions of the filter (classic BPF).
@@ -37,17 +39,21 @@ const (
 	answer     = unix.BPF_RET | unix.BPF_K
 )
 
-// monitorFilter lets through what is about links that have the prefix in their
-// names or are in the live group, whatever they are called, but for changes of
-// those in the coming and in the cut group; deletions of routes with Berth's protocol; and routes that replace
-// others.
+// step is an instruction of the filter. yes and not say how many to skip.
+type step struct {
+	code     uint16
+	k        uint32
+	yes, not int
+}
+
+// Targets in place of how many to skip.
+const accept, drop = 1000, 1001
+
+// monitorFilter lets through what is about links that have the prefix in their names,
+// are in the live group, or have the instance's alias or second name, whatever else one
+// message has changed, but for changes of those in the coming and in the cut group; deletions of
+// routes with Berth's protocol; and routes that replace others.
 func monitorFilter(groups stamp.Groups, prefix string) []unix.SockFilter {
-	const accept, drop = 1000, 1001 // targets; else how many to skip
-	type step struct {
-		code     uint16
-		k        uint32
-		yes, not int
-	}
 	// Netlink's numbers are in the host's byte order, and BPF loads big ones.
 	half := func(n uint16) uint32 {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)))
@@ -71,24 +77,19 @@ func monitorFilter(groups stamp.Groups, prefix string) []unix.SockFilter {
 		{code: copyToX},
 		{code: loadBehind | unix.BPF_W, k: unix.SizeofNlAttr},
 		{ifEqual, word(groups.Live()), accept, 0},
-		// ... or else by its name, if it is deleted or in no group that tells enough.
+		// ... or else by what ADD gave it, if it is deleted or in no group that tells
+		// enough. The second name is the first of those that it has besides.
 		{code: keep},
 		{code: loadHalf, k: atType},
 		{ifEqual, half(unix.RTM_DELLINK), 3, 0},
 		{code: loadKept},
 		{ifEqual, word(groups.Coming()), drop, 0},
 		{ifEqual, word(groups.Cut()), drop, 0},
-		{code: setA, k: atLinkAttr},
-		{code: setX, k: unix.IFLA_IFNAME},
-		{code: loadFind, k: findAttribute},
-		{ifEqual, 0, drop, 0},
-		{code: copyToX},
 	}
-	for i := range len(prefix) {
-		program = append(program,
-			step{code: loadBehind | unix.BPF_B, k: uint32(unix.SizeofNlAttr + i)},
-			step{ifEqual, uint32(prefix[i]), 0, drop})
-	}
+	program = append(program, acceptText(prefix, unix.IFLA_IFNAME)...)
+	program = append(program, acceptText(stamp.Aliases(prefix), unix.IFLA_IFALIAS)...)
+	program = append(program, acceptText(stamp.AltName(prefix), unix.IFLA_PROP_LIST, unix.IFLA_ALT_IFNAME)...)
+	program = append(program, step{code: answer}) // none of these
 	end := len(program)
 	program = append(program, step{code: answer, k: 1<<32 - 1}, step{code: answer})
 	filter := make([]unix.SockFilter, len(program))
@@ -102,4 +103,30 @@ func monitorFilter(groups stamp.Groups, prefix string) []unix.SockFilter {
 		filter[i] = unix.SockFilter{Code: s.code, K: s.k, Jt: jump(s.yes), Jf: jump(s.not)}
 	}
 	return filter
+}
+
+// acceptText accepts a link of which an attribute begins with a text: the one at the
+// end of the way, which begins among the link's own. Behind its steps is who has it not.
+func acceptText(begin string, way ...uint32) []step {
+	steps := []step{{code: setA, k: atLinkAttr}}
+	find := uint32(findAttribute)
+	for _, attribute := range way {
+		steps = append(steps, step{code: setX, k: attribute}, step{code: loadFind, k: find}, step{code: ifEqual, yes: drop})
+		find = findNested
+	}
+	steps = append(steps, step{code: copyToX})
+	for i := range len(begin) {
+		steps = append(steps,
+			step{code: loadBehind | unix.BPF_B, k: uint32(unix.SizeofNlAttr + i)},
+			step{code: ifEqual, k: uint32(begin[i]), not: drop})
+	}
+	steps = append(steps, step{code: answer, k: 1<<32 - 1})
+	for i := range steps { // to drop it is to leave it to what is behind
+		for _, to := range []*int{&steps[i].yes, &steps[i].not} {
+			if *to == drop {
+				*to = len(steps) - i - 1
+			}
+		}
+	}
+	return steps
 }

@@ -111,6 +111,27 @@ func TestMonitor(t *testing.T) {
 	must(t, netlink.LinkSetMTU(link, 1299), netlink.LinkSetGroup(link, 0))
 	wait("set " + monitored + "live mtu 1299")
 
+	// One that loses its name and its group at once, and has what else ADD gave it; and
+	// one that has somebody else's of each.
+	for i, marked := range []string{"alias", "second name"} {
+		l, _ := veth(t, c, fmt.Sprint(monitored, "all", i))
+		must(t, c.Do(rtnl.SetLinkAt(l.Index, rtnl.Group(groups.Live()))))
+		foreign, _ := veth(t, c, fmt.Sprint("foreign", i))
+		if marked == "alias" {
+			must(t, c.Do(rtnl.SetLinkAt(l.Index, rtnl.Alias(stamp.Alias(monitored[1:]+"aaaaaa", "klmnopqrst", stamp.Key{}, 0)))))
+			must(t, c.Do(rtnl.SetLinkAt(foreign.Index, rtnl.Alias("berth"))))
+		} else {
+			must(t, c.Do(rtnl.AddAltName(l.Name, stamp.AltName(l.Name)), rtnl.AddAltName(foreign.Name, "berth-bother")))
+		}
+		for j, at := range []int{foreign.Index, l.Index} {
+			nettest.Run(t, nil, fmt.Sprintf("ip link set dev %s group 0 mtu 1287 name other%d%d", []string{foreign.Name, l.Name}[j], i, j))
+			must(t, c.Do(rtnl.SetLinkAt(at, rtnl.MTU(1288))))
+		}
+		wait(fmt.Sprintf("set other%d1 mtu 1288", i))
+		must(t, c.Do(rtnl.DelLinkAt(l.Index), rtnl.DelLinkAt(foreign.Index)))
+		wait(fmt.Sprintf("gone other%d1", i))
+	}
+
 	// Routes of others that are deleted, and one that takes the place of ours.
 	ours := rtnl.Route{Dst: prefix("10.99.0.0/16"), Unreachable: true, Metric: 5}
 	must(t, c.Do(rtnl.AddRoute(ours)))
@@ -141,6 +162,9 @@ func TestMonitor(t *testing.T) {
 	wait("gone " + monitored + "cut")
 	wait("gone " + monitored + "live")
 	for _, n := range seen {
+		if strings.Contains(n, "foreign") || strings.Contains(n, "other00") || strings.Contains(n, "other10") {
+			t.Errorf("told, although no mark of it is ours: %s", n)
+		}
 		if strings.HasSuffix(n, "bother") || strings.Contains(n, "bother mtu") || strings.Contains(n, "10.98.") || n == "down "+monitored+"cut" || strings.Contains(n, "cut mtu 1302") {
 			t.Errorf("told, although it is nobody's business: %s", n)
 		}

@@ -70,6 +70,7 @@ type Egress struct {
 // tables is nft.Tables.
 type tables interface {
 	Replace(nft.Ruleset) error
+	Complete(nft.Ruleset) error
 	Verify(nft.Ruleset) (nft.Generation, error)
 	Delete(instance string) error
 	Holder(instance string) (owner string, there bool, err error)
@@ -114,15 +115,20 @@ func (e *Egress) SetRuleset(r nft.Ruleset) error {
 	return e.write(e.wanted(e.held, r.Instance))
 }
 
-// Retry writes the table again if the kernel could not have all of it: a module
-// may be there by now. It is for every sweep.
+// Retry completes the table if the kernel could not have all of it: a module may be
+// there by now. It is for every sweep.
 func (e *Egress) Retry() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held == "" || e.tables.Lacks() == 0 {
+	lacks := e.tables.Lacks()
+	if e.held == "" || lacks == 0 {
 		return nil
 	}
-	return e.write(e.wanted(e.held, e.want.Instance))
+	want := e.wanted(e.held, e.want.Instance)
+	if err := e.tables.Complete(want); err != nil || e.tables.Lacks() == lacks {
+		return err
+	}
+	return e.wrote(want)
 }
 
 // Lacks returns what the kernel cannot have of the table.
@@ -249,6 +255,12 @@ func (e *Egress) write(r nft.Ruleset) error {
 	if err := e.tables.Replace(r); err != nil {
 		return err
 	}
+	return e.wrote(r)
+}
+
+// wrote tells what the kernel lacks, if that is new, and looks at the table of r that
+// was written. e.mu is held.
+func (e *Egress) wrote(r nft.Ruleset) error {
 	if lacks := e.tables.Lacks(); lacks != e.told {
 		e.told = lacks
 		e.lacks(lacks)

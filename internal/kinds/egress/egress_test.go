@@ -176,6 +176,72 @@ func TestRunRestores(t *testing.T) {
 	}
 }
 
+// Somebody lays the table to sleep and wakes it up, or deletes it, and somebody else is
+// quicker to make it right than Run. Run says that it may have been out of force.
+func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
+	at := nettest.Node(t)
+	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
+	well := make(chan struct{}, 100)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.Run(ctx, func(drift, err error) {
+			if drift != nil || err != nil {
+				t.Errorf("reported %v, %v", drift, err)
+			}
+			well <- struct{}{}
+		})
+	}()
+	defer func() { stop(); <-ended }()
+	k, h := kind{t, e.Kind()}, newHold(instance)
+	k.must(k.acquire(h))
+	nettest.Eventually(t, "the table to be intact", e.Intact)
+	own := func() { // whose news are read when all others are acted upon
+		for range 2 {
+			k.must(e.SetRuleset(ruleset()))
+			nettest.Eventually(t, "its news", func() bool { return e.touched.Load() == e.sound.Load() })
+		}
+	}
+	own()
+	<-well // what was before the watch
+
+	name := stamp.Table(instance)
+	other := nft.Open(at)
+	for what, touch := range map[string]func(){
+		"asleep and awake": func() {
+			nettest.Run(t, at, "nft add table inet "+name+" { flags dormant; }")
+			nettest.Run(t, at, "nft add table inet "+name)
+		},
+		"deleted, and written by a sweep": func() {
+			change(t, at, (*nftables.Conn).FlushRuleset)
+			k.must(e.write(e.wanted(h.Owner, instance)))
+		},
+		"written by others": func() {
+			r := ruleset()
+			r.Owner = string(h.Owner)
+			k.must(other.Replace(r))
+		},
+	} {
+		e.mu.Lock() // so that it is not mended before it is right
+		touch()
+		e.mu.Unlock()
+		<-well
+		nettest.Eventually(t, "the table to be intact: "+what, e.Intact)
+	}
+	own()
+	for len(well) > 0 {
+		<-well
+	}
+	change(t, at, func(c *nftables.Conn) {
+		c.AddTable(&nftables.Table{Name: "firewall", Family: nftables.TableFamilyINet})
+	})
+	own()
+	if len(well) > 0 {
+		t.Errorf("told of the agent's own doing, or of others' tables, %d times", len(well))
+	}
+}
+
 // What is released stays so, also while Run runs.
 func TestRunLeavesReleasedAlone(t *testing.T) {
 	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: ruleset()})
@@ -184,8 +250,8 @@ func TestRunLeavesReleasedAlone(t *testing.T) {
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	k.must(k.release(h))
-	if !e.mend(func(drift, err error) { t.Errorf("reported %v, %v", drift, err) }, false) {
-		t.Error("there was something to mend")
+	if held, drift, err := e.mend(false); held || drift != nil || err != nil {
+		t.Errorf("there was something to mend: %v, %v, %v", held, drift, err)
 	}
 	k.is(k.verify(h), hold.ErrGone)
 	if e.Intact() {

@@ -13,8 +13,10 @@ import (
 const retry = time.Second
 
 // Report is told what Run finds: drift is what was wrong with the table (it
-// wraps hold.ErrGone or hold.ErrChanged; nil: the table could not be watched or
-// read), err why it is not mended; nil if it is.
+// wraps hold.ErrGone or hold.ErrChanged), err why it is not mended; nil if it is.
+// drift alone is nil where the table could not be watched or read. Both are where
+// others have touched the table, or may have, and it is as it should be again: it may
+// have been out of force meanwhile.
 type Report func(drift, err error)
 
 // Run watches the table and puts it back when somebody changes or deletes it,
@@ -44,7 +46,17 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 	e.sound.Store(0)
 	e.watching.Store(true)
 	defer e.watching.Store(false)
-	mended := e.mend(report, false)
+	touched := true // by others, since it was last reported to be right
+	look := func(gone bool) (mended bool) {
+		held, drift, err := e.mend(gone)
+		touched = touched || drift != nil
+		if err != nil || held && touched {
+			report(drift, err)
+			touched = touched && err != nil
+		}
+		return err == nil
+	}
+	mended := look(false)
 	for {
 		wait, stop := ctx, context.CancelFunc(func() {})
 		if !mended {
@@ -60,25 +72,25 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 			return err
 		default:
 			e.touched.Store(uint32(news.Made))
-			if e.Intact() {
+			touched = touched || news.Others
+			if e.Intact() && !touched {
 				continue // news of our own doing, looked at since
 			}
 		}
-		mended = e.mend(report, news.Gone)
+		mended = look(news.Gone)
 	}
 }
 
-// mend puts the table right if somebody has it, and reports whether it is. One
-// that is known to be gone is written without a look: until it is there, nothing
-// is cut off by it.
-func (e *Egress) mend(report Report, gone bool) bool {
+// mend puts the table right if somebody has it (held), and returns what was wrong and
+// why that is not mended. One that is known to be gone is written without a look: until
+// it is there, nothing is cut off by it.
+func (e *Egress) mend(gone bool) (held bool, drift, err error) {
 	e.mu.Lock()
-	if e.held == "" || gone && e.Intact() { // or somebody else has been quicker
-		e.mu.Unlock()
-		return true
+	defer e.mu.Unlock()
+	if e.held == "" || e.Intact() { // or somebody else has been quicker
+		return e.held != "", nil, nil
 	}
 	want := e.wanted(e.held, e.want.Instance)
-	var drift error
 	if gone {
 		drift = fmt.Errorf("nftables table inet %s is %w", want.Table(), hold.ErrGone)
 		e.sound.Store(0)
@@ -86,17 +98,10 @@ func (e *Egress) mend(report Report, gone bool) bool {
 	} else {
 		drift = e.compare(want)
 	}
-	err := drift
 	if errors.Is(drift, hold.ErrGone) || errors.Is(drift, hold.ErrChanged) {
-		err = e.write(want)
-	} else {
-		drift = nil
+		return true, drift, e.write(want)
 	}
-	e.mu.Unlock()
-	if drift != nil || err != nil {
-		report(drift, err)
-	}
-	return err == nil
+	return true, nil, drift
 }
 
 // pause waits for the next try.

@@ -66,6 +66,9 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 		if err := l.delete(link.Index); err != nil {
 			return err
 		}
+		if link.Up { // no ADD leaves one so: others have moved it there
+			l.exposed()
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -135,7 +138,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 		return link, false, add
 	case errors.Is(get, kernel.ErrNotFound): // so it is the other name
 		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
-	case get == nil && !s.is(link):
+	case get == nil && !l.is(s, link):
 		return link, false, fmt.Errorf("link %s is %s, of %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
 	}
 	return link, false, get
@@ -154,8 +157,21 @@ func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 		return err
 	}
 	link.Alias = s.Alias
-	if errors.Is(named, kernel.ErrExists) && l.conn.Do(rtnl.GetAltLink(alt, &other)) == nil && s.owns(other) {
+	if errors.Is(named, kernel.ErrExists) && l.conn.Do(rtnl.GetAltLink(alt, &other)) == nil && l.owns(s, other) {
 		return fmt.Errorf("link %s is called %s: %w", s.Name, other.Name, hold.ErrForeign)
+	}
+	return nil
+}
+
+// Restamp has a link's alias say that an ADD which began at start (CLOCK_BOOTTIME in
+// nanoseconds) is the one that it is there for.
+func (l *Links) Restamp(s *Spec, start int64) error {
+	of, ok := stamp.Parse(s.Alias)
+	if !ok {
+		return nil
+	}
+	if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.Alias(of.Since(start)))); err != nil {
+		return fmt.Errorf("link %s: its alias: %w", s.Name, err)
 	}
 	return nil
 }
@@ -194,6 +210,9 @@ func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
 	seen, err := l.look(s)
 	if err != nil {
 		return err
+	}
+	if link.Group != l.groups.Live() || link.Master != 0 {
+		defer l.exposed() // whatever else fails
 	}
 	return l.furnishHost(s, macs, link, seen)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -97,10 +98,14 @@ func (f *fixture) inside(t *testing.T, h hold.Hold) string {
 
 // An ADD that was killed half-way is done anew, whatever it had come to.
 func TestAcquireAnew(t *testing.T) {
-	f := newFixture(t)
+	exposed := 0
+	f := newFixture(t, func(o *link.Options) { o.Exposed = func() { exposed++ } })
 	f.forwarding()
 	pod, h := f.pod(both)
 	old := f.show(h).Index
+	if exposed != 0 {
+		t.Error("a new link exposes something")
+	}
 	must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(f.groups.Coming()))))
 	if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "half-made") {
 		t.Errorf("Verify says %v", err)
@@ -108,6 +113,9 @@ func TestAcquireAnew(t *testing.T) {
 	must(t, f.kind.Acquire(t.Context(), h))
 	if f.show(h).Index == old {
 		t.Error("the link is still the old one")
+	}
+	if exposed == 0 {
+		t.Error("nobody is told of a link that was up, and not live")
 	}
 	must(t, f.verify(h))
 	must(t, f.links.VerifyPod(t.Context(), h))
@@ -130,9 +138,11 @@ func TestAcquireNeverUncuts(t *testing.T) {
 	}
 }
 
-// A repair puts right what changed on the host, and leaves the pod alone.
+// A repair puts right what changed on the host, and leaves the pod alone. It tells of a
+// link that no rule was for.
 func TestRepair(t *testing.T) {
-	f := newFixture(t)
+	exposed := 0
+	f := newFixture(t, func(o *link.Options) { o.Exposed = func() { exposed++ } })
 	f.forwarding()
 	nettest.Run(t, nil, "ip link add a-bridge address 02:00:00:00:00:0b type bridge")
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del a-bridge") })
@@ -191,8 +201,12 @@ func TestRepair(t *testing.T) {
 					t.Errorf("Verify says %v of another link", errs[0])
 				}
 			}
+			exposed = 0
 			must(t, f.kind.Acquire(t.Context(), h))
 			must(t, f.verify(h))
+			if exposes := test.name == "group" || test.name == "port of a bridge"; exposes != (exposed > 0) {
+				t.Errorf("told %d times of what began by a link that no rule was for", exposed)
+			}
 			f.show(h)
 			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
 				t.Errorf("the node changed:\n%s", diff)

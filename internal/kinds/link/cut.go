@@ -93,9 +93,18 @@ func (l *Links) sever(ctx context.Context, hs []hold.Hold) error {
 	return errors.Join(errs...)
 }
 
-// setDown sets a link down, whatever it is called by now; none is success.
+// setDown sets a link down that was cut off, whatever it is called by now; none is
+// success. One that the memory does not have was not found by the cut, or is deleted.
 func (l *Links) setDown(s *Spec) error {
-	link, err := l.locate(s)
+	index, known := l.memory.index(s.Name)
+	if !known {
+		return nil
+	}
+	var link rtnl.Link
+	err := l.conn.Do(rtnl.GetLinkAt(index, &link))
+	if err == nil && !l.is(s, link) { // the index is another's by now
+		link, err = l.locate(s)
+	}
 	if err == nil && link.Up {
 		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Down()))
 	}

@@ -13,39 +13,30 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // furnishHost gives the host's end what it lacks: its place among the live
 // links, up, and the way to the pod's addresses.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
+	conf := link.Conf
 	if link.MTU != s.mtu() { // first: a small one is the end of IPv6, settings and all
+		conf = rtnl.Conf{}
 		if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.MTU(s.mtu()))); err != nil {
 			return err
 		}
 	}
 	if link.Up && s.has(true) && !seen.ways6(s, link.Index) {
+		conf = rtnl.Conf{}
 		if err := l.renewIPv6(s); err != nil {
 			return err
 		}
 	}
-	// The pod must not configure the host: no router advertisements. It must not say
-	// by which way the node sends what it gets: such a packet has another destination
-	// when the rules for destinations look at it. Nor may it
-	// fill the host's one table of neighbours: whom ARP answers is noted there,
-	// and nftables does not see ARP. The pod knows its gateway without asking.
-	if err := l.conn.Inside(func() error {
-		if err := ns.SetSysctl("ipv4/conf/"+s.Name+"/arp_ignore", "8"); err != nil { // answer nobody
-			return err
-		}
-		if err := ns.SetSysctl("ipv4/conf/"+s.Name+"/accept_source_route", "0"); err != nil {
-			return err
-		}
-		return setIPv6(s.Name, s.has(true), "accept_ra")
-	}); err != nil {
+	if err := l.conn.Inside(func() error { return s.setSysctls(conf) }); err != nil {
 		return err
 	}
 	var settings []rtnl.Setting
-	if link.Alias != s.Alias {
+	if !stamp.Alike(link.Alias, s.Alias) {
 		settings = append(settings, rtnl.Alias(s.Alias))
 	}
 	if link.Group != l.groups.Live() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 
 	"github.com/berth-net/berth/internal/stamp"
@@ -34,6 +35,10 @@ type Options struct {
 	// dropped now. Where it is not, Cut sets links down, which is slower. nil:
 	// always.
 	Barrier func() bool
+	// Exposed is called when a link is mended that others had taken out of the live
+	// group, or made a port of another: no rule has seen what began by it meanwhile. It
+	// must not block. nil: nobody is told.
+	Exposed func()
 }
 
 // Links makes, checks, cuts off and deletes the links of an instance.
@@ -42,18 +47,24 @@ type Links struct {
 	prefix  string
 	groups  stamp.Groups
 	barrier func() bool
+	exposed func()
 	batches atomic.Uint32 // counts batches, for each to have a group of its own
 	mirror  mirror
 	memory  memory
 	claims  claims
 	turn    chan struct{} // holds one: who cuts a link off
+	listed  atomic.Bool   // all links have been seen since the start
+	once    sync.Mutex    // of listOnce
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, turn: make(chan struct{}, 1)}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, turn: make(chan struct{}, 1)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
+	}
+	if l.exposed == nil {
+		l.exposed = func() {}
 	}
 	l.mirror.own = l.own
 	l.batches.Store(rand.Uint32()) // not where the last run of the agent was
@@ -95,9 +106,12 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 
 // own reports whether a link is the instance's, and notes where it is.
 func (l *Links) own(link rtnl.Link) bool {
-	name, ok := stamp.Own(l.prefix, link.Name, link.Alias)
-	if ok {
+	name, ok := l.nameOf(link)
+	switch {
+	case ok:
 		l.memory.see(name, link.Index)
+	case link.Veth && l.groups.Has(link.Group) && stampless(link):
+		l.memory.stray(link.MAC, link.Index)
 	}
 	return ok
 }
@@ -128,9 +142,13 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 		if notOurs != nil {
 			continue
 		}
+		alias := link.Alias
+		if stampless(*link) {
+			alias = "" // it proves nothing
+		}
 		holds = append(holds, hold.Hold{Owner: id, Spec: &Spec{
 			Name:    name,
-			Alias:   link.Alias,
+			Alias:   alias,
 			MTU:     link.MTU,
 			HostMAC: link.MAC,
 		}})
@@ -146,7 +164,7 @@ func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
 func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 	all := make(map[string]*rtnl.Link, len(links))
 	for i := range links {
-		name, ok := stamp.Own(l.prefix, links[i].Name, links[i].Alias)
+		name, ok := l.nameOf(links[i])
 		if other := all[name]; ok && (other == nil || other.Name != name) {
 			all[name] = &links[i]
 		}
@@ -159,10 +177,29 @@ func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 func (l *Links) list(ctx context.Context) ([]rtnl.Link, error) {
 	if hold.Glancing(ctx) {
 		if links, ok := l.mirror.glance(ctx); ok {
-			return links, nil
+			if links, err := l.mirror.unheard(links, l.conn.Names); err == nil {
+				return links, nil
+			}
 		}
 	}
-	return l.mirror.list(func() ([]rtnl.Link, error) {
+	links, err := l.mirror.list(func() ([]rtnl.Link, error) {
 		return l.conn.Veths(func(link rtnl.Link) (bool, error) { return l.own(link), nil })
 	})
+	if err == nil {
+		l.listed.Store(true)
+	}
+	return links, err
+}
+
+// listOnce lists the links unless this agent has done so before: from then on its
+// memory has each of them. Who comes meanwhile waits, and has the same list.
+func (l *Links) listOnce() error {
+	l.mirror.ready(context.Background())
+	l.once.Lock()
+	defer l.once.Unlock()
+	if l.listed.Load() {
+		return nil
+	}
+	_, err := l.list(context.Background())
+	return err
 }

@@ -17,7 +17,7 @@ import (
 func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLink(s.Name, &link))
-	if err == nil && s.is(link) {
+	if err == nil && l.is(s, link) {
 		l.memory.see(s.Name, link.Index)
 		return link, nil
 	}
@@ -28,28 +28,44 @@ func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 }
 
 // elsewhere finds a link that is not called as it should be, by whatever leads
-// to it: each way in constant time. What is found has the owner's alias, or it is
-// somebody else's.
+// to it: each way in constant time. What is found has the owner's alias or, if it has
+// nobody's, enough else that is the owner's. If all that is found is nobody's, and may
+// be the owner's for what can be seen, that is an error, and not kernel.ErrNotFound.
 //
 //  1. Its second name, which ADD gave it and who renames it leaves it.
 //  2. Its index, if this agent has seen the link.
 //  3. The host's routes to the pod's addresses.
 //  4. The pod's interface: it names the other end's index.
+//  5. The list of all links, once in the agent's life. Of what is not in it the memory
+//     knows since then.
 func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	var link rtnl.Link
+	var doubt error
+	found := func() bool {
+		switch l.judge(s, link) {
+		case own:
+			l.memory.see(s.Name, link.Index)
+			return true
+		case unsure:
+			doubt = errUnsure(s, link)
+		}
+		return false
+	}
 	err := l.conn.Do(rtnl.GetAltLink(stamp.AltName(s.Name), &link))
-	if err == nil && s.owns(link) {
-		l.memory.see(s.Name, link.Index)
+	if err == nil && found() {
 		return link, nil
 	}
 	if err != nil && !errors.Is(err, kernel.ErrNotFound) && !errors.Is(err, kernel.ErrInvalid) { // a kernel without second names
 		return rtnl.Link{}, err
 	}
-	for _, way := range []func(*Spec) []int{l.remembered, l.routed, podsPeer} {
-		for _, index := range way(s) {
+	for _, way := range []func(*Spec) ([]int, error){certain(l.remembered), certain(l.routed), certain(podsPeer), l.fromList} {
+		indices, err := way(s)
+		if err != nil {
+			return rtnl.Link{}, err
+		}
+		for _, index := range indices {
 			err := l.conn.Do(rtnl.GetLinkAt(index, &link))
-			if err == nil && s.owns(link) {
-				l.memory.see(s.Name, index)
+			if err == nil && found() {
 				return link, nil
 			}
 			if err != nil && !errors.Is(err, kernel.ErrNotFound) {
@@ -57,15 +73,40 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 			}
 		}
 	}
+	if doubt != nil {
+		return rtnl.Link{}, doubt
+	}
 	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("no link is %s, by whatever name", s.Name))
 }
 
-// remembered is the index that a link was last seen at.
+// certain is a way that cannot fail, only lead nowhere.
+func certain(way func(*Spec) []int) func(*Spec) ([]int, error) {
+	return func(s *Spec) ([]int, error) { return way(s), nil }
+}
+
+// remembered are the index that a link was last seen at, and that of a link which says
+// nothing of whose it is, but for the owner's MAC.
 func (l *Links) remembered(s *Spec) []int {
+	var indices []int
 	if index, ok := l.memory.index(s.Name); ok {
-		return []int{index}
+		indices = append(indices, index)
 	}
-	return nil
+	if index := l.memory.strayed(hostMAC(s.Name)); index != 0 {
+		indices = append(indices, index)
+	}
+	return indices
+}
+
+// fromList is what is remembered once all links have been seen, if they have not been so
+// far. A link that was there since the start, or that has been made since, is remembered.
+func (l *Links) fromList(s *Spec) ([]int, error) {
+	if l.listed.Load() {
+		return nil, nil
+	}
+	if err := l.listOnce(); err != nil {
+		return nil, fmt.Errorf("looking for %s among all links: %w", s.Name, err)
+	}
+	return l.remembered(s), nil
 }
 
 // routed are the links that the host's routes to a pod's addresses lead to.
@@ -86,7 +127,7 @@ func (l *Links) routed(s *Spec) []int {
 }
 
 // podsPeer is the other end of the pod's interface. A pod can hide that, and
-// point at any index: whose the link there is its alias says.
+// point at any index: whose the link there is that link says.
 func podsPeer(s *Spec) []int {
 	if s.Ifname == "" {
 		return nil

@@ -3,10 +3,14 @@ package link
 import "sync"
 
 // memory knows at which index each link was last seen, by the name that ADD gave
-// it. It is no truth, only a way: whose the link at an index is its alias says.
+// it. It is no truth, only a way: whose the link at an index is its alias says, or
+// enough of what else ADD gave it.
 type memory struct {
 	mu    sync.Mutex
 	links map[string]remembered
+	// strays are where links of the instance's groups are that say nothing else of
+	// whose they are, by their MACs.
+	strays map[string]int
 }
 
 type remembered struct {
@@ -47,6 +51,35 @@ func (m *memory) get(name string) remembered {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.links[name]
+}
+
+// stray notes where a link is of which only its MAC may say whose it is.
+func (m *memory) stray(mac string, index int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.strays == nil {
+		m.strays = map[string]int{}
+	}
+	m.strays[mac] = index
+}
+
+// strayed returns where a link with a MAC is that says nothing else; 0: there is none.
+func (m *memory) strayed(mac string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.strays[mac]
+}
+
+// at returns the name of the link that was last seen at an index. It looks at all.
+func (m *memory) at(index int) (name string, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, r := range m.links {
+		if r.index == index {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // index returns where a link was last seen.

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
@@ -22,7 +20,9 @@ const relist = 10 * time.Minute
 //
 // It lags behind by what the kernel has told and nobody has read yet; what then
 // seems to differ has to be looked at again. A link that joins the cut group
-// stays as it was: the kernel's news of that are dropped (see rtnl.Monitor).
+// stays as it was: the kernel's news of that are dropped (see rtnl.Monitor). So are
+// those of a link that loses all at once by which the kernel knows it to be ours, its
+// name among it: see unheard.
 type mirror struct {
 	own func(rtnl.Link) bool // whether a link is the instance's
 
@@ -84,7 +84,7 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	}
 	f.links.mirror.hear(news)
 	for _, n := range news {
-		if name, ours := stamp.Own(f.links.prefix, n.Link.Name, n.Link.Alias); ours && n.Change == rtnl.LinkGone {
+		if name, ours := f.links.nameOf(n.Link); ours && n.Change == rtnl.LinkGone {
 			f.links.memory.lost(name, n.Link.Index)
 		}
 	}
@@ -161,4 +161,45 @@ func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
 		return nil, false
 	}
 	return slices.Collect(maps.Values(m.links)), true
+}
+
+// unheard takes out of what a glance has seen, and out of the mirror, the links that
+// are not called so, or not there: each has to be looked at by itself. What is told of
+// one later puts it back. names is rtnl.Conn.Names, which takes 1 µs a link.
+func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string, error)) ([]rtnl.Link, error) {
+	others := func(links []rtnl.Link) (others []rtnl.Link, err error) {
+		indices := make([]int, len(links))
+		for i, l := range links {
+			indices[i] = l.Index
+		}
+		now, err := names(indices...)
+		if err != nil {
+			return nil, err
+		}
+		for i, l := range links {
+			if l.Name != now[i] {
+				others = append(others, l)
+			}
+		}
+		return others, nil
+	}
+	suspects, err := others(links)
+	if err != nil || len(suspects) == 0 {
+		return links, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var known []rtnl.Link // as they are by now; nobody hears of more until it is compared
+	out := map[int]bool{}
+	for _, l := range suspects {
+		out[l.Index] = true
+		if l, ok := m.links[l.Index]; ok {
+			known = append(known, l)
+		}
+	}
+	gone, err := others(known)
+	for _, l := range gone {
+		delete(m.links, l.Index)
+	}
+	return slices.DeleteFunc(links, func(l rtnl.Link) bool { return out[l.Index] }), err
 }

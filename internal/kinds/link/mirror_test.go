@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -97,6 +98,29 @@ func TestGlance(t *testing.T) {
 		nettest.Eventually(t, "a glance to see that it is another: "+c.what, func() bool {
 			return slices.Equal(f.look(hold.Glance(ctx), hs), whole)
 		})
+	}
+}
+
+// Somebody takes a link's name and group away in one message, after its alias and its
+// second name, and nobody is told: a glance sees that it is not called so any more.
+func TestGlanceAtUnheard(t *testing.T) {
+	f, other := newFixture(t), newFixture(t)
+	f.follow()
+	ctx := t.Context()
+	hs := f.many(3, "4")
+	defer f.release(hs...)
+	f.look(hold.OneLook(ctx), hs)
+	nettest.Run(t, nil, fmt.Sprintf("ip link property del dev %s altname %s", spec(hs[0]).Name, stamp.AltName(spec(hs[0]).Name)))
+	nettest.Run(t, nil, fmt.Sprintf("ip link set dev %s alias mine", spec(hs[0]).Name))
+	nettest.Eventually(t, "a glance to see the alias", func() bool { return slices.Equal(f.look(hold.Glance(ctx), hs), other.look(ctx, hs)) })
+	nettest.Run(t, nil, fmt.Sprintf("ip link set dev %s group 0 name %s", spec(hs[0]).Name, f.alias()))
+	errs := f.kind.Verify(hold.Glance(ctx), hs)
+	if !errors.Is(errs[0], hold.ErrChanged) || errors.Join(errs[1:]...) != nil {
+		t.Errorf("a glance sees %q", errs)
+	}
+	must(t, f.kind.Acquire(ctx, hs[0]))
+	if err := errors.Join(f.kind.Verify(hold.OneLook(ctx), hs)...); err != nil {
+		t.Errorf("mended: %v", err)
 	}
 }
 

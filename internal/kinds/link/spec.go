@@ -12,8 +12,6 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/stamp"
 )
 
 // KindName is the name of the kind, in ledger records too.
@@ -46,20 +44,6 @@ type Spec struct {
 func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string { return "link " + s.Name }
-
-// owns reports whether a link has this spec's alias: only that makes one that is
-// not called as it should be the owner's.
-func (s *Spec) owns(l rtnl.Link) bool {
-	of, ok := stamp.Parse(l.Alias)
-	return ok && of.Link() == s.Name || l.Alias != "" && l.Alias == s.Alias
-}
-
-// is reports whether a link is this spec's: it has its alias, or is called so and
-// has no other incarnation's.
-func (s *Spec) is(l rtnl.Link) bool {
-	_, stamped := stamp.Parse(l.Alias)
-	return s.owns(l) || l.Name == s.Name && !stamped
-}
 
 // MACs returns the link-layer addresses of an incarnation's link: locally
 // administered, derived from its ID.

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // view is what was seen of the host's side of some links.
@@ -83,7 +84,7 @@ func (l *Links) compare(s *Spec, seen view) error {
 	default:
 		differ("group %d, not %d", link.Group, l.groups.Live())
 	}
-	if link.Alias != s.Alias {
+	if !stamp.Alike(link.Alias, s.Alias) {
 		differ("alias %q, not %q", link.Alias, s.Alias)
 	}
 	if link.MAC != s.HostMAC {
@@ -98,9 +99,9 @@ func (l *Links) compare(s *Spec, seen view) error {
 	if !link.Up {
 		differ("down")
 	}
-	for _, sysctl := range s.settings(link.Conf) {
-		if sysctl.have != sysctl.want {
-			differ("%s %d, not %d", sysctl.name, sysctl.have, sysctl.want)
+	for _, x := range s.sysctls(link.Conf) {
+		if x.said && x.have != x.want {
+			differ("%s %d, not %d", x.name, x.have, x.want)
 		}
 	}
 	for _, a := range s.Addresses {
@@ -117,29 +118,6 @@ func (l *Links) compare(s *Spec, seen view) error {
 		}
 	}
 	return changed("link "+s.Name, d)
-}
-
-// setting is a sysctl of the host's end as it is, and as furnishHost sets it.
-type setting struct {
-	name       string
-	have, want int32
-}
-
-// settings returns those sysctls of the host's end that the kernel has said. Of a
-// link that is not on the way by IPv6 only that is of interest.
-func (s *Spec) settings(c rtnl.Conf) []setting {
-	var all []setting
-	if c.IPv4 {
-		all = append(all, setting{"arp_ignore", c.ARPIgnore, 8}, setting{"accept_source_route", c.AcceptSourceRoute, 0})
-	}
-	switch {
-	case !c.IPv6:
-	case s.has(true):
-		all = append(all, setting{"disable_ipv6", c.DisableIPv6, 0}, setting{"accept_ra", c.AcceptRA, 0})
-	default:
-		all = append(all, setting{"disable_ipv6", c.DisableIPv6, 1})
-	}
-	return all
 }
 
 // changed makes an error of differences, if there are any.
@@ -160,7 +138,7 @@ func (l *Links) look(s *Spec) (view, error) {
 		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
 	}
 	err := l.conn.Each(rs...)[0]
-	if err == nil && !s.is(link) || errors.Is(err, kernel.ErrNotFound) {
+	if err == nil && !l.is(s, link) || errors.Is(err, kernel.ErrNotFound) {
 		link, err = l.elsewhere(s)
 	}
 	if errors.Is(err, kernel.ErrNotFound) {

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// filling is connection tracking with so many entries, of 1000. What is trimmed there
+// goes to trimmed.
+type filling struct {
+	fakeTracked
+	entries int
+	trimmed func(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error)
+}
+
+func (f filling) Load() (entries, most int, err error) { return f.entries, 1000, nil }
+
+func (f filling) Trim(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error) {
+	return f.trimmed(ctx, whose, b)
+}
+
+// Pods' entries are deleted when connection tracking is three quarters full, and not
+// before: of each attachment alike, by all of its addresses. Where there is no limit,
+// none is.
+func TestTrim(t *testing.T) {
+	for _, tt := range []struct {
+		name                 string
+		entries, connections int
+		want                 conntrack.Bounds // zero: nobody looks
+	}{
+		{"room", 749, 100, conntrack.Bounds{}},
+		{"nearly full", 750, 100, conntrack.Bounds{Closed: 200, All: 200}},
+		{"a small table", 1000, 800, conntrack.Bounds{Closed: 500, All: 1600}},
+		{"no limit", 1000, 0, conntrack.Bounds{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := start(t)
+			r.add(request("c", nettest.Pod(t)))
+			r.add(request("d", nettest.Pod(t)))
+			c := *r.config.Load()
+			c.Connections = tt.connections
+			r.config.Store(&c)
+			var told []string
+			r.Observe = func(kind, op string, _ time.Duration, n int, err error) {
+				if op == "trim" {
+					told = append(told, kind)
+				}
+				if op == "trim" && (n != 3 || err != nil) {
+					t.Errorf("metrics are told of %d entries, %v; want 3", n, err)
+				}
+			}
+			var got conntrack.Bounds
+			kernel := r.tracked
+			r.tracked = filling{entries: tt.entries, trimmed: func(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error) {
+				got = b
+				of := map[int]int{}
+				for _, n := range whose {
+					of[n]++
+				}
+				if len(of) != 2 || of[0] != 2 || of[1] != 2 {
+					t.Errorf("addresses are %v, want two of each attachment", whose)
+				}
+				if _, ends := ctx.Deadline(); !ends {
+					t.Error("it may take for ever")
+				}
+				return map[int]int{1: 3}, nil
+			}}
+			gone, err := r.trim(t.Context())
+			r.tracked = kernel
+			must(t, err)
+			if looks := tt.want != (conntrack.Bounds{}); got != tt.want || len(gone) > 0 != looks || len(told) > 0 != looks {
+				t.Errorf("bounds are %v, gone are %v, metrics are told %v; want %v", got, gone, told, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package deletions
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// says reports whether a deletion says all that another one does: done, it leaves
+// the other nothing to do. Both may wait, since a runtime repeats DEL.
+func (r Record) says(o Record) bool {
+	if r.Network != o.Network || r.Container != o.Container || r.Ifname != o.Ifname || r.Boot != o.Boot || r.Started < o.Started {
+		return false
+	}
+	// What else a deletion has is about its link, to find what no ledger knows.
+	return o.Link == "" || r.Link == o.Link &&
+		(len(o.Addresses) == 0 || slices.Equal(r.Addresses, o.Addresses)) && (o.Netns == "" || r.Netns == o.Netns)
+}
+
+// makeRoom makes room of deletions that newer ones say, of any key, for at most
+// Spares of them, and returns how many there were. Where a name can tell that a
+// deletion is the only one of its key, it is not read.
+//
+// Nothing is lost by it, whoever does the same meanwhile or dies: the newest of
+// those that say the same is removed by an agent alone, who has done it, and it is
+// on disk before the first of the others goes.
+func (f *folder) makeRoom() (made int, err error) {
+	names, err := f.list()
+	if err != nil {
+		return 0, err
+	}
+	said := f.said(names)
+	if len(said) == 0 {
+		return 0, nil
+	}
+	if err := fsync(f.fd); err != nil {
+		return 0, fmt.Errorf("syncing %s: %w", f.path, err)
+	}
+	spare := 0
+	for _, name := range said {
+		for spare < Spares && slices.Contains(names, spareName(spare)) {
+			spare++
+		}
+		if err := f.giveUp(name, spare); err != nil {
+			return made, err
+		}
+		made++
+		spare++
+	}
+	return made, nil
+}
+
+// said returns which of the files in the folder are deletions that newer ones say.
+func (f *folder) said(names []string) (said []string) {
+	waiting := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !isName(name) })
+	slices.Sort(waiting) // by key, then by Started
+	key := func(i int) string {
+		if i < 0 || i >= len(waiting) {
+			return ""
+		}
+		return waiting[i][:keyLen]
+	}
+	var newer []Record // of the same key
+	for i := len(waiting) - 1; i >= 0 && len(said) < Spares; i-- {
+		if key(i) != key(i+1) {
+			newer = nil
+			if key(i) != key(i-1) {
+				continue
+			}
+		}
+		e, err := f.read(waiting[i])
+		if err != nil { // done meanwhile, or damaged, which is the agent's to see
+			continue
+		}
+		if slices.ContainsFunc(newer, func(r Record) bool { return r.says(e.Record) }) {
+			said = append(said, waiting[i])
+			continue
+		}
+		newer = append(newer, e.Record)
+	}
+	return said
+}
+
+// giveUp makes a deletion's file the i-th spare one, which keeps its room from
+// others who write to a full disk; or removes it, if it is not as long as that, or
+// there is one.
+func (f *folder) giveUp(name string, i int) error {
+	var st unix.Stat_t
+	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && st.Size == MaxSize && i < Spares && unix.Renameat2(f.fd, name, f.fd, spareName(i), unix.RENAME_NOREPLACE) == nil {
+		return nil
+	}
+	if err == nil {
+		err = unix.Unlinkat(f.fd, name, 0)
+	}
+	if err != nil && err != unix.ENOENT {
+		return fmt.Errorf("removing the deletion %s, which a newer one says: %w", strings.TrimSuffix(name, suffix), err)
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package deletions
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
+)
+
+func TestSays(t *testing.T) {
+	with := func(change func(*Record)) Record {
+		r := example
+		change(&r)
+		return r
+	}
+	bare := with(func(r *Record) { r.Link, r.Addresses, r.Netns = "", nil, "" })
+	for name, test := range map[string]struct {
+		newer, older Record
+		want         bool
+	}{
+		"repeated":             {with(func(r *Record) { r.Started++ }), example, true},
+		"the same":             {example, example, true},
+		"older":                {example, with(func(r *Record) { r.Started++ }), false},
+		"another reason":       {with(func(r *Record) { r.Reason, r.Cut = "", false }), example, true},
+		"another boot":         {with(func(r *Record) { r.Boot = "b" }), example, false},
+		"another network":      {with(func(r *Record) { r.Network = "b" }), example, false},
+		"another container":    {with(func(r *Record) { r.Container = "b" }), example, false},
+		"another interface":    {with(func(r *Record) { r.Ifname = "b" }), example, false},
+		"another link":         {with(func(r *Record) { r.Link = "b" }), example, false},
+		"other addresses":      {with(func(r *Record) { r.Addresses = nil }), example, false},
+		"another netns":        {with(func(r *Record) { r.Netns = "b" }), example, false},
+		"without the result":   {bare, example, false},
+		"with the result":      {example, bare, true},
+		"nothing but its link": {example, with(func(r *Record) { r.Addresses, r.Netns = nil, "" }), true},
+	} {
+		if got := test.newer.says(test.older); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// repeated is the n-th DEL of a pod.
+func repeated(n int) Record {
+	r := example
+	r.Started += int64(n)
+	return r
+}
+
+// pendingOf returns the deletions of the example's key that wait.
+func pendingOf(t *testing.T, q *Queue) []Entry {
+	t.Helper()
+	of, err := q.PendingOf(example.Network, example.Container, example.Ifname)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return of
+}
+
+// fullDisk is a disk with spare files and no other room, which is tmpfs or ext4.
+func fullDisk(t *testing.T, mount func(*testing.T) string) (root.Dir, *Queue) {
+	t.Helper()
+	nettest.Need(t) // for the mount
+	dir := root.Dir(mount(t))
+	refill(t, dir)
+	fillBlocks(t, string(dir))
+	return dir, open(t, dir)
+}
+
+func tmpfs(t *testing.T) string { return mount(t, "size=4m") }
+
+// A runtime repeats one pod's DEL on a full disk, and no agent is there: it is in
+// nobody's way, and what it says first and last is kept.
+func TestRepeatedOnFullDisk(t *testing.T) {
+	for name, mount := range map[string]func(*testing.T) string{"tmpfs": tmpfs, "ext4": mountExt4} {
+		t.Run(name, func(t *testing.T) {
+			dir, q := fullDisk(t, mount)
+			earlier := repeated(-1)
+			earlier.Link, earlier.Boot = "babcdzzzzzzzzzz", "another"
+			mustWrite(t, dir, earlier)
+			earlier.Boot = example.Boot
+			mustWrite(t, dir, earlier)
+			const n = 3 * Spares
+			for i := range n {
+				mustWrite(t, dir, repeated(i))
+			}
+			of := pendingOf(t, q)
+			if len(of) > Spares || of[len(of)-1].Record.Started != repeated(n-1).Started {
+				t.Errorf("%d wait, the last of %+v", len(of), of[len(of)-1].Record)
+			}
+			links := map[string]bool{}
+			for _, e := range of {
+				links[e.Record.Boot+" "+e.Record.Link] = true
+			}
+			if len(links) != 3 {
+				t.Errorf("they are about %v", links)
+			}
+			const others = Spares - 20 // ext4 has no room for some of the names
+			for i := range others {
+				r := numbered(i)
+				r.Container = fmt.Sprint("other", i)
+				if err := Write(dir, r); err != nil {
+					t.Fatalf("the first deletion of another pod, the %d-th: %v", i, err)
+				}
+			}
+			of = pendingOf(t, q)
+			if last := of[len(of)-1].Record; len(of) < 3 || last.Started != repeated(n-1).Started {
+				t.Errorf("%d are left, the last is %+v", len(of), last)
+			}
+			if all := mustPending(t, q); len(all) != others+len(of) {
+				t.Errorf("%d deletions wait, not %d", len(all), others+len(of))
+			}
+		})
+	}
+}
+
+// What was written while the disk had room, and is shorter than a spare file, makes
+// room, too.
+func TestRepeatedBeforeTheDiskWasFull(t *testing.T) {
+	nettest.Need(t) // for the mount
+	dir := root.Dir(tmpfs(t))
+	for i := range 50 {
+		mustWrite(t, dir, repeated(i))
+	}
+	fillBlocks(t, string(dir))
+	mustWrite(t, dir, numbered(2))
+	if got := containers(mustPending(t, open(t, dir))); got != "c2 c1" {
+		t.Errorf("pending are %s", got)
+	}
+}
+
+// A writer who makes room dies before each of its steps: the deletion that others
+// repeat is there all the same.
+func TestKillsInMakingRoom(t *testing.T) {
+	programs.Need(t, "strace")
+	for _, step := range append([]string{"renameat2"}, steps...) {
+		for promised, when := false, 1; !promised; {
+			dir, q := fullDisk(t, tmpfs)
+			for i := range Spares { // short ones among them, which are removed
+				r := repeated(-i - 1)
+				if i%4 == 0 {
+					mustWrite(t, dir, r)
+					continue
+				}
+				content, err := r.encode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for j := range Spares {
+					if err := os.Remove(filepath.Join(Path(dir), spareName(j))); err == nil {
+						break
+					}
+				}
+				if err := withFolder(dir, func(f *folder) error { return f.writeNew(r, content) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			promised = writeUntil(t, dir, step, when)
+			of := pendingOf(t, q)
+			if len(of) == 0 || len(of) > Spares {
+				t.Fatalf("%s %d: %d deletions wait", step, when, len(of))
+			}
+			last := of[len(of)-1].Record.Started
+			if want := repeated(-1).Started; last != want && last != example.Started || promised && last != example.Started {
+				t.Errorf("%s %d, promised %v: the last is of %d", step, when, promised, last)
+			}
+			if d, err := q.Damaged(); err != nil || len(d) > 0 {
+				t.Errorf("%s %d: damaged: %v, %v", step, when, d, err)
+			}
+			mustWrite(t, dir, example) // as a runtime does
+			if when++; when > 5 {
+				when += 100 // of some hundred alike
+			}
+		}
+	}
+}
+
+func withFolder(dir root.Dir, do func(*folder) error) error {
+	f, err := openFolder(dir)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	return do(f)
+}
+
+// Several runtimes repeat their DELs on a full disk, and an agent does them
+// meanwhile: of each what was promised last is seen.
+func TestMakingRoomWhileDrained(t *testing.T) {
+	dir, q := fullDisk(t, tmpfs)
+	const writers, each = 6, 200
+	var wg sync.WaitGroup
+	promised := make([]int64, writers)
+	for w := range writers {
+		wg.Go(func() {
+			r := numbered(w)
+			for range each {
+				r.Started++
+				err := Write(dir, r)
+				if err == nil {
+					promised[w] = r.Started
+				} else if !errors.Is(err, unix.ENOSPC) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	written := make(chan struct{})
+	go func() { wg.Wait(); close(written) }()
+	seen := make(map[string]int64)
+	for last := false; !last; {
+		select {
+		case <-written:
+			last = true
+		default:
+		}
+		entries, err := q.Pending()
+		if err != nil {
+			t.Error(err)
+		}
+		if !last && len(entries) < Spares/2 { // else there is no need of room
+			continue
+		}
+		for _, e := range entries {
+			seen[e.Record.Container] = max(seen[e.Record.Container], e.Record.Started)
+			if err := q.Remove(e.Name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for w, want := range promised {
+		if got := seen[numbered(w).Container]; got < want || want == 0 {
+			t.Errorf("of %s the last that is seen is of %d, promised is %d", numbered(w).Container, got, want)
+		}
+	}
+	for _, name := range files(t, dir) {
+		if !strings.HasPrefix(name, damagedName) {
+			t.Errorf("left is %s", name)
+		}
+	}
+	if d, err := q.Damaged(); err != nil || len(d) > 0 {
+		t.Errorf("damaged: %v, %v", d, err)
+	}
+}
+
+// BenchmarkMakeRoom is what a DEL pays on a disk without any room where many pods'
+// deletions wait, none twice.
+func BenchmarkMakeRoom(b *testing.B) {
+	dir := root.Dir(b.TempDir())
+	f, err := openFolder(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.close()
+	for i := range 10_000 {
+		name, err := numbered(i).newName()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(f.path, name), nil, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if made, err := f.makeRoom(); made != 0 || err != nil {
+			b.Fatal(made, err)
+		}
+	}
+}

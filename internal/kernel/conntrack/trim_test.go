@@ -1,0 +1,112 @@
+package conntrack_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// States of TCP (nf_conntrack_tcp.h).
+const (
+	established = 3
+	lastAck     = 6
+	timeWait    = 7
+	closedByRST = 8
+)
+
+// enterTCP makes n entries of TCP connections in a state, from src.
+func enterTCP(t *testing.T, src string, state uint8, n int) {
+	t.Helper()
+	dst := "192.0.2.1"
+	var family netlink.InetFamily = unix.AF_INET
+	if netip.MustParseAddr(src).Is6() {
+		family, dst = unix.AF_INET6, "2001:db8::1"
+	}
+	for i := range uint16(n) {
+		port := 1000*uint16(state) + i
+		must(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
+			FamilyType: uint8(family), TimeOut: 3600, ProtoInfo: &netlink.ProtoInfoTCP{State: state},
+			Forward: netlink.IPTuple{SrcIP: raw(src), DstIP: raw(dst), SrcPort: port, DstPort: 80, Protocol: unix.IPPROTO_TCP},
+			Reverse: netlink.IPTuple{SrcIP: raw(dst), DstIP: raw(src), SrcPort: 80, DstPort: port, Protocol: unix.IPPROTO_TCP},
+		}))
+	}
+}
+
+// Of who has begun too many, closed connections go until there are no more than may
+// be, and others only if there are too many without them; both families are counted
+// together. Who has fewer keeps all, and so does whoever has no number.
+func TestTrim(t *testing.T) {
+	table := open(t)
+	patient, greedy, modest, stranger := "10.88.0.1", "10.88.0.2", "10.88.0.3", "10.88.0.4"
+	const patient6 = "fd00:88::1"
+	enterTCP(t, patient, established, 20)
+	enterTCP(t, patient, timeWait, 40)
+	enterTCP(t, patient6, closedByRST, 40)
+	enterTCP(t, greedy, established, 100)
+	enterTCP(t, greedy, lastAck, 50)
+	enterTCP(t, greedy, timeWait, 30)
+	enterTCP(t, modest, timeWait, 50)
+	enterTCP(t, stranger, timeWait, 200)
+	for i := range 200 { // from outside
+		enter(t, 0, 1+i, "192.0.2.1", patient, patient, "192.0.2.1")
+	}
+	had, most, err := table.Load()
+	if err != nil || had < 20+40+40+100+50+30+50+200+200 || most < had {
+		t.Fatalf("the table has %d entries of %d, %v", had, most, err)
+	}
+	whose := map[netip.Addr]int{}
+	for a, n := range map[string]int{patient: 7, patient6: 7, greedy: 8, modest: 9} {
+		whose[netip.MustParseAddr(a)] = n
+	}
+	bounds := conntrack.Bounds{Closed: 50, All: 120}
+
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := table.Trim(over, whose, bounds); !errors.Is(err, context.Canceled) {
+		t.Errorf("it goes on when its time is over: %v", err)
+	}
+	for _, want := range []map[int]int{{7: 50, 8: 60}, nil} { // the second time nothing is too much
+		gone, err := table.Trim(context.Background(), whose, bounds)
+		must(t, err)
+		if !maps.Equal(gone, want) {
+			t.Errorf("gone are %v, want %v", gone, want)
+		}
+	}
+	left := map[string]map[uint8]int{}
+	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		must(t, err)
+		for _, f := range flows {
+			src := f.Forward.SrcIP.String()
+			if left[src] == nil {
+				left[src] = map[uint8]int{}
+			}
+			state := uint8(0)
+			if tcp, ok := f.ProtoInfo.(*netlink.ProtoInfoTCP); ok {
+				state = tcp.State
+			}
+			left[src][state]++
+		}
+	}
+	if l := left[patient]; l[established] != 20 || l[timeWait]+left[patient6][closedByRST] != 30 {
+		t.Errorf("left are %v and %v, want those that are open and 30 that are closed", l, left[patient6])
+	}
+	if l := left[greedy]; l[established]+l[lastAck] != 120 || l[timeWait] != 0 {
+		t.Errorf("left are %v, want 120, and none that is closed", l)
+	}
+	if left[modest][timeWait] != 50 || left[stranger][timeWait] != 200 || left["192.0.2.1"][0] != 200 {
+		t.Errorf("of others are left %v, %v, %v", left[modest], left[stranger], left["192.0.2.1"])
+	}
+	nettest.Eventually(t, "the count to be that of what is left", func() bool {
+		now, _, err := table.Load()
+		return err == nil && now == had-50-60
+	})
+}

@@ -1,0 +1,216 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// strip gives a hold's link another name, another alias, and takes away what else it
+// has of its owner. It returns the link's index.
+func (f *fixture) strip(pod *ns.Netns, h hold.Hold, alias string, what hide, settings ...rtnl.Setting) int {
+	f.Helper()
+	f.hide(pod, h, what)
+	index := f.rename(h)
+	must(f, f.conn.Do(rtnl.SetLinkAt(index, append(settings, rtnl.Alias(alias))...)))
+	return index
+}
+
+// another is a MAC that no incarnation has.
+var another = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+
+// What a link that has lost its name and its alias has left of its owner.
+var strips = map[string]struct {
+	hide
+	settings []rtnl.Setting
+	ours     bool
+}{
+	"all else":               {ours: true},
+	"after a restart":        {hide: hide{index: true}, ours: true},
+	"second name and group":  {hide{index: true, routes: true, end: true}, []rtnl.Setting{rtnl.MAC(another)}, true},
+	"second name and MAC":    {hide{index: true, routes: true, end: true}, []rtnl.Setting{rtnl.Group(0)}, true},
+	"second name and routes": {hide{index: true, end: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, true},
+	"index and group":        {hide{second: true, routes: true, end: true}, []rtnl.Setting{rtnl.MAC(another)}, true},
+	"group and MAC":          {hide{second: true, routes: true, end: true, index: true}, nil, true},
+	"routes and MAC":         {hide{second: true, index: true, end: true}, []rtnl.Setting{rtnl.Group(0)}, true},
+	"MAC and the pod's end":  {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.Group(0)}, false},
+	"second name":            {hide{index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
+	"index":                  {hide{second: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
+	"the pod's end":          {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
+}
+
+// A link whose alias is nobody's, under whatever name, is its owner's if two other
+// things say so: it is cut off, mended and deleted. If fewer do it is left alone, and
+// nobody says that it is gone.
+func TestStripped(t *testing.T) {
+	for name, left := range strips {
+		for _, alias := range []string{"", "somebody's"} {
+			t.Run(fmt.Sprintf("%s, alias %q", name, alias), func(t *testing.T) {
+				f := newFixture(t)
+				f.forwarding()
+				pod, h := f.pod("4")
+				_, other := f.pod("4")
+				at := f.strip(pod, h, alias, left.hide, left.settings...)
+				was := f.at(at)
+				cut := f.kind.Cut(t.Context(), h)
+				now := f.at(at)
+				if !left.ours {
+					released := f.kind.Release(t.Context(), []hold.Hold{h})[0]
+					if cut == nil || released == nil || f.at(at) != was {
+						t.Errorf("Cut says %v, Release %v; the link was %+v and is %+v", cut, released, was, f.at(at))
+					}
+					must(t, f.conn.Do(rtnl.DelLinkAt(at)))
+					must(t, f.kind.Cut(t.Context(), h))
+					f.release(h)
+					return
+				}
+				if must(t, cut); now.Group != f.groups.Cut() {
+					t.Errorf("the link that is cut off is %+v", now)
+				}
+				f.release(h)
+				if l := f.at(at); l.Index != 0 {
+					t.Errorf("what is released is there: %+v", l)
+				}
+				must(t, f.verify(other))
+			})
+		}
+	}
+}
+
+// It is given back its name and its alias, and is the same link.
+func TestStrippedIsRepaired(t *testing.T) {
+	for name, left := range strips {
+		if !left.ours || left.hide.end {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.forwarding()
+			pod, h := f.pod(both)
+			at := f.strip(pod, h, "", left.hide, left.settings...)
+			if err := f.verify(h); !errors.Is(err, hold.ErrChanged) {
+				t.Errorf("Verify says %v", err)
+			}
+			must(t, f.kind.Acquire(t.Context(), h))
+			must(t, f.verify(h))
+			if l := f.show(h); l.Index != at {
+				t.Errorf("link %d became %d", at, l.Index)
+			}
+		})
+	}
+}
+
+// What has nobody's stamp is found by what else says that it is of this instance, and
+// under the name that ADD gave it; what has less is nobody's.
+func TestStrippedIsFound(t *testing.T) {
+	for name, want := range map[string]struct {
+		hide
+		settings []rtnl.Setting
+		found    bool
+	}{
+		"second name and group": {hide{index: true}, []rtnl.Setting{rtnl.MAC(another)}, true},
+		"second name and MAC":   {hide{index: true}, []rtnl.Setting{rtnl.Group(0)}, true},
+		"index and group":       {hide{second: true}, []rtnl.Setting{rtnl.MAC(another)}, true},
+		"second name":           {hide{index: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
+		"group":                 {hide{index: true, second: true}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			pod, h := f.pod("4")
+			at := f.strip(pod, h, "somebody's", want.hide, want.settings...)
+			found, err := f.kind.Find(t.Context())
+			must(t, err)
+			if len(found) > 1 || (len(found) == 1) != want.found {
+				t.Errorf("found %v", found)
+			}
+			if f.release(found...); (f.at(at).Index == 0) != want.found {
+				t.Errorf("then the link is %+v", f.at(at))
+			}
+		})
+	}
+}
+
+// Whatever leads to a link that has nobody's stamp, it is left alone if it is another
+// program's, and is in nobody's way.
+func TestStrangersAreLeft(t *testing.T) {
+	type ends struct {
+		*fixture
+		pod  *ns.Netns
+		h    hold.Hold // whose link is gone
+		was  rtnl.Link // that link
+		name string    // the stranger
+	}
+	for name, lead := range map[string]func(e ends, index int){
+		"second name": func(e ends, _ int) {
+			must(e, e.conn.Do(rtnl.AddAltName(e.name, "berth-"+e.was.Name)))
+		},
+		"second name, of another of the instance": func(e ends, _ int) {
+			must(e, e.conn.Do(rtnl.AddAltName(e.name, "berth-btestaaaaaaaaaa"), rtnl.AddAltName(e.name, "berth-"+e.was.Name),
+				rtnl.SetLink(e.name, rtnl.Group(e.groups.Live()))))
+		},
+		"index": func(e ends, _ int) {
+			must(e, e.conn.Do(rtnl.DelLink(e.name),
+				rtnl.AddVeth(rtnl.End{Name: e.name, Index: e.was.Index}, 0, rtnl.End{Name: "peer0"}, nettest.Pod(e).Fd())))
+		},
+		"route": func(e ends, index int) {
+			must(e, e.conn.Do(rtnl.SetLink(e.name, rtnl.Up()),
+				rtnl.AddRoute(rtnl.Route{Dst: prefixOf(spec(e.h).Addresses[0]), Index: index})))
+		},
+		"a pod that lies": func(e ends, index int) {
+			inside, err := rtnl.Open(e.pod)
+			must(e, err)
+			defer inside.Close()
+			must(e, inside.Do(rtnl.AddVeth(rtnl.End{Name: "lie", Index: index}, 0, rtnl.End{Name: "eth0"}, e.pod.Fd())))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.forwarding()
+			pod, h := f.pod("4")
+			e := ends{f, pod, h, f.show(h), f.alias()}
+			var was, now rtnl.Link
+			must(t, f.conn.Do(rtnl.AddVeth(rtnl.End{Name: e.name}, 0, rtnl.End{Name: "peer0"}, nettest.Pod(t).Fd()),
+				rtnl.GetLink(e.name, &was), rtnl.DelLink(e.was.Name)))
+			t.Cleanup(func() { f.conn.Do(rtnl.DelLink(e.name)) })
+			lead(e, was.Index)
+			must(t, f.conn.Do(rtnl.GetLink(e.name, &was)))
+			must(t, f.kind.Cut(t.Context(), h))
+			f.release(h)
+			must(t, f.conn.Do(rtnl.GetLink(e.name, &now)))
+			if was != now {
+				t.Errorf("another's link was %+v and is %+v", was, now)
+			}
+		})
+	}
+}
+
+// A link to which no way leads any more is found in the list of all links before it is
+// said to be gone: once, and never if this agent has seen it.
+func TestHidden(t *testing.T) {
+	f := newFixture(t)
+	pod, h := f.pod("4")
+	netns, other := f.pod("4")
+	f.hide(pod, h, hide{second: true, index: true, routes: true})
+	f.hide(netns, other, hide{second: true, routes: true})
+	at, otherAt := f.rename(h), f.rename(other)
+	for _, p := range []*ns.Netns{pod, netns} {
+		must(t, unix.Unmount(p.Ref().Path, unix.MNT_DETACH))
+	}
+	must(t, f.kind.Cut(context.Background(), h))
+	if l := f.at(at); l.Group != f.groups.Cut() {
+		t.Errorf("the link that is cut off is %+v", l)
+	}
+	f.release(h, other)
+	if f.at(at).Index != 0 || f.at(otherAt).Index != 0 {
+		t.Errorf("what is released is there: %+v, %+v", f.at(at), f.at(otherAt))
+	}
+}

@@ -1,0 +1,123 @@
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+	"github.com/vishvananda/netlink"
+)
+
+// stopped starts a DEL that stops (SIGSTOP) behind its first system call of a name. It
+// goes on, and ends, in goOn.
+func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func()) {
+	a.t.Helper()
+	programs.Need(a.t, "strace")
+	del := a.command("DEL", container, pod, keys...)
+	trace := filepath.Join(a.t.TempDir(), "strace")
+	inject := fmt.Sprintf("inject=%s:signal=SIGSTOP:when=1", call)
+	cmd := exec.Command("strace", "-f", "-qq", "-o", trace, "-e", "trace="+call, "-e", inject, del.Path)
+	var out bytes.Buffer
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(del.Env, "PATH="+os.Getenv("PATH")), del.Stdin, &out, &out
+	if err := cmd.Start(); err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	nettest.Eventually(a.t, "DEL to stop at "+call, func() bool {
+		raw, _ := os.ReadFile(trace)
+		return strings.Contains(string(raw), "stopped by SIGSTOP")
+	})
+	return func() {
+		a.t.Helper()
+		tracer := cmd.Process.Pid
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", tracer, tracer))
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		plugin, err := strconv.Atoi(strings.Fields(string(raw))[0])
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		if err := unix.Kill(plugin, unix.SIGCONT); err != nil {
+			a.t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			a.t.Errorf("the late DEL: %v: %s", err, out.String())
+		}
+	}
+}
+
+// wantUp fails unless a pod's link is there and up.
+func wantUp(t *testing.T, is attached) {
+	t.Helper()
+	link, err := netlink.LinkByName(is.host)
+	if err != nil || link.Attrs().Flags&net.FlagUp == 0 {
+		t.Errorf("a late DEL of the pod before it has hit %s: %v, %+v", is.host, err, link)
+	}
+}
+
+// A DEL without an agent stops before its cut, in front of its queue file or behind it.
+// An agent comes, attaches the same container again in the same network namespace, and
+// dies. The DEL goes on, and is not about that one.
+func TestLateDelSparesItsSuccessor(t *testing.T) {
+	for _, call := range []string{"connect", "setns"} { // in front of the file, and behind it
+		t.Run(call, func(t *testing.T) {
+			a := startAgent(t, pools)
+			pod, other := nettest.Pod(t), nettest.Pod(t)
+			a.add("other", other)
+			a.add("c", pod)
+			a.kill()
+			goOn := a.stopped(call, "c", pod.Ref().Path)
+			a.start()
+			if call == "setns" {
+				nettest.Eventually(t, "the queued deletion to be done", func() bool { return len(a.list()) == 1 })
+			}
+			heir := a.add("c", pod)
+			a.kill()
+			goOn()
+			wantUp(t, heir)
+			pingAll(t, other, heir)
+			a.start()
+			wantUp(t, heir)
+			a.releaseAll()
+		})
+	}
+}
+
+// A DEL of the first of two incarnations is on its way while the ledger is lost and made
+// anew. It is older than the second one, as that one's link tells.
+func TestLateDelBehindRebuild(t *testing.T) {
+	a := startAgent(t, pools)
+	first, second := nettest.Pod(t), nettest.Pod(t)
+	result, err := a.exec("ADD", "c", first.Ref().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goOn := a.stopped("socket", "c", first.Ref().Path, `"prevResult":`+string(result))
+	a.del("c", wait)
+	heir := a.add("c", second)
+	a.kill()
+	if err := os.Remove(a.root.Ledger()); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	a.start()
+	goOn()
+	wantUp(t, heir)
+	if n := len(a.list()); n != 1 {
+		t.Errorf("%d attachments, want one", n)
+	}
+	a.releaseAll()
+}

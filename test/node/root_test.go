@@ -1,0 +1,168 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// copied is an agent that does not run yet, on a copy of another one's root.
+func (a *agent) copied() *agent {
+	a.t.Helper()
+	b := newAgent(a.t, a.node, a.args...)
+	if out, err := exec.Command("cp", "-a", filepath.Join(string(a.root), "var"), string(b.root)).CombinedOutput(); err != nil {
+		a.t.Fatalf("cp -a: %v: %s", err, out)
+	}
+	return b
+}
+
+// lockFile is where an agent in the test's own node locks its instance.
+func (a *agent) lockFile() string {
+	a.t.Helper()
+	raw, err := os.ReadFile(a.root.Instance())
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	self, err := ns.Self()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer self.Close()
+	return root.Lock(strings.TrimSpace(string(raw)), self.Ref().Ino)
+}
+
+// Somebody copies the root, as an upgrade that moves it does, and starts a second agent
+// on the copy, or has it rebuild or remove. That is refused as long as the first one
+// lives: it would make links again that the first one has deleted. Behind a kill of the
+// first one it starts at once, and the first one does not.
+func TestCopiedRoot(t *testing.T) {
+	const refusal = "another agent of this instance is running"
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	b := a.copied()
+	files := nettest.Files(t, filepath.Join(string(b.root), "var"))
+	b.refused(refusal, "--root "+string(a.root), b.root.State())
+	b.args = []string{pools, "--remove"}
+	b.refused(refusal)
+	if diff := files.Diff(nettest.Files(t, filepath.Join(string(b.root), "var"))); diff != "" {
+		t.Errorf("the refusal changed files:\n%s", diff)
+	}
+	b.lose(b.root.Ledger())
+	b.args = []string{pools, "--rebuild-ledger"}
+	b.refused(refusal)
+	b.args = a.args
+	b.refused(refusal)
+
+	a.lose(a.lockFile())
+	nettest.Eventually(t, "the lock to be there again, which somebody removed", func() bool {
+		_, err := os.Stat(a.lockFile())
+		return err == nil
+	})
+	b.refused(refusal)
+	a.del("c1", wait)
+	nettest.NoPing(t, pods[0], got[1].addrs[0])
+	a.wantClean()
+
+	a.kill()
+	b = a.copied()
+	b.start()
+	a.refused(refusal, "--root "+string(b.root))
+	b.wantClean()
+	b.stop()
+	if _, err := os.Stat(a.lockFile()); err == nil {
+		t.Error("the lock's file outlives its agent")
+	}
+	a.start()
+	a.wantClean()
+}
+
+// An agent on a copy in another network namespace has nothing in common with the first
+// one but files: both live.
+func TestCopiedRootOnAnotherNode(t *testing.T) {
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	b := a.copied()
+	b.node = nettest.Node(t)
+	b.start()
+	nettest.Eventually(t, "the pods of another node to be given up", func() bool { return len(b.list()) == 0 })
+	b.remove()
+	pingAll(t, pods[0], got[1])
+	a.wantClean()
+}
+
+// The disk with the state folder is mounted late: an agent has served from the empty
+// folder, and pods are attached that the ledger on the disk knows nothing of. An agent
+// does not start on it until they are deleted, be it through the queue, or by an agent
+// on the folder of before; or until somebody says that nobody will.
+func TestStateFolderIsMountedLate(t *testing.T) {
+	for how, mend := range map[string]func(a *agent, swap func(), del func()){
+		"queued": func(_ *agent, _, del func()) { del() },
+		"put back": func(a *agent, swap, del func()) {
+			swap()
+			a.start()
+			del()
+			a.wantGone()
+			a.remove()
+			swap()
+		},
+		"left alone": func(a *agent, _, _ func()) { a.lose(a.marker()) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			a := newAgent(t, nettest.Node(t), pools)
+			a.start()
+			a.remove()
+			state, beside := a.root.State(), a.root.State()+".beside"
+			swap := func() {
+				t.Helper()
+				if err := errors.Join(os.MkdirAll(beside, 0o700), unix.Renameat2(unix.AT_FDCWD, state, unix.AT_FDCWD, beside, unix.RENAME_EXCHANGE)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.lose(a.root.Run()) // a reboot, and
+			swap()               // no disk yet
+			before := nettest.Snapshot(t, a.node).Only("link")
+			a.start()
+			results := map[string]string{}
+			for _, c := range []string{"c0", "c1"} {
+				out, err := a.exec("ADD", c, nettest.Pod(t).Ref().Path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				results[c] = string(out)
+			}
+			for _, at := range a.list() {
+				a.settled(at.HostVeth)
+			}
+			a.stop()
+			swap()
+			for _, arg := range []string{"--moved", "--remove", "--rebuild-ledger"} {
+				a.args = []string{pools, arg}
+				a.refused("another one than the agent served from last", "2 links", a.root.Instance(), a.marker())
+			}
+			a.args = []string{pools}
+			mend(a, swap, func() {
+				for c, result := range results {
+					a.del(c, `"prevResult":`+result)
+				}
+			})
+			a.start()
+			a.wantGone()
+			a.remove()
+			if diff := before.Diff(nettest.Snapshot(t, a.node).Only("link")); (diff == "") == (how == "left alone") {
+				t.Errorf("links that are left:\n%s", diff)
+			}
+		})
+	}
+}
+
+// marker is the file that says which agent has served here since the boot.
+func (a *agent) marker() string { return filepath.Join(a.root.Run(), "epoch") }
