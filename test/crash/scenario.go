@@ -106,7 +106,7 @@ func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tal
 // again goes for points that were missed: what runs at once does not come in
 // the same order each time.
 func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func(string, ...any)) error {
-	const tries = 3
+	const tries, most = 3, 100
 	for _, v := range verdicts {
 		for _, call := range slices.Sorted(maps.Keys(t.calls)) {
 			if strings.HasPrefix(call, "recv") {
@@ -122,6 +122,9 @@ func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func
 			}
 			if !t.covered[point{call, v}] {
 				t.missed = append(t.missed, fmt.Sprintf("%s %s", v, call))
+			}
+			if len(t.missed) > most {
+				return fmt.Errorf("%s: more than %d points came up by chance, and not again: is something in their names by chance? %q", s.name, most, t.missed)
 			}
 		}
 	}

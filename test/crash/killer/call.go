@@ -110,8 +110,10 @@ func (t *tracer) path(tid int, at uint64) string {
 	return "?"
 }
 
-// chance is what is in names by chance, such as in those of temporary files.
-var chance = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+// chance is what is in names by chance, such as in those of temporary files and, where
+// each agent is the first one, of the lock of its instance. A call whose name has more of
+// it would be looked for in vain (scenario.again).
+var chance = regexp.MustCompile(`berth-[a-z2-7]{10}|[0-9a-f]{8,}|[0-9]+`)
 
 // plain is the last part of a path, without what is there by chance.
 func plain(path string) string { return chance.ReplaceAllString(filepath.Base(path), "") }
