@@ -1,11 +1,9 @@
 package nft
 
 import (
-	"errors"
 	"os"
 	"sync"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -29,7 +27,7 @@ type conns struct {
 
 // writer is a connection for transactions.
 type writer struct {
-	*nftables.Conn
+	*netlink.Conn
 	port uint32 // its netlink address in the namespace: nobody else has it while it is open
 }
 
@@ -97,7 +95,7 @@ func (c *conns) dropWriter(w *writer) {
 // close closes a writer: news of it that nobody has read yet count as others'. c.mu is
 // held.
 func (c *conns) close(w *writer) {
-	_ = w.CloseLasting()
+	_ = w.Close()
 	delete(c.ports, w.port)
 }
 
@@ -134,14 +132,16 @@ func (c *conns) giveReader(r *netlink.Conn) {
 
 // openWriter opens a connection for transactions.
 func (t *Tables) openWriter() (*writer, error) {
-	w := &writer{}
-	var err error
-	w.Conn, err = nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(t.at.Fd()),
-		nftables.WithSockOptions(func(c *netlink.Conn) (err error) {
-			w.port, err = portOf(c)
-			return errors.Join(err, c.SetWriteBuffer(sendBuffer))
-		}))
+	c, err := t.openReader()
 	if err != nil {
+		return nil, err
+	}
+	w := &writer{Conn: c}
+	if w.port, err = portOf(c); err == nil {
+		err = c.SetWriteBuffer(sendBuffer)
+	}
+	if err != nil {
+		_ = c.Close()
 		return nil, kernel.Classify(err)
 	}
 	t.conns.mu.Lock()

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/nftables"
-
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -48,9 +46,9 @@ func TestConns(t *testing.T) {
 	}
 
 	no := errors.New("no")
-	err = tables.transact(func(c *nftables.Conn) error {
-		c.DelTable(&nftables.Table{Name: r.Table(), Family: nftables.TableFamilyINet})
-		return no
+	err = tables.transact(func(req *request) {
+		req.deleteTable(r.Table())
+		req.err = no
 	})
 	if !errors.Is(err, no) {
 		t.Fatal(err)

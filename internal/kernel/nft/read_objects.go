@@ -197,6 +197,13 @@ func expression(raw []byte) (expr.Any, string, error) {
 	case "fib":
 		e = &expr.Fib{}
 	case "masq":
+		m, err := nested(data)
+		if _, ok := m[unix.NFTA_MASQ_REG_PROTO_MIN]; err == nil && ok {
+			return &masqTo{
+				flags: number(m[unix.NFTA_MASQ_FLAGS]),
+				min:   number(m[unix.NFTA_MASQ_REG_PROTO_MIN]), max: number(m[unix.NFTA_MASQ_REG_PROTO_MAX]),
+			}, name, nil
+		}
 		e = &expr.Masq{}
 	case "ct":
 		e = &expr.Ct{}
@@ -212,7 +219,7 @@ func expression(raw []byte) (expr.Any, string, error) {
 		e, err := dynset(data)
 		return e, name, err
 	case "immediate":
-		e, err := verdict(data)
+		e, err := immediate(data)
 		return e, name, err
 	case "byteorder": // the library can write it only
 		b, err := nested(data)
@@ -259,16 +266,19 @@ func dynset(raw []byte) (expr.Any, error) {
 	return d, nil
 }
 
-// verdict decodes an immediate expression that is a verdict; one that is a value
-// is nil. The library's decoder trusts the lengths in it.
-func verdict(raw []byte) (expr.Any, error) {
+// immediate decodes an immediate expression, which is a verdict or a value. The
+// library's decoder trusts the lengths in it.
+func immediate(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
-	if err != nil || number(attrs[unix.NFTA_IMMEDIATE_DREG]) != unix.NFT_REG_VERDICT {
+	if err != nil {
 		return nil, err
 	}
 	data, err := nested(attrs[unix.NFTA_IMMEDIATE_DATA])
 	if err != nil {
 		return nil, err
+	}
+	if to := number(attrs[unix.NFTA_IMMEDIATE_DREG]); to != unix.NFT_REG_VERDICT {
+		return &expr.Immediate{Register: to, Data: data[unix.NFTA_DATA_VALUE]}, nil
 	}
 	v, err := nested(data[unix.NFTA_DATA_VERDICT])
 	if err != nil || v[unix.NFTA_VERDICT_CODE] == nil {

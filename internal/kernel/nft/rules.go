@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // Every rule computes in this register, 16 bytes wide (NFT_REG_1).
@@ -160,6 +161,32 @@ func masquerade(f family) rule {
 	return rule{
 		text:  words + " masquerade fully-random",
 		exprs: append(exprs, &expr.Masq{FullyRandom: true}),
+	}
+}
+
+// masqueradePorts is masquerade for a protocol with ports: it gives those from 1024 on.
+// Else what comes from a port below that would be given one below it, too
+// (nf_nat_l4proto_unique_tuple), of which the node's address has 424 or 511 for a
+// destination: a pod could take them all, and some servers believe that whoever has one
+// is root of the node. word is tcp, udp or sctp; nft takes a range for one of them only.
+//
+//	meta l4proto tcp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random
+func masqueradePorts(f family, word string, proto byte) rule {
+	const first, maxReg = 1024, 2 // NFT_REG_2
+	words, exprs := f.leaves()
+	return rule{
+		text: fmt.Sprintf("meta l4proto %s %s masquerade to :%d-65535 fully-random", word, words, first),
+		exprs: slices.Concat(
+			[]expr.Any{
+				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{proto}},
+			},
+			exprs,
+			[]expr.Any{
+				&expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, first)},
+				&expr.Immediate{Register: maxReg, Data: []byte{0xff, 0xff}},
+				&masqTo{flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED | unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY, min: reg, max: maxReg},
+			}),
 	}
 }
 

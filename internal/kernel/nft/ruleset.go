@@ -40,7 +40,7 @@ type Ruleset struct {
 	Connections uint32
 
 	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
-	// the address of the link it leaves by. What connection tracking calls
+	// the address of the link it leaves by, and a port from 1024 on. What connection tracking calls
 	// invalid, or does not track, cannot be given another address, and is dropped
 	// instead; errors about the node's own connections likewise.
 	Masquerade      bool
@@ -117,10 +117,13 @@ func (r Ruleset) table(lacks Parts) table {
 		t.chains = append(t.chains, forwarded)
 	}
 	if r.Masquerade {
-		t.chains = append(t.chains, chain{
-			name: "nat_out", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat,
-			rules: []rule{masquerade(ipv4), masquerade(ipv6)},
-		})
+		out := chain{name: "nat_out", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat}
+		for _, f := range []family{ipv4, ipv6} {
+			out.rules = append(out.rules,
+				masqueradePorts(f, "tcp", unix.IPPROTO_TCP), masqueradePorts(f, "udp", unix.IPPROTO_UDP),
+				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP), masquerade(f))
+		}
+		t.chains = append(t.chains, out)
 	}
 	for _, c := range t.chains {
 		for i := range c.rules {

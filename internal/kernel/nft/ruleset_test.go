@@ -115,7 +115,13 @@ func TestRulesetString(t *testing.T) {
 
 	chain nat_out {
 		type nat hook postrouting priority srcnat; policy accept;
+		meta l4proto tcp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random comment "ownerowner"
+		meta l4proto udp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random comment "ownerowner"
+		meta l4proto sctp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random comment "ownerowner"
 		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random comment "ownerowner"
+		meta l4proto tcp ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 masquerade to :1024-65535 fully-random comment "ownerowner"
+		meta l4proto udp ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 masquerade to :1024-65535 fully-random comment "ownerowner"
+		meta l4proto sctp ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 masquerade to :1024-65535 fully-random comment "ownerowner"
 		ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 masquerade fully-random comment "ownerowner"
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/berth-net/berth/internal/stamp"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
@@ -79,11 +78,10 @@ func (t *Tables) Lacks() Parts { return Parts(t.lacks.Load()) }
 
 // replace writes a table as it is.
 func (t *Tables) replace(want table) error {
-	err := t.transact(func(c *nftables.Conn) error {
-		nt := &nftables.Table{Name: want.name, Family: nftables.TableFamilyINet}
-		c.AddTable(nt) // or deleting it could fail
-		c.DelTable(nt)
-		return want.add(c, nt)
+	err := t.transact(func(r *request) {
+		r.addTable(want.name) // or deleting it could fail
+		r.deleteTable(want.name)
+		want.add(r)
 	})
 	if err != nil {
 		return fmt.Errorf("replacing nftables table %s: %w", want.name, kernel.Classify(err))
@@ -92,17 +90,14 @@ func (t *Tables) replace(want table) error {
 }
 
 // transact does what is asked for, or nothing of it.
-func (t *Tables) transact(ask func(*nftables.Conn) error) error {
+func (t *Tables) transact(ask func(*request)) error {
 	c, err := t.conns.takeWriter()
 	if err != nil {
 		return err
 	}
-	if err = ask(c.Conn); err != nil {
-		err = fmt.Errorf("encoding it: %w", err)
-	} else {
-		err = c.Flush()
-	}
-	if err != nil {
+	var r request
+	ask(&r)
+	if err := r.commit(c.Conn); err != nil {
 		t.conns.dropWriter(c)
 		return err
 	}
@@ -114,10 +109,7 @@ func (t *Tables) transact(ask func(*nftables.Conn) error) error {
 //
 //	delete table inet NAME
 func (t *Tables) Delete(instance string) error {
-	err := t.transact(func(c *nftables.Conn) error {
-		c.DelTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet})
-		return nil
-	})
+	err := t.transact(func(r *request) { r.deleteTable(stamp.Table(instance)) })
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("deleting nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
 	}
@@ -125,37 +117,12 @@ func (t *Tables) Delete(instance string) error {
 }
 
 // add appends the table to the transaction.
-func (t table) add(c *nftables.Conn, nt *nftables.Table) error {
-	c.AddTable(nt)
+func (t table) add(r *request) {
+	r.addTable(t.name)
 	for i, s := range t.sets {
-		// The number tells the sets of one transaction apart. The library's
-		// own counter is not safe for several connections.
-		ns := &nftables.Set{Table: nt, ID: uint32(i + 1), Name: s.name, KeyType: s.of, Interval: !s.dynamic}
-		if s.dynamic {
-			ns.Dynamic, ns.Size, ns.HasTimeout, ns.Timeout = true, room, s.timeout > 0, s.timeout
-		}
-		if err := c.AddSet(ns, nil); err != nil {
-			return fmt.Errorf("set %s: %w", s.name, err)
-		}
-		members := elements(s.ranges)
-		for len(members) > 0 {
-			n := min(len(members), elementsPerMessage)
-			if err := c.SetAddElements(ns, members[:n]); err != nil {
-				return fmt.Errorf("set %s: %w", s.name, err)
-			}
-			members = members[n:]
-		}
+		r.addSet(t.name, uint32(i+1), s)
 	}
-	accept := nftables.ChainPolicyAccept
-	for _, ch := range t.chains {
-		nc := c.AddChain(&nftables.Chain{
-			Name: ch.name, Table: nt, Type: ch.typ, Policy: &accept,
-			Hooknum:  nftables.ChainHookRef(nftables.ChainHook(ch.hook)),
-			Priority: nftables.ChainPriorityRef(nftables.ChainPriority(ch.priority)),
-		})
-		for _, r := range ch.rules {
-			c.AddRule(&nftables.Rule{Table: nt, Chain: nc, Exprs: r.exprs, UserData: comment(r.comment)})
-		}
+	for _, c := range t.chains {
+		r.addChain(t.name, c)
 	}
-	return nil
 }

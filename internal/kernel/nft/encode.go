@@ -1,0 +1,171 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// masqTo is masquerade to a range of ports. The library writes either the range or the
+// flags, and without the flag for it the kernel does not look at the range (nft_masq.c).
+type masqTo struct {
+	expr.Any // nil: the library never sees one
+	flags    uint32
+	min, max uint32 // the registers that have the ports
+}
+
+// request collects what one transaction asks for.
+type request struct {
+	messages []netlink.Message
+	err      error // the first: something cannot be encoded
+}
+
+// add appends a message for a table of family inet. Its answer is one ack.
+func (r *request) add(msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) {
+	r.messages = append(r.messages, netlink.Message{
+		Header: netlink.Header{Type: messageType(msg), Flags: netlink.Request | netlink.Acknowledge | flags},
+		// struct nfgenmsg: family, version, resource id
+		Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, r.encode(attrs)...),
+	})
+}
+
+// encode encodes attributes.
+func (r *request) encode(attrs []netlink.Attribute) []byte {
+	raw, err := netlink.MarshalAttributes(attrs)
+	r.fail(err)
+	return raw
+}
+
+func (r *request) fail(err error) {
+	if r.err == nil && err != nil {
+		r.err = fmt.Errorf("encoding it: %w", err)
+	}
+}
+
+// nest makes an attribute of attributes.
+func (r *request) nest(typ uint16, attrs ...netlink.Attribute) netlink.Attribute {
+	return netlink.Attribute{Type: typ | unix.NLA_F_NESTED, Data: r.encode(attrs)}
+}
+
+// attr32 makes a 32-bit attribute.
+func attr32(typ uint16, n uint32) netlink.Attribute {
+	return netlink.Attribute{Type: typ, Data: binary.BigEndian.AppendUint32(nil, n)}
+}
+
+func (r *request) addTable(name string) {
+	r.add(unix.NFT_MSG_NEWTABLE, netlink.Create, attr(unix.NFTA_TABLE_NAME, name), attr32(unix.NFTA_TABLE_FLAGS, 0))
+}
+
+func (r *request) deleteTable(name string) {
+	r.add(unix.NFT_MSG_DELTABLE, 0, attr(unix.NFTA_TABLE_NAME, name))
+}
+
+// addSet adds a set with its members. The number tells the sets of one transaction apart.
+func (r *request) addSet(table string, id uint32, s set) {
+	attrs := []netlink.Attribute{
+		attr(unix.NFTA_SET_TABLE, table), attr(unix.NFTA_SET_NAME, s.name), attr32(unix.NFTA_SET_ID, id),
+		attr32(unix.NFTA_SET_KEY_TYPE, s.of.GetNFTMagic()), attr32(unix.NFTA_SET_KEY_LEN, s.of.Bytes),
+	}
+	switch {
+	case s.dynamic && s.timeout > 0:
+		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT),
+			netlink.Attribute{Type: unix.NFTA_SET_TIMEOUT, Data: binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds()))})
+	case s.dynamic:
+		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL))
+	default: // what nft lists numbers by: the network's byte order
+		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_INTERVAL), netlink.Attribute{
+			Type: unix.NFTA_SET_USERDATA, Data: userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 2),
+		})
+	}
+	if s.dynamic {
+		attrs = append(attrs, r.nest(unix.NFTA_SET_DESC, attr32(unix.NFTA_SET_DESC_SIZE, room)))
+	}
+	r.add(unix.NFT_MSG_NEWSET, netlink.Create, attrs...)
+
+	members := elements(s.ranges)
+	for len(members) > 0 {
+		n := min(len(members), elementsPerMessage)
+		r.addMembers(table, id, s.name, members[:n])
+		members = members[n:]
+	}
+}
+
+func (r *request) addMembers(table string, id uint32, set string, members []nftables.SetElement) {
+	list := make([]netlink.Attribute, len(members))
+	for i, m := range members {
+		var attrs []netlink.Attribute
+		if m.IntervalEnd {
+			attrs = append(attrs, attr32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END))
+		}
+		attrs = append(attrs, r.nest(unix.NFTA_SET_ELEM_KEY, netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: m.Key}))
+		list[i] = r.nest(unix.NFTA_LIST_ELEM, attrs...)
+	}
+	r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, attr(unix.NFTA_SET_ELEM_LIST_TABLE, table),
+		attr(unix.NFTA_SET_ELEM_LIST_SET, set), attr32(unix.NFTA_SET_ELEM_LIST_SET_ID, id),
+		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
+}
+
+// addChain adds a base chain with policy accept, and its rules.
+func (r *request) addChain(table string, c chain) {
+	r.add(unix.NFT_MSG_NEWCHAIN, netlink.Create,
+		attr(unix.NFTA_CHAIN_TABLE, table), attr(unix.NFTA_CHAIN_NAME, c.name),
+		r.nest(unix.NFTA_CHAIN_HOOK,
+			attr32(unix.NFTA_HOOK_HOOKNUM, uint32(c.hook)), attr32(unix.NFTA_HOOK_PRIORITY, uint32(c.priority))),
+		attr32(unix.NFTA_CHAIN_POLICY, uint32(nftables.ChainPolicyAccept)), attr(unix.NFTA_CHAIN_TYPE, string(c.typ)))
+	for _, ru := range c.rules {
+		list := make([]netlink.Attribute, len(ru.exprs))
+		for i, e := range ru.exprs {
+			list[i] = netlink.Attribute{Type: unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, Data: r.expression(e)}
+		}
+		attrs := []netlink.Attribute{
+			attr(unix.NFTA_RULE_TABLE, table), attr(unix.NFTA_RULE_CHAIN, c.name),
+			r.nest(unix.NFTA_RULE_EXPRESSIONS, list...),
+		}
+		if ru.comment != "" {
+			attrs = append(attrs, netlink.Attribute{Type: unix.NFTA_RULE_USERDATA, Data: comment(ru.comment)})
+		}
+		r.add(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, attrs...)
+	}
+}
+
+// expression is the inverse of the function of that name.
+func (r *request) expression(e expr.Any) []byte {
+	if m, ok := e.(*masqTo); ok {
+		return r.encode([]netlink.Attribute{
+			attr(unix.NFTA_EXPR_NAME, "masq"),
+			r.nest(unix.NFTA_EXPR_DATA, attr32(unix.NFTA_MASQ_FLAGS, m.flags),
+				attr32(unix.NFTA_MASQ_REG_PROTO_MIN, m.min), attr32(unix.NFTA_MASQ_REG_PROTO_MAX, m.max)),
+		})
+	}
+	raw, err := expr.Marshal(unix.NFPROTO_INET, e)
+	r.fail(err)
+	return raw
+}
+
+// commit sends the transaction by a socket, which is of no further use if that fails:
+// answers may be left in it.
+func (r *request) commit(c *netlink.Conn) error {
+	if r.err != nil {
+		return r.err
+	}
+	// struct nfgenmsg; the resource is whose batch it is
+	whose := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+	edge := func(typ netlink.HeaderType) netlink.Message {
+		return netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request}, Data: whose}
+	}
+	batch := append([]netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN)}, r.messages...)
+	if _, err := c.SendMessages(append(batch, edge(unix.NFNL_MSG_BATCH_END))); err != nil {
+		return err
+	}
+	for range r.messages {
+		if _, err := c.Receive(); err != nil {
+			return err // the first is the reason; the others follow from it
+		}
+	}
+	return nil
+}
