@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -36,12 +37,16 @@ const (
 	// A bucket has as many tokens as a link may have connections, and is full again
 	// after half a minute. So of one pod there are, within two minutes, at most six
 	// times as many entries as it may have connections: a sixth of them open since long,
-	// a sixth opened at once and closed, the others closed within that time. A closed one
-	// goes after two minutes, unless the pod renews it by a packet, or makes it an open
+	// a sixth opened at once and closed, the others closed within that time; and an eighth
+	// as many by their middle (resumedPart). A closed one goes after two minutes, unless the pod renews it by a packet, or makes it an open
 	// one that is not counted: after a RST by a SYN, its answer and an ACK. No rule keeps
 	// a pod from that. When the table fills up, the agent deletes what is too much of a
 	// pod's (internal/agent/trim.go).
 	refillsPerMinute = 2
+	// resumedPart is what part of its share a link may have, beside it, of TCP connections
+	// that the kernel knows by their middle: those that others have opened, and ended for
+	// the node alone, or left by their deletion, are among them.
+	resumedPart = 8
 	// idle is when a bucket that nobody takes from is forgotten: it has been full.
 	idle = time.Minute
 )
@@ -59,6 +64,8 @@ var (
 	crowded = set{name: "crowded", of: nftables.TypeIFIndex, dynamic: true, timeout: rest}
 	strict  = set{name: "strict", of: nftables.TypeIFIndex, dynamic: true, timeout: remembered}
 	hasty   = set{name: "hasty", of: nftables.TypeIFIndex, dynamic: true, timeout: idle}
+	resumed = set{name: "resumed", of: nftables.TypeIFIndex, dynamic: true}
+	tired   = set{name: "tired", of: nftables.TypeIFIndex, dynamic: true, timeout: idle}
 )
 
 // sampled says that one in so many connections is counted, up to a number.
@@ -70,7 +77,9 @@ func sampled(connections uint32) (oneIn, upTo uint32) {
 // limit is what holds each live link to so many connections. Where all of them are
 // counted, no link needs to be strict.
 func limit(group, connections uint32) (sets []set, rules []rule) {
-	sets, rules = append(sets, counted, crowded), append(rules, acceptConfirmed(), dropCrowded(group))
+	sets, rules = append(sets, resumed, tired), append(rules, acceptConfirmed())
+	rules = append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
+	sets, rules = append(sets, counted, crowded), append(rules, dropCrowded(group))
 	if oneIn, _ := sampled(connections); oneIn > 1 {
 		sets, rules = append(sets, strict), append(rules, dropStrict(group, connections), relent(group))
 	}
@@ -99,6 +108,53 @@ func isNew(group uint32) []expr.Any {
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
 		mask(confirmed),
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)})
+}
+
+// limitResumed holds a link to so many connections that the kernel knows by their middle,
+// and spares them the other rules. A server's news for clients that have gone, or that
+// have ended its connections for the node alone, begin such connections, and would use its
+// own share up. They are few, and all of them are counted.
+//
+//	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn
+//		update @tired { iif limit rate over 8192/minute burst 4096 packets } drop
+//	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn add @resumed { iif ct count over 4096 } drop
+//	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn accept
+func limitResumed(group, most uint32) []rule {
+	begins := fmt.Sprintf("iifgroup %d ct status & confirmed == 0 tcp flags ! syn", group)
+	isResumed := func(then ...expr.Any) []expr.Any {
+		return slices.Concat(isNew(group), []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: reg,
+				Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1,
+			},
+			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{2}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{0}},
+		}, then)
+	}
+	return []rule{
+		{
+			text: begins + " " + takeToken(tired, most) + " drop",
+			exprs: isResumed(
+				&expr.Meta{Key: expr.MetaKeyIIF, Register: reg}, tokenOf(tired, most),
+				&expr.Verdict{Kind: expr.VerdictDrop}),
+		},
+		{
+			text: fmt.Sprintf("%s add @%s { iif ct count over %d } drop", begins, resumed.name, most),
+			exprs: isResumed(
+				&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
+				&expr.Dynset{
+					SrcRegKey: reg, SetName: resumed.name, Operation: unix.NFT_DYNSET_OP_ADD,
+					Exprs: []expr.Any{&expr.Connlimit{Count: most, Flags: expr.NFT_CONNLIMIT_F_INV}},
+				},
+				&expr.Verdict{Kind: expr.VerdictDrop}),
+		},
+		{
+			text:  begins + " accept",
+			exprs: isResumed(&expr.Verdict{Kind: expr.VerdictAccept}),
+		},
+	}
 }
 
 // dropCrowded lets a crowded link open no more connections.
@@ -155,23 +211,31 @@ func relent(group uint32) rule {
 //	iifgroup 1073741824 ct status ! confirmed meta l4proto tcp
 //		update @hasty { iif limit rate over 65536/minute burst 32768 packets } drop
 func dropHasty(group, connections uint32) rule {
-	bucket := &expr.Limit{
-		Type: expr.LimitTypePkts, Over: true,
-		Rate: refillsPerMinute * uint64(connections), Unit: expr.LimitTimeMinute, Burst: connections,
-	}
 	return rule{
-		text: fmt.Sprintf("iifgroup %d ct status & confirmed == 0 meta l4proto tcp update @%s { iif limit rate over %d/minute burst %d packets } drop",
-			group, hasty.name, bucket.Rate, bucket.Burst),
+		text: fmt.Sprintf("iifgroup %d ct status & confirmed == 0 meta l4proto tcp %s drop", group, takeToken(hasty, connections)),
 		exprs: append(isNew(group),
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
 			&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
-			&expr.Dynset{
-				SrcRegKey: reg, SetName: hasty.name, Operation: unix.NFT_DYNSET_OP_UPDATE,
-				Exprs: []expr.Any{bucket},
-			},
+			tokenOf(hasty, connections),
 			&expr.Verdict{Kind: expr.VerdictDrop}),
 	}
+}
+
+// tokenOf goes on if a link's bucket of so many tokens has none; takeToken is its text.
+func tokenOf(buckets set, tokens uint32) expr.Any {
+	return &expr.Dynset{
+		SrcRegKey: reg, SetName: buckets.name, Operation: unix.NFT_DYNSET_OP_UPDATE,
+		Exprs: []expr.Any{&expr.Limit{
+			Type: expr.LimitTypePkts, Over: true,
+			Rate: refillsPerMinute * uint64(tokens), Unit: expr.LimitTimeMinute, Burst: tokens,
+		}},
+	}
+}
+
+func takeToken(buckets set, tokens uint32) string {
+	return fmt.Sprintf("update @%s { iif limit rate over %d/minute burst %d packets }",
+		buckets.name, refillsPerMinute*uint64(tokens), tokens)
 }
 
 // countNew counts a sample of a link's new connections, and calls the link crowded if

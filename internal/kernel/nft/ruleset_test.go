@@ -12,6 +12,19 @@ func TestRulesetString(t *testing.T) {
 		Excluded:   prefixes("192.168.0.0/16"),
 	}
 	want := `table inet berth-abcdefghij {
+	set resumed {
+		type iface_index
+		size 65535
+		flags dynamic
+	}
+
+	set tired {
+		type iface_index
+		size 65535
+		flags dynamic,timeout
+		timeout 1m0s
+	}
+
 	set counted {
 		type iface_index
 		size 65535
@@ -93,6 +106,9 @@ func TestRulesetString(t *testing.T) {
 	chain new_in {
 		type filter hook prerouting priority mangle; policy accept;
 		ct status & confirmed != 0 accept comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn update @tired { iif limit rate over 16384/minute burst 8192 packets } drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn add @resumed { iif ct count over 8192 } drop comment "ownerowner"
+		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn accept comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 iif @crowded drop comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 iif @strict add @counted { iif ct count over 1024 } add @crowded { iif } update @strict { iif } drop comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 iif @strict delete @strict { iif } drop comment "ownerowner"
