@@ -16,7 +16,7 @@ import (
 // closed TCP connections, which a pod can keep in connection tracking by a packet each
 // two minutes, or make open ones again. So the agent looks how full connection
 // tracking is, and deletes what is too much of a pod's before there is no room for
-// others.
+// others, or no port of the node's address for a destination of the pod's.
 
 const (
 	// trimEvery is the time between two looks how full it is: two files are read.
@@ -25,12 +25,19 @@ const (
 	// again: where it is full of what is nobody's in particular, a look takes 0.4 s for
 	// 262,144 entries.
 	trimRest = 20
+	// portsRest is trimRest where there is room, but may be no port: a pod with half of
+	// the ports needs half a minute to take the others (nft's dropHasty).
+	portsRest = 50
 	// trimming is how long one time may take.
 	trimming = 30 * time.Second
+	// ports is how many ports an address of the node has for a destination, of those
+	// that masquerade gives. With fewer entries than that one is free.
+	ports = 1<<16 - 1024
 )
 
 // keepTrimmed deletes pods' entries that are too many, whenever connection tracking is
-// three quarters full, until ctx ends.
+// three quarters full, or has three quarters as many entries as there are ports, until
+// ctx ends.
 func (a *Agent) keepTrimmed(ctx context.Context) {
 	var trimmed, failed bool // the last time
 	for pause := trimEvery; ; {
@@ -39,29 +46,55 @@ func (a *Agent) keepTrimmed(ctx context.Context) {
 			return
 		}
 		begun := time.Now()
-		gone, err := a.trim(ctx)
-		pause = max(trimEvery, trimRest*time.Since(begun))
+		gone, rest, err := a.trim(ctx)
+		pause = max(trimEvery, rest*time.Since(begun))
 		if err != nil && !failed && ctx.Err() == nil {
 			a.Log.Warn("a pod may fill connection tracking", "err", err)
 		}
 		if len(gone) > 0 && !trimmed {
-			a.Log.Warn("connection tracking was nearly full: entries of pods that had more than twice their share are deleted",
+			a.Log.Warn("connection tracking, or the ports of masquerade, would have run out: entries of pods that had too many are deleted",
 				"pods", len(gone), "such as", gone[:min(len(gone), 5)])
 		}
 		trimmed, failed = len(gone) > 0, err != nil
 	}
 }
 
+// trimBounds are how many entries a pod may have when connection tracking has so many, of
+// so many that it can have; and for how many times as long as it takes to see to that
+// nobody does so again. With rest 0 it is not time to.
+func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.Duration) {
+	if connections == 0 || most == 0 {
+		return b, 0
+	}
+	if entries >= most-most/4 {
+		b, rest = conntrack.Bounds{
+			Closed: min(2*connections, most/2), // or closed ones of one pod could fill a small table
+			All:    2 * connections,
+		}, trimRest
+	}
+	if half := max(connections, ports/2); entries >= ports-ports/4 && half < ports {
+		if rest == 0 {
+			return conntrack.Bounds{Closed: half, All: half + half/2}, portsRest
+		}
+		b.Closed, b.All = min(b.Closed, half), min(b.All, half+half/2)
+	}
+	return b, rest
+}
+
 // trim does that once, if it is time to. It returns whose entries are gone, and how
-// many.
-func (a *Agent) trim(ctx context.Context) (gone []string, err error) {
+// many, and what trimBounds says of the time until the next one.
+func (a *Agent) trim(ctx context.Context) (gone []string, rest time.Duration, err error) {
 	connections := a.config.Load().Connections
 	if connections == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
 	entries, most, err := a.tracked.Load()
-	if err != nil || entries < most-most/4 || most == 0 {
-		return nil, err
+	if err != nil {
+		return nil, 0, err
+	}
+	bounds, rest := trimBounds(connections, entries, most)
+	if rest == 0 {
+		return nil, 0, nil
 	}
 	all := a.index.all()
 	whose := map[netip.Addr]int{}
@@ -75,10 +108,7 @@ func (a *Agent) trim(ctx context.Context) (gone []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimming)
 	defer cancel()
 	begun, total := time.Now(), 0
-	fewer, err := a.tracked.Trim(ctx, whose, conntrack.Bounds{
-		Closed: min(2*connections, most/2), // or closed ones of one pod could fill a small table
-		All:    2 * connections,
-	})
+	fewer, err := a.tracked.Trim(ctx, whose, bounds)
 	for i, n := range fewer {
 		gone, total = append(gone, fmt.Sprintf("%s: %d", all[i].record.Key, n)), total+n
 	}
@@ -86,5 +116,5 @@ func (a *Agent) trim(ctx context.Context) (gone []string, err error) {
 	if a.Observe != nil {
 		a.Observe(flows.KindName, "trim", time.Since(begun), total, err)
 	}
-	return gone, err
+	return gone, rest, err
 }
