@@ -1,0 +1,193 @@
+package hostile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// lastHop has an IPv4 frame die at the node: its TTL is 1.
+func lastHop(frame []byte) []byte {
+	frame[22] = 1
+	binary.BigEndian.PutUint16(frame[24:], 0)
+	binary.BigEndian.PutUint16(frame[24:], checksum(frame[14:34]))
+	return frame
+}
+
+// served is a TCP server in a pod that keeps what is opened to it.
+func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
+	t.Helper()
+	conns = make(chan net.Conn, 100_000)
+	var l net.Listener
+	if err := p.at.Do(func() (err error) { l, err = net.Listen("tcp4", netip.AddrPortFrom(p.ip4, 0).String()); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns <- c
+		}
+	}()
+	return netip.MustParseAddrPort(l.Addr().String()), conns
+}
+
+// A pod opens connections to another, resets them as far as the node can see, by
+// segments that die at the node, and waits until the node has forgotten them. What the
+// other says next begins them anew, and does not count as its own: it opens its own.
+func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
+	const most = 1024
+	n := newNode(t, fmt.Sprintf("connections: %d\n", most)+plain)
+	a, b := n.add("a"), n.add("b")
+	echo := nettest.Serve(t, n.lan, "udp4", "192.0.2.2:0")
+	to, accepted := served(t, b)
+	w := a.wire(t)
+	frames := make(chan []byte, 100_000)
+	rawTap(t, openWire(t, a.at, true), frames)
+	var mine []net.Conn
+	const many = most * 7 / 8
+	for range many {
+		if err := a.at.Do(func() error {
+			c, err := net.DialTimeout("tcp4", to.String(), 2*time.Second)
+			if err == nil {
+				mine = append(mine, c)
+			}
+			return err
+		}); err != nil {
+			t.Fatalf("after %d: %v", len(mine), err)
+		}
+	}
+	defer func() {
+		for _, c := range mine {
+			c.Close()
+		}
+	}()
+	talk := func() error { _, err := nettest.Talk(b.at, "udp4", echo, time.Second); return err }
+	if err := talk(); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+	nettest.Eventually(t, "all to be accepted", func() bool { return len(accepted) == many })
+	for resets := 0; resets < many; {
+		var f []byte
+		select {
+		case f = <-frames:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d answers are heard, of %d", resets, many)
+		}
+		if len(f) < 54 || f[23] != tcp || f[47] != syn|ack || f[12] != 8 {
+			continue
+		}
+		from, to := binary.BigEndian.Uint16(f[34:]), binary.BigEndian.Uint16(f[36:])
+		seq, acked := binary.BigEndian.Uint32(f[38:]), binary.BigEndian.Uint32(f[42:])
+		w.send(lastHop(ether(a.mac, w.mac, tcpPacket(a.ip4, b.ip4, to, from, rst|ack, acked, seq+1))))
+		resets++
+	}
+	nettest.Eventually(t, "the node to forget them", func() bool {
+		nettest.Run(t, nil, "conntrack -L") // which looks what is over; the kernel itself may take a minute
+		return tracked(t) < 100
+	})
+	if err := talk(); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+	for range many { // what any server does that has news for its clients
+		c := <-accepted
+		defer c.Close()
+		if _, err := c.Write([]byte("news")); err != nil {
+			t.Errorf("the server: %v", err)
+		}
+	}
+	tcpEcho := nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0")
+	failed := 0
+	for range 200 { // its own, few against its share
+		if _, err := nettest.Talk(b.at, "tcp4", tcpEcho, 200*time.Millisecond); err != nil {
+			failed++
+			if failed == 1 {
+				t.Logf("%v", err)
+			}
+			if failed > 20 {
+				break
+			}
+		}
+	}
+	if failed > 0 {
+		t.Errorf("a pod that has opened nothing opens %d connections of 200 in vain", failed)
+	}
+}
+
+// A pod has opened connections to another, which has something to say when the pod is
+// deleted: what it tries to say costs the other none of its own.
+func TestDeadClientsCostNoShare(t *testing.T) {
+	const most = 1024
+	n := newNode(t, fmt.Sprintf("connections: %d\n", most)+plain)
+	a, b := n.add("a"), n.add("b")
+	echo := nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0")
+	to, accepted := served(t, b)
+	var mine []net.Conn
+	const many = most * 7 / 8
+	for range many {
+		if err := a.at.Do(func() error {
+			c, err := net.DialTimeout("tcp4", to.String(), 2*time.Second)
+			if err == nil {
+				mine = append(mine, c)
+			}
+			return err
+		}); err != nil {
+			t.Fatalf("after %d: %v", len(mine), err)
+		}
+	}
+	nettest.Eventually(t, "all to be accepted", func() bool { return len(accepted) == many })
+	for range 3 {
+		if _, err := nettest.Talk(b.at, "tcp4", echo, time.Second); err != nil {
+			t.Fatalf("before: %v", err)
+		}
+	}
+	n.del(a, wait)
+	for range many {
+		c := <-accepted
+		defer c.Close()
+		_, _ = c.Write([]byte("news"))
+	}
+	for begun := time.Now(); time.Since(begun) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
+		if _, err := nettest.Talk(b.at, "tcp4", echo, 500*time.Millisecond); err != nil {
+			t.Fatalf("the other opens no connection %s after the DEL: %v", time.Since(begun), err)
+		}
+	}
+}
+
+// rawTap notes whole frames that come to an eth0.
+func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	patience := unix.Timeval{Usec: 20_000}
+	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(ended)
+		buf := make([]byte, 4096)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil {
+				select {
+				case frames <- slices.Clone(buf[:n]):
+				default:
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() { close(done); <-ended; unix.Close(w.fd) })
+}

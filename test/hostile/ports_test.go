@@ -1,0 +1,174 @@
+package hostile
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// dialFrom talks to a Serve by TCP or UDP from a chosen port, and says why not.
+func dialFrom(at *ns.Netns, network string, to netip.AddrPort, port int) error {
+	f := func() error {
+		d := net.Dialer{Timeout: 2 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		}}
+		if network[:3] == "udp" {
+			d.LocalAddr = &net.UDPAddr{Port: port}
+		} else {
+			d.LocalAddr = &net.TCPAddr{Port: port}
+		}
+		c, err := d.Dial(network, to.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := c.Write([]byte("?")); err != nil {
+			return err
+		}
+		_, err = c.Read(make([]byte, 64))
+		return err
+	}
+	if at == nil {
+		return f()
+	}
+	return at.Do(f)
+}
+
+// A pod opens connections from ports below 1024 to one destination, such as an NFS
+// server: 424 are all that the node's address has between 600 and 1023, and masquerade
+// used to keep what comes from such a port among them (nf_nat_l4proto_unique_tuple).
+// Another pod, and the node itself, whose NFS client takes such a port, reach it too.
+func TestLowPortsOfOnePodAreLimited(t *testing.T) {
+	for _, network := range []string{"udp4", "tcp4"} {
+		t.Run(network, func(t *testing.T) {
+			n := newNode(t, plain)
+			a, b := n.add("a"), n.add("b")
+			w := a.wire(t)
+			nettest.Run(t, a.at, "nft add table inet mute")
+			nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+			const port = 2049
+			echo := nettest.Serve(t, n.lan, network, netip.AddrPortFrom(lan4, port).String())
+			nettest.Run(t, n.lan, "sysctl -qw net.ipv4.tcp_syncookies=2") // nobody completes what the pod begins
+			for _, who := range []*ns.Netns{b.at, nil} {
+				if err := dialFrom(who, network, echo, 700); err != nil {
+					t.Fatalf("before: %v", err)
+				}
+			}
+			forget(t)
+			for range 3 { // some are chosen twice
+				for from := uint16(512); from < 1024; from++ {
+					if network == "udp4" {
+						w.send(ether(a.mac, w.mac, udpPacket(a.ip4, lan4, from, port, "")))
+					} else {
+						w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, lan4, from, port, syn, 1, 0)))
+					}
+				}
+			}
+			nettest.Eventually(t, "the pod's connections to be there", func() bool { return tracked(t) >= 400 })
+			for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
+				failed := 0
+				for try := range 3 {
+					if err := dialFrom(from, network, echo, 701+try); err != nil {
+						failed++
+						t.Logf("%s from port %d: %v", who, 701+try, err)
+					}
+				}
+				if failed > 0 {
+					t.Errorf("%s does not reach %s from a port below 1024 in %d of 3 tries", who, echo, failed)
+				}
+			}
+			forget(t)
+		})
+	}
+}
+
+// A pod opens TCP connections to one destination and resets them, and sends a packet
+// for each every few seconds, so that the kernel never forgets them. Nobody counts them,
+// and connection tracking has room for four times as many, but each has a port of the
+// node's address. The agent deletes them before another pod and the node have none.
+func TestClosedConnectionsTakeNotAllPorts(t *testing.T) {
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	w := a.wire(t)
+	const port = 6443
+	echo := nettest.Serve(t, n.lan, "tcp4", netip.AddrPortFrom(lan4, port).String())
+	nettest.Run(t, n.lan, "sysctl -qw net.ipv4.tcp_syncookies=2")
+	for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
+		if _, err := nettest.Talk(from, "tcp4", echo, 2*time.Second); err != nil {
+			t.Fatalf("%s before: %v", who, err)
+		}
+	}
+	// The pod's kernel resets what it did not open: SYN by hand, SYN|ACK, RST.
+	ear := openWire(t, a.at, true)
+	_ = unix.SetsockoptInt(ear.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+	patience := unix.Timeval{Usec: 20_000}
+	_ = unix.SetsockoptTimeval(ear.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience)
+	t.Cleanup(func() { unix.Close(ear.fd) })
+	var answered [1 << 16]atomic.Uint64 // by port: what came with SYN|ACK
+	done, ended := make(chan struct{}), make(chan struct{}, 2)
+	stop := func() { close(done); <-ended; <-ended; forget(t) }
+	go func() {
+		defer func() { ended <- struct{}{} }()
+		buf := make([]byte, 256)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			n, _, err := unix.Recvfrom(ear.fd, buf, 0)
+			if err != nil || n < 54 || buf[23] != tcp || buf[47] != syn|ack {
+				continue
+			}
+			to, isn := binary.BigEndian.Uint16(buf[36:]), binary.BigEndian.Uint32(buf[38:])
+			answered[to].Store(1<<32 | uint64(isn))
+		}
+	}()
+	go func() {
+		defer func() { ended <- struct{}{} }()
+		for {
+			for from := 1024; from < 1<<16; from++ {
+				if from%64 == 0 {
+					select {
+					case <-done:
+						return
+					case <-time.After(2 * time.Millisecond):
+					}
+				}
+				if was := answered[from].Load(); was != 0 {
+					w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, lan4, uint16(from), port, ack, 2, uint32(was)+1)))
+				} else {
+					w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, lan4, uint16(from), port, syn, 1, 0)))
+				}
+			}
+		}
+	}()
+	defer stop()
+	for most, end := 0, time.Now().Add(2*time.Minute); ; time.Sleep(time.Second) {
+		now := tracked(t)
+		if most = max(most, now); most > 45000 && now < most-10000 {
+			break // the agent has seen it
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are tracked, and nobody trims them", now)
+		}
+		if now < 40000 {
+			continue
+		}
+		for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
+			if _, err := nettest.Talk(from, "tcp4", echo, 2*time.Second); err != nil {
+				t.Fatalf("%s does not reach %s, with %d connections tracked: %v", who, echo, now, err)
+			}
+		}
+	}
+}
