@@ -272,6 +272,15 @@ func (a *Agent) whole(ctx context.Context, e *entry, started int64) error {
 	return nil
 }
 
+// since is when the last ADD began that an attachment was answered to, of this boot; 0 if
+// it is not known.
+func (a *Agent) since(id hold.ID) int64 {
+	if e := a.index.get(id); e != nil && e.record.Epoch == a.epoch {
+		return e.record.Started
+	}
+	return 0
+}
+
 // fit chooses the pool of a new attachment, and refuses what cannot go with it.
 func (a *Agent) fit(add *addition) error {
 	pool, err := a.pool(add.conf.Pool)

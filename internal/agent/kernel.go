@@ -106,7 +106,7 @@ func (a *Agent) openKernel() error {
 	a.routes = poolroute.New(poolroute.Options{Conn: conn, Metric: a.metric})
 	links := link.New(link.Options{
 		Conn: conn, Prefix: a.instance[:stamp.PrefixLen], Groups: a.groups,
-		Barrier: barrier.Intact, Exposed: a.exposed,
+		Barrier: barrier.Intact, Exposed: a.exposed, Since: a.since,
 	})
 	a.links = links
 	a.monitor = func() (monitor, error) {

@@ -173,29 +173,37 @@ func TestSegmentsLeadNowhere(t *testing.T) {
 	n.Audit(t)
 }
 
-// A pod asks by ARP for who is outside, in others' names, on a node where somebody has
-// made all links proxies. The node notes nobody of them.
+// A pod asks by ARP for who is outside, or for itself, in others' names, on a node where
+// somebody has made all links proxies for what is elsewhere, or new ones for what is
+// behind the same link. The node notes nobody of them.
 func TestProxyNotesNobody(t *testing.T) {
-	sysctl(t, "net/ipv4/conf/all/proxy_arp", "1")
-	n := newNode(t, plain)
-	a, b := n.add("a"), n.add("b")
-	p, w := newProbe(t, a.host), a.wire(t)
-	for i := range byte(200) {
-		for _, says := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4} {
-			w.send(slices.Concat(a.mac, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, w.mac, says.AsSlice(), make([]byte, 6), far4.AsSlice()))
-		}
+	for name, wanted := range map[string]func(*pod) netip.Addr{
+		"all/proxy_arp":           func(*pod) netip.Addr { return far4 },
+		"default/proxy_arp_pvlan": func(a *pod) netip.Addr { return a.ip4 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			sysctl(t, "net/ipv4/conf/"+name, "1")
+			n := newNode(t, plain)
+			a, b := n.add("a"), n.add("b")
+			p, w := newProbe(t, a.host), a.wire(t)
+			for i := range byte(200) {
+				for _, says := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4} {
+					w.send(slices.Concat(a.mac, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, w.mac, says.AsSlice(), make([]byte, 6), wanted(a).AsSlice()))
+				}
+			}
+			p.settled(w, a)
+			out, err := exec.Command("ip", "neigh", "show", "dev", a.host).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(out)) {
+				if !strings.Contains(line, "PERMANENT") {
+					t.Errorf("the node notes %s", strings.TrimSpace(line))
+				}
+			}
+			n.Audit(t)
+		})
 	}
-	p.settled(w, a)
-	out, err := exec.Command("ip", "neigh", "show", "dev", a.host).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(out)) {
-		if !strings.Contains(line, "PERMANENT") {
-			t.Errorf("the node notes %s", strings.TrimSpace(line))
-		}
-	}
-	n.Audit(t)
 }
 
 // by is a UDP packet of IPv4 that goes on to another address from where it is sent

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,11 +49,18 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		if err := unix.Kill(plugin, unix.SIGCONT); err != nil {
-			a.t.Fatal(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			a.t.Errorf("the late DEL: %v: %s", err, out.String())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		for { // strace stops each of its threads once
+			select {
+			case err := <-ended:
+				if err != nil {
+					a.t.Errorf("the late DEL: %v: %s", err, out.String())
+				}
+				return
+			case <-time.After(10 * time.Millisecond):
+				_ = unix.Kill(plugin, unix.SIGCONT)
+			}
 		}
 	}
 }
@@ -89,6 +97,48 @@ func TestLateDelSparesItsSuccessor(t *testing.T) {
 			pingAll(t, other, heir)
 			a.start()
 			wantUp(t, heir)
+			a.releaseAll()
+		})
+	}
+}
+
+// A DEL without an agent stops before its cut. An agent comes, answers the same ADD again,
+// and makes the link again, or its alias, that another program has taken away; and dies.
+// The DEL goes on, and is not about what was asked for since. Nor is it when the ledger
+// was lost meanwhile, and the link alone tells.
+func TestLateDelSparesWhatWasMended(t *testing.T) {
+	for name, damage := range map[string]string{"link": "ip link del ", "alias": "ip link set alias mine "} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t, pools)
+			pod, other := nettest.Pod(t), nettest.Pod(t)
+			a.add("other", other)
+			a.add("c", pod)
+			a.kill()
+			goOn := a.stopped("connect", "c", pod.Ref().Path)
+			a.start()
+			heir := a.add("c", pod)
+			nettest.Run(t, nil, damage+heir.host)
+			nettest.Eventually(t, "it to be mended", func() bool {
+				link, err := netlink.LinkByName(heir.host)
+				return err == nil && link.Attrs().Flags&net.FlagUp != 0 && strings.HasPrefix(link.Attrs().Alias, "berth ")
+			})
+			a.kill()
+			goOn()
+			if wantUp(t, heir); t.Failed() {
+				return
+			}
+			pingAll(t, other, heir)
+			if err := os.Remove(a.root.Ledger()); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			a.start()
+			wantUp(t, heir)
+			if n := len(a.list()); n != 2 {
+				t.Errorf("%d attachments, want two", n)
+			}
 			a.releaseAll()
 		})
 	}

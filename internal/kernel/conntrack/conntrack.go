@@ -1,4 +1,4 @@
-// Package conntrack drops the kernel's memory of traffic.
+// Package conntrack drops the kernel's memory of traffic, and ends what it goes on with.
 package conntrack
 
 import (
@@ -20,12 +20,13 @@ const maxDumps = 5
 // Table is the connection tracking table of one network namespace. Its methods
 // may be called at once; one pass is made at a time.
 type Table struct {
-	at     *ns.Netns
-	mu     sync.Mutex
-	list   *socket // what comes in while the other deletes; nil: not opened
-	delete *socket
-	tcp    *metrics // opened with the others; nil: there are none
-	closed bool
+	at      *ns.Netns
+	mu      sync.Mutex
+	list    *socket // what comes in while the other deletes; nil: not opened
+	delete  *socket
+	tcp     *metrics // opened with the others; nil: there are none
+	sockets *socket  // likewise; nil: the kernel cannot end any
+	closed  bool
 }
 
 // Open opens the table of a namespace, which must stay open for as long as the
@@ -48,7 +49,8 @@ func (t *Table) Close() {
 
 // Forget deletes every entry in which one of the addresses stands, on either
 // side and in either direction, in one pass over the table for both families, and
-// what TCP remembers of the addresses.
+// what TCP remembers of the addresses. Before that it ends the node's own TCP
+// connections to them.
 // It takes as long as the table is long (1.5 µs an entry), and memory for two
 // messages. A kernel without connection tracking has nothing to forget.
 //
@@ -65,6 +67,9 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 	among := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
 		among[a] = true
+	}
+	if err := t.endSockets(among); err != nil {
+		return err
 	}
 	if err := t.forget(func(entry []byte) bool { return involves(entry, among) }); err != nil {
 		return err
@@ -102,7 +107,7 @@ func (t *Table) forget(is func(entry []byte) bool) error {
 // a context that has ended, the sockets are of no more use.
 func (t *Table) pass(ctx context.Context, is func(entry []byte) bool) (interrupted bool, err error) {
 	batch := t.delete.batch()
-	interrupted, err = t.list.dump(func(family byte, entry []byte) error {
+	interrupted, err = t.list.entries(func(family byte, entry []byte) error {
 		if err := ctx.Err(); err != nil || !is(entry) {
 			return err
 		}
@@ -136,7 +141,12 @@ func (t *Table) ready() error {
 		if t.delete, err = openSocket(unix.NETLINK_NETFILTER); err != nil {
 			return err
 		}
-		t.tcp, err = openMetrics()
+		if t.tcp, err = openMetrics(); err != nil {
+			return err
+		}
+		if t.sockets, err = openSocket(unix.NETLINK_SOCK_DIAG); errors.Is(err, unix.EPROTONOSUPPORT) {
+			return nil
+		}
 		return err
 	})
 	if err != nil {
@@ -148,7 +158,7 @@ func (t *Table) ready() error {
 
 // broken closes the sockets, which the next pass opens anew.
 func (t *Table) broken() {
-	for _, s := range []**socket{&t.list, &t.delete} {
+	for _, s := range []**socket{&t.list, &t.delete, &t.sockets} {
 		if *s != nil {
 			(*s).close()
 			*s = nil

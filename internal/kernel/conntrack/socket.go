@@ -41,7 +41,8 @@ type socket struct {
 }
 
 // openSocket opens a socket in the calling thread's network namespace. bus is
-// NETLINK_NETFILTER or NETLINK_GENERIC, whose messages have a header of one size.
+// NETLINK_NETFILTER, NETLINK_GENERIC, whose messages have a header of one size, or
+// NETLINK_SOCK_DIAG, whose messages begin with a family, too.
 func openSocket(bus int) (*socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, bus)
 	if err != nil {
@@ -65,14 +66,26 @@ func openSocket(bus int) (*socket, error) {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// dump lists all entries of both families, as their attributes, which are valid
-// until each returns. It reports whether the kernel says that the list changed
-// under way so that some may be missing. After each's error, as after any
-// other, the socket is of no more use.
-func (s *socket) dump(each func(family byte, entry []byte) error) (interrupted bool, err error) {
+// entries lists all entries of both families, as their attributes, which are valid
+// until each returns; for the rest, see dump.
+func (s *socket) entries(each func(family byte, entry []byte) error) (interrupted bool, err error) {
 	s.seq++
-	out := header(nil, listEntries, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, s.seq, anyFamily)
-	if err := s.send(out); err != nil {
+	return s.dump(header(nil, listEntries, unix.NLM_F_REQUEST, s.seq, anyFamily), func(body []byte) error {
+		if len(body) < nfgenmsgSize {
+			return nil
+		}
+		return each(body[0], body[nfgenmsgSize:])
+	})
+}
+
+// dump asks for a list, by the message that was made last, and calls each with what is
+// behind each answer's header, which is valid until each returns. It reports whether the
+// kernel says that the list changed under way so that some may be missing. After each's
+// error, as after any other, the socket is of no more use.
+func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted bool, err error) {
+	flags := binary.NativeEndian.Uint16(request[offsetOfType+2:]) | unix.NLM_F_DUMP
+	binary.NativeEndian.PutUint16(request[offsetOfType+2:], flags)
+	if err := s.send(request); err != nil {
 		return false, err
 	}
 	for {
@@ -94,10 +107,9 @@ func (s *socket) dump(each func(family byte, entry []byte) error) (interrupted b
 				return false, fmt.Errorf("netlink answer out of order: number %d for %d", m.seq, s.seq)
 			case m.typ == unix.NLMSG_DONE || m.typ == unix.NLMSG_ERROR:
 				return interrupted, m.errno()
-			case len(m.body) >= nfgenmsgSize:
-				if err := each(m.body[0], m.body[nfgenmsgSize:]); err != nil {
-					return false, err
-				}
+			}
+			if err := each(m.body); err != nil {
+				return false, err
 			}
 		}
 	}

@@ -15,6 +15,7 @@ type Conf struct {
 	ARPIgnore         int32 // arp_ignore
 	AcceptSourceRoute int32 // of IPv4: accept_source_route
 	MediumID          int32 // medium_id
+	ProxyARPPVLAN     int32 // proxy_arp_pvlan
 	AcceptRA          int32 // accept_ra
 	DisableIPv6       int32 // disable_ipv6
 	Seg6Enabled       int32 // seg6_enabled
@@ -30,6 +31,7 @@ const (
 	confAcceptSourceRoute = 9 - 1
 	confMediumID          = 14 - 1
 	confARPIgnore         = 19 - 1
+	confProxyARPPVLAN     = 25 - 1
 	confAcceptRA          = 3
 	confDisableIPv6       = 26
 	confSeg6Enabled       = 44
@@ -39,10 +41,10 @@ const (
 // parseConf reads IFLA_AF_SPEC of a link that is no bridge's news: families, each
 // with attributes of its own.
 func parseConf(b []byte) (c Conf) {
-	if conf := within(within(b, unix.AF_INET), inetConf); len(conf) > 4*confARPIgnore {
+	if conf := within(within(b, unix.AF_INET), inetConf); len(conf) > 4*confProxyARPPVLAN {
 		c.IPv4 = true
 		c.ARPIgnore, c.AcceptSourceRoute = int32At(conf, confARPIgnore), int32At(conf, confAcceptSourceRoute)
-		c.MediumID = int32At(conf, confMediumID)
+		c.MediumID, c.ProxyARPPVLAN = int32At(conf, confMediumID), int32At(conf, confProxyARPPVLAN)
 	}
 	if conf := within(within(b, unix.AF_INET6), inet6Conf); len(conf) > 4*confDisableIPv6 {
 		c.IPv6 = true

@@ -151,16 +151,30 @@ func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.see(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)
 	var other rtnl.Link
-	errs := l.conn.Each(rtnl.AddAltName(s.Name, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(s.Alias)))
+	errs := l.conn.Each(rtnl.AddAltName(s.Name, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(l.alias(s))))
 	named, err := errs[0], errs[1]
 	if err != nil {
 		return err
 	}
-	link.Alias = s.Alias
+	link.Alias = l.alias(s)
 	if errors.Is(named, kernel.ErrExists) && l.conn.Do(rtnl.GetAltLink(alt, &other)) == nil && l.owns(s, other) {
 		return fmt.Errorf("link %s is called %s: %w", s.Name, other.Name, hold.ErrForeign)
 	}
 	return nil
+}
+
+// alias is what a link's alias is to say. An ADD that was asked again stands in no spec,
+// and a DEL from before it, without an agent, goes by the alias.
+func (l *Links) alias(s *Spec) string {
+	of, ok := stamp.Parse(s.Alias)
+	id, named := stamp.LinkID(s.Name)
+	if !ok || !named {
+		return s.Alias
+	}
+	if since := l.since(id); since > of.Start {
+		return of.Since(since)
+	}
+	return s.Alias
 }
 
 // Restamp has a link's alias say that an ADD which began at start (CLOCK_BOOTTIME in

@@ -37,7 +37,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	}
 	var settings []rtnl.Setting
 	if !stamp.Alike(link.Alias, s.Alias) {
-		settings = append(settings, rtnl.Alias(s.Alias))
+		settings = append(settings, rtnl.Alias(l.alias(s)))
 	}
 	if link.Group != l.groups.Live() {
 		settings = append(settings, rtnl.Group(l.groups.Live()))

@@ -39,6 +39,9 @@ type Options struct {
 	// group, or made a port of another: no rule has seen what began by it meanwhile. It
 	// must not block. nil: nobody is told.
 	Exposed func()
+	// Since is when the last ADD began that an owner is there for (CLOCK_BOOTTIME in
+	// nanoseconds); 0: no later one than its spec says. nil: always 0.
+	Since func(hold.ID) int64
 }
 
 // Links makes, checks, cuts off and deletes the links of an instance.
@@ -48,6 +51,7 @@ type Links struct {
 	groups  stamp.Groups
 	barrier func() bool
 	exposed func()
+	since   func(hold.ID) int64
 	batches atomic.Uint32 // counts batches, for each to have a group of its own
 	mirror  mirror
 	memory  memory
@@ -59,12 +63,15 @@ type Links struct {
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, turn: make(chan struct{}, 1)}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, turn: make(chan struct{}, 1)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
 	if l.exposed == nil {
 		l.exposed = func() {}
+	}
+	if l.since == nil {
+		l.since = func(hold.ID) int64 { return 0 }
 	}
 	l.mirror.own = l.own
 	l.batches.Store(rand.Uint32()) // not where the last run of the agent was

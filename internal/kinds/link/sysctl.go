@@ -24,13 +24,15 @@ type sysctl struct {
 // The pod says nothing by router advertisements. It must not say by which way the node
 // sends what it gets (source routes, segments): such a packet has another destination
 // when the rules for destinations look at it. Nor may it fill the host's one table of
-// neighbours: whom ARP answers is noted there, for itself (arp_ignore 8: nobody) or as
-// a proxy (medium_id -1: never), and nftables does not see ARP. The pod knows its
-// gateway without asking.
+// neighbours: whom ARP answers is noted there, for itself (arp_ignore 8: nobody), or as
+// a proxy for others elsewhere (medium_id -1: never) or behind the same link
+// (proxy_arp_pvlan, which Linux reads of all links, too), and nftables does not see ARP.
+// The pod knows its gateway without asking.
 func (s *Spec) sysctls(c rtnl.Conf) []sysctl {
 	all := []sysctl{
 		{"ipv4", "arp_ignore", c.IPv4, c.ARPIgnore, 8},
 		{"ipv4", "medium_id", c.IPv4, c.MediumID, -1},
+		{"ipv4", "proxy_arp_pvlan", c.IPv4, c.ProxyARPPVLAN, 0},
 		{"ipv4", "accept_source_route", c.IPv4, c.AcceptSourceRoute, 0},
 	}
 	if !s.has(true) {

@@ -28,6 +28,10 @@ var conntrack = map[uint16]string{
 // begins. rtnetlink's RTM_NEWLINK has the same number.
 const batchBegin = 0x10
 
+// listSockets is SOCK_DIAG_BY_FAMILY (linux/sock_diag.h), RTM_NEWADDR's number. SOCK_DESTROY
+// has RTM_DELADDR's.
+const listSockets = 20
+
 // sent is what goes through a socket; nil for requests that only ask.
 func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	types, netlink := messages(body)
@@ -65,7 +69,11 @@ func messages(b []byte) (types []uint16, ok bool) {
 		if n < unix.SizeofNlMsghdr || n > len(b) {
 			return types, false
 		}
-		types = append(types, binary.NativeEndian.Uint16(b[4:]))
+		typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
+		if typ == listSockets && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP {
+			typ = 0 // it only asks
+		}
+		types = append(types, typ)
 		b = b[min((n+3)&^3, len(b)):]
 	}
 	return types, len(types) > 0 && len(b) == 0

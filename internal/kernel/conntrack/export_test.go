@@ -1,0 +1,12 @@
+package conntrack
+
+import "net/netip"
+
+// EndSockets is the part of Forget that is about sockets.
+func (t *Table) EndSockets(addrs []netip.Addr) error {
+	among := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		among[a] = true
+	}
+	return t.endSockets(among)
+}
