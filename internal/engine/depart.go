@@ -38,7 +38,7 @@ type departure struct {
 // owners, cuts them off, all beside each other, and sends what they hold to its
 // lines. ids are of owners that are releasing; one that is gone is left out.
 //
-// nil says that each of them is cut off. An error wraps ErrReachable, or says that
+// nil says that each of them is cut off, or waits for those who need it. An error wraps ErrReachable, or says that
 // somebody who takes an owner has not stopped yet. It comes at the end of ctx, or
 // after Options.Mending, whatever a kind does: nobody waits for another owner longer.
 // It takes nothing back of the promise: the engine goes on without the caller.
@@ -81,12 +81,27 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 	e.work.Go(func() { // not spawn, which may refuse by now: whoever joins waits for its end
 		err := e.depart(id, d, places)
 		e.mu.Lock()
-		defer e.mu.Unlock()
 		delete(e.departures, id)
 		d.err = err
 		close(d.ended)
+		again := e.due(e.leaving[id]) // the last who needed it has gone meanwhile
+		e.mu.Unlock()
+		if again {
+			e.leave(id, nil)
+		}
 	})
 	return d
+}
+
+// due reports whether an owner's departure has waited for others, who are gone now.
+// Engine.mu is held.
+func (e *Engine) due(l *leaving) bool {
+	return l != nil && l.waits && !l.tried && !e.awaits(l) && e.ctx.Err() == nil
+}
+
+// awaits reports whether an owner is not cut off yet since others need it.
+func (e *Engine) awaits(l *leaving) bool {
+	return l.waits && !l.tried && len(e.Ledger.Needers(l.owner.ID)) > 0
 }
 
 // follow waits for a departure for as long as its asker may.
@@ -110,7 +125,8 @@ func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 }
 
 // depart cuts a releasing owner off, once whoever was taking it has stopped,
-// and sends its holds to their lines.
+// and sends its holds to their lines. One that waits for those who need it departs
+// anew when they are gone (ended).
 func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	_, leave, err := e.enter(e.ctx, id, false)
 	if err != nil {
@@ -122,11 +138,15 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 		return nil // released meanwhile
 	}
 	e.mu.Lock()
-	d.cuts = true
+	awaits := e.awaits(l)
+	d.cuts = !awaits
 	cut := l.cut
 	e.mu.Unlock()
 	if first {
 		e.event(api.EventReleasing, l.owner, "", nil)
+	}
+	if awaits {
+		return nil
 	}
 	if !cut {
 		err = e.cutAmong(places, l)
@@ -134,7 +154,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	e.mu.Lock()
 	l.tried, l.cut = true, l.cut || err == nil
 	done := e.advance(l)
-	e.note(l) // a child may have been stuck before
+	e.note(l) // who needs it may have been stuck before
 	e.mu.Unlock()
 	if done {
 		e.background(func() { e.forget([]*leaving{l}) })

@@ -32,7 +32,7 @@ type Ledger interface {
 	Commit(ctx context.Context, ops ...ledger.Op) error
 	Owner(id hold.ID) (hold.Owner, bool)
 	Owners() []hold.Owner
-	Children(id hold.ID) []hold.ID
+	Needers(id hold.ID) []hold.ID
 }
 
 // Event is something that happened to an owner.

@@ -104,8 +104,8 @@ func TestChildrenGoBeforeTheirParentsReservations(t *testing.T) {
 	if left := n.ledger.Owners(); len(left) != 0 {
 		t.Errorf("left in the ledger: %v", left)
 	}
-	if err := n.Take(t.Context(), owner(sandbox.ID, "late", "rule")); !errors.Is(err, ledger.ErrParent) {
-		t.Errorf("a child of a parent that is gone: %v, want ErrParent", err)
+	if err := n.Take(t.Context(), owner(sandbox.ID, "late", "rule")); !errors.Is(err, ledger.ErrNeeds) {
+		t.Errorf("one that needs an owner that is gone: %v, want ErrNeeds", err)
 	}
 }
 

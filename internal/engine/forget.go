@@ -34,28 +34,38 @@ func (e *Engine) forget(ls []*leaving) {
 	for _, l := range ls {
 		e.event(api.EventReleased, l.owner, "", nil)
 	}
-	e.forget(e.ended(ls))
+	last, due := e.ended(ls)
+	for _, id := range due {
+		e.leave(id, nil)
+	}
+	e.forget(last)
 }
 
-// ended takes forgotten owners off the list of those that leave, and returns
-// the parents that waited for the last of them.
-func (e *Engine) ended(ls []*leaving) (parents []*leaving) {
+// ended takes forgotten owners off the list of those that leave. It returns, of the
+// owners that they needed, those that have nothing left but the forget, and those that
+// have waited for them to be cut off.
+func (e *Engine) ended(ls []*leaving) (last []*leaving, due []hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range ls {
 		delete(e.leaving, l.owner.ID)
 		delete(e.unwritten, l.owner.ID)
 		close(l.gone)
-		p := e.leaving[l.owner.Parent]
-		if p == nil {
-			continue
+		for _, id := range l.owner.Needs {
+			n := e.leaving[id]
+			if n == nil {
+				continue
+			}
+			if e.due(n) {
+				due = append(due, id)
+			}
+			if e.advance(n) {
+				last = append(last, n)
+			}
+			e.note(n)
 		}
-		if e.advance(p) {
-			parents = append(parents, p)
-		}
-		e.note(p)
 	}
-	return parents
+	return last, due
 }
 
 // forgetLater tries a forget again that could not be written.

@@ -16,6 +16,7 @@ type leaving struct {
 	state   []holdState // of owner.Holds
 	tried   bool        // to cut it: nothing is released before
 	cut     bool        // unreachable
+	waits   bool        // for all who need it, before it is cut off
 	final   bool        // nothing is left but the forget
 	trouble *trouble    // of the forget
 	gone    chan struct{}
@@ -35,7 +36,8 @@ type holdState struct {
 
 // Release promises that owners go. When it returns nil, that is durable and
 // each of them is cut off; what they hold is given back from then on, without
-// end until it is done, and Wait waits for it. Their children go with them.
+// end until it is done, and Wait waits for it. Who needs them goes with them, or,
+// where a kind of theirs says so (hold.Kind.Waits), they are cut off after those.
 // Unknown ids are left out; releasing again joins the release under way. ops
 // are in the same commit, and may begin owners of ids that are releasing at
 // once.
@@ -49,7 +51,7 @@ func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) e
 }
 
 // Promise is the first half of Release: the commit. It returns who has to
-// depart: the known ones of ids and their descendants, children first.
+// depart: the known ones of ids and who goes with them, who needs an owner before it.
 //
 // After an error nothing of ids and ops may be taken for promised: a commit that
 // was withdrawn may have had its effect, or not. Then only those are returned who
@@ -65,13 +67,13 @@ func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) (
 	return all, err
 }
 
-// promised returns those of ids, and of their descendants, that are releasing.
+// promised returns those of ids, and of who goes with them, that are releasing.
 func (e *Engine) promised(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(e.family(ids), e.wanted)
 }
 
-// promise commits that owners and their children are releasing, and returns
-// those that are known, children first.
+// promise commits that owners and who goes with them are releasing, and returns
+// those that are known, who needs an owner before it.
 func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([]hold.ID, error) {
 	now := e.now()
 	for {
@@ -92,7 +94,8 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 			}
 		}
 		ops = nil
-		// No child has come in between, and none can now; ops may have begun some.
+		// Nobody who needs them has come in between, and nobody can now; ops may have
+		// begun some.
 		if all = e.family(ids); !slices.ContainsFunc(all, e.wanted) {
 			return all, nil
 		}
@@ -105,8 +108,8 @@ func (e *Engine) wanted(id hold.ID) bool {
 	return ok && o.Wanted()
 }
 
-// family returns the known ones of ids with all their descendants, children
-// before parents, each once.
+// family returns the known ones of ids with all who are released with them, who needs
+// an owner before it, each once.
 func (e *Engine) family(ids []hold.ID) []hold.ID {
 	var all []hold.ID
 	seen := map[hold.ID]bool{}
@@ -116,12 +119,16 @@ func (e *Engine) family(ids []hold.ID) []hold.ID {
 			return
 		}
 		seen[id] = true
-		for _, child := range e.Ledger.Children(id) {
-			visit(child)
+		o, ok := e.Ledger.Owner(id)
+		if !ok {
+			return
 		}
-		if _, ok := e.Ledger.Owner(id); ok {
-			all = append(all, id)
+		if !e.waits(o) {
+			for _, needer := range e.Ledger.Needers(id) {
+				visit(needer)
+			}
 		}
+		all = append(all, id)
 	}
 	for _, id := range ids {
 		visit(id)
@@ -129,8 +136,25 @@ func (e *Engine) family(ids []hold.ID) []hold.ID {
 	return all
 }
 
+// waits reports whether an owner goes after those who need it, and not with them.
+func (e *Engine) waits(o hold.Owner) bool {
+	return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool {
+		k, err := e.kind(h)
+		return err == nil && k.Waits
+	})
+}
+
+// stands reports whether what an owner holds is to be there: it is wanted, or its
+// release waits for others, who stand on it.
+func (e *Engine) stands(o hold.Owner) bool {
+	return o.Wanted() || len(e.Ledger.Needers(o.ID)) > 0 && e.waits(o)
+}
+
 func (e *Engine) newLeaving(o hold.Owner) *leaving {
-	l := &leaving{owner: o, state: make([]holdState, len(o.Holds)), gone: make(chan struct{}), stuck: make(chan struct{})}
+	l := &leaving{
+		owner: o, waits: e.waits(o), state: make([]holdState, len(o.Holds)),
+		gone: make(chan struct{}), stuck: make(chan struct{}),
+	}
 	for i, h := range o.Holds {
 		l.state[i].stage = hold.Use // an unknown kind keeps its owner's names
 		if k, err := e.kind(h); err == nil {
@@ -154,21 +178,21 @@ func (e *Engine) unreleased(l *leaving) []hold.Hold {
 }
 
 // advance sends what can be released now to its line: what others stand on, once
-// the owner's children are gone. It reports whether the owner has nothing left and
+// those who need the owner are gone. It reports whether the owner has nothing left and
 // can be forgotten, once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
 	if !l.tried {
 		return false
 	}
-	reachable, children := l.reachable(), len(e.Ledger.Children(l.owner.ID)) > 0
+	reachable, needed := l.reachable(), len(e.Ledger.Needers(l.owner.ID)) > 0
 	for i, s := range l.state {
 		switch {
-		case s.stage == hold.Reserve, s.stage == hold.Use && children:
+		case s.stage == hold.Reserve, s.stage == hold.Use && needed:
 		case s.cuts || !reachable:
 			e.send(l, i)
 		}
 	}
-	if l.left(hold.Use) > 0 || children {
+	if l.left(hold.Use) > 0 || needed {
 		return false
 	}
 	if i := l.lastReserve(); i >= 0 {

@@ -26,23 +26,24 @@ func (e *Engine) Restore(ctx context.Context) error {
 type Missing []drift
 
 // Resume is what has to be done after a start before anybody else uses the engine:
-// who was releasing is cut off again and goes to its end; who is wanted is
+// who was releasing is cut off again and goes to its end; who stands is
 // verified, and released where the home has ended. It waits for no pod: what has
 // to be taken again is returned, for Mend, beside which the engine may be used.
 func (e *Engine) Resume(ctx context.Context) (Missing, error) {
 	var releasing []hold.ID
-	var wanted []hold.Owner
+	var standing []hold.Owner
 	for _, o := range e.Ledger.Owners() {
-		if o.Wanted() {
-			wanted = append(wanted, o)
-		} else {
+		if e.stands(o) {
+			standing = append(standing, o)
+		}
+		if !o.Wanted() {
 			releasing = append(releasing, o.ID)
 		}
 	}
 	err := e.Release(ctx, releasing)
 	var missing Missing
 	var homeless []hold.ID
-	for _, d := range e.verify(ctx, wanted) {
+	for _, d := range e.verify(ctx, standing) {
 		if e.Homeless != nil && e.Homeless(d.owner) && d.isSeen() {
 			homeless = append(homeless, d.owner.ID)
 			e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
@@ -204,8 +205,8 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 		return err
 	}
 	defer leave()
-	if err := e.stillWanted(ctx, d.owner.ID); err != nil {
-		return err
+	if o, ok := e.Ledger.Owner(d.owner.ID); !ok || !e.stands(o) {
+		return ErrOvertaken
 	}
 	if e.going(d.owner) {
 		return ErrOvertaken
@@ -279,13 +280,13 @@ func (e *Engine) RepairSoon(ctx context.Context, ids ...hold.ID) error {
 }
 
 func (e *Engine) repair(ctx context.Context, kinds hold.Kinds, ids []hold.ID) error {
-	var wanted []hold.Owner
+	var standing []hold.Owner
 	for _, id := range ids {
-		if o, ok := e.Ledger.Owner(id); ok && o.Wanted() {
-			wanted = append(wanted, o)
+		if o, ok := e.Ledger.Owner(id); ok && e.stands(o) {
+			standing = append(standing, o)
 		}
 	}
-	err := e.Mend(ctx, e.verifyKinds(ctx, kinds, wanted))
+	err := e.Mend(ctx, e.verifyKinds(ctx, kinds, standing))
 	if slices.ContainsFunc(ids, e.Doomed) {
 		err = errors.Join(err, ErrOvertaken)
 	}

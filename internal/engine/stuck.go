@@ -3,7 +3,7 @@ package engine
 // What those hear who wait for an owner on its way out: that nothing more can be tried
 // for now, or that no hold of a kind is left (forget.go, await).
 
-// note closes stuck once something of an owner, or of its children, has failed and
+// note closes stuck once something of an owner, or of those who need it, has failed and
 // nothing else can be tried. Engine.mu is held.
 func (e *Engine) note(l *leaving) {
 	failed := l.trouble.failed()
@@ -12,17 +12,19 @@ func (e *Engine) note(l *leaving) {
 		failed = failed || s.trouble.failed()
 		pending = pending || s.queued && !s.released && !s.trouble.failed()
 	}
-	for _, id := range e.Ledger.Children(l.owner.ID) {
-		child := e.leaving[id]
-		failed = failed || child != nil && child.isStuck()
-		pending = pending || child == nil || !child.isStuck()
+	for _, id := range e.Ledger.Needers(l.owner.ID) {
+		needer := e.leaving[id]
+		failed = failed || needer != nil && needer.isStuck()
+		pending = pending || needer == nil || !needer.isStuck()
 	}
 	if !failed || pending || l.isStuck() {
 		return
 	}
 	close(l.stuck)
-	if parent := e.leaving[l.owner.Parent]; parent != nil {
-		e.note(parent)
+	for _, id := range l.owner.Needs {
+		if needed := e.leaving[id]; needed != nil {
+			e.note(needed)
+		}
 	}
 }
 
@@ -37,10 +39,14 @@ func (l *leaving) isStuck() bool {
 }
 
 // unstick opens stuck again for an owner of which something is tried anew, and for
-// those who stand below it. Engine.mu is held.
+// those that it needs. Engine.mu is held.
 func (e *Engine) unstick(l *leaving) {
-	for ; l != nil && l.isStuck(); l = e.leaving[l.owner.Parent] {
-		l.stuck = make(chan struct{})
+	if l == nil || !l.isStuck() {
+		return
+	}
+	l.stuck = make(chan struct{})
+	for _, id := range l.owner.Needs {
+		e.unstick(e.leaving[id])
 	}
 }
 

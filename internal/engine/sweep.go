@@ -97,7 +97,7 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	}
 	var heirs []hold.ID // who took it in this moment, and found it there
 	for _, o := range e.Ledger.Owners() {
-		if o.Wanted() && has(o, h.Spec) {
+		if e.stands(o) && has(o, h.Spec) {
 			heirs = append(heirs, o.ID)
 		}
 	}
@@ -126,7 +126,7 @@ func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 	for _, o := range owners {
 		r.Owners++
 		r.Holds += len(o.Holds)
-		if o.Wanted() && !e.Taking(o.ID) && !e.Doomed(o.ID) {
+		if e.stands(o) && !e.Taking(o.ID) && !e.Doomed(o.ID) {
 			settled = append(settled, o)
 		}
 	}
@@ -163,11 +163,11 @@ func (e *Engine) find(ctx context.Context) (found []hold.Hold, unreadable []Find
 	return slices.Concat(all...), unreadable
 }
 
-// standing returns the drifts of owners that are still wanted.
+// standing returns the drifts of owners that still stand.
 func (e *Engine) standing(drifts Missing) Missing {
 	var still Missing
 	for _, d := range drifts {
-		if o, ok := e.Ledger.Owner(d.owner.ID); ok && o.Wanted() {
+		if o, ok := e.Ledger.Owner(d.owner.ID); ok && e.stands(o) {
 			still = append(still, d)
 		}
 	}

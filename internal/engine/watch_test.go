@@ -190,14 +190,14 @@ func (w *watch) releases(kind string, flight int, hs []hold.Hold) {
 	}
 }
 
-// goes: an owner's hold goes after all that its children have, once it was tried to
+// goes: an owner's hold goes after all that those have who need it, once it was tried to
 // cut the owner off, and only what a cut is about if that has failed. It goes with
 // what was discovered of it.
 func (w *watch) goes(h hold.Hold, things map[string]hold.ID) {
 	s := h.Spec.(*thing)
 	for _, name := range slices.Sorted(maps.Keys(things)) {
-		if w.owners[things[name]].Parent == h.Owner && s.K != "note" {
-			w.errorf("%s is released before %s of a child", s, name)
+		if slices.Contains(w.owners[things[name]].Needs, h.Owner) && s.K != "note" {
+			w.errorf("%s is released before %s of one who needs it", s, name)
 		}
 	}
 	for _, other := range w.owners[h.Owner].Holds {

@@ -270,9 +270,12 @@ func (n *node) eventTypes(id hold.ID) string {
 }
 
 // owner makes an owner of things: "lease a", "wire a" ..., each with its name.
-func owner(parent hold.ID, name string, kinds ...string) hold.Owner {
+func owner(needs hold.ID, name string, kinds ...string) hold.Owner {
 	id := hold.NewID()
-	o := hold.Owner{ID: id, Parent: parent, Meta: json.RawMessage(`{}`), Names: []hold.Name{{Space: "n", Name: name}}}
+	o := hold.Owner{ID: id, Meta: json.RawMessage(`{}`), Names: []hold.Name{{Space: "n", Name: name}}}
+	if needs != "" {
+		o.Needs = []hold.ID{needs}
+	}
 	for _, k := range kinds {
 		s := &thing{K: k, N: string(id)}
 		if k == "wire" {

@@ -21,7 +21,7 @@ type Stage int
 const (
 	// Reserve makes something reusable: a cloud association, a delegated
 	// address. Released strictly in reverse of acquisition, once no Use hold
-	// and no child of the owner is left.
+	// of the owner is left and nobody needs it.
 	Reserve Stage = iota
 	// Use carries names: a link, a rule. Every one is tried on release,
 	// whatever fails beside it.
@@ -80,6 +80,10 @@ type Kind struct {
 	// in their line. "Not there" is success. It goes on past a hold that fails, and
 	// returns all that went wrong. Optional.
 	Sever func(context.Context, []Hold) error
+	// Waits says that an owner of such a hold is released after those who need it,
+	// whenever they go: until then the hold stands, and is mended. Where no kind of an
+	// owner says so, its release takes those who need it with it.
+	Waits bool
 	// Find returns everything in the world with this agent's stamp, as holds
 	// that Release can take. What it saw may serve a Verify in the same look
 	// (OneLook). Optional.
@@ -103,11 +107,19 @@ func (ks Kinds) Get(name string) (Kind, bool) {
 }
 
 // Decode reads an owner as a ledger record holds it. Specs of kinds that are
-// not in the list stay *Unknown.
+// not in the list stay *Unknown. The one parent that earlier versions wrote is an
+// owner that this one needs.
 func (ks Kinds) Decode(raw []byte) (Owner, error) {
-	var o Owner
-	if err := json.Unmarshal(raw, &o); err != nil {
+	var record struct {
+		Owner
+		Parent ID `json:"parent"`
+	}
+	if err := json.Unmarshal(raw, &record); err != nil {
 		return Owner{}, fmt.Errorf("decoding owner: %w", err)
+	}
+	o := record.Owner
+	if record.Parent != "" {
+		o.Needs = append(o.Needs, record.Parent)
 	}
 	for i := range o.Holds {
 		h := &o.Holds[i]

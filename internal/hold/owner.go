@@ -23,8 +23,8 @@ func (n Name) String() string { return n.Space + ":" + n.Name }
 // attachment, an agent's pool, later a sandbox or a container.
 type Owner struct {
 	ID        ID              `json:"id"`
-	Parent    ID              `json:"parent,omitempty"` // released only after its children's holds
-	Meta      json.RawMessage `json:"meta,omitempty"`   // opaque to engine and ledger
+	Needs     []ID            `json:"needs,omitempty"` // owners that it stands on: what they hold is released after what it holds
+	Meta      json.RawMessage `json:"meta,omitempty"`  // opaque to engine and ledger
 	Names     []Name          `json:"names,omitempty"`
 	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition
 	Releasing time.Time       `json:"releasing,omitzero"` // zero: wanted; terminal once set
@@ -36,6 +36,7 @@ func (o Owner) Wanted() bool { return o.Releasing.IsZero() }
 // Clone returns a copy that shares no slice with o. Specs are shared: they are
 // not changed once Take has answered.
 func (o Owner) Clone() Owner {
+	o.Needs = slices.Clone(o.Needs)
 	o.Names = slices.Clone(o.Names)
 	o.Holds = slices.Clone(o.Holds)
 	return o

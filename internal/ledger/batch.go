@@ -15,13 +15,13 @@ type batch struct {
 	now    time.Time
 	spans  spans
 
-	owners   layer[hold.ID, *entry]
-	names    layer[hold.Name, hold.ID]
-	children layer[hold.ID, []hold.ID]
-	rests    layer[hold.Name, Rest]
-	tombs    layer[string, Tombstone]
-	epoch    Epoch
-	edits    []Edit
+	owners  layer[hold.ID, *entry]
+	names   layer[hold.Name, hold.ID]
+	needers layer[hold.ID, []hold.ID]
+	rests   layer[hold.Name, Rest]
+	tombs   layer[string, Tombstone]
+	epoch   Epoch
+	edits   []Edit
 
 	quarantine Quarantine
 
@@ -32,15 +32,15 @@ type batch struct {
 func (l *Ledger) newBatch() *batch {
 	s := &l.state
 	return &batch{
-		ledger:   l,
-		now:      plain(l.opts.Clock.Now()),
-		spans:    l.spans(),
-		owners:   newLayer(s.owners),
-		names:    newLayer(s.names),
-		children: newLayer(s.children),
-		rests:    newLayer(s.rests),
-		tombs:    newLayer(s.tombs),
-		epoch:    s.epoch,
+		ledger:  l,
+		now:     plain(l.opts.Clock.Now()),
+		spans:   l.spans(),
+		owners:  newLayer(s.owners),
+		names:   newLayer(s.names),
+		needers: newLayer(s.needers),
+		rests:   newLayer(s.rests),
+		tombs:   newLayer(s.tombs),
+		epoch:   s.epoch,
 
 		quarantine: s.quarantine,
 	}
@@ -48,14 +48,14 @@ func (l *Ledger) newBatch() *batch {
 
 // stage runs the steps of one commit, all or none.
 func (b *batch) stage(steps []step) error {
-	owners, names, children := b.owners.mark(), b.names.mark(), b.children.mark()
+	owners, names, needers := b.owners.mark(), b.names.mark(), b.needers.mark()
 	rests, tombs := b.rests.mark(), b.tombs.mark()
 	epoch, quarantine, edits, pages := b.epoch, b.quarantine, len(b.edits), b.pages
 	for _, s := range steps {
 		if err := s.do(b); err != nil {
 			b.owners.back(owners)
 			b.names.back(names)
-			b.children.back(children)
+			b.needers.back(needers)
 			b.rests.back(rests)
 			b.tombs.back(tombs)
 			b.epoch, b.quarantine, b.edits, b.pages = epoch, quarantine, b.edits[:edits], pages
@@ -127,7 +127,7 @@ func (b *batch) merge() {
 	}
 	b.owners.merge()
 	b.names.merge()
-	b.children.merge()
+	b.needers.merge()
 	b.rests.merge()
 	b.tombs.merge()
 	b.ledger.state.epoch, b.ledger.state.quarantine = b.epoch, b.quarantine

@@ -97,7 +97,7 @@ func TestRefusedLeavesNoTrace(t *testing.T) {
 	first := commit(Begin(parent), Begin(leaving), Begin(due), Forget(due.ID, c.now.Add(-rest)))
 	<-g.entered
 	kid, kid2, heir := newOwner(address("new"), address("due")), newOwner(), newOwner(address("new"), address("due"))
-	kid.Parent, kid2.Parent = parent.ID, parent.ID
+	kid.Needs, kid2.Needs = []hold.ID{parent.ID}, []hold.ID{parent.ID}
 	refused := commit(Begin(kid), Begin(kid2), Forget(leaving.ID, c.now), Releasing(parent.ID, c.now),
 		Bury(Tombstone{Key: "k", Boot: "b", Started: 5}), setEpoch{Epoch{Boot: "b"}}, Begin(parent))
 	waitQueued(l, 1)
@@ -119,8 +119,8 @@ func TestRefusedLeavesNoTrace(t *testing.T) {
 	if len(change.Owners) != 4 || change.Owners[0].After.ID != heir.ID || len(change.Rested) != 0 {
 		t.Errorf("readers are told of %+v", change)
 	}
-	if l.Epoch() != (Epoch{}) || len(l.Children(parent.ID)) != 0 || l.Stats().Tombstones != 0 {
-		t.Errorf("left: epoch %+v, children %v, %+v", l.Epoch(), l.Children(parent.ID), l.Stats())
+	if l.Epoch() != (Epoch{}) || len(l.Needers(parent.ID)) != 0 || l.Stats().Tombstones != 0 {
+		t.Errorf("left: epoch %+v, needers %v, %+v", l.Epoch(), l.Needers(parent.ID), l.Stats())
 	}
 	want := contentOf(l)
 	l.Close()
@@ -391,7 +391,7 @@ func TestAtOnce(t *testing.T) {
 					l.Owners()
 					l.Resting()
 					l.Stats()
-					l.Children(o.ID)
+					l.Needers(o.ID)
 				}
 				if err := l.Commit(t.Context(), Releasing(o.ID, c.now), Bury(Tombstone{Key: n.Name, Started: int64(i)})); err != nil {
 					t.Error(err)

@@ -38,7 +38,7 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	for i := range 16 {
 		o := newOwner(address(fmt.Sprint("p/", i)))
 		if i%5 == 0 {
-			o.Parent = parent.ID
+			o.Needs = []hold.ID{parent.ID}
 		}
 		ops = append(ops, Begin(o))
 		if i%4 == 0 {
@@ -120,7 +120,7 @@ func (s *spoilt) open(what string, at int, damaged bool) {
 		return
 	}
 	for _, o := range s.want.Owners {
-		if o.Parent != "" {
+		if o.Needs != nil {
 			mustCommit(s.t, l, Forget(o.ID, newClock().now))
 		}
 	}
@@ -255,7 +255,7 @@ func TestWrongRecords(t *testing.T) {
 	c := newClock()
 	a, b := newOwner(address("1")), newOwner(address("2"))
 	lone := newOwner()
-	lone.Parent = b.ID
+	lone.Needs = []hold.ID{b.ID}
 	record := func(o hold.Owner) []byte {
 		raw, err := json.Marshal(o)
 		if err != nil {

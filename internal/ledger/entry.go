@@ -55,6 +55,9 @@ func (l *Ledger) own(o hold.Owner) (hold.Owner, error) {
 		}
 		o.Meta = meta
 	}
+	if len(o.Needs) == 0 {
+		o.Needs = nil
+	}
 	if len(o.Names) == 0 {
 		o.Names = nil
 	}
@@ -89,9 +92,12 @@ func check(o hold.Owner) error {
 	if _, err := hold.ParseID(string(o.ID)); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	if o.Parent != "" {
-		if _, err := hold.ParseID(string(o.Parent)); err != nil {
-			return fmt.Errorf("%w: parent: %w", ErrInvalid, err)
+	for i, id := range o.Needs {
+		if _, err := hold.ParseID(string(id)); err != nil {
+			return fmt.Errorf("%w: needs: %w", ErrInvalid, err)
+		}
+		if slices.Contains(o.Needs[:i], id) {
+			return fmt.Errorf("%w: needs %s twice", ErrInvalid, id)
 		}
 	}
 	for i, n := range o.Names {

@@ -10,18 +10,18 @@ import (
 
 // What a commit is refused for. They come wrapped with the operation.
 var (
-	ErrInvalid  = errors.New("invalid")                      // an ID, name or record that cannot be written
-	ErrExists   = errors.New("owner exists")                 // Begin
-	ErrUnknown  = errors.New("unknown owner")                // Update, Releasing
-	ErrParent   = errors.New("parent unknown or releasing")  // Begin
-	ErrChildren = errors.New("owner still has children")     // Forget
-	ErrBuried   = errors.New("deleted since")                // Unburied
-	ErrChanged  = errors.New("owner has changed")            // Unchanged
-	ErrFull     = errors.New("disk full")                    // Begin, and Update that adds: only the reserve is left
-	ErrClosed   = errors.New("ledger is closed")             // any
-	ErrFailed   = errors.New("ledger failed")                // any: an earlier write has failed in an unknown state; reopen
-	ErrLocked   = errors.New("ledger is in use")             // Open, Read: another process has it open
-	ErrNewer    = errors.New("ledger is of a newer version") // Open, Read
+	ErrInvalid = errors.New("invalid")                                     // an ID, name or record that cannot be written
+	ErrExists  = errors.New("owner exists")                                // Begin
+	ErrUnknown = errors.New("unknown owner")                               // Update, Releasing
+	ErrNeeds   = errors.New("needs an owner that is unknown or releasing") // Begin, Update
+	ErrNeeded  = errors.New("others still need the owner")                 // Forget
+	ErrBuried  = errors.New("deleted since")                               // Unburied
+	ErrChanged = errors.New("owner has changed")                           // Unchanged
+	ErrFull    = errors.New("disk full")                                   // Begin, and Update that adds: only the reserve is left
+	ErrClosed  = errors.New("ledger is closed")                            // any
+	ErrFailed  = errors.New("ledger failed")                               // any: an earlier write has failed in an unknown state; reopen
+	ErrLocked  = errors.New("ledger is in use")                            // Open, Read: another process has it open
+	ErrNewer   = errors.New("ledger is of a newer version")                // Open, Read
 )
 
 // NameTakenError refuses a name: either Owner has it, or it rests until Until, by

@@ -32,24 +32,24 @@ type Ledger struct {
 
 // state is the ledger in memory.
 type state struct {
-	owners   map[hold.ID]*entry
-	names    map[hold.Name]hold.ID
-	children map[hold.ID][]hold.ID // of owners that have any
-	rests    map[hold.Name]Rest
-	tombs    map[string]Tombstone
-	epoch    Epoch
-	seq      uint64 // number of the last transaction
+	owners  map[hold.ID]*entry
+	names   map[hold.Name]hold.ID
+	needers map[hold.ID][]hold.ID // of owners that have any
+	rests   map[hold.Name]Rest
+	tombs   map[string]Tombstone
+	epoch   Epoch
+	seq     uint64 // number of the last transaction
 
 	quarantine Quarantine
 }
 
 func newState() state {
 	return state{
-		owners:   map[hold.ID]*entry{},
-		names:    map[hold.Name]hold.ID{},
-		children: map[hold.ID][]hold.ID{},
-		rests:    map[hold.Name]Rest{},
-		tombs:    map[string]Tombstone{},
+		owners:  map[hold.ID]*entry{},
+		names:   map[hold.Name]hold.ID{},
+		needers: map[hold.ID][]hold.ID{},
+		rests:   map[hold.Name]Rest{},
+		tombs:   map[string]Tombstone{},
 	}
 }
 
@@ -124,11 +124,11 @@ func (l *Ledger) Owners() []hold.Owner {
 	return owners
 }
 
-// Children returns the IDs of the owners whose parent an owner is, in no order.
-func (l *Ledger) Children(id hold.ID) []hold.ID {
+// Needers returns the IDs of the owners that need an owner, in no order.
+func (l *Ledger) Needers(id hold.ID) []hold.ID {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return slices.Clone(l.state.children[id])
+	return slices.Clone(l.state.needers[id])
 }
 
 // Holder returns who has a name.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,7 +111,7 @@ func TestReopen(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 	l := open(t, opts)
 	a, b, kid := newOwner(address("p/10.0.0.1"), hold.Name{Space: "port", Name: "80"}), newOwner(address("p/10.0.0.2")), newOwner()
-	kid.Parent = a.ID
+	kid.Needs = []hold.ID{a.ID}
 	kid.Meta = nil
 	a.Holds = append(a.Holds, hold.Hold{Owner: a.ID, Spec: &hold.Unknown{Name: "later", Raw: json.RawMessage(`{"x":1}`)}})
 	epoch := Epoch{Boot: "boot-1"}
@@ -140,7 +141,7 @@ func TestReopen(t *testing.T) {
 	if id, ok := again.Holder(address("p/10.0.0.1")); !ok || id != a.ID {
 		t.Errorf("holder %v, %v", id, ok)
 	}
-	if o, ok := again.Owner(kid.ID); !ok || !o.Releasing.Equal(c.now) || o.Parent != a.ID {
+	if o, ok := again.Owner(kid.ID); !ok || !o.Releasing.Equal(c.now) || !slices.Equal(o.Needs, kid.Needs) {
 		t.Errorf("child %+v, %v", o, ok)
 	}
 	if o, _ := again.Owner(a.ID); o.Holds[1].Spec.(*flexible).Found != "here" {
@@ -204,8 +205,8 @@ func TestGolden(t *testing.T) {
 		t.Errorf("golden ledger has %+v, epoch %+v", s, l.Epoch())
 	}
 	parent, ok := l.Holder(address("p/parent"))
-	if !ok || len(l.Children(parent)) != 3 {
-		t.Errorf("parent %q has children %v", parent, l.Children(parent))
+	if !ok || len(l.Needers(parent)) != 3 { // as the parent of which that version wrote it
+		t.Errorf("%q is needed by %v", parent, l.Needers(parent))
 	}
 	releasing := 0
 	for _, o := range l.Owners() {

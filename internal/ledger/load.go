@@ -138,13 +138,13 @@ func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
 			}
 			s.names[n] = o.ID
 		}
-		if o.Parent != "" {
-			s.children[o.Parent] = append(s.children[o.Parent], o.ID)
+		for _, id := range o.Needs {
+			s.needers[id] = append(s.needers[id], o.ID)
 		}
 	}
-	for parent := range s.children {
-		if s.owners[parent] == nil {
-			return damaged("owner %s, parent of others, is not there", parent)
+	for id := range s.needers {
+		if s.owners[id] == nil {
+			return damaged("owner %s, which others need, is not there", id)
 		}
 	}
 	return nil

@@ -134,7 +134,14 @@ func (w *walk) op() (Op, func(model) error) {
 	id, now := pick(w, w.ids), w.clock.now
 	at := now.Add(-time.Duration(w.IntN(40)) * time.Second)
 	said := at.Add(w.ahead)
-	switch w.IntN(10) {
+	switch w.IntN(12) {
+	case 10:
+		to, n := pick(w, w.ids), pick(w, w.names)
+		return Pass(id, to, n), func(m model) error { return m.pass(id, to, n) }
+	case 11:
+		needs := w.needs()
+		return Update(id, func(o *hold.Owner) error { o.Needs = needs; return nil }),
+			func(m model) error { return m.need(id, needs) }
 	case 0, 1, 2, 3:
 		o := newOwner(w.someNames()...)
 		o.ID, o.Meta = id, json.RawMessage(`{"pod":"web-0"}`)
@@ -142,7 +149,7 @@ func (w *walk) op() (Op, func(model) error) {
 			o.Holds[i].Owner = id
 		}
 		if w.IntN(4) == 0 {
-			o.Parent = pick(w, w.ids)
+			o.Needs = w.needs()
 		}
 		return Begin(o), func(m model) error { return m.begin(o, now) }
 	case 4:
@@ -164,8 +171,8 @@ func (w *walk) op() (Op, func(model) error) {
 	case 7, 8:
 		return Forget(id, said), func(m model) error {
 			for _, o := range m.owners {
-				if o.Parent == id {
-					return ErrChildren
+				if slices.Contains(o.Needs, id) {
+					return ErrNeeded
 				}
 			}
 			m.free(m.owners[id].Names, at, w.clock)
@@ -182,16 +189,81 @@ func (w *walk) op() (Op, func(model) error) {
 	}
 }
 
+// needs are some owners, mostly each once.
+func (w *walk) needs() []hold.ID {
+	ids := make([]hold.ID, 1+w.IntN(2))
+	for i := range ids {
+		ids[i] = pick(w, w.ids)
+	}
+	return ids
+}
+
+func (m model) mayNeed(ids []hold.ID) error {
+	for _, id := range ids {
+		if o, ok := m.owners[id]; !ok || !o.Wanted() {
+			return ErrNeeds
+		}
+	}
+	return nil
+}
+
+// need lets an owner need others from now on; whom it needed already may be releasing.
+func (m model) need(id hold.ID, needs []hold.ID) error {
+	o, ok := m.owners[id]
+	if !ok {
+		return ErrUnknown
+	}
+	if len(needs) == 2 && needs[0] == needs[1] {
+		return ErrInvalid
+	}
+	if err := m.mayNeed(slices.DeleteFunc(slices.Clone(needs), func(n hold.ID) bool { return slices.Contains(o.Needs, n) })); err != nil {
+		return err
+	}
+	o.Needs = needs
+	m.owners[id] = o
+	var above func(hold.ID, int) bool
+	above = func(at hold.ID, depth int) bool {
+		return depth > 0 && slices.ContainsFunc(m.owners[at].Needs, func(n hold.ID) bool { return n == id || above(n, depth-1) })
+	}
+	if above(id, len(m.owners)) {
+		return ErrInvalid
+	}
+	return nil
+}
+
+func (m model) pass(from, to hold.ID, n hold.Name) error {
+	if from == to {
+		return ErrInvalid
+	}
+	a, ok := m.owners[from]
+	b, also := m.owners[to]
+	switch {
+	case !ok:
+		return ErrUnknown
+	case !slices.Contains(a.Names, n):
+		return ErrInvalid
+	case !also:
+		return ErrUnknown
+	}
+	a.Names = slices.DeleteFunc(slices.Clone(a.Names), func(m hold.Name) bool { return m == n })
+	if len(a.Names) == 0 {
+		a.Names = nil
+	}
+	b.Names = append(slices.Clone(b.Names), n)
+	m.owners[from], m.owners[to] = a, b
+	return nil
+}
+
 func (m model) begin(o hold.Owner, now time.Time) error {
 	if len(o.Names) > 1 && len(slices.Compact(slices.Clone(o.Names))) < len(o.Names) ||
-		len(o.Names) == 3 && o.Names[0] == o.Names[2] {
+		len(o.Names) == 3 && o.Names[0] == o.Names[2] || len(o.Needs) == 2 && o.Needs[0] == o.Needs[1] {
 		return ErrInvalid
 	}
 	if _, ok := m.owners[o.ID]; ok {
 		return ErrExists
 	}
-	if p, ok := m.owners[o.Parent]; o.Parent != "" && (!ok || !p.Wanted()) {
-		return ErrParent
+	if err := m.mayNeed(o.Needs); err != nil {
+		return err
 	}
 	m.owners[o.ID] = o
 	return m.claim(o.Names, o.ID, now)
@@ -316,7 +388,7 @@ func TestModel(t *testing.T) {
 		}
 	}
 	t.Log(outcomes)
-	for _, kind := range []error{nil, ErrInvalid, ErrExists, ErrUnknown, ErrParent, ErrChildren, errTaken} {
+	for _, kind := range []error{nil, ErrInvalid, ErrExists, ErrUnknown, ErrNeeds, ErrNeeded, errTaken} {
 		if outcomes[kind] == 0 {
 			t.Errorf("no commit came out as %v", kind)
 		}
@@ -369,7 +441,7 @@ func TestChurn(t *testing.T) {
 // checkIndexes looks up what the ledger keeps beside the owners.
 func checkIndexes(t *testing.T, l *Ledger, m model) {
 	t.Helper()
-	names, children := 0, map[hold.ID][]hold.ID{}
+	names, needers := 0, map[hold.ID][]hold.ID{}
 	for id, o := range m.owners {
 		for _, n := range o.Names {
 			names++
@@ -377,19 +449,19 @@ func checkIndexes(t *testing.T, l *Ledger, m model) {
 				t.Fatalf("holder of %s is %q, want %s", n, holder, id)
 			}
 		}
-		if o.Parent != "" {
-			children[o.Parent] = append(children[o.Parent], id)
+		for _, need := range o.Needs {
+			needers[need] = append(needers[need], id)
 		}
 	}
 	if s := l.Stats(); s.Names != names || s.Owners != len(m.owners) || s.Resting != len(m.rests) {
 		t.Fatalf("stats %+v, want %d names, %d owners, %d rests", s, names, len(m.owners), len(m.rests))
 	}
 	for id := range m.owners {
-		have := l.Children(id)
+		have := l.Needers(id)
 		slices.Sort(have)
-		slices.Sort(children[id])
-		if !slices.Equal(have, children[id]) {
-			t.Fatalf("children of %s are %v, want %v", id, have, children[id])
+		slices.Sort(needers[id])
+		if !slices.Equal(have, needers[id]) {
+			t.Fatalf("%s is needed by %v, want %v", id, have, needers[id])
 		}
 	}
 }

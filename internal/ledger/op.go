@@ -16,8 +16,8 @@ const (
 	usualOwner = 4096 // bytes that suffice for the JSON of most owners
 )
 
-// Op is one part of a commit: Begin, Update, Unchanged, Releasing, Forget, Bury,
-// Unburied, Enter or Quarantined.
+// Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, Forget,
+// Bury, Unburied, Enter or Quarantined.
 type Op interface {
 	// ready does what needs no look at the ledger's state, in the caller's
 	// goroutine.
@@ -31,7 +31,7 @@ type step struct {
 }
 
 // Begin writes a new owner and claims its names. It is refused with ErrInvalid,
-// ErrExists, ErrParent, ErrFull, or *NameTakenError for a name that is claimed
+// ErrExists, ErrNeeds, ErrFull, or *NameTakenError for a name that is claimed
 // or still rests; a rest that is due ends with the claim. The ledger keeps no
 // part of o that the caller may still change, but shares the specs of kinds
 // that do not discover.
@@ -39,11 +39,16 @@ func Begin(o hold.Owner) Op { return begin{o} }
 
 // Update lets change edit a copy of the owner, which then takes its place. It
 // is refused with ErrUnknown, with change's error, as Begin for new names, and
-// with ErrFull if it adds. Names that change leaves out are freed now. ID,
-// Parent and Releasing cannot be changed. Change runs in the writer's
+// with ErrFull if it adds. Names that change leaves out are freed now. ID
+// and Releasing cannot be changed; Needs can, but not into a circle. Change runs in the writer's
 // goroutine: it must not wait, nor call the ledger; and it replaces specs
 // rather than to write into them, unless their kind discovers.
 func Update(id hold.ID, change func(*hold.Owner) error) Op { return update{id, change} }
+
+// Pass moves names from one owner to another. They need no rest: nobody else can
+// have them in between. It is refused with ErrUnknown, if it knows one of the owners
+// not, and with ErrInvalid for a name that from does not have.
+func Pass(from, to hold.ID, names ...hold.Name) Op { return pass{from, to, names} }
 
 // Unchanged changes nothing, and refuses the commit with ErrChanged if the owner
 // is wanted and has another Meta by now than o: for those who have decided by
@@ -56,7 +61,7 @@ func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
 
 // Forget drops the owner and frees its names, into a rest that counts from at, of
 // Options.Clock, where Options.Rest says so. To forget what is unknown is nil; an owner that
-// has children is refused with ErrChildren.
+// others need is refused with ErrNeeded.
 func Forget(id hold.ID, at time.Time) Op { return forget{id, at} }
 
 // Bury writes a tombstone. Of several with one key the one that started last
@@ -100,6 +105,20 @@ func (op update) ready(*Ledger) (step, error) {
 	return step{3, func(b *batch) error {
 		if err := b.update(op.id, op.change); err != nil {
 			return fmt.Errorf("updating owner %s: %w", op.id, err)
+		}
+		return nil
+	}}, nil
+}
+
+type pass struct {
+	from, to hold.ID
+	names    []hold.Name
+}
+
+func (op pass) ready(*Ledger) (step, error) {
+	return step{4, func(b *batch) error {
+		if err := b.pass(op.from, op.to, op.names); err != nil {
+			return fmt.Errorf("passing names from owner %s to %s: %w", op.from, op.to, err)
 		}
 		return nil
 	}}, nil

@@ -22,7 +22,7 @@ func TestRefuse(t *testing.T) {
 
 	parent, dying := newOwner(address("p/1"), hold.Name{Space: "port", Name: "80"}), newOwner()
 	kid, gone, goneDue := newOwner(), newOwner(address("p/2")), newOwner(address("p/3"))
-	kid.Parent = parent.ID
+	kid.Needs = []hold.ID{parent.ID}
 	mustCommit(t, l, Begin(parent), Begin(dying), Begin(kid), Begin(gone), Begin(goneDue))
 	mustCommit(t, l, Releasing(dying.ID, c.now), Forget(gone.ID, c.now), Forget(goneDue.ID, past),
 		Bury(Tombstone{Key: "k", Boot: "b", Started: 100, Until: c.Boottime() + 1}))
@@ -51,7 +51,8 @@ func TestRefuse(t *testing.T) {
 		text string // part of the error
 	}{
 		{"begin an ID that is no ID", begin(func(o *hold.Owner) { o.ID = "x" }), ErrInvalid, "want 10 characters"},
-		{"begin with a parent that is no ID", begin(func(o *hold.Owner) { o.Parent = "UPPERCASE1" }), ErrInvalid, "parent"},
+		{"begin with a need that is no ID", begin(func(o *hold.Owner) { o.Needs = []hold.ID{"UPPERCASE1"} }), ErrInvalid, "needs"},
+		{"begin with a need twice", begin(func(o *hold.Owner) { o.Needs = []hold.ID{parent.ID, parent.ID} }), ErrInvalid, "twice"},
 		{"begin again", []Op{Begin(parent)}, ErrExists, string(parent.ID)},
 		{"begin twice in a commit", []Op{Begin(twice), Begin(twice)}, ErrExists, ""},
 		{"begin without a name", begin(func(o *hold.Owner) { o.Names = []hold.Name{{Space: "address"}} }), ErrInvalid, "name"},
@@ -73,21 +74,27 @@ func TestRefuse(t *testing.T) {
 		}, nil, "taken by owner"},
 		{"begin with a name that the commit lets rest", []Op{Forget(kid.ID, c.now), Forget(parent.ID, c.now),
 			Begin(with(func(o *hold.Owner) { o.Names = []hold.Name{address("p/1")} }))}, nil, "rests until"},
-		{"begin under an unknown parent", begin(func(o *hold.Owner) { o.Parent = gone.ID }), ErrParent, "unknown"},
-		{"begin under a releasing parent", begin(func(o *hold.Owner) { o.Parent = dying.ID }), ErrParent, "releasing"},
-		{"begin under a parent released in the commit", []Op{Releasing(parent.ID, c.now),
-			Begin(with(func(o *hold.Owner) { o.Parent = parent.ID }))}, ErrParent, "releasing"},
+		{"begin with an unknown need", begin(func(o *hold.Owner) { o.Needs = []hold.ID{parent.ID, gone.ID} }), ErrNeeds, "unknown"},
+		{"begin with a releasing need", begin(func(o *hold.Owner) { o.Needs = []hold.ID{parent.ID, dying.ID} }), ErrNeeds, "releasing"},
+		{"begin with a need released in the commit", []Op{Releasing(parent.ID, c.now),
+			Begin(with(func(o *hold.Owner) { o.Needs = []hold.ID{parent.ID} }))}, ErrNeeds, "releasing"},
 		{"update an unknown owner", []Op{Update(gone.ID, func(*hold.Owner) error { return nil })}, ErrUnknown, string(gone.ID)},
 		{"update with an error", []Op{Update(kid.ID, func(*hold.Owner) error { return errChange })}, errChange, string(kid.ID)},
 		{"update to another ID", []Op{change(func(o *hold.Owner) { o.ID = gone.ID })}, ErrInvalid, "cannot be changed"},
-		{"update to another parent", []Op{change(func(o *hold.Owner) { o.Parent = dying.ID })}, ErrInvalid, "cannot be changed"},
+		{"update to a releasing need", []Op{change(func(o *hold.Owner) { o.Needs = []hold.ID{dying.ID} })}, ErrNeeds, "releasing"},
+		{"update to a circle", []Op{change(func(o *hold.Owner) { o.Needs = []hold.ID{kid.ID} })}, ErrInvalid, "needs it"},
+		{"update to a circle of one", []Op{change(func(o *hold.Owner) { o.Needs = []hold.ID{o.ID} })}, ErrInvalid, "needs it"},
+		{"pass a name of an unknown owner", []Op{Pass(gone.ID, parent.ID, address("p/2"))}, ErrUnknown, string(gone.ID)},
+		{"pass a name to an unknown owner", []Op{Pass(parent.ID, gone.ID, address("p/1"))}, ErrUnknown, string(gone.ID)},
+		{"pass a name that is another's", []Op{Pass(kid.ID, dying.ID, address("p/1"))}, ErrInvalid, "does not have"},
+		{"pass a name to its owner", []Op{Pass(parent.ID, parent.ID, address("p/1"))}, ErrInvalid, "itself"},
 		{"update to a resting name", []Op{change(func(o *hold.Owner) { o.Names = append(o.Names, address("p/2")) })}, nil, "rests until"},
 		{"update to a name twice", []Op{change(func(o *hold.Owner) { o.Names = append(o.Names, o.Names[0]) })}, ErrInvalid, "twice"},
 		{"an owner that has changed", []Op{Unchanged(known(parent.ID, earlier))}, ErrChanged, string(parent.ID)},
 		{"an owner that the commit changes", []Op{change(earlier), Unchanged(known(parent.ID, same))}, ErrChanged, string(parent.ID)},
 		{"release an unknown owner", []Op{Releasing(gone.ID, c.now)}, ErrUnknown, string(gone.ID)},
 		{"release at no time", []Op{Releasing(parent.ID, time.Time{})}, ErrInvalid, "no time"},
-		{"forget a parent", []Op{Forget(parent.ID, c.now)}, ErrChildren, "1"},
+		{"forget one that is needed", []Op{Forget(parent.ID, c.now)}, ErrNeeded, "1"},
 		{"forget at no time", []Op{Forget(kid.ID, time.Time{})}, ErrInvalid, "no time"},
 		{"bury without a key", []Op{Bury(Tombstone{})}, ErrInvalid, "key"},
 		{"bury with a key too long", []Op{Bury(Tombstone{Key: strings.Repeat("k", MaxName+1)})}, ErrInvalid, "key"},
@@ -129,7 +136,7 @@ func TestRefuse(t *testing.T) {
 	if o, _ := l.Owner(dying.ID); !o.Releasing.Equal(c.now) {
 		t.Errorf("releasing since %v, want the first time, %v", o.Releasing, c.now)
 	}
-	if children := l.Children(parent.ID); len(children) != 0 {
-		t.Errorf("children %v", children)
+	if needers := l.Needers(parent.ID); len(needers) != 0 {
+		t.Errorf("needed by %v", needers)
 	}
 }

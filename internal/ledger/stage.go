@@ -13,14 +13,8 @@ func (b *batch) begin(e *entry) error {
 	if _, ok := b.owners.get(o.ID); ok {
 		return ErrExists
 	}
-	if o.Parent != "" {
-		parent, ok := b.owners.get(o.Parent)
-		if !ok {
-			return fmt.Errorf("%w: %s is unknown", ErrParent, o.Parent)
-		}
-		if !parent.owner.Wanted() {
-			return fmt.Errorf("%w: %s is releasing", ErrParent, o.Parent)
-		}
+	if err := b.mayNeed(o.Needs); err != nil {
+		return err
 	}
 	for _, n := range o.Names {
 		if err := b.claim(n, o.ID); err != nil {
@@ -30,9 +24,31 @@ func (b *batch) begin(e *entry) error {
 	if err := b.take(e.size); err != nil {
 		return err
 	}
-	b.join(o.Parent, o.ID)
+	b.join(o.Needs, o.ID)
 	b.edit(nil, e)
 	return nil
+}
+
+// mayNeed refuses owners that nobody may need any more.
+func (b *batch) mayNeed(ids []hold.ID) error {
+	for _, id := range ids {
+		e, ok := b.owners.get(id)
+		if !ok {
+			return fmt.Errorf("%w: %s is unknown", ErrNeeds, id)
+		}
+		if !e.owner.Wanted() {
+			return fmt.Errorf("%w: %s is releasing", ErrNeeds, id)
+		}
+	}
+	return nil
+}
+
+// needed reports whether one of ids is id, or needs it.
+func (b *batch) needed(id hold.ID, ids []hold.ID) bool {
+	return slices.ContainsFunc(ids, func(other hold.ID) bool {
+		e, ok := b.owners.get(other)
+		return other == id || ok && b.needed(id, e.owner.Needs)
+	})
 }
 
 func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
@@ -47,12 +63,15 @@ func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
 	if err := change(&o); err != nil {
 		return err
 	}
-	if o.ID != id || o.Parent != before.owner.Parent {
-		return fmt.Errorf("%w: ID and parent cannot be changed", ErrInvalid)
+	if o.ID != id {
+		return fmt.Errorf("%w: the ID cannot be changed", ErrInvalid)
 	}
 	o.Releasing = before.owner.Releasing
 	after, err := b.ledger.seal(o)
 	if err != nil {
+		return err
+	}
+	if err := b.need(before.owner, after.owner); err != nil {
 		return err
 	}
 	for _, n := range before.owner.Names {
@@ -77,6 +96,42 @@ func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
 	return nil
 }
 
+func (b *batch) pass(from, to hold.ID, names []hold.Name) error {
+	if from == to {
+		return fmt.Errorf("%w: to itself", ErrInvalid)
+	}
+	for _, id := range []hold.ID{from, to} {
+		before, ok := b.owners.get(id)
+		if !ok {
+			return fmt.Errorf("%w: %s", ErrUnknown, id)
+		}
+		o := before.owner.Clone()
+		for _, n := range names {
+			i := slices.Index(o.Names, n)
+			switch {
+			case id == from && i < 0:
+				return fmt.Errorf("%w: %s does not have %s", ErrInvalid, from, n)
+			case id == from:
+				o.Names = slices.Delete(o.Names, i, i+1)
+			default:
+				o.Names = append(o.Names, n)
+				b.names.put(n, to)
+			}
+		}
+		after, err := b.ledger.seal(o)
+		if err != nil {
+			return err
+		}
+		if after.size > before.size {
+			if err := b.take(after.size); err != nil {
+				return err
+			}
+		}
+		b.edit(before, after)
+	}
+	return nil
+}
+
 func (b *batch) releasing(id hold.ID, at time.Time) error {
 	before, ok := b.owners.get(id)
 	if !ok {
@@ -96,13 +151,13 @@ func (b *batch) forget(id hold.ID, at time.Time) error {
 	if !ok {
 		return nil
 	}
-	if children, ok := b.children.get(id); ok {
-		return fmt.Errorf("%w: %d", ErrChildren, len(children))
+	if needers, ok := b.needers.get(id); ok {
+		return fmt.Errorf("%w: %d", ErrNeeded, len(needers))
 	}
 	for _, n := range before.owner.Names {
 		b.free(n, at)
 	}
-	b.leave(before.owner.Parent, id)
+	b.leave(before.owner.Needs, id)
 	b.edit(before, nil)
 	return nil
 }
@@ -164,24 +219,42 @@ func (b *batch) take(size int) error {
 	return b.full
 }
 
-// join and leave keep the list of an owner's children. Lists are not changed
-// in place: readers and refused callers may have them.
-func (b *batch) join(parent, child hold.ID) {
-	if parent == "" {
-		return
+// need makes an owner need whom it needs after an update, and no others.
+func (b *batch) need(before, after hold.Owner) error {
+	if slices.Equal(before.Needs, after.Needs) {
+		return nil
 	}
-	children, _ := b.children.get(parent)
-	b.children.put(parent, append(slices.Clip(children), child))
+	is := func(ids []hold.ID) func(hold.ID) bool {
+		return func(id hold.ID) bool { return slices.Contains(ids, id) }
+	}
+	added := slices.DeleteFunc(slices.Clone(after.Needs), is(before.Needs))
+	if err := b.mayNeed(added); err != nil {
+		return err
+	}
+	if b.needed(after.ID, added) {
+		return fmt.Errorf("%w: what it needs, needs it", ErrInvalid)
+	}
+	b.leave(slices.DeleteFunc(slices.Clone(before.Needs), is(after.Needs)), after.ID)
+	b.join(added, after.ID)
+	return nil
 }
 
-func (b *batch) leave(parent, child hold.ID) {
-	if parent == "" {
-		return
+// join and leave keep the lists of those who need an owner. Lists are not changed
+// in place: readers and refused callers may have them.
+func (b *batch) join(needed []hold.ID, who hold.ID) {
+	for _, id := range needed {
+		needers, _ := b.needers.get(id)
+		b.needers.put(id, append(slices.Clip(needers), who))
 	}
-	children, _ := b.children.get(parent)
-	if len(children) == 1 {
-		b.children.drop(parent)
-		return
+}
+
+func (b *batch) leave(needed []hold.ID, who hold.ID) {
+	for _, id := range needed {
+		needers, _ := b.needers.get(id)
+		if len(needers) == 1 {
+			b.needers.drop(id)
+			continue
+		}
+		b.needers.put(id, slices.DeleteFunc(slices.Clone(needers), func(n hold.ID) bool { return n == who }))
 	}
-	b.children.put(parent, slices.DeleteFunc(slices.Clone(children), func(id hold.ID) bool { return id == child }))
 }
