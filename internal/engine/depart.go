@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -38,7 +39,7 @@ type departure struct {
 // owners, cuts them off, all beside each other, and sends what they hold to its
 // lines. ids are of owners that are releasing; one that is gone is left out.
 //
-// nil says that each of them is cut off, or waits for those who need it. An error wraps ErrReachable, or says that
+// nil says that each of them is cut off, or stands for those who need it. An error wraps ErrReachable, or says that
 // somebody who takes an owner has not stopped yet. It comes at the end of ctx, or
 // after Options.Mending, whatever a kind does: nobody waits for another owner longer.
 // It takes nothing back of the promise: the engine goes on without the caller.
@@ -84,24 +85,30 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 		delete(e.departures, id)
 		d.err = err
 		close(d.ended)
-		again := e.due(e.leaving[id]) // the last who needed it has gone meanwhile
+		due := e.due(append(e.needs(id), id)) // itself, if it is not needed any more meanwhile
 		e.mu.Unlock()
-		if again {
+		for _, id := range due {
 			e.leave(id, nil)
 		}
 	})
 	return d
 }
 
-// due reports whether an owner's departure has waited for others, who are gone now.
-// Engine.mu is held.
-func (e *Engine) due(l *leaving) bool {
-	return l != nil && l.waits && !l.tried && !e.awaits(l) && e.ctx.Err() == nil
+// needs returns whom a leaving owner needs. Engine.mu is held.
+func (e *Engine) needs(id hold.ID) []hold.ID {
+	if l := e.leaving[id]; l != nil {
+		return slices.Clone(l.owner.Needs)
+	}
+	return nil
 }
 
-// awaits reports whether an owner is not cut off yet since others need it.
-func (e *Engine) awaits(l *leaving) bool {
-	return l.waits && !l.tried && len(e.Ledger.Needers(l.owner.ID)) > 0
+// due returns those of ids whose departure has waited for others that needed them,
+// and need not wait any more. Engine.mu is held.
+func (e *Engine) due(ids []hold.ID) []hold.ID {
+	return slices.DeleteFunc(ids, func(id hold.ID) bool {
+		l := e.leaving[id]
+		return e.ctx.Err() != nil || l == nil || l.tried || e.departures[id] != nil || e.needed(id)
+	})
 }
 
 // follow waits for a departure for as long as its asker may.
@@ -125,8 +132,8 @@ func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 }
 
 // depart cuts a releasing owner off, once whoever was taking it has stopped,
-// and sends its holds to their lines. One that waits for those who need it departs
-// anew when they are gone (ended).
+// and sends its holds to their lines. One that others need who stand departs anew
+// after them (due).
 func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	_, leave, err := e.enter(e.ctx, id, false)
 	if err != nil {
@@ -138,7 +145,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 		return nil // released meanwhile
 	}
 	e.mu.Lock()
-	awaits := e.awaits(l)
+	awaits := !l.tried && e.needed(id)
 	d.cuts = !awaits
 	cut := l.cut
 	e.mu.Unlock()

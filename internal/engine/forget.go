@@ -34,17 +34,12 @@ func (e *Engine) forget(ls []*leaving) {
 	for _, l := range ls {
 		e.event(api.EventReleased, l.owner, "", nil)
 	}
-	last, due := e.ended(ls)
-	for _, id := range due {
-		e.leave(id, nil)
-	}
-	e.forget(last)
+	e.forget(e.ended(ls))
 }
 
-// ended takes forgotten owners off the list of those that leave. It returns, of the
-// owners that they needed, those that have nothing left but the forget, and those that
-// have waited for them to be cut off.
-func (e *Engine) ended(ls []*leaving) (last []*leaving, due []hold.ID) {
+// ended takes forgotten owners off the list of those that leave, and returns whom they
+// needed that has nothing left but the forget.
+func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range ls {
@@ -56,16 +51,13 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving, due []hold.ID) {
 			if n == nil {
 				continue
 			}
-			if e.due(n) {
-				due = append(due, id)
-			}
 			if e.advance(n) {
 				last = append(last, n)
 			}
 			e.note(n)
 		}
 	}
-	return last, due
+	return last
 }
 
 // forgetLater tries a forget again that could not be written.

@@ -17,9 +17,9 @@ type verb int
 const (
 	taking    verb = iota // a free name
 	claim                 // a name that somebody has: to be refused
-	releasing             // a name with all its children
+	releasing             // a name, with all who need it
 	race                  // a free name is taken and released at once
-	orphan                // a child is taken while its parent is released
+	orphan                // a name is taken while one that it needs is released
 	undo                  // a name loses a thing, and is released while that is repaired
 	sweep
 	repair // a name
@@ -29,16 +29,18 @@ const (
 )
 
 type step struct {
-	verb   verb
-	name   string
-	parent string
-	kinds  []string
+	verb  verb
+	name  string
+	needs []string // other names
+	kinds []string
 }
 
 // wanted is what the model says of a name that somebody has.
 type wanted struct {
-	kinds  []string
-	parent string
+	kinds []string
+	needs []string
+	// retires says that it is released, and waits for those who need it.
+	retires bool
 }
 
 // script is a random walk of the model.
@@ -80,21 +82,25 @@ func (s *script) step() (step, bool) {
 	case taking, race:
 		ok := s.pick(&st.name, false, 2)
 		st.kinds = s.kinds()
-		if ok && s.IntN(3) == 0 && s.depth(st.name) < 3 {
-			s.pick(&st.parent, true, 1)
+		for range s.IntN(3) {
+			var need string
+			if ok && s.IntN(2) == 0 && s.pick(&need, true, 1) && !slices.Contains(st.needs, need) {
+				st.needs = append(st.needs, need)
+			}
 		}
 		if ok && st.verb == taking {
-			s.model[st.name] = wanted{st.kinds, st.parent}
+			s.model[st.name] = wanted{kinds: st.kinds, needs: st.needs}
 		}
 		return st, ok
 	case claim, lose, repair:
 		return st, s.pick(&st.name, true, 1)
 	case orphan:
-		if !s.pick(&st.name, false, 2) || !s.pick(&st.parent, true, 0) {
+		need := ""
+		if !s.pick(&st.name, false, 2) || !s.pick(&need, true, 0) {
 			return st, false
 		}
-		st.kinds = s.kinds()
-		return st, s.drop(st.parent)
+		st.needs, st.kinds = []string{need}, s.kinds()
+		return st, s.drop(need)
 	default:
 		return st, s.pick(&st.name, true, 0) && s.drop(st.name)
 	}
@@ -105,7 +111,8 @@ func (s *script) step() (step, bool) {
 func (s *script) pick(name *string, standing bool, use int) bool {
 	for _, i := range s.Perm(len(s.names)) {
 		n := s.names[i]
-		if _, is := s.model[n]; is == standing && (s.busy[n] == 0 || s.busy[n] == 1 && use == 1) {
+		w, is := s.model[n]
+		if is == standing && !w.retires && (s.busy[n] == 0 || s.busy[n] == 1 && use == 1) {
 			s.busy[n] = max(s.busy[n], use)
 			*name = n
 			return true
@@ -114,8 +121,8 @@ func (s *script) pick(name *string, standing bool, use int) bool {
 	return false
 }
 
-// drop takes a name and all its children out of the model, unless one of them
-// is busy.
+// drop takes a name and all who go with it out of the model, unless one of them
+// is busy. Who waits for those who need it does so when the last of them is gone.
 func (s *script) drop(name string) bool {
 	all := family(s.model, name)
 	if slices.ContainsFunc(all, func(n string) bool { return s.busy[n] > 0 }) {
@@ -123,35 +130,57 @@ func (s *script) drop(name string) bool {
 	}
 	for _, n := range all {
 		s.busy[n] = 2
-		delete(s.model, n)
+		w := s.model[n]
+		w.retires = true
+		s.model[n] = w
+	}
+	for again := true; again; {
+		again = false
+		for n, w := range s.model {
+			if w.retires && len(needers(s.model, n)) == 0 {
+				s.busy[n] = 2
+				delete(s.model, n)
+				again = true
+			}
+		}
 	}
 	return true
 }
 
-// family returns a name and those below it.
+// waits reports whether an owner of these kinds goes after those who need it.
+func waits(kinds []string) bool { return slices.Contains(kinds, "block") }
+
+// family returns a name and those who go with it.
 func family(model map[string]wanted, name string) []string {
 	all := []string{name}
-	for n, w := range model {
-		if w.parent == name {
-			all = append(all, family(model, n)...)
-		}
+	if waits(model[name].kinds) {
+		return all
+	}
+	for _, n := range needers(model, name) {
+		all = append(all, family(model, n)...)
 	}
 	return all
 }
 
-func (s *script) depth(name string) int {
-	d := 0
-	for name != "" {
-		name = s.model[name].parent
-		d++
+// needers returns those who need a name.
+func needers(model map[string]wanted, name string) []string {
+	var all []string
+	for n, w := range model {
+		if slices.Contains(w.needs, name) {
+			all = append(all, n)
+		}
 	}
-	return d
+	slices.Sort(all)
+	return all
 }
 
 func (s *script) kinds() []string {
 	kinds := make([]string, 1+s.IntN(5))
 	for i := range kinds {
 		kinds[i] = []string{"lease", "wire", "wire", "rule", "note"}[s.IntN(5)]
+	}
+	if s.IntN(4) == 0 {
+		kinds = append(kinds, "block")
 	}
 	return kinds
 }
@@ -160,12 +189,16 @@ func (s *script) kinds() []string {
 func (s *script) state() string {
 	var lines []string
 	for n, w := range s.model {
-		lines = append(lines, line(n, w.parent, w.kinds))
+		kinds := w.kinds
+		if w.retires {
+			kinds = append(slices.Clip(kinds), "releasing")
+		}
+		lines = append(lines, line(n, w.needs, kinds))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
-func line(name, parent string, kinds []string) string {
-	return fmt.Sprintf("%s of %q has %v", name, parent, kinds)
+func line(name string, needs, kinds []string) string {
+	return fmt.Sprintf("%s on %q has %v", name, needs, kinds)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ func (r *modelRun) do(s step) bool {
 	case race:
 		return r.doRace(ctx, s, nil)
 	case orphan:
-		return r.doRace(ctx, s, r.leave(s.parent))
+		return r.doRace(ctx, s, r.leave(s.needs[0]))
 	case undo:
 		return r.doUndo(ctx, s.name)
 	case sweep:
@@ -50,8 +51,9 @@ func (r *modelRun) do(s step) bool {
 }
 
 // incarnation makes an owner for a step.
-func (r *modelRun) incarnation(s step, parent hold.ID) hold.Owner {
-	o := owner(parent, s.name)
+func (r *modelRun) incarnation(s step, needs ...hold.ID) hold.Owner {
+	o := owner("", s.name)
+	o.Needs = needs
 	o.Names = append(o.Names, hold.Name{Space: "port", Name: s.name})
 	for i, k := range s.kinds {
 		t := &thing{K: k, N: fmt.Sprintf("%s-%d", o.ID, i)}
@@ -63,8 +65,9 @@ func (r *modelRun) incarnation(s step, parent hold.ID) hold.Owner {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unsure[s.name] = append(r.unsure[s.name], o.ID)
-	if parent != "" {
-		r.parent[o.ID] = parent
+	r.needs[o.ID] = needs
+	if hasBlock(o) {
+		r.loosen(o.ID)
 	}
 	return o
 }
@@ -77,7 +80,11 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 		if !r.doRelease(ctx, r.leave(s.name)) { // what an earlier try has left
 			return false
 		}
-		o := r.incarnation(s, r.stands(s.parent).ID)
+		var needs []hold.ID
+		for _, name := range s.needs {
+			needs = append(needs, r.stands(name).ID)
+		}
+		o := r.incarnation(s, needs...)
 		err := r.Take(ctx, o)
 		if err == nil {
 			r.mu.Lock()
@@ -162,21 +169,22 @@ func (r *modelRun) doRelease(ctx context.Context, ids []hold.ID) bool {
 	return true
 }
 
-// doRace releases an owner, or its parents, while it is taken.
-func (r *modelRun) doRace(ctx context.Context, s step, parents []hold.ID) bool {
-	var parent hold.ID
-	if n := len(parents); n > 0 {
-		parent = parents[n-1]
+// doRace releases an owner, or one that it needs with those who go with that, while
+// it is taken.
+func (r *modelRun) doRace(ctx context.Context, s step, needed []hold.ID) bool {
+	var needs []hold.ID
+	if n := len(needed); n > 0 {
+		needs = needed[n-1:]
 	}
-	o := r.incarnation(s, parent)
-	ids := append(parents, r.leave(s.name)...)
+	o := r.incarnation(s, needs...)
+	ids := append(needed, r.leave(s.name)...)
 	var errTake, errRelease error
 	var both sync.WaitGroup
 	both.Go(func() { errTake = r.Take(ctx, o) })
 	both.Go(func() { errRelease = r.Release(ctx, ids) })
 	both.Wait()
-	if rec, ok := r.ledger.Owner(o.ID); ok && rec.Wanted() && errRelease == nil && parent != "" {
-		r.t.Errorf("%s was taken (%v) under %s, which is released", s.name, errTake, parent)
+	if rec, ok := r.ledger.Owner(o.ID); ok && rec.Wanted() && errRelease == nil && needs != nil && !r.isLoose(needs[0]) {
+		r.t.Errorf("%s was taken (%v) and needs %s, which is released", s.name, errTake, needs)
 	}
 	return r.doRelease(ctx, ids)
 }
@@ -215,7 +223,7 @@ func (r *modelRun) lose(o hold.Owner) {
 	t := o.Holds[int(o.ID[0])%len(o.Holds)].Spec.(*thing)
 	r.world.set(func() {
 		delete(r.world.things, t.String())
-		delete(r.world.cut, t.String()) // the release of its parent may have been here first
+		delete(r.world.cut, t.String()) // the release of what it needs may have been here first
 		delete(r.world.users, t.Uses)
 	})
 }
@@ -227,9 +235,9 @@ func (r *modelRun) stands(name string) hold.Owner {
 	return r.standing[name]
 }
 
-// leave returns whom to release for a name to be free: its owner and all below
-// it, which nobody may rely on from now on, and what earlier tries have left.
-// Children come first.
+// leave returns whom to release for a name to be free: its owner and all who go with
+// it, which nobody may rely on from now on, and what earlier tries have left. Who needs
+// an owner comes before it.
 func (r *modelRun) leave(name string) []hold.ID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,10 +247,13 @@ func (r *modelRun) leave(name string) []hold.ID {
 	}
 	var visit func(string, hold.ID)
 	visit = func(n string, id hold.ID) {
+		o := r.standing[n]
 		delete(r.standing, n)
-		for child, c := range r.standing {
-			if c.Parent == id {
-				visit(child, c.ID)
+		if !hasBlock(o) {
+			for needer, of := range r.standing {
+				if slices.Contains(of.Needs, id) {
+					visit(needer, of.ID)
+				}
 			}
 		}
 		r.unsure[name] = append(r.unsure[name], id)
@@ -260,14 +271,21 @@ func (r *modelRun) promise(ids []hold.ID) {
 	for name, left := range r.unsure {
 		r.unsure[name] = slices.DeleteFunc(left, func(id hold.ID) bool { return r.promised[id] })
 	}
+	loose := maps.Clone(r.loose)
 	r.mu.Unlock()
 	r.world.set(func() {
 		for t, id := range r.world.things {
-			if slices.Contains(ids, id) && strings.HasPrefix(t, "wire ") && !r.world.cut[t] {
+			if slices.Contains(ids, id) && strings.HasPrefix(t, "wire ") && !r.world.cut[t] && !loose[id] {
 				r.t.Errorf("%s is released, and its %s is not cut off", id, t)
 			}
 		}
 	})
+}
+
+func (r *modelRun) isLoose(id hold.ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.loose[id]
 }
 
 // await waits a while for an owner to be gone.

@@ -70,7 +70,8 @@ type modelRun struct {
 	standing map[string]hold.Owner // by name: taken, says Take, and released by nobody
 	unsure   map[string][]hold.ID  // by name: incarnations to get rid of
 	promised map[hold.ID]bool      // released, says Release
-	parent   map[hold.ID]hold.ID
+	needs    map[hold.ID][]hold.ID
+	loose    map[hold.ID]bool // it may stand for others after its release
 	strays   map[hold.ID]bool // never taken by anybody
 	untaken  map[hold.ID]bool // Take has failed, in this life
 	seen     map[string]bool  // reservations that were acquired in this life
@@ -89,7 +90,8 @@ func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
 		standing: map[string]hold.Owner{},
 		unsure:   map[string][]hold.ID{},
 		promised: map[hold.ID]bool{},
-		parent:   map[hold.ID]hold.ID{},
+		needs:    map[hold.ID][]hold.ID{},
+		loose:    map[hold.ID]bool{},
 		strays:   map[hold.ID]bool{},
 		untaken:  map[hold.ID]bool{},
 		seen:     map[string]bool{},
@@ -103,7 +105,7 @@ func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
 func (r *modelRun) watch(_ context.Context, op string, h hold.Hold) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if op == "acquire" && r.promised[h.Owner] {
+	if op == "acquire" && r.promised[h.Owner] && !r.loose[h.Owner] {
 		r.t.Errorf("%s is taken again though its owner was released", h.Spec)
 	}
 	if op == "acquire" && r.untaken[h.Owner] {
@@ -127,15 +129,29 @@ func (r *modelRun) watch(_ context.Context, op string, h hold.Hold) error {
 	return nil
 }
 
-// watchOrder checks that what others rely on is the last of them: nothing of a child
-// is left, and, when a reservation goes, nothing that uses it, and no reservation that
+// loosen notes that an owner, and whom it needs, may stand for others after their
+// release.
+func (r *modelRun) loosen(id hold.ID) {
+	r.loose[id] = true
+	for _, need := range r.needs[id] {
+		r.loosen(need)
+	}
+}
+
+func hasBlock(o hold.Owner) bool {
+	_, ok := o.Find("block")
+	return ok
+}
+
+// watchOrder checks that what others rely on is the last of them: nothing of those
+// who need the owner is left, and, when a reservation goes, nothing that uses it, and no reservation that
 // came later.
 func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 	r.world.set(func() {
 		for thing, id := range r.world.things {
 			k, n, _ := strings.Cut(thing, " ")
 			switch {
-			case r.parent[id] == owner, s.K == "lease" && id == owner && (k == "wire" || k == "rule" || k == "lease" && n > s.N):
+			case slices.Contains(r.needs[id], owner) && k != "note", s.K == "lease" && id == owner && (k == "wire" || k == "rule" || k == "lease" && n > s.N):
 				r.t.Errorf("%s of %s is released before %s", s, owner, thing)
 			}
 		}
@@ -333,11 +349,11 @@ func (r *modelRun) settle() {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
 	defer cancel()
 	for _, o := range r.ledger.Owners() {
-		if o.Wanted() {
+		if o.Wanted() || r.stays(o.ID) {
 			continue
 		}
 		if err := r.Wait(ctx, o.ID); err != nil {
-			r.t.Errorf("waiting for %s: %v; owed %v; children %v; the fault was: %s", o, err, r.Owed(o.ID), r.ledger.Children(o.ID), r.plan.Surfaced())
+			r.t.Errorf("waiting for %s: %v; owed %v; needed by %v; the fault was: %s", o, err, r.Owed(o.ID), r.ledger.Needers(o.ID), r.plan.Surfaced())
 		}
 	}
 	for len(r.Owed("")) > 0 && ctx.Err() == nil { // forgets that failed after they had their effect
@@ -359,10 +375,18 @@ func (r *modelRun) settle() {
 	r.restart(true)
 }
 
+// stays reports whether an owner waits for one that nobody has released.
+func (r *modelRun) stays(id hold.ID) bool {
+	return slices.ContainsFunc(r.ledger.Needers(id), func(needer hold.ID) bool {
+		o, ok := r.ledger.Owner(needer)
+		return ok && (o.Wanted() || r.stays(needer))
+	})
+}
+
 // state says in words, without IDs, what ledger and world have.
 func (r *modelRun) state() string {
 	owners := r.ledger.Owners()
-	names := map[hold.ID]string{"": ""}
+	names := map[hold.ID]string{}
 	for _, o := range owners {
 		names[o.ID] = strings.Join(o.NamesIn("n"), "+")
 	}
@@ -386,7 +410,11 @@ func (r *modelRun) state() string {
 		if !o.Wanted() {
 			kinds = append(kinds, "releasing")
 		}
-		lines = append(lines, line(names[o.ID], names[o.Parent], kinds))
+		var needs []string
+		for _, id := range o.Needs {
+			needs = append(needs, names[id])
+		}
+		lines = append(lines, line(names[o.ID], needs, kinds))
 	}
 	slices.Sort(lines)
 	r.world.set(func() {

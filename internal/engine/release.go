@@ -16,7 +16,6 @@ type leaving struct {
 	state   []holdState // of owner.Holds
 	tried   bool        // to cut it: nothing is released before
 	cut     bool        // unreachable
-	waits   bool        // for all who need it, before it is cut off
 	final   bool        // nothing is left but the forget
 	trouble *trouble    // of the forget
 	gone    chan struct{}
@@ -37,7 +36,8 @@ type holdState struct {
 // Release promises that owners go. When it returns nil, that is durable and
 // each of them is cut off; what they hold is given back from then on, without
 // end until it is done, and Wait waits for it. Who needs them goes with them, or,
-// where a kind of theirs says so (hold.Kind.Waits), they are cut off after those.
+// where a kind of theirs says so (hold.Kind.Waits), is released first, by somebody
+// else: until then they stand.
 // Unknown ids are left out; releasing again joins the release under way. ops
 // are in the same commit, and may begin owners of ids that are releasing at
 // once.
@@ -145,16 +145,19 @@ func (e *Engine) waits(o hold.Owner) bool {
 }
 
 // stands reports whether what an owner holds is to be there: it is wanted, or its
-// release waits for others, who stand on it.
-func (e *Engine) stands(o hold.Owner) bool {
-	return o.Wanted() || len(e.Ledger.Needers(o.ID)) > 0 && e.waits(o)
+// release waits for one that needs it, and stands.
+func (e *Engine) stands(o hold.Owner) bool { return o.Wanted() || e.needed(o.ID) }
+
+// needed reports whether one that needs an owner stands.
+func (e *Engine) needed(id hold.ID) bool {
+	return slices.ContainsFunc(e.Ledger.Needers(id), func(needer hold.ID) bool {
+		o, ok := e.Ledger.Owner(needer)
+		return ok && e.stands(o)
+	})
 }
 
 func (e *Engine) newLeaving(o hold.Owner) *leaving {
-	l := &leaving{
-		owner: o, waits: e.waits(o), state: make([]holdState, len(o.Holds)),
-		gone: make(chan struct{}), stuck: make(chan struct{}),
-	}
+	l := &leaving{owner: o, state: make([]holdState, len(o.Holds)), gone: make(chan struct{}), stuck: make(chan struct{})}
 	for i, h := range o.Holds {
 		l.state[i].stage = hold.Use // an unknown kind keeps its owner's names
 		if k, err := e.kind(h); err == nil {

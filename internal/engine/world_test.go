@@ -56,7 +56,9 @@ func (w *world) kinds() hold.Kinds {
 	wire := w.kind("wire", hold.Use)
 	wire.Batch, wire.Flight = 8, 2
 	wire.Cut = w.doCut
-	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell)}
+	block := w.kind("block", hold.Reserve)
+	block.Waits = true
+	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell), block}
 }
 
 func (w *world) kind(name string, s hold.Stage) hold.Kind {
