@@ -1,0 +1,98 @@
+package engine_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// onto lets an owner need others.
+func onto(o hold.Owner, needs ...hold.Owner) hold.Owner {
+	for _, n := range needs {
+		o.Needs = append(o.Needs, n.ID)
+	}
+	return o
+}
+
+// A pod stands on an ENI and on a lease: each of them takes the pod with it, and what
+// both hold goes after what the pod holds.
+func TestOwnerNeedsSeveral(t *testing.T) {
+	for _, which := range []string{"eni", "lease"} {
+		t.Run(which, func(t *testing.T) {
+			n := newNode(t)
+			eni, lease := owner("", "eni", "rule"), owner("", "lease", "lease")
+			pod := onto(owner("", "pod", "wire", "rule"), eni, lease)
+			take(t, n, eni)
+			take(t, n, lease)
+			take(t, n, pod)
+			first, second := eni, lease
+			if which == "lease" {
+				first, second = lease, eni
+			}
+			release(t, n, first.ID)
+			if o, ok := n.ledger.Owner(second.ID); !ok || !o.Wanted() {
+				t.Errorf("what else the pod needed is %v", o)
+			}
+			log := n.world.done()
+			mine := slices.Index(log, "release "+first.Holds[0].Spec.String())
+			for _, h := range pod.Holds {
+				if at := slices.Index(log, "release "+h.Spec.String()); at < 0 || at > mine {
+					t.Errorf("%s goes after what it stands on: %q", h.Spec, log)
+				}
+			}
+			release(t, n, second.ID)
+			wantResidue(t, n, empty)
+		})
+	}
+}
+
+// A block that is revoked waits for its pods, if its kind says so. Until the last of
+// them goes it is no new pod's, is not cut off, and gets back what it loses, also after
+// a restart. What the block stands on waits with it.
+func TestRevokedBlockStandsForItsPods(t *testing.T) {
+	n := newNode(t)
+	eni := owner("", "eni", "wire")
+	block := onto(owner("", "block", "wire", "block", "rule"), eni)
+	a, b := onto(owner("", "a", "wire"), block), onto(owner("", "b", "wire"), block)
+	for _, o := range []hold.Owner{eni, block, a, b} {
+		take(t, n, o)
+	}
+	if err := n.Release(t.Context(), []hold.ID{eni.ID, block.ID}); err != nil {
+		t.Fatal(err)
+	}
+	stands := func(when string) {
+		t.Helper()
+		n.world.set(func() { delete(n.world.things, "rule "+string(block.ID)) })
+		if rep, err := n.Sweep(t.Context()); err != nil {
+			t.Errorf("%s: sweep: %v, %v", when, rep, err)
+		}
+		for _, o := range []hold.Owner{eni, block, a} {
+			for _, h := range o.Holds {
+				if !n.world.has(h) {
+					t.Errorf("%s: %s is gone, or cut off", when, h.Spec)
+				}
+			}
+		}
+		if err := n.Take(t.Context(), onto(owner("", "c", "wire"), block)); !errors.Is(err, ledger.ErrNeeds) {
+			t.Errorf("%s: a new pod on it: %v, want ErrNeeds", when, err)
+		}
+		if rep := n.Audit(t.Context()); len(rep.Findings) > 0 {
+			t.Errorf("%s: audit: %v", when, rep.Findings)
+		}
+	}
+	stands("revoked")
+	n.restart()
+	stands("after a restart")
+	release(t, n, b.ID)
+	stands("with one pod left")
+	if err := n.Release(t.Context(), []hold.ID{a.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Wait(t.Context(), a.ID, block.ID, eni.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantResidue(t, n, empty)
+}
