@@ -213,12 +213,13 @@ const (
 	EventReleased  = "released"  // nothing of it is left
 	EventOwed      = "owed"      // a release failed, and is tried again
 	EventDrift     = "drift"     // the world differed from the ledger
+	EventEnded     = "ended"     // something of it has come to its end by itself, as a process does
 	EventEnd       = "end"       // of the stream
 )
 
 // EventTypes lists the types of events.
 func EventTypes() []string {
-	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventEnd}
+	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventEnded, EventEnd}
 }
 
 // Ledger is what the agent's ledger says.

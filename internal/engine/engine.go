@@ -94,6 +94,7 @@ type Engine struct {
 	// The trouble is of their promise; nil: it has not failed.
 	doomed    map[hold.ID]*trouble
 	unwritten map[hold.ID]hold.Owner // what their holds have discovered is not in the ledger yet
+	over      map[hold.ID][]string   // things that have come to their end, and somebody was told
 	late      map[string]int         // by kind: looks that go on after their time
 	overdue   map[string]time.Time   // by kind: when a look last took too long
 	suspect   map[string]bool        // things without an owner, seen by the last sweep
@@ -130,6 +131,7 @@ func New(o Options) *Engine {
 		places:     make(chan struct{}, cutsAtOnce),
 		doomed:     map[hold.ID]*trouble{},
 		unwritten:  map[hold.ID]hold.Owner{},
+		over:       map[hold.ID][]string{},
 		late:       map[string]int{},
 		overdue:    map[string]time.Time{},
 		suspect:    map[string]bool{},

@@ -45,6 +45,7 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 	for _, l := range ls {
 		delete(e.leaving, l.owner.ID)
 		delete(e.unwritten, l.owner.ID)
+		delete(e.over, l.owner.ID)
 		close(l.gone)
 		for _, id := range l.owner.Needs {
 			n := e.leaving[id]

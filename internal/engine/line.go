@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,6 +28,10 @@ type line struct {
 	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
 	legs   []leg            // cut off, and not severed yet, in the order of their time
 	severs bool             // somebody sees to legs
+	// paused is until when the kind has said that nothing of it is to be tried, and
+	// strangers how many calls release what nobody owns.
+	paused    time.Time
+	strangers int
 	// severing has a token for each call of Sever under way.
 	severing chan struct{}
 }
@@ -115,7 +121,7 @@ func (n *line) staff() {
 // may reports whether a lane may have one more worker, who finds something to do.
 func (n *line) may(a *lane) bool {
 	switch {
-	case n.common.places+n.apart.places >= n.kind.Flight || n.first(a) < 0:
+	case n.busyBy() >= n.kind.Flight || n.first(a) < 0 || n.pauses():
 		return false
 	case a == &n.common:
 		return a.active == 0 || n.worth(a)
@@ -124,6 +130,9 @@ func (n *line) may(a *lane) bool {
 	}
 	return a.places < n.kind.Flight-1
 }
+
+// busyBy returns how many calls of the kind may be under way.
+func (n *line) busyBy() int { return n.common.places + n.apart.places + n.strangers }
 
 // first returns the index of the first job of a lane that may be done now, or -1:
 // of a kind that does not batch an owner's holds go one after the other.
@@ -197,7 +206,7 @@ func (n *line) work(a *lane) {
 // reports whether the worker came in time.
 func (n *line) leave(a *lane) (back func() bool) {
 	there, returned := true, false
-	overdue := time.AfterFunc(n.e.Try/10, func() {
+	overdue := time.AfterFunc(n.try()/10, func() {
 		n.e.mu.Lock()
 		defer n.e.mu.Unlock()
 		if !returned {
@@ -229,7 +238,7 @@ func (n *line) next(a *lane) []job {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
 	var jobs []job
-	if n.e.ctx.Err() == nil && (a.active == 1 || n.worth(a)) && !n.gives(a) {
+	if n.e.ctx.Err() == nil && !n.pauses() && (a.active == 1 || n.worth(a)) && !n.gives(a) {
 		jobs = n.take(a)
 	}
 	if len(jobs) == 0 {
@@ -269,10 +278,13 @@ func (n *line) take(a *lane) []job {
 	return []job{j}
 }
 
-// release gives one batch back, within the engine's limit for one try. hung
-// says that it took all of that.
+// try is how long one release may take.
+func (n *line) try() time.Duration { return cmp.Or(n.kind.Try, n.e.Try) }
+
+// release gives one batch back, within the limit for one try. hung says that it took
+// all of that.
 func (n *line) release(holds []hold.Hold) (errs []error, hung bool) {
-	ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
+	ctx, cancel := context.WithTimeout(n.e.ctx, n.try())
 	defer cancel()
 	n.e.observed(n.kind.Name(), "release", len(holds), func() error {
 		errs = n.kind.Release(ctx, holds)
@@ -313,7 +325,15 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 			if s.trouble.tell() {
 				owed = append(owed, Event{api.EventOwed, j.l.owner, n.kind.Name(), errs[i]})
 			}
-			s.trouble = s.trouble.again(e, j.l.owner, errs[i], func() { e.retry(j) })
+			var later *hold.LaterError
+			if errors.As(errs[i], &later) {
+				n.pause(later.At)
+				s.trouble = s.trouble.later(e, j.l.owner, errs[i], n.paused, func() { e.retry(j) })
+				s.queued = false
+				e.send(j.l, j.i) // into the line that pauses
+			} else {
+				s.trouble = s.trouble.again(e, j.l.owner, errs[i], func() { e.retry(j) })
+			}
 			s.trouble.hung = hung
 		}
 		if e.advance(j.l) {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds 
 	if late >= lateLooks {
 		return none, fmt.Errorf("kind %s: %w", name, errLate)
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.Look)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(k.Look, e.Look))
 	defer cancel()
 	var err error
 	ended, overtime := make(chan struct{}), false

@@ -47,6 +47,18 @@ func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble
 	return t
 }
 
+// later notes one more failure, after which the kind's line goes on with the hold by
+// itself, at a time. Engine.mu is held, and the receiver may be nil.
+func (t *trouble) later(e *Engine, o hold.Owner, err error, at time.Time, try func()) *trouble {
+	if t == nil {
+		t = &trouble{since: e.since(o), try: try}
+	}
+	t.stop()
+	t.tries++
+	t.err, t.asked, t.next, t.timer = err, false, at, nil
+	return t
+}
+
 // since is when trouble with an owner began that is noticed now. Of a release
 // that an earlier run promised no more is known than when.
 func (e *Engine) since(o hold.Owner) time.Time {

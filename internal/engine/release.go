@@ -190,7 +190,7 @@ func (e *Engine) advance(l *leaving) bool {
 	reachable, needed := l.reachable(), len(e.Ledger.Needers(l.owner.ID)) > 0
 	for i, s := range l.state {
 		switch {
-		case s.stage == hold.Reserve, s.stage == hold.Use && needed:
+		case s.stage == hold.Reserve, s.stage == hold.Use && (needed || l.owner.Ordered && !l.turn(i)):
 		case s.cuts || !reachable:
 			e.send(l, i)
 		}
@@ -212,6 +212,14 @@ func (e *Engine) advance(l *leaving) bool {
 		e.spawn(func() { e.freeNames(l.owner.ID) })
 	}
 	return false
+}
+
+// turn reports whether each Use hold that was acquired after the i-th one has been
+// tried.
+func (l *leaving) turn(i int) bool {
+	return !slices.ContainsFunc(l.state[i+1:], func(s holdState) bool {
+		return s.stage == hold.Use && !s.released && s.trouble == nil
+	})
 }
 
 // reachable reports whether a cut has failed, and what it was about is still

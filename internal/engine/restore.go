@@ -51,6 +51,7 @@ func (e *Engine) Resume(ctx context.Context) (Missing, error) {
 			missing = append(missing, d)
 		}
 	}
+	missing = e.unended(missing)
 	if len(homeless) > 0 {
 		err = errors.Join(err, e.Release(ctx, homeless))
 	}
@@ -286,7 +287,7 @@ func (e *Engine) repair(ctx context.Context, kinds hold.Kinds, ids []hold.ID) er
 			standing = append(standing, o)
 		}
 	}
-	err := e.Mend(ctx, e.verifyKinds(ctx, kinds, standing))
+	err := e.Mend(ctx, e.unended(e.verifyKinds(ctx, kinds, standing)))
 	if slices.ContainsFunc(ids, e.Doomed) {
 		err = errors.Join(err, ErrOvertaken)
 	}

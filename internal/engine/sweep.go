@@ -92,8 +92,12 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 		return nil
 	}
 	e.event(api.EventDrift, hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
-	if err := k.Release(ctx, []hold.Hold{h})[0]; err != nil {
+	err, tried := e.lines[k.Name()].stranger(ctx, h)
+	if err != nil {
 		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
+	}
+	if !tried {
+		return nil // the next sweep does
 	}
 	var heirs []hold.ID // who took it in this moment, and found it there
 	for _, o := range e.Ledger.Owners() {
@@ -130,7 +134,7 @@ func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 			settled = append(settled, o)
 		}
 	}
-	drifts := e.standing(e.verify(ctx, settled))
+	drifts := e.unended(e.standing(e.verify(ctx, settled)))
 	for _, d := range drifts {
 		r.Findings = append(r.Findings, Difference(d.hold, d.err))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -171,25 +172,51 @@ func (e *Engine) Settle(ctx context.Context, o hold.Owner) error {
 }
 
 // learn writes down what the first n holds of an owner have discovered, also in an
-// Acquire that failed. Until that is written the engine remembers it, so that the
-// owner's release knows of it.
+// Acquire that failed, and claims the names that they say. Until that is written the
+// engine remembers it, so that the owner's release knows of it. Names that another
+// owner has, or that rest, are an error; what else was discovered is written all the
+// same.
 func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
 	e.mu.Lock()
 	e.unwritten[o.ID] = o.Clone()
 	e.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
-	err := e.Ledger.Commit(ctx, ledger.Update(o.ID, func(rec *hold.Owner) error {
-		copy(rec.Holds, o.Holds[:n])
-		return nil
-	}))
-	if err != nil {
+	write := func(names []hold.Name) error {
+		return e.Ledger.Commit(ctx, ledger.Update(o.ID, func(rec *hold.Owner) error {
+			copy(rec.Holds, o.Holds[:n])
+			for _, name := range names {
+				if !slices.Contains(rec.Names, name) {
+					rec.Names = append(rec.Names, name)
+				}
+			}
+			return nil
+		}))
+	}
+	err := write(discovered(o.Holds[:n]))
+	var taken *ledger.NameTakenError
+	if errors.As(err, &taken) {
+		if unwritten := write(nil); unwritten != nil {
+			return fmt.Errorf("writing down what was discovered of %s: %w", o.ID, errors.Join(err, unwritten))
+		}
+	} else if err != nil {
 		return fmt.Errorf("writing down what was discovered of %s: %w", o.ID, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.unwritten, o.ID)
-	return nil
+	return err
+}
+
+// discovered returns the names that holds say.
+func discovered(holds []hold.Hold) []hold.Name {
+	var names []hold.Name
+	for _, h := range holds {
+		if n, ok := h.Spec.(hold.Namer); ok {
+			names = append(names, n.Names()...)
+		}
+	}
+	return names
 }
 
 // learned returns an owner with what its holds have discovered, whether or not that
@@ -210,7 +237,9 @@ func (e *Engine) acquire(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return err
 	}
-	err = e.observed(k.Name(), "acquire", 1, func() error { return k.Acquire(ctx, h) })
+	err = e.inTurn(ctx, k, func() error {
+		return e.observed(k.Name(), "acquire", 1, func() error { return k.Acquire(ctx, h) })
+	})
 	if err == nil {
 		return nil
 	}

@@ -24,6 +24,17 @@ type thing struct {
 	N    string `json:"n"`
 	Uses string `json:"uses,omitempty"` // a name that is in use while it is there
 	Seen string `json:"seen,omitempty"` // discovered
+
+	Offers string `json:"offers,omitempty"` // a name that is discovered, which only the world can choose
+	Name   string `json:"name,omitempty"`   // the same, once it is known
+}
+
+// Names are those that were discovered.
+func (t *thing) Names() []hold.Name {
+	if t.Name == "" {
+		return nil
+	}
+	return []hold.Name{{Space: "n", Name: t.Name}}
 }
 
 func (t *thing) Kind() string   { return t.K }
@@ -110,7 +121,7 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 
 func (t *thing) discover() {
 	if t.K == "lease" {
-		t.Seen = "leased"
+		t.Seen, t.Name = "leased", t.Offers
 	}
 }
 

@@ -2,6 +2,7 @@ package hold
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -49,8 +50,13 @@ func TestDecode(t *testing.T) {
 	if h, ok := o.Find("later"); !ok || h.Spec != u || o.Wanted() || o.NamesIn("address")[0] != "10.88.0.7" {
 		t.Errorf("owner %v", o)
 	}
-	if raw, err := json.Marshal(o); err != nil || string(raw) != record {
+	// A parent, of which earlier versions wrote one, is an owner that this one needs.
+	want := strings.Replace(record, `"parent":"bbbbbbbbbb"`, `"needs":["bbbbbbbbbb"]`, 1)
+	if raw, err := json.Marshal(o); err != nil || string(raw) != want {
 		t.Errorf("written again it is %s, %v", raw, err)
+	}
+	if again, err := wires.Decode([]byte(want)); err != nil || !reflect.DeepEqual(again, o) {
+		t.Errorf("read again it is %v, %v", again, err)
 	}
 	for raw, want := range map[string]string{
 		`{`: "decoding owner",

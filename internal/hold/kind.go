@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // What Verify and Acquire say of a hold. They are wrapped with what was seen.
@@ -15,6 +16,20 @@ var (
 	ErrHomeless = errors.New("what it lived in is gone") // Acquire: cannot succeed any more: the pod is gone
 )
 
+// LaterError is the answer of an Acquire or a Release that must not be tried again
+// before a time, such as that of an API which says that it was asked too often. It
+// holds for the kind as a whole: nothing else of it is acquired or released before.
+type LaterError struct {
+	At  time.Time
+	Err error // why
+}
+
+func (e *LaterError) Error() string {
+	return fmt.Sprintf("not before %s: %v", e.At.UTC().Format(time.RFC3339), e.Err)
+}
+
+func (e *LaterError) Unwrap() error { return e.Err }
+
 // Stage says when a kind's holds are released, and what they mean to names.
 type Stage int
 
@@ -24,7 +39,7 @@ const (
 	// of the owner is left and nobody needs it.
 	Reserve Stage = iota
 	// Use carries names: a link, a rule. Every one is tried on release,
-	// whatever fails beside it.
+	// whatever fails beside it; in which order says Owner.Ordered.
 	Use
 	// Tell informs others. It cannot fail Take, and keeps no name on release:
 	// its failure is owed by itself.
@@ -45,8 +60,10 @@ type Kind struct {
 	// in its place but is another's is ErrForeign, and never replaced.
 	Acquire func(context.Context, Hold) error
 	// Discovers says that Acquire fills in its spec, also if it fails. That is
-	// committed before the owner's next hold is acquired. Release has to do with a
-	// spec that lacks it: the program may end before the commit.
+	// committed before the owner's next hold is acquired, with the names that the spec
+	// says then (Namer): the owner has them from that commit on. Where somebody else has
+	// one of them, the hold is refused, and the ledger keeps what else was discovered.
+	// Release has to do with a spec that lacks it: the program may end before the commit.
 	Discovers bool
 	// Settle waits until what Acquire took can be used. Take alone calls it, under
 	// the context of whoever asked: a repair does not wait for a pod. Where nothing
@@ -62,8 +79,12 @@ type Kind struct {
 	// Batch is how many holds one Release takes: of any owners, if above 1;
 	// else one, serial in an owner and owners in parallel.
 	Batch int
-	// Flight is how many Release calls of the kind run at once; 0 is one.
+	// Flight is how many Release calls of the kind run at once, at most, whoever asks and
+	// however long they take; 0 is one.
 	Flight int
+	// Try limits one Release, and Look one Verify and one Find; 0 is what the engine's
+	// options say.
+	Try, Look time.Duration
 	// Yield is how many holds one Release takes while owners are being taken,
 	// who need the same locks; it is below Batch. Then one runs at a time, after
 	// a pause, unless somebody waits or too much does. 0: the kind does not yield.
@@ -80,6 +101,10 @@ type Kind struct {
 	// in their line. "Not there" is success. It goes on past a hold that fails, and
 	// returns all that went wrong. Optional.
 	Sever func(context.Context, []Hold) error
+	// Ends says that such a thing comes to an end by itself, as a process does: one of
+	// which Verify says ErrGone is not taken again, and no difference. Who listens to
+	// the engine's events is told, once in each life of the engine.
+	Ends bool
 	// Waits says that an owner of such a hold is released after those who need it,
 	// whenever they go: until then the hold stands, and is mended. Where no kind of an
 	// owner says so, its release takes those who need it with it.

@@ -26,6 +26,7 @@ type Owner struct {
 	Needs     []ID            `json:"needs,omitempty"` // owners that it stands on: what they hold is released after what it holds
 	Meta      json.RawMessage `json:"meta,omitempty"`  // opaque to engine and ledger
 	Names     []Name          `json:"names,omitempty"`
+	Ordered   bool            `json:"ordered,omitempty"`  // its Use holds are released one after the other, in reverse of acquisition
 	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition
 	Releasing time.Time       `json:"releasing,omitzero"` // zero: wanted; terminal once set
 }
@@ -56,6 +57,13 @@ type Spec interface {
 	// "link babcd0123456789". It is unique among the things of its kind, and
 	// the same for a spec that Find made.
 	String() string
+}
+
+// Namer is a Spec of a kind that discovers names: an address that a delegate, an
+// operator or a cloud chooses. Names returns those that are known so far.
+type Namer interface {
+	Spec
+	Names() []Name
 }
 
 // Unknown is the spec of a kind that this program does not have. It is shown

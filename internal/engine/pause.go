@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// A kind may say that nothing of it is to be tried before a time (hold.LaterError). Its
+// line pauses as one until then, and who acquires such a hold waits.
+
+// pause lets the line rest until a time. Engine.mu is held.
+func (n *line) pause(until time.Time) {
+	if !until.After(n.paused) || !until.After(n.e.now()) {
+		return
+	}
+	n.paused = until
+	time.AfterFunc(until.Sub(n.e.now()), func() {
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		for range n.kind.Flight {
+			n.staff()
+		}
+	})
+}
+
+// pauses reports whether nothing of the kind is to be tried now. Engine.mu is held.
+func (n *line) pauses() bool { return n.e.now().Before(n.paused) }
+
+// inTurn calls f when the kind does not pause, and again when it says that it is too
+// early. What would wait for longer than ctx allows is an error at once.
+func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error {
+	n := e.lines[k.Name()]
+	for {
+		e.mu.Lock()
+		until, pauses := n.paused, n.pauses()
+		e.mu.Unlock()
+		if pauses {
+			if err := e.sleepUntil(ctx, until); err != nil {
+				return err
+			}
+			continue
+		}
+		err := f()
+		var later *hold.LaterError
+		if !errors.As(err, &later) || !later.At.After(e.now()) {
+			return err
+		}
+		e.mu.Lock()
+		n.pause(later.At)
+		e.mu.Unlock()
+	}
+}
+
+// sleepUntil waits for a time, if ctx lasts until then.
+func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
+	if end, ok := ctx.Deadline(); ok && end.Before(at) {
+		return fmt.Errorf("the kind pauses until %s", at.UTC().Format(time.RFC3339))
+	}
+	timer := time.NewTimer(at.Sub(e.now()))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// stranger releases something that nobody owns, unless the line has no place for it
+// now: it was not tried then.
+func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool) {
+	n.e.mu.Lock()
+	if n.busyBy() >= n.kind.Flight || n.pauses() {
+		n.e.mu.Unlock()
+		return nil, false
+	}
+	n.strangers++
+	n.e.mu.Unlock()
+	defer func() {
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		n.strangers--
+		n.staff()
+	}()
+	ctx, cancel := context.WithTimeout(ctx, n.try())
+	defer cancel()
+	return n.kind.Release(ctx, []hold.Hold{h})[0], true
+}
