@@ -1,9 +1,9 @@
 // Package engine takes what owners hold, and gives it back whatever happens.
 //
 // It knows nothing of attachments: an owner is a list of holds, and each verb
-// is a walk over that list. Open take.go for the way in, release.go for the
-// way out, line.go for how releases of many owners become one, and restore.go
-// and sweep.go for what happens when nobody asks.
+// is a walk over that list. Open take.go for the way in, change.go for what comes
+// later, release.go for the way out, line.go for how releases of many owners become
+// one, and restore.go and sweep.go for what happens when nobody asks.
 package engine
 
 import (
@@ -94,6 +94,7 @@ type Engine struct {
 	// The trouble is of their promise; nil: it has not failed.
 	doomed    map[hold.ID]*trouble
 	unwritten map[hold.ID]hold.Owner // what their holds have discovered is not in the ledger yet
+	changing  map[hold.ID]bool       // a Change is under way
 	over      map[hold.ID][]string   // things that have come to their end, and somebody was told
 	late      map[string]int         // by kind: looks that go on after their time
 	overdue   map[string]time.Time   // by kind: when a look last took too long
@@ -131,6 +132,7 @@ func New(o Options) *Engine {
 		places:     make(chan struct{}, cutsAtOnce),
 		doomed:     map[hold.ID]*trouble{},
 		unwritten:  map[hold.ID]hold.Owner{},
+		changing:   map[hold.ID]bool{},
 		over:       map[hold.ID][]string{},
 		late:       map[string]int{},
 		overdue:    map[string]time.Time{},

@@ -40,7 +40,7 @@ func (e *Engine) Resume(ctx context.Context) (Missing, error) {
 			releasing = append(releasing, o.ID)
 		}
 	}
-	err := e.Release(ctx, releasing)
+	err := errors.Join(e.Release(ctx, releasing), e.rollBackAll(ctx, standing))
 	var missing Missing
 	var homeless []hold.ID
 	for _, d := range e.verify(ctx, standing) {
@@ -84,7 +84,7 @@ func (e *Engine) verifyKinds(ctx context.Context, kinds hold.Kinds, owners []hol
 		var holds []hold.Hold
 		var of []hold.Owner
 		for _, o := range owners {
-			for _, h := range o.Holds {
+			for _, h := range o.Settled() {
 				if h.Spec.Kind() == k.Name() {
 					holds, of = append(holds, h), append(of, o)
 				}
@@ -206,8 +206,8 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 		return err
 	}
 	defer leave()
-	if o, ok := e.Ledger.Owner(d.owner.ID); !ok || !e.stands(o) {
-		return ErrOvertaken
+	if o, ok := e.Ledger.Owner(d.owner.ID); !ok || !e.stands(o) || !has(o.Settled(), d.hold.Spec) {
+		return ErrOvertaken // released, or changed
 	}
 	if e.going(d.owner) {
 		return ErrOvertaken

@@ -51,7 +51,7 @@ func (e *Engine) Audit(ctx context.Context) Report {
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(hold.Glance(ctx))
 	err := e.Mend(ctx, drifts)
-	err = errors.Join(err, e.Depart(ctx, e.undeparted()))
+	err = errors.Join(err, e.Depart(ctx, e.undeparted()), e.rollBackAll(ctx, e.Ledger.Owners()))
 
 	e.mu.Lock()
 	seen := e.suspect
@@ -101,7 +101,7 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	}
 	var heirs []hold.ID // who took it in this moment, and found it there
 	for _, o := range e.Ledger.Owners() {
-		if e.stands(o) && has(o, h.Spec) {
+		if e.stands(o) && has(o.Settled(), h.Spec) {
 			heirs = append(heirs, o.ID)
 		}
 	}
@@ -187,7 +187,7 @@ func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
 	nameless := map[string]bool{} // kinds whose things do not say who owns them
 	var left []hold.Hold
 	for _, h := range found {
-		if i, ok := byID[h.Owner]; ok && has(owners[i], h.Spec) {
+		if i, ok := byID[h.Owner]; ok && has(owners[i].Holds, h.Spec) {
 			continue
 		}
 		nameless[h.Spec.Kind()] = true
@@ -207,14 +207,11 @@ func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
 	return slices.DeleteFunc(left, func(h hold.Hold) bool { return owned[h.Spec.String()] })
 }
 
-// has reports whether an owner has a hold that is about the same thing.
-func has(o hold.Owner, s hold.Spec) bool {
-	for _, h := range o.Holds {
-		if h.Spec.Kind() == s.Kind() && h.Spec.String() == s.String() {
-			return true
-		}
-	}
-	return false
+// has reports whether one of holds is about the same thing.
+func has(holds []hold.Hold, s hold.Spec) bool {
+	return slices.ContainsFunc(holds, func(h hold.Hold) bool {
+		return h.Spec.Kind() == s.Kind() && h.Spec.String() == s.String()
+	})
 }
 
 // both returns the things of a that are in b as well.

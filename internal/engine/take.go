@@ -40,7 +40,7 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	}
 	e.event(api.EventAttaching, o, "", nil)
 	if err == nil {
-		err = e.acquireAll(taking, o)
+		err = e.acquireAll(taking, o, 0)
 	}
 	if err == nil {
 		e.event(api.EventAttached, o, "", nil) // before a release can have the lock
@@ -130,11 +130,12 @@ func (e *Engine) takeable(o hold.Owner) error {
 	return nil
 }
 
-// acquireAll acquires an owner's holds, stopping at the first that fails, and waits
-// until they can be used. What a hold discovers is written down before the next one
-// is acquired.
-func (e *Engine) acquireAll(ctx context.Context, o hold.Owner) error {
-	for i, h := range o.Holds {
+// acquireAll acquires an owner's holds from one on, stopping at the first that fails,
+// and waits until they can be used. What a hold discovers is written down before the
+// next one is acquired.
+func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) error {
+	for i := from; i < len(o.Holds); i++ {
+		h := o.Holds[i]
 		k, _ := e.kind(h)
 		err := e.acquire(ctx, h)
 		if k.Discovers {
@@ -148,15 +149,17 @@ func (e *Engine) acquireAll(ctx context.Context, o hold.Owner) error {
 		}
 		e.event(api.EventDrift, o, k.Name(), err) // the next sweep tries again
 	}
-	if err := e.Settle(ctx, o); err != nil {
+	if err := e.settle(ctx, o.Holds[from:]); err != nil {
 		return err
 	}
 	return e.stillWanted(ctx, o.ID)
 }
 
 // Settle waits until what an owner holds can be used.
-func (e *Engine) Settle(ctx context.Context, o hold.Owner) error {
-	for _, h := range o.Holds {
+func (e *Engine) Settle(ctx context.Context, o hold.Owner) error { return e.settle(ctx, o.Settled()) }
+
+func (e *Engine) settle(ctx context.Context, holds []hold.Hold) error {
+	for _, h := range holds {
 		k, err := e.kind(h)
 		if err != nil || k.Settle == nil {
 			continue

@@ -1,6 +1,7 @@
 package hold
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,7 +149,7 @@ func (ks Kinds) Decode(raw []byte) (Owner, error) {
 	}
 	for i := range o.Holds {
 		h := &o.Holds[i]
-		h.Owner = o.ID
+		h.Owner = cmp.Or(h.From, o.ID)
 		u := h.Spec.(*Unknown)
 		k, ok := ks.Get(u.Name)
 		if !ok {

@@ -28,7 +28,24 @@ type Owner struct {
 	Names     []Name          `json:"names,omitempty"`
 	Ordered   bool            `json:"ordered,omitempty"`  // its Use holds are released one after the other, in reverse of acquisition
 	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition
+	Before    *Extent         `json:"before,omitempty"`   // what lies beyond it is coming, by a change that has not ended; nil: nothing is
 	Releasing time.Time       `json:"releasing,omitzero"` // zero: wanted; terminal once set
+}
+
+// Extent is how long an owner's lists are.
+type Extent struct {
+	Needs int `json:"needs"`
+	Names int `json:"names"`
+	Holds int `json:"holds"`
+}
+
+// Settled returns the owner's holds but those that a change is about to give it: they
+// may not be there yet, or be taken back.
+func (o Owner) Settled() []Hold {
+	if o.Before == nil {
+		return o.Holds
+	}
+	return o.Holds[:min(o.Before.Holds, len(o.Holds))]
 }
 
 // Wanted reports whether nobody has asked for the owner's release yet.
@@ -45,8 +62,10 @@ func (o Owner) Clone() Owner {
 
 // Hold is one thing in the world that must be given back on its own.
 type Hold struct {
-	Owner ID
+	Owner ID // whose stamp it has
 	Spec  Spec
+	// From is Owner, where an owner was passed the hold by that one; "": it is its own.
+	From ID
 }
 
 // Spec is a kind's plain struct (as a pointer), complete enough to release the
@@ -81,19 +100,21 @@ func (u *Unknown) String() string { return fmt.Sprintf("%s %s", u.Name, u.Raw) }
 // MarshalJSON returns the spec as it was read.
 func (u *Unknown) MarshalJSON() ([]byte, error) { return u.Raw, nil }
 
-// holdJSON is how a hold stands in a record. The owner is the record's.
+// holdJSON is how a hold stands in a record. The owner is the record's, or the one that
+// it is from.
 type holdJSON struct {
 	Kind string          `json:"kind"`
 	Spec json.RawMessage `json:"spec"`
+	From ID              `json:"from,omitempty"`
 }
 
-// MarshalJSON writes {"kind": ..., "spec": ...}.
+// MarshalJSON writes {"kind": ..., "spec": ...}, and "from" of a hold that was passed.
 func (h Hold) MarshalJSON() ([]byte, error) {
 	raw, err := json.Marshal(h.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("encoding %s hold: %w", h.Spec.Kind(), err)
 	}
-	return json.Marshal(holdJSON{h.Spec.Kind(), raw})
+	return json.Marshal(holdJSON{h.Spec.Kind(), raw, h.From})
 }
 
 // UnmarshalJSON reads what MarshalJSON wrote, with every spec as *Unknown;
@@ -106,7 +127,7 @@ func (h *Hold) UnmarshalJSON(raw []byte) error {
 	if j.Kind == "" {
 		return errors.New("hold without a kind")
 	}
-	h.Spec = &Unknown{j.Kind, j.Spec}
+	h.Spec, h.From = &Unknown{j.Kind, j.Spec}, j.From
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -69,7 +70,7 @@ func (l *Ledger) own(o hold.Owner) (hold.Owner, error) {
 	}
 	for i := range o.Holds {
 		h := &o.Holds[i]
-		h.Owner = o.ID
+		h.Owner = cmp.Or(h.From, o.ID)
 		k, ok := l.discover[h.Spec.Kind()]
 		if !ok {
 			continue
@@ -111,6 +112,9 @@ func check(o hold.Owner) error {
 		if slices.Contains(o.Names[:i], n) {
 			return fmt.Errorf("%w: name %s is there twice", ErrInvalid, n)
 		}
+	}
+	if b := o.Before; b != nil && (b.Needs > len(o.Needs) || b.Names > len(o.Names) || b.Holds > len(o.Holds) || min(b.Needs, b.Names, b.Holds) < 0) {
+		return fmt.Errorf("%w: before %+v it has %d needs, %d names and %d holds", ErrInvalid, *b, len(o.Needs), len(o.Names), len(o.Holds))
 	}
 	for i, h := range o.Holds {
 		if h.Spec == nil {

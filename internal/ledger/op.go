@@ -34,7 +34,8 @@ type step struct {
 // ErrExists, ErrNeeds, ErrFull, or *NameTakenError for a name that is claimed
 // or still rests; a rest that is due ends with the claim. The ledger keeps no
 // part of o that the caller may still change, but shares the specs of kinds
-// that do not discover.
+// that do not discover. One that is releasing from the start may need who is
+// releasing.
 func Begin(o hold.Owner) Op { return begin{o} }
 
 // Update lets change edit a copy of the owner, which then takes its place. It

@@ -13,7 +13,7 @@ func (b *batch) begin(e *entry) error {
 	if _, ok := b.owners.get(o.ID); ok {
 		return ErrExists
 	}
-	if err := b.mayNeed(o.Needs); err != nil {
+	if err := b.mayNeed(o.Needs, !o.Wanted()); err != nil {
 		return err
 	}
 	for _, n := range o.Names {
@@ -29,14 +29,15 @@ func (b *batch) begin(e *entry) error {
 	return nil
 }
 
-// mayNeed refuses owners that nobody may need any more.
-func (b *batch) mayNeed(ids []hold.ID) error {
+// mayNeed refuses owners that nobody may need any more; who is leaving may need those
+// that are leaving, too.
+func (b *batch) mayNeed(ids []hold.ID, leaving bool) error {
 	for _, id := range ids {
 		e, ok := b.owners.get(id)
 		if !ok {
 			return fmt.Errorf("%w: %s is unknown", ErrNeeds, id)
 		}
-		if !e.owner.Wanted() {
+		if !e.owner.Wanted() && !leaving {
 			return fmt.Errorf("%w: %s is releasing", ErrNeeds, id)
 		}
 	}
@@ -228,7 +229,7 @@ func (b *batch) need(before, after hold.Owner) error {
 		return func(id hold.ID) bool { return slices.Contains(ids, id) }
 	}
 	added := slices.DeleteFunc(slices.Clone(after.Needs), is(before.Needs))
-	if err := b.mayNeed(added); err != nil {
+	if err := b.mayNeed(added, !after.Wanted()); err != nil {
 		return err
 	}
 	if b.needed(after.ID, added) {

@@ -1,0 +1,306 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// A change is two commits around what is acquired. The first commit writes down what is
+// coming (hold.Owner.Before), the second one that it is there and what the owner loses.
+// A program that dies before the second commit is rolled back by the next Restore or
+// Sweep; one that dies after it is rolled forward. What an owner loses, by a change or
+// by its way back, belongs from that very commit on to another owner, the remnant, which
+// is releasing from its beginning: the engine gives it back like any other. The remnant
+// needs the owner that it is from, so that nothing of that owner goes before it does.
+
+// Change gives a wanted owner more holds, names and needs, takes others from it, and may
+// change its meta, as change does to a copy of the owner. Holds are told apart by their
+// kinds and texts: one that the owner has already is kept as it is. What is gained is
+// acquired before anything is lost. ops are in the commit that makes the change.
+//
+// When Change returns nil, the owner has all that it gained, which can be used, and what
+// it lost is cut off. gone is the remnant, of which Wait says that it is given back; it
+// is empty if no hold was lost.
+//
+// A *RefusedError says that nothing has changed; it wraps ErrOvertaken if the owner is
+// being released. An error that comes with gone says that the change is made, and that
+// what was lost could not be cut off yet. After any other error the owner is as before,
+// or will be: what it had gained is given back.
+func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner) error, ops ...ledger.Op) (gone hold.ID, err error) {
+	ctx, leave, err := e.enter(ctx, id, false)
+	if err != nil {
+		return "", &RefusedError{err}
+	}
+	defer leave()
+	defer e.begins(id)()
+	d, err := e.difference(ctx, id, change)
+	if err != nil {
+		return "", &RefusedError{fmt.Errorf("changing %s: %w", id, err)}
+	}
+	if d.grows() {
+		err := e.Ledger.Commit(ctx, ledger.Update(id, d.announce))
+		if o, _ := e.Ledger.Owner(id); err != nil && o.Before == nil {
+			return "", &RefusedError{err}
+		}
+		e.written(id)
+		if err == nil {
+			err = e.acquireAll(ctx, d.whole(), len(d.before.Holds))
+		}
+		if err != nil {
+			return "", errors.Join(err, e.rollBack(ctx, id))
+		}
+	}
+	gone, parted := part(d.before, d.lost, e.now())
+	err = e.Ledger.Commit(ctx, slices.Concat(parted, []ledger.Op{ledger.Update(id, d.conclude)}, ops)...)
+	if err != nil && !e.concluded(d) {
+		if !d.grows() {
+			return "", &RefusedError{err}
+		}
+		return "", errors.Join(err, e.rollBack(ctx, id))
+	}
+	e.written(id)
+	if gone == "" {
+		return "", nil
+	}
+	return gone, e.Depart(ctx, []hold.ID{gone})
+}
+
+// begins notes that an owner is being changed, until ends is called.
+func (e *Engine) begins(id hold.ID) (ends func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.changing[id] = true
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.changing, id)
+	}
+}
+
+// written forgets what could not be written of an owner: the ledger has it now.
+func (e *Engine) written(id hold.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.unwritten, id)
+}
+
+// belongings are what an owner gains or loses.
+type belongings struct {
+	needs []hold.ID
+	names []hold.Name
+	holds []hold.Hold
+}
+
+// changed is what a change makes of an owner.
+type changed struct {
+	before       hold.Owner
+	gained, lost belongings
+	meta         []byte
+}
+
+// difference asks what a change comes to, once nothing of it is in the way: an earlier
+// one that has not ended, or what the owner has lost and is to get again.
+func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.Owner) error) (*changed, error) {
+	if err := e.rollBack(ctx, id); err != nil {
+		return nil, err
+	}
+	o, ok := e.Ledger.Owner(id)
+	if !ok || !o.Wanted() || e.going(o) {
+		return nil, ErrOvertaken
+	}
+	e.mu.Lock()
+	o.Holds = slices.Clone(e.learned(o).Holds)
+	e.mu.Unlock()
+	after := o.Clone()
+	if err := change(&after); err != nil {
+		return nil, err
+	}
+	d := &changed{before: o, meta: after.Meta}
+	d.gained.needs, d.lost.needs = differ(o.Needs, after.Needs)
+	d.gained.names, d.lost.names = differ(o.Names, after.Names)
+	for i, h := range after.Holds {
+		if h.Spec == nil || has(after.Holds[:i], h.Spec) {
+			return nil, fmt.Errorf("%w: hold %d has no spec, or is there twice", ledger.ErrInvalid, i)
+		}
+		if !has(o.Holds, h.Spec) {
+			d.gained.holds = append(d.gained.holds, hold.Hold{Owner: id, Spec: h.Spec})
+		}
+	}
+	for _, h := range o.Holds {
+		if !has(after.Holds, h.Spec) {
+			d.lost.holds = append(d.lost.holds, h)
+		}
+	}
+	for _, n := range discovered(d.lost.holds) { // goes with what it was discovered of
+		if slices.Contains(o.Names, n) && !slices.Contains(d.lost.names, n) {
+			d.lost.names = append(d.lost.names, n)
+		}
+	}
+	if err := e.takeable(hold.Owner{ID: id, Holds: d.gained.holds}); err != nil {
+		return nil, err
+	}
+	return d, e.vacated(ctx, d)
+}
+
+// differ returns what of after is not in before, and the other way round.
+func differ[T comparable](before, after []T) (gained, lost []T) {
+	without := func(all, but []T) []T {
+		return slices.DeleteFunc(slices.Clone(all), func(x T) bool { return slices.Contains(but, x) })
+	}
+	return without(after, before), without(before, after)
+}
+
+// vacated waits until nothing that an owner gains is on its way out, since the owner has
+// had it before: its release would take it away again.
+func (e *Engine) vacated(ctx context.Context, d *changed) error {
+	for _, id := range e.Ledger.Needers(d.before.ID) {
+		o, ok := e.Ledger.Owner(id)
+		if !ok || o.Wanted() {
+			continue
+		}
+		for _, h := range d.gained.holds {
+			if !has(o.Holds, h.Spec) {
+				continue
+			}
+			if err := e.WaitKind(ctx, h.Spec.Kind(), id); err != nil {
+				return fmt.Errorf("waiting until the former %s is released: %w", h.Spec, err)
+			}
+		}
+	}
+	return nil
+}
+
+// grows reports whether anything is gained.
+func (d *changed) grows() bool {
+	return len(d.gained.needs)+len(d.gained.names)+len(d.gained.holds) > 0
+}
+
+// whole is the owner with what it had and what it gains.
+func (d *changed) whole() hold.Owner {
+	o := d.before.Clone()
+	o.Needs = append(o.Needs, d.gained.needs...)
+	o.Names = append(o.Names, d.gained.names...)
+	o.Holds = append(o.Holds, d.gained.holds...)
+	return o
+}
+
+// announce writes down what is coming.
+func (d *changed) announce(o *hold.Owner) error {
+	o.Before = &hold.Extent{Needs: len(o.Needs), Names: len(o.Names), Holds: len(o.Holds)}
+	whole := d.whole()
+	o.Needs, o.Names, o.Holds = whole.Needs, whole.Names, whole.Holds
+	return nil
+}
+
+// conclude writes down that what was coming is there, and what is lost is not.
+func (d *changed) conclude(o *hold.Owner) error {
+	if o.Before == nil {
+		copy(o.Holds, d.before.Holds) // with what could not be written of them so far
+	}
+	o.Before, o.Meta = nil, d.meta
+
+	o.Needs, _ = differ(d.lost.needs, o.Needs)
+	o.Names, _ = differ(d.lost.names, o.Names)
+	o.Holds = slices.DeleteFunc(o.Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
+	return nil
+}
+
+// concluded reports whether a change is made although the commit that makes it has
+// failed: its effect came, and its answer did not.
+func (e *Engine) concluded(d *changed) bool {
+	o, ok := e.Ledger.Owner(d.before.ID)
+	if !ok || o.Before != nil || !bytes.Equal(o.Meta, d.meta) {
+		return false
+	}
+	_, needs := differ(d.lost.needs, o.Needs)
+	_, names := differ(d.lost.names, o.Names)
+	return len(needs) == len(d.lost.needs) && len(names) == len(d.lost.names) &&
+		!slices.ContainsFunc(d.lost.holds, func(h hold.Hold) bool { return has(o.Holds, h.Spec) })
+}
+
+// part returns the ops that make a remnant of what an owner loses, which is gone: the
+// names that it loses rest only when what it loses is given back. Without a hold among
+// that there is no remnant.
+func part(o hold.Owner, lost belongings, at time.Time) (gone hold.ID, ops []ledger.Op) {
+	if len(lost.holds) == 0 {
+		return "", nil
+	}
+	remnant := hold.Owner{ID: hold.NewID(), Needs: append([]hold.ID{o.ID}, lost.needs...), Ordered: o.Ordered, Releasing: at}
+	for _, h := range lost.holds {
+		h.From = cmp.Or(h.From, o.ID)
+		remnant.Holds = append(remnant.Holds, h)
+	}
+	ops = append(ops, ledger.Begin(remnant))
+	if len(lost.names) > 0 {
+		ops = append(ops, ledger.Pass(o.ID, remnant.ID, lost.names...))
+	}
+	return remnant.ID, ops
+}
+
+// rollBack takes back what an owner was about to get by a change that has not ended.
+// The owner's lock is held.
+func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
+	o, ok := e.Ledger.Owner(id)
+	if !ok || !o.Wanted() || o.Before == nil {
+		return nil // whoever releases it gives all of it back
+	}
+	e.mu.Lock()
+	o.Holds = slices.Clone(e.learned(o).Holds)
+	e.mu.Unlock()
+	b := *o.Before
+	gone, ops := part(o, belongings{o.Needs[b.Needs:], o.Names[b.Names:], o.Holds[b.Holds:]}, e.now())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
+	defer cancel()
+	err := e.Ledger.Commit(ctx, append(ops, ledger.Update(id, func(now *hold.Owner) error {
+		now.Needs, now.Names, now.Holds = o.Needs[:b.Needs], o.Names[:b.Names], o.Holds[:b.Holds]
+		now.Before = nil
+		return nil
+	}))...)
+	if now, _ := e.Ledger.Owner(id); err != nil && now.Before != nil {
+		return fmt.Errorf("rolling back the change of %s: %w", id, err)
+	}
+	e.written(id)
+	if gone == "" {
+		return nil
+	}
+	return e.Depart(ctx, []hold.ID{gone})
+}
+
+// rollBackAll rolls back the changes of owners that nobody goes on with: the program
+// has ended in between, or the way back could not be written.
+func (e *Engine) rollBackAll(ctx context.Context, owners []hold.Owner) error {
+	var errs []error
+	for _, o := range owners {
+		if o.Before == nil || !o.Wanted() || e.isChanging(o.ID) {
+			continue
+		}
+		errs = append(errs, e.rollBackOne(ctx, o.ID))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) rollBackOne(ctx context.Context, id hold.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, e.Mending)
+	defer cancel()
+	ctx, leave, err := e.enter(ctx, id, false)
+	if err != nil {
+		return fmt.Errorf("rolling back the change of %s: %w", id, err)
+	}
+	defer leave()
+	return e.rollBack(ctx, id)
+}
+
+// isChanging reports whether an owner is being changed right now.
+func (e *Engine) isChanging(id hold.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changing[id]
+}

@@ -1,0 +1,269 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// plug is a change: an owner gets a wire and a lease with a name, and loses its rule and
+// one of its names.
+func plug(o *hold.Owner) error {
+	id := o.ID
+	o.Holds = slices.DeleteFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == "rule" })
+	o.Names = slices.DeleteFunc(o.Names, func(n hold.Name) bool { return n.Name == "old" })
+	o.Names = append(o.Names, named("new"))
+	o.Holds = append(o.Holds,
+		hold.Hold{Owner: id, Spec: &thing{K: "lease", N: "hot-" + string(id), Offers: "given"}},
+		hold.Hold{Owner: id, Spec: &thing{K: "wire", N: "hot-" + string(id), Uses: "new"}})
+	return nil
+}
+
+// pluggable is an owner that plug can change.
+func pluggable() hold.Owner {
+	o := owner("", "pod", "wire", "rule")
+	o.Names = append(o.Names, named("old"))
+	return o
+}
+
+// isPlugged reports whether an owner is as plug makes it, or as it was before; both false
+// is neither.
+func isPlugged(n *node, id hold.ID) (plugged, before bool) {
+	o, _ := n.ledger.Owner(id)
+	things := 0
+	for _, h := range o.Holds {
+		if n.world.has(h) {
+			things++
+		}
+	}
+	names := map[hold.Name]bool{}
+	for _, m := range o.Names {
+		names[m] = true
+	}
+	kinds := fmt.Sprint(o.Holds)
+	all := things == len(o.Holds) && o.Before == nil && o.Wanted()
+	return all && len(o.Holds) == 3 && len(names) == 3 && names[named("new")] && names[named("given")] && kinds != "",
+		all && len(o.Holds) == 2 && len(names) == 2 && names[named("old")]
+}
+
+// A pod gets an interface while it runs, and loses one: what is gained is there and can be
+// used before anything is lost, what is lost is cut off, and its name rests until it is
+// given back.
+func TestChange(t *testing.T) {
+	n := newNode(t)
+	n.rest = time.Hour
+	o := pluggable()
+	take(t, n, o)
+	let := make(chan struct{})
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "release" {
+			if !n.world.has(hold.Hold{Owner: o.ID, Spec: &thing{K: "wire", N: "hot-" + string(o.ID)}}) {
+				t.Errorf("%s is released before what is gained is there", h.Spec)
+			}
+			<-let
+		}
+		return nil
+	}
+	gone, err := n.Change(t.Context(), o.ID, plug)
+	if err != nil || gone == "" {
+		t.Fatalf("%q, %v", gone, err)
+	}
+	if plugged, _ := isPlugged(n, o.ID); !plugged {
+		rec, _ := n.ledger.Owner(o.ID)
+		t.Errorf("the owner is %v", rec)
+	}
+	if id, _ := n.ledger.Holder(named("old")); id != gone {
+		t.Errorf("the lost name is %q's while what was lost is there", id)
+	}
+	// The same thing again waits until the former one is gone.
+	again := make(chan error, 1)
+	go func() {
+		_, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
+			o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: &thing{K: "rule", N: string(o.ID)}})
+			return nil
+		})
+		again <- err
+	}()
+	select {
+	case err := <-again:
+		t.Errorf("the lost rule is given again while it is on its way out: %v", err)
+	case <-time.After(10 * time.Millisecond):
+	}
+	close(let)
+	if err := <-again; err != nil {
+		t.Error(err)
+	}
+	if err := n.Wait(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if rec, _ := n.ledger.Owner(o.ID); len(rec.Holds) != 4 || !n.world.has(rec.Holds[3]) {
+		t.Errorf("the rule is not there again: %v", rec)
+	}
+	if rep, err := n.Sweep(t.Context()); err != nil || len(rep.Findings) > 0 {
+		t.Errorf("a sweep finds %v, %v", rep.Findings, err)
+	}
+	n.restart()
+	n.world.before = func(context.Context, string, hold.Hold) error { return nil }
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+	if rests := n.ledger.Resting(); len(rests) != 4 {
+		t.Errorf("resting: %v, want pod, old, new and given", rests)
+	}
+}
+
+// TestChangeIsRefused: what cannot be done changes nothing.
+func TestChangeIsRefused(t *testing.T) {
+	n := newNode(t)
+	o, other := pluggable(), owner("", "new", "wire")
+	take(t, n, o)
+	take(t, n, other)
+	bad := errors.New("bad")
+	for name, test := range map[string]struct {
+		change func(*hold.Owner) error
+		want   error
+	}{
+		"error":        {func(*hold.Owner) error { return bad }, bad},
+		"taken name":   {plug, &ledger.NameTakenError{Name: named("new"), Owner: other.ID}},
+		"twice":        {func(o *hold.Owner) error { o.Holds = append(o.Holds, o.Holds[0]); return nil }, ledger.ErrInvalid},
+		"no spec":      {func(o *hold.Owner) error { o.Holds = append(o.Holds, hold.Hold{}); return nil }, ledger.ErrInvalid},
+		"needs":        {func(o *hold.Owner) error { o.Needs = []hold.ID{hold.NewID()}; return nil }, ledger.ErrNeeds},
+		"needs itself": {func(o *hold.Owner) error { o.Needs = []hold.ID{o.ID}; return nil }, ledger.ErrInvalid},
+	} {
+		_, err := n.Change(t.Context(), o.ID, test.change)
+		var refused *engine.RefusedError
+		var taken *ledger.NameTakenError
+		if want, ok := test.want.(*ledger.NameTakenError); ok {
+			if !errors.As(err, &taken) || *taken != *want {
+				t.Errorf("%s: %v, want %v", name, err, want)
+			}
+		} else if !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+		if !errors.As(err, &refused) {
+			t.Errorf("%s: %v is no RefusedError", name, err)
+		}
+		if _, before := isPlugged(n, o.ID); !before {
+			t.Errorf("%s: the owner has changed", name)
+		}
+	}
+	release(t, n, o.ID, other.ID)
+	if _, err := n.Change(t.Context(), o.ID, plug); !errors.Is(err, engine.ErrOvertaken) {
+		t.Errorf("changing an owner that is gone: %v", err)
+	}
+	wantResidue(t, n, empty)
+}
+
+// A release is not kept by a change under way, and takes all of it.
+func TestReleaseOvertakesChange(t *testing.T) {
+	n := newNode(t)
+	o := pluggable()
+	take(t, n, o)
+	reached := make(chan struct{})
+	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+		if op == "acquire" && h.Spec.Kind() == "wire" {
+			close(reached)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		return nil
+	}
+	var errChange error
+	var change sync.WaitGroup
+	change.Go(func() { _, errChange = n.Change(t.Context(), o.ID, plug) })
+	<-reached
+	release(t, n, o.ID)
+	change.Wait()
+	if !errors.Is(errChange, engine.ErrOvertaken) {
+		t.Errorf("the change says %v", errChange)
+	}
+	wantResidue(t, n, empty)
+	if left := n.ledger.Owners(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// TestChangeFaults lets each operation of a change fail, or be the program's last, with
+// somebody who sweeps, releases or changes beside it: the owner is as before or as it was
+// to be, and nothing of the other one is left.
+func TestChangeFaults(t *testing.T) {
+	points := 0
+	beside := map[string]func(*node, hold.ID){
+		"":        func(*node, hold.ID) {},
+		"sweep":   func(n *node, _ hold.ID) { n.Sweep(context.Background()) },
+		"release": func(n *node, id hold.ID) { n.Release(context.Background(), []hold.ID{id}) },
+		"change":  func(n *node, id hold.ID) { n.Change(context.Background(), id, plug) },
+	}
+	for who, run := range beside {
+		for _, mode := range fault.Modes() {
+			for at := 1; ; at++ {
+				plan := fault.New(at, mode)
+				changeRun(t, plan, who, run)
+				if plan.Surfaced() == "" {
+					break
+				}
+				points++
+				if t.Failed() {
+					t.Fatalf("%s at operation %d (%s), beside %q", mode, at, plan.Surfaced(), who)
+				}
+			}
+		}
+	}
+	t.Logf("fault points covered: %d; residue: 0", points)
+	if points < 100 {
+		t.Errorf("only %d fault points", points)
+	}
+}
+
+func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.ID)) {
+	n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+	n.start(nil)
+	o := pluggable()
+	take(t, n, o)
+	n.stop()
+	var others sync.WaitGroup
+	plan.Beside = func(string) { others.Go(func() { run(n, o.ID) }) }
+	n.start(plan.Decorate)
+	_, err := n.Change(t.Context(), o.ID, plug)
+	others.Wait()
+	plan.Heal()
+	if plan.Mode.Kill() && plan.Surfaced() != "" {
+		n.restart()
+	}
+	for range 3 {
+		if _, err := n.Sweep(t.Context()); err != nil {
+			t.Errorf("sweep: %v", err)
+		}
+	}
+	plugged, before := isPlugged(n, o.ID)
+	if _, wanted := n.ledger.Owner(o.ID); who != "release" && (!wanted || plugged == before) || err == nil && who == "" && !plan.Mode.Kill() && !plugged {
+		rec, _ := n.ledger.Owner(o.ID)
+		t.Errorf("Change says %v, and the owner is %+v (as before: %t, as it was to be: %t)", err, rec, before, plugged)
+	}
+	var all []hold.ID
+	for _, o := range n.ledger.Owners() {
+		all = append(all, o.ID)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.Wait(ctx, slices.DeleteFunc(all, func(id hold.ID) bool { return id == o.ID })...); err != nil {
+		t.Errorf("what was lost is not given back: %v; owed %v", err, n.Owed(""))
+	}
+	if rep := n.Audit(t.Context()); len(rep.Findings) > 0 {
+		t.Errorf("audit: %v", rep.Findings)
+	}
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+	if left := n.ledger.Owners(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	n.stop()
+}
