@@ -59,7 +59,7 @@ func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner
 		}
 	}
 	gone, parted := part(d.before, d.lost, e.now())
-	err = e.Ledger.Commit(ctx, slices.Concat(parted, []ledger.Op{ledger.Update(id, d.conclude)}, ops)...)
+	err = e.Ledger.Commit(ctx, slices.Concat([]ledger.Op{ledger.Update(id, d.conclude)}, parted, ops)...)
 	if err != nil && !e.concluded(d) {
 		if !d.grows() {
 			return "", &RefusedError{err}
@@ -170,7 +170,11 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 			if !has(o.Holds, h.Spec) {
 				continue
 			}
-			if err := e.WaitKind(ctx, h.Spec.Kind(), id); err != nil {
+			err := e.WaitKind(ctx, h.Spec.Kind(), id)
+			if err == nil && len(o.Names) > 0 { // which may be found again
+				err = e.Wait(ctx, id)
+			}
+			if err != nil {
 				return fmt.Errorf("waiting until the former %s is released: %w", h.Spec, err)
 			}
 		}
@@ -208,7 +212,9 @@ func (d *changed) conclude(o *hold.Owner) error {
 	o.Before, o.Meta = nil, d.meta
 
 	o.Needs, _ = differ(d.lost.needs, o.Needs)
-	o.Names, _ = differ(d.lost.names, o.Names)
+	if len(d.lost.holds) == 0 { // else the remnant gets them
+		o.Names, _ = differ(d.lost.names, o.Names)
+	}
 	o.Holds = slices.DeleteFunc(o.Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
 	return nil
 }
@@ -226,9 +232,9 @@ func (e *Engine) concluded(d *changed) bool {
 		!slices.ContainsFunc(d.lost.holds, func(h hold.Hold) bool { return has(o.Holds, h.Spec) })
 }
 
-// part returns the ops that make a remnant of what an owner loses, which is gone: the
-// names that it loses rest only when what it loses is given back. Without a hold among
-// that there is no remnant.
+// part returns the ops that make a remnant, gone, of what an owner loses. It gets the
+// owner's lost names, which so rest only after the holds are given back. Without a lost
+// hold there is no remnant.
 func part(o hold.Owner, lost belongings, at time.Time) (gone hold.ID, ops []ledger.Op) {
 	if len(lost.holds) == 0 {
 		return "", nil
@@ -259,11 +265,13 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	gone, ops := part(o, belongings{o.Needs[b.Needs:], o.Names[b.Names:], o.Holds[b.Holds:]}, e.now())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
-	err := e.Ledger.Commit(ctx, append(ops, ledger.Update(id, func(now *hold.Owner) error {
-		now.Needs, now.Names, now.Holds = o.Needs[:b.Needs], o.Names[:b.Names], o.Holds[:b.Holds]
-		now.Before = nil
+	err := e.Ledger.Commit(ctx, append([]ledger.Op{ledger.Update(id, func(now *hold.Owner) error {
+		now.Needs, now.Holds, now.Before = o.Needs[:b.Needs], o.Holds[:b.Holds], nil
+		if gone == "" {
+			now.Names = o.Names[:b.Names]
+		}
 		return nil
-	}))...)
+	})}, ops...)...)
 	if now, _ := e.Ledger.Owner(id); err != nil && now.Before != nil {
 		return fmt.Errorf("rolling back the change of %s: %w", id, err)
 	}

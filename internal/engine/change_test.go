@@ -15,13 +15,15 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
+func plain(name string) hold.Name { return hold.Name{Space: "n", Name: name} }
+
 // plug is a change: an owner gets a wire and a lease with a name, and loses its rule and
 // one of its names.
 func plug(o *hold.Owner) error {
 	id := o.ID
 	o.Holds = slices.DeleteFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == "rule" })
 	o.Names = slices.DeleteFunc(o.Names, func(n hold.Name) bool { return n.Name == "old" })
-	o.Names = append(o.Names, named("new"))
+	o.Names = append(o.Names, plain("new"))
 	o.Holds = append(o.Holds,
 		hold.Hold{Owner: id, Spec: &thing{K: "lease", N: "hot-" + string(id), Offers: "given"}},
 		hold.Hold{Owner: id, Spec: &thing{K: "wire", N: "hot-" + string(id), Uses: "new"}})
@@ -31,7 +33,7 @@ func plug(o *hold.Owner) error {
 // pluggable is an owner that plug can change.
 func pluggable() hold.Owner {
 	o := owner("", "pod", "wire", "rule")
-	o.Names = append(o.Names, named("old"))
+	o.Names = append(o.Names, plain("old"))
 	return o
 }
 
@@ -51,8 +53,8 @@ func isPlugged(n *node, id hold.ID) (plugged, before bool) {
 	}
 	kinds := fmt.Sprint(o.Holds)
 	all := things == len(o.Holds) && o.Before == nil && o.Wanted()
-	return all && len(o.Holds) == 3 && len(names) == 3 && names[named("new")] && names[named("given")] && kinds != "",
-		all && len(o.Holds) == 2 && len(names) == 2 && names[named("old")]
+	return all && len(o.Holds) == 3 && len(names) == 3 && names[plain("new")] && names[named("given")] && kinds != "",
+		all && len(o.Holds) == 2 && len(names) == 2 && names[plain("old")]
 }
 
 // A pod gets an interface while it runs, and loses one: what is gained is there and can be
@@ -81,7 +83,7 @@ func TestChange(t *testing.T) {
 		rec, _ := n.ledger.Owner(o.ID)
 		t.Errorf("the owner is %v", rec)
 	}
-	if id, _ := n.ledger.Holder(named("old")); id != gone {
+	if id, _ := n.ledger.Holder(plain("old")); id != gone {
 		t.Errorf("the lost name is %q's while what was lost is there", id)
 	}
 	// The same thing again waits until the former one is gone.
@@ -132,7 +134,7 @@ func TestChangeIsRefused(t *testing.T) {
 		want   error
 	}{
 		"error":        {func(*hold.Owner) error { return bad }, bad},
-		"taken name":   {plug, &ledger.NameTakenError{Name: named("new"), Owner: other.ID}},
+		"taken name":   {plug, &ledger.NameTakenError{Name: plain("new"), Owner: other.ID}},
 		"twice":        {func(o *hold.Owner) error { o.Holds = append(o.Holds, o.Holds[0]); return nil }, ledger.ErrInvalid},
 		"no spec":      {func(o *hold.Owner) error { o.Holds = append(o.Holds, hold.Hold{}); return nil }, ledger.ErrInvalid},
 		"needs":        {func(o *hold.Owner) error { o.Needs = []hold.ID{hold.NewID()}; return nil }, ledger.ErrNeeds},

@@ -33,6 +33,7 @@ type departure struct {
 	ended chan struct{} // closed once err is set
 	err   error         // nil: the owner is cut off
 	cuts  bool          // whoever was taking the owner has stopped. Guarded by Engine.mu
+	needs []hold.ID     // whom the owner needs, who may have waited for it. Guarded by Engine.mu
 }
 
 // Depart is the second half of Release: it stops whoever takes or repairs the
@@ -85,21 +86,13 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 		delete(e.departures, id)
 		d.err = err
 		close(d.ended)
-		due := e.due(append(e.needs(id), id)) // itself, if it is not needed any more meanwhile
+		due := e.due(append(d.needs, id)) // itself, if it is not needed any more meanwhile
 		e.mu.Unlock()
 		for _, id := range due {
 			e.leave(id, nil)
 		}
 	})
 	return d
-}
-
-// needs returns whom a leaving owner needs. Engine.mu is held.
-func (e *Engine) needs(id hold.ID) []hold.ID {
-	if l := e.leaving[id]; l != nil {
-		return slices.Clone(l.owner.Needs)
-	}
-	return nil
 }
 
 // due returns those of ids whose departure has waited for others that needed them,
@@ -146,7 +139,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	}
 	e.mu.Lock()
 	awaits := !l.tried && e.needed(id)
-	d.cuts = !awaits
+	d.cuts, d.needs = !awaits, slices.Clone(l.owner.Needs)
 	cut := l.cut
 	e.mu.Unlock()
 	if first {

@@ -25,6 +25,7 @@ const (
 	repair // a name
 	lose   // a thing of a name vanishes behind the engine's back
 	stray  // a thing with our stamp and no owner appears
+	change // a name loses a thing and gets another one
 	verbs
 )
 
@@ -33,6 +34,8 @@ type step struct {
 	name  string
 	needs []string // other names
 	kinds []string
+	at    int // change: which thing is lost
+	tag   int // of the step
 }
 
 // wanted is what the model says of a name that somebody has.
@@ -49,6 +52,7 @@ type script struct {
 	names []string
 	model map[string]wanted
 	busy  map[string]int // in this wave: 1 shared, 2 alone
+	tags  int
 }
 
 func newScript(seed uint64) *script {
@@ -72,7 +76,8 @@ func (s *script) wave() []step {
 }
 
 func (s *script) step() (step, bool) {
-	st := step{verb: verb(s.IntN(int(verbs)))}
+	s.tags++
+	st := step{verb: verb(s.IntN(int(verbs))), tag: s.tags}
 	if s.IntN(2) == 0 { // most of life is coming and going
 		st.verb = []verb{taking, releasing}[s.IntN(2)]
 	}
@@ -92,6 +97,18 @@ func (s *script) step() (step, bool) {
 			s.model[st.name] = wanted{kinds: st.kinds, needs: st.needs}
 		}
 		return st, ok
+	case change:
+		if !s.pick(&st.name, true, 2) {
+			return st, false
+		}
+		w := s.model[st.name]
+		if st.at = s.IntN(len(w.kinds)); w.kinds[st.at] == "block" {
+			return st, false // or it would not wait any more
+		}
+		st.kinds = s.kinds()[:1]
+		w.kinds = append(slices.Delete(slices.Clone(w.kinds), st.at, st.at+1), st.kinds...)
+		s.model[st.name] = w
+		return st, true
 	case claim, lose, repair:
 		return st, s.pick(&st.name, true, 1)
 	case orphan:

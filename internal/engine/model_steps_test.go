@@ -38,6 +38,8 @@ func (r *modelRun) do(s step) bool {
 		if err := r.Repair(ctx, r.stands(s.name).ID); err != nil && r.plan.Surfaced() == "" {
 			r.t.Errorf("repair of %s: %v", s.name, err)
 		}
+	case change:
+		return r.doChange(ctx, s)
 	case lose:
 		r.lose(r.stands(s.name))
 	case stray:
@@ -57,15 +59,19 @@ func (r *modelRun) incarnation(s step, needs ...hold.ID) hold.Owner {
 	o.Names = append(o.Names, hold.Name{Space: "port", Name: s.name})
 	for i, k := range s.kinds {
 		t := &thing{K: k, N: fmt.Sprintf("%s-%d", o.ID, i)}
-		if k == "wire" {
+		switch k {
+		case "wire":
 			t.Uses = fmt.Sprintf("%s-%d", s.name, i)
+		case "lease":
+			t.Offers = fmt.Sprintf("%s-%d", s.name, i)
 		}
 		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: t})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unsure[s.name] = append(r.unsure[s.name], o.ID)
-	r.needs[o.ID] = needs
+	o.Ordered = s.tag%2 == 0
+	r.needs[o.ID], r.ordered[o.ID] = needs, o.Ordered
 	if hasBlock(o) {
 		r.loosen(o.ID)
 	}
@@ -106,6 +112,10 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 			return false
 		case rec.ID != "" && rec.Wanted() && !errors.As(err, &refused) && !strings.Contains(err.Error(), "undoing"):
 			r.t.Errorf("taking %s: %v; and it is still wanted", s.name, err)
+		case errors.As(err, &taken) && try > 1000:
+			has, _ := r.ledger.Owner(taken.Owner)
+			r.t.Errorf("taking %s: %v, for ever; that is %+v; owed %v", s.name, err, has, r.Owed(""))
+			return true
 		case errors.As(err, &taken):
 			r.await(ctx, taken.Owner)
 		case r.plan.Surfaced() == "":
@@ -167,6 +177,54 @@ func (r *modelRun) doRelease(ctx context.Context, ids []hold.ID) bool {
 		r.heal(try)
 	}
 	return true
+}
+
+// doChange takes a thing from an owner and gives it another one.
+func (r *modelRun) doChange(ctx context.Context, s step) bool {
+	o := r.stands(s.name)
+	fresh := &thing{K: s.kinds[0], N: fmt.Sprintf("%s-c%d", o.ID, s.tag)}
+	if fresh.K == "lease" {
+		fresh.Offers = fresh.N
+	}
+	gained := hold.Hold{Owner: o.ID, Spec: fresh}
+	var lost hold.Hold
+	r.mu.Lock()
+	r.passed[fresh.String()] = true // as long as it may be taken back
+	if o.Holds = slices.Clone(o.Holds); r.changing[s.tag].Spec == nil {
+		lost = o.Holds[s.at]
+		r.changing[s.tag] = lost
+		r.passed[lost.Spec.String()] = true
+		o.Holds = slices.Delete(o.Holds, s.at, s.at+1)
+		r.standing[s.name] = o
+	} else { // by a life that has ended
+		lost = r.changing[s.tag]
+	}
+	r.mu.Unlock()
+	for try := 0; ; try++ {
+		gone, err := r.Change(ctx, o.ID, func(now *hold.Owner) error {
+			now.Holds = slices.DeleteFunc(now.Holds, func(h hold.Hold) bool { return h.Spec.String() == lost.Spec.String() })
+			if !slices.ContainsFunc(now.Holds, func(h hold.Hold) bool { return h.Spec.String() == fresh.String() }) {
+				now.Holds = append(now.Holds, gained)
+			}
+			return nil
+		})
+		if err == nil || gone != "" {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			delete(r.passed, fresh.String())
+			o.Holds = append(o.Holds, gained)
+			r.standing[s.name] = o
+			return true
+		}
+		if r.dead() {
+			return false
+		}
+		if r.plan.Surfaced() == "" {
+			r.t.Errorf("changing %s: %v", s.name, err)
+			return true
+		}
+		r.heal(try)
+	}
 }
 
 // doRace releases an owner, or one that it needs with those who go with that, while

@@ -21,7 +21,7 @@ func delegated(name, offers string, more ...string) hold.Owner {
 	return o
 }
 
-func named(name string) hold.Name { return hold.Name{Space: "n", Name: name} }
+func named(name string) hold.Name { return hold.Name{Space: "found", Name: name} }
 
 // A name that only a hold's Acquire can choose is the owner's before the next hold is
 // acquired, and rests when the owner has gone, as any other.

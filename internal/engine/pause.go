@@ -14,13 +14,19 @@ import (
 
 // pause lets the line rest until a time. Engine.mu is held.
 func (n *line) pause(until time.Time) {
-	if !until.After(n.paused) || !until.After(n.e.now()) {
+	now := n.e.now()
+	wait := until.Sub(now)
+	until = now.Add(wait) // by a clock that nobody sets
+	if wait <= 0 || !until.After(n.paused) {
 		return
 	}
 	n.paused = until
-	time.AfterFunc(until.Sub(n.e.now()), func() {
+	time.AfterFunc(wait, func() {
 		n.e.mu.Lock()
 		defer n.e.mu.Unlock()
+		if n.paused == until {
+			n.paused = time.Time{}
+		}
 		for range n.kind.Flight {
 			n.staff()
 		}
@@ -30,11 +36,15 @@ func (n *line) pause(until time.Time) {
 // pauses reports whether nothing of the kind is to be tried now. Engine.mu is held.
 func (n *line) pauses() bool { return n.e.now().Before(n.paused) }
 
+// overdueAnswers is how often a kind may say that it is too early, and name a time that
+// has passed, until that is an error.
+const overdueAnswers = 3
+
 // inTurn calls f when the kind does not pause, and again when it says that it is too
 // early. What would wait for longer than ctx allows is an error at once.
 func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error {
 	n := e.lines[k.Name()]
-	for {
+	for overdue := 0; ; {
 		e.mu.Lock()
 		until, pauses := n.paused, n.pauses()
 		e.mu.Unlock()
@@ -46,8 +56,11 @@ func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error 
 		}
 		err := f()
 		var later *hold.LaterError
-		if !errors.As(err, &later) || !later.At.After(e.now()) {
+		if !errors.As(err, &later) || overdue == overdueAnswers {
 			return err
+		}
+		if !later.At.After(e.now()) {
+			overdue++
 		}
 		e.mu.Lock()
 		n.pause(later.At)
@@ -88,5 +101,12 @@ func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool
 	}()
 	ctx, cancel := context.WithTimeout(ctx, n.try())
 	defer cancel()
-	return n.kind.Release(ctx, []hold.Hold{h})[0], true
+	err = n.kind.Release(ctx, []hold.Hold{h})[0]
+	if later := (*hold.LaterError)(nil); errors.As(err, &later) {
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		n.pause(later.At)
+		return nil, false
+	}
+	return err, true
 }

@@ -190,7 +190,7 @@ func (e *Engine) advance(l *leaving) bool {
 	reachable, needed := l.reachable(), len(e.Ledger.Needers(l.owner.ID)) > 0
 	for i, s := range l.state {
 		switch {
-		case s.stage == hold.Reserve, s.stage == hold.Use && (needed || l.owner.Ordered && !l.turn(i)):
+		case s.stage == hold.Reserve, s.stage == hold.Use && (needed || l.owner.Ordered && !l.turn(i, reachable)):
 		case s.cuts || !reachable:
 			e.send(l, i)
 		}
@@ -215,10 +215,10 @@ func (e *Engine) advance(l *leaving) bool {
 }
 
 // turn reports whether each Use hold that was acquired after the i-th one has been
-// tried.
-func (l *leaving) turn(i int) bool {
+// tried, if it may be.
+func (l *leaving) turn(i int, reachable bool) bool {
 	return !slices.ContainsFunc(l.state[i+1:], func(s holdState) bool {
-		return s.stage == hold.Use && !s.released && s.trouble == nil
+		return s.stage == hold.Use && !s.released && s.trouble == nil && (s.cuts || !reachable)
 	})
 }
 

@@ -34,7 +34,7 @@ func (t *thing) Names() []hold.Name {
 	if t.Name == "" {
 		return nil
 	}
-	return []hold.Name{{Space: "n", Name: t.Name}}
+	return []hold.Name{{Space: "found", Name: t.Name}}
 }
 
 func (t *thing) Kind() string   { return t.K }

@@ -198,9 +198,9 @@ func (w *walk) needs() []hold.ID {
 	return ids
 }
 
-func (m model) mayNeed(ids []hold.ID) error {
+func (m model) mayNeed(ids []hold.ID, leaving bool) error {
 	for _, id := range ids {
-		if o, ok := m.owners[id]; !ok || !o.Wanted() {
+		if o, ok := m.owners[id]; !ok || !o.Wanted() && !leaving {
 			return ErrNeeds
 		}
 	}
@@ -216,7 +216,7 @@ func (m model) need(id hold.ID, needs []hold.ID) error {
 	if len(needs) == 2 && needs[0] == needs[1] {
 		return ErrInvalid
 	}
-	if err := m.mayNeed(slices.DeleteFunc(slices.Clone(needs), func(n hold.ID) bool { return slices.Contains(o.Needs, n) })); err != nil {
+	if err := m.mayNeed(slices.DeleteFunc(slices.Clone(needs), func(n hold.ID) bool { return slices.Contains(o.Needs, n) }), !o.Wanted()); err != nil {
 		return err
 	}
 	o.Needs = needs
@@ -262,7 +262,7 @@ func (m model) begin(o hold.Owner, now time.Time) error {
 	if _, ok := m.owners[o.ID]; ok {
 		return ErrExists
 	}
-	if err := m.mayNeed(o.Needs); err != nil {
+	if err := m.mayNeed(o.Needs, false); err != nil {
 		return err
 	}
 	m.owners[o.ID] = o
