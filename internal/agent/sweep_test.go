@@ -212,9 +212,10 @@ func TestSweepRemovesOrphansTheSecondTime(t *testing.T) {
 	id := hold.NewID()
 	name := stamp.Link(r.instance, id)
 	must(t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live(), Alias: stamp.Alias(r.instance, id, attachment.Key{}, 0)},
+		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live()},
 		PeerName:  "orphan",
 	}))
+	must(t, netlink.LinkSetAlias(linkNamed(t, name), stamp.Alias(r.instance, id, attachment.Key{}, 0)))
 	must(t, netlink.RouteAdd(r.unreachable("10.66.0.0/16")))
 	with := nettest.Snapshot(t, nil).Only("link", "route").String()
 	want := []string{"left-over link", "left-over poolroute"}

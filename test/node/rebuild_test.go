@@ -175,7 +175,11 @@ func (a *agent) rebuild() {
 func (a *agent) swept(link string) {
 	a.t.Helper()
 	stray := link[:5] + "aaaaaaaaaa"
-	nettest.Run(a.t, a.node, "ip link add "+stray+" type veth peer name stray")
+	for _, command := range []string{
+		"ip link add %s type veth peer name stray", "ip link property add dev %[1]s altname berth-%[1]s", "ip link set %s up",
+	} {
+		nettest.Run(a.t, a.node, fmt.Sprintf(command, stray))
+	}
 	nettest.Eventually(a.t, "two sweeps", func() bool {
 		_, err := netlink.LinkByName(stray)
 		return err != nil

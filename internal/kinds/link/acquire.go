@@ -138,7 +138,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 		return link, false, add
 	case errors.Is(get, kernel.ErrNotFound): // so it is the other name
 		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
-	case get == nil && !l.is(s, link):
+	case get == nil && !l.owns(s, link):
 		return link, false, fmt.Errorf("link %s is %s, of %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
 	}
 	return link, false, get

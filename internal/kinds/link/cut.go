@@ -102,7 +102,7 @@ func (l *Links) setDown(s *Spec) error {
 	}
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(index, &link))
-	if err == nil && !l.is(s, link) { // the index is another's by now
+	if err == nil && !l.owns(s, link) { // the index is another's by now
 		link, err = l.locate(s)
 	}
 	if err == nil && link.Up {

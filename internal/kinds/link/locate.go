@@ -17,14 +17,19 @@ import (
 func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLink(s.Name, &link))
-	if err == nil && l.is(s, link) {
+	if err == nil && l.owns(s, link) {
 		l.memory.see(s.Name, link.Index)
 		return link, nil
 	}
 	if err != nil && !errors.Is(err, kernel.ErrNotFound) {
 		return rtnl.Link{}, err
 	}
-	return l.elsewhere(s)
+	called := err == nil // somebody's
+	found, err := l.elsewhere(s)
+	if called && errors.Is(err, kernel.ErrNotFound) && l.groups.Has(link.Group) && l.judge(s, link) == unsure {
+		err = errUnsure(s, link)
+	}
+	return found, err
 }
 
 // elsewhere finds a link that is not called as it should be, by whatever leads

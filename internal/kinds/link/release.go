@@ -142,7 +142,7 @@ func (l *Links) deleteRest(targets []*target) {
 func (l *Links) deleteAt(t *target) error {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(t.index, &link))
-	if err == nil && l.is(t.spec, link) {
+	if err == nil && l.owns(t.spec, link) {
 		err = l.conn.Do(rtnl.DelLinkAt(t.index))
 	}
 	if errors.Is(err, kernel.ErrNotFound) {

@@ -138,7 +138,7 @@ func (l *Links) look(s *Spec) (view, error) {
 		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
 	}
 	err := l.conn.Each(rs...)[0]
-	if err == nil && !l.is(s, link) || errors.Is(err, kernel.ErrNotFound) {
+	if err == nil && !l.owns(s, link) || errors.Is(err, kernel.ErrNotFound) {
 		link, err = l.elsewhere(s)
 	}
 	if errors.Is(err, kernel.ErrNotFound) {

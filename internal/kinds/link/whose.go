@@ -10,10 +10,17 @@ import (
 )
 
 // Whose a link is its alias says. Where another program has replaced that, the link has
-// nobody's stamp, and what else ADD gave it says whose it is: its second name, its MAC,
-// its group, the index at which this agent has seen it, the routes to its pod. Two of
-// these are enough; any program can change one of them, or give one to its own link.
-const needed = 2
+// nobody's stamp, and what else ADD gave it says whose it is: its name, its second name,
+// its MAC, its group, the index at which this agent has seen it, the routes to its pod.
+// Two of these are enough; any program can change one of them, or give one to its own
+// link. Name and group are not: programs exchange names, and the group is that of all
+// the instance's links.
+type signs struct {
+	own   int // second name, MAC, index, routes
+	loose int // name, group
+}
+
+func (n signs) enough() bool { return n.own > 0 && n.own+n.loose > 1 }
 
 // verdict is what is known of a link that something leads to.
 type verdict int
@@ -27,14 +34,6 @@ const (
 // owns reports whether a link is a spec's, whatever it is called.
 func (l *Links) owns(s *Spec, link rtnl.Link) bool {
 	return s.stamped(link) || stampless(link) && l.proved(s, link)
-}
-
-// is reports whether a link is a spec's: it is so stamped, or it is called so and
-// nothing says that it is another incarnation's.
-func (l *Links) is(s *Spec, link rtnl.Link) bool {
-	return s.stamped(link) ||
-		link.Name == s.Name && stampless(link) && (link.Given == "" || link.Given == s.Name) ||
-		l.owns(s, link)
 }
 
 // stamped reports whether a link has a spec's alias.
@@ -68,16 +67,27 @@ func (l *Links) proved(s *Spec, link rtnl.Link) bool {
 		return false
 	}
 	n := l.signs(s.Name, link)
-	if n == needed-1 && slices.Contains(l.routed(s), link.Index) {
-		n++
+	if !n.enough() && n.own+n.loose > 0 && slices.Contains(l.routed(s), link.Index) {
+		n.own++
 	}
-	return n >= needed
+	return n.enough()
 }
 
-// signs counts what says that a link is the one that ADD gave a name.
-func (l *Links) signs(name string, link rtnl.Link) int {
-	seen, _ := l.memory.index(name)
-	return count(link.Given == name, link.MAC == hostMAC(name), l.groups.Has(link.Group), seen == link.Index)
+// signs counts what says that a link is the one that ADD gave a name, but for routes.
+func (l *Links) signs(name string, link rtnl.Link) signs {
+	n := signsOf(name, l.groups, link)
+	if seen, known := l.memory.index(name); known && seen == link.Index {
+		n.own++
+	}
+	return n
+}
+
+// signsOf is signs, by what can be seen of the link alone.
+func signsOf(name string, groups stamp.Groups, link rtnl.Link) signs {
+	return signs{
+		own:   count(link.Given == name, link.MAC == hostMAC(name)),
+		loose: count(link.Name == name, groups.Has(link.Group)),
+	}
 }
 
 func count(all ...bool) (n int) {
@@ -127,19 +137,21 @@ func (l *Links) nameOf(link rtnl.Link) (string, bool) {
 	if !known && l.groups.Has(link.Group) {
 		name, known = l.memory.at(link.Index)
 	}
-	return name, known && l.signs(name, link) >= needed && ofInstance(l.prefix, name)
+	return name, known && l.signs(name, link).enough() && ofInstance(l.prefix, name)
 }
 
 // NameOf returns the name that ADD gave a link of an instance, by what can be seen of
-// the link alone: its alias, its name or, of one that has nobody's stamp, its second
-// name, if its group or its MAC says the same.
+// the link alone: its alias or, of one that has nobody's stamp, its second name or its
+// name, if enough else says the same.
 func NameOf(instance string, groups stamp.Groups, link rtnl.Link) (string, bool) {
-	if name, ok := stamp.Own(instance, link.Name, link.Alias); ok || !stampless(link) {
-		return name, ok
+	if !stampless(link) {
+		return stamp.Own(instance, link.Name, link.Alias)
 	}
 	name := link.Given
-	ours := name != "" && link.Veth && ofInstance(instance, name) && (groups.Has(link.Group) || link.MAC == hostMAC(name))
-	return name, ours
+	if name == "" {
+		name = link.Name
+	}
+	return name, link.Veth && ofInstance(instance, name) && signsOf(name, groups, link).enough()
 }
 
 // ofInstance reports whether a name is that of a link of an instance.

@@ -171,6 +171,12 @@ func TestStrangersAreLeft(t *testing.T) {
 			defer inside.Close()
 			must(e, inside.Do(rtnl.AddVeth(rtnl.End{Name: "lie", Index: index}, 0, rtnl.End{Name: "eth0"}, e.pod.Fd())))
 		},
+		"name": func(e ends, index int) {
+			must(e, e.conn.Do(rtnl.Rename(index, e.was.Name)))
+		},
+		"name, of another of the instance": func(e ends, index int) {
+			must(e, e.conn.Do(rtnl.SetLink(e.name, rtnl.Group(e.groups.Live())), rtnl.Rename(index, e.was.Name)))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -180,14 +186,53 @@ func TestStrangersAreLeft(t *testing.T) {
 			var was, now rtnl.Link
 			must(t, f.conn.Do(rtnl.AddVeth(rtnl.End{Name: e.name}, 0, rtnl.End{Name: "peer0"}, nettest.Pod(t).Fd()),
 				rtnl.GetLink(e.name, &was), rtnl.DelLink(e.was.Name)))
-			t.Cleanup(func() { f.conn.Do(rtnl.DelLink(e.name)) })
+			t.Cleanup(func() { f.conn.Do(rtnl.DelLink(e.name)); f.conn.Do(rtnl.DelLink(e.was.Name)) })
 			lead(e, was.Index)
-			must(t, f.conn.Do(rtnl.GetLink(e.name, &was)))
+			if f.conn.Do(rtnl.GetLink(e.name, &was)) != nil { // it is called as the pod's was
+				must(t, f.conn.Do(rtnl.GetLink(e.was.Name, &was)))
+				if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrForeign) {
+					t.Errorf("Acquire says %v", err)
+				}
+				if found, err := f.kind.Find(t.Context()); err != nil || len(found) > 0 {
+					t.Errorf("found %v, %v", found, err)
+				}
+			}
 			must(t, f.kind.Cut(t.Context(), h))
 			f.release(h)
-			must(t, f.conn.Do(rtnl.GetLink(e.name, &now)))
-			if was != now {
+			if now = f.at(was.Index); was != now {
 				t.Errorf("another's link was %+v and is %+v", was, now)
+			}
+		})
+	}
+}
+
+// Two links have exchanged their names, and lost their aliases and second names. Each is
+// known by what else it has, also to an agent that has just started: who is released
+// takes nobody else's.
+func TestExchanged(t *testing.T) {
+	for name, what := range map[string]hide{"seen": {second: true}, "unseen so far": {second: true, index: true}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.forwarding()
+			pod, h := f.pod("4")
+			netns, other := f.pod("4")
+			f.hide(pod, h, what)
+			f.hide(netns, other, what)
+			at, otherAt := f.show(h).Index, f.show(other).Index
+			must(t, f.conn.Do(rtnl.SetLinkAt(at, rtnl.Alias("mine")), rtnl.SetLinkAt(otherAt, rtnl.Alias("mine")),
+				rtnl.Rename(at, f.alias()), rtnl.Rename(otherAt, spec(h).Name), rtnl.Rename(at, spec(other).Name)))
+			must(t, f.kind.Cut(t.Context(), h))
+			if f.at(at).Group != f.groups.Cut() || f.at(otherAt).Group != f.groups.Live() {
+				t.Errorf("behind the cut of the one they are %+v and %+v", f.at(at), f.at(otherAt))
+			}
+			f.release(h)
+			if f.at(at).Index != 0 {
+				t.Errorf("what is released is there: %+v", f.at(at))
+			}
+			must(t, f.kind.Acquire(t.Context(), other))
+			must(t, f.verify(other))
+			if l := f.show(other); l.Index != otherAt {
+				t.Errorf("link %d became %d", otherAt, l.Index)
 			}
 		})
 	}
