@@ -507,8 +507,8 @@ func (k fakeLinks) Whole(context.Context) ([]rtnl.Link, error) {
 	defer k.mu.Unlock()
 	var all []rtnl.Link
 	for _, l := range k.links {
-		if l.group == k.groups.Live() {
-			all = append(all, l.show())
+		if seen := l.show(); link.IsWhole(k.groups, seen) {
+			all = append(all, seen)
 		}
 	}
 	return all, nil

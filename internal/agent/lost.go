@@ -110,14 +110,18 @@ func (a *Agent) refuseOld(l *ledger.Ledger) error {
 }
 
 // unknown returns the pods' links that a ledger with these owners ought to know of:
-// those in the live group with this instance's alias. An owner is on the disk before
-// its link is made, and forgotten when the link has been seen to be gone; so one
-// without an owner is that of a pod which a later ledger knew. Links that queued
-// deletions name are left out: the deletions adopt them.
+// those of this instance that are whole, as far as others have left them so. An owner is
+// on the disk before its link is made, and forgotten when the link has been seen to be
+// gone; so one without an owner is that of a pod which a later ledger knew. Links that
+// queued deletions name are left out: the deletions adopt them.
 func (a *Agent) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	isNew := func(l rtnl.Link) bool {
-		s, ok := stamp.Parse(l.Alias)
-		return ok && s.Instance == a.instance && l.Group == a.groups.Live() && !owned(s.ID)
+		if s, stamped := stamp.Parse(l.Alias); stamped && s.Instance != a.instance {
+			return false
+		}
+		name, _ := link.NameOf(a.instance, a.groups, l)
+		id, ours := stamp.LinkID(name)
+		return ours && link.IsWhole(a.groups, l) && !owned(id)
 	}
 	seen, err := a.links.Whole(context.Background())
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {

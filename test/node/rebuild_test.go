@@ -188,11 +188,21 @@ func (a *agent) swept(link string) {
 
 // A copy of the ledger that is older than a pod is put in its place. berthd refuses to
 // start on it, and changes nothing; with the current copy, or rebuilt, all pods are
-// there.
+// there. So it is if others have taken something from that pod's link.
 func TestOlderLedger(t *testing.T) {
-	for how, mend := range map[string]func(a *agent, current []byte){
-		"put back": func(a *agent, current []byte) { a.write(current) },
-		"rebuilt":  func(a *agent, _ []byte) { a.rebuild() },
+	putBack := func(a *agent, current []byte) { a.write(current) }
+	rebuilt := func(a *agent, _ []byte) { a.rebuild() }
+	for how, c := range map[string]struct {
+		hurt string // the later pod's link
+		mend func(a *agent, current []byte)
+	}{
+		"put back":                    {"", putBack},
+		"rebuilt":                     {"", rebuilt},
+		"without alias, put back":     {"alias somebody's", putBack},
+		"without alias, rebuilt":      {"alias somebody's", rebuilt},
+		"out of its group, rebuilt":   {"group 0", rebuilt},
+		"down and renamed, put back":  {"down name ren0 alias somebody's", putBack},
+		"all but its names, put back": {"down group 0 alias somebody's address 02:00:00:00:00:09", putBack},
 	} {
 		t.Run(how, func(t *testing.T) {
 			a := newAgent(t, nil)
@@ -207,13 +217,18 @@ func TestOlderLedger(t *testing.T) {
 			a.kill()
 			current := a.read()
 			a.write(copied)
+			if c.hurt != "" {
+				nettest.Run(t, nil, "ip link set "+got.host+" "+c.hurt)
+			}
 			files := nettest.Files(t, string(a.root))
 			a.refused("older than its pods", "1 links", "--rebuild-ledger")
 			if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
 				t.Errorf("the refusal changed files:\n%s", diff)
 			}
-			pingAll(t, old, got)
-			mend(a, current)
+			if c.hurt == "" {
+				pingAll(t, old, got)
+			}
+			c.mend(a, current)
 			a.start()
 			a.swept(got.host)
 			pingAll(t, old, got)
