@@ -38,7 +38,8 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 		id = hold.NewID()
 	} else if _, known := a.ledger.Owner(id); known {
 		e := a.index.get(id) // one of this very key began later, or is meant already
-		if e != nil && e.mayBe(keyOfDeletion(r)) && e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) {
+		mayBe := e != nil && (e.mayBe(keyOfDeletion(r)) || e.keyless() && len(a.meant(r)) == 0)
+		if mayBe && e.record.BeganBeforeDeletion(r.Boot, r.Started, a.boot) {
 			w.ids = append(w.ids, id)
 		}
 		return

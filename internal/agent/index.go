@@ -184,6 +184,10 @@ func (e *entry) mayBe(k attachment.Key) bool {
 	return short && s.Is(k)
 }
 
+// keyless reports whether the attachment was adopted from a link whose alias said
+// nothing of its key: a deletion means it if it names its link, and nobody has its key.
+func (e *entry) keyless() bool { return e.record.Adopted && e.record.Key == attachment.Key{} }
+
 // slot returns the attachments with a link at that place in a pod.
 func (x *index) slot(s slot) []*entry {
 	x.mu.RLock()

@@ -240,6 +240,43 @@ func TestOlderLedger(t *testing.T) {
 	}
 }
 
+// A pod's link has lost its alias, and then the ledger is lost: nobody knows the pod's
+// key. A DEL with the result of ADD means the pod all the same, and one of somebody else,
+// with a wrong result, does not.
+func TestRebuildWithoutAlias(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		t.Run(fmt.Sprint("agent away ", away), func(t *testing.T) {
+			a := startAgent(t, pools)
+			pod, other := nettest.Pod(t), nettest.Pod(t)
+			result, err := a.exec("ADD", "c", pod.Ref().Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.add("other", other)
+			host := a.list()[slices.IndexFunc(a.list(), func(at api.Attachment) bool { return at.ContainerID == "c" })].HostVeth
+			a.kill()
+			a.lose(a.root.Ledger())
+			nettest.Run(t, nil, "ip link set "+host+" alias somebody's")
+			a.rebuild()
+			a.start()
+			a.del("other", wait, `"prevResult":`+string(result))
+			if l := a.list(); len(l) != 1 || l[0].HostVeth != host || l[0].State != api.StateAttached {
+				t.Errorf("behind another pod's DEL with its result: %+v", l)
+			}
+			if away {
+				a.kill()
+			}
+			if err := a.tryDel("c", pod.Ref().Path, `"prevResult":`+string(result)); err != nil {
+				t.Error(err)
+			}
+			if away {
+				a.start()
+			}
+			a.wantGone()
+		})
+	}
+}
+
 // The ledger is taken away from under an agent, or another file put in its place, and
 // somebody starts a second one: that ends, and has written nothing.
 func TestSecondAgentWithoutItsLedger(t *testing.T) {
