@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // A deletion that no agent heard of waits in a file (internal/deletions). It is
@@ -49,6 +50,35 @@ type queue struct {
 	news  chan struct{}         // has a token when there may be something new
 	spare atomic.Pointer[error] // why there are too few spare files; nil: there are enough
 	turn  chan struct{}         // has a token while somebody adopts, from the look to the commit
+	calls patience.Calls        // to the folder, whose file system may hang
+	told  atomic.Int64          // how often something new was told of
+	done  atomic.Int64          // what told was when all that waited was done
+}
+
+// How long the folder may take to answer. What takes longer goes on by itself.
+const (
+	lookLimit  = 2 * time.Second
+	drainLimit = 5 * time.Second
+	fillLimit  = 10 * time.Second
+)
+
+// Names of calls to the folder.
+const (
+	looking   = "look"
+	draining  = "drain"
+	refilling = "refill"
+)
+
+// quiet reports whether nothing can wait: all that did was done, and the kernel, which
+// asks no file system, has told of nothing since.
+func (q *queue) quiet() bool { return q.done.Load() == q.told.Load() }
+
+// hangs says that the folder does not answer; nil: nothing is known of that.
+func (q *queue) hangs() error {
+	if q.calls.Hang(looking) || q.calls.Hang(draining) {
+		return fmt.Errorf("looking for deletions: %w", patience.ErrHangs)
+	}
+	return nil
 }
 
 // openQueue opens the queue and watches it: what is written from now on is
@@ -62,7 +92,9 @@ func (a *Agent) openQueue() error {
 		a.Log.Warn("looking for deletions among those that were set aside", "err", err)
 	}
 	a.queue.Queue, a.queue.news, a.queue.turn = q, make(chan struct{}, 1), make(chan struct{}, 1)
+	a.queue.done.Store(-1)
 	err = a.noticed(q, func() {
+		a.queue.told.Add(1)
 		select {
 		case a.queue.news <- struct{}{}:
 		default:
@@ -75,8 +107,29 @@ func (a *Agent) openQueue() error {
 }
 
 // Drain does the deletions that wait. What fails stays in the queue; it is tried
-// again by the next drain, and holds up no other container's.
+// again by the next drain, and holds up no other container's. It waits for a folder
+// that hangs no longer than drainLimit: going says then whom nobody may mend.
 func (a *Agent) Drain(ctx context.Context) error {
+	_, err := patience.Call(&a.queue.calls, draining, drainLimit, func() (none struct{}, err error) {
+		return none, a.drain(ctx)
+	}, nil)
+	if err == patience.ErrHangs {
+		err = fmt.Errorf("doing deletions: %w", err)
+	}
+	return err
+}
+
+// drain is Drain, for as long as it takes.
+func (a *Agent) drain(ctx context.Context) error {
+	told := a.queue.told.Load()
+	err := a.drainAll(ctx)
+	if err == nil {
+		a.queue.done.Store(told)
+	}
+	return err
+}
+
+func (a *Agent) drainAll(ctx context.Context) error {
 	pending, err := a.queue.Pending()
 	a.date(pending)
 	if err != nil {
@@ -104,9 +157,12 @@ func order(cut bool) int {
 
 // drainKey does the deletions of one key, before an ADD of it.
 func (a *Agent) drainKey(ctx context.Context, k attachment.Key) error {
-	pending, err := a.pendingOf(k)
-	if len(pending) > 0 {
-		err = errors.Join(err, a.undertake(ctx, pending))
+	err := a.queue.hangs() // a call with a limit would cost each ADD a goroutine
+	if err == nil {
+		var pending []deletions.Entry
+		if pending, err = a.pendingOf(k); len(pending) > 0 {
+			err = errors.Join(err, a.undertake(ctx, pending))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("deletions of %s come first: %w", k, err)
@@ -284,7 +340,12 @@ func (a *Agent) going(o hold.Owner) bool {
 	if e == nil {
 		return false
 	}
-	pending, err := a.pendingOf(e.record.Key)
+	pending, err := patience.Call(&a.queue.calls, looking, lookLimit, func() ([]deletions.Entry, error) {
+		return a.pendingOf(e.record.Key)
+	}, nil)
+	if err == patience.ErrHangs {
+		return !a.queue.quiet()
+	}
 	return err != nil || slices.ContainsFunc(pending, func(d deletions.Entry) bool {
 		return slices.ContainsFunc(a.meant(d.Record), func(e *entry) bool { return e.owner.ID == o.ID })
 	})
@@ -326,7 +387,11 @@ func (a *Agent) keepDrained(ctx context.Context) {
 // keepSpares keeps room for deletions on a disk that is full by then. While
 // there is too little of it no pod is attached: its deletion might fail.
 func (a *Agent) keepSpares() {
-	n, err := a.queue.Refill()
+	n, err := patience.Call(&a.queue.calls, refilling, fillLimit, a.queue.Refill, nil)
+	if err == patience.ErrHangs { // drainKey says so to those who attach pods
+		a.Log.Warn("keeping room for deletions", "err", err)
+		return
+	}
 	if err != nil {
 		a.Log.Warn("keeping room for deletions", "spare files", n, "err", err)
 	}

@@ -64,14 +64,12 @@ func (a *Agent) beginLedger() error {
 	return err
 }
 
-// quarantine lets all addresses rest for as long as any does.
+// quarantine lets all addresses rest for as long as any does. Even where none does it
+// says since when: a pool may come back.
 func (a *Agent) quarantine() []ledger.Op {
 	rest := a.ipam.Longest()
 	if c := a.config.Load(); len(c.Pools) == 0 {
 		rest = c.Cooldown
-	}
-	if rest == 0 {
-		return nil
 	}
 	now := a.clock.Now()
 	return []ledger.Op{ledger.Quarantined(now, now.Add(rest))}

@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // Owed lists what could not be released yet, and deletions that wait.
@@ -39,12 +40,21 @@ func owedView(o engine.Owed) api.Owed {
 }
 
 func (a *Agent) deletions() api.Deletions {
-	s, err := deletions.Look(a.Root)
+	s, err := a.surveyQueue()
 	return s.View(err)
 }
 
+// surveyQueue is deletions.Look, for as long as a person waits.
+func (a *Agent) surveyQueue() (deletions.Survey, error) {
+	s, err := patience.Call(&a.queue.calls, "survey", lookLimit, func() (deletions.Survey, error) { return deletions.Look(a.Root) }, nil)
+	if err == patience.ErrHangs {
+		err = fmt.Errorf("looking at %s: %w", deletions.Path(a.Root), err)
+	}
+	return s, err
+}
+
 func (a *Agent) deletionCount() api.DeletionCount {
-	s, err := deletions.Look(a.Root)
+	s, err := a.surveyQueue()
 	n := api.DeletionCount{Queued: len(s.Pending), Damaged: len(s.Damaged), Spares: s.Spares}
 	if err != nil {
 		n.Error = err.Error()
@@ -59,7 +69,7 @@ func (a *Agent) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error)
 	if len(ids) > 0 {
 		return tried, nil
 	}
-	s, err := deletions.Look(a.Root)
+	s, err := a.surveyQueue()
 	if err != nil {
 		return tried, answer(err)
 	}
@@ -88,7 +98,7 @@ func (a *Agent) late(e deletions.Entry) bool {
 
 // undeleted says which deletions wait in vain.
 func (a *Agent) undeleted() []api.Finding {
-	s, err := deletions.Look(a.Root)
+	s, err := a.surveyQueue()
 	d := s.View(err)
 	var fs []api.Finding
 	if d.Error != "" {

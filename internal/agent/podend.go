@@ -6,8 +6,6 @@ import (
 
 	"github.com/berth-net/berth/internal/stamp"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -45,12 +43,17 @@ func findPods(self ns.Ref, links []wantedEnd) map[string]podEnd {
 	for _, pattern := range netnsPaths {
 		paths, _ := filepath.Glob(pattern) // the patterns are good
 		for _, path := range paths {
-			var st unix.Stat_t
-			if unix.Stat(path, &st) != nil || seen[[2]uint64{uint64(st.Dev), st.Ino}] {
+			n, err := ns.OpenSoon(path)
+			if err != nil {
 				continue
 			}
-			seen[[2]uint64{uint64(st.Dev), st.Ino}] = true
-			for _, e := range lookInto(path, wanted) {
+			ref := n.Ref()
+			if seen[[2]uint64{ref.Dev, ref.Ino}] {
+				n.Close()
+				continue
+			}
+			seen[[2]uint64{ref.Dev, ref.Ino}] = true
+			for _, e := range lookInto(n, wanted) {
 				host := wanted[e.link.Peer]
 				if e.link.MAC == host.mac || host.mac == "" && e.link.MAC == macOf(host.Name) {
 					sure[host.Name] = e.podEnd
@@ -90,12 +93,9 @@ const (
 )
 
 // lookInto lists the veths of a namespace that are the other ends of wanted
-// links, given by their indices; none of one that cannot be seen.
-func lookInto(path string, wanted map[int]wantedEnd) []end {
-	n, err := ns.Open(path)
-	if err != nil {
-		return nil
-	}
+// links, given by their indices; none of one that cannot be seen. It closes the
+// namespace.
+func lookInto(n *ns.Netns, wanted map[int]wantedEnd) []end {
 	defer n.Close()
 	c, err := rtnl.Open(n)
 	if err != nil {

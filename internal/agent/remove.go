@@ -22,7 +22,7 @@ func Remove(ctx context.Context, o Options) error {
 }
 
 func (a *Agent) remove(ctx context.Context) error {
-	if err := a.Drain(ctx); err != nil {
+	if err := a.drain(ctx); err != nil {
 		return err
 	}
 	if err := a.engine.Restore(ctx); err != nil {

@@ -142,7 +142,9 @@ func TestFindPodsLongLists(t *testing.T) {
 		rs = append(rs, rtnl.AddVeth(rtnl.End{Name: fmt.Sprint("a", i)}, 0, rtnl.End{Name: fmt.Sprint("b", i)}, pod.Fd()))
 	}
 	must(t, inside.Do(rs...))
-	ends := lookInto(pod.Ref().Path, map[int]wantedEnd{host.Index: {Link: host}})
+	seen, err := pod.Ref().Open()
+	must(t, err)
+	ends := lookInto(seen, map[int]wantedEnd{host.Index: {Link: host}})
 	if len(ends) != 1 || ends[0].link.Index != host.Peer || !ends[0].ref.Same(pod.Ref()) || len(ends[0].addrs) != maxKept {
 		t.Errorf("the other ends of %+v are %+v", host, ends)
 	}

@@ -111,13 +111,16 @@ func (a *Agent) serve(ctx context.Context, srv *server.Server, reload <-chan *co
 	own.Go(func() { mend(ctx) })
 	intervals := make(chan time.Duration)
 	own.Go(func() { a.keepSwept(ctx, intervals) })
-	own.Go(func() { a.keepReachable(ctx, srv) })
+	usurped := make(chan error, 1)
+	own.Go(func() { a.keepReachable(ctx, srv, usurped) })
 	own.Go(func() { a.keepConfigured(ctx, reload, intervals) })
 	select {
 	case <-ctx.Done():
 		return whyEnded(ctx)
 	case <-a.ledger.Failed():
 		return fmt.Errorf("going on needs a new start: %w", a.ledger.Writable())
+	case err := <-usurped:
+		return fmt.Errorf("ending, since the lock of the instance was removed and is another's now: %w", err)
 	}
 }
 
@@ -184,8 +187,9 @@ func (a *Agent) keepCut(ctx context.Context) {
 }
 
 // keepReachable makes the socket again if somebody removes it, what else is in its
-// folder, and the lock of the instance, until ctx ends.
-func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
+// folder, and the lock of the instance, until ctx ends. Whoever has that lock meanwhile
+// may give the same addresses out: it says so to usurped, and this agent ends.
+func (a *Agent) keepReachable(ctx context.Context, srv *server.Server, usurped chan<- error) {
 	look := time.NewTicker(presence)
 	defer look.Stop()
 	var unheard string // why nobody can reach the agent
@@ -204,6 +208,10 @@ func (a *Agent) keepReachable(ctx context.Context, srv *server.Server) {
 			}
 		}
 		bad := a.lockAgain()
+		if errors.Is(bad, ErrTwice) {
+			usurped <- bad
+			return
+		}
 		if bad != nil && !unlocked {
 			a.Log.Error("the lock of the instance was removed", "err", bad)
 		}

@@ -152,7 +152,8 @@ func (a *Agent) restoreViews() error {
 		}
 	}
 	a.ipam.Restore(claimed, rests)
-	a.ipam.Quarantine(a.ledger.Quarantine().Until)
+	q := a.ledger.Quarantine()
+	a.ipam.Quarantine(q.Since, q.Until)
 	return nil
 }
 
@@ -182,7 +183,7 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 	if own != nil {
 		a.Log.Warn("restoring what the agent itself holds", "err", own)
 	}
-	if err := a.Drain(ctx); err != nil { // before the restore would set up again what was cut off
+	if err := a.drain(ctx); err != nil { // before the restore would set up again what was cut off
 		a.Log.Error("deletions wait", "err", err)
 	}
 	missing, err := a.engine.Resume(hold.Glance(ctx)) // what changes from the list on is heard

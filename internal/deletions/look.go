@@ -31,12 +31,12 @@ func (q *Queue) look(f *folder) ([]string, error) {
 	}
 	s := &q.seen
 	s.Lock()
-	defer s.Unlock()
-	stepped := q.clock.Stepped()
+	stepped, now := q.clock.Stepped(), q.now() // before anything is read
 	if s.changed == st.Ctim && s.stepped == stepped && s.dev == st.Dev && s.ino == st.Ino {
+		defer s.Unlock()
 		return s.names, nil
 	}
-	now := q.now() // before anything is read
+	s.Unlock() // the folder may hang
 	names, err := f.list()
 	if err != nil {
 		return nil, err
@@ -47,6 +47,8 @@ func (q *Queue) look(f *folder) ([]string, error) {
 			waiting = append(waiting, name)
 		}
 	}
+	s.Lock()
+	defer s.Unlock()
 	if now.Sub(time.Unix(st.Ctim.Unix())) < restless {
 		s.changed, s.names = unix.Timespec{}, nil
 	} else {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -273,5 +274,50 @@ func BenchmarkMakeRoom(b *testing.B) {
 		if made, err := f.makeRoom(); made != 0 || err != nil {
 			b.Fatal(made, err)
 		}
+	}
+}
+
+// On a full disk, writers die that have taken a spare file. Their files are room for
+// others at once, and spare files again; that of one who lives is his.
+func TestRoomOfKilledWriters(t *testing.T) {
+	nettest.Need(t) // for the mount
+	dir := root.Dir(mount(t, "size=4m"))
+	refill(t, dir)
+	fillBlocks(t, string(dir))
+	f, err := openFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	var living string
+	for i := range Spares {
+		tmp, err := f.rename(spareName(i), tmpName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			fd, err := f.claim(tmp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			living = tmp
+		}
+	}
+	if err := Write(dir, example); err != nil {
+		t.Fatal(err)
+	}
+	q := open(t, dir)
+	if n := len(mustPending(t, q)); n != 1 {
+		t.Errorf("%d deletions wait", n)
+	}
+	if _, err := f.claim(living); err != unix.ENOENT {
+		t.Errorf("the file of a writer that lives is taken: %v", err)
+	}
+	if n, _ := q.Refill(); n != Spares-2 {
+		t.Errorf("%d spare files", n)
+	}
+	if names, err := f.list(); err != nil || !slices.Contains(names, living) {
+		t.Errorf("the file of a writer that lives is gone: %v", err)
 	}
 }

@@ -58,8 +58,12 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 	if err != nil {
 		return err
 	}
-	fd, err := openat(f.fd, tmp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	fd, err := f.claim(tmp)
+	if errors.Is(err, unix.ENOENT) {
+		return unix.ENOENT // taken for a dead writer's
+	}
 	if err == nil {
+		defer unix.Close(fd) // when it is enqueued
 		padding := bytes.Repeat([]byte{' '}, MaxSize-len(content))
 		err = fill(fd, append(content[:len(content):len(content)], padding...))
 	}
@@ -73,17 +77,83 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 	return nil
 }
 
+// claim opens a temporary file and locks it, for as long as it is open: so who needs
+// room can tell a file whose writer is dead. unix.ENOENT says that it is no longer
+// there, or another's.
+func (f *folder) claim(tmp string) (fd int, err error) {
+	if fd, err = openat(f.fd, tmp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
+		return -1, err
+	}
+	// Others take a file with its lock alone; so one that has its name still keeps it.
+	var mine, named unix.Stat_t
+	err = retry(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	switch err {
+	case nil:
+		if err = unix.Fstat(fd, &mine); err == nil {
+			err = unix.Fstatat(f.fd, tmp, &named, unix.AT_SYMLINK_NOFOLLOW)
+		}
+		if err == nil && mine.Ino != named.Ino {
+			err = unix.ENOENT
+		}
+	case unix.EWOULDBLOCK:
+		err = unix.ENOENT
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// takeBack makes spare files again of those whose writers were killed, for at most
+// enough of the missing ones, and returns how many there were.
+func (f *folder) takeBack(enough int) (taken int) {
+	names, err := f.list()
+	if err != nil {
+		return 0
+	}
+	spare := 0
+	for _, tmp := range names {
+		if taken == enough {
+			break
+		}
+		if !strings.HasPrefix(tmp, tmpPrefix) {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstatat(f.fd, tmp, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != MaxSize {
+			continue
+		}
+		fd, err := f.claim(tmp)
+		if err != nil {
+			continue
+		}
+		for ; spare < Spares; spare++ {
+			err = unix.Renameat2(f.fd, tmp, f.fd, spareName(spare), unix.RENAME_NOREPLACE)
+			if err != unix.EEXIST {
+				break
+			}
+		}
+		unix.Close(fd)
+		if err == nil {
+			taken++
+		}
+	}
+	return taken
+}
+
 // Refill makes spare files until there are Spares of them, and removes the
 // temporary files of writers that died more than an hour ago. spares is how
 // many there are then, also after an error.
 func (q *Queue) Refill() (spares int, err error) {
-	q.refill.Lock()
-	defer q.refill.Unlock()
 	f, err := openFolder(q.dir)
 	if err != nil {
 		return 0, err
 	}
 	defer f.close()
+	q.refill.Lock() // behind what hangs while the folder's file system does
+	defer q.refill.Unlock()
+	f.takeBack(Spares) // before there are new ones: they keep the room
 	staleErr := f.removeStale(staleAfter)
 	var missing []int
 	for i := range Spares {
@@ -116,6 +186,8 @@ func (f *folder) makeSpare(i int) error {
 	if err != nil {
 		return fmt.Errorf("making a spare file in %s: %w", f.path, err)
 	}
+	defer unix.Close(fd)
+	_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // from here on it looks like a dead writer's
 	err = fill(fd, bytes.Repeat([]byte{' '}, MaxSize))
 	if err == nil {
 		err = unix.Renameat(f.fd, tmp, f.fd, spareName(i))

@@ -78,6 +78,7 @@ func (q *Queue) keepWatching(events *os.File, changed func()) {
 			return
 		default:
 		}
+		changed()               // for those who look at nothing as long as nothing is told of: the folder may hang
 		events, _ = q.inotify() // the next look says what is wrong with the folder
 		changed()
 	}

@@ -47,6 +47,9 @@ func write(dir root.Dir, r Record, content []byte) error {
 		return err
 	}
 	spareErr := f.writeSpare(r, content)
+	if errors.Is(spareErr, errNoSpare) && f.takeBack(1) > 0 {
+		spareErr = f.writeSpare(r, content)
+	}
 	if errors.Is(spareErr, errNoSpare) {
 		spareErr = f.writeInRoom(r, content)
 	}
@@ -82,6 +85,7 @@ func (f *folder) writeNew(r Record, content []byte) error {
 		return fmt.Errorf("making a file in %s: %w", f.path, err)
 	}
 	err = fill(fd, content)
+	unix.Close(fd)
 	if err == nil {
 		err = f.enqueue(r, tmp)
 	}
@@ -91,9 +95,8 @@ func (f *folder) writeNew(r Record, content []byte) error {
 	return err
 }
 
-// fill writes a file from its beginning, and closes it.
+// fill writes a file from its beginning, durably.
 func fill(fd int, content []byte) error {
-	defer unix.Close(fd)
 	for at := 0; at < len(content); {
 		n, err := unix.Pwrite(fd, content[at:], int64(at))
 		if err != nil && err != unix.EINTR {

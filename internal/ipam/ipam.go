@@ -26,7 +26,8 @@ type IPAM struct {
 	table    table
 	strays   map[netip.Addr]int64 // outside of every CIDR: end of cooldown, or inUse
 	passes   int64                // how many there were
-	closed   int64                // Unix nanoseconds: nothing is given out before (Quarantine)
+	lost     time.Time            // when who had which address was lost (Quarantine); zero: it was not
+	closed   int64                // Unix nanoseconds: nothing is given out before
 	remember int
 }
 

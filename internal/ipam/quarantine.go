@@ -6,21 +6,25 @@ import (
 )
 
 // Quarantine lets every address of every pool rest until the given time, known
-// or not: the ledger was lost, and with it who had which address when. Those
-// that owners have stay theirs.
-func (p *IPAM) Quarantine(until time.Time) {
+// or not, and for its pool's cooldown from since on: the ledger was lost, and with it
+// who had which address when. A pool may come back later than that, whose cooldown
+// nobody knew. Those that owners have stay theirs.
+func (p *IPAM) Quarantine(since, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = nanos(until)
+	p.lost, p.closed = since, nanos(until)
 }
 
 // poolOpen returns a pool that addresses can be given out of.
 func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 	x, err := p.poolNamed(name)
-	if err == nil && p.closed != 0 && nanos(now) < p.closed {
-		return nil, &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, p.closed), Lost: true}
+	if err != nil || p.lost.IsZero() {
+		return x, err
 	}
-	return x, err
+	if until := max(p.closed, nanos(p.lost.Add(x.cooldown))); nanos(now) < until {
+		return nil, &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, until), Lost: true}
+	}
+	return x, nil
 }
 
 // Longest returns the longest cooldown that a pool has.

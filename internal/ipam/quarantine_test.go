@@ -11,7 +11,7 @@ import (
 func TestQuarantine(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
 	p.Restore(addrs("10.0.0.1"), nil)
-	p.Quarantine(at(30))
+	p.Quarantine(at(0), at(30))
 	_, err := p.Claim("a", at(29))
 	var full *ExhaustedError
 	if !errors.As(err, &full) || !full.NextFree.Equal(at(30)) {
@@ -28,6 +28,26 @@ func TestQuarantine(t *testing.T) {
 		t.Errorf("when it is over: %v", err)
 	}
 	want(t, show(p.Claim("a", at(30))), "10.0.0.2")
+}
+
+// A pool that comes back when the quarantine has begun rests for its own cooldown from
+// there on.
+func TestQuarantineOfPoolThatComesBack(t *testing.T) {
+	short, long := poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")
+	short.Cooldown, long.Cooldown = 10*time.Second, 100*time.Second
+	p := mustNew(t, short)
+	p.Quarantine(at(20), at(30))
+	if err := p.Set([]PoolConfig{short, long}, at(40)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Available("a", at(40)); err != nil {
+		t.Error(err)
+	}
+	var full *ExhaustedError
+	if _, err := p.Claim("b", at(119)); !errors.As(err, &full) || !full.NextFree.Equal(at(120)) {
+		t.Errorf("a claim: %v", err)
+	}
+	want(t, show(p.Claim("b", at(120))), "10.1.0.1")
 }
 
 // What is adopted is what nobody has and what does not rest; it can be given

@@ -241,3 +241,24 @@ func TestLedgerInUse(t *testing.T) {
 	a.add("c2", nettest.Pod(t))
 	a.wantClean()
 }
+
+// A pool leaves the configuration, the ledger is lost, and the pool comes back: its
+// addresses rest all the same, for as long as it says.
+func TestPoolThatComesBackRests(t *testing.T) {
+	const without = "pools:\n- {name: b, cidrs: [10.89.0.0/24], cooldown: 1ms}\n"
+	const with = without + "- {name: a, cidrs: [10.88.0.7/32]}\n"
+	a := newAgent(t, nil)
+	a.configure(with)
+	a.startWatched()
+	a.add("c", nettest.Pod(t), `"pool":"a"`)
+	a.del("c", wait)
+	a.kill()
+	a.configure(without)
+	a.lose(a.root.Ledger())
+	a.start()
+	a.configure(with)
+	a.reload(inForce)
+	if got, err := a.tryAdd("d", nettest.Pod(t), `"pool":"a"`); err == nil || !strings.Contains(err.Error(), "the ledger was lost") {
+		t.Errorf("given again at once: %v, %v", got.addrs, err)
+	}
+}

@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -83,6 +85,29 @@ func TestCopiedRoot(t *testing.T) {
 	}
 	a.start()
 	a.wantClean()
+}
+
+// Somebody removes the lock while the agent is frozen, and starts another one on a copy
+// of the root. The first one ends when it sees that: it makes nothing again that the
+// other one deletes, and gives no address out that the other one has given.
+func TestLockTakenWhileFrozen(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	a.start()
+	_, got := a.podsOf(2)
+	a.signal(unix.SIGSTOP)
+	b := a.copied()
+	a.lose(a.lockFile())
+	b.start()
+	a.signal(unix.SIGCONT)
+	const ending = "the lock of the instance was removed and is another's now"
+	eventuallyWithin(t, "the first one to end", 10*time.Second, func() bool { return strings.Contains(a.log.String(), ending) })
+	a.kill()
+	b.del("c1", wait)
+	if _, err := netlink.LinkByName(got[1].host); err == nil {
+		t.Error("what was deleted is there again")
+	}
+	b.del("c0", wait)
+	b.remove()
 }
 
 // An agent on a copy in another network namespace has nothing in common with the first

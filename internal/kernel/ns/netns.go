@@ -40,7 +40,7 @@ func (r Ref) String() string { return fmt.Sprintf("%s (net:[%d])", r.Path, r.Ino
 // namespace or file by now, is ErrGone. A path that nobody answers for, on a file
 // system that hangs, is ErrHangs: whoever has many pods must not wait for one's.
 func (r Ref) Open() (*Netns, error) {
-	n, err := openSoon(r.Path)
+	n, err := OpenSoon(r.Path)
 	if errors.Is(err, ErrNotNetns) {
 		return nil, fmt.Errorf("%w: %w", ErrGone, err)
 	}

@@ -1,79 +1,78 @@
 package ns
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // ErrHangs says that nobody answers for a path.
-var ErrHangs = errors.New("its file system does not answer")
+var ErrHangs = patience.ErrHangs
 
-// patience is how long a path may take to be opened, which otherwise takes
-// microseconds. Whoever waits may keep others, such as those who are cut off next.
-const patience = time.Second
+// limit is how long a path may take to be opened, which otherwise takes microseconds.
+// Whoever waits may keep others, such as those who are cut off next.
+const limit = time.Second
 
-// hanging has the paths that have taken longer, until they have been opened: nobody
-// else waits for them, nor spends a thread on them.
-var hanging sync.Map
+var openings patience.Calls
+
+// OpenSoon is Open, which a file system that hangs would keep for ever.
+func OpenSoon(path string) (*Netns, error) {
+	if prompt(path) {
+		return Open(path)
+	}
+	n, err := patience.Call(&openings, path, limit,
+		func() (*Netns, error) { return Open(path) }, func(n *Netns) { n.Close() })
+	if err == patience.ErrHangs {
+		return nil, fmt.Errorf("opening network namespace %q: %w", path, err)
+	}
+	return n, err
+}
 
 // kernels are the folders in which runtimes and `ip netns` keep namespaces: no server
-// stands behind them that could hang. A goroutine for each path there would cost an
-// ADD 0.1 ms.
-var kernels = []string{"/run/netns/", "/var/run/netns/", "/proc/"}
+// stands behind them that could hang. It may behind what is in them.
+var kernels = []string{"/run/netns/", "/var/run/netns/"}
 
-// openSoon is Open, which a file system that hangs would keep for ever.
-func openSoon(path string) (*Netns, error) {
+// prompt reports whether no server can stand behind a path: it is a process's own
+// namespace, or one that is mounted in the folders for that. A goroutine for each of
+// these would cost an ADD 0.1 ms.
+func prompt(path string) bool {
+	if rest, ok := strings.CutPrefix(path, "/proc/"); ok {
+		process, ok := strings.CutSuffix(rest, "/ns/net")
+		return ok && !strings.Contains(process, "/")
+	}
 	for _, folder := range kernels {
-		if strings.HasPrefix(path, folder) {
-			return Open(path)
+		if name, ok := strings.CutPrefix(path, folder); ok && !strings.Contains(name, "/") {
+			return mounted(path)
 		}
 	}
-	late := fmt.Errorf("opening network namespace %q: %w", path, ErrHangs)
-	if _, hangs := hanging.Load(path); hangs {
-		return nil, late
-	}
-	o := &opening{done: make(chan struct{})}
-	go o.open(path)
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-o.done:
-		return o.netns, o.err
-	case <-timer.C:
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.ended {
-		return o.netns, o.err
-	}
-	o.left = true
-	hanging.Store(path, nil)
-	return nil, late
+	return false
 }
 
-// opening is one call of Open, on a goroutine of its own.
-type opening struct {
-	done  chan struct{}
-	netns *Netns
-	err   error
-
-	mu          sync.Mutex
-	ended, left bool // whether it has ended, and whether nobody waits for it
-}
-
-func (o *opening) open(path string) {
-	o.netns, o.err = Open(path)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.ended = true
-	if o.left {
-		hanging.Delete(path)
-		if o.err == nil {
-			o.netns.Close()
-		}
+// mounted reports whether a path is of the namespace file system, or of no file system.
+// It follows no link, and asks for nothing that a server would have to be asked for.
+func mounted(path string) bool {
+	at, err := retry(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return err == unix.ENOENT
 	}
-	close(o.done)
+	defer unix.Close(at)
+	own, err := device()
+	if err != nil {
+		return false
+	}
+	var st unix.Statx_t
+	err = unix.Statx(at, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st)
+	return err == nil && unix.Mkdev(st.Dev_major, st.Dev_minor) == own
 }
+
+// device returns the device of the namespace file system, of which there is one.
+var device = sync.OnceValues(func() (uint64, error) {
+	var st unix.Stat_t
+	err := unix.Stat("/proc/self/ns/net", &st)
+	return st.Dev, err
+})

@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// bind mounts a network namespace on a file.
+func bind(t *testing.T, pod *ns.Netns, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(pod.Ref().Path, path, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unbind(t *testing.T, path string, flags int) {
+	t.Helper()
+	if err := unix.Unmount(path, flags); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// While the folder of queued deletions hangs, links are mended, sweeps go on, and people
+// are told; pods are not attached, since a deletion might wait.
+func TestQueueHangs(t *testing.T) {
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	folder := deletions.Path(a.root)
+	heal := nettest.Hang(t, folder)
+	nettest.Run(t, nil, "ip link set "+got[0].host+" down")
+	nettest.Run(t, nil, "ip link del "+got[1].host)
+	eventuallyWithin(t, "the links to be mended", 20*time.Second, func() bool {
+		return nettest.Echo(pods[0], got[1].addrs[0], 300*time.Millisecond) == nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if st, err := a.api.Status(ctx, ""); err != nil || st.Deletions.Error == "" {
+		t.Errorf("status: %+v, %v", st.Deletions, err)
+	}
+	began := time.Now()
+	if _, err := a.exec("ADD", "new", nettest.Pod(t).Ref().Path); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("ADD: %v after %s", err, time.Since(began))
+	}
+	if _, err := a.api.Delete(ctx, api.Filter{Network: "net", Container: "c0", Ifname: "eth0"}, false); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	nettest.NoPing(t, pods[1], got[0].addrs[0])
+	heal()
+	unbind(t, folder, unix.MNT_DETACH)
+	if err := unix.Mount("hangs", folder, "tmpfs", 0, "mode=700"); err != nil { // for Hang to unmount
+		t.Fatal(err)
+	}
+	t.Cleanup(a.kill) // before that: it has the folder
+	eventuallyWithin(t, "deletions to be looked for again", 20*time.Second, func() bool {
+		return a.tryDel("c1", pods[1].Ref().Path) == nil && len(a.list()) == 0
+	})
+}
+
+// A network namespace's path may lead through /proc or /run/netns to a file system that
+// hangs: nobody else's DEL waits for that.
+func TestNetnsHangsBehindProc(t *testing.T) {
+	for _, how := range []string{"/proc", "link"} {
+		t.Run(how, func(t *testing.T) {
+			a := startAgent(t, pools)
+			dir := t.TempDir()
+			path := filepath.Join(dir, "netns")
+			gone, other := nettest.Pod(t), nettest.Pod(t)
+			bind(t, gone, path)
+			given := fmt.Sprintf("/proc/%d/root%s", os.Getpid(), path)
+			if how == "link" {
+				given = "/run/netns/link-" + filepath.Base(filepath.Dir(dir))
+				if err := os.Symlink(path, given); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { os.Remove(given) })
+			}
+			if _, err := a.exec("ADD", "gone", given); err != nil {
+				t.Fatal(err)
+			}
+			a.add("other", other)
+			unbind(t, path, 0)
+			nettest.Hang(t, dir)
+			nettest.Run(t, gone, "ip link del eth0")
+			first := make(chan error, 1)
+			go func() { first <- a.tryDel("gone", "") }()
+			time.Sleep(100 * time.Millisecond)
+			began := time.Now()
+			_, err := a.api.Delete(t.Context(), api.Filter{Network: "net", Container: "other", Ifname: "eth0"}, true)
+			if err != nil || time.Since(began) > 5*time.Second {
+				t.Errorf("DEL of another pod: %v after %s", err, time.Since(began))
+			}
+			if err := <-first; err != nil {
+				t.Errorf("DEL: %v", err)
+			}
+		})
+	}
+}
+
+// A path that hung is a path like others when another file system is mounted there,
+// though the call that hung never ends.
+func TestHangingPathIsReused(t *testing.T) {
+	a := startAgent(t, pools)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "netns")
+	gone, heir := nettest.Pod(t), nettest.Pod(t)
+	bind(t, gone, path)
+	if _, err := a.exec("ADD", "gone", path); err != nil {
+		t.Fatal(err)
+	}
+	unbind(t, path, 0)
+	nettest.Hang(t, dir)
+	nettest.Run(t, gone, "ip link del eth0")
+	a.del("gone", wait)
+	unbind(t, dir, unix.MNT_DETACH)
+	bind(t, heir, path)
+	eventuallyWithin(t, "the path to be used again", 20*time.Second, func() bool {
+		_, err := a.exec("ADD", "heir", path)
+		return err == nil
+	})
+	a.del("heir", wait)
+	unbind(t, path, 0)
+	if err := unix.Mount("hangs", dir, "tmpfs", 0, ""); err != nil { // for Hang to unmount
+		t.Fatal(err)
+	}
+}
+
+// A path in /run/netns that hangs keeps no ledger from being made anew.
+func TestRebuildBesideHangingPath(t *testing.T) {
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	a.kill()
+	a.lose(a.root.Ledger())
+	dir, err := os.MkdirTemp("/run/netns", "hangs-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir) })
+	nettest.Hang(t, dir)
+	done := make(chan error, 1)
+	rebuild := a.berthd("--rebuild-ledger")
+	go func() { done <- rebuild.Run() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(20 * time.Second):
+		_ = rebuild.Process.Kill()
+		t.Fatal(errors.Join(errors.New("the rebuild hangs"), <-done))
+	}
+	a.start()
+	if n := len(a.list()); n != 2 {
+		t.Errorf("%d pods are known", n)
+	}
+	pingAll(t, pods[0], got[1])
+}
+
+// eventuallyWithin is nettest.Eventually, for what waits for limits of seconds.
+func eventuallyWithin(t *testing.T, what string, limit time.Duration, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !cond(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %s in vain for %s", limit, what)
+		}
+	}
+}
