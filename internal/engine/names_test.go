@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -135,7 +134,7 @@ func TestNamesPass(t *testing.T) {
 	}
 	release(t, n, from.ID)
 	if id, _ := n.ledger.Holder(named("10.0.0.7")); id != to.ID {
-		t.Error(fmt.Sprintf("it went with its former owner to %q", id))
+		t.Errorf("it went with its former owner to %q", id)
 	}
 	release(t, n, to.ID)
 	if r := n.ledger.Resting(); len(r) != 3 {
