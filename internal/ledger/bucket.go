@@ -23,7 +23,7 @@ func writeBatch(tx *bolt.Tx, next *head, b *batch) error {
 		} else if !slot.ok && before != nil {
 			owners.drop(string(id))
 		}
-		if isReleasing && !wasReleasing {
+		if isReleasing && !(wasReleasing && before.owner.Releasing.Equal(slot.val.owner.Releasing)) {
 			releasing.putJSON(string(id), releasingRecord{slot.val.owner.Releasing.UnixNano()})
 		} else if wasReleasing && !isReleasing {
 			releasing.drop(string(id))
