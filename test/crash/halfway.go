@@ -76,6 +76,9 @@ func reboot(w *world) error {
 			return err
 		}
 	}
+	if err := w.removeLocks(); err != nil { // as all of /run goes
+		return err
+	}
 	if err := deleteNetns(w.node); err != nil {
 		return err
 	}
