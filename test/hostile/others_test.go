@@ -55,19 +55,8 @@ func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 	w := a.wire(t)
 	frames := make(chan []byte, 100_000)
 	rawTap(t, openWire(t, a.at, true), frames)
-	var mine []net.Conn
 	const many = most * 7 / 8
-	for range many {
-		if err := a.at.Do(func() error {
-			c, err := net.DialTimeout("tcp4", to.String(), 2*time.Second)
-			if err == nil {
-				mine = append(mine, c)
-			}
-			return err
-		}); err != nil {
-			t.Fatalf("after %d: %v", len(mine), err)
-		}
-	}
+	mine := connect(t, a, to.String(), many)
 	defer func() {
 		for _, c := range mine {
 			c.Close()
@@ -133,19 +122,8 @@ func TestDeadClientsCostNoShare(t *testing.T) {
 	a, b := n.add("a"), n.add("b")
 	echo := nettest.Serve(t, n.lan, "tcp4", "192.0.2.2:0")
 	to, accepted := served(t, b)
-	var mine []net.Conn
 	const many = most * 7 / 8
-	for range many {
-		if err := a.at.Do(func() error {
-			c, err := net.DialTimeout("tcp4", to.String(), 2*time.Second)
-			if err == nil {
-				mine = append(mine, c)
-			}
-			return err
-		}); err != nil {
-			t.Fatalf("after %d: %v", len(mine), err)
-		}
-	}
+	connect(t, a, to.String(), many)
 	nettest.Eventually(t, "all to be accepted", func() bool { return len(accepted) == many })
 	for range 3 {
 		if _, err := nettest.Talk(b.at, "tcp4", echo, time.Second); err != nil {
@@ -190,4 +168,26 @@ func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 		}
 	}()
 	t.Cleanup(func() { close(done); <-ended; unix.Close(w.fd) })
+}
+
+// connect opens so many TCP connections of a pod, which stay open until the test ends.
+func connect(t *testing.T, p *pod, to string, many int) (conns []net.Conn) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+	for range many {
+		if err := p.at.Do(func() error {
+			c, err := net.DialTimeout("tcp4", to, 2*time.Second)
+			if err == nil {
+				conns = append(conns, c)
+			}
+			return err
+		}); err != nil {
+			t.Fatalf("after %d: %v", len(conns), err)
+		}
+	}
+	return conns
 }

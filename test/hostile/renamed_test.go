@@ -34,11 +34,7 @@ func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 				n.kill()
 			}
 			nettest.Run(t, nil, "ip link set "+a.host+" name ren0")
-			if !c.prevless {
-				n.del(a)
-			} else if _, err := n.exec("DEL", a.id, a.at.Ref().Path); err != nil {
-				t.Fatal(err)
-			}
+			n.delWith(a, !c.prevless)
 			nettest.NoPing(t, a.at, v.ip4)
 			nettest.NoPing(t, a.at, v.ip6)
 			nettest.NoPing(t, v.at, a.ip4)
@@ -147,11 +143,7 @@ func TestLinkWithoutNameAndAliasIsCutAndDeleted(t *testing.T) {
 				n.kill()
 			}
 			nettest.Run(t, nil, "ip link set "+a.host+" name ren0 alias somebody's")
-			if !c.prevless {
-				n.del(a)
-			} else if _, err := n.exec("DEL", a.id, a.at.Ref().Path); err != nil {
-				t.Fatal(err)
-			}
+			n.delWith(a, !c.prevless)
 			nettest.NoPing(t, a.at, v.ip4)
 			nettest.NoPing(t, v.at, a.ip4)
 			nettest.NoPing(t, nil, a.ip6)
@@ -232,4 +224,14 @@ func TestWrongResultCutsNobodyElse(t *testing.T) {
 	nettest.Eventually(t, "the deleted pod to be gone", func() bool { return len(n.list()) == 1 })
 	nettest.Ping(t, nil, v.ip4)
 	n.wantGone()
+}
+
+// delWith is DEL of a pod, with the result of its ADD or without one.
+func (n *node) delWith(p *pod, prevResult bool) {
+	n.t.Helper()
+	if prevResult {
+		n.del(p)
+	} else if _, err := n.exec("DEL", p.id, p.at.Ref().Path); err != nil {
+		n.t.Fatal(err)
+	}
 }
