@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -39,11 +40,14 @@ it still restores what its ledger says, and when it is away.`,
 func (a *app) status(ctx context.Context) error {
 	v := statusView{}
 	err := a.ask(ctx, func(ctx context.Context, c *client.Client) error {
-		ctx, cancel := context.WithTimeout(ctx, a.patience)
-		defer cancel()
+		// No deadline goes to the agent: its refusal of a late request would say nothing
+		// of why the request was late.
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer time.AfterFunc(a.patience, func() { cancel(context.DeadlineExceeded) }).Stop()
 		st, err := c.Status(ctx, "")
-		if err != nil && ctx.Err() != nil { // whoever noticed first, the agent or we
-			return ctx.Err()
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		var cannot *api.Error
 		if err != nil && (!errors.As(err, &cannot) || st.PID == 0) {
