@@ -156,9 +156,13 @@ func TestAddDrainsItsKey(t *testing.T) {
 	r.add(request("a", pod))
 	r.add(request("b", nettest.Pod(t)))
 	d := r.deletion("a", "")
+	former := r.id("a")
 	r.enqueue(d)
 	r.enqueue(r.deletion("b", ""))
 	r.add(request("a", pod))
+	if err := r.engine.Wait(t.Context(), former); err != nil { // ADD waits for its link alone
+		t.Fatal(err)
+	}
 	if n := r.queued(); n != 1 {
 		t.Errorf("%d deletions wait, want that of the other key", n)
 	}
