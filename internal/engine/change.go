@@ -58,6 +58,7 @@ func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner
 			return "", errors.Join(err, e.rollBack(ctx, id))
 		}
 	}
+	d.keep()
 	gone, parted := part(d.before, d.lost, e.now())
 	err = e.Ledger.Commit(ctx, slices.Concat([]ledger.Op{ledger.Update(id, d.conclude)}, parted, ops)...)
 	if err != nil && !e.concluded(d) {
@@ -67,6 +68,7 @@ func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner
 		return "", errors.Join(err, e.rollBack(ctx, id))
 	}
 	e.written(id)
+	e.unneeded(d.lost.needs)
 	if gone == "" {
 		return "", nil
 	}
@@ -204,6 +206,19 @@ func (d *changed) announce(o *hold.Owner) error {
 	return nil
 }
 
+// keep lets the owner have the names that its other holds say, those included that the
+// gained ones have discovered.
+func (d *changed) keep() {
+	kept := slices.DeleteFunc(d.whole().Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
+	d.lost.names = unsaid(d.lost.names, kept...)
+}
+
+// unsaid returns those of names that a hold does not say.
+func unsaid(names []hold.Name, holds ...hold.Hold) []hold.Name {
+	left, _ := differ(discovered(holds), names)
+	return left
+}
+
 // conclude writes down that what was coming is there, and what is lost is not.
 func (d *changed) conclude(o *hold.Owner) error {
 	if o.Before == nil {
@@ -262,13 +277,15 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	o.Holds = slices.Clone(e.learned(o).Holds)
 	e.mu.Unlock()
 	b := *o.Before
-	gone, ops := part(o, belongings{o.Needs[b.Needs:], o.Names[b.Names:], o.Holds[b.Holds:]}, e.now())
+	// A hold that the owner keeps may have been taken again, and have found another name.
+	lost := belongings{o.Needs[b.Needs:], unsaid(o.Names[b.Names:], o.Settled()...), o.Holds[b.Holds:]}
+	gone, ops := part(o, lost, e.now())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
 	err := e.Ledger.Commit(ctx, append([]ledger.Op{ledger.Update(id, func(now *hold.Owner) error {
 		now.Needs, now.Holds, now.Before = o.Needs[:b.Needs], o.Holds[:b.Holds], nil
 		if gone == "" {
-			now.Names = o.Names[:b.Names]
+			now.Names, _ = differ(lost.names, now.Names)
 		}
 		return nil
 	})}, ops...)...)
@@ -276,6 +293,7 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 		return fmt.Errorf("rolling back the change of %s: %w", id, err)
 	}
 	e.written(id)
+	e.unneeded(lost.needs)
 	if gone == "" {
 		return nil
 	}

@@ -269,3 +269,152 @@ func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.
 	}
 	n.stop()
 }
+
+// A block that is revoked, and stands for a pod, goes when the pod does not need it any
+// more, also if the pod was only about to.
+func TestChangeEndsNeed(t *testing.T) {
+	changes := map[string]func(o *hold.Owner) error{
+		"the need": func(o *hold.Owner) error { o.Needs = nil; return nil },
+		"the need and a hold": func(o *hold.Owner) error {
+			o.Needs, o.Holds = nil, o.Holds[:1]
+			return nil
+		},
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			block := owner("", "block", "wire", "block")
+			pod := onto(owner("", "pod", "wire", "rule"), block)
+			take(t, n, block)
+			take(t, n, pod)
+			if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.Change(t.Context(), pod.ID, change); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Wait(t.Context(), block.ID); err != nil {
+				t.Error(err)
+			}
+			release(t, n, pod.ID)
+			wantResidue(t, n, empty)
+		})
+	}
+	t.Run("a need that comes, on a full disk", func(t *testing.T) {
+		n, disk := onDisk(t)
+		block, pod := owner("", "block", "wire", "block"), owner("", "pod", "wire")
+		take(t, n, block)
+		take(t, n, pod)
+		disk.after.Store(2)
+		if _, err := n.Change(t.Context(), pod.ID, func(o *hold.Owner) error { o.Needs = []hold.ID{block.ID}; return nil }); err == nil {
+			t.Error("the change is made on a full disk")
+		}
+		disk.after.Store(0)
+		if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
+			t.Fatal(err)
+		}
+		if rec, _ := n.ledger.Owner(pod.ID); rec.Before == nil {
+			t.Fatal("the change is rolled back on a full disk")
+		}
+		if _, err := n.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := n.Wait(t.Context(), block.ID); err != nil {
+			t.Error(err)
+		}
+		release(t, n, pod.ID)
+		wantResidue(t, n, empty)
+	})
+}
+
+// onDisk is a node whose disk may be full.
+func onDisk(t *testing.T) (*node, *fullLedger) {
+	n, disk := newNode(t), &fullLedger{}
+	n.stop()
+	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		disk.Ledger = l
+		return disk, ks
+	})
+	return n, disk
+}
+
+// leased is an owner with leases that all discover one name.
+func leased(which ...string) hold.Owner {
+	o := owner("", "pod", "wire")
+	for _, w := range which {
+		o.Holds = append(o.Holds, lease(o.ID, w))
+	}
+	return o
+}
+
+func lease(id hold.ID, which string) hold.Hold {
+	return hold.Hold{Owner: id, Spec: &thing{K: "lease", N: which + string(id), Offers: "addr"}}
+}
+
+// A name that a hold has discovered stays with its owner when that hold is lost, as long
+// as another of its holds says the same name: the one that comes for it, or one that was
+// there already.
+func TestNameOfTwoHolds(t *testing.T) {
+	for name, before := range map[string][]string{"gained": {"a"}, "kept": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			o := leased(before...)
+			take(t, n, o)
+			gone, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
+				o.Holds = append(o.Holds[:1], lease(o.ID, "b"))
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Wait(t.Context(), gone); err != nil {
+				t.Fatal(err)
+			}
+			if id, held := n.ledger.Holder(named("addr")); !held || id != o.ID {
+				t.Errorf("the address is %q's (%t)", id, held)
+			}
+			release(t, n, o.ID)
+			wantResidue(t, n, empty)
+		})
+	}
+}
+
+// A hold may be taken again, and discover another name, while a change of its owner waits
+// for its way back: the name is the owner's, and no part of the change.
+func TestRediscoveredBesideWayBack(t *testing.T) {
+	n, disk := onDisk(t)
+	o := leased("a")
+	take(t, n, o)
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "acquire" && h.Spec.Kind() == "rule" {
+			disk.after.Store(1)
+			return errors.New("no")
+		}
+		return nil
+	}
+	_, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
+		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: &thing{K: "rule", N: string(o.ID)}})
+		return nil
+	})
+	if rec, _ := n.ledger.Owner(o.ID); rec.Before == nil {
+		t.Fatalf("the change (%v) is rolled back on a full disk", err)
+	}
+	disk.after.Store(0)
+	n.world.set(func() {
+		name := o.Holds[1].Spec.String()
+		delete(n.world.things, name)
+		n.world.moved[name]++
+	})
+	for range 2 {
+		if _, err := n.Sweep(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	rec, _ := n.ledger.Owner(o.ID)
+	said := rec.Holds[1].Spec.(*thing).Names()
+	if rec.Before != nil || len(said) != 1 || said[0] == named("addr") || !slices.Contains(rec.Names, said[0]) {
+		t.Errorf("the lease says %v, and the owner has %v (before: %v)", said, rec.Names, rec.Before)
+	}
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+}

@@ -99,17 +99,38 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 // and need not wait any more. Engine.mu is held.
 func (e *Engine) due(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(ids, func(id hold.ID) bool {
-		l := e.leaving[id]
-		return e.ctx.Err() != nil || l == nil || l.tried || e.departures[id] != nil || e.needed(id)
+		return e.ctx.Err() != nil || e.departures[id] != nil || !e.mayDepart(id)
 	})
 }
 
-// follow waits for a departure for as long as its asker may.
+// mayDepart reports whether an owner leaves that nobody has tried to cut off yet, and nobody
+// who stands needs. Engine.mu is held.
+func (e *Engine) mayDepart(id hold.ID) bool {
+	l := e.leaving[id]
+	return l != nil && !l.tried && !e.needed(id)
+}
+
+// isDue reports whether an owner is to depart anew.
+func (e *Engine) isDue(id hold.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mayDepart(id)
+}
+
+// follow waits for a departure for as long as its asker may. One that has waited for
+// others who needed the owner, and need not any more by now, is followed by another.
 func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
-	select {
-	case <-d.ended:
-		return d.err
-	case <-ctx.Done():
+	for {
+		select {
+		case <-d.ended:
+			if d.err != nil || !e.isDue(id) {
+				return d.err
+			}
+			d = e.leave(id, nil)
+			continue
+		case <-ctx.Done():
+		}
+		break
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

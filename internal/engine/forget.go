@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
@@ -47,18 +48,39 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 		delete(e.unwritten, l.owner.ID)
 		delete(e.over, l.owner.ID)
 		close(l.gone)
-		for _, id := range l.owner.Needs {
-			n := e.leaving[id]
-			if n == nil {
-				continue
-			}
-			if e.advance(n) {
-				last = append(last, n)
-			}
-			e.note(n)
-		}
+		last = append(last, e.goOn(l.owner.Needs)...)
 	}
 	return last
+}
+
+// goOn lets owners that leave go on with what had to wait for somebody who needed them,
+// and returns those that have nothing left but the forget. Engine.mu is held.
+func (e *Engine) goOn(ids []hold.ID) (last []*leaving) {
+	for _, id := range ids {
+		l := e.leaving[id]
+		if l == nil {
+			continue
+		}
+		if e.advance(l) {
+			last = append(last, l)
+		}
+		e.note(l)
+	}
+	return last
+}
+
+// unneeded lets owners go on that somebody who stands does not need any more.
+func (e *Engine) unneeded(ids []hold.ID) {
+	e.mu.Lock()
+	last := e.goOn(ids)
+	due := e.due(slices.Clone(ids))
+	e.mu.Unlock()
+	for _, id := range due {
+		e.leave(id, nil)
+	}
+	if len(last) > 0 {
+		e.background(func() { e.forget(last) })
+	}
 }
 
 // forgetLater tries a forget again that could not be written.

@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -190,7 +189,7 @@ func (n *line) work(a *lane) {
 		}
 		start := n.e.now()
 		back := n.leave(a)
-		errs, hung := n.release(holds)
+		errs, hung := n.release(n.e.ctx, holds)
 		there := back()
 		n.settle(jobs, errs, hung)
 		if !there {
@@ -283,8 +282,8 @@ func (n *line) try() time.Duration { return cmp.Or(n.kind.Try, n.e.Try) }
 
 // release gives one batch back, within the limit for one try. hung says that it took
 // all of that.
-func (n *line) release(holds []hold.Hold) (errs []error, hung bool) {
-	ctx, cancel := context.WithTimeout(n.e.ctx, n.try())
+func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hung bool) {
+	ctx, cancel := context.WithTimeout(ctx, n.try())
 	defer cancel()
 	n.e.observed(n.kind.Name(), "release", len(holds), func() error {
 		errs = n.kind.Release(ctx, holds)
@@ -325,9 +324,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 			if s.trouble.tell() {
 				owed = append(owed, Event{api.EventOwed, j.l.owner, n.kind.Name(), errs[i]})
 			}
-			var later *hold.LaterError
-			if errors.As(errs[i], &later) {
-				n.pause(later.At)
+			if n.pausesAfter(errs[i]) {
 				s.trouble = s.trouble.later(e, j.l.owner, errs[i], n.paused, func() { e.retry(j) })
 				s.queued = false
 				e.send(j.l, j.i) // into the line that pauses

@@ -25,14 +25,14 @@ const (
 	repair // a name
 	lose   // a thing of a name vanishes behind the engine's back
 	stray  // a thing with our stamp and no owner appears
-	change // a name loses a thing and gets another one
+	change // a name loses a thing, and at times a need, and gets another thing
 	verbs
 )
 
 type step struct {
 	verb  verb
 	name  string
-	needs []string // other names
+	needs []string // other names; change: which need is lost
 	kinds []string
 	at    int // change: which thing is lost
 	tag   int // of the step
@@ -107,7 +107,12 @@ func (s *script) step() (step, bool) {
 		}
 		st.kinds = s.kinds()[:1]
 		w.kinds = append(slices.Delete(slices.Clone(w.kinds), st.at, st.at+1), st.kinds...)
+		if len(w.needs) > 0 && s.busy[w.needs[0]] < 2 && s.IntN(2) == 0 {
+			st.needs, w.needs = w.needs[:1], w.needs[1:]
+			s.busy[st.needs[0]] = 1 // its release would take the name with it, or not
+		}
 		s.model[st.name] = w
+		s.retire()
 		return st, true
 	case claim, lose, repair:
 		return st, s.pick(&st.name, true, 1)
@@ -151,6 +156,13 @@ func (s *script) drop(name string) bool {
 		w.retires = true
 		s.model[n] = w
 	}
+	s.retire()
+	return true
+}
+
+// retire takes out of the model who has waited for those who need it, and need not any
+// more.
+func (s *script) retire() {
 	for again := true; again; {
 		again = false
 		for n, w := range s.model {
@@ -161,7 +173,6 @@ func (s *script) drop(name string) bool {
 			}
 		}
 	}
-	return true
 }
 
 // waits reports whether an owner of these kinds goes after those who need it.

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -179,13 +180,11 @@ func (r *modelRun) doRelease(ctx context.Context, ids []hold.ID) bool {
 	return true
 }
 
-// doChange takes a thing from an owner and gives it another one.
+// doChange takes a thing from an owner, and at times a need, and gives it another thing,
+// which may discover the name of the one that goes.
 func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	o := r.stands(s.name)
 	fresh := &thing{K: s.kinds[0], N: fmt.Sprintf("%s-c%d", o.ID, s.tag)}
-	if fresh.K == "lease" {
-		fresh.Offers = fresh.N
-	}
 	gained := hold.Hold{Owner: o.ID, Spec: fresh}
 	var lost hold.Hold
 	r.mu.Lock()
@@ -199,10 +198,18 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	} else { // by a life that has ended
 		lost = r.changing[s.tag]
 	}
+	if fresh.K == "lease" {
+		fresh.Offers = cmp.Or(lost.Spec.(*thing).Offers, fresh.N)
+	}
+	var unneeded []hold.ID
+	if len(s.needs) > 0 {
+		unneeded = o.Needs[:1]
+	}
 	r.mu.Unlock()
 	for try := 0; ; try++ {
 		gone, err := r.Change(ctx, o.ID, func(now *hold.Owner) error {
 			now.Holds = slices.DeleteFunc(now.Holds, func(h hold.Hold) bool { return h.Spec.String() == lost.Spec.String() })
+			now.Needs = slices.DeleteFunc(now.Needs, func(id hold.ID) bool { return slices.Contains(unneeded, id) })
 			if !slices.ContainsFunc(now.Holds, func(h hold.Hold) bool { return h.Spec.String() == fresh.String() }) {
 				now.Holds = append(now.Holds, gained)
 			}
@@ -212,8 +219,8 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			delete(r.passed, fresh.String())
-			o.Holds = append(o.Holds, gained)
-			r.standing[s.name] = o
+			o.Holds, o.Needs = append(o.Holds, gained), o.Needs[len(unneeded):]
+			r.standing[s.name], r.needs[o.ID] = o, o.Needs
 			return true
 		}
 		if r.dead() {
@@ -283,6 +290,7 @@ func (r *modelRun) lose(o hold.Owner) {
 		delete(r.world.things, t.String())
 		delete(r.world.cut, t.String()) // the release of what it needs may have been here first
 		delete(r.world.users, t.Uses)
+		r.world.moved[t.String()]++
 	})
 }
 

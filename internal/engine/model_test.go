@@ -429,8 +429,10 @@ func (r *modelRun) state() string {
 			if s.K == "lease" && s.Seen == "" {
 				kinds = append(kinds, "undiscovered")
 			}
-			if found := (hold.Name{Space: "found", Name: s.Offers}); s.Offers != "" && !slices.Contains(o.Names, found) {
-				kinds = append(kinds, "unclaimed")
+			for _, said := range s.Names() {
+				if !slices.Contains(o.Names, said) {
+					kinds = append(kinds, "unclaimed")
+				}
 			}
 			if r.world.has(h) {
 				things++

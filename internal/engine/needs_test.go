@@ -1,10 +1,14 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -95,4 +99,60 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantResidue(t, n, empty)
+}
+
+// A release that joins one which waits for a pod is not answered before the block is cut
+// off, if the pod goes as well.
+func TestJoinedDeparture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		block := owner("", "block", "wire", "block")
+		pod := onto(owner("", "pod", "wire"), block)
+		let, cut := make(chan struct{}), make(chan struct{})
+		n.start(nil, func(o *engine.Options) {
+			o.Event = func(e engine.Event) {
+				if e.Type == api.EventReleasing && e.Owner.ID == block.ID {
+					<-let
+				}
+			}
+		})
+		defer n.stop()
+		take(t, n, block)
+		take(t, n, pod)
+		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+			if op == "cut" && h.Owner == block.ID {
+				<-cut
+			}
+			return nil
+		}
+		answered := map[string]bool{}
+		release := func(who string, ids ...hold.ID) {
+			if err := n.Release(t.Context(), ids); err != nil {
+				t.Errorf("%s: %v", who, err)
+			}
+			n.world.set(func() { answered[who] = true })
+		}
+		go release("first", block.ID)
+		synctest.Wait()
+		go release("second", pod.ID, block.ID)
+		synctest.Wait()
+		close(let)
+		synctest.Wait()
+		n.world.set(func() {
+			if answered["second"] {
+				t.Error("the release is answered, and the block is not cut off")
+			}
+		})
+		close(cut)
+		synctest.Wait()
+		n.world.set(func() {
+			if !answered["second"] {
+				t.Error("the release is not answered")
+			}
+		})
+		if err := n.Wait(t.Context(), block.ID); err != nil {
+			t.Error(err)
+		}
+		wantResidue(t, n, empty)
+	})
 }

@@ -33,6 +33,17 @@ func (n *line) pause(until time.Time) {
 	})
 }
 
+// pausesAfter reports whether the line pauses, and an error asks for that. One that names
+// a time which has passed is like any other. Engine.mu is held.
+func (n *line) pausesAfter(err error) bool {
+	var later *hold.LaterError
+	if !errors.As(err, &later) {
+		return false
+	}
+	n.pause(later.At)
+	return n.pauses()
+}
+
 // pauses reports whether nothing of the kind is to be tried now. Engine.mu is held.
 func (n *line) pauses() bool { return n.e.now().Before(n.paused) }
 
@@ -99,14 +110,11 @@ func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool
 		n.strangers--
 		n.staff()
 	}()
-	ctx, cancel := context.WithTimeout(ctx, n.try())
-	defer cancel()
-	err = n.kind.Release(ctx, []hold.Hold{h})[0]
-	if later := (*hold.LaterError)(nil); errors.As(err, &later) {
-		n.e.mu.Lock()
-		defer n.e.mu.Unlock()
-		n.pause(later.At)
+	errs, _ := n.release(ctx, []hold.Hold{h})
+	n.e.mu.Lock()
+	defer n.e.mu.Unlock()
+	if n.pausesAfter(errs[0]) {
 		return nil, false
 	}
-	return err, true
+	return errs[0], true
 }

@@ -109,3 +109,31 @@ func TestThrottledKindIsTakenLater(t *testing.T) {
 		wantResidue(t, n, empty)
 	})
 }
+
+// "Later" that names a time which has passed, by this clock, is a failure like any other:
+// the API is asked again after the back-off, not at once.
+func TestLaterInThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n.start(nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Minute, time.Minute })
+		defer n.stop()
+		o := owner("", "pod", "wire", "rule")
+		take(t, n, o)
+		asked := 0
+		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+			if op != "release" || h.Spec.Kind() != "rule" {
+				return nil
+			}
+			if asked++; asked > 2 {
+				return nil
+			}
+			return &hold.LaterError{At: time.Now().Add(-time.Hour), Err: errThrottled}
+		}
+		begun := time.Now()
+		release(t, n, o.ID)
+		if took := time.Since(begun); asked != 3 || took < time.Minute {
+			t.Errorf("asked %d times in %s", asked, took)
+		}
+		wantResidue(t, n, empty)
+	})
+}

@@ -2,10 +2,12 @@ package engine_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -115,4 +117,23 @@ func TestRepairDoesNotUndoARelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantResidue(t, n, empty)
+}
+
+// A kind that has no answer for a thing which nobody owns is in error, and ends nothing.
+func TestStrangerWithoutAnswer(t *testing.T) {
+	n := newNode(t)
+	n.stop()
+	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		for i := range ks {
+			ks[i].Release = func(context.Context, []hold.Hold) []error { return nil }
+		}
+		return l, ks
+	})
+	n.world.set(func() { n.world.things["rule stray"] = hold.NewID() })
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "0 answers for 1 holds") {
+		t.Errorf("the sweep says %v", err)
+	}
 }

@@ -50,13 +50,14 @@ type world struct {
 	cut    map[string]bool
 	log    []string
 	batch  map[string]int // largest Release of a kind
+	moved  map[string]int // how often a thing was lost: what is discovered of it differs
 	// before runs ahead of every operation, unlocked; its error is the answer.
 	before func(ctx context.Context, op string, h hold.Hold) error
 }
 
 func newWorld(t testing.TB) *world {
 	return &world{
-		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{},
+		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{}, moved: map[string]int{},
 		before: func(context.Context, string, hold.Hold) error { return nil },
 	}
 }
@@ -104,7 +105,7 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 			if owner != h.Owner {
 				return fmt.Errorf("%s: %w", s, hold.ErrForeign)
 			}
-			s.discover()
+			w.discover(s)
 			return nil
 		}
 		if user, ok := w.users[s.Uses]; ok && s.Uses != "" {
@@ -114,14 +115,19 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 		if s.Uses != "" {
 			w.users[s.Uses] = h.Owner
 		}
-		s.discover()
+		w.discover(s)
 		return nil
 	})
 }
 
-func (t *thing) discover() {
-	if t.K == "lease" {
-		t.Seen, t.Name = "leased", t.Offers
+// discover fills in what a lease is found to be.
+func (w *world) discover(t *thing) {
+	if t.K != "lease" {
+		return
+	}
+	t.Seen, t.Name = "leased", t.Offers
+	if n := w.moved[t.String()]; n > 0 && t.Offers != "" {
+		t.Name = fmt.Sprint(t.Offers, " moved ", n)
 	}
 }
 
