@@ -34,30 +34,32 @@ func (c *Calls) Hang(name string) bool {
 	return time.Now().Before(c.hanging[name].until)
 }
 
-// enter reports whether a call may be tried. Of those that hung one is, and keeps the
-// others away meanwhile.
-func (c *Calls) enter(name string, limit time.Duration) bool {
+// enter reports whether a call may be tried, and after which pause. Of those that hung
+// one is, and keeps the others away meanwhile.
+func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, may bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p, hung := c.hanging[name]
 	if !hung {
-		return true
+		return 0, true
 	}
 	now := time.Now()
 	if now.Before(p.until) {
-		return false
+		return 0, false
 	}
 	c.hanging[name] = pause{p.length, now.Add(limit)}
-	return true
+	return p.length, true
 }
 
-func (c *Calls) hung(name string, limit time.Duration) {
+// hung notes that a call hangs which was tried after a pause: the next one is twice as
+// long, however many were tried beside it.
+func (c *Calls) hung(name string, limit, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.hanging == nil {
 		c.hanging = map[string]pause{}
 	}
-	p := max(limit, 2*c.hanging[name].length)
+	p := max(limit, 2*after)
 	c.hanging[name] = pause{p, time.Now().Add(p)}
 }
 
@@ -71,7 +73,8 @@ func (c *Calls) ended(name string) {
 // then; what it returns too late goes to drop, if that is not nil.
 func Call[T any](c *Calls, name string, limit time.Duration, do func() (T, error), drop func(T)) (T, error) {
 	var none T
-	if !c.enter(name, limit) {
+	after, may := c.enter(name, limit)
+	if !may {
 		return none, ErrHangs
 	}
 	r := &running[T]{done: make(chan struct{})}
@@ -89,7 +92,7 @@ func Call[T any](c *Calls, name string, limit time.Duration, do func() (T, error
 	select {
 	case <-r.done:
 	case <-timer.C:
-		if r.leave(func() { c.hung(name, limit) }) {
+		if r.leave(func() { c.hung(name, limit, after) }) {
 			return none, ErrHangs
 		}
 	}

@@ -70,3 +70,21 @@ func TestCallAgain(t *testing.T) {
 		}
 	})
 }
+
+// Calls that hang at once are one reason to pause.
+func TestManyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Calls
+		never := make(chan struct{})
+		defer close(never)
+		for range 32 {
+			go Call(&c, "x", limit, func() (int, error) { <-never; return 0, nil }, nil)
+		}
+		time.Sleep(limit)
+		synctest.Wait()
+		time.Sleep(limit)
+		if v, err := Call(&c, "x", limit, func() (int, error) { return 2, nil }, nil); v != 2 || err != nil {
+			t.Errorf("after the pause: %d %v", v, err)
+		}
+	})
+}
