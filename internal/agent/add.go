@@ -153,10 +153,10 @@ func (a *Agent) standing(ctx context.Context, add *addition) (*entry, error) {
 			if err := asWished(e, add.conf); err != nil {
 				return nil, err
 			}
-			if err := a.askedAgain(ctx, e, add.when.Started); err != nil {
+			if err := a.askedAgain(ctx, e, add); err != nil {
 				return nil, err
 			}
-			return e, a.whole(ctx, e, add.when.Started)
+			return a.whole(ctx, e, add.when.Started)
 		}
 		if !e.record.BeganBefore(a.epoch, add.when.Started) {
 			return nil, cni.Errorf(cni.CodeTryAgain, "overtaken by a later ADD of the same attachment",
@@ -230,46 +230,60 @@ func asWished(e *entry, c *netconf.Conf) error {
 	return nil
 }
 
-// askedAgain writes down that an ADD which began at started is about to be
-// answered with an attachment that stands: a DEL from before it, which is on its
-// way still, must not release it.
-func (a *Agent) askedAgain(ctx context.Context, e *entry, started int64) error {
-	if e.record.BeganBefore(a.epoch, started-1) && e.record.Epoch == a.epoch {
-		rec := e.record
-		rec.Started = started
-		meta := rec.Encode()
-		return a.engine.Ledger.Commit(ctx, ledger.Update(e.owner.ID, func(o *hold.Owner) error {
-			if !o.Wanted() {
-				return engine.ErrOvertaken
-			}
-			o.Meta = meta
-			return nil
-		}))
+// askedAgain writes down that an ADD is about to be answered with an attachment that
+// stands, and when it began: a DEL from before it, which is on its way still, must not
+// release it. From now on the pod is at the path that this ADD names; the one that an
+// earlier ADD has named may be gone.
+func (a *Agent) askedAgain(ctx context.Context, e *entry, add *addition) error {
+	rec := e.record
+	if rec.BeganBefore(a.epoch, add.when.Started-1) && rec.Epoch == a.epoch {
+		rec.Started = add.when.Started
 	}
-	return nil
+	moved := rec.Netns.Path != add.record.Netns.Path
+	if !moved && rec.Started == e.record.Started {
+		return nil
+	}
+	rec.Netns = add.record.Netns
+	meta := rec.Encode()
+	return a.engine.Ledger.Commit(ctx, ledger.Update(e.owner.ID, func(o *hold.Owner) error {
+		if !o.Wanted() {
+			return engine.ErrOvertaken
+		}
+		o.Meta = meta
+		if moved {
+			*o = attachment.In(rec.Netns, *o)
+		}
+		return nil
+	}))
 }
 
 // whole sees to it that what an ADD answers again is there, and can be used: an
 // earlier try may have ended half-way, and its repair failed. Its link says when the
 // ADD began, to a DEL that comes to it without an agent.
-func (a *Agent) whole(ctx context.Context, e *entry, started int64) error {
+func (a *Agent) whole(ctx context.Context, e *entry, started int64) (*entry, error) {
 	if err := a.engine.Repair(ctx, e.owner.ID); err != nil {
-		return err
+		return nil, err
 	}
-	if err := a.engine.Settle(ctx, e.owner); err != nil {
-		return err
+	now := a.index.get(e.owner.ID)
+	if now == nil || !now.owner.Wanted() {
+		return nil, engine.ErrOvertaken
+	}
+	if err := a.engine.Settle(ctx, now.owner); err != nil {
+		return nil, err
 	}
 	if now := a.index.get(e.owner.ID); now == nil || !now.owner.Wanted() {
-		return engine.ErrOvertaken
+		return nil, engine.ErrOvertaken
 	}
 	if e.record.BeganBefore(a.epoch, started-1) {
-		spec, err := attachment.Link(e.owner)
+		spec, err := attachment.Link(now.owner)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return a.links.Restamp(spec, started)
+		if err := a.links.Restamp(spec, started); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	return now, nil
 }
 
 // since is when the last ADD began that an attachment was answered to, of this boot; 0 if

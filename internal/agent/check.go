@@ -149,18 +149,10 @@ func hasInterface(res *types100.Result, want *types100.Interface) bool {
 // seenIn is an attachment whose pod was not found when it was adopted, with the
 // network namespace that a CHECK of it names: that has to have its interface.
 func (e *entry) seenIn(netns ns.Ref) *entry {
-	spec, err := attachment.Link(e.owner)
-	if e.record.KnowsNetns() || err != nil {
+	if e.record.KnowsNetns() {
 		return e
 	}
-	there := *spec
-	there.Netns = netns
-	at := &entry{e.owner.Clone(), e.record}
+	at := &entry{attachment.In(netns, e.owner), e.record}
 	at.record.Netns = netns
-	for i, h := range at.owner.Holds {
-		if h.Spec == hold.Spec(spec) {
-			at.owner.Holds[i].Spec = &there
-		}
-	}
 	return at
 }

@@ -131,6 +131,7 @@ type suspect struct {
 	down    bool      // its link is, for what we know
 	last    time.Time
 	repairs int  // lately
+	gone    bool // its link is, perhaps with its pod
 	loose   bool // its link was not among the live ones, which the table's rules are for
 }
 
@@ -155,8 +156,11 @@ func (w *watcher) hear(n rtnl.News, now time.Time) {
 			}
 		}
 	case rtnl.LinkGone:
-		if id, ok := a.linkOwner(n.Link); ok && !a.podGone(id) {
+		if id, ok := a.linkOwner(n.Link); ok {
 			w.note(id, now, soon)
+			if s := w.suspects[id]; s != nil {
+				s.gone = true
+			}
 		}
 	case rtnl.LinkSet:
 		id, ok := a.linkOwner(n.Link)
@@ -252,7 +256,7 @@ func (w *watcher) act(ctx context.Context, now time.Time) {
 		}
 		s.at, s.down, s.last, s.repairs = time.Time{}, false, now, s.repairs+1
 		due[id] = *s
-		s.loose = false
+		s.gone, s.loose = false, false
 		w.mending.Store(id, nil)
 	}
 	if len(due) > 0 {
@@ -274,6 +278,9 @@ func (w *watcher) mendAll(ctx context.Context, due map[hold.ID]suspect) {
 		w.work.Go(func() {
 			defer func() { <-w.places }()
 			defer w.mending.Delete(id)
+			if s.gone && w.agent.podGone(id) {
+				return
+			}
 			w.agent.mend(ctx, id, s.repairs == 1)
 			if s.loose {
 				w.agent.exposed()

@@ -93,12 +93,17 @@ func TestWatcherLeavesTheDead(t *testing.T) {
 	name := r.add(request("c", pod)).Interfaces[0].Name
 	w := newWatcher(r.Agent)
 	nettest.Delete(t, pod)
-	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: rtnl.Link{Name: name}}, time.Now())
-	if len(w.suspects) > 0 {
-		t.Error("a link that went with its pod is looked at")
+	now := time.Now()
+	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: rtnl.Link{Name: name}}, now)
+	w.act(t.Context(), now.Add(soon))
+	w.work.Wait()
+	id := r.index.all()[0].owner.ID
+	if o, _ := r.ledger.Owner(id); !o.Wanted() {
+		t.Error("a link that went with its pod is mended")
 	}
-	must(t, r.engine.Release(t.Context(), []hold.ID{r.index.all()[0].owner.ID}))
-	w.hear(rtnl.News{Change: rtnl.LinkDown, Link: rtnl.Link{Name: name}}, time.Now())
+	must(t, r.engine.Release(t.Context(), []hold.ID{id}))
+	w = newWatcher(r.Agent)
+	w.hear(rtnl.News{Change: rtnl.LinkDown, Link: rtnl.Link{Name: name}}, now)
 	if len(w.suspects) > 0 {
 		t.Error("a pod that is being released is looked at")
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/link"
 )
@@ -22,6 +23,20 @@ func Owner(id hold.ID, r Record, veth *link.Spec, names, traffic []netip.Addr) h
 	}
 	if veth != nil {
 		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: veth})
+	}
+	return o
+}
+
+// In is an attachment's owner with its link in a network namespace, such as the one that
+// it has by another path now. o stays as it is.
+func In(netns ns.Ref, o hold.Owner) hold.Owner {
+	o = o.Clone()
+	for i, h := range o.Holds {
+		if spec, ok := h.Spec.(*link.Spec); ok {
+			there := *spec
+			there.Netns = netns
+			o.Holds[i].Spec = &there
+		}
 	}
 	return o
 }

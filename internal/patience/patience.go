@@ -34,6 +34,18 @@ func (c *Calls) Hang(name string) bool {
 	return time.Now().Before(c.hanging[name].until)
 }
 
+// Any reports whether a call hangs whose name is one of some sort.
+func (c *Calls) Any(sort func(name string) bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name := range c.hanging {
+		if sort(name) {
+			return true
+		}
+	}
+	return false
+}
+
 // enter reports whether a call may be tried, and after which pause. Of those that hung
 // one is, and keeps the others away meanwhile.
 func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, may bool) {

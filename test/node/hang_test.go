@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -177,5 +179,84 @@ func eventuallyWithin(t *testing.T, what string, limit time.Duration, cond func(
 		if time.Now().After(end) {
 			t.Fatalf("waited %s in vain for %s", limit, what)
 		}
+	}
+}
+
+// Many pods' paths are in one folder that hangs, and their links go: another pod is
+// mended, and deleted, and the agent started, as if there were one of them.
+func TestManyHangingPaths(t *testing.T) {
+	a := startAgent(t, pools)
+	dir := t.TempDir()
+	other, from := nettest.Pod(t), nettest.Pod(t)
+	is := a.add("other", other)
+	a.add("from", from)
+	var pods []*ns.Netns
+	var paths []string
+	for i := range 20 {
+		pod, path := nettest.Pod(t), filepath.Join(dir, fmt.Sprint(i))
+		bind(t, pod, path)
+		if _, err := a.exec("ADD", fmt.Sprint("hangs", i), path); err != nil {
+			t.Fatal(err)
+		}
+		pods, paths = append(pods, pod), append(paths, path)
+	}
+	for _, path := range paths {
+		unbind(t, path, 0)
+	}
+	nettest.Hang(t, dir)
+	for _, pod := range pods {
+		nettest.Run(t, pod, "ip link del eth0")
+	}
+	// Each pod's path alone has a second; the folder has little more.
+	mended := func(when string) {
+		t.Helper()
+		nettest.Run(t, nil, "ip route del "+is.addrs[0].String())
+		eventuallyWithin(t, "the other pod to be mended "+when, 8*time.Second, func() bool {
+			return nettest.Echo(from, is.addrs[0], 100*time.Millisecond) == nil
+		})
+	}
+	mended("beside them")
+	var deleted sync.WaitGroup
+	for i := range pods {
+		deleted.Go(func() { _ = a.tryDel(fmt.Sprint("hangs", i), paths[i]) })
+	}
+	mended("beside their deletion")
+	deleted.Wait()
+	a.kill()
+	a.start()
+	mended("after a start")
+	if err := a.tryDel("other", other.Ref().Path, wait); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod's namespace is mounted elsewhere by now, and a repeated ADD says where: the pod is
+// mended by that path.
+func TestNetnsPathMoves(t *testing.T) {
+	a := startAgent(t, pools)
+	dir := t.TempDir()
+	pod := nettest.Pod(t)
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	bind(t, pod, one)
+	if _, err := a.exec("ADD", "c", one); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, pod, two)
+	unbind(t, one, 0)
+	defer unbind(t, two, 0)
+	raw, err := a.exec("ADD", "c", two)
+	if err != nil || !strings.Contains(string(raw), two) || strings.Contains(string(raw), one) {
+		t.Errorf("%v; the result does not name %s: %s", err, two, raw)
+	}
+	nettest.Run(t, pod, "ip link del eth0")
+	nettest.Eventually(t, "the pod to be mended", func() bool {
+		_, err := nettest.Command(pod, "ip", "route", "get", "10.88.0.99").CombinedOutput()
+		return err == nil
+	})
+	if l := a.list(); len(l) != 1 || l[0].Netns != two {
+		t.Errorf("attached are %+v", l)
+	}
+	if err := a.tryDel("c", two, wait); err != nil {
+		t.Error(err)
 	}
 }

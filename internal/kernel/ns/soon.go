@@ -2,6 +2,7 @@ package ns
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +16,12 @@ import (
 var ErrHangs = patience.ErrHangs
 
 // limit is how long a path may take to be opened, which otherwise takes microseconds.
-// Whoever waits may keep others, such as those who are cut off next.
-const limit = time.Second
+// Whoever waits may keep others, such as those who are cut off next. So a path has no more
+// than brief while another one in its folder hangs: of many, the first alone is waited for.
+const (
+	limit = time.Second
+	brief = 50 * time.Millisecond
+)
 
 var openings patience.Calls
 
@@ -25,12 +30,20 @@ func OpenSoon(path string) (*Netns, error) {
 	if prompt(path) {
 		return Open(path)
 	}
-	n, err := patience.Call(&openings, path, limit,
+	n, err := patience.Call(&openings, path, limitOf(path),
 		func() (*Netns, error) { return Open(path) }, func(n *Netns) { n.Close() })
 	if err == patience.ErrHangs {
 		return nil, fmt.Errorf("opening network namespace %q: %w", path, err)
 	}
 	return n, err
+}
+
+func limitOf(path string) time.Duration {
+	folder := filepath.Dir(path)
+	if openings.Any(func(other string) bool { return other != path && filepath.Dir(other) == folder }) {
+		return brief
+	}
+	return limit
 }
 
 // kernels are the folders in which runtimes and `ip netns` keep namespaces: no server

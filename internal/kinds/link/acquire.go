@@ -123,8 +123,8 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 		return errs[0], errs[1]
 	}
 	add, get := pair(last)
-	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) { // perhaps of the index
-		add, get = pair(0)
+	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) && l.conn.Do(rtnl.GetLinkAt(last, new(rtnl.Link))) == nil {
+		add, get = pair(0) // the index is taken; a name in the pod is no reason for another one
 	}
 	switch {
 	case add == nil && get == nil:
