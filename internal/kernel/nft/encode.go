@@ -110,13 +110,32 @@ func (r *request) addMembers(table string, id uint32, set string, members []nfta
 		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
 }
 
-// addChain adds a base chain with policy accept, and its rules.
+// deleteSet deletes a set that no rule uses any more.
+func (r *request) deleteSet(table string, s set) {
+	r.add(unix.NFT_MSG_DELSET, 0, attr(unix.NFTA_SET_TABLE, table), attr(unix.NFTA_SET_NAME, s.name))
+}
+
+// deleteChain deletes a chain that has no rules any more.
+func (r *request) deleteChain(table string, c chain) {
+	r.add(unix.NFT_MSG_DELCHAIN, 0, attr(unix.NFTA_CHAIN_TABLE, table), attr(unix.NFTA_CHAIN_NAME, c.name))
+}
+
+// deleteRules deletes all rules of a chain.
+func (r *request) deleteRules(table string, c chain) {
+	r.add(unix.NFT_MSG_DELRULE, 0, attr(unix.NFTA_RULE_TABLE, table), attr(unix.NFTA_RULE_CHAIN, c.name))
+}
+
+// addChain adds a base chain with policy accept.
 func (r *request) addChain(table string, c chain) {
 	r.add(unix.NFT_MSG_NEWCHAIN, netlink.Create,
 		attr(unix.NFTA_CHAIN_TABLE, table), attr(unix.NFTA_CHAIN_NAME, c.name),
 		r.nest(unix.NFTA_CHAIN_HOOK,
 			attr32(unix.NFTA_HOOK_HOOKNUM, uint32(c.hook)), attr32(unix.NFTA_HOOK_PRIORITY, uint32(c.priority))),
 		attr32(unix.NFTA_CHAIN_POLICY, uint32(nftables.ChainPolicyAccept)), attr(unix.NFTA_CHAIN_TYPE, string(c.typ)))
+}
+
+// addRules appends a chain's rules to it.
+func (r *request) addRules(table string, c chain) {
 	for _, ru := range c.rules {
 		list := make([]netlink.Attribute, len(ru.exprs))
 		for i, e := range ru.exprs {

@@ -417,6 +417,38 @@ func TestLimitOutlivesComplete(t *testing.T) {
 	}
 }
 
+// A pool that comes or goes, or another network that is blocked, gives no pod a share anew.
+func TestLimitOutlivesChange(t *testing.T) {
+	const allowed = 100
+	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
+	tables := Open(w.node.at)
+	for i, edit := range []func(*Ruleset){
+		func(*Ruleset) {},
+		func(r *Ruleset) { r.Pools = append(r.Pools, prefixes("10.77.0.0/16")...) },
+		func(r *Ruleset) { r.Blocked = append(r.Blocked, prefixes("100.64.0.0/10")...) },
+		func(r *Ruleset) { r.Masquerade = !r.Masquerade },
+	} {
+		was := r
+		edit(&r)
+		w.must(tables.Change(was, r))
+		for sport := range uint16(3 * allowed) {
+			from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(1000+1000*uint16(i)+sport, 67, "")))
+		}
+	}
+	if n := w.entries(); n != allowed {
+		t.Errorf("%d entries after three changes, want %d", n, allowed)
+	}
+	was := r
+	r.Connections *= 2
+	w.must(tables.Change(was, r))
+	for sport := range uint16(3 * allowed) {
+		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(9000+sport, 67, "")))
+	}
+	if n := w.entries(); n <= 2*allowed {
+		t.Errorf("%d entries, and each pod may have %d from now on", n, 2*allowed)
+	}
+}
+
 // entries is how many the node's connection tracking has.
 func (w *world) entries() (n int) {
 	w.inside(w.node.at, func() error {

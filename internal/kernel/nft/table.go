@@ -111,6 +111,12 @@ func (c chain) head() string {
 	return s
 }
 
+// like reports whether another chain is this one, but for its rules.
+func (c chain) like(other chain) bool { return c.name == other.name && c.head() == other.head() }
+
+// like reports whether another set is this one, but for its members.
+func (s set) like(other set) bool { return s.name == other.name && s.head() == other.head() }
+
 // head is what a set is, in nft's words, a line each.
 func (s set) head() string {
 	lines := "\t\ttype " + s.of.Name + "\n"

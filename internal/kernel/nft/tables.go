@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/berth-net/berth/internal/stamp"
@@ -50,6 +51,51 @@ func (t *Tables) Replace(r Ruleset) error { return t.write(r, allParts+1) }
 // Complete writes the ruleset's table again if this kernel can have more of it than
 // when it was written last; else it stays, with all that packets have put into it.
 func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
+
+// Change writes the ruleset's table in the place of another ruleset's, was, and leaves what
+// packets have put into sets where that counts the same in both: no pod begins anew with
+// its share because a pool has come. Where was is not what stands, or not all of r can be
+// had so, it is Replace.
+func (t *Tables) Change(was, r Ruleset) error {
+	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections {
+		if _, err := t.Verify(was); err == nil && t.amend(was.table(0), r.table(0)) == nil {
+			return nil
+		}
+	}
+	return t.Replace(r)
+}
+
+// amend makes a table of another, in one transaction.
+func (t *Tables) amend(was, want table) error {
+	err := t.transact(func(r *request) {
+		for _, c := range was.chains {
+			r.deleteRules(was.name, c)
+			if !slices.ContainsFunc(want.chains, c.like) {
+				r.deleteChain(was.name, c)
+			}
+		}
+		for _, s := range was.sets {
+			if !s.dynamic || !slices.ContainsFunc(want.sets, s.like) {
+				r.deleteSet(was.name, s)
+			}
+		}
+		for i, s := range want.sets {
+			if !s.dynamic || !slices.ContainsFunc(was.sets, s.like) {
+				r.addSet(want.name, uint32(i+1), s)
+			}
+		}
+		for _, c := range want.chains {
+			if !slices.ContainsFunc(was.chains, c.like) {
+				r.addChain(want.name, c)
+			}
+			r.addRules(want.name, c)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("changing nftables table %s: %w", want.name, kernel.Classify(err))
+	}
+	return nil
+}
 
 // write is Replace, but only with less left out than a last resort.
 func (t *Tables) write(r Ruleset, last Parts) error {
@@ -124,5 +170,6 @@ func (t table) add(r *request) {
 	}
 	for _, c := range t.chains {
 		r.addChain(t.name, c)
+		r.addRules(t.name, c)
 	}
 }

@@ -45,25 +45,28 @@ func many() []netip.Prefix {
 	return list
 }
 
+// variants are rulesets that differ from sample.
+var variants = []struct {
+	name string
+	edit func(*Ruleset)
+}{
+	{"everything", func(*Ruleset) {}},
+	{"no masquerade", func(r *Ruleset) { r.Masquerade = false }},
+	{"no live links", func(r *Ruleset) { r.Live = 0 }},
+	{"nothing blocked", func(r *Ruleset) { r.Blocked = nil }},
+	{"no limit", func(r *Ruleset) { r.Connections = 0 }},
+	{"a small limit", func(r *Ruleset) { r.Connections = 100 }},
+	{"nothing but the cut", func(r *Ruleset) { r.Live, r.Masquerade = 0, false }},
+	{"no owner", func(r *Ruleset) { r.Owner = "" }},
+	{"no pools", func(r *Ruleset) { r.Pools, r.Excluded = nil, nil }},
+	{"one group", func(r *Ruleset) { r.CutHigh = r.CutLow }},
+	{"all groups", func(r *Ruleset) { r.CutLow, r.CutHigh = 0, 1<<32-1 }},
+	{"the whole internet", func(r *Ruleset) { r.Pools = prefixes("0.0.0.0/0", "::/0") }},
+	{"20 kB of CIDRs", func(r *Ruleset) { r.Excluded = many() }},
+}
+
 func TestReplaceAndVerify(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		edit func(*Ruleset)
-	}{
-		{"everything", func(*Ruleset) {}},
-		{"no masquerade", func(r *Ruleset) { r.Masquerade = false }},
-		{"no live links", func(r *Ruleset) { r.Live = 0 }},
-		{"nothing blocked", func(r *Ruleset) { r.Blocked = nil }},
-		{"no limit", func(r *Ruleset) { r.Connections = 0 }},
-		{"a small limit", func(r *Ruleset) { r.Connections = 100 }},
-		{"nothing but the cut", func(r *Ruleset) { r.Live, r.Masquerade = 0, false }},
-		{"no owner", func(r *Ruleset) { r.Owner = "" }},
-		{"no pools", func(r *Ruleset) { r.Pools, r.Excluded = nil, nil }},
-		{"one group", func(r *Ruleset) { r.CutHigh = r.CutLow }},
-		{"all groups", func(r *Ruleset) { r.CutLow, r.CutHigh = 0, 1<<32-1 }},
-		{"the whole internet", func(r *Ruleset) { r.Pools = prefixes("0.0.0.0/0", "::/0") }},
-		{"20 kB of CIDRs", func(r *Ruleset) { r.Excluded = many() }},
-	} {
+	for _, tt := range variants {
 		t.Run(tt.name, func(t *testing.T) {
 			at := nettest.Node(t)
 			tables := Open(at)
@@ -94,6 +97,37 @@ func TestReplaceAndVerify(t *testing.T) {
 				t.Errorf("after it is deleted: there %v, %v", there, err)
 			}
 		})
+	}
+}
+
+// A ruleset's table is made of another's, and of what is none.
+func TestChange(t *testing.T) {
+	at := nettest.Node(t)
+	tables := Open(at)
+	last := sample()
+	to := func(name string, r Ruleset) {
+		if err := tables.Change(last, r); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := tables.Verify(r); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		last = r
+	}
+	for _, v := range variants {
+		r := sample()
+		v.edit(&r)
+		to(v.name, r)
+		if v.name == "nothing but the cut" {
+			to("sample", sample())
+		}
+	}
+	nftRun(t, at, "", "add", "chain", "inet", last.Table(), "foreign")
+	if err := tables.Change(last, last); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tables.Verify(last); err != nil {
+		t.Errorf("after somebody else's change: %v", err)
 	}
 }
 
@@ -211,20 +245,28 @@ func edit(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	}
 }
 
-// A table that is replaced is never half there: whoever reads meanwhile sees
+// A table that is replaced, or changed, is never half there: whoever reads meanwhile sees
 // the one or the other.
 func TestReplaceIsAtOnce(t *testing.T) {
-	at := nettest.Node(t)
-	tables := Open(at)
 	a, b := sample(), sample()
 	b.Owner, b.Pools = "anotherone", nil
+	t.Run("replaced", func(t *testing.T) {
+		isAtOnce(t, a, b, func(tables *Tables, _, now Ruleset) error { return tables.Replace(now) })
+	})
+	t.Run("changed", func(t *testing.T) { isAtOnce(t, a, b, (*Tables).Change) })
+}
+
+func isAtOnce(t *testing.T, a, b Ruleset, write func(t *Tables, was, now Ruleset) error) {
+	at := nettest.Node(t)
+	tables := Open(at)
 	if err := tables.Replace(a); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error)
 	go func() {
 		for i := range 100 {
-			if err := tables.Replace([]Ruleset{b, a}[i%2]); err != nil {
+			both := []Ruleset{a, b}
+			if err := write(tables, both[i%2], both[1-i%2]); err != nil {
 				done <- err
 				return
 			}

@@ -70,6 +70,7 @@ type Egress struct {
 // tables is nft.Tables.
 type tables interface {
 	Replace(nft.Ruleset) error
+	Change(was, now nft.Ruleset) error
 	Complete(nft.Ruleset) error
 	Verify(nft.Ruleset) (nft.Generation, error)
 	Delete(instance string) error
@@ -107,12 +108,17 @@ func (e *Egress) Kind() hold.Kind {
 func (e *Egress) SetRuleset(r nft.Ruleset) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	was := e.wanted(e.held, e.want.Instance)
 	e.want = r
 	e.sound.Store(0)
 	if e.held == "" {
 		return nil
 	}
-	return e.write(e.wanted(e.held, r.Instance))
+	now := e.wanted(e.held, r.Instance)
+	if err := e.tables.Change(was, now); err != nil {
+		return err
+	}
+	return e.wrote(now)
 }
 
 // Retry completes the table if the kernel could not have all of it: a module may be

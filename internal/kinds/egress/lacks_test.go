@@ -36,6 +36,8 @@ func (p *poor) Replace(r nft.Ruleset) error {
 	return p.tables.Replace(p.able(r))
 }
 
+func (p *poor) Change(_, now nft.Ruleset) error { return p.Replace(now) }
+
 // Complete finds that nothing has come.
 func (p *poor) Complete(nft.Ruleset) error {
 	p.looked++
