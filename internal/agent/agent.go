@@ -126,7 +126,7 @@ func freed(e ledger.Edit) []hold.Name {
 }
 
 // event tells what happened to an owner, as the API shows it.
-func (a *Agent) event(ev engine.Event) { a.tell(ev.Type, ev.Owner, ev.Kind, ev.Err) }
+func (a *Agent) event(ev engine.Event) { a.tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
 
 func (a *Agent) tell(typ string, o hold.Owner, kind string, err error) {
 	if a.Event == nil {

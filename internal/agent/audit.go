@@ -56,14 +56,14 @@ func (a *Agent) AuditPods(ctx context.Context) (api.Audit, error) {
 
 // finding is a finding as the API shows it.
 func (a *Agent) finding(f engine.Finding) api.Finding {
-	out := api.Finding{Type: f.Type, Kind: f.Kind, Owner: string(f.Hold.Owner), Of: a.whose(f.Hold.Owner), What: f.Kind}
+	out := api.Finding{Type: string(f.Type), Kind: f.Kind, Owner: string(f.Hold.Owner), Of: a.whose(f.Hold.Owner), What: f.Kind}
 	if f.Hold.Spec != nil {
 		out.What = f.Hold.Spec.String()
 	}
 	if f.Err != nil {
 		out.Detail = f.Err.Error()
 	}
-	if f.Type == api.FindingChanged {
+	if f.Type == engine.Changed {
 		out.Differences = hold.Differences(f.Err)
 	}
 	return out

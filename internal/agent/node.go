@@ -224,7 +224,7 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 func (a *Agent) giveBack(ctx context.Context) error {
 	now := a.clock.Now()
 	_ = a.ipam.Drained(now) // forgets them
-	used := map[string]bool{}
+	used := map[netip.Prefix]bool{}
 	for _, p := range a.ipam.Stats(now) {
 		for _, c := range p.CIDRs {
 			used[c.CIDR] = true
@@ -232,7 +232,7 @@ func (a *Agent) giveBack(ctx context.Context) error {
 	}
 	var done []hold.ID
 	for _, h := range a.heldCIDRs() {
-		if !used[h.cidr.String()] {
+		if !used[h.cidr] {
 			done = append(done, h.owner)
 		}
 	}

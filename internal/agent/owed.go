@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // Owed lists what could not be released yet, and deletions that wait.
@@ -41,7 +42,7 @@ func owedView(o engine.Owed) api.Owed {
 
 func (a *Agent) deletions() api.Deletions {
 	s, err := a.surveyQueue()
-	return s.View(err)
+	return show.Deletions(s, err)
 }
 
 // surveyQueue is deletions.Look, for as long as a person waits.
@@ -99,7 +100,7 @@ func (a *Agent) late(e deletions.Entry) bool {
 // undeleted says which deletions wait in vain.
 func (a *Agent) undeleted() []api.Finding {
 	s, err := a.surveyQueue()
-	d := s.View(err)
+	d := show.Deletions(s, err)
 	var fs []api.Finding
 	if d.Error != "" {
 		fs = append(fs, api.Finding{Type: api.FindingUnreadable, Kind: "deletion", What: deletions.Path(a.Root), Detail: d.Error})

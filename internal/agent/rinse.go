@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
@@ -170,5 +169,5 @@ func (a *Agent) unrinsed() []engine.Finding {
 	if failed == nil {
 		return nil
 	}
-	return []engine.Finding{{Type: api.FindingOwed, Kind: flows.KindName, Err: failed.err}}
+	return []engine.Finding{{Type: engine.Due, Kind: flows.KindName, Err: failed.err}}
 }

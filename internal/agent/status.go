@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // Status says how the agent is, and whether an ADD to a pool could be served
@@ -45,7 +46,7 @@ func (a *Agent) Status(_ context.Context, pool string) (api.Status, error) {
 }
 
 // Pools returns the pools' figures, the default pool first.
-func (a *Agent) Pools() []api.Pool { return a.ipam.Stats(a.clock.Now()) }
+func (a *Agent) Pools() []api.Pool { return show.Pools(a.ipam.Stats(a.clock.Now())) }
 
 // pool returns the name of the pool that a configuration names, "" being the
 // default one.
@@ -61,4 +62,4 @@ func (a *Agent) pool(name string) (string, error) {
 }
 
 // Ledger returns all records, for people.
-func (a *Agent) Ledger() api.Ledger { return a.ledger.Snapshot().View() }
+func (a *Agent) Ledger() api.Ledger { return show.Ledger(a.ledger.Snapshot()) }

@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // kinds are those whose specs this program can name. Others are shown as they
@@ -74,7 +75,7 @@ func (a *app) readLedger() (api.Ledger, error) {
 	if err != nil {
 		return api.Ledger{}, fmt.Errorf("no agent answers, and %w", err)
 	}
-	return s.View(), nil
+	return show.Ledger(*s), nil
 }
 
 func (a *app) showLedger(from string, l api.Ledger, owners []hold.Owner) {

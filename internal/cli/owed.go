@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/show"
 )
 
 func (a *app) owedCommand() *cobra.Command {
@@ -63,7 +64,7 @@ func (a *app) owed(ctx context.Context) error {
 // is owed is not known.
 func (a *app) owedAway(away error) error {
 	s, err := deletions.Look(a.dir())
-	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: s.View(err)}
+	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: show.Deletions(s, err)}
 	waits := len(list.Deletions.Queued)+len(list.Deletions.Damaged) > 0
 	err = a.print(list, func() {
 		if waits {

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -85,23 +84,4 @@ func (s *Survey) addDamaged(f *folder, name string, why error) {
 	if err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil { // or it is gone
 		s.Damaged = append(s.Damaged, Damaged{name, why, time.Unix(st.Ctim.Unix())})
 	}
-}
-
-// View is a survey, and what Look failed with, as the API shows it.
-func (s Survey) View(err error) api.Deletions {
-	d := api.Deletions{Queued: []api.QueuedDeletion{}, Damaged: []api.DamagedDeletion{}, Spares: s.Spares}
-	if err != nil {
-		d.Error = err.Error()
-	}
-	for _, e := range s.Pending {
-		r := e.Record
-		d.Queued = append(d.Queued, api.QueuedDeletion{
-			Name: e.Name, Network: r.Network, ContainerID: r.Container, Ifname: r.Ifname, Link: r.Link,
-			Addresses: r.Addresses, Netns: r.Netns, Written: e.Written, Cut: r.Cut, Reason: r.Reason,
-		})
-	}
-	for _, f := range s.Damaged {
-		d.Damaged = append(d.Damaged, api.DamagedDeletion{Name: f.Name, Since: f.Since, Error: f.Err.Error()})
-	}
-	return d
 }

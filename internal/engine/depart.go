@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -164,7 +163,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	cut := l.cut
 	e.mu.Unlock()
 	if first {
-		e.event(api.EventReleasing, l.owner, "", nil)
+		e.event(Releasing, l.owner, "", nil)
 	}
 	if awaits {
 		return nil

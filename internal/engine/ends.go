@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -23,7 +22,7 @@ func (e *Engine) unended(drifts Missing) Missing {
 		}
 		e.mu.Unlock()
 		if !told {
-			e.event(api.EventEnded, d.owner, k.Name(), d.err)
+			e.event(Ended, d.owner, k.Name(), d.err)
 		}
 		return true
 	})

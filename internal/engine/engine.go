@@ -35,14 +35,6 @@ type Ledger interface {
 	Needers(id hold.ID) []hold.ID
 }
 
-// Event is something that happened to an owner.
-type Event struct {
-	Type  string // one of api.EventTypes
-	Owner hold.Owner
-	Kind  string // of the hold, where it is about one
-	Err   error  // owed, drift: what is wrong
-}
-
 // Options are an engine's parts and limits.
 type Options struct {
 	Ledger Ledger
@@ -200,7 +192,7 @@ func (e *Engine) spawn(f func()) bool {
 	return true
 }
 
-func (e *Engine) event(typ string, o hold.Owner, kind string, err error) {
+func (e *Engine) event(typ EventType, o hold.Owner, kind string, err error) {
 	if e.Event != nil {
 		e.Event(Event{Type: typ, Owner: o, Kind: kind, Err: err})
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -33,7 +32,7 @@ func (e *Engine) forget(ls []*leaving) {
 		return
 	}
 	for _, l := range ls {
-		e.event(api.EventReleased, l.owner, "", nil)
+		e.event(Released, l.owner, "", nil)
 	}
 	e.forget(e.ended(ls))
 }
@@ -94,7 +93,7 @@ func (e *Engine) forgetLater(l *leaving, err error) {
 	e.note(l)
 	e.mu.Unlock()
 	if tell {
-		e.event(api.EventOwed, l.owner, "ledger", err)
+		e.event(Owing, l.owner, "ledger", err)
 	}
 }
 
@@ -106,7 +105,7 @@ func (e *Engine) freeNames(id hold.ID) {
 		return nil
 	}))
 	if o, ok := e.Ledger.Owner(id); ok && err != nil && !errors.Is(err, context.Canceled) {
-		e.event(api.EventDrift, o, "ledger", err)
+		e.event(Drifted, o, "ledger", err)
 	}
 }
 

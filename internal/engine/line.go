@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -322,7 +321,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 			j.l.vacate(n.kind.Name())
 		} else {
 			if s.trouble.tell() {
-				owed = append(owed, Event{api.EventOwed, j.l.owner, n.kind.Name(), errs[i]})
+				owed = append(owed, Event{Owing, j.l.owner, n.kind.Name(), errs[i]})
 			}
 			if n.pausesAfter(errs[i]) {
 				s.trouble = s.trouble.later(e, j.l.owner, errs[i], n.paused, func() { e.retry(j) })

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
@@ -111,7 +110,7 @@ func TestJoinedDeparture(t *testing.T) {
 		let, cut := make(chan struct{}), make(chan struct{})
 		n.start(nil, func(o *engine.Options) {
 			o.Event = func(e engine.Event) {
-				if e.Type == api.EventReleasing && e.Owner.ID == block.ID {
+				if e.Type == engine.Releasing && e.Owner.ID == block.ID {
 					<-let
 				}
 			}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -46,7 +45,7 @@ func (e *Engine) Resume(ctx context.Context) (Missing, error) {
 	for _, d := range e.verify(ctx, standing) {
 		if e.Homeless != nil && e.Homeless(d.owner) && d.isSeen() {
 			homeless = append(homeless, d.owner.ID)
-			e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
+			e.event(Drifted, d.owner, d.hold.Spec.Kind(), d.err)
 		} else {
 			missing = append(missing, d)
 		}
@@ -177,7 +176,7 @@ func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 	begun := e.background(func() {
 		var errs []error
 		for _, d := range missing {
-			e.event(api.EventDrift, d.owner, d.hold.Spec.Kind(), d.err)
+			e.event(Drifted, d.owner, d.hold.Spec.Kind(), d.err)
 			if err := e.reacquire(ctx, d); !errors.Is(err, ErrOvertaken) { // else it was released meanwhile
 				errs = append(errs, err)
 			}

@@ -7,26 +7,17 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Finding is something on which the ledger and the world disagree.
-type Finding struct {
-	Type string    // one of api.FindingTypes
-	Hold hold.Hold // zero Spec: a whole kind could not be read
-	Kind string
-	Err  error // more about it; may be nil
-}
-
 // Difference is the finding that what a Verify says makes.
 func Difference(h hold.Hold, err error) Finding {
-	f := Finding{api.FindingUnreadable, h, h.Spec.Kind(), err}
+	f := Finding{Unreadable, h, h.Spec.Kind(), err}
 	switch {
 	case errors.Is(err, hold.ErrGone):
-		f.Type = api.FindingMissing
+		f.Type = Gone
 	case errors.Is(err, hold.ErrChanged):
-		f.Type = api.FindingChanged
+		f.Type = Changed
 	}
 	return f
 }
@@ -91,7 +82,7 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	if len(unowned([]hold.Hold{h}, e.Ledger.Owners())) == 0 {
 		return nil
 	}
-	e.event(api.EventDrift, hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
+	e.event(Drifted, hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
 	err, tried := e.lines[k.Name()].stranger(ctx, h)
 	if err != nil {
 		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
@@ -123,7 +114,7 @@ func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 		orphans = both(orphans, unowned(again, e.Ledger.Owners()))
 	}
 	for _, h := range orphans {
-		r.Findings = append(r.Findings, Finding{Type: api.FindingLeftOver, Hold: h, Kind: h.Spec.Kind()})
+		r.Findings = append(r.Findings, Finding{Type: LeftOver, Hold: h, Kind: h.Spec.Kind()})
 	}
 
 	var settled []hold.Owner
@@ -143,7 +134,7 @@ func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 		if o.Hold.Spec != nil {
 			kind = o.Hold.Spec.Kind()
 		}
-		r.Findings = append(r.Findings, Finding{api.FindingOwed, o.Hold, kind, o.Err})
+		r.Findings = append(r.Findings, Finding{Due, o.Hold, kind, o.Err})
 	}
 	return r, drifts, orphans
 }
@@ -161,7 +152,7 @@ func (e *Engine) find(ctx context.Context) (found []hold.Hold, unreadable []Find
 	looks.Wait()
 	for i, err := range errs {
 		if err != nil {
-			unreadable = append(unreadable, Finding{Type: api.FindingUnreadable, Kind: e.Kinds[i].Name(), Err: err})
+			unreadable = append(unreadable, Finding{Type: Unreadable, Kind: e.Kinds[i].Name(), Err: err})
 		}
 	}
 	return slices.Concat(all...), unreadable

@@ -15,7 +15,7 @@ import (
 func findings(n *node) string {
 	s := ""
 	for _, f := range n.Audit(context.Background()).Findings {
-		s += f.Type + " " + f.Hold.Spec.String() + "\n"
+		s += string(f.Type) + " " + f.Hold.Spec.String() + "\n"
 	}
 	return s
 }

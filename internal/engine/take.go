@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -38,12 +37,12 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	if err != nil && !e.begun(o.ID, err) {
 		return &RefusedError{err}
 	}
-	e.event(api.EventAttaching, o, "", nil)
+	e.event(Attaching, o, "", nil)
 	if err == nil {
 		err = e.acquireAll(taking, o, 0)
 	}
 	if err == nil {
-		e.event(api.EventAttached, o, "", nil) // before a release can have the lock
+		e.event(Attached, o, "", nil) // before a release can have the lock
 		return nil
 	}
 	e.doom(o.ID) // before a repair can have the lock
@@ -85,7 +84,7 @@ func (e *Engine) Doomed(id hold.ID) bool {
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	all, err := e.Promise(ctx, []hold.ID{o.ID})
 	if err != nil && e.doomAgain(o, err) {
-		e.event(api.EventOwed, o, "ledger", err)
+		e.event(Owing, o, "ledger", err)
 	}
 	return errors.Join(err, e.Depart(ctx, all))
 }
@@ -147,7 +146,7 @@ func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) error {
 		if k.Stage != hold.Tell || ctx.Err() != nil {
 			return err
 		}
-		e.event(api.EventDrift, o, k.Name(), err) // the next sweep tries again
+		e.event(Drifted, o, k.Name(), err) // the next sweep tries again
 	}
 	if err := e.settle(ctx, o.Holds[from:]); err != nil {
 		return err

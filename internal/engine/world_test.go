@@ -282,7 +282,7 @@ func (n *node) eventTypes(id hold.ID) string {
 	var types []string
 	for _, e := range n.events {
 		if e.Owner.ID == id {
-			types = append(types, e.Type)
+			types = append(types, string(e.Type))
 		}
 	}
 	return strings.Join(types, " ")

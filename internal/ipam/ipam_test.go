@@ -71,13 +71,13 @@ func want(t *testing.T, got, want string) {
 func figures(p *IPAM, now time.Time) string {
 	var s []string
 	for _, x := range p.Stats(now) {
-		s = append(s, x.Name)
+		s = append(s, x.Pool)
 		for _, c := range x.CIDRs {
 			mark := ""
 			if c.Draining {
 				mark = "!"
 			}
-			s = append(s, fmt.Sprintf("%s%s %d+%d/%s", mark, c.CIDR, c.Used, c.Resting, c.Size))
+			s = append(s, fmt.Sprintf("%s%s %d+%d/%d", mark, c.CIDR, c.Used, c.Resting, c.Size))
 		}
 	}
 	return strings.Join(s, " ")

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -207,7 +206,7 @@ func TestModel(t *testing.T) {
 			}
 			for i, x := range p.Stats(now) {
 				for j, c := range x.CIDRs {
-					want(t, fmt.Sprintf("%d+%d/%s", c.Used, c.Resting, c.Size), m.figures(pools[i], pools[i].CIDRs[j], now))
+					want(t, fmt.Sprintf("%d+%d/%d", c.Used, c.Resting, c.Size), m.figures(pools[i], pools[i].CIDRs[j], now))
 				}
 			}
 			if t.Failed() {
@@ -357,9 +356,8 @@ func checkFigures(t *testing.T, p *IPAM, config []PoolConfig, owned map[netip.Ad
 	t.Helper()
 	for i, x := range p.Stats(now) {
 		for j, c := range x.CIDRs {
-			size, _ := strconv.Atoi(c.Size)
-			if c.Used < 0 || c.Resting < 0 || c.Used+c.Resting > size {
-				t.Errorf("%s %+v: does not add up", x.Name, c)
+			if c.Used < 0 || c.Resting < 0 || uint64(c.Used+c.Resting) > c.Size {
+				t.Errorf("%s %+v: does not add up", x.Pool, c)
 			}
 			if c.Draining {
 				continue
@@ -371,7 +369,7 @@ func checkFigures(t *testing.T, p *IPAM, config []PoolConfig, owned map[netip.Ad
 				}
 			}
 			if n != c.Used {
-				t.Errorf("%s %s: %d in use, want %d", x.Name, c.CIDR, c.Used, n)
+				t.Errorf("%s %s: %d in use, want %d", x.Pool, c.CIDR, c.Used, n)
 			}
 		}
 	}

@@ -1,26 +1,40 @@
 package ipam
 
 import (
-	"strconv"
+	"net/netip"
 	"time"
-
-	"github.com/berth-net/berth/api"
 )
+
+// Figures are those of one pool.
+type Figures struct {
+	Pool    string
+	Default bool
+	CIDRs   []CIDRFigures
+}
+
+// CIDRFigures are those of one CIDR of a pool, in addresses.
+type CIDRFigures struct {
+	CIDR     netip.Prefix
+	Draining bool // out of the configuration, and still in use
+	Size     uint64
+	Used     int
+	Resting  int // not free yet
+}
 
 // Stats returns the figures of all pools, the default one first, those that
 // only drain last. What is neither used nor resting of a CIDR's size is free;
 // what is due counts as resting.
-func (p *IPAM) Stats(now time.Time) []api.Pool {
+func (p *IPAM) Stats(now time.Time) []Figures {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pools := make([]api.Pool, 0, len(p.pools))
+	pools := make([]Figures, 0, len(p.pools))
 	for i, x := range p.pools {
 		for _, s := range [...]*space{x.v4, x.v6, x.drain} {
 			if s != nil {
 				s.settle(nanos(now))
 			}
 		}
-		out := api.Pool{Name: x.name, Default: i == 0 && x.configured, CIDRs: []api.PoolCIDR{}}
+		out := Figures{Pool: x.name, Default: i == 0 && x.configured}
 		if x.configured {
 			for _, prefix := range p.config[i].CIDRs {
 				out.CIDRs = append(out.CIDRs, p.table.find(prefix.Addr()).stats())
@@ -36,11 +50,11 @@ func (p *IPAM) Stats(now time.Time) []api.Pool {
 	return pools
 }
 
-func (c *cidr) stats() api.PoolCIDR {
-	return api.PoolCIDR{
-		CIDR:     c.prefix.String(),
+func (c *cidr) stats() CIDRFigures {
+	return CIDRFigures{
+		CIDR:     c.prefix,
 		Draining: c.space == c.pool.drain,
-		Size:     strconv.FormatUint(c.size(), 10),
+		Size:     c.size(),
 		Used:     c.used,
 		Resting:  c.resting + c.due,
 	}

@@ -1,14 +1,15 @@
-package ledger
+package show
 
 import (
 	"encoding/json"
 	"fmt"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/ledger"
 )
 
-// View returns the snapshot as the API shows it.
-func (s Snapshot) View() api.Ledger {
+// Ledger shows what a ledger says.
+func Ledger(s ledger.Snapshot) api.Ledger {
 	v := api.Ledger{
 		Schema: s.Schema,
 		Epoch:  api.Epoch{Boot: s.Epoch.Boot, Netns: api.Netns{Dev: s.Epoch.Netns.Dev, Ino: s.Epoch.Netns.Ino, ID: s.Epoch.Netns.ID}},
@@ -17,7 +18,7 @@ func (s Snapshot) View() api.Ledger {
 	for _, o := range s.Owners {
 		raw, err := json.Marshal(o)
 		if err != nil { // what came out of a record goes into JSON again
-			panic(fmt.Sprintf("ledger: showing owner %s: %v", o.ID, err))
+			panic(fmt.Sprintf("show: owner %s: %v", o.ID, err))
 		}
 		v.Owners = append(v.Owners, raw)
 	}
