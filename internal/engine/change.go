@@ -87,13 +87,6 @@ func (e *Engine) begins(id hold.ID) (ends func()) {
 	}
 }
 
-// written forgets what could not be written of an owner: the ledger has it now.
-func (e *Engine) written(id hold.ID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.unwritten, id)
-}
-
 // belongings are what an owner gains or loses.
 type belongings struct {
 	needs []hold.ID
@@ -114,13 +107,13 @@ func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.O
 	if err := e.rollBack(ctx, id); err != nil {
 		return nil, err
 	}
+	if err := e.catchUp(ctx, id); err != nil {
+		return nil, err
+	}
 	o, ok := e.Ledger.Owner(id)
 	if !ok || !o.Wanted() || e.going(o) {
 		return nil, ErrOvertaken
 	}
-	e.mu.Lock()
-	o.Holds = slices.Clone(e.learned(o).Holds)
-	e.mu.Unlock()
 	after := o.Clone()
 	if err := change(&after); err != nil {
 		return nil, err
@@ -221,11 +214,7 @@ func unsaid(names []hold.Name, holds ...hold.Hold) []hold.Name {
 
 // conclude writes down that what was coming is there, and what is lost is not.
 func (d *changed) conclude(o *hold.Owner) error {
-	if o.Before == nil {
-		copy(o.Holds, d.before.Holds) // with what could not be written of them so far
-	}
 	o.Before, o.Meta = nil, d.meta
-
 	o.Needs, _ = differ(d.lost.needs, o.Needs)
 	if len(d.lost.holds) == 0 { // else the remnant gets them
 		o.Names, _ = differ(d.lost.names, o.Names)
@@ -238,13 +227,20 @@ func (d *changed) conclude(o *hold.Owner) error {
 // failed: its effect came, and its answer did not.
 func (e *Engine) concluded(d *changed) bool {
 	o, ok := e.Ledger.Owner(d.before.ID)
-	if !ok || o.Before != nil || !bytes.Equal(o.Meta, d.meta) {
+	if !ok || o.Before != nil || !bytes.Equal(o.Meta, d.meta) || d.isNothing() {
 		return false
 	}
 	_, needs := differ(d.lost.needs, o.Needs)
 	_, names := differ(d.lost.names, o.Names)
 	return len(needs) == len(d.lost.needs) && len(names) == len(d.lost.names) &&
 		!slices.ContainsFunc(d.lost.holds, func(h hold.Hold) bool { return has(o.Holds, h.Spec) })
+}
+
+// isNothing reports whether a change changes nothing: then there are its ops alone, of
+// which nothing is known.
+func (d *changed) isNothing() bool {
+	lost := len(d.lost.needs) + len(d.lost.names) + len(d.lost.holds)
+	return !d.grows() && lost == 0 && bytes.Equal(d.before.Meta, d.meta)
 }
 
 // part returns the ops that make a remnant, gone, of what an owner loses. It gets the
@@ -283,7 +279,7 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
 	err := e.Ledger.Commit(ctx, append([]ledger.Op{ledger.Update(id, func(now *hold.Owner) error {
-		now.Needs, now.Holds, now.Before = o.Needs[:b.Needs], o.Holds[:b.Holds], nil
+		now.Needs, now.Holds, now.Before = now.Needs[:b.Needs], now.Holds[:b.Holds], nil
 		if gone == "" {
 			now.Names, _ = differ(lost.names, now.Names)
 		}
@@ -292,7 +288,12 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	if now, _ := e.Ledger.Owner(id); err != nil && now.Before != nil {
 		return fmt.Errorf("rolling back the change of %s: %w", id, err)
 	}
-	e.written(id)
+	e.mu.Lock()
+	if u, ok := e.unwritten[id]; ok { // of what the owner keeps; it is written by the next sweep
+		u.Holds = u.Holds[:b.Holds]
+		e.unwritten[id] = u
+	}
+	e.mu.Unlock()
 	e.unneeded(lost.needs)
 	if gone == "" {
 		return nil

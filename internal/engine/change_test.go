@@ -418,3 +418,20 @@ func TestRediscoveredBesideWayBack(t *testing.T) {
 	release(t, n, o.ID)
 	wantResidue(t, n, empty)
 }
+
+// A change that changes nothing but what its ops say is what becomes of them.
+func TestChangeOfNothing(t *testing.T) {
+	n, disk := onDisk(t)
+	o, other := owner("", "pod", "wire"), owner("", "other", "wire")
+	take(t, n, o)
+	take(t, n, other)
+	nothing := func(*hold.Owner) error { return nil }
+	var taken *ledger.NameTakenError
+	if _, err := n.Change(t.Context(), o.ID, nothing, ledger.Begin(owner("", "pod"))); !errors.As(err, &taken) {
+		t.Errorf("an op is refused, and the change says %v", err)
+	}
+	disk.after.Store(1)
+	if _, err := n.Change(t.Context(), o.ID, nothing, ledger.Releasing(other.ID, time.Now())); err == nil {
+		t.Error("the disk is full, and the change is made")
+	}
+}

@@ -102,19 +102,33 @@ func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool
 		n.e.mu.Unlock()
 		return nil, false
 	}
-	n.strangers++
-	n.e.mu.Unlock()
-	defer func() {
+	released := make(chan error, 1)
+	begun := n.e.spawn(func() {
+		errs, _ := n.release(ctx, []hold.Hold{h})
 		n.e.mu.Lock()
 		defer n.e.mu.Unlock()
 		n.strangers--
 		n.staff()
-	}()
-	errs, _ := n.release(ctx, []hold.Hold{h})
+		released <- errs[0]
+	})
+	if begun {
+		n.strangers++
+	}
+	n.e.mu.Unlock()
+	if !begun {
+		return errClosing, false
+	}
+	limit := time.NewTimer(n.try()) // a kind may hear no context
+	defer limit.Stop()
+	select {
+	case err = <-released:
+	case <-limit.C:
+		return fmt.Errorf("it has not ended within %s", n.try()), true
+	}
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
-	if n.pausesAfter(errs[0]) {
+	if n.pausesAfter(err) {
 		return nil, false
 	}
-	return errs[0], true
+	return err, true
 }

@@ -2,11 +2,17 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // A program that ends between a discovery and its commit leaves a hold that is
@@ -32,4 +38,93 @@ func TestRestoreWritesDownWhatIsDiscovered(t *testing.T) {
 	}
 	release(t, n, o.ID)
 	wantResidue(t, n, empty)
+}
+
+// leaseOf is an owner's first lease.
+func leaseOf(o hold.Owner) (hold.Hold, *thing) {
+	h, _ := o.Find("lease")
+	return h, h.Spec.(*thing)
+}
+
+// loseLease has the world lose an owner's lease, and offer another name for it.
+func (n *node) loseLease(o hold.Owner, offers string) {
+	h, _ := leaseOf(o)
+	n.world.set(func() { delete(n.world.things, h.Spec.String()) })
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if s := h.Spec.(*thing); s.K == "lease" && op == "acquire" && h.Owner == o.ID {
+			s.Offers = offers
+		}
+		return nil
+	}
+}
+
+// A lease that is lost, and found anew under a name that another owner has, is given back:
+// until it is found under a name that is free, audits say that it is missing.
+func TestRediscoversAnothersName(t *testing.T) {
+	n := newNode(t)
+	other, o := delegated("other", "theirs"), delegated("pod", "first", "rule")
+	take(t, n, other)
+	take(t, n, o)
+	n.loseLease(o, "theirs")
+	var taken *ledger.NameTakenError
+	if _, err := n.Sweep(t.Context()); !errors.As(err, &taken) {
+		t.Errorf("the sweep says %v", err)
+	}
+	nettest.Eventually(t, "the lease to be given back", func() bool { return len(n.ledger.Owners()) == 2 })
+	if got, want := findings(n), "missing lease "; !strings.HasPrefix(got, want) {
+		t.Errorf("the audit finds %q, want %q", got, want)
+	}
+	if id, _ := n.ledger.Holder(named("theirs")); id != other.ID {
+		t.Errorf("the name is %q's", id)
+	}
+	n.loseLease(o, "free")
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	rec, _ := n.ledger.Owner(o.ID)
+	if _, lease := leaseOf(rec); lease.Name != "free" || !slices.Contains(rec.Names, named("free")) || findings(n) != "" {
+		t.Errorf("the lease is %+v, the names %v; the audit finds %q", lease, rec.Names, findings(n))
+	}
+	release(t, n, o.ID, other.ID)
+	wantResidue(t, n, empty)
+}
+
+// What was found anew while the disk was full is written, with its name, by the next
+// sweep, and before anything else of the owner is changed.
+func TestWritesDownLater(t *testing.T) {
+	later := map[string]func(*node, hold.ID) error{
+		"sweep": func(n *node, _ hold.ID) error {
+			_, err := n.Sweep(context.Background())
+			return err
+		},
+		"change": func(n *node, id hold.ID) error {
+			_, err := n.Change(context.Background(), id, func(o *hold.Owner) error {
+				o.Meta = json.RawMessage("{}")
+				return nil
+			})
+			return err
+		},
+	}
+	for name, do := range later {
+		t.Run(name, func(t *testing.T) {
+			n, disk := onDisk(t)
+			o := delegated("pod", "first", "rule")
+			take(t, n, o)
+			disk.after.Store(1)
+			n.loseLease(o, "second")
+			if _, err := n.Sweep(t.Context()); err == nil {
+				t.Error("the disk is full, and the sweep says nothing")
+			}
+			disk.after.Store(0)
+			if err := do(n, o.ID); err != nil {
+				t.Error(err)
+			}
+			rec, _ := n.ledger.Owner(o.ID)
+			if _, lease := leaseOf(rec); lease.Name != "second" || !slices.Contains(rec.Names, named("second")) {
+				t.Errorf("the lease is %+v, the names %v", lease, rec.Names)
+			}
+			release(t, n, o.ID)
+			wantResidue(t, n, empty)
+		})
+	}
 }

@@ -235,7 +235,7 @@ func (e *Engine) going(o hold.Owner) bool {
 }
 
 // rediscover takes a hold whose kind discovers again, and writes down what was
-// discovered, as learn does: the program may have ended in between the last time.
+// discovered: the program may have ended in between the last time.
 func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error {
 	was := h.Spec.String()
 	raw, err := json.Marshal(h.Spec)
@@ -254,7 +254,7 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 	for i, own := range o.Holds {
 		if own.Spec.Kind() == k.Name() && own.Spec.String() == was {
 			o.Holds[i] = h
-			err = errors.Join(err, e.learn(ctx, o, len(o.Holds)))
+			err = errors.Join(err, e.relearn(ctx, o))
 		}
 	}
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrOvertaken) {

@@ -42,7 +42,7 @@ func (e *Engine) Audit(ctx context.Context) Report {
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(hold.Glance(ctx))
 	err := e.Mend(ctx, drifts)
-	err = errors.Join(err, e.Depart(ctx, e.undeparted()), e.rollBackAll(ctx, e.Ledger.Owners()))
+	err = errors.Join(err, e.Depart(ctx, e.undeparted()), e.rollBackAll(ctx, e.Ledger.Owners()), e.relearnAll(ctx))
 
 	e.mu.Lock()
 	seen := e.suspect

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/berth-net/berth/internal/engine"
@@ -136,4 +137,25 @@ func TestStrangerWithoutAnswer(t *testing.T) {
 	if _, err := n.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "0 answers for 1 holds") {
 		t.Errorf("the sweep says %v", err)
 	}
+}
+
+// A sweep does not wait for a kind that does not end the release of what nobody owns.
+func TestStrangerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n.start(nil)
+		defer n.stop()
+		free := make(chan struct{})
+		defer close(free)
+		n.world.set(func() { n.world.things["rule stray"] = hold.NewID() })
+		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
+			if op == "release" {
+				<-free
+			}
+			return nil
+		}
+		for range 2 {
+			_, _ = n.Sweep(t.Context())
+		}
+	})
 }

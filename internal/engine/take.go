@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -171,63 +170,6 @@ func (e *Engine) settle(ctx context.Context, holds []hold.Hold) error {
 		}
 	}
 	return nil
-}
-
-// learn writes down what the first n holds of an owner have discovered, also in an
-// Acquire that failed, and claims the names that they say. Until that is written the
-// engine remembers it, so that the owner's release knows of it. Names that another
-// owner has, or that rest, are an error; what else was discovered is written all the
-// same.
-func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
-	e.mu.Lock()
-	e.unwritten[o.ID] = o.Clone()
-	e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
-	defer cancel()
-	write := func(names []hold.Name) error {
-		return e.Ledger.Commit(ctx, ledger.Update(o.ID, func(rec *hold.Owner) error {
-			copy(rec.Holds, o.Holds[:n])
-			for _, name := range names {
-				if !slices.Contains(rec.Names, name) {
-					rec.Names = append(rec.Names, name)
-				}
-			}
-			return nil
-		}))
-	}
-	err := write(discovered(o.Holds[:n]))
-	var taken *ledger.NameTakenError
-	if errors.As(err, &taken) {
-		if unwritten := write(nil); unwritten != nil {
-			return fmt.Errorf("writing down what was discovered of %s: %w", o.ID, errors.Join(err, unwritten))
-		}
-	} else if err != nil {
-		return fmt.Errorf("writing down what was discovered of %s: %w", o.ID, err)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.unwritten, o.ID)
-	return err
-}
-
-// discovered returns the names that holds say.
-func discovered(holds []hold.Hold) []hold.Name {
-	var names []hold.Name
-	for _, h := range holds {
-		if n, ok := h.Spec.(hold.Namer); ok {
-			names = append(names, n.Names()...)
-		}
-	}
-	return names
-}
-
-// learned returns an owner with what its holds have discovered, whether or not that
-// could be written down. Engine.mu is held.
-func (e *Engine) learned(o hold.Owner) hold.Owner {
-	if u, ok := e.unwritten[o.ID]; ok {
-		o.Holds = u.Holds
-	}
-	return o
 }
 
 // acquire takes one hold, unless its owner has been released meanwhile.

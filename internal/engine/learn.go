@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// learn writes down what the first n holds of an owner have discovered, also in an
+// Acquire that failed, and claims the names that they say. Until that is written the
+// engine remembers it, so that the owner's release knows of it. Names that another
+// owner has, or that rest, are an error; what else was discovered is written all the
+// same.
+func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
+	defer cancel()
+	holds := o.Holds[:n]
+	e.remember(o)
+	err := e.noteDown(ctx, o.ID, holds, discovered(holds))
+	var taken *ledger.NameTakenError
+	if errors.As(err, &taken) {
+		if unwritten := e.noteDown(ctx, o.ID, holds, nil); unwritten != nil {
+			return errors.Join(err, unwritten)
+		}
+	} else if err != nil {
+		return err
+	}
+	e.written(o.ID)
+	return err
+}
+
+// remember keeps what an owner's holds have discovered until it is written.
+func (e *Engine) remember(o hold.Owner) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unwritten[o.ID] = o.Clone()
+}
+
+// written forgets what could not be written of an owner: the ledger has it now.
+func (e *Engine) written(id hold.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.unwritten, id)
+}
+
+// noteDown writes an owner's first holds as they are, and gives it names.
+func (e *Engine) noteDown(ctx context.Context, id hold.ID, holds []hold.Hold, names []hold.Name) error {
+	err := e.Ledger.Commit(ctx, ledger.Update(id, func(rec *hold.Owner) error {
+		copy(rec.Holds, holds)
+		for _, name := range names {
+			if !slices.Contains(rec.Names, name) {
+				rec.Names = append(rec.Names, name)
+			}
+		}
+		return nil
+	}))
+	if err != nil {
+		return fmt.Errorf("writing down what was discovered of %s: %w", id, err)
+	}
+	return nil
+}
+
+// relearn writes down what the holds of an owner that stands have discovered when they
+// were taken again. A hold that says a name which is not to be had is refused: a remnant
+// gives it back, and the owner lacks it until it is taken again. The owner's lock is held.
+func (e *Engine) relearn(ctx context.Context, o hold.Owner) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
+	defer cancel()
+	e.remember(o)
+	var refused []hold.ID
+	var errs []error
+	for {
+		err := e.noteDown(ctx, o.ID, o.Holds, discovered(o.Holds))
+		var taken *ledger.NameTakenError
+		i := -1
+		if errors.As(err, &taken) {
+			i = slices.IndexFunc(o.Holds, func(h hold.Hold) bool { return slices.Contains(discovered([]hold.Hold{h}), taken.Name) })
+		}
+		if i < 0 {
+			errs = append(errs, err)
+			break
+		}
+		errs = append(errs, fmt.Errorf("taking %s again: %w", o.Holds[i].Spec, err))
+		gone, ops := part(o, belongings{holds: o.Holds[i : i+1]}, e.now())
+		if err := e.Ledger.Commit(ctx, ops...); err != nil {
+			errs = append(errs, err)
+			break
+		}
+		refused = append(refused, gone)
+		rec, _ := e.Ledger.Owner(o.ID)
+		o.Holds = slices.Clone(o.Holds)
+		o.Holds[i] = rec.Holds[i]
+		e.remember(o)
+	}
+	if errs[len(errs)-1] == nil {
+		e.written(o.ID)
+	}
+	return errors.Join(append(errs, e.Depart(ctx, refused))...)
+}
+
+// relearnAll writes down what could not be written of owners that stand.
+func (e *Engine) relearnAll(ctx context.Context) error {
+	e.mu.Lock()
+	ids := slices.Collect(maps.Keys(e.unwritten))
+	e.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		if !e.Taking(id) {
+			errs = append(errs, e.relearnOne(ctx, id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) relearnOne(ctx context.Context, id hold.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, e.Mending)
+	defer cancel()
+	ctx, leave, err := e.enter(ctx, id, false)
+	if err != nil {
+		return fmt.Errorf("writing down what was discovered of %s: %w", id, err)
+	}
+	defer leave()
+	return e.catchUp(ctx, id)
+}
+
+// catchUp writes down what could not be written of an owner, if it stands. The owner's
+// lock is held.
+func (e *Engine) catchUp(ctx context.Context, id hold.ID) error {
+	o, ok := e.Ledger.Owner(id)
+	if !ok || !e.stands(o) || e.going(o) {
+		return nil
+	}
+	e.mu.Lock()
+	_, lacks := e.unwritten[id]
+	o.Holds = slices.Clone(e.learned(o).Holds)
+	e.mu.Unlock()
+	if !lacks {
+		return nil
+	}
+	return e.relearn(ctx, o)
+}
+
+// discovered returns the names that holds say.
+func discovered(holds []hold.Hold) []hold.Name {
+	var names []hold.Name
+	for _, h := range holds {
+		if n, ok := h.Spec.(hold.Namer); ok {
+			names = append(names, n.Names()...)
+		}
+	}
+	return names
+}
+
+// learned returns an owner with what its holds have discovered, whether or not that
+// could be written down. Engine.mu is held.
+func (e *Engine) learned(o hold.Owner) hold.Owner {
+	if u, ok := e.unwritten[o.ID]; ok {
+		o.Holds = u.Holds
+	}
+	return o
+}
