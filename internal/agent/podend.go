@@ -28,12 +28,18 @@ type wantedEnd struct {
 	mac string // of the other end, as the node's neighbours have it; "": not known
 }
 
-// findPods looks for the other ends of links, in every network namespace that
-// can be found but the node's: a pair is two veths that name each other's
-// index, and the pod's has the link-layer address that the node's neighbours
+// findPods looks for the other ends of links of the node, which this program is in, in every
+// network namespace that can be found but the node's, self: a pair is two veths that name each
+// other's index, of which the kernel says that the one is in the other's namespace, as no
+// pod can forge. The pod's has the link-layer address that the node's neighbours
 // tell, or that the incarnation's ID gives it. Where only the indices fit, one
 // that is alone in that is believed.
 func findPods(self ns.Ref, links []wantedEnd) map[string]podEnd {
+	node, err := rtnl.Open(nil)
+	if err != nil {
+		return nil
+	}
+	defer node.Close()
 	wanted := map[int]wantedEnd{}
 	for _, l := range links {
 		wanted[l.Index] = l
@@ -53,7 +59,7 @@ func findPods(self ns.Ref, links []wantedEnd) map[string]podEnd {
 				continue
 			}
 			seen[[2]uint64{ref.Dev, ref.Ino}] = true
-			for _, e := range lookInto(n, wanted) {
+			for _, e := range lookInto(node, n, wanted) {
 				host := wanted[e.link.Peer]
 				if e.link.MAC == host.mac || host.mac == "" && e.link.MAC == macOf(host.Name) {
 					sure[host.Name] = e.podEnd
@@ -95,8 +101,12 @@ const (
 // lookInto lists the veths of a namespace that are the other ends of wanted
 // links, given by their indices; none of one that cannot be seen. It closes the
 // namespace.
-func lookInto(n *ns.Netns, wanted map[int]wantedEnd) []end {
+func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]wantedEnd) []end {
 	defer n.Close()
+	var here int
+	if err := node.Do(rtnl.NetnsID(n.Fd(), &here)); err != nil {
+		return nil
+	}
 	c, err := rtnl.Open(n)
 	if err != nil {
 		return nil
@@ -108,7 +118,7 @@ func lookInto(n *ns.Netns, wanted map[int]wantedEnd) []end {
 			return false, rtnl.ErrStop
 		}
 		host, ok := wanted[l.Peer]
-		return ok && host.Peer == l.Index, nil
+		return ok && host.Peer == l.Index && host.PeerNetns == here, nil
 	})
 	var ends []end
 	for _, l := range links {

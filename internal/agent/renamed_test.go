@@ -2,7 +2,9 @@ package agent
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -144,7 +146,7 @@ func TestFindPodsLongLists(t *testing.T) {
 	must(t, inside.Do(rs...))
 	seen, err := pod.Ref().Open()
 	must(t, err)
-	ends := lookInto(seen, map[int]wantedEnd{host.Index: {Link: host}})
+	ends := lookInto(conn, seen, map[int]wantedEnd{host.Index: {Link: host}})
 	if len(ends) != 1 || ends[0].link.Index != host.Peer || !ends[0].ref.Same(pod.Ref()) || len(ends[0].addrs) != maxKept {
 		t.Errorf("the other ends of %+v are %+v", host, ends)
 	}
@@ -153,5 +155,35 @@ func TestFindPodsLongLists(t *testing.T) {
 	defer self.Close()
 	if found := findPods(self.Ref(), []wantedEnd{{Link: host}}); !found["host0"].ref.Same(pod.Ref()) {
 		t.Errorf("found %+v", found)
+	}
+}
+
+// A pod makes a veth with the index and the MAC of another pod's, whose other end has, in
+// a third namespace, the index of that pod's link: it is not taken to be that link's end.
+func TestFindPodsDecoy(t *testing.T) {
+	nettest.Need(t)
+	conn, err := rtnl.Open(nil)
+	must(t, err)
+	defer conn.Close()
+	pod, liar, far := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
+	const mac = "02:00:00:00:00:07"
+	hw, err := net.ParseMAC(mac)
+	must(t, err)
+	must(t, conn.Do(rtnl.AddVeth(rtnl.End{Name: "host0"}, 0, rtnl.End{Name: "eth0", MAC: hw}, pod.Fd())))
+	defer conn.Do(rtnl.DelLink("host0"))
+	host, err := conn.Link("host0")
+	must(t, err)
+	nettest.Run(t, liar, fmt.Sprintf("ip link add eth0 index %d address %s type veth peer name q index %d netns %s",
+		host.Peer, mac, host.Index, filepath.Base(far.Ref().Path)))
+	for _, at := range []*ns.Netns{pod, liar} {
+		seen, err := at.Ref().Open()
+		must(t, err)
+		want := 0
+		if at == pod {
+			want = 1
+		}
+		if ends := lookInto(conn, seen, map[int]wantedEnd{host.Index: {Link: host, mac: mac}}); len(ends) != want {
+			t.Errorf("in %s: %+v, want %d", at.Ref(), ends, want)
+		}
 	}
 }

@@ -237,6 +237,16 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
+// Deletions have places of their own, however few there are to be.
+func TestLeastConcurrency(t *testing.T) {
+	for text, want := range map[string]int{"concurrency: 1": 4, "concurrency: 3": 4, "concurrency: 5": 5} {
+		c, err := Load(write(t, "pools: [{name: a, cidrs: [10.88.0.0/16]}]\n"+text), Flags{})
+		if err != nil || c.Concurrency != want {
+			t.Errorf("%s: %+v, %v, want %d", text, c, err, want)
+		}
+	}
+}
+
 func TestFlagsRefused(t *testing.T) {
 	mtu := write(t, "mtu: 1279").Config()
 	for _, tt := range []struct {

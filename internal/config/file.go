@@ -19,6 +19,7 @@ const DefaultCooldown = 65 * time.Second
 // What else holds where the file says nothing.
 const (
 	defaultConcurrency   = 64
+	leastConcurrency     = 4 // a quarter of the places is for deletions alone (internal/server)
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
 	defaultConnections   = 32768 // an eighth of what most nodes track, half of the ports that they have
@@ -117,6 +118,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 	if n := c.Concurrency; n < 1 || n > maxConcurrency {
 		return nil, 0, f.Concurrency.wrong(fmt.Errorf("concurrency: %d is not within 1 to %d", n, maxConcurrency))
 	}
+	c.Concurrency = max(c.Concurrency, leastConcurrency)
 	if n := c.Connections; n != 0 && (n < minConnections || n > maxConnections) {
 		return nil, 0, f.Connections.wrong(fmt.Errorf("connections: %d is neither 0 nor within %d to %d", n, minConnections, maxConnections))
 	}

@@ -159,6 +159,9 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	}
 	e.mu.Lock()
 	awaits := !l.tried && e.needed(id)
+	if o, ok := e.Ledger.Owner(id); ok && !awaits && !l.tried {
+		l.owner = e.learned(o) // while it stood, its holds may have been found anew
+	}
 	d.cuts, d.needs = !awaits, slices.Clone(l.owner.Needs)
 	cut := l.cut
 	e.mu.Unlock()

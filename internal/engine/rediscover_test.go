@@ -128,3 +128,32 @@ func TestWritesDownLater(t *testing.T) {
 		})
 	}
 }
+
+// A block that stands for a pod after its release is released as what it is then: its lease
+// may have been lost meanwhile, and found anew.
+func TestReleasesWhatWasFoundLast(t *testing.T) {
+	n := newNode(t)
+	block := delegated("block", "first", "block")
+	pod := onto(owner("", "pod", "wire"), block)
+	take(t, n, block)
+	take(t, n, pod)
+	if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
+		t.Fatal(err)
+	}
+	n.loseLease(block, "second")
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var released string
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if s := h.Spec.(*thing); s.K == "lease" && op == "release" {
+			n.world.set(func() { released = s.Name })
+		}
+		return nil
+	}
+	release(t, n, pod.ID, block.ID)
+	if released != "second" {
+		t.Errorf("%q is released", released)
+	}
+	wantResidue(t, n, empty)
+}
