@@ -25,8 +25,9 @@ const (
 	// again: where it is full of what is nobody's in particular, a look takes 0.4 s for
 	// 262,144 entries.
 	trimRest = 20
-	// portsRest is trimRest where there is room, but may be no port: a pod with half of
-	// the ports needs half a minute to take the others (nft's dropHasty).
+	// portsRest is trimRest where there is room, but may be no port. A pod with half of
+	// the ports needs a second to take the others, if it has opened nothing for half a
+	// minute, and else half a minute (nft's dropHasty).
 	portsRest = 50
 	// trimming is how long one time may take.
 	trimming = 30 * time.Second
