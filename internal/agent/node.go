@@ -24,6 +24,7 @@ type nodeRecord struct {
 	Sort     string `json:"sort"` // "egress" or "pool"
 	Pool     string `json:"pool,omitempty"`
 	Cooldown string `json:"cooldown,omitempty"` // what the pool says, "1m5s"; "": not known
+	First    string `json:"first,omitempty"`    // what it said first since the ledger was lost; "": not lost
 }
 
 const (
@@ -65,7 +66,10 @@ func (a *Agent) holdCIDRs(ctx context.Context) map[string]error {
 		for _, cidr := range pool.CIDRs {
 			all.Go(func() {
 				spec := &poolroute.Spec{CIDR: cidr, Metric: a.metric}
-				rec := nodeRecord{poolSort, pool.Name, pool.Cooldown.String()}
+				rec := nodeRecord{Sort: poolSort, Pool: pool.Name, Cooldown: pool.Cooldown.String()}
+				if first, lost := a.ipam.First(cidr); lost {
+					rec.First = first.String()
+				}
 				if err := a.holdOne(ctx, rec, cidrName(cidr), spec); err != nil {
 					mu.Lock()
 					defer mu.Unlock()
@@ -195,6 +199,7 @@ type heldCIDR struct {
 	pool     string
 	cidr     netip.Prefix
 	cooldown time.Duration // what the pool said last, or ipam.Unknown
+	first    time.Duration // what it said first since the ledger was lost, as far as that is known, or ipam.Unknown
 }
 
 func (a *Agent) heldCIDRs() []heldCIDR {
@@ -209,9 +214,13 @@ func (a *Agent) heldCIDRs() []heldCIDR {
 		if err != nil { // of an older version, or rebuilt
 			cooldown = ipam.Unknown
 		}
+		first, err := time.ParseDuration(rec.First)
+		if err != nil {
+			first = cooldown
+		}
 		for _, name := range cidrs {
 			if p, err := netip.ParsePrefix(name); err == nil {
-				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown})
+				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first})
 			}
 		}
 	}

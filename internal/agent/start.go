@@ -131,8 +131,12 @@ func (a *Agent) homeless(o hold.Owner) bool {
 
 // restoreViews fills the index and the pools from the ledger.
 func (a *Agent) restoreViews() error {
+	first := map[netip.Prefix]time.Duration{}
 	for _, h := range a.heldCIDRs() { // which may be out of the config, and in use
 		a.ipam.Drain(h.pool, h.cidr, h.cooldown)
+		if h.first != ipam.Unknown {
+			first[h.cidr] = h.first
+		}
 	}
 	var claimed []netip.Addr
 	for _, o := range a.ledger.Owners() {
@@ -153,7 +157,7 @@ func (a *Agent) restoreViews() error {
 	}
 	a.ipam.Restore(claimed, rests)
 	q := a.ledger.Quarantine()
-	a.ipam.Quarantine(q.Since, q.Until)
+	a.ipam.Quarantine(q.Since, q.Until, first)
 	return nil
 }
 

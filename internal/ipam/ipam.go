@@ -24,10 +24,11 @@ type IPAM struct {
 	pools    []*pool        // as configured, then those that only drain
 	byName   map[string]*pool
 	table    table
-	strays   map[netip.Addr]int64 // outside of every CIDR: end of cooldown, or inUse
-	passes   int64                // how many there were
-	lost     time.Time            // when who had which address was lost (Quarantine); zero: it was not
-	closed   int64                // Unix nanoseconds: nothing is given out before
+	strays   map[netip.Addr]int64           // outside of every CIDR: end of cooldown, or inUse
+	passes   int64                          // how many there were
+	lost     time.Time                      // when who had which address was lost (Quarantine); zero: it was not
+	closed   int64                          // Unix nanoseconds: nothing is given out before
+	first    map[netip.Prefix]time.Duration // what its pool said when it had a CIDR first (Quarantine)
 	remember int
 }
 
@@ -44,7 +45,7 @@ type pool struct {
 func New(pools []PoolConfig) (*IPAM, error) { return newIPAM(pools, remember) }
 
 func newIPAM(pools []PoolConfig, remember int) (*IPAM, error) {
-	p := &IPAM{strays: make(map[netip.Addr]int64), remember: remember}
+	p := &IPAM{strays: make(map[netip.Addr]int64), first: make(map[netip.Prefix]time.Duration), remember: remember}
 	if err := p.Set(pools, time.Time{}); err != nil {
 		return nil, err
 	}

@@ -45,6 +45,11 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	config := slices.Clone(pools)
 	for i := range config {
 		config[i].CIDRs = slices.Clone(config[i].CIDRs)
+		for _, c := range config[i].CIDRs {
+			if _, had := p.first[c]; !had {
+				p.first[c] = config[i].Cooldown
+			}
+		}
 	}
 	p.layout(config, draining)
 	p.forgetStrays(now)

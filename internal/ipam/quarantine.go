@@ -1,18 +1,31 @@
 package ipam
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 )
 
 // Quarantine lets every address of every pool rest until the given time, known
-// or not, and for its pool's cooldown from since on: the ledger was lost, and with it
-// who had which address when. A pool may come back later than that, whose cooldown
-// nobody knew. Those that owners have stay theirs.
-func (p *IPAM) Quarantine(since, until time.Time) {
+// or not: the ledger was lost, and with it who had which address when. A CIDR may come
+// back later than that, whose cooldown nobody knew: its pool gives out nothing for the
+// cooldown from since on that it said when it had the CIDR first since then. first is
+// that of CIDRs which earlier runs of the agent have had; what a pool says later is for
+// what is freed later. Addresses that owners have stay theirs.
+func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost, p.closed = since, nanos(until)
+	maps.Copy(p.first, first)
+}
+
+// First returns the cooldown that a CIDR's pool said when it had the CIDR first since
+// the ledger was lost; false if it was not lost, or no pool has had the CIDR.
+func (p *IPAM) First(cidr netip.Prefix) (time.Duration, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cooldown, ok := p.first[cidr]
+	return cooldown, ok && !p.lost.IsZero()
 }
 
 // poolOpen returns a pool that addresses can be given out of.
@@ -21,7 +34,15 @@ func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 	if err != nil || p.lost.IsZero() {
 		return x, err
 	}
-	if until := max(p.closed, nanos(p.lost.Add(x.cooldown))); nanos(now) < until {
+	until := p.closed
+	for _, s := range [...]*space{x.v4, x.v6} {
+		if s != nil {
+			for _, c := range s.cidrs {
+				until = max(until, nanos(p.lost.Add(p.first[c.prefix])))
+			}
+		}
+	}
+	if nanos(now) < until {
 		return nil, &ExhaustedError{Pool: x.name, NextFree: time.Unix(0, until), Lost: true}
 	}
 	return x, nil

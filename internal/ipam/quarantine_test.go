@@ -3,6 +3,7 @@ package ipam
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 )
@@ -11,7 +12,7 @@ import (
 func TestQuarantine(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
 	p.Restore(addrs("10.0.0.1"), nil)
-	p.Quarantine(at(0), at(30))
+	p.Quarantine(at(0), at(30), nil)
 	_, err := p.Claim("a", at(29))
 	var full *ExhaustedError
 	if !errors.As(err, &full) || !full.NextFree.Equal(at(30)) {
@@ -36,7 +37,7 @@ func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 	short, long := poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")
 	short.Cooldown, long.Cooldown = 10*time.Second, 100*time.Second
 	p := mustNew(t, short)
-	p.Quarantine(at(20), at(30))
+	p.Quarantine(at(20), at(30), nil)
 	if err := p.Set([]PoolConfig{short, long}, at(40)); err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +49,38 @@ func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 		t.Errorf("a claim: %v", err)
 	}
 	want(t, show(p.Claim("b", at(120))), "10.1.0.1")
+}
+
+// A pool that raises its cooldown after the quarantine stays open, and so it does when
+// the agent is started anew; a pool that it gets then rests for as long as it says.
+func TestRaisedCooldownAfterQuarantine(t *testing.T) {
+	raised, late := poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")
+	short := raised
+	short.Cooldown, raised.Cooldown, late.Cooldown = 10*time.Second, 100*time.Second, 50*time.Second
+	p := mustNew(t, short)
+	p.Quarantine(at(20), at(30), nil)
+	if err := p.Set([]PoolConfig{raised}, at(40)); err != nil {
+		t.Fatal(err)
+	}
+	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
+	first := map[netip.Prefix]time.Duration{}
+	for _, c := range raised.CIDRs {
+		cooldown, lost := p.First(c)
+		if !lost || cooldown != short.Cooldown {
+			t.Errorf("%s: first it rested %s (lost %t)", c, cooldown, lost)
+		}
+		first[c] = cooldown
+	}
+	p = mustNew(t, raised, late)
+	if _, lost := p.First(raised.CIDRs[0]); lost {
+		t.Error("an agent without a quarantine notes what a pool said first")
+	}
+	p.Quarantine(at(20), at(30), first)
+	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
+	var full *ExhaustedError
+	if _, err := p.Claim("b", at(69)); !errors.As(err, &full) || !full.NextFree.Equal(at(70)) {
+		t.Errorf("a claim: %v", err)
+	}
 }
 
 // What is adopted is what nobody has and what does not rest; it can be given

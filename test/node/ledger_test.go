@@ -262,3 +262,27 @@ func TestPoolThatComesBackRests(t *testing.T) {
 		t.Errorf("given again at once: %v, %v", got.addrs, err)
 	}
 }
+
+// The ledger was lost once. Somebody raises the cooldown later: that is for what is
+// deleted from then on, and pods are attached as before, also behind a restart.
+func TestRaisedCooldownAfterLoss(t *testing.T) {
+	conf := func(cooldown string) string {
+		return "cooldown: " + cooldown + "\npools:\n- {name: default, cidrs: [10.88.0.0/24]}\n"
+	}
+	a := newAgent(t, nil)
+	a.configure(conf("1ms"))
+	a.startWatched()
+	a.kill()
+	a.lose(a.root.Ledger())
+	a.start()
+	nettest.Eventually(t, "the quarantine is over", func() bool {
+		_, err := a.tryAdd("before", nettest.Pod(t))
+		return err == nil
+	})
+	a.configure(conf("1h"))
+	a.reload(inForce)
+	a.add("raised", nettest.Pod(t))
+	a.kill()
+	a.start()
+	a.add("restarted", nettest.Pod(t))
+}
