@@ -14,37 +14,51 @@ import (
 // the cut group, whose packets are dropped, and the way to the pod's addresses
 // ends. The cost does not depend on how many links the node has. One is cut off
 // after the other: the kernel does no more at once, and ADDs do not wait behind
-// all of them.
+// all of them. One that is not called as it should be is looked for beside the others,
+// since its pod's path may hang.
 func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
 		return err
 	}
-	waiting := func(err error) error { return fmt.Errorf("waiting to cut off link %s: %w", s.Name, err) }
 	done, err := l.claims.claim(ctx, s.Name)
 	if err != nil {
-		return waiting(err)
+		return fmt.Errorf("waiting to cut off link %s: %w", s.Name, err)
 	}
 	defer done()
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-ctx.Done():
-		return waiting(context.Cause(ctx))
+	err = l.cutInTurn(ctx, s, func() (rtnl.Link, error) { return l.called(s) })
+	if errors.Is(err, kernel.ErrNotFound) {
+		var link rtnl.Link
+		if link, err = l.locate(s); err == nil {
+			err = l.cutInTurn(ctx, s, func() (rtnl.Link, error) {
+				err := l.conn.Do(rtnl.GetLinkAt(link.Index, &link)) // its name may be another's by now
+				return link, err
+			})
+		}
 	}
-	if err := l.cutOff(s); err != nil && !errors.Is(err, kernel.ErrNotFound) {
+	if err != nil && !errors.Is(err, kernel.ErrNotFound) {
 		return fmt.Errorf("cutting off link %s: %w", s.Name, err)
 	}
 	return nil
 }
 
-// cutOff is cut for whoever has the link. One that is nowhere is
-// kernel.ErrNotFound.
-func (l *Links) cutOff(s *Spec) error {
-	link, err := l.locate(s)
+// cutInTurn waits for its turn, and cuts off what find finds then. It must not hang.
+func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, error)) error {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for others' links: %w", context.Cause(ctx))
+	}
+	link, err := find()
 	if err != nil {
 		return err
 	}
+	return l.cutOff(s, link)
+}
+
+// cutOff is cut for whoever has the link and the turn, and has found it.
+func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	if !l.groups.IsDying(link.Group) {
 		err = l.conn.Regroup(l.groups.Cut(), link.Name)[0]
 		if errors.Is(err, kernel.ErrNotFound) { // renamed, or gone, since

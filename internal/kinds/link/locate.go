@@ -15,21 +15,29 @@ import (
 // it, and it carries its pod's traffic all the same. kernel.ErrNotFound is that
 // it is nowhere. The usual case, by name, is one look-up.
 func (l *Links) locate(s *Spec) (rtnl.Link, error) {
-	var link rtnl.Link
-	err := l.conn.Do(rtnl.GetLink(s.Name, &link))
-	if err == nil && l.owns(s, link) {
-		l.memory.see(s.Name, link.Index)
-		return link, nil
+	link, err := l.called(s)
+	if err == nil || !errors.Is(err, kernel.ErrNotFound) {
+		return link, err
 	}
-	if err != nil && !errors.Is(err, kernel.ErrNotFound) {
-		return rtnl.Link{}, err
-	}
-	called := err == nil // somebody's
+	others := link.Index != 0
 	found, err := l.elsewhere(s)
-	if called && errors.Is(err, kernel.ErrNotFound) && l.groups.Has(link.Group) && l.judge(s, link) == unsure {
+	if others && errors.Is(err, kernel.ErrNotFound) && l.groups.Has(link.Group) && l.judge(s, link) == unsure {
 		err = errUnsure(s, link)
 	}
 	return found, err
+}
+
+// called finds a link by its name. kernel.ErrNotFound is that no link has the name, or
+// that one has it, which is returned, and is somebody else's for what can be seen of it.
+func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
+	if err := l.conn.Do(rtnl.GetLink(s.Name, &link)); err != nil {
+		return rtnl.Link{}, err
+	}
+	if !l.owns(s, link) {
+		return link, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s is another's", s.Name))
+	}
+	l.memory.see(s.Name, link.Index)
+	return link, nil
 }
 
 // elsewhere finds a link that is not called as it should be, by whatever leads

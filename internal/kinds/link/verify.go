@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
@@ -29,6 +30,10 @@ func nothing() view {
 	return view{map[string]*rtnl.Link{}, map[place]bool{}, map[place]string{}}
 }
 
+// looks is how many links are looked at beside each other: the path of a pod whose
+// link is not called as it should be may hang, and the others' looks wait for it.
+const looks = 16
+
 // verify compares the host's side of links with their specs. One is looked up;
 // several are found in one dump of the node.
 func (l *Links) verify(ctx context.Context, hs []hold.Hold) []error {
@@ -43,16 +48,24 @@ func (l *Links) verify(ctx context.Context, hs []hold.Hold) []error {
 			return errs
 		}
 	}
+	var closer sync.WaitGroup
+	places := make(chan struct{}, looks)
 	for i, h := range hs {
 		s, err := l.spec(h)
 		if err == nil {
 			err = l.compare(s, seen)
 			if err != nil && !whole { // not seen, or no more than half
-				err = l.verifyOne(s)
+				places <- struct{}{}
+				closer.Go(func() {
+					errs[i] = l.verifyOne(s)
+					<-places
+				})
+				continue
 			}
 		}
 		errs[i] = err
 	}
+	closer.Wait()
 	return errs
 }
 
