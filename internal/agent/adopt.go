@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // A deletion may be about a pod that the ledger knows nothing of, since it was
@@ -25,9 +26,10 @@ import (
 
 // adopt adds the owner that a deletion is about and that the ledger lacks: its
 // link, if that is there and its alias says the same key and incarnation, and its
-// addresses, unless they are somebody else's by now, or rest. What the kernel
-// remembers of an address's traffic is forgotten for its owner alone, so that this
-// cannot meet a successor; what rests is rinsed before it is given anew
+// addresses, unless they are somebody else's by now, or rest. Of a pod without a link
+// they are adopted only if its deletion is older than all that is known here. What the
+// kernel remembers of an address's traffic is forgotten for its owner alone, so that
+// this cannot meet a successor; what rests is rinsed before it is given anew
 // (rinse.go). If there is neither link nor address, there is nothing to delete.
 //
 // The caller has the turn until what it adopts is committed: of two who adopt the
@@ -65,7 +67,7 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	}
 	if veth == nil { // of the addresses there is only the deletion's word
 		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
-		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" })
+		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return a.ipam.PoolOf(x) == "" || !a.precedes(r) })
 	}
 	names := a.ipam.Adopt(addrs, a.clock.Now())
 	if veth == nil && len(names) == 0 {
@@ -81,8 +83,16 @@ func (w *work) adopt(a *Agent, r deletions.Record) {
 	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, a.wall()))
 }
 
-// sight looks at the link that a deletion names; nil: it is not there, or not
-// that attachment's, and then it is left alone.
+// precedes reports whether a deletion began before the first agent of this state folder
+// did: a former folder is lost, and with it who had which address. A ledger that is there
+// has all who may have one, and one that was lost lets all rest.
+func (a *Agent) precedes(r deletions.Record) bool {
+	return a.first && (r.Boot != a.boot || r.Started < a.born)
+}
+
+// sight looks at the link that a deletion names; nil: it is not there, or not that
+// attachment's, or of another agent that lives, and then it is left alone. One of an
+// instance that nobody serves may be that of this node's former agent.
 func (a *Agent) sight(name string, k attachment.Key, addrs []netip.Addr) (*attachment.Sight, error) {
 	l, err := a.conn.Link(name)
 	if errors.Is(err, kernel.ErrNotFound) {
@@ -93,6 +103,10 @@ func (a *Agent) sight(name string, k attachment.Key, addrs []netip.Addr) (*attac
 	}
 	if err := stamp.Check(name, l.Alias, k); err != nil {
 		a.Log.Warn("a deletion names a link that is not its own, which is left alone", "key", k, "err", err)
+		return nil, nil
+	}
+	if s, _ := stamp.Parse(l.Alias); s.Instance != a.instance && held(root.Lock(s.Instance, a.self.Ino)) {
+		a.Log.Warn("a deletion names a link of another agent's, which is left alone", "key", k, "link", name, "instance", s.Instance)
 		return nil, nil
 	}
 	routes, err := a.conn.Routes(rtnl.RouteFilter{Index: l.Index})

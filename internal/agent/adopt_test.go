@@ -221,6 +221,7 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	r.add(request("a", nettest.Pod(t)))
 	_, addrs := r.linkOf("a")
 	d := r.deletion("gone", "bzzzzaaaaaaaaaa")
+	d.Started = r.born - 1
 	d.Addresses = append([]string{"10.88.0.77", "192.0.2.1", "no address"}, addrs...)
 	w := r.plan([]deletions.Record{d})
 	w.adopt(r.Agent, d)
@@ -275,7 +276,7 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 			link, addrs := r.linkOf("c")
 			r.del("c", true) // the address rests, or is due
 			d := r.deletion("c", link)
-			d.Addresses = addrs
+			d.Addresses, d.Started = addrs, r.born-1
 			b.set(true, "release", flows.KindName, "")
 			r.enqueue(d) // the runtime repeats it
 			if err := r.Drain(t.Context()); err != nil {

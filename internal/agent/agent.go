@@ -58,6 +58,7 @@ type Options struct {
 type Agent struct {
 	Options
 	started  time.Time
+	born     int64 // when it was opened, CLOCK_BOOTTIME in nanoseconds
 	config   atomic.Pointer[config.Config]
 	instance string
 	first    bool // the instance was minted by this start: no agent has run here before

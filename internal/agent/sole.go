@@ -105,6 +105,17 @@ func take(path string, dir root.Dir) (*lock, error) {
 	}
 }
 
+// held reports whether somebody has locked a file. Who tries to lock it meanwhile tries
+// again.
+func held(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == unix.EWOULDBLOCK
+}
+
 // there reports whether the locked file still has its name.
 func (l *lock) there() bool {
 	locked, err := l.file.Stat()

@@ -16,8 +16,14 @@ import (
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	must(t, os.WriteFile(path, []byte("process 1, --root /killed/by/a/long/name\n"), 0o600))
+	if held(path) || held(path+".none") {
+		t.Error("somebody holds it")
+	}
 	one, err := take(path, "/a")
 	must(t, err)
+	if !held(path) {
+		t.Error("it is not held")
+	}
 	if _, err := take(path, "/b"); !errors.Is(err, ErrTwice) || !strings.HasSuffix(err.Error(), ", --root /a)") {
 		t.Errorf("a second time: %v", err)
 	}

@@ -57,6 +57,7 @@ func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
 	if err := openKernel(a); err != nil {
 		return nil, err
 	}
+	a.born = a.boottime()
 	a.clock = boottime.NewClock(a.wall, a.boottime)
 	if err := a.openQueue(); err != nil { // before anything is read of it, so that nothing is missed
 		return nil, errors.Join(err, a.closeKernel())

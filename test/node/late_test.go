@@ -171,3 +171,17 @@ func TestLateDelBehindRebuild(t *testing.T) {
 	}
 	a.releaseAll()
 }
+
+// A runtime repeats the DEL of a pod that is long gone, while no agent runs. Addresses
+// that the former result names are nobody's, and are given to others at once.
+func TestRepeatedDelTakesNoAddress(t *testing.T) {
+	a := startAgent(t, "--pool=default=10.88.0.4/31")
+	a.kill()
+	const result = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"babcdefghij2345"},{"name":"eth0","sandbox":"/x"}],` +
+		`"ips":[{"address":"10.88.0.4/32"},{"address":"10.88.0.5/32"}]}`
+	if err := a.tryDel("gone", "", result); err != nil {
+		t.Fatal(err)
+	}
+	a.start()
+	a.podsOf(2)
+}

@@ -191,3 +191,50 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 
 // marker is the file that says which agent has served here since the boot.
 func (a *agent) marker() string { return filepath.Join(a.root.Run(), "epoch") }
+
+// A runtime sends a pod's DEL to another agent of the node than its ADD, with the ADD's
+// result, while that agent serves, and while it is away. The link is not that agent's.
+func TestDelOfAnotherAgentsPod(t *testing.T) {
+	owner := startAgent(t, "--pool=default=10.89.0.0/24")
+	other := newAgent(t, nil, pools)
+	other.start()
+	pod, from := nettest.Pod(t), nettest.Pod(t)
+	raw, err := owner.exec("ADD", "c", pod.Ref().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := owner.add("c", pod)
+	owner.add("from", from)
+	was := indexOf(t, is.host)
+	del := func(how string) {
+		t.Helper()
+		if err := other.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw)); err != nil {
+			t.Errorf("%s: %v", how, err)
+		}
+	}
+	untouched := func(how string) {
+		t.Helper()
+		if now := indexOf(t, is.host); now != was {
+			t.Errorf("%s: the link was deleted, and made again: it was %d, and is %d", how, was, now)
+		}
+		nettest.Ping(t, from, is.addrs[0])
+	}
+	del("served")
+	untouched("served")
+	other.kill()
+	del("queued")
+	other.start() // which does it before it serves
+	untouched("queued")
+	other.wantClean()
+	owner.wantClean()
+	other.remove()
+}
+
+func indexOf(t *testing.T, link string) int {
+	t.Helper()
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Attrs().Index
+}
