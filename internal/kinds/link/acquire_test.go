@@ -138,6 +138,46 @@ func TestAcquireNeverUncuts(t *testing.T) {
 	}
 }
 
+// A pod deletes its end, and gives another interface that end's name and takes it away,
+// without end, while the agent makes the link again. The link has the index that it had:
+// by that the table counts the pod's connections.
+func TestIndexOutlivesDecoy(t *testing.T) {
+	f := newFixture(t)
+	f.follow()
+	pod, h := f.pod("4")
+	inside, err := rtnl.Open(pod)
+	must(t, err)
+	defer inside.Close()
+	var decoy rtnl.Link
+	must(t, inside.Do(rtnl.AddVeth(rtnl.End{Name: "decoy"}, 0, rtnl.End{Name: "other"}, pod.Fd()), rtnl.GetLink("decoy", &decoy)))
+	index, refused := f.show(h).Index, 0
+	for range 30 {
+		must(t, f.conn.Do(rtnl.DelLinkAt(index)))
+		nettest.Eventually(t, "the agent to hear that the link is gone", func() bool { return f.links.Last(spec(h).Name) == index })
+		made := make(chan struct{})
+		go func() {
+			defer close(made)
+			for inside.Do(rtnl.Rename(decoy.Index, "eth0")) == nil { // until the agent has made it
+				if err := inside.Do(rtnl.Rename(decoy.Index, "decoy")); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		err := f.kind.Acquire(t.Context(), h)
+		for ; errors.Is(err, hold.ErrForeign); err = f.kind.Acquire(t.Context(), h) {
+			refused++
+		}
+		must(t, err)
+		<-made
+		if now := f.show(h).Index; now != index {
+			t.Fatalf("link %d became %d, after %d refusals", index, now, refused)
+		}
+	}
+	if refused == 0 {
+		t.Error("the decoy was never in the way")
+	}
+}
+
 // A repair puts right what changed on the host, and leaves the pod alone. It tells of a
 // link that no rule was for.
 func TestRepair(t *testing.T) {
