@@ -192,17 +192,50 @@ func TestProxyNotesNobody(t *testing.T) {
 				}
 			}
 			p.settled(w, a)
-			out, err := exec.Command("ip", "neigh", "show", "dev", a.host).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for line := range strings.Lines(string(out)) {
-				if !strings.Contains(line, "PERMANENT") {
-					t.Errorf("the node notes %s", strings.TrimSpace(line))
-				}
-			}
+			notesNobody(t, a)
 			n.Audit(t)
 		})
+	}
+}
+
+// A pod announces by ARP and by neighbour messages (RFC 9131) whom it pleases, on a node
+// where somebody has new links take up what is announced. The node notes nobody of them.
+func TestAnnouncementsNoteNobody(t *testing.T) {
+	for _, name := range []string{"ipv4/conf/default/arp_accept", "ipv6/conf/default/accept_untracked_na"} {
+		t.Run(name, func(t *testing.T) {
+			sysctl(t, "net/"+name, "1")
+			n := newNode(t, plain)
+			a, b := n.add("a"), n.add("b")
+			p, w := newProbe(t, a.host), a.wire(t)
+			for i := range byte(200) {
+				for _, says := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4} {
+					for op := range byte(2) {
+						w.send(slices.Concat(broadcast, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, op + 1}, w.mac, says.AsSlice(), w.mac, says.AsSlice()))
+					}
+				}
+				target := netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x77, 15: i})
+				w.send(ether(a.mac, w.mac, icmpPacket(a.ip6, node6, 136, 0, slices.Concat([]byte{0x20, 0, 0, 0}, target.AsSlice(), []byte{2, 1}, w.mac))))
+			}
+			p.settled(w, a)
+			notesNobody(t, a)
+			n.Audit(t)
+		})
+	}
+}
+
+// notesNobody fails if the node has a neighbour on a pod's link that Berth has not set.
+func notesNobody(t *testing.T, a *pod) {
+	t.Helper()
+	for _, family := range []string{"-4", "-6"} {
+		out, err := exec.Command("ip", family, "neigh", "show", "dev", a.host).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if !strings.Contains(line, "PERMANENT") {
+				t.Errorf("the node notes %s", strings.TrimSpace(line))
+			}
+		}
 	}
 }
 

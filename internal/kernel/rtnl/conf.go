@@ -13,6 +13,7 @@ import (
 type Conf struct {
 	IPv4, IPv6        bool  // the kernel has said those of the family
 	ARPIgnore         int32 // arp_ignore
+	ARPAccept         int32 // arp_accept
 	AcceptSourceRoute int32 // of IPv4: accept_source_route
 	MediumID          int32 // medium_id
 	ProxyARPPVLAN     int32 // proxy_arp_pvlan
@@ -20,6 +21,7 @@ type Conf struct {
 	DisableIPv6       int32 // disable_ipv6
 	Seg6Enabled       int32 // seg6_enabled
 	RPLSegEnabled     int32 // rpl_seg_enabled; 0 before Linux 5.7
+	AcceptUntrackedNA int32 // accept_untracked_na; 0 before Linux 5.19
 }
 
 // Places in the arrays of IFLA_INET_CONF and IFLA_INET6_CONF: of IPv4 the numbers of
@@ -31,11 +33,13 @@ const (
 	confAcceptSourceRoute = 9 - 1
 	confMediumID          = 14 - 1
 	confARPIgnore         = 19 - 1
+	confARPAccept         = 21 - 1
 	confProxyARPPVLAN     = 25 - 1
 	confAcceptRA          = 3
 	confDisableIPv6       = 26
 	confSeg6Enabled       = 44
 	confRPLSegEnabled     = 51
+	confAcceptUntrackedNA = 57
 )
 
 // parseConf reads IFLA_AF_SPEC of a link that is no bridge's news: families, each
@@ -44,12 +48,14 @@ func parseConf(b []byte) (c Conf) {
 	if conf := within(within(b, unix.AF_INET), inetConf); len(conf) > 4*confProxyARPPVLAN {
 		c.IPv4 = true
 		c.ARPIgnore, c.AcceptSourceRoute = int32At(conf, confARPIgnore), int32At(conf, confAcceptSourceRoute)
+		c.ARPAccept = int32At(conf, confARPAccept)
 		c.MediumID, c.ProxyARPPVLAN = int32At(conf, confMediumID), int32At(conf, confProxyARPPVLAN)
 	}
 	if conf := within(within(b, unix.AF_INET6), inet6Conf); len(conf) > 4*confDisableIPv6 {
 		c.IPv6 = true
 		c.AcceptRA, c.DisableIPv6 = int32At(conf, confAcceptRA), int32At(conf, confDisableIPv6)
 		c.Seg6Enabled, c.RPLSegEnabled = int32At(conf, confSeg6Enabled), int32At(conf, confRPLSegEnabled)
+		c.AcceptUntrackedNA = int32At(conf, confAcceptUntrackedNA)
 	}
 	return c
 }

@@ -211,6 +211,8 @@ func TestRepair(t *testing.T) {
 		}},
 		{"group", "group 0, not", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetGroup(l, 0) }},
 		{"answers ARP", "arp_ignore 0, not 8", hostSysctl("ipv4", "arp_ignore", "0")},
+		{"believes announcements", "arp_accept 1, not 0", hostSysctl("ipv4", "arp_accept", "1")},
+		{"believes announcements of IPv6", "accept_untracked_na 1, not 0", hostSysctl("ipv6", "accept_untracked_na", "1")},
 		{"takes source routes", "accept_source_route 1, not 0", hostSysctl("ipv4", "accept_source_route", "1")},
 		{"hears router advertisements", "accept_ra 2, not 0", hostSysctl("ipv6", "accept_ra", "2")},
 		{"IPv6 off", "disable_ipv6 1, not 0; no route to fd88", hostSysctl("ipv6", "disable_ipv6", "1")},
