@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -50,12 +51,15 @@ func stampless(link rtnl.Link) bool {
 
 // judge says whose a link is that something leads to. One that has nobody's stamp, and
 // of which too little says whose it is, is somebody else's only if it cannot be the
-// pod's: it is no veth, or its other end is elsewhere.
+// pod's: it is no veth, its other end is elsewhere, or this agent has seen the owner's at
+// another index, which no link changes on the node.
 func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	switch {
 	case l.owns(s, link):
 		return own
-	case !stampless(link) || !link.Veth || link.Given != "" && link.Given != s.Name || l.endsElsewhere(s, link):
+	case !stampless(link) || !link.Veth || link.Given != "" && link.Given != s.Name:
+		return another
+	case l.wasElsewhere(s, link) || l.endsElsewhere(s, link):
 		return another
 	}
 	return unsure
@@ -107,6 +111,14 @@ func hostMAC(name string) string {
 	}
 	_, mac := MACs(id)
 	return mac
+}
+
+// wasElsewhere reports whether this agent knows a spec's link at another index, be it
+// deleted by now.
+func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
+	r := l.memory.get(s.Name)
+	at := cmp.Or(r.index, r.last)
+	return at != 0 && at != link.Index
 }
 
 // endsElsewhere reports whether a link's other end is not in the pod, for all that the

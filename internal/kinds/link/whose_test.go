@@ -206,6 +206,44 @@ func TestStrangersAreLeft(t *testing.T) {
 	}
 }
 
+// A pod has a second interface, of another plugin's: a veth without an alias. It deletes
+// Berth's and calls the other one so. That is another's, as the agent knows where its own
+// link was: the pod is released, though its namespace lives on. An agent that has not
+// seen the link cannot know.
+func TestOthersInterfaceIsLeft(t *testing.T) {
+	for name, seen := range map[string]bool{"seen": true, "unseen": false} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.follow()
+			pod, h := f.pod("4")
+			own, others := f.show(h).Index, f.alias()
+			var was rtnl.Link
+			must(t, f.conn.Do(rtnl.AddVeth(rtnl.End{Name: others}, 0, rtnl.End{Name: "net1"}, pod.Fd()), rtnl.GetLink(others, &was)))
+			t.Cleanup(func() { f.conn.Do(rtnl.DelLink(others)) })
+			inside, err := rtnl.Open(pod)
+			must(t, err)
+			defer inside.Close()
+			if !seen {
+				f.hide(pod, h, hide{index: true})
+			}
+			var net1 rtnl.Link
+			must(t, inside.Do(rtnl.DelLink("eth0"), rtnl.GetLink("net1", &net1)))
+			must(t, inside.Do(rtnl.Rename(net1.Index, "eth0")))
+			if seen {
+				nettest.Eventually(t, "the agent to hear that the link is gone", func() bool { return f.links.Last(spec(h).Name) == own })
+			}
+			cut, released := f.kind.Cut(t.Context(), h), f.kind.Release(t.Context(), []hold.Hold{h})[0]
+			if (cut == nil) != seen || (released == nil) != seen {
+				t.Errorf("Cut says %v, Release %v", cut, released)
+			}
+			if now := f.at(was.Index); now.Alias != "" || now.Group != 0 || now.Index == 0 {
+				t.Errorf("another's link is %+v", now)
+			}
+			must(t, inside.Do(rtnl.DelLink("eth0")))
+		})
+	}
+}
+
 // Two links have exchanged their names, and lost their aliases and second names. Each is
 // known by what else it has, also to an agent that has just started: who is released
 // takes nobody else's.
