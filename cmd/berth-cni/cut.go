@@ -149,7 +149,9 @@ func (c *call) named() (uint32, error) {
 // What cannot be seen, such as a namespace that is gone, is 0: this is a help for
 // runtimes that lost the result of ADD, send none (of configurations below 0.4.0)
 // or an old one, and for links that were renamed. Only what could be seen by another
-// try, as when there is no file descriptor left, is an error.
+// try, as when there is no file descriptor left, is an error. That the kernel's answer
+// is lost (errLost) is none: the pod can bring that about for as long as it likes, as it
+// can hide its interface.
 func (c *call) leadsTo() (uint32, error) {
 	pod, err := c.openNetns() // one whose path hangs cannot be seen either
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -86,14 +87,33 @@ func ask(message, buf []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
+	return exchange(fd, message, buf)
+}
+
+// errLost is that there was no room for the kernel's answer: others in the network
+// namespace have filled the socket, since the kernel answers once.
+var errLost = errors.New("the kernel's answer is lost")
+
+// exchange is ask by a socket. Who has CAP_NET_ADMIN in the network namespace, as a pod
+// may in its own, can write to the socket as well, and before the kernel does. What is
+// not the kernel's, whose port is 0, is passed over.
+func exchange(fd int, message, buf []byte) ([]byte, error) {
 	// The kernel has done it, and answered, when sendto returns; so nobody waits.
 	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, err
 	}
 	for {
-		n, _, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
-		if err != unix.EINTR {
-			return buf[:max(n, 0)], err
+		n, from, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.ENOBUFS || err == unix.EAGAIN:
+			return nil, errLost
+		case err != nil:
+			return nil, err
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == 0 {
+			return buf[:n], nil
 		}
 	}
 }

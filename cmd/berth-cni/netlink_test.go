@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// A pod with CAP_NET_ADMIN answers what the plugin asks in its namespace, before the
+// kernel does: with an error of a node that lacks something, or with a link of its own.
+// Or it fills the plugin's socket. What it says is not heard, and an answer that is lost
+// is none: it makes no DEL fail.
+func TestPodAnswersForKernel(t *testing.T) {
+	nettest.Need(t)
+	pod := nettest.Pod(t)
+	order := binary.NativeEndian
+	forged := func(typ uint16, size int, body []byte) []byte {
+		b := order.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+size))
+		b = order.AppendUint16(b, typ)
+		b = append(b, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0) // flags, sequence and port
+		return append(append(b, body...), make([]byte, size-len(body))...)
+	}
+	errno := int32(unix.EAGAIN)
+	for name, test := range map[string]struct {
+		message []byte
+		times   int // 0: until there is no room
+	}{
+		"an error": {forged(unix.NLMSG_ERROR, 20, order.AppendUint32(nil, uint32(-errno))), 1},
+		"a link":   {forged(unix.RTM_NEWLINK, unix.SizeofIfInfomsg, nil), 3},
+		"too much": {forged(unix.NLMSG_NOOP, 8<<10, nil), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got answer
+			err := pod.Do(func() error {
+				fd, to := netlinkSocket(t)
+				defer unix.Close(fd)
+				forger, _ := netlinkSocket(t)
+				defer unix.Close(forger)
+				for n := 0; test.times == 0 || n < test.times; n++ {
+					if err := unix.Sendto(forger, test.message, unix.MSG_DONTWAIT, to); err == unix.EAGAIN && test.times == 0 {
+						break
+					} else if err != nil {
+						t.Fatal(err)
+					}
+				}
+				var buf [16 << 10]byte
+				var err error
+				got, err = exchange(fd, message(device{name: "lo"}, unix.RTM_GETLINK, unix.NLM_F_REQUEST, 0), buf[:])
+				return err
+			})
+			if test.times == 0 {
+				if err != errLost || passing(err) != nil {
+					t.Errorf("a full socket is %v", err)
+				}
+			} else if err != nil || got.index() != 1 || !bytes.Equal(got.attribute(unix.IFLA_IFNAME), []byte("lo\x00")) {
+				t.Errorf("lo is %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// netlinkSocket opens a socket in the calling thread's network namespace, and returns
+// its address.
+func netlinkSocket(t *testing.T) (int, unix.Sockaddr) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		t.Fatal(err)
+	}
+	address, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd, address
+}
