@@ -1,6 +1,9 @@
 package link
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+)
 
 // memory knows at which index each link was last seen, by the name that ADD gave
 // it. It is no truth, only a way: whose the link at an index is its alias says, or
@@ -88,13 +91,10 @@ func (m *memory) index(name string) (int, bool) {
 	return r.index, r.index != 0
 }
 
-// last returns where a link was when it was deleted, if it is not known to be there
-// again; else 0.
+// last returns where a link was last seen, though it may be deleted since; 0: nowhere.
 func (m *memory) last(name string) int {
-	if r := m.get(name); r.index == 0 {
-		return r.last
-	}
-	return 0
+	r := m.get(name)
+	return cmp.Or(r.index, r.last)
 }
 
 // dying returns the names of the links that are cut off and not yet deleted.

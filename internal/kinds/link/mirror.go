@@ -84,11 +84,18 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	}
 	f.links.mirror.hear(news)
 	for _, n := range news {
-		if name, ours := f.links.nameOf(n.Link); ours && n.Change == rtnl.LinkGone {
+		if name, ours := f.links.nameOf(n.Link); ours && n.Change == rtnl.LinkGone && !f.links.again(n.Link.Index) {
 			f.links.memory.lost(name, n.Link.Index)
 		}
 	}
 	return news, err
+}
+
+// again reports whether a link is at an index that the kernel has told is gone: one that
+// was made again before the news was read.
+func (l *Links) again(index int) bool {
+	names, err := l.conn.Names(index)
+	return err == nil && names[0] != ""
 }
 
 // Close ends the monitor: from now on all looks list the links. It waits for a

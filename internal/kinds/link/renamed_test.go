@@ -162,10 +162,11 @@ func TestRenamedComing(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
 	must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(f.groups.Coming()))))
-	index := f.rename(h)
+	half := f.show(h)
+	f.rename(h)
 	must(t, f.kind.Acquire(t.Context(), h))
 	must(t, f.verify(h))
-	if l := f.at(index); l.Index != 0 {
+	if l := f.at(half.Index); l.Peer == half.Peer {
 		t.Errorf("what was half-made is left: %+v", l)
 	}
 }

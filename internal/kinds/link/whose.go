@@ -1,7 +1,6 @@
 package link
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -116,8 +115,7 @@ func hostMAC(name string) string {
 // wasElsewhere reports whether this agent knows a spec's link at another index, be it
 // deleted by now.
 func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
-	r := l.memory.get(s.Name)
-	at := cmp.Or(r.index, r.last)
+	at := l.memory.last(s.Name)
 	return at != 0 && at != link.Index
 }
 
