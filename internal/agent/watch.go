@@ -131,7 +131,7 @@ type suspect struct {
 	down    bool      // its link is, for what we know
 	last    time.Time
 	repairs int  // lately
-	gone    bool // its link is, perhaps with its pod
+	gone    bool // nothing is known but that its link is, perhaps with its pod
 	loose   bool // its link was not among the live ones, which the table's rules are for
 }
 
@@ -157,9 +157,11 @@ func (w *watcher) hear(n rtnl.News, now time.Time) {
 		}
 	case rtnl.LinkGone:
 		if id, ok := a.linkOwner(n.Link); ok {
+			s := w.suspects[id]
+			alone := s == nil || s.at.IsZero() || s.gone
 			w.note(id, now, soon)
 			if s := w.suspects[id]; s != nil {
-				s.gone = true
+				s.gone = alone
 			}
 		}
 	case rtnl.LinkSet:
@@ -194,6 +196,7 @@ func (w *watcher) note(id hold.ID, now time.Time, after time.Duration) {
 	if s.over(now) {
 		s.repairs = 0
 	}
+	s.gone = false
 	after = max(after, s.wait()-now.Sub(s.last))
 	if at := now.Add(after); s.at.IsZero() || at.Before(s.at) {
 		s.at = at
