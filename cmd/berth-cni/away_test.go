@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
@@ -194,5 +195,30 @@ func staleSocket(t *testing.T, dir root.Dir) {
 	a.stop()
 	if err := os.Rename(again, dir.Socket()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An agent that lives, and could not cut the pod off, is no reason to succeed where the
+// plugin finds no link: the runtime repeats DEL. The deletion is queued all the same.
+func TestNobodyCutsOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		result string
+		code   uint
+	}{
+		"no result":        {"", 11},
+		"another's":        {prevResult(alien), 11},
+		"the pod's result": {prevResult(alien, ownLink), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			start(t, a.root, func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(503)
+				fmt.Fprintf(w, `{"code":11,"msg":%q}`, cni.MsgReachable)
+			})
+			if out, code := a.del(test.result); code != test.code || code != 0 && !strings.Contains(out, "the pod is not cut off") {
+				t.Errorf("code %d, want %d: %s", code, test.code, out)
+			}
+			a.one()
+		})
 	}
 }

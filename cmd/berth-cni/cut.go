@@ -80,21 +80,22 @@ func within[T any](limit func() time.Duration, who string, do func() (T, error))
 func (c *call) cutOff() error {
 	named, err := c.named()
 	if err == nil {
-		err = cut(named)
+		err = c.cut(named)
 	}
 	inPod, lookErr := c.leadsTo() // looked for last: what is in the pod's way may take long
 	if lookErr == nil && inPod != named {
-		lookErr = cut(inPod)
+		lookErr = c.cut(inPod)
 	}
 	return errors.Join(err, lookErr)
 }
 
 // cut sets a link down, and so cuts its pod off. 0 is no link; one that is gone
 // is as good.
-func cut(index uint32) error {
+func (c *call) cut(index uint32) error {
 	if index == 0 {
 		return nil
 	}
+	c.found = true
 	if err := setDown(index); err != nil && err != unix.ENODEV {
 		return fmt.Errorf("setting link %d down: %w", index, err)
 	}

@@ -19,6 +19,7 @@ type call struct {
 	trace             string
 	raw               []byte // stdin
 	head              cni.Head
+	found             bool   // a link of this attachment's, to be set down
 	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: it is somebody's
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -45,7 +46,16 @@ func promise(c *call, why error) *api.Error {
 	case cutErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
 	}
+	if !c.found && reachable(why) { // else the agent is away, and no link at all is as good as one that is down
+		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; the deletion is queued; repeat DEL", why)
+	}
 	return nil
+}
+
+// reachable reports whether an agent that lives has said that it could not cut the pod off.
+func reachable(why error) bool {
+	var e *api.Error
+	return errors.As(why, &e) && e.Code == cni.CodeTryAgain && e.Msg == cni.MsgReachable
 }
 
 // enqueue puts the deletion into the queue of the agent.

@@ -40,7 +40,7 @@ func answer(err error) error {
 	case errors.Is(err, hold.ErrHomeless):
 		return cni.Errorf(cni.CodeNetns, "the pod's network namespace is gone", "%v", err)
 	case errors.Is(err, engine.ErrReachable):
-		return cni.Errorf(cni.CodeTryAgain, "a pod could not be cut off", "%v", err)
+		return cni.Errorf(cni.CodeTryAgain, cni.MsgReachable, "%v", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return cni.Errorf(cni.CodeTryAgain, "out of time", "%v", err)
 	}

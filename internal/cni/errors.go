@@ -27,6 +27,9 @@ const (
 	CodeInternal     = 999 // Berth's own fault
 )
 
+// MsgReachable is the message of a DEL that is promised, and whose pod is not cut off yet.
+const MsgReachable = "a pod could not be cut off"
+
 // maxShown is how many bytes of what was given an error shows.
 const maxShown = 64
 
