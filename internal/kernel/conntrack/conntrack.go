@@ -160,7 +160,7 @@ func (t *Table) ready() error {
 func (t *Table) broken() {
 	for _, s := range []**socket{&t.list, &t.delete, &t.sockets} {
 		if *s != nil {
-			(*s).close()
+			(*s).Close()
 			*s = nil
 		}
 	}

@@ -95,6 +95,6 @@ func (t *Table) forgetMetrics(addrs []netip.Addr) error {
 
 func (m *metrics) close() {
 	if m != nil {
-		m.s.close()
+		m.s.Close()
 	}
 }

@@ -3,22 +3,16 @@ package conntrack
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/nlsock"
 )
 
 const (
-	// bufferSize holds the largest message the kernel makes for a dump: it
-	// fills at most 32 KiB (netlink_dump in net/netlink/af_netlink.c).
-	bufferSize = 32 << 10
-
 	// batchSize is how many bytes of deletions go into one system call. Their
 	// answers, 36 bytes each where they fail, fit a socket's receive buffer.
 	batchSize = 16 << 10
-
-	// timeout in seconds for an answer, which is there when sendto returns.
-	timeout = 30
 
 	headerSize = unix.SizeofNlMsghdr + nfgenmsgSize
 	// nfgenmsgSize is of what each message begins with: family, version, id.
@@ -35,36 +29,20 @@ const (
 
 // socket is one netlink socket.
 type socket struct {
-	fd  int
+	*nlsock.Socket
 	seq uint32
-	buf []byte
 }
 
 // openSocket opens a socket in the calling thread's network namespace. bus is
 // NETLINK_NETFILTER, NETLINK_GENERIC, whose messages have a header of one size, or
 // NETLINK_SOCK_DIAG, whose messages begin with a family, too.
 func openSocket(bus int) (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, bus)
+	s, err := nlsock.Open(bus)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
-	s := &socket{fd: fd, buf: make([]byte, bufferSize)}
-	tv := unix.Timeval{Sec: timeout}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
-	}
-	if err == nil {
-		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
-	}
-	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("preparing netlink socket: %w", err)
-	}
-	return s, nil
+	return &socket{Socket: s}, nil
 }
-
-func (s *socket) close() { unix.Close(s.fd) }
 
 // entries lists all entries of both families, as their attributes, which are valid
 // until each returns; for the rest, see dump.
@@ -85,11 +63,11 @@ func (s *socket) entries(each func(family byte, entry []byte) error) (interrupte
 func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted bool, err error) {
 	flags := binary.NativeEndian.Uint16(request[offsetOfType+2:]) | unix.NLM_F_DUMP
 	binary.NativeEndian.PutUint16(request[offsetOfType+2:], flags)
-	if err := s.send(request); err != nil {
+	if err := s.Send(request); err != nil {
 		return false, err
 	}
 	for {
-		b, err := s.receive()
+		b, err := s.Receive()
 		if err != nil {
 			return false, err
 		}
@@ -157,11 +135,11 @@ func (d *batch) flush() error {
 	// Failures are told of each, success of the last alone.
 	flags := binary.NativeEndian.Uint16(d.out[d.last+6:]) | unix.NLM_F_ACK
 	binary.NativeEndian.PutUint16(d.out[d.last+6:], flags)
-	err := d.s.send(d.out)
+	err := d.s.Send(d.out)
 	d.out = d.out[:0]
 	for err == nil {
 		var b []byte
-		if b, err = d.s.receive(); err != nil {
+		if b, err = d.s.Receive(); err != nil {
 			return err
 		}
 		for len(b) > 0 {
@@ -228,33 +206,4 @@ func (m message) errno() error {
 		return unix.Errno(code)
 	}
 	return nil
-}
-
-func (s *socket) send(out []byte) error {
-	for {
-		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if err != unix.EINTR {
-			return os.NewSyscallError("sendto", err)
-		}
-	}
-}
-
-// receive returns one datagram from the kernel, valid until the next call.
-func (s *socket) receive() ([]byte, error) {
-	for {
-		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			continue // another process can write to our address; only port 0 is the kernel
-		}
-		if n > len(s.buf) {
-			return nil, fmt.Errorf("netlink answer of %d bytes, more than %d", n, len(s.buf))
-		}
-		return s.buf[:n], nil
-	}
 }

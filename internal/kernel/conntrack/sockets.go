@@ -68,7 +68,7 @@ func (t *Table) endSockets(among map[netip.Addr]bool) error {
 	if err == nil {
 		return nil
 	}
-	t.sockets.close()
+	t.sockets.Close()
 	t.sockets = nil
 	err = kernel.Classify(fmt.Errorf("ending TCP connections: %w", err))
 	if errors.Is(err, kernel.ErrUnsupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {

@@ -87,7 +87,7 @@ func (c *Conn) Close() error {
 	}
 	for range cap(c.slots) {
 		if s := <-c.slots; s != nil {
-			s.close()
+			s.Close()
 		}
 	}
 	for range cap(c.slots) {
@@ -163,7 +163,7 @@ func (c *Conn) with(f func(*socket) error) error {
 	}
 	err := f(s)
 	if err != nil {
-		s.close()
+		s.Close()
 		s = nil
 	}
 	c.slots <- s

@@ -92,7 +92,7 @@ func (c *Conn) Names(indices ...int) ([]string, error) {
 				index int32
 				_     [20]byte
 			}{index: int32(index)}
-			_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), unix.SIOCGIFNAME, uintptr(unsafe.Pointer(&request)))
+			_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.Fd()), unix.SIOCGIFNAME, uintptr(unsafe.Pointer(&request)))
 			switch errno {
 			case 0:
 				names[i] = unix.ByteSliceToString(request.name[:])

@@ -7,6 +7,7 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/berth-net/berth/internal/kernel/nlsock"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/vishvananda/netlink/nl"
@@ -63,7 +64,7 @@ const receiveBuffer = 4 << 20
 //
 //	ip monitor link route
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
-	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, bufferSize)}
+	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, nlsock.BufferSize)}
 	err := c.Inside(func() error { return m.open() })
 	if err != nil {
 		return nil, kernel.Classify(fmt.Errorf("listening to netlink: %w", err))

@@ -4,68 +4,30 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/nlsock"
 )
 
-const (
-	// bufferSize holds the largest message the kernel makes for a dump: it
-	// fills at most 32 KiB (netlink_dump in net/netlink/af_netlink.c).
-	bufferSize = 32 << 10
-
-	// timeout in seconds for an answer. rtnetlink answers before sendto
-	// returns, so that only a broken kernel makes anybody wait for it.
-	timeout = 30
-)
-
-// socket is one NETLINK_ROUTE socket. It is used by one goroutine at a time,
-// and thrown away once anything about it went wrong.
+// socket is one NETLINK_ROUTE socket.
 type socket struct {
-	fd   int
-	port uint32 // its address
-	seq  uint32 // of the last request sent
-	buf  []byte
+	*nlsock.Socket
+	seq uint32 // of the last request sent
 }
 
 // openSocket opens a socket in the calling thread's network namespace.
 func openSocket() (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("opening netlink socket: %w", os.NewSyscallError("socket", err))
-	}
-	s := &socket{fd: fd, buf: make([]byte, bufferSize)}
-	if err := s.prepare(); err != nil {
-		s.close()
-		return nil, fmt.Errorf("preparing netlink socket: %w", err)
-	}
-	return s, nil
-}
-
-func (s *socket) prepare() error {
-	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("bind", err)
-	}
-	name, err := unix.Getsockname(s.fd)
-	if err != nil {
-		return os.NewSyscallError("getsockname", err)
-	}
-	s.port = name.(*unix.SockaddrNetlink).Pid
-	for _, option := range []int{
+	s, err := nlsock.Open(unix.NETLINK_ROUTE,
 		unix.NETLINK_EXT_ACK,        // errors say what is wrong in words
-		unix.NETLINK_CAP_ACK,        // and do not repeat the request
 		unix.NETLINK_GET_STRICT_CHK, // dumps are filtered by the kernel
-	} {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1); err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
+	)
+	if err != nil {
+		return nil, err
 	}
-	tv := unix.Timeval{Sec: timeout}
-	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
+	return &socket{Socket: s}, nil
 }
-
-func (s *socket) close() { unix.Close(s.fd) }
 
 // errDesync says that an answer was not to what this socket asked.
 var errDesync = errors.New("netlink answer out of order")
@@ -86,7 +48,7 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 		}
 		out = s.append(out, r, flags)
 	}
-	if err := s.send(out); err != nil {
+	if err := s.Send(out); err != nil {
 		return nil, err
 	}
 	errs := make([]error, len(rs))
@@ -121,7 +83,7 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 // double. The second error says that the socket is of no more use, as after an
 // error of each: the rest of the list is not waited for.
 func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool, failed, broken error) {
-	if err := s.send(s.append(nil, r, r.flags|unix.NLM_F_DUMP)); err != nil {
+	if err := s.Send(s.append(nil, r, r.flags|unix.NLM_F_DUMP)); err != nil {
 		return false, nil, err
 	}
 	for {
@@ -155,40 +117,20 @@ func (s *socket) append(out []byte, r Request, flags uint16) []byte {
 	out = binary.NativeEndian.AppendUint16(out, r.typ)
 	out = binary.NativeEndian.AppendUint16(out, unix.NLM_F_REQUEST|flags)
 	out = binary.NativeEndian.AppendUint32(out, s.seq)
-	out = binary.NativeEndian.AppendUint32(out, s.port)
+	out = binary.NativeEndian.AppendUint32(out, s.Port())
 	return append(out, r.body...) // of whole 4-byte words
-}
-
-func (s *socket) send(out []byte) error {
-	for {
-		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if err != unix.EINTR {
-			return os.NewSyscallError("sendto", err)
-		}
-	}
 }
 
 // receive returns the messages of one datagram from the kernel. They are valid
 // until the next call.
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
-	for {
-		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			continue // another process can write to our address; only port 0 is the kernel
-		}
-		if n > len(s.buf) {
-			return nil, fmt.Errorf("netlink answer of %d bytes, more than %d", n, len(s.buf))
-		}
-		msgs, err := syscall.ParseNetlinkMessage(s.buf[:n])
-		if err != nil {
-			return nil, fmt.Errorf("parsing netlink answer: %w", err)
-		}
-		return msgs, nil
+	raw, err := s.Receive()
+	if err != nil {
+		return nil, err
 	}
+	msgs, err := syscall.ParseNetlinkMessage(raw)
+	if err != nil {
+		return nil, fmt.Errorf("parsing netlink answer: %w", err)
+	}
+	return msgs, nil
 }

@@ -25,7 +25,7 @@ func TestDesync(t *testing.T) {
 			defer c.Close()
 			s := <-c.slots
 			stray := GetLink("none", new(Link)) // nobody waits for its answer
-			if err := s.send(s.append(nil, stray, unix.NLM_F_ACK)); err != nil {
+			if err := s.Send(s.append(nil, stray, unix.NLM_F_ACK)); err != nil {
 				t.Fatal(err)
 			}
 			c.slots <- s

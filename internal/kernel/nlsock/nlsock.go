@@ -1,0 +1,101 @@
+// Package nlsock is a netlink socket: it sends to the kernel, and hears the kernel and
+// nobody else. What messages mean is for the packages that use it, rtnl and conntrack.
+package nlsock
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// BufferSize, in bytes, holds the largest message the kernel makes for a dump: it
+	// fills at most 32 KiB (netlink_dump in net/netlink/af_netlink.c).
+	BufferSize = 32 << 10
+
+	// timeout in seconds for an answer. The kernel answers before sendto
+	// returns, so that only a broken kernel makes anybody wait for it.
+	timeout = 30
+)
+
+// Socket is used by one goroutine at a time, and is of no more use once anything about
+// it went wrong: answers may be left in it.
+type Socket struct {
+	fd   int
+	port uint32
+	buf  []byte
+}
+
+// Open opens a socket in the calling thread's network namespace. bus is one of
+// NETLINK_ROUTE, NETLINK_NETFILTER and so on; options are NETLINK_EXT_ACK and the like, to
+// be turned on. Errors do not repeat the request (NETLINK_CAP_ACK).
+func Open(bus int, options ...int) (*Socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, bus)
+	if err != nil {
+		return nil, fmt.Errorf("opening netlink socket: %w", os.NewSyscallError("socket", err))
+	}
+	s := &Socket{fd: fd, buf: make([]byte, BufferSize)}
+	if err := s.prepare(append(options, unix.NETLINK_CAP_ACK)); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("preparing netlink socket: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Socket) prepare(options []int) error {
+	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	name, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return os.NewSyscallError("getsockname", err)
+	}
+	s.port = name.(*unix.SockaddrNetlink).Pid
+	for _, option := range options {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	tv := unix.Timeval{Sec: timeout}
+	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
+}
+
+// Close closes the socket.
+func (s *Socket) Close() { unix.Close(s.fd) }
+
+// Fd returns the socket's file descriptor.
+func (s *Socket) Fd() int { return s.fd }
+
+// Port returns the socket's address, by which the kernel knows it.
+func (s *Socket) Port() uint32 { return s.port }
+
+// Send sends messages to the kernel in one datagram.
+func (s *Socket) Send(out []byte) error {
+	for {
+		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if err != unix.EINTR {
+			return os.NewSyscallError("sendto", err)
+		}
+	}
+}
+
+// Receive returns one datagram from the kernel, valid until the next call.
+func (s *Socket) Receive() ([]byte, error) {
+	for {
+		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+			continue // another process can write to our address; only port 0 is the kernel
+		}
+		if n > len(s.buf) {
+			return nil, fmt.Errorf("netlink answer of %d bytes, more than %d", n, len(s.buf))
+		}
+		return s.buf[:n], nil
+	}
+}
