@@ -131,7 +131,7 @@ func (t fakeTable) Kind() hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return &egress.Spec{} },
 		Acquire: t.acquire,
-		Verify:  hold.Each(t.verify),
+		Verify:  hold.VerifyEach(t.verify),
 		Release: hold.Each(t.release),
 		Find:    t.find,
 	}
@@ -214,7 +214,7 @@ func (t fakeTable) release(_ context.Context, h hold.Hold) error {
 	})
 }
 
-func (t fakeTable) find(context.Context) ([]hold.Hold, error) {
+func (t fakeTable) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.table == nil {
@@ -260,7 +260,7 @@ func (r fakeRoutes) Kind() hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return new(poolroute.Spec) },
 		Acquire: r.acquire,
-		Verify:  hold.Each(r.verify),
+		Verify:  hold.VerifyEach(r.verify),
 		Release: hold.Each(r.release),
 		Batch:   32,
 		Find:    r.find,
@@ -297,7 +297,7 @@ func (r fakeRoutes) release(_ context.Context, h hold.Hold) error {
 	})
 }
 
-func (r fakeRoutes) find(context.Context) ([]hold.Hold, error) {
+func (r fakeRoutes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []hold.Hold
@@ -318,7 +318,7 @@ func (k fakeLinks) Kind() hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return new(link.Spec) },
 		Acquire: k.acquire,
-		Verify:  hold.Each(k.verify),
+		Verify:  hold.VerifyEach(k.verify),
 		Release: k.release,
 		Batch:   32,
 		Flight:  4,
@@ -514,7 +514,7 @@ func (k fakeLinks) Whole(context.Context) ([]rtnl.Link, error) {
 	return all, nil
 }
 
-func (k fakeLinks) find(context.Context) ([]hold.Hold, error) {
+func (k fakeLinks) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	prefix := "b" + k.instance[:stamp.PrefixLen]
 	k.mu.Lock()
 	defer k.mu.Unlock()

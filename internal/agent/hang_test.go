@@ -61,7 +61,7 @@ func TestHangingSweepKeepsNothingElse(t *testing.T) {
 	defer close(heal)
 	looks := 0
 	o.Decorate = change("flows", func(k *hold.Kind) {
-		k.Verify = func(_ context.Context, hs []hold.Hold) []error {
+		k.Verify = func(_ context.Context, look *hold.Look, hs []hold.Hold) []error {
 			if looks++; looks > 1 { // the first is the start's
 				hung.Do(func() { close(hangs) })
 				<-heal // whatever the context says

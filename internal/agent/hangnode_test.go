@@ -78,11 +78,11 @@ func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	var hangs atomic.Bool
 	r.decorate = change(poolroute.KindName, func(k *hold.Kind) {
 		verify := k.Verify
-		k.Verify = func(ctx context.Context, hs []hold.Hold) []error {
+		k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 			if hangs.Load() {
 				<-ctx.Done()
 			}
-			return verify(ctx, hs)
+			return verify(ctx, look, hs)
 		}
 	})
 	r.begin()

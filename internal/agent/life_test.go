@@ -96,9 +96,9 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	o.Log = slog.New(slog.NewTextHandler(&said, nil))
 	o.Decorate = change("egress", func(k *hold.Kind) {
 		verify := k.Verify
-		k.Verify = func(ctx context.Context, hs []hold.Hold) []error {
+		k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 			stop()
-			return verify(ctx, hs)
+			return verify(ctx, look, hs)
 		}
 	})
 	if err := Run(ctx, o, nil); err != nil {

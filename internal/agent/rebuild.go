@@ -256,7 +256,7 @@ func (a *Agent) adopted(l rtnl.Link, seen attachment.Sight, end podEnd, now time
 // not have any more: pods may still be in them. All else of the agent's own is
 // taken at the start, and is there already.
 func (a *Agent) formerPools(ctx context.Context) ([]hold.Owner, error) {
-	found, err := a.routes.Kind().Find(ctx)
+	found, err := a.routes.Kind().Find(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("looking for the pools' routes: %w", err)
 	}

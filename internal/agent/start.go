@@ -191,7 +191,7 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 	if err := a.drain(ctx); err != nil { // before the restore would set up again what was cut off
 		a.Log.Error("deletions wait", "err", err)
 	}
-	missing, err := a.engine.Resume(hold.Glance(ctx)) // what changes from the list on is heard
+	missing, err := a.engine.Resume(ctx, hold.Glance()) // what changes from the list on is heard
 	if err != nil {
 		a.Log.Warn("restoring", "err", err)
 	}

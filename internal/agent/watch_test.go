@@ -162,7 +162,7 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	must(t, err)
 	r.Agent, err = open(o, r.kernel, true)
 	must(t, err)
-	_, err = r.links.Kind().Find(hold.Glance(t.Context())) // the list has ended
+	_, err = r.links.Kind().Find(t.Context(), hold.Glance()) // the list has ended
 	must(t, err)
 	must(t, netlink.LinkSetMTU(linkNamed(t, name), 1300)) // ip link set NAME mtu 1300
 	must(t, r.Restore(t.Context()))

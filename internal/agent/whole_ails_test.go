@@ -240,7 +240,9 @@ func (a *ails) infect(k *hold.Kind, of func(hold.ID) func() int) {
 		return errs
 	}
 	k.Release = func(ctx context.Context, hs []hold.Hold) []error { return each(ctx, "release", hs, release) }
-	k.Verify = func(ctx context.Context, hs []hold.Hold) []error { return each(ctx, "verify", hs, verify) }
+	k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
+		return each(ctx, "verify", hs, func(ctx context.Context, hs []hold.Hold) []error { return verify(ctx, look, hs) })
+	}
 	if cut != nil {
 		k.Cut = func(ctx context.Context, h hold.Hold) error {
 			if err := a.meet(ctx, "cut", name, of(h.Owner)); err != nil {
@@ -250,11 +252,11 @@ func (a *ails) infect(k *hold.Kind, of func(hold.ID) func() int) {
 		}
 	}
 	if find != nil {
-		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
 			if err := a.meet(ctx, "find", name, func() int { return -2 }); err != nil {
 				return nil, err
 			}
-			return find(ctx)
+			return find(ctx, look)
 		}
 	}
 }

@@ -44,13 +44,13 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 				n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 				n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 					if strings.HasPrefix(how, "verify") {
-						ks[0].Verify = func(ctx context.Context, hs []hold.Hold) []error {
+						ks[0].Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 							hang(ctx)
 							return make([]error, len(hs)) // as if all were well
 						}
 					} else {
 						find := ks[0].Find
-						ks[0].Find = func(ctx context.Context) ([]hold.Hold, error) { hang(ctx); return find(ctx) }
+						ks[0].Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) { hang(ctx); return find(ctx, look) }
 					}
 					return l, ks
 				})
@@ -187,7 +187,7 @@ func TestRepairBelievesNoSilence(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 		heal := make(chan struct{})
 		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-			ks[1].Verify = func(_ context.Context, hs []hold.Hold) []error {
+			ks[1].Verify = func(_ context.Context, look *hold.Look, hs []hold.Hold) []error {
 				<-heal // whatever its context says
 				return make([]error, len(hs))
 			}

@@ -25,7 +25,7 @@ func nameless(w *world, kind string) decorate {
 		k.Acquire = func(_ context.Context, h hold.Hold) error {
 			return change("acquire", h, func(name string) { w.things[name] = "" })
 		}
-		k.Verify = hold.Each(func(_ context.Context, h hold.Hold) error {
+		k.Verify = hold.VerifyEach(func(_ context.Context, h hold.Hold) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if _, there := w.things[h.Spec.String()]; !there {

@@ -17,7 +17,7 @@ import (
 // An error is joined of what could not be put right. It is no reason not to
 // serve: the next sweep tries again.
 func (e *Engine) Restore(ctx context.Context) error {
-	missing, err := e.Resume(ctx)
+	missing, err := e.Resume(ctx, nil)
 	return errors.Join(err, e.Mend(ctx, missing))
 }
 
@@ -28,7 +28,7 @@ type Missing []drift
 // who was releasing is cut off again and goes to its end; who stands is
 // verified, and released where the home has ended. It waits for no pod: what has
 // to be taken again is returned, for Mend, beside which the engine may be used.
-func (e *Engine) Resume(ctx context.Context) (Missing, error) {
+func (e *Engine) Resume(ctx context.Context, look *hold.Look) (Missing, error) {
 	var releasing []hold.ID
 	var standing []hold.Owner
 	for _, o := range e.Ledger.Owners() {
@@ -42,7 +42,7 @@ func (e *Engine) Resume(ctx context.Context) (Missing, error) {
 	err := errors.Join(e.Release(ctx, releasing), e.rollBackAll(ctx, standing))
 	var missing Missing
 	var homeless []hold.ID
-	for _, d := range e.verify(ctx, standing) {
+	for _, d := range e.verify(ctx, look, standing) {
 		if e.Homeless != nil && e.Homeless(d.owner) && d.isSeen() {
 			homeless = append(homeless, d.owner.ID)
 			e.event(Drifted, d.owner, d.hold.Spec.Kind(), d.err)
@@ -72,11 +72,11 @@ func (d drift) isSeen() bool {
 
 // verify compares what owners hold with the world, one Verify a kind, all beside
 // each other. What it finds is in the order of the kinds.
-func (e *Engine) verify(ctx context.Context, owners []hold.Owner) Missing {
-	return e.verifyKinds(ctx, e.Kinds, owners)
+func (e *Engine) verify(ctx context.Context, look *hold.Look, owners []hold.Owner) Missing {
+	return e.verifyKinds(ctx, look, e.Kinds, owners)
 }
 
-func (e *Engine) verifyKinds(ctx context.Context, kinds hold.Kinds, owners []hold.Owner) Missing {
+func (e *Engine) verifyKinds(ctx context.Context, look *hold.Look, kinds hold.Kinds, owners []hold.Owner) Missing {
 	found := make([]Missing, len(kinds))
 	var looks sync.WaitGroup
 	for i, k := range kinds {
@@ -93,7 +93,7 @@ func (e *Engine) verifyKinds(ctx context.Context, kinds hold.Kinds, owners []hol
 			continue
 		}
 		looks.Go(func() {
-			for j, err := range e.verifyKind(ctx, k, holds) {
+			for j, err := range e.verifyKind(ctx, look, k, holds) {
 				if err != nil {
 					found[i] = append(found[i], drift{of[j], holds[j], err})
 				}
@@ -104,9 +104,9 @@ func (e *Engine) verifyKinds(ctx context.Context, kinds hold.Kinds, owners []hol
 	return slices.Concat(found...)
 }
 
-func (e *Engine) verifyKind(ctx context.Context, k hold.Kind, holds []hold.Hold) []error {
+func (e *Engine) verifyKind(ctx context.Context, look *hold.Look, k hold.Kind, holds []hold.Hold) []error {
 	errs, err := aside(ctx, e, k, "verify", len(holds), func(ctx context.Context) ([]error, error) {
-		errs := k.Verify(ctx, holds)
+		errs := k.Verify(ctx, look, holds)
 		return errs, errors.Join(errs...)
 	})
 	if errs == nil { // it saw nothing
@@ -122,7 +122,7 @@ func (e *Engine) verifyKind(ctx context.Context, k hold.Kind, holds []hold.Hold)
 // joined; nil if nothing does.
 func (e *Engine) Verify(ctx context.Context, o hold.Owner) error {
 	var errs []error
-	for _, d := range e.verify(ctx, []hold.Owner{o}) {
+	for _, d := range e.verify(ctx, nil, []hold.Owner{o}) {
 		errs = append(errs, d.err)
 	}
 	return errors.Join(errs...)
@@ -286,7 +286,7 @@ func (e *Engine) repair(ctx context.Context, kinds hold.Kinds, ids []hold.ID) er
 			standing = append(standing, o)
 		}
 	}
-	err := e.Mend(ctx, e.unended(e.verifyKinds(ctx, kinds, standing)))
+	err := e.Mend(ctx, e.unended(e.verifyKinds(ctx, nil, kinds, standing)))
 	if slices.ContainsFunc(ids, e.Doomed) {
 		err = errors.Join(err, ErrOvertaken)
 	}

@@ -31,7 +31,7 @@ type Report struct {
 // Audit compares the ledger with the world, and changes nothing. What is on its
 // way in or out is no finding, unless it is owed.
 func (e *Engine) Audit(ctx context.Context) Report {
-	report, _, _ := e.look(hold.OneLook(ctx))
+	report, _, _ := e.look(ctx, new(hold.Look))
 	return report
 }
 
@@ -40,7 +40,7 @@ func (e *Engine) Audit(ctx context.Context) Report {
 // removed once two sweeps have seen it. Where a kind is told of changes, a sweep
 // does not read all of the world anew each time (hold.Glance).
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
-	report, drifts, orphans := e.look(hold.Glance(ctx))
+	report, drifts, orphans := e.look(ctx, hold.Glance())
 	err := e.Mend(ctx, drifts)
 	err = errors.Join(err, e.Depart(ctx, e.undeparted()), e.rollBackAll(ctx, e.Ledger.Owners()), e.relearnAll(ctx))
 
@@ -103,14 +103,14 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 // glance that ctx is of, each kind's beside the others'. The world is read before the ledger, so that what is
 // taken in between is on the list; what is released in between is looked at
 // again.
-func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
+func (e *Engine) look(ctx context.Context, look *hold.Look) (Report, Missing, []hold.Hold) {
 	var r Report
-	found, unreadable := e.find(ctx)
+	found, unreadable := e.find(ctx, look)
 	r.Findings = unreadable
 	owners := e.Ledger.Owners()
 	orphans := unowned(found, owners)
 	if len(orphans) > 0 {
-		again, _ := e.find(hold.OneLook(ctx))
+		again, _ := e.find(ctx, nil)
 		orphans = both(orphans, unowned(again, e.Ledger.Owners()))
 	}
 	for _, h := range orphans {
@@ -125,7 +125,7 @@ func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 			settled = append(settled, o)
 		}
 	}
-	drifts := e.unended(e.standing(e.verify(ctx, settled)))
+	drifts := e.unended(e.standing(e.verify(ctx, look, settled)))
 	for _, d := range drifts {
 		r.Findings = append(r.Findings, Difference(d.hold, d.err))
 	}
@@ -140,14 +140,16 @@ func (e *Engine) look(ctx context.Context) (Report, Missing, []hold.Hold) {
 }
 
 // find asks every kind for what has our stamp, all beside each other.
-func (e *Engine) find(ctx context.Context) (found []hold.Hold, unreadable []Finding) {
+func (e *Engine) find(ctx context.Context, look *hold.Look) (found []hold.Hold, unreadable []Finding) {
 	all, errs := make([][]hold.Hold, len(e.Kinds)), make([]error, len(e.Kinds))
 	var looks sync.WaitGroup
 	for i, k := range e.Kinds {
 		if k.Find == nil {
 			continue
 		}
-		looks.Go(func() { all[i], errs[i] = aside(ctx, e, k, "find", 0, k.Find) })
+		looks.Go(func() {
+			all[i], errs[i] = aside(ctx, e, k, "find", 0, func(ctx context.Context) ([]hold.Hold, error) { return k.Find(ctx, look) })
+		})
 	}
 	looks.Wait()
 	for i, err := range errs {

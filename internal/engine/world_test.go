@@ -78,14 +78,14 @@ func (w *world) kind(name string, s hold.Stage) hold.Kind {
 		Stage:   s,
 		New:     func() hold.Spec { return &thing{K: name} },
 		Acquire: w.acquire,
-		Verify:  hold.Each(w.verify),
+		Verify:  hold.VerifyEach(w.verify),
 		Release: func(ctx context.Context, hs []hold.Hold) []error {
 			w.mu.Lock()
 			w.batch[name] = max(w.batch[name], len(hs))
 			w.mu.Unlock()
 			return hold.Each(w.release)(ctx, hs)
 		},
-		Find: func(context.Context) ([]hold.Hold, error) { return w.find(name), nil },
+		Find: func(context.Context, *hold.Look) ([]hold.Hold, error) { return w.find(name), nil },
 	}
 }
 

@@ -48,11 +48,14 @@ func (p *Plan) kind(k hold.Kind) hold.Kind {
 
 // looks puts the plan around a kind's looks.
 func (p *Plan) looks(k hold.Kind) hold.Kind {
-	k.Verify = p.many("verify "+k.Name(), k.Verify)
+	verify, all := k.Verify, "verify "+k.Name()
+	k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
+		return p.many(all, func(ctx context.Context, hs []hold.Hold) []error { return verify(ctx, look, hs) })(ctx, hs)
+	}
 	if find := k.Find; find != nil {
 		what := "find " + k.Name()
-		k.Find = func(ctx context.Context) (found []hold.Hold, err error) {
-			err = p.Under(ctx, what, what, nil, func() (err error) { found, err = find(ctx); return err })
+		k.Find = func(ctx context.Context, look *hold.Look) (found []hold.Hold, err error) {
+			err = p.Under(ctx, what, what, nil, func() (err error) { found, err = find(ctx, look); return err })
 			return found, err
 		}
 	}

@@ -73,7 +73,7 @@ type Kind struct {
 	// Verify compares holds with the world: nil, ErrGone or ErrChanged (both
 	// wrapped with what differs), or why it could not be seen. One answer a
 	// hold, in their order.
-	Verify func(context.Context, []Hold) []error
+	Verify func(context.Context, *Look, []Hold) []error
 	// Release gives holds back. "Not there" is success; another owner's is
 	// never touched. One answer a hold, in their order.
 	Release func(context.Context, []Hold) []error
@@ -111,9 +111,8 @@ type Kind struct {
 	// owner says so, its release takes those who need it with it.
 	Waits bool
 	// Find returns everything in the world with this agent's stamp, as holds
-	// that Release can take. What it saw may serve a Verify in the same look
-	// (OneLook). Optional.
-	Find func(context.Context) ([]Hold, error)
+	// that Release can take. What it saw may serve a Verify in the same look. Optional.
+	Find func(context.Context, *Look) ([]Hold, error)
 }
 
 // Name returns the name of the kind, as its specs say it.
@@ -164,8 +163,15 @@ func (ks Kinds) Decode(raw []byte) (Owner, error) {
 	return o, nil
 }
 
-// Each calls f for every hold by itself: the Verify or Release of a kind that
-// has nothing to gain from many at once.
+// VerifyEach calls f for every hold by itself: the Verify of a kind that has nothing to
+// gain from many at once, or from what it has seen.
+func VerifyEach(f func(context.Context, Hold) error) func(context.Context, *Look, []Hold) []error {
+	each := Each(f)
+	return func(ctx context.Context, _ *Look, hs []Hold) []error { return each(ctx, hs) }
+}
+
+// Each calls f for every hold by itself: the Release of a kind that has nothing to gain
+// from many at once.
 func Each(f func(context.Context, Hold) error) func(context.Context, []Hold) []error {
 	return func(ctx context.Context, hs []Hold) []error {
 		errs := make([]error, len(hs))

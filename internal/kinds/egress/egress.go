@@ -97,7 +97,7 @@ func (e *Egress) Kind() hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return &Spec{} },
 		Acquire: e.acquire,
-		Verify:  hold.Each(e.verify),
+		Verify:  hold.VerifyEach(e.verify),
 		Release: hold.Each(e.release),
 		Find:    e.find,
 	}
@@ -212,7 +212,7 @@ func (e *Egress) release(_ context.Context, h hold.Hold) error {
 }
 
 // find returns the table of the agent's instance, if it is there.
-func (e *Egress) find(context.Context) ([]hold.Hold, error) {
+func (e *Egress) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	spec := &Spec{Instance: e.want.Instance}

@@ -40,7 +40,7 @@ type kind struct {
 }
 
 func (k kind) acquire(h hold.Hold) error { return k.Acquire(k.t.Context(), h) }
-func (k kind) verify(h hold.Hold) error  { return k.Verify(k.t.Context(), []hold.Hold{h})[0] }
+func (k kind) verify(h hold.Hold) error  { return k.Verify(k.t.Context(), nil, []hold.Hold{h})[0] }
 func (k kind) release(h hold.Hold) error { return k.Release(k.t.Context(), []hold.Hold{h})[0] }
 
 func (k kind) must(err error) {
@@ -79,7 +79,7 @@ func TestHold(t *testing.T) {
 		k.must(k.acquire(h))
 		k.must(k.verify(h))
 	}
-	found, err := k.Find(t.Context())
+	found, err := k.Find(t.Context(), nil)
 	if err != nil || len(found) != 1 || found[0].Owner != h.Owner || found[0].Spec.String() != h.Spec.String() {
 		t.Errorf("found %v, %v, want %v", found, err, h)
 	}
@@ -87,7 +87,7 @@ func TestHold(t *testing.T) {
 		c.FlushTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet})
 	})
 	k.is(k.verify(h), hold.ErrChanged)
-	if found, err := k.Find(t.Context()); err != nil || len(found) != 1 || found[0].Owner != h.Owner {
+	if found, err := k.Find(t.Context(), nil); err != nil || len(found) != 1 || found[0].Owner != h.Owner {
 		t.Errorf("found %v, %v, want %v, whose comments are lost", found, err, h)
 	}
 	k.must(k.acquire(h))
@@ -95,7 +95,7 @@ func TestHold(t *testing.T) {
 		k.must(k.release(h))
 		k.is(k.verify(h), hold.ErrGone)
 	}
-	if found, err := k.Find(t.Context()); err != nil || len(found) != 0 {
+	if found, err := k.Find(t.Context(), nil); err != nil || len(found) != 0 {
 		t.Errorf("found %v, %v after the release", found, err)
 	}
 }

@@ -49,7 +49,7 @@ func Kind(t Table) hold.Kind {
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return &Spec{} },
 		Acquire: func(context.Context, hold.Hold) error { return nil },
-		Verify:  hold.Each(func(context.Context, hold.Hold) error { return nil }),
+		Verify:  hold.VerifyEach(func(context.Context, hold.Hold) error { return nil }),
 		Release: func(_ context.Context, hs []hold.Hold) []error { return release(t, hs) },
 		Batch:   batch,
 		Lazy:    true,

@@ -79,7 +79,7 @@ func find(tb testing.TB, k Kind) {
 	}
 	found := func(owner hold.ID) (hold.Hold, int) {
 		t.Helper()
-		all, err := k.Find(t.Context())
+		all, err := k.Find(t.Context(), nil)
 		if err != nil {
 			t.Fatalf("finding: %v", err)
 		}

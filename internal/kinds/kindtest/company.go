@@ -54,7 +54,7 @@ func leaveForeign(tb testing.TB, k Kind) {
 		t.Fatalf("%s is taken although its place is another's", h)
 	}
 	still("a failed take")
-	if err := k.Verify(t.Context(), []hold.Hold{h})[0]; err == nil {
+	if err := k.Verify(t.Context(), nil, []hold.Hold{h})[0]; err == nil {
 		t.Fatalf("Verify takes the foreign thing for %s", h)
 	}
 	if k.Cut != nil {
@@ -70,7 +70,7 @@ func leaveForeign(tb testing.TB, k Kind) {
 // batch: holds that are there and holds that are not, together, in any order.
 func batch(tb testing.TB, k Kind) {
 	t := try{tb, k}
-	if got := len(k.Verify(t.Context(), nil)) + len(k.Release(t.Context(), nil)); got != 0 {
+	if got := len(k.Verify(t.Context(), nil, nil)) + len(k.Release(t.Context(), nil)); got != 0 {
 		t.Fatalf("Verify and Release answer %d times to no hold", got)
 	}
 	unchanged := t.look()
@@ -119,7 +119,7 @@ func atOnce(tb testing.TB, k Kind) {
 	}
 	each("taking", func(h hold.Hold) error { return k.Acquire(t.Context(), h) })
 	t.verify(hs, make([]error, len(hs))...)
-	each("verifying", func(h hold.Hold) error { return k.Verify(t.Context(), []hold.Hold{h})[0] })
+	each("verifying", func(h hold.Hold) error { return k.Verify(t.Context(), nil, []hold.Hold{h})[0] })
 	each("releasing", func(h hold.Hold) error { return k.Release(t.Context(), []hold.Hold{h})[0] })
 	t.verify(hs, slices.Repeat([]error{hold.ErrGone}, len(hs))...)
 	unchanged("after all are released, the world")

@@ -73,7 +73,7 @@ var faults = []struct {
 		k.Acquire = func(context.Context, hold.Hold) error { return nil }
 	}},
 	{"take-twice", "Verify says that what is not there is", false, func(k *Kind) {
-		k.Verify = hold.Each(func(context.Context, hold.Hold) error { return nil })
+		k.Verify = hold.VerifyEach(func(context.Context, hold.Hold) error { return nil })
 	}},
 	{"release-twice", "nothing is released", false, func(k *Kind) {
 		k.Release = hold.Each(func(context.Context, hold.Hold) error { return nil })
@@ -125,7 +125,7 @@ var faults = []struct {
 		}
 	}},
 	{"leave-foreign", "it is verified as ours", false, func(k *Kind) {
-		k.Verify = hold.Each(func(_ context.Context, h hold.Hold) error {
+		k.Verify = hold.VerifyEach(func(_ context.Context, h hold.Hold) error {
 			if exists(h) {
 				return nil
 			}
@@ -162,8 +162,8 @@ var faults = []struct {
 	}},
 	{"batch", "answers are in another order", false, func(k *Kind) {
 		verify := k.Verify
-		k.Verify = func(ctx context.Context, hs []hold.Hold) []error {
-			errs := verify(ctx, hs)
+		k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
+			errs := verify(ctx, look, hs)
 			slices.Reverse(errs)
 			return errs
 		}
@@ -187,22 +187,22 @@ var faults = []struct {
 		})
 	}},
 	{"find", "nothing is found", false, func(k *Kind) {
-		k.Find = func(context.Context) ([]hold.Hold, error) { return nil, nil }
+		k.Find = func(context.Context, *hold.Look) ([]hold.Hold, error) { return nil, nil }
 	}},
 	{"find", "it fails", false, func(k *Kind) {
-		k.Find = func(context.Context) ([]hold.Hold, error) { return nil, errors.New("cannot") }
+		k.Find = func(context.Context, *hold.Look) ([]hold.Hold, error) { return nil, errors.New("cannot") }
 	}},
 	{"find", "it is found twice", false, func(k *Kind) {
 		find := k.Find
-		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
-			hs, err := find(ctx)
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+			hs, err := find(ctx, look)
 			return append(hs, hs...), err
 		}
 	}},
 	{"find", "what is found cannot be released", false, func(k *Kind) {
 		find, release := k.Find, k.Release
-		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
-			hs, err := find(ctx)
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+			hs, err := find(ctx, look)
 			for _, h := range hs {
 				h.Spec.(*toySpec).Notes = []string{"found"}
 			}
@@ -217,8 +217,8 @@ var faults = []struct {
 	}},
 	{"find", "it is found under another name", false, func(k *Kind) {
 		find := k.Find
-		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
-			hs, err := find(ctx)
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+			hs, err := find(ctx, look)
 			for _, h := range hs {
 				s := h.Spec.(*toySpec)
 				s.Path = filepath.Dir(s.Path) + "/./" + filepath.Base(s.Path)
@@ -237,8 +237,8 @@ var faults = []struct {
 			promised = append(promised, hold.Hold{Owner: owner, Spec: s})
 			return s
 		}
-		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
-			hs, err := find(ctx)
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+			hs, err := find(ctx, look)
 			return append(hs, promised...), err
 		}
 	}},
@@ -320,13 +320,13 @@ var faults = []struct {
 	}},
 	{"disguised", "what is not at its place is not found", false, func(k *Kind) {
 		find := k.Find
-		k.Find = func(ctx context.Context) ([]hold.Hold, error) {
-			hs, err := find(ctx)
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+			hs, err := find(ctx, look)
 			return slices.DeleteFunc(hs, func(h hold.Hold) bool { return !exists(h) }), err
 		}
 	}},
 	{"disguised", "what is not at its place is there", false, func(k *Kind) {
-		k.Verify = hold.Each(func(context.Context, hold.Hold) error { return nil })
+		k.Verify = hold.VerifyEach(func(context.Context, hold.Hold) error { return nil })
 	}},
 }
 

@@ -58,7 +58,7 @@ func disguised(tb testing.TB, k Kind) {
 	t.verify([]hold.Hold{a, b}, hold.ErrChanged, nil)
 	t.verify([]hold.Hold{t.copy(a)}, hold.ErrChanged)
 	if k.Find != nil {
-		found, err := k.Find(t.Context())
+		found, err := k.Find(t.Context(), nil)
 		if err != nil {
 			t.Fatalf("finding: %v", err)
 		}

@@ -172,7 +172,7 @@ func (t try) releaseErrs(hs ...hold.Hold) []error {
 // nil, whatever is wanted.
 func (t try) verify(hs []hold.Hold, want ...error) {
 	t.Helper()
-	got := t.Verify(t.Context(), hs)
+	got := t.Verify(t.Context(), nil, hs)
 	if len(got) != len(hs) {
 		t.Fatalf("Verify answers %d times to %d holds", len(got), len(hs))
 	}

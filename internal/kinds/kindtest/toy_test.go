@@ -120,7 +120,7 @@ func (ts toys) sever(ctx context.Context, hs []hold.Hold) error {
 	return nil
 }
 
-func (ts toys) find(context.Context) ([]hold.Hold, error) {
+func (ts toys) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	files, err := filepath.Glob(ts.dir + "/*")
 	if err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func kind(t testing.TB, alone bool) Kind {
 		Kind: hold.Kind{
 			New:     func() hold.Spec { return &toySpec{} },
 			Acquire: ts.acquire,
-			Verify:  hold.Each(ts.verify),
+			Verify:  hold.VerifyEach(ts.verify),
 			Release: hold.Each(ts.release),
 			Batch:   3,
 			Cut:     ts.cut,

@@ -233,7 +233,7 @@ func TestRepair(t *testing.T) {
 			must(t, err)
 			must(t, test.drift(l, h))
 			for _, hs := range [][]hold.Hold{{h}, {other, h}} {
-				errs := f.kind.Verify(t.Context(), hs)
+				errs := f.kind.Verify(t.Context(), nil, hs)
 				if err := errs[len(hs)-1]; !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), test.says) {
 					t.Errorf("Verify of %d says %v, without %q", len(hs), err, test.says)
 				}
@@ -319,7 +319,7 @@ func TestAcquireAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for i, err := range f.kind.Verify(t.Context(), hs) {
+	for i, err := range f.kind.Verify(t.Context(), nil, hs) {
 		if err != nil {
 			t.Error(err)
 		}

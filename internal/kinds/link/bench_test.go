@@ -147,7 +147,7 @@ func BenchmarkVerify(b *testing.B) {
 			hs := f.many(n, both)
 			defer f.release(hs...)
 			for b.Loop() {
-				for _, err := range f.kind.Verify(context.Background(), hs) {
+				for _, err := range f.kind.Verify(context.Background(), nil, hs) {
 					must(b, err)
 				}
 			}

@@ -25,7 +25,7 @@ func TestManyPathsHang(t *testing.T) {
 			all.Wait()
 		},
 		"verify": func(f *fixture, hang []hold.Hold, other hold.Hold) {
-			for i, err := range f.kind.Verify(hold.Glance(f.Context()), append(hang, other)) {
+			for i, err := range f.kind.Verify(f.Context(), hold.Glance(), append(hang, other)) {
 				if gone := i < len(hang); gone != errors.Is(err, hold.ErrGone) {
 					f.Errorf("%d: %v", i, err)
 				}

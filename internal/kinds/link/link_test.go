@@ -43,7 +43,7 @@ func TestKind(t *testing.T) {
 		},
 		// Mounts are the pods' own, which the test makes between snapshots.
 		Snapshot: func() string {
-			found, err := f.kind.Find(t.Context())
+			found, err := f.kind.Find(t.Context(), nil)
 			must(t, err)
 			for _, h := range found {
 				f.show(h) // brings its carrier, and with it a route for multicast, up to date

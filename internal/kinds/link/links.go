@@ -135,13 +135,13 @@ func (l *Links) gone(name string, index int) {
 // find returns all links of the instance by the names that ADD gave them, with
 // what can be seen of them from the host. The netns, the pod's interface and its
 // MAC cannot.
-func (l *Links) find(ctx context.Context) ([]hold.Hold, error) {
-	links, err := l.list(ctx)
+func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+	links, err := l.list(ctx, look)
 	if err != nil && links == nil {
 		return nil, fmt.Errorf("looking for links: %w", err)
 	}
 	if err == nil { // a list of all links is the most that find and verify cost
-		hold.Remember(ctx, l, links)
+		look.Remember(l, links)
 	}
 	holds := make([]hold.Hold, 0, len(links))
 	for name, link := range l.byName(links) {
@@ -181,8 +181,8 @@ func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 
 // list returns all links of the instance. An error of class
 // kernel.ErrInterrupted comes with what was seen: some may be missing.
-func (l *Links) list(ctx context.Context) ([]rtnl.Link, error) {
-	if hold.Glancing(ctx) {
+func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) {
+	if look.IsGlance() {
 		if links, ok := l.mirror.glance(ctx); ok {
 			if links, err := l.mirror.unheard(links, l.conn.Names); err == nil {
 				return links, nil
@@ -207,6 +207,6 @@ func (l *Links) listOnce() error {
 	if l.listed.Load() {
 		return nil
 	}
-	_, err := l.list(context.Background())
+	_, err := l.list(context.Background(), nil)
 	return err
 }

@@ -139,7 +139,7 @@ func (f *fixture) release(hs ...hold.Hold) {
 }
 
 func (f *fixture) verify(h hold.Hold) error {
-	return f.kind.Verify(context.Background(), []hold.Hold{h})[0]
+	return f.kind.Verify(context.Background(), nil, []hold.Hold{h})[0]
 }
 
 // show reads a hold's link; one that is not there has no index.

@@ -53,7 +53,7 @@ func (l *Links) ListAhead() {
 	l.mirror.mu.Unlock()
 	go func() {
 		defer close(ahead)
-		_, _ = l.list(context.Background()) // an error is for those who need a list: they try again
+		_, _ = l.list(context.Background(), nil) // an error is for those who need a list: they try again
 	}()
 }
 

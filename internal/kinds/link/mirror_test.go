@@ -41,10 +41,10 @@ func (f *fixture) follow() (end func()) {
 	return end
 }
 
-// look is what Find and Verify say under ctx, as text.
-func (f *fixture) look(ctx context.Context, hs []hold.Hold) []string {
+// look is what Find and Verify say in one look, as text.
+func (f *fixture) look(ctx context.Context, look *hold.Look, hs []hold.Hold) []string {
 	f.Helper()
-	found, err := f.kind.Find(ctx)
+	found, err := f.kind.Find(ctx, look)
 	must(f, err)
 	var seen []string
 	for _, h := range found {
@@ -52,7 +52,7 @@ func (f *fixture) look(ctx context.Context, hs []hold.Hold) []string {
 		seen = append(seen, fmt.Sprintln(s.Name, s.Alias, s.MTU, s.HostMAC))
 	}
 	slices.Sort(seen)
-	for _, err := range f.kind.Verify(ctx, hs) {
+	for _, err := range f.kind.Verify(ctx, look, hs) {
 		seen = append(seen, fmt.Sprintln(err))
 	}
 	return seen
@@ -66,7 +66,7 @@ func TestGlance(t *testing.T) {
 	ctx := t.Context()
 	hs := f.many(9, "4")
 	defer func() { f.release(hs...) }()
-	f.look(hold.OneLook(ctx), hs) // a list, which the glances go by
+	f.look(ctx, new(hold.Look), hs) // a list, which the glances go by
 	var index []int
 	for _, h := range hs {
 		index = append(index, f.show(h).Index)
@@ -89,14 +89,14 @@ func TestGlance(t *testing.T) {
 		{"a link deleted", func(i int) error { return f.conn.Do(rtnl.DelLink(spec(hs[i]).Name)) }},
 		{"a new link", func(int) error { hs = append(hs, f.many(1, "4")...); return nil }},
 	} {
-		before := other.look(ctx, hs)
+		before := other.look(ctx, nil, hs)
 		must(t, c.change(i))
-		whole := other.look(ctx, hs)
+		whole := other.look(ctx, nil, hs)
 		if slices.Equal(whole, before) {
 			t.Fatalf("%s: nothing has changed", c.what)
 		}
 		nettest.Eventually(t, "a glance to see that it is another: "+c.what, func() bool {
-			return slices.Equal(f.look(hold.Glance(ctx), hs), whole)
+			return slices.Equal(f.look(ctx, hold.Glance(), hs), whole)
 		})
 	}
 }
@@ -109,17 +109,17 @@ func TestGlanceAtUnheard(t *testing.T) {
 	ctx := t.Context()
 	hs := f.many(3, "4")
 	defer f.release(hs...)
-	f.look(hold.OneLook(ctx), hs)
+	f.look(ctx, new(hold.Look), hs)
 	nettest.Run(t, nil, fmt.Sprintf("ip link property del dev %s altname %s", spec(hs[0]).Name, stamp.AltName(spec(hs[0]).Name)))
 	nettest.Run(t, nil, fmt.Sprintf("ip link set dev %s alias mine", spec(hs[0]).Name))
-	nettest.Eventually(t, "a glance to see the alias", func() bool { return slices.Equal(f.look(hold.Glance(ctx), hs), other.look(ctx, hs)) })
+	nettest.Eventually(t, "a glance to see the alias", func() bool { return slices.Equal(f.look(ctx, hold.Glance(), hs), other.look(ctx, nil, hs)) })
 	nettest.Run(t, nil, fmt.Sprintf("ip link set dev %s group 0 name %s", spec(hs[0]).Name, f.alias()))
-	errs := f.kind.Verify(hold.Glance(ctx), hs)
+	errs := f.kind.Verify(ctx, hold.Glance(), hs)
 	if !errors.Is(errs[0], hold.ErrChanged) || errors.Join(errs[1:]...) != nil {
 		t.Errorf("a glance sees %q", errs)
 	}
 	must(t, f.kind.Acquire(ctx, hs[0]))
-	if err := errors.Join(f.kind.Verify(hold.OneLook(ctx), hs)...); err != nil {
+	if err := errors.Join(f.kind.Verify(ctx, nil, hs)...); err != nil {
 		t.Errorf("mended: %v", err)
 	}
 }
@@ -132,13 +132,13 @@ func TestGlanceDoesNotList(t *testing.T) {
 	ctx := t.Context()
 	hs := f.many(3, "4")
 	defer f.release(hs...)
-	well := f.look(hold.OneLook(ctx), hs)
+	well := f.look(ctx, new(hold.Look), hs)
 	must(t, f.conn.Regroup(f.groups.Cut(), spec(hs[0]).Name)[0])
-	if got := f.look(hold.Glance(ctx), hs); !slices.Equal(got, well) {
+	if got := f.look(ctx, hold.Glance(), hs); !slices.Equal(got, well) {
 		t.Errorf("a glance sees what nobody has told:\n%s", got)
 	}
 	end()
-	if got := f.look(hold.Glance(ctx), hs); slices.Equal(got, well) {
+	if got := f.look(ctx, hold.Glance(), hs); slices.Equal(got, well) {
 		t.Error("once nobody is told, a glance does not list either")
 	}
 }

@@ -82,7 +82,7 @@ func TestMany(t *testing.T) {
 	f.forwarding()
 	before := nettest.Snapshot(t, nil)
 	hs := f.many(200, both)
-	for _, err := range f.kind.Verify(t.Context(), hs) {
+	for _, err := range f.kind.Verify(t.Context(), nil, hs) {
 		must(t, err)
 	}
 	gone, down := 17, 77
@@ -90,14 +90,14 @@ func TestMany(t *testing.T) {
 	l, err := netlink.LinkByName(spec(hs[down]).Name)
 	must(t, err)
 	must(t, netlink.LinkSetDown(l))
-	for i, err := range f.kind.Verify(t.Context(), hs) {
+	for i, err := range f.kind.Verify(t.Context(), nil, hs) {
 		want := map[int]error{gone: hold.ErrGone, down: hold.ErrChanged}[i]
 		if !errors.Is(err, want) {
 			t.Errorf("link %d: %v, not %v", i, err, want)
 		}
 	}
 
-	found, err := f.kind.Find(t.Context())
+	found, err := f.kind.Find(t.Context(), nil)
 	must(t, err)
 	if len(found) != len(hs)-1 {
 		t.Errorf("%d of %d links are found", len(found), len(hs)-1)

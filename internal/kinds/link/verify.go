@@ -36,12 +36,12 @@ const looks = 16
 
 // verify compares the host's side of links with their specs. One is looked up;
 // several are found in one dump of the node.
-func (l *Links) verify(ctx context.Context, hs []hold.Hold) []error {
+func (l *Links) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	seen, whole := nothing(), false // whole: what it lacks is not there
 	if len(hs) > 1 {
 		var err error
-		if seen, whole, err = l.lookAtAll(ctx); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
+		if seen, whole, err = l.lookAtAll(ctx, look); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 			for i := range errs {
 				errs[i] = fmt.Errorf("looking at links: %w", err)
 			}
@@ -200,11 +200,11 @@ func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 //
 // Links that find has listed in the same look are not listed again: then, too,
 // whole is false.
-func (l *Links) lookAtAll(ctx context.Context) (seen view, whole bool, err error) {
-	links, found := hold.Remembered(ctx, l).([]rtnl.Link)
+func (l *Links) lookAtAll(ctx context.Context, look *hold.Look) (seen view, whole bool, err error) {
+	links, found := look.Remembered(l).([]rtnl.Link)
 	if !found {
-		links, err = l.list(ctx)
-		whole = err == nil && !hold.Glancing(ctx)
+		links, err = l.list(ctx, look)
+		whole = err == nil && !look.IsGlance()
 	}
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 		return seen, false, err

@@ -13,7 +13,7 @@ import (
 // being listed already (ListAhead), it waits for that. An error of class
 // kernel.ErrInterrupted comes with what was seen.
 func (l *Links) Whole(ctx context.Context) ([]rtnl.Link, error) {
-	links, err := l.list(hold.Glance(ctx))
+	links, err := l.list(ctx, hold.Glance())
 	return slices.DeleteFunc(links, func(link rtnl.Link) bool { return !IsWhole(l.groups, link) }), err
 }
 

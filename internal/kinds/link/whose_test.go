@@ -127,7 +127,7 @@ func TestStrippedIsFound(t *testing.T) {
 			f := newFixture(t)
 			pod, h := f.pod("4")
 			at := f.strip(pod, h, "somebody's", want.hide, want.settings...)
-			found, err := f.kind.Find(t.Context())
+			found, err := f.kind.Find(t.Context(), nil)
 			must(t, err)
 			if len(found) > 1 || (len(found) == 1) != want.found {
 				t.Errorf("found %v", found)
@@ -193,7 +193,7 @@ func TestStrangersAreLeft(t *testing.T) {
 				if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrForeign) {
 					t.Errorf("Acquire says %v", err)
 				}
-				if found, err := f.kind.Find(t.Context()); err != nil || len(found) > 0 {
+				if found, err := f.kind.Find(t.Context(), nil); err != nil || len(found) > 0 {
 					t.Errorf("found %v, %v", found, err)
 				}
 			}

@@ -101,7 +101,7 @@ func (r *Routes) acquire(_ context.Context, h hold.Hold) error {
 	return fmt.Errorf("%w: %w", hold.ErrForeign, err)
 }
 
-func (r *Routes) verify(_ context.Context, hs []hold.Hold) []error {
+func (r *Routes) verify(_ context.Context, _ *hold.Look, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	routes, seeing := r.list()
 	for i, h := range hs {
@@ -135,7 +135,7 @@ func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
 
 // find returns the instance's routes. A route does not say who owns it: the
 // holds have no owner.
-func (r *Routes) find(context.Context) ([]hold.Hold, error) {
+func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	routes, err := r.list()
 	holds := make([]hold.Hold, len(routes))
 	for i, route := range routes {

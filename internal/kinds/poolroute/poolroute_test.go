@@ -81,7 +81,7 @@ func TestFind(t *testing.T) {
 	must(t, a.Acquire(ctx, holdA))
 	must(t, b.Acquire(ctx, holdB))
 
-	found, err := a.Find(ctx)
+	found, err := a.Find(ctx, nil)
 	must(t, err)
 	if len(found) != 1 || *found[0].Spec.(*poolroute.Spec) != *holdA.Spec.(*poolroute.Spec) {
 		t.Errorf("a finds %v, not just %v", found, holdA.Spec)
@@ -90,7 +90,7 @@ func TestFind(t *testing.T) {
 		t.Error("a releases b's route")
 	}
 	must(t, a.Release(ctx, found)[0])
-	must(t, b.Verify(ctx, []hold.Hold{holdB})[0])
+	must(t, b.Verify(ctx, nil, []hold.Hold{holdB})[0])
 	must(t, b.Release(ctx, []hold.Hold{holdB})[0])
 }
 
