@@ -67,15 +67,18 @@ func (e *Engine) noteDown(ctx context.Context, id hold.ID, holds []hold.Hold, na
 
 // relearn writes down what the holds of an owner that stands have discovered when they
 // were taken again. A hold that says a name which is not to be had is refused: a remnant
-// gives it back, and the owner lacks it until it is taken again. The owner's lock is held.
+// gives it back, and the owner lacks it until it is taken again. One of which the ledger
+// says that name already stays as it is. The owner's lock is held.
 func (e *Engine) relearn(ctx context.Context, o hold.Owner) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
 	e.remember(o)
 	var refused []hold.ID
 	var errs []error
+	var without []hold.Name
 	for {
-		err := e.noteDown(ctx, o.ID, o.Holds, discovered(o.Holds))
+		names, _ := differ(without, discovered(o.Settled()))
+		err := e.noteDown(ctx, o.ID, o.Holds, names)
 		var taken *ledger.NameTakenError
 		i := -1
 		if errors.As(err, &taken) {
@@ -86,13 +89,17 @@ func (e *Engine) relearn(ctx context.Context, o hold.Owner) error {
 			break
 		}
 		errs = append(errs, fmt.Errorf("taking %s again: %w", o.Holds[i].Spec, err))
+		rec, _ := e.Ledger.Owner(o.ID)
+		if slices.Contains(discovered(rec.Holds[i:i+1]), taken.Name) {
+			without = append(without, taken.Name)
+			continue
+		}
 		gone, ops := part(o, belongings{holds: o.Holds[i : i+1]}, e.now())
 		if err := e.Ledger.Commit(ctx, ops...); err != nil {
 			errs = append(errs, err)
 			break
 		}
 		refused = append(refused, gone)
-		rec, _ := e.Ledger.Owner(o.ID)
 		o.Holds = slices.Clone(o.Holds)
 		o.Holds[i] = rec.Holds[i]
 		e.remember(o)

@@ -95,10 +95,11 @@ func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 }
 
 // stranger releases something that nobody owns, unless the line has no place for it
-// now: it was not tried then.
+// now: it was not tried then. One has a place at most, since it may hang: the others are
+// for what is owned.
 func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool) {
 	n.e.mu.Lock()
-	if n.busyBy() >= n.kind.Flight || n.pauses() {
+	if n.strangers > 0 || n.busyBy() >= n.kind.Flight || n.pauses() {
 		n.e.mu.Unlock()
 		return nil, false
 	}

@@ -157,3 +157,36 @@ func TestReleasesWhatWasFoundLast(t *testing.T) {
 	}
 	wantResidue(t, n, empty)
 }
+
+// A change whose way back could not be written has gained a lease under another owner's
+// name: that keeps nothing else of the owner from being found anew.
+func TestRediscoversBesideRefusedGain(t *testing.T) {
+	n, disk := onDisk(t)
+	other := delegated("other", "theirs")
+	o := delegated("pod", "first", "rule")
+	take(t, n, other)
+	take(t, n, o)
+	disk.after.Store(4) // announced, found, written without its name, and no more
+	_, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
+		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: &thing{K: "lease", N: "more-" + string(o.ID), Offers: "theirs"}})
+		return nil
+	})
+	disk.after.Store(0)
+	if rec, _ := n.ledger.Owner(o.ID); err == nil || rec.Before == nil {
+		t.Fatalf("the change says %v, and is rolled back: %v", err, rec)
+	}
+	n.loseLease(o, "second")
+	told := len(n.events)
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := len(n.events) - told; n > 20 {
+		t.Errorf("%d events", n)
+	}
+	rec, _ := n.ledger.Owner(o.ID)
+	if _, lease := leaseOf(rec); rec.Before != nil || lease.Name != "second" || !slices.Contains(rec.Names, named("second")) {
+		t.Errorf("%v, %+v", rec, lease)
+	}
+	release(t, n, o.ID, other.ID)
+	wantResidue(t, n, empty)
+}

@@ -41,8 +41,8 @@ func (e *Engine) Audit(ctx context.Context) Report {
 // does not read all of the world anew each time (hold.Glance).
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(ctx, hold.Glance())
-	err := e.Mend(ctx, drifts)
-	err = errors.Join(err, e.Depart(ctx, e.undeparted()), e.rollBackAll(ctx, e.Ledger.Owners()), e.relearnAll(ctx))
+	err := e.rollBackAll(ctx, e.Ledger.Owners()) // first, or what is coming would be written with what is mended
+	err = errors.Join(err, e.Mend(ctx, drifts), e.Depart(ctx, e.undeparted()), e.relearnAll(ctx))
 
 	e.mu.Lock()
 	seen := e.suspect

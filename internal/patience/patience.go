@@ -34,12 +34,15 @@ func (c *Calls) Hang(name string) bool {
 	return time.Now().Before(c.hanging[name].until)
 }
 
-// Any reports whether a call hangs whose name is one of some sort.
-func (c *Calls) Any(sort func(name string) bool) bool {
+// Any reports whether a call hangs whose name is one of some sort, and was waited for at
+// least so long, not long ago: nobody may try that name again, and what it was for answer
+// by now.
+func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name := range c.hanging {
-		if sort(name) {
+	now := time.Now()
+	for name, p := range c.hanging {
+		if p.length >= least && now.Before(p.until.Add(p.length)) && sort(name) {
 			return true
 		}
 	}

@@ -88,3 +88,27 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A call that hung long ago says nothing of others of its sort.
+func TestAny(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Calls
+		never := make(chan struct{})
+		defer close(never)
+		hangs := func() (int, error) { <-never; return 0, nil }
+		any := func() bool { return c.Any(limit, func(name string) bool { return name == "x" }) }
+		_, _ = Call(&c, "x", limit/2, hangs, nil)
+		if any() {
+			t.Error("a call that was waited for too short a time counts")
+		}
+		time.Sleep(limit)
+		_, _ = Call(&c, "x", limit, hangs, nil)
+		if !any() {
+			t.Error("a call that hangs does not count")
+		}
+		time.Sleep(time.Minute)
+		if any() {
+			t.Error("a call that hung a minute ago counts")
+		}
+	})
+}

@@ -40,7 +40,7 @@ func OpenSoon(path string) (*Netns, error) {
 
 func limitOf(path string) time.Duration {
 	folder := filepath.Dir(path)
-	if openings.Any(func(other string) bool { return other != path && filepath.Dir(other) == folder }) {
+	if openings.Any(limit, func(other string) bool { return other != path && filepath.Dir(other) == folder }) {
 		return brief
 	}
 	return limit

@@ -123,8 +123,15 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 		return errs[0], errs[1]
 	}
 	add, get := pair(last)
-	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) && l.conn.Do(rtnl.GetLinkAt(last, new(rtnl.Link))) == nil {
-		add, get = pair(0) // the index is taken; a name in the pod is no reason for another one
+	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) {
+		switch err := l.conn.Do(rtnl.GetLinkAt(last, new(rtnl.Link))); {
+		case err == nil:
+			add, get = pair(0) // the index is taken; a name in the pod is no reason for another one
+		case errors.Is(err, kernel.ErrNotFound):
+			add, get = pair(last) // whoever had it, or the name in the pod, may have gone
+		default:
+			return link, false, err
+		}
 	}
 	switch {
 	case add == nil && get == nil:
