@@ -143,16 +143,16 @@ func TestHangingPathIsReused(t *testing.T) {
 
 // A path in /run/netns that hangs keeps no ledger from being made anew.
 func TestRebuildBesideHangingPath(t *testing.T) {
-	a := startAgent(t, pools)
-	pods, got := a.podsOf(2)
-	a.kill()
-	a.lose(a.root.Ledger())
 	dir, err := os.MkdirTemp("/run/netns", "hangs-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(dir) })
-	nettest.Hang(t, dir)
+	nettest.Hang(t, dir) // or the test is skipped, before there is anything to clean up
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(2)
+	a.kill()
+	a.lose(a.root.Ledger())
 	done := make(chan error, 1)
 	rebuild := a.berthd("--rebuild-ledger")
 	go func() { done <- rebuild.Run() }()
