@@ -242,6 +242,7 @@ func (r *wholeRun) rest() {
 		r.Sweep(r.ctx)
 	}
 	for range 3 { // what is missing; what is left over, seen twice
+		time.Sleep(time.Second) // a worker that rests has its place in a line
 		r.Sweep(r.ctx)
 	}
 	r.mu.Lock()
