@@ -309,20 +309,22 @@ func (e *Engine) rollBackAll(ctx context.Context, owners []hold.Owner) error {
 		if o.Before == nil || !o.Wanted() || e.isChanging(o.ID) {
 			continue
 		}
-		errs = append(errs, e.rollBackOne(ctx, o.ID))
+		errs = append(errs, e.settleUp(ctx, o.ID, "rolling back the change", e.rollBack))
 	}
 	return errors.Join(errs...)
 }
 
-func (e *Engine) rollBackOne(ctx context.Context, id hold.ID) error {
+// settleUp does for an owner what could not be written earlier, with its lock held and
+// within Options.Mending.
+func (e *Engine) settleUp(ctx context.Context, id hold.ID, what string, do func(context.Context, hold.ID) error) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Mending)
 	defer cancel()
 	ctx, leave, err := e.enter(ctx, id, false)
 	if err != nil {
-		return fmt.Errorf("rolling back the change of %s: %w", id, err)
+		return fmt.Errorf("%s of %s: %w", what, id, err)
 	}
 	defer leave()
-	return e.rollBack(ctx, id)
+	return do(ctx, id)
 }
 
 // isChanging reports whether an owner is being changed right now.

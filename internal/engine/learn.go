@@ -118,21 +118,10 @@ func (e *Engine) relearnAll(ctx context.Context) error {
 	var errs []error
 	for _, id := range ids {
 		if !e.Taking(id) {
-			errs = append(errs, e.relearnOne(ctx, id))
+			errs = append(errs, e.settleUp(ctx, id, "writing down what was discovered", e.catchUp))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (e *Engine) relearnOne(ctx context.Context, id hold.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, e.Mending)
-	defer cancel()
-	ctx, leave, err := e.enter(ctx, id, false)
-	if err != nil {
-		return fmt.Errorf("writing down what was discovered of %s: %w", id, err)
-	}
-	defer leave()
-	return e.catchUp(ctx, id)
 }
 
 // catchUp writes down what could not be written of an owner, if it stands. The owner's
