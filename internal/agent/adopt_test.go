@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/api"
@@ -32,7 +32,7 @@ func (r *rig) lose(instance bool) {
 	r.close()
 	files := []string{r.root.Ledger()}
 	if instance {
-		files = append(files, r.root.Instance(), filepath.Join(r.root.Run(), markerName))
+		files = append(files, r.root.Instance(), filepath.Join(r.root.Run(), daemon.MarkerName))
 	}
 	for _, f := range files {
 		if err := os.Remove(f); err != nil {
@@ -52,7 +52,7 @@ func (r *rig) linkOf(container string) (string, []string) {
 }
 
 func (r *rig) hasLink(name string) bool {
-	_, err := r.conn.Link(name)
+	_, err := r.node.Conn.Link(name)
 	return err == nil
 }
 
@@ -85,7 +85,7 @@ func TestStatelessDeletion(t *testing.T) {
 				if err := r.open(); err != nil {
 					t.Fatal(err)
 				}
-				if err := r.queue.Remove(s...); err != nil {
+				if err := r.drain.Remove(s...); err != nil {
 					t.Fatal(err)
 				}
 				r.enqueue(second)
@@ -99,7 +99,7 @@ func TestStatelessDeletion(t *testing.T) {
 					t.Errorf("the same DEL again: known %v, %v", known, err)
 				}
 			}
-			nettest.Eventually(t, "both are gone", func() bool { return len(r.index.all()) == 0 })
+			nettest.Eventually(t, "both are gone", func() bool { return len(r.index.All()) == 0 })
 			if r.hasLink(link) || r.hasLink(other) {
 				t.Error("a link is left")
 			}
@@ -107,7 +107,7 @@ func TestStatelessDeletion(t *testing.T) {
 				t.Errorf("%d deletions wait", n)
 			}
 			resting := map[string]bool{}
-			for _, x := range r.ledger.Resting() {
+			for _, x := range r.core.Ledger.Resting() {
 				resting[x.Name.Name] = true
 			}
 			for _, x := range addrs {
@@ -116,7 +116,7 @@ func TestStatelessDeletion(t *testing.T) {
 				}
 			}
 			r.wantClean()
-			if err := r.Drain(t.Context()); err != nil {
+			if err := r.drain.All(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -124,7 +124,7 @@ func TestStatelessDeletion(t *testing.T) {
 }
 
 func (r *rig) pendingNames() []string {
-	pending, err := r.queue.Pending()
+	pending, err := r.drain.Pending()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -142,33 +142,33 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	r.add(request("b", nettest.Pod(t)))
 	link, _ := r.linkOf("a")
 	other, _ := r.linkOf("b")
-	was := r.instance
+	was := r.core.Instance
 	if err := r.removeNode(); err != nil {
 		t.Fatal(err)
 	}
 	r.lose(true)
 	r.bringUp()
-	if r.instance == was {
+	if r.core.Instance == was {
 		t.Fatal("the instance is the same")
 	}
 	for container, l := range map[string]string{"a": link, "b": other} {
 		r.enqueue(r.deletion(container, l))
 	}
-	if err := r.Drain(t.Context()); err != nil {
+	if err := r.drain.All(t.Context()); err != nil {
 		t.Error(err)
 	}
 	nettest.Eventually(t, "the links are gone", func() bool { return !r.hasLink(link) && !r.hasLink(other) })
-	nettest.Eventually(t, "they are forgotten", func() bool { return len(r.index.all()) == 0 })
+	nettest.Eventually(t, "they are forgotten", func() bool { return len(r.index.All()) == 0 })
 }
 
 // removeNode gives back what the agent itself holds, while pods are attached.
 func (r *rig) removeNode() error {
-	for _, o := range r.ledger.Owners() {
-		if r.index.get(o.ID) == nil {
-			if err := r.engine.Release(r.t.Context(), []hold.ID{o.ID}); err != nil {
+	for _, o := range r.core.Ledger.Owners() {
+		if r.index.Get(o.ID) == nil {
+			if err := r.core.Engine.Release(r.t.Context(), []hold.ID{o.ID}); err != nil {
 				return err
 			}
-			if err := r.engine.Wait(r.t.Context(), o.ID); err != nil {
+			if err := r.core.Engine.Wait(r.t.Context(), o.ID); err != nil {
 				return err
 			}
 		}
@@ -185,25 +185,25 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	r.add(request("b", b))
 	link, _ := r.linkOf("b")
 	r.enqueue(r.deletion("unknown", link))
-	if err := r.Drain(t.Context()); err != nil {
+	if err := r.drain.All(t.Context()); err != nil {
 		t.Error(err)
 	}
 	r.wantAttached("b")
 
 	// The same of a link that the ledger does not know.
 	stray := "bzzzzaaaaaaaaaa"
-	nettest.Run(t, r.here, "ip link add "+stray+" type veth peer name zz")
-	t.Cleanup(func() { nettest.Command(r.here, "ip", "link", "del", stray).Run() })
+	nettest.Run(t, r.node.Here, "ip link add "+stray+" type veth peer name zz")
+	t.Cleanup(func() { nettest.Command(r.node.Here, "ip", "link", "del", stray).Run() })
 	for _, alias := range []string{"", "mine", stamp.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}, 0),
 		stamp.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"}, 0)} {
-		if out, err := nettest.Command(r.here, "ip", "link", "set", stray, "alias", alias).CombinedOutput(); err != nil {
+		if out, err := nettest.Command(r.node.Here, "ip", "link", "set", stray, "alias", alias).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		r.enqueue(r.deletion("x", stray))
-		if err := r.Drain(t.Context()); err != nil {
+		if err := r.drain.All(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if !r.hasLink(stray) || len(r.index.container("x")) > 0 {
+		if !r.hasLink(stray) || len(r.index.Container("x")) > 0 {
 			t.Errorf("a link with the alias %q was deleted as x's", alias)
 		}
 	}
@@ -216,28 +216,22 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 // traffic that the kernel remembers of it (cilium #46677: the old pod's DEL
 // removed rules of the address's new owner).
 func TestDeletionSparesAddressesOfOthers(t *testing.T) {
-	r := start(t)
+	r := newRig(t)
 	r.cooldown = time.Hour
+	r.begin()
 	r.add(request("a", nettest.Pod(t)))
 	_, addrs := r.linkOf("a")
 	d := r.deletion("gone", "bzzzzaaaaaaaaaa")
-	d.Started = r.born - 1
+	d.Started = r.began() - 1
 	d.Addresses = append([]string{"10.88.0.77", "192.0.2.1", "no address"}, addrs...)
-	w := r.plan([]deletions.Record{d})
-	w.adopt(r.Agent, d)
-	if len(w.adopted) != 1 || len(w.errs) > 0 {
-		t.Fatalf("%+v", w)
-	}
-	names, _ := r.adopting.Load(w.adopted[0])
-	if have := names.([]netip.Addr); len(have) != 1 || have[0].String() != "10.88.0.77" {
-		t.Errorf("adopted are the addresses %v", have)
-	}
-	r.disown(w)
 	r.enqueue(d)
-	if err := r.Drain(t.Context()); err != nil {
+	if err := r.drain.All(t.Context()); err != nil {
 		t.Error(err)
 	}
-	nettest.Eventually(t, "it is done", func() bool { return len(r.index.container("gone")) == 0 })
+	nettest.Eventually(t, "it is done", func() bool { return len(r.index.Container("gone")) == 0 })
+	if rests := r.core.Ledger.Resting(); len(rests) != 1 || rests[0].Name.Name != "10.88.0.77" {
+		t.Errorf("the addresses that rest are %v", rests)
+	}
 	r.wantAttached("a")
 	r.wantClean()
 }
@@ -260,7 +254,7 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 					ks[i].Release = func(ctx context.Context, hs []hold.Hold) []error {
 						for _, h := range hs {
 							for _, x := range h.Spec.(*flows.Spec).Addresses {
-								if holder, held := r.ledger.Holder(ipam.Name(x)); held && holder != h.Owner {
+								if holder, held := r.core.Ledger.Holder(ipam.Name(x)); held && holder != h.Owner {
 									what := fmt.Sprintf("the traffic of %s, which %s has, is forgotten for %s", x, holder, h.Owner)
 									astray.Store(&what)
 								}
@@ -276,10 +270,10 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 			link, addrs := r.linkOf("c")
 			r.del("c", true) // the address rests, or is due
 			d := r.deletion("c", link)
-			d.Addresses, d.Started = addrs, r.born-1
+			d.Addresses, d.Started = addrs, r.began()-1
 			b.set(true, "release", flows.KindName, "")
 			r.enqueue(d) // the runtime repeats it
-			if err := r.Drain(t.Context()); err != nil {
+			if err := r.drain.All(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			pod := nettest.Pod(t)
@@ -291,8 +285,8 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 				})
 			}
 			b.heal()
-			r.engine.Retry()
-			nettest.Eventually(t, "nothing is owed", func() bool { return len(r.engine.Owed("")) == 0 })
+			r.core.Engine.Retry()
+			nettest.Eventually(t, "nothing is owed", func() bool { return len(r.core.Engine.Owed("")) == 0 })
 			if what := astray.Load(); what != nil {
 				t.Error(*what)
 			}
@@ -321,8 +315,8 @@ func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig
 // wantAddressesBack checks that nobody has addresses, and that IPAM knows.
 func (r *rig) wantAddressesBack() {
 	r.t.Helper()
-	nettest.Eventually(r.t, "nobody is left", func() bool { return len(r.index.all()) == 0 })
-	for _, p := range r.ipam.Stats(r.clock.Now()) {
+	nettest.Eventually(r.t, "nobody is left", func() bool { return len(r.index.All()) == 0 })
+	for _, p := range r.ground.Pools.Stats(r.core.Clock.Now()) {
 		for _, c := range p.CIDRs {
 			if c.Used > 0 {
 				r.t.Errorf("%d addresses of %s are in use, and nobody has them", c.Used, c.CIDR)
@@ -412,7 +406,7 @@ func TestNamesTooLongForAnAlias(t *testing.T) {
 	d := r.deletion(long+"a", other.HostVeth)
 	d.Network = other.Network
 	r.enqueue(d)
-	must(t, r.Drain(t.Context()))
+	must(t, r.drain.All(t.Context()))
 	if l := r.List(api.Filter{Container: long + "a"}); len(l) > 0 && l[0].State == api.StateAttached {
 		t.Errorf("what was deleted: %+v", l)
 	}

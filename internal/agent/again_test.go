@@ -127,7 +127,7 @@ func TestRepeatedAddOutlivesACut(t *testing.T) {
 	late := r.deletion("c", link)
 	late.Addresses, late.Cut = addrs, true
 	r.add(request("c", pod))
-	nettest.Run(t, r.here, "ip link set "+link+" down")
+	nettest.Run(t, r.node.Here, "ip link set "+link+" down")
 	r.enqueue(late)
 	r.Sweep(t.Context())
 	if n := r.queued(); n > 0 {

@@ -17,12 +17,14 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
 )
@@ -112,18 +114,28 @@ func (r *rig) open() error {
 }
 
 // kernel opens the kernel as Open does, in the rig's own boot after a reboot.
-func (r *rig) kernel(a *Agent) error {
-	err := a.openKernel()
+func (r *rig) kernel() (*node.Node, error) {
+	n, err := node.Open()
 	if booted := r.booted; err == nil && r.boots > 0 {
-		a.boot = fmt.Sprintf("boot-%d", r.boots)
-		a.boottime = func() int64 { return boottime.Now() - booted }
+		n.Boot = fmt.Sprintf("boot-%d", r.boots)
+		n.Boottime = func() int64 { return boottime.Now() - booted }
 	}
-	return err
+	return n, err
+}
+
+// began is when the first agent of the rig did.
+func (r *rig) began() int64 {
+	r.t.Helper()
+	first, known := r.core.Ledger.First()
+	if !known {
+		r.t.Fatal("the ledger does not know when the first agent began")
+	}
+	return first.Started
 }
 
 // now is the time of a new request, in the rig's boot.
 func (r *rig) now() server.When {
-	t := r.boottime()
+	t := r.node.Boottime()
 	return server.When{Started: t, Deadline: t + int64(time.Minute)}
 }
 
@@ -135,8 +147,11 @@ func (r *rig) options() (Options, error) {
 		level = slog.LevelError
 	}
 	return Options{
-		Root: r.root, Config: c, Decorate: r.decorate, Observe: r.observe, Version: "test",
-		Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
+		Config: c, Version: "test",
+		Options: daemon.Options{
+			Root: r.root, Decorate: r.decorate, Observe: r.observe,
+			Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: level})),
+		},
 	}, err
 }
 
@@ -168,19 +183,19 @@ func (r *rig) releaseAll() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for _, e := range r.index.all() {
+	for _, e := range r.index.All() {
 		var err error
 		for range 3 {
-			if _, _, err = r.DeleteOne(ctx, e.owner.ID, true, now()); err == nil {
+			if _, _, err = r.DeleteOne(ctx, e.Owner.ID, true, now()); err == nil {
 				break
 			}
 		}
 		if err != nil {
-			r.t.Errorf("deleting %s: %v", e.owner.ID, err)
+			r.t.Errorf("deleting %s: %v", e.Owner.ID, err)
 		}
 	}
-	if left := r.index.all(); len(left) > 0 {
-		r.t.Errorf("%d attachments are left; owed: %v", len(left), r.engine.Owed(""))
+	if left := r.index.All(); len(left) > 0 {
+		r.t.Errorf("%d attachments are left; owed: %v", len(left), r.core.Engine.Owed(""))
 	}
 }
 
@@ -291,7 +306,7 @@ func TestRepeatedAdd(t *testing.T) {
 	if moved.Interfaces[0].Name == first.Interfaces[0].Name {
 		t.Error("ADD into another netns answers the old incarnation")
 	}
-	nettest.Eventually(t, "the old incarnation is gone", func() bool { return len(r.index.all()) == 1 })
+	nettest.Eventually(t, "the old incarnation is gone", func() bool { return len(r.index.All()) == 1 })
 	r.wantClean()
 }
 
@@ -327,7 +342,7 @@ func TestLateAddIsRefused(t *testing.T) {
 	r.del("c", false)
 	_, err := r.Add(t.Context(), request("c", pod), early)
 	wantError(t, err, 11, "deleted")
-	if len(r.index.all()) != 0 {
+	if len(r.index.All()) != 0 {
 		t.Error("the late ADD left something")
 	}
 	r.add(request("c", pod)) // a new one is not late
@@ -421,7 +436,7 @@ func TestGC(t *testing.T) {
 	if err != nil || d.Released != 2 {
 		t.Fatalf("GC: %+v %v", d, err)
 	}
-	nettest.Eventually(t, "two attachments are gone", func() bool { return len(r.index.all()) == 2 })
+	nettest.Eventually(t, "two attachments are gone", func() bool { return len(r.index.All()) == 2 })
 	for _, at := range r.List(api.Filter{}) {
 		if at.ContainerID != "b" && at.Network != "other" {
 			t.Errorf("left: %+v", at)
@@ -459,7 +474,7 @@ func TestCheck(t *testing.T) {
 			case "pod":
 				nettest.Run(t, pod, command)
 			case "host":
-				nettest.Run(t, r.here, command)
+				nettest.Run(t, r.node.Here, command)
 			}
 			err = r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now())
 			if c.code == 0 && err != nil {
@@ -517,14 +532,18 @@ func TestBadInput(t *testing.T) {
 		{"no netns", change(func(q *api.AddRequest) { q.Netns.Path = regular }), 102, "no network namespace"},
 		{"netns gone", change(func(q *api.AddRequest) { q.Netns.Path = "/run/netns/none" }), 102, "none"},
 		{"another netns", change(func(q *api.AddRequest) { q.Netns.Ino++ }), 102, ""},
-		{"the node's netns", change(func(q *api.AddRequest) { self := r.self; self.Path = "/proc/self/ns/net"; q.Netns = api.Netns(self) }), 102, "node's own"},
+		{"the node's netns", change(func(q *api.AddRequest) {
+			self := r.node.Netns
+			self.Path = "/proc/self/ns/net"
+			q.Netns = api.Netns(self)
+		}), 102, "node's own"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := r.tryAdd(c.req)
 			wantError(t, err, c.code, c.says)
 		})
 	}
-	if n := len(r.index.all()); n > 0 {
+	if n := len(r.index.All()); n > 0 {
 		t.Errorf("%d attachments", n)
 	}
 	if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
@@ -553,10 +572,10 @@ func TestTakenIfname(t *testing.T) {
 	refused("c")
 	refused("d")
 	r.wantAttached("c")
-	if resting := r.ledger.Resting(); len(resting) > 0 {
+	if resting := r.core.Ledger.Resting(); len(resting) > 0 {
 		t.Errorf("addresses that nobody had rest: %v", resting)
 	}
-	r.occupied = func(ns.Ref, string) (bool, error) { return false, nil } // not yet
+	r.node.Occupied = func(ns.Ref, string) (bool, error) { return false, nil } // not yet
 	refused("d")
 	r.wantGone("d")
 	r.wantAttached("c")
@@ -570,7 +589,7 @@ func TestPoolsDrain(t *testing.T) {
 	reload := func() {
 		c, err := r.conf()
 		if err == nil {
-			err = r.Reload(t.Context(), c)
+			err = r.ground.Reload(t.Context(), c)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -606,11 +625,11 @@ func TestCooldownOfADrainingPool(t *testing.T) {
 		t.Helper()
 		r.pools, r.cooldown = strings.Fields(pools), cooldown
 		c, err := r.conf()
-		must(t, errors.Join(err, r.Reload(t.Context(), c)))
+		must(t, errors.Join(err, r.ground.Reload(t.Context(), c)))
 	}
 	rests := func(when string, want time.Duration) {
 		t.Helper()
-		if got := r.Agent.cooldown(ipam.Name(netip.MustParseAddr("10.89.0.1"))); got != want {
+		if got := r.ground.Rest(ipam.Name(netip.MustParseAddr("10.89.0.1"))); got != want {
 			t.Errorf("%s: %s, want %s", when, got, want)
 		}
 	}
@@ -620,11 +639,13 @@ func TestCooldownOfADrainingPool(t *testing.T) {
 	rests("taken out", time.Hour)
 	r.restart()
 	rests("after a restart", time.Hour)
-	for _, h := range r.heldCIDRs() {
-		must(t, r.ledger.Commit(t.Context(), ledger.Update(h.owner, func(o *hold.Owner) error {
-			o.Meta = nodeRecord{Sort: poolSort, Pool: h.pool}.encode()
-			return nil
-		})))
+	for _, held := range r.core.Ledger.Owners() {
+		if len(held.NamesIn("cidr")) > 0 {
+			must(t, r.core.Ledger.Commit(t.Context(), ledger.Update(held.ID, func(o *hold.Owner) error {
+				o.Meta = json.RawMessage(`{"sort":"pool","pool":"extra"}`)
+				return nil
+			})))
+		}
 	}
 	r.restart()
 	rests("with an older ledger", config.DefaultCooldown)
@@ -647,6 +668,6 @@ func TestRestartKeepsPodsAndFinishesDeletions(t *testing.T) {
 		return strings.Count(nettest.Snapshot(t, nil).Only("link").String(), "veth") == 1
 	})
 	r.restart()
-	nettest.Eventually(t, "the pod that is gone is released", func() bool { return len(r.index.all()) == 1 })
+	nettest.Eventually(t, "the pod that is gone is released", func() bool { return len(r.index.All()) == 1 })
 	r.wantClean()
 }

@@ -34,7 +34,7 @@ func benchmarkVerbs(b *testing.B, workers int) {
 	}
 	r.bringUp()
 	ctx := b.Context()
-	go r.egress.Run(ctx, r.egressDrift)
+	go r.ground.KeepTable(ctx)
 	defer func() { r.releaseAll(); r.remove(b.Context()); r.close() }()
 	const pods = 200
 	netns := make([]*ns.Netns, pods)
@@ -68,7 +68,7 @@ func benchmarkVerbs(b *testing.B, workers int) {
 		addWall += each("ADD", func(i int) { r.add(request(fmt.Sprint("c", i), netns[i])) })
 		start := time.Now()
 		delWall += each("DEL", func(i int) { r.del(fmt.Sprint("c", i), false) })
-		nettest.Eventually(b, "all are gone", func() bool { return len(r.index.all()) == 0 })
+		nettest.Eventually(b, "all are gone", func() bool { return len(r.index.All()) == 0 })
 		goneWall += time.Since(start)
 	}
 	b.ReportMetric(float64(pods*b.N)/addWall.Seconds(), "ADD/s")

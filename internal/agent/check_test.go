@@ -62,12 +62,12 @@ func TestCheckNamesEachDifference(t *testing.T) {
 				t.Fatal(err)
 			}
 			veth := r.List(api.Filter{})[0].HostVeth
-			command := strings.NewReplacer("HOST", veth, "TABLE", "berth-"+r.instance).Replace(c.command)
+			command := strings.NewReplacer("HOST", veth, "TABLE", "berth-"+r.core.Instance).Replace(c.command)
 			switch c.at {
 			case "pod":
 				nettest.Run(t, netns, command)
 			case "host":
-				nettest.Run(t, r.here, command)
+				nettest.Run(t, r.node.Here, command)
 			case "result":
 				from, to, _ := strings.Cut(command, " ")
 				raw = json.RawMessage(strings.Replace(string(raw), from, to, 1))
@@ -84,7 +84,7 @@ func TestCheckNamesEachDifference(t *testing.T) {
 				return
 			}
 			_, says, _ := strings.Cut(err.Error(), ": ")
-			says = strings.NewReplacer(veth, "HOST", netns.Ref().Path, "NETNS", "berth-"+r.instance, "TABLE").Replace(says)
+			says = strings.NewReplacer(veth, "HOST", netns.Ref().Path, "NETNS", "berth-"+r.core.Instance, "TABLE").Replace(says)
 			if !matches103(says, c.says) {
 				t.Errorf("it says\n%s\nand not\n%s", says, c.says)
 			}

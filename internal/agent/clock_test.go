@@ -13,10 +13,12 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/traffic"
 )
 
 // clocked is an agent on a node in memory, in a bubble of synctest, whose wall
@@ -48,7 +50,7 @@ func (c *clocked) open() {
 		c.t.Fatal(err)
 	}
 	conf.Pools[0].Cooldown = time.Minute
-	o := Options{Root: c.root, Config: conf, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	o := Options{Config: conf, Version: "test", Options: daemon.Options{Root: c.root, Log: slog.New(slog.DiscardHandler)}}
 	unharmed := c.world.open(fault.New(1<<30, fault.FailBefore), func(string, hold.Hold) {})
 	if c.Agent, err = open(o, unharmed, false); err != nil {
 		c.t.Fatal(err)
@@ -58,7 +60,7 @@ func (c *clocked) open() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func(a *Agent) { a.keepRinsed(ctx); close(done) }(c.Agent)
+	go func(a *Agent) { a.traffic.KeepRinsed(ctx); close(done) }(c.Agent)
 	c.end = func() { cancel(); <-done }
 }
 
@@ -72,7 +74,7 @@ func (c *clocked) close() {
 
 func (c *clocked) when() server.When {
 	time.Sleep(time.Nanosecond) // no two at the same time
-	return server.When{Started: c.boottime(), Deadline: c.boottime() + int64(time.Minute)}
+	return server.When{Started: c.node.Boottime(), Deadline: c.node.Boottime() + int64(time.Minute)}
 }
 
 // add attaches a container with the address.
@@ -178,13 +180,13 @@ func TestCooldownWhileTheClockIsSet(t *testing.T) {
 					if _, err := c.Status(context.Background(), ""); err != nil {
 						t.Errorf("status: %v", err)
 					}
-					until := c.wall().Add(time.Second).UTC().Format(time.RFC3339)
+					until := c.node.Wall().Add(time.Second).UTC().Format(time.RFC3339)
 					if err := c.add("early"); !isCode(err, 101) || !strings.Contains(err.Error(), "until "+until) {
 						t.Errorf("within the cooldown, which ends at %s: %v", until, err)
 					}
 					time.Sleep(time.Second)
 				}
-				time.Sleep(2 * rinseEvery)
+				time.Sleep(2 * traffic.RinseEvery)
 				synctest.Wait()
 				if resting := c.Pools()[0].CIDRs[0].Resting; resting > 0 {
 					t.Errorf("%d are not rinsed after their cooldown", resting)

@@ -18,13 +18,14 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/server"
 )
 
 // deletion is a DEL of a container's eth0, as the plugin writes it down now.
 func (r *rig) deletion(container, link string) deletions.Record {
 	return deletions.Record{
 		Network: "net", Container: container, Ifname: "eth0", Link: link,
-		Boot: r.boot, Started: boottime.Now(), Reason: "test",
+		Boot: r.node.Boot, Started: boottime.Now(), Reason: "test",
 	}
 }
 
@@ -37,8 +38,8 @@ func (r *rig) enqueue(d deletions.Record) {
 
 // undertaken does a deletion as a drain does, without its file.
 func (r *rig) undertaken(d deletions.Record) error {
-	ids, err := r.promise(r.t.Context(), d)
-	return errors.Join(err, r.engine.Depart(r.t.Context(), ids))
+	ids, err := r.drain.Promise(r.t.Context(), d)
+	return errors.Join(err, r.core.Engine.Depart(r.t.Context(), ids))
 }
 
 // queued returns how many deletions wait.
@@ -75,7 +76,7 @@ func TestDrainAtStart(t *testing.T) {
 	r.enqueue(r.deletion("b", ""))
 	r.enqueue(r.deletion("c", r.List(key("d"))[0].HostVeth)) // a wrong one
 	r.enqueue(r.deletion("unknown", ""))
-	nettest.Run(t, r.here, "ip link set "+link+" down")
+	nettest.Run(t, r.node.Here, "ip link set "+link+" down")
 	var drifts int
 	r.observe = func(kind, op string, _ time.Duration, _ int, _ error) {
 		if kind == "link" && op == "acquire" {
@@ -120,7 +121,7 @@ func TestDrainOnEvent(t *testing.T) {
 	r.enqueue(r.deletion("a", ""))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); r.keepDrained(ctx) }()
+	go func() { defer close(ended); r.drain.Keep(ctx) }()
 	r.wantGone("a")
 	r.enqueue(r.deletion("b", ""))
 	r.wantGone("b")
@@ -160,7 +161,7 @@ func TestAddDrainsItsKey(t *testing.T) {
 	r.enqueue(d)
 	r.enqueue(r.deletion("b", ""))
 	r.add(request("a", pod))
-	if err := r.engine.Wait(t.Context(), former); err != nil { // ADD waits for its link alone
+	if err := r.core.Engine.Wait(t.Context(), former); err != nil { // ADD waits for its link alone
 		t.Fatal(err)
 	}
 	if n := r.queued(); n != 1 {
@@ -168,7 +169,7 @@ func TestAddDrainsItsKey(t *testing.T) {
 	}
 	r.wantAttached("a")
 	r.enqueue(d) // as after a crash between the commit and the removal
-	if err := r.Drain(t.Context()); err != nil {
+	if err := r.drain.All(t.Context()); err != nil {
 		t.Error(err)
 	}
 	r.wantAttached("a")
@@ -189,15 +190,15 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		r.add(request("a", pod))
 		id := r.id("a")
 		r.enqueue(d)
-		if !r.going(r.index.get(id).owner) {
+		if !r.drain.Going(r.index.Get(id).Owner) {
 			t.Error("nothing says that a is going")
 		}
-		if err := r.Drain(t.Context()); err != nil {
+		if err := r.drain.All(t.Context()); err != nil {
 			t.Error(err)
 		}
 		r.wantGone("a")
-		tomb, ok := r.ledger.Tombstone(attachment.Key{Network: "net", ContainerID: "a", Ifname: "eth0"}.String())
-		if left := time.Duration(tomb.Until - r.boottime()); !ok || left > longestAdd {
+		tomb, ok := r.core.Ledger.Tombstone(attachment.Key{Network: "net", ContainerID: "a", Ifname: "eth0"}.String())
+		if left := time.Duration(tomb.Until - r.node.Boottime()); !ok || left > server.MaxDeadline {
 			t.Errorf("%v before its time, the deletion's tombstone (%v) stands for %v", ahead, ok, left)
 		}
 		r.add(request("a", pod))
@@ -251,8 +252,8 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	r.add(request("a", nettest.Pod(t)))
 	r.add(request("b", nettest.Pod(t)))
 	r.enqueue(r.deletion("a", ""))
-	r.ledger.Close() // nothing can be promised
-	if err := r.Drain(t.Context()); err == nil {
+	r.core.Ledger.Close() // nothing can be promised
+	if err := r.drain.All(t.Context()); err == nil {
 		t.Error("a drain without a ledger succeeds")
 	}
 	if n := r.queued(); n != 1 {
@@ -280,19 +281,19 @@ func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
 	r.enqueue(r.deletion("k", ""))
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := r.Drain(ctx); err == nil {
+	if err := r.drain.All(ctx); err == nil {
 		t.Error("a drain whose context has ended succeeds")
 	}
 	if n := r.queued(); n != 2 {
 		t.Errorf("%d deletions wait", n)
 	}
-	if err := r.Drain(t.Context()); err != nil {
+	if err := r.drain.All(t.Context()); err != nil {
 		t.Error(err)
 	}
 	_, err := r.Add(t.Context(), request("k", nettest.Pod(t)), early)
 	wantError(t, err, 11, "")
 	b.heal()
-	r.engine.Retry()
+	r.core.Engine.Retry()
 	r.wantGone("x")
 }
 
@@ -328,13 +329,13 @@ func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
 func TestNoSparesNoAdd(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
-	r.keepSpares()
-	if err := r.spared(); err != nil {
+	r.drain.KeepSpares()
+	if err := r.drain.Spared(); err != nil {
 		t.Fatal(err)
 	}
 	dir := deletions.Path(r.root)
 	makeFile(t, dir) // no spare can be made
-	r.keepSpares()
+	r.drain.KeepSpares()
 	_, err := r.tryAdd(request("b", nettest.Pod(t)))
 	if err == nil {
 		t.Error("ADD succeeds")
@@ -380,28 +381,28 @@ func TestManyDeletions(t *testing.T) {
 		c := "c" + strings.Repeat("x", i%7) + string(hold.NewID())
 		r.add(request(c, nettest.Pod(t)))
 	}
-	for _, e := range r.index.all() {
-		r.enqueue(r.deletion(e.record.ContainerID, r.show(e).HostVeth))
+	for _, e := range r.index.All() {
+		r.enqueue(r.deletion(e.Record.ContainerID, e.Interface.Host))
 	}
 	r.close()
 	if err := r.open(); err != nil {
 		t.Fatal(err)
 	}
-	before := r.ledger.Stats().Commits
-	if err := r.Drain(t.Context()); err != nil {
+	before := r.core.Ledger.Stats().Commits
+	if err := r.drain.All(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	promised := r.ledger.Stats()
-	for _, e := range r.index.all() {
-		if e.owner.Wanted() {
-			t.Errorf("%s is not promised", e.owner.ID)
+	promised := r.core.Ledger.Stats()
+	for _, e := range r.index.All() {
+		if e.Owner.Wanted() {
+			t.Errorf("%s is not promised", e.Owner.ID)
 		}
 	}
 	t.Logf("%d commits so far, forgets included", promised.Commits-before)
 	if err := r.Restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Eventually(t, "all are gone", func() bool { return len(r.index.all()) == 0 })
+	nettest.Eventually(t, "all are gone", func() bool { return len(r.index.All()) == 0 })
 	if n := r.queued(); n != 0 {
 		t.Errorf("%d deletions wait", n)
 	}

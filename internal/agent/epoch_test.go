@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -18,7 +19,7 @@ import (
 func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
-	marker, instance := filepath.Join(r.root.Run(), markerName), r.root.Instance()
+	marker, instance := filepath.Join(r.root.Run(), daemon.MarkerName), r.root.Instance()
 	fifo := func(path string) {
 		t.Helper()
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -35,15 +36,15 @@ func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 		make()
 		r.restart()
 		r.wantAttached("a")
-		if epoch, id, err := readMarker(r.root); epoch != r.epoch || id != r.instance || err != nil {
+		if epoch, id, err := daemon.ReadMarker(r.root); epoch != r.core.Epoch || id != r.core.Instance || err != nil {
 			t.Errorf("with %s in its place the marker becomes %q, %q, %v", name, epoch, id, err)
 		}
 	}
-	id := r.instance
+	id := r.core.Instance
 	r.close()
 	fifo(marker)
 	must(t, os.Remove(instance))
-	if err := r.open(); !errors.Is(err, ErrInstanceLost) {
+	if err := r.open(); !errors.Is(err, daemon.ErrInstanceLost) {
 		t.Errorf("without the instance id, which a FIFO in the marker's place does not say, the agent starts: %v", err)
 	}
 	must(t, os.WriteFile(instance, []byte(id+"\n"), 0o600))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -25,7 +26,7 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 	conf.SweepInterval = time.Hour // it is not the sweep that notices
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(context.Background(), Options{Root: r.root, Config: conf, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, nil)
+		ended <- Run(context.Background(), Options{Config: conf, Options: daemon.Options{Root: r.root, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}, nil)
 	}()
 	c := client.New(r.root.Socket())
 	defer c.Close()

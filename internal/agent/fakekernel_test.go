@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/internal/fault"
@@ -47,27 +49,29 @@ func newFakeKernel(w *fakeNode, p *fault.Plan, instance string) (*fakeKernel, er
 	}, err
 }
 
-// open is openKernel for an agent on a node in memory.
-func (w *fakeNode) open(p *fault.Plan, watched func(string, hold.Hold)) func(*Agent) error {
-	return func(a *Agent) error {
+// open is node.Open for an agent on a node in memory.
+func (w *fakeNode) open(p *fault.Plan, watched func(string, hold.Hold)) func() (*node.Node, error) {
+	return func() (*node.Node, error) {
 		k, err := newFakeKernel(w, p, "aaaa")
 		if err != nil {
-			return err
+			return nil, err
 		}
 		k.watched = watched
-		a.self, a.boot = w.self, w.boot()
-		a.conn, a.tracked = fakeConn{k}, fakeTracked{k}
-		if err := a.openInstance(); err != nil {
-			return err
-		}
-		k.instance, k.groups, k.ruleset = a.instance, a.groups, nft.Ruleset{Instance: a.instance}
-		a.egress, a.routes, a.links = fakeTable{k}, fakeRoutes{k, a.metric}, fakeLinks{k}
-		a.identify, a.occupied, a.noticed, a.monitor = w.identify, w.occupied, w.onNotice, k.listen
-		a.wall, a.boottime = w.wall, w.boottime
-		a.sysctl = func(name, value string) error {
-			return k.step("sysctl", name, func() error { w.sysctl[name] = value; return nil })
-		}
-		return nil
+		return &node.Node{
+			Place: daemon.Place{Netns: w.self, Boot: w.boot(), Wall: w.wall, Boottime: w.boottime},
+			Conn:  fakeConn{k}, Tracked: fakeTracked{k},
+			Equip: func(n *node.Node, _ node.Hooks) error {
+				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
+				n.Table, n.Routes, n.Links = fakeTable{k}, fakeRoutes{k, n.Metric}, fakeLinks{k}
+				return nil
+			},
+			Identify: w.identify, Occupied: w.occupied, Noticed: w.onNotice, Monitor: k.listen,
+			SetSysctl: func(name, value string) error {
+				return k.step("sysctl", name, func() error { w.sysctl[name] = value; return nil })
+			},
+			Ends: w.ends,
+			Shut: func() error { return nil },
+		}, nil
 	}
 }
 

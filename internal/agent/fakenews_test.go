@@ -6,6 +6,7 @@ import (
 
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // fakeMonitor hears what happens on a node in memory, as rtnl.Monitor does.
@@ -17,7 +18,7 @@ type fakeMonitor struct {
 }
 
 // listen begins to hear.
-func (k *fakeKernel) listen() (monitor, error) {
+func (k *fakeKernel) listen() (node.Monitor, error) {
 	m := &fakeMonitor{fakeKernel: k, heard: make(chan rtnl.News, 64), closed: make(chan struct{})}
 	k.mu.Lock()
 	defer k.mu.Unlock()

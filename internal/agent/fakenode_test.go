@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
@@ -167,6 +168,19 @@ func (w *fakeNode) find(ref ns.Ref) (*fakePod, error) {
 		return nil, fmt.Errorf("opening %s: %w", ref.Path, ns.ErrGone)
 	}
 	return p, nil
+}
+
+// ends finds the pods of links, as link.FindEnds does.
+func (w *fakeNode) ends(_ ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ends := map[string]link.PodEnd{}
+	for _, l := range wanted {
+		if on := w.links[l.Name]; on != nil {
+			ends[l.Name] = link.PodEnd{Netns: on.pod.ref, MAC: on.end.mac, Addresses: on.end.addrs}
+		}
+	}
+	return ends
 }
 
 // unlink deletes a link, with the routes to it. w.mu is held.

@@ -107,7 +107,7 @@ func (f *faultRun) comeIn(at int) {
 	case 0:
 		f.Sweep(ctx)
 	case 1:
-		_ = f.Drain(ctx)
+		_ = f.drain.All(ctx)
 	default:
 		for _, c := range []string{"a", "b", "c"} {
 			_, _, _ = f.Delete(ctx, key(c), false, now())
@@ -167,9 +167,9 @@ func (f *faultRun) afterRestart() {
 	for i, c := range []string{"a", "b", "c"} {
 		f.try(c, i)
 	}
-	f.engine.Close() // nothing is released any more
-	leaving := f.index.container("c")[0].owner.ID
-	if err := f.ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())); err != nil {
+	f.core.Engine.Close() // nothing is released any more
+	leaving := f.index.Container("c")[0].Owner.ID
+	if err := f.core.Ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())); err != nil {
 		f.t.Fatal(err)
 	}
 	for _, command := range []string{
@@ -177,7 +177,7 @@ func (f *faultRun) afterRestart() {
 		"ip route del " + f.List(key("a"))[0].Addresses[0],
 		"ip route del unreachable 10.88.0.0/24",
 	} {
-		nettest.Run(f.t, f.here, command)
+		nettest.Run(f.t, f.node.Here, command)
 	}
 	f.close()
 	f.begin(true)
@@ -195,7 +195,7 @@ func (f *faultRun) withQueue() {
 		f.try(c, i)
 	}
 	link, addrs := f.linkOf("a")
-	nettest.Run(f.t, f.here, "ip link set "+link+" down")
+	nettest.Run(f.t, f.node.Here, "ip link set "+link+" down")
 	cut := f.deletion("a", link)
 	cut.Addresses, cut.Cut = addrs, true
 	f.enqueue(cut)
@@ -204,8 +204,8 @@ func (f *faultRun) withQueue() {
 	lost := f.deletion("c", link)
 	lost.Addresses = addrs
 	f.enqueue(lost)
-	f.engine.Close()
-	if err := f.ledger.Commit(f.t.Context(), ledger.Forget(f.index.container("c")[0].owner.ID, time.Now().Add(-2*f.cooldown))); err != nil {
+	f.core.Engine.Close()
+	if err := f.core.Ledger.Commit(f.t.Context(), ledger.Forget(f.index.Container("c")[0].Owner.ID, time.Now().Add(-2*f.cooldown))); err != nil {
 		f.t.Fatal(err)
 	}
 	f.close()
@@ -260,22 +260,22 @@ func (f *faultRun) settle() {
 		default:
 		}
 		busy := false
-		for _, o := range f.ledger.Owners() {
+		for _, o := range f.core.Ledger.Owners() {
 			busy = busy || !o.Wanted()
 		}
-		if !busy || f.plan.Mode == fault.FailForever && len(f.engine.Owed("")) > 0 {
+		if !busy || f.plan.Mode == fault.FailForever && len(f.core.Engine.Owed("")) > 0 {
 			return
 		}
 		ctx, cancel := context.WithTimeout(f.t.Context(), 5*time.Millisecond)
-		f.engine.Wait(ctx, f.ids()...)
+		f.core.Engine.Wait(ctx, f.ids()...)
 		cancel()
 	}
-	f.t.Errorf("not settled: %v", f.engine.Owed(""))
+	f.t.Errorf("not settled: %v", f.core.Engine.Owed(""))
 }
 
 func (f *faultRun) ids() []hold.ID {
 	var ids []hold.ID
-	for _, o := range f.ledger.Owners() {
+	for _, o := range f.core.Ledger.Owners() {
 		ids = append(ids, o.ID)
 	}
 	return ids
@@ -292,13 +292,13 @@ func (f *faultRun) end() {
 		}
 	}
 	nettest.Eventually(f.t, "no deletion waits", func() bool {
-		if err := f.Drain(f.t.Context()); err != nil {
+		if err := f.drain.All(f.t.Context()); err != nil {
 			f.t.Logf("draining: %v", err)
 		}
 		return f.queued() == 0
 	})
 	f.releaseAll()
-	nettest.Eventually(f.t, "nothing is owed", func() bool { return len(f.engine.Owed("")) == 0 })
+	nettest.Eventually(f.t, "nothing is owed", func() bool { return len(f.core.Engine.Owed("")) == 0 })
 	f.Sweep(f.t.Context()) // what a restart could not mend
 	a, err := f.Audit(f.t.Context())
 	if err != nil || len(a.Findings) > 0 {
@@ -307,7 +307,7 @@ func (f *faultRun) end() {
 	if err := f.remove(context.Background()); err != nil {
 		f.t.Errorf("removing: %v", err)
 	}
-	if left := f.ledger.Owners(); len(left) > 0 {
+	if left := f.core.Ledger.Owners(); len(left) > 0 {
 		f.t.Errorf("left in the ledger: %v", left)
 	}
 	f.close()

@@ -59,7 +59,7 @@ func FuzzAdd(f *testing.F) {
 		case 2: // a pod's place, where another is now
 			req.Netns = api.Netns{Path: pod.Ref().Path, Dev: dev, Ino: ino}
 		case 3: // the node
-			req.Netns = api.Netns(r.self)
+			req.Netns = api.Netns(r.node.Netns)
 			req.Netns.Path = "/proc/self/ns/net"
 		}
 		raw, err := r.Add(t.Context(), req, now())

@@ -31,7 +31,7 @@ func TestGCTriesAllAndSaysWhatIsOwed(t *testing.T) {
 	}
 	valid := []api.GCValid{{ContainerID: "c0", Ifname: "eth0"}, {ContainerID: "c1", Ifname: "net1"}} // the latter is nobody's
 	d, err := r.GC(t.Context(), api.GCRequest{Network: "net", Valid: valid, DryRun: true}, now())
-	if err != nil || d.Released != 0 || len(d.IDs) != pods-1 || slices.Contains(d.IDs, string(ids["c0"])) || len(r.engine.Owed("")) != 0 {
+	if err != nil || d.Released != 0 || len(d.IDs) != pods-1 || slices.Contains(d.IDs, string(ids["c0"])) || len(r.core.Engine.Owed("")) != 0 {
 		t.Errorf("a dry run: %+v, %v", d, err)
 	}
 	if d, err := r.GC(t.Context(), api.GCRequest{Network: "net", Valid: valid, MinAge: time.Hour}, now()); err != nil || len(d.IDs) != 0 || d.Released != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
@@ -144,14 +145,14 @@ func TestOwedFlowsKeepNoPlace(t *testing.T) {
 	b.set(true, "release", "flows", "")
 	for _, next := range []struct{ del, add string }{{"a", "b"}, {"b", "b"}} { // another container's, and the same again
 		r.del(next.del, false)
-		ctx, cancel := context.WithTimeout(t.Context(), formerLink/2)
+		ctx, cancel := context.WithTimeout(t.Context(), verbs.FormerLink/2)
 		if _, err := r.tryAddUntil(ctx, request(next.add, pod)); err != nil {
 			t.Errorf("ADD of %s, with the link of %s gone and its flows owed: %v", next.add, next.del, err)
 		}
 		cancel()
 	}
 	b.heal()
-	r.engine.Retry()
+	r.core.Engine.Retry()
 }
 
 // fullOnce refuses one promise, as a disk that is full for a moment does.

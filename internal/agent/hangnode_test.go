@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
@@ -87,14 +88,14 @@ func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	})
 	r.begin()
 	hangs.Store(true)
-	r.doubt.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*holding)
+	r.core.Doubt.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*ground.Holding)
 	defer cancel()
-	if err := r.holdNode(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+	if err := r.ground.Hold(ctx); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		t.Errorf("%v; its own time: %v", err, ctx.Err())
 	}
 	hangs.Store(false)
-	nettest.Eventually(t, "the routes answer", func() bool { return r.holdNode(t.Context()) == nil })
+	nettest.Eventually(t, "the routes answer", func() bool { return r.ground.Hold(t.Context()) == nil })
 }
 
 // A pool whose route is not there is for no pod, also when the next sweep finds that
@@ -107,14 +108,14 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 		r.decorate = hangingCIDRs("10.89.", heal)
 		r.begin()
 		r.Sweep(t.Context())
-		if err := r.equipped("extra"); err == nil {
+		if err := r.ground.Equipped("extra"); err == nil {
 			t.Error("the pool is said to be ready while its route is being taken")
 		}
-		if err := r.equipped("default"); err != nil {
+		if err := r.ground.Equipped("default"); err != nil {
 			t.Errorf("the other pool: %v", err)
 		}
 		close(heal)
-		nettest.Eventually(t, "the pool is ready", func() bool { r.Sweep(t.Context()); return r.equipped("extra") == nil })
+		nettest.Eventually(t, "the pool is ready", func() bool { r.Sweep(t.Context()); return r.ground.Equipped("extra") == nil })
 	})
 	t.Run("failed", func(t *testing.T) {
 		r := newRig(t)
@@ -137,11 +138,11 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 		r.pools = append(r.pools, "extra=10.89.0.0/24")
 		c, err := r.conf()
 		must(t, err)
-		if err := r.Reload(t.Context(), c); err == nil {
+		if err := r.ground.Reload(t.Context(), c); err == nil {
 			t.Error("the new configuration is said to be in force")
 		}
 		r.Sweep(t.Context())
-		if err := r.equipped("extra"); err == nil {
+		if err := r.ground.Equipped("extra"); err == nil {
 			t.Error("the pool is said to be ready, though its route could not be taken")
 		}
 		l.set(false)
@@ -173,9 +174,9 @@ func TestHangingTableKeepsNothingElse(t *testing.T) {
 	r.close()
 	must(t, r.open())
 	heal := make(chan struct{})
-	hanging := &hangingTable{table: r.egress, heal: heal}
-	r.egress = hanging
-	ctx, cancel := context.WithTimeout(t.Context(), 4*holding)
+	hanging := &hangingTable{table: r.node.Table, heal: heal}
+	r.node.Table = hanging
+	ctx, cancel := context.WithTimeout(t.Context(), 4*ground.Holding)
 	defer cancel()
 	ended := make(chan struct{})
 	go func() {
@@ -187,13 +188,13 @@ func TestHangingTableKeepsNothingElse(t *testing.T) {
 		r.pools = []string{"default=10.88.0.0/24,fd00:88::/64", "extra=10.89.0.0/24"}
 		c, err := r.conf()
 		must(t, err)
-		if err := r.Reload(ctx, c); err == nil {
+		if err := r.ground.Reload(ctx, c); err == nil {
 			t.Error("the new configuration is said to be in force")
 		}
 	}()
 	select {
 	case <-ended:
-	case <-time.After(8 * holding):
+	case <-time.After(8 * ground.Holding):
 		close(heal)
 		t.Fatal("it waits for the table")
 	}

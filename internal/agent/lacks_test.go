@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/egress"
@@ -38,9 +39,9 @@ func (p *poorTable) Retry() error     { p.retried++; return nil }
 func TestLacks(t *testing.T) {
 	r := start(t)
 	var said bytes.Buffer
-	r.Log = slog.New(slog.NewTextHandler(&said, nil))
-	poor := &poorTable{table: r.egress}
-	r.egress = poor
+	r.core.Log = slog.New(slog.NewTextHandler(&said, nil))
+	poor := &poorTable{table: r.node.Table}
+	r.node.Table = poor
 	shows := func(want []string, findings int) {
 		t.Helper()
 		st, err := r.Status(t.Context(), "")
@@ -60,7 +61,7 @@ func TestLacks(t *testing.T) {
 	shows(nil, 0)
 	poor.lacks = nft.Sources | nft.Limit
 	shows([]string{api.LackSources, api.LackConnections}, 1)
-	r.sayLacks(poor.lacks)
+	r.ground.SayLacks(poor.lacks)
 	if !strings.Contains(said.String(), "level=WARN") || !strings.Contains(said.String(), "nft_fib") {
 		t.Errorf("the log says %s", &said)
 	}
@@ -73,7 +74,7 @@ func TestLacks(t *testing.T) {
 	poor.lacks = 0
 	shows(nil, 0)
 	said.Reset()
-	r.sayLacks(0)
+	r.ground.SayLacks(0)
 	if !strings.Contains(said.String(), "level=INFO") {
 		t.Errorf("the log says %s", &said)
 	}
@@ -87,15 +88,15 @@ func TestReloadLimits(t *testing.T) {
 		c, err := r.conf()
 		must(t, err)
 		c.BlockedCIDRs, c.Connections = blocked, len(blocked)*100
-		must(t, r.Reload(t.Context(), c))
+		must(t, r.ground.Reload(t.Context(), c))
 		want := nft.Ruleset{
-			Instance: r.instance, Live: r.groups.Live(), Masquerade: true, Pools: prefixes(c.Pools),
+			Instance: r.core.Instance, Live: r.node.Groups.Live(), Masquerade: true, Pools: c.Pools[0].CIDRs,
 			Blocked: blocked, Connections: uint32(c.Connections),
 		}
-		want.CutLow, want.CutHigh = r.groups.Dying()
-		id, _ := r.ledger.Holder(egressName)
+		want.CutLow, want.CutHigh = r.node.Groups.Dying()
+		id, _ := r.core.Ledger.Holder(ground.TableName)
 		want.Owner = string(id)
-		if _, err := nft.Open(r.here).Verify(want); err != nil {
+		if _, err := nft.Open(r.node.Here).Verify(want); err != nil {
 			t.Error(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
@@ -35,8 +36,8 @@ func TestServesWithoutATable(t *testing.T) {
 	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
-	r.engine.Release(t.Context(), r.nodeOwners()) // to be taken anew
-	r.engine.Wait(t.Context(), r.nodeOwners()...)
+	r.core.Engine.Release(t.Context(), r.ground.Owners()) // to be taken anew
+	r.core.Engine.Wait(t.Context(), r.ground.Owners()...)
 	r.close()
 	b.set(true, "acquire", "egress", "")
 	r.bringUp()
@@ -60,7 +61,7 @@ func TestServesWithoutARoute(t *testing.T) {
 	pod := nettest.Pod(t)
 	r.add(request("c", pod))
 	for _, family := range []string{"-4", "-6"} {
-		nettest.Run(t, r.here, "ip "+family+" route flush type unreachable")
+		nettest.Run(t, r.node.Here, "ip "+family+" route flush type unreachable")
 	}
 	r.close()
 	b.set(true, "acquire", "poolroute", "")
@@ -119,7 +120,7 @@ func TestRefusedRemovalChangesNothing(t *testing.T) {
 	r.add(request("c", nettest.Pod(t)))
 	before := nettest.Snapshot(t, nil).Only("nft")
 	r.close()
-	err := Remove(t.Context(), Options{Root: r.root, Config: r.config.Load(), Log: slog.New(slog.DiscardHandler)})
+	err := Remove(t.Context(), Options{Config: r.ground.Config(), Options: daemon.Options{Root: r.root, Log: slog.New(slog.DiscardHandler)}})
 	if err == nil || !strings.Contains(err.Error(), "1 pods are attached") {
 		t.Errorf("Remove: %v, want that a pod is attached", err)
 	}
@@ -145,7 +146,7 @@ func TestCIDRIsBackWhileItGoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Reload(ctx, c)
+		return r.ground.Reload(ctx, c)
 	}
 	if err := reload(t.Context(), "default=10.88.0.0/24"); err != nil {
 		t.Fatal(err)
@@ -192,13 +193,13 @@ func TestLostInstance(t *testing.T) {
 	defer r.bringUp()
 	raw, err := os.ReadFile(r.root.Instance())
 	if err == nil {
-		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(filepath.Join(r.root.Run(), markerName)))
+		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(filepath.Join(r.root.Run(), daemon.MarkerName)))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.open(); !errors.Is(err, ErrInstanceLost) {
-		t.Errorf("opening: %v, want ErrInstanceLost", err)
+	if err := r.open(); !errors.Is(err, daemon.ErrInstanceLost) {
+		t.Errorf("opening: %v, want daemon.ErrInstanceLost", err)
 	}
 	if err := os.WriteFile(r.root.Instance(), raw, 0o600); err != nil {
 		t.Fatal(err)
@@ -210,7 +211,7 @@ func TestLostInstance(t *testing.T) {
 func TestInstanceFromMarker(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
-	was := r.instance
+	was := r.core.Instance
 	for _, ledger := range []bool{true, false} {
 		r.close()
 		if err := os.Remove(r.root.Instance()); err != nil {
@@ -226,8 +227,8 @@ func TestInstanceFromMarker(t *testing.T) {
 		}
 		r.bringUp()
 		raw, err := os.ReadFile(r.root.Instance())
-		if err != nil || r.instance != was || string(raw) != was+"\n" {
-			t.Errorf("the instance was %s and is %s, in its file %q (%v)", was, r.instance, raw, err)
+		if err != nil || r.core.Instance != was || string(raw) != was+"\n" {
+			t.Errorf("the instance was %s and is %s, in its file %q (%v)", was, r.core.Instance, raw, err)
 		}
 		if l := r.List(key("a")); len(l) != 1 || l[0].State != api.StateAttached {
 			t.Errorf("the attachment: %+v", l)

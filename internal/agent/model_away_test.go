@@ -27,7 +27,7 @@ func (m *agentModel) opHung() {
 	m.pluginDelete(c)
 	for try := 0; !m.dead(); try++ {
 		ctx, cancel := m.patience()
-		err := m.Drain(ctx)
+		err := m.drain.All(ctx)
 		cancel()
 		m.note("drain: %v", err)
 		switch {
@@ -64,7 +64,7 @@ func (m *agentModel) opAway() {
 	}
 	m.live(true)
 	for _, name := range cut {
-		if l, err := m.conn.Link(name); err == nil && l.Up && l.Group == m.groups.Live() {
+		if l, err := m.node.Conn.Link(name); err == nil && l.Up && l.Group == m.node.Groups.Live() {
 			m.t.Errorf("its plugin has cut %s off, and it is set up again", name)
 		}
 	}
@@ -84,7 +84,7 @@ func (m *agentModel) opReboot() {
 	for _, p := range m.pods {
 		nettest.Delete(m.t, p)
 	}
-	mine := "b" + m.instance[:4]
+	mine := "b" + m.core.Instance[:4]
 	nettest.Eventually(m.t, "the links of the pods are gone", func() bool {
 		return !strings.Contains(nettest.Snapshot(m.t, nil).Only("link").String(), mine)
 	})
@@ -104,11 +104,11 @@ func (m *agentModel) opReboot() {
 // down, and cuts the pod off if it knows its link. It returns that link.
 func (m *agentModel) pluginDelete(c string) (cut string) {
 	b := m.attached[c]
-	link := "b" + m.instance[:4] + b.id
+	link := "b" + m.core.Instance[:4] + b.id
 	delete(m.attached, c)
 	m.queued[c] = b
 	rec := deletions.Record{
-		Network: "net", Container: c, Ifname: "eth0", Netns: b.pod.Ref().Path, Boot: m.boot, Started: m.now().Started,
+		Network: "net", Container: c, Ifname: "eth0", Netns: b.pod.Ref().Path, Boot: m.node.Boot, Started: m.now().Started,
 	}
 	if m.random.IntN(4) > 0 { // with a prevResult
 		rec.Link = m.kept(c)
@@ -135,10 +135,10 @@ func (m *agentModel) kept(c string) string {
 	own, n := m.results[c], m.random.IntN(6)
 	switch {
 	case n == 0:
-		return "b" + m.instance[:4] + string(hold.NewID())
+		return "b" + m.core.Instance[:4] + string(hold.NewID())
 	case n == 1:
 		if b := m.attached[m.one()]; b != nil {
-			return "b" + m.instance[:4] + b.id
+			return "b" + m.core.Instance[:4] + b.id
 		}
 	case n < 4 && len(own) > 1:
 		return own[m.random.IntN(len(own)-1)]
@@ -156,7 +156,7 @@ func (m *agentModel) putGarbage() {
 	if c == "" {
 		return
 	}
-	rec := deletions.Record{Network: "net", Container: c, Ifname: "eth0", Boot: m.boot, Started: m.now().Started}
+	rec := deletions.Record{Network: "net", Container: c, Ifname: "eth0", Boot: m.node.Boot, Started: m.now().Started}
 	if err := deletions.Write(m.root, rec); err != nil {
 		m.t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func (m *agentModel) emptied() {
 		}
 		delete(m.queued, c)
 	}
-	shown, err := m.queue.Damaged()
+	shown, err := m.drain.Damaged()
 	if err != nil || len(shown) != m.damaged {
 		m.t.Errorf("%d files were damaged, and shown are %v, %v", m.damaged, shown, err)
 	}
@@ -205,7 +205,7 @@ func (m *agentModel) deleteTable() {
 		m.t.Fatal(err)
 	}
 	defer here.Close()
-	if err := nft.Open(here).Delete(m.instance); err != nil {
+	if err := nft.Open(here).Delete(m.core.Instance); err != nil {
 		m.t.Fatal(err)
 	}
 }

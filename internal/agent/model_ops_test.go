@@ -415,7 +415,7 @@ func (m *agentModel) opDamage() {
 		return
 	}
 	b.hurt = true
-	at, command := m.here, ""
+	at, command := m.node.Here, ""
 	switch m.random.IntN(5) {
 	case 0:
 		command = "ip link del " + list[0].HostVeth
@@ -435,7 +435,7 @@ func (m *agentModel) opDamage() {
 // opFlush deletes the agent's nftables table, as `nft flush ruleset` does.
 func (m *agentModel) opFlush() {
 	m.flushed = true
-	if err := nft.Open(m.here).Delete(m.instance); err != nil {
+	if err := nft.Open(m.node.Here).Delete(m.core.Instance); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -453,7 +453,7 @@ func (m *agentModel) opReload() {
 			m.t.Fatal(err)
 		}
 		ctx, cancel := m.patience()
-		err = m.Reload(ctx, conf)
+		err = m.ground.Reload(ctx, conf)
 		cancel()
 		m.note("reload, extra pool %t: %v", m.extra, err)
 		if err == nil {

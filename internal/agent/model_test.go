@@ -148,7 +148,7 @@ func (m *agentModel) play(ops int) {
 	if err := m.remove(context.Background()); err != nil {
 		m.t.Errorf("removing: %v", err)
 	}
-	if left := m.ledger.Owners(); len(left) > 0 {
+	if left := m.core.Ledger.Owners(); len(left) > 0 {
 		m.t.Errorf("left in the ledger: %v", left)
 	}
 	m.close()
@@ -289,12 +289,12 @@ func (m *agentModel) settle() {
 				delete(m.attached, c)
 			}
 		}
-		releasing := slices.ContainsFunc(m.ledger.Owners(), func(o hold.Owner) bool { return !o.Wanted() })
+		releasing := slices.ContainsFunc(m.core.Ledger.Owners(), func(o hold.Owner) bool { return !o.Wanted() })
 		doomed := false
 		for _, b := range m.attached {
 			doomed = doomed || b.doomed
 		}
-		return !releasing && !doomed && len(m.engine.Owed("")) == 0
+		return !releasing && !doomed && len(m.core.Engine.Owed("")) == 0
 	})
 	m.Sweep(m.ctx)
 	m.emptied()

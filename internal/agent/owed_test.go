@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // breaker makes operations of kinds fail while they are broken: also those of
@@ -108,7 +109,7 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 	b.set(true, "release", "link", id)
 	before := time.Now()
 	r.del("c", false)
-	if err := r.engine.Tried(t.Context(), id); err != nil {
+	if err := r.core.Engine.Tried(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	list := r.Owed()
@@ -135,7 +136,7 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 	if tried, err := r.RetryOwed(t.Context(), []hold.ID{id}); err != nil || tried.Holds > 1 {
 		t.Errorf("%+v are tried, %v", tried, err)
 	}
-	if err := r.engine.Wait(t.Context(), id); err != nil {
+	if err := r.core.Engine.Wait(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	r.wantClean()
@@ -145,8 +146,8 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 // shows what is owed; an audit finds those that should have been done by now.
 func TestWaitingDeletionsAreShown(t *testing.T) {
 	r := start(t)
-	for container, ago := range map[string]time.Duration{"old": stale + time.Second, "new": 0} {
-		rec := deletions.Record{Network: "net", Container: container, Ifname: "eth0", Boot: r.boot, Started: r.boottime() - int64(ago), Link: "babcdaaaaaaaaaa",
+	for container, ago := range map[string]time.Duration{"old": show.Stale + time.Second, "new": 0} {
+		rec := deletions.Record{Network: "net", Container: container, Ifname: "eth0", Boot: r.node.Boot, Started: r.node.Boottime() - int64(ago), Link: "babcdaaaaaaaaaa",
 			Addresses: []string{"10.88.0.9"}, Netns: "/run/netns/x", Cut: true, Reason: "no agent"}
 		if err := deletions.Write(r.root, rec); err != nil {
 			t.Fatal(err)
@@ -156,7 +157,7 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	list := r.Owed().Deletions
 	for _, q := range list.Queued {
 		if q.ContainerID == "old" {
-			long := time.Now().Add(-stale - time.Second)
+			long := time.Now().Add(-show.Stale - time.Second)
 			if err := os.Chtimes(filepath.Join(folder, q.Name), long, long); err != nil {
 				t.Fatal(err)
 			}
@@ -200,34 +201,5 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	}
 	if err := os.Remove(folder); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// An audit finds a deletion that the agent should have done long ago, and no
-// other, whatever the wall clock says.
-func TestLateDeletions(t *testing.T) {
-	real := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	const up = int64(time.Hour)
-	for _, test := range []struct {
-		name   string
-		began  time.Duration // ago
-		queued time.Duration // ago, after it has waited for an agent
-		step   time.Duration // of the wall clock since
-		boot   string
-		late   bool
-	}{
-		{"just now", time.Second, 0, 0, "b", false},
-		{"long ago", 2 * stale, 2 * stale, 0, "b", true},
-		{"its DEL began long ago", 2 * stale, time.Second, 0, "b", false},
-		{"just now, and the clock is set forward", time.Second, 0, time.Hour, "b", false},
-		{"long ago, and the clock is set back", longestAdd + 2*stale, longestAdd + 2*stale, -time.Hour, "b", true},
-		{"in an earlier boot, by a clock that was ahead", time.Minute, time.Minute, -time.Hour, "a", true},
-	} {
-		a := &Agent{node: node{boot: "b",
-			wall: func() time.Time { return real.Add(test.step) }, boottime: func() int64 { return up }}}
-		e := deletions.Entry{Record: deletions.Record{Boot: test.boot, Started: up - int64(test.began)}, Written: real.Add(-test.queued)}
-		if late := a.late(e); late != test.late {
-			t.Errorf("%s: late is %t", test.name, late)
-		}
 	}
 }

@@ -15,14 +15,17 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/root"
 )
 
 // rebuild is `berthd --rebuild-ledger`.
-func (r *rig) rebuild() (*Rebuilt, error) {
+func (r *rig) rebuild() (*rebuild.Rebuilt, error) {
 	r.t.Helper()
 	o, err := r.options()
 	if err != nil {
@@ -56,12 +59,12 @@ func testRebuild(t *testing.T, lose func(*rig)) {
 	linkC, _ := r.linkOf("c")
 	linkDown, _ := r.linkOf("down")
 	want := r.List(api.Filter{})
-	low, _ := r.groups.Dying()
+	low, _ := r.node.Groups.Dying()
 	lose(r)
-	nettest.Run(r.t, r.here, "ip link set "+linkC+" group "+fmt.Sprint(low)) // cut off before its ledger was lost
-	nettest.Run(r.t, r.here, "ip link set "+linkDown+" down")                // and with it its routes
+	nettest.Run(r.t, r.node.Here, "ip link set "+linkC+" group "+fmt.Sprint(low)) // cut off before its ledger was lost
+	nettest.Run(r.t, r.node.Here, "ip link set "+linkDown+" down")                // and with it its routes
 
-	if err := r.open(); !errors.Is(err, ErrLedgerLost) || !strings.Contains(err.Error(), "4 links") || !strings.Contains(err.Error(), "--rebuild-ledger") {
+	if err := r.open(); !errors.Is(err, rebuild.ErrLedgerLost) || !strings.Contains(err.Error(), "4 links") || !strings.Contains(err.Error(), "--rebuild-ledger") {
 		t.Fatalf("a start over a lost ledger: %v", err)
 	}
 	reach(t, a, resB)
@@ -183,10 +186,10 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	linkA, _ := r.linkOf("a")
 	linkB, addrsB := r.linkOf("b")
 	r.lose(false)
-	nettest.Run(r.t, r.here, "ip link set "+linkB+" alias x")
-	was := netnsPaths
-	netnsPaths = nil
-	t.Cleanup(func() { netnsPaths = was })
+	nettest.Run(r.t, r.node.Here, "ip link set "+linkB+" alias x")
+	was := link.NetnsPaths
+	link.NetnsPaths = nil
+	t.Cleanup(func() { link.NetnsPaths = was })
 	made, err := r.rebuild()
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +235,7 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 	r.enqueue(r.deletion("a", link))
 	r.lose(false)
 	r.bringUp()
-	nettest.Eventually(t, "a is gone", func() bool { return !r.hasLink(link) && len(r.index.all()) == 0 })
+	nettest.Eventually(t, "a is gone", func() bool { return !r.hasLink(link) && len(r.index.All()) == 0 })
 	r.lose(false)
 	r.bringUp()
 	_, err := r.tryAdd(request("b", nettest.Pod(t)))
@@ -244,17 +247,17 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 func TestLostLedgerElsewhere(t *testing.T) {
 	r := start(t)
 	r.lose(false)
-	marker := filepath.Join(r.root.Run(), markerName)
-	if err := os.WriteFile(marker, []byte(r.boot+"/1/2/3\n"), 0o600); err != nil {
+	marker := filepath.Join(r.root.Run(), daemon.MarkerName)
+	if err := os.WriteFile(marker, []byte(r.node.Boot+"/1/2/3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.open(); !errors.Is(err, ErrMoved) {
+	if err := r.open(); !errors.Is(err, daemon.ErrMoved) {
 		t.Errorf("opened elsewhere: %v", err)
 	}
-	if _, err := r.rebuild(); !errors.Is(err, ErrMoved) {
+	if _, err := r.rebuild(); !errors.Is(err, daemon.ErrMoved) {
 		t.Errorf("rebuilt elsewhere: %v", err)
 	}
-	if err := os.WriteFile(marker, []byte(r.epoch+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(marker, []byte(r.core.Epoch+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.bringUp()
@@ -290,7 +293,7 @@ func TestRebuildFormerPool(t *testing.T) {
 	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "unreachable 10.89.0.0/24") {
 		t.Errorf("its address rests, and its route is gone:\n%s", routes)
 	}
-	if rests := r.ledger.Resting(); len(rests) != 1 || rests[0].Until.Sub(rests[0].Freed) != config.DefaultCooldown {
+	if rests := r.core.Ledger.Resting(); len(rests) != 1 || rests[0].Until.Sub(rests[0].Freed) != config.DefaultCooldown {
 		t.Errorf("its address: %+v", rests)
 	}
 }
@@ -314,7 +317,7 @@ func TestOlderLedgerAndDeletions(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(r.root.Ledger(), old, 0o600))
 	for range 2 {
-		if err := r.open(); !errors.Is(err, ErrLedgerOld) || !strings.Contains(err.Error(), linkB) {
+		if err := r.open(); !errors.Is(err, rebuild.ErrLedgerOld) || !strings.Contains(err.Error(), linkB) {
 			t.Errorf("a start on an older ledger: %v", err)
 		}
 	}
@@ -328,7 +331,7 @@ func TestOlderLedgerAndDeletions(t *testing.T) {
 		t.Errorf("rebuilding a ledger that lacks a deleted pod: %v", err)
 	}
 	r.bringUp()
-	nettest.Eventually(t, "b is gone", func() bool { return !r.hasLink(linkB) && len(r.index.all()) == 0 })
+	nettest.Eventually(t, "b is gone", func() bool { return !r.hasLink(linkB) && len(r.index.All()) == 0 })
 }
 
 // Pods that were given up when their agent moved away are no reason to refuse the
@@ -337,11 +340,11 @@ func TestOlderLedgerMovedBack(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
 	link, _ := r.linkOf("a")
-	away := r.self
+	away := r.node.Netns
 	away.Ino++
-	must(t, r.ledger.SetEpoch(thisEpoch(r.boot, away)))
+	must(t, r.core.Ledger.SetEpoch(daemon.Place{Boot: r.node.Boot, Netns: away}.ThisEpoch()))
 	id := r.id("a")
-	must(t, r.ledger.Commit(t.Context(), ledger.Releasing(id, r.wall()), ledger.Forget(id, r.clock.Now())))
+	must(t, r.core.Ledger.Commit(t.Context(), ledger.Releasing(id, r.node.Wall()), ledger.Forget(id, r.core.Clock.Now())))
 	r.close()
 	if err := r.open(); err == nil {
 		t.Fatal("opened elsewhere")

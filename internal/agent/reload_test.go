@@ -51,8 +51,8 @@ func TestSettle(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Concurrency = step.workers
-		got := r.settle(t.Context(), c)
-		if in := r.config.Load() == c; got != step.inForce || in != got || !strings.Contains(said.String(), step.want) {
+		got := r.ground.Settle(t.Context(), c)
+		if in := r.ground.Config() == c; got != step.inForce || in != got || !strings.Contains(said.String(), step.want) {
 			t.Errorf("%s: %t, in force %t; it says\n%s", step.pool, got, in, said.String())
 		}
 		if strings.Contains(said.String(), "keys") != (step.workers != 64) {

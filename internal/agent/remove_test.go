@@ -25,12 +25,12 @@ func TestRemoveLetsAddressesRest(t *testing.T) {
 	must(t, err)
 	must(t, Remove(t.Context(), o))
 	r.bringUp()
-	for _, rest := range r.ledger.Resting() {
+	for _, rest := range r.core.Ledger.Resting() {
 		if rest.Name == ipam.Name(addr) {
 			return
 		}
 	}
-	t.Errorf("%s does not rest: %v", addr, r.ledger.Resting())
+	t.Errorf("%s does not rest: %v", addr, r.core.Ledger.Resting())
 }
 
 // The same where the ledger was lost before: nobody knows which addresses rest.
@@ -45,7 +45,7 @@ func TestRemoveWithoutALedgerLetsAllRest(t *testing.T) {
 	must(t, err)
 	must(t, Remove(t.Context(), o))
 	r.bringUp()
-	if !r.ledger.Quarantine().Until.After(r.clock.Now()) {
-		t.Errorf("quarantine %+v", r.ledger.Quarantine())
+	if !r.core.Ledger.Quarantine().Until.After(r.core.Clock.Now()) {
+		t.Errorf("quarantine %+v", r.core.Ledger.Quarantine())
 	}
 }

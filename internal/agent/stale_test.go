@@ -22,7 +22,7 @@ var deletionsByLink = map[string]func(r *rig, container, link string, w server.W
 		d := r.deletion(container, link)
 		d.Started, d.Cut = w.Started, true
 		r.enqueue(d)
-		if err := r.Drain(r.t.Context()); err != nil {
+		if err := r.drain.All(r.t.Context()); err != nil {
 			r.t.Error(err)
 		}
 	},
@@ -50,7 +50,7 @@ func TestDeletionByAFormerResult(t *testing.T) {
 				former, _ := r.linkOf("c")
 				w := now()
 				r.add(request("c", nettest.Pod(t)))
-				nettest.Eventually(t, "the first is gone", func() bool { return len(r.index.all()) == 1 })
+				nettest.Eventually(t, "the first is gone", func() bool { return len(r.index.All()) == 1 })
 				if late {
 					del(r, "c", former, w)
 					r.wantAttached("c")
@@ -80,7 +80,7 @@ func TestDeletionByAFormerResultThatIsOwed(t *testing.T) {
 				}
 			}
 			b.heal()
-			r.engine.Retry()
+			r.core.Engine.Retry()
 			r.wantGone("c")
 			r.wantClean()
 		})
@@ -99,7 +99,7 @@ func TestDeletionByAWrongResult(t *testing.T) {
 			link, _ := r.linkOf("c")
 			del(r, "a", link, now())
 			r.wantGone("a")
-			del(r, "b", "b"+r.instance[:4]+string(hold.NewID()), now())
+			del(r, "b", "b"+r.core.Instance[:4]+string(hold.NewID()), now())
 			r.wantGone("b")
 			r.wantAttached("c")
 			r.wantClean()

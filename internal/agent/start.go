@@ -3,162 +3,113 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/netip"
-	"os"
-	"time"
 
-	"github.com/berth-net/berth/internal/boottime"
-	"github.com/berth-net/berth/internal/config"
-	"github.com/berth-net/berth/internal/engine"
-	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/attachment/verbs"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/drain"
+	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/mend"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/rebuild"
+	"github.com/berth-net/berth/internal/show"
+	"github.com/berth-net/berth/internal/traffic"
 )
 
 // Open opens what an agent works with: its folders, the kernel, the ledger and
 // the views on it. The node is not touched before Restore.
-func Open(o Options) (*Agent, error) { return open(o, (*Agent).openKernel, false) }
+func Open(o Options) (*Agent, error) { return open(o, node.Open, false) }
 
-// open is Open on a kernel that openKernel opens. An agent that is going to watch
+// open is Open on a node that openNode opens. An agent that is going to watch
 // the node listens from here on, before the ledger is read; if that is refused, it
 // has listed its links for nothing.
-func open(o Options, openKernel func(*Agent) error, watches bool) (*Agent, error) {
-	a, err := openNode(o, openKernel)
+func open(o Options, openNode func() (*node.Node, error), watches bool) (*Agent, error) {
+	a, err := openRooms(o, openNode)
 	if err != nil {
 		return nil, err
 	}
 	if watches {
-		a.listen()
+		a.mend.Listen(a.drain.Waiting)
 	}
 	if err := a.openLedger(); err != nil {
-		return nil, errors.Join(err, a.queue.Close(), a.closeKernel())
+		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
 }
 
-// openNode opens all but the ledger.
-func openNode(o Options, openKernel func(*Agent) error) (*Agent, error) {
-	one := func() chan struct{} { return make(chan struct{}, 1) }
-	a := &Agent{
-		Options: o, started: time.Now(), index: newIndex(), keys: newKeys(), rinsing: newRinsing(),
-		pools: one(), sweeping: one(), doubted: one(), uncovered: one(),
-	}
-	a.config.Store(o.Config)
-	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("making the agent's folders: %w", err)
-		}
-	}
-	var err error
-	if a.ipam, err = ipam.New(o.Config.Pools); err != nil {
+// openRooms opens all but the ledger.
+func openRooms(o Options, openNode func() (*node.Node, error)) (*Agent, error) {
+	n, err := openNode()
+	if err != nil {
 		return nil, err
 	}
-	if err := openKernel(a); err != nil {
-		return nil, err
+	a := &Agent{node: n}
+	if err := a.furnish(o); err != nil {
+		return nil, errors.Join(err, n.Close())
 	}
-	a.born = a.boottime()
-	a.clock = boottime.NewClock(a.wall, a.boottime)
-	if err := a.openQueue(); err != nil { // before anything is read of it, so that nothing is missed
-		return nil, errors.Join(err, a.closeKernel())
-	}
-	a.epoch = epochText(thisEpoch(a.boot, a.self))
 	return a, nil
 }
 
-func (a *Agent) ledgerOptions() ledger.Options {
-	return ledger.Options{
-		Path: a.Root.Ledger(), Kinds: a.kinds(), Rest: a.cooldown, Applied: a.applied, Clock: a.clock, Boot: a.boot,
-	}
-}
-
-// cooldown returns how long a name that is freed now must rest. Of an address whose
-// pool is not known any more, such as one of a ledger that an older version wrote, it
-// is as long as any pool is likely to have said: it may be given by another agent,
-// with other pools.
-func (a *Agent) cooldown(n hold.Name) time.Duration {
-	if rest, known := a.ipam.Cooldown(n); known {
-		return rest
-	}
-	return max(a.ipam.Longest(), a.config.Load().Cooldown, config.DefaultCooldown)
-}
-
-// openLedger opens the ledger, enters this epoch, and builds the views.
-func (a *Agent) openLedger() error {
-	if err := a.refuseOther(); err != nil {
+// furnish makes the rooms, each with those that it stands on.
+func (a *Agent) furnish(o Options) (err error) {
+	n := a.node
+	if a.core, err = daemon.New(o.Options, n.Place); err != nil {
 		return err
 	}
-	if err := a.beginLedger(); err != nil {
+	d := &a.core.Core
+	if err := a.core.LoadInstance(n.Taken); err != nil {
 		return err
 	}
-	l, err := ledger.Open(a.ledgerOptions())
-	if err != nil {
-		return a.explainDamage(err)
+	if a.ground, err = ground.New(d, n, o.Config); err != nil {
+		return err
 	}
-	a.ledger = l
-	if a.opened, err = os.Stat(a.Root.Ledger()); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	if err := a.refuseOld(l); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	err = enterEpoch(l, thisEpoch(a.boot, a.self), a.Root, a.instance, a.Moved)
-	if err == nil {
-		err = a.restoreViews()
-	}
-	if err == nil { // before whoever has the table verifies it
-		err = a.egress.SetRuleset(a.ruleset())
-	}
-	if err != nil {
-		return errors.Join(err, l.Close())
-	}
-	var el engine.Ledger = l
-	kinds := a.kinds()
-	if a.Decorate != nil {
-		el, kinds = a.Decorate(l, kinds)
-	}
-	a.engine = engine.New(engine.Options{
-		Ledger: el, Kinds: kinds, Clock: a.clock, Event: a.event, Observe: a.Observe, Homeless: a.homeless, Going: a.going,
+	a.index = attachment.NewIndex()
+	a.traffic = traffic.New(d, n, a.ground, a.index)
+	err = n.Mark(d.Instance, node.Hooks{
+		Lacks: a.ground.SayLacks, Differs: a.ground.CutAnew, Exposed: a.traffic.Exposed, Since: a.index.Since(d.Epoch),
 	})
+	if err != nil {
+		return err
+	}
+	finder, modes := a.modes()
+	a.index.Describe(modes.Interface)
+	// The queue is open before anything is read of it, so that nothing is missed.
+	if a.drain, err = drain.Open(d, n.Noticed, a.index, a.ground.Pools, finder); err != nil {
+		return err
+	}
+	a.mend = mend.New(d, n, a.index, modes, mend.Hooks{
+		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed, Taint: a.traffic.Taint,
+	})
+	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
+		Rest:   a.ground.Rest,
+		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow),
+	}))
+	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, modes, n.Identify)
+	a.Show = show.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, modes)
+	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
 	return nil
 }
 
-// homeless reports whether an owner lived in an epoch that is over: after a
-// reboot a path, and even an inode, may be another pod's.
-func (a *Agent) homeless(o hold.Owner) bool {
-	e := a.index.get(o.ID)
-	return e != nil && e.record.Epoch != a.epoch
-}
+func (a *Agent) unreadable(err error) { a.core.Log.Error("a record cannot be read", "err", err) }
 
-// restoreViews fills the index and the pools from the ledger.
-func (a *Agent) restoreViews() error {
-	first := map[netip.Prefix]time.Duration{}
-	for _, h := range a.heldCIDRs() { // which may be out of the config, and in use
-		a.ipam.Drain(h.pool, h.cidr, h.cooldown)
-		if h.first != ipam.Unknown {
-			first[h.cidr] = h.first
-		}
+// openLedger opens the ledger, enters this epoch, and builds the views.
+func (a *Agent) openLedger() error {
+	if err := a.rebuild.Open(); err != nil {
+		return err
 	}
-	var claimed []netip.Addr
-	for _, o := range a.ledger.Owners() {
-		if err := a.index.apply(ledger.Edit{After: &o}); err != nil {
-			return err
-		}
-		for _, n := range o.Names {
-			if addr, err := ipam.ParseName(n); err == nil {
-				claimed = append(claimed, addr)
-			}
-		}
+	if err := a.core.Enter(); err != nil {
+		return err
 	}
-	var rests []ipam.Resting
-	for _, r := range a.ledger.Resting() {
-		if addr, err := ipam.ParseName(r.Name); err == nil {
-			rests = append(rests, ipam.Resting{Addr: addr, Until: r.Until})
-		}
+	if err := a.index.Restore(a.core.Ledger.Owners()); err != nil {
+		return err
 	}
-	a.ipam.Restore(claimed, rests)
-	q := a.ledger.Quarantine()
-	a.ipam.Quarantine(q.Since, q.Until, first)
+	a.ground.Restore()
+	if err := a.ground.SetTable(); err != nil { // before whoever has the table verifies it
+		return err
+	}
+	a.core.OpenEngine(a.node.Kinds(), daemon.Hooks{
+		Event: a.Happened, Homeless: a.index.Homeless(a.core.Epoch), Going: a.drain.Going,
+	})
 	return nil
 }
 
@@ -178,66 +129,14 @@ func (a *Agent) Restore(ctx context.Context) error {
 // reason not to serve, least of all deletions: it is logged, and the sweep tries
 // again.
 func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {
-	if err := a.keepTable(ctx); err != nil {
-		a.Log.Warn("telling the nftables table what should be in it", "err", err)
+	own := a.ground.Begin(ctx)
+	if err := a.drain.Now(ctx); err != nil { // before the restore would set up again what was cut off
+		a.core.Log.Error("deletions wait", "err", err)
 	}
-	if a.uplinkMTU, err = a.conn.UplinkMTU(); err != nil {
-		a.Log.Warn("looking for the uplink's MTU", "err", err)
-	}
-	own := a.repairNode(ctx) // first: cuts rely on the table
+	mend = a.core.Resume(ctx)
 	if own != nil {
-		a.Log.Warn("restoring what the agent itself holds", "err", own)
+		a.core.Doubt.Store(true)
 	}
-	if err := a.drain(ctx); err != nil { // before the restore would set up again what was cut off
-		a.Log.Error("deletions wait", "err", err)
-	}
-	missing, err := a.engine.Resume(ctx, hold.Glance()) // what changes from the list on is heard
-	if err != nil {
-		a.Log.Warn("restoring", "err", err)
-	}
-	a.doubt.Store(own != nil || err != nil)
-	a.keepNode(ctx)
-	return func(ctx context.Context) {
-		if err := a.engine.Mend(ctx, missing); err != nil && ctx.Err() == nil {
-			a.doubt.Store(true)
-			a.Log.Warn("restoring what pods lack", "err", err)
-		}
-	}, nil
-}
-
-// repairNode takes again what the agent itself lacks of what it holds. What hangs is
-// left to keepNode, and then to the sweep: deletions wait for it no longer.
-func (a *Agent) repairNode(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*holding)
-	defer cancel()
-	return a.engine.Repair(ctx, a.nodeOwners()...)
-}
-
-// nodeOwners returns the owners that the agent itself is: of its table, and of its
-// pools' CIDRs.
-func (a *Agent) nodeOwners() []hold.ID {
-	var ids []hold.ID
-	if id, held := a.ledger.Holder(egressName); held {
-		ids = append(ids, id)
-	}
-	for _, h := range a.heldCIDRs() {
-		ids = append(ids, h.owner)
-	}
-	return ids
-}
-
-// keepNode takes what the node needs, and gives back what it needs no more.
-func (a *Agent) keepNode(ctx context.Context) {
-	select {
-	case a.pools <- struct{}{}:
-		defer func() { <-a.pools }()
-	case <-ctx.Done():
-		return
-	}
-	if err := a.holdNode(ctx); err != nil {
-		a.Log.Warn("taking what the node needs", "err", err)
-	}
-	if err := a.giveBack(ctx); err != nil {
-		a.Log.Warn("giving back drained pools", "err", err)
-	}
+	a.ground.Keep(ctx)
+	return mend, nil
 }

@@ -24,8 +24,8 @@ func BenchmarkSweep(b *testing.B) {
 	defer r.close()
 	ctx, stop := context.WithCancel(b.Context())
 	var watching sync.WaitGroup
-	r.listen()
-	watching.Go(func() { r.watch(ctx) })
+	r.mend.Listen(r.drain.Waiting)
+	watching.Go(func() { r.mend.Keep(ctx) })
 	defer func() { stop(); watching.Wait() }()
 	var busy sync.WaitGroup
 	var netns []*ns.Netns
@@ -44,14 +44,14 @@ func BenchmarkSweep(b *testing.B) {
 		})
 	}
 	busy.Wait()
-	if n := len(r.index.all()); n != pods*each {
+	if n := len(r.index.All()); n != pods*each {
 		b.Fatalf("%d attachments, not %d", n, pods*each)
 	}
 	b.ReportAllocs()
 	var spent time.Duration
 	for b.Loop() {
 		before := cpu(b)
-		if report, err := r.engine.Sweep(b.Context()); err != nil || len(report.Findings) > 0 {
+		if report, err := r.core.Engine.Sweep(b.Context()); err != nil || len(report.Findings) > 0 {
 			b.Fatal(err, report.Findings)
 		}
 		spent += cpu(b) - before

@@ -44,7 +44,7 @@ func network(t testing.TB, cidr string) *net.IPNet {
 
 // unreachable is the route of a pool.
 func (r *rig) unreachable(cidr string) *netlink.Route {
-	return &netlink.Route{Dst: network(r.t, cidr), Type: unix.RTN_UNREACHABLE, Priority: int(r.metric), Protocol: stamp.Protocol}
+	return &netlink.Route{Dst: network(r.t, cidr), Type: unix.RTN_UNREACHABLE, Priority: int(r.node.Metric), Protocol: stamp.Protocol}
 }
 
 func flushTables(t testing.TB) {
@@ -139,7 +139,7 @@ func TestSweepMends(t *testing.T) {
 // audit, and never replaced; once that is gone, the sweep puts it back.
 func TestSweepLeavesForeignRoute(t *testing.T) {
 	r := start(t)
-	foreign := &netlink.Route{Dst: network(t, "10.88.0.0/24"), Type: unix.RTN_BLACKHOLE, Priority: int(r.metric), Protocol: unix.RTPROT_STATIC}
+	foreign := &netlink.Route{Dst: network(t, "10.88.0.0/24"), Type: unix.RTN_BLACKHOLE, Priority: int(r.node.Metric), Protocol: unix.RTPROT_STATIC}
 	must(t, netlink.RouteReplace(foreign))
 	for range 2 {
 		r.Sweep(t.Context())
@@ -175,9 +175,9 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 	}
 	r.wantClean()
 
-	e := r.index.all()[0]
-	h, _ := e.owner.Find("link")
-	if err := r.links.VerifyPod(t.Context(), h); err == nil || !strings.Contains(err.Error(), "10.88.0.1") {
+	e := r.index.All()[0]
+	h, _ := e.Owner.Find("link")
+	if err := r.node.Links.VerifyPod(t.Context(), h); err == nil || !strings.Contains(err.Error(), "10.88.0.1") {
 		t.Errorf("the lost address is not told: %v", err)
 	}
 	must(t, pod.Do(func() error {
@@ -192,7 +192,7 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 	}
 	r.Sweep(t.Context())
 	r.wantClean()
-	must(t, r.links.VerifyPod(t.Context(), h))
+	must(t, r.node.Links.VerifyPod(t.Context(), h))
 }
 
 // What has the instance's stamp and no owner is reported at once, and removed
@@ -210,12 +210,12 @@ func TestSweepRemovesOrphansTheSecondTime(t *testing.T) {
 	without := nettest.Snapshot(t, nil).Only("link", "route").String()
 
 	id := hold.NewID()
-	name := stamp.Link(r.instance, id)
+	name := stamp.Link(r.core.Instance, id)
 	must(t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.groups.Live()},
+		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.node.Groups.Live()},
 		PeerName:  "orphan",
 	}))
-	must(t, netlink.LinkSetAlias(linkNamed(t, name), stamp.Alias(r.instance, id, attachment.Key{}, 0)))
+	must(t, netlink.LinkSetAlias(linkNamed(t, name), stamp.Alias(r.core.Instance, id, attachment.Key{}, 0)))
 	must(t, netlink.RouteAdd(r.unreachable("10.66.0.0/16")))
 	with := nettest.Snapshot(t, nil).Only("link", "route").String()
 	want := []string{"left-over link", "left-over poolroute"}

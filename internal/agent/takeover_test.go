@@ -26,12 +26,12 @@ func TestStartTakesAFormerTableOver(t *testing.T) {
 	b.set(true, "release", "link", r.id("a"))
 	r.del("a", false)
 
-	owners := r.ledger.Owners()
+	owners := r.core.Ledger.Owners()
 	at := slices.IndexFunc(owners, func(o hold.Owner) bool {
 		return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == egress.KindName })
 	})
-	table, owner := stamp.Table(r.instance), owners[at]
-	low, high := r.groups.Dying()
+	table, owner := stamp.Table(r.core.Instance), owners[at]
+	low, high := r.node.Groups.Dying()
 	r.close()
 	former := fmt.Sprintf(`delete table inet %[1]s
 table inet %[1]s {
@@ -45,14 +45,14 @@ table inet %[1]s {
 		oifgroup %[2]d-%[3]d drop comment "%[5]s"
 	}
 }
-`, table, low, high, r.groups.Live(), owner.ID)
+`, table, low, high, r.node.Groups.Live(), owner.ID)
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(former)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	r.bringUp()
-	if err := r.engine.Verify(t.Context(), owner); err != nil {
+	if err := r.core.Engine.Verify(t.Context(), owner); err != nil {
 		t.Errorf("after the start: %v", err)
 	}
 	if l := r.List(key("a")); len(l) != 1 || l[0].Releasing == nil {
@@ -65,7 +65,7 @@ table inet %[1]s {
 		nettest.Ping(t, late, addr)
 	}
 	b.heal()
-	r.engine.Retry()
+	r.core.Engine.Retry()
 	r.wantGone("a")
 	r.wantClean()
 }

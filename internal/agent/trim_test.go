@@ -42,11 +42,11 @@ func TestTrim(t *testing.T) {
 			r := start(t)
 			r.add(request("c", nettest.Pod(t)))
 			r.add(request("d", nettest.Pod(t)))
-			c := *r.config.Load()
+			c := *r.ground.Config()
 			c.Connections = tt.connections
-			r.config.Store(&c)
+			r.ground.Store(&c)
 			var told []string
-			r.Observe = func(kind, op string, _ time.Duration, n int, err error) {
+			r.core.Observe = func(kind, op string, _ time.Duration, n int, err error) {
 				if op == "trim" {
 					told = append(told, kind)
 				}
@@ -55,8 +55,8 @@ func TestTrim(t *testing.T) {
 				}
 			}
 			var got conntrack.Bounds
-			kernel := r.tracked
-			r.tracked = filling{entries: tt.entries, trimmed: func(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error) {
+			kernel := r.node.Tracked
+			r.node.Tracked = filling{entries: tt.entries, trimmed: func(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error) {
 				got = b
 				of := map[int]int{}
 				for _, n := range whose {
@@ -70,40 +70,12 @@ func TestTrim(t *testing.T) {
 				}
 				return map[int]int{1: 3}, nil
 			}}
-			gone, _, err := r.trim(t.Context())
-			r.tracked = kernel
+			gone, _, err := r.traffic.Trim(t.Context())
+			r.node.Tracked = kernel
 			must(t, err)
 			if looks := tt.want != (conntrack.Bounds{}); got != tt.want || len(gone) > 0 != looks || len(told) > 0 != looks {
 				t.Errorf("bounds are %v, gone are %v, metrics are told %v; want %v", got, gone, told, tt.want)
 			}
 		})
-	}
-}
-
-// What a pod may have follows from what can run out: room in connection tracking, or the
-// ports of masquerade for one destination, of which the pod keeps half in closed
-// connections. Where its share is all of them, nobody keeps it from taking them.
-func TestTrimBounds(t *testing.T) {
-	const most, share = 262144, 32768
-	for _, tt := range []struct {
-		connections, entries, most int
-		want                       conntrack.Bounds
-		rest                       time.Duration
-	}{
-		{share, 48383, most, conntrack.Bounds{}, 0},
-		{share, 48384, most, conntrack.Bounds{Closed: share, All: 49152}, portsRest},
-		{1000, 48384, most, conntrack.Bounds{Closed: 32256, All: 48384}, portsRest},
-		{64512, 100000, most, conntrack.Bounds{}, 0},
-		{64512, 196608, most, conntrack.Bounds{Closed: 129024, All: 129024}, trimRest},
-		{share, 196608, most, conntrack.Bounds{Closed: share, All: 49152}, trimRest},
-		{1000, 196608, most, conntrack.Bounds{Closed: 2000, All: 2000}, trimRest},
-		{share, 49152, 65536, conntrack.Bounds{Closed: share, All: 49152}, trimRest},
-		{0, most, most, conntrack.Bounds{}, 0},
-		{share, 0, 0, conntrack.Bounds{}, 0},
-	} {
-		got, rest := trimBounds(tt.connections, tt.entries, tt.most)
-		if got != tt.want || rest != tt.rest {
-			t.Errorf("with %d of %d entries, %d a pod: %+v, rest %d; want %+v, %d", tt.entries, tt.most, tt.connections, got, rest, tt.want, tt.rest)
-		}
 	}
 }

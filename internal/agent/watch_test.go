@@ -11,7 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // What is heard decides when somebody's things are looked at: what the agent
@@ -21,12 +23,12 @@ func TestWatcher(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
 	res := r.add(request("c", pod))
-	w := newWatcher(r.Agent)
+	w := mend.NewWatcher(r.mend)
 	t0 := time.Now()
 	const nothing = time.Hour
 	wait := func(what string, now time.Time, want time.Duration) {
 		t.Helper()
-		if got := w.next(now); got != want {
+		if got := w.Next(now); got != want {
 			t.Errorf("%s: looks in %s, not %s", what, got, want)
 		}
 	}
@@ -35,54 +37,54 @@ func TestWatcher(t *testing.T) {
 		Name: attrs.Name, Alias: attrs.Alias, MAC: attrs.HardwareAddr.String(), MTU: attrs.MTU, Group: attrs.Group, Index: attrs.Index, Up: true,
 	}
 	route := rtnl.Route{Dst: netip.MustParsePrefix("10.88.0.1/32")}
-	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
+	w.Hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
 	wait("a link as it should be", t0, nothing)
 	other := link
 	other.Name = "bzzzzaaaaaaaaaa"
 	other.Alias = ""
-	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: other}, t0)
-	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.MustParsePrefix("10.88.0.9/32")}}, t0)
+	w.Hear(rtnl.News{Change: rtnl.LinkGone, Link: other}, t0)
+	w.Hear(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.MustParsePrefix("10.88.0.9/32")}}, t0)
 	wait("a link and a route of nobody", t0, nothing)
 
 	link.Up = false
-	w.hear(rtnl.News{Change: rtnl.LinkDown, Link: link}, t0)
-	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, t0)
-	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
-	wait("a link that is down", t0, down)
+	w.Hear(rtnl.News{Change: rtnl.LinkDown, Link: link}, t0)
+	w.Hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, t0)
+	w.Hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
+	wait("a link that is down", t0, mend.Down)
 	link.Up = true
-	w.hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
-	wait("and up", t0, soon)
-	w.act(t.Context(), t0)
-	w.work.Wait()
-	wait("before its time", t0, soon)
+	w.Hear(rtnl.News{Change: rtnl.LinkSet, Link: link}, t0)
+	wait("and up", t0, mend.Soon)
+	w.Act(t.Context(), t0)
+	w.Wait()
+	wait("before its time", t0, mend.Soon)
 	now := t0
 	for n := range 12 {
-		now = now.Add(w.next(now))
-		w.act(t.Context(), now)
-		w.work.Wait()
+		now = now.Add(w.Next(now))
+		w.Act(t.Context(), now)
+		w.Wait()
 		wait("after it", now, nothing)
-		w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
+		w.Hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
 		if n < 8 {
-			wait("again", now, fight<<n)
+			wait("again", now, mend.Fight<<n)
 		} else {
-			wait("again and again", now, min(truce, fight<<n))
+			wait("again and again", now, min(mend.Truce, mend.Fight<<n))
 		}
 	}
-	now = now.Add(w.next(now))
-	w.act(t.Context(), now)
-	w.work.Wait()
-	now = now.Add(4*truce + time.Second)
-	w.hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
-	wait("after a long peace", now, soon)
+	now = now.Add(w.Next(now))
+	w.Act(t.Context(), now)
+	w.Wait()
+	now = now.Add(4*mend.Truce + time.Second)
+	w.Hear(rtnl.News{Change: rtnl.RouteGone, Route: route}, now)
+	wait("after a long peace", now, mend.Soon)
 
-	w.hear(rtnl.News{Change: rtnl.Lost}, now)
-	now = now.Add(soon)
+	w.Hear(rtnl.News{Change: rtnl.Lost}, now)
+	now = now.Add(mend.Soon)
 	must(t, netlink.LinkDel(linkNamed(t, link.Name)))
-	w.act(t.Context(), now)
-	w.work.Wait() // everything
+	w.Act(t.Context(), now)
+	w.Wait() // everything
 	r.wantClean()
-	w.hear(rtnl.News{Change: rtnl.Lost}, now)
-	wait("everything again", now, everything)
+	w.Hear(rtnl.News{Change: rtnl.Lost}, now)
+	wait("everything again", now, mend.Everything)
 }
 
 // What is gone with its pod is for DEL: nobody else gives it back at once. Nor
@@ -91,20 +93,20 @@ func TestWatcherLeavesTheDead(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
 	name := r.add(request("c", pod)).Interfaces[0].Name
-	w := newWatcher(r.Agent)
+	w := mend.NewWatcher(r.mend)
 	nettest.Delete(t, pod)
 	now := time.Now()
-	w.hear(rtnl.News{Change: rtnl.LinkGone, Link: rtnl.Link{Name: name}}, now)
-	w.act(t.Context(), now.Add(soon))
-	w.work.Wait()
-	id := r.index.all()[0].owner.ID
-	if o, _ := r.ledger.Owner(id); !o.Wanted() {
+	w.Hear(rtnl.News{Change: rtnl.LinkGone, Link: rtnl.Link{Name: name}}, now)
+	w.Act(t.Context(), now.Add(mend.Soon))
+	w.Wait()
+	id := r.index.All()[0].Owner.ID
+	if o, _ := r.core.Ledger.Owner(id); !o.Wanted() {
 		t.Error("a link that went with its pod is mended")
 	}
-	must(t, r.engine.Release(t.Context(), []hold.ID{id}))
-	w = newWatcher(r.Agent)
-	w.hear(rtnl.News{Change: rtnl.LinkDown, Link: rtnl.Link{Name: name}}, now)
-	if len(w.suspects) > 0 {
+	must(t, r.core.Engine.Release(t.Context(), []hold.ID{id}))
+	w = mend.NewWatcher(r.mend)
+	w.Hear(rtnl.News{Change: rtnl.LinkDown, Link: rtnl.Link{Name: name}}, now)
+	if w.Next(now) != time.Hour {
 		t.Error("a pod that is being released is looked at")
 	}
 }
@@ -136,11 +138,16 @@ func TestListsAhead(t *testing.T) {
 		o, err := r.options()
 		must(t, err)
 		var counted *aheadLinks
-		r.Agent, err = open(o, func(a *Agent) error {
-			err := r.kernel(a)
-			counted = &aheadLinks{Links: a.links.(*link.Links)}
-			a.links = counted
-			return err
+		r.Agent, err = open(o, func() (*node.Node, error) {
+			n, err := r.kernel()
+			equip := n.Equip
+			n.Equip = func(n *node.Node, h node.Hooks) error {
+				err := equip(n, h)
+				counted = &aheadLinks{Links: n.Links.(*link.Links)}
+				n.Links = counted
+				return err
+			}
+			return n, err
 		}, test.watches)
 		must(t, err)
 		if counted.lists != test.lists {
@@ -162,7 +169,7 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	must(t, err)
 	r.Agent, err = open(o, r.kernel, true)
 	must(t, err)
-	_, err = r.links.Kind().Find(t.Context(), hold.Glance()) // the list has ended
+	_, err = r.node.Links.Kind().Find(t.Context(), hold.Glance()) // the list has ended
 	must(t, err)
 	must(t, netlink.LinkSetMTU(linkNamed(t, name), 1300)) // ip link set NAME mtu 1300
 	must(t, r.Restore(t.Context()))
@@ -172,7 +179,7 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	watched := make(chan struct{})
-	go func() { defer close(watched); r.watch(ctx) }()
+	go func() { defer close(watched); r.mend.Keep(ctx) }()
 	nettest.Eventually(t, "the link to be as it was", func() bool { return len(r.findings()) == 0 })
 	stop()
 	<-watched

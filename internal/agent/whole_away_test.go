@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -23,7 +24,7 @@ func (r *wholeRun) doAway(s wholeStep) {
 		was := r.world.self
 		r.world.self = ns.Ref{Path: was.Path, Dev: was.Dev, Ino: 1, ID: 1 << 40}
 		r.plan = fault.New(1<<30, fault.FailBefore)
-		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); !errors.Is(err, ErrMoved) {
+		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); !errors.Is(err, daemon.ErrMoved) {
 			r.fail("opening in another network namespace: %v", err)
 		}
 		r.world.self = was
@@ -178,7 +179,7 @@ func (r *wholeRun) putFile(name string, raw []byte) {
 
 // emptied reports whether no deletion waits.
 func (r *wholeRun) emptied() bool {
-	pending, err := r.queue.Pending()
+	pending, err := r.drain.Pending()
 	if err != nil {
 		r.fail("looking into the queue: %v", err)
 	}
@@ -187,7 +188,7 @@ func (r *wholeRun) emptied() bool {
 
 // setAside checks that what was damaged is shown, and forgets it.
 func (r *wholeRun) setAside() {
-	all, err := r.queue.Damaged()
+	all, err := r.drain.Damaged()
 	if err != nil || len(all) != r.damaged {
 		r.fail("%d files were damaged, and shown are %v, %v", r.damaged, all, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -171,7 +172,7 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 		}
 		ctx, cancel := r.patience()
 		most, began := r.swift(), time.Now()
-		known := r.index.key(keyFor(s.c))
+		known := r.index.Key(keyFor(s.c))
 		raw, err := r.Add(ctx, r.ask(s, pod.ref, ""), r.when())
 		cancel()
 		r.timed(s, began, max(most, r.swift()))
@@ -210,14 +211,14 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 
 // attach notes the result of an ADD.
 func (r *wholeRun) attach(c int, pod *fakePod, raw json.RawMessage) {
-	list := r.index.key(keyFor(c))
-	list = slices.DeleteFunc(list, func(e *entry) bool { return !e.owner.Wanted() })
+	list := r.index.Key(keyFor(c))
+	list = slices.DeleteFunc(list, func(e *attachment.Entry) bool { return !e.Owner.Wanted() })
 	if len(list) != 1 {
 		r.fail("c%d is attached, and its list is %v", c, list)
 		return
 	}
-	b := &stay{id: list[0].owner.ID, raw: string(raw), pod: pod, started: list[0].record.Started}
-	h, _ := list[0].owner.Find("link")
+	b := &stay{id: list[0].Owner.ID, raw: string(raw), pod: pod, started: list[0].Record.Started}
+	h, _ := list[0].Owner.Find("link")
 	b.link, b.addrs = linkOf(h).Name, linkOf(h).Addresses
 	if len(b.addrs) != 2 || !strings.Contains(b.raw, b.link) || !strings.Contains(b.raw, b.addrs[0].String()) || !strings.Contains(b.raw, b.addrs[1].String()) {
 		r.fail("c%d has %v by %s, its result is %s", c, b.addrs, b.link, raw)
@@ -245,7 +246,7 @@ func (r *wholeRun) kept(c, way int) string {
 	own := r.results[c]
 	switch n := way / 4; {
 	case way%4 == 3:
-		return "b" + r.instance[:4] + string(hold.NewID())
+		return "b" + r.core.Instance[:4] + string(hold.NewID())
 	case way%4 == 2:
 		for i := range wholeContainers {
 			if other := r.results[(c+1+n+i)%wholeContainers]; len(other) > 0 {
@@ -282,7 +283,7 @@ func (r *wholeRun) doLateAdd(s wholeStep) bool {
 	if !r.insistDelete(s.c, 0) {
 		return false
 	}
-	if r.world.boottime() > early.Started+int64(longestAdd) { // its deadline has passed, says the server
+	if r.world.boottime() > early.Started+int64(server.MaxDeadline) { // its deadline has passed, says the server
 		return true
 	}
 	ctx, cancel := r.patience()
@@ -379,9 +380,9 @@ func (r *wholeRun) deleted(c int, b *stay) {
 	r.mu.Lock()
 	delete(r.unsure, c)
 	r.mu.Unlock()
-	for _, e := range r.index.key(keyFor(c)) {
-		if e.owner.Wanted() {
-			r.fail("c%d is deleted, and still attached as %s", c, e.owner.ID)
+	for _, e := range r.index.Key(keyFor(c)) {
+		if e.Owner.Wanted() {
+			r.fail("c%d is deleted, and still attached as %s", c, e.Owner.ID)
 		}
 	}
 	if b != nil {
@@ -419,7 +420,7 @@ func (r *wholeRun) doLateDelete(s wholeStep) bool {
 	if err != nil && r.spotless() {
 		r.fail("late DEL of c%d: %v", s.c, err)
 	}
-	if e := r.index.get(b.id); e == nil || !e.owner.Wanted() {
+	if e := r.index.Get(b.id); e == nil || !e.Owner.Wanted() {
 		r.fail("a DEL from before c%d's ADD releases it", s.c)
 	}
 	return true
@@ -492,7 +493,7 @@ func (r *wholeRun) doReload() bool {
 		if try == 0 {
 			r.reloadBySignals(ctx)
 		}
-		err := r.Reload(ctx, r.confs[r.script.extra])
+		err := r.ground.Reload(ctx, r.confs[r.script.extra])
 		cancel()
 		r.note("reload, extra pool %t: %v", r.script.extra, err)
 		switch {
@@ -541,7 +542,7 @@ func (r *wholeRun) disturb(s wholeStep) {
 		id := hold.NewID()
 		w.mu.Lock()
 		pod := &fakePod{ends: map[string]*fakeLink{}}
-		l := &fakeLink{name: "b" + r.instance[:4] + string(id), group: r.groups.Live(), up: true, pod: pod, ifname: "x"}
+		l := &fakeLink{name: "b" + r.core.Instance[:4] + string(id), group: r.node.Groups.Live(), up: true, pod: pod, ifname: "x"}
 		w.links[l.name], pod.ends["x"] = l, l
 		w.mu.Unlock()
 	case "damage":
@@ -583,12 +584,12 @@ func (r *wholeRun) hurt(b *stay, way int) {
 
 // refuse notes the incarnations that a failed ADD has begun: nothing of them is to
 // be taken again.
-func (r *wholeRun) refuse(c int, known []*entry) {
+func (r *wholeRun) refuse(c int, known []*attachment.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.index.key(keyFor(c)) {
-		if !slices.ContainsFunc(known, func(k *entry) bool { return k.owner.ID == e.owner.ID }) {
-			r.refusals[e.owner.ID] = true
+	for _, e := range r.index.Key(keyFor(c)) {
+		if !slices.ContainsFunc(known, func(k *attachment.Entry) bool { return k.Owner.ID == e.Owner.ID }) {
+			r.refusals[e.Owner.ID] = true
 		}
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/server"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/api"
@@ -16,7 +18,6 @@ import (
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
 // The steps of which one half is something that fails or hangs, and the other
@@ -160,7 +161,7 @@ func (r *wholeRun) doLateQueued(s wholeStep) bool {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, time.Duration(s.n>>4%3)*time.Millisecond) // which may have ended
-	err := r.Drain(ctx)
+	err := r.drain.All(ctx)
 	cancel()
 	r.note("drain: %v", err)
 	r.ails.heal(false)
@@ -168,7 +169,7 @@ func (r *wholeRun) doLateQueued(s wholeStep) bool {
 	if r.dead() {
 		return false
 	}
-	if r.world.boottime() > early.Started+int64(longestAdd) {
+	if r.world.boottime() > early.Started+int64(server.MaxDeadline) {
 		return true
 	}
 	ctx, cancel = r.patience()
@@ -186,7 +187,7 @@ func (r *wholeRun) doHurried(s wholeStep) {
 	defer cancel()
 	switch s.n % 3 {
 	case 0:
-		_ = r.Drain(ctx)
+		_ = r.drain.All(ctx)
 	case 1:
 		_, _, _ = r.Delete(ctx, api.Filter{Network: "net", Container: "none", Ifname: "eth0"}, false, r.when())
 	case 2:
@@ -202,12 +203,12 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 	var addrs []netip.Addr
 	for _, pattern := range []string{"10.88.0.%d", "fd00:88::%x"} {
 		a := netip.MustParseAddr(fmt.Sprintf(pattern, 2+s.n%60))
-		if _, held := r.ledger.Holder(ipam.Name(a)); !held {
+		if _, held := r.core.Ledger.Holder(ipam.Name(a)); !held {
 			addrs = append(addrs, a)
 		}
 	}
 	l := &fakeLink{
-		name: "b" + r.instance[:4] + string(id), alias: stamp.Alias(r.instance, id, key, 0), group: r.groups.Live(),
+		name: "b" + r.core.Instance[:4] + string(id), alias: stamp.Alias(r.core.Instance, id, key, 0), group: r.node.Groups.Live(),
 		pod: &fakePod{ends: map[string]*fakeLink{}}, ifname: "eth0",
 	}
 	w.mu.Lock()
@@ -236,7 +237,7 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 			ctx, cancel := r.patience()
 			defer cancel()
 			if i < 2 {
-				_ = r.Drain(ctx)
+				_ = r.drain.All(ctx)
 				return
 			}
 			f := wholeKey(s.c)
@@ -288,49 +289,33 @@ func (r *wholeRun) doLose(s wholeStep) {
 func (r *wholeRun) makeAnew() error {
 	well := fault.New(1, fault.FailBefore)
 	well.Heal()
-	a, err := openNode(r.options(), r.world.open(well, r.linkRules))
+	a, err := openRooms(r.options(), r.world.open(well, r.linkRules))
 	if err != nil {
 		return err
 	}
-	_, err = a.rebuild(context.Background(), func(_ ns.Ref, wanted []wantedEnd) map[string]podEnd {
-		ends := map[string]podEnd{}
-		r.world.mu.Lock()
-		defer r.world.mu.Unlock()
-		for _, l := range wanted {
-			if on := r.world.links[l.Name]; on != nil {
-				ends[l.Name] = podEnd{on.pod.ref, on.end.mac, on.end.addrs}
-			}
-		}
-		return ends
-	})
-	if bad := a.queue.Close(); err == nil {
-		err = bad
-	}
-	if bad := a.closeKernel(); err == nil {
-		err = bad
-	}
-	return err
+	_, err = a.rebuild.Anew(context.Background())
+	return errors.Join(err, a.Close())
 }
 
 // ruleNames compares what the pools say is in use with the ledger.
 func (r *wholeRun) ruleNames() {
 	used := 0
-	for _, p := range r.ipam.Stats(r.clock.Now()) {
+	for _, p := range r.ground.Pools.Stats(r.core.Clock.Now()) {
 		for _, c := range p.CIDRs {
 			used += c.Used
 		}
 	}
 	named, loose := 0, []string(nil)
-	for _, o := range r.ledger.Owners() {
+	for _, o := range r.core.Ledger.Owners() {
 		for _, n := range o.Names {
 			addr, err := ipam.ParseName(n)
 			if err != nil {
 				continue
 			}
-			if r.ipam.PoolOf(addr) != "" { // of those alone there are figures
+			if r.ground.Pools.PoolOf(addr) != "" { // of those alone there are figures
 				named++
 			}
-			if len(r.ipam.Adopt([]netip.Addr{addr}, r.clock.Now())) > 0 { // or it rests, as the figures tell
+			if len(r.ground.Pools.Adopt([]netip.Addr{addr}, r.core.Clock.Now())) > 0 { // or it rests, as the figures tell
 				loose = append(loose, fmt.Sprintf("%s of %s", addr, o.ID))
 			}
 		}

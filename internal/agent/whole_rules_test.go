@@ -9,6 +9,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/link"
 )
@@ -236,7 +237,7 @@ func (r *wholeRun) rest() {
 	}
 	for try := 0; !r.settled() && r.failure == ""; try++ {
 		if try > 50 {
-			r.fail("not settled: %v; owed %v", r.ledger.Owners(), r.engine.Owed(""))
+			r.fail("not settled: %v; owed %v", r.core.Ledger.Owners(), r.core.Engine.Owed(""))
 		}
 		time.Sleep(5 * time.Second)
 		r.Sweep(r.ctx)
@@ -269,7 +270,7 @@ func (r *wholeRun) rest() {
 
 // settled reports whether nothing is on its way out, or should be.
 func (r *wholeRun) settled() bool {
-	for _, o := range r.ledger.Owners() {
+	for _, o := range r.core.Ledger.Owners() {
 		if !o.Wanted() {
 			return false
 		}
@@ -277,27 +278,27 @@ func (r *wholeRun) settled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, b := range r.standing {
-		if b.pod.closed && r.index.get(b.id) != nil {
+		if b.pod.closed && r.index.Get(b.id) != nil {
 			return false
 		}
 	}
-	return len(r.engine.Owed("")) == 0 && r.rinsing.failed.Load() == nil && r.emptied()
+	return len(r.core.Engine.Owed("")) == 0 && len(r.traffic.Unrinsed()) == 0 && r.emptied()
 }
 
 // state says who is attached, in the script's words.
 func (r *wholeRun) state() string {
 	var lines []string
-	for _, e := range r.index.all() {
-		if !e.owner.Wanted() {
+	for _, e := range r.index.All() {
+		if !e.Owner.Wanted() {
 			continue
 		}
 		pod := -1
 		for i, p := range r.pods {
-			if e.record.Netns == p.ref && e.record.Epoch == r.epoch {
+			if e.Record.Netns == p.ref && e.Record.Epoch == r.core.Epoch {
 				pod = i
 			}
 		}
-		lines = append(lines, fmt.Sprintf("%s in pod %d from %s", e.record.ContainerID, pod, e.record.Pool))
+		lines = append(lines, fmt.Sprintf("%s in pod %d from %s", e.Record.ContainerID, pod, e.Record.Pool))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
@@ -354,7 +355,7 @@ func (r *wholeRun) residue() {
 	for _, p := range slices.Sorted(maps.Keys(pools)) {
 		wrong = append(wrong, "missing: the route of "+p)
 	}
-	if id, held := r.ledger.Holder(egressName); !held || w.table == nil || w.table.Owner != string(id) {
+	if id, held := r.core.Ledger.Holder(ground.TableName); !held || w.table == nil || w.table.Owner != string(id) {
 		wrong = append(wrong, fmt.Sprintf("the table is %v, held by %s", w.table, id))
 	}
 	if len(wrong) > 0 && r.failure == "" {
@@ -388,7 +389,7 @@ func (r *wholeRun) finale() {
 	if err := r.remove(r.ctx); err != nil {
 		r.fail("removing: %v", err)
 	}
-	if left := r.ledger.Owners(); len(left) > 0 {
+	if left := r.core.Ledger.Owners(); len(left) > 0 {
 		r.fail("left in the ledger: %v", left)
 	}
 	w := r.world

@@ -18,9 +18,11 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -312,16 +314,19 @@ func (r *wholeRun) live(faulty bool) bool {
 			}
 		})
 		a, ctx := r.Agent, r.ctx // as Run does
-		r.watch.Go(func() { a.egress.Run(ctx, a.egressDrift) })
-		err := a.Restore(ctx)
-		r.watch.Go(func() { a.keepRinsed(ctx) })
-		r.watch.Go(func() { a.watch(ctx) })
-		r.watch.Go(func() { a.keepDrained(ctx) })
-		r.watch.Go(a.keepSpares)
-		reloads, intervals := make(chan *config.Config), make(chan time.Duration)
+		reloads := make(chan *config.Config)
 		r.reloads = reloads
-		r.watch.Go(func() { a.keepSwept(ctx, intervals) })
-		r.watch.Go(func() { a.keepConfigured(ctx, reloads, intervals) })
+		life := a.life(a.ground.Config(), reloads)
+		begin := func(all []func(context.Context)) {
+			for _, do := range all {
+				r.watch.Go(func() { do(ctx) })
+			}
+		}
+		begin(life.Early)
+		err := a.Restore(ctx)
+		begin(life.Own)
+		begin(life.Later)
+		r.watch.Go(func() { a.core.KeepSwept(ctx, life) })
 		if err != nil && r.spotless() {
 			r.fail("restoring: %v", err)
 		}
@@ -337,7 +342,7 @@ func (r *wholeRun) live(faulty bool) bool {
 	return false
 }
 
-func (r *wholeRun) openAgent(kernel func(*Agent) error) (err error) {
+func (r *wholeRun) openAgent(kernel func() (*node.Node, error)) (err error) {
 	r.Agent, err = open(r.options(), kernel, true)
 	return err
 }
@@ -345,14 +350,17 @@ func (r *wholeRun) openAgent(kernel func(*Agent) error) (err error) {
 func (r *wholeRun) options() Options {
 	shape := wholeShapes[r.shape]
 	return Options{
-		Root: r.root, Config: r.confs[r.script.extra], Version: "test", Log: slog.New(slog.DiscardHandler),
-		Decorate: func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-			for i := range ks {
-				if shape.batch > 0 {
-					ks[i].Batch, ks[i].Flight = shape.batch, shape.flight
+		Config: r.confs[r.script.extra], Version: "test",
+		Options: daemon.Options{
+			Root: r.root, Log: slog.New(slog.DiscardHandler),
+			Decorate: func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				for i := range ks {
+					if shape.batch > 0 {
+						ks[i].Batch, ks[i].Flight = shape.batch, shape.flight
+					}
 				}
-			}
-			return r.decorate(l, ks)
+				return r.decorate(l, ks)
+			},
 		},
 	}
 }

@@ -1,6 +1,7 @@
-// Package attachment says what an attachment is: its key, its record in the
-// ledger, the plan of what it holds, and the CNI result that follows from the
-// record. All of it is pure: nothing here touches the world.
+// Package attachment says what an attachment is: its key, its record in the ledger, and
+// an index that finds attachments by what requests call them. Nothing here touches the
+// world. What an attachment holds, and the CNI result that follows from that, is its
+// mode's (internal/mode).
 package attachment
 
 import (

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // MaxSize is how long a deletion's file may be, in bytes: one block of every
@@ -28,6 +29,11 @@ type Record struct {
 	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
 	Cut       bool     // Link is the agent's by its name: the plugin means to set it down; if not, the agent has to hurry
 	Reason    string   // why the agent did not answer, for people
+}
+
+// Key is the attachment's.
+func (r Record) Key() stamp.Key {
+	return stamp.Key{Network: r.Network, ContainerID: r.Container, Ifname: r.Ifname}
 }
 
 // Why a file is no deletion.

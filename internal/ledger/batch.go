@@ -21,6 +21,7 @@ type batch struct {
 	rests   layer[hold.Name, Rest]
 	tombs   layer[string, Tombstone]
 	epoch   Epoch
+	first   *First
 	edits   []Edit
 
 	quarantine Quarantine
@@ -41,6 +42,7 @@ func (l *Ledger) newBatch() *batch {
 		rests:   newLayer(s.rests),
 		tombs:   newLayer(s.tombs),
 		epoch:   s.epoch,
+		first:   s.first,
 
 		quarantine: s.quarantine,
 	}
@@ -50,7 +52,7 @@ func (l *Ledger) newBatch() *batch {
 func (b *batch) stage(steps []step) error {
 	owners, names, needers := b.owners.mark(), b.names.mark(), b.needers.mark()
 	rests, tombs := b.rests.mark(), b.tombs.mark()
-	epoch, quarantine, edits, pages := b.epoch, b.quarantine, len(b.edits), b.pages
+	epoch, first, quarantine, edits, pages := b.epoch, b.first, b.quarantine, len(b.edits), b.pages
 	for _, s := range steps {
 		if err := s.do(b); err != nil {
 			b.owners.back(owners)
@@ -58,7 +60,7 @@ func (b *batch) stage(steps []step) error {
 			b.needers.back(needers)
 			b.rests.back(rests)
 			b.tombs.back(tombs)
-			b.epoch, b.quarantine, b.edits, b.pages = epoch, quarantine, b.edits[:edits], pages
+			b.epoch, b.first, b.quarantine, b.edits, b.pages = epoch, first, quarantine, b.edits[:edits], pages
 			return err
 		}
 	}
@@ -68,7 +70,7 @@ func (b *batch) stage(steps []step) error {
 // empty reports whether the batch changes nothing.
 func (b *batch) empty() bool {
 	s := &b.ledger.state
-	return len(b.edits) == 0 && len(b.tombs.over) == 0 && b.epoch == s.epoch && b.quarantine == s.quarantine
+	return len(b.edits) == 0 && len(b.tombs.over) == 0 && b.epoch == s.epoch && b.first == s.first && b.quarantine == s.quarantine
 }
 
 // edit stages a change of an owner; nil before: begun, nil after: forgotten.
@@ -130,6 +132,6 @@ func (b *batch) merge() {
 	b.needers.merge()
 	b.rests.merge()
 	b.tombs.merge()
-	b.ledger.state.epoch, b.ledger.state.quarantine = b.epoch, b.quarantine
+	b.ledger.state.epoch, b.ledger.state.first, b.ledger.state.quarantine = b.epoch, b.first, b.quarantine
 	b.ledger.state.seq = b.ledger.store.head.Seq
 }

@@ -38,6 +38,7 @@ type state struct {
 	rests   map[hold.Name]Rest
 	tombs   map[string]Tombstone
 	epoch   Epoch
+	first   *First // nil: not known
 	seq     uint64 // number of the last transaction
 
 	quarantine Quarantine
@@ -166,6 +167,17 @@ func (l *Ledger) Epoch() Epoch {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.state.epoch
+}
+
+// First returns when the first agent of the state folder began, if this ledger is the
+// first one there.
+func (l *Ledger) First() (f First, known bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.state.first == nil {
+		return First{}, false
+	}
+	return *l.state.first, true
 }
 
 // SetEpoch writes the epoch. With a new one, tombstones of other boots end.

@@ -58,7 +58,7 @@ func parse(f *os.File, kinds hold.Kinds, clocks func(opening) reading) (*head, s
 		opened = *h.Opened
 	}
 	read := clocks(opened)
-	s.epoch, s.seq, s.quarantine = h.Epoch, h.Seq, h.quarantine(read)
+	s.epoch, s.first, s.seq, s.quarantine = h.Epoch, h.First, h.Seq, h.quarantine(read)
 	for _, load := range []func(map[string][]record, *state) error{
 		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },
 		loadReleasing, loadTombs,

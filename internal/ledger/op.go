@@ -77,6 +77,10 @@ func Unburied(key, boot string, started int64) Op { return unburied{key, boot, s
 // Enter sets the epoch. With a new one, tombstones of other boots end.
 func Enter(e Epoch) Op { return setEpoch{e} }
 
+// Founded says that the ledger is the first one of its state folder, and when its agent
+// began.
+func Founded(f First) Op { return founded{f} }
+
 // Quarantined sets the ledger's quarantine, in times of Options.Clock, to be seen
 // by Ledger.Quarantine.
 // ErrInvalid refuses one that ends before it begins.
@@ -204,6 +208,12 @@ type setEpoch struct{ epoch Epoch }
 
 func (op setEpoch) ready(*Ledger) (step, error) {
 	return step{1, func(b *batch) error { b.epoch = op.epoch; return nil }}, nil
+}
+
+type founded struct{ first First }
+
+func (op founded) ready(*Ledger) (step, error) {
+	return step{1, func(b *batch) error { b.first = &op.first; return nil }}, nil
 }
 
 type quarantine struct{ since, until time.Time }

@@ -30,6 +30,7 @@ type head struct {
 	Schema int             `json:"schema"`
 	Seq    uint64          `json:"seq"` // bbolt's number of the transaction that wrote it
 	Epoch  Epoch           `json:"epoch"`
+	First  *First          `json:"first,omitempty"`           // nil: an earlier agent began the ledger, or an earlier version
 	Opened *opening        `json:"opened,omitempty"`          // nil: not known in which boot it is
 	Since  int64           `json:"quarantineSince,omitempty"` // these four as in a span
 	Until  int64           `json:"quarantineUntil,omitempty"`

@@ -132,7 +132,7 @@ func (s *store) transact(b *batch) (next head, err error) {
 		s.stuck = false
 		return head{}, err
 	}
-	next = head{Schema: Schema, Seq: uint64(tx.ID()), Epoch: b.epoch, Sums: map[string]*sum{}}
+	next = head{Schema: Schema, Seq: uint64(tx.ID()), Epoch: b.epoch, First: b.first, Sums: map[string]*sum{}}
 	if s.opened.Boot != "" {
 		next.Opened = &s.opened
 	}

@@ -69,6 +69,13 @@ type Tombstone struct {
 	Until   int64  `json:"until"`
 }
 
+// First is when the first agent of a state folder began, in a boot: CLOCK_BOOTTIME in
+// nanoseconds. What happened before that, no ledger knows.
+type First struct {
+	Boot    string `json:"boot"`
+	Started int64  `json:"started"`
+}
+
 // Epoch is what the identities of network namespaces hold in: one boot, and
 // the agent's own namespace in it.
 type Epoch struct {

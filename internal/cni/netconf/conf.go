@@ -26,7 +26,10 @@ const (
 	MaxMTU  = 65535
 )
 
-const maxType = 255 // bytes: a file name
+const (
+	maxType = 255 // bytes: a file name
+	maxMode = 64
+)
 
 // Conf is a configuration of the plugin.
 type Conf struct {
@@ -35,7 +38,7 @@ type Conf struct {
 	Type       string          // the plugin's file name
 	Root       root.Dir        // of the agent
 	Pool       string          // "" is the agent's default
-	Mode       string          // ModeRouted
+	Mode       string          // ModeRouted if it names none; which there are is the agent's matter
 	MTU        int             // 0 is the agent's default. At least MinMTU4; MinMTU6 is the pool's matter
 	Wait       bool            // DEL answers when all is gone
 	DNS        DNS             // goes into the result
@@ -94,8 +97,12 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 			return cni.ConfigError(f.Key, f.Value, "the plugin's file name")
 		}
 	case "mode":
-		if mode, err := scan.String(f.Value); err != nil || mode != "" && mode != ModeRouted {
-			return cni.ConfigError(f.Key, f.Value, `"routed", which is also the default`)
+		mode, err := scan.String(f.Value)
+		if err != nil || mode != "" && !cni.IsShowable(mode, maxMode) {
+			return cni.ConfigError(f.Key, f.Value, "a mode's name")
+		}
+		if mode != "" {
+			c.Mode = mode
 		}
 	case "mtu":
 		c.MTU, e = parseMTU(f.Value)

@@ -1,0 +1,48 @@
+// Package answer gives the errors of the rooms below their CNI numbers (CNI 1.1, section
+// 5): the one place where that is done.
+package answer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// Numbered gives a verb's error its CNI number; nil stays nil.
+func Numbered(err error) error {
+	var numbered *api.Error
+	var exhausted *ipam.ExhaustedError
+	var address *ipam.AddrError
+	var taken *ledger.NameTakenError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &numbered):
+		return numbered
+	case errors.As(err, &exhausted):
+		return cni.Errorf(cni.CodeExhausted, "pool exhausted", "%v", err)
+	case errors.Is(err, ipam.ErrUnknownPool):
+		return cni.Errorf(cni.CodeConfig, "unknown pool", "%v", err)
+	case errors.As(err, &address), errors.As(err, &taken):
+		return cni.Errorf(cni.CodeTaken, "address not available", "%v", err)
+	case errors.Is(err, ledger.ErrFull):
+		return cni.Errorf(cni.CodeIO, "the ledger cannot take another attachment", "%v", err)
+	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
+		return cni.Errorf(cni.CodeTryAgain, "overtaken by a DEL of the same attachment", "%v", err)
+	case errors.Is(err, hold.ErrForeign):
+		return cni.Errorf(cni.CodeTaken, "interface or address is somebody else's", "%v", err)
+	case errors.Is(err, hold.ErrHomeless):
+		return cni.Errorf(cni.CodeNetns, "the pod's network namespace is gone", "%v", err)
+	case errors.Is(err, engine.ErrReachable):
+		return cni.Errorf(cni.CodeTryAgain, cni.MsgReachable, "%v", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return cni.Errorf(cni.CodeTryAgain, "out of time", "%v", err)
+	}
+	return cni.Errorf(cni.CodeInternal, "failed", "%v", err)
+}

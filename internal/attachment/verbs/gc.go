@@ -1,0 +1,79 @@
+package verbs
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/answer"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// firstTries is how long a GC waits for the outcome of the first tries, to
+// answer what is owed.
+const firstTries = 5 * time.Second
+
+// GC releases the attachments of one network that are not in the list of valid
+// ones (CNI 1.1, section 4, GC). Whatever began after the request is spared,
+// since the list cannot know it. All of them are tried, whatever fails of some;
+// what is owed by those that were released before is tried again. The answer
+// says what is owed then.
+func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w server.When) (api.Deleted, error) {
+	valid := make(map[api.GCValid]bool, len(req.Valid))
+	for _, v := range req.Valid {
+		valid[v] = true
+	}
+	mayBeValid := func(e *attachment.Entry) bool { // its key may lack an end
+		return slices.ContainsFunc(req.Valid, func(v api.GCValid) bool {
+			return e.MayBe(attachment.Key{Network: req.Network, ContainerID: v.ContainerID, Ifname: v.Ifname})
+		})
+	}
+	var going []hold.ID
+	d := api.Deleted{}
+	find := func() (left []*attachment.Entry) {
+		going, d.IDs = nil, nil
+		for _, e := range v.index.Matching(api.Filter{Network: req.Network}) {
+			r := e.Record
+			switch {
+			case !e.Owner.Wanted():
+				going = append(going, e.Owner.ID)
+			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}], mayBeValid(e),
+				!r.BeganBefore(v.Epoch, w.Started), r.YoungerThan(req.MinAge, v.Boot, v.Boottime()):
+			default:
+				left = append(left, e)
+				d.IDs = append(d.IDs, string(e.Owner.ID))
+			}
+		}
+		slices.Sort(d.IDs)
+		return left
+	}
+	if req.DryRun {
+		find()
+		d.Owed = v.owes(going)
+		return d, nil
+	}
+	left, err := v.release(ctx, find)
+	if len(going) > 0 {
+		v.Engine.Retry(going...)
+	}
+	waiting, cancel := context.WithTimeout(ctx, firstTries)
+	defer cancel()
+	_ = v.Engine.Tried(waiting, append(left, going...)...) // out of time is no error: the promise stands
+	if err != nil {
+		return api.Deleted{}, answer.Numbered(err)
+	}
+	d.Released, d.Owed = len(left), v.owes(left)+v.owes(going)
+	return d, nil
+}
+
+// owes counts the holds that attachments owe.
+func (v *Verbs) owes(ids []hold.ID) int {
+	n := 0
+	for _, id := range ids {
+		n += len(v.Engine.Owed(id))
+	}
+	return n
+}

@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/root"
+	"golang.org/x/sys/unix"
+)
+
+// ErrInstanceLost says that there is a ledger without the instance id by which
+// what it says can be found: under another one nothing could be released.
+var ErrInstanceLost = errors.New("the agent's instance id is lost")
+
+// LoadInstance reads the daemon's instance id, or mints one. taken reports whether an
+// instance's marks are in use in this network namespace already.
+func (d *Daemon) LoadInstance(taken func(instance string) (bool, error)) (err error) {
+	d.Instance, d.first, err = loadInstance(d.Root, taken)
+	return err
+}
+
+// First returns when this daemon began, if it is the first of its state folder.
+func (d *Daemon) First() (ledger.First, bool) {
+	return ledger.First{Boot: d.Boot, Started: d.born}, d.first
+}
+
+// loadInstance returns the agent's instance id, and whether it was minted now, as the
+// first start does.
+// One whose file is lost is taken from the marker, as long as there is one. taken
+// reports whether a prefix is in use in this network namespace already.
+//
+// One process at a time does so: of two agents that start at once the ledger's lock
+// lets one serve, and that comes later. Each would mint an id, and the file could
+// have that of the one that gives up.
+func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
+	state, err := os.Open(dir.State())
+	if err != nil {
+		return "", false, fmt.Errorf("opening the state folder: %w", err)
+	}
+	defer state.Close()
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(state.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("locking %s: %w", dir.State(), err)
+	}
+	return readOrMint(dir, taken)
+}
+
+// readOrMint is loadInstance for whoever has the state folder's lock.
+func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
+	raw, err := root.ReadFile(dir.Instance())
+	if err == nil {
+		id, err := hold.ParseID(strings.TrimSpace(string(raw)))
+		if err != nil {
+			return "", false, fmt.Errorf("reading %s: %w", dir.Instance(), err)
+		}
+		return string(id), false, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", false, fmt.Errorf("reading the instance id: %w", err)
+	}
+	_, was, err := ReadMarker(dir)
+	if err != nil {
+		return "", false, err
+	}
+	if id, err := hold.ParseID(was); err == nil {
+		return string(id), false, writeInstance(dir, string(id))
+	}
+	if _, err := os.Stat(dir.Ledger()); err == nil {
+		return "", false, fmt.Errorf("%w: %s is missing beside %s: write it there again, it is what follows \"berth-\" in the name of its table "+
+			"(nft list tables); or, if the node was rebooted since, remove the ledger as well: none of its pods is left",
+			ErrInstanceLost, dir.Instance(), dir.Ledger())
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", false, fmt.Errorf("looking for a ledger: %w", err)
+	}
+	for {
+		id := string(hold.NewID())
+		used, err := taken(id)
+		if err != nil {
+			return "", false, fmt.Errorf("looking for other agents' links: %w", err)
+		}
+		if !used {
+			return id, true, writeInstance(dir, id)
+		}
+	}
+}
+
+// writeInstance writes the instance id, durably.
+func writeInstance(dir root.Dir, id string) error {
+	err := replaceFile(dir.Instance(), id+"\n")
+	if err != nil {
+		return fmt.Errorf("writing the instance id: %w", err)
+	}
+	d, err := os.Open(dir.State())
+	if err != nil {
+		return fmt.Errorf("writing the instance id: %w", err)
+	}
+	defer d.Close()
+	return d.Sync()
+}

@@ -1,0 +1,150 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/berth-net/berth/internal/server"
+)
+
+// stopping is how long verbs under way may go on when the daemon is told to
+// stop.
+const stopping = 10 * time.Second
+
+// Life is what a daemon does on its own while it serves. Each function of a list has a
+// goroutine, and ends with its context.
+type Life struct {
+	// Early begins before Resume.
+	Early []func(context.Context)
+	// Resume is done before verbs are served. mend is done beside them.
+	Resume func(context.Context) (mend func(context.Context), err error)
+	// Own begins after Resume, before verbs are served.
+	Own []func(context.Context)
+	// Later begins once verbs are served.
+	Later []func(context.Context)
+	// Sweep is done every Interval. Intervals brings another interval.
+	Sweep     func(context.Context)
+	Interval  time.Duration
+	Intervals <-chan time.Duration
+	// Metrics is the TCP address that metrics are served at; "": nowhere.
+	Metrics string
+	// Serving is told in the log when verbs are served: pairs of keys and values.
+	Serving func() []any
+}
+
+// Live is the life of a daemon whose ledger and engine are open, until ctx ends. It
+// leaves the daemon open. First the socket is there, so that clients wait instead of
+// finding nobody; then Life.Resume; then verbs are served. The end is the other way
+// round.
+func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
+	if err := srv.Listen(d.Root); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		cancel(srv.Serve())
+	}()
+
+	err := d.serve(ctx, srv, l)
+
+	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
+	patience, done := context.WithTimeout(context.Background(), stopping)
+	defer done()
+	err = errors.Join(err, srv.Shutdown(patience))
+	<-served
+	return err
+}
+
+// serve resumes, opens the API, and does what the daemon does on its own, until
+// ctx ends or the daemon cannot go on.
+func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life) error {
+	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
+	var own sync.WaitGroup
+	begin := func(all []func(context.Context)) {
+		for _, do := range all {
+			own.Go(func() { do(ctx) })
+		}
+	}
+	defer func() {
+		cancel()
+		ended := make(chan struct{})
+		go func() {
+			own.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(stopping): // for a kind that hangs, and does not hear of the end
+			d.Log.Warn("ending, though something of the agent's own has not")
+		}
+	}()
+	begin(l.Early)
+	if l.Metrics != "" {
+		if _, err := srv.ServeMetrics(l.Metrics); err != nil {
+			return err
+		}
+	}
+	mend, err := l.Resume(ctx)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil { // told to stop meanwhile: deletions may wait, which come before anybody is served
+		return whyEnded(ctx)
+	}
+	begin(l.Own)
+	srv.Open()
+	if _, err := systemd.SdNotify(false, systemd.SdNotifyReady); err != nil {
+		d.Log.Warn("telling systemd", "err", err)
+	}
+	d.Log.Info("serving", append([]any{"root", d.Root, "instance", d.Instance}, append(l.Serving(),
+		"after", time.Since(d.Started).Round(time.Millisecond))...)...)
+	begin(l.Later)
+	own.Go(func() { mend(ctx) })
+	own.Go(func() { d.KeepSwept(ctx, l) })
+	usurped := make(chan error, 1)
+	own.Go(func() { d.keepReachable(ctx, srv, usurped) })
+	select {
+	case <-ctx.Done():
+		return whyEnded(ctx)
+	case <-d.Ledger.Failed():
+		return fmt.Errorf("going on needs a new start: %w", d.Ledger.Writable())
+	case err := <-usurped:
+		return fmt.Errorf("ending, since the lock of the instance was removed and is another's now: %w", err)
+	}
+}
+
+// KeepSwept sweeps again and again, until ctx ends. Life.Intervals brings another time
+// between two sweeps, also while one is under way.
+func (d *Daemon) KeepSwept(ctx context.Context, l Life) {
+	ticker := time.NewTicker(l.Interval)
+	defer ticker.Stop()
+	var sweep sync.WaitGroup
+	defer sweep.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case every := <-l.Intervals:
+			ticker.Reset(every)
+		case <-ticker.C:
+			if len(d.sweeping) == 0 { // or the last one goes on still
+				sweep.Go(func() { l.Sweep(ctx) })
+			}
+		}
+	}
+}
+
+// whyEnded is the error that ended a life; nil if the daemon was told to stop.
+func whyEnded(ctx context.Context) error {
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

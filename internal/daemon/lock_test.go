@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// One has the lock at a time, and who is refused hears who that is. It outlives its
+// file, and not its holder; what a killed holder left is no lock.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	must(t, os.WriteFile(path, []byte("process 1, --root /killed/by/a/long/name\n"), 0o600))
+	if held(path) || held(path+".none") {
+		t.Error("somebody holds it")
+	}
+	one, err := take(path, "/a")
+	must(t, err)
+	if !held(path) {
+		t.Error("it is not held")
+	}
+	if _, err := take(path, "/b"); !errors.Is(err, ErrTwice) || !strings.HasSuffix(err.Error(), ", --root /a)") {
+		t.Errorf("a second time: %v", err)
+	}
+	must(t, os.Remove(path))
+	if one.there() {
+		t.Error("it does not see that its file is removed")
+	}
+	two, err := take(path, "/b")
+	must(t, err)
+	must(t, one.release()) // which takes the other's file for none of its own
+	if !two.there() {
+		t.Error("the file of a lock that is held is removed")
+	}
+	time.AfterFunc(2*lockPoll, func() {
+		if err := two.release(); err != nil {
+			t.Error(err)
+		}
+	})
+	three, err := take(path, "/c") // of one that is just ending
+	must(t, err)
+	must(t, three.release())
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its file is left: %v", err)
+	}
+	must(t, os.Symlink(filepath.Join(t.TempDir(), "elsewhere"), path))
+	if _, err := take(path, "/d"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("with a link in its file's place: %v", err)
+	}
+}

@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/berth-net/berth/internal/server"
+)
+
+// presence is how long nobody may reach a daemon whose socket was removed.
+const presence = time.Second
+
+// keepReachable makes the socket again if somebody removes it, what else is in its
+// folder, and the lock of the instance, until ctx ends. Whoever has that lock meanwhile
+// may give the same names out: keepReachable says so to usurped, and this daemon ends.
+func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped chan<- error) {
+	look := time.NewTicker(presence)
+	defer look.Stop()
+	var unheard string // why nobody can reach the daemon
+	var unlocked bool  // it could not lock its instance again
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		again, err := srv.Relisten()
+		if again {
+			d.Log.Warn("somebody removed the socket, and it is made again")
+			if err := d.mark(); err != nil { // it went with the folder
+				d.Log.Warn("the run folder was removed", "err", err)
+			}
+		}
+		bad := d.LockAgain()
+		if errors.Is(bad, ErrTwice) {
+			usurped <- bad
+			return
+		}
+		if bad != nil && !unlocked {
+			d.Log.Error("the lock of the instance was removed", "err", bad)
+		}
+		unlocked = bad != nil
+		if was := unheard; err == nil {
+			unheard = ""
+		} else if unheard = err.Error(); unheard != was {
+			d.Log.Error("the socket was removed", "err", err)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package ground
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+)
+
+// heldCIDR is a pool's CIDR that the ledger has, in the config or not.
+type heldCIDR struct {
+	owner    hold.ID
+	pool     string
+	cidr     netip.Prefix
+	cooldown time.Duration // what the pool said last, or ipam.Unknown
+	first    time.Duration // what it said first since the ledger was lost, as far as that is known, or ipam.Unknown
+}
+
+func (g *Ground) heldCIDRs() []heldCIDR {
+	var held []heldCIDR
+	for _, o := range g.Ledger.Owners() {
+		var rec nodeRecord
+		cidrs := o.NamesIn("cidr") // asked first: attachments, of which there are many, have none
+		if len(cidrs) == 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
+			continue
+		}
+		cooldown, err := time.ParseDuration(rec.Cooldown)
+		if err != nil { // of an older version, or rebuilt
+			cooldown = ipam.Unknown
+		}
+		first, err := time.ParseDuration(rec.First)
+		if err != nil {
+			first = cooldown
+		}
+		for _, name := range cidrs {
+			if p, err := netip.ParsePrefix(name); err == nil {
+				held = append(held, heldCIDR{o.ID, rec.Pool, p, cooldown, first})
+			}
+		}
+	}
+	return held
+}
+
+// holdCIDRs takes the CIDRs of all pools, beside each other: however many hang, it
+// takes no longer than for one. It returns what failed, by pool.
+func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
+	var mu sync.Mutex
+	failed := map[string]error{}
+	var all sync.WaitGroup
+	for _, pool := range g.config.Load().Pools {
+		for _, cidr := range pool.CIDRs {
+			all.Go(func() {
+				spec := &poolroute.Spec{CIDR: cidr, Metric: g.node.Metric}
+				rec := nodeRecord{Sort: poolSort, Pool: pool.Name, Cooldown: pool.Cooldown.String()}
+				if first, lost := g.Pools.First(cidr); lost {
+					rec.First = first.String()
+				}
+				if err := g.holdOne(ctx, rec, CIDRName(cidr), spec); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					failed[pool.Name] = errors.Join(failed[pool.Name], err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	return failed
+}
+
+func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, p := range pools {
+		ps = append(ps, p.CIDRs...)
+	}
+	return ps
+}
+
+// Former makes owners of the routes of CIDRs that the configuration does
+// not have any more: pods may still be in them. All else of the agent's own is
+// taken at the start, and is there already.
+func (g *Ground) Former(ctx context.Context) ([]hold.Owner, error) {
+	found, err := g.node.Routes.Kind().Find(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the pools' routes: %w", err)
+	}
+	configured := prefixes(g.Config().Pools)
+	var owners []hold.Owner
+	for _, h := range found {
+		if spec, ok := h.Spec.(*poolroute.Spec); ok && !slices.Contains(configured, spec.CIDR) {
+			owners = append(owners, nodeOwner(nodeRecord{Sort: poolSort, Pool: "former"}, CIDRName(spec.CIDR), spec))
+		}
+	}
+	return owners, nil
+}

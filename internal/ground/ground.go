@@ -1,0 +1,296 @@
+// Package ground is what all pods of a node stand on: the agent's nftables table, the
+// pools' routes, and forwarding. The agent holds them like everything else: an owner for
+// its table, and one for each CIDR of a pool, which are in the ledger. The package has
+// the pools (ipam), since what a pool has is what the ground holds for it.
+package ground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/node"
+)
+
+// Ground is what the agent itself holds, and the configuration that says what that is.
+type Ground struct {
+	*daemon.Core
+	Pools *ipam.IPAM
+	node  *node.Node
+	Hooks Hooks // to be set before the ledger is opened
+
+	config    atomic.Pointer[config.Config]
+	began     *config.Config                   // the one that the agent was started with
+	rules     atomic.Pointer[nft.Ruleset]      // what the table was told last; nil: nothing
+	hanging   sync.Map                         // what is being taken, by what it is called
+	doubted   chan struct{}                    // has a token when the table is not what cuts rely on
+	turn      chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back
+	uplinkMTU int                              // the least of the default routes' links; 0: there are none
+	lack      atomic.Pointer[map[string]error] // what Hold could not take, by pool
+}
+
+// Hooks are told of what the ground sees.
+type Hooks struct {
+	// Exposed is told that the table may have been missing or out of force.
+	Exposed func()
+	// Rests is told that an address has begun to rest.
+	Rests func()
+	// Tell is told what happened to an owner, by the API's type of an event.
+	Tell func(typ string, o hold.Owner, kind string, err error)
+}
+
+// New returns the ground of a configuration. It takes nothing yet.
+func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
+	pools, err := ipam.New(c.Pools)
+	g := &Ground{
+		Core: d, Pools: pools, node: n, began: c,
+		turn: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
+	}
+	g.config.Store(c)
+	return g, err
+}
+
+// Store puts a configuration into force without taking what it needs.
+func (g *Ground) Store(c *config.Config) { g.config.Store(c) }
+
+// Config is the configuration that is in force.
+func (g *Ground) Config() *config.Config { return g.config.Load() }
+
+// Hold takes what the agent itself needs and does not have yet. What it
+// cannot take keeps it from attaching pods (see Equipped), but not from
+// detaching them.
+func (g *Ground) Hold(ctx context.Context) error {
+	table := g.holdOne(ctx, nodeRecord{Sort: egressSort}, TableName, &egress.Spec{Instance: g.Instance})
+	if table == nil {
+		table = g.keepTable(ctx)
+	}
+	all := errors.Join(g.forwarding(), table)
+	lack := map[string]error{everyPool: all}
+	for pool, err := range g.holdCIDRs(ctx) {
+		lack[pool] = err
+		all = errors.Join(all, err)
+	}
+	if ctx.Err() == nil { // or what is missing may be no more than time
+		g.lack.Store(&lack)
+	}
+	return all
+}
+
+// everyPool stands for what the pods of all pools need. No pool has this name.
+const everyPool = ""
+
+// Equipped refuses a pool for whose pods the node has not what they need, such
+// as the table by which they are cut off, or their CIDR's unreachable route.
+func (g *Ground) Equipped(pool string) error {
+	lack := g.lack.Load()
+	if lack == nil {
+		return nil // of an agent that was not restored: it serves nobody
+	}
+	return errors.Join((*lack)[everyPool], (*lack)[pool])
+}
+
+const (
+	// formerHolder is how long holdOne waits for a former owner to be gone.
+	formerHolder = 10 * time.Second
+	// Holding is how long it waits for a kind to take one thing, or to look at it.
+	Holding = 5 * time.Second
+)
+
+// holdOne takes one thing, unless an owner has it already; if that is in doubt,
+// it is looked at, and what is new in its record is written down. One that is on its
+// way out, such as of a CIDR that left the config and is back, is waited for.
+func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
+	if id, held := g.Ledger.Holder(name); held {
+		if o, ok := g.Ledger.Owner(id); ok && o.Wanted() {
+			if g.Engine.Taking(id) || g.Engine.Doomed(id) { // in the ledger alone
+				return fmt.Errorf("taking %s: an earlier try has not ended, or its release is not promised yet", spec)
+			}
+			same, doubt := sameRecord(o, rec), g.Doubt.Load()
+			if same && !doubt {
+				return nil
+			}
+			return g.aside(ctx, spec.String(), func(ctx context.Context) error {
+				var err error
+				if !same {
+					err = g.amend(ctx, id, rec)
+				}
+				if doubt {
+					err = errors.Join(err, g.Engine.Repair(ctx, id))
+				}
+				return err
+			})
+		}
+		waiting, cancel := context.WithTimeout(ctx, formerHolder)
+		defer cancel()
+		if err := g.Engine.Wait(waiting, id); err != nil {
+			return fmt.Errorf("waiting for the former owner %s of %s to go: %w", id, spec, err)
+		}
+	}
+	return g.aside(ctx, spec.String(), func(ctx context.Context) error {
+		return g.Engine.Take(ctx, nodeOwner(rec, name, spec))
+	})
+}
+
+// aside does something that may not hear of its context's end, and waits for it for
+// no longer than Holding: a start, a sweep and a new configuration go on without it.
+// It is not begun anew before it has ended.
+func (g *Ground) aside(ctx context.Context, what string, do func(context.Context) error) error {
+	if _, goesOn := g.hanging.LoadOrStore(what, nil); goesOn {
+		return fmt.Errorf("taking %s: an earlier try has not ended", what)
+	}
+	ctx, cancel := context.WithTimeout(ctx, Holding)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		err := do(ctx)
+		g.hanging.Delete(what)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("taking %s: %w", what, context.Cause(ctx))
+	}
+}
+
+// giveBack gives back the CIDRs that are out of the config and out of use. Which
+// these are is what the ledger has and IPAM has not: IPAM tells of each only once,
+// and a release that could not be promised has to be tried again.
+func (g *Ground) giveBack(ctx context.Context) error {
+	now := g.Clock.Now()
+	_ = g.Pools.Drained(now) // forgets them
+	used := map[netip.Prefix]bool{}
+	for _, p := range g.Pools.Stats(now) {
+		for _, c := range p.CIDRs {
+			used[c.CIDR] = true
+		}
+	}
+	var done []hold.ID
+	for _, h := range g.heldCIDRs() {
+		if !used[h.cidr] {
+			done = append(done, h.owner)
+		}
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	return errors.Join(g.Engine.Release(ctx, done), g.keepTable(ctx))
+}
+
+// Begin tells the table what should be in it, looks for the uplinks, and takes again what
+// the agent lacks of what it holds itself, before anything else is restored: cuts rely on
+// the table. What hangs is left to Keep, and then to the sweep: deletions wait for it no
+// longer.
+func (g *Ground) Begin(ctx context.Context) error {
+	if err := g.keepTable(ctx); err != nil {
+		g.Log.Warn("telling the nftables table what should be in it", "err", err)
+	}
+	var err error
+	if g.uplinkMTU, err = g.node.Conn.UplinkMTU(); err != nil {
+		g.Log.Warn("looking for the uplink's MTU", "err", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*Holding)
+	defer cancel()
+	if err = g.Engine.Repair(ctx, g.Owners()...); err != nil {
+		g.Log.Warn("restoring what the agent itself holds", "err", err)
+	}
+	return err
+}
+
+// Owners returns the owners that the agent itself is: of its table, and of its
+// pools' CIDRs.
+func (g *Ground) Owners() []hold.ID {
+	var ids []hold.ID
+	if id, held := g.Ledger.Holder(TableName); held {
+		ids = append(ids, id)
+	}
+	for _, h := range g.heldCIDRs() {
+		ids = append(ids, h.owner)
+	}
+	return ids
+}
+
+// Keep takes what the node needs, and gives back what it needs no more.
+func (g *Ground) Keep(ctx context.Context) {
+	select {
+	case g.turn <- struct{}{}:
+		defer func() { <-g.turn }()
+	case <-ctx.Done():
+		return
+	}
+	if err := g.Hold(ctx); err != nil {
+		g.Log.Warn("taking what the node needs", "err", err)
+	}
+	if err := g.giveBack(ctx); err != nil {
+		g.Log.Warn("giving back drained pools", "err", err)
+	}
+}
+
+// MTU returns that of pods whose configuration names none, in bytes: the agent's, the
+// uplinks', or Ethernet's.
+func (g *Ground) MTU() int {
+	for _, mtu := range []int{g.Config().MTU, g.uplinkMTU} {
+		if mtu > 0 {
+			return mtu
+		}
+	}
+	return 1500
+}
+
+// Pool returns the name of the pool that a configuration names, "" being the
+// default one.
+func (g *Ground) Pool(name string) (string, error) {
+	pools := g.Config().Pools
+	names := make([]string, len(pools))
+	for i, p := range pools {
+		if names[i] = p.Name; p.Name == name || name == "" {
+			return p.Name, nil
+		}
+	}
+	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "pool %q is not one of the agent's: %s", name, strings.Join(names, ", "))
+}
+
+// CIDRs returns those that a pool gives addresses of.
+func (g *Ground) CIDRs(pool string) []netip.Prefix {
+	for _, p := range g.Config().Pools {
+		if p.Name == pool {
+			return p.CIDRs
+		}
+	}
+	return nil
+}
+
+// PoolOf returns the name of the pool that an address is of; "" if there is none.
+func (g *Ground) PoolOf(a netip.Addr) string { return g.Pools.PoolOf(a) }
+
+// Under returns the names of the agent's own owners that an attachment needs: that of the
+// table by which it is cut off, and those of its addresses' CIDRs.
+func (g *Ground) Under(o hold.Owner) []hold.Name {
+	names := []hold.Name{TableName}
+	for _, p := range g.Pools.Stats(g.Clock.Now()) {
+		for _, c := range p.CIDRs {
+			has := func(name string) bool {
+				addr, err := netip.ParseAddr(name)
+				return err == nil && c.CIDR.Contains(addr)
+			}
+			if slices.ContainsFunc(o.NamesIn(ipam.Space), has) {
+				names = append(names, CIDRName(c.CIDR))
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,66 @@
+package ground
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/egress"
+)
+
+// lacks are the API's words for what the node's kernel cannot have of the
+// agent's table, and what follows from that.
+var lacks = []struct {
+	part nft.Parts
+	word string
+	so   string
+}{
+	{nft.Sources, api.LackSources, "pods can send in others' names (nft_fib)"},
+	{nft.Invalid, api.LackInvalid, "what belongs to no connection leaves with pods' addresses (nft_ct)"},
+	{nft.Limit, api.LackConnections, "a pod can fill connection tracking (nft_connlimit, nft_numgen)"},
+}
+
+// lacking lists what the kernel lacks, as the API shows it.
+func lacking(p nft.Parts) []string {
+	var words []string
+	for _, l := range lacks {
+		if p&l.part != 0 {
+			words = append(words, l.word)
+		}
+	}
+	return words
+}
+
+// SayLacks says in the log what the kernel lacks, whenever that changes.
+func (g *Ground) SayLacks(p nft.Parts) {
+	if p == 0 {
+		g.Log.Info("the nftables table lacks nothing any more")
+		return
+	}
+	g.Log.Warn("the kernel cannot have all of the nftables table; each sweep tries again", "lacks", lacking(p), "so", because(p))
+}
+
+// LackFindings are an audit's findings of it.
+func (g *Ground) LackFindings() []api.Finding {
+	p := g.node.Table.Lacks()
+	if p == 0 {
+		return nil
+	}
+	table := (&egress.Spec{Instance: g.Instance}).String()
+	return []api.Finding{{Type: api.FindingMissing, Kind: egress.KindName, What: table,
+		Detail: fmt.Sprintf("this kernel cannot have all of it: %s", because(p))}}
+}
+
+func because(p nft.Parts) string {
+	var so []string
+	for _, l := range lacks {
+		if p&l.part != 0 {
+			so = append(so, l.word+": "+l.so)
+		}
+	}
+	return strings.Join(so, "; ")
+}
+
+// Lacks lists what the kernel lacks, as the API shows it.
+func (g *Ground) Lacks() []string { return lacking(g.node.Table.Lacks()) }

@@ -1,0 +1,88 @@
+package ground
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// Rest returns for how long a name that is freed now must rest. Of an address whose
+// pool is not known any more, such as one of a ledger that an older version wrote, it
+// is as long as any pool is likely to have said: it may be given by another agent,
+// with other pools.
+func (g *Ground) Rest(n hold.Name) time.Duration {
+	if rest, known := g.Pools.Cooldown(n); known {
+		return rest
+	}
+	return max(g.Pools.Longest(), g.config.Load().Cooldown, config.DefaultCooldown)
+}
+
+// Follow keeps the pools in step with the ledger's commits.
+func (g *Ground) Follow(c ledger.Change) {
+	rested := map[hold.Name]ledger.Rest{}
+	for _, r := range c.Rested {
+		rested[r.Name] = r
+	}
+	for _, edit := range c.Owners {
+		for _, n := range freed(edit) {
+			if addr, err := ipam.ParseName(n); err == nil {
+				g.Pools.Free(addr, rested[n].Until)
+				g.Hooks.Rests()
+			}
+		}
+	}
+}
+
+// freed returns the names that an edit took from an owner.
+func freed(e ledger.Edit) []hold.Name {
+	if e.Before == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(e.Before.Names), func(n hold.Name) bool {
+		return e.After != nil && slices.Contains(e.After.Names, n)
+	})
+}
+
+// Restore fills the pools from the ledger.
+func (g *Ground) Restore() {
+	first := map[netip.Prefix]time.Duration{}
+	for _, h := range g.heldCIDRs() { // which may be out of the config, and in use
+		g.Pools.Drain(h.pool, h.cidr, h.cooldown)
+		if h.first != ipam.Unknown {
+			first[h.cidr] = h.first
+		}
+	}
+	var claimed []netip.Addr
+	for _, o := range g.Ledger.Owners() {
+		for _, n := range o.Names {
+			if addr, err := ipam.ParseName(n); err == nil {
+				claimed = append(claimed, addr)
+			}
+		}
+	}
+	var rests []ipam.Resting
+	for _, r := range g.Ledger.Resting() {
+		if addr, err := ipam.ParseName(r.Name); err == nil {
+			rests = append(rests, ipam.Resting{Addr: addr, Until: r.Until})
+		}
+	}
+	g.Pools.Restore(claimed, rests)
+	q := g.Ledger.Quarantine()
+	g.Pools.Quarantine(q.Since, q.Until, first)
+}
+
+// Quarantine lets all addresses rest for as long as any does, as a ledger that is begun
+// anew needs it. Even where none does it says since when: a pool may come back.
+func (g *Ground) Quarantine() ledger.Op {
+	rest := g.Pools.Longest()
+	if c := g.Config(); len(c.Pools) == 0 {
+		rest = c.Cooldown
+	}
+	now := g.Clock.Now()
+	return ledger.Quarantined(now, now.Add(rest))
+}

@@ -1,0 +1,17 @@
+package rtnl
+
+import (
+	"errors"
+
+	"github.com/berth-net/berth/internal/kernel"
+)
+
+// Steady repeats a look that a change interrupted.
+func Steady[T any](look func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = look(); !errors.Is(err, kernel.ErrInterrupted) {
+			break
+		}
+	}
+	return all, err
+}

@@ -1,0 +1,148 @@
+package link
+
+import (
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/berth-net/berth/internal/stamp"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// PodEnd is a link's other end, in a pod.
+type PodEnd struct {
+	Netns     ns.Ref
+	MAC       string
+	Addresses []netip.Addr
+}
+
+// NetnsPaths are where network namespaces are found: first where runtimes and
+// people bind them, then those of processes.
+var NetnsPaths = []string{"/run/netns/*", "/var/run/netns/*", "/run/docker/netns/*", "/proc/[0-9]*/ns/net"}
+
+// WantedEnd is what is known of a link whose other end is looked for.
+type WantedEnd struct {
+	rtnl.Link
+	PodMAC string // of the other end, as the node's neighbours have it; "": not known
+}
+
+// FindEnds looks for the other ends of links of the node, which this program is in, in every
+// network namespace that can be found but the node's, self: a pair is two veths that name each
+// other's index, of which the kernel says that the one is in the other's namespace, as no
+// pod can forge. The pod's has the link-layer address that the node's neighbours
+// tell, or that the incarnation's ID gives it. Where only the indices fit, one
+// that is alone in that is believed.
+func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
+	node, err := rtnl.Open(nil)
+	if err != nil {
+		return nil
+	}
+	defer node.Close()
+	wanted := map[int]WantedEnd{}
+	for _, l := range links {
+		wanted[l.Index] = l
+	}
+	sure, maybe := map[string]PodEnd{}, map[string][]PodEnd{}
+	seen := map[[2]uint64]bool{{self.Dev, self.Ino}: true}
+	for _, pattern := range NetnsPaths {
+		paths, _ := filepath.Glob(pattern) // the patterns are good
+		for _, path := range paths {
+			n, err := ns.OpenSoon(path)
+			if err != nil {
+				continue
+			}
+			ref := n.Ref()
+			if seen[[2]uint64{ref.Dev, ref.Ino}] {
+				n.Close()
+				continue
+			}
+			seen[[2]uint64{ref.Dev, ref.Ino}] = true
+			for _, e := range lookInto(node, n, wanted) {
+				host := wanted[e.link.Peer]
+				if e.link.MAC == host.PodMAC || host.PodMAC == "" && e.link.MAC == macOf(host.Name) {
+					sure[host.Name] = e.PodEnd
+				} else if host.PodMAC == "" && len(maybe[host.Name]) < 2 {
+					maybe[host.Name] = append(maybe[host.Name], e.PodEnd)
+				}
+			}
+		}
+	}
+	for name, ends := range maybe {
+		if _, found := sure[name]; !found && len(ends) == 1 {
+			sure[name] = ends[0]
+		}
+	}
+	return sure
+}
+
+// macOf is the link-layer address that a link's other end has by its ID.
+func macOf(name string) string {
+	id, _ := stamp.LinkID(name)
+	mac, _ := MACs(id)
+	return mac
+}
+
+// end is a veth in a network namespace.
+type end struct {
+	link rtnl.Link
+	PodEnd
+}
+
+// What is looked at of a namespace, whose lists are as long as its pod makes
+// them, and what is kept: the rest is not seen, as if the pod hid it.
+const (
+	maxVeths     = 4096
+	maxAddresses = 1024 // of a veth and a family
+	maxKept      = 16   // of these, the ones that a pod could have been given
+)
+
+// lookInto lists the veths of a namespace that are the other ends of wanted
+// links, given by their indices; none of one that cannot be seen. It closes the
+// namespace.
+func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]WantedEnd) []end {
+	defer n.Close()
+	var here int
+	if err := node.Do(rtnl.NetnsID(n.Fd(), &here)); err != nil {
+		return nil
+	}
+	c, err := rtnl.Open(n)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	looked := 0
+	links, _ := c.Veths(func(l rtnl.Link) (bool, error) {
+		if looked++; looked > maxVeths {
+			return false, rtnl.ErrStop
+		}
+		host, ok := wanted[l.Peer]
+		return ok && host.Peer == l.Index && host.PeerNetns == here, nil
+	})
+	var ends []end
+	for _, l := range links {
+		ends = append(ends, end{link: l, PodEnd: PodEnd{n.Ref(), l.MAC, addressesOf(c, l.Index)}})
+	}
+	return ends
+}
+
+// addressesOf returns the single addresses of a pod's interface; without them it
+// is found all the same.
+func addressesOf(c *rtnl.Conn, index int) []netip.Addr {
+	var addrs []netip.Addr
+	for _, ipv6 := range []bool{false, true} {
+		looked, kept := 0, 0
+		_ = c.EachAddress(index, ipv6, func(a rtnl.Address) error {
+			if a.Prefix.IsSingleIP() && !a.Prefix.Addr().IsLinkLocalUnicast() {
+				addrs, kept = append(addrs, a.Prefix.Addr()), kept+1
+			}
+			if looked++; looked >= maxAddresses || kept >= maxKept {
+				return rtnl.ErrStop
+			}
+			return nil
+		})
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}

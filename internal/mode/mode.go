@@ -1,0 +1,125 @@
+// Package mode says what a mode is: one way to give a pod an interface. A mode is a
+// folder below this one and a line in the agent's list (agent/agent.go). The verbs, the
+// deletions, the repairs and the views ask a Mode, and know no link.
+package mode
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// Mode plans attachments, and reads the plans that it made. All methods may be called at
+// once. Owners that are passed in are the mode's own, and stay as they are.
+type Mode interface {
+	// Name is what configurations and records call the mode.
+	Name() string
+
+	// Fit refuses what cannot be attached to the pool of a record as a configuration asks
+	// for. It changes nothing.
+	Fit(r attachment.Record, c *netconf.Conf) error
+	// Vacant refuses a place in a pod (network namespace and interface name) that
+	// somebody else's interface has. It changes nothing.
+	Vacant(r attachment.Record) error
+	// Plan chooses all names, such as addresses, and returns the owner that the
+	// attachment will be. undo gives the names back; it is called if the ledger refuses the owner.
+	Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (o hold.Owner, undo func(), err error)
+	// Result is the CNI result of an attachment: a function of its record.
+	Result(o hold.Owner, r attachment.Record) (*types100.Result, error)
+
+	// Place is the name of the kind whose hold takes the interface's place in the pod. An
+	// ADD waits until the former owner of the place has released that hold.
+	Place() string
+	// Interface says what the plan of an attachment says of its interface.
+	Interface(o hold.Owner) (attachment.Interface, error)
+	// In is an attachment's owner with its interface in a network namespace, such as the
+	// one that it has by another path now.
+	In(netns ns.Ref, o hold.Owner) hold.Owner
+	// Again writes on the interface that an ADD, which began at started (CLOCK_BOOTTIME,
+	// ns), was answered with it: a deletion that meets the interface without the agent
+	// learns there when its attachment began.
+	Again(o hold.Owner, started int64) error
+	// Differs reports whether a link of the node is not as its owner's plan has it.
+	Differs(o hold.Owner, l rtnl.Link) bool
+	// VerifyPod compares the inside of the pod with the plan. nil is that nothing differs.
+	VerifyPod(ctx context.Context, o hold.Owner) error
+}
+
+// Finder is a mode whose attachments can be found without a ledger, by what stands on
+// their links.
+type Finder interface {
+	Mode
+	// Sight looks at the link that a deletion of a key names, and which belongs to that
+	// key; nil: there is none, or another agent that lives has it. addrs are addresses that
+	// the deletion tells of.
+	Sight(link string, k attachment.Key, addrs []netip.Addr) (*Sight, error)
+	// Adopt is the owner of an attachment that no record tells of. seen is its link, nil
+	// if that is gone; names are the addresses that it still has.
+	Adopt(id hold.ID, r attachment.Record, seen *Sight, names []netip.Addr) hold.Owner
+	// Survey finds every attachment of this agent's instance on the node. epoch is the one
+	// that they live in, now the wall clock's time.
+	Survey(epoch string, now time.Time) ([]Found, error)
+}
+
+// Sight is what can be seen of a link that no owner in the ledger has.
+type Sight struct {
+	Name, Alias string
+	MTU         int          // bytes
+	MAC         string       // of the pod's end; "" if it was not seen
+	Addresses   []netip.Addr // of the pod
+}
+
+// Found is an attachment as it was found in the kernel.
+type Found struct {
+	Owner     hold.Owner
+	Record    attachment.Record
+	Addresses []netip.Addr
+	Lost      []string // what is not known of it
+}
+
+// Modes are the modes of an agent. The first is that of records that name none.
+type Modes []Mode
+
+// Of returns the mode of a name.
+func (ms Modes) Of(name string) (Mode, error) {
+	for _, m := range ms {
+		if m.Name() == name || name == "" {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("this agent has no mode %q", name)
+}
+
+// String lists the modes as a hint quotes them.
+func (ms Modes) String() string {
+	names := make([]string, len(ms))
+	for i, m := range ms {
+		names[i] = strconv.Quote(m.Name())
+	}
+	return strings.Join(names, ", ")
+}
+
+// Interface says what the plan of an attachment says of its interface; nothing, if it says
+// none.
+func (ms Modes) Interface(o hold.Owner, r attachment.Record) attachment.Interface {
+	m, err := ms.Of(r.Mode)
+	if err != nil {
+		return attachment.Interface{}
+	}
+	face, err := m.Interface(o)
+	if err != nil {
+		return attachment.Interface{}
+	}
+	return face
+}

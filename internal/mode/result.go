@@ -1,0 +1,80 @@
+package mode
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/cni/result"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// EncodeResult is the CNI result of an attachment in the version of its configuration.
+func EncodeResult(m Mode, e *attachment.Entry, c *netconf.Conf) (json.RawMessage, error) {
+	res, err := m.Result(e.Owner, e.Record)
+	if err != nil {
+		return nil, err
+	}
+	raw, bad := result.Encode(res, c.Version)
+	if bad != nil {
+		return nil, bad
+	}
+	return raw, nil
+}
+
+// ParseResult reads the prevResult of a configuration.
+func ParseResult(c *netconf.Conf) (*types100.Result, error) {
+	prev, bad := result.Parse(c.PrevResult, c.Version)
+	if bad != nil {
+		return nil, bad
+	}
+	return prev, nil
+}
+
+// Against says what a prevResult has otherwise than the record.
+func Against(m Mode, e *attachment.Entry, prev *types100.Result) []string {
+	want, err := m.Result(e.Owner, e.Record)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var differ []string
+	for _, ip := range want.IPs {
+		if !hasAddress(prev, ip) {
+			differ = append(differ, fmt.Sprintf("prevResult lacks the address %s", ip.Address.String()))
+		}
+	}
+	for _, i := range want.Interfaces {
+		if len(prev.Interfaces) > 0 && !hasInterface(prev, i) { // 0.1.0 and 0.2.0 have none
+			differ = append(differ, fmt.Sprintf("prevResult lacks the interface %s (%s)", i.Name, i.Mac))
+		}
+	}
+	for _, r := range want.Routes {
+		has := func(have *types.Route) bool { return have.Dst.String() == r.Dst.String() && have.GW.Equal(r.GW) }
+		if !slices.ContainsFunc(prev.Routes, has) {
+			differ = append(differ, fmt.Sprintf("prevResult lacks the route %s via %s", r.Dst.String(), r.GW))
+		}
+	}
+	return differ
+}
+
+func hasAddress(res *types100.Result, want *types100.IPConfig) bool {
+	for _, ip := range res.IPs {
+		if ip.Address.IP.Equal(want.Address.IP) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasInterface(res *types100.Result, want *types100.Interface) bool {
+	for _, i := range res.Interfaces {
+		if i.Name == want.Name && strings.EqualFold(i.Mac, want.Mac) && (i.Sandbox == "") == (want.Sandbox == "") {
+			return true
+		}
+	}
+	return false
+}

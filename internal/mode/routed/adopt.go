@@ -1,0 +1,89 @@
+package routed
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// Sight looks at the link that a deletion of a key names. nil is that there is no such link,
+// that it is another attachment's, or that it is another agent's that lives: Berth leaves
+// it alone then. A link of an instance that nobody serves may be that of this node's
+// former agent.
+func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode.Sight, error) {
+	l, err := m.Conn.Link(name)
+	if errors.Is(err, kernel.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking at the link of %s: %w", k, err)
+	}
+	if err := stamp.Check(name, l.Alias, k); err != nil {
+		m.Warn("a deletion names a link that is not its own, which is left alone", "key", k, "err", err)
+		return nil, nil
+	}
+	if s, _ := stamp.Parse(l.Alias); s.Instance != m.Instance && m.Others(s.Instance) {
+		m.Warn("a deletion names a link of another agent's, which is left alone", "key", k, "link", name, "instance", s.Instance)
+		return nil, nil
+	}
+	routes, err := m.Conn.Routes(rtnl.RouteFilter{Index: l.Index})
+	if err != nil {
+		return nil, fmt.Errorf("looking for the addresses of %s: %w", k, err)
+	}
+	return &mode.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: once(append(hosts(routes), addrs...))}, nil
+}
+
+// Adopt is the owner of an attachment that no record tells of. What it holds is what is
+// seen of its link, nil if that is gone, and the names, its addresses.
+func (*Routed) Adopt(id hold.ID, r attachment.Record, seen *mode.Sight, names []netip.Addr) hold.Owner {
+	return owner(id, r, adopted(id, r, seen), names, names)
+}
+
+// adopted returns the link of an attachment that no record tells of, as far as it
+// can be told from what is seen: enough to cut it off and to delete it, and, if
+// the pod's addresses are known, to keep it.
+func adopted(id hold.ID, r attachment.Record, s *mode.Sight) *link.Spec {
+	if s == nil {
+		return nil
+	}
+	mac, hostMAC := link.MACs(id)
+	if s.MAC != "" {
+		mac = s.MAC // an ADD may ask for one
+	}
+	return &link.Spec{
+		Name:      s.Name,
+		Alias:     s.Alias,
+		Netns:     r.Netns,
+		Ifname:    r.Ifname,
+		MTU:       s.MTU,
+		MAC:       mac,
+		HostMAC:   hostMAC,
+		Addresses: s.Addresses,
+	}
+}
+
+// hosts returns the single addresses that routes lead to.
+func hosts(routes []rtnl.Route) []netip.Addr {
+	var addrs []netip.Addr
+	for _, r := range routes {
+		if r.Dst.IsSingleIP() {
+			addrs = append(addrs, r.Dst.Addr())
+		}
+	}
+	return addrs
+}
+
+// once returns addresses sorted, and each once.
+func once(addrs []netip.Addr) []netip.Addr {
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}

@@ -1,0 +1,43 @@
+package routed
+
+import (
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/link"
+)
+
+// owner is the owner that an attachment is, by what it holds: its link, nil if
+// that is gone; names, the addresses that are its own; and traffic, the
+// addresses whose connections are to be forgotten when it ends.
+func owner(id hold.ID, r attachment.Record, veth *link.Spec, names, traffic []netip.Addr) hold.Owner {
+	o := hold.Owner{ID: id, Meta: r.Encode()}
+	for _, a := range names {
+		o.Names = append(o.Names, ipam.Name(a))
+	}
+	if len(traffic) > 0 {
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &flows.Spec{Addresses: traffic}})
+	}
+	if veth != nil {
+		o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: veth})
+	}
+	return o
+}
+
+// In is an attachment's owner with its link in a network namespace, such as the one that
+// it has by another path now. o stays as it is.
+func (*Routed) In(netns ns.Ref, o hold.Owner) hold.Owner {
+	o = o.Clone()
+	for i, h := range o.Holds {
+		if spec, ok := h.Spec.(*link.Spec); ok {
+			there := *spec
+			there.Netns = netns
+			o.Holds[i].Spec = &there
+		}
+	}
+	return o
+}

@@ -1,0 +1,37 @@
+package routed
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// wish is what an ADD asks for beyond its record.
+type wish struct {
+	MTU int
+	MAC net.HardwareAddr // nil: chosen
+}
+
+// plan returns the owner that a routed attachment is: what it will hold, given
+// its incarnation, the agent's instance and the addresses claimed for it.
+func plan(id hold.ID, instance string, r attachment.Record, w wish, addrs []netip.Addr) hold.Owner {
+	mac, hostMAC := link.MACs(id)
+	if w.MAC != nil {
+		mac = w.MAC.String()
+	}
+	veth := &link.Spec{
+		Name:      stamp.Link(instance, id),
+		Alias:     stamp.Alias(instance, id, r.Key, r.Started),
+		Netns:     r.Netns,
+		Ifname:    r.Ifname,
+		MTU:       w.MTU,
+		MAC:       mac,
+		HostMAC:   hostMAC,
+		Addresses: addrs,
+	}
+	return owner(id, r, veth, addrs, addrs)
+}

@@ -1,0 +1,179 @@
+// Package routed is the mode that gives a pod a veth pair, addresses of a pool, and
+// routes on the node that lead to them.
+//
+// routed.go has what the verbs ask; plan.go, owner.go and result.go are pure functions of
+// an attachment's plan; adopt.go and survey.go find attachments that no ledger knows.
+package routed
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// Options are what the mode works with.
+type Options struct {
+	Instance string
+	Groups   stamp.Groups
+	Links    Links
+	Conn     Conn
+	// OwnLinks lists the links of this agent's instance, under the names that ADD gave them.
+	OwnLinks func() ([]rtnl.Link, error)
+	// Occupied reports whether a pod has an interface of a name.
+	Occupied func(ns.Ref, string) (bool, error)
+	// Others reports whether another agent of an instance lives in this network namespace.
+	Others func(instance string) bool
+	Pools  Pools
+	// MTU is that of pods whose configuration names none, in bytes.
+	MTU func() int
+	// Claim takes addresses of a pool, wanted ones if there are any.
+	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
+	// Unclaim gives back what nobody has used.
+	Unclaim func(ipam.Claim)
+	// Ends looks for the other ends of links of the node, as link.FindEnds does.
+	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
+	// Boottime is CLOCK_BOOTTIME in nanoseconds.
+	Boottime func() int64
+	// Netns is the node's own network namespace.
+	Netns ns.Ref
+	// Warn writes a warning to the log.
+	Warn func(msg string, args ...any)
+}
+
+// Links is the kind that the pods' links are of (kinds/link).
+type Links interface {
+	VerifyPod(context.Context, hold.Hold) error
+	Restamp(s *link.Spec, start int64) error
+}
+
+// Conn lists what is on the node.
+type Conn interface {
+	Link(name string) (rtnl.Link, error)
+	Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
+	Neighbours() ([]rtnl.Neighbour, error)
+}
+
+// Pools say what there is of a pool.
+type Pools interface {
+	// CIDRs are those that a pool gives addresses of.
+	CIDRs(pool string) []netip.Prefix
+	// PoolOf is the name of the pool that an address is of; "" if there is none.
+	PoolOf(netip.Addr) string
+}
+
+// Routed is the mode.
+type Routed struct {
+	Options
+}
+
+var _ mode.Finder = (*Routed)(nil)
+
+// New returns the mode.
+func New(o Options) *Routed { return &Routed{o} }
+
+// Name is what configurations and records call the mode.
+func (*Routed) Name() string { return netconf.ModeRouted }
+
+// Place is the kind of the hold that takes the interface's place in the pod.
+func (*Routed) Place() string { return link.KindName }
+
+func (m *Routed) mtu(c *netconf.Conf) int {
+	if c.MTU > 0 {
+		return c.MTU
+	}
+	return m.MTU()
+}
+
+// Fit refuses an MTU that is too small for a family of the pool.
+func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
+	is6 := func(c netip.Prefix) bool { return c.Addr().Is6() }
+	if mtu := m.mtu(c); mtu < netconf.MinMTU6 && slices.ContainsFunc(m.Pools.CIDRs(r.Pool), is6) {
+		return cni.Errorf(cni.CodeConfig, "invalid configuration: mtu",
+			"mtu is %d; pool %s has IPv6, which needs %d or more", mtu, r.Pool, netconf.MinMTU6)
+	}
+	return nil
+}
+
+// Vacant refuses a place in a pod that has somebody else's interface. The link's kind
+// would refuse it, too, but by then addresses are claimed, and would have to rest.
+func (m *Routed) Vacant(r attachment.Record) error {
+	if there, err := m.Occupied(r.Netns, r.Ifname); err != nil || !there {
+		return nil // what cannot be seen is for the link's kind to say
+	}
+	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s is none of this agent's", r.Ifname, r.Netns.Path)
+}
+
+// Plan claims an address of each family that the pool has.
+func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (hold.Owner, func(), error) {
+	claim, err := m.Claim(ctx, r.Pool, c.IPs)
+	if err != nil {
+		return hold.Owner{}, nil, err
+	}
+	o := plan(id, m.Instance, r, wish{MTU: m.mtu(c), MAC: c.MAC}, claim.Addrs())
+	return o, func() { m.Unclaim(claim) }, nil
+}
+
+// linkOf returns the link that an attachment holds.
+func linkOf(o hold.Owner) (hold.Hold, *link.Spec, error) {
+	h, ok := o.Find(link.KindName)
+	if !ok {
+		return h, nil, fmt.Errorf("attachment %s holds no link", o.ID)
+	}
+	spec, ok := h.Spec.(*link.Spec)
+	if !ok {
+		return h, nil, fmt.Errorf("attachment %s: its link was written by another program", o.ID)
+	}
+	return h, spec, nil
+}
+
+// Interface says what the plan of an attachment says of its interface.
+func (*Routed) Interface(o hold.Owner) (attachment.Interface, error) {
+	_, s, err := linkOf(o)
+	if err != nil {
+		return attachment.Interface{}, err
+	}
+	return attachment.Interface{Host: s.Name, Alias: s.Alias, MAC: s.MAC, MTU: s.MTU, Addresses: s.Addresses}, nil
+}
+
+// Again writes on the host's end when the ADD began that was answered with it.
+func (m *Routed) Again(o hold.Owner, started int64) error {
+	_, s, err := linkOf(o)
+	if err != nil {
+		return err
+	}
+	return m.Links.Restamp(s, started)
+}
+
+// VerifyPod compares the inside of the pod with the plan.
+func (m *Routed) VerifyPod(ctx context.Context, o hold.Owner) error {
+	h, _, err := linkOf(o)
+	if err != nil {
+		return nil // of a pod whose link is gone there is nothing to compare with
+	}
+	return m.Links.VerifyPod(ctx, h)
+}
+
+// Differs reports whether a link of the node is not as its owner's plan has it.
+func (m *Routed) Differs(o hold.Owner, l rtnl.Link) bool {
+	_, s, err := linkOf(o)
+	if err != nil {
+		return false
+	}
+	mtu := s.MTU
+	if mtu == 0 {
+		mtu = link.DefaultMTU
+	}
+	return l.Name != s.Name || !stamp.Alike(l.Alias, s.Alias) || l.MAC != s.HostMAC || l.MTU != mtu || l.Master != 0 || l.Group != m.Groups.Live()
+}

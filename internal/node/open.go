@@ -1,0 +1,106 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// Open opens the network namespace that this program is in.
+func Open() (*Node, error) {
+	here, err := ns.Self()
+	if err != nil {
+		return nil, fmt.Errorf("looking at the node's network namespace: %w", err)
+	}
+	n, err := open(here)
+	if err != nil {
+		return nil, errors.Join(err, here.Close())
+	}
+	return n, nil
+}
+
+func open(here *ns.Netns) (*Node, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("reading the boot id: %w", err)
+	}
+	conn, err := rtnl.Open(here)
+	if err != nil {
+		return nil, fmt.Errorf("opening netlink: %w", err)
+	}
+	tracked, err := conntrack.Open(here)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	self := here.Ref()
+	return &Node{
+		Place: daemon.Place{
+			Netns: self, Boot: strings.TrimSpace(string(boot)), Wall: time.Now, Boottime: boottime.Now,
+			Sole: daemon.LockInstance(self),
+		},
+		Here: here, Conn: conn, Tracked: tracked,
+		Equip:   func(n *Node, h Hooks) error { n.equip(here, conn, h); return nil },
+		Noticed: (*deletions.Queue).Watch, Identify: identify, Occupied: occupied, Ends: link.FindEnds,
+		SetSysctl: ns.SetSysctl,
+		Shut:      func() error { return errors.Join(conn.Close(), here.Close()) },
+	}, nil
+}
+
+// equip makes the doors of the kinds.
+func (n *Node) equip(here *ns.Netns, conn *rtnl.Conn, h Hooks) {
+	table := egress.New(egress.Options{
+		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: n.Instance}, Lacks: h.Lacks, Differs: h.Differs,
+	})
+	links := link.New(link.Options{
+		Conn: conn, Prefix: n.Instance[:stamp.PrefixLen], Groups: n.Groups,
+		Barrier: table.Intact, Exposed: h.Exposed, Since: h.Since,
+	})
+	n.Table, n.Links = table, links
+	n.Routes = poolroute.New(poolroute.Options{Conn: conn, Metric: n.Metric})
+	n.Monitor = func() (Monitor, error) {
+		m, err := conn.Monitor(n.Groups, stamp.Links(n.Instance))
+		if err != nil {
+			return nil, err
+		}
+		return links.Follow(m), nil
+	}
+}
+
+func identify(ref ns.Ref) (ns.Ref, error) {
+	n, err := ref.Open()
+	if err != nil {
+		return ns.Ref{}, err
+	}
+	defer n.Close()
+	return n.Ref(), nil
+}
+
+// occupied reports whether an interface of a name is in a pod, whoever made it.
+//
+//	ip -n POD link show NAME
+func occupied(pod ns.Ref, name string) (there bool, err error) {
+	n, err := pod.Open()
+	if err != nil {
+		return false, err
+	}
+	defer n.Close()
+	err = n.Do(func() error {
+		there = ns.HasLink(name)
+		return nil
+	})
+	return there, err
+}

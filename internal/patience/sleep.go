@@ -1,0 +1,17 @@
+package patience
+
+import (
+	"context"
+	"time"
+)
+
+// Sleep waits for d, until something is in early, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration, early <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-early:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,47 @@
+package rebuild
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// ErrOtherInstance says that the state folder is not the one that an agent served
+// from last, and that pods of that agent's are still here.
+var ErrOtherInstance = errors.New("the state folder is another one than the agent served from last")
+
+// refuseOther refuses a state folder that was put, or mounted, in the place of the one
+// that an agent served from in this epoch, while pods of that one's are here: by this
+// one's instance id and ledger they are nobody's. Those that queued deletions name are
+// left out: the deletions adopt them.
+func (r *Rebuild) refuseOther() error {
+	entered, was, err := daemon.ReadMarker(r.Root)
+	if err != nil {
+		return err
+	}
+	if _, bad := hold.ParseID(was); bad != nil || was == r.Instance || entered != r.Epoch {
+		return nil
+	}
+	links, err := r.node.LinksOf(was)
+	if err != nil {
+		return fmt.Errorf("looking for the links of the agent that served here last: %w", err)
+	}
+	left, err := r.undoomed(links)
+	if err != nil {
+		return err
+	}
+	marker := filepath.Join(r.Root.Run(), daemon.MarkerName)
+	if len(left) == 0 {
+		r.Log.Warn("the state folder is another one than the agent served from last; none of that agent's pods is left, and its table and routes may be",
+			"instance", r.Instance, "was", was, "table", stamp.Table(was))
+		return nil
+	}
+	return fmt.Errorf("%w, and %d links of that agent's pods are here (%s ...): %s says %s, and %s says %s: "+
+		"take away what was mounted over the former folder, or put it back; or delete these pods, and start it then; "+
+		"or remove %s, if nobody will ever delete them",
+		ErrOtherInstance, len(left), left[0].Name, r.Root.Instance(), r.Instance, marker, was, marker)
+}

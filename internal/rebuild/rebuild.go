@@ -1,0 +1,146 @@
+// Package rebuild is about what no ledger knows. It refuses to begin or to open a ledger
+// that does not know of the pods that are here (lost.go, other.go), and makes one anew from
+// what the kernel tells of them (rebuild.go).
+package rebuild
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/drain"
+	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/server"
+)
+
+// Rebuilt says what became of a ledger that was made anew.
+type Rebuilt struct {
+	Kept  string    // where the former one is now; "" if there was none
+	Until time.Time // when the addresses that nobody has can be given out; zero: at once
+	Pods  []mode.Found
+	Lost  []string // what the kernel does not tell of any of them
+}
+
+// lostForAll is what stands in no stamp.
+var lostForAll = []string{
+	"pods' names: attachments are known by network, container and interface alone",
+	"pods' DNS settings: a repeated ADD answers without them",
+	"when attachments were made: as if it were now",
+	"which addresses rest: all that nobody has rest for a full cooldown",
+	"tombstones: an ADD that was overtaken by its DEL, and is still on its way, is executed",
+}
+
+// Rebuild compares a daemon's ledger with the links of its pods.
+type Rebuild struct {
+	*daemon.Daemon
+	node   *node.Node
+	drain  *drain.Drain
+	ground *ground.Ground
+	finder mode.Finder
+	ledger ledger.Options
+}
+
+// New returns a Rebuild for the ledger that o says. finder is the mode that finds
+// attachments without a ledger.
+func New(d *daemon.Daemon, n *node.Node, q *drain.Drain, g *ground.Ground, finder mode.Finder, o ledger.Options) *Rebuild {
+	return &Rebuild{Daemon: d, node: n, drain: q, ground: g, finder: finder, ledger: o}
+}
+
+// Possible says why the ledger of a root cannot be made anew; nil: nothing is known
+// against it. It looks before anything is opened.
+func Possible(dir root.Dir) error {
+	// Somebody may have taken its ledger away: what it still writes there would be
+	// missing in the new one.
+	if err := server.Unserved(dir); err != nil {
+		return fmt.Errorf("%w, with the ledger that it opened: stop it first", err)
+	}
+	if _, err := os.Stat(dir.Instance()); err != nil && !remembered(dir) {
+		return fmt.Errorf("%w: nothing tells which links are this agent's: %w", daemon.ErrInstanceLost, err)
+	}
+	return nil
+}
+
+// remembered reports whether the marker has the instance id.
+func remembered(dir root.Dir) bool {
+	_, instance, err := daemon.ReadMarker(dir)
+	return err == nil && instance != ""
+}
+
+// Anew makes a ledger that is lost, damaged or older than the pods anew from what the
+// kernel's stamps say. The pods stay as they are. An agent that runs, or an intact ledger,
+// is an error.
+func (r *Rebuild) Anew(ctx context.Context) (*Rebuilt, error) {
+	if err := r.refuseOther(); err != nil {
+		return nil, err
+	}
+	if err := r.replaceable(); err != nil {
+		return nil, err
+	}
+	if err := r.Alone(); err != nil {
+		return nil, err
+	}
+	if err := r.SameEpoch(); err != nil {
+		return nil, err
+	}
+	now := r.Wall()
+	pods, err := r.finder.Survey(r.Epoch, now)
+	if err != nil {
+		return nil, err
+	}
+	ops := []ledger.Op{ledger.Enter(r.ThisEpoch()), r.ground.Quarantine()}
+	for _, p := range pods {
+		ops = append(ops, ledger.Begin(p.Owner))
+		if !p.Owner.Wanted() {
+			ops = append(ops, ledger.Releasing(p.Owner.ID, now))
+		}
+	}
+	routes, err := r.ground.Former(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range routes {
+		ops = append(ops, ledger.Begin(o))
+	}
+	out := &Rebuilt{Pods: pods, Lost: slices.Clone(lostForAll)}
+	if rest := r.ground.Pools.Longest(); rest > 0 {
+		out.Until = now.Add(rest)
+	}
+	if out.Kept, err = ledger.Replace(r.ledger, ops); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// replaceable refuses to replace a ledger that is intact and knows of all pods.
+func (r *Rebuild) replaceable() error {
+	path := r.Root.Ledger()
+	if there, err := ledgerThere(path); !there || err != nil {
+		return err
+	}
+	have, err := ledger.Read(path, r.node.Kinds())
+	var damaged *ledger.DamagedError
+	if errors.As(err, &damaged) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owned := map[hold.ID]bool{}
+	for _, o := range have.Owners {
+		owned[o.ID] = true
+	}
+	newer, err := r.unknown(func(id hold.ID) bool { return owned[id] })
+	if err == nil && len(newer) == 0 {
+		err = fmt.Errorf("%s is intact, and there is nothing to rebuild", path)
+	}
+	return err
+}

@@ -1,0 +1,86 @@
+package show
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// List returns the attachments that a filter matches, the oldest first.
+func (s *Show) List(f api.Filter) []api.Attachment {
+	var list []api.Attachment
+	for _, e := range s.index.Matching(f) {
+		if at := s.show(e); f.State == "" || f.State == at.State {
+			list = append(list, at)
+		}
+	}
+	slices.SortFunc(list, func(x, y api.Attachment) int {
+		if c := x.Created.Compare(y.Created); c != 0 {
+			return c
+		}
+		return strings.Compare(x.ID, y.ID)
+	})
+	return list
+}
+
+// Get returns one incarnation.
+func (s *Show) Get(id hold.ID) (api.Attachment, bool) {
+	e := s.index.Get(id)
+	if e == nil {
+		return api.Attachment{}, false
+	}
+	return s.show(e), true
+}
+
+// state says how far an attachment is.
+func (s *Show) state(e *attachment.Entry, owed []engine.Owed) string {
+	switch {
+	case len(owed) > 0:
+		return api.StateOwed
+	case !e.Owner.Wanted():
+		return api.StateReleasing
+	case s.Engine.Taking(e.Owner.ID):
+		return api.StateAttaching
+	}
+	return api.StateAttached
+}
+
+func (s *Show) show(e *attachment.Entry) api.Attachment {
+	owed := s.Engine.Owed(e.Owner.ID)
+	at := describe(e)
+	at.State = s.state(e, owed)
+	for _, o := range owed {
+		at.Owed = append(at.Owed, owedView(o))
+	}
+	return at
+}
+
+// describe is what the record alone says.
+func describe(e *attachment.Entry) api.Attachment {
+	r := e.Record
+	at := api.Attachment{
+		ID:          string(e.Owner.ID),
+		Network:     r.Network,
+		ContainerID: r.ContainerID,
+		Ifname:      r.Ifname,
+		Netns:       r.Netns.Path,
+		Pod:         r.Pod,
+		Pool:        r.Pool,
+		Mode:        r.Mode,
+		Addresses:   []string{},
+		Created:     r.Created,
+	}
+	if !e.Owner.Wanted() {
+		at.Releasing = &e.Owner.Releasing
+	}
+	face := e.Interface
+	at.MAC, at.MTU, at.HostVeth = face.MAC, face.MTU, face.Host
+	for _, ip := range face.Addresses {
+		at.Addresses = append(at.Addresses, ip.String())
+	}
+	return at
+}

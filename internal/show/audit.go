@@ -1,0 +1,113 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Audit compares the ledger with the node, and looks for deletions that wait in
+// vain. It changes nothing.
+func (s *Show) Audit(ctx context.Context) (api.Audit, error) {
+	at := s.Wall()
+	r := s.Engine.Audit(ctx)
+	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: append([]api.Finding{}, s.unledgered()...)}
+	for _, f := range append(r.Findings, s.traffic.Unrinsed()...) {
+		audit.Findings = append(audit.Findings, s.finding(f))
+	}
+	audit.Findings = append(audit.Findings, s.undeleted()...)
+	audit.Findings = append(audit.Findings, s.ground.LackFindings()...)
+	return audit, nil
+}
+
+// unledgered says whether the ledger was taken away from under the agent, which
+// then writes what nobody will read again.
+func (s *Show) unledgered() []api.Finding {
+	path := s.Root.Ledger()
+	err := s.LedgerTaken()
+	if err == nil {
+		return nil
+	}
+	return []api.Finding{{Type: api.FindingMissing, Kind: "ledger", What: path, Detail: fmt.Sprintf(
+		"%v; what is written now is lost with this process: restart berthd, which says what to do", err)}}
+}
+
+// AuditPods is an audit that looks into the attached pods as well.
+func (s *Show) AuditPods(ctx context.Context) (api.Audit, error) {
+	audit, err := s.Audit(ctx)
+	if err == nil {
+		audit.Findings = append(audit.Findings, s.lookIntoPods(ctx)...)
+		err = ctx.Err() // some pods were not looked into
+	}
+	return audit, err
+}
+
+// finding is a finding as the API shows it.
+func (s *Show) finding(f engine.Finding) api.Finding {
+	out := api.Finding{Type: string(f.Type), Kind: f.Kind, Owner: string(f.Hold.Owner), Of: s.whose(f.Hold.Owner), What: f.Kind}
+	if f.Hold.Spec != nil {
+		out.What = f.Hold.Spec.String()
+	}
+	if f.Err != nil {
+		out.Detail = f.Err.Error()
+	}
+	if f.Type == engine.Changed {
+		out.Differences = hold.Differences(f.Err)
+	}
+	return out
+}
+
+// podsAtOnce is how many pods are looked into at once.
+const podsAtOnce = 8
+
+// lookIntoPods compares the inside of every attached pod with what it was given.
+// Nothing is repaired there: what a pod does inside is its own business.
+func (s *Show) lookIntoPods(ctx context.Context) []api.Finding {
+	all := s.index.All()
+	slices.SortFunc(all, func(x, y *attachment.Entry) int { return strings.Compare(string(x.Owner.ID), string(y.Owner.ID)) })
+	findings := make([]*api.Finding, len(all))
+	var wg sync.WaitGroup
+	places := make(chan struct{}, podsAtOnce)
+	for i, e := range all {
+		if ctx.Err() != nil {
+			break
+		}
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			findings[i] = s.lookIntoPod(ctx, e)
+		})
+	}
+	wg.Wait()
+	var list []api.Finding
+	for _, f := range findings {
+		if f != nil {
+			list = append(list, *f)
+		}
+	}
+	return list
+}
+
+// lookIntoPod returns what differs in a pod; nil: nothing does, or it is on its
+// way in or out.
+func (s *Show) lookIntoPod(ctx context.Context, e *attachment.Entry) *api.Finding {
+	m, err := s.modes.Of(e.Record.Mode)
+	if err != nil || !e.Owner.Wanted() || s.Engine.Taking(e.Owner.ID) {
+		return nil
+	}
+	h, _ := e.Owner.Find(m.Place())
+	err = m.VerifyPod(ctx, e.Owner)
+	if now := s.index.Get(e.Owner.ID); err == nil || now == nil || !now.Owner.Wanted() {
+		return nil
+	}
+	f := s.finding(engine.Difference(h, err))
+	f.What = "interface " + e.Record.Ifname + " in " + e.Record.Netns.Path
+	return &f
+}

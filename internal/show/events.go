@@ -1,0 +1,32 @@
+package show
+
+import (
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Happened tells what happened to an owner, as the API shows it.
+func (s *Show) Happened(ev engine.Event) { s.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
+
+// Tell tells what happened to an owner, by the API's type of an event.
+func (s *Show) Tell(typ string, o hold.Owner, kind string, err error) {
+	if s.Event == nil {
+		return
+	}
+	out := api.Event{Type: typ, Owner: string(o.ID)}
+	if err != nil {
+		out.Message = kind + ": " + err.Error()
+	}
+	if e := s.index.Decode(o); e != nil { // it may be out of the index by now
+		at := describe(e)
+		at.State = eventState[typ]
+		out.Attachment = &at
+	}
+	s.Event(out)
+}
+
+var eventState = map[string]string{
+	api.EventAttaching: api.StateAttaching, api.EventAttached: api.StateAttached, api.EventDrift: api.StateAttached,
+	api.EventReleasing: api.StateReleasing, api.EventReleased: api.StateReleasing, api.EventOwed: api.StateOwed,
+}

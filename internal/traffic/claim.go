@@ -1,0 +1,51 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/ipam"
+)
+
+// Claim takes one address of each family that the pool has, the requested ones
+// first. If all that it could take is due, it sees to the pass.
+func (t *Traffic) Claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
+	for {
+		c, err := t.claimNow(pool, wanted)
+		var full *ipam.ExhaustedError
+		if !errors.Is(err, ipam.ErrDue) && (!errors.As(err, &full) || full.Due == 0) {
+			return c, err
+		}
+		if _, failed := t.rinse(ctx); failed != nil || ctx.Err() != nil {
+			return c, errors.Join(err, failed)
+		}
+	}
+}
+
+func (t *Traffic) claimNow(pool string, wanted []netip.Addr) (ipam.Claim, error) {
+	now := t.Clock.Now()
+	if len(wanted) > 0 {
+		c, err := t.ground.Pools.ClaimExact(pool, wanted, now)
+		return c, t.ToWall(err)
+	}
+	c, err := t.ground.Pools.Claim(pool, now)
+	return c, t.ToWall(err)
+}
+
+// ToWall makes the times in an error of IPAM's, which are the agent's clock's,
+// those of the wall clock, for people.
+func (t *Traffic) ToWall(err error) error {
+	var full *ipam.ExhaustedError
+	var addr *ipam.AddrError
+	if errors.As(err, &full) && !full.NextFree.IsZero() {
+		full.NextFree = t.Clock.Wall(full.NextFree)
+	}
+	if errors.As(err, &addr) && !addr.Until.IsZero() {
+		addr.Until = t.Clock.Wall(addr.Until)
+	}
+	return err
+}
+
+// Unclaim gives back addresses that nobody has used.
+func (t *Traffic) Unclaim(c ipam.Claim) { t.ground.Pools.Unclaim(c, t.Clock.Now()) }

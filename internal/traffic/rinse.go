@@ -1,0 +1,103 @@
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/patience"
+)
+
+// What the kernel remembers of a pod's traffic is forgotten when the pod is
+// released (kind flows), and once more when its address leaves its cooldown:
+// somebody who still sends to the address, by a rule that lags behind, may have
+// left traces meanwhile, if the pool's unreachable route was missing. Nobody
+// gets the address before that (ipam.Due). One pass over the table is for all
+// addresses that are due.
+
+const (
+	// RinseEvery is the least time between two passes that nobody waits for.
+	RinseEvery = time.Second
+	// rinseAgain is the longest wait after a pass that failed.
+	rinseAgain = time.Minute
+)
+
+// Rests tells that an address has begun to rest, or is due.
+func (t *Traffic) Rests() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rinse does a pass, if an address is due, and returns when the next one will
+// be; zero: none rests. Whoever comes while one is under way waits for it.
+func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
+	select {
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
+	case <-ctx.Done():
+		return time.Time{}, context.Cause(ctx)
+	}
+	begun := time.Now()
+	pass := t.ground.Pools.Due(t.Clock.Now())
+	if len(pass.Addrs) > 0 {
+		err = t.node.Tracked.Forget(pass.Addrs)
+		if t.Observe != nil {
+			t.Observe(flows.KindName, "rinse", time.Since(begun), len(pass.Addrs), err)
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("forgetting the traffic of %d addresses whose cooldown is over: %w", len(pass.Addrs), err)
+		if t.failed.Swap(&rinseErr{len(pass.Addrs), err}) == nil {
+			t.Log.Warn("addresses stay out of use, and it is tried again", "err", err)
+		}
+		return pass.Next, err
+	}
+	t.ground.Pools.Rinsed(pass)
+	t.failed.Store(nil)
+	return pass.Next, nil
+}
+
+// KeepRinsed does the passes that nobody waits for, until ctx ends.
+func (t *Traffic) KeepRinsed(ctx context.Context) {
+	pause := RinseEvery
+	for ctx.Err() == nil {
+		next, err := t.rinse(ctx)
+		if err != nil {
+			patience.Sleep(ctx, pause, nil)
+			pause = min(2*pause, rinseAgain)
+			continue
+		}
+		pause = RinseEvery
+		patience.Sleep(ctx, RinseEvery, nil)
+		if left := next.Sub(t.Clock.Now()); next.IsZero() {
+			patience.Sleep(ctx, time.Hour, t.wake)
+		} else if left > 0 {
+			patience.Sleep(ctx, left, t.wake)
+		}
+	}
+}
+
+// Taint is told of a hold that was not as it should be, and is mended. While a
+// pool's route was missing, packets to addresses that nobody has may have left
+// traces.
+func (t *Traffic) Taint(h hold.Hold) {
+	if route, ok := h.Spec.(*poolroute.Spec); ok {
+		t.ground.Pools.Taint(route.CIDR)
+		t.Rests()
+	}
+}
+
+// Unrinsed is the finding of an audit that a pass has failed.
+func (t *Traffic) Unrinsed() []engine.Finding {
+	failed := t.failed.Load()
+	if failed == nil {
+		return nil
+	}
+	return []engine.Finding{{Type: engine.Due, Kind: flows.KindName, Err: failed.err}}
+}

@@ -1,0 +1,36 @@
+package traffic
+
+import (
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+)
+
+// What a pod may have follows from what can run out: room in connection tracking, or the
+// ports of masquerade for one destination, of which the pod keeps half in closed
+// connections. Where its share is all of them, nobody keeps it from taking them.
+func TestTrimBounds(t *testing.T) {
+	const most, share = 262144, 32768
+	for _, tt := range []struct {
+		connections, entries, most int
+		want                       conntrack.Bounds
+		rest                       time.Duration
+	}{
+		{share, 48383, most, conntrack.Bounds{}, 0},
+		{share, 48384, most, conntrack.Bounds{Closed: share, All: 49152}, portsRest},
+		{1000, 48384, most, conntrack.Bounds{Closed: 32256, All: 48384}, portsRest},
+		{64512, 100000, most, conntrack.Bounds{}, 0},
+		{64512, 196608, most, conntrack.Bounds{Closed: 129024, All: 129024}, trimRest},
+		{share, 196608, most, conntrack.Bounds{Closed: share, All: 49152}, trimRest},
+		{1000, 196608, most, conntrack.Bounds{Closed: 2000, All: 2000}, trimRest},
+		{share, 49152, 65536, conntrack.Bounds{Closed: share, All: 49152}, trimRest},
+		{0, most, most, conntrack.Bounds{}, 0},
+		{share, 0, 0, conntrack.Bounds{}, 0},
+	} {
+		got, rest := trimBounds(tt.connections, tt.entries, tt.most)
+		if got != tt.want || rest != tt.rest {
+			t.Errorf("with %d of %d entries, %d a pod: %+v, rest %d; want %+v, %d", tt.entries, tt.most, tt.connections, got, rest, tt.want, tt.rest)
+		}
+	}
+}
