@@ -17,16 +17,16 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/server"
-	"github.com/berth-net/berth/internal/server/servertest"
+	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
 var addRequest = api.AddRequest{ContainerID: "c1", Ifname: "eth0", Netns: api.Netns{Path: "/run/netns/a"}, Config: []byte(`{"name":"net"}`)}
 
-func open(t *testing.T, v *servertest.Verbs) *client.Client {
+func open(t *testing.T, v *routestest.Verbs) *client.Client {
 	t.Helper()
-	a := servertest.Start(t, v)
+	a := routestest.Start(t, v)
 	a.Open()
 	return a.Client
 }
@@ -34,8 +34,8 @@ func open(t *testing.T, v *servertest.Verbs) *client.Client {
 // TestVerbs has each verb answered with all that its types can say.
 func TestVerbs(t *testing.T) {
 	ctx := t.Context()
-	verbs := &servertest.Verbs{DeletedOwed: 1}
-	one, two := servertest.Attachment("aaaaaaaaaa", "c1"), servertest.Attachment("bbbbbbbbbb", "c2")
+	verbs := &routestest.Verbs{DeletedOwed: 1}
+	one, two := routestest.Attachment("aaaaaaaaaa", "c1"), routestest.Attachment("bbbbbbbbbb", "c2")
 	verbs.Put(one, two)
 	c := open(t, verbs)
 	equal := func(what string, err error, got, want any) {
@@ -47,7 +47,7 @@ func TestVerbs(t *testing.T) {
 		}
 	}
 	result, err := c.Add(ctx, addRequest)
-	equal("add", err, string(result), servertest.Result)
+	equal("add", err, string(result), routestest.Result)
 	equal("check", c.Check(ctx, addRequest), nil, nil)
 	gc, err := c.GC(ctx, api.GCRequest{Network: "net"}) // its list is null
 	equal("gc", err, gc, api.Deleted{Owed: 1, IDs: []string{"aaaaaaaaaa"}})
@@ -95,7 +95,7 @@ func TestFilterArrives(t *testing.T) {
 		Address: "fd00::1", Link: "l",
 	}
 	var got api.Filter
-	c := open(t, &servertest.Verbs{Filter: func(f api.Filter) { got = f }})
+	c := open(t, &routestest.Verbs{Filter: func(f api.Filter) { got = f }})
 	if _, err := c.List(t.Context(), want); err != nil || got != want {
 		t.Errorf("List: %v, got %+v", err, got)
 	}
@@ -112,7 +112,7 @@ func TestFilterArrives(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	exhausted := &api.Error{CNIVersion: "1.0.0", Code: cni.CodeNotAvailable, Msg: "pool exhausted", Details: "p"}
-	c := open(t, &servertest.Verbs{Hook: func(context.Context, string, server.When) error { return exhausted }})
+	c := open(t, &routestest.Verbs{Hook: func(context.Context, string, server.When) error { return exhausted }})
 	_, err := c.Add(t.Context(), addRequest)
 	var e *api.Error
 	if !errors.As(err, &e) || *e != *exhausted || client.IsUnknown(err) {
@@ -137,7 +137,7 @@ func TestErrors(t *testing.T) {
 
 func TestDeadlineIsTold(t *testing.T) {
 	var got server.When
-	c := open(t, &servertest.Verbs{Hook: func(_ context.Context, _ string, w server.When) error {
+	c := open(t, &routestest.Verbs{Hook: func(_ context.Context, _ string, w server.When) error {
 		got = w
 		return nil
 	}})
@@ -203,7 +203,7 @@ func TestAway(t *testing.T) {
 
 // TestNotAway asks in ways that say nothing of the agent.
 func TestNotAway(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{})
+	a := routestest.Start(t, &routestest.Verbs{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := a.Client.Health(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, client.ErrAway) {
@@ -221,8 +221,8 @@ func TestNotAway(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{})
-	at := servertest.Attachment("aaaaaaaaaa", "c1")
+	a := routestest.Start(t, &routestest.Verbs{})
+	at := routestest.Attachment("aaaaaaaaaa", "c1")
 	a.Events.Publish(api.Event{Type: "attaching", Owner: at.ID})
 	since := uint64(0)
 	var got []uint64

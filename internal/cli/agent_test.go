@@ -15,9 +15,9 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/server"
-	"github.com/berth-net/berth/internal/server/servertest"
+	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
 // update writes what the commands print to testdata/golden, for a look at the
@@ -25,7 +25,7 @@ import (
 var update = os.Getenv("UPDATE") == "1"
 
 // run runs the command on an agent of fake verbs, at a time of its own.
-func run(a *servertest.Agent, args ...string) (stdout, stderr string, code int) {
+func run(a *routestest.Agent, args ...string) (stdout, stderr string, code int) {
 	var out, errs strings.Builder
 	app := &app{stdout: &out, stderr: &errs, patience: time.Minute, now: func() time.Time { return time.Date(2026, 1, 2, 5, 4, 5, 0, time.UTC) }}
 	code = app.run(context.Background(), append([]string{"--root", string(a.Dir)}, args...))
@@ -34,10 +34,10 @@ func run(a *servertest.Agent, args ...string) (stdout, stderr string, code int) 
 
 // What a real agent says seldom: everything owed, every sort of finding.
 func TestGolden(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{DeletedOwed: 1})
+	a := routestest.Start(t, &routestest.Verbs{DeletedOwed: 1})
 	a.Open()
-	web := servertest.Attachment("aaaaaaaaaa", "c1")
-	coming := servertest.Attachment("bbbbbbbbbb", "c2")
+	web := routestest.Attachment("aaaaaaaaaa", "c1")
+	coming := routestest.Attachment("bbbbbbbbbb", "c2")
 	coming.State, coming.Owed, coming.Releasing, coming.Pod = "attaching", nil, nil, nil
 	a.Verbs.Put(web, coming)
 	for _, c := range []struct {
@@ -91,9 +91,9 @@ func TestGolden(t *testing.T) {
 // Which owners are tried again, and which arguments name none.
 func TestOwedRetry(t *testing.T) {
 	var asked []hold.ID
-	a := servertest.Start(t, &servertest.Verbs{Retried: func(ids []hold.ID) { asked = ids }, Unreadable: "input/output error"})
+	a := routestest.Start(t, &routestest.Verbs{Retried: func(ids []hold.ID) { asked = ids }, Unreadable: "input/output error"})
 	a.Open()
-	a.Verbs.Put(servertest.Attachment("aaaaaaaaaa", "c1"), servertest.Attachment("bbbbbbbbbb", "c2c2c2c2"))
+	a.Verbs.Put(routestest.Attachment("aaaaaaaaaa", "c1"), routestest.Attachment("bbbbbbbbbb", "c2c2c2c2"))
 	for args, want := range map[string]string{
 		"":                         "[]",
 		"aaaaaaaaaa":               "[aaaaaaaaaa]",
@@ -123,7 +123,7 @@ func TestOwedRetry(t *testing.T) {
 
 // Status is good exactly when requests are served.
 func TestStatus(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{})
+	a := routestest.Start(t, &routestest.Verbs{})
 	out, _, code := run(a, "status")
 	if code != 1 || !strings.Contains(out, "restoring what its ledger says; requests wait") {
 		t.Errorf("while it restores: exit code %d\n%s", code, out)
@@ -151,7 +151,7 @@ func TestStatus(t *testing.T) {
 // and nobody is sent to the command that they have just used.
 func TestStatusOfHanging(t *testing.T) {
 	free := make(chan struct{})
-	a := servertest.Start(t, &servertest.Verbs{Hook: func(context.Context, string, server.When) error {
+	a := routestest.Start(t, &routestest.Verbs{Hook: func(context.Context, string, server.When) error {
 		<-free
 		return nil
 	}})
@@ -169,7 +169,7 @@ func TestStatusOfHanging(t *testing.T) {
 
 // An audit that fails is no audit with findings.
 func TestAuditFails(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{Hook: func(context.Context, string, server.When) error {
+	a := routestest.Start(t, &routestest.Verbs{Hook: func(context.Context, string, server.When) error {
 		return &api.Error{Code: cni.CodeInternal, Msg: "internal error", Details: "first line\nsecond line"}
 	}})
 	a.Open()
@@ -181,9 +181,9 @@ func TestAuditFails(t *testing.T) {
 
 // What is owed is said, and is no failure unless somebody waits for it.
 func TestReleaseOwed(t *testing.T) {
-	a := servertest.Start(t, &servertest.Verbs{DeletedOwed: 1})
+	a := routestest.Start(t, &routestest.Verbs{DeletedOwed: 1})
 	a.Open()
-	stuck := servertest.Attachment("aaaaaaaaaa", "c1")
+	stuck := routestest.Attachment("aaaaaaaaaa", "c1")
 	a.Verbs.Hook = func(_ context.Context, verb string, _ server.When) error {
 		if verb == "get" { // it is still there after its deletion
 			a.Verbs.Put(stuck)
@@ -206,7 +206,7 @@ func TestReleaseOwed(t *testing.T) {
 // and whatever else is released is shown.
 func TestGCBeganBeforeItsList(t *testing.T) {
 	var listed, began int64
-	a := servertest.Start(t, &servertest.Verbs{Hook: func(_ context.Context, verb string, w server.When) error {
+	a := routestest.Start(t, &routestest.Verbs{Hook: func(_ context.Context, verb string, w server.When) error {
 		switch verb {
 		case "list":
 			listed = boottime.Now()
@@ -216,7 +216,7 @@ func TestGCBeganBeforeItsList(t *testing.T) {
 		return nil
 	}})
 	a.Open()
-	a.Verbs.Put(servertest.Attachment("bbbbbbbbbb", "c2"))
+	a.Verbs.Put(routestest.Attachment("bbbbbbbbbb", "c2"))
 	out, errs, code := run(a, "gc", "--network", "net", "--keep", "c2")
 	if code != 0 || !strings.Contains(out, "aaaaaaaaaa  released  one that was being attached  -\n") {
 		t.Errorf("%d: %s%s", code, out, errs)

@@ -19,7 +19,7 @@ const DefaultCooldown = 65 * time.Second
 // What else holds where the file says nothing.
 const (
 	defaultConcurrency   = 64
-	leastConcurrency     = 4 // a quarter of the places is for deletions alone (internal/server)
+	leastConcurrency     = 4 // a quarter of the places is for deletions alone (internal/daemon/server)
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
 	defaultConnections   = 32768 // an eighth of what most nodes track, half of the ports that they have

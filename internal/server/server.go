@@ -1,171 +1,41 @@
-// Package server is the agent's HTTP side: the unix socket, who may speak, how
-// long, how many at once, and what a wrong request is told. What the verbs do
-// is behind the interface Verbs.
-//
-// A request goes through serve.go (panics, deadlines, a place in queue.go),
-// and then to its call in verbs.go or show.go; routes.go lists them all.
+// Package server has the old names of what is in internal/daemon/server and
+// internal/routes, for who has not moved yet. It goes with the last of them.
 package server
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
-	"sync"
-	"sync/atomic"
-	"time"
-
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/events"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/routes"
+
+	"log/slog"
 )
 
-// Limits that a request cannot change.
-const (
-	headTime  = 5 * time.Second // to send a request's header
-	idleTime  = time.Minute     // between requests of a connection
-	maxHeader = 32 << 10        // bytes
-	backlog   = 4096            // requests that wait
-	grace     = 5 * time.Second // to read or write, beyond a request's deadline
+// MaxDeadline is server.MaxDeadline.
+const MaxDeadline = server.MaxDeadline
+
+// What has moved.
+type (
+	Server  = server.Server
+	Metrics = server.Metrics
+	When    = server.When
+	Verbs   = routes.Verbs
+	Options struct {
+		Verbs       Verbs
+		Events      *events.Hub
+		Metrics     *Metrics
+		Concurrency int
+		Log         *slog.Logger
+	}
 )
 
-// Options are a server's parts.
-type Options struct {
-	Verbs  Verbs
-	Events *events.Hub
-	// Metrics is what the agent's parts have been given to report to.
-	Metrics *Metrics
-	// Concurrency is how many verbs execute at once; 0 is 64. A quarter of it
-	// is for deletions alone, and a quarter for all others.
-	Concurrency int
-	Log         *slog.Logger
-}
-
-// Server serves an agent's API.
-type Server struct {
-	verbs   Verbs
-	events  *events.Hub
-	metrics *Metrics
-	log     *slog.Logger
-	router  router
-	queue   *queue
-	readers chan struct{} // a token for each reader of events
-
-	ctx  context.Context // of all requests; ends when Shutdown has no more patience
-	stop context.CancelCauseFunc
-	// stopping is closed when Shutdown begins: endless answers end.
-	stopping chan struct{}
-	stopOnce sync.Once
-
-	dir    root.Dir
-	socket atomic.Pointer[socket]
-	http   *http.Server
-	tcp    *http.Server // metrics; nil without
-}
-
-// New returns a server on which requests wait until Open.
+// New is routes.New.
 func New(o Options) *Server {
-	if o.Concurrency == 0 {
-		o.Concurrency = 64
-	}
-	s := &Server{
-		verbs:    o.Verbs,
-		events:   o.Events,
-		metrics:  o.Metrics,
-		log:      o.Log,
-		queue:    newQueue(o.Concurrency, backlog),
-		readers:  make(chan struct{}, maxReaders),
-		stopping: make(chan struct{}),
-	}
-	s.ctx, s.stop = context.WithCancelCause(context.Background())
-	s.router = newRouter(s.routes())
-	s.metrics.watch(s)
-	s.http = s.newHTTP(s, maxConns)
-	return s
+	return routes.New(o.Verbs, o.Events, server.Options{Metrics: o.Metrics, Concurrency: o.Concurrency, Log: o.Log})
 }
 
-// newHTTP returns an HTTP server that has at most that many connections at once.
-func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		ConnState:         newConns(most, s.log).state,
-		ReadHeaderTimeout: headTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return s.ctx },
-	}
-}
+// NewMetrics is server.NewMetrics.
+func NewMetrics() *Metrics { return server.NewMetrics() }
 
-// Listen makes the socket of the agent in dir: from then on, clients wait
-// instead of finding nobody. The ledger has to be open (and so locked) before,
-// since that alone decides which of two agents is the one of a root.
-func (s *Server) Listen(dir root.Dir) error {
-	sock, err := listen(dir, s.log)
-	if err != nil {
-		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
-	}
-	s.dir = dir
-	s.socket.Store(sock)
-	return nil
-}
-
-// Relisten makes the socket anew if somebody has removed it, and reports whether
-// that was so. Who is connected notices nothing. It is for an agent that serves,
-// and not to be called at once with itself, Listen or Shutdown.
-func (s *Server) Relisten() (again bool, err error) {
-	old := s.socket.Load()
-	if old.there() {
-		return false, nil
-	}
-	sock, err := listen(s.dir, s.log)
-	if err != nil {
-		return false, fmt.Errorf("listening on %s again: %w", old.path, err)
-	}
-	s.socket.Store(sock)
-	_ = old.Close() // Serve goes on with the new one
-	return true, nil
-}
-
-// Serve answers requests on the socket until Shutdown; then it returns nil.
-func (s *Server) Serve() error {
-	for {
-		sock := s.socket.Load()
-		err := s.http.Serve(sock)
-		switch {
-		case errors.Is(err, http.ErrServerClosed):
-			return nil
-		case sock == s.socket.Load():
-			return fmt.Errorf("serving on %s: %w", sock.path, err)
-		}
-	}
-}
-
-// Open lifts the restore fence: verbs are executed from now on.
-func (s *Server) Open() { s.queue.open() }
-
-// Shutdown ends serving: the socket goes, requests that wait are told to try
-// again, streams end, and verbs under way are waited for until ctx ends. Then
-// their contexts end, and their connections. It returns ctx's error if it came
-// to that. It may be called again, with more patience.
-func (s *Server) Shutdown(ctx context.Context) error {
-	s.stopOnce.Do(func() { close(s.stopping) })
-	s.queue.stop()
-	if sock := s.socket.Load(); sock != nil {
-		sock.remove()
-	}
-	if s.tcp != nil {
-		_ = s.tcp.Close() // a scrape may fail
-	}
-	err := s.http.Shutdown(ctx)
-	if errors.Is(err, net.ErrClosed) { // by Relisten, a moment ago; nothing else is the matter
-		err = nil
-	}
-	s.stop(errStopping)
-	if err != nil {
-		_ = s.http.Close() // ends what is left; the reason is in err
-		return fmt.Errorf("waiting for requests to end: %w", err)
-	}
-	return nil
-}
+// Unserved is server.Unserved.
+func Unserved(dir root.Dir) error { return server.Unserved(dir) }

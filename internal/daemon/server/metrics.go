@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// buckets are for what takes a ledger commit (0.3 ms), a link's end (20 ms), or
+// as long as a client waits: seconds.
+var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+
+// Metrics is a daemon's figures for Prometheus. It is made before the parts
+// that report to it.
+type Metrics struct {
+	registry *prometheus.Registry
+	verbs    *prometheus.HistogramVec
+	kinds    *prometheus.HistogramVec
+	holds    *prometheus.CounterVec
+}
+
+// NewMetrics returns metrics of their own registry.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_verb_seconds", Buckets: buckets,
+			Help: "Time from a request's arrival to its answer, waiting included.",
+		}, []string{"verb", "result"}),
+		kinds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_kind_seconds", Buckets: buckets,
+			Help: "Time of one operation of a kind, which may be on many holds at once.",
+		}, []string{"kind", "op"}),
+		holds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_kind_holds_total",
+			Help: "Holds that operations of a kind were on; result failed says that one or more of the operation's failed.",
+		}, []string{"kind", "op", "result"}),
+	}
+	m.registry.MustRegister(m.verbs, m.kinds, m.holds,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// ObserveKind is told of each operation of a kind: it fits engine.Options.Observe.
+func (m *Metrics) ObserveKind(kind, op string, took time.Duration, holds int, err error) {
+	m.kinds.WithLabelValues(kind, op).Observe(took.Seconds())
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	m.holds.WithLabelValues(kind, op, result).Add(float64(holds))
+}
+
+// ObserveLedger makes a ledger's figures part of the metrics, read by stats at
+// each scrape.
+func (m *Metrics) ObserveLedger(stats func() ledger.Stats) {
+	m.registry.MustRegister(ledgerCollector(stats))
+}
+
+func (m *Metrics) observeVerb(verb, result string, took time.Duration) {
+	m.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
+}
+
+// Collector has figures that are read at each scrape, like a
+// prometheus.Collector.
+type Collector interface {
+	Describe(chan<- *prometheus.Desc)
+	// Collect is not called before Server.Open. Its ctx ends with the server.
+	Collect(ctx context.Context, ch chan<- prometheus.Metric)
+}
+
+// watch makes the figures of a server and of its daemon part of the metrics.
+func (m *Metrics) watch(s *Server, more []Collector) {
+	m.registry.MustRegister(&serverCollector{s, more})
+}
+
+func (m *Metrics) handler(log *slog.Logger) http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4,
+		DisableCompression:  true, // it does not leave the node
+	})
+}
+
+var (
+	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that have a place.", nil, nil)
+	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for a place.", []string{"lane"}, nil)
+	descServing   = prometheus.NewDesc("berth_serving", "1 once what the ledger says is restored.", nil, nil)
+)
+
+// serverCollector reads a server at each scrape, and what its daemon adds.
+type serverCollector struct {
+	s    *Server
+	more []Collector
+}
+
+func (c *serverCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descExecuting, descWaiting, descServing} {
+		ch <- d
+	}
+	for _, m := range c.more {
+		m.Describe(ch)
+	}
+}
+
+func (c *serverCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	busy, waiting := c.s.queue.load()
+	gauge(descExecuting, float64(busy))
+	for l, n := range waiting {
+		gauge(descWaiting, float64(n), l.Name)
+	}
+	if !c.s.queue.isOpen() {
+		gauge(descServing, 0)
+		return // the rest is not known yet
+	}
+	gauge(descServing, 1)
+	for _, m := range c.more {
+		m.Collect(c.s.ctx, ch)
+	}
+}
+
+var (
+	descBatch   = prometheus.NewDesc("berth_ledger_commits_per_transaction", "Commits that one transaction of the ledger made durable.", nil, nil)
+	descBusy    = prometheus.NewDesc("berth_ledger_busy_seconds_total", "Time spent in transactions.", nil, nil)
+	descRecords = prometheus.NewDesc("berth_ledger_records", "What the ledger has.", []string{"sort"}, nil)
+	descFile    = prometheus.NewDesc("berth_ledger_file_bytes", "Size of the ledger's file.", nil, nil)
+	descReserve = prometheus.NewDesc("berth_ledger_reserve_ok", "0: the disk is full, and only deletions are written.", nil, nil)
+)
+
+// ledgerCollector reads a ledger's figures at each scrape.
+type ledgerCollector func() ledger.Stats
+
+func (c ledgerCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descBatch, descBusy, descRecords, descFile, descReserve} {
+		ch <- d
+	}
+}
+
+func (c ledgerCollector) Collect(ch chan<- prometheus.Metric) {
+	st := c()
+	total, upTo := uint64(0), map[float64]uint64{}
+	for i, n := range st.Batches {
+		total += n
+		if i < len(st.Batches)-1 { // the last has no upper bound
+			upTo[float64(uint64(1)<<i)] = total
+		}
+	}
+	ch <- prometheus.MustNewConstHistogram(descBatch, total, float64(st.Commits), upTo)
+	ch <- prometheus.MustNewConstMetric(descBusy, prometheus.CounterValue, st.Busy.Seconds())
+	for sort, n := range map[string]int{"owner": st.Owners, "name": st.Names, "resting": st.Resting, "tombstone": st.Tombstones} {
+		ch <- prometheus.MustNewConstMetric(descRecords, prometheus.GaugeValue, float64(n), sort)
+	}
+	ch <- prometheus.MustNewConstMetric(descFile, prometheus.GaugeValue, float64(st.FileSize))
+	reserve := 0.0
+	if st.ReserveOK {
+		reserve = 1
+	}
+	ch <- prometheus.MustNewConstMetric(descReserve, prometheus.GaugeValue, reserve)
+}

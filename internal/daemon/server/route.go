@@ -1,0 +1,143 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// Route is what a server does at a method and path. It has either a Call, a
+// Stream or a Handler.
+type Route struct {
+	Method string
+	// Path is matched as it is. One that ends in "/{id}" matches whatever the
+	// request has there, slashes too; Call finds it in Request.ID.
+	Path string
+	Verb string // as metrics and logs call it
+
+	// Parameters are those that the query of a Call or a Stream may have.
+	Parameters []string
+
+	// Call answers with one JSON value.
+	Call func(*Request) (*Answer, error)
+	// Limit is how long a Call may take if the request does not say.
+	Limit time.Duration
+	// Lane is where a Call waits for its place. A Call without a lane needs no
+	// place, and is executed before Open too.
+	Lane Lane
+	// Finish lets a Call go on when the client has left: what the client asked
+	// for is to be done in any case.
+	Finish bool
+
+	// Stream answers without end: a JSON value a line.
+	Stream func(*Request) (Source, error)
+
+	// Handler answers in its own way, within a few seconds.
+	Handler http.HandlerFunc
+}
+
+// Request is what a Call or a Stream is asked for.
+type Request struct {
+	Ctx   context.Context // ends shortly before the client gives up
+	When  When            // of a Call
+	ID    string          // what the path has in place of {id}
+	Query Query
+
+	server *Server
+	w      http.ResponseWriter // for limits on reading
+	http   *http.Request
+}
+
+// Restoring reports whether Open has not been called yet. A Call with a lane never
+// sees that.
+func (r *Request) Restoring() bool { return !r.server.queue.isOpen() }
+
+// Answer is what a Call answers with.
+type Answer struct {
+	Status int // of HTTP; 206 means that something is owed
+	Value  any // encoded as JSON
+}
+
+// OK answers a value with status 200.
+func OK(value any) (*Answer, error) { return &Answer{http.StatusOK, value}, nil }
+
+// own lists the routes that every server has.
+func (s *Server) own() []Route {
+	return []Route{
+		{Method: "GET", Path: api.PathHealth, Verb: "health", Call: health, Limit: 10 * time.Second},
+		{Method: "GET", Path: api.PathMetrics, Verb: "metrics", Handler: s.metrics.handler(s.log).ServeHTTP},
+	}
+}
+
+// health answers 200 whenever the server runs: what serving says is for
+// readiness, and not for killing a daemon that restores.
+func health(r *Request) (*Answer, error) { return OK(api.Health{Serving: !r.Restoring()}) }
+
+// router finds routes. It is not http.ServeMux, whose own answers (redirects,
+// 404, 405) are not JSON.
+type router struct {
+	exact map[string]methods // by path
+	below map[string]methods // by what a path has before its {id}
+	hint  string             // what a request for another path is told
+}
+
+// methods are the routes of one path.
+type methods map[string]*Route
+
+const idSuffix = "{id}"
+
+func newRouter(routes []Route, hint string) router {
+	rt := router{exact: map[string]methods{}, below: map[string]methods{}, hint: hint}
+	for _, r := range routes {
+		paths, path := rt.exact, r.Path
+		if before, ok := strings.CutSuffix(path, idSuffix); ok {
+			paths, path = rt.below, before
+		}
+		if paths[path] == nil {
+			paths[path] = methods{}
+		}
+		paths[path][r.Method] = &r
+	}
+	return rt
+}
+
+// find returns a request's route and its path's id, if that has one.
+func (rt router) find(method, path string, h http.Header) (*Route, string, error) {
+	found, id := rt.exact[path], ""
+	if found == nil {
+		before := ""
+		for b, m := range rt.below {
+			if rest, ok := strings.CutPrefix(path, b); ok && len(b) > len(before) {
+				found, before, id = m, b, rest
+			}
+		}
+		if found != nil {
+			path = before + idSuffix
+		}
+	}
+	if found == nil {
+		return nil, "", noPath(path, rt.hint)
+	}
+	if r := found[method]; r != nil {
+		return r, id, nil
+	}
+	var allowed []string
+	for m := range found {
+		allowed = append(allowed, m)
+	}
+	slices.Sort(allowed)
+	h.Set("Allow", strings.Join(allowed, ", "))
+	return nil, "", &statusError{http.StatusMethodNotAllowed,
+		cni.Errorf(cni.CodeEnv, "no such method", "%.16q; %s has %s", method, path, strings.Join(allowed, ", "))}
+}
+
+// noPath is 404 with another code than that of an unknown thing, so that nobody
+// takes a wrong path for a deletion that has been done.
+func noPath(path, hint string) error {
+	return &statusError{http.StatusNotFound, cni.Errorf(cni.CodeEnv, "no such path", "%.64q; %s", path, hint)}
+}

@@ -1,0 +1,120 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Until a request's own deadline is known. The errors of both are for
+	// connections without deadlines, which a test may have.
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(grace))
+	_ = conn.SetWriteDeadline(time.Now().Add(grace))
+
+	rt, id, err := s.router.find(r.Method, r.URL.Path, w.Header())
+	if err == nil && r.Method != http.MethodPost && r.ContentLength != 0 {
+		err = cni.Errorf(cni.CodeDecode, "unexpected body", "%s %s has none", r.Method, rt.Path)
+	}
+	switch {
+	case err != nil:
+		s.write(w, toAnswer(err))
+	case rt.Stream != nil:
+		s.stream(rt, w, r)
+	case rt.Handler != nil:
+		rt.Handler(w, r)
+	default:
+		began := time.Now()
+		a := s.answer(rt, id, w, r)
+		s.metrics.observeVerb(rt.Verb, outcome(a), time.Since(began))
+		s.write(w, a)
+	}
+}
+
+// answer executes a call, whatever happens in it.
+func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Request) (a *Answer) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("panic in a request", "verb", rt.Verb, "panic", p, "stack", string(debug.Stack()))
+			a = toAnswer(cni.Errorf(cni.CodeInternal, "internal error", "panic: %v", p))
+		}
+	}()
+	a, err := s.execute(rt, id, w, r)
+	if err != nil {
+		a = toAnswer(err)
+	}
+	if e, failed := a.Value.(*api.Error); failed {
+		level := slog.LevelDebug
+		if a.Status >= 500 {
+			level = slog.LevelWarn
+		}
+		s.log.Log(r.Context(), level, "request failed", "verb", rt.Verb, "status", a.Status, "code", e.Code, "error", e.Error())
+	}
+	return a
+}
+
+// execute gives a request its time and its place, and makes the call.
+func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Request) (*Answer, error) {
+	when, bad := parseWhen(r.Header, rt.Limit)
+	if bad != nil {
+		return nil, bad
+	}
+	end := time.Now().Add(when.Remaining() + grace)
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(end)
+	_ = conn.SetWriteDeadline(end)
+	ctx, cancel := context.WithTimeout(r.Context(), when.budget())
+	defer cancel()
+	if rt.Lane != (Lane{}) {
+		leave, err := s.queue.enter(ctx, rt.Lane)
+		if err != nil {
+			return nil, fmt.Errorf("%s did not get its turn: %w", rt.Verb, err)
+		}
+		defer leave()
+	}
+	if when.Remaining() <= 0 { // the context's clock stands still in a suspended machine
+		return nil, expired(when)
+	}
+	if rt.Finish {
+		ctx, cancel = context.WithTimeout(s.ctx, when.budget())
+		defer cancel()
+	}
+	query, err := parseQuery(r, rt.Parameters...)
+	if err != nil {
+		return nil, err
+	}
+	return rt.Call(&Request{Ctx: ctx, When: when, ID: id, Query: query, server: s, w: w, http: r})
+}
+
+// write sends an answer. A client that has left gets none, and misses nothing.
+func (s *Server) write(w http.ResponseWriter, a *Answer) {
+	raw, err := encode(a.Value)
+	if err != nil {
+		s.log.Error("encoding an answer", "error", err)
+		a = toAnswer(fmt.Errorf("encoding the answer: %w", err))
+		raw, _ = encode(a.Value) // an *api.Error is strings and a number
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
+	w.WriteHeader(a.Status)
+	if _, err := w.Write(raw); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+		s.log.Debug("writing an answer", "error", err)
+	}
+}
+
+// encode returns a value as one line of JSON.
+func encode(v any) ([]byte, error) {
+	raw, err := json.Marshal(v)
+	return append(raw, '\n'), err
+}

@@ -1,0 +1,180 @@
+// Package server is the HTTP side of a daemon: the unix socket, who may speak,
+// how long, how many at once, the metrics, and what a wrong request is told. What
+// the daemon does is in the routes that it brings; the server knows nothing of it.
+//
+// A request finds its Route (route.go), goes through serve.go (panics, deadlines,
+// a place in queue.go), and then to the route's Call.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/berth-net/berth/internal/root"
+)
+
+// Limits that a request cannot change.
+const (
+	headTime  = 5 * time.Second // to send a request's header
+	idleTime  = time.Minute     // between requests of a connection
+	maxHeader = 32 << 10        // bytes
+	backlog   = 4096            // requests that wait
+	grace     = 5 * time.Second // to read or write, beyond a request's deadline
+)
+
+// Options are a server's parts.
+type Options struct {
+	// Routes are what the daemon does. The server adds GET /v1/health and
+	// GET /metrics. Lanes have their turns in the order in which the routes
+	// name them.
+	Routes []Route
+	// Elsewhere is what a request for a path of no route is told, such as where
+	// the paths are listed.
+	Elsewhere string
+	// Metrics is what the daemon's parts have been given to report to.
+	Metrics *Metrics
+	// Collectors are asked at each scrape, from Open on: what they have to say
+	// is not known earlier.
+	Collectors []Collector
+	// Concurrency is how many Calls with a lane execute at once; 0 is 64. A
+	// quarter of it is for deletions alone, and a quarter for all others.
+	Concurrency int
+	Log         *slog.Logger
+}
+
+// Server serves a daemon's API.
+type Server struct {
+	metrics *Metrics
+	log     *slog.Logger
+	routes  []Route
+	router  router
+	queue   *queue
+	readers chan struct{} // a token for each reader of a stream
+
+	ctx  context.Context // of all requests; ends when Shutdown has no more patience
+	stop context.CancelCauseFunc
+	// stopping is closed when Shutdown begins: streams end.
+	stopping chan struct{}
+	stopOnce sync.Once
+
+	dir    root.Dir
+	socket atomic.Pointer[socket]
+	http   *http.Server
+	tcp    *http.Server // metrics; nil without
+}
+
+// New returns a server on which requests wait until Open.
+func New(o Options) *Server {
+	if o.Concurrency == 0 {
+		o.Concurrency = 64
+	}
+	s := &Server{
+		metrics:  o.Metrics,
+		log:      o.Log,
+		readers:  make(chan struct{}, maxReaders),
+		stopping: make(chan struct{}),
+	}
+	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	s.routes = append(slices.Clip(o.Routes), s.own()...)
+	s.router = newRouter(s.routes, o.Elsewhere)
+	s.queue = newQueue(o.Concurrency, backlog, lanesOf(s.routes)...)
+	s.metrics.watch(s, o.Collectors)
+	s.http = s.newHTTP(s, maxConns)
+	return s
+}
+
+// Routes lists all that the server answers: the daemon's routes, and its own.
+func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
+
+// newHTTP returns an HTTP server that has at most that many connections at once.
+func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ConnState:         newConns(most, s.log).state,
+		ReadHeaderTimeout: headTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return s.ctx },
+	}
+}
+
+// Listen makes the daemon's socket in dir: from then on, clients wait instead of
+// finding nobody. The ledger has to be open (and so locked) before, since the
+// lock alone decides which of two daemons is the one of a root.
+func (s *Server) Listen(dir root.Dir) error {
+	sock, err := listen(dir, s.log)
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
+	}
+	s.dir = dir
+	s.socket.Store(sock)
+	return nil
+}
+
+// Relisten makes the socket anew if somebody has removed it, and reports whether
+// that was so. Clients that are connected notice nothing. Relisten is for a daemon that
+// serves, and not to be called at once with itself, Listen or Shutdown.
+func (s *Server) Relisten() (again bool, err error) {
+	old := s.socket.Load()
+	if old.there() {
+		return false, nil
+	}
+	sock, err := listen(s.dir, s.log)
+	if err != nil {
+		return false, fmt.Errorf("listening on %s again: %w", old.path, err)
+	}
+	s.socket.Store(sock)
+	_ = old.Close() // Serve goes on with the new one
+	return true, nil
+}
+
+// Serve answers requests on the socket until Shutdown; then it returns nil.
+func (s *Server) Serve() error {
+	for {
+		sock := s.socket.Load()
+		err := s.http.Serve(sock)
+		switch {
+		case errors.Is(err, http.ErrServerClosed):
+			return nil
+		case sock == s.socket.Load():
+			return fmt.Errorf("serving on %s: %w", sock.path, err)
+		}
+	}
+}
+
+// Open lifts the restore fence: Calls with a lane are executed from now on.
+func (s *Server) Open() { s.queue.open() }
+
+// Shutdown ends serving: the socket goes, requests that wait are told to try
+// again, streams end, and Shutdown waits for Calls under way until ctx ends. Then
+// their contexts end, and their connections, and Shutdown returns ctx's error. It
+// may be called again, with more patience.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopOnce.Do(func() { close(s.stopping) })
+	s.queue.stop()
+	if sock := s.socket.Load(); sock != nil {
+		sock.remove()
+	}
+	if s.tcp != nil {
+		_ = s.tcp.Close() // a scrape may fail
+	}
+	err := s.http.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) { // by Relisten, a moment ago; nothing else is the matter
+		err = nil
+	}
+	s.stop(errStopping)
+	if err != nil {
+		_ = s.http.Close() // ends what is left; the reason is in err
+		return fmt.Errorf("waiting for requests to end: %w", err)
+	}
+	return nil
+}

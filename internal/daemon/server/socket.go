@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// ErrServed says that a daemon answers at a root already.
+var ErrServed = errors.New("another agent is serving here")
+
+// socket is the API's unix socket. Only root and the daemon's own user get in:
+// the directory and the socket say so by their modes, and the peer's
+// credentials are checked when it connects.
+type socket struct {
+	*net.UnixListener
+	path string
+	file os.FileInfo // of the socket
+	log  *slog.Logger
+}
+
+// Unserved is ErrServed if a daemon listens at a root, whether it answers or not.
+func Unserved(dir root.Dir) error {
+	if err := checkStale(dir.Socket()); errors.Is(err, ErrServed) {
+		return err
+	}
+	return nil
+}
+
+// listen makes the socket. It replaces one that a dead daemon left, and not that
+// of a live one. Two daemons that start at once are told apart by their ledger's
+// lock, not here.
+func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
+	if err := makeRun(dir); err != nil {
+		return nil, err
+	}
+	path := dir.Socket()
+	if err := checkStale(path); err != nil {
+		return nil, err
+	}
+	// Made beside its place and renamed, so that whoever sees it can use it.
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("removing what a killed agent left: %w", err)
+	}
+	l, err := bind(fresh)
+	if err != nil {
+		return nil, err
+	}
+	file, err := publish(fresh, path)
+	if err != nil {
+		_ = l.Close() // the error that counts is err
+		_ = os.Remove(fresh)
+		return nil, err
+	}
+	return &socket{l, path, file, log}, nil
+}
+
+// makeRun makes the run folder, for the daemon's own user alone.
+func makeRun(dir root.Dir) error {
+	if _, err := os.Stat(string(dir)); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	run := dir.Run()
+	if err := os.MkdirAll(filepath.Dir(run), 0o755); err != nil {
+		return fmt.Errorf("making the run folder: %w", err)
+	}
+	if err := os.Mkdir(run, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("making the run folder: %w", err)
+	}
+	info, err := os.Lstat(run)
+	if err != nil {
+		return fmt.Errorf("looking at the run folder: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is no folder", run)
+	}
+	if uid := info.Sys().(*syscall.Stat_t).Uid; int(uid) != os.Geteuid() {
+		return fmt.Errorf("%s belongs to user %d, not to the agent's %d", run, uid, os.Geteuid())
+	}
+	if err := os.Chmod(run, 0o700); err != nil {
+		return fmt.Errorf("closing the run folder to others: %w", err)
+	}
+	return nil
+}
+
+// checkStale makes sure that nobody is there to lose what is at path.
+func checkStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for a socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is there and is no socket", path)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := client.Dial(ctx, path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return ErrServed
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, client.ErrAway): // it listens, and accepts nobody
+		return fmt.Errorf("%w: %w", ErrServed, err)
+	}
+	return fmt.Errorf("looking for another agent: %w", err)
+}
+
+// bind listens at a path of any length.
+func bind(path string) (*net.UnixListener, error) {
+	short, done, err := client.Reachable(path)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // it will have another name, and is removed by remove
+	return l, nil
+}
+
+// publish gives a socket its mode and its place.
+func publish(fresh, path string) (os.FileInfo, error) {
+	if err := os.Chmod(fresh, 0o600); err != nil {
+		return nil, fmt.Errorf("closing the socket to others: %w", err)
+	}
+	file, err := os.Lstat(fresh)
+	if err != nil {
+		return nil, fmt.Errorf("looking at the new socket: %w", err)
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return nil, fmt.Errorf("putting the socket in its place: %w", err)
+	}
+	return file, nil
+}
+
+// there reports whether the socket is in its place, where it is found.
+func (s *socket) there() bool {
+	now, err := os.Lstat(s.path)
+	return err == nil && os.SameFile(now, s.file)
+}
+
+// remove takes the socket away, unless it is a successor's already.
+func (s *socket) remove() {
+	if !s.there() {
+		return
+	}
+	if err := os.Remove(s.path); err != nil {
+		s.log.Warn("removing the socket", "error", err)
+	}
+}
+
+// Accept returns the next connection of somebody who may speak.
+func (s *socket) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		peer, err := credentials(conn)
+		if err == nil && mayConnect(peer.Uid, os.Geteuid()) {
+			return conn, nil
+		}
+		_ = conn.Close()
+		if err != nil {
+			s.log.Warn("connection refused: its credentials cannot be read", "error", err)
+		} else {
+			s.log.Warn("connection refused", "uid", peer.Uid, "pid", peer.Pid)
+		}
+	}
+}
+
+// mayConnect reports whether a user may speak to a daemon that runs as euid.
+func mayConnect(uid uint32, euid int) bool { return uid == 0 || int(uid) == euid }
+
+// credentials are those that a peer had when it connected: SO_PEERCRED, as
+// "ss -xp" shows them.
+func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var peer *unix.Ucred
+	var optErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err == nil {
+		err = optErr
+	}
+	return peer, err
+}

@@ -1,0 +1,277 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/root"
+)
+
+func mode(t *testing.T, path string) fs.FileMode {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode()
+}
+
+func TestSocketIsClosedToOthers(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	if err := os.MkdirAll(dir.Run(), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	a := newToy(t, dir, 0)
+	a.run(t)
+	if m := mode(t, dir.Run()); m != fs.ModeDir|0o700 {
+		t.Errorf("the folder has mode %v", m)
+	}
+	if m := mode(t, dir.Socket()); m != fs.ModeSocket|0o600 {
+		t.Errorf("the socket has mode %v", m)
+	}
+	if _, err := a.client.Health(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := a.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	left, _ := filepath.Glob(filepath.Join(dir.Run(), "*"))
+	if len(left) > 0 {
+		t.Errorf("left after the stop: %v", left)
+	}
+}
+
+func TestLongRoot(t *testing.T) {
+	dir := root.Dir(filepath.Join(t.TempDir(), strings.Repeat("r", 200)))
+	if err := os.Mkdir(string(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := newToy(t, dir, 0)
+	a.run(t)
+	if h, err := a.client.Health(t.Context()); err != nil || h.Serving {
+		t.Errorf("health of an agent that is not open: %v, %v", h, err)
+	}
+	if err := newToy(t, dir, 0).Listen(dir); !errors.Is(err, ErrServed) {
+		t.Errorf("a second agent: %v", err)
+	}
+}
+
+func TestListenRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(dir root.Dir) error
+		want    string
+	}{
+		"no root": {func(dir root.Dir) error { return os.Remove(string(dir)) }, "no such file or directory"},
+		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), nil, 0o600) }, "is no socket"},
+		"no folder": {func(dir root.Dir) error {
+			elsewhere := filepath.Join(string(dir), "elsewhere")
+			return errors.Join(os.Remove(dir.Run()), os.Mkdir(elsewhere, 0o700), os.Symlink(elsewhere, dir.Run()))
+		}, "is no folder"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := root.Dir(t.TempDir())
+			if name != "no root" {
+				if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := test.prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			err := newToy(t, dir, 0).Listen(dir)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want ... %s", err, test.want)
+			}
+			left, _ := filepath.Glob(dir.Run() + "/*.new")
+			if len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// TestSocketIsNotStolen has a second agent start beside a live one, and then
+// in the place of one that was killed.
+func TestSocketIsNotStolen(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	killed, err := net.Listen("unix", dir.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	a := newToy(t, dir, 0)
+	if err := a.Listen(dir); !errors.Is(err, ErrServed) {
+		t.Fatalf("beside a live agent: %v", err)
+	}
+	if err := killed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir.Socket()+".new", nil, 0o600); err != nil { // killed while it listened
+		t.Fatal(err)
+	}
+	a.run(t)
+	if _, err := a.client.Health(t.Context()); err != nil {
+		t.Errorf("in the place of a killed agent: %v", err)
+	}
+}
+
+// TestSuccessorKeepsItsSocket stops an agent whose socket another one has
+// replaced.
+func TestSuccessorKeepsItsSocket(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	first := newToy(t, dir, 0)
+	first.run(t)
+	if err := os.Remove(dir.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	second := newToy(t, dir, 0)
+	second.run(t)
+	if err := first.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.client.Health(t.Context()); err != nil {
+		t.Errorf("after the predecessor's stop: %v", err)
+	}
+}
+
+// TestRelisten has somebody remove the socket, or all of the folder: who is
+// connected stays so, and who comes later is served.
+func TestRelisten(t *testing.T) {
+	a := startToy(t)
+	if again, err := a.Relisten(); again || err != nil {
+		t.Fatalf("nothing was removed: %v, %v", again, err)
+	}
+	connected := client.New(a.dir.Socket())
+	defer connected.Close()
+	for name, remove := range map[string]func() error{
+		"the socket": func() error { return os.Remove(a.dir.Socket()) },
+		"the folder": func() error { return os.RemoveAll(a.dir.Run()) },
+		"renamed":    func() error { return os.Rename(a.dir.Socket(), a.dir.Socket()+".old") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := connected.Health(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := remove(); err != nil {
+				t.Fatal(err)
+			}
+			if again, err := a.Relisten(); !again || err != nil {
+				t.Errorf("%v, %v", again, err)
+			}
+			later := client.New(a.dir.Socket())
+			defer later.Close()
+			for _, c := range []*client.Client{connected, later} {
+				if _, err := c.Health(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if m := mode(t, a.dir.Socket()); m != fs.ModeSocket|0o600 {
+				t.Errorf("the socket has mode %v", m)
+			}
+		})
+	}
+}
+
+// TestRelistenSparesOthers leaves what is in the socket's place alone, unless it
+// is a dead agent's.
+func TestRelistenSparesOthers(t *testing.T) {
+	a := startToy(t)
+	for name, put := range map[string]func() error{
+		"a file":           func() error { return os.WriteFile(a.dir.Socket(), nil, 0o600) },
+		"nowhere to be at": func() error { return os.RemoveAll(string(a.dir)) },
+	} {
+		if err := os.Remove(a.dir.Socket()); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := a.Relisten(); again || err == nil || !strings.Contains(err.Error(), "berthd.sock again: ") {
+			t.Errorf("%s: %v, %v", name, again, err)
+		}
+		if err := os.MkdirAll(a.dir.Run(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(a.dir.Socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if again, err := a.Relisten(); !again || err != nil {
+			t.Errorf("after %s: %v, %v", name, again, err)
+		}
+	}
+}
+
+// TestPeer connects as another user to a socket whose modes would allow it
+// (CVE-2022-29178).
+func TestPeer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	base, err := os.MkdirTemp("/tmp", "peer") // t.TempDir is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	dir := root.Dir(base)
+	a := newToy(t, dir, 0)
+	a.run(t)
+	for path, mode := range map[string]fs.FileMode{base: 0o755, dir.Run(): 0o755, dir.Socket(): 0o666} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for uid, want := range map[int]error{0: nil, 12345: unix.ECONNRESET} {
+		if got := askAs(t, uid, dir.Socket()); !errors.Is(got, want) {
+			t.Errorf("as user %d: %v, want %v", uid, got, want)
+		}
+	}
+}
+
+// askAs connects and waits for an answer, as a user. A refusal is ECONNRESET.
+func askAs(t *testing.T, uid int, path string) error {
+	type dialed struct {
+		conn net.Conn
+		err  error
+	}
+	got := make(chan dialed)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with its user
+		// Of this thread alone; setuid(2) of the library would change all.
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+			got <- dialed{nil, errno}
+			return
+		}
+		conn, err := net.Dial("unix", path)
+		got <- dialed{conn, err}
+	}()
+	d := <-got
+	if d.err != nil {
+		t.Fatal(d.err)
+	}
+	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return d.conn, nil }}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://daemon/v1/health", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Log(err) // EOF, EPIPE or ECONNRESET: the server closed it
+		return unix.ECONNRESET
+	}
+	return resp.Body.Close()
+}

@@ -1,0 +1,46 @@
+package routes
+
+import (
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/daemon/server"
+)
+
+// readAdd reads the body of an ADD or a CHECK.
+func readAdd(r *server.Request) (api.AddRequest, error) {
+	var req api.AddRequest
+	if err := r.Body(&req, "containerID", "ifname", "netns", "config"); err != nil {
+		return req, err
+	}
+	for _, e := range []*api.Error{
+		cni.CheckContainerID(req.ContainerID),
+		cni.CheckIfname(req.Ifname),
+		cni.CheckNetnsPath(req.Netns.Path),
+	} {
+		if e != nil {
+			return req, e
+		}
+	}
+	return req, nil
+}
+
+// readGC reads the body of a GC. Its list may be null, which is empty (libcni
+// sends it so), but not absent: that would delete everything by a slip.
+func readGC(r *server.Request) (api.GCRequest, error) {
+	var req api.GCRequest
+	if err := r.Body(&req, "network", "valid"); err != nil {
+		return req, err
+	}
+	if e := cni.CheckNetworkName(req.Network); e != nil {
+		return req, e
+	}
+	for _, v := range req.Valid {
+		if e := cni.CheckValid(v); e != nil {
+			return req, e
+		}
+	}
+	if req.MinAge < 0 {
+		return req, cni.Errorf(cni.CodeConfig, "invalid minAge", "minAge is %v; expected nanoseconds, none or more", req.MinAge)
+	}
+	return req, nil
+}

@@ -1,0 +1,92 @@
+package routes
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/berth-net/berth/api"
+)
+
+var (
+	descOwners   = prometheus.NewDesc("berth_attachments", "Attachments by state.", []string{"state"}, nil)
+	descOwed     = prometheus.NewDesc("berth_owed", "Holds whose release has failed so far.", []string{"kind"}, nil)
+	descOwedAge  = prometheus.NewDesc("berth_owed_oldest_seconds", "For how long the hold is owed that is owed the longest.", []string{"kind"}, nil)
+	descQueued   = prometheus.NewDesc("berth_deletions_queued", "Deletions that the plugin has left for the agent.", nil, nil)
+	descDamaged  = prometheus.NewDesc("berth_deletions_damaged", "Files set aside that are no deletions.", nil, nil)
+	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Deletions that have room on a full disk.", nil, nil)
+	descPoolSize = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
+	descPoolUsed = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
+	descPoolRest = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
+)
+
+// figures reads what verbs know, at each scrape.
+type figures struct {
+	verbs Verbs
+
+	mu   sync.Mutex
+	owed map[string]bool // kinds
+}
+
+// Describe is server.Collector's.
+func (f *figures) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descOwners, descOwed, descOwedAge, descQueued, descDamaged, descSpare, descPoolSize, descPoolUsed, descPoolRest} {
+		ch <- d
+	}
+}
+
+// Collect is server.Collector's.
+func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	st, _ := f.verbs.Status(ctx, "")     // filled in also when no ADD can be served
+	for _, state := range api.States() { // each has a figure, if only 0
+		gauge(descOwners, float64(st.Attachments[state]), state)
+	}
+	f.collectOwed(gauge)
+	gauge(descQueued, float64(st.Deletions.Queued))
+	gauge(descDamaged, float64(st.Deletions.Damaged))
+	gauge(descSpare, float64(st.Deletions.Spares))
+	for _, p := range st.Pools {
+		for _, b := range p.CIDRs {
+			gauge(descPoolSize, size(b), p.Name, b.CIDR)
+			gauge(descPoolUsed, float64(b.Used), p.Name, b.CIDR)
+			gauge(descPoolRest, float64(b.Resting), p.Name, b.CIDR)
+		}
+	}
+}
+
+// collectOwed has a figure for each kind that was ever seen to be owed, so that
+// one which is owed no more goes to 0 and does not vanish.
+func (f *figures) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count, oldest := map[string]int{}, map[string]time.Time{}
+	for _, o := range f.verbs.Owed().Holds {
+		f.owed[o.Kind] = true
+		if count[o.Kind]++; count[o.Kind] == 1 || o.Since.Before(oldest[o.Kind]) {
+			oldest[o.Kind] = o.Since
+		}
+	}
+	for kind := range f.owed {
+		age := 0.0
+		if since, ok := oldest[kind]; ok {
+			age = max(0, time.Since(since).Seconds())
+		}
+		gauge(descOwed, float64(count[kind]), kind)
+		gauge(descOwedAge, age, kind)
+	}
+}
+
+// size is a block's size; above 2^53 it is not exact.
+func size(b api.PoolCIDR) float64 {
+	n, err := strconv.ParseFloat(b.Size, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,229 @@
+// Package routestest has verbs without an agent behind them, and serves them
+// on a real socket, for tests of what speaks to an agent.
+package routestest
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Result is what Add answers.
+const Result = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}],"ips":[{"address":"10.88.0.7/32","interface":0}]}`
+
+// Verbs is an agent that keeps attachments in memory and nothing else.
+type Verbs struct {
+	// Hook, if any, is called first by every verb that can fail, whose name it
+	// gets, and its error is the verb's.
+	Hook func(ctx context.Context, verb string, w server.When) error
+	// Filter, if any, is told what List and Delete are asked for.
+	Filter func(api.Filter)
+	// DeletedOwed is what deletions answer.
+	DeletedOwed int
+	// Retried, if any, is told which owners RetryOwed is asked for.
+	Retried func([]hold.ID)
+	// Unreadable is why the queue of deletions cannot be read.
+	Unreadable string
+
+	mu   sync.Mutex
+	list []api.Attachment
+}
+
+func (v *Verbs) hook(ctx context.Context, verb string, w server.When) error {
+	if v.Hook == nil {
+		return nil
+	}
+	return v.Hook(ctx, verb, w)
+}
+
+// Put makes attachments.
+func (v *Verbs) Put(list ...api.Attachment) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.list = append(v.list, list...)
+}
+
+// Attachment returns an attachment with everything in it.
+func Attachment(id, container string) api.Attachment {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return api.Attachment{
+		ID: id, State: "owed", Network: "net", ContainerID: container, Ifname: "eth0", Netns: "/run/netns/a",
+		Pod:  &api.Pod{Namespace: "default", Name: "web-0", UID: "u1", InfraContainer: container},
+		Pool: "default", Mode: "routed", Addresses: []string{"10.88.0.7", "fd00::7"}, MAC: "0a:00:00:00:00:07", MTU: 1500,
+		HostVeth: "babcd" + id, Created: at, Releasing: &at,
+		Owed: []api.Owed{owed(id, at)},
+	}
+}
+
+func owed(id string, at time.Time) api.Owed {
+	return api.Owed{Owner: id, Kind: "link", What: "link babcd" + id, Since: at, Tries: 3, Next: at, Error: "device busy"}
+}
+
+// Add answers Result.
+func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error) {
+	if err := v.hook(ctx, "add", w); err != nil {
+		return nil, err
+	}
+	return json.RawMessage(Result), nil
+}
+
+// Check finds nothing wrong.
+func (v *Verbs) Check(ctx context.Context, _ api.AddRequest, w server.When) error {
+	return v.hook(ctx, "check", w)
+}
+
+// GC deletes nothing.
+func (v *Verbs) GC(ctx context.Context, _ api.GCRequest, w server.When) (api.Deleted, error) {
+	return api.Deleted{Owed: v.DeletedOwed, IDs: []string{"aaaaaaaaaa"}}, v.hook(ctx, "gc", w)
+}
+
+// List knows the filter's container and state only.
+func (v *Verbs) List(f api.Filter) []api.Attachment {
+	_ = v.hook(context.Background(), "list", server.When{})
+	if v.Filter != nil {
+		v.Filter(f)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(v.list), func(a api.Attachment) bool {
+		return f.Container != "" && f.Container != a.ContainerID || f.State != "" && f.State != a.State
+	})
+}
+
+// Get finds an attachment by its ID.
+func (v *Verbs) Get(id hold.ID) (api.Attachment, bool) {
+	_ = v.hook(context.Background(), "get", server.When{})
+	for _, a := range v.List(api.Filter{}) {
+		if a.ID == string(id) {
+			return a, true
+		}
+	}
+	return api.Attachment{}, false
+}
+
+// Delete deletes by container.
+func (v *Verbs) Delete(ctx context.Context, f api.Filter, _ bool, w server.When) (api.Deleted, bool, error) {
+	if v.Filter != nil {
+		v.Filter(f)
+	}
+	return v.drop(ctx, w, func(a api.Attachment) bool { return a.ContainerID == f.Container })
+}
+
+// DeleteOne deletes by ID.
+func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, _ bool, w server.When) (api.Deleted, bool, error) {
+	return v.drop(ctx, w, func(a api.Attachment) bool { return a.ID == string(id) })
+}
+
+func (v *Verbs) drop(ctx context.Context, w server.When, match func(api.Attachment) bool) (api.Deleted, bool, error) {
+	if err := v.hook(ctx, "delete", w); err != nil {
+		return api.Deleted{}, true, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := len(v.list)
+	v.list = slices.DeleteFunc(v.list, match)
+	n := before - len(v.list)
+	return api.Deleted{Released: n, Owed: v.DeletedOwed}, n > 0, nil
+}
+
+// Status is filled in whatever the hook says.
+func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
+	states := map[string]int{}
+	v.mu.Lock()
+	for _, a := range v.list {
+		states[a.State]++
+	}
+	v.mu.Unlock()
+	return api.Status{
+		Version: "v0", Instance: "abcdefghij", Root: "/", PID: 1, Started: time.Unix(1, 0),
+		Attachments: states, Owed: v.DeletedOwed, Pools: pools(), Deletions: api.DeletionCount{Queued: 1, Damaged: 1, Spares: 7, Error: v.Unreadable},
+		Lacks: api.Lacks(),
+	}, v.hook(ctx, "status", server.When{})
+}
+
+// Pools has one pool of two blocks, one of them larger than 2^53.
+func (v *Verbs) Pools() []api.Pool {
+	_ = v.hook(context.Background(), "pools", server.When{})
+	return pools()
+}
+
+func pools() []api.Pool {
+	return []api.Pool{{Name: "default", Default: true, CIDRs: []api.PoolCIDR{
+		{CIDR: "10.88.0.0/16", Draining: true, Size: "65534", Used: 1, Resting: 2},
+		{CIDR: "fd00::/64", Size: "18446744073709551614", Used: 1},
+	}}}
+}
+
+// Ledger has one of everything.
+func (v *Verbs) Ledger() api.Ledger {
+	_ = v.hook(context.Background(), "ledger", server.When{})
+	at := time.Unix(1, 0)
+	return api.Ledger{
+		Schema: 1,
+		Epoch:  api.Epoch{Boot: "b", Netns: api.Netns{Dev: 4, Ino: 4026531840, ID: 1}},
+		Owners: []json.RawMessage{json.RawMessage(`{"id":"aaaaaaaaaa","parent":"bbbbbbbbbb","meta":{"x":1},` +
+			`"names":[{"space":"address","name":"10.88.0.7"}],` +
+			`"holds":[{"kind":"link","spec":{"name":"babcdaaaaaaaaaa"}}],"releasing":"2026-01-02T03:04:05Z"}`)},
+		Resting:    []api.Resting{{Space: "address", Name: "10.88.0.8", Freed: at, Until: at}},
+		Tombstones: []api.Tombstone{{Key: "net/a/eth0", Boot: "b", Started: 1, Until: 2}},
+	}
+}
+
+// Audit finds one of each type.
+func (v *Verbs) Audit(ctx context.Context) (api.Audit, error) {
+	a := api.Audit{Time: time.Unix(1, 0), Owners: 1, Holds: 2}
+	for _, typ := range api.FindingTypes() {
+		a.Findings = append(a.Findings, api.Finding{
+			Type: typ, Kind: "link", Owner: "aaaaaaaaaa", Of: "pod default/web-0", What: "link babcdaaaaaaaaaa", Detail: "d",
+		})
+	}
+	return a, v.hook(ctx, "audit", server.When{})
+}
+
+// AuditPods finds something in a pod as well.
+func (v *Verbs) AuditPods(ctx context.Context) (api.Audit, error) {
+	a, err := v.Audit(ctx)
+	a.Findings = append(a.Findings, api.Finding{
+		Type: "changed", Kind: "link", Owner: "aaaaaaaaaa", Of: "pod default/web-0", What: "interface eth0 in /run/netns/a",
+		Detail: "interface eth0 in /run/netns/a: changed: down; mtu 1300, not 1500", Differences: []string{"down", "mtu 1300, not 1500"},
+	})
+	return a, err
+}
+
+// Owed has one of everything: what the attachments owe, something that the
+// agent owes itself and cannot try, and deletions.
+func (v *Verbs) Owed() api.OwedList {
+	_ = v.hook(context.Background(), "owed", server.When{})
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	list := api.OwedList{Deletions: api.Deletions{
+		Queued: []api.QueuedDeletion{{
+			Name: "0123456789abcdef-0000000000000001-01234567.json", Network: "net", ContainerID: "c9", Ifname: "eth0", Link: "babcdccccccccccc",
+			Addresses: []string{"10.88.0.9"}, Netns: "/run/netns/c", Written: at, Cut: true, Reason: "connection refused",
+		}},
+		Damaged: []api.DamagedDeletion{{Name: "junk", Since: at, Error: "the checksum is wrong"}},
+		Spares:  7, Error: v.Unreadable,
+	}}
+	for _, a := range v.List(api.Filter{}) {
+		for _, o := range a.Owed {
+			list.Holds = append(list.Holds, api.OwedHold{Owed: o, Network: a.Network, ContainerID: a.ContainerID, Ifname: a.Ifname, Pod: a.Pod})
+		}
+	}
+	list.Holds = append(list.Holds, api.OwedHold{Owed: api.Owed{
+		Owner: "nnnnnnnnnn", Kind: "bpf", What: "bpf pin", Since: at, Error: `this program does not know the kind "bpf"`,
+	}})
+	return list
+}
+
+// RetryOwed tries each of the owners.
+func (v *Verbs) RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error) {
+	if v.Retried != nil {
+		v.Retried(ids)
+	}
+	return api.Retried{Holds: len(ids), Deletions: 1}, v.hook(ctx, "retry", server.When{})
+}

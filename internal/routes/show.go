@@ -1,0 +1,58 @@
+package routes
+
+import (
+	"errors"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon/server"
+)
+
+func (a *agent) pools(r *server.Request) (*server.Answer, error) {
+	return server.OK(listed(a.verbs.Pools()))
+}
+
+func (a *agent) ledger(r *server.Request) (*server.Answer, error) {
+	l := a.verbs.Ledger()
+	l.Owners, l.Resting, l.Tombstones = listed(l.Owners), listed(l.Resting), listed(l.Tombstones)
+	return server.OK(l)
+}
+
+func (a *agent) audit(r *server.Request) (*server.Answer, error) {
+	pods, err := r.Query.Flag("pods")
+	if err != nil {
+		return nil, err
+	}
+	look := a.verbs.Audit
+	if pods {
+		look = a.verbs.AuditPods
+	}
+	audit, err := look(r.Ctx)
+	if err != nil {
+		return nil, err
+	}
+	audit.Findings = listed(audit.Findings)
+	return server.OK(audit)
+}
+
+// status answers at once, also while the ledger is being restored.
+func (a *agent) status(r *server.Request) (*server.Answer, error) {
+	if pool, found := r.Query["pool"]; found {
+		if e := printable(api.MaxID)(pool); e != nil {
+			return nil, server.BadParameter("pool", pool, "a pool's name")
+		}
+	}
+	st, err := a.verbs.Status(r.Ctx, r.Query["pool"])
+	st.Restoring = r.Restoring()
+	st.Pools = listed(st.Pools)
+	if st.Attachments == nil {
+		st.Attachments = map[string]int{}
+	}
+	var cannot *api.Error
+	if errors.As(err, &cannot) {
+		return &server.Answer{Status: server.StatusOf(cannot.Code), Value: api.StatusError{Error: *cannot, Status: &st}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return server.OK(st)
+}

@@ -1,0 +1,150 @@
+package routes
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// Verbs is what the agent can do. Their contexts end shortly before the
+// request's deadline, so that there is time to answer. Errors that are (or
+// wrap) an *api.Error are answered as they are, others have code 999, and
+// those of the context 11. All may be called at once.
+//
+// None but Status is called before Server.Open.
+type Verbs interface {
+	// Add answers the CNI result in the version of the request's config.
+	Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error)
+	Check(ctx context.Context, req api.AddRequest, w server.When) error
+	GC(ctx context.Context, req api.GCRequest, w server.When) (api.Deleted, error)
+	List(f api.Filter) []api.Attachment
+	Get(id hold.ID) (api.Attachment, bool)
+	// Delete and DeleteOne say whether anything was known to delete. Their
+	// context does not end when the client leaves.
+	Delete(ctx context.Context, f api.Filter, wait bool, w server.When) (d api.Deleted, known bool, err error)
+	DeleteOne(ctx context.Context, id hold.ID, wait bool, w server.When) (d api.Deleted, known bool, err error)
+	// Status is filled in also when an error of code 50 or 51 says that no
+	// attachment can be made. Restoring is the server's to say.
+	Status(ctx context.Context, pool string) (api.Status, error)
+	Pools() []api.Pool
+	Ledger() api.Ledger
+	Audit(ctx context.Context) (api.Audit, error)
+	// AuditPods is Audit, with a look into the pods.
+	AuditPods(ctx context.Context) (api.Audit, error)
+	Owed() api.OwedList
+	// RetryOwed tries now what the owners with these ids owe; all, if there are
+	// none. One that owes nothing is no error.
+	RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error)
+}
+
+func (a *agent) add(r *server.Request) (*server.Answer, error) {
+	req, err := readAdd(r)
+	if err != nil {
+		return nil, err
+	}
+	result, err := a.verbs.Add(r.Ctx, req, r.When)
+	if err != nil {
+		return nil, err
+	}
+	return server.OK(result)
+}
+
+func (a *agent) check(r *server.Request) (*server.Answer, error) {
+	req, err := readAdd(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.verbs.Check(r.Ctx, req, r.When); err != nil {
+		return nil, err
+	}
+	return server.OK(struct{}{})
+}
+
+func (a *agent) gc(r *server.Request) (*server.Answer, error) {
+	req, err := readGC(r)
+	if err != nil {
+		return nil, err
+	}
+	d, err := a.verbs.GC(r.Ctx, req, r.When)
+	return deleted(d, true, err)
+}
+
+func (a *agent) list(r *server.Request) (*server.Answer, error) {
+	f, err := filter(r.Query)
+	if err != nil {
+		return nil, err
+	}
+	return server.OK(listed(a.verbs.List(f)))
+}
+
+func (a *agent) get(r *server.Request) (*server.Answer, error) {
+	id, err := hold.ParseID(r.ID)
+	if err != nil {
+		return nil, badID(err)
+	}
+	at, known := a.verbs.Get(id)
+	if !known {
+		return nil, unknown("%s is not in the ledger", id)
+	}
+	return server.OK(at)
+}
+
+func (a *agent) delete(r *server.Request) (*server.Answer, error) {
+	f, err := deletion(r.Query)
+	if err != nil {
+		return nil, err
+	}
+	wait, err := r.Query.Flag("wait")
+	if err != nil {
+		return nil, err
+	}
+	d, known, err := a.verbs.Delete(r.Ctx, f, wait, r.When)
+	return deleted(d, known, err)
+}
+
+func (a *agent) deleteOne(r *server.Request) (*server.Answer, error) {
+	id, err := hold.ParseID(r.ID)
+	if err != nil {
+		return nil, badID(err)
+	}
+	wait, err := r.Query.Flag("wait")
+	if err != nil {
+		return nil, err
+	}
+	d, known, err := a.verbs.DeleteOne(r.Ctx, id, wait, r.When)
+	return deleted(d, known, err)
+}
+
+// listed makes no list an empty one: JSON readers expect [], not null.
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// deleted answers a deletion: 206 says that something is owed.
+func deleted(d api.Deleted, known bool, err error) (*server.Answer, error) {
+	switch {
+	case err != nil:
+		return nil, err
+	case !known:
+		return nil, unknown("nothing that the request names is in the ledger")
+	case d.Owed > 0:
+		return &server.Answer{Status: http.StatusPartialContent, Value: d}, nil
+	}
+	return server.OK(d)
+}
+
+func unknown(details string, args ...any) *api.Error {
+	return cni.Errorf(cni.CodeUnknown, "no such attachment", details, args...)
+}
+
+func badID(err error) *api.Error {
+	return cni.Errorf(cni.CodeEnv, "invalid attachment id", "%v", err)
+}
