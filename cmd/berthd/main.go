@@ -18,6 +18,7 @@ import (
 
 	"github.com/berth-net/berth/internal/agent"
 	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/version"
 )
@@ -105,13 +106,16 @@ func run(_ context.Context, f flags) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: conf.LogLevel}))
-	o := agent.Options{Root: root.Dir(f.root), Config: conf, Version: version.Text, Log: log, Moved: f.moved}
+	o := agent.Options{
+		Config: conf, Version: version.Text,
+		Options: daemon.Options{Root: root.Dir(f.root), Log: log, Moved: f.moved},
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // told again, it ends at once
 	if f.rebuild {
-		return rebuild(ctx, o)
+		return rebuildLedger(ctx, o)
 	}
 	if f.remove {
 		return remove(ctx, o)

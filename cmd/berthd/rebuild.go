@@ -11,10 +11,11 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/agent"
+	"github.com/berth-net/berth/internal/rebuild"
 )
 
-// rebuild makes a lost ledger anew and says what is in it, and what is not.
-func rebuild(ctx context.Context, o agent.Options) error {
+// rebuildLedger makes a lost ledger anew and says what is in it, and what is not.
+func rebuildLedger(ctx context.Context, o agent.Options) error {
 	made, err := agent.RebuildLedger(ctx, o)
 	if err != nil {
 		return err
@@ -34,7 +35,7 @@ func rebuild(ctx context.Context, o agent.Options) error {
 }
 
 // show prints a table of what was rebuilt.
-func show(w io.Writer, made *agent.Rebuilt) error {
+func show(w io.Writer, made *rebuild.Rebuilt) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tSTATE\tNETWORK/CONTAINER/INTERFACE\tPOOL\tADDRESSES\tNETNS\tLOST")
 	for _, p := range made.Pods {

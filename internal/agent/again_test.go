@@ -8,11 +8,11 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/server"
 )
 
 // lateDeletions are the ways in which the attachment "c" can be deleted, each

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/routes"
 	"github.com/berth-net/berth/internal/show"
 	"github.com/berth-net/berth/internal/traffic"
 )
@@ -30,7 +30,7 @@ type Options struct {
 	Version string
 }
 
-// Agent attaches and detaches pods of one node. It implements server.Verbs.
+// Agent attaches and detaches pods of one node. It implements routes.Verbs.
 type Agent struct {
 	*verbs.Verbs // what a runtime asks
 	*show.Show   // what people ask
@@ -45,7 +45,7 @@ type Agent struct {
 	rebuild *rebuild.Rebuild // what no ledger knows
 }
 
-var _ server.Verbs = (*Agent)(nil)
+var _ routes.Verbs = (*Agent)(nil)
 
 // modes lists the modes of an agent's attachments. The first adopts what no ledger knows.
 func (a *Agent) modes() (mode.Finder, mode.Modes) {

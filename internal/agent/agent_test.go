@@ -18,6 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
@@ -26,7 +27,6 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/root"
-	"github.com/berth-net/berth/internal/server"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -14,10 +14,10 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/root"
-	"github.com/berth-net/berth/internal/server"
 	"github.com/berth-net/berth/internal/traffic"
 )
 

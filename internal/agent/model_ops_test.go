@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/server"
 )
 
 // modelOps are the operations of the model test; the more often one is there,

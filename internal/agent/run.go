@@ -7,9 +7,8 @@ import (
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/events"
 	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/routes"
 )
 
 // Run is the life of an agent, until ctx ends. Each value of reload is a new
@@ -21,18 +20,15 @@ import (
 // served, and what attached pods lack is taken again beside them. The end is the
 // other way round, and pods stay as they are.
 func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
-	hub, metrics := events.NewHub(events.Remember), server.NewMetrics()
-	o.Event, o.Observe = hub.Publish, metrics.ObserveKind
+	reports := daemon.NewReports()
+	reports.Hear(&o.Options)
 	a, err := open(o, node.Open, true)
 	if err != nil {
 		return err
 	}
-	metrics.ObserveLedger(a.core.Ledger.Stats)
-	srv := server.New(server.Options{
-		Verbs: a, Events: hub, Metrics: metrics, Concurrency: o.Config.Concurrency, Log: o.Log,
-	})
+	srv := routes.New(a, reports.Events, a.core.ServerOptions(reports, o.Config.Concurrency))
 	err = a.core.Live(ctx, srv, a.life(o.Config, reload))
-	hub.Close()
+	reports.Events.Close()
 	return errors.Join(err, a.Close())
 }
 

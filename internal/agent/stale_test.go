@@ -3,9 +3,9 @@ package agent
 import (
 	"testing"
 
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/server"
 )
 
 // deletionsByLink are the ways of a DEL that names a link, made at some time, to be

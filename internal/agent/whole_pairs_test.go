@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/api"

@@ -9,7 +9,7 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // stopping is how long verbs under way may go on when the daemon is told to

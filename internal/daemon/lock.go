@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/root"
-	"github.com/berth-net/berth/internal/server"
 )
 
 // ErrTwice says that another agent of this instance lives in this network namespace:

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // presence is how long nobody may reach a daemon whose socket was removed.

@@ -16,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/berth-net/berth/internal/attachment"

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/root"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // Rebuilt says what became of a ledger that was made anew.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // An audit finds a deletion that the agent should have done long ago, and no

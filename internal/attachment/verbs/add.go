@@ -22,7 +22,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // FormerLink is how long an ADD waits for a link to go that is being released

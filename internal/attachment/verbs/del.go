@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
-	"github.com/berth-net/berth/internal/server"
+	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // Delete releases every attachment that a filter matches and whose ADD began

@@ -80,3 +80,10 @@ func TestTurnThatNobodyTakes(t *testing.T) {
 		t.Errorf("%d keys are taken by nobody", len(k.lines))
 	}
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,8 +77,9 @@ func TestConnsAreBounded(t *testing.T) {
 // closed for a while memory is given back, once.
 func TestMemoryOfFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, given := newConns(maxConns, slog.New(slog.DiscardHandler)), 0
-		c.giveBack = func() { given++ }
+		c := newConns(maxConns, slog.New(slog.DiscardHandler))
+		var given atomic.Int32
+		c.giveBack = func() { given.Add(1) }
 		flood := func() {
 			for range floodConns {
 				c.state(nil, http.StateNew)
@@ -89,25 +91,25 @@ func TestMemoryOfFlood(t *testing.T) {
 		c.state(nil, http.StateNew)
 		c.state(nil, http.StateClosed)
 		time.Sleep(2 * calmTime)
-		if synctest.Wait(); given != 0 {
+		if synctest.Wait(); given.Load() != 0 {
 			t.Error("memory is given back after a single connection")
 		}
 		flood()
 		time.Sleep(calmTime / 2)
 		flood()
 		time.Sleep(calmTime - 1)
-		if synctest.Wait(); given != 0 {
+		if synctest.Wait(); given.Load() != 0 {
 			t.Error("memory is given back too early")
 		}
 		time.Sleep(time.Nanosecond)
-		if synctest.Wait(); given != 1 {
-			t.Errorf("after a flood memory was given back %d times", given)
+		if synctest.Wait(); given.Load() != 1 {
+			t.Errorf("after a flood memory was given back %d times", given.Load())
 		}
 		c.state(nil, http.StateNew)
 		c.state(nil, http.StateClosed)
 		time.Sleep(2 * calmTime)
-		if synctest.Wait(); given != 1 {
-			t.Errorf("long after a flood memory was given back %d times", given)
+		if synctest.Wait(); given.Load() != 1 {
+			t.Errorf("long after a flood memory was given back %d times", given.Load())
 		}
 	})
 }
