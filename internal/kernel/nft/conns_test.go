@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// As long as somebody watches, transactions and looks wait for no socket to be
-// closed; what went wrong in one is no part of the next, and nothing stays open.
+// As long as somebody watches, neither transactions nor reads wait until a socket is
+// closed. An error of one does not reach the next, and no socket stays open at the end.
 func TestConns(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()
