@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// A list ends where whoever reads it says so; the connection goes on, but for
-// one whose network namespace nobody would find again.
+// ErrStop ends a list. The Conn still works after it, unless Here made it, which knows no
+// namespace to open a new socket in.
 func TestEachStops(t *testing.T) {
 	c := open(t, nil)
 	_, pod := veth(t, c, "veth0")
