@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Of what leaves the pools, what has its own source goes, and what goes to where nothing
-// may, or pretends to come from there; nothing else does.
+// ForgetExposed deletes entries of connections that leave the pools with their own source,
+// that go to a blocked address, or that pretend to come from one. It deletes no others.
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
 	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
