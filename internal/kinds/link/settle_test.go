@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// deaf takes away, in a pod, the rules by which its addresses are its own; hearing
-// gives them back.
+// deaf deletes, in a pod, the policy rules by which it receives packets to its own
+// addresses; hearing adds them again.
 //
 //	ip rule del pref 0; ip -6 rule del pref 0
 func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
@@ -47,8 +47,7 @@ func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
 	}
 }
 
-// A pod that does not take its addresses for its own keeps nobody but its own ADD
-// waiting.
+// If a pod does not receive packets to its addresses, only its own ADD waits for it.
 func TestSettle(t *testing.T) {
 	f := newFixture(t)
 	pod := nettest.Pod(t)
