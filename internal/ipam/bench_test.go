@@ -55,7 +55,7 @@ func benchClaimFree(b *testing.B, p *IPAM, used, resting int) {
 			rinse(p, now)
 		}
 		c, err := p.Claim("a", now)
-		if err != nil { // and when somebody waits for it
+		if err != nil { // and as the agent does when a claim waits
 			rinse(p, now)
 			c, err = p.Claim("a", now)
 		}

@@ -110,7 +110,7 @@ func TestCooldownIsNeverCutShort(t *testing.T) {
 	}
 	// The cooldown was made shorter between these two.
 	p.Free(addrs("10.0.0.1")[0], at(5))
-	p.Free(addrs("10.0.0.1")[0], at(300)) // told twice: the later end counts
+	p.Free(addrs("10.0.0.1")[0], at(300)) // freed twice: the later end counts
 	p.Free(addrs("10.0.0.2")[0], at(12))
 	p.Free(addrs("10.0.0.2")[0], at(10))
 	_, err := p.Claim("a", at(12).Add(-1))

@@ -83,8 +83,8 @@ func TestCIDRChangesShape(t *testing.T) {
 
 	// Smaller, and under another name: the rest of the old one drains around it.
 	set(t, p, 0, poolOf("b", "10.0.0.4/30"))
-	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6") // 10.0.0.4 is none of either
-	p.Rinsed(pass)                                                          // of before the change
+	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6") // neither CIDR can give 10.0.0.4 out
+	p.Rinsed(pass)                                                          // the pass began before the change
 	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6")
 	rinse(p, at(10))
 	want(t, show(p.Claim("b", at(10))), "10.0.0.6")

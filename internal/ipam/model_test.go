@@ -27,9 +27,9 @@ type modelAddr struct {
 	addr  netip.Addr
 	pool  string
 	state state
-	fresh bool // and of no state
+	fresh bool // never given out: it has no state
 	until time.Time
-	seq   int // of when it got its state
+	seq   int // orders addresses by when they got their state
 }
 
 func newModel(pools []PoolConfig, remember int) *model {
@@ -232,7 +232,7 @@ func checkClaim(t *testing.T, p *IPAM, m *model, pool string, wanted []netip.Add
 		available := p.Available(pool, now)
 		got, err = p.Claim(pool, now)
 		var full *ExhaustedError
-		if errors.As(err, &full) && available == nil { // all that is exhausted is due
+		if errors.As(err, &full) && available == nil { // every exhausted family has due addresses
 			if full.Due == 0 {
 				t.Errorf("available, but %v", err)
 			}

@@ -15,15 +15,15 @@ func TestDueUntilRinsed(t *testing.T) {
 	p.Free(addrs("10.0.0.1")[0], time.Time{})
 	want(t, show(p.Claim("a", at(1))), "10.0.0.1")
 	p.Free(addrs("10.0.0.1")[0], at(30))
-	p.Free(addrs("10.0.0.1")[0], time.Time{}) // told again: it rests all the same
+	p.Free(addrs("10.0.0.1")[0], time.Time{}) // freeing it again does not end its rest
 	p.Free(addrs("10.0.0.2")[0], at(40))
 	pass := p.Due(at(30).Add(-1))
 	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(30))), "[] true")
 	pass = p.Due(at(30))
 	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(40))), "[10.0.0.1] true")
-	want(t, fmt.Sprint(p.Available("a", at(30))), "<nil>") // for a claim waits for the pass
+	want(t, fmt.Sprint(p.Available("a", at(30))), "<nil>") // because it could claim after a pass
 	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, 1 of them only until the traces of their traffic are forgotten")
-	set(t, p, 30, poolOf("a", "10.0.0.0/30", "fd00::/64")) // it is due in whatever CIDR it comes to be
+	set(t, p, 30, poolOf("a", "10.0.0.0/30", "fd00::/64")) // the address stays due in the new layout
 	again := p.Due(at(30))
 	want(t, fmt.Sprint(again.Addrs), "[10.0.0.1]")
 	p.Rinsed(pass)

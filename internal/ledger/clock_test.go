@@ -42,11 +42,11 @@ var clockScripts = []struct {
 	{"pass 10s, step -1h, reboot", 30 * time.Second},
 	{"pass 10s, reboot, step 1h", 20 * time.Second},
 	{"pass 10s, reboot, step -1h, pass 5s", 15 * time.Second},
-	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // it was told once
+	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // the first opening in the boot settled it
 	{"pass 10s, reboot, step -1h, crash", 20 * time.Second},
 	{"pass 10s, step -1h, reboot, pass 5s, step -1h, crash, step 3h, crash", 25 * time.Second},
 	{"pass 10s, reboot, pass 5s, step 1h, crash, pass 5s, step -1h, reboot", 10 * time.Second},
-	{"step 1h, free, pass 10s, reboot", 20 * time.Second}, // the record has the time as it was set then
+	{"step 1h, free, pass 10s, reboot", 20 * time.Second}, // the record has the wall clock's time as it was set then
 	{"step -1h, free, pass 10s, reboot, pass 5s, crash", 15 * time.Second},
 	{"step -1h, free, pass 10s, crash, reboot", 20 * time.Second},
 	{"pass 10s, reboot, reboot, pass 5s", 15 * time.Second},

@@ -92,7 +92,7 @@ func TestKill(t *testing.T) {
 		for {
 			line, err := lines.ReadBytes('\n')
 			if err == io.EOF {
-				break // a line cut off was not acknowledged to anybody
+				break // the line was cut off: nobody has heard of that commit
 			}
 			var s said
 			if err := json.Unmarshal(line, &s); err != nil {

@@ -202,7 +202,7 @@ func TestGolden(t *testing.T) {
 		t.Errorf("golden ledger has %+v, epoch %+v", s, l.Epoch())
 	}
 	parent, ok := l.Holder(address("p/parent"))
-	if !ok || len(l.Needers(parent)) != 3 { // as the parent of which that version wrote it
+	if !ok || len(l.Needers(parent)) != 3 { // that version wrote it as their parent
 		t.Errorf("%q is needed by %v", parent, l.Needers(parent))
 	}
 	releasing := 0

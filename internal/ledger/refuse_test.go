@@ -126,7 +126,7 @@ func TestRefuse(t *testing.T) {
 
 	// On the same ledger, these are not refused.
 	mustCommit(t, l, Begin(fine), Forget(gone.ID, c.now), Releasing(dying.ID, c.now.Add(time.Hour)),
-		Unchanged(known(parent.ID, same)), Unchanged(known(dying.ID, earlier)), Unchanged(gone), // who goes has no say
+		Unchanged(known(parent.ID, same)), Unchanged(known(dying.ID, earlier)), Unchanged(gone), // Unchanged compares only owners that are wanted
 		Unburied("k", "b", 101), Unburied("k", "other boot", 99), Unburied("unknown", "b", 1),
 		Begin(with(func(o *hold.Owner) { o.Names = []hold.Name{address("p/3")} })),
 		change(func(o *hold.Owner) { o.Names = o.Names[:1] }), Unchanged(known(parent.ID, same)),

@@ -81,7 +81,7 @@ func TestForget(t *testing.T) {
 	enter(t, 0, 2, "192.0.2.1", dead, dead, "192.0.2.1")
 	enter(t, 0, 3, dead, "192.0.2.1", "192.0.2.1", "198.51.100.1")         // masqueraded
 	enter(t, 0, 4, "192.0.2.1", "198.51.100.1", dead, "192.0.2.1")         // DNAT
-	enter(t, 0, 5, "192.0.2.1", "198.51.100.1", "10.88.0.9", dead)         // of the reply's way alone
+	enter(t, 0, 5, "192.0.2.1", "198.51.100.1", "10.88.0.9", dead)         // only the reply names it
 	enter(t, 9, 6, dead, "192.0.2.1", "192.0.2.1", dead)                   // in a zone
 	enter(t, 0, 7, dead6, "2001:db8::1", "2001:db8::1", dead6)             // IPv6
 	enter(t, 0, 8, "2001:db8::1", "2001:db8::2", dead6, "2001:db8::1")     // its DNAT

@@ -31,7 +31,7 @@ func TestForgetExposed(t *testing.T) {
 	enter(t, 0, 9, pod6, "2001:db8::1", "2001:db8::1", pod6) // IPv6
 	enterAt(t, 80, 0, 10, pod, "169.254.169.254", "169.254.169.254", node)
 	enterAt(t, 80, 0, 11, pod, "203.0.113.5", "169.254.169.254", node) // by a service's address
-	enter(t, 0, 16, "169.254.169.254", pod, pod, "169.254.169.254")    // as if it had asked
+	enter(t, 0, 16, "169.254.169.254", pod, pod, "169.254.169.254")    // pretends to come from a blocked address
 
 	prefixes := func(list ...string) (ps []netip.Prefix) {
 		for _, p := range list {

@@ -35,9 +35,8 @@ const (
 	idSize       = 48
 
 	// A filter (INET_DIAG_REQ_BYTECODE) is a list of operations (struct inet_diag_bc_op).
-	// Each says how many bytes to go forward if it is true and if it is false. A filter
-	// that ends exactly at its end chooses the socket; one that ends 4 bytes beyond it does
-	// not.
+	// Each says how many bytes to go forward if it is true and if it is false. Going to the
+	// filter's end chooses the socket, going 4 bytes beyond it does not.
 	attrFilter = 1
 	opJump     = 1 // INET_DIAG_BC_JMP: always false
 	opPeer     = 8 // INET_DIAG_BC_D_COND, with a struct inet_diag_hostcond

@@ -58,7 +58,7 @@ func TestForgetEndsConnections(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	mapped := func(to string) net.Conn { // a socket of IPv6 that speaks IPv4
+	mapped := func(to string) net.Conn { // an IPv6 socket with an IPv4 peer
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		must(t, err)
 		f := os.NewFile(uintptr(fd), "socket")

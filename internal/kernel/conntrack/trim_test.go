@@ -74,7 +74,7 @@ func TestTrim(t *testing.T) {
 	if _, err := table.Trim(over, whose, bounds); !errors.Is(err, context.Canceled) {
 		t.Errorf("it goes on when its time is over: %v", err)
 	}
-	for _, want := range []map[int]int{{7: 50, 8: 60}, nil} { // the second time nothing is too much
+	for _, want := range []map[int]int{{7: 50, 8: 60}, nil} { // the second time no pod has too many
 		gone, err := table.Trim(context.Background(), whose, bounds)
 		must(t, err)
 		if !maps.Equal(gone, want) {

@@ -150,7 +150,7 @@ func TestInvalid(t *testing.T) {
 			w.overhear(beyond, "ip4:icmp", "0.0.0.0")
 			w.overhear(beyond, "udp4", "0.0.0.0:67")
 			w.overhear(beyond, "udp6", "[::]:67")
-			unasked := []byte("\x00\x00\x00\x00\x00\x09\x00\x01say an echo's answer") // that nobody asked for
+			unasked := []byte("\x00\x00\x00\x00\x00\x09\x00\x01say an echo's answer") // an answer that nobody asked for
 			for i := range 2 {
 				own, to := a.addrs[i], beyond.addrs[i]
 				nettest.Eventually(t, "what is valid", func() bool {
@@ -242,7 +242,7 @@ func (w *world) sayTo(at *ns.Netns, to netip.AddrPort, text string) {
 			return err
 		}
 		defer conn.Close()
-		_, _ = conn.Write([]byte(text)) // whether it arrives is what is looked at
+		_, _ = conn.Write([]byte(text)) // the test looks at whether it arrives
 		return nil
 	})
 }
@@ -366,7 +366,7 @@ func TestHaste(t *testing.T) {
 		return w.said("first", beyond)
 	})
 	w.forget(a)
-	for _, p := range []*place{a, b} { // no answers, or the entries would go at once
+	for _, p := range []*place{a, b} { // answers would end the entries at once
 		w.must(w.handle(beyond.at).RouteAdd(&netlink.Route{Dst: host(p.addrs[0]), Type: unix.RTN_BLACKHOLE}))
 	}
 	open(from, a)

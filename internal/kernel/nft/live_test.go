@@ -29,7 +29,7 @@ func TestLive(t *testing.T) {
 	for _, addr := range b.addrs {
 		w.must(w.handle(a.at).AddrAdd(lo, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
 	}
-	padN := string([]byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0}) // an option of nothing
+	padN := string([]byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0}) // an option that only pads
 	wraps := []struct {
 		name   string
 		family int

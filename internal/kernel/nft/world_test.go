@@ -29,7 +29,7 @@ type world struct {
 type place struct {
 	name  string
 	at    *ns.Netns
-	link  netlink.Link // the node's end of its cable; nil for the node
+	link  netlink.Link // the node's end of its veth pair; nil for the node
 	addrs []netip.Addr // IPv4, IPv6
 }
 
@@ -187,7 +187,7 @@ func (w *world) exchange(tag string, should func(from, to *place) bool) []string
 		}
 		return whole
 	})
-	<-time.After(100 * time.Millisecond) // what should not arrive gives no sign
+	<-time.After(100 * time.Millisecond) // there is no event to wait for if nothing arrives
 	var got []string
 	for _, l := range all {
 		if !arrived(l) {

@@ -47,7 +47,7 @@ func TestEachStops(t *testing.T) {
 	must(t, pod.Do(func() (err error) { here, err = rtnl.Here(); return err }))
 	defer here.Close()
 	must(t, here.EachAddress(eth0.Index, false, func(rtnl.Address) error { return rtnl.ErrStop }))
-	if _, err := here.Link("lo"); !errors.Is(err, os.ErrClosed) { // or it would be the node's lo
+	if _, err := here.Link("lo"); !errors.Is(err, os.ErrClosed) { // else it would return the node's lo
 		t.Errorf("a connection that lost its socket goes on elsewhere: %v", err)
 	}
 }

@@ -154,7 +154,7 @@ func TestMonitor(t *testing.T) {
 	elsewhere := nettest.Pod(t)
 	nettest.Run(t, nil, "ip link set "+moved.Name+" netns "+filepath.Base(elsewhere.Ref().Path))
 	wait("gone " + moved.Name)
-	seen = slices.DeleteFunc(seen, func(n string) bool { return n == "down "+moved.Name }) // before it was
+	seen = slices.DeleteFunc(seen, func(n string) bool { return n == "down "+moved.Name }) // news from before the move
 	nettest.Run(t, elsewhere, fmt.Sprint("ip link set ", moved.Name, " netns ", os.Getpid()))
 	wait("down " + moved.Name)
 

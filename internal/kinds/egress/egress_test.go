@@ -165,7 +165,7 @@ func TestRunRestores(t *testing.T) {
 		{"nft delete table", hold.ErrGone, func(c *nftables.Conn) { c.DelTable(table) }},
 		{"nft flush table", hold.ErrChanged, func(c *nftables.Conn) { c.FlushTable(table) }},
 	} {
-		e.mu.Lock() // so that it is not mended at once
+		e.mu.Lock() // so that Run does not mend the table at once
 		change(t, at, tt.edit)
 		nettest.Eventually(t, tt.name+" to be noticed", func() bool { return !e.Intact() })
 		e.mu.Unlock()
@@ -197,14 +197,14 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	nettest.Eventually(t, "the table to be intact", e.Intact)
-	own := func() { // whose news are read when all others are acted upon
+	own := func() { // a change by Egress: when its news are read, Run has acted on all earlier ones
 		for range 2 {
 			k.must(e.SetRuleset(ruleset()))
 			nettest.Eventually(t, "its news", func() bool { return e.touched.Load() == e.sound.Load() })
 		}
 	}
 	own()
-	<-well // what was before the watch
+	<-well // Run's report at the beginning of its watch
 
 	name := stamp.Table(instance)
 	other := nft.Open(at)
@@ -223,7 +223,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 			k.must(other.Replace(r))
 		},
 	} {
-		e.mu.Lock() // so that it is not mended before it is right
+		e.mu.Lock() // so that Run does not mend the table before it is right
 		touch()
 		e.mu.Unlock()
 		<-well
@@ -347,7 +347,7 @@ func TestRunReportsFailure(t *testing.T) {
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	k := kind{t, e.Kind()}
 	k.must(k.acquire(newHold(instance)))
-	at.Close() // as good as any reason
+	at.Close() // so that it cannot be watched
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reports := 0

@@ -21,7 +21,7 @@ type poor struct {
 	tables
 	lacks   nft.Parts
 	written int
-	looked  int // for what it lacks
+	looked  int // how often Complete was called
 }
 
 func (p *poor) able(r nft.Ruleset) nft.Ruleset {

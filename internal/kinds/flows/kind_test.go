@@ -30,7 +30,7 @@ func (e *entries) Forget(addrs []netip.Addr) error {
 // The table has an entry of an address without a hold, which has to stay.
 func TestKind(t *testing.T) {
 	table := &entries{all: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	var last atomic.Uint32 // of the addresses that were given
+	var last atomic.Uint32 // the last address that a spec got
 	kindtest.Run(t, kindtest.Kind{
 		Kind:   flows.Kind(table),
 		Unseen: true,

@@ -45,7 +45,7 @@ func TestAcquireRefuses(t *testing.T) {
 		{"IPv4 in IPv6", func(_ *testing.T, _ *ns.Netns, h hold.Hold) {
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("::ffff:10.88.0.7")}
 		}, nil, "neither"},
-		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // what fails inside once ended in a panic
+		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // an error inside the pod once ended in a panic
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("ff05::1")}
 		}, nil, "ip addr add ff05::1"},
 		{"long alias", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Alias = strings.Repeat("a", 256) }, nil, "256 bytes"},
@@ -142,7 +142,7 @@ func TestAcquireNeverUncuts(t *testing.T) {
 // taking it away, while the agent makes the link again. The new link has the index of the
 // old one, by which the table counts the pod's connections.
 func TestIndexOutlivesDecoy(t *testing.T) {
-	f := newFixture(t) // to which nobody tells that the link is gone: the agent may look first
+	f := newFixture(t) // it hears no news: an agent may make the link before it hears that it is gone
 	pod, h := f.pod("4")
 	inside, err := rtnl.Open(pod)
 	must(t, err)

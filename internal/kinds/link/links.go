@@ -40,8 +40,8 @@ type Options struct {
 	// group, or had made a port of another link: the rules have not seen the connections
 	// that began there meanwhile. It must not block. nil: nobody is told.
 	Exposed func()
-	// Since returns when the last ADD that an owner answers for began (CLOCK_BOOTTIME in
-	// nanoseconds); 0: that ADD is the one in its spec. nil: always 0.
+	// Since returns when the last ADD began that was answered with an owner's link
+	// (CLOCK_BOOTTIME in nanoseconds); 0: the ADD in the link's spec. nil: always 0.
 	Since func(hold.ID) int64
 }
 

@@ -18,7 +18,7 @@ func TestMirrorHearsWhileItLists(t *testing.T) {
 	m := mirror{own: ours, followed: true}
 	old := []rtnl.Link{{Index: 1, Name: "btest1"}, {Index: 2, Name: "btest2"}, {Index: 3, Name: "btest3"}}
 	_, err := m.list(func() ([]rtnl.Link, error) {
-		_, err := m.list(func() ([]rtnl.Link, error) { // somebody else's, at the same time
+		_, err := m.list(func() ([]rtnl.Link, error) { // another list at the same time
 			m.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: old[0]}})
 			return old, nil
 		})

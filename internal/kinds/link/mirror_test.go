@@ -61,12 +61,12 @@ func (f *fixture) look(ctx context.Context, look *hold.Look, hs []hold.Hold) []s
 // Whatever others do to links, a glance sees what a look sees, as soon as the kernel's news
 // of it have been read.
 func TestGlance(t *testing.T) {
-	f, other := newFixture(t), newFixture(t) // which is told nothing, and lists
+	f, other := newFixture(t), newFixture(t) // other hears no news, and so lists
 	f.follow()
 	ctx := t.Context()
 	hs := f.many(9, "4")
 	defer func() { f.release(hs...) }()
-	f.look(ctx, new(hold.Look), hs) // a list, which the glances go by
+	f.look(ctx, new(hold.Look), hs) // lists the links, for the glances
 	var index []int
 	for _, h := range hs {
 		index = append(index, f.show(h).Index)

@@ -153,7 +153,7 @@ func TestRenamedToOurs(t *testing.T) {
 	if err := f.verify(h); !errors.Is(err, hold.ErrGone) {
 		t.Errorf("Verify says %v", err)
 	}
-	must(t, f.kind.Acquire(t.Context(), other)) // its own it gets back
+	must(t, f.kind.Acquire(t.Context(), other)) // it gets its own name back
 	must(t, f.verify(other))
 }
 

@@ -190,7 +190,7 @@ func TestStrangersAreLeft(t *testing.T) {
 				rtnl.GetLink(e.name, &was), rtnl.DelLink(e.was.Name)))
 			t.Cleanup(func() { f.conn.Do(rtnl.DelLink(e.name)); f.conn.Do(rtnl.DelLink(e.was.Name)) })
 			lead(e, was.Index)
-			if f.conn.Do(rtnl.GetLink(e.name, &was)) != nil { // it is called as the pod's was
+			if f.conn.Do(rtnl.GetLink(e.name, &was)) != nil { // the stranger has the name of the pod's link
 				must(t, f.conn.Do(rtnl.GetLink(e.was.Name, &was)))
 				if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrForeign) {
 					t.Errorf("Acquire says %v", err)
