@@ -38,11 +38,11 @@ const (
 
 	// refillsPerMinute says how fast a bucket fills. A link's bucket has as many tokens as
 	// the link may have connections (its share), and an empty one is full again after half
-	// a minute. So connection tracking has, of one pod's connections of two minutes, at
-	// most six times its share: once its share that has long been open, once its share
-	// that the pod opened at once and closed, and four times its share that it opened and
-	// closed as the bucket filled. To these come an eighth as many that the kernel first
-	// saw in their middle (resumedPart).
+	// a minute. So within two minutes a pod can fill at most six times its share of
+	// entries: one share of connections that have long been open, one share that it opened
+	// at once and closed, and four shares that it opened and closed as the bucket filled.
+	// It can fill an eighth as many beside these by connections that the kernel first sees
+	// in their middle (resumedPart).
 	//
 	// The entry of a closed connection goes after two minutes, unless the pod renews it by
 	// a packet, or turns it into an open connection that is not counted: by a SYN after a

@@ -19,11 +19,12 @@ const relist = 10 * time.Minute
 // each link it walks the ids of all pods' network namespaces (net_eq_idr,
 // net/core/net_namespace.c).
 //
-// The mirror does not have changes of which nobody has read the news yet: if it shows that
-// a link differs, its reader has to look at the link itself. It also does not have changes
-// of which the monitor's filter drops the news (see rtnl.Monitor). So a link that joins the
-// cut group stays in the mirror as it was. So does a link that loses at once everything by
-// which the filter recognizes it, including its name: see unheard.
+// The mirror lags behind the kernel: it lacks changes whose news nobody has read yet. So if
+// the mirror shows that a link differs, its reader has to look at the link itself. The
+// mirror also lacks changes whose news the monitor's filter drops (see rtnl.Monitor). So a
+// link that joins the cut group stays in the mirror as it was. The same goes for a link that
+// loses at once everything by which the filter recognizes it, including its name (see
+// unheard).
 type mirror struct {
 	own func(rtnl.Link) bool // whether a link is the instance's
 
@@ -171,10 +172,10 @@ func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
 	return slices.Collect(maps.Values(m.links)), true
 }
 
-// unheard removes links from the result of a glance, and from the mirror, that have
-// another name by now or are gone, and of which no news came. Verify then looks at each of
-// them by itself. Later news of a link put it back into the mirror. names is
-// rtnl.Conn.Names, which takes 1 µs for each link.
+// unheard removes links from the result of a glance, and from the mirror, that have another
+// name by now or are gone, although no news said so. Verify then looks at each of them by
+// itself. Later news of a link put it back into the mirror. names is rtnl.Conn.Names, which
+// takes 1 µs for each link.
 func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string, error)) ([]rtnl.Link, error) {
 	others := func(links []rtnl.Link) (others []rtnl.Link, err error) {
 		indices := make([]int, len(links))
