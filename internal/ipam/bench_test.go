@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkClaimFree claims an address and frees the one that has been in use
-// for the longest time, over and over: so many in use, so many in cooldown.
+// BenchmarkClaimFree claims an address and frees the one that has been in use for the
+// longest time, over and over, with so many in use and so many in cooldown.
 func BenchmarkClaimFree(b *testing.B) {
 	for _, bb := range []struct {
 		name          string
@@ -55,7 +55,7 @@ func benchClaimFree(b *testing.B, p *IPAM, used, resting int) {
 			rinse(p, now)
 		}
 		c, err := p.Claim("a", now)
-		if err != nil { // and when somebody waits for it
+		if err != nil { // and as the agent does when a claim waits
 			rinse(p, now)
 			c, err = p.Claim("a", now)
 		}
@@ -73,7 +73,7 @@ func benchClaimFree(b *testing.B, p *IPAM, used, resting int) {
 		}
 		now = now.Add(tick)
 	}
-	// Until every address that will be remembered is.
+	// Go on until the view remembers as many addresses as it will.
 	for i := range remember + resting + used {
 		step(i)
 	}
@@ -85,7 +85,7 @@ func benchClaimFree(b *testing.B, p *IPAM, used, resting int) {
 	}
 }
 
-// BenchmarkFresh only claims, in a pool of which nobody has had anything.
+// BenchmarkFresh only claims, in a pool of which nobody has had an address.
 func BenchmarkFresh(b *testing.B) {
 	p := mustNew(b, poolOf("a", "fd00::/64"))
 	b.ReportAllocs()
@@ -96,8 +96,8 @@ func BenchmarkFresh(b *testing.B) {
 	}
 }
 
-// BenchmarkExact claims requested addresses, which are far ahead of those that
-// were given out, and frees them without a cooldown.
+// BenchmarkExact claims requested addresses, far beyond those that were given out, and frees
+// them without a cooldown.
 func BenchmarkExact(b *testing.B) {
 	p := mustNew(b, poolOf("a", "fd00::/64"))
 	want := make([][]netip.Addr, 1000)

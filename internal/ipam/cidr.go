@@ -6,15 +6,15 @@ import (
 	"net/netip"
 )
 
-// cidr is one CIDR of a space. An address in it is an offset from its first
-// one.
+// cidr is one CIDR of a space. It knows an address in it as an offset from its first
+// address.
 type cidr struct {
 	prefix      netip.Prefix
 	is4         bool
-	hi, lo      uint64 // the prefix's first address, as 16 bytes
-	first, last uint64 // offsets that can be given out
-	fresh       uint64 // no offset from here on was given out, but for those in index
-	index       index  // the slots of offsets in the space
+	hi, lo      uint64 // the two halves of the prefix's first address, as 16 bytes
+	first, last uint64 // the offsets that can be given out, both included
+	fresh       uint64 // offsets from here on were never given out, unless index has them
+	index       index  // the slots, in the space, of offsets
 	used        int
 	resting     int
 	due         int
@@ -32,12 +32,12 @@ func newCIDR(p netip.Prefix) *cidr {
 	return c
 }
 
-// usable returns the first and the last offset in p that can be given to a
-// pod. Pods have /32 and /128 addresses, so that every address would do; but
-// left out are a network's own address, which is the subnet-router anycast
-// address in IPv6 (RFC 4291, 2.6.1), and the broadcast address of IPv4. A CIDR
-// of one or two addresses has neither (RFC 3021, RFC 6164). Of an IPv6 CIDR
-// larger than /64 only the first /64 is used, without its last address.
+// usable returns the first and the last offset in p that can be given to a pod. Pods have
+// /32 and /128 addresses, so that every address would work. But usable leaves out the
+// network's own address, which in IPv6 is the subnet-router anycast address (RFC 4291,
+// 2.6.1), and the broadcast address of IPv4. A CIDR of one or two addresses has neither
+// (RFC 3021, RFC 6164). Of an IPv6 CIDR of /64 or larger it uses only the first /64, without
+// its last address.
 func usable(p netip.Prefix) (first, last uint64) {
 	host := p.Addr().BitLen() - p.Bits()
 	switch {
@@ -52,18 +52,18 @@ func usable(p netip.Prefix) (first, last uint64) {
 	}
 }
 
-// size returns how many addresses can be given out, used ones included.
+// size returns how many addresses can be given out, including those in use.
 func (c *cidr) size() uint64 { return c.last - c.first + 1 }
 
-// offset returns where a is in c, which contains it; false if it is one that
-// is not given out.
+// offset returns the offset of a in c, which contains it; false if a is an address that c
+// does not give out.
 func (c *cidr) offset(a netip.Addr) (uint64, bool) {
 	hi, lo := halves(a)
 	off := lo - c.lo
 	return off, hi == c.hi && off >= c.first && off <= c.last
 }
 
-// addr is the reverse of offset.
+// addr is the inverse of offset.
 func (c *cidr) addr(off uint64) netip.Addr {
 	if c.is4 {
 		var b [4]byte

@@ -45,7 +45,7 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestTable holds the search against a plain one, also for nested CIDRs.
+// TestTable compares the table's search with a plain one, also for nested CIDRs.
 func TestTable(t *testing.T) {
 	var cidrs []*cidr
 	for _, s := range []string{

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Claim is what one claim got: an address of each family that the pool has.
+// Claim is the result of a claim: an address of each family that the pool has.
 type Claim struct {
 	V4, V6 netip.Addr // invalid: none
 }
@@ -21,8 +21,8 @@ func (c Claim) Addrs() []netip.Addr {
 	return as
 }
 
-// Claim takes one address of each family that the pool has; "" is the default
-// pool. It is ErrUnknownPool or an *ExhaustedError if it takes none.
+// Claim takes one address of each family that the pool has; "" is the default pool. If it
+// fails it takes none, and the error is ErrUnknownPool or an *ExhaustedError.
 func (p *IPAM) Claim(pool string, now time.Time) (c Claim, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,9 +37,9 @@ func (p *IPAM) Claim(pool string, now time.Time) (c Claim, err error) {
 	return c, nil
 }
 
-// ClaimExact takes the wanted addresses, at most one of a family, and of the
-// pool's other family whichever is next. It is ErrUnknownPool, an *AddrError
-// or an *ExhaustedError if it takes none.
+// ClaimExact takes the wanted addresses, at most one of each family; in a family of the pool
+// without a wanted address it takes the next free one. If it fails it takes none, and the
+// error is ErrUnknownPool, an *AddrError or an *ExhaustedError.
 func (p *IPAM) ClaimExact(pool string, wanted []netip.Addr, now time.Time) (Claim, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *IPAM) ClaimExact(pool string, wanted []netip.Addr, now time.Time) (Clai
 	return got, nil
 }
 
-// obtainable says why the pool cannot give out that very address.
+// obtainable returns the reason why the pool cannot give out address a; nil if it can.
 func (p *IPAM) obtainable(x *pool, a netip.Addr, now int64) error {
 	c := p.table.find(a)
 	if c == nil || c.pool != x || c.space == x.drain {
@@ -98,7 +98,8 @@ func (p *IPAM) obtainable(x *pool, a netip.Addr, now int64) error {
 	return nil
 }
 
-// ready says why the pool has no address of the families, or nil.
+// ready returns an *ExhaustedError if the pool has no free address of one of the families
+// v4 and v6, as far as it has them.
 func (x *pool) ready(now int64, v4, v6 bool) error {
 	if v4 && x.v4 != nil {
 		if x.v4.settle(now); !x.v4.free() {
@@ -119,7 +120,7 @@ func (x *pool) exhausted(s *space, family string) error {
 	return err
 }
 
-// take fills in the families that the claim lacks. The pool is ready.
+// take fills in addresses of the families that the claim lacks. The pool must be ready.
 func (x *pool) take(c *Claim) {
 	if !c.V4.IsValid() && x.v4 != nil {
 		c.V4 = x.v4.take()

@@ -1,20 +1,20 @@
 package ipam
 
-// ends has the slots in cooldown, by when that ends. They are freed in the
-// order of their ends, or nearly so, as long as neither the cooldown nor the
-// clock is changed: those that come in order go into a queue, the others into
-// a heap beside it.
+// ends has the slots in cooldown, ordered by when their cooldowns end. As long as nobody
+// changes the cooldown or the clock, cooldowns begin in the order in which they end, or
+// nearly so. So an end that comes in order goes into a queue, and any other into a heap
+// beside it.
 type ends struct {
 	queue []end // in order
-	first int   // those of queue before it have been popped
+	first int   // the ends before this place of queue have been popped
 	heap  heap
-	seq   uint32 // of the last one pushed
+	seq   uint32 // of the end pushed last
 }
 
 type end struct {
 	until int64  // Unix nanoseconds
-	slot  uint32 // which
-	seq   uint32 // orders those that end together: as they were pushed
+	slot  uint32 // the slot in cooldown
+	seq   uint32 // counts pushes: orders ends of the same time as they were pushed
 }
 
 func (a end) before(b end) bool {
@@ -32,14 +32,14 @@ func (s *ends) push(until int64, slot uint32) {
 		s.heap.push(e)
 		return
 	}
-	if n == cap(s.queue) && s.first > n/2 { // rather than grow
+	if n == cap(s.queue) && s.first > n/2 { // reuse the room of popped ends instead of growing
 		n = copy(s.queue, s.queue[s.first:])
 		s.queue, s.first = s.queue[:n], 0
 	}
 	s.queue = append(s.queue, e)
 }
 
-// front returns the one that ends first; false if there is none.
+// front returns the earliest end; false if there is none.
 func (s *ends) front() (end, bool) {
 	switch {
 	case s.first < len(s.queue) && (len(s.heap) == 0 || s.queue[s.first].before(s.heap[0])):
@@ -50,7 +50,7 @@ func (s *ends) front() (end, bool) {
 	return end{}, false
 }
 
-// pop drops the one in front.
+// pop removes the earliest end.
 func (s *ends) pop() {
 	switch e, _ := s.front(); {
 	case s.first == len(s.queue) || s.queue[s.first] != e:
@@ -62,7 +62,7 @@ func (s *ends) pop() {
 	}
 }
 
-// heap is a heap in which the children of i are 2i+1 and 2i+2.
+// heap is a binary heap: the children of i are 2i+1 and 2i+2.
 type heap []end
 
 func (h *heap) push(e end) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestEnds: whatever order they come in, they go in the order of time, those
-// of one time as they came; and what has gone takes no room.
+// Ends that are pushed in any order are popped in the order of time, and those of one time
+// as they were pushed. Popped ends take no room.
 func TestEnds(t *testing.T) {
 	eachSeed(t, 20, func(t *testing.T, rng *rand.Rand) {
 		var s ends

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Why a requested address cannot be had. They come in an *AddrError, but for
+// Reasons why a requested address cannot be given out. They come in an *AddrError, except
 // ErrUnknownPool, which is wrapped with the pool's name.
 var (
 	ErrUnknownPool = errors.New("no such pool")
@@ -19,11 +19,11 @@ var (
 	ErrDue         = errors.New("not free before the traces of its traffic are forgotten")
 )
 
-// AddrError says why a requested address cannot be had.
+// AddrError says why a requested address cannot be given out.
 type AddrError struct {
 	Pool  string
 	Addr  netip.Addr
-	Err   error     // one of the above
+	Err   error     // ErrOutside, ErrUnfit, ErrTwice, ErrTaken, ErrResting or ErrDue
 	Until time.Time // ErrResting: the end of the cooldown
 }
 
@@ -42,11 +42,11 @@ type ExhaustedError struct {
 	Pool     string
 	Family   string    // IPv4, IPv6; "": both
 	Size     uint64    // addresses that the pool can give out in all
-	Used     int       // of these
-	Resting  int       // in cooldown, those that are due included
-	Due      int       // free as soon as they are rinsed
+	Used     int       // how many of these are in use
+	Resting  int       // how many are in cooldown or due
+	Due      int       // how many are free as soon as they are rinsed
 	NextFree time.Time // end of the first cooldown that is not over; zero: none
-	Lost     bool      // nobody knows who had which addresses: all are in cooldown
+	Lost     bool      // the ledger was lost (Quarantine): all addresses rest until NextFree
 }
 
 func (e *ExhaustedError) Error() string {

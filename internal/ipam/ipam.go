@@ -11,37 +11,37 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// remember is how many free addresses that were given out before are kept in
-// each family of a pool before the oldest of them goes before fresh ones.
+// remember is how many free addresses, which were given out before, each family of a pool
+// keeps. If it has more, the oldest of them is given out before fresh ones.
 const remember = 1 << 16
 
-// IPAM is an agent's pools. All of its methods may be called at once.
+// IPAM is an agent's pools. Its methods may be called concurrently.
 type IPAM struct {
 	mu       sync.Mutex
 	config   []PoolConfig
 	draining []drain        // CIDRs that the config no longer has
-	drained  []netip.Prefix // to be told by Drained
-	pools    []*pool        // as configured, then those that only drain
+	drained  []netip.Prefix // CIDRs that the next Drained returns
+	pools    []*pool        // in the config's order, then those that only drain
 	byName   map[string]*pool
 	table    table
-	strays   map[netip.Addr]int64           // outside of every CIDR: end of cooldown, or inUse
-	passes   int64                          // how many there were
-	lost     time.Time                      // when who had which address was lost (Quarantine); zero: it was not
-	closed   int64                          // Unix nanoseconds: nothing is given out before
-	first    map[netip.Prefix]time.Duration // what its pool said when it had a CIDR first (Quarantine)
+	strays   map[netip.Addr]int64           // addresses outside of every CIDR: end of cooldown, or inUse
+	passes   int64                          // how many passes Due has begun
+	lost     time.Time                      // when the ledger was lost (Quarantine); zero: it was not
+	closed   int64                          // no address is given out before this time (Quarantine), in Unix nanoseconds
+	first    map[netip.Prefix]time.Duration // the cooldown of each CIDR's pool when the pool first had the CIDR (Quarantine)
 	remember int
 }
 
-// pool is a pool's state. A space is nil where it has no CIDR.
+// pool is a pool's state. A space is nil if the pool has no CIDR for it.
 type pool struct {
 	name       string
 	cooldown   time.Duration
 	configured bool
 	v4, v6     *space
-	drain      *space // its draining CIDRs, of both families
+	drain      *space // the draining CIDRs, of both families
 }
 
-// New returns pools of which everything is free.
+// New returns pools whose addresses are all free.
 func New(pools []PoolConfig) (*IPAM, error) { return newIPAM(pools, remember) }
 
 func newIPAM(pools []PoolConfig, remember int) (*IPAM, error) {
@@ -52,9 +52,9 @@ func newIPAM(pools []PoolConfig, remember int) (*IPAM, error) {
 	return p, nil
 }
 
-// Unclaim gives back a claim that was never committed. Nobody had its
-// addresses, so that they need no cooldown; yet they are the last to be given
-// out again. What is not in use stays as it is.
+// Unclaim gives back a claim that was never committed. Its addresses need no cooldown,
+// because nobody had them; but they are the last to be given out again. Unclaim leaves an
+// address alone that is not in use.
 func (p *IPAM) Unclaim(c Claim, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +74,8 @@ func (p *IPAM) unclaim(a netip.Addr, now time.Time) {
 	}
 }
 
-// Free lets an address that the ledger has forgotten rest until the given
-// time; the zero time is at once.
+// Free lets an address rest until the given time, after the ledger has freed it. With the
+// zero time it is free at once.
 func (p *IPAM) Free(a netip.Addr, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +86,8 @@ func (p *IPAM) Free(a netip.Addr, until time.Time) {
 	p.strays[a] = nanos(until)
 }
 
-// Available says why Claim would get nothing from the pool, even if all that is
-// due were rinsed; "" is the default pool.
+// Available returns the error that Claim would return for the pool even if all due addresses
+// were rinsed; nil if it would then succeed. "" is the default pool.
 func (p *IPAM) Available(pool string, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,10 +104,10 @@ func (p *IPAM) Available(pool string, now time.Time) error {
 	return nil
 }
 
-// Cooldown returns how long a name that is freed now must rest: an address as long
-// as its pool says, or said when its CIDR was taken out of the config; what is no
-// address not at all. It is false for an address of which no pool is known to have
-// said anything.
+// Cooldown returns how long a name that is freed now must rest. For an address that is the
+// cooldown of its pool or, if the address's CIDR was taken out of the config, the cooldown
+// that the pool had then. For other names it is 0. It returns false for an address if no
+// pool's cooldown is known for it.
 func (p *IPAM) Cooldown(n hold.Name) (time.Duration, bool) {
 	a, err := ParseName(n)
 	if err != nil {
@@ -141,8 +141,8 @@ func (p *IPAM) poolNamed(name string) (*pool, error) {
 	return x, nil
 }
 
-// locate returns where the state of an address is; nil if it is in no CIDR, or
-// is none that could be given out.
+// locate returns the CIDR and offset of an address; nil if no CIDR has the address or can
+// give it out.
 func (p *IPAM) locate(a netip.Addr) (*cidr, uint64) {
 	c := p.table.find(a)
 	if c == nil {

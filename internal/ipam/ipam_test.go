@@ -15,7 +15,7 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// at is t0 and some seconds.
+// at returns t0 plus some seconds.
 func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
 
 func poolOf(name string, cidrs ...string) PoolConfig {
@@ -42,12 +42,12 @@ func addrs(s ...string) (as []netip.Addr) {
 	return as
 }
 
-// rinse forgets the traffic of all that is due.
+// rinse ends a pass for all due addresses.
 func rinse(p *IPAM, now time.Time) {
 	p.Rinsed(p.Due(now))
 }
 
-// show says what a claim got, or its error.
+// show returns a claim's addresses, or its error, as text.
 func show(c Claim, err error) string {
 	if err != nil {
 		return err.Error()
@@ -110,7 +110,7 @@ func TestCooldownIsNeverCutShort(t *testing.T) {
 	}
 	// The cooldown was made shorter between these two.
 	p.Free(addrs("10.0.0.1")[0], at(5))
-	p.Free(addrs("10.0.0.1")[0], at(300)) // told twice: the later end counts
+	p.Free(addrs("10.0.0.1")[0], at(300)) // freed twice: the later end counts
 	p.Free(addrs("10.0.0.2")[0], at(12))
 	p.Free(addrs("10.0.0.2")[0], at(10))
 	_, err := p.Claim("a", at(12).Add(-1))
@@ -210,7 +210,7 @@ func TestRequestedOutOfTheMiddleOfTheRested(t *testing.T) {
 		p.Free(a, at(i))
 		rinse(p, at(10))
 	}
-	// Asked for again and again, an address leaves nothing behind.
+	// Requesting an address again and again leaves nothing behind.
 	for i := range 1000 {
 		want(t, show(p.ClaimExact("a", addrs("10.0.0.1"), at(10+i))), "10.0.0.1")
 		p.Free(addrs("10.0.0.1")[0], at(10+i))
@@ -288,7 +288,7 @@ func TestPoolAndCooldown(t *testing.T) {
 	want(t, show(mustNew(t).Claim("", t0)), `pool "": no such pool`)
 }
 
-// wantCooldown checks how long a name rests; Unknown is that nothing tells.
+// wantCooldown checks how long a name rests; Unknown: no pool's cooldown is known.
 func wantCooldown(t *testing.T, p *IPAM, n hold.Name, want time.Duration) {
 	t.Helper()
 	got, known := p.Cooldown(n)
@@ -300,8 +300,8 @@ func wantCooldown(t *testing.T, p *IPAM, n hold.Name, want time.Duration) {
 	}
 }
 
-// An address whose CIDR was taken out of the config rests for what its pool said by
-// then, whatever that pool and others say now.
+// An address whose CIDR was taken out of the config rests for the cooldown that its pool had
+// then, whatever the cooldown of that pool and of others is now.
 func TestCooldownOfRemovedCIDR(t *testing.T) {
 	a, b := poolOf("a", "10.0.0.0/24", "10.0.1.0/24"), poolOf("b", "10.0.2.0/24")
 	a.Cooldown, b.Cooldown = time.Minute, time.Millisecond
@@ -337,8 +337,8 @@ func TestClaimAddrs(t *testing.T) {
 	}
 }
 
-// TestAtOnce: claims from many goroutines never get one address twice (cilium
-// #45383: races between those who ask a pool).
+// Claims from many goroutines never get the same address twice (cilium #45383: concurrent
+// claims raced).
 func TestAtOnce(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/27", "fd00::/64"))
 	var owners [2]sync.Map

@@ -10,23 +10,23 @@ import (
 
 // drain is a CIDR that is no longer in the config.
 type drain struct {
-	pool     string // which it was in
+	pool     string // the pool that it was in
 	prefix   netip.Prefix
-	cooldown time.Duration // what that pool said last, or Unknown
+	cooldown time.Duration // that pool's last cooldown, or Unknown
 }
 
-// Unknown is the cooldown of a pool that nothing tells any more.
+// Unknown is the cooldown of a former pool if nobody knows it any more.
 const Unknown time.Duration = -1
 
-// inUse stands for the end of the cooldown of a stray that is used.
+// inUse stands in strays for a stray that is in use.
 const inUse = math.MaxInt64
 
-// Set changes the pools to those of a new config. Addresses keep their state:
-// added CIDRs can be used at once, also where their addresses are in use
-// since an earlier config; removed ones drain: nothing more is given out of
-// them, and Drained tells when nothing is left in them. One that comes back,
-// also as a part of a larger one or in another pool, drains no longer. An
-// error changes nothing.
+// Set changes the pools to those of a new config. Addresses keep their state. An added CIDR
+// can be used at once, even if some of its addresses have been in use since an earlier
+// config. A removed CIDR drains: no more addresses are given out of it, and Drained returns
+// it when none of its addresses is in use or rests. A CIDR that comes back drains no longer,
+// even if it comes back as a part of a larger one or in another pool. A Set that fails
+// changes nothing.
 func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	if err := Validate(pools); err != nil {
 		return err
@@ -56,17 +56,17 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	return nil
 }
 
-// Drain adds a CIDR that no config has, but in which addresses may be in use
-// since an earlier run of the agent, and which rest then for what its pool said
-// last, or Unknown. Where it is known already, this does nothing.
+// Drain adds a CIDR that the config does not have, but of which addresses may be in use
+// since an earlier run of the agent. Its freed addresses rest for cooldown, which is its
+// former pool's last one, or Unknown. If the CIDR is known already Drain does nothing.
 func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.layout(p.config, append(p.draining, drain{pool, prefix.Masked(), cooldown}))
 }
 
-// Drained forgets the CIDRs that are in no config any more and in which no
-// address is in use or resting, and returns them.
+// Drained forgets the draining CIDRs of which no address is in use or rests any more, and
+// returns them. It also returns those that lie in a configured CIDR by now.
 func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,9 +93,9 @@ func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 	return drained
 }
 
-// layout makes the pools anew for a config and the CIDRs that drain beside it,
-// and puts the state of every address where it belongs now. It takes as long
-// as there are addresses with a state; nothing else does.
+// layout builds the pools anew for a config and the CIDRs that drain beside it, and puts the
+// state of every address where it belongs now. Its cost grows with the number of addresses
+// that have a state; no other method's does.
 func (p *IPAM) layout(config []PoolConfig, draining []drain) {
 	marks := p.dump()
 	p.config, p.pools, p.byName = config, nil, make(map[string]*pool)
@@ -129,9 +129,9 @@ func (p *IPAM) layout(config []PoolConfig, draining []drain) {
 	}
 }
 
-// drainBeside sets which CIDRs drain beside those of the config: each once,
-// and none that is or lies in one of these. Of one that lies in a larger one
-// Drained will tell, as it is no more: its addresses are the larger one's.
+// drainBeside sets which CIDRs drain beside those of the config: each once, and none that
+// equals a configured one or lies in it. Drained will return a CIDR that lies in a larger
+// configured one, because it exists no longer: its addresses belong to the larger one.
 func (p *IPAM) drainBeside(draining []drain, configured table) {
 	p.draining = nil
 	seen := make(map[netip.Prefix]bool)
@@ -154,7 +154,7 @@ func (p *IPAM) drainBeside(draining []drain, configured table) {
 	})
 }
 
-// pool returns the pool of a name, and makes it where it is not.
+// pool returns the pool of a name, and makes it if there is none.
 func (p *IPAM) pool(name string) *pool {
 	x, ok := p.byName[name]
 	if !ok {

@@ -67,8 +67,8 @@ func TestRemovedPoolDrainsAndComesBack(t *testing.T) {
 	want(t, fmt.Sprint(p.Drained(at(99))), "[]")
 }
 
-// TestCIDRChangesShape: what is in use and what rests is known to be so in
-// whatever CIDR and pool it is found after a change.
+// Addresses in use and resting addresses keep their state, whatever CIDR and pool they are
+// in after a change.
 func TestCIDRChangesShape(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
 	for range 6 {
@@ -83,15 +83,15 @@ func TestCIDRChangesShape(t *testing.T) {
 
 	// Smaller, and under another name: the rest of the old one drains around it.
 	set(t, p, 0, poolOf("b", "10.0.0.4/30"))
-	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6") // 10.0.0.4 is none of either
-	p.Rinsed(pass)                                                          // of before the change
+	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6") // neither CIDR can give 10.0.0.4 out
+	p.Rinsed(pass)                                                          // the pass began before the change
 	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6")
 	rinse(p, at(10))
 	want(t, show(p.Claim("b", at(10))), "10.0.0.6")
 	want(t, show(p.Claim("b", at(10))), "10.0.0.5")
 	want(t, show(p.Claim("b", at(10))), "pool b has no free IPv4 address: 2 in all, 2 in use, 0 in cooldown")
 
-	// Larger: what drained lies in it now, and is no CIDR of its own any more.
+	// Larger: the CIDR that drained lies in it now, and is no CIDR of its own any more.
 	set(t, p, 0, poolOf("c", "10.0.0.0/28"))
 	want(t, figures(p, at(10)), "c 10.0.0.0/28 4+1/14")
 	want(t, fmt.Sprint(p.Drained(at(10))), "[10.0.0.0/29 10.0.0.4/30]")
@@ -118,8 +118,8 @@ func TestOneThatComesBackIsNotTold(t *testing.T) {
 	want(t, figures(p, t0), "a 10.0.0.0/29 0+0/6")
 }
 
-// TestRestartAfterAChange: the agent was started with another config than it
-// had, and knows from the ledger's owners which CIDRs there were.
+// The agent starts with another config than before, and knows from the ledger's owners which
+// CIDRs there were.
 func TestRestartAfterAChange(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/30"))
 	p.Drain("a", prefixes("10.0.0.0/30")[0], 0) // known
@@ -130,7 +130,7 @@ func TestRestartAfterAChange(t *testing.T) {
 	want(t, fmt.Sprint(p.Drained(t0)), "[10.2.0.0/24]")
 	want(t, figures(p, t0), "a 10.0.0.0/30 0+0/2 old !10.1.0.0/24 1+0/254")
 
-	// A config brings the CIDR of addresses that were in none.
+	// A new config has the CIDR of addresses that were in no CIDR before.
 	set(t, p, 0, poolOf("b", "10.3.0.0/24"))
 	want(t, figures(p, at(2)), "b 10.3.0.0/24 1+2/254 old !10.1.0.0/24 1+0/254 a !10.0.0.0/30 0+0/2")
 	p.Free(addrs("10.1.0.7")[0], at(2))

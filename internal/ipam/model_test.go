@@ -15,7 +15,8 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "replay the model test with this seed")
 
-// model is the plain way to do it: one list of addresses, searched each time.
+// model does what IPAM does in a plain way: it has one list of addresses, and searches it
+// each time.
 type model struct {
 	addrs    []*modelAddr // in the order of the pools' CIDRs
 	remember int
@@ -26,9 +27,9 @@ type modelAddr struct {
 	addr  netip.Addr
 	pool  string
 	state state
-	fresh bool // and of no state
+	fresh bool // never given out: it has no state
 	until time.Time
-	seq   int // of when it got its state
+	seq   int // orders addresses by when they got their state
 }
 
 func newModel(pools []PoolConfig, remember int) *model {
@@ -58,7 +59,7 @@ func (m *model) settle(now time.Time) {
 	}
 }
 
-// rinse frees those that are due which the view says are.
+// rinse frees the due addresses, which have to be the same as those of the view.
 func (m *model) rinse(addrs []netip.Addr, now time.Time) (same bool) {
 	m.settle(now)
 	all := m.which(func(a *modelAddr) bool { return !a.fresh && a.state == due })
@@ -82,8 +83,8 @@ func (m *model) which(is func(*modelAddr) bool) (as []*modelAddr) {
 	return as
 }
 
-// next returns what a claim of a family gets; nil: nothing, unless the pool
-// does not have the family.
+// next returns the address that a claim gets of a family; nil if there is none. has reports
+// whether the pool has the family.
 func (m *model) next(pool string, is4 bool) (a *modelAddr, has bool) {
 	all := m.which(func(a *modelAddr) bool { return a.pool == pool && a.addr.Is4() == is4 })
 	var oldest, fresh *modelAddr
@@ -162,8 +163,8 @@ func (m *model) figures(p PoolConfig, prefix netip.Prefix, now time.Time) string
 	return fmt.Sprintf("%d+%d/%d", inUse, cooling, size)
 }
 
-// TestModel holds long random sequences against the model: which address each
-// claim gets, which claims fail, and what the figures are.
+// TestModel compares long random sequences with the model: which address each claim gets,
+// which claims fail, and what the figures are.
 func TestModel(t *testing.T) {
 	pools := []PoolConfig{
 		poolOf("a", "10.0.0.0/29", "fd00::/125", "10.0.1.0/32", "10.0.2.4/30"),
@@ -231,7 +232,7 @@ func checkClaim(t *testing.T, p *IPAM, m *model, pool string, wanted []netip.Add
 		available := p.Available(pool, now)
 		got, err = p.Claim(pool, now)
 		var full *ExhaustedError
-		if errors.As(err, &full) && available == nil { // all that is exhausted is due
+		if errors.As(err, &full) && available == nil { // every exhausted family has due addresses
 			if full.Due == 0 {
 				t.Errorf("available, but %v", err)
 			}
@@ -251,10 +252,9 @@ func checkClaim(t *testing.T, p *IPAM, m *model, pool string, wanted []netip.Add
 	}
 }
 
-// TestModelOfChanges: whatever the config becomes meanwhile, restarts and a
-// clock that is set included, no address has two owners, none is given out
-// before its time or by a pool that does not have it, none is lost, and the
-// figures add up.
+// While the config changes, the agent restarts and the clock is set, no address has two
+// owners, none is given out before its time or by a pool that does not have it, none is
+// lost, and the figures add up.
 func TestModelOfChanges(t *testing.T) {
 	configs := [][]PoolConfig{
 		{poolOf("a", "10.0.0.0/29")},
@@ -311,7 +311,7 @@ func TestModelOfChanges(t *testing.T) {
 			if p.Drained(now); t.Failed() {
 				return
 			}
-			// A cooldown whose end was seen is over, wherever the clock is set.
+			// A cooldown whose end was seen is over, even if the clock is set back.
 			maps.DeleteFunc(rests, func(_ netip.Addr, until time.Time) bool { return !until.After(now) })
 		}
 	})
@@ -324,7 +324,7 @@ func has(p PoolConfig, a netip.Addr) bool {
 	})
 }
 
-// checkExhausted: a claim failed, so every address of the pool is in use or
+// checkExhausted checks, after a claim failed, that every address of the pool is in use or
 // rests.
 func checkExhausted(t *testing.T, pool PoolConfig, owned map[netip.Addr]bool, rests map[netip.Addr]time.Time, now time.Time, err error) {
 	t.Helper()
@@ -350,8 +350,8 @@ func restore(p *IPAM, owned map[netip.Addr]bool, rests map[netip.Addr]time.Time)
 	p.Restore(claimed, rested)
 }
 
-// checkFigures: of each configured CIDR, as many addresses are used as are
-// owned in it.
+// checkFigures checks that as many addresses of each configured CIDR are used as have an
+// owner.
 func checkFigures(t *testing.T, p *IPAM, config []PoolConfig, owned map[netip.Addr]bool, now time.Time) {
 	t.Helper()
 	for i, x := range p.Stats(now) {
@@ -375,7 +375,7 @@ func checkFigures(t *testing.T, p *IPAM, config []PoolConfig, owned map[netip.Ad
 	}
 }
 
-// eachSeed runs f with n seeds, which a failure names; -seed runs it with one.
+// eachSeed runs f with n seeds, or with the one of -seed. A failure names its seed.
 func eachSeed(t *testing.T, n int, f func(*testing.T, *rand.Rand)) {
 	seeds := make([]uint64, n)
 	for i := range seeds {

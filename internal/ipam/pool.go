@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// PoolConfig is a pool as the agent's configuration has it.
+// PoolConfig is a pool in the agent's configuration.
 type PoolConfig struct {
 	Name     string         // see ValidName
-	CIDRs    []netip.Prefix // in the order in which they are used; of either family
+	CIDRs    []netip.Prefix // in the order in which they are used; of one or both families
 	Cooldown time.Duration  // how long a freed address rests; 0: not at all
 }
 
@@ -29,26 +29,26 @@ func ValidName(s string) bool {
 	return true
 }
 
-// unfit are the ranges that no pod can have an address of.
+// unfit are the ranges of which no pod can have an address.
 var unfit = []struct {
 	prefix netip.Prefix
 	what   string
 }{
 	{netip.MustParsePrefix("0.0.0.0/8"), "means this network (RFC 1122)"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "is loopback"},
-	{netip.MustParsePrefix("169.254.0.0/16"), "is link-local, and has the gateway of the pods"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "is link-local, and contains the pods' gateway"},
 	{netip.MustParsePrefix("224.0.0.0/4"), "is multicast"},
 	{netip.MustParsePrefix("255.255.255.255/32"), "is broadcast"},
 	{netip.MustParsePrefix("::/128"), "is the unspecified address"},
 	{netip.MustParsePrefix("::1/128"), "is loopback"},
-	{netip.MustParsePrefix("::ffff:0:0/96"), "is IPv4 in IPv6's clothes: write it as IPv4"},
+	{netip.MustParsePrefix("::ffff:0:0/96"), "is IPv4 mapped to IPv6: write it as IPv4"},
 	{netip.MustParsePrefix("fe80::/10"), "is link-local"},
 	{netip.MustParsePrefix("ff00::/8"), "is multicast"},
 }
 
-// Validate checks pools by themselves and against each other: names are valid
-// and differ, each pool has a CIDR, no CIDR has host bits set, is of a range
-// that pods cannot use, or overlaps another one of any pool.
+// Validate checks pools by themselves and against each other: names are valid and differ,
+// each pool has a CIDR, and cooldowns are not below zero. No CIDR has host bits set,
+// overlaps a range that pods cannot use, or overlaps another CIDR of any pool.
 func Validate(pools []PoolConfig) error {
 	type owned struct {
 		prefix netip.Prefix
@@ -75,8 +75,8 @@ func Validate(pools []PoolConfig) error {
 			all = append(all, owned{c, p.Name})
 		}
 	}
-	// Two prefixes are either apart or one in the other, so that in this order
-	// one that overlaps any overlaps the next.
+	// Two prefixes either do not overlap, or one contains the other. So in this order, if
+	// any two overlap, two neighbours do.
 	slices.SortStableFunc(all, func(a, b owned) int { return comparePrefix(a.prefix, b.prefix) })
 	for i := 1; i < len(all); i++ {
 		a, b := all[i-1], all[i]
@@ -105,7 +105,8 @@ func checkCIDR(c netip.Prefix) error {
 	return nil
 }
 
-// comparePrefix sorts by first address, then the larger one first.
+// comparePrefix sorts prefixes by first address; of two with the same one, the larger prefix
+// comes first.
 func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -6,12 +6,15 @@ import (
 	"time"
 )
 
-// Quarantine lets every address of every pool rest until the given time, known
-// or not: the ledger was lost, and with it who had which address when. A CIDR may come
-// back later than that, whose cooldown nobody knew: its pool gives out nothing for the
-// cooldown from since on that it said when it had the CIDR first since then. first is
-// that of CIDRs which earlier runs of the agent have had; what a pool says later is for
-// what is freed later. Addresses that owners have stay theirs.
+// Quarantine lets every address of every pool rest until the given time: the ledger was lost
+// at since, and with it the knowledge of who had which address when. Addresses that owners
+// have stay theirs.
+//
+// A CIDR may come back into the config only after the loss, with a cooldown that nobody knew
+// when until was chosen. So a pool gives out no address until, counted from since, the
+// cooldown is over that it had when it first had each of its CIDRs after the loss. first has
+// these cooldowns of CIDRs that earlier runs of the agent had. A cooldown that a pool gets
+// later applies only to addresses that are freed later.
 func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -19,8 +22,8 @@ func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Du
 	maps.Copy(p.first, first)
 }
 
-// First returns the cooldown that a CIDR's pool said when it had the CIDR first since
-// the ledger was lost; false if it was not lost, or no pool has had the CIDR.
+// First returns the cooldown that a CIDR's pool had when it first had the CIDR after the
+// ledger was lost; false if the ledger was not lost, or if no pool has had the CIDR.
 func (p *IPAM) First(cidr netip.Prefix) (time.Duration, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -28,7 +31,8 @@ func (p *IPAM) First(cidr netip.Prefix) (time.Duration, bool) {
 	return cooldown, ok && !p.lost.IsZero()
 }
 
-// poolOpen returns a pool that addresses can be given out of.
+// poolOpen returns the pool of a name, or an error if there is no such pool or a quarantine
+// keeps it from giving out addresses.
 func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 	x, err := p.poolNamed(name)
 	if err != nil || p.lost.IsZero() {
@@ -48,7 +52,7 @@ func (p *IPAM) poolOpen(name string, now time.Time) (*pool, error) {
 	return x, nil
 }
 
-// Longest returns the longest cooldown that a pool has.
+// Longest returns the longest cooldown of all pools.
 func (p *IPAM) Longest() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,9 +67,9 @@ func (p *IPAM) longest() time.Duration {
 	return longest
 }
 
-// Adopt claims those of some addresses that are nobody's and do not rest, for an
-// owner that the ledger has not heard of. Such a claim holds until it is
-// committed, or until Disown.
+// Adopt claims those of some addresses that are free, for an owner that the ledger does not
+// know. The claim holds until it is committed, or until Disown. An address that is in use,
+// rests or is due stays as it is.
 func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed []netip.Addr) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +82,7 @@ func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed []netip.Addr) {
 	return claimed
 }
 
-// Disown gives back what Adopt claimed and nobody committed.
+// Disown gives back addresses that Adopt claimed and nobody committed.
 func (p *IPAM) Disown(addrs []netip.Addr, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +91,7 @@ func (p *IPAM) Disown(addrs []netip.Addr, now time.Time) {
 	}
 }
 
-// stateOf returns the state of an address; false for one that has none.
+// stateOf returns the state of an address; false if it has none.
 func (p *IPAM) stateOf(a netip.Addr, now time.Time) (state, bool) {
 	c, off := p.locate(a)
 	if c == nil {
@@ -108,7 +112,8 @@ func (p *IPAM) stateOf(a netip.Addr, now time.Time) (state, bool) {
 	return c.space.slots[i].state, true
 }
 
-// PoolOf returns the pool that has an address, or that drains it; "": none.
+// PoolOf returns the name of the pool that has an address, even in a draining CIDR; "" if
+// none does.
 func (p *IPAM) PoolOf(a netip.Addr) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

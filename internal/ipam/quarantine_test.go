@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Nothing is given out in a quarantine, and the error says until when.
+// No address is given out in a quarantine, and the error says until when.
 func TestQuarantine(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/29"))
 	p.Restore(addrs("10.0.0.1"), nil)
@@ -31,8 +31,8 @@ func TestQuarantine(t *testing.T) {
 	want(t, show(p.Claim("a", at(30))), "10.0.0.2")
 }
 
-// A pool that comes back when the quarantine has begun rests for its own cooldown from
-// there on.
+// A pool that comes back after the quarantine has begun gives out no address for its own
+// cooldown, counted from the ledger's loss.
 func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 	short, long := poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")
 	short.Cooldown, long.Cooldown = 10*time.Second, 100*time.Second
@@ -51,8 +51,8 @@ func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 	want(t, show(p.Claim("b", at(120))), "10.1.0.1")
 }
 
-// A pool that raises its cooldown after the quarantine stays open, and so it does when
-// the agent is started anew; a pool that it gets then rests for as long as it says.
+// A pool whose cooldown is raised after the quarantine stays open, also when the agent is
+// started anew. A pool that is added then rests for its whole cooldown.
 func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 	raised, late := poolOf("a", "10.0.0.0/29"), poolOf("b", "10.1.0.0/29")
 	short := raised
@@ -83,8 +83,7 @@ func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 	}
 }
 
-// What is adopted is what nobody has and what does not rest; it can be given
-// back.
+// Adopt claims only free addresses, and Disown gives them back.
 func TestAdopt(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/28"))
 	p.Restore(addrs("10.0.0.1", "10.9.9.9"), []Resting{{addrs("10.0.0.2")[0], at(30)}, {addrs("10.0.0.3")[0], at(10)}, {addrs("10.8.8.8")[0], at(30)}})

@@ -13,18 +13,18 @@ type Resting struct {
 	Until time.Time
 }
 
-// mark is the state of one address, apart from where it is kept.
+// mark is the state of one address, without the place where it is kept.
 type mark struct {
 	addr  netip.Addr
 	state state
 	until int64 // Unix nanoseconds, while it is resting
 }
 
-// Restore tells what the ledger has: addresses that owners have, and those
-// whose cooldown it remembers, ended or not. It may be called at any time, and
-// again: an address that is claimed is in use from then on, whatever the view
-// took it for; one that is resting rests, unless it is in use. Those that are
-// in no pool are remembered in case that a config brings theirs.
+// Restore takes over what the ledger says: which addresses owners have, and of which it
+// remembers a cooldown, even one that is over. It may be called at any time, and again. A
+// claimed address is in use from then on, whatever its state was in the view. An address of
+// rests rests, unless it is in use. The view also remembers addresses that are in no pool,
+// because a later config may bring their pool.
 func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,7 +36,8 @@ func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	}
 }
 
-// place gives an address the state that it is known to have.
+// place sets an address's state to that of a mark. An address in use does not become
+// resting by it.
 func (p *IPAM) place(m mark) {
 	c, off := p.locate(m.addr)
 	switch {
@@ -44,7 +45,7 @@ func (p *IPAM) place(m mark) {
 		p.strays[m.addr] = inUse
 	case c == nil && m.state == resting:
 		p.strays[m.addr] = max(m.until, p.strays[m.addr])
-	case c == nil: // free, and nobody's
+	case c == nil: // a free address without a CIDR has no state
 	case m.state == used:
 		c.space.use(c, off)
 	case m.state == rested || m.state == due:
@@ -59,8 +60,8 @@ func (s *space) isUsed(c *cidr, off uint64) bool {
 	return i != 0 && s.slots[i].state == used
 }
 
-// dump returns the state of every address that has one, the rested, the due and
-// the resting ones in their order.
+// dump returns the state of every address that has one. The rested, due and resting ones are
+// each in their order.
 func (p *IPAM) dump() []mark {
 	var marks []mark
 	for _, x := range p.pools {
@@ -107,7 +108,7 @@ func (s *space) dump(marks []mark) []mark {
 	return marks
 }
 
-// forgetStrays drops those whose cooldown is over.
+// forgetStrays forgets strays whose cooldown is over.
 func (p *IPAM) forgetStrays(now time.Time) {
 	for a, until := range p.strays {
 		if until != inUse && until <= nanos(now) {

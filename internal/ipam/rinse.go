@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// Pass is one pass over what the kernel remembers of traffic.
+// Pass is one pass over the kernel's connection tracking, which makes the kernel forget the
+// traffic of due addresses.
 type Pass struct {
-	Addrs  []netip.Addr // what it is for: due, and not free before it
+	Addrs  []netip.Addr // the due addresses, which are not free before the pass
 	Next   time.Time    // when the next cooldown ends; zero: none is left
 	number int64
 }
 
-// Due returns what there is to be done for a pass that begins now, and Rinsed
-// what it has done. Of two at once the later one counts.
+// Due returns the pass that begins now; Rinsed ends it. If two passes are under way at once,
+// Rinsed frees addresses for the later one only.
 func (p *IPAM) Due(now time.Time) Pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,9 +37,9 @@ func (p *IPAM) Due(now time.Time) Pass {
 	return pass
 }
 
-// Rinsed ends a pass that succeeded: its addresses are free, but for those that
-// were claimed or became due again meanwhile. After a change of the pools
-// (Set, Drain, Drained) they are due for another one.
+// Rinsed ends a pass that succeeded. Its addresses are free now, except those that were
+// claimed or became due again meanwhile. If the pools have changed since Due (Set, Drain,
+// Drained), the addresses stay due, for another pass.
 func (p *IPAM) Rinsed(pass Pass) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,8 +64,8 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 	}
 }
 
-// Taint says that the kernel may remember traffic of addresses of the CIDR that
-// nobody has: those that have rested are due again.
+// Taint says that the kernel may remember traffic of free addresses in the prefix: those
+// that were given out before are due again.
 func (p *IPAM) Taint(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

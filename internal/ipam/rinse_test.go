@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An address without a cooldown needs no second pass; one with a cooldown is
-// nobody's until it is rinsed, and a failed or late pass takes nothing away.
+// An address without a cooldown is free without a pass. One with a cooldown is given to
+// nobody until it is rinsed. A pass that fails or is late frees no address wrongly.
 func TestDueUntilRinsed(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/30"))
 	p.Claim("a", t0)
@@ -15,15 +15,15 @@ func TestDueUntilRinsed(t *testing.T) {
 	p.Free(addrs("10.0.0.1")[0], time.Time{})
 	want(t, show(p.Claim("a", at(1))), "10.0.0.1")
 	p.Free(addrs("10.0.0.1")[0], at(30))
-	p.Free(addrs("10.0.0.1")[0], time.Time{}) // told again: it rests all the same
+	p.Free(addrs("10.0.0.1")[0], time.Time{}) // freeing it again does not end its rest
 	p.Free(addrs("10.0.0.2")[0], at(40))
 	pass := p.Due(at(30).Add(-1))
 	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(30))), "[] true")
 	pass = p.Due(at(30))
 	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(40))), "[10.0.0.1] true")
-	want(t, fmt.Sprint(p.Available("a", at(30))), "<nil>") // for a claim waits for the pass
+	want(t, fmt.Sprint(p.Available("a", at(30))), "<nil>") // because it could claim after a pass
 	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, 1 of them only until the traces of their traffic are forgotten")
-	set(t, p, 30, poolOf("a", "10.0.0.0/30", "fd00::/64")) // it is due in whatever CIDR it comes to be
+	set(t, p, 30, poolOf("a", "10.0.0.0/30", "fd00::/64")) // the address stays due in the new layout
 	again := p.Due(at(30))
 	want(t, fmt.Sprint(again.Addrs), "[10.0.0.1]")
 	p.Rinsed(pass)
@@ -36,7 +36,7 @@ func TestDueUntilRinsed(t *testing.T) {
 	want(t, show(p.Claim("a", at(50))), "10.0.0.2 fd00::1")
 }
 
-// A pool of which one family is due and the other exhausted is not available.
+// A pool is not available if one family's addresses are due and the other's exhausted.
 func TestAvailableOfTwoFamilies(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.1/32", "fd00::1/128"))
 	p.Claim("a", t0)
@@ -46,8 +46,8 @@ func TestAvailableOfTwoFamilies(t *testing.T) {
 	want(t, fmt.Sprint(p.Available("a", at(2))), "<nil>")
 }
 
-// Where packets may have passed that had to end at the pool's route, what has
-// rested is rinsed again.
+// If packets may have passed that the pool's route should have stopped, rested addresses are
+// due again.
 func TestTaint(t *testing.T) {
 	p := mustNew(t, poolOf("a", "10.0.0.0/30", "10.0.1.0/31"))
 	for _, a := range addrs("10.0.0.1", "10.0.0.2", "10.0.1.0", "10.0.1.1") {

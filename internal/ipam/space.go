@@ -6,33 +6,36 @@ import (
 	"time"
 )
 
-// space is the state of the addresses of some CIDRs that are given out as one:
-// those of a pool's one family. (A pool's draining CIDRs are a space too, of
+// space has the state of the addresses of some CIDRs from which addresses are given out
+// together: those of one family of a pool. (A pool's draining CIDRs are a space too, from
 // which nothing is given out.)
 //
-// An address that was never given out has no state: it lies at or beyond its
-// CIDR's fresh offset. Every other one has a slot for ever. It is used; or
-// resting, and then among the ends of cooldowns; or due, its cooldown being
-// over but not all traces of its traffic forgotten; or rested. Those that are
-// due and those that are rested are in two lists that the slots themselves
-// form, the longest of each first. So any of them can be found (cidr.index),
-// taken out of its list and put into it in constant time, and nothing is left
-// in a list that must be skipped.
+// An address that was never given out has no state: its offset is at or beyond its CIDR's
+// fresh one. Every other address has a slot for ever, and is in one of these states:
+//   - used;
+//   - resting: in cooldown, which ends has;
+//   - due: the cooldown is over, but the kernel may still remember the address's traffic;
+//   - rested: free.
+//
+// The slots themselves form two lists, one of the due and one of the rested addresses, each
+// with the address first that has been in it longest. So any address can be found
+// (cidr.index), taken out of its list and put into a list in constant time, and a list never
+// has entries that have to be skipped.
 type space struct {
 	cidrs    []*cidr
-	at       int    // no CIDR before it has a fresh address
-	slots    []slot // the first have each list's head (next) and tail (prev)
+	at       int    // the index of the first CIDR that may have a fresh address
+	slots    []slot // the first slots are the lists': each has its list's head (next) and tail (prev)
 	ends     ends
 	length   [lists]int // of each list
 	used     int
 	resting  int
-	remember int // rested ones beyond which the oldest goes before fresh ones
+	remember int // with more rested addresses than this, the oldest is given out before fresh ones
 }
 
 type slot struct {
 	off        uint64
-	until      int64  // while it is resting: Unix nanoseconds; due: its last Pass, or 0
-	prev, next uint32 // slots, while it is in a list
+	until      int64  // resting: the end of the cooldown, in Unix nanoseconds; due: the number of its last Pass, or 0
+	prev, next uint32 // the slots before and behind it in its list
 	cidr       uint32 // index in space.cidrs
 	state      state
 }
@@ -45,10 +48,11 @@ const (
 	resting
 	used
 
-	lists = 2 // rested and due: slots[rested] and slots[due] are no addresses'
+	lists = 2 // rested and due: slots[rested] and slots[due] are the lists', and no address has them
 )
 
-// newSpace returns a space of CIDRs that are wholly fresh; nil for none.
+// newSpace returns a space of CIDRs of which all addresses are fresh; nil if there are no
+// CIDRs.
 func newSpace(prefixes []netip.Prefix, p *pool, remember int) *space {
 	if len(prefixes) == 0 {
 		return nil
@@ -63,15 +67,16 @@ func newSpace(prefixes []netip.Prefix, p *pool, remember int) *space {
 	return s
 }
 
-// use marks an address as used, whatever it was.
+// use makes an address used, whatever its state was.
 func (s *space) use(c *cidr, off uint64) { s.enterUsed(s.fetch(c, off)) }
 
-// put makes an address, whatever it was, the last of the rested ones.
+// put makes an address the last of the rested ones, whatever its state was.
 func (s *space) put(c *cidr, off uint64) { s.enter(rested, s.fetch(c, off)) }
 
-// rest marks an address as resting, whatever it was. One that is resting
-// already keeps the later end. Without a cooldown it is rested at once: what is
-// forgotten when it is released has no time to come back.
+// rest makes an address resting, whatever its state was. If it is resting already, the later
+// end counts. Without a cooldown (the least until) an address in use is rested at once, and
+// not due: the kernel was made to forget its traffic at the release, and the address had no
+// time for new traffic since.
 func (s *space) rest(c *cidr, off uint64, until int64) {
 	i := c.index.slot(off)
 	switch {
@@ -94,7 +99,7 @@ func (s *space) rest(c *cidr, off uint64, until int64) {
 	c.resting++
 }
 
-// fetch returns the slot of an address, in no state.
+// fetch returns the slot of an address, and takes it out of its state.
 func (s *space) fetch(c *cidr, off uint64) uint32 {
 	i := c.index.slot(off)
 	if i == 0 {
@@ -104,7 +109,7 @@ func (s *space) fetch(c *cidr, off uint64) uint32 {
 	return i
 }
 
-// add gives an address that has none a slot, in no state.
+// add gives an address a slot, which is in no state yet. The address has none so far.
 func (s *space) add(c *cidr, off uint64) uint32 {
 	i := uint32(len(s.slots))
 	s.slots = append(s.slots, slot{off: off, cidr: c.pos})
@@ -112,8 +117,8 @@ func (s *space) add(c *cidr, off uint64) uint32 {
 	return i
 }
 
-// leave takes a slot out of the figures and the list that its state has it in.
-// A resting one stays among the ends, where settle will know it for stale.
+// leave takes a slot out of the figures and the list of its state. The end of a resting one
+// stays among the ends; settle will see that it is stale.
 func (s *space) leave(i uint32) {
 	x := &s.slots[i]
 	switch x.state {
@@ -151,8 +156,8 @@ func (s *space) enter(list state, i uint32) {
 	}
 }
 
-// settle ends the cooldowns that are over at now (Unix nanoseconds). What had
-// one is due, and free when it is rinsed.
+// settle ends the cooldowns that are over at now (Unix nanoseconds): their addresses are
+// due.
 func (s *space) settle(now int64) {
 	for {
 		e, ok := s.ends.front()
@@ -171,18 +176,18 @@ func (s *space) settle(now int64) {
 	}
 }
 
-// current reports whether an end of a cooldown still stands: since then, the
-// address may have been claimed by Restore, or have got a later one.
+// current reports whether an end is still that of its address's cooldown. Since it was
+// pushed, Restore may have claimed the address, or its cooldown may have got a later end.
 func (s *space) current(e end) bool {
 	x := s.slots[e.slot]
 	return x.state == resting && x.until == e.until
 }
 
-// free reports whether an address can be given out. The space is settled.
+// free reports whether the space has an address to give out. The space must be settled.
 func (s *space) free() bool { return s.length[rested] > 0 || s.seek() }
 
-// seek moves on to the next address that nobody has had; false if there is
-// none. It steps over those that were asked for by themselves, over each once.
+// seek moves at and fresh on to the next address that nobody has had; false if there is
+// none. It steps over addresses that were given out on request, over each only once.
 func (s *space) seek() bool {
 	for ; s.at < len(s.cidrs); s.at++ {
 		for c := s.cidrs[s.at]; c.fresh <= c.last; c.fresh++ {
@@ -194,7 +199,7 @@ func (s *space) seek() bool {
 	return false
 }
 
-// take gives out an address. There is one: see free.
+// take gives out an address. The space must have one (free).
 func (s *space) take() netip.Addr {
 	if s.length[rested] <= s.remember && s.seek() {
 		c := s.cidrs[s.at]
@@ -209,7 +214,8 @@ func (s *space) take() netip.Addr {
 	return s.cidrs[s.slots[i].cidr].addr(s.slots[i].off)
 }
 
-// next returns when the first cooldown ends. The space is settled.
+// next returns when the first cooldown ends; false if there is none. The space must be
+// settled.
 func (s *space) next() (time.Time, bool) {
 	e, ok := s.ends.front()
 	if !ok {
@@ -218,8 +224,8 @@ func (s *space) next() (time.Time, bool) {
 	return time.Unix(0, e.until), true
 }
 
-// size returns how many addresses can be given out, used ones included; at
-// most the largest uint64.
+// size returns how many addresses can be given out, including those in use; at most the
+// largest uint64.
 func (s *space) size() uint64 {
 	var sum uint64
 	for _, c := range s.cidrs {
@@ -230,8 +236,8 @@ func (s *space) size() uint64 {
 	return sum
 }
 
-// nanos returns t in Unix nanoseconds; what is before or after the years that
-// this can say (1678 to 2262) is the least or the greatest.
+// nanos returns t in Unix nanoseconds. A time before or after the years that an int64 can
+// hold (1678 to 2262) is the least or the greatest int64.
 func nanos(t time.Time) int64 {
 	switch sec := t.Unix(); {
 	case sec <= math.MinInt64/int64(time.Second):

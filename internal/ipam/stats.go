@@ -5,25 +5,24 @@ import (
 	"time"
 )
 
-// Figures are those of one pool.
+// Figures are the figures of one pool.
 type Figures struct {
 	Pool    string
 	Default bool
 	CIDRs   []CIDRFigures
 }
 
-// CIDRFigures are those of one CIDR of a pool, in addresses.
+// CIDRFigures are the figures of one CIDR of a pool; they count addresses.
 type CIDRFigures struct {
 	CIDR     netip.Prefix
-	Draining bool // out of the configuration, and still in use
+	Draining bool // the configuration no longer has the CIDR, but addresses of it are still in use or rest
 	Size     uint64
 	Used     int
-	Resting  int // not free yet
+	Resting  int // in cooldown or due
 }
 
-// Stats returns the figures of all pools, the default one first, those that
-// only drain last. What is neither used nor resting of a CIDR's size is free;
-// what is due counts as resting.
+// Stats returns the figures of all pools: the default pool first, and pools that only drain
+// last. Addresses of a CIDR's size that are neither used nor resting are free.
 func (p *IPAM) Stats(now time.Time) []Figures {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// table finds the CIDR of an address: the smallest that has it in it, since a
-// draining CIDR may have others inside it. Sorted by first address, the larger
-// first, the one wanted is the last that begins at or before the address, or
-// one that this one lies in.
+// table finds the CIDR of an address: the smallest that contains it, because a draining CIDR
+// may contain others. Rows are sorted by first address, larger CIDRs first. The wanted row
+// is the last one that begins at or before the address, or one in which that row's CIDR
+// lies.
 type table []row
 
 type row struct {
@@ -28,8 +28,8 @@ func newTable(cidrs []*cidr) table {
 	return t
 }
 
-// around returns the first row that has the address, of row i and those it
-// lies in; -1 if none has it.
+// around returns the smallest CIDR that contains the address, among row i and the rows in
+// which it lies; -1 if none does.
 func (t table) around(i int, a netip.Addr) int {
 	for i >= 0 && !t[i].cidr.prefix.Contains(a) {
 		i = t[i].outer
@@ -38,7 +38,7 @@ func (t table) around(i int, a netip.Addr) int {
 }
 
 func (t table) find(a netip.Addr) *cidr {
-	n, end := 0, len(t) // the first that begins after a is of t[n:end+1]
+	n, end := 0, len(t) // the first row that begins after a is at n at least, and at end at most
 	for n < end {
 		if mid := (n + end) / 2; a.Less(t[mid].cidr.prefix.Addr()) {
 			end = mid

@@ -1,6 +1,6 @@
-// Package kernel is the kernel's door: what comes back from a system call or a
-// netlink request is classified here, once, and the packages below it (ns,
-// rtnl, nft, conntrack) each speak to one part of the kernel.
+// Package kernel is the kernel's door: it classifies, once, the errors that system
+// calls and netlink requests return. The packages below it (ns, rtnl, nft, conntrack)
+// each speak to one part of the kernel.
 package kernel
 
 import (
@@ -12,13 +12,13 @@ import (
 // Classes of errors. errors.Is finds both the class and the errno in what
 // Classify returns.
 var (
-	ErrNotFound    = errors.New("not found")        // it, or what it stands on, is not there
-	ErrExists      = errors.New("already exists")   // its place is taken
-	ErrBusy        = errors.New("in use")           // somebody else needs it as it is
+	ErrNotFound    = errors.New("not found")        // the thing, or something that it needs, does not exist
+	ErrExists      = errors.New("already exists")   // something else has the thing's place
+	ErrBusy        = errors.New("in use")           // somebody else uses the thing as it is
 	ErrPermission  = errors.New("not permitted")    // asking again does not help
 	ErrInvalid     = errors.New("invalid")          // the request makes no sense to the kernel
 	ErrUnsupported = errors.New("not supported")    // this kernel, or this family, cannot do it
-	ErrInterrupted = errors.New("interrupted")      // a signal, or a dump that changed under way: ask again at once
+	ErrInterrupted = errors.New("interrupted")      // by a signal, or a list changed while it was read: ask again at once
 	ErrAgain       = errors.New("not now")          // ask again later
 	ErrExhausted   = errors.New("out of resources") // memory, buffers, descriptors, space
 	ErrUnreachable = errors.New("unreachable")      // no route, or the link is down
@@ -89,9 +89,9 @@ type classified struct {
 func (c *classified) Error() string   { return c.err.Error() }
 func (c *classified) Unwrap() []error { return []error{c.class, c.err} }
 
-// Classify gives err the class of the errno in it, which stays reachable. An
-// error without an errno, with one of no class, or with a class already is
-// returned as it is; so is nil.
+// Classify wraps err with the class of the errno in it; errors.As still finds the
+// errno. It returns err unchanged if err is nil, contains no errno, contains an
+// errno that has no class, or has a class already.
 func Classify(err error) error {
 	var (
 		done  *classified
@@ -106,7 +106,7 @@ func Classify(err error) error {
 	return err
 }
 
-// As gives err a class that its errno does not tell, such as a library's own
+// As gives err a class that no errno in it tells, such as for a library's own
 // "link not found". nil stays nil.
 func As(class, err error) error {
 	if err == nil || errors.Is(err, class) {

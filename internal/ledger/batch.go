@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// batch is a transaction being put together: the commits of several callers,
-// staged over the ledger's state. A caller that is refused leaves no trace.
+// batch is a transaction that is being put together: the commits of several callers, staged
+// over the ledger's state. A commit that is refused leaves no trace in it.
 type batch struct {
 	ledger *Ledger
 	now    time.Time
@@ -26,8 +26,8 @@ type batch struct {
 
 	quarantine Quarantine
 
-	pages int   // of the file's spare ones that what adds takes, at most
-	full  error // why there are no more
+	pages int   // how many of the file's spare pages the ops that add may take, at most
+	full  error // why the file has no more spare pages; nil: it has, as far as is known
 }
 
 func (l *Ledger) newBatch() *batch {
@@ -73,7 +73,8 @@ func (b *batch) empty() bool {
 	return len(b.edits) == 0 && len(b.tombs.over) == 0 && b.epoch == s.epoch && b.first == s.first && b.quarantine == s.quarantine
 }
 
-// edit stages a change of an owner; nil before: begun, nil after: forgotten.
+// edit stages a change of an owner. If before is nil the owner is begun, if after is nil it
+// is forgotten.
 func (b *batch) edit(before, after *entry) {
 	var e Edit
 	if before != nil {
@@ -88,7 +89,7 @@ func (b *batch) edit(before, after *entry) {
 	b.edits = append(b.edits, e)
 }
 
-// change says what the batch comes to.
+// change returns what the batch changes.
 func (b *batch) change() Change {
 	c := Change{Owners: joined(b.edits)}
 	for _, n := range slices.SortedFunc(maps.Keys(b.rests.over), compareNames) {
@@ -105,9 +106,9 @@ func (b *batch) change() Change {
 	return c
 }
 
-// joined makes one edit of those that follow each other of one owner and leave its
-// names alone: who is begun and releasing in one commit never was wanted, and no
-// view should show it so in between.
+// joined joins consecutive edits of one owner into one, if they leave its names alone. An
+// owner that is begun and releasing in one commit was never wanted, and no view should show
+// it as wanted in between.
 func joined(edits []Edit) []Edit {
 	var all []Edit
 	for _, e := range edits {
@@ -120,11 +121,12 @@ func joined(edits []Edit) []Edit {
 	return all
 }
 
-// merge makes the batch the ledger's state. The ledger's lock is held.
+// merge merges the batch, which is durable now, into the ledger's state. The caller holds
+// the ledger's lock.
 func (b *batch) merge() {
 	for _, s := range b.owners.over {
 		if s.ok {
-			s.val.json = nil // it is in the file now
+			s.val.json = nil // the file has it now
 		}
 	}
 	b.owners.merge()

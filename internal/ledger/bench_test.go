@@ -12,15 +12,15 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// fullOwner returns an owner of about 1.2 kB, as an attachment's record is.
+// fullOwner returns an owner whose record has about 1.2 kB, like an attachment's.
 func fullOwner(i int) hold.Owner {
 	o := newOwner(address(fmt.Sprintf("10.88.%d.%d", i>>8, i&255)), address(fmt.Sprintf("fd00::%x", i)))
 	o.Meta = json.RawMessage(fmt.Sprintf(`{"network":"berth","containerID":"%064d","config":"%s"}`, i, strings.Repeat("c", 800)))
 	return o
 }
 
-// BenchmarkCommit measures an owner's life (begin, releasing, forget: three
-// commits) with so many callers at once.
+// BenchmarkCommit measures an owner's life (the three commits begin, releasing and forget)
+// with so many callers at once.
 func BenchmarkCommit(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 250} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {

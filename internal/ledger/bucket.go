@@ -10,7 +10,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// writeBatch puts what a batch comes to into the buckets, in the order of keys.
+// writeBatch writes a batch's changes into the buckets, in the order of keys, and the new
+// head.
 func writeBatch(tx *bolt.Tx, next *head, b *batch) error {
 	owners, releasing := into(tx, next, bucketOwners), into(tx, next, bucketReleasing)
 	for _, id := range slices.Sorted(maps.Keys(b.owners.over)) {
@@ -57,7 +58,8 @@ func putHead(tx *bolt.Tx, h *head) error {
 	return tx.Bucket([]byte(bucketMeta)).Put(headKey, seal(bucketMeta, headKey, body))
 }
 
-// writer writes records of one bucket and keeps its sum. The first error stays.
+// writer writes records of one bucket and keeps the bucket's sum. After an error it does
+// nothing more; err is the first one.
 type writer struct {
 	name   string
 	bucket *bolt.Bucket

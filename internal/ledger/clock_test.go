@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// clockScripts are what happens to the clock, the process and the machine while
-// a name rests, and how much of the rest (30 s) is left then. "free" is when the
-// rest begins, at first if it is not said. "old" is the version before, whose
-// records have the wall clock alone, until the next crash.
+// clockScripts say what happens to the clock, the process and the machine while a name
+// rests, and how much of the rest of 30 s is left after that. The rest begins at "free" or,
+// if a script has none, at its beginning. "old" means that, until the next crash, the
+// earlier version runs, whose records have the wall clock only.
 var clockScripts = []struct {
 	script string
 	left   time.Duration
@@ -21,12 +21,12 @@ var clockScripts = []struct {
 	{"pass 31s", -time.Second},
 	{"pass 10s, crash", 20 * time.Second},
 
-	// The process lives.
+	// The process lives on.
 	{"step 1m", 30 * time.Second},
 	{"step -1h, pass 10s", 20 * time.Second},
 	{"step -1h, pass 31s", -time.Second},
 
-	// It dies: before the step, after it, and between two.
+	// The process dies: before the clock's step, after it, and between two steps.
 	{"step 1m, crash", 30 * time.Second},
 	{"crash, step 1m", 30 * time.Second},
 	{"pass 10s, step -1h, pass 10s, crash, pass 5s", 5 * time.Second},
@@ -35,32 +35,32 @@ var clockScripts = []struct {
 	{"step 1h, free, step -1h, pass 10s, crash", 20 * time.Second},
 	{"crash, step 1h, free, pass 10s, crash, step -1h, crash", 20 * time.Second},
 
-	// The machine is rebooted: the wall clock tells, set by then or not.
+	// The machine is rebooted: the wall clock tells how long the name rested.
 	{"pass 10s, reboot", 20 * time.Second},
 	{"pass 40s, reboot", -10 * time.Second},
 	{"pass 10s, step 1m, reboot", -40 * time.Second},
 	{"pass 10s, step -1h, reboot", 30 * time.Second},
 	{"pass 10s, reboot, step 1h", 20 * time.Second},
 	{"pass 10s, reboot, step -1h, pass 5s", 15 * time.Second},
-	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // it was told once
+	{"pass 10s, reboot, step 1h, crash", 20 * time.Second}, // the first opening in the boot settled it
 	{"pass 10s, reboot, step -1h, crash", 20 * time.Second},
 	{"pass 10s, step -1h, reboot, pass 5s, step -1h, crash, step 3h, crash", 25 * time.Second},
 	{"pass 10s, reboot, pass 5s, step 1h, crash, pass 5s, step -1h, reboot", 10 * time.Second},
-	{"step 1h, free, pass 10s, reboot", 20 * time.Second}, // the record has the time as it was set then
+	{"step 1h, free, pass 10s, reboot", 20 * time.Second}, // the record has the wall clock's time as it was set then
 	{"step -1h, free, pass 10s, reboot, pass 5s, crash", 15 * time.Second},
 	{"step -1h, free, pass 10s, crash, reboot", 20 * time.Second},
 	{"pass 10s, reboot, reboot, pass 5s", 15 * time.Second},
 
-	// After the version before, and after this one was tried.
+	// The earlier version wrote the rest.
 	{"old, pass 10s, crash", 20 * time.Second},
 	{"old, pass 10s, crash, step 1m", 20 * time.Second},
 	{"old, pass 10s, step 1m, crash", -40 * time.Second},
 	{"old, step -1h, crash, pass 10s", 20 * time.Second},
 }
 
-// A name rests for as long as it is meant to, and a quarantine lasts so long,
-// whatever the wall clock is set to in a boot; over a reboot by the wall clock,
-// and never longer than a whole rest from then on.
+// Within a boot a name rests, and a quarantine lasts, for as long as it is meant to, whatever
+// the wall clock is set to. Over a reboot they go by the wall clock, but never last longer
+// than a whole rest from the reboot on.
 func TestRestsWhileTheClockIsSet(t *testing.T) {
 	for _, s := range clockScripts {
 		t.Run(s.script, func(t *testing.T) {

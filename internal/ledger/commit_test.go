@@ -24,7 +24,7 @@ func (g *gate) applied(c Change) {
 	<-g.leave
 }
 
-// commitAsync commits and returns where the answer will be.
+// commitAsync commits in the background and returns a channel with the answer.
 func commitAsync(ctx context.Context, l *Ledger, ops ...Op) chan error {
 	answer := make(chan error, 1)
 	go func() { answer <- l.Commit(ctx, ops...) }()
@@ -44,8 +44,8 @@ func waitQueued(l *Ledger, n int) {
 	}
 }
 
-// TestGroupCommit: what waits while a transaction is written is the next one,
-// and who is refused in it harms nobody (aws, from source: each change wrote and
+// Commits that wait while a transaction is written are the next transaction, and a commit
+// that is refused in it does not harm the others (aws, from source: each change wrote and
 // fsynced the whole checkpoint, under the lock).
 func TestGroupCommit(t *testing.T) {
 	g := newGate()
@@ -84,8 +84,8 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// TestRefusedLeavesNoTrace: in one transaction, nothing of a commit that is
-// refused at its last op reaches the one after it, nor readers, nor the file.
+// If a commit is refused at its last op, nothing of it reaches the next commit in the same
+// transaction, readers, or the file.
 func TestRefusedLeavesNoTrace(t *testing.T) {
 	g := newGate()
 	c := newClock()
@@ -128,8 +128,8 @@ func TestRefusedLeavesNoTrace(t *testing.T) {
 	sameContent(t, contentOf(open(t, opts)), want)
 }
 
-// TestNeverWanted: who is begun and releasing in one commit is shown so at once;
-// a name that is freed on the way is shown by itself.
+// Applied shows an owner that is begun and releasing in one commit in a single edit. It shows
+// a name that is freed in between in an edit of its own.
 func TestNeverWanted(t *testing.T) {
 	var changes []Change
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
@@ -150,7 +150,7 @@ func TestNeverWanted(t *testing.T) {
 	}
 }
 
-// TestOneBatch: many commits that wait share one transaction.
+// Many commits that wait share one transaction.
 func TestOneBatch(t *testing.T) {
 	g := newGate()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
@@ -179,8 +179,8 @@ func TestOneBatch(t *testing.T) {
 	}
 }
 
-// TestGiveUp: who gives up before a transaction has its ops withdraws them;
-// afterwards it waits for the outcome.
+// A caller that gives up before a transaction has its ops withdraws them. One that gives up
+// later waits for the outcome.
 func TestGiveUp(t *testing.T) {
 	g := newGate()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
@@ -224,8 +224,7 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// TestCloseWaiting: Close waits for the transaction in hand and refuses the
-// rest.
+// Close waits for the transaction that is being written, and refuses the other commits.
 func TestCloseWaiting(t *testing.T) {
 	g := newGate()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
@@ -239,8 +238,8 @@ func TestCloseWaiting(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- l.Close() }()
 	g.leave <- Change{}
-	// Close and the writer race for the one that waits: it is written, or
-	// refused, and says which.
+	// Close and the writer race for the commit that waits: it is either written or refused,
+	// and its answer says which.
 	wrote := 1
 	select {
 	case <-g.entered:
@@ -269,7 +268,7 @@ func TestCloseWaiting(t *testing.T) {
 	}
 }
 
-// TestChange: a view that follows Applied knows what the ledger knows.
+// A view that follows Applied knows what the ledger knows.
 func TestChange(t *testing.T) {
 	c := newClock()
 	var changes []Change
@@ -306,7 +305,8 @@ func TestChange(t *testing.T) {
 	if got := last(); len(got.Rested) != 1 || !got.Rested[0].Freed.Equal(c.now) || len(got.Owners[0].After.Names) != 0 {
 		t.Errorf("update that drops a name: %+v", got)
 	}
-	// Rested, due and claimed in one transaction: it neither rests nor wakes.
+	// A name that is freed into a rest that is over, and claimed, in one transaction is
+	// neither in Rested nor in Woken.
 	d, e := newOwner(address("2")), newOwner(address("2"))
 	mustCommit(t, l, Begin(d), Forget(d.ID, c.now.Add(-rest)), Begin(e))
 	if got := last(); len(got.Owners) != 3 || got.Owners[2].After.ID != e.ID || got.Rested != nil || got.Woken != nil {
@@ -314,7 +314,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestOwned: what the caller still has in hand does not reach into the ledger.
+// A caller cannot change the ledger through what it gave it.
 func TestOwned(t *testing.T) {
 	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock()))
 	o := newOwner(address("1"))

@@ -17,8 +17,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// sample makes a small ledger that has everything in it, several pages, and
-// pages that were freed, and returns its file and what it says.
+// sample makes a small ledger that has a record of each sort, several pages, and freed
+// pages. It returns the file's bytes, its high water mark in pages, and the ledger's
+// snapshot.
 func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	t.Helper()
 	c := newClock()
@@ -71,14 +72,15 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	return raw, pages, want
 }
 
-// spoilt is a file to be spoilt and read, again and again.
+// spoilt is a file that a test damages and reads, again and again.
 type spoilt struct {
 	t    testing.TB
 	path string
 	want *Snapshot
 }
 
-// read reads the file: it is damaged, or says what it said before.
+// read reads the file, and reports whether it is damaged. If it is not, it must contain what
+// it contained before.
 func (s *spoilt) read(what string, at int) (damaged bool) {
 	s.t.Helper()
 	got, err := Read(s.path, testKinds)
@@ -99,8 +101,8 @@ func (s *spoilt) read(what string, at int) (damaged bool) {
 	return false
 }
 
-// open opens the file as an agent does, with the same outcome as read, and if
-// it can be opened, works with it. The file is not changed if it is damaged.
+// open opens the file as an agent does. The outcome must be the same as that of read. If the
+// file is damaged it must not change; else open works with the ledger.
 func (s *spoilt) open(what string, at int, damaged bool) {
 	s.t.Helper()
 	before, err := os.ReadFile(s.path)
@@ -165,8 +167,8 @@ func TestFlippedBytes(t *testing.T) {
 		if damaged {
 			noticed++
 		}
-		// What a page says of itself, and nobody has noticed, is what bbolt may
-		// fall over as it writes.
+		// bbolt may panic when it writes after a change in a page's header that nobody
+		// has noticed.
 		structure := used[at/pageSize] && at >= 2*pageSize && at%pageSize < pageHead+8*elementLen
 		if random.IntN(1000) == 0 || structure && !damaged {
 			opened++
@@ -182,7 +184,7 @@ func TestFlippedBytes(t *testing.T) {
 	}
 }
 
-// usedPages says which pages of a ledger something refers to.
+// usedPages returns which pages of a ledger something refers to.
 func usedPages(t testing.TB, path string) []bool {
 	t.Helper()
 	f, err := os.Open(path)
@@ -233,7 +235,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// TestLostPages exchanges whole pages: what no checksum of a record sees.
+// TestLostPages exchanges whole pages, which no record's checksum shows.
 func TestLostPages(t *testing.T) {
 	raw, pages, want := sample(t)
 	s := &spoilt{t, filepath.Join(t.TempDir(), "lost.db"), want}
@@ -250,7 +252,8 @@ func TestLostPages(t *testing.T) {
 	}
 }
 
-// TestWrongRecords puts records into the file that are sound by themselves.
+// TestWrongRecords puts records into the file that are wrong, although their checksums are
+// right.
 func TestWrongRecords(t *testing.T) {
 	c := newClock()
 	a, b := newOwner(address("1")), newOwner(address("2"))
@@ -306,7 +309,7 @@ func TestWrongRecords(t *testing.T) {
 	}
 }
 
-// TestBuckets: a bucket that is not there is noticed even if nothing was in it.
+// A missing bucket is noticed even if it was empty.
 func TestBuckets(t *testing.T) {
 	for name, change := range map[string]func(tx *bolt.Tx) error{
 		"missing": func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(bucketRests)) },
@@ -334,7 +337,7 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// TestNewer: what a newer program has written is refused as such.
+// A ledger that a newer program has written is ErrNewer.
 func TestNewer(t *testing.T) {
 	newFormat := func(bucket string, key, rec []byte) []byte {
 		rec[0]++
@@ -379,8 +382,8 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// TestCutOffWhileOpen: a file that is truncated under an open ledger makes
-// commits fail, for good, and not the program.
+// If the file of an open ledger is truncated, every commit fails from then on, but the
+// program does not.
 func TestCutOffWhileOpen(t *testing.T) {
 	path := filled(t, 50)
 	opts := testOptions(path, newClock())

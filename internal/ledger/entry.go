@@ -12,16 +12,16 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// entry is an owner in memory. It is not changed once a batch has it.
+// entry is an owner in memory. Nobody changes its owner once a batch has it.
 type entry struct {
 	owner hold.Owner
 	size  int    // bytes of the owner's JSON
-	json  []byte // the same, until it is written; nil: as in the file
+	json  []byte // the owner's JSON until it is written; nil: the file has it
 }
 
-// seal checks an owner and makes it an entry that shares nothing with the
-// caller but the specs of kinds that do not discover, and that equals what
-// reading the record will give.
+// seal checks an owner and makes an entry of it. The entry equals the owner that reading the
+// record will give, and shares nothing with the caller but the specs of kinds that do not
+// discover.
 func (l *Ledger) seal(o hold.Owner) (*entry, error) {
 	if err := check(o); err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (l *Ledger) seal(o hold.Owner) (*entry, error) {
 		return nil, err
 	}
 	record := o
-	record.Releasing = time.Time{} // has a record of its own
+	record.Releasing = time.Time{} // it has a record of its own
 	raw, err := json.Marshal(record)
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)
@@ -42,9 +42,9 @@ func (l *Ledger) seal(o hold.Owner) (*entry, error) {
 	return &entry{o, len(raw), raw}, nil
 }
 
-// own copies an owner so that it shares nothing that may be changed: slices,
-// Meta in the form that the record gives back, and specs of kinds that
-// discover, whose Acquire writes into them.
+// own copies an owner so that the copy shares nothing that somebody may change: it copies
+// slices, Meta (in the form that a read record has), and the specs of kinds that discover,
+// into which Acquire writes.
 func (l *Ledger) own(o hold.Owner) (hold.Owner, error) {
 	o = o.Clone()
 	if len(o.Meta) == 0 {
@@ -88,7 +88,7 @@ func (l *Ledger) own(o hold.Owner) (hold.Owner, error) {
 	return o, nil
 }
 
-// check refuses an owner that cannot be written and read back.
+// check returns an error if an owner cannot be written and read back.
 func check(o hold.Owner) error {
 	if _, err := hold.ParseID(string(o.ID)); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)

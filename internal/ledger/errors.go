@@ -8,24 +8,25 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// What a commit is refused for. They come wrapped with the operation.
+// Errors of commits and of opening. They come wrapped with the operation. Behind each stands
+// what returns it.
 var (
 	ErrInvalid = errors.New("invalid")                                     // an ID, name or record that cannot be written
 	ErrExists  = errors.New("owner exists")                                // Begin
-	ErrUnknown = errors.New("unknown owner")                               // Update, Releasing
+	ErrUnknown = errors.New("unknown owner")                               // Update, Pass, Releasing
 	ErrNeeds   = errors.New("needs an owner that is unknown or releasing") // Begin, Update
 	ErrNeeded  = errors.New("others still need the owner")                 // Forget
 	ErrBuried  = errors.New("deleted since")                               // Unburied
 	ErrChanged = errors.New("owner has changed")                           // Unchanged
-	ErrFull    = errors.New("disk full")                                   // Begin, and Update that adds: only the reserve is left
-	ErrClosed  = errors.New("ledger is closed")                            // any
-	ErrFailed  = errors.New("ledger failed")                               // any: an earlier write has failed in an unknown state; reopen
+	ErrFull    = errors.New("disk full")                                   // Begin, and an Update or Pass that adds: only the reserve is left
+	ErrClosed  = errors.New("ledger is closed")                            // any commit
+	ErrFailed  = errors.New("ledger failed")                               // any commit: after a failed write nobody knows what the file contains; open it anew
 	ErrLocked  = errors.New("ledger is in use")                            // Open, Read: another process has it open
 	ErrNewer   = errors.New("ledger is of a newer version")                // Open, Read
 )
 
-// NameTakenError refuses a name: either Owner has it, or it rests until Until, by
-// the wall clock.
+// NameTakenError says why a name cannot be claimed: either Owner has it, or it rests until
+// Until, by the wall clock.
 type NameTakenError struct {
 	Name  hold.Name
 	Owner hold.ID
@@ -39,8 +40,8 @@ func (e *NameTakenError) Error() string {
 	return fmt.Sprintf("name %s rests until %s", e.Name, e.Until.UTC().Format(time.RFC3339))
 }
 
-// DamagedError says that a ledger's file is not what was written. The file is
-// left as it is.
+// DamagedError says that a ledger's file does not contain what was written. The ledger
+// leaves such a file as it is.
 type DamagedError struct {
 	Path string
 	What string // the first damage found

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	lockWait = 500 * time.Millisecond // for an agent that is just ending, or a reader
+	lockWait = 500 * time.Millisecond // how long to wait for the lock: an agent may just be ending, or a reader
 	lockPoll = 10 * time.Millisecond
 )
 
-// openFile opens the ledger's file to write, locked. If there is none, or an
-// empty one (left by a crash, or by whoever made it), one is created.
+// openFile opens the ledger's file for writing, and locks it. If there is no file, or an
+// empty one (left by a crash, or made by hand), it creates a ledger.
 func openFile(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -35,16 +35,16 @@ func openFile(path string) (*os.File, error) {
 		case size == 0:
 			err = create(path)
 		}
-		f.Close() // it is not the ledger's any more
+		f.Close() // another file has the ledger's name by now
 		if err != nil {
 			return nil, fmt.Errorf("creating %s: %w", path, err)
 		}
 	}
 }
 
-// lockFile locks a file that was opened at path and returns its size; -1 if
-// another file has taken its place meanwhile. If another process has the lock,
-// it waits a little, and then names it with ErrLocked.
+// lockFile locks a file that was opened at path and returns its size; -1 if path leads to
+// another file by now, or to none. If another process has the lock, lockFile waits a little;
+// then the error is ErrLocked, and names that process.
 func lockFile(f *os.File, path string, how int) (size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -75,8 +75,9 @@ func lockFile(f *os.File, path string, how int) (size int64, err error) {
 	return now.Size(), nil
 }
 
-// create makes a new ledger's file, complete and durable before it has its
-// name. The caller has the lock on an empty file of that name, so it is alone.
+// create makes a new ledger's file. The file gets its name only when it is complete and
+// durable. The caller has the lock on an empty file of that name, so that nobody else
+// creates one.
 func create(path string) error {
 	next := path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -117,9 +118,9 @@ func create(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// allocate makes the bytes of a file from one offset to another exist on the
-// disk, without changing those that are there. File systems that cannot do it
-// get zeros written behind the file's end.
+// allocate makes the file system allocate the bytes of a file from one offset to another,
+// without changing bytes that exist. If the file system cannot do that, allocate writes
+// zeros behind the file's end.
 func allocate(f *os.File, from, to int64) error {
 	var err error
 	for {
@@ -162,7 +163,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// explain adds to an error of opening the file what is to be done about it.
+// explain adds to an error of opening the file what the operator can do about it.
 func explain(err error) error {
 	switch {
 	case isFull(err):

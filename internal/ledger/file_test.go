@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCreate: a ledger is made where there is none, or what a crash of its
-// creation has left.
+// Open makes a ledger where there is none, or where a crash has left a half-made one.
 func TestCreate(t *testing.T) {
 	tests := map[string]func(path string) error{
 		"nothing there": func(string) error { return nil },
@@ -48,8 +47,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestCreateAtOnce: of several agents that start at once on nothing, one has
-// the ledger, and the others are told so.
+// If several agents start at once where there is no ledger, one of them gets it, and the
+// others get ErrLocked.
 func TestCreateAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	const agents = 8
@@ -77,7 +76,7 @@ func TestCreateAtOnce(t *testing.T) {
 	}
 }
 
-// TestLocked: a ledger in use is not opened, and the error says by whom.
+// Open refuses a ledger in use, and the error names the process that has it.
 func TestLocked(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	l := open(t, opts)
@@ -116,7 +115,7 @@ func TestFlockPID(t *testing.T) {
 	}
 }
 
-// TestBadFiles: what is no ledger is refused, and left alone.
+// Open refuses a file that is no ledger, and leaves it alone.
 func TestBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -158,8 +157,8 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestReadOnly: a ledger on a read-only file system can be read, and the agent
-// says why it cannot open it.
+// A ledger on a read-only file system can be read. Open's error says why an agent cannot
+// open it.
 func TestReadOnly(t *testing.T) {
 	d := newDisk(t, "16m")
 	opts := testOptions(d.ledger(), newClock())

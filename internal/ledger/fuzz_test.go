@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// FuzzRecord unseals any bytes, and sealed ones with any change.
+// FuzzRecord unseals any bytes, and sealed records with any change.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte{}, []byte{}, uint16(0), byte(0))
 	f.Add([]byte("key"), []byte(`{"at":1}`), uint16(3), byte(1))
@@ -39,12 +39,11 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzOpen changes bytes of a ledger: patches are an offset (3 bytes, little
-// endian, modulo the file's used part) and a new byte each, and cut is how much
-// is cut off its end, in sectors. Nothing may panic, and what is read is the
-// ledger's own content. With mend the metas' checksums are made right again, as
-// nobody but an attacker does: the content may be another then, but what passes
-// must be safe for bbolt.
+// FuzzOpen changes bytes of a ledger. Each patch is an offset (3 bytes, little endian, modulo
+// the file's used part) and a new byte; cut says how many sectors are cut off its end.
+// Nothing may panic, and a file that can be read must have the ledger's own content. With
+// mend the metas' checksums are made right again, as only an attacker would do: the content
+// may differ then, but a file that passes must be safe for bbolt.
 func FuzzOpen(f *testing.F) {
 	raw, err := os.ReadFile(golden) // the same for every run, as the corpus is
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockHolder says who has a lock (flock) on a file, as well as it can be
-// found out: "berthd (process 123)".
+// lockHolder returns the process that has a lock (flock) on a file, as far as it can be
+// found out, such as "berthd (process 123)".
 func lockHolder(info fs.FileInfo) string {
 	const unknown = "another process"
 	st, ok := info.Sys().(*syscall.Stat_t)
@@ -38,8 +38,9 @@ func lockHolder(info fs.FileInfo) string {
 //
 //	1: FLOCK  ADVISORY  WRITE 708 08:01:13640 0 EOF
 //
-// The device there is not always the one that stat gives (btrfs, overlayfs): if
-// none is, the inode alone has to do. Waiting locks have "->" before FLOCK.
+// The device in /proc/locks is not always the one of stat(2) (btrfs, overlayfs). If no line
+// has stat's device, flockPID goes by the inode alone. It ignores waiting locks, which have
+// "->" before FLOCK.
 func flockPID(locks string, dev, ino uint64) string {
 	exact := fmt.Sprintf("%02x:%02x:%d", unix.Major(dev), unix.Minor(dev), ino)
 	suffix := fmt.Sprintf(":%d", ino)

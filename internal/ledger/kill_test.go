@@ -17,18 +17,19 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// envChild makes the test program a child that commits to the ledger there.
+// envChild, an environment variable, makes the test program a child that commits to the
+// ledger at the path in it.
 const envChild = "LEDGER_TEST_CHILD"
 
-// said is a line of the child: an owner, after each of its commits.
+// said is a line that the child prints after each commit: the commit's owner.
 type said struct {
 	ID    hold.ID
 	Names []hold.Name
 	State string // begun, releasing, forgotten
 }
 
-// commitUntilKilled begins, releases and forgets owners, and says of each
-// commit that it is done.
+// commitUntilKilled begins, releases and forgets owners, and prints a line after each
+// commit.
 func commitUntilKilled(path string) {
 	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses})
 	if err != nil {
@@ -63,8 +64,8 @@ func commitUntilKilled(path string) {
 	select {}
 }
 
-// TestKill kills a child that commits, again and again, at any moment. What it
-// said it had committed has to be there, and nothing may be damaged.
+// TestKill kills a child that commits, again and again, at any moment. The ledger must have
+// what the child said it had committed, and must not be damaged.
 func TestKill(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
 	path := filepath.Join(t.TempDir(), "ledger.db")
@@ -84,13 +85,14 @@ func TestKill(t *testing.T) {
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Early kills hit the opening, and the first one the creation.
+		// Early kills come while the child opens the ledger, and the first one while it
+		// creates it.
 		timer := time.AfterFunc(time.Duration(random.Int64N(int64(60*time.Millisecond))), func() { child.Process.Kill() })
 		lines := bufio.NewReader(out)
 		for {
 			line, err := lines.ReadBytes('\n')
 			if err == io.EOF {
-				break // a line cut off was not acknowledged to anybody
+				break // the line was cut off: nobody has heard of that commit
 			}
 			var s said
 			if err := json.Unmarshal(line, &s); err != nil {
@@ -110,7 +112,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// checkHeard opens the ledger and looks for what the child has said.
+// checkHeard opens the ledger and checks that it has what the child has said.
 func checkHeard(t *testing.T, path string, heard map[hold.ID]said) {
 	t.Helper()
 	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses})

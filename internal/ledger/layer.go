@@ -2,25 +2,25 @@ package ledger
 
 import "iter"
 
-// layer is a map under changes that are not durable yet. Changes can be taken
-// back to a mark, for a caller that is refused, or merged into the map.
+// layer is a map with changes over it that are not durable yet. The changes since a mark can
+// be undone, for a commit that is refused; all changes can be merged into the map.
 type layer[K comparable, V any] struct {
 	base map[K]V
 	over map[K]slot[V]
 	log  []logged[K, V]
 }
 
-// slot is a changed value; not ok: dropped.
+// slot is a changed value; if it is not ok, the key was dropped.
 type slot[V any] struct {
 	val V
 	ok  bool
 }
 
-// logged is what stood in over for a key before a change.
+// logged is what over had for a key before a change.
 type logged[K comparable, V any] struct {
 	key     K
 	before  slot[V]
-	changed bool // it stood there
+	changed bool // over had the key
 }
 
 func newLayer[K comparable, V any](base map[K]V) layer[K, V] {
@@ -45,10 +45,10 @@ func (l *layer[K, V]) set(k K, s slot[V]) {
 	l.over[k] = s
 }
 
-// mark returns where to go back to.
+// mark returns the present state of the changes, for back.
 func (l *layer[K, V]) mark() int { return len(l.log) }
 
-// back takes back every change since the mark.
+// back undoes every change since the mark.
 func (l *layer[K, V]) back(mark int) {
 	for i := len(l.log) - 1; i >= mark; i-- {
 		if c := l.log[i]; c.changed {
@@ -71,7 +71,8 @@ func (l *layer[K, V]) merge() {
 	}
 }
 
-// all yields every value, in no order. The one being yielded may be dropped.
+// all yields every value, in no particular order. The caller may drop the value that is
+// being yielded.
 func (l *layer[K, V]) all() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		for k, s := range l.over {

@@ -14,10 +14,10 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Ledger is an open ledger. Its methods may be called at once.
+// Ledger is an open ledger. Its methods may be called concurrently.
 type Ledger struct {
 	opts     Options
-	discover map[string]hold.Kind // kinds whose Acquire writes into specs
+	discover map[string]hold.Kind // the kinds whose Acquire writes into specs, by name
 
 	mu    sync.RWMutex // guards state
 	state state
@@ -34,7 +34,7 @@ type Ledger struct {
 type state struct {
 	owners  map[hold.ID]*entry
 	names   map[hold.Name]hold.ID
-	needers map[hold.ID][]hold.ID // of owners that have any
+	needers map[hold.ID][]hold.ID // for each owner that others need: those others
 	rests   map[hold.Name]Rest
 	tombs   map[string]Tombstone
 	epoch   Epoch
@@ -54,10 +54,10 @@ func newState() state {
 	}
 }
 
-// Open opens the ledger at Options.Path, or creates it. Every record is read
-// and checked: damage is a *DamagedError, a ledger that another process has
-// open ErrLocked, one written by a newer version ErrNewer. In all these cases
-// the file is left as it is.
+// Open opens the ledger at Options.Path, or creates it. It reads and checks every record. A
+// damaged ledger is a *DamagedError, one that another process has open ErrLocked, and one
+// that a newer version has written ErrNewer. In all these cases Open leaves the file as it
+// is.
 func Open(opts Options) (*Ledger, error) {
 	if opts.Rest == nil {
 		opts.Rest = func(hold.Name) time.Duration { return 0 }
@@ -87,8 +87,8 @@ func Open(opts Options) (*Ledger, error) {
 	return l, nil
 }
 
-// Close waits for the transaction in hand, refuses everything else that waits
-// with ErrClosed, and closes the file.
+// Close waits for the transaction that is being written, refuses all commits that wait with
+// ErrClosed, and closes the file.
 func (l *Ledger) Close() error {
 	var err error
 	l.closed.Do(func() {
@@ -99,8 +99,8 @@ func (l *Ledger) Close() error {
 	return err
 }
 
-// Failed is closed once every commit is refused with ErrFailed, at which a
-// program can only end and open the ledger anew.
+// Failed returns a channel that is closed once every commit fails with ErrFailed. The
+// program can only end then, and open the ledger anew.
 func (l *Ledger) Failed() <-chan struct{} { return l.failed }
 
 // Owner returns an owner.
@@ -125,14 +125,14 @@ func (l *Ledger) Owners() []hold.Owner {
 	return owners
 }
 
-// Needers returns the IDs of the owners that need an owner, in no order.
+// Needers returns the IDs of the owners that need an owner, in no particular order.
 func (l *Ledger) Needers(id hold.ID) []hold.ID {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return slices.Clone(l.state.needers[id])
 }
 
-// Holder returns who has a name.
+// Holder returns the owner that has a name.
 func (l *Ledger) Holder(n hold.Name) (hold.ID, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -140,8 +140,8 @@ func (l *Ledger) Holder(n hold.Name) (hold.ID, bool) {
 	return id, ok
 }
 
-// Resting returns the names that rest or have rested and were not claimed
-// since, the longest freed first, in times of Options.Clock.
+// Resting returns the names that rest, or that have rested and were not claimed since, in
+// times of Options.Clock. The name that was freed first comes first.
 func (l *Ledger) Resting() []Rest {
 	l.mu.RLock()
 	rests := slices.Collect(maps.Values(l.state.rests))
@@ -162,7 +162,7 @@ func (l *Ledger) Tombstone(key string) (Tombstone, bool) {
 	return t, true
 }
 
-// Epoch returns the epoch that was set last, the zero one in a new ledger.
+// Epoch returns the epoch that was set last. A new ledger's is the zero value.
 func (l *Ledger) Epoch() Epoch {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -180,12 +180,12 @@ func (l *Ledger) First() (f First, known bool) {
 	return *l.state.first, true
 }
 
-// SetEpoch writes the epoch. With a new one, tombstones of other boots end.
+// SetEpoch writes the epoch. A new epoch ends tombstones of other boots.
 func (l *Ledger) SetEpoch(e Epoch) error {
 	return l.Commit(context.Background(), Enter(e))
 }
 
-// Quarantine returns the quarantine that was set last, over or not.
+// Quarantine returns the quarantine that was set last, even if it is over.
 func (l *Ledger) Quarantine() Quarantine {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

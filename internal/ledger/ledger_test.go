@@ -37,13 +37,13 @@ var testKinds = hold.Kinds{
 	{New: func() hold.Spec { return &flexible{} }, Discovers: true},
 }
 
-// clock is the time of a test: what has passed really, what somebody has set the
-// wall clock forward by, and the boot.
+// clock is the time of a test: the real time, by how much somebody has set the wall clock
+// forward, and the boot.
 type clock struct {
 	now    time.Time
 	step   time.Duration
 	boot   string
-	booted int64 // CLOCK_BOOTTIME is 0, Unix nanoseconds
+	booted int64 // when CLOCK_BOOTTIME was 0, in Unix nanoseconds
 }
 
 func (c *clock) Wall() time.Time { return c.now.Add(c.step) }
@@ -61,7 +61,7 @@ const rest = 30 * time.Second
 
 func address(a string) hold.Name { return hold.Name{Space: "address", Name: a} }
 
-// restAddresses lets addresses rest, and nothing else.
+// restAddresses lets addresses rest, and no other names.
 func restAddresses(n hold.Name) time.Duration {
 	if n.Space == "address" {
 		return rest
@@ -163,7 +163,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// copyOf copies an open ledger's file, as it is on the disk now.
+// copyOf copies an open ledger's file as it is now.
 func copyOf(t testing.TB, l *Ledger) string {
 	t.Helper()
 	raw, err := os.ReadFile(l.opts.Path)
@@ -177,11 +177,11 @@ func copyOf(t testing.TB, l *Ledger) string {
 	return path
 }
 
-// golden is a ledger of schema 1, cut off behind its last page.
+// golden is a ledger of schema 1, without the unused pages at its end.
 const golden = "testdata/v1.db"
 
-// TestGolden: what this version of the program or an earlier one has written
-// can be read. To write it anew: -update.
+// A ledger that this version of the program or an earlier one has written can be read.
+// -update writes it anew.
 func TestGolden(t *testing.T) {
 	if *updateGolden {
 		raw, pages, _ := sample(t)
@@ -202,7 +202,7 @@ func TestGolden(t *testing.T) {
 		t.Errorf("golden ledger has %+v, epoch %+v", s, l.Epoch())
 	}
 	parent, ok := l.Holder(address("p/parent"))
-	if !ok || len(l.Needers(parent)) != 3 { // as the parent of which that version wrote it
+	if !ok || len(l.Needers(parent)) != 3 { // that version wrote it as their parent
 		t.Errorf("%q is needed by %v", parent, l.Needers(parent))
 	}
 	releasing := 0

@@ -13,11 +13,11 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// record is a record where it was found.
+// record is a record of the file, with its key.
 type record struct{ key, val []byte }
 
-// load reads and checks everything in a ledger's file. The file is only read.
-// Its times are those that what clocks returns makes of the records'.
+// load reads and checks everything in a ledger's file, and writes nothing. clocks is given
+// the head's opening, and returns the function that turns the records' spans into times.
 func load(f *os.File, path string, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
 	h, s, err := parse(f, kinds, clocks)
 	if d := (*DamagedError)(nil); errors.As(err, &d) {
@@ -71,7 +71,7 @@ func parse(f *os.File, kinds hold.Kinds, clocks func(opening) reading) (*head, s
 	return h, s, nil
 }
 
-// loadHead reads the head and holds it against what was found.
+// loadHead reads the head and compares it with what was found.
 func loadHead(found map[string][]record, img *image) (*head, error) {
 	if n := len(found[bucketMeta]); n != 1 || string(found[bucketMeta][0].key) != string(headKey) {
 		return nil, damaged("bucket meta has %d records, want one head", n)
@@ -111,8 +111,8 @@ func loadHead(found map[string][]record, img *image) (*head, error) {
 	return &h, nil
 }
 
-// loadOwners decodes owners on all processors: it is most of the time that
-// opening takes.
+// loadOwners decodes owners on all processors, because it takes most of the time that
+// opening a ledger takes.
 func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
 	entries := make([]*entry, len(recs))
 	workers := min(runtime.GOMAXPROCS(0), len(recs)/64+1)
@@ -159,7 +159,7 @@ func loadOwner(r record, kinds hold.Kinds) (*entry, error) {
 	}
 	o, err := kinds.Decode(body)
 	if err != nil {
-		// The bytes are what was written: not damage, but another program.
+		// The checksum is right, so this is no damage: another version has written it.
 		return nil, fmt.Errorf("record of owner %s is not understood: %w", r.key, err)
 	}
 	if string(o.ID) != string(r.key) {
@@ -201,7 +201,7 @@ func loadTombs(found map[string][]record, s *state) error {
 	})
 }
 
-// each decodes the records of a bucket.
+// each decodes the records of a bucket and calls do for each.
 func each[R any](found map[string][]record, bucket string, do func(key string, rec R) error) error {
 	for _, r := range found[bucket] {
 		body, err := unseal(bucket, r.key, r.val)

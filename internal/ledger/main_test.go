@@ -15,8 +15,8 @@ var seed = flag.Int64("seed", 0, "seed of the random tests; 0: a new one, which 
 // updateGolden writes the golden ledger anew.
 var updateGolden = flag.Bool("update", false, "write testdata/v1.db anew")
 
-// TestMain runs the tests in namespaces of their own, for the mounts of those
-// that fill a disk, or is the child of TestKill.
+// TestMain runs the tests in namespaces of their own, in which tests that fill a disk mount
+// one. In a child of TestKill it runs the child instead.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(envChild); path != "" {
 		commitUntilKilled(path)

@@ -44,8 +44,7 @@ type model struct {
 	epoch  Epoch
 }
 
-// modelRest is a rest in the time that passes really, and by the wall clock as
-// it was set when the name was freed.
+// modelRest is a rest in real time, with the wall clock's time at which the name was freed.
 type modelRest struct {
 	freed, until time.Time
 	wall         time.Time
@@ -55,7 +54,7 @@ func (m model) clone() model {
 	return model{maps.Clone(m.owners), maps.Clone(m.rests), maps.Clone(m.tombs), m.epoch}
 }
 
-// rebooted is the model when the ledger is opened in another boot.
+// rebooted returns the model after the ledger is first opened in another boot.
 func (m model) rebooted(c *clock) model {
 	for n, r := range m.rests {
 		r.freed = c.now.Add(min(0, r.wall.Sub(c.Wall())))
@@ -66,8 +65,8 @@ func (m model) rebooted(c *clock) model {
 	return m
 }
 
-// content is what a ledger has whose clock was ahead of what passes really, by
-// what the wall clock was set to when it was opened.
+// content returns what a ledger must have whose clock is ahead of real time, by how much the
+// wall clock was set forward when it was opened.
 func (m model) content(ahead time.Duration) content {
 	c := content{Tombs: m.tombs, Epoch: m.epoch}
 	for n, r := range m.rests {
@@ -105,18 +104,18 @@ func (m model) free(names []hold.Name, at time.Time, c *clock) {
 	}
 }
 
-// walk is a random walk of a ledger and its model.
+// walk does random ops on a ledger and on its model.
 type walk struct {
 	*rand.Rand
 	clock *clock
-	ahead time.Duration // the ledger's clock, of what passes really
+	ahead time.Duration // how far the ledger's clock is ahead of real time
 	ids   []hold.ID
 	names []hold.Name
 }
 
 func pick[T any](w *walk, from []T) T { return from[w.IntN(len(from))] }
 
-// someNames returns up to three names; now and then one is there twice.
+// someNames returns up to three names; now and then it returns one twice.
 func (w *walk) someNames() []hold.Name {
 	var names []hold.Name
 	for range w.IntN(4) {
@@ -129,7 +128,7 @@ func (w *walk) someNames() []hold.Name {
 	return names
 }
 
-// op returns a random op and what it does to the model.
+// op returns a random op, and a function that does the same to the model.
 func (w *walk) op() (Op, func(model) error) {
 	id, now := pick(w, w.ids), w.clock.now
 	at := now.Add(-time.Duration(w.IntN(40)) * time.Second)
@@ -189,7 +188,7 @@ func (w *walk) op() (Op, func(model) error) {
 	}
 }
 
-// needs are some owners, mostly each once.
+// needs returns some owners, mostly each only once.
 func (w *walk) needs() []hold.ID {
 	ids := make([]hold.ID, 1+w.IntN(2))
 	for i := range ids {
@@ -207,7 +206,7 @@ func (m model) mayNeed(ids []hold.ID, leaving bool) error {
 	return nil
 }
 
-// need lets an owner need others from now on; whom it needed already may be releasing.
+// need lets an owner need others from now on. Those that it needed already may be releasing.
 func (m model) need(id hold.ID, needs []hold.ID) error {
 	o, ok := m.owners[id]
 	if !ok {
@@ -299,10 +298,9 @@ func (m model) update(id hold.ID, names []hold.Name, c *clock) error {
 	return m.claim(come, id, c.now)
 }
 
-// around steps the wall clock, forward or back, and has the ledger opened again,
-// in the same boot or in another: each by itself, and in pairs and threes, since
-// it is those that a rest may not get through. It reports whether the ledger is
-// to be opened again.
+// around steps the wall clock forward or back, or has the ledger opened again in the same
+// boot or in another one. It does one to three of these, because rests are most likely wrong
+// after a combination. It reports whether the caller has to open the ledger again.
 func (w *walk) around() (again bool) {
 	for range 1 + w.IntN(3) {
 		switch w.IntN(8) {
@@ -353,7 +351,7 @@ func TestModel(t *testing.T) {
 				want = do(next)
 			}
 		}
-		// What can be seen without the ledger's state is refused first.
+		// Errors that need nothing of the ledger's state come first.
 		for _, op := range ops {
 			if _, err := op.ready(l); err != nil {
 				want = ErrInvalid
@@ -395,8 +393,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestChurn lets a ledger grow to some levels of pages and shrink again, and
-// looks now and then whether what bbolt has made of it passes.
+// TestChurn lets a ledger grow to some levels of pages and shrink again. Now and then it
+// checks that the file that bbolt has written passes the checks of pages.go.
 func TestChurn(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
 	c := newClock()
@@ -438,7 +436,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// checkIndexes looks up what the ledger keeps beside the owners.
+// checkIndexes compares the names and needers that the ledger keeps with its owners.
 func checkIndexes(t *testing.T, l *Ledger, m model) {
 	t.Helper()
 	names, needers := 0, map[hold.ID][]hold.ID{}

@@ -13,77 +13,75 @@ const (
 	MaxOwner = 256 << 10 // bytes of an owner's JSON
 	MaxName  = 1024      // bytes of a name with its space, and of a tombstone's key
 
-	usualOwner = 4096 // bytes that suffice for the JSON of most owners
+	usualOwner = 4096 // bytes that are enough for the JSON of most owners
 )
 
 // Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, Forget,
 // Bury, Unburied, Enter or Quarantined.
 type Op interface {
-	// ready does what needs no look at the ledger's state, in the caller's
-	// goroutine.
+	// ready does, in the caller's goroutine, what needs nothing of the ledger's state.
 	ready(*Ledger) (step, error)
 }
 
 // step is an op that is ready to be staged, in the writer's goroutine.
 type step struct {
-	pages int // about how many pages it makes the transaction write
+	pages int // about how many pages the transaction has to write for it
 	do    func(*batch) error
 }
 
-// Begin writes a new owner and claims its names. It is refused with ErrInvalid,
-// ErrExists, ErrNeeds, ErrFull, or *NameTakenError for a name that is claimed
-// or still rests; a rest that is due ends with the claim. The ledger keeps no
-// part of o that the caller may still change, but shares the specs of kinds
-// that do not discover. One that is releasing from the start may need who is
-// releasing.
+// Begin writes a new owner and claims its names. It fails with ErrInvalid, ErrExists,
+// ErrNeeds or ErrFull, or with *NameTakenError for a name that another owner has or that
+// still rests. A rest that is due ends with the claim. The ledger keeps no part of o that
+// the caller may still change, except the specs of kinds that do not discover. Only an owner
+// that is releasing from the start may need owners that are releasing.
 func Begin(o hold.Owner) Op { return begin{o} }
 
-// Update lets change edit a copy of the owner, which then takes its place. It
-// is refused with ErrUnknown, with change's error, as Begin for new names, and
-// with ErrFull if it adds. Names that change leaves out are freed now. ID
-// and Releasing cannot be changed; Needs can, but not into a circle. Change runs in the writer's
-// goroutine: it must not wait, nor call the ledger; and it replaces specs
-// rather than to write into them, unless their kind discovers.
+// Update lets change edit a copy of the owner, which then replaces the owner. It fails with
+// ErrUnknown, with change's error, for new names as Begin does, and with ErrFull if the
+// owner's record grows. Names that change leaves out are freed now. change cannot change ID
+// and Releasing; it can change Needs, but not into a circle. change runs in the writer's
+// goroutine: it must neither wait nor call the ledger. It must replace specs and not write
+// into them, unless their kind discovers.
 func Update(id hold.ID, change func(*hold.Owner) error) Op { return update{id, change} }
 
-// Pass moves names from one owner to another. They need no rest: nobody else can
-// have them in between. It is refused with ErrUnknown, if it knows one of the owners
-// not, and with ErrInvalid for a name that from does not have.
+// Pass moves names from one owner to another. The names need no rest, because nobody else
+// can have them in between. Pass fails with ErrUnknown for an unknown owner, with ErrInvalid
+// for a name that from does not have, and with ErrFull if an owner's record grows.
 func Pass(from, to hold.ID, names ...hold.Name) Op { return pass{from, to, names} }
 
-// Unchanged changes nothing, and refuses the commit with ErrChanged if the owner
-// is wanted and has another Meta by now than o: for those who have decided by
-// what they have read.
+// Unchanged changes nothing. It fails with ErrChanged, and so refuses the commit, if the
+// owner is wanted and its Meta now differs from o's. It is for callers that have decided
+// something by what they had read.
 func Unchanged(o hold.Owner) Op { return unchanged{o} }
 
-// Releasing marks the owner as releasing since at, by the wall clock. It is idempotent: the first
-// time stays. ErrUnknown refuses it.
+// Releasing marks the owner as releasing since at, by the wall clock. If the owner is
+// releasing already, the first time stays. Releasing fails with ErrUnknown.
 func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
 
-// Forget drops the owner and frees its names, into a rest that counts from at, of
-// Options.Clock, where Options.Rest says so. To forget what is unknown is nil; an owner that
-// others need is refused with ErrNeeded.
+// Forget drops the owner and frees its names. Names for which Options.Rest says so rest,
+// counted from at, a time of Options.Clock. Forgetting an unknown owner succeeds. Forget
+// fails with ErrNeeded for an owner that others need.
 func Forget(id hold.ID, at time.Time) Op { return forget{id, at} }
 
-// Bury writes a tombstone. Of several with one key the one that started last
-// is kept. ErrInvalid refuses an empty or overlong key.
+// Bury writes a tombstone. If the key has one of the same boot, the later Started and the
+// later Until count; one of another boot is replaced. Bury fails with ErrInvalid for an
+// empty or overlong key.
 func Bury(t Tombstone) Op { return bury{t} }
 
-// Unburied changes nothing, and refuses the commit with ErrBuried if there is a
-// tombstone of the key in that boot no earlier than started (CLOCK_BOOTTIME
-// in nanoseconds): a deletion that came after this request had begun.
+// Unburied changes nothing. It fails with ErrBuried, and so refuses the commit, if the key
+// has a tombstone of that boot whose Started is started or later (CLOCK_BOOTTIME in
+// nanoseconds): a deletion that came after this request had begun.
 func Unburied(key, boot string, started int64) Op { return unburied{key, boot, started} }
 
-// Enter sets the epoch. With a new one, tombstones of other boots end.
+// Enter sets the epoch. A new epoch ends tombstones of other boots.
 func Enter(e Epoch) Op { return setEpoch{e} }
 
 // Founded says that the ledger is the first one of its state folder, and when its agent
 // began.
 func Founded(f First) Op { return founded{f} }
 
-// Quarantined sets the ledger's quarantine, in times of Options.Clock, to be seen
-// by Ledger.Quarantine.
-// ErrInvalid refuses one that ends before it begins.
+// Quarantined sets the ledger's quarantine, which Ledger.Quarantine returns, in times of
+// Options.Clock. It fails with ErrInvalid for a quarantine that ends before it begins.
 func Quarantined(since, until time.Time) Op { return quarantine{since, until} }
 
 type begin struct{ owner hold.Owner }
@@ -197,7 +195,8 @@ func (op unburied) ready(*Ledger) (step, error) {
 	}}, nil
 }
 
-// spare is what Writable commits: nothing, if there is room for an owner.
+// spare is the op that Writable commits. It changes nothing, and fails if there is no room
+// for an owner.
 type spare struct{}
 
 func (spare) ready(*Ledger) (step, error) {

@@ -18,22 +18,21 @@ import (
 //	meta     magic u32, version u32, pagesize u32, flags u32, root u64,
 //	         sequence u64, freelist u64, high water u64, txid u64, FNV-1a u64
 //
-// pos counts from its own element. Pages 0 and 1 are metas that take turns;
-// a bucket is a leaf value: root u64, sequence u64, and if root is 0 the only
-// page itself.
+// pos counts from its own element. Pages 0 and 1 are metas, which are written in turn. A
+// bucket is a leaf's value: root u64, sequence u64, and if root is 0 the bucket's only page.
 //
-// The file is read here, rather than by bbolt, since bbolt trusts it: from a
-// changed byte it may read outside its map in a goroutine of its own, which
-// nobody can recover. What has passed here is safe to open with it.
+// This file reads the pages itself, because bbolt trusts them: after a changed byte bbolt
+// may read outside its map, in a goroutine of its own, where nobody can recover from the
+// fault. A file that passes the checks here is safe to open with bbolt.
 const (
 	pageSize   = 4096 // bytes; also on machines with larger pages, so that a file can move
 	pageHead   = 16
 	elementLen = 16
-	metaLen    = 64 // up to and with the checksum
+	metaLen    = 64 // including the checksum
 
 	flagBranch = 0x01
 	flagLeaf   = 0x02
-	flagBucket = 0x01 // of a leaf's element
+	flagBucket = 0x01 // of an element of a leaf
 
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
@@ -43,13 +42,13 @@ const (
 
 var order = binary.NativeEndian
 
-// meta is what matters of a meta page.
+// meta has the fields of a meta page that matter here.
 type meta struct {
 	root     uint64 // page of the root bucket
 	freelist uint64 // page of the free list, or noFreelist
-	high     uint64 // high water mark: pages behind were never used
+	high     uint64 // high water mark: pages from here on were never used
 	txid     uint64
-	valid    error
+	valid    error // why the page is not valid; nil: it is
 }
 
 // image is a bbolt file in memory, up to its high water mark.
@@ -57,16 +56,16 @@ type image struct {
 	data []byte
 	root uint64
 	txid uint64 // of the last transaction
-	seen []bool // pages that something refers to
+	seen []bool // the pages that something refers to, as far as walk has come
 
-	buckets []string // that walk has met, in order
+	buckets []string // the buckets that walk has met, in order
 }
 
 // readImage reads a file of so many bytes. Damage is a *DamagedError.
 //
-// Both metas have to be valid. bbolt would go back to the older one, that is
-// one transaction whose commits were acknowledged; and a crash cannot spoil
-// one, since it fits into a disk's sector.
+// Both metas have to be valid. With one invalid meta bbolt would go back to the older one,
+// and so lose a transaction whose commits were acknowledged. A crash cannot spoil a meta,
+// because it fits into a disk's sector.
 func readImage(f *os.File, size int64) (*image, error) {
 	var metas [2]meta
 	for i := range metas {
@@ -144,8 +143,8 @@ func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 	})
 }
 
-// tree walks the pages under id. Their first key must be first, and all be
-// below end; nil: any.
+// tree walks page id and the pages under it. The first key must be first, and all keys must
+// be below end; nil: any key will do.
 func (img *image) tree(id uint64, first, end []byte, yield func(flags uint32, key, val []byte) error) error {
 	page, err := img.page(id)
 	if err != nil {
@@ -184,7 +183,8 @@ func (img *image) tree(id uint64, first, end []byte, yield func(flags uint32, ke
 	return nil
 }
 
-// leaf yields the elements of a leaf page. A leaf under a branch is not empty.
+// leaf yields the elements of a leaf page, and checks that a leaf under a branch (first is
+// not nil) is not empty.
 func leaf(page []byte, name string, first, end []byte, yield func(flags uint32, key, val []byte) error) error {
 	n := int(order.Uint16(page[10:]))
 	if pageHead+n*elementLen > len(page) {
@@ -214,7 +214,8 @@ func leaf(page []byte, name string, first, end []byte, yield func(flags uint32, 
 	return nil
 }
 
-// page returns a page with its overflow, which nothing else may refer to.
+// page returns a page with its overflow pages. It is damage if something else has referred
+// to one of them.
 func (img *image) page(id uint64) ([]byte, error) {
 	high := uint64(len(img.seen))
 	if id < 2 || id >= high {
@@ -237,9 +238,9 @@ func (img *image) page(id uint64) ([]byte, error) {
 	return page[:(overflow+1)*pageSize], nil
 }
 
-// inOrder reports whether the i-th key of a page may follow last, the one
-// before. Bbolt finds a page again in its branch by its first key, and panics
-// as it writes if that is not the same one there.
+// inOrder reports whether the i-th key of a page may follow last, the key before it. The
+// page's first key must equal first, because bbolt finds a page again in its branch by its
+// first key, and panics when it writes if the two differ.
 func inOrder(key []byte, i int, last, first, end []byte) bool {
 	if i == 0 && first != nil && !bytes.Equal(key, first) || i > 0 && bytes.Compare(last, key) >= 0 {
 		return false

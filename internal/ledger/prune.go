@@ -1,17 +1,17 @@
 package ledger
 
-// Bounds of what is kept though nobody needs it, and how far beyond a bound it
-// may run, so that looking everything through is seldom.
+// Limits of records that the ledger keeps although nobody needs them. Pruning has to look
+// through all records, so it begins only when there are pruneLag records too many.
 const (
-	maxDue   = 16384 // rests that are due
+	maxDue   = 16384 // how many rests that are over are kept
 	pruneLag = 1024  // records
 )
 
-// pruning is how many records the last look has left.
+// pruning is how many records the last pruning has left.
 type pruning struct{ rests, tombs int }
 
-// prune drops the oldest of too many rests that are due, tombstones that have
-// expired, and with a new epoch those of other boots.
+// prune drops the oldest rests that are over, if there are too many of these; tombstones
+// that have expired; and, with a new epoch, tombstones of other boots.
 func (b *batch) prune(p *pruning) {
 	s := &b.ledger.state
 	if len(s.rests)+len(b.rests.over) > max(maxDue, p.rests)+pruneLag {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPruneRests: rests that are due are kept up to a bound, the oldest go
-// first, and those that are not due all stay.
+// The ledger keeps a limited number of rests that are over, and drops the oldest first. It
+// keeps all rests that are not over.
 func TestPruneRests(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
@@ -31,7 +31,7 @@ func TestPruneRests(t *testing.T) {
 	check := func(l *Ledger) {
 		t.Helper()
 		rests := l.Resting()
-		// A little more than the bound is kept, so that looking is seldom.
+		// The ledger keeps a little more than the limit, so that it seldom has to prune.
 		if n := len(rests) - undue*each; n < maxDue || n > maxDue+pruneLag {
 			t.Fatalf("%d rests that are due are kept, want %d to %d", n, maxDue, maxDue+pruneLag)
 		}
@@ -52,8 +52,8 @@ func TestPruneRests(t *testing.T) {
 	check(open(t, opts))
 }
 
-// TestPruneTombstones: those that have expired go when there are many, those of
-// other boots with the new epoch, and expired ones are not shown.
+// The ledger drops expired tombstones when there are many, and those of other boots with a
+// new epoch. It does not show expired ones.
 func TestPruneTombstones(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)

@@ -14,9 +14,9 @@ import (
 //	bytes 1-4   CRC-32C, little endian, of bucket, 0, key, 0, format, JSON
 //	bytes 5-    JSON
 //
-// The CRC takes in where the record stands, so that a record that is found
-// under another key, or in another bucket, is damaged too. The format is under
-// the CRC, so that a changed byte is not taken for a newer format.
+// The CRC covers bucket and key, so that a record under another key or in another bucket
+// counts as damaged. It covers the format, so that a changed byte is not taken for a newer
+// format.
 const (
 	recordFormat = 1
 	recordHead   = 5
@@ -26,7 +26,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var errChecksum = errors.New("checksum does not match")
 
-// checksum returns the CRC-32C of a record whose format and JSON stand in body.
+// checksum returns the CRC-32C of a record with a format and, in body, its JSON.
 func checksum(bucket string, key []byte, format byte, body []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, []byte(bucket))
 	sum = crc32.Update(sum, castagnoli, []byte{0})
@@ -35,7 +35,7 @@ func checksum(bucket string, key []byte, format byte, body []byte) uint32 {
 	return crc32.Update(sum, castagnoli, body)
 }
 
-// seal makes the record of a value's JSON for its place.
+// seal makes a record of a value's JSON, for a bucket and key.
 func seal(bucket string, key, body []byte) []byte {
 	rec := make([]byte, recordHead+len(body))
 	rec[0] = recordFormat

@@ -13,8 +13,8 @@ import (
 
 var errChange = errors.New("change says no")
 
-// TestRefuse commits each case's ops onto the same ledger, together with an op
-// that would be fine alone, and wants them all refused and nothing changed.
+// TestRefuse commits each case's ops to the same ledger, together with an op that would
+// succeed alone. All of them must be refused, and nothing may change.
 func TestRefuse(t *testing.T) {
 	c := newClock()
 	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), c))
@@ -124,9 +124,9 @@ func TestRefuse(t *testing.T) {
 		})
 	}
 
-	// What is not refused, on the same ledger.
+	// On the same ledger, these are not refused.
 	mustCommit(t, l, Begin(fine), Forget(gone.ID, c.now), Releasing(dying.ID, c.now.Add(time.Hour)),
-		Unchanged(known(parent.ID, same)), Unchanged(known(dying.ID, earlier)), Unchanged(gone), // who goes has no say
+		Unchanged(known(parent.ID, same)), Unchanged(known(dying.ID, earlier)), Unchanged(gone), // Unchanged compares only owners that are wanted
 		Unburied("k", "b", 101), Unburied("k", "other boot", 99), Unburied("unknown", "b", 1),
 		Begin(with(func(o *hold.Owner) { o.Names = []hold.Name{address("p/3")} })),
 		change(func(o *hold.Owner) { o.Names = o.Names[:1] }), Unchanged(known(parent.ID, same)),

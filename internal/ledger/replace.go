@@ -16,11 +16,10 @@ import (
 // replaceBy is how many ops of a new ledger share a transaction.
 const replaceBy = 512
 
-// Replace puts a new ledger, of what ops say, where one is lost or damaged: all
-// of it, or nothing. A file that stands there is kept beside it, under the name
-// that is returned; "" if there was none, or an empty one. ErrLocked says that
-// an agent has it open. Only Path, Kinds, Clock and Boot of the options
-// are used.
+// Replace makes a new ledger of ops, in the place of one that is lost or damaged. It does so
+// completely or, on an error, not at all. It keeps the old file beside the new one, and
+// returns its new name; "" if there was no file, or an empty one. If an agent has the ledger
+// open the error is ErrLocked. Replace uses only Path, Kinds, Clock and Boot of the options.
 func Replace(opts Options, ops []Op) (kept string, err error) {
 	kept, err = replace(opts, ops)
 	if err != nil {
@@ -33,7 +32,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	if opts.Clock == nil {
 		opts.Clock = boottime.NewClock(nil, nil)
 	}
-	// The lock says that no agent has the file, and keeps one from starting.
+	// If we get the lock, no agent has the file open, and none can start meanwhile.
 	f, err := os.OpenFile(opts.Path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", explain(err)
@@ -46,7 +45,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	if size < 0 {
 		return "", fmt.Errorf("%w: another file has just taken the place of %s", ErrLocked, opts.Path)
 	}
-	if err := removeFile(opts.Path + ".new"); err != nil { // what a crash left of a first one (create)
+	if err := removeFile(opts.Path + ".new"); err != nil { // a crash in create may have left it
 		return "", err
 	}
 	next := opts.Path + ".rebuilt"
@@ -66,7 +65,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	return kept, syncDir(filepath.Dir(opts.Path))
 }
 
-// fill makes a ledger of ops. One that was half-made before goes.
+// fill makes a ledger of ops. It deletes a half-made one of an earlier try.
 func fill(path string, opts Options, ops []Op) error {
 	if err := removeFile(path); err != nil {
 		return err

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// A ledger that is lost or damaged is replaced whole, and what stood there is
-// kept.
+// Replace makes a whole new ledger where one is lost or damaged, and keeps the old file.
 func TestReplace(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, opts Options) (kept []byte){
 		"lost":  func(*testing.T, Options) []byte { return nil },
@@ -78,7 +77,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// What fails leaves the file that is there.
+// A Replace that fails leaves the old file in its place.
 func TestReplaceFails(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
@@ -95,8 +94,8 @@ func TestReplaceFails(t *testing.T) {
 	}
 }
 
-// A quarantine outlives a reopening and other commits, and a clock that is set
-// back makes it no longer than it was.
+// A quarantine survives other commits and a reopening. Setting the clock back does not make
+// it longer than a whole quarantine from then on.
 func TestQuarantine(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)

@@ -12,22 +12,22 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Snapshot is all that a ledger's file says, for people to look at.
+// Snapshot is everything that a ledger has, for people to look at.
 type Snapshot struct {
 	Path       string       `json:"path"`
 	Size       int64        `json:"size"` // bytes
 	Schema     int          `json:"schema"`
 	Seq        uint64       `json:"seq"` // number of the last transaction
 	Epoch      Epoch        `json:"epoch"`
-	Quarantine Quarantine   `json:"quarantine,omitzero"` // by the wall clock, as the rests'
+	Quarantine Quarantine   `json:"quarantine,omitzero"` // by the wall clock, like the rests
 	Owners     []hold.Owner `json:"owners"`              // by ID
-	Resting    []Rest       `json:"resting"`             // the longest freed first, due ones as well
-	Tombstones []Tombstone  `json:"tombstones"`          // by key, expired ones as well
+	Resting    []Rest       `json:"resting"`             // the name freed first comes first; includes rests that are over
+	Tombstones []Tombstone  `json:"tombstones"`          // by key; includes expired ones
 }
 
-// Read reads a ledger that no agent has open, and writes nothing: it works on
-// a read-only file system. ErrLocked says that an agent has it open, a
-// *DamagedError that it cannot be believed. An empty file is an empty ledger.
+// Read reads a ledger that no agent has open. It writes nothing, so that it works on a
+// read-only file system. If an agent has the ledger open the error is ErrLocked; if the
+// ledger is damaged it is a *DamagedError. An empty file is an empty ledger.
 func Read(path string, kinds hold.Kinds) (*Snapshot, error) {
 	s, err := read(path, kinds)
 	if err != nil {
@@ -58,7 +58,8 @@ func read(path string, kinds hold.Kinds) (*Snapshot, error) {
 	return &snap, nil
 }
 
-// snapshot returns what the state has, of one moment if its lock is held.
+// snapshot returns everything that the state has. If others may change the state, the caller
+// holds its lock.
 func (s *state) snapshot() Snapshot {
 	snap := Snapshot{
 		Schema: Schema, Epoch: s.epoch, Quarantine: s.quarantine,
@@ -72,7 +73,7 @@ func (s *state) snapshot() Snapshot {
 	return snap
 }
 
-// Snapshot returns what the ledger has now.
+// Snapshot returns everything that the ledger has now.
 func (l *Ledger) Snapshot() Snapshot {
 	stats := l.Stats()
 	l.mu.RLock()

@@ -9,58 +9,59 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A full disk stops ADD first and DEL last. The file is preallocated (no write
-// goes into a hole), and what adds to the ledger is refused when it would use
-// up the reserve: pages inside the file for what deletions write.
+// A full disk stops ADD first and DEL last. The file is preallocated, so that no write goes
+// into a hole. It has a reserve: pages that only deletions may use. An op that adds to the
+// ledger is refused if it would use up the reserve.
 //
-// bbolt writes changed pages to free ones and frees the old ones afterwards, so
-// a deletion needs room for as long as it takes, and its small records
-// (releasing, rests, tombstone) need some until the owner's own is gone.
+// A deletion needs room, too. bbolt writes changed pages to free ones and frees the old ones
+// only afterwards. And the deletion's small records (releasing, rests, tombstone) need room
+// until the owner's own record is gone.
 const (
-	// baseReserve is room for one transaction of maxPages, with what it
-	// changes in branch pages.
+	// baseReserve is room for one transaction of maxPages, with the branch pages that
+	// it changes.
 	baseReserve = 1024 // pages
-	// ownersPerPage is of how many owners the small records fit into a page
-	// that is half full.
+	// ownersPerPage is how many owners' small records fit into a page that is half
+	// full.
 	ownersPerPage = 4
-	// minTail is how many of the spare pages are at the end of the file, in
-	// one piece: an owner of MaxOwner bytes shares a leaf with up to three
-	// others, and the leaf is written in one piece. There is room for two such
-	// leaves, since what the first one leaves free may be in pieces.
+	// minTail is how many of the spare pages have to be at the end of the file, in one
+	// piece. An owner of MaxOwner bytes shares a leaf with up to three others, and bbolt
+	// writes a leaf in one piece. There is room for two such leaves, because the pages
+	// that the first one leaves free may be in pieces.
 	minTail = 2 * (4*MaxOwner/pageSize + 1)
-	// growBy is the least that the file grows by.
+	// growBy is how much the file grows at least, as long as the disk has room.
 	growBy = 256 // pages
-	// topUpRetry is how long the writer leaves it at that, when the disk was
-	// full as it grew the file ahead of need.
+	// topUpRetry is how long the writer waits before it tries again to grow the file
+	// ahead of need, after the disk was full.
 	topUpRetry = time.Second
 )
 
-// reserve is how many pages are kept for deletions, with so many owners.
+// reserve returns how many pages are kept for deletions, with so many owners.
 func reserve(owners int) int { return baseReserve + owners/ownersPerPage }
 
-// pagesFor is how many pages an owner's record of so many bytes may take, with
-// its share of others.
+// pagesFor returns how many pages an owner's record of so many bytes may take, with its
+// share of other pages.
 func pagesFor(size int) int { return 2 + size/pageSize }
 
-// room is how full the file is, in pages.
+// room says how full the file is, in pages.
 type room struct {
-	file int       // its size
-	high int       // high water mark: pages behind were never used
-	free int       // free pages before it
-	full time.Time // when it could last not be grown ahead of need
+	file int       // the file's size
+	high int       // high water mark: pages from here on were never used
+	free int       // free pages before the high water mark
+	full time.Time // when growing the file ahead of need last failed
 }
 
-// tail is how many pages lie behind the high water mark; bbolt wants one there.
+// tail returns how many pages lie behind the high water mark, without one that bbolt wants
+// there.
 func (r room) tail() int { return max(0, r.file-r.high-1) }
 
-// short is by how many pages the file must grow to have so many above the
-// reserve; not above 0: it has them.
+// short returns by how many pages the file must grow to have so many above the reserve. If
+// it is not above 0 the file has them.
 func (r room) short(owners, pages int) int {
 	return max(pages+reserve(owners)-r.free-r.tail(), minTail-r.tail())
 }
 
-// ensure sees to it that there are so many pages above the reserve, and grows
-// the file if need be.
+// ensure makes sure that the file has so many pages above the reserve, and grows it if need
+// be.
 func (s *store) ensure(owners, pages int) error {
 	short := s.room.short(owners, pages)
 	if short <= 0 {
@@ -83,17 +84,16 @@ func (s *store) topUp(owners int) {
 	}
 }
 
-// takeStock asks bbolt, after a transaction, how full the file is. Pages that
-// the transaction has freed are free in the next one.
+// takeStock asks bbolt, after a transaction, how full the file is. It counts pages that the
+// transaction has freed as free, because the next transaction can use them.
 func (s *store) takeStock() {
 	stats := s.db.Stats()
 	s.room.free = stats.FreePageN + stats.PendingPageN
 	s.look(func(tx *bolt.Tx) { s.room.high = int(tx.Size() / pageSize) })
 }
 
-// settle prepares the file when it is opened, and fills holes that
-// copying may have made. A full disk is not an error here: what is in the file
-// can still be deleted.
+// settle prepares the file when it is opened: it fills holes, which copying may have made,
+// and makes sure of spare pages. A full disk is no error here, because deletions still work.
 func (s *store) settle(owners int) error {
 	info, err := s.file.Stat()
 	if err != nil {
@@ -109,8 +109,8 @@ func (s *store) settle(owners int) error {
 	return nil
 }
 
-// grow adds pages to the file, for good: they are allocated and the new size
-// is durable. ErrFull says that they are not to be had.
+// grow adds pages to the file. When it returns nil they are allocated and the new size is
+// durable. If the disk has no room for them the error is ErrFull.
 func (s *store) grow(pages int) error {
 	from, to := int64(s.room.file)*pageSize, int64(s.room.file+pages)*pageSize
 	err := allocate(s.file, from, to)

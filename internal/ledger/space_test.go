@@ -16,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// disk is a small file system of a test.
+// disk is a small file system for a test.
 type disk struct {
 	t   *testing.T
 	dir string
@@ -39,7 +39,7 @@ func newDisk(t *testing.T, bytes string) *disk {
 
 func (d *disk) ledger() string { return filepath.Join(d.dir, "ledger.db") }
 
-// fill takes what is left of the disk.
+// fill uses up the rest of the disk.
 func (d *disk) fill() {
 	d.t.Helper()
 	f, err := os.OpenFile(filepath.Join(d.dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -57,7 +57,7 @@ func (d *disk) fill() {
 	}
 }
 
-// mustBeFull fails the test if the disk has room for anything.
+// mustBeFull fails the test if the disk still has room.
 func (d *disk) mustBeFull() {
 	d.t.Helper()
 	var s unix.Statfs_t
@@ -95,8 +95,7 @@ func beginUntilFull(t *testing.T, l *Ledger, from int) {
 	t.Fatal("owners are still begun on a full disk")
 }
 
-// TestFullDisk: a full disk stops ADD first and DEL last, and both go on when
-// there is room again.
+// A full disk stops ADD first and DEL last, and both work again when there is room again.
 func TestFullDisk(t *testing.T) {
 	for _, group := range []int{1, 250} {
 		d := newDisk(t, "48m")
@@ -163,8 +162,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullDiskLarge is TestFullDisk with the largest owners, whose pages are in
-// one piece.
+// TestFullDiskLarge is TestFullDisk with the largest owners, each of which needs many pages
+// in one piece.
 func TestFullDiskLarge(t *testing.T) {
 	d := newDisk(t, "64m")
 	c := newClock()
@@ -192,8 +191,8 @@ func TestFullDiskLarge(t *testing.T) {
 	mustCommit(t, l, large())
 }
 
-// TestFullDiskHole: a page that cannot be written, since somebody has made a
-// hole there, fails its commits, and only those.
+// If a page cannot be written, because somebody has made a hole there, only the commits of
+// that transaction fail.
 func TestFullDiskHole(t *testing.T) {
 	d := newDisk(t, "16m")
 	c := newClock()
@@ -230,8 +229,7 @@ func TestFullDiskHole(t *testing.T) {
 	sameContent(t, contentOf(open(t, testOptions(d.ledger(), c))), want)
 }
 
-// TestFullAtCreation: no ledger is made on a full disk, and none is left half
-// made.
+// On a full disk no ledger is made, and none is left half-made.
 func TestFullAtCreation(t *testing.T) {
 	d := newDisk(t, "2m")
 	opts := testOptions(d.ledger(), newClock())
@@ -249,7 +247,7 @@ func TestFullAtCreation(t *testing.T) {
 	mustCommit(t, open(t, opts), Begin(newOwner()))
 }
 
-// TestShort: what is missing is free pages, or a piece at the end, or both.
+// short counts missing free pages, a missing piece at the end, or both.
 func TestShort(t *testing.T) {
 	const enough = baseReserve + 10
 	for _, test := range []struct{ free, tail, owners, pages, want int }{
@@ -273,8 +271,8 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// TestAllocateByWriting: where a file system cannot allocate, zeros are
-// written, and nothing but behind the end.
+// Where a file system cannot allocate, allocate writes zeros, and only behind the file's
+// end.
 func TestAllocateByWriting(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {

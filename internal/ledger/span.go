@@ -7,17 +7,17 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 )
 
-// span is a rest or a quarantine as it stands in the file. Within the boot in
-// which it was begun CLOCK_BOOTTIME tells where in it one is. In any other boot,
-// and of a record from before there were boots in it, only the wall clock can.
+// span is a rest or a quarantine as the file has it. Within the boot in which it began,
+// CLOCK_BOOTTIME tells how much of it has passed. In any other boot, and for a record of an
+// earlier version, which has no boot, only the wall clock can tell.
 type span struct {
-	Freed int64 // Unix nanoseconds, by the wall clock as it was set at the write
-	Until int64
-	Boot  uint32 // mark of Options.Boot; 0: not known
-	At    int64  // CLOCK_BOOTTIME of Freed in that boot, nanoseconds
+	Freed int64  // Unix nanoseconds, by the wall clock as it was set when the record was written
+	Until int64  // likewise
+	Boot  uint32 // the mark of Options.Boot; 0: not known
+	At    int64  // Freed by CLOCK_BOOTTIME of that boot, in nanoseconds
 }
 
-// spans makes spans of times of Options.Clock, for one transaction.
+// spans turns times of Options.Clock into spans, for one transaction.
 type spans struct {
 	clock   *boottime.Clock
 	boot    uint32
@@ -36,23 +36,23 @@ func (s spans) of(freed, until time.Time) span {
 	return out
 }
 
-// mark returns what a boot is known by in records, of which there are many: no two
-// boots of a machine's life have the same one, but by a chance of one to 2^32.
+// mark returns the number that stands for a boot in records. It is short because there are
+// many records; two boots of a machine have the same mark with a chance of one in 2^32.
 func mark(boot string) uint32 {
 	return crc32.Checksum([]byte(boot), castagnoli) // of "": 0
 }
 
-// opening is when a boot first opened the ledger, by both clocks: how long what
-// earlier boots freed had rested by then is settled once. Otherwise whoever sets
-// the wall clock, as is usual soon after a boot, would change it with the next
-// opening.
+// opening is when a boot first opened the ledger, by both clocks. At that moment it is
+// settled, once for the whole boot, how long names had rested that earlier boots freed.
+// Otherwise setting the wall clock, as is usual soon after a boot, would change that with
+// the next opening.
 type opening struct {
 	Boot string `json:"boot"`
 	At   int64  `json:"at"`   // CLOCK_BOOTTIME, nanoseconds
 	Wall int64  `json:"wall"` // Unix nanoseconds
 }
 
-// first returns o, if it is of the boot that the clock is in, or an opening now.
+// first returns o if it is of the boot that the clock is in; else an opening that is now.
 func (o opening) first(clock *boottime.Clock, boot string) opening {
 	if boot != "" && o.Boot == boot {
 		return o
@@ -61,15 +61,15 @@ func (o opening) first(clock *boottime.Clock, boot string) opening {
 	return opening{boot, clock.Moment(now), clock.Wall(now).UnixNano()}
 }
 
-// reading makes two times of a span.
+// reading turns a span into two times.
 type reading func(span) (freed, until time.Time)
 
-// asWritten reads a span for people: by the wall clock.
+// asWritten reads a span for people, by the wall clock.
 func asWritten(s span) (freed, until time.Time) { return wallTime(s.Freed), wallTime(s.Until) }
 
-// by returns how spans read by a clock in the boot of an opening. What begins in
-// the future, since the wall clock was set back, begins with the opening. The
-// record stays as it is.
+// by returns a reading that turns spans into times of a clock in the opening's boot. A span
+// that would begin in the future, because the wall clock was set back, begins with the
+// opening. Its record does not change.
 func (o opening) by(clock *boottime.Clock) reading {
 	boot := mark(o.Boot)
 	return func(s span) (freed, until time.Time) {
@@ -84,8 +84,8 @@ func (o opening) by(clock *boottime.Clock) reading {
 
 func wallTime(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-// set moves a snapshot's rests and its quarantine from Options.Clock to the wall
-// clock, which has been set forward from it by d.
+// set converts the times of a snapshot's rests and quarantine from Options.Clock to the wall
+// clock, which is ahead of it by d.
 func (s *Snapshot) set(d time.Duration) {
 	for i := range s.Resting {
 		r := &s.Resting[i]

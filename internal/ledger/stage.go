@@ -29,8 +29,8 @@ func (b *batch) begin(e *entry) error {
 	return nil
 }
 
-// mayNeed refuses owners that nobody may need any more; who is leaving may need those
-// that are leaving, too.
+// mayNeed returns ErrNeeds if one of ids is unknown, or is releasing. An owner that is
+// releasing itself (leaving) may need owners that are releasing.
 func (b *batch) mayNeed(ids []hold.ID, leaving bool) error {
 	for _, id := range ids {
 		e, ok := b.owners.get(id)
@@ -176,8 +176,8 @@ func (b *batch) bury(t Tombstone) {
 	b.tombs.put(t.Key, t)
 }
 
-// unburied refuses what began no later than the key's tombstone. An expired one
-// refuses too, for as long as it is there.
+// unburied returns ErrBuried if a request began no later than the key's tombstone. An
+// expired tombstone counts, too, as long as it is not pruned.
 func (b *batch) unburied(key, boot string, started int64) error {
 	if t, ok := b.tombs.get(key); ok && t.Boot == boot && started <= t.Started {
 		return ErrBuried
@@ -185,7 +185,7 @@ func (b *batch) unburied(key, boot string, started int64) error {
 	return nil
 }
 
-// claim gives a name to an owner, unless it is another's or still rests.
+// claim gives a name to an owner, unless an owner has it or it still rests.
 func (b *batch) claim(n hold.Name, id hold.ID) error {
 	if holder, ok := b.names.get(n); ok {
 		return &NameTakenError{Name: n, Owner: holder}
@@ -200,7 +200,7 @@ func (b *batch) claim(n hold.Name, id hold.ID) error {
 	return nil
 }
 
-// free takes a name from its owner, into a rest from at on if it needs one.
+// free takes a name from its owner. The name then rests from at on, if Options.Rest says so.
 func (b *batch) free(n hold.Name, at time.Time) {
 	b.names.drop(n)
 	if d := b.ledger.opts.Rest(n); d > 0 {
@@ -208,9 +208,9 @@ func (b *batch) free(n hold.Name, at time.Time) {
 	}
 }
 
-// take uses room for a record of so many bytes, or says that the disk is full.
+// take reserves room in the file for a record of so many bytes, or returns ErrFull.
 func (b *batch) take(size int) error {
-	if b.full != nil { // the file is not tried to be grown for each
+	if b.full != nil { // do not try to grow the file again for each record
 		return b.full
 	}
 	need := b.pages + pagesFor(size)
@@ -220,7 +220,8 @@ func (b *batch) take(size int) error {
 	return b.full
 }
 
-// need makes an owner need whom it needs after an update, and no others.
+// need updates the lists of needers after an update has changed an owner's Needs. It returns
+// an error if the owner may not need one of the new ones.
 func (b *batch) need(before, after hold.Owner) error {
 	if slices.Equal(before.Needs, after.Needs) {
 		return nil
@@ -240,8 +241,9 @@ func (b *batch) need(before, after hold.Owner) error {
 	return nil
 }
 
-// join and leave keep the lists of those who need an owner. Lists are not changed
-// in place: readers and refused callers may have them.
+// join adds an owner, who, to the lists of needers of the owners that it needs; leave
+// removes it. They do not change lists in place, because the ledger's state, which readers
+// see and a refused commit goes back to, may share them.
 func (b *batch) join(needed []hold.ID, who hold.ID) {
 	for _, id := range needed {
 		needers, _ := b.needers.get(id)

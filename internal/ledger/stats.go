@@ -10,28 +10,28 @@ import (
 
 // Stats are a ledger's figures since it was opened.
 type Stats struct {
-	Commits uint64 `json:"commits"` // made
-	Ops     uint64 `json:"ops"`     // of those
-	Refused uint64 `json:"refused"` // commits, with an error of their own
-	Failed  uint64 `json:"failed"`  // commits, since their transaction failed
+	Commits uint64 `json:"commits"` // that succeeded
+	Ops     uint64 `json:"ops"`     // of these commits
+	Refused uint64 `json:"refused"` // commits of which an op was refused
+	Failed  uint64 `json:"failed"`  // commits whose transaction failed
 
 	Transactions uint64        `json:"transactions"`
-	Busy         time.Duration `json:"busy"` // spent in transactions, nanoseconds
-	// Batches counts transactions by their commits: [i] had at most 1<<i, and
-	// more than 1<<(i-1); the last had any more.
+	Busy         time.Duration `json:"busy"` // time spent in transactions, in nanoseconds
+	// Batches counts transactions by their number of commits: place i those with at
+	// most 1<<i and more than 1<<(i-1) commits, the last place also those with more.
 	Batches [10]uint64 `json:"batches"`
 
 	Owners     int `json:"owners"`
 	Names      int `json:"names"`
-	Resting    int `json:"resting"` // due or not
+	Resting    int `json:"resting"` // includes rests that are over
 	Tombstones int `json:"tombstones"`
 
 	FileSize  int64 `json:"fileSize"`  // bytes
 	FreePages int   `json:"freePages"` // of PageSize bytes, inside the file
 	Reserve   int   `json:"reserve"`   // free pages that only deletions may use
 	PageSize  int   `json:"pageSize"`
-	// ReserveOK says that the reserve is there, and room for another owner: if
-	// not, the disk is full and Begin is refused.
+	// ReserveOK says that the file has the reserve and room for another owner. If it
+	// does not, the disk is full and Begin is refused.
 	ReserveOK bool `json:"reserveOK"`
 }
 
@@ -40,12 +40,12 @@ type counters struct {
 	commits, ops, refused, failed atomic.Uint64
 
 	mu    sync.Mutex
-	stats Stats // the rest
+	stats Stats // all other figures
 	broke error // the store has failed for good
 }
 
-// Writable reports whether an owner can be begun: nil, ErrFull, ErrFailed or
-// ErrClosed. When the disk was full it looks again, for a second at most.
+// Writable returns nil if an owner can be begun; else ErrFull, ErrFailed or ErrClosed. If
+// the disk was full it looks again, for a second at most.
 func (l *Ledger) Writable() error {
 	c := &l.stats
 	c.mu.Lock()
@@ -70,7 +70,7 @@ func (c *counters) batch(commits int, took time.Duration) {
 	}
 }
 
-// sizes are how much the state has of everything.
+// sizes count what the state has.
 type sizes struct{ owners, names, rests, tombs int }
 
 func (l *Ledger) sizes() sizes {

@@ -16,30 +16,30 @@ type store struct {
 	db       *bolt.DB
 	boltFile *os.File // bbolt's own
 	file     *os.File // another descriptor of the file, to grow it
-	head     head     // as it is in the file
+	head     head     // the head in the file
 	opened   opening
 	room     room
 	pruning  pruning
-	failed   error // not nil: what is on the disk is not known, nothing is written any more
-	stuck    bool  // bbolt cannot be closed: it has panicked with its locks held
+	failed   error // not nil: nobody knows what the file contains, and nothing is written any more
+	stuck    bool  // bbolt cannot be closed, because it has panicked while it held its locks
 }
 
-// boltOptions open a file whose bytes were checked (pages.go) and whose
-// descriptor and lock are ours.
+// boltOptions returns the options to open a file with bbolt. Its bytes were checked
+// (pages.go), and its descriptor and lock are the store's.
 func boltOptions(open func(string, int, os.FileMode) (*os.File, error)) *bolt.Options {
 	return &bolt.Options{
 		OpenFile: open,
 		PageSize: pageSize,
-		// The free list would be written in full by every commit, and a
-		// changed byte in it would give out a page that is in use. Without it
-		// bbolt finds the free pages by walking the file at open.
+		// Without a free list in the file bbolt finds the free pages at open, by walking
+		// the file. With one, every commit would write all of it, and a changed byte in it
+		// could make bbolt use a page that is in use.
 		NoFreelistSync: true,
 		FreelistType:   bolt.FreelistMapType, // constant time, however many pages are free
-		// bbolt must not grow the file, by truncate, into a hole: space.go
-		// does, by fallocate and fsync.
+		// bbolt must not grow the file, because it would do so by truncate and leave a
+		// hole. space.go grows it, by fallocate and fsync.
 		NoGrowSync: true,
-		// Address space only: so that the map, which doubles as it grows, need
-		// not move in a ledger of up to some 20,000 owners.
+		// This costs only address space. bbolt's map of the file doubles as it grows, and
+		// with this size it need not move for up to some 20,000 owners.
 		InitialMmapSize: 64 << 20,
 	}
 }
@@ -61,7 +61,7 @@ func openStore(opts Options) (*store, state, error) {
 	}
 	s := &store{file: f, head: *head, opened: opened}
 	if err := s.openBolt(opts.Path); err != nil {
-		unix.Flock(int(f.Fd()), unix.LOCK_UN) // or a map that bbolt has left would keep it
+		unix.Flock(int(f.Fd()), unix.LOCK_UN) // else a map that bbolt left behind would keep the lock
 		f.Close()
 		return nil, state, err
 	}
@@ -73,8 +73,8 @@ func openStore(opts Options) (*store, state, error) {
 	return s, state, nil
 }
 
-// openBolt opens bbolt on another descriptor of the open file, so that the
-// lock on it, which belongs to the two, is never let go.
+// openBolt opens bbolt on a duplicate of the open file's descriptor. The lock belongs to
+// both, so that it is never released in between.
 func (s *store) openBolt(path string) (err error) {
 	defer recoverAs(&err, debug.SetPanicOnFault(true))
 	fd, err := unix.FcntlInt(s.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -88,8 +88,8 @@ func (s *store) openBolt(path string) (err error) {
 	return err
 }
 
-// recoverAs turns a panic of bbolt, or a fault in its map (the file was cut
-// off, or the disk cannot be read), into an error.
+// recoverAs turns a panic of bbolt, or a fault in its map of the file (because the file was
+// truncated or the disk cannot be read), into an error.
 func recoverAs(err *error, onFault bool) {
 	debug.SetPanicOnFault(onFault)
 	if r := recover(); r != nil {
@@ -99,15 +99,15 @@ func recoverAs(err *error, onFault bool) {
 
 func (s *store) close() error {
 	if s.stuck {
-		// bbolt's map of the file stays, and would keep the lock.
+		// bbolt's map of the file stays, and would keep the lock otherwise.
 		err := unix.Flock(int(s.file.Fd()), unix.LOCK_UN)
 		return errors.Join(err, s.boltFile.Close(), s.file.Close())
 	}
 	return errors.Join(s.db.Close(), s.file.Close())
 }
 
-// write makes a batch durable. After an error the file is as before, or, if
-// that is not certain, the store has failed for good.
+// write makes a batch durable. After an error the file is as before or, if that is not
+// certain, the store has failed for good.
 func (s *store) write(b *batch) error {
 	next, err := s.transact(b)
 	if err == nil {
@@ -116,7 +116,7 @@ func (s *store) write(b *batch) error {
 		return nil
 	}
 	if full := (*fs.PathError)(nil); errors.As(err, &full) && isFull(full.Err) && !s.stuck && s.txid() == s.head.Seq {
-		// A page could not be written, and nothing refers to it.
+		// A page could not be written, and nothing in the file refers to it.
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	}
 	s.failed = fmt.Errorf("%w, restart the agent: %w", ErrFailed, err)
@@ -151,7 +151,7 @@ func (s *store) transact(b *batch) (next head, err error) {
 	return next, err
 }
 
-// look lets see a view of the file, without reading a page of it.
+// look gives see a bbolt transaction for reading. It reads no page of the file itself.
 func (s *store) look(see func(*bolt.Tx)) {
 	// It cannot fail: bbolt is open, and see does not.
 	_ = s.db.View(func(tx *bolt.Tx) error {

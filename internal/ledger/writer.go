@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// maxPages bounds what one transaction writes, in pages as steps count them,
-// so that the reserve of spare pages suffices for it (space.go). A single
-// commit may have more.
+// maxPages limits how many pages one transaction writes, as steps count them, so that the
+// reserve of spare pages is enough for it (space.go). A single commit may have more.
 const maxPages = 768
 
 // request is a commit on its way.
@@ -18,7 +17,7 @@ type request struct {
 	steps []step
 	pages int
 	state atomic.Int32 // waiting, then taken or withdrawn
-	err   error        // the outcome, before done is closed
+	err   error        // the outcome; set before done is closed
 	done  chan struct{}
 }
 
@@ -33,7 +32,7 @@ type queue struct {
 	mu     sync.Mutex
 	list   []*request
 	closed bool
-	wake   chan struct{} // holds one token when there may be work
+	wake   chan struct{} // has one token if there may be work
 }
 
 func (q *queue) put(r *request) error {
@@ -47,8 +46,8 @@ func (q *queue) put(r *request) error {
 	return nil
 }
 
-// take returns the next batch of requests, oldest first, and whether the queue
-// is closed. Those that were withdrawn are left out.
+// take returns the next batch of requests, oldest first, without those that were withdrawn;
+// and whether the queue is closed.
 func (q *queue) take() (batch []*request, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,17 +79,16 @@ func (q *queue) signal() {
 	}
 }
 
-// Commit makes all of the ops, or none. When it returns nil they are durable
-// and seen by readers; of an error nothing is. Commits that wait at the same
-// time share a transaction, and one that is refused does not harm the others.
+// Commit does all of the ops, or none. When it returns nil they are durable and readers see
+// them; after an error nothing has changed. Commits that wait at the same time share a
+// transaction, and one that is refused does not harm the others.
 //
-// A caller whose ctx ends before its ops were taken into a transaction
-// withdraws them; afterwards it waits for the outcome, which takes as long as
-// the disk does.
+// If ctx ends before the ops were taken into a transaction, Commit withdraws them. If it
+// ends later, Commit waits for the outcome, which takes as long as the disk does.
 //
-// Errors are those of the ops, ctx.Err(), ErrClosed, and that of a failed
-// transaction; after one whose outcome on the disk is not known every commit
-// is refused with ErrFailed.
+// Errors are those of the ops, ctx.Err(), ErrClosed, and that of a failed transaction. If
+// nobody knows what a failed transaction left on the disk, that commit and every later one
+// fail with ErrFailed.
 func (l *Ledger) Commit(ctx context.Context, ops ...Op) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -163,7 +161,7 @@ func (l *Ledger) transact(requests []*request) {
 			l.stats.failed.Add(uint64(len(accepted)))
 			l.stats.set(l.store, l.sizes())
 			answer(accepted, fmt.Errorf("writing ledger: %w", err))
-			if l.store.failed != nil { // the last write
+			if l.store.failed != nil { // there will be no further write
 				close(l.failed)
 			}
 			return

@@ -1,4 +1,5 @@
-// Package conntrack drops the kernel's memory of traffic, and ends what it goes on with.
+// Package conntrack deletes what the kernel remembers of traffic: entries of connection
+// tracking and TCP's metrics of addresses. It also ends the node's own TCP connections.
 package conntrack
 
 import (
@@ -14,23 +15,23 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// maxDumps is how often a table is listed again that changed under way.
+// maxDumps is how often forget goes over a table that keeps changing while it is listed.
 const maxDumps = 5
 
 // Table is the connection tracking table of one network namespace. Its methods
-// may be called at once; one pass is made at a time.
+// may be called concurrently; Forget and ForgetExposed go over the table one at a time.
 type Table struct {
 	at      *ns.Netns
 	mu      sync.Mutex
-	list    *socket // what comes in while the other deletes; nil: not opened
+	list    *socket // receives the list while delete deletes from it; nil: the sockets are not open
 	delete  *socket
-	tcp     *metrics // opened with the others; nil: there are none
-	sockets *socket  // likewise; nil: the kernel cannot end any
+	tcp     *metrics // opened with the others; nil: the kernel keeps no metrics, or lets us delete none
+	sockets *socket  // opened with the others; nil: the kernel cannot end TCP connections
 	closed  bool
 }
 
-// Open opens the table of a namespace, which must stay open for as long as the
-// Table is.
+// Open opens the table of a namespace, which must stay open for as long as the Table is.
+// It also succeeds on a kernel without connection tracking.
 func Open(at *ns.Netns) (*Table, error) {
 	t := &Table{at: at}
 	if err := t.ready(); err != nil && !errors.Is(err, kernel.ErrUnsupported) {
@@ -47,19 +48,20 @@ func (t *Table) Close() {
 	t.broken()
 }
 
-// Forget deletes every entry in which one of the addresses stands, on either
-// side and in either direction, in one pass over the table for both families, and
-// what TCP remembers of the addresses. Before that it ends the node's own TCP
-// connections to them.
-// It takes as long as the table is long (1.5 µs an entry), and memory for two
-// messages. A kernel without connection tracking has nothing to forget.
+// Forget first ends the node's own TCP connections to the addresses. Then it deletes every
+// entry that names one of the addresses, as source or destination and in either direction,
+// in one pass over the table for both families. Last it deletes TCP's metrics of the
+// addresses.
+// It takes 1.5 µs for each entry of the table, and memory for two messages. On a kernel
+// without connection tracking there is nothing to delete.
 //
 //	conntrack -D -s ADDR; conntrack -D -d ADDR; and the same with -r and -q
 //	ip tcp_metrics delete ADDR
 //
-// Linux 6.8 and later can delete by address themselves (CTA_FILTER), by one in
-// one place in one direction. That is four walks over the whole machine's hash
-// table for each address, each a third of what one look at all entries takes.
+// Linux 6.8 and later can find the entries of an address themselves (CTA_FILTER), but only
+// as the source or as the destination, and in one direction. So each address would need
+// four walks over the whole machine's hash table, each of which takes a third as long as
+// one pass over all entries does here.
 func (t *Table) Forget(addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return nil
@@ -79,7 +81,7 @@ func (t *Table) Forget(addrs []netip.Addr) error {
 	return t.forgetMetrics(addrs)
 }
 
-// forget deletes every entry of which is reports true.
+// forget deletes every entry for which is reports true.
 func (t *Table) forget(is func(entry []byte) bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,9 +104,10 @@ func (t *Table) forget(is func(entry []byte) bool) error {
 	return fmt.Errorf("forgetting connections: %w", err)
 }
 
-// pass goes over the table once. Entries are deleted while it is listed: the
-// kernel finds its way back into a list that changes. After an error, such as that of
-// a context that has ended, the sockets are of no more use.
+// pass goes over the table once and deletes every entry for which is reports true. It
+// deletes while it still receives the list: the kernel goes on at the right place in a
+// table that changes. After an error, such as the context's, the sockets are of no more
+// use.
 func (t *Table) pass(ctx context.Context, is func(entry []byte) bool) (interrupted bool, err error) {
 	batch := t.delete.batch()
 	interrupted, err = t.list.entries(func(family byte, entry []byte) error {
@@ -156,7 +159,7 @@ func (t *Table) ready() error {
 	return nil
 }
 
-// broken closes the sockets, which the next pass opens anew.
+// broken closes the sockets; ready opens them anew.
 func (t *Table) broken() {
 	for _, s := range []**socket{&t.list, &t.delete, &t.sockets} {
 		if *s != nil {

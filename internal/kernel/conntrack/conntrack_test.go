@@ -44,14 +44,14 @@ func open(t testing.TB) *conntrack.Table {
 	return table
 }
 
-// enter makes an entry: from src to dst, answered by from to to. It is of a question
-// to a name server.
+// enter makes an entry of a question to a name server: the original direction is from src
+// to dst, the reply's is from from to to.
 func enter(t testing.TB, zone uint16, port int, src, dst, from, to string) {
 	t.Helper()
 	enterAt(t, 53, zone, port, src, dst, from, to)
 }
 
-// enterAt is enter for another service.
+// enterAt is enter for the port of another service.
 func enterAt(t testing.TB, service, zone uint16, port int, src, dst, from, to string) {
 	t.Helper()
 	var family netlink.InetFamily = unix.AF_INET6
@@ -72,7 +72,7 @@ func entries(t testing.TB) string {
 	return nettest.Snapshot(t, nil).Only("conntrack").String()
 }
 
-// An entry goes by whichever place the address has in it, and no other goes
+// Forget deletes an entry that names the address in any place, and no other entry
 // (containernetworking/plugins #123, #1190; amazon-vpc-cni-k8s #3634).
 func TestForget(t *testing.T) {
 	table := open(t)
@@ -81,7 +81,7 @@ func TestForget(t *testing.T) {
 	enter(t, 0, 2, "192.0.2.1", dead, dead, "192.0.2.1")
 	enter(t, 0, 3, dead, "192.0.2.1", "192.0.2.1", "198.51.100.1")         // masqueraded
 	enter(t, 0, 4, "192.0.2.1", "198.51.100.1", dead, "192.0.2.1")         // DNAT
-	enter(t, 0, 5, "192.0.2.1", "198.51.100.1", "10.88.0.9", dead)         // of the reply's way alone
+	enter(t, 0, 5, "192.0.2.1", "198.51.100.1", "10.88.0.9", dead)         // only the reply names it
 	enter(t, 9, 6, dead, "192.0.2.1", "192.0.2.1", dead)                   // in a zone
 	enter(t, 0, 7, dead6, "2001:db8::1", "2001:db8::1", dead6)             // IPv6
 	enter(t, 0, 8, "2001:db8::1", "2001:db8::2", dead6, "2001:db8::1")     // its DNAT
@@ -107,8 +107,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// More entries than fit one message are listed and deleted in bounded memory,
-// and none is left out because others go while the table is listed.
+// Forget lists and deletes more entries than fit into one message, in bounded memory. It
+// leaves none out, although it deletes entries while the table is listed.
 func TestForgetMany(t *testing.T) {
 	table := open(t)
 	const gone, kept = 3000, 1500
@@ -137,7 +137,7 @@ func fill(t testing.TB, addr string, n int) {
 	}
 }
 
-// BenchmarkForget is a pass over 200,000 entries of others.
+// BenchmarkForget measures a pass over 200,000 entries of other addresses.
 func BenchmarkForget(b *testing.B) {
 	table := open(b)
 	for i := range 8 {

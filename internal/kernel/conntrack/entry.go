@@ -12,7 +12,7 @@ const (
 	attrOrig  = 1  // CTA_TUPLE_ORIG, nested
 	attrReply = 2  // CTA_TUPLE_REPLY, nested
 	attrProto = 4  // CTA_PROTOINFO, nested
-	attrID    = 12 // CTA_ID: no other entry's, ever
+	attrID    = 12 // CTA_ID: a number that no other entry ever has
 	attrZone  = 18 // CTA_ZONE
 
 	attrTupleIP    = 1 // CTA_TUPLE_IP, nested in a tuple
@@ -27,12 +27,11 @@ const (
 	tcpTimeWait = 7 // TCP_CONNTRACK_TIME_WAIT (nf_conntrack_tcp.h)
 	tcpClose    = 8 // TCP_CONNTRACK_CLOSE
 
-	attrType = 0x3fff // a type without the bits that say how it is encoded
+	attrType = 0x3fff // masks off the bits of a type that say how the attribute is encoded
 )
 
-// involves reports whether one of the addresses stands in an entry, given as
-// its attributes. It looks at both directions: NAT shows an address in one of
-// them alone.
+// involves reports whether an entry, given as its attributes, names one of the addresses.
+// It looks at both directions, because with NAT an address is in one of them only.
 func involves(entry []byte, among map[netip.Addr]bool) bool {
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
@@ -62,7 +61,7 @@ func tupleInvolves(tuple []byte, among map[netip.Addr]bool) bool {
 	return false
 }
 
-// names appends those attributes of an entry that tell it from all others.
+// names appends to out those attributes of an entry that tell it from all others.
 func names(out, entry []byte) []byte {
 	for len(entry) > 0 {
 		typ, _, rest := next(entry)
@@ -74,8 +73,8 @@ func names(out, entry []byte) []byte {
 	return out
 }
 
-// next returns the first of some attributes, and those behind it. What is no
-// attribute ends them.
+// next returns the type and value of the first attribute in b, and the attributes behind
+// it. If b does not begin with a whole attribute, rest is empty.
 func next(b []byte) (typ uint16, value, rest []byte) {
 	if len(b) < unix.SizeofNlAttr {
 		return 0, nil, nil

@@ -2,7 +2,7 @@ package conntrack
 
 import "net/netip"
 
-// EndSockets is the part of Forget that is about sockets.
+// EndSockets is the part of Forget that ends TCP connections.
 func (t *Table) EndSockets(addrs []netip.Addr) error {
 	among := map[netip.Addr]bool{}
 	for _, a := range addrs {

@@ -8,20 +8,24 @@ import (
 	"slices"
 )
 
-// Rules are what decides about a connection's first packet alone.
+// Rules are those of the agent's rules that the kernel applies to a connection's first
+// packet only.
 type Rules struct {
-	Pools      []netip.Prefix // whose connections are meant: those from here
-	Masquerade bool           // what goes to neither Pools nor Excluded gets another source
+	Pools      []netip.Prefix // the rules are about connections from these
+	Masquerade bool           // connections to neither Pools nor Excluded get another source address
 	Excluded   []netip.Prefix
-	Blocked    []netip.Prefix // nothing goes here, but questions to name servers
+	Blocked    []netip.Prefix // no connection goes here, except questions to name servers
 }
 
-// ForgetExposed deletes the entries of connections that would not be so, had they
-// begun under the rules: somebody had flushed the table that has them. Else they would
-// go on like that for as long as they send. The next packet begins such a connection
-// anew. That one was answered says nothing: a pod can forge the answer meanwhile, or a
-// connection from a blocked address that it answers later. What ends at the node itself
-// keeps its source under the rules, too, and is left alone.
+// ForgetExposed deletes the entries of connections that the rules would not have let begin
+// as they did. Such connections began while the rules were missing, for example after
+// somebody had flushed the agent's nftables table, and would go on for as long as they
+// send. After the deletion, their next packet begins a new connection, under the rules.
+//
+// ForgetExposed also deletes such connections if they were answered: while the rules are
+// missing a pod can forge the answer, or forge a connection from a blocked address and
+// answer it later. It spares connections that end at the node itself, because these keep
+// their source under the rules, too.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {
@@ -43,7 +47,7 @@ func (t *Table) ForgetExposed(r Rules) error {
 	})
 }
 
-// localAddrs are the addresses of the namespace's links.
+// localAddrs returns the addresses of the namespace's links.
 func (t *Table) localAddrs() (map[netip.Addr]bool, error) {
 	var list []net.Addr
 	if err := t.at.Do(func() (err error) { list, err = net.InterfaceAddrs(); return err }); err != nil {
@@ -59,7 +63,7 @@ func (t *Table) localAddrs() (map[netip.Addr]bool, error) {
 	return own, nil
 }
 
-// read reads an entry's addresses.
+// read reads the ends of an entry's two directions.
 func read(entry []byte) (orig, reply ends) {
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
@@ -74,11 +78,11 @@ func read(entry []byte) (orig, reply ends) {
 	return orig, reply
 }
 
-// namePort is where name servers are asked, by UDP and TCP.
+// namePort is the port of name servers, for UDP and TCP.
 const namePort = 53
 
-// ends are the addresses of one direction of an entry, and the port that it is from,
-// where the protocol has any.
+// ends are the addresses of one direction of an entry, and its source port, if the
+// protocol has ports.
 type ends struct {
 	src, dst netip.Addr
 	srcPort  uint16

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Of what leaves the pools, what has its own source goes, and what goes to where nothing
-// may, or pretends to come from there; nothing else does.
+// ForgetExposed deletes entries of connections that leave the pools with their own source,
+// that go to a blocked address, or that pretend to come from one. It deletes no others.
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
 	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
@@ -31,7 +31,7 @@ func TestForgetExposed(t *testing.T) {
 	enter(t, 0, 9, pod6, "2001:db8::1", "2001:db8::1", pod6) // IPv6
 	enterAt(t, 80, 0, 10, pod, "169.254.169.254", "169.254.169.254", node)
 	enterAt(t, 80, 0, 11, pod, "203.0.113.5", "169.254.169.254", node) // by a service's address
-	enter(t, 0, 16, "169.254.169.254", pod, pod, "169.254.169.254")    // as if it had asked
+	enter(t, 0, 16, "169.254.169.254", pod, pod, "169.254.169.254")    // pretends to come from a blocked address
 
 	prefixes := func(list ...string) (ps []netip.Prefix) {
 		for _, p := range list {

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// What TCP remembers of an address that the node has spoken to (include/uapi/linux/
-// tcp_metrics.h): round trip time, windows, a cookie, for an hour. The address's
-// next pod would be spoken to as if it was the former one.
+// TCP remembers metrics of each address that the node has spoken to, for an hour: the
+// round trip time, windows, a cookie. The kernel would use those of a pod that is gone for
+// the next pod with the same address. (include/uapi/linux/tcp_metrics.h)
 const (
 	metricsFamily = "tcp_metrics" // of generic netlink
 	deleteMetrics = 2             // TCP_METRICS_CMD_DEL
@@ -24,17 +24,19 @@ const (
 	metricsAddr6  = 2             // TCP_METRICS_ATTR_ADDR_IPV6
 )
 
-// metrics is TCP's memory of one network namespace.
+// metrics deletes TCP's metrics in one network namespace.
 type metrics struct {
 	family uint16
 	s      *socket
 }
 
 // metricsBatch is how many deletions go into one system call. Nearly all of them fail,
-// as nothing is remembered, and their answers have to fit a receive buffer.
+// because TCP remembers nothing of the address, and the answers of those that fail have to
+// fit into a receive buffer.
 const metricsBatch = 64
 
-// openMetrics opens the calling thread's. nil: the kernel keeps none, or does not say.
+// openMetrics opens the metrics of the calling thread's network namespace. It returns nil
+// if the kernel keeps none or does not let us find them.
 func openMetrics() (*metrics, error) {
 	family, err := netlink.GenlFamilyGet(metricsFamily)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -50,9 +52,9 @@ func openMetrics() (*metrics, error) {
 	return &metrics{family.ID, s}, nil
 }
 
-// forget deletes what is remembered of some addresses: a look-up for each. The error
-// is an errno: unix.EPERM for who is root in a user namespace alone. After any error
-// the socket is of no more use.
+// forget deletes the metrics of some addresses, by a look-up for each. An error contains an
+// errno: unix.EPERM if the caller is root in a user namespace only. After any error the
+// socket is of no more use.
 //
 //	ip tcp_metrics delete ADDR
 func (m *metrics) forget(addrs []netip.Addr) error {
@@ -75,7 +77,7 @@ func (m *metrics) forget(addrs []netip.Addr) error {
 	return nil
 }
 
-// forgetMetrics has TCP forget some addresses. t.mu is held.
+// forgetMetrics deletes TCP's metrics of some addresses. The caller holds t.mu.
 func (t *Table) forgetMetrics(addrs []netip.Addr) error {
 	if t.tcp == nil {
 		return nil
@@ -87,9 +89,9 @@ func (t *Table) forgetMetrics(addrs []netip.Addr) error {
 	t.tcp.close()
 	t.tcp = nil
 	if errors.Is(err, unix.EPERM) {
-		return nil // and will not be asked again
+		return nil // t.tcp stays nil, so later calls do not ask again
 	}
-	t.broken() // the next call opens all of it anew
+	t.broken() // the next call opens all sockets anew
 	return kernel.Classify(fmt.Errorf("forgetting what TCP remembers: %w", err))
 }
 

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// batchSize is how many bytes of deletions go into one system call. Their
-	// answers, 36 bytes each where they fail, fit a socket's receive buffer.
+	// batchSize is how many bytes of deletions go into one system call. The answers of
+	// those that fail, 36 bytes each, fit into a socket's receive buffer.
 	batchSize = 16 << 10
 
 	headerSize = unix.SizeofNlMsghdr + nfgenmsgSize
-	// nfgenmsgSize is of what each message begins with: family, version, id.
+	// nfgenmsgSize is the size of what each message begins with: family, version, id.
 	nfgenmsgSize = 4
 
 	listEntries  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
@@ -34,8 +34,8 @@ type socket struct {
 }
 
 // openSocket opens a socket in the calling thread's network namespace. bus is
-// NETLINK_NETFILTER, NETLINK_GENERIC, whose messages have a header of one size, or
-// NETLINK_SOCK_DIAG, whose messages begin with a family, too.
+// NETLINK_NETFILTER; or NETLINK_GENERIC, whose messages have a header of the same size; or
+// NETLINK_SOCK_DIAG, whose messages also begin with a family.
 func openSocket(bus int) (*socket, error) {
 	s, err := nlsock.Open(bus)
 	if err != nil {
@@ -44,8 +44,8 @@ func openSocket(bus int) (*socket, error) {
 	return &socket{Socket: s}, nil
 }
 
-// entries lists all entries of both families, as their attributes, which are valid
-// until each returns; for the rest, see dump.
+// entries lists all entries of both families. It calls each with an entry's attributes,
+// which are valid until each returns. Its results are those of dump.
 func (s *socket) entries(each func(family byte, entry []byte) error) (interrupted bool, err error) {
 	s.seq++
 	return s.dump(header(nil, listEntries, unix.NLM_F_REQUEST, s.seq, anyFamily), func(body []byte) error {
@@ -56,10 +56,10 @@ func (s *socket) entries(each func(family byte, entry []byte) error) (interrupte
 	})
 }
 
-// dump asks for a list, by the message that was made last, and calls each with what is
-// behind each answer's header, which is valid until each returns. It reports whether the
-// kernel says that the list changed under way so that some may be missing. After each's
-// error, as after any other, the socket is of no more use.
+// dump sends a request for a list, which must be the socket's last message. It calls each
+// with the body of each answer, which is valid until each returns. It reports whether the
+// list changed under way, so that items may be missing. An error of each ends the list.
+// After any error the socket is of no more use.
 func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted bool, err error) {
 	flags := binary.NativeEndian.Uint16(request[offsetOfType+2:]) | unix.NLM_F_DUMP
 	binary.NativeEndian.PutUint16(request[offsetOfType+2:], flags)
@@ -93,7 +93,7 @@ func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted
 	}
 }
 
-// batch is some deletions that go into one system call.
+// batch collects deletions that go into one system call.
 type batch struct {
 	s    *socket
 	out  []byte
@@ -112,8 +112,8 @@ func (d *batch) add(family byte, entry []byte) bool {
 	return true
 }
 
-// begin begins a message of at most so many bytes behind its header, of which first
-// is the first byte; false if the batch has no room for it.
+// begin begins a message with at most so many bytes behind its header; false if the batch
+// has no room for it. The header's last four bytes are first and three zeros.
 func (d *batch) begin(typ uint16, first byte, most int) bool {
 	if len(d.out)+headerSize+most > batchSize && len(d.out) > 0 {
 		return false
@@ -127,12 +127,12 @@ func (d *batch) begin(typ uint16, first byte, most int) bool {
 // end ends the message that was begun last.
 func (d *batch) end() { binary.NativeEndian.PutUint32(d.out[d.last:], uint32(len(d.out)-d.last)) }
 
-// flush sends the deletions. An entry that has gone meanwhile is success.
+// flush sends the deletions. It succeeds also if an entry is gone already.
 func (d *batch) flush() error {
 	if len(d.out) == 0 {
 		return nil
 	}
-	// Failures are told of each, success of the last alone.
+	// The kernel reports each failure, but success only of the last message (NLM_F_ACK).
 	flags := binary.NativeEndian.Uint16(d.out[d.last+6:]) | unix.NLM_F_ACK
 	binary.NativeEndian.PutUint16(d.out[d.last+6:], flags)
 	err := d.s.Send(d.out)
@@ -162,13 +162,13 @@ func (d *batch) flush() error {
 	return err
 }
 
-// header appends a message's header and nfgenmsg (version NFNETLINK_V0).
+// header appends a message's header and its nfgenmsg (version NFNETLINK_V0).
 func header(out []byte, typ, flags uint16, seq uint32, family byte) []byte {
 	out = binary.NativeEndian.AppendUint32(out, headerSize)
 	out = binary.NativeEndian.AppendUint16(out, typ)
 	out = binary.NativeEndian.AppendUint16(out, flags)
 	out = binary.NativeEndian.AppendUint32(out, seq)
-	out = binary.NativeEndian.AppendUint32(out, 0) // to the kernel, from whoever we are
+	out = binary.NativeEndian.AppendUint32(out, 0) // the sender's port: the kernel does not check it
 	return append(out, family, 0, 0, 0)
 }
 

@@ -13,17 +13,18 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// The node's own TCP connections (include/uapi/linux/sock_diag.h and inet_diag.h). What a
-// program of the node has said to a pod that did not hear it, the kernel says again for a
-// quarter of an hour: to whoever has the address by then.
+// This file ends the node's own TCP connections (include/uapi/linux/sock_diag.h and
+// inet_diag.h). If a program of the node has sent something that a pod did not
+// acknowledge, the kernel repeats it for a quarter of an hour, and another pod may have
+// the address by then.
 const (
 	listSockets   = 20 // SOCK_DIAG_BY_FAMILY
 	destroySocket = 21 // SOCK_DESTROY
 
-	// A request (struct inet_diag_req_v2) begins with family, protocol and two bytes more,
-	// the states that it asks for, and an id; an answer (struct inet_diag_msg) with family,
-	// state and two bytes more, and an id. An id (struct inet_diag_sockid) has two ports,
-	// two addresses, a link and a cookie, by which no other socket has it, ever.
+	// A request (struct inet_diag_req_v2) is family, protocol, two more bytes, the states
+	// that it asks for, and an id. An answer (struct inet_diag_msg) begins with family,
+	// state, two more bytes, and an id. An id (struct inet_diag_sockid) is two ports, two
+	// addresses, a link, and a cookie that no other socket ever has.
 	requestProto = 1
 	requestSize  = 8 + idSize
 	answerState  = 1
@@ -33,25 +34,26 @@ const (
 	idPeer       = 20
 	idSize       = 48
 
-	// A filter (INET_DIAG_REQ_BYTECODE) is operations, each of which says how many bytes to
-	// go on if it is true, and if it is not (struct inet_diag_bc_op): to the filter's end
-	// if the socket is wanted, and 4 bytes beyond it if it is not.
+	// A filter (INET_DIAG_REQ_BYTECODE) is a list of operations (struct inet_diag_bc_op).
+	// Each says how many bytes to go forward if it is true and if it is false. Going to the
+	// filter's end chooses the socket, going 4 bytes beyond it does not.
 	attrFilter = 1
-	opJump     = 1 // INET_DIAG_BC_JMP: is never true
+	opJump     = 1 // INET_DIAG_BC_JMP: always false
 	opPeer     = 8 // INET_DIAG_BC_D_COND, with a struct inet_diag_hostcond
 	opSize     = 4
 
 	tcpStates = 12 // net/tcp_states.h
 
-	// silent are the states in which the kernel says nothing by itself.
+	// silent are the states in which the kernel sends nothing by itself.
 	silent = 1<<unix.BPF_TCP_TIME_WAIT | 1<<unix.BPF_TCP_CLOSE | 1<<unix.BPF_TCP_LISTEN
-	// left are those of sockets that have no program any more, if they have no inode.
+	// left are the states in which a socket without an inode is one that its program has
+	// closed.
 	left = 1<<unix.BPF_TCP_FIN_WAIT1 | 1<<unix.BPF_TCP_FIN_WAIT2 | 1<<unix.BPF_TCP_LAST_ACK | 1<<unix.BPF_TCP_CLOSING
 )
 
-// endSockets ends the node's TCP connections to some addresses; their programs hear
-// ECONNABORTED. The kernel goes over its TCP sockets once a family, and tells of those
-// whose other end is near the addresses.
+// endSockets ends the node's TCP connections to some addresses; their programs get
+// ECONNABORTED. The kernel goes over its TCP sockets once for each family, and lists those
+// that the filter of near chooses.
 //
 //	ss -K dst ADDR
 func (t *Table) endSockets(among map[netip.Addr]bool) error {
@@ -72,16 +74,16 @@ func (t *Table) endSockets(among map[netip.Addr]bool) error {
 	t.sockets = nil
 	err = kernel.Classify(fmt.Errorf("ending TCP connections: %w", err))
 	if errors.Is(err, kernel.ErrUnsupported) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPERM) {
-		// No INET_DIAG_DESTROY, no module tcp_diag (ENOENT), or root in a user namespace
-		// alone; and will not be asked again.
+		// The kernel has no INET_DIAG_DESTROY or no module tcp_diag (ENOENT), or we are root
+		// in a user namespace only. t.sockets stays nil, so later calls do not ask again.
 		return nil
 	}
-	t.broken() // the next call opens all of it anew
+	t.broken() // the next call opens all sockets anew
 	return err
 }
 
 func (s *socket) endSockets(among map[netip.Addr]bool) error {
-	var found [][]byte // their families and ids
+	var found [][]byte // family and id of each socket to end
 	note := func(answer []byte) error {
 		if len(answer) >= answerSize && endable(answer) && among[peer(answer)] {
 			found = append(found, slices.Concat(answer[:1], answer[answerID:answerID+idSize]))
@@ -95,7 +97,7 @@ func (s *socket) endSockets(among map[netip.Addr]bool) error {
 		filter []byte
 	}{
 		{unix.AF_INET, near4},
-		{unix.AF_INET6, either(near4, near6)}, // such a socket may speak IPv4, too
+		{unix.AF_INET6, either(near4, near6)}, // an IPv6 socket may have an IPv4 peer
 	} {
 		if look.filter == nil {
 			continue
@@ -123,22 +125,24 @@ func (s *socket) endSockets(among map[netip.Addr]bool) error {
 	return b.flush()
 }
 
-// request appends what is behind a request's first four bytes.
+// request completes the message that was begun last: it sets the protocol in the first
+// four bytes, and appends states and id.
 func (d *batch) request(states uint32, id []byte) {
 	d.out[len(d.out)-4+requestProto] = unix.IPPROTO_TCP
 	d.out = append(binary.NativeEndian.AppendUint32(d.out, states), id...)
 }
 
-// endable reports whether the kernel may be told to end a socket. One that its program
-// has closed is given up within two minutes, and without a route has made its last try
-// after one. To end it leaves it behind for ever in kernels without "tcp: fix forever
-// orphan socket caused by tcp_abort" (Linux 6.11, and later ones of older series).
+// endable reports whether Berth may have the kernel end a socket. A socket that its program
+// has closed is not: kernels without the fix "tcp: fix forever orphan socket caused by
+// tcp_abort" (Linux 6.11, and later releases of older series) would keep it for ever. They
+// give such a socket up by themselves within two minutes; without a route to the peer, it
+// makes its last try after one minute.
 func endable(answer []byte) bool {
 	hasProgram := binary.NativeEndian.Uint32(answer[answerInode:]) != 0
 	return hasProgram || left>>answer[answerState]&1 == 0
 }
 
-// peer is the other end's address of a socket.
+// peer returns the address of a socket's other end.
 func peer(answer []byte) netip.Addr {
 	raw := answer[answerID+idPeer:]
 	if answer[0] == unix.AF_INET {
@@ -147,9 +151,9 @@ func peer(answer []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(raw)).Unmap()
 }
 
-// near filters sockets by the least prefix of their other ends that has all addresses of a
-// family; nil without any. The kernel tries a filter on each socket: it has to be short,
-// however many the addresses are.
+// near returns a filter for sockets whose peer is in the smallest prefix that contains all
+// addresses of a family; nil if there are none. The filter is that coarse because it has to
+// be short, however many addresses there are: the kernel runs it on each socket.
 func near(among map[netip.Addr]bool, family func(netip.Addr) bool) []byte {
 	var low, high netip.Addr
 	for a := range among {
@@ -185,17 +189,18 @@ func near(among map[netip.Addr]bool, family func(netip.Addr) bool) []byte {
 	return append(filter, first...)
 }
 
-// either is a filter of one peer, or of two.
+// either returns a filter for sockets that one of two filters of near chooses. Each of the
+// two may be nil.
 func either(a, b []byte) []byte {
 	if a == nil || b == nil {
 		return append(a, b...)
 	}
 	a = slices.Clone(a)
-	binary.NativeEndian.PutUint16(a[2:], uint16(len(a)+opSize)) // if not: behind the jump
+	binary.NativeEndian.PutUint16(a[2:], uint16(len(a)+opSize)) // if a is false: go on behind the jump, at b
 	return slices.Concat(a, op(opJump, opSize, opSize+len(b)), b)
 }
 
-// op begins an operation.
+// op returns an operation's first 4 bytes. yes and no are how many bytes to go forward.
 func op(code byte, yes, no int) []byte {
 	return binary.NativeEndian.AppendUint16([]byte{code, byte(yes)}, uint16(no))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// peers is a machine that the node reaches, with some addresses.
+// peers makes a machine that the node reaches, with some addresses.
 func peers(t testing.TB, addrs ...string) {
 	t.Helper()
 	there := nettest.Node(t)
@@ -47,8 +47,8 @@ func peers(t testing.TB, addrs ...string) {
 	}()
 }
 
-// The node has connections of each sort to some addresses. Those to what is forgotten
-// end, and their programs are told; the others go on.
+// The node has connections of each sort to some addresses. Forget ends those to its
+// addresses, and their programs get an error; the others go on.
 func TestForgetEndsConnections(t *testing.T) {
 	table := open(t)
 	peers(t, "192.0.2.2", "192.0.2.3", "2001:db8::2", "2001:db8::3")
@@ -58,7 +58,7 @@ func TestForgetEndsConnections(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	mapped := func(to string) net.Conn { // a socket of IPv6 that speaks IPv4
+	mapped := func(to string) net.Conn { // an IPv6 socket with an IPv4 peer
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		must(t, err)
 		f := os.NewFile(uintptr(fd), "socket")
@@ -73,7 +73,7 @@ func TestForgetEndsConnections(t *testing.T) {
 	must(t, half.(*net.TCPConn).CloseWrite())
 	meant := []net.Conn{dial("192.0.2.2"), mapped("192.0.2.2"), dial("2001:db8::2"), dial("192.0.2.2"), half}
 	others := []net.Conn{dial("192.0.2.3"), mapped("192.0.2.3"), dial("2001:db8::3")}
-	// Two that wait for an answer which never comes.
+	// Two connections that wait for an answer which never comes.
 	nettest.Run(t, nil, "ip neigh add 192.0.2.9 lladdr 02:00:00:00:00:99 dev sock0")
 	nettest.Run(t, nil, "ip neigh add 192.0.2.10 lladdr 02:00:00:00:00:99 dev sock0")
 	var waits [2]chan error
@@ -133,7 +133,7 @@ func TestForgetEndsConnections(t *testing.T) {
 	}
 }
 
-// More connections than fit one message are ended in one call.
+// One call ends more connections than fit into one message.
 func TestForgetEndsManyConnections(t *testing.T) {
 	table := open(t)
 	peers(t, "192.0.2.2")
@@ -152,7 +152,8 @@ func TestForgetEndsManyConnections(t *testing.T) {
 	}
 }
 
-// BenchmarkForgetSockets is what Forget takes beside connections of others.
+// BenchmarkForgetSockets measures Forget while the node has connections to other
+// addresses.
 func BenchmarkForgetSockets(b *testing.B) {
 	for _, many := range []int{0, 1000, 8000} {
 		b.Run(fmt.Sprint(many), func(b *testing.B) {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Load is how many entries the table has, and how many it can have: both are 0
-// without connection tracking.
+// Load returns how many entries the table has, and how many it can have. Both are 0 on a
+// kernel without connection tracking.
 //
 //	conntrack -C; sysctl net.netfilter.nf_conntrack_max
 func (t *Table) Load() (entries, most int, err error) {
@@ -38,27 +38,29 @@ func sysctl(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(raw)))
 }
 
-// Bounds are how many entries one may have who has begun their connections.
+// Bounds are how many entries one pod may have of connections that it began.
 type Bounds struct {
-	Closed int // with more than that, closed TCP connections go until it has that many
-	All    int // with more than that in spite of it, others go, too
+	Closed int // Trim deletes entries of closed TCP connections, as long as the pod has more entries than this
+	All    int // if the pod still has more entries than this, Trim deletes others, too
 }
 
-// hoard is what one has begun.
+// hoard counts the entries of connections that one pod began: those of closed TCP
+// connections, and all others.
 type hoard struct{ closed, open int }
 
-// over is what is to go of a hoard.
+// over returns how many entries of a hoard Trim has to delete.
 func (b Bounds) over(h hoard) hoard {
 	closed := max(0, min(h.closed, h.closed+h.open-b.Closed))
 	return hoard{closed: closed, open: max(0, min(h.open, h.closed-closed+h.open-b.All))}
 }
 
-// Trim deletes entries of those that have begun too many. whose numbers who has an
-// address, of either family; the result is how many entries are gone, by number.
+// Trim deletes entries of pods that have begun too many connections. whose gives the
+// number of the pod that has an address, of either family. Trim returns how many entries it
+// deleted, by pod number.
 //
-// It goes over the table once to count, in memory for two messages and the numbers,
-// and once more if somebody has too many: 1.5 µs an entry each time. It has sockets
-// of its own, so that no Forget waits for it.
+// It goes over the table once to count, and once more if a pod has too many. Each pass
+// takes 1.5 µs for each entry, and memory for two messages and the counts. Trim has
+// sockets of its own, so that no Forget waits for it.
 func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (gone map[int]int, err error) {
 	own := &Table{at: t.at}
 	defer own.Close()
@@ -113,8 +115,9 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	return gone, err
 }
 
-// begun returns the number of who has begun an entry's connection, and whether that is
-// a TCP connection which nobody counts any more.
+// begun returns the number of the pod that began an entry's connection; ok is false if no
+// pod did. closed reports whether that is a closed TCP connection, which the rules do not
+// count any more.
 func begun(entry []byte, whose map[netip.Addr]int) (n int, closed, ok bool) {
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)

@@ -40,9 +40,10 @@ func enterTCP(t *testing.T, src string, state uint8, n int) {
 	}
 }
 
-// Of who has begun too many, closed connections go until there are no more than may
-// be, and others only if there are too many without them; both families are counted
-// together. Who has fewer keeps all, and so does whoever has no number.
+// If a pod has begun too many connections, Trim deletes closed ones until the pod has no
+// more than it may have, and others only if the pod has too many without the closed ones.
+// It counts both families together. It deletes nothing of a pod that has fewer, or of an
+// address without a number.
 func TestTrim(t *testing.T) {
 	table := open(t)
 	patient, greedy, modest, stranger := "10.88.0.1", "10.88.0.2", "10.88.0.3", "10.88.0.4"
@@ -73,7 +74,7 @@ func TestTrim(t *testing.T) {
 	if _, err := table.Trim(over, whose, bounds); !errors.Is(err, context.Canceled) {
 		t.Errorf("it goes on when its time is over: %v", err)
 	}
-	for _, want := range []map[int]int{{7: 50, 8: 60}, nil} { // the second time nothing is too much
+	for _, want := range []map[int]int{{7: 50, 8: 60}, nil} { // the second time no pod has too many
 		gone, err := table.Trim(context.Background(), whose, bounds)
 		must(t, err)
 		if !maps.Equal(gone, want) {

@@ -10,28 +10,29 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// conns has sockets that are open as long as somebody watches. Whoever closes a
-// netfilter socket after anybody's transaction waits until the kernel has freed
-// what that took away, 10 to 20 ms, and holds up all other transactions of the
-// namespace meanwhile (nft_rcv_nl_event). A table that has to be put back at once
-// is written before `nft flush ruleset` has closed its socket, or after that wait.
+// conns keeps sockets open as long as somebody watches, because closing a netfilter socket
+// is slow. After anybody's transaction, a program that closes one waits 10 to 20 ms until
+// the kernel has freed what the transaction deleted, and all other transactions of the
+// namespace wait for it meanwhile (nft_rcv_nl_event). Thanks to the open sockets, an agent
+// that puts its table back after `nft flush ruleset` can be done before nft closes its
+// socket; if it is later, it waits that long.
 type conns struct {
 	tables *Tables
 
 	mu      sync.Mutex
 	watches int
-	writer  *writer // nil: somebody uses it, or nobody watches
-	reader  *netlink.Conn
-	ports   map[uint32]bool // of the open writers: who asked for a transaction, its news tell
+	writer  *writer         // nil: a caller uses it, it could not be opened, or nobody watches
+	reader  *netlink.Conn   // the same
+	ports   map[uint32]bool // of the open writers; the news of a transaction name the port that made it
 }
 
 // writer is a connection for transactions.
 type writer struct {
 	*netlink.Conn
-	port uint32 // its netlink address in the namespace: nobody else has it while it is open
+	port uint32 // its netlink address in the namespace, which no other socket has while it is open
 }
 
-// watch opens the sockets. What cannot be opened now is opened when it is used.
+// watch opens the sockets. One that cannot be opened now is opened when it is needed.
 func (c *conns) watch() {
 	writer, werr := c.tables.openWriter()
 	reader, rerr := c.tables.openReader()
@@ -46,7 +47,7 @@ func (c *conns) watch() {
 	}
 }
 
-// unwatch closes them, if nobody else watches.
+// unwatch closes the sockets if nobody watches any more.
 func (c *conns) unwatch() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,8 +63,9 @@ func (c *conns) unwatch() {
 	c.writer, c.reader = nil, nil
 }
 
-// takeWriter returns a connection for one transaction. If that has succeeded
-// it may be given back, or else it has to be closed: an error in it stays.
+// takeWriter returns a connection for one transaction. If the transaction succeeded, the
+// caller gives the connection back by giveWriter. Otherwise it closes it by dropWriter,
+// because unread answers may be left in it.
 func (c *conns) takeWriter() (*writer, error) {
 	c.mu.Lock()
 	w := c.writer
@@ -92,22 +94,22 @@ func (c *conns) dropWriter(w *writer) {
 	c.close(w)
 }
 
-// close closes a writer: news of it that nobody has read yet count as others'. c.mu is
-// held.
+// close closes a writer. News of its transactions that nobody has read yet count as
+// others' from then on. The caller holds c.mu.
 func (c *conns) close(w *writer) {
 	_ = w.Close()
 	delete(c.ports, w.port)
 }
 
-// own reports whether it was one of the open writers that a transaction's news are of.
+// own reports whether a port, which news of a transaction name, is that of an open writer.
 func (c *conns) own(port uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ports[port]
 }
 
-// takeReader returns a socket for requests, which giveReader takes back if all of
-// them were answered.
+// takeReader returns a socket for requests. The caller gives it back by giveReader if all
+// requests were answered, and closes it otherwise.
 func (c *conns) takeReader() (*netlink.Conn, error) {
 	c.mu.Lock()
 	r := c.reader

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// As long as somebody watches, transactions and looks wait for no socket to be
-// closed; what went wrong in one is no part of the next, and nothing stays open.
+// As long as somebody watches, neither transactions nor reads wait until a socket is
+// closed. An error of one does not reach the next, and no socket stays open at the end.
 func TestConns(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()
@@ -25,7 +25,7 @@ func TestConns(t *testing.T) {
 	}
 	writer, reader := tables.conns.writer, tables.conns.reader
 	var all sync.WaitGroup
-	for range 4 { // only one of them has what is open already
+	for range 4 { // only one of them gets the open sockets
 		all.Go(func() {
 			for range 10 {
 				if err := tables.Replace(r); err != nil {
@@ -60,7 +60,7 @@ func TestConns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := tables.Delete("jihgfedcba"); err != nil { // it is not there: the kernel refuses
+	if err := tables.Delete("jihgfedcba"); err != nil { // there is no such table: the kernel refuses
 		t.Fatal(err)
 	}
 	if _, err := tables.Verify(r); err != nil {

@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// masqTo is masquerade to a range of ports. The library writes either the range or the
-// flags, and without the flag for it the kernel does not look at the range (nft_masq.c).
+// masqTo is masquerade to a range of ports. The library's Masq writes either the range or
+// the flags, but the kernel looks at the range only if the flag for it is set (nft_masq.c).
 type masqTo struct {
 	expr.Any // nil: the library never sees one
 	flags    uint32
 	min, max uint32 // the registers that have the ports
 }
 
-// request collects what one transaction asks for.
+// request collects the messages of one transaction.
 type request struct {
 	messages []netlink.Message
-	err      error // the first: something cannot be encoded
+	err      error // the first error of encoding
 }
 
-// add appends a message for a table of family inet. Its answer is one ack.
+// add appends a message about a table of family inet. The kernel answers each with an ack.
 func (r *request) add(msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) {
 	r.messages = append(r.messages, netlink.Message{
 		Header: netlink.Header{Type: messageType(msg), Flags: netlink.Request | netlink.Acknowledge | flags},
@@ -47,7 +47,7 @@ func (r *request) fail(err error) {
 	}
 }
 
-// nest makes an attribute of attributes.
+// nest makes an attribute that contains attributes.
 func (r *request) nest(typ uint16, attrs ...netlink.Attribute) netlink.Attribute {
 	return netlink.Attribute{Type: typ | unix.NLA_F_NESTED, Data: r.encode(attrs)}
 }
@@ -65,7 +65,8 @@ func (r *request) deleteTable(name string) {
 	r.add(unix.NFT_MSG_DELTABLE, 0, attr(unix.NFTA_TABLE_NAME, name))
 }
 
-// addSet adds a set with its members. The number tells the sets of one transaction apart.
+// addSet adds a set with its members. id is a number that no other set of the transaction
+// has.
 func (r *request) addSet(table string, id uint32, s set) {
 	attrs := []netlink.Attribute{
 		attr(unix.NFTA_SET_TABLE, table), attr(unix.NFTA_SET_NAME, s.name), attr32(unix.NFTA_SET_ID, id),
@@ -77,7 +78,7 @@ func (r *request) addSet(table string, id uint32, s set) {
 			netlink.Attribute{Type: unix.NFTA_SET_TIMEOUT, Data: binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds()))})
 	case s.dynamic:
 		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL))
-	default: // what nft lists numbers by: the network's byte order
+	default: // the user data tells nft, for its listings, that keys are in the network's byte order
 		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_INTERVAL), netlink.Attribute{
 			Type: unix.NFTA_SET_USERDATA, Data: userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 2),
 		})
@@ -152,7 +153,7 @@ func (r *request) addRules(table string, c chain) {
 	}
 }
 
-// expression is the inverse of the function of that name.
+// expression encodes an expression: the inverse of the function expression.
 func (r *request) expression(e expr.Any) []byte {
 	if m, ok := e.(*masqTo); ok {
 		return r.encode([]netlink.Attribute{
@@ -166,13 +167,13 @@ func (r *request) expression(e expr.Any) []byte {
 	return raw
 }
 
-// commit sends the transaction by a socket, which is of no further use if that fails:
-// answers may be left in it.
+// commit sends the transaction by a socket. If that fails the caller has to close the
+// socket, because unread answers may be left in it.
 func (r *request) commit(c *netlink.Conn) error {
 	if r.err != nil {
 		return r.err
 	}
-	// struct nfgenmsg; the resource is whose batch it is
+	// struct nfgenmsg; its resource id names the subsystem that the batch is for
 	whose := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
 	edge := func(typ netlink.HeaderType) netlink.Message {
 		return netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request}, Data: whose}
@@ -183,7 +184,7 @@ func (r *request) commit(c *netlink.Conn) error {
 	}
 	for range r.messages {
 		if _, err := c.Receive(); err != nil {
-			return err // the first is the reason; the others follow from it
+			return err // the first error is the reason; later ones follow from it
 		}
 	}
 	return nil

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a pod sends that no socket would: whole frames.
+// This file lets a pod send whole frames, which no ordinary socket would.
 
-// packet is the IP packet of a payload; its checksums are right.
+// packet returns an IP packet with a payload and with correct checksums.
 func packet(from, to netip.Addr, proto byte, payload []byte) []byte {
 	src, dst := from.AsSlice(), to.AsSlice()
 	sum := map[byte]int{unix.IPPROTO_UDP: 6, unix.IPPROTO_TCP: 16, unix.IPPROTO_ICMP: 2, unix.IPPROTO_ICMPV6: 2}[proto]
@@ -34,7 +34,7 @@ func packet(from, to netip.Addr, proto byte, payload []byte) []byte {
 	return append(head, payload...)
 }
 
-// checksum is that of RFC 1071.
+// checksum returns the checksum of RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {
@@ -53,21 +53,21 @@ func udp(sport, dport uint16, text string) []byte {
 	return append(append(b, 0, 0), text...)
 }
 
-// tcp is a segment with some flags and a text.
+// tcp returns a TCP segment with some flags and a text.
 func tcp(flags byte, text string) []byte {
 	b := []byte{4, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 16, 0, 0, 0, 0, 0}
 	return append(b, text...)
 }
 
-// frames is a pod's own way of sending.
+// frames sends frames from a pod's interface.
 type frames struct {
 	t      testing.TB
 	fd     int
 	header []byte // Ethernet's, without the type
 }
 
-// frames opens a packet socket on a place's interface: to the node, or to
-// everybody on the cable.
+// frames opens a packet socket on a place's interface. It sends to the node's MAC, or to
+// the broadcast MAC.
 func (w *world) frames(p *place) *frames {
 	w.t.Helper()
 	f := &frames{t: w.t, header: slices.Clone(p.link.Attrs().HardwareAddr)}

@@ -7,7 +7,7 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// samples are our rules' expressions, and some of others'.
+// samples are the expressions of Berth's rules, and some that Berth does not use.
 func samples() []expr.Any {
 	list := []expr.Any{
 		&expr.Verdict{Kind: expr.VerdictJump, Chain: "elsewhere"},
@@ -23,7 +23,8 @@ func samples() []expr.Any {
 	return list
 }
 
-// What is written is what is read, and others' expressions are none of ours.
+// An expression that is written is read as the same; one that Berth does not use equals
+// none of Berth's.
 func TestExpression(t *testing.T) {
 	for _, e := range samples() {
 		var r request
@@ -54,7 +55,8 @@ func FuzzExpression(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, raw []byte) { expression(raw) })
 }
 
-// A comment of ours is read as it is; any other user data as something else.
+// A comment that Berth wrote is read as it was written, and any other user data is read as
+// something else.
 func FuzzComment(f *testing.F) {
 	f.Add(comment("ownerowner"))
 	f.Add([]byte{0, 200, 'x'})

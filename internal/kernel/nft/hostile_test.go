@@ -19,7 +19,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// newHostile is newNode with both pods live, and a's own way of sending.
+// newHostile is newNode with both pods' links in the live group. It also returns frames by
+// which pod a sends.
 func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *place, from *frames, r Ruleset) {
 	w, a, b, beyond = newNode(t)
 	r = sample()
@@ -33,8 +34,9 @@ func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *plac
 	return w, a, b, beyond, w.frames(a), r
 }
 
-// overhear notes what comes to a place by a network such as "udp4" or "ip6:tcp",
-// for whomever, until the test ends: the end of it that begins with "say ".
+// overhear records the packets that arrive at a place by a network such as "udp4" or
+// "ip6:tcp", for any address, until the test ends. Of each it records the part from
+// "say " on.
 func (w *world) overhear(p *place, network, address string) {
 	w.t.Helper()
 	var conn net.PacketConn
@@ -72,8 +74,8 @@ func (w *world) said(text string, p *place) bool {
 	return ok
 }
 
-// A pod's datagrams without a source are heard by nobody, whether they go to
-// broadcast or to multicast; those from its own address are.
+// Nobody hears a pod's datagrams from the unspecified address, whether they go to
+// broadcast or to multicast. Those from the pod's own address are heard.
 func TestNobody(t *testing.T) {
 	w, a, _, _, from, _ := newHostile(t, func(*Ruleset) {})
 	w.overhear(w.node, "udp4", "0.0.0.0:67")
@@ -106,8 +108,8 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// A pod does not reach the node's loopback, even where somebody has opened it;
-// what others sent there from a link of theirs is none of our business.
+// A pod does not reach the node's loopback addresses, even if somebody has opened them to
+// links. Packets from other links still reach them: those are not Berth's business.
 func TestLoopback(t *testing.T) {
 	w, a, b, _, from, r := newHostile(t, func(*Ruleset) {})
 	w.inside(w.node.at, func() error { return ns.SetSysctl("ipv4/conf/all/route_localnet", "1") })
@@ -128,8 +130,8 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// Nothing leaves the node with a pod's own address where that should be hidden,
-// not even what belongs to no connection.
+// No packet leaves the node with a pod's own address where masquerade should hide it, not
+// even a packet that belongs to no connection.
 func TestInvalid(t *testing.T) {
 	const synFinRst = 0x07
 	for _, tt := range []struct {
@@ -148,7 +150,7 @@ func TestInvalid(t *testing.T) {
 			w.overhear(beyond, "ip4:icmp", "0.0.0.0")
 			w.overhear(beyond, "udp4", "0.0.0.0:67")
 			w.overhear(beyond, "udp6", "[::]:67")
-			unasked := []byte("\x00\x00\x00\x00\x00\x09\x00\x01say an echo's answer") // that nobody asked for
+			unasked := []byte("\x00\x00\x00\x00\x00\x09\x00\x01say an echo's answer") // an answer that nobody asked for
 			for i := range 2 {
 				own, to := a.addrs[i], beyond.addrs[i]
 				nettest.Eventually(t, "what is valid", func() bool {
@@ -170,8 +172,9 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// The node forwards nothing to where its cloud gives credentials away, but for
-// questions to name servers; itself it asks there, and is asked.
+// The node forwards nothing from pods to the address where its cloud gives credentials
+// away, except questions to name servers. The node itself still reaches that address, and
+// pods reach what the node listens to there.
 func TestBlocked(t *testing.T) {
 	clouds := []string{"169.254.169.254", "fd00:ec2::254"}
 	locals := []string{"169.254.20.10", "fd00:ec2::253"}
@@ -239,14 +242,15 @@ func (w *world) sayTo(at *ns.Netns, to netip.AddrPort, text string) {
 			return err
 		}
 		defer conn.Close()
-		_, _ = conn.Write([]byte(text)) // whether it arrives is what is looked at
+		_, _ = conn.Write([]byte(text)) // the test looks at whether it arrives
 		return nil
 	})
 }
 
-// One pod opens as many connections as it is allowed, in whosever name, and its
-// open ones go on; another one is not kept from opening its own. What packets
-// leave in the table is no change of it. With its entries the pod's limit is free.
+// A pod opens as many connections as it may, whatever source addresses it uses, and its
+// open ones go on. Another pod can still open its own. Verify does not take what packets
+// leave in the table for a change. When the pod's entries are gone, it can open
+// connections again.
 func TestLimit(t *testing.T) {
 	for _, tt := range []struct {
 		allowed     uint32
@@ -300,9 +304,9 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A patient pod opens what it can after each rest, and keeps it: at its limit that is
-// nothing. Once it has room its next packet is lost, so that it knows none that is
-// counted, and then it opens as many as any pod.
+// A patient pod opens what it can after each rest, and keeps its connections open: at its
+// limit it can open none. Once it has room, its next packet is lost, so that it knows no
+// connection that is counted. After that it opens as many as any pod.
 func TestLimitOfThePatient(t *testing.T) {
 	const allowed, inRow = 4096, 500
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
@@ -343,8 +347,9 @@ func TestLimitOfThePatient(t *testing.T) {
 	}
 }
 
-// One pod opens TCP connections and closes them, which nobody counts any more: no
-// faster than its bucket is filled. Other protocols, and another pod, are not kept.
+// A pod opens TCP connections and closes them; the kernel does not count closed ones. The
+// pod can do so only as fast as its bucket fills. That limits neither other protocols nor
+// another pod.
 func TestHaste(t *testing.T) {
 	const allowed = 100
 	w, a, b, beyond, from, _ := newHostile(t, func(r *Ruleset) { r.Connections, r.Masquerade = allowed, false })
@@ -361,7 +366,7 @@ func TestHaste(t *testing.T) {
 		return w.said("first", beyond)
 	})
 	w.forget(a)
-	for _, p := range []*place{a, b} { // no answers, or the entries would go at once
+	for _, p := range []*place{a, b} { // answers would end the entries at once
 		w.must(w.handle(beyond.at).RouteAdd(&netlink.Route{Dst: host(p.addrs[0]), Type: unix.RTN_BLACKHOLE}))
 	}
 	open(from, a)
@@ -387,8 +392,8 @@ func TestHaste(t *testing.T) {
 	}
 }
 
-// Where the kernel lacks an expression of another rule, to look for it again and again
-// gives a pod no share anew.
+// Where the kernel lacks an expression of another rule, looking for that again and again
+// (Complete) does not give a pod its share anew.
 func TestLimitOutlivesComplete(t *testing.T) {
 	const allowed = 100
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
@@ -417,7 +422,7 @@ func TestLimitOutlivesComplete(t *testing.T) {
 	}
 }
 
-// A pool that comes or goes, or another network that is blocked, gives no pod a share anew.
+// A pool that comes or goes, or one more blocked network, gives no pod its share anew.
 func TestLimitOutlivesChange(t *testing.T) {
 	const allowed = 100
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
@@ -449,7 +454,7 @@ func TestLimitOutlivesChange(t *testing.T) {
 	}
 }
 
-// entries is how many the node's connection tracking has.
+// entries returns how many entries the node's connection tracking has.
 func (w *world) entries() (n int) {
 	w.inside(w.node.at, func() error {
 		text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
@@ -461,7 +466,7 @@ func (w *world) entries() (n int) {
 	return n
 }
 
-// forget is what the flows kind does when a pod goes.
+// forget deletes a pod's entries, as the kind flows does when a pod goes.
 func (w *world) forget(p *place) {
 	c, err := conntrack.Open(w.node.at)
 	w.must(err)

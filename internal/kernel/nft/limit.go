@@ -10,44 +10,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pod's connections are limited by a sample of them. The kernel counts by
-// walking the list of what it counts (nf_conncount), once a tick: to count all
-// of a pod's 10,000 makes opening one 30 times as dear, to count one in 64 takes
-// a quarter of a microsecond. Chance says which are counted, so that nobody can
-// open those that are not.
+// The rules here limit how many connections a pod has, by counting a sample of them. The
+// kernel counts by walking the list of the connections that it counts (nf_conncount),
+// once a tick. If all 10,000 connections of a pod were counted, opening one would cost 30
+// times as much; counting one in 64 costs a quarter of a microsecond. The rules choose
+// the counted connections at random, so that no pod can choose to open uncounted ones.
 //
-// A link's index is the key: whatever addresses a pod has or pretends to have, it
-// has one limit, and another pod's link never has the same. What is counted of a
-// pod that is gone is in nobody's way; the kernel forgets it by and by.
+// Counts are kept by link index: a pod has one limit, whatever addresses it has or
+// pretends to have, and no other pod's link has the same index. The counts of a pod that
+// is gone harm nobody; the kernel forgets them by and by.
 
 const (
-	// leastCounted is the limit of the sample, if the limit of all is no less.
-	// The real number is within a tenth of the limit, nine times of ten.
+	// leastCounted is how many connections the sample holds at least when a link is at
+	// its limit, unless the limit itself is less. With that many, the real number of
+	// connections is within a tenth of the limit nine times out of ten.
 	leastCounted = 256
-	// mostSampled is the greatest number of connections that one stands for.
+	// mostSampled is how many connections one counted connection stands for, at most.
 	mostSampled = 64
-	// rest is how long a link opens no connections after one too many.
+	// rest is how long a link can open no connections after it had one too many.
 	rest = 5 * time.Second
-	// remembered is for how long a link that had one too many has to show that it has
-	// room again before it opens one (see dropStrict). Without that it would open some
-	// mostSampled that are not counted between any two rests. As it is, it does so when
-	// it has not tried for so long.
+	// remembered is how long a link stays strict after it had one connection too many. A
+	// strict link has to show that it has room again before it opens a connection (see
+	// dropStrict). Without that, a pod could open about mostSampled uncounted
+	// connections between any two rests. As it is, a pod can do so only after it has not
+	// tried for this long.
 	remembered = time.Hour
 
-	// A bucket has as many tokens as a link may have connections, and is full again
-	// after half a minute. So of one pod there are, within two minutes, at most six
-	// times as many entries as it may have connections: a sixth of them open since long,
-	// a sixth opened at once and closed, the others closed within that time; and an eighth
-	// as many by their middle (resumedPart). A closed one goes after two minutes, unless the pod renews it by a packet, or makes it an open
-	// one that is not counted: after a RST by a SYN, its answer and an ACK. No rule keeps
-	// a pod from that. When the table fills up, the agent deletes what is too much of a
-	// pod's (internal/agent/trim.go).
+	// refillsPerMinute says how fast a bucket fills. A link's bucket has as many tokens as
+	// the link may have connections (its share), and an empty one is full again after half
+	// a minute. So within two minutes a pod can fill at most six times its share of
+	// entries: one share of connections that have long been open, one share that it opened
+	// at once and closed, and four shares that it opened and closed as the bucket filled.
+	// It can fill an eighth as many beside these by connections that the kernel first sees
+	// in their middle (resumedPart).
+	//
+	// The entry of a closed connection goes after two minutes, unless the pod renews it by
+	// a packet, or turns it into an open connection that is not counted: by a SYN after a
+	// RST, the answer to that, and an ACK. No rule keeps a pod from either. When the table
+	// fills up, the agent deletes what is too much of a pod's (internal/agent/trim.go).
 	refillsPerMinute = 2
-	// resumedPart is what part of its share a link may have, beside it, of TCP connections
-	// that the kernel knows by their middle: those that others have opened, and ended for
-	// the node alone, or left by their deletion, are among them.
+	// resumedPart is the part of its share that a link may have beside it in resumed TCP
+	// connections, which are those that the kernel first sees in their middle. Among them
+	// are connections that others have opened, and have ended for the node alone or left
+	// behind when they were deleted.
 	resumedPart = 8
-	// idle is when a bucket that nobody takes from is forgotten: it has been full.
+	// idle is how long the kernel keeps a bucket that nobody takes a token from. By then
+	// it has long been full.
 	idle = time.Minute
 )
 
@@ -57,8 +65,12 @@ const confirmed = 1 << 3
 // deleteFrom is NFT_DYNSET_OP_DELETE (linux/netfilter/nf_tables.h).
 const deleteFrom = 2
 
-// counted has what each link has open, crowded the links with too much, strict those
-// which had too much when it was last looked, and hasty each link's bucket.
+// The sets that packets fill, by link:
+//   - counted counts the sampled connections that a link has;
+//   - crowded has the links that had one connection too many, for as long as they rest;
+//   - strict has the links that had too many when they were last checked (see dropStrict);
+//   - hasty has each link's bucket for new TCP connections;
+//   - resumed counts a link's resumed TCP connections, and tired has the bucket for these.
 var (
 	counted = set{name: "counted", of: nftables.TypeIFIndex, dynamic: true}
 	crowded = set{name: "crowded", of: nftables.TypeIFIndex, dynamic: true, timeout: rest}
@@ -68,14 +80,15 @@ var (
 	tired   = set{name: "tired", of: nftables.TypeIFIndex, dynamic: true, timeout: idle}
 )
 
-// sampled says that one in so many connections is counted, up to a number.
+// sampled returns how a limit of connections is counted: one connection in oneIn is
+// counted, and at most upTo counted ones are allowed.
 func sampled(connections uint32) (oneIn, upTo uint32) {
 	oneIn = min(max(connections/leastCounted, 1), mostSampled)
 	return oneIn, max(connections/oneIn, 1)
 }
 
-// limit is what holds each live link to so many connections. Where all of them are
-// counted, no link needs to be strict.
+// limit returns the sets and rules that hold each link of the group to so many
+// connections. Where all connections are counted, no link needs to be strict.
 func limit(group, connections uint32) (sets []set, rules []rule) {
 	sets, rules = append(sets, resumed, tired), append(rules, acceptConfirmed())
 	rules = append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
@@ -86,7 +99,8 @@ func limit(group, connections uint32) (sets []set, rules []rule) {
 	return append(sets, hasty), append(rules, dropHasty(group, connections), countNew(group, connections))
 }
 
-// acceptConfirmed spares all but the first packets of connections the other rules.
+// acceptConfirmed lets all packets skip the other rules, except the first packets of
+// connections.
 //
 //	ct status & confirmed != 0 accept
 func acceptConfirmed() rule {
@@ -101,8 +115,8 @@ func acceptConfirmed() rule {
 	}
 }
 
-// isNew goes on if a packet came in by a link of a group and is the first of a
-// connection: later ones are of one that is confirmed, if nobody answers too.
+// isNew lets a rule go on if a packet came in by a link of a group and is the first of
+// its connection. Later packets belong to a confirmed connection, even if nobody answers.
 func isNew(group uint32) []expr.Any {
 	return append(enters(group),
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
@@ -110,10 +124,11 @@ func isNew(group uint32) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)})
 }
 
-// limitResumed holds a link to so many connections that the kernel knows by their middle,
-// and spares them the other rules. A server's news for clients that have gone, or that
-// have ended its connections for the node alone, begin such connections, and would use its
-// own share up. They are few, and all of them are counted.
+// limitResumed holds a link to so many resumed connections: TCP connections that the
+// kernel first sees in their middle. It lets them skip the other rules. A server in a pod
+// begins such connections when it sends to clients that have gone, or that have ended its
+// connections for the node alone; they would use up the server's own share. They are few,
+// so all of them are counted.
 //
 //	iifgroup 1073741824 ct status ! confirmed tcp flags ! syn
 //		update @tired { iif limit rate over 8192/minute burst 4096 packets } drop
@@ -157,7 +172,7 @@ func limitResumed(group, most uint32) []rule {
 	}
 }
 
-// dropCrowded lets a crowded link open no more connections.
+// dropCrowded drops new connections of crowded links.
 //
 //	iifgroup 1073741824 ct status ! confirmed iif @crowded drop
 func dropCrowded(group uint32) rule {
@@ -170,15 +185,16 @@ func dropCrowded(group uint32) rule {
 	}
 }
 
-// isStrict goes on if a packet begins a connection of a strict link.
+// isStrict lets a rule go on if a packet begins a connection of a strict link.
 func isStrict(group uint32) []expr.Any {
 	return append(isNew(group),
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: reg},
 		&expr.Lookup{SourceRegister: reg, SetName: strict.name})
 }
 
-// dropStrict counts what a strict link opens first after a rest, whatever chance says
-// of it. If it is one too many, the link has to rest again.
+// dropStrict counts the first connection that a strict link opens after a rest, without
+// leaving that to chance. If it is one too many, dropStrict drops it, and the link has to
+// rest again.
 //
 //	iifgroup 1073741824 ct status ! confirmed iif @strict
 //		add @counted { iif ct count over 512 } add @crowded { iif } update @strict { iif } drop
@@ -190,10 +206,11 @@ func dropStrict(group, connections uint32) rule {
 	}
 }
 
-// relent makes a strict link an ordinary one, if there was room for what it opened
-// first. That is dropped all the same, so that the kernel forgets that it counted it,
-// and who has sent it asks again: if the pod knew one that is counted, it could close
-// it, and open mostSampled in its place that are not.
+// relent makes a strict link an ordinary one if dropStrict let its first connection pass,
+// which means that the link has room. relent drops that connection all the same: the
+// kernel then forgets that it counted it, and the sender tries again. Otherwise the pod
+// would know one connection that is counted, and could close it and open mostSampled
+// uncounted ones in its place.
 //
 //	iifgroup 1073741824 ct status ! confirmed iif @strict delete @strict { iif } drop
 func relent(group uint32) rule {
@@ -206,7 +223,7 @@ func relent(group uint32) rule {
 	}
 }
 
-// dropHasty drops a link's new TCP connections of which its bucket has no token.
+// dropHasty drops a link's new TCP connection if the link's bucket has no token for it.
 //
 //	iifgroup 1073741824 ct status ! confirmed meta l4proto tcp
 //		update @hasty { iif limit rate over 65536/minute burst 32768 packets } drop
@@ -222,7 +239,8 @@ func dropHasty(group, connections uint32) rule {
 	}
 }
 
-// tokenOf goes on if a link's bucket of so many tokens has none; takeToken is its text.
+// tokenOf takes a token from a link's bucket, which holds so many, and lets the rule go
+// on only if there was none. takeToken returns its text.
 func tokenOf(buckets set, tokens uint32) expr.Any {
 	return &expr.Dynset{
 		SrcRegKey: reg, SetName: buckets.name, Operation: unix.NFT_DYNSET_OP_UPDATE,
@@ -238,8 +256,8 @@ func takeToken(buckets set, tokens uint32) string {
 		buckets.name, refillsPerMinute*uint64(tokens), tokens)
 }
 
-// countNew counts a sample of a link's new connections, and calls the link crowded if
-// they are more than so many.
+// countNew counts a sample of a link's new connections. If the link has too many, countNew
+// drops the new one and makes the link crowded.
 //
 //	iifgroup 1073741824 ct status ! confirmed numgen random mod 64 0
 //		add @counted { iif ct count over 512 } add @crowded { iif } update @strict { iif } drop
@@ -259,9 +277,9 @@ func countNew(group, connections uint32) rule {
 	}
 }
 
-// callCrowded counts a connection, and calls its link crowded, and strict, if there are
-// too many. The element of @counted is of whichever rule puts it there first, so that
-// all of them have to say the same.
+// callCrowded counts a connection, and makes its link crowded, and strict, if it has too
+// many. The rule that first puts a link into @counted decides how it is counted there, so
+// all rules have to say the same.
 func callCrowded(connections uint32) (words string, exprs []expr.Any) {
 	oneIn, upTo := sampled(connections)
 	words = fmt.Sprintf("add @%s { iif ct count over %d } add @%s { iif }", counted.name, upTo, crowded.name)

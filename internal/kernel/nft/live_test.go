@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What a pod says in another's name is not heard, however it is wrapped; the
-// same from its own address is.
+// Nobody hears what a pod sends from another's address, whatever the packet's form is. The
+// same packet from the pod's own address is heard.
 func TestLive(t *testing.T) {
 	w, a, b, _ := newNode(t)
 	r := sample()
@@ -29,7 +29,7 @@ func TestLive(t *testing.T) {
 	for _, addr := range b.addrs {
 		w.must(w.handle(a.at).AddrAdd(lo, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
 	}
-	padN := string([]byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0}) // an option of nothing
+	padN := string([]byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0}) // an option that only pads
 	wraps := []struct {
 		name   string
 		family int
@@ -40,7 +40,7 @@ func TestLive(t *testing.T) {
 		{"plain", 1, nil, 0},
 		{"fragments", 0, nil, 4000},
 		{"fragments", 1, nil, 4000},
-		// RFC 791: a time stamp of no entries, and no operation
+		// RFC 791: a time stamp without entries, and a no-operation
 		{"options", 0, func(fd int) error {
 			return unix.SetsockoptString(fd, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x07\x07\x04\x00\x00\x00\x00\x01")
 		}, 0},

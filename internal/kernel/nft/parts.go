@@ -9,20 +9,20 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// Parts are parts of the table that a kernel may lack the expressions for. Each
-// is left out on its own; the rest of the table holds all the same.
+// Parts are optional parts of the table, for which a kernel may lack the expressions.
+// Each can be left out by itself; the rest of the table works without it.
 type Parts uint32
 
 const (
-	Sources Parts = 1 << iota // what comes from live links has their addresses: nft_fib
-	Invalid                   // nothing invalid leaves unmasqueraded: nft_ct
-	Limit                     // of connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
+	Sources Parts = 1 << iota // drops packets of live links from addresses that are not theirs: nft_fib
+	Invalid                   // drops invalid packets that would leave unmasqueraded: nft_ct
+	Limit                     // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
 
 	allParts Parts = 1<<iota - 1
 )
 
-// attempts are all sets of parts, the smallest first: what a table is tried
-// without, in this order.
+// attempts are all combinations of parts, those with the fewest parts first. Tables.write
+// tries to leave them out in this order.
 var attempts = func() []Parts {
 	list := make([]Parts, allParts+1)
 	for i := range list {
@@ -34,7 +34,7 @@ var attempts = func() []Parts {
 	return list
 }()
 
-// parts are those that a ruleset asks for.
+// parts returns the parts that a ruleset asks for.
 func (r Ruleset) parts() Parts {
 	var p Parts
 	if r.Live != 0 {
@@ -49,8 +49,8 @@ func (r Ruleset) parts() Parts {
 	return p
 }
 
-// cannot reports whether a transaction failed since the kernel does not know
-// something that is in it.
+// cannot reports whether a transaction failed because the kernel does not support
+// something in it.
 func cannot(err error) bool {
 	return errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrUnsupported)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// lacking makes a kernel lack expressions: it answers as nf_tables does.
+// lacking stands for a kernel that lacks some expressions: it refuses a table as nf_tables
+// does.
 func lacking(t *Tables, without ...expr.Any) {
 	t.commit = func(want table) error {
 		for _, c := range want.chains {
@@ -31,8 +32,8 @@ func lacking(t *Tables, without ...expr.Any) {
 	}
 }
 
-// What one expression is missing for is left out, and nothing else; whoever
-// writes the table again gets all that is there by then.
+// Replace leaves out the part for which an expression is missing, and nothing else. A
+// later Replace writes all parts that the kernel supports by then.
 func TestLacks(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -77,8 +78,8 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// Without what nobody can do without there is no table, and the one that is
-// there stays.
+// If the kernel lacks an expression that the table needs outside of its optional parts,
+// Replace fails, and the table of before stays.
 func TestLacksTooMuch(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()

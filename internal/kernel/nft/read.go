@@ -15,17 +15,18 @@ import (
 var errNoTable = errors.New("no such table")
 
 // Generation numbers the states of a namespace's nftables: it grows with every
-// transaction. 0 is none.
+// transaction. 0 is no generation.
 type Generation uint32
 
-// Before reports whether g is older than o, which may have wrapped around.
+// Before reports whether g is older than o, even if the numbers have wrapped around
+// between them.
 func (g Generation) Before(o Generation) bool { return int32(g-o) < 0 }
 
-// How often a table is read again because a transaction came between.
+// readTries is how often read reads a table if transactions keep coming in between.
 const readTries = 50
 
-// read returns the table as the kernel has it, and the generation in which it
-// is so; errNoTable if there is none.
+// read returns the table as the kernel has it, and the generation in which it was read.
+// If there is no such table the error is errNoTable, and the generation is valid too.
 //
 //	list table inet NAME
 func (t *Tables) read(name string) (have table, at Generation, err error) {
@@ -51,7 +52,7 @@ func (t *Tables) read(name string) (have table, at Generation, err error) {
 		case generr != nil:
 			return table{}, 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(generr))
 		case before != after:
-			continue // several dumps make one picture only if nothing was changed
+			continue // several dumps fit together only if nothing changed between them
 		case errors.Is(err, errNoTable):
 			return table{}, after, err
 		case err != nil:
@@ -62,7 +63,7 @@ func (t *Tables) read(name string) (have table, at Generation, err error) {
 	return table{}, 0, fmt.Errorf("reading nftables table %s: it is changed all the time: %w", name, kernel.ErrAgain)
 }
 
-// generation reads the current one.
+// generation reads the current generation.
 func generation(c *netlink.Conn) (Generation, error) {
 	replies, err := ask(c, unix.NFT_MSG_GETGEN, 0)
 	if err != nil {
@@ -76,7 +77,7 @@ func generation(c *netlink.Conn) (Generation, error) {
 	return 0, errors.New("no generation in the answer")
 }
 
-// generationOf returns what an NFT_MSG_NEWGEN tells.
+// generationOf returns the generation in an NFT_MSG_NEWGEN; false for other messages.
 func generationOf(m netlink.Message) (Generation, bool) {
 	if m.Header.Type != messageType(unix.NFT_MSG_NEWGEN) {
 		return 0, false
@@ -88,7 +89,8 @@ func generationOf(m netlink.Message) (Generation, bool) {
 	return Generation(binary.BigEndian.Uint32(attrs[unix.NFTA_GEN_ID])), true
 }
 
-// readTable reads everything in the table, which may change under it.
+// readTable reads everything in the table, by several dumps. The table may change between
+// them.
 func readTable(c *netlink.Conn, name string) (table, error) {
 	tables, err := ask(c, unix.NFT_MSG_GETTABLE, 0, attr(unix.NFTA_TABLE_NAME, name))
 	if errors.Is(err, unix.ENOENT) {
@@ -109,8 +111,8 @@ func readTable(c *netlink.Conn, name string) (table, error) {
 	if have.chains, err = readChains(c, name); err != nil {
 		return table{}, fmt.Errorf("chains: %w", err)
 	}
-	// NFTA_TABLE_USE counts everything, but already as a transaction that is
-	// not committed yet would have it.
+	// NFTA_TABLE_USE, which counts everything in the table, is of no use here: it
+	// includes what a transaction that is not committed yet has done.
 	for _, msg := range []uint16{unix.NFT_MSG_GETOBJ, unix.NFT_MSG_GETFLOWTABLE} {
 		n, err := count(c, msg, name)
 		if err != nil {
@@ -121,7 +123,7 @@ func readTable(c *netlink.Conn, name string) (table, error) {
 	return have, nil
 }
 
-// count returns how many of a sort of things are in the table.
+// count returns how many things of one sort are in the table. msg asks for all of them.
 func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
 	replies, err := ask(c, msg, netlink.Dump)
 	if err != nil {
@@ -161,7 +163,7 @@ func attr(typ uint16, s string) netlink.Attribute {
 	return netlink.Attribute{Type: typ, Data: append([]byte(s), 0)}
 }
 
-// attributes returns a message's attributes by type, without flags in it.
+// attributes returns a message's attributes by type; the types have no flags in them.
 func attributes(m netlink.Message) (map[uint16][]byte, error) {
 	if len(m.Data) < 4 {
 		return nil, fmt.Errorf("message of %d bytes", len(m.Data))
@@ -169,7 +171,7 @@ func attributes(m netlink.Message) (map[uint16][]byte, error) {
 	return nested(m.Data[4:])
 }
 
-// nested returns the attributes in an attribute by type.
+// nested returns the attributes inside an attribute, by type.
 func nested(raw []byte) (map[uint16][]byte, error) {
 	list, err := netlink.UnmarshalAttributes(raw)
 	if err != nil {
@@ -182,7 +184,7 @@ func nested(raw []byte) (map[uint16][]byte, error) {
 	return byType, nil
 }
 
-// text is a string attribute without its final NUL.
+// text returns a string attribute without its final NUL.
 func text(raw []byte) string {
 	if n := len(raw); n > 0 && raw[n-1] == 0 {
 		raw = raw[:n-1]
@@ -190,7 +192,7 @@ func text(raw []byte) string {
 	return string(raw)
 }
 
-// number is a 32-bit attribute; 0 if it is missing.
+// number returns a 32-bit attribute; 0 if it is missing.
 func number(raw []byte) uint32 {
 	if len(raw) != 4 {
 		return 0

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is read may be another program's doing: the library's own decoders drop
-// what they do not know and trust the lengths in comments, so that they are
-// used for single expressions only.
+// The kernel's table may contain what another program wrote. The library's decoders drop
+// what they do not know and trust the lengths in comments. So this file uses them for
+// single expressions only.
 
 // readSets reads the table's sets with their members.
 func readSets(c *netlink.Conn, table string) ([]set, error) {
@@ -41,7 +41,7 @@ func readSets(c *netlink.Conn, table string) ([]set, error) {
 	return sets, nil
 }
 
-// setOf is a set without its members.
+// setOf returns a set without its members.
 func setOf(attrs map[uint16][]byte) set {
 	s := set{name: text(attrs[unix.NFTA_SET_NAME])}
 	magic, bytes := number(attrs[unix.NFTA_SET_KEY_TYPE]), number(attrs[unix.NFTA_SET_KEY_LEN])
@@ -174,8 +174,8 @@ func readRules(c *netlink.Conn, table, chain string) ([]rule, error) {
 	return rules, nil
 }
 
-// expression decodes one of those that our rules are made of, and returns its
-// name. Any other is nil, which no rule of ours has.
+// expression decodes an expression and returns its name. An expression of a sort that
+// Berth's rules do not use is nil, so that its rule equals none of Berth's.
 func expression(raw []byte) (expr.Any, string, error) {
 	attrs, err := nested(raw)
 	if err != nil {
@@ -221,7 +221,7 @@ func expression(raw []byte) (expr.Any, string, error) {
 	case "immediate":
 		e, err := immediate(data)
 		return e, name, err
-	case "byteorder": // the library can write it only
+	case "byteorder": // the library can write these, but not read them
 		b, err := nested(data)
 		return &expr.Byteorder{
 			SourceRegister: number(b[unix.NFTA_BYTEORDER_SREG]),
@@ -239,7 +239,8 @@ func expression(raw []byte) (expr.Any, string, error) {
 	return e, name, nil
 }
 
-// dynset decodes what puts something into a set, and what counts there.
+// dynset decodes an expression that adds an element to a set, updates or deletes it, with
+// the expression that counts in the element.
 func dynset(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {
@@ -266,8 +267,8 @@ func dynset(raw []byte) (expr.Any, error) {
 	return d, nil
 }
 
-// immediate decodes an immediate expression, which is a verdict or a value. The
-// library's decoder trusts the lengths in it.
+// immediate decodes an immediate expression, which is a verdict or a value. It does not
+// use the library's decoder, because that trusts the lengths in the expression.
 func immediate(raw []byte) (expr.Any, error) {
 	attrs, err := nested(raw)
 	if err != nil {
@@ -290,8 +291,8 @@ func immediate(raw []byte) (expr.Any, error) {
 	}, nil
 }
 
-// comment makes the user data of a rule with a comment, as nft(8) reads it:
-// type, length, text with a final NUL.
+// comment returns the user data of a rule with a comment, in nft(8)'s form: type, length,
+// text with a final NUL.
 func comment(s string) []byte {
 	if s == "" {
 		return nil
@@ -299,7 +300,7 @@ func comment(s string) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, s)
 }
 
-// commentOf is the inverse of comment; anything else is shown as it is.
+// commentOf is the inverse of comment. It returns other user data quoted.
 func commentOf(raw []byte) string {
 	if len(raw) == 0 {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every rule computes in this register, 16 bytes wide (NFT_REG_1).
+// reg is the register that every rule computes in, 16 bytes wide (NFT_REG_1).
 const reg = 1
 
 // dropGroup drops what comes in ("iifgroup") or goes out ("oifgroup") by a link
@@ -26,7 +26,8 @@ func dropGroup(word string, low, high uint32) rule {
 		text: fmt.Sprintf("%s %d-%d drop", word, low, high),
 		exprs: []expr.Any{
 			&expr.Meta{Key: key, Register: reg},
-			// A group is in the host's byte order, and ranges compare bytes.
+			// The kernel loads a group in the host's byte order, but compares a range byte
+			// by byte.
 			&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 4, Size: 4},
 			&expr.Range{
 				Op: expr.CmpOpEq, Register: reg,
@@ -38,7 +39,7 @@ func dropGroup(word string, low, high uint32) rule {
 	}
 }
 
-// enters goes on if the packet came in by a link of a group.
+// enters lets a rule go on if the packet came in by a link of a group.
 func enters(group uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
@@ -46,10 +47,10 @@ func enters(group uint32) []expr.Any {
 	}
 }
 
-// dropSpoofed drops what comes in by a link of a group with a source that is not
-// behind that link: a pod speaks for itself alone. It stands before connection
-// tracking, so that it leaves no entries in another's name either. What somebody
-// routes to a pod on purpose comes from it as well.
+// dropSpoofed drops a packet that came in by a link of a group if its source address is
+// not routed to that link, so that no pod can speak in another's name. The rule comes
+// before connection tracking, so that the pod cannot leave entries in another's name
+// either. A pod may use any address that somebody has routed to it on purpose.
 //
 //	iifgroup 1073741824 fib saddr . iif oif missing drop
 func dropSpoofed(group uint32) rule {
@@ -62,11 +63,12 @@ func dropSpoofed(group uint32) rule {
 	}
 }
 
-// dropNobody drops what comes in by a link of a group from the unspecified
-// address, which dropSpoofed lets through to broadcast and multicast for DHCP's
-// and duplicate address detection's sake (nft_fib_ipv4.c, nft_fib_ipv6.c). Pods
-// are given their addresses, and neighbours, without either. Their reports of
-// multicast groups (MLD), which have this source too, are for routers of multicast.
+// dropNobody drops a packet that came in by a link of a group from the unspecified
+// address. dropSpoofed lets such packets through if they go to broadcast or multicast,
+// for the sake of DHCP and duplicate address detection (nft_fib_ipv4.c, nft_fib_ipv6.c).
+// Pods need neither: Berth gives them their addresses and neighbours. The rule also drops
+// pods' reports of multicast groups (MLD), which can have this source too; only multicast
+// routers need those.
 //
 //	iifgroup 1073741824 ip saddr 0.0.0.0 drop
 func dropNobody(group uint32, f family) rule {
@@ -83,11 +85,12 @@ func dropNobody(group uint32, f family) rule {
 	}
 }
 
-// dropLinkLocal drops what comes in by a link of a group from a link-local address.
-// Pods need none, and the node's ends have none (addrgenmode none): dropSpoofed
-// drops it, then. But where somebody has given such an end one, a pod could fill the
-// table of neighbours in the names of 2^64 that ask for routers, and, where somebody
-// sets accept_ra for all links, be the node's default route.
+// dropLinkLocal drops a packet that came in by a link of a group from a link-local
+// address. Pods need no such address. As long as the link's host end has none
+// (addrgenmode none), dropSpoofed drops these packets already. But if somebody gives the
+// host end one, a pod could fill the node's table of neighbours by asking for routers
+// from 2^64 addresses; and, if somebody sets accept_ra for all links, a pod could become
+// the node's default route.
 //
 //	iifgroup 1073741824 ip6 saddr fe80::/10 drop
 func dropLinkLocal(group uint32) rule {
@@ -103,9 +106,10 @@ func dropLinkLocal(group uint32) rule {
 	}
 }
 
-// dropToLoopback drops what comes in by a link of a group for a loopback address
-// of the node, which somebody may have opened for other ends (route_localnet).
-// Nothing opens ::1: the kernel drops what comes in for it unseen.
+// dropToLoopback drops a packet that came in by a link of a group for an IPv4 loopback
+// address of the node: somebody may have opened these to links, for another purpose
+// (route_localnet). No setting opens ::1: the kernel always drops packets for it that
+// come in by a link.
 //
 //	iifgroup 1073741824 ip daddr 127.0.0.0/8 drop
 func dropToLoopback(group uint32) rule {
@@ -118,7 +122,8 @@ func dropToLoopback(group uint32) rule {
 	}
 }
 
-// dropBlocked forwards nothing from a link of a group to the blocked addresses.
+// dropBlocked drops a forwarded packet that came in by a link of a group for a blocked
+// address.
 //
 //	iifgroup 1073741824 ip daddr @blocked4 drop
 func dropBlocked(group uint32, f family) rule {
@@ -130,8 +135,8 @@ func dropBlocked(group uint32, f family) rule {
 	}
 }
 
-// acceptNames spares name servers from dropBlocked: on a cloud's node they may
-// have the very address of the metadata (Google's do). word is udp or tcp.
+// acceptNames keeps questions to name servers from dropBlocked: a cloud's name server
+// may have the same address as its metadata server (Google's does). word is udp or tcp.
 //
 //	iifgroup 1073741824 udp dport 53 accept
 func acceptNames(group uint32, word string, proto byte) rule {
@@ -149,13 +154,13 @@ func acceptNames(group uint32, word string, proto byte) rule {
 	}
 }
 
-// masquerade hides pods from those outside.
+// masquerade hides pods' addresses from machines outside the pools.
 //
 //	ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade fully-random
 //
-// What the host sends itself has no pool's source address and stays as it is;
-// what is for the host does not pass postrouting. Ports are chosen at random
-// since two flows that choose one at once lose a packet otherwise.
+// Packets that the host sends for itself have no pool's source address and stay as they
+// are; packets for the host do not pass postrouting. Ports are chosen at random, because
+// otherwise two flows that choose the same port at once lose a packet.
 func masquerade(f family) rule {
 	words, exprs := f.leaves()
 	return rule{
@@ -164,11 +169,12 @@ func masquerade(f family) rule {
 	}
 }
 
-// masqueradePorts is masquerade for a protocol with ports: it gives those from 1024 on.
-// Else what comes from a port below that would be given one below it, too
-// (nf_nat_l4proto_unique_tuple), of which the node's address has 424 or 511 for a
-// destination: a pod could take them all, and some servers believe that whoever has one
-// is root of the node. word is tcp, udp or sctp; nft takes a range for one of them only.
+// masqueradePorts is masquerade for a protocol with ports: it gives out ports from 1024
+// on. Otherwise the kernel would give a connection from a port below 1024 another port
+// below 1024 (nf_nat_l4proto_unique_tuple). The node's address has only 424 or 511 of
+// those for each destination, and a pod could take them all. Besides, some servers
+// believe that a client with such a port is root on the node. word is tcp, udp or sctp:
+// nftables accepts a range of ports only in a rule for one protocol.
 //
 //	meta l4proto tcp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random
 func masqueradePorts(f family, word string, proto byte) rule {
@@ -190,14 +196,15 @@ func masqueradePorts(f family, word string, proto byte) rule {
 	}
 }
 
-// dropInvalid drops what masquerade should hide, and what does not pass it
-// since it belongs to no connection: it would leave with the pod's own address.
+// dropInvalid drops packets that masquerade should hide but never sees, because they
+// belong to no connection. They would leave with the pod's own address.
 //
 //	ct state invalid,untracked ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
 //
-// Untracked are ICMPv6's messages between neighbours and about multicast groups
-// (nf_conntrack_proto_icmpv6.c), wherever they go, and what others say notrack of.
-// The state comes first: to look all packets up costs a tenth of forwarding.
+// The kernel does not track ICMPv6 messages between neighbours or about multicast groups,
+// wherever they go (nf_conntrack_proto_icmpv6.c), nor packets for which others have a
+// notrack rule. The rule checks the state before it looks addresses up, because looking up
+// those of all packets would cost a tenth of forwarding.
 func dropInvalid(f family) rule {
 	words, exprs := f.leaves()
 	invalid := []expr.Any{
@@ -211,11 +218,11 @@ func dropInvalid(f family) rule {
 	}
 }
 
-// dropStray drops errors of a pod's about a connection that the node itself has begun
-// with somebody outside. Such an error is part of that connection, which is not
-// masqueraded, and would leave with the pod's own address. Pods have nothing to say
-// about it. What is not ICMP is related by a helper, and becomes a connection that is
-// masqueraded.
+// dropStray drops a pod's ICMP error about a connection that the node itself began with a
+// machine outside. The kernel takes such an error for a part of that connection, which is
+// not masqueraded, so the error would leave with the pod's own address. No pod has a
+// reason to send one. Related packets that are not ICMP are related by a helper: they
+// begin a connection of their own, which is masqueraded.
 //
 //	ct state related ct direction original ct status & snat == 0 meta l4proto icmp
 //		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
@@ -242,9 +249,10 @@ func dropStray(f family) rule {
 // translated is IPS_SRC_NAT (linux/netfilter/nf_conntrack_common.h).
 const translated = 1 << 4
 
-// acceptKnown spares packets of connections that both ends have agreed to what
-// their first packets have passed: most packets are of these, and pay for one rule.
-// Related ones have passed nothing: a pod can forge an error about any connection.
+// acceptKnown lets packets of established connections skip the rules below it, which the
+// first packets of those connections have passed. Most packets belong to such
+// connections, and so pay for one rule only. Related packets do not skip the rules,
+// because nothing has checked them: a pod can forge an error about any connection.
 //
 //	ct state established accept
 func acceptKnown() rule {
@@ -259,7 +267,8 @@ func acceptKnown() rule {
 	}
 }
 
-// mask keeps some bits of 4 bytes in the host's order.
+// mask clears all but the given bits of the register's first 4 bytes, which are in the
+// host's byte order.
 func mask(bits uint32) expr.Any {
 	return &expr.Bitwise{
 		SourceRegister: reg, DestRegister: reg, Len: 4,
@@ -267,7 +276,8 @@ func mask(bits uint32) expr.Any {
 	}
 }
 
-// leaves goes on if a packet goes from the pools to neither pools nor excluded.
+// leaves lets a rule go on if a packet's source is in the pools and its destination is
+// neither in the pools nor in the excluded CIDRs. It returns the rule's text, too.
 func (f family) leaves() (words string, exprs []expr.Any) {
 	pools, excluded := "pools"+f.suffix, "excluded"+f.suffix
 	exprs = f.protocol()
@@ -277,7 +287,7 @@ func (f family) leaves() (words string, exprs []expr.Any) {
 	return fmt.Sprintf("%[1]s saddr @%[2]s %[1]s daddr != @%[2]s %[1]s daddr != @%[3]s", f.word, pools, excluded), exprs
 }
 
-// protocol goes on if a packet is of the family.
+// protocol lets a rule go on if a packet is of the family.
 func (f family) protocol() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg},
@@ -285,8 +295,8 @@ func (f family) protocol() []expr.Any {
 	}
 }
 
-// load loads the first bytes of the address at offset, if the packet is of the
-// family.
+// load loads the first bytes of the address at offset in the network header. It ends the
+// rule if the packet is not of the family.
 func (f family) load(offset, bytes uint32) []expr.Any {
 	return append(f.protocol(), f.address(offset, bytes))
 }
@@ -298,7 +308,8 @@ func (f family) address(offset, bytes uint32) expr.Any {
 	}
 }
 
-// match goes on if the address at offset is in the set, or is not.
+// match lets a rule go on if the address at offset is in the set or, with not, if it is
+// not.
 func (f family) match(offset uint32, set string, not bool) []expr.Any {
 	return []expr.Any{
 		f.address(offset, f.datatype.Bytes),

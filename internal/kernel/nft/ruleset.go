@@ -1,11 +1,11 @@
-// Package nft keeps an agent's one nftables table: the rules that cut dying
-// pods off, those that keep pods to what is theirs, and masquerade for what
-// leaves the pools. A Ruleset says what the table should be; Tables writes it in
-// one transaction, compares it with what the kernel has, and tells when somebody
-// touched it.
+// Package nft keeps an agent's one nftables table. Its rules cut dying pods off, keep
+// pods from sending in another's name and from opening too many connections, and
+// masquerade traffic that leaves the pools. A Ruleset says what the table should be;
+// Tables writes it in one transaction, compares it with the kernel's table, and tells
+// when somebody has touched that.
 //
-// It speaks netlink and needs no nft program. What it writes reads in `nft list
-// table inet berth-INSTANCE` as Ruleset.String shows it.
+// The package speaks netlink and needs no nft program. `nft list table inet
+// berth-INSTANCE` shows the table as Ruleset.String does.
 package nft
 
 import (
@@ -17,55 +17,59 @@ import (
 
 // Ruleset is the desired state of an agent's table.
 type Ruleset struct {
-	Instance string // of the agent; it makes the table's name
-	Owner    string // who holds the table: a comment on each rule; may be empty
+	Instance string // of the agent; the table's name follows from it
+	Owner    string // the ID of the owner that holds the table, a comment on each rule; may be empty
 
-	// CutLow to CutHigh, both included, are the link groups of dying links:
-	// nothing enters or leaves by them.
+	// CutLow to CutHigh, both included, are the link groups of dying links. The
+	// rules drop every packet that enters or leaves by such a link.
 	CutLow, CutHigh uint32
 
-	// Live, if it is not 0, is the link group of pods' links. What enters by
-	// them comes from addresses that are routed to them, goes to no loopback
-	// address, and is held to Blocked and Connections.
+	// Live is the link group of pods' links; 0: there are no rules about them. A
+	// packet that enters by such a link passes only if its source address is routed to
+	// that link and its destination is no loopback address. Blocked and Connections
+	// apply to it too.
 	Live uint32
 
-	// Blocked is where the node forwards nothing from live links, but for
-	// questions to name servers (port 53). What the node itself listens to there
-	// is reached. A connection that stood before goes on.
+	// Blocked lists destinations to which the node forwards nothing from live links,
+	// except questions to name servers (port 53). Pods still reach what the node
+	// itself listens to there. Connections that existed before the rule go on.
 	Blocked []netip.Prefix
 
-	// Connections, if it is not 0, is how many connections from one live link
-	// the node keeps track of, about that many (see countNew), and how many TCP
-	// connections it opens in half a minute (see dropHasty).
+	// Connections limits each live link: the node tracks about that many connections
+	// from it at once (see countNew), and lets it open about as many TCP connections in
+	// half a minute (see dropHasty). 0: no limit.
 	Connections uint32
 
-	// Masquerade gives what leaves Pools for anywhere but Pools and Excluded
-	// the address of the link it leaves by, and a port from 1024 on. What connection tracking calls
-	// invalid, or does not track, cannot be given another address, and is dropped
-	// instead; errors about the node's own connections likewise.
+	// Masquerade hides the addresses of Pools: a packet from Pools to anywhere but
+	// Pools and Excluded gets the address of the link that it leaves by, and a port from
+	// 1024 on. Packets that connection tracking calls invalid, or does not track, cannot
+	// be given another address: the rules drop them. They also drop pods' ICMP errors
+	// about the node's own connections.
 	Masquerade      bool
 	Pools, Excluded []netip.Prefix
 
-	// All lists of CIDRs may have IPv4 and IPv6 in them that overlap, in any
-	// order; host bits are ignored.
+	// Each list of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
+	// their host bits are ignored.
 }
 
 // Table returns the name of the ruleset's table.
 func (r Ruleset) Table() string { return stamp.Table(r.Instance) }
 
-// String shows the table in the syntax of nft(8): `nft -f` of it makes the same.
+// String shows the table in the syntax of nft(8): `nft -f` makes the same table from it.
 func (r Ruleset) String() string { return r.table(0).String() }
 
-// table lays the ruleset out, but for the parts that the kernel lacks.
+// table returns the table that the ruleset asks for, without the parts that the kernel
+// lacks.
 //
-// The cut rules stand before connection tracking (-200), so that a dying pod's
-// packets leave no entry behind, and so do those for live links' addresses. Both
-// stand before its defragmentation (-400), too: it puts fragments together by what
-// they say of their source, whatever link they came by, and what it makes of them
-// came by the last one's. In postrouting raw comes before masquerade too; what the
-// host itself sends passes only there. New connections are counted where they are known, and before
-// anybody redirects them (-100). No chain has a name that nft would take for a
-// keyword, or nobody could load a listing of it.
+// The rules that cut off, and those that check live links' addresses, come before
+// connection tracking (-200), so that a packet that they drop leaves no entry behind.
+// They also come before its defragmentation (-400). That joins fragments by the source
+// address that they claim, whatever links they came by, and the joined packet counts as
+// one that came by the last fragment's link. In postrouting, priority raw comes before
+// masquerade too; packets that the host itself sends pass only through postrouting. New
+// connections are counted after connection tracking has seen them, and before anybody
+// redirects them (-100). No chain has a name that is a keyword of nft(8), because nft
+// could not load a listing of such a table.
 func (r Ruleset) table(lacks Parts) table {
 	t := table{
 		name: r.Table(),

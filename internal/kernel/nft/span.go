@@ -9,10 +9,10 @@ import (
 	"github.com/google/nftables"
 )
 
-// span is the addresses from first to last, both included and of one family.
+// span is a range of addresses of one family, from first to last, both included.
 type span struct{ first, last netip.Addr }
 
-// String shows the span as nft does: a CIDR where it is one.
+// String shows the span as nft does: as a CIDR if it is one.
 func (s span) String() string {
 	if s.first == s.last {
 		return s.first.String()
@@ -26,7 +26,7 @@ func (s span) String() string {
 	return fmt.Sprintf("%s-%s", s.first, s.last)
 }
 
-// spans returns the prefixes of each family as the fewest spans, in order. The
+// spans returns the prefixes of each family as spans, as few as possible, in order. The
 // kernel refuses an interval set whose members overlap.
 func spans(prefixes []netip.Prefix) (v4, v6 []span) {
 	for _, p := range prefixes {
@@ -70,8 +70,9 @@ func last(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// elements returns the spans as members of an interval set: each begins with
-// its first address and ends before an end element, if the family goes on.
+// elements returns the spans as members of an interval set. A span is two members: its
+// first address, and an end element at the address after its last one. A span that ends
+// with the family's last address has no end element.
 func elements(spans []span) []nftables.SetElement {
 	var members []nftables.SetElement
 	for _, s := range spans {
@@ -83,8 +84,8 @@ func elements(spans []span) []nftables.SetElement {
 	return members
 }
 
-// spansOf is the inverse of elements, for members in any order. Those that do
-// not begin with an address are left out.
+// spansOf is the inverse of elements, for members in any order. It leaves out members
+// whose key is no address.
 func spansOf(members []nftables.SetElement) []span {
 	slices.SortFunc(members, func(a, b nftables.SetElement) int {
 		if c := bytes.Compare(a.Key, b.Key); c != 0 || a.IntervalEnd == b.IntervalEnd {

@@ -32,7 +32,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// What is written can be read back, in whatever order the kernel tells it.
+// spansOf reads back what elements writes, in whatever order the kernel lists it.
 func TestElementsRoundTrip(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -15,37 +15,37 @@ import (
 type table struct {
 	name   string
 	flags  uint32 // NFT_TABLE_F_*; a dormant table does nothing
-	others int    // things in it that are no chain and no set
+	others int    // how many objects and flowtables are in it; Berth makes none
 	sets   []set
 	chains []chain
 }
 
-// set is an interval set of addresses, or one of links that packets fill. What
-// packets put there is no part of the ruleset.
+// set is an interval set of addresses or, if it is dynamic, a set of links that packets
+// fill. What packets put there is no part of the ruleset.
 type set struct {
 	name   string
 	of     nftables.SetDatatype
 	ranges []span // sorted, apart from each other
 
 	dynamic bool
-	timeout time.Duration // of what packets put there; 0: it stays as long as it counts something
-	foreign string        // not empty: what makes it none of ours
+	timeout time.Duration // how long the kernel keeps an element; 0: as long as the element counts something
+	foreign string        // not empty: what shows that Berth did not make the set
 }
 
-// room is how many links a dynamic set has room for; what nft(8) has where one
-// does not say. Of those that find none, nothing is counted.
+// room is how many links a dynamic set has room for, nft(8)'s default. The rules count
+// nothing for a link that finds no room.
 const room = 65535
 
-// family is what a set's type and a rule's addresses follow from.
+// family has what differs between IPv4 and IPv6 in sets and rules.
 type family struct {
 	datatype nftables.SetDatatype
 	proto    byte   // NFPROTO_*
 	suffix   string // of the names of sets
-	word     string // nft's, before saddr and daddr
+	word     string // nft's word before saddr and daddr
 	saddr    uint32 // offsets in the network header, in bytes
 	daddr    uint32
 	icmp     byte   // IPPROTO_*
-	icmpWord string // nft's
+	icmpWord string // nft's word for icmp
 }
 
 var (
@@ -60,7 +60,7 @@ type chain struct {
 	hook     hook
 	priority priority
 	rules    []rule
-	foreign  string // not empty: what makes it none of ours, such as another policy
+	foreign  string // not empty: what shows that Berth did not make the chain, such as another policy
 }
 
 type (
@@ -102,7 +102,7 @@ func (p priority) String() string {
 	return fmt.Sprint(int32(p))
 }
 
-// head is the chain's first line in nft's words.
+// head returns the chain's first line in nft's words.
 func (c chain) head() string {
 	s := fmt.Sprintf("type %s hook %s priority %s; policy accept;", c.typ, c.hook, c.priority)
 	if c.foreign != "" {
@@ -111,13 +111,13 @@ func (c chain) head() string {
 	return s
 }
 
-// like reports whether another chain is this one, but for its rules.
+// like reports whether two chains are the same, apart from their rules.
 func (c chain) like(other chain) bool { return c.name == other.name && c.head() == other.head() }
 
-// like reports whether another set is this one, but for its members.
+// like reports whether two sets are the same, apart from their members.
 func (s set) like(other set) bool { return s.name == other.name && s.head() == other.head() }
 
-// head is what a set is, in nft's words, a line each.
+// head returns a set's properties in nft's words, a line each.
 func (s set) head() string {
 	lines := "\t\ttype " + s.of.Name + "\n"
 	switch {
@@ -136,7 +136,7 @@ func (s set) head() string {
 
 // rule is what a chain does with a packet.
 type rule struct {
-	text    string // nft's; of a rule that was read: what could be made out
+	text    string // in nft's words; of a rule that was read, only the names of its expressions
 	exprs   []expr.Any
 	comment string
 }

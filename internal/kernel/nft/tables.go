@@ -15,47 +15,50 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Tables is the nftables of one network namespace. Its methods may be called at
-// once.
+// Tables is the nftables of one network namespace. Its methods may be called
+// concurrently.
 type Tables struct {
 	at     *ns.Netns
-	commit func(table) error // puts a table in the place of that name, in one transaction
-	lacks  atomic.Uint32     // the Parts that the last table was written without
+	commit func(table) error // writes a table over the one of the same name, in one transaction
+	lacks  atomic.Uint32     // the Parts that were left out of the table written last
 	conns  conns
 }
 
-// Open returns the nftables of the namespace, which must stay open. Nothing is
-// read or changed yet.
+// Open returns the nftables of a namespace, which the caller keeps open. Open reads
+// and changes nothing yet.
 func Open(at *ns.Netns) *Tables {
 	t := &Tables{at: at}
 	t.commit, t.conns.tables = t.replace, t
 	return t
 }
 
-// A transaction is one message to the kernel, and as many bytes as the send
-// buffer has (212,992 without privilege: some 4,000 CIDRs). What is longer is
-// refused with EMSGSIZE, and nothing of it is done.
+// sendBuffer, in bytes, limits a transaction, which is one message to the kernel and has
+// to fit into the socket's send buffer. (Without privilege the buffer has 212,992 bytes,
+// enough for some 4,000 CIDRs.) The kernel refuses a longer transaction as a whole, with
+// EMSGSIZE.
 const sendBuffer = 16 << 20
 
 // A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes.
 const elementsPerMessage = 1024
 
-// Replace writes the ruleset's table, whatever stands there, in one
-// transaction: no packet meets half of it, and it is cut off without a gap. The
-// whole table is tried first, each time; what this kernel cannot have of it is
-// left out, as little as possible, and is what Lacks tells.
+// Replace writes the ruleset's table in one transaction, over any table of that name. So
+// no packet meets half a table, and dying pods stay cut off without a gap. Each call
+// tries the whole table first. If the kernel does not support all of it, Replace leaves
+// out as few Parts as possible; Lacks returns which.
 //
 //	add table inet NAME; delete table inet NAME; table inet NAME { ... }
 func (t *Tables) Replace(r Ruleset) error { return t.write(r, allParts+1) }
 
-// Complete writes the ruleset's table again if this kernel can have more of it than
-// when it was written last; else it stays, with all that packets have put into it.
+// Complete writes the ruleset's table again if the kernel now accepts more of it than
+// when it was last written. Otherwise it leaves the table alone, with everything that
+// packets have put into its sets.
 func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
 
-// Change writes the ruleset's table in the place of another ruleset's, was, and leaves what
-// packets have put into sets where that counts the same in both: no pod begins anew with
-// its share because a pool has come. Where was is not what stands, or not all of r can be
-// had so, it is Replace.
+// Change turns the table of the ruleset was into that of r. It keeps what packets have
+// put into the sets that both have with the same meaning, so that a new pool does not
+// give every pod its share of connections anew. Change falls back to Replace if the
+// kernel's table is not that of was, if the last table was written without some Parts, if
+// instance, live group or limit of connections differ, or if the kernel refuses the change.
 func (t *Tables) Change(was, r Ruleset) error {
 	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections {
 		if _, err := t.Verify(was); err == nil && t.amend(was.table(0), r.table(0)) == nil {
@@ -65,7 +68,8 @@ func (t *Tables) Change(was, r Ruleset) error {
 	return t.Replace(r)
 }
 
-// amend makes a table of another, in one transaction.
+// amend turns the table was into the table want, in one transaction. It keeps the
+// dynamic sets, and the chains, that are alike in both, and writes all rules anew.
 func (t *Tables) amend(was, want table) error {
 	err := t.transact(func(r *request) {
 		for _, c := range was.chains {
@@ -97,7 +101,9 @@ func (t *Tables) amend(was, want table) error {
 	return nil
 }
 
-// write is Replace, but only with less left out than a last resort.
+// write tries to write the table without each of attempts, in their order, and stops
+// before it tries last. It returns nil after the first success, and also when it has
+// reached last. An error that is not about a missing expression ends it.
 func (t *Tables) write(r Ruleset, last Parts) error {
 	var refused error
 	for _, without := range attempts {
@@ -105,7 +111,7 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 			return nil
 		}
 		if without&^r.parts() != 0 {
-			continue // the same again
+			continue // the ruleset does not ask for one of these parts: this table was tried already
 		}
 		err := t.commit(r.table(without))
 		if err == nil {
@@ -119,13 +125,13 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 	return refused
 }
 
-// Lacks returns what the last table was written without.
+// Lacks returns the Parts that were left out of the table written last.
 func (t *Tables) Lacks() Parts { return Parts(t.lacks.Load()) }
 
-// replace writes a table as it is.
+// replace writes a table, all of it, over any table of that name.
 func (t *Tables) replace(want table) error {
 	err := t.transact(func(r *request) {
-		r.addTable(want.name) // or deleting it could fail
+		r.addTable(want.name) // else the deletion would fail where there is no table
 		r.deleteTable(want.name)
 		want.add(r)
 	})
@@ -135,7 +141,8 @@ func (t *Tables) replace(want table) error {
 	return nil
 }
 
-// transact does what is asked for, or nothing of it.
+// transact sends all that ask puts into the request as one transaction: the kernel does
+// all of it or nothing.
 func (t *Tables) transact(ask func(*request)) error {
 	c, err := t.conns.takeWriter()
 	if err != nil {
@@ -151,7 +158,7 @@ func (t *Tables) transact(ask func(*request)) error {
 	return nil
 }
 
-// Delete removes the instance's table. If it is not there, that is success.
+// Delete removes the instance's table. It succeeds if there is no such table.
 //
 //	delete table inet NAME
 func (t *Tables) Delete(instance string) error {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// sample is a ruleset with everything in it.
+// sample is a ruleset that sets every field.
 func sample() Ruleset {
 	return Ruleset{
 		Instance: "abcdefghij", Owner: "ownerowner",
@@ -32,7 +32,7 @@ func sample() Ruleset {
 	}
 }
 
-// many is some 20 kB of CIDRs, of which no two touch.
+// many returns some 20 kB of CIDRs, of which no two touch.
 func many() []netip.Prefix {
 	var list []netip.Prefix
 	size := 0
@@ -100,7 +100,7 @@ func TestReplaceAndVerify(t *testing.T) {
 	}
 }
 
-// A ruleset's table is made of another's, and of what is none.
+// Change turns another ruleset's table, or one that is no ruleset's, into the wanted one.
 func TestChange(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)
@@ -131,8 +131,9 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// compareWithNft lets nft(8) make the ruleset from its text, and list both. Not
-// every nft expresses a range as we do, so that its words are what is compared.
+// compareWithNft lets nft(8) make the ruleset's table from its text, and compares nft's
+// listings of both tables. It compares the listings and not the expressions, because not
+// every nft expresses a range as Berth does.
 func compareWithNft(t *testing.T, at *ns.Netns, r Ruleset) {
 	programs.Need(t, "nft")
 	ours := nftRun(t, at, "", "list", "table", "inet", r.Table())
@@ -232,7 +233,7 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 	}
 }
 
-// edit changes nftables as somebody else.
+// edit changes nftables as another program would.
 func edit(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	t.Helper()
 	c, err := nftables.New(nftables.WithNetNSFd(at.Fd()))
@@ -245,8 +246,8 @@ func edit(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	}
 }
 
-// A table that is replaced, or changed, is never half there: whoever reads meanwhile sees
-// the one or the other.
+// A table that is replaced or changed is never half there: a reader sees either the old
+// one or the new one.
 func TestReplaceIsAtOnce(t *testing.T) {
 	a, b := sample(), sample()
 	b.Owner, b.Pools = "anotherone", nil
@@ -328,8 +329,8 @@ func TestWatch(t *testing.T) {
 	next := func(want bool, what string, f func()) {
 		t.Helper()
 		f()
-		// A wait that must be in vain is a short one: what f did is committed,
-		// and its news are in the socket, when f returns.
+		// A wait for news that must not come can be short: when f returns, what it did is
+		// committed, and the news are in the socket.
 		limit := nettest.Deadline
 		if !want {
 			limit = 50 * time.Millisecond
@@ -379,7 +380,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What a socket cannot hold counts as a change.
+// News that the socket could not hold count as a change.
 func TestWatchMissesNothing(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)

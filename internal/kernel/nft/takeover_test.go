@@ -10,9 +10,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// formerly is a ruleset's table as agents wrote it at first (eec9484): the cut at
-// priority raw, sources checked by one rule in the same chain, and neither limits
-// nor blocked addresses. It stands when such an agent is replaced.
+// formerly is a ruleset's table as the first agents wrote it (eec9484): the cut at
+// priority raw, one rule in the same chain that checks sources, and neither limits nor
+// blocked addresses. An agent finds such a table if it replaces such an agent.
 func formerly(r Ruleset) string {
 	return fmt.Sprintf(`table inet %[1]s
 delete table inet %[1]s
@@ -59,8 +59,8 @@ table inet %[1]s {
 `, r.Table(), r.CutLow, r.CutHigh, r.Live, r.Owner)
 }
 
-// An agent takes over the table of one before it, which looks otherwise: whoever
-// was cut off by that stays so at every moment, and what it did not have is in
+// An agent takes over the table of an earlier version, which has other rules. Pods that
+// the old table cut off stay cut off at every moment, and rules that it lacked are in
 // force from then on.
 func TestTakeoverOfAFormerTable(t *testing.T) {
 	programs.Need(t, "nft")

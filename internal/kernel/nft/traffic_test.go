@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// newNode is a world of two pods, a machine beyond the node, and the node.
+// newNode makes a world of a node, two pods, and a machine beyond the node.
 func newNode(t *testing.T) (w *world, a, b, beyond *place) {
 	w = newWorld(t)
 	a = w.add("a", nettest.Pod(t), "10.88.0.2", "fd88::2")
@@ -18,8 +18,9 @@ func newNode(t *testing.T) (w *world, a, b, beyond *place) {
 	return w, a, b, beyond
 }
 
-// A pod in a dying group neither sends nor receives, whoever is at the other
-// end, by either family; nobody else is touched, and leaving the group heals it.
+// A pod whose link is in a dying group neither sends nor receives, by either family and
+// with any other end. All others still do, and so does the pod once its link leaves the
+// group.
 func TestCut(t *testing.T) {
 	w, a, _, _ := newNode(t)
 	r := sample()
@@ -39,7 +40,7 @@ func TestCut(t *testing.T) {
 		{"middle", r.CutLow + 500, butA},
 		{"last", r.CutHigh, butA},
 		{"above", r.CutHigh + 1, everybody},
-		// Little-endian, these would be in the range.
+		// Compared in little-endian byte order, these groups would be in the range.
 		{"bytes swapped", 0x02000040, everybody},
 	} {
 		w.group(a, step.group)
@@ -48,8 +49,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// While the table is replaced again and again, nothing of a dying pod slips
-// through.
+// While the table is replaced again and again, no packet of a dying pod slips through.
 func TestReplaceLeavesNoGap(t *testing.T) {
 	w, a, b, _ := newNode(t)
 	tables := Open(w.node.at)
@@ -90,7 +90,7 @@ func TestReplaceLeavesNoGap(t *testing.T) {
 	t.Logf("%d datagrams sent meanwhile", len(keys))
 }
 
-// Masquerade as the server beyond the node sees it: by source address.
+// The server beyond the node sees by a packet's source address whether it was masqueraded.
 func TestMasquerade(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -135,7 +135,7 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// arrived checks the source that a datagram of exchange "x" was seen with.
+// arrived checks with which source address a datagram of exchange "x" arrived.
 func (w *world) arrived(from, to *place, family int, want string) {
 	w.t.Helper()
 	key := fmt.Sprintf("x: %s to %s by IPv%d at %s", from.name, to.name, []int{4, 6}[family], to.name)

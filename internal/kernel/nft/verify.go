@@ -10,16 +10,17 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// What Verify says of a table. ErrChanged is wrapped with what differs.
+// Answers of Verify. They are wrapped with the table's name, ErrChanged also with what
+// differs.
 var (
 	ErrGone    = errors.New("gone")
 	ErrChanged = errors.New("changed")
 )
 
-// Verify compares the ruleset's table in the kernel with what Replace writes:
-// nil, ErrGone or ErrChanged, with the generation that this is true of; or why
-// it could not be read. What the last Replace had to leave out (Lacks) may be
-// missing; who wants it back has to Replace again.
+// Verify compares the ruleset's table in the kernel with the one that Replace writes. It
+// returns nil, ErrGone or ErrChanged, with the generation for which that holds; or the
+// reason why it could not read the table. The parts that the last Replace left out
+// (Lacks) have to be missing: Complete tries to write them again.
 func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	have, at, err := t.read(r.Table())
 	if errors.Is(err, errNoTable) {
@@ -34,8 +35,9 @@ func (t *Tables) Verify(r Ruleset) (Generation, error) {
 	return at, nil
 }
 
-// Holder returns whose the instance's table is, and whether it is there at all.
-// It is nobody's if its rules do not say so with one voice.
+// Holder returns the ID of the owner that holds the instance's table, as the comments of
+// its rules say, and whether the table exists. The owner is "" if the rules' comments
+// differ.
 func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
 	have, _, err := t.read(stamp.Table(instance))
 	if errors.Is(err, errNoTable) {
@@ -56,7 +58,7 @@ func (t *Tables) Holder(instance string) (owner string, there bool, err error) {
 	return owner, true, nil
 }
 
-// diff says how a table differs from the wanted one, a phrase a difference.
+// diff returns the differences between a table and the wanted one, a phrase for each.
 func diff(want, have table) []string {
 	var diffs []string
 	say := func(format string, args ...any) { diffs = append(diffs, fmt.Sprintf(format, args...)) }

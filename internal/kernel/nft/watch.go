@@ -14,29 +14,32 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// Watch hears of every transaction that touches one table, also of our own.
+// Watch hears of every transaction that touches one table, also of transactions that the
+// watching Tables made.
 type Watch struct {
-	tables  *Tables
-	name    string
-	c       *netlink.Conn
-	touched bool // by the transaction whose generation is not known yet
-	gone    bool // after it
-	others  bool // it was not one of tables
+	tables *Tables
+	name   string
+	c      *netlink.Conn
+
+	// About the transaction whose news are being read, before its generation is known:
+	touched bool // it touched the table
+	gone    bool // the table is gone after it
+	others  bool // another socket than those of tables made it
 }
 
-// News is that transactions touched the table.
+// News says that one or more transactions touched the table.
 type News struct {
-	Made   Generation // by the last of them
-	Gone   bool       // it took the table away; false: the table may be as it was
-	Others bool       // not all of them were of the Tables that watches, for what is known
+	Made   Generation // the generation that the last of them made
+	Gone   bool       // the last of them deleted the table; false: the table may even be unchanged
+	Others bool       // others than the watching Tables made some of them, or may have
 }
 
-// What a watch can be behind before it misses something: busy nodes change
-// thousands of rules at once.
+// receiveBuffer is how many bytes of news the kernel keeps for a watch that has not read
+// them yet. Busy nodes change thousands of rules at once.
 const receiveBuffer = 4 << 20
 
-// Watch begins to watch the instance's table: nothing that is done from now on
-// escapes it. The caller closes it.
+// Watch begins to watch the instance's table. The Watch hears of every transaction from
+// now on. The caller closes it.
 //
 //	nft monitor
 func (t *Tables) Watch(instance string) (*Watch, error) {
@@ -44,7 +47,7 @@ func (t *Tables) Watch(instance string) (*Watch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watching nftables: %w", err)
 	}
-	// A smaller buffer than asked for is none the worse: see Next.
+	// If the kernel grants only a smaller buffer, Next still misses nothing (ENOBUFS).
 	_ = c.SetReadBuffer(receiveBuffer)
 	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		c.Close()
@@ -54,10 +57,10 @@ func (t *Tables) Watch(instance string) (*Watch, error) {
 	return &Watch{tables: t, name: stamp.Table(instance), c: c}, nil
 }
 
-// Next waits for a transaction that touches the table, and tells of the last of
-// those that it has heard of. If the socket could not hold all that happened
-// (ENOBUFS), the table counts as touched by others, in the current generation. When ctx
-// ends it returns ctx.Err(), and goes on later if it is called again.
+// Next waits for a transaction that touches the table. If it hears of several at once, it
+// returns one News for all of them. If the socket could not hold all news (ENOBUFS), Next
+// says that others touched the table in the current generation. When ctx ends, Next
+// returns ctx.Err(); a later call goes on where it stopped.
 func (w *Watch) Next(ctx context.Context) (News, error) {
 	if err := w.c.SetReadDeadline(time.Time{}); err != nil {
 		return News{}, fmt.Errorf("watching nftables: %w", err)
@@ -81,7 +84,7 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 		}
 		var last News
 		for _, m := range messages {
-			// A transaction's news end with its generation.
+			// The kernel ends the news of a transaction with the generation that it made.
 			if g, ok := generationOf(m); ok {
 				if w.touched {
 					last = News{g, w.gone, last.Others || w.others}
@@ -104,14 +107,14 @@ func (w *Watch) Next(ctx context.Context) (News, error) {
 	}
 }
 
-// about reports whether a message is about the table: in all sorts of nftables
-// messages attribute 1 is the table's name.
+// about reports whether a message is about the table: attribute 1 is the table's name in
+// nftables messages of every sort.
 func (w *Watch) about(m netlink.Message) bool {
 	attrs, err := attributes(m)
 	return err == nil && m.Data[0] == unix.NFPROTO_INET && text(attrs[unix.NFTA_TABLE_NAME]) == w.name
 }
 
-// current reads the generation now, on a socket of its own.
+// current reads the current generation, on a socket of its own.
 func (w *Watch) current() (Generation, error) {
 	c, err := w.tables.openReader()
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// world is a node with pods, made without Berth, and a server beyond it that
-// has routes back to everybody.
+// world is a node with pods, made without Berth, and a server beyond the node that has
+// routes back to all of them.
 type world struct {
 	t    *testing.T
 	node *place
@@ -25,15 +25,15 @@ type world struct {
 	log  inbox
 }
 
-// place is somewhere that sends and is sent to.
+// place is a network namespace that sends and receives: the node, a pod or a server.
 type place struct {
 	name  string
 	at    *ns.Netns
-	link  netlink.Link // the node's end of its cable; nil for the node
+	link  netlink.Link // the node's end of its veth pair; nil for the node
 	addrs []netip.Addr // IPv4, IPv6
 }
 
-// inbox has the datagrams that arrived.
+// inbox collects the datagrams that arrived.
 type inbox struct {
 	mu   sync.Mutex
 	seen map[string]netip.Addr // source by "TAG at PLACE"
@@ -56,8 +56,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// add connects a place to the node, as a pod is: it has host addresses only, and
-// reaches everything by its one cable.
+// add connects a place to the node as a pod is connected: by one veth pair, over which it
+// reaches everything, and with host addresses (/32 and /128) only.
 func (w *world) add(name string, at *ns.Netns, v4, v6 string) *place {
 	w.t.Helper()
 	p := &place{name: name, at: at, addrs: []netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}}
@@ -84,7 +84,7 @@ func (w *world) add(name string, at *ns.Netns, v4, v6 string) *place {
 	return p
 }
 
-// address gives the node an address of its own, on the cable of a place.
+// address gives the node an address on its end of a place's veth pair.
 func (w *world) address(p *place, v4, v6 string) {
 	w.t.Helper()
 	w.node.addrs = []netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}
@@ -94,13 +94,13 @@ func (w *world) address(p *place, v4, v6 string) {
 	w.listen(w.node)
 }
 
-// group moves the node's end of a place's cable: ip link set NAME group GROUP
+// group moves the node's end of a place's veth pair: ip link set NAME group GROUP
 func (w *world) group(p *place, group uint32) {
 	w.t.Helper()
 	w.must(w.handle(w.node.at).LinkSetGroup(p.link, int(group)))
 }
 
-// listen notes what arrives at a place, until the test ends.
+// listen records the datagrams that arrive at a place, until the test ends.
 func (w *world) listen(p *place) {
 	w.t.Helper()
 	for _, addr := range p.addrs {
@@ -125,8 +125,8 @@ func (w *world) listen(p *place) {
 	}
 }
 
-// send sends a datagram from a place to another, and returns the key of it in
-// the inbox. What the kernel says to that does not matter.
+// send sends a datagram from a place to another, and returns its key in the inbox. It
+// ignores the kernel's errors.
 func (w *world) send(from, to *place, family int, tag string) string {
 	w.t.Helper()
 	text := fmt.Sprintf("%s: %s to %s by IPv%d", tag, from.name, to.name, []int{4, 6}[family])
@@ -142,7 +142,7 @@ func (w *world) send(from, to *place, family int, tag string) string {
 	return text + " at " + to.name
 }
 
-// source returns where a datagram that arrived came from.
+// source returns the source address of a datagram that arrived.
 func (w *world) source(key string) (netip.Addr, bool) {
 	w.log.mu.Lock()
 	defer w.log.mu.Unlock()
@@ -150,18 +150,18 @@ func (w *world) source(key string) (netip.Addr, bool) {
 	return from, ok
 }
 
-// letter is a datagram that was sent, and may have been lost: out of a link that
-// was set up before its peer, nothing goes until the kernel's linkwatch has
-// noticed that there is a carrier (net/core/link_watch.c), some time later.
+// letter is a datagram that was sent, and may have been lost: a link that was set up
+// before its peer sends nothing until the kernel's linkwatch notices, some time later,
+// that the link has a carrier (net/core/link_watch.c).
 type letter struct {
 	key    string // in the inbox
 	should bool   // it has to arrive
 	again  func() // sends it once more
 }
 
-// exchange lets everybody send to everybody else by both families and returns
-// what arrived, sorted. It waits for what should, and repeats it meanwhile; then
-// it waits a moment for the rest.
+// exchange lets every place send to every other place by both families, and returns what
+// arrived, sorted. It repeats the datagrams that should arrive until they do; then it waits
+// a moment for those that should not.
 func (w *world) exchange(tag string, should func(from, to *place) bool) []string {
 	w.t.Helper()
 	var all []letter
@@ -187,7 +187,7 @@ func (w *world) exchange(tag string, should func(from, to *place) bool) []string
 		}
 		return whole
 	})
-	<-time.After(100 * time.Millisecond) // what should not arrive gives no sign
+	<-time.After(100 * time.Millisecond) // there is no event to wait for if nothing arrives
 	var got []string
 	for _, l := range all {
 		if !arrived(l) {

@@ -1,5 +1,6 @@
-// Package nlsock is a netlink socket: it sends to the kernel, and hears the kernel and
-// nobody else. What messages mean is for the packages that use it, rtnl and conntrack.
+// Package nlsock is a netlink socket that sends messages to the kernel and receives
+// messages from the kernel alone. The packages that use it, rtnl and conntrack, make
+// and read the messages.
 package nlsock
 
 import (
@@ -10,26 +11,27 @@ import (
 )
 
 const (
-	// BufferSize, in bytes, holds the largest message the kernel makes for a dump: it
-	// fills at most 32 KiB (netlink_dump in net/netlink/af_netlink.c).
+	// BufferSize, in bytes, holds the largest datagram of a dump: the kernel puts at
+	// most 32 KiB into one (netlink_dump in net/netlink/af_netlink.c).
 	BufferSize = 32 << 10
 
-	// timeout in seconds for an answer. The kernel answers before sendto
-	// returns, so that only a broken kernel makes anybody wait for it.
+	// timeout is how long Receive waits for an answer, in seconds. The kernel answers
+	// before sendto returns, so only a broken kernel makes a caller wait.
 	timeout = 30
 )
 
-// Socket is used by one goroutine at a time, and is of no more use once anything about
-// it went wrong: answers may be left in it.
+// Socket is used by one goroutine at a time. After any error its user has to close it,
+// because unread answers may be left in it.
 type Socket struct {
 	fd   int
 	port uint32
 	buf  []byte
 }
 
-// Open opens a socket in the calling thread's network namespace. bus is one of
-// NETLINK_ROUTE, NETLINK_NETFILTER and so on; options are NETLINK_EXT_ACK and the like, to
-// be turned on. Errors do not repeat the request (NETLINK_CAP_ACK).
+// Open opens a socket in the calling thread's network namespace. bus is NETLINK_ROUTE,
+// NETLINK_NETFILTER or the like; options are the socket options to turn on, such as
+// NETLINK_EXT_ACK. The kernel's error messages do not repeat the request, because Open
+// always turns on NETLINK_CAP_ACK.
 func Open(bus int, options ...int) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, bus)
 	if err != nil {
@@ -67,7 +69,7 @@ func (s *Socket) Close() { unix.Close(s.fd) }
 // Fd returns the socket's file descriptor.
 func (s *Socket) Fd() int { return s.fd }
 
-// Port returns the socket's address, by which the kernel knows it.
+// Port returns the socket's netlink address (nl_pid), to which the kernel answers.
 func (s *Socket) Port() uint32 { return s.port }
 
 // Send sends messages to the kernel in one datagram.

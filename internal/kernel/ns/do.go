@@ -9,12 +9,12 @@ import (
 )
 
 // Do runs f with its thread in the namespace, as `ip netns exec` does with a
-// program, and returns f's error. Sockets that f opens belong to the
-// namespace, and stay so; goroutines that f starts do not. CAP_SYS_ADMIN is
-// needed, in the caller's user namespace and in the one that owns n.
+// program, and returns f's error. Sockets that f opens belong to the namespace for
+// good; goroutines that f starts run outside of it. The caller needs CAP_SYS_ADMIN,
+// in its own user namespace and in the user namespace that owns n.
 //
-// f runs on a goroutine of its own. If the thread cannot return to the
-// namespace it came from, it ends with that goroutine and is not used again.
+// f runs on a goroutine of its own. If the thread cannot return to the namespace
+// that it came from, the thread ends with that goroutine and is not used again.
 // A runtime.Goexit in f (a test's FailNow) ends the caller's goroutine too; a
 // panic in f ends the program.
 func (n *Netns) Do(f func() error) error {
@@ -35,8 +35,8 @@ func (n *Netns) Do(f func() error) error {
 	return err
 }
 
-// inside is Do on the calling goroutine, whose thread it may leave locked in
-// the wrong namespace: the goroutine must end after it.
+// inside is Do on the calling goroutine. It may leave the goroutine's thread locked,
+// and in the wrong namespace: the goroutine must end soon after.
 func (n *Netns) inside(f func() error) error {
 	runtime.LockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -46,7 +46,7 @@ func (n *Netns) inside(f func() error) error {
 	}
 	defer unix.Close(home)
 	defer func() {
-		// A thread that stays locked ends with its goroutine.
+		// A thread that stays locked ends with its goroutine: Go never reuses it.
 		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}

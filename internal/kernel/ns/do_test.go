@@ -56,7 +56,7 @@ func TestDo(t *testing.T) {
 		t.Errorf("%d files open before, %d after", before, after)
 	}
 
-	// Whatever thread runs next is at home.
+	// The next goroutine's thread is in the process's own namespace.
 	var group sync.WaitGroup
 	for range 64 {
 		group.Go(func() {

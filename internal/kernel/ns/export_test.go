@@ -1,4 +1,4 @@
 package ns
 
-// Cookie is what the fallback of ID asks for.
+// Cookie returns the number that id falls back to.
 var Cookie = cookie

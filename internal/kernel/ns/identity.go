@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of include/uapi/linux/nsfs.h and magic.h.
+// From include/uapi/linux/nsfs.h and magic.h.
 const (
 	nsfsMagic   = 0x6e736673
 	nsGetNSType = 0xb703     // _IO(0xb7, 0x3), Linux 4.11
 	nsGetID     = 0x8008b70d // _IOR(0xb7, 13, __u64), Linux 6.18
 )
 
-// checkNamespaceFile says ErrNotNetns, and what it is, of a file that is not
-// of the namespace file system. fd may be open with O_PATH.
+// checkNamespaceFile returns nil if fd is a file of the namespace file system, else
+// ErrNotNetns, which says what the file is. fd may be open with O_PATH.
 func checkNamespaceFile(fd int) error {
 	var fs unix.Statfs_t
 	if _, err := retry(func() (int, error) { return 0, unix.Fstatfs(fd, &fs) }); err != nil {
@@ -31,7 +31,7 @@ func checkNamespaceFile(fd int) error {
 	return fmt.Errorf("%w: it is %s", ErrNotNetns, fileType(st.Mode))
 }
 
-// fileType names the type of a file, of st_mode, in inode(7)'s words.
+// fileType returns the type of a file with the given st_mode, in inode(7)'s words.
 func fileType(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -50,7 +50,7 @@ func fileType(mode uint32) string {
 	return fmt.Sprintf("a file of mode %#o", mode)
 }
 
-// namespaceTypes are what NS_GET_NSTYPE answers.
+// namespaceTypes describes the types that the ioctl NS_GET_NSTYPE answers.
 var namespaceTypes = map[int]string{
 	unix.CLONE_NEWNS:     "a mount namespace",
 	unix.CLONE_NEWPID:    "a pid namespace",
@@ -61,8 +61,8 @@ var namespaceTypes = map[int]string{
 	unix.CLONE_NEWTIME:   "a time namespace",
 }
 
-// identify takes the identity of the namespace file fd, which must be a
-// network namespace's. On success fd is the Netns's.
+// identify reads the identity of the namespace that fd is open on. A namespace of
+// another type is ErrNotNetns. On success the Netns owns fd.
 func identify(fd int) (*Netns, error) {
 	kind, err := unix.IoctlRetInt(fd, nsGetNSType)
 	if err != nil {
@@ -85,20 +85,21 @@ func identify(fd int) (*Netns, error) {
 }
 
 // id returns a number that no other network namespace of this boot has or will
-// have; 0 where the kernel does not tell. Which of the two is asked depends on
-// the kernel alone, never on the caller's rights, so that plugin and agent
-// compare like with like. (On 6.18 both answer the same number.)
+// have; 0 if it cannot be read. There are two sources of such a number: the ioctl
+// and the namespace's cookie. Which one id asks depends on the kernel alone, never
+// on the caller's rights, so that the plugin and the agent compare numbers of the
+// same source. (On Linux 6.18 both answer the same number.)
 func (n *Netns) id() uint64 {
 	var id uint64
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(n.fd), nsGetID, uintptr(unsafe.Pointer(&id)))
 	if errno == 0 {
 		return id
 	}
-	if errno != unix.ENOTTY { // the kernel knows the question
+	if errno != unix.ENOTTY { // the kernel has this ioctl: do not ask the other source
 		return 0
 	}
-	// SO_NETNS_COOKIE (Linux 5.14) is asked of a socket inside, for which
-	// setns needs CAP_SYS_ADMIN.
+	// SO_NETNS_COOKIE (Linux 5.14) has to be read from a socket inside the namespace;
+	// entering it by setns needs CAP_SYS_ADMIN.
 	if err := n.Do(func() (err error) { id, err = cookie(); return err }); err != nil {
 		return 0
 	}

@@ -1,6 +1,6 @@
 // Package ns opens network namespaces, tells them apart and runs functions
-// inside them. The plugin links it, so that it has nothing but the standard
-// library and x/sys/unix.
+// inside them. The plugin links this package, so it imports nothing but the standard
+// library, x/sys/unix and internal/patience.
 package ns
 
 import (
@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What Open says of a path. Both are wrapped with the path and what is there.
+// Errors of Open and Ref.Open. They are wrapped with the path and with what is there.
 var (
-	ErrGone     = errors.New("network namespace is gone") // nothing there, or another one
-	ErrNotNetns = errors.New("not a network namespace")   // something else is there
+	ErrGone     = errors.New("network namespace is gone") // nothing is at the path; for Ref.Open also: something else is
+	ErrNotNetns = errors.New("not a network namespace")   // the path leads to something else
 )
 
-// Ref is the identity of a network namespace, with the path that led to it. A
-// path is re-bound and an inode number reused at once, so neither alone does.
+// Ref is the identity of a network namespace, with the path that led to it. Neither
+// the path nor the inode number identifies a namespace alone: a path can be bound to
+// another namespace, and the kernel reuses an inode number at once.
 type Ref struct {
 	Path string `json:"path"`         // as the caller gave it
 	Dev  uint64 `json:"dev"`          // st_dev of the open file
@@ -27,8 +28,8 @@ type Ref struct {
 	ID   uint64 `json:"id,omitempty"` // never reused while the machine runs; 0: not known
 }
 
-// Same reports whether r and o are one namespace, whatever their paths. Where
-// one of them does not know the ID, device and inode decide.
+// Same reports whether r and o are one namespace, whatever their paths are. If the ID
+// of one of them is not known, device and inode decide.
 func (r Ref) Same(o Ref) bool {
 	return r.Dev == o.Dev && r.Ino == o.Ino && (r.ID == o.ID || r.ID == 0 || o.ID == 0)
 }
@@ -36,9 +37,9 @@ func (r Ref) Same(o Ref) bool {
 // String shows the namespace as readlink(1) of its file does, with its path.
 func (r Ref) String() string { return fmt.Sprintf("%s (net:[%d])", r.Path, r.Ino) }
 
-// Open opens the namespace that was at r.Path. Nothing there, or another
-// namespace or file by now, is ErrGone. A path that nobody answers for, on a file
-// system that hangs, is ErrHangs: whoever has many pods must not wait for one's.
+// Open opens the namespace that was at r.Path. If nothing is there now, or another
+// namespace or file, the error is ErrGone. If the path is on a file system that hangs,
+// the error is ErrHangs: an agent with many pods must not wait for one pod's path.
 func (r Ref) Open() (*Netns, error) {
 	n, err := OpenSoon(r.Path)
 	if errors.Is(err, ErrNotNetns) {
@@ -55,16 +56,18 @@ func (r Ref) Open() (*Netns, error) {
 	return n, nil
 }
 
-// Netns is an open network namespace: it exists for as long as this is open.
+// Netns is an open network namespace. The namespace exists at least until Close.
 type Netns struct {
 	fd  int
 	ref Ref
 }
 
 // Open opens the network namespace at path: a bind mount such as those of `ip
-// netns add`, or /proc/PID/ns/net. Nothing there is ErrGone, something else
-// ErrNotNetns. It neither waits nor has side effects, whatever path is (a FIFO,
-// a device): only a file of the namespace file system is really opened.
+// netns add`, or /proc/PID/ns/net. If nothing is there the error is ErrGone, if
+// something else is there ErrNotNetns. A path that leads to a FIFO or a device makes
+// Open neither wait nor cause a side effect: Open looks at the file by O_PATH, and
+// really opens only a file of the namespace file system. A file system that hangs can
+// keep Open for ever: see OpenSoon.
 func Open(path string) (*Netns, error) {
 	n, err := open(path)
 	if err != nil {
@@ -91,7 +94,7 @@ func open(path string) (*Netns, error) {
 	if err := checkNamespaceFile(at); err != nil {
 		return nil, err
 	}
-	// What was looked at is what is opened, even if the path is re-bound now.
+	// Open the very file that was checked, even if the path has been bound anew since.
 	same := "/proc/self/fd/" + strconv.Itoa(at)
 	fd, err := retry(func() (int, error) { return unix.Open(same, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -110,7 +113,7 @@ func open(path string) (*Netns, error) {
 // process's own unless the caller has locked its thread and changed it.
 func Self() (*Netns, error) { return Open("/proc/thread-self/ns/net") }
 
-// Fd returns the file descriptor, which n keeps.
+// Fd returns the file descriptor. n still owns it.
 func (n *Netns) Fd() int { return n.fd }
 
 // Ref returns the namespace's identity.

@@ -126,7 +126,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// The kernel gives a dead namespace's inode number to another one, as soon as
+// The kernel gives a dead namespace's inode number to a new namespace, as soon as
 // it has cleared the dead one away.
 func TestReusedInode(t *testing.T) {
 	dead := make(map[uint64]ns.Ref)

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New makes a network namespace, bound to a file at path, which is made if it
-// is not there. The namespace lasts for as long as it is bound or a process is
-// in it. Nothing is left of a New that fails. CAP_SYS_ADMIN is needed.
+// New makes a network namespace and binds it to the file at path; it creates the file
+// if there is none. The namespace lasts as long as it is bound, open, or a process is
+// in it. A New that fails leaves nothing behind. The caller needs CAP_SYS_ADMIN.
 //
 //	ip netns add NAME
 func New(path string) (*Netns, error) {
@@ -36,7 +36,7 @@ func bind(path string) error {
 		return err
 	}
 	defer home.Close()
-	return home.Do(func() error { // its thread goes home again, or ends
+	return home.Do(func() error { // Do brings the thread back into home, or ends it
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}

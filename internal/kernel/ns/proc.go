@@ -6,36 +6,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel finds sys/net/ipv4 of one network namespace by looking at that of
-// every namespace for which this proc file system was asked before: all have the
-// same name in the same folder, and it remembers them as long as the namespaces
-// live (fs/proc/proc_sysctl.c, proc_sys_compare). With 5,000 pods an ADD spent
-// 10 ms on its four sysctls. So Berth asks a proc file system of its own, mounted
-// nowhere, and takes a new one when it has been asked often.
+// A proc file system gets slower with every network namespace whose sysctls it has
+// shown: the folders sys/net/ipv4 of all these namespaces have the same name in the
+// same folder, the kernel caches them for as long as the namespaces live, and to find
+// one it looks at all of them (fs/proc/proc_sysctl.c, proc_sys_compare). With 5,000
+// pods an ADD spent 10 ms on its four sysctls. So Berth uses a proc file system of its
+// own, mounted nowhere, and makes a new one after it has opened many files in it.
 
-// freshFor is how many files are opened in a proc file system before the next
-// one is made, which costs as much as a few of them.
+// freshFor is how many files Berth opens in one proc file system before it makes the
+// next. Making one costs as much as opening a few files.
 const freshFor = 256
 
-// proc is a proc file system: of our own, or the process's as fallback.
+// proc is a proc file system: one of our own or, as a fallback, the process's /proc.
 type proc struct {
-	fd   int    // its root
-	path string // from there; /proc where it cannot be of our own
+	fd   int    // the root folder of our own one; -1 for the fallback
+	path string // prefix of paths, relative to fd: "" for our own one, "/proc" for the fallback
 
 	of    *procs
-	users int // files being opened, and one for being the current one
+	users int // files that are being opened, plus one while this is of.current
 }
 
 // procs hands out the current proc file system.
 type procs struct {
 	mu      sync.Mutex
 	current *proc
-	opened  int // files, in current
+	opened  int // how many files were opened in current
 }
 
 var ownProc procs
 
-// use returns a proc file system to open one file in.
+// use returns a proc file system in which the caller may open one file. The caller
+// calls done afterwards.
 func (p *procs) use() *proc {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +53,7 @@ func (p *procs) use() *proc {
 	return p.current
 }
 
-// done says that the file is open.
+// done says that the caller of use has opened its file.
 func (m *proc) done() {
 	m.of.mu.Lock()
 	defer m.of.mu.Unlock()
@@ -61,12 +62,12 @@ func (m *proc) done() {
 
 func (m *proc) leave() {
 	if m.users--; m.users == 0 && m.fd >= 0 {
-		go unix.Close(m.fd) // which unmounts: it waits for the kernel's readers
+		go unix.Close(m.fd) // it unmounts the file system, and waits for an RCU grace period
 	}
 }
 
-// mountProc makes a proc file system that is mounted nowhere. Where that is not
-// allowed, as in some user namespaces, it is the process's own.
+// mountProc makes a proc file system that is mounted nowhere. Where the kernel does
+// not allow that, as in some user namespaces, it returns the process's own /proc.
 func mountProc() *proc {
 	fallback := &proc{fd: -1, path: "/proc"}
 	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Each namespace has values of its own, however often the proc file system
-// behind them is renewed; and those of before are closed.
+// Each namespace shows its own values, however often Berth renews the proc file system
+// that it reads them from; and Berth closes the proc file systems that it replaced.
 func TestSysctlOfManyNamespaces(t *testing.T) {
 	nettest.Need(t)
 	const name = "ipv4/conf/default/log_martians"

@@ -12,12 +12,13 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// ErrHangs says that nobody answers for a path.
+// ErrHangs says that a path's file system does not answer.
 var ErrHangs = patience.ErrHangs
 
-// limit is how long a path may take to be opened, which otherwise takes microseconds.
-// Whoever waits may keep others, such as those who are cut off next. So a path has no more
-// than brief while another one in its folder hangs: of many, the first alone is waited for.
+// limit is how long OpenSoon waits for a path; a path that does not hang opens within
+// microseconds. A caller that waits may hold up others, such as pods that are to be cut
+// off next. So OpenSoon waits only for brief while another path in the same folder hangs:
+// of many paths that hang in one folder, only the first costs limit.
 const (
 	limit = time.Second
 	brief = 50 * time.Millisecond
@@ -25,7 +26,8 @@ const (
 
 var openings patience.Calls
 
-// OpenSoon is Open, which a file system that hangs would keep for ever.
+// OpenSoon is Open with a time limit: a path that has not opened by then is ErrHangs.
+// Open itself would wait for ever for a file system that hangs.
 func OpenSoon(path string) (*Netns, error) {
 	if prompt(path) {
 		return Open(path)
@@ -46,13 +48,14 @@ func limitOf(path string) time.Duration {
 	return limit
 }
 
-// kernels are the folders in which runtimes and `ip netns` keep namespaces: no server
-// stands behind them that could hang. It may behind what is in them.
+// kernels are the folders in which runtimes and `ip netns` keep namespaces. No server
+// that could hang stands behind the folders themselves. One may stand behind a file
+// system that is mounted on an entry in them.
 var kernels = []string{"/run/netns/", "/var/run/netns/"}
 
-// prompt reports whether no server can stand behind a path: it is a process's own
-// namespace, or one that is mounted in the folders for that. A goroutine for each of
-// these would cost an ADD 0.1 ms.
+// prompt reports whether opening a path cannot hang: the path is /proc/PID/ns/net, or a
+// namespace that is mounted in one of the folders of kernels. For these OpenSoon does
+// without a goroutine and a time limit, which would cost an ADD 0.1 ms.
 func prompt(path string) bool {
 	if rest, ok := strings.CutPrefix(path, "/proc/"); ok {
 		process, ok := strings.CutSuffix(rest, "/ns/net")
@@ -66,8 +69,9 @@ func prompt(path string) bool {
 	return false
 }
 
-// mounted reports whether a path is of the namespace file system, or of no file system.
-// It follows no link, and asks for nothing that a server would have to be asked for.
+// mounted reports whether a path leads to the namespace file system, or to nothing at
+// all. It follows no symbolic link, and makes no call that the kernel would have to pass
+// on to a file server.
 func mounted(path string) bool {
 	at, err := retry(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -83,7 +87,7 @@ func mounted(path string) bool {
 	return err == nil && unix.Mkdev(st.Dev_major, st.Dev_minor) == own
 }
 
-// device returns the device of the namespace file system, of which there is one.
+// device returns the device number of the namespace file system. A machine has only one.
 var device = sync.OnceValues(func() (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/self/ns/net", &st)

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A path on a file system that hangs is given up on, at once from the second time on,
-// and is a path like others when that answers again.
+// OpenSoon gives up on a path whose file system hangs, from the second time on at once.
+// When the file system answers again, OpenSoon opens the path as any other.
 func TestOpenHangs(t *testing.T) {
 	dir := t.TempDir()
 	heal := nettest.Hang(t, dir)

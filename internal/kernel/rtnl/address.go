@@ -14,9 +14,9 @@ type Address struct {
 	Index  int          // of the link
 }
 
-// AddAddress adds an address that can be used at once (no duplicate address
-// detection), for ever, and brings no route of its prefix. One that is there
-// is kernel.ErrExists.
+// AddAddress adds an address without duplicate address detection, so that it can be used
+// at once, without a lifetime, and without a route to its prefix. If the link has the
+// address already the error is kernel.ErrExists.
 //
 //	ip addr add PREFIX dev DEV nodad noprefixroute
 func AddAddress(a Address) Request {
@@ -49,9 +49,9 @@ func (c *Conn) Addresses(index int) ([]Address, error) {
 	})
 }
 
-// EachAddress calls each for the addresses of a link, of IPv6 or else of IPv4;
-// for some of them twice if they change under way. Its error ends that, and comes
-// back, but for ErrStop.
+// EachAddress calls each for the addresses of a link, those of IPv6 or else those of
+// IPv4. If they change while they are listed, it calls each twice for some. An error of
+// each ends the list and is returned; if it is ErrStop, EachAddress returns nil.
 //
 //	ip -4|-6 addr show dev DEV
 func (c *Conn) EachAddress(index int, ipv6 bool, each func(Address) error) error {
@@ -70,12 +70,13 @@ func (c *Conn) EachAddress(index int, ipv6 bool, each func(Address) error) error
 
 func addressesOf(index, family int) Request {
 	msg := nl.NewIfAddrmsg(family)
-	msg.Index = uint32(index) // a filter, for a strict socket
+	msg.Index = uint32(index) // the kernel filters by it, because the socket is a strict one
 	return Request{text: fmt.Sprint("ip addr show dev ", index), typ: unix.RTM_GETADDR, body: body(msg)}
 }
 
-// GetAddress6 reads an address of IPv6 that a link has into a: one look-up,
-// however many there are. None is kernel.ErrNotFound. IPv4 has no such question.
+// GetAddress6 looks up an IPv6 address on a link and reads it into a. It costs one
+// look-up, however many addresses there are. If the link does not have the address the
+// error is kernel.ErrNotFound. The kernel has no such request for IPv4.
 //
 //	ip -6 addr show to ADDR dev DEV
 func GetAddress6(addr netip.Addr, index int, a *Address) Request {
@@ -94,7 +95,7 @@ func parseAddress(b []byte) (Address, error) {
 	var local, address netip.Addr
 	err := attributes(b, unix.SizeofIfAddrmsg, func(typ uint16, value []byte) {
 		switch typ {
-		case unix.IFA_LOCAL: // of a point-to-point link; IPv6 mostly has the other alone
+		case unix.IFA_LOCAL: // on a point-to-point link IFA_ADDRESS is the peer's; IPv6 mostly has no IFA_LOCAL
 			local, _ = netip.AddrFromSlice(value)
 		case unix.IFA_ADDRESS:
 			address, _ = netip.AddrFromSlice(value)

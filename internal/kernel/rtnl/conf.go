@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conf is what a link's folders of net/ipv4/conf and net/ipv6/conf have of a few
-// sysctls. The kernel tells them with the link, at no cost of their own. Nobody is
-// told when one is set.
+// Conf has a few of a link's sysctls, of net/ipv4/conf/LINK and net/ipv6/conf/LINK. The
+// kernel sends them with the link, at no extra cost. It tells no Monitor when somebody
+// sets one.
 type Conf struct {
-	IPv4, IPv6        bool  // the kernel has said those of the family
+	IPv4, IPv6        bool  // the kernel sent the sysctls of this family
 	ARPIgnore         int32 // arp_ignore
 	ARPAccept         int32 // arp_accept
 	AcceptSourceRoute int32 // of IPv4: accept_source_route
@@ -24,9 +24,9 @@ type Conf struct {
 	AcceptUntrackedNA int32 // accept_untracked_na; 0 before Linux 5.19
 }
 
-// Places in the arrays of IFLA_INET_CONF and IFLA_INET6_CONF: of IPv4 the numbers of
-// include/uapi/linux/ip.h less 1, of IPv6 those of include/uapi/linux/ipv6.h. Both
-// only grow.
+// Places in the arrays IFLA_INET_CONF and IFLA_INET6_CONF. For IPv4 they are the numbers
+// in include/uapi/linux/ip.h less 1, for IPv6 those in include/uapi/linux/ipv6.h. Kernels
+// only ever append to both arrays.
 const (
 	inetConf, inet6Conf = 1, 2 // IFLA_INET_CONF, IFLA_INET6_CONF
 
@@ -42,8 +42,9 @@ const (
 	confAcceptUntrackedNA = 57
 )
 
-// parseConf reads IFLA_AF_SPEC of a link that is no bridge's news: families, each
-// with attributes of its own.
+// parseConf reads a link's IFLA_AF_SPEC, which has an attribute for each family, with
+// attributes of its own. In what a bridge tells of its ports IFLA_AF_SPEC means something
+// else.
 func parseConf(b []byte) (c Conf) {
 	if conf := within(within(b, unix.AF_INET), inetConf); len(conf) > 4*confProxyARPPVLAN {
 		c.IPv4 = true
@@ -60,7 +61,7 @@ func parseConf(b []byte) (c Conf) {
 	return c
 }
 
-// within returns the value of an attribute among others; nil without it.
+// within returns the value of the attribute of a type in b; nil if there is none.
 func within(b []byte, typ uint16) []byte {
 	for len(b) >= unix.SizeofRtAttr {
 		size := int(binary.NativeEndian.Uint16(b))
@@ -75,7 +76,7 @@ func within(b []byte, typ uint16) []byte {
 	return nil
 }
 
-// int32At returns the i-th number of an array, of which it is too short for none.
+// int32At returns the i-th number of an array; 0 if the array is too short.
 func int32At(b []byte, i int) int32 {
 	if len(b) < 4*i+4 {
 		return 0

@@ -8,8 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// What the kernel says of a link's sysctls is what stands in their files, each in
-// its own.
+// The sysctls that the kernel sends with a link are those in the link's files.
 func TestConfIsThatOfTheFiles(t *testing.T) {
 	c := open(t, nil)
 	l, _ := veth(t, c, "veth0")

@@ -11,27 +11,26 @@ import (
 )
 
 const (
-	// maxSockets is how many requests of a Conn are with the kernel at once.
-	// rtnetlink does one at a time anyway; those above that wait are deletions,
-	// which take 20 ms, most of it outside the lock.
+	// maxSockets is how many of a Conn's system calls are with the kernel at once.
+	// rtnetlink works at one request at a time; more sockets help only deletions, which
+	// take 20 ms each and wait most of that time outside rtnetlink's lock.
 	maxSockets = 8
 
 	// maxRequests is how many requests go into one system call. Their answers
-	// must fit a socket's receive buffer (208 KiB by default).
+	// must fit into a socket's receive buffer (208 KiB by default).
 	maxRequests = 32
 
-	// maxDumps is how often a dump is asked for until one is whole.
+	// maxDumps is how often a Conn asks for a list that keeps changing while it is read.
 	maxDumps = 5
 )
 
-// Conn is a connection to rtnetlink in one network namespace. All its methods
-// may be called at once; a few sockets are shared by all callers, who wait in
-// line for one.
+// Conn is a connection to rtnetlink in one network namespace. Its methods may be called
+// concurrently: all callers share a few sockets, and wait in line for one.
 type Conn struct {
 	at     *ns.Netns // owned by the caller; nil: the process's own
 	ref    ns.Ref
-	slots  chan *socket // nil: not opened yet
-	single bool         // of Here: nobody could tell where a second socket belongs
+	slots  chan *socket // a nil socket is one that is not open
+	single bool         // made by Here, which does not know in which namespace to open another socket
 	closed atomic.Bool
 }
 
@@ -57,10 +56,10 @@ func Open(at *ns.Netns) (*Conn, error) {
 	return c, nil
 }
 
-// Here connects to the calling thread's network namespace by a single socket:
-// for use within ns.Netns.Do, to save entering the namespace once more. The
-// Conn works outside of it as well, but for Inside and Ref, until anything goes
-// wrong with its socket.
+// Here connects to the calling thread's network namespace by a single socket. It is meant
+// for use inside ns.Netns.Do, where it saves entering the namespace once more. The Conn,
+// apart from Inside and Ref, works outside of Do as well. Once anything goes wrong with
+// its socket it is of no more use.
 func Here() (*Conn, error) {
 	s, err := openSocket()
 	if err != nil {
@@ -91,16 +90,16 @@ func (c *Conn) Close() error {
 		}
 	}
 	for range cap(c.slots) {
-		c.slots <- nil // for those who wait, to be told
+		c.slots <- nil // callers that still wait for a socket get os.ErrClosed
 	}
 	return nil
 }
 
-// Ref is the identity of the Conn's network namespace.
+// Ref returns the identity of the Conn's network namespace.
 func (c *Conn) Ref() ns.Ref { return c.ref }
 
-// Inside runs f with its thread in the Conn's network namespace, as for
-// sysctls.
+// Inside runs f with its thread in the Conn's network namespace, such as to read sysctls
+// there.
 func (c *Conn) Inside(f func() error) error {
 	if c.at == nil {
 		return f()
@@ -109,7 +108,7 @@ func (c *Conn) Inside(f func() error) error {
 }
 
 // Do sends requests, in order, and returns the error of the first that failed.
-// The kernel goes on after one that fails.
+// The kernel still does the requests after that one.
 func (c *Conn) Do(rs ...Request) error {
 	for _, err := range c.Each(rs...) {
 		if err != nil {
@@ -119,8 +118,8 @@ func (c *Conn) Do(rs ...Request) error {
 	return nil
 }
 
-// Each sends requests, in order, and returns an answer for each: nil, or what
-// went wrong, as kernel.Classify has it, with the request.
+// Each sends requests, in order, and returns an answer for each: nil, or an error that
+// kernel.Classify has classified and that names the request.
 func (c *Conn) Each(rs ...Request) []error {
 	errs := make([]error, 0, len(rs))
 	for len(rs) > 0 {
@@ -148,7 +147,8 @@ func (c *Conn) each(rs []Request) []error {
 	return errs
 }
 
-// with lends f a socket. f's error says that it is of no more use.
+// with lends f a socket. If f returns an error, with closes the socket, and a later call
+// opens a new one.
 func (c *Conn) with(f func(*socket) error) error {
 	s := <-c.slots
 	if s == nil {
@@ -170,15 +170,15 @@ func (c *Conn) with(f func(*socket) error) error {
 	return err
 }
 
-// ErrStop, returned by what is called for each item of a list, ends the list without
-// an error. The Conn's socket ends with it, since the rest of the list is on its
-// way: a Conn of Here is of no more use then.
+// ErrStop ends a list without an error, if the function that is called for each item
+// returns it. The Conn then closes the socket, because the rest of the list is still on
+// its way: a Conn of Here is of no more use after that.
 var ErrStop = errors.New("that is enough")
 
-// dump asks for a list, again while it changes under way, and decodes its
-// items; decode leaves those out that it answers false for, so that what nobody
-// wants takes no memory. If no list was whole the last one comes with an error of
-// class kernel.ErrInterrupted: items may be missing from it, or double.
+// dump asks for a list and decodes its items. It leaves out items for which decode answers
+// false, so that unwanted ones take no memory. While the list changes under way, dump asks
+// for it again. If it still changed at the last time, dump returns the last list with an
+// error of class kernel.ErrInterrupted: items may be missing from it, or double.
 func dump[T any](c *Conn, r Request, decode func(body []byte) (T, bool, error)) ([]T, error) {
 	var items []T
 	err := c.walk(r, func() { items = items[:0] }, func(body []byte) error {
@@ -194,9 +194,9 @@ func dump[T any](c *Conn, r Request, decode func(body []byte) (T, bool, error)) 
 	return items, err
 }
 
-// walk asks for a list and calls each for every item of it. While the list
-// changes under way it is asked for again, begin is called, and what each has
-// seen comes once more. each's error ends it.
+// walk asks for a list and calls each for every item of it. If the list changed under way,
+// walk asks for it again and calls each for all its items once more. It calls begin before
+// each list. An error of each ends the walk.
 func (c *Conn) walk(r Request, begin func(), each func(body []byte) error) error {
 	for range maxDumps {
 		var interrupted bool

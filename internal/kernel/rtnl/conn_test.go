@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Every request has its own answer, however many there are, and the kernel
-// goes on after one that fails.
+// Every request gets its own answer, however many there are, and the kernel goes on after
+// one that fails.
 func TestEach(t *testing.T) {
 	c := open(t, nil)
 	const n = 100
@@ -50,7 +50,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// The kernel's own words are part of an error.
+// An error contains the kernel's own words.
 func TestErrorWords(t *testing.T) {
 	c := open(t, nil)
 	err := c.Do(rtnl.AddAddress(rtnl.Address{Prefix: prefix("fd88::7/128"), Index: 999}))
@@ -59,8 +59,8 @@ func TestErrorWords(t *testing.T) {
 	}
 }
 
-// A Conn's requests all go to its namespace, from whichever goroutine, and
-// share few sockets.
+// All requests of a Conn go to its namespace, whichever goroutine sends them, and share a
+// few sockets.
 func TestConcurrent(t *testing.T) {
 	pod := nettest.Pod(t)
 	_, inside := veth(t, open(t, nil), "conn0")
@@ -129,8 +129,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A list that changes under way is asked for again, and if it changes all the
-// time the error says so.
+// A Conn asks again for a list that changed under way. If it changes every time the error
+// says so.
 func TestDumpInterrupted(t *testing.T) {
 	c := open(t, nil)
 	pod := nettest.Pod(t)

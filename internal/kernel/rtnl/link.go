@@ -14,8 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// What x/sys/unix does not have of include/uapi/linux: veth.h, if_link.h,
-// rtnetlink.h.
+// Constants of include/uapi/linux (veth.h, if_link.h, rtnetlink.h) that x/sys/unix lacks.
 const (
 	vethInfoPeer   = 1
 	addrGenNone    = 1      // IN6_ADDR_GEN_MODE_NONE
@@ -27,12 +26,13 @@ type End struct {
 	Name  string
 	MAC   net.HardwareAddr // empty: a random one
 	MTU   int              // bytes; 0: the kernel's default, 1,500
-	Index int              // of the host's end; 0: one that no link has had
+	Index int              // of the host's end; 0: the kernel chooses one that no link has had yet
 }
 
-// AddVeth makes a pair whose peer is born in another network namespace, given
-// as an open file descriptor. The host's end is born in a group. Either name, or the
-// index, taken is kernel.ErrExists, and nothing is made.
+// AddVeth makes a veth pair. The kernel creates the peer right in another network
+// namespace, which is given as an open file descriptor, and the host's end right in a
+// link group. If one of the names or the index is taken, the error is kernel.ErrExists,
+// and nothing is made.
 //
 //	ip link add HOST [index N] address MAC mtu N group G numtxqueues 1 numrxqueues 1 type veth
 //	    peer POD address MAC mtu N numtxqueues 1 numrxqueues 1 netns FD
@@ -61,8 +61,8 @@ func AddVeth(host End, group uint32, peer End, netns int) Request {
 func (e End) attributes() []nl.NetlinkRequestData {
 	as := []nl.NetlinkRequestData{
 		nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(e.Name)),
-		// What a veth comes down to anyway, after the kernel has shown in sysfs,
-		// and hidden again, a queue for each of the machine's processors.
+		// A veth ends up with one queue anyway. Without these attributes the kernel first
+		// shows in sysfs, and then hides again, a queue for each of the machine's processors.
 		nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)),
 		nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)),
 	}
@@ -79,13 +79,13 @@ func (e End) attributes() []nl.NetlinkRequestData {
 type Setting struct {
 	text  string
 	attr  *nl.RtAttr
-	flags uint32 // of those that change
-	set   uint32 // those of them that become 1
+	flags uint32 // the IFF_* flags to change
+	set   uint32 // which of these become 1
 }
 
-// SetLink changes a link, found by its name. A link that is not there is
-// kernel.ErrNotFound. The kernel does Up and Down before NoAddrGen, and after
-// all others.
+// SetLink changes a link, found by its name. If there is no such link the error is
+// kernel.ErrNotFound. Whatever the order of settings is, the kernel does Up and Down
+// after all others except NoAddrGen, which it does last.
 //
 //	ip link set NAME ...
 func SetLink(name string, settings ...Setting) Request {
@@ -109,7 +109,7 @@ func setLink(msg *nl.IfInfomsg, what string, settings []Setting, parts ...nl.Net
 // Up is `up`.
 func Up() Setting { return Setting{text: "up", flags: unix.IFF_UP, set: unix.IFF_UP} }
 
-// Down is `down`: its routes and neighbours go.
+// Down is `down`. The kernel deletes the link's routes and neighbours.
 func Down() Setting { return Setting{text: "down", flags: unix.IFF_UP} }
 
 // Group is `group N`.
@@ -127,7 +127,7 @@ func MTU(n int) Setting {
 	return Setting{text: fmt.Sprint("mtu ", n), attr: nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(n)))}
 }
 
-// MAC is `address MAC`. The link's neighbours go.
+// MAC is `address MAC`. The kernel deletes the link's neighbours.
 func MAC(mac net.HardwareAddr) Setting {
 	return Setting{text: "address " + mac.String(), attr: nl.NewRtAttr(unix.IFLA_ADDRESS, mac)}
 }
@@ -137,17 +137,17 @@ func NoMaster() Setting {
 	return Setting{text: "nomaster", attr: nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(0))}
 }
 
-// NoAddrGen is `addrgenmode none`: no link-local address by itself. Where the
-// link has no IPv6 it is kernel.ErrUnsupported. The kernel ignores it in
-// AddVeth.
+// NoAddrGen is `addrgenmode none`: the kernel gives the link no link-local address by
+// itself. If the link has no IPv6 the error is kernel.ErrUnsupported. AddVeth does not set
+// it, because the kernel would ignore it there.
 func NoAddrGen() Setting {
 	a := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 	a.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenNone))
 	return Setting{text: "addrgenmode none", attr: a}
 }
 
-// DelLink deletes a link, found by its name. One that is not there is
-// kernel.ErrNotFound. It takes about 20 ms of waiting.
+// DelLink deletes a link, found by its name. If there is no such link the error is
+// kernel.ErrNotFound. The caller waits about 20 ms for it.
 //
 //	ip link del NAME
 func DelLink(name string) Request {
@@ -158,9 +158,9 @@ func DelLink(name string) Request {
 	}
 }
 
-// DelGroup deletes all links of a group, in about the time of one. None there
-// is kernel.ErrNotFound. One among them that cannot be deleted fails it for
-// all. It walks the node's links in the kernel.
+// DelGroup deletes all links of a group, in about the time that one takes. If the group
+// has no links the error is kernel.ErrNotFound. If one of them cannot be deleted, none
+// is. The kernel walks all of the node's links for it.
 //
 //	ip link del group N
 func DelGroup(n uint32) Request {
@@ -179,20 +179,20 @@ type Link struct {
 	MAC    string
 	MTU    int
 	Group  uint32
-	Up     bool // set up by its administrator, whether or not it has a carrier
-	Peer   int  // a veth's other end: its index in the network namespace it is in
+	Up     bool // it was set up (IFF_UP), whether or not it has a carrier
+	Peer   int  // a veth's other end: its index in that end's network namespace
 	Master int  // the index of the bridge, or the like, that the link is a port of; 0: none
-	Conf   Conf // some of its sysctls, as far as the kernel has said them
+	Conf   Conf // some of its sysctls, as far as the kernel sent them
 
 	Veth      bool
 	PeerNetns int    // the NetnsID of the network namespace that Peer is in; NoNetns: it is this one
-	Given     string // the name that ADD gave it, by its second name (stamp.AltName); "": it has none
+	Given     string // the name that ADD gave it, as its second name says (stamp.AltName); "": it has no second name
 }
 
-// GetLink reads a link, found by its name, into link. One that is not there is
-// kernel.ErrNotFound. After it the link can send if its peer is up: the kernel
-// brings its carrier up to date first (net/core/link_watch.c), which it else
-// does a little later.
+// GetLink reads a link, found by its name, into link. If there is no such link the error
+// is kernel.ErrNotFound. After GetLink the link can send if its peer is up, because the
+// kernel brings the link's carrier up to date before it answers. Without GetLink it does
+// so a little later (net/core/link_watch.c).
 //
 //	ip link show NAME
 func GetLink(name string, link *Link) Request {
@@ -211,8 +211,9 @@ func getLink(msg *nl.IfInfomsg, what string, link *Link, parts ...nl.NetlinkRequ
 	}
 }
 
-// Link returns the link that was given a name by AddVeth, whatever it is called
-// by now if it was given its AltName; or kernel.ErrNotFound.
+// Link returns the link to which AddVeth gave a name. If the link has been renamed since,
+// Link finds it by its AltName, provided that it got one. Otherwise the error is
+// kernel.ErrNotFound.
 //
 //	ip link show NAME || ip link show berth-NAME
 func (c *Conn) Link(name string) (Link, error) {
@@ -224,10 +225,10 @@ func (c *Conn) Link(name string) (Link, error) {
 	return l, err
 }
 
-// Veths lists the veths that keep says yes to. It costs about 12 µs a link of
-// the node, and 40 where it has 5,000 pods: the kernel looks for the id of each
-// peer's network namespace among those of all (see mirror in kinds/link). keep's
-// error ends the list, and comes back.
+// Veths lists the veths for which keep answers true. It costs about 12 µs for each link of
+// the node, and 40 µs on a node with 5,000 pods: for each link the kernel searches the ids
+// of all network namespaces for that of the peer's (see mirror in kinds/link). An error of
+// keep ends the list, and Veths returns it.
 //
 //	ip link show type veth
 func (c *Conn) Veths(keep func(Link) (bool, error)) ([]Link, error) {
@@ -286,7 +287,7 @@ func parseLink(b []byte) (Link, error) {
 	return l, nil
 }
 
-// isVeth reads an IFLA_LINKINFO.
+// isVeth reads an IFLA_LINKINFO and reports whether it is a veth's.
 func isVeth(info []byte) (veth bool) {
 	_ = attributes(info, 0, func(typ uint16, value []byte) {
 		veth = veth || typ == unix.IFLA_INFO_KIND && unix.ByteSliceToString(value) == "veth"
@@ -294,8 +295,8 @@ func isVeth(info []byte) (veth bool) {
 	return veth
 }
 
-// given reads an IFLA_PROP_LIST: of a link's other names the first that is an AltName
-// says how ADD called it.
+// given reads an IFLA_PROP_LIST, which has a link's further names. It returns the name
+// that ADD gave the link, which follows from the first of them that is an AltName.
 func given(list []byte) (name string) {
 	_ = attributes(list, 0, func(typ uint16, value []byte) {
 		if typ == unix.IFLA_ALT_IFNAME && name == "" {

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// AddAltName gives a link, found by its name, one more name, by which
-// GetAltLink finds it: that stays when somebody renames the link. One that is
-// taken, by whatever link, is kernel.ErrExists; before Linux 5.5 it is
-// kernel.ErrUnsupported. Nobody is told of it as long as the link is down.
+// AddAltName gives a link, found by its name, a second name, by which GetAltLink finds it.
+// The second name stays when somebody renames the link. If any link has that name already
+// the error is kernel.ErrExists; before Linux 5.5 it is kernel.ErrUnsupported. The kernel
+// tells nobody of the second name as long as the link is down.
 //
 //	ip link property add dev NAME altname ALT
 func AddAltName(name, alt string) Request {
@@ -30,7 +30,7 @@ func AddAltName(name, alt string) Request {
 	}
 }
 
-// GetAltLink is GetLink by a name that AddAltName gave.
+// GetAltLink is GetLink for a link that is found by its second name (see AddAltName).
 //
 //	ip link show ALT
 func GetAltLink(alt string, link *Link) Request {
@@ -38,27 +38,27 @@ func GetAltLink(alt string, link *Link) Request {
 	return getLink(msg, alt, link, nl.NewRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt)))
 }
 
-// GetLinkAt is GetLink by the link's index: it may have any name.
+// GetLinkAt is GetLink for a link that is found by its index, whatever its name is.
 //
 //	ip link show DEV
 func GetLinkAt(index int, link *Link) Request { return getLink(at(index), fmt.Sprint(index), link) }
 
-// SetLinkAt is SetLink by the link's index: it may have any name.
+// SetLinkAt is SetLink for a link that is found by its index, whatever its name is.
 //
 //	ip link set DEV ...
 func SetLinkAt(index int, settings ...Setting) Request {
 	return setLink(at(index), fmt.Sprint(index), settings)
 }
 
-// DelLinkAt is DelLink by the link's index: it may have any name.
+// DelLinkAt is DelLink for a link that is found by its index, whatever its name is.
 //
 //	ip link del DEV
 func DelLinkAt(index int) Request {
 	return Request{text: fmt.Sprint("ip link del ", index), typ: unix.RTM_DELLINK, body: body(at(index))}
 }
 
-// Rename gives a link, found by its index, a name. Before Linux 6.2 one that is
-// up is kernel.ErrBusy; a name that is taken is kernel.ErrExists.
+// Rename renames a link, found by its index. If the name is taken the error is
+// kernel.ErrExists. Before Linux 6.2 it is kernel.ErrBusy if the link is up.
 //
 //	ip link set DEV name NAME
 func Rename(index int, name string) Request {
@@ -75,12 +75,12 @@ func at(index int) *nl.IfInfomsg {
 	return msg
 }
 
-// Names returns what the links that have some indices are called; "" where there
-// is none. It takes 1 µs a link, and no lock that anybody waits for (SIOCGIFNAME,
-// netdevice(7)).
+// Names returns the names of the links with the given indices, in their order; "" for an
+// index that no link has. It takes 1 µs for each index, and no lock that anybody waits for
+// (SIOCGIFNAME, netdevice(7)).
 //
-// To ask the other way round, by a name that may not be there, is dear: the
-// kernel runs modprobe (dev_load, net/core/dev_ioctl.c).
+// The opposite, to ask for the index of a name that may not exist, is expensive: the kernel
+// runs modprobe (dev_load, net/core/dev_ioctl.c).
 func (c *Conn) Names(indices ...int) ([]string, error) {
 	names := make([]string, len(indices))
 	var failed error

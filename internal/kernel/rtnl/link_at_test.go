@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// Whatever a link is called by now, its second name and its index lead to it.
+// A link's second name and its index lead to it, even after it was renamed.
 func TestLinkByAnyName(t *testing.T) {
 	c := open(t, nil)
 	const name = "btest0123456789"

@@ -107,7 +107,7 @@ func TestNotThere(t *testing.T) {
 	}
 }
 
-// Links change groups where sysfs shows them and where it does not.
+// Regroup works whether or not sysfs shows the links.
 func TestRegroup(t *testing.T) {
 	node := nettest.Node(t)
 	own := open(t, nil)
@@ -145,7 +145,7 @@ func TestRegroup(t *testing.T) {
 	}
 }
 
-// Names of sysfs files outside of a link are not followed.
+// Regroup does not follow names that lead to other sysfs files.
 func TestRegroupNames(t *testing.T) {
 	c := open(t, nil)
 	for _, name := range []string{"", ".", "..", "lo/../lo", strings.Repeat("a", 20)} {
@@ -171,7 +171,7 @@ func TestVeths(t *testing.T) {
 	}
 }
 
-// Where IPv6 is no part of a link, its settings cannot be made.
+// If a link has no IPv6, setting NoAddrGen fails.
 func TestNoAddrGenUnsupported(t *testing.T) {
 	c := open(t, nil)
 	veth(t, c, "veth0")

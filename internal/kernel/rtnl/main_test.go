@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// open connects to a network namespace, nil being the test's node.
+// open connects to a network namespace; nil is the test's node.
 func open(t testing.TB, at *ns.Netns) *rtnl.Conn {
 	t.Helper()
 	nettest.Need(t)

@@ -20,19 +20,20 @@ import (
 type Change int
 
 const (
-	// LinkSet: a live link is as Link has it, but for Up. It has changed, or
-	// something has touched it.
+	// LinkSet: a link of the instance that is live, or in no group of the instance any
+	// more, has changed, or somebody has touched it. Link is what it is now. A link that
+	// was set down is LinkDown instead.
 	LinkSet Change = iota
-	// LinkDown: a live link was set down, or is new here and down: somebody moves it. Its IPv6 addresses and all routes by
-	// it are gone, and stay so when it is set up.
+	// LinkDown: such a link was set down; or a live link is new in this network namespace
+	// and down, because somebody moved it here. Its IPv6 addresses and all routes through
+	// it are gone, and setting it up does not bring them back.
 	LinkDown
-	// LinkGone: a link of the instance was deleted. Of Link, Name and Index are
-	// known.
+	// LinkGone: a link of the instance was deleted. Of Link, Name and Index are known.
 	LinkGone
-	// RouteGone: one of Berth's routes was deleted, or one of its destination
-	// replaced it. The kernel does not tell of those that go with a link.
+	// RouteGone: one of Berth's routes was deleted, or another route to its destination
+	// replaced it. The kernel does not tell of routes that disappear with their link.
 	RouteGone
-	// Lost: more has happened than could be told.
+	// Lost: the socket could not hold all news. Anything may have changed.
 	Lost
 )
 
@@ -43,24 +44,25 @@ type News struct {
 	Route  Route
 }
 
-// Monitor tells of changes to an instance's live links, and to routes.
+// Monitor tells of changes to an instance's live links, and to Berth's routes.
 type Monitor struct {
 	file   *os.File // the socket
 	raw    syscall.RawConn
 	groups stamp.Groups
-	prefix string // of the links' names
+	prefix string // with which the names of the instance's links begin
 	buf    []byte
 }
 
-// receiveBuffer is room for what happens while nobody listens, in bytes: some
-// thousand changes. Without privilege it is less.
+// receiveBuffer is how many bytes of news the kernel keeps until somebody reads them: those
+// of some thousand changes. Without privilege the kernel grants less.
 const receiveBuffer = 4 << 20
 
-// Monitor begins to listen in the Conn's network namespace: nothing that is
-// done from now on escapes it. prefix begins the names of the instance's links.
-// The kernel drops what is not about them (see monitorFilter), so that others'
-// changes cost next to nothing. It drops also the news of a link that one message has
-// taken out of the live group, together with its name, its alias and its second name.
+// Monitor begins to listen in the Conn's network namespace, and tells of all that happens
+// from now on. prefix is what the names of the instance's links begin with. The kernel
+// drops news of other links and routes before Monitor sees them (see monitorFilter), so
+// that others' changes cost next to nothing. It also drops the news of a link if one
+// message has taken it out of the live group and has changed its name, its alias and its
+// second name, because then nothing shows any more whose link it is.
 //
 //	ip monitor link route
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
@@ -79,7 +81,7 @@ func (m *Monitor) open() error {
 	}
 	m.file = os.NewFile(uintptr(fd), "netlink monitor")
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as much as there may be
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // the kernel grants as much as it allows
 	}
 	filter := monitorFilter(m.groups, m.prefix)
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
@@ -105,8 +107,7 @@ func (m *Monitor) open() error {
 // Close ends the monitor, and a Next that waits.
 func (m *Monitor) Close() error { return m.file.Close() }
 
-// Next waits for news, of which it returns at least one. After Close it is
-// os.ErrClosed.
+// Next waits for news and returns at least one. After Close its error is os.ErrClosed.
 func (m *Monitor) Next() ([]News, error) {
 	for {
 		var n int
@@ -149,9 +150,9 @@ func (m *Monitor) Next() ([]News, error) {
 	}
 }
 
-// drop throws away what waits to be read. The kernel tells only once that there
-// was no room, and drops all that comes until there is nothing left to read: what
-// follows Lost must not be from before it.
+// drop throws away the news that wait to be read. The kernel reports only once that there
+// was no room, and drops further news until everything has been read. News from before
+// the loss must not follow Lost.
 func (m *Monitor) drop() error {
 	var failed error
 	err := m.raw.Control(func(fd uintptr) {
@@ -168,12 +169,12 @@ func (m *Monitor) drop() error {
 	return nil
 }
 
-// read reads one message, and whether it is worth telling.
+// read reads one message, and reports whether it is news that Next has to tell.
 func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 	switch msg.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		link, err := parseLink(msg.Data)
-		if err != nil || msg.Data[0] != unix.AF_UNSPEC { // a bridge tells of its ports
+		if err != nil || msg.Data[0] != unix.AF_UNSPEC { // AF_BRIDGE: a bridge tells of its ports
 			return News{}, false
 		}
 		if msg.Header.Type == unix.RTM_DELLINK {

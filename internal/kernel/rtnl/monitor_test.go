@@ -22,8 +22,8 @@ import (
 
 const monitored = "btest" // the prefix of the instance's links
 
-// listen begins to listen, in the background, and returns what is told from
-// then on, as text.
+// listen begins to listen, in the background. told returns the news since its last call,
+// as text.
 func listen(t *testing.T, c *rtnl.Conn) (groups stamp.Groups, told func() []string) {
 	t.Helper()
 	groups, err := stamp.GroupsOf(monitored[1:])
@@ -76,8 +76,8 @@ func show(n rtnl.News) string {
 	return "lost"
 }
 
-// What is done to the instance's live links and to Berth's routes is told; what
-// is done to others, or to links that come or are cut off, is not.
+// A monitor tells of changes to the instance's live links and to Berth's routes. It does
+// not tell of changes to other links and routes, or to links that are coming or cut off.
 func TestMonitor(t *testing.T) {
 	c := open(t, nil)
 	groups, told := listen(t, c)
@@ -111,8 +111,8 @@ func TestMonitor(t *testing.T) {
 	must(t, netlink.LinkSetMTU(link, 1299), netlink.LinkSetGroup(link, 0))
 	wait("set " + monitored + "live mtu 1299")
 
-	// One that loses its name and its group at once, and has what else ADD gave it; and
-	// one that has somebody else's of each.
+	// A link that loses its name and its group at once, but keeps its alias or its second
+	// name; and a link whose alias or second name is of somebody else.
 	for i, marked := range []string{"alias", "second name"} {
 		l, _ := veth(t, c, fmt.Sprint(monitored, "all", i))
 		must(t, c.Do(rtnl.SetLinkAt(l.Index, rtnl.Group(groups.Live()))))
@@ -132,7 +132,7 @@ func TestMonitor(t *testing.T) {
 		wait(fmt.Sprintf("gone other%d1", i))
 	}
 
-	// Routes of others that are deleted, and one that takes the place of ours.
+	// Others' routes that are deleted, and one that replaces one of Berth's.
 	ours := rtnl.Route{Dst: prefix("10.99.0.0/16"), Unreachable: true, Metric: 5}
 	must(t, c.Do(rtnl.AddRoute(ours)))
 	foreign := &netlink.Route{Type: unix.RTN_BLACKHOLE, Protocol: unix.RTPROT_STATIC, Priority: 5}
@@ -148,13 +148,13 @@ func TestMonitor(t *testing.T) {
 	must(t, c.Do(rtnl.SetLinkAt(away.Index, rtnl.Group(groups.Live())), rtnl.Rename(away.Index, "bother2"), rtnl.DelLinkAt(away.Index)))
 	wait("gone bother2")
 
-	// One that is moved away, and comes back as the kernel then has it: down.
+	// A link that is moved to another network namespace and back: the kernel sets it down.
 	moved, _ := veth(t, c, monitored+"moved")
 	must(t, c.Do(rtnl.SetLinkAt(moved.Index, rtnl.Group(groups.Live()))))
 	elsewhere := nettest.Pod(t)
 	nettest.Run(t, nil, "ip link set "+moved.Name+" netns "+filepath.Base(elsewhere.Ref().Path))
 	wait("gone " + moved.Name)
-	seen = slices.DeleteFunc(seen, func(n string) bool { return n == "down "+moved.Name }) // before it was
+	seen = slices.DeleteFunc(seen, func(n string) bool { return n == "down "+moved.Name }) // news from before the move
 	nettest.Run(t, elsewhere, fmt.Sprint("ip link set ", moved.Name, " netns ", os.Getpid()))
 	wait("down " + moved.Name)
 
@@ -171,7 +171,7 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// A monitor that nobody reads says that it has lost something, and goes on.
+// A monitor that nobody reads says that it has lost news, and goes on.
 func TestMonitorLoses(t *testing.T) {
 	c := open(t, nil)
 	groups, err := stamp.GroupsOf(monitored[1:])
@@ -195,7 +195,7 @@ func TestMonitorLoses(t *testing.T) {
 		must(t, err)
 		lost = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.Lost })
 	}
-	// What is done from then on is heard, and nothing from before.
+	// The monitor tells of what happens from then on, and of nothing from before.
 	later := rtnl.Route{Dst: prefix("10.78.0.0/16"), Unreachable: true}
 	must(t, c.Do(rtnl.AddRoute(later), rtnl.DelRoute(later)))
 	news, err := m.Next()

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Neighbour is a link-layer address that is known for good.
+// Neighbour is a permanent neighbour: an address whose MAC the kernel never has to ask for.
 type Neighbour struct {
 	Addr  netip.Addr
 	MAC   string
 	Index int // of the link it is reached by
 }
 
-// SetNeighbour makes a permanent neighbour, in place of any other of this
-// address on this link.
+// SetNeighbour makes a permanent neighbour. It replaces any neighbour with this address on
+// this link.
 //
 //	ip neigh replace ADDR lladdr MAC dev DEV nud permanent
 func SetNeighbour(addr netip.Addr, mac net.HardwareAddr, index int) Request {
@@ -32,8 +32,8 @@ func SetNeighbour(addr netip.Addr, mac net.HardwareAddr, index int) Request {
 	}
 }
 
-// GetNeighbour reads a neighbour into n, which stays as it is if the kernel
-// knows a neighbour that is not permanent. None is kernel.ErrNotFound.
+// GetNeighbour reads a permanent neighbour into n. If the neighbour is not permanent, n
+// stays as it is. If there is no neighbour the error is kernel.ErrNotFound.
 //
 //	ip neigh get ADDR dev DEV
 func GetNeighbour(addr netip.Addr, index int, n *Neighbour) Request {
@@ -60,7 +60,7 @@ func (c *Conn) Neighbours() ([]Neighbour, error) {
 	return dump(c, r, parseNeighbour)
 }
 
-// parseNeighbour reads an RTM_NEWNEIGH, and whether it is permanent.
+// parseNeighbour reads an RTM_NEWNEIGH, and reports whether the neighbour is permanent.
 func parseNeighbour(b []byte) (Neighbour, bool, error) {
 	var n Neighbour
 	err := attributes(b, unix.SizeofNdMsg, func(typ uint16, value []byte) {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// No bytes from the kernel end the program.
+// Parsers do not panic, whatever bytes the kernel sends.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{}, uint16(0))
 	for _, r := range []Request{

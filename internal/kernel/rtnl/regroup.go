@@ -10,20 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Regroup moves links, found by their names, to a group; one answer a link. One
-// that is not there is kernel.ErrNotFound.
+// Regroup moves links, found by their names, to a group, and returns one answer for each
+// link. If there is no such link the answer is kernel.ErrNotFound.
 //
 //	echo N > /sys/class/net/NAME/netdev_group; else ip link set NAME group N
 //
-// Netlink tells all of the kernel that the link changed, at which IPv6, if the
-// link has it, walks all of the node's IPv6 routes (rt6_sync_up: 0.7 ms at
-// 10,000); a write to sysfs does not. Whatever comes in its way (sysfs shows
-// another network namespace, is not mounted, or read-only), netlink has the
-// last word.
+// Regroup writes to sysfs, because a change by netlink notifies the whole kernel, and IPv6
+// then walks all of the node's IPv6 routes, if the link has IPv6 (rt6_sync_up: 0.7 ms at
+// 10,000 routes). Where the write fails (sysfs is not mounted, is read-only, or shows
+// another network namespace), Regroup uses netlink, whose answer counts.
 func (c *Conn) Regroup(group uint32, names ...string) []error {
 	errs := make([]error, len(names))
 	var rs []Request
-	var of []int // which name each request is for
+	var of []int // for each request the index of its name
 	for i, name := range names {
 		if c.at != nil || !sysfsWaits() || writeGroup(name, group) != nil {
 			rs, of = append(rs, SetLink(name, Group(group))), append(of, i)
@@ -37,7 +36,7 @@ func (c *Conn) Regroup(group uint32, names ...string) []error {
 
 // writeGroup changes a link's group by way of sysfs.
 func writeGroup(name string, group uint32) error {
-	if strings.Contains(name, "/") { // no link's name; netlink says so
+	if strings.Contains(name, "/") { // no link can have such a name: netlink refuses it
 		return unix.EINVAL
 	}
 	fd, err := unix.Open("/sys/class/net/"+name+"/netdev_group", unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -53,9 +52,9 @@ func writeGroup(name string, group uint32) error {
 	}
 }
 
-// sysfsWaits reports whether this kernel waits in line for the lock of all
-// links when sysfs is written to (Linux 6.15). Earlier ones try it again and
-// again, which never succeeds while many others are in line.
+// sysfsWaits reports whether a write to sysfs waits in line for the lock of all links
+// (RTNL), as it does since Linux 6.15. Earlier kernels only try the lock again and again,
+// and never get it while many others wait in line.
 var sysfsWaits = sync.OnceValue(func() bool {
 	var uts unix.Utsname
 	if unix.Uname(&uts) != nil {

@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Request is one question or change that is yet to be sent. It can be sent any
-// number of times.
+// Request is one question or one change, to be sent by a Conn any number of times.
 type Request struct {
 	text   string // the ip command that does the same
 	typ    uint16 // RTM_*
-	flags  uint16 // NLM_F_*, but REQUEST, ACK and DUMP
+	flags  uint16 // NLM_F_*, without REQUEST, ACK and DUMP
 	body   []byte
-	answer func(body []byte) error // reads what comes back, if anything does
+	answer func(body []byte) error // reads the kernel's answer to a question; nil: there is none to read
 }
 
 // String returns the ip command that does the same.
@@ -49,7 +48,7 @@ func attributes(b []byte, header int, f func(typ uint16, value []byte)) error {
 	return nil
 }
 
-// uint32Of reads a 4-byte attribute; what is shorter is 0.
+// uint32Of reads a 4-byte attribute. A shorter one is 0.
 func uint32Of(value []byte) uint32 {
 	if len(value) < 4 {
 		return 0
@@ -65,8 +64,8 @@ func family(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// parseError reads an NLMSG_ERROR or NLMSG_DONE: nil for success, else the
-// errno, with the kernel's own words for it where it has any.
+// parseError reads an NLMSG_ERROR or NLMSG_DONE. It returns nil for success, else the
+// errno, with the kernel's own words if it sent any.
 func parseError(m syscall.NetlinkMessage) error {
 	code := -int32(uint32Of(m.Data))
 	if code == 0 {
@@ -79,7 +78,7 @@ func parseError(m syscall.NetlinkMessage) error {
 		if m.Header.Type == unix.NLMSG_DONE {
 			header = 4
 		}
-		// Words that cannot be read leave the errno.
+		// If the words cannot be read, the errno alone is the error.
 		_ = attributes(m.Data, header, func(typ uint16, value []byte) {
 			if typ == unix.NLMSGERR_ATTR_MSG {
 				words = unix.ByteSliceToString(value)

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Route is a route with Berth's protocol number, of the main table unless it
-// says another. Those that are read are of the main table.
+// Route is a route with Berth's protocol number. It is in the main table unless Table says
+// otherwise; functions here read routes of the main table only.
 type Route struct {
 	Dst         netip.Prefix
-	Unreachable bool       // answered with an ICMP error; has neither link nor gateway
-	Index       int        // of the link it leads to
+	Unreachable bool       // the kernel answers with an ICMP error; the route has neither link nor gateway
+	Index       int        // of the link that it leads to
 	Gateway     netip.Addr // zero: the destination is on the link
 	Metric      uint32     // the lowest wins; 0 is the family's default (IPv6: 1,024)
 	Table       uint32     // 0: main
@@ -46,9 +46,10 @@ func (r Route) String() string {
 	return text + fmt.Sprint(" proto ", stamp.Protocol)
 }
 
-// AddRoute adds a route. Another of the same destination and metric, wherever
-// it leads, is kernel.ErrExists, and stays. The link must be up. A gateway is
-// taken to be on the link, whatever the link's addresses are.
+// AddRoute adds a route. If there is a route to the same destination with the same metric,
+// wherever it leads, the error is kernel.ErrExists and that route stays. The link must be
+// up. The kernel takes a gateway to be on the link, whatever the link's addresses are
+// (onlink).
 //
 //	ip route add ...
 func AddRoute(r Route) Request {
@@ -60,8 +61,8 @@ func AddRoute(r Route) Request {
 	}
 }
 
-// DelRoute deletes a route: the one with this destination, protocol number,
-// link and metric (0: any). None is kernel.ErrNotFound.
+// DelRoute deletes the route with r's destination, with Berth's protocol number, and with
+// r's link and metric (each 0: any). If there is none the error is kernel.ErrNotFound.
 //
 //	ip route del ...
 func DelRoute(r Route) Request {
@@ -72,7 +73,7 @@ func DelRoute(r Route) Request {
 	}
 }
 
-// scope is what `ip route add` takes for a route of this form.
+// scope returns the scope that `ip route add` chooses for such a route.
 func (r Route) scope() uint8 {
 	if r.Dst.Addr().Is4() && !r.Unreachable && !r.Gateway.IsValid() {
 		return unix.RT_SCOPE_LINK
@@ -107,15 +108,16 @@ func (r Route) body(scope uint8) []byte {
 	return body(parts...)
 }
 
-// MatchRoute reads the route that a packet to addr would take into route,
-// which stays as it is if that route is not Berth's. It is a look-up, in
-// constant time; policy rules have their say in it. No route, or an
-// unreachable one, is kernel.ErrUnreachable.
+// MatchRoute reads into route the route that a packet to addr would take. If that is not
+// one of Berth's, route stays as it is. The kernel looks the route up, in constant time,
+// and applies policy rules. If there is no route, or an unreachable one, the error is
+// kernel.ErrUnreachable.
 //
 //	ip route get fibmatch ADDR
 func MatchRoute(addr netip.Addr, route *Route) Request { return MatchRouteBy(addr, 0, route) }
 
-// MatchRouteBy is MatchRoute among the routes that lead to one link; 0: any.
+// MatchRouteBy is MatchRoute among the routes that lead to the link with an index; 0: to
+// any link.
 //
 //	ip route get fibmatch ADDR oif DEV
 func MatchRouteBy(addr netip.Addr, index int, route *Route) Request {
@@ -144,8 +146,8 @@ func MatchRouteBy(addr netip.Addr, index int, route *Route) Request {
 	}
 }
 
-// IsLocal asks whether packets to addr are taken in by the network namespace
-// itself. The kernel adds the route for that some time after an IPv6 address
+// IsLocal asks whether the network namespace receives packets to addr itself. For an IPv6
+// address the kernel adds the route for that some time after the address
 // (addrconf_dad_work), even without duplicate address detection.
 //
 //	ip route get fibmatch ADDR
@@ -164,7 +166,7 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 // RouteFilter chooses among Berth's routes.
 type RouteFilter struct {
 	Index       int  // of the link; 0: any
-	Unreachable bool // those alone, or those not
+	Unreachable bool // true: unreachable routes only; false: all others
 }
 
 // Routes lists Berth's routes of both families in the main table. The kernel
@@ -183,8 +185,9 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	return routes, nil
 }
 
-// EachRoute calls each for what Routes would list, for some of it twice if it
-// changes under way. Its error ends that, and comes back, but for ErrStop.
+// EachRoute calls each for the routes that Routes would list. If they change while they
+// are listed, it calls each twice for some. An error of each ends the list and is
+// returned; if it is ErrStop, EachRoute returns nil.
 //
 //	ip route show proto 98 [dev DEV] type unicast|unreachable
 func (c *Conn) EachRoute(f RouteFilter, each func(Route) error) error {
@@ -229,16 +232,16 @@ func (f RouteFilter) request(family uint8) Request {
 	return Request{text: text, typ: unix.RTM_GETROUTE, body: body(parts...)}
 }
 
-// parse reads a route, and whether f chooses it: an old kernel filters less than
-// it is asked to.
+// parse reads a route, and reports whether f chooses it: an old kernel also sends routes
+// that the request asks it to leave out.
 func (f RouteFilter) parse(b []byte) (Route, bool, error) {
 	route, ours, err := parseRoute(b)
 	ours = ours && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
 	return route, ours, err
 }
 
-// parseRoute reads an RTM_NEWROUTE, and whether it is one of Berth's in the
-// main table that Route can say.
+// parseRoute reads an RTM_NEWROUTE, and reports whether it is one of Berth's routes in the
+// main table, of a type that Route can express.
 func parseRoute(b []byte) (Route, bool, error) {
 	var r Route
 	var dst netip.Addr
@@ -268,7 +271,7 @@ func parseRoute(b []byte) (Route, bool, error) {
 	switch m.Type {
 	case unix.RTN_UNREACHABLE:
 		r.Unreachable = true
-		r.Index = 0 // IPv6 says lo
+		r.Index = 0 // for IPv6 the kernel sends lo's
 	case unix.RTN_UNICAST:
 	default:
 		return r, false, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// Routes of every form can be added once, are seen as they are, and are
-// deleted, by their device, without touching their like.
+// Routes of every form can be added once and are read as they were added. Deleting one, by
+// its device, leaves similar routes alone.
 func TestRoutes(t *testing.T) {
 	c := open(t, nil)
 	a, _ := veth(t, c, "veth0")
@@ -65,7 +65,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Only Berth's routes are listed, matched and deleted.
+// Routes, MatchRoute and DelRoute see Berth's routes only.
 func TestOthersRoutes(t *testing.T) {
 	c := open(t, nil)
 	l, _ := veth(t, c, "veth0")
@@ -162,7 +162,7 @@ func TestNeighbours(t *testing.T) {
 			}
 		}
 	}
-	// One that is not permanent is none.
+	// GetNeighbour does not return a neighbour that is not permanent.
 	must(t, netlink.NeighSet(&netlink.Neigh{
 		LinkIndex: l.Index, State: netlink.NUD_STALE, IP: net.ParseIP("10.88.0.8"), HardwareAddr: []byte{2, 0, 0, 0, 0, 1},
 	}))

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is a policy rule for what comes from one address: it asks a table.
+// Rule is a policy rule: packets from an address are routed by a table.
 type Rule struct {
 	From     netip.Addr
 	Table    uint32
-	Priority uint32 // the lowest is asked first
-	// Specific leaves the table's default routes out.
+	Priority uint32 // the kernel applies the rule with the lowest first
+	// Specific makes the rule ignore the table's default routes.
 	Specific bool
 }
 
-// Of include/uapi/linux/fib_rules.h.
+// From include/uapi/linux/fib_rules.h.
 const (
 	actToTable = 1 // FR_ACT_TO_TBL
 
@@ -30,11 +30,11 @@ const (
 	attrProtocol             = 21 // FRA_PROTOCOL
 )
 
-// AddRule adds a rule. One that is there is kernel.ErrExists.
+// AddRule adds a rule. If the same rule exists the error is kernel.ErrExists.
 //
 //	ip rule add from ADDR lookup TABLE pref PRIORITY [suppress_prefixlength 0] proto 98
 func AddRule(r Rule) Request {
-	// struct fib_rule_hdr is laid out as struct rtmsg: action is type.
+	// struct fib_rule_hdr has the layout of struct rtmsg, with its action in place of type.
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family:  uint8(family(r.From)),
 		Src_len: uint8(r.From.BitLen()),

@@ -20,8 +20,8 @@ type socket struct {
 // openSocket opens a socket in the calling thread's network namespace.
 func openSocket() (*socket, error) {
 	s, err := nlsock.Open(unix.NETLINK_ROUTE,
-		unix.NETLINK_EXT_ACK,        // errors say what is wrong in words
-		unix.NETLINK_GET_STRICT_CHK, // dumps are filtered by the kernel
+		unix.NETLINK_EXT_ACK,        // the kernel explains errors in words
+		unix.NETLINK_GET_STRICT_CHK, // the kernel filters dumps
 	)
 	if err != nil {
 		return nil, err
@@ -29,15 +29,15 @@ func openSocket() (*socket, error) {
 	return &socket{Socket: s}, nil
 }
 
-// errDesync says that an answer was not to what this socket asked.
+// errDesync says that an answer does not belong to what this socket asked.
 var errDesync = errors.New("netlink answer out of order")
 
-// exchange sends requests in one system call and collects an answer a request.
-// The second error says that the socket is of no more use.
+// exchange sends requests in one system call and returns an answer for each.
+// If it returns the second error, the caller has to close the socket.
 //
-// The kernel goes on after a request that fails, and reports each failure;
-// success is reported only of the last request, which costs one message less
-// for each of the others.
+// The kernel goes on after a request that fails, and reports each failure. It reports
+// success only for the last request (NLM_F_ACK), which saves a message for each of the
+// others.
 func (s *socket) exchange(rs []Request) ([]error, error) {
 	first := s.seq + 1
 	var out []byte
@@ -78,10 +78,10 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 	}
 }
 
-// dump sends one request for a list and calls each for every item of it. It
-// reports whether the list changed under way, so that items may be missing or
-// double. The second error says that the socket is of no more use, as after an
-// error of each: the rest of the list is not waited for.
+// dump sends one request for a list and calls each for every item of it. It reports
+// whether the list changed under way, so that items may be missing or double. failed is
+// the kernel's error. After broken the caller has to close the socket; an error of each is
+// returned as broken too, because dump does not read the rest of the list then.
 func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool, failed, broken error) {
 	if err := s.Send(s.append(nil, r, r.flags|unix.NLM_F_DUMP)); err != nil {
 		return false, nil, err
@@ -110,7 +110,7 @@ func (s *socket) dump(r Request, each func(body []byte) error) (interrupted bool
 	}
 }
 
-// append adds a request to what is to be sent, under the next number.
+// append appends a request to out, under the next sequence number.
 func (s *socket) append(out []byte, r Request, flags uint16) []byte {
 	s.seq++
 	out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+len(r.body)))
@@ -118,7 +118,7 @@ func (s *socket) append(out []byte, r Request, flags uint16) []byte {
 	out = binary.NativeEndian.AppendUint16(out, unix.NLM_F_REQUEST|flags)
 	out = binary.NativeEndian.AppendUint32(out, s.seq)
 	out = binary.NativeEndian.AppendUint32(out, s.Port())
-	return append(out, r.body...) // of whole 4-byte words
+	return append(out, r.body...) // its length is a multiple of 4 bytes
 }
 
 // receive returns the messages of one datagram from the kernel. They are valid

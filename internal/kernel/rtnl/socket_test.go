@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// An answer to something else is not taken for one to the request, and the
-// socket that it came by is not used again.
+// A Conn does not take an answer to something else for the answer to its request, and
+// does not use the socket again by which it came.
 func TestDesync(t *testing.T) {
 	nettest.Need(t)
 	for name, ask := range map[string]func(c *Conn) error{

@@ -11,17 +11,17 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// UplinkMTU returns the smallest MTU, in bytes, of the links that default
-// routes leave by, or 0 if there is no default route. It walks the main table:
-// for an agent's start only.
+// UplinkMTU returns the smallest MTU, in bytes, of the links to which default routes
+// lead, or 0 if there is no default route. The kernel walks the main table for it, so use
+// it at an agent's start only.
 //
 //	ip route show default; ip link show DEV
 func (c *Conn) UplinkMTU() (int, error) {
 	mtu := 0
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		uplinks, err := c.uplinks(family)
-		// A table that changes all the time is seen well enough; one that is not
-		// there has no routes.
+		// If the table changes all the time, the last list is good enough; if there is no
+		// table, it has no routes.
 		if err != nil && !errors.Is(err, kernel.ErrInterrupted) && !errors.Is(err, kernel.ErrNotFound) {
 			return 0, err
 		}
@@ -53,8 +53,8 @@ func (c *Conn) uplinks(family uint8) ([]int, error) {
 	return uplinks, err
 }
 
-// parseUplinks reads the links of an RTM_NEWROUTE, if it is a default route:
-// several if it has several ways.
+// parseUplinks reads the links to which an RTM_NEWROUTE leads, if it is a default route.
+// A multipath route leads to several.
 func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// The uplinks are those of default routes, of either family and of several
-// ways; of them the smallest MTU counts.
+// Uplinks are the links of default routes, of both families and of multipath routes. The
+// smallest MTU among them counts.
 func TestUplinkMTU(t *testing.T) {
 	nettest.Need(t)
 	pod := nettest.Pod(t)

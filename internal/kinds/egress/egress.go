@@ -1,8 +1,8 @@
-// Package egress is the kind of an agent's nftables table: the rules that cut
-// dying pods off, those that keep pods to what is theirs, and masquerade for what
-// leaves the pools. An agent has one
-// such hold. Others may flush it (`nft flush ruleset`), so that Run watches it
-// and puts it back, and Intact says whether the cut can be relied on.
+// Package egress is the kind of an agent's nftables table, whose rules cut dying pods off,
+// keep pods from sending in another's name and from opening too many connections, and
+// masquerade traffic that leaves the pools. An agent has one such hold. Other programs may
+// delete the table (`nft flush ruleset`). So Run watches it and puts it back, and Intact
+// says whether its cut works at the moment.
 package egress
 
 import (
@@ -34,18 +34,19 @@ func (s *Spec) Kind() string { return KindName }
 // String names the table as nft does.
 func (s *Spec) String() string { return "table inet " + stamp.Table(s.Instance) }
 
-// Options are what New needs.
+// Options of New.
 type Options struct {
 	Tables  *nft.Tables
-	Ruleset nft.Ruleset // its Instance is the agent's for good; Owner is overwritten by that of the hold
+	Ruleset nft.Ruleset // Egress uses its Instance for ever, and replaces its Owner by the hold's
 
-	// Differs, if any, is called as soon as the table is seen not to be what it
-	// should be, and before it is put right: what relies on its cut has to be
-	// cut off otherwise now. Intact is false by then. It must neither block,
-	// since nobody mends the table meanwhile, nor call anything here but Intact.
+	// Differs, if not nil, is called as soon as Egress sees that the table is not what it
+	// should be, before it puts the table right. Links that are cut off by the table have
+	// to be cut off in another way now. Intact is already false. Differs must not block,
+	// because nobody mends the table meanwhile, and must call nothing of Egress but Intact.
 	Differs func()
-	// Lacks, if any, is told of what the kernel cannot have of the table (see
-	// nft.Parts), whenever that changes. Differs's rules hold for it.
+	// Lacks, if not nil, is told which parts of the table the kernel does not support (see
+	// nft.Parts), whenever that changes. It must neither block nor call anything of Egress
+	// but Intact, like Differs.
 	Lacks func(nft.Parts)
 }
 
@@ -55,19 +56,19 @@ type Egress struct {
 	differs func()
 	lacks   func(nft.Parts)
 
-	// The table is intact as long as no watched transaction has touched it
-	// after the generation in which it was last seen to be right. Both are 0
-	// if there is none.
+	// The table is intact if Run watches it and no transaction has touched it after the
+	// generation in which it was last seen to be right. sound is that generation, touched
+	// that of the last transaction that touched the table; 0: there is none.
 	watching       atomic.Bool
 	sound, touched atomic.Uint32
 
-	mu   sync.Mutex // what changes the table, one at a time
+	mu   sync.Mutex // held while the table is compared or changed
 	want nft.Ruleset
-	held hold.ID   // who has the table; empty: nobody, and Run leaves it alone
-	told nft.Parts // the last that lacks was told
+	held hold.ID   // the owner that has the table; empty: nobody, and Run leaves it alone
+	told nft.Parts // what lacks was told last
 }
 
-// tables is nft.Tables.
+// tables is what Egress uses of nft.Tables, so that tests can replace it.
 type tables interface {
 	Replace(nft.Ruleset) error
 	Change(was, now nft.Ruleset) error
@@ -79,7 +80,7 @@ type tables interface {
 	Watch(instance string) (*nft.Watch, error)
 }
 
-// New returns the kind's object.
+// New returns an agent's table.
 func New(o Options) *Egress {
 	e := &Egress{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks}
 	if e.differs == nil {
@@ -103,8 +104,8 @@ func (e *Egress) Kind() hold.Kind {
 	}
 }
 
-// SetRuleset changes what the table should be, and writes it if somebody has
-// it. After an error it is written by the next sweep.
+// SetRuleset changes what the table should be, and writes it if an owner has the table.
+// After an error the next sweep writes it.
 func (e *Egress) SetRuleset(r nft.Ruleset) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -121,8 +122,8 @@ func (e *Egress) SetRuleset(r nft.Ruleset) error {
 	return e.wrote(now)
 }
 
-// Retry completes the table if the kernel could not have all of it: a module may be
-// there by now. It is for every sweep.
+// Retry tries to complete the table if the kernel did not support all of it: a module may
+// have been loaded since. Each sweep calls it.
 func (e *Egress) Retry() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,21 +138,21 @@ func (e *Egress) Retry() error {
 	return e.wrote(want)
 }
 
-// Lacks returns what the kernel cannot have of the table.
+// Lacks returns the parts of the table that the kernel does not support.
 func (e *Egress) Lacks() nft.Parts { return e.tables.Lacks() }
 
-// Intact reports whether a link in the dying range is cut off by the table,
-// without asking the kernel: false from the moment that Run hears of a change
-// until the table is seen to be right again, and whenever Run does not run.
+// Intact reports whether the table cuts off links in the dying groups. It does not ask the
+// kernel. It is false from the moment that Run hears of a change until the table is seen to
+// be right again, and whenever Run does not run.
 func (e *Egress) Intact() bool {
 	sound, touched := e.sound.Load(), e.touched.Load()
 	return e.watching.Load() && sound != 0 &&
 		(touched == 0 || !nft.Generation(sound).Before(nft.Generation(touched)))
 }
 
-// acquire writes the table unless it is there. A table of this instance that
-// nobody in this agent has is a former owner's, and is replaced; the owner's
-// name sees to it that there is one at a time.
+// acquire writes the table unless it is there. It replaces a table of this instance that no
+// owner of this agent has, because a former owner left it. There is only one such owner at
+// a time, because the owner has a name that the ledger gives only once.
 func (e *Egress) acquire(_ context.Context, h hold.Hold) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -168,8 +169,8 @@ func (e *Egress) acquire(_ context.Context, h hold.Hold) error {
 	return nil
 }
 
-// verify compares the table with what acquire writes. One whose rules name
-// another owner is not this one's, changed: this one's is gone.
+// verify compares the table with what acquire writes. If the table's rules name another
+// owner, the hold is not changed but gone.
 func (e *Egress) verify(_ context.Context, h hold.Hold) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -194,7 +195,7 @@ func (e *Egress) release(_ context.Context, h hold.Hold) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.held == h.Owner {
-		e.held = "" // or Run would put it back
+		e.held = "" // else Run would put the table back
 	}
 	instance := h.Spec.(*Spec).Instance
 	holder, there, err := e.tables.Holder(instance)
@@ -224,20 +225,21 @@ func (e *Egress) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 		return nil, nil
 	}
 	if holder == "" {
-		holder = string(e.held) // somebody has touched its rules
+		holder = string(e.held) // somebody has changed the rules, so that they do not name one owner
 	}
 	return []hold.Hold{{Owner: hold.ID(holder), Spec: spec}}, nil
 }
 
-// wanted is the ruleset for an owner and an instance.
+// wanted returns the ruleset for an owner and an instance.
 func (e *Egress) wanted(owner hold.ID, instance string) nft.Ruleset {
 	r := e.want
 	r.Owner, r.Instance = string(owner), instance
 	return r
 }
 
-// compare compares the table with r: nil, hold.ErrGone, hold.ErrChanged, or why
-// it could not be read. e.mu is held. Of one that differs it tells at once.
+// compare compares the table with r. It returns nil, hold.ErrGone, hold.ErrChanged, or the
+// reason why it could not read the table. If the table differs it calls differs. The caller
+// holds e.mu.
 func (e *Egress) compare(r nft.Ruleset) error {
 	at, err := e.tables.Verify(r)
 	switch {
@@ -256,7 +258,7 @@ func (e *Egress) compare(r nft.Ruleset) error {
 	return err
 }
 
-// write replaces the table by r and looks at what came of it. e.mu is held.
+// write replaces the table by r and compares the result. The caller holds e.mu.
 func (e *Egress) write(r nft.Ruleset) error {
 	if err := e.tables.Replace(r); err != nil {
 		return err
@@ -264,8 +266,8 @@ func (e *Egress) write(r nft.Ruleset) error {
 	return e.wrote(r)
 }
 
-// wrote tells what the kernel lacks, if that is new, and looks at the table of r that
-// was written. e.mu is held.
+// wrote calls lacks if the parts that the kernel lacks have changed, and compares the table
+// with r, which was just written. The caller holds e.mu.
 func (e *Egress) wrote(r nft.Ruleset) error {
 	if lacks := e.tables.Lacks(); lacks != e.told {
 		e.told = lacks

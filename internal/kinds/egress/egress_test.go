@@ -33,7 +33,7 @@ func newHold(instance string) hold.Hold {
 	return hold.Hold{Owner: hold.NewID(), Spec: &Spec{Instance: instance}}
 }
 
-// kind wraps the functions of a kind for one hold at a time.
+// kind wraps a kind's functions that take several holds, for one hold each.
 type kind struct {
 	t *testing.T
 	hold.Kind
@@ -100,8 +100,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// A late release or acquisition of one owner does not touch another's table;
-// one that nobody has any more is taken over.
+// A late Release or Acquire of one owner does not touch another's table. Acquire takes over
+// a table that no owner has any more.
 func TestOwners(t *testing.T) {
 	tables := nft.Open(nettest.Node(t))
 	k := kind{t, New(Options{Tables: tables, Ruleset: ruleset()}).Kind()}
@@ -119,7 +119,7 @@ func TestOwners(t *testing.T) {
 	restarted.must(restarted.verify(b))
 }
 
-// After a restart, a hold that verifies is held: Run watches over it.
+// After a restart Run watches over a table that Verify has found right.
 func TestRestart(t *testing.T) {
 	at := nettest.Node(t)
 	h := newHold(instance)
@@ -135,7 +135,7 @@ func TestRestart(t *testing.T) {
 	nettest.Eventually(t, "the table to be restored", func() bool { return k.verify(h) == nil })
 }
 
-// Two agents of one node; somebody flushes everything.
+// Two agents are on one node, and somebody flushes all of nftables.
 func TestRunRestores(t *testing.T) {
 	at := nettest.Node(t)
 	drifts := make(chan error, 100)
@@ -165,7 +165,7 @@ func TestRunRestores(t *testing.T) {
 		{"nft delete table", hold.ErrGone, func(c *nftables.Conn) { c.DelTable(table) }},
 		{"nft flush table", hold.ErrChanged, func(c *nftables.Conn) { c.FlushTable(table) }},
 	} {
-		e.mu.Lock() // so that it is not mended at once
+		e.mu.Lock() // so that Run does not mend the table at once
 		change(t, at, tt.edit)
 		nettest.Eventually(t, tt.name+" to be noticed", func() bool { return !e.Intact() })
 		e.mu.Unlock()
@@ -176,8 +176,8 @@ func TestRunRestores(t *testing.T) {
 	}
 }
 
-// Somebody lays the table to sleep and wakes it up, or deletes it, and somebody else is
-// quicker to make it right than Run. Run says that it may have been out of force.
+// Somebody makes the table dormant and wakes it up again, or deletes it; and somebody else
+// puts it right before Run does. Run reports that it may have been out of force.
 func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
@@ -197,14 +197,14 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	nettest.Eventually(t, "the table to be intact", e.Intact)
-	own := func() { // whose news are read when all others are acted upon
+	own := func() { // a change by Egress: when its news are read, Run has acted on all earlier ones
 		for range 2 {
 			k.must(e.SetRuleset(ruleset()))
 			nettest.Eventually(t, "its news", func() bool { return e.touched.Load() == e.sound.Load() })
 		}
 	}
 	own()
-	<-well // what was before the watch
+	<-well // Run's report at the beginning of its watch
 
 	name := stamp.Table(instance)
 	other := nft.Open(at)
@@ -223,7 +223,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 			k.must(other.Replace(r))
 		},
 	} {
-		e.mu.Lock() // so that it is not mended before it is right
+		e.mu.Lock() // so that Run does not mend the table before it is right
 		touch()
 		e.mu.Unlock()
 		<-well
@@ -242,7 +242,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	}
 }
 
-// What is released stays so, also while Run runs.
+// A table that is released stays deleted, also while Run runs.
 func TestRunLeavesReleasedAlone(t *testing.T) {
 	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: ruleset()})
 	drifts := make(chan error, 100)
@@ -259,7 +259,7 @@ func TestRunLeavesReleasedAlone(t *testing.T) {
 	}
 }
 
-// The configuration changes: the table follows, and that is no drift.
+// When the configuration changes the table follows, and Run does not report a drift.
 func TestSetRuleset(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
@@ -290,7 +290,7 @@ func TestSetRuleset(t *testing.T) {
 	}
 }
 
-// Without Run nobody would hear of a change.
+// Intact is false while Run does not run, because nobody would hear of a change.
 func TestNotIntactUnwatched(t *testing.T) {
 	e := New(Options{Tables: nft.Open(nettest.Node(t)), Ruleset: ruleset()})
 	k, h := kind{t, e.Kind()}, newHold(instance)
@@ -306,8 +306,8 @@ func TestNotIntactUnwatched(t *testing.T) {
 	}
 }
 
-// run runs e until the test ends or stop is called. Drifts go to the channel if
-// there is one; a failure fails the test.
+// run runs e until the test ends or stop is called. It sends drifts to the channel, if there
+// is one. A failure fails the test.
 func run(t *testing.T, e *Egress, drifts chan<- error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -328,7 +328,7 @@ func run(t *testing.T, e *Egress, drifts chan<- error) (stop func()) {
 	return stop
 }
 
-// change changes nftables as somebody else.
+// change changes nftables as another program would.
 func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	t.Helper()
 	c, err := nftables.New(nftables.WithNetNSFd(at.Fd()))
@@ -341,13 +341,13 @@ func change(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	}
 }
 
-// What cannot be watched is reported, and not taken for intact.
+// Run reports a table that it cannot watch, and Intact is false for it.
 func TestRunReportsFailure(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	k := kind{t, e.Kind()}
 	k.must(k.acquire(newHold(instance)))
-	at.Close() // as good as any reason
+	at.Close() // so that it cannot be watched
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	reports := 0

@@ -15,13 +15,13 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// poor is the nftables of a kernel that lacks what it is told to, and counts
-// what is written.
+// poor is the nftables of a kernel that lacks the parts that a test says. It counts how
+// often tables are written.
 type poor struct {
 	tables
 	lacks   nft.Parts
 	written int
-	looked  int // for what it lacks
+	looked  int // how often Complete was called
 }
 
 func (p *poor) able(r nft.Ruleset) nft.Ruleset {
@@ -38,7 +38,7 @@ func (p *poor) Replace(r nft.Ruleset) error {
 
 func (p *poor) Change(_, now nft.Ruleset) error { return p.Replace(now) }
 
-// Complete finds that nothing has come.
+// Complete finds that the kernel supports no more than before.
 func (p *poor) Complete(nft.Ruleset) error {
 	p.looked++
 	return nil
@@ -47,8 +47,8 @@ func (p *poor) Complete(nft.Ruleset) error {
 func (p *poor) Verify(r nft.Ruleset) (nft.Generation, error) { return p.tables.Verify(p.able(r)) }
 func (p *poor) Lacks() nft.Parts                             { return p.lacks }
 
-// What the kernel lacks is told once, and that it lacks it no more; until then
-// each sweep looks for it, and leaves the table alone.
+// Lacks is called once when the kernel lacks a part, and once when it lacks it no more.
+// Until then each sweep's Retry looks for the part, and leaves the table alone.
 func TestLacks(t *testing.T) {
 	var told []nft.Parts
 	r := ruleset()
@@ -84,7 +84,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// mendOnWrite has everything from the next look on.
+// mendOnWrite supports all parts from the next Complete on.
 type mendOnWrite struct{ *poor }
 
 func (m *mendOnWrite) Complete(r nft.Ruleset) error {
@@ -92,8 +92,8 @@ func (m *mendOnWrite) Complete(r nft.Ruleset) error {
 	return m.Replace(r)
 }
 
-// Whoever relies on the cut hears that the table differs, while it does, and of
-// nothing that the agent itself has written.
+// Differs is called when the table differs, while it does, and not for what the agent
+// itself has written.
 func TestDiffers(t *testing.T) {
 	at := nettest.Node(t)
 	var (
@@ -151,7 +151,7 @@ func TestDiffers(t *testing.T) {
 	is("released")
 }
 
-// What is gone and there again, when its turn comes, is not written once more.
+// A table that was gone, but is there again when Run would mend it, is not written again.
 func TestMendedByOthers(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})

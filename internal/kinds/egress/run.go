@@ -12,16 +12,16 @@ import (
 // retry is how long Run waits after it failed.
 const retry = time.Second
 
-// Report is told what Run finds: drift is what was wrong with the table (it
-// wraps hold.ErrGone or hold.ErrChanged), err why it is not mended; nil if it is.
-// drift alone is nil where the table could not be watched or read. Both are where
-// others have touched the table, or may have, and it is as it should be again: it may
-// have been out of force meanwhile.
+// Report is told what Run finds:
+//   - drift says what was wrong with the table (it wraps hold.ErrGone or hold.ErrChanged);
+//     err is nil if Run has mended the table, else the reason why it could not;
+//   - if only drift is nil, Run could not watch or read the table, as err says;
+//   - if both are nil, the table is right, but others have touched it, or may have, and it
+//     may have been out of force meanwhile.
 type Report func(drift, err error)
 
-// Run watches the table and puts it back when somebody changes or deletes it,
-// as long as an owner has it, until ctx ends. A failure is reported and tried
-// again every second.
+// Run watches the table until ctx ends. As long as an owner has the table, Run puts it back
+// when somebody changes or deletes it. Run reports a failure and tries again every second.
 func (e *Egress) Run(ctx context.Context, report Report) {
 	for ctx.Err() == nil {
 		if err := e.watch(ctx, report); ctx.Err() == nil {
@@ -42,11 +42,11 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 	}
 	defer w.Close()
 
-	// What was seen before the watch began may have changed since.
+	// The table may have changed between the last look at it and the watch's beginning.
 	e.sound.Store(0)
 	e.watching.Store(true)
 	defer e.watching.Store(false)
-	touched := true // by others, since it was last reported to be right
+	touched := true // others touched the table since Run last reported it right, or may have
 	look := func(gone bool) (mended bool) {
 		held, drift, err := e.mend(gone)
 		touched = touched || drift != nil
@@ -67,27 +67,27 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded): // time to try again
+		case errors.Is(err, context.DeadlineExceeded): // retry is over: look again
 		case err != nil:
 			return err
 		default:
 			e.touched.Store(uint32(news.Made))
 			touched = touched || news.Others
 			if e.Intact() && !touched {
-				continue // news of our own doing, looked at since
+				continue // Egress itself made the change, and has looked at the table since
 			}
 		}
 		mended = look(news.Gone)
 	}
 }
 
-// mend puts the table right if somebody has it (held), and returns what was wrong and
-// why that is not mended. One that is known to be gone is written without a look: until
-// it is there, nothing is cut off by it.
+// mend puts the table right if an owner has it. It reports whether one has (held), what was
+// wrong (drift), and why mend could not put it right (err). If gone says that the table is
+// gone, mend writes it without reading it first, because no link is cut off until then.
 func (e *Egress) mend(gone bool) (held bool, drift, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.held == "" || e.Intact() { // or somebody else has been quicker
+	if e.held == "" || e.Intact() { // intact: another caller has put it right already
 		return e.held != "", nil, nil
 	}
 	want := e.wanted(e.held, e.want.Instance)

@@ -1,9 +1,9 @@
-// Package flows is the kind of what the kernel remembers of a pod's traffic:
-// its connection tracking entries. They name its addresses, outlive its link,
-// and would lead the next pod's packets astray (containernetworking/plugins
-// #123, #1190). Nothing has to be taken; on release, which is after the cut, so
-// that none can come in again, one pass over the table forgets all pods' that
-// wait for it.
+// Package flows is the kind of what the kernel remembers of a pod's traffic: its
+// connection tracking entries and TCP's metrics. They name the pod's addresses, outlive its
+// link, and would lead the next pod's packets astray (containernetworking/plugins #123,
+// #1190). Acquire has nothing to do. Release comes after the cut, when the pod can make no
+// new entries. It also ends the node's own TCP connections to the pod. One pass over the
+// table serves all pods that wait for it.
 package flows
 
 import (
@@ -18,8 +18,8 @@ import (
 // KindName is the name of the kind.
 const KindName = "flows"
 
-// batch is how many pods one pass over the table is for. A pass costs as much
-// as the table is long, whoever it is for.
+// batch is how many pods one pass over the table is for. The cost of a pass depends on the
+// table's length, not on the number of pods.
 const batch = 4096
 
 // Spec is the traffic of a pod.
@@ -38,7 +38,7 @@ func (s *Spec) String() string {
 	return "conntrack of " + strings.Join(texts, ", ")
 }
 
-// Table forgets the entries in which one of the addresses stands.
+// Table deletes what the kernel remembers of the traffic of some addresses.
 type Table interface {
 	Forget([]netip.Addr) error
 }

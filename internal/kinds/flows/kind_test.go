@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 )
 
-// entries is a table in memory: the addresses of which there is an entry.
+// entries is a table in memory: a list of the addresses that have an entry.
 type entries struct {
 	mu  sync.Mutex
 	all []netip.Addr
@@ -27,10 +27,10 @@ func (e *entries) Forget(addrs []netip.Addr) error {
 	return nil
 }
 
-// The table has an entry of somebody who has no hold, and stays as it is.
+// The table has an entry of an address without a hold, which has to stay.
 func TestKind(t *testing.T) {
 	table := &entries{all: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-	var last atomic.Uint32 // of the addresses that were given
+	var last atomic.Uint32 // the last address that a spec got
 	kindtest.Run(t, kindtest.Kind{
 		Kind:   flows.Kind(table),
 		Unseen: true,

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// acquire makes the link, or completes it. A link that is whole is repaired on
-// the host's side alone: what a pod does inside is its own business. One that
-// is half-made is made anew; one that is cut off stays so.
+// acquire makes the link. If the link exists and is whole, acquire repairs the host's side
+// only, because the inside of a pod is the pod's own business. If it is half-made, acquire
+// deletes it and makes it anew. If it is cut off, acquire fails and the link stays cut off.
 func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -43,7 +43,7 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	if pod.Ref().Same(l.conn.Ref()) {
 		return errors.New("this is the node's own network namespace")
 	}
-	if l.strayed(s) { // or its addresses' routes would be in the way of a new one
+	if l.strayed(s) { // else the renamed link's routes would be in the way of a new link's
 		l.regain(s)
 	}
 	regained := false
@@ -62,11 +62,11 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 		case link.Group != l.groups.Coming():
 			return l.repair(s, macs, link)
 		}
-		// Half-made by an earlier try.
+		// An earlier try left the link half-made.
 		if err := l.delete(link.Index); err != nil {
 			return err
 		}
-		if link.Up { // no ADD leaves one so: others have moved it there
+		if link.Up { // ADD sets a link up only in the live group: others have moved this one back
 			l.exposed()
 		}
 		if err := ctx.Err(); err != nil {
@@ -75,8 +75,9 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	}
 }
 
-// unmakeable answers for a spec that does not say enough to make a link: one
-// that was adopted, of a pod that is not known well. It ends with its pod.
+// unmakeable is take for a spec that does not say enough to make a link: one that was
+// adopted, for a pod of which not everything is known. It returns why or, if the pod's
+// namespace and the link are both gone, hold.ErrHomeless.
 func (l *Links) unmakeable(s *Spec, why error) error {
 	pod, err := s.Netns.Open()
 	if err == nil {
@@ -88,8 +89,9 @@ func (l *Links) unmakeable(s *Spec, why error) error {
 	return why
 }
 
-// homeless answers for a pod whose network namespace cannot be opened. If its
-// link is there and not half-made, the namespace is only out of sight.
+// homeless is take for a pod whose network namespace is not at its path any more. If the
+// link exists and is not half-made, the namespace lives on elsewhere, and homeless repairs
+// the link. If the link is gone or half-made, the error is hold.ErrHomeless.
 func (l *Links) homeless(s *Spec, macs ends, why error) error {
 	link, err := l.locate(s)
 	switch {
@@ -101,17 +103,17 @@ func (l *Links) homeless(s *Spec, macs ends, why error) error {
 		}
 		return l.repair(s, macs, link)
 	case err != nil && !errors.Is(err, kernel.ErrNotFound):
-		return err // not seen: that proves nothing
+		return err // a link that cannot be looked for may still exist
 	}
 	return fmt.Errorf("%w: %w", hold.ErrHomeless, why)
 }
 
-// create makes the pair, both ends down, the host's in the coming group, and
-// stamps it. A link of this name that is there already is returned as it is.
+// create makes the pair, with both ends down and the host's end in the coming group, and
+// marks it. If the owner's link exists already, create returns that as it is.
 //
-// A link that is made again has the index that it had, unless somebody took that: the
-// table counts a pod's connections by its link's index, and a pod that deletes its end
-// would begin anew.
+// A link that is made again gets its former index, unless another link has taken it. The
+// table counts a pod's connections by its link's index, and with another index a pod that
+// deletes its end would get its share of connections anew.
 func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, created bool, err error) {
 	last := l.memory.last(s.Name)
 	pair := func(index int) (add, get error) {
@@ -126,9 +128,9 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	if last != 0 && add != nil && errors.Is(get, kernel.ErrNotFound) {
 		switch err := l.conn.Do(rtnl.GetLinkAt(last, new(rtnl.Link))); {
 		case err == nil:
-			add, get = pair(0) // the index is taken; a name in the pod is no reason for another one
+			add, get = pair(0) // the index is taken: let the kernel choose one
 		case errors.Is(err, kernel.ErrNotFound):
-			add, get = pair(last) // whoever had it, or the name in the pod, may have gone
+			add, get = pair(last) // the index is free: keep it; what was in the way may be gone by now
 		default:
 			return link, false, err
 		}
@@ -143,7 +145,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 		return link, false, errors.Join(get, l.deleteNamed(s.Name))
 	case !errors.Is(add, kernel.ErrExists):
 		return link, false, add
-	case errors.Is(get, kernel.ErrNotFound): // so it is the other name
+	case errors.Is(get, kernel.ErrNotFound): // no link has the host's name, so the pod's is taken
 		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
 	case get == nil && !l.owns(s, link):
 		return link, false, fmt.Errorf("link %s is %s, of %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
@@ -151,9 +153,10 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	return link, false, get
 }
 
-// mark says whose a new link is: from here on it is found, and known, whatever
-// somebody calls it. A second name that is taken is a link of this owner that was
-// renamed (hold.ErrForeign), or not worth a failure.
+// mark gives a new link its second name and its alias, by which it can be found and
+// recognized even if somebody renames it. If the second name is taken by a link of the
+// same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has
+// it, the link does without.
 func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.see(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)
@@ -170,8 +173,9 @@ func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	return nil
 }
 
-// alias is what a link's alias is to say. An ADD that was asked again stands in no spec,
-// and a DEL from before it, without an agent, goes by the alias.
+// alias returns the alias that a link has to have. It names the last ADD that was answered
+// for this link. The spec does not know of an ADD that was repeated, but a plugin that does
+// an older DEL without an agent goes by the alias.
 func (l *Links) alias(s *Spec) string {
 	of, ok := stamp.Parse(s.Alias)
 	id, named := stamp.LinkID(s.Name)
@@ -184,8 +188,8 @@ func (l *Links) alias(s *Spec) string {
 	return s.Alias
 }
 
-// Restamp has a link's alias say that an ADD which began at start (CLOCK_BOOTTIME in
-// nanoseconds) is the one that it is there for.
+// Restamp writes into a link's alias that the link is there for an ADD that began at start
+// (CLOCK_BOOTTIME in nanoseconds).
 func (l *Links) Restamp(s *Spec, start int64) error {
 	of, ok := stamp.Parse(s.Alias)
 	if !ok {
@@ -197,13 +201,13 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 	return nil
 }
 
-// complete brings a new pair up. The pod's side comes first, so that a link
-// which is in the live group is whole but for the host's side, which Verify
-// sees and repair completes. The host's end comes up last: until then there is
-// no carrier, and nothing the pod's end does has to wait for the node's routes.
+// complete brings a new pair up. It does the pod's side first. So a link in the live group
+// can lack something on the host's side only, which Verify sees and repair completes. The
+// host's end comes up last: until then the pod's end has no carrier, and nothing that is
+// done to it has to wait for a walk of the node's routes.
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
 	defer func() {
-		if err != nil { // best effort: the engine releases what failed as well
+		if err != nil { // best effort: the engine also releases a hold whose Acquire failed
 			err = errors.Join(err, l.delete(link.Index))
 		}
 	}()
@@ -226,22 +230,22 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 // repair brings the host's side of a link back to what its spec says.
 func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
 	if l.groups.IsDying(link.Group) {
-		return fmt.Errorf("it is cut off (group %d)", link.Group)
+		return fmt.Errorf("the link is cut off (group %d)", link.Group)
 	}
 	seen, err := l.look(s)
 	if err != nil {
 		return err
 	}
 	if link.Group != l.groups.Live() || link.Master != 0 {
-		defer l.exposed() // whatever else fails
+		defer l.exposed() // also if furnishHost fails
 	}
 	return l.furnishHost(s, macs, link, seen)
 }
 
-// delete deletes a link by its index; none is success.
+// delete deletes a link by its index. It succeeds if there is none.
 func (l *Links) delete(index int) error { return ignoreGone(l.conn.Do(rtnl.DelLinkAt(index))) }
 
-// deleteNamed deletes a link by its name; none is success.
+// deleteNamed deletes a link by its name. It succeeds if there is none.
 func (l *Links) deleteNamed(name string) error { return ignoreGone(l.conn.Do(rtnl.DelLink(name))) }
 
 func ignoreGone(err error) error {

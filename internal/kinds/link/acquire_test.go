@@ -20,7 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What cannot be had leaves the node and the pod as they were, and says why.
+// An Acquire that fails leaves the node and the pod as they were, and says why.
 func TestAcquireRefuses(t *testing.T) {
 	f := newFixture(t)
 	self, err := ns.Self()
@@ -45,7 +45,7 @@ func TestAcquireRefuses(t *testing.T) {
 		{"IPv4 in IPv6", func(_ *testing.T, _ *ns.Netns, h hold.Hold) {
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("::ffff:10.88.0.7")}
 		}, nil, "neither"},
-		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // what fails inside once ended in a panic
+		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // an error inside the pod once ended in a panic
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("ff05::1")}
 		}, nil, "ip addr add ff05::1"},
 		{"long alias", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Alias = strings.Repeat("a", 256) }, nil, "256 bytes"},
@@ -84,8 +84,8 @@ func TestAcquireRefuses(t *testing.T) {
 	}
 }
 
-// inside has the interfaces of a hold's pod but lo, which may come up whatever
-// follows; it is empty if the pod cannot be opened.
+// inside returns the interfaces of a hold's pod except lo, which may have come up before
+// Acquire failed. It is empty if the pod cannot be opened.
 func (f *fixture) inside(t *testing.T, h hold.Hold) string {
 	pod, err := spec(h).Netns.Open()
 	if err != nil {
@@ -96,7 +96,7 @@ func (f *fixture) inside(t *testing.T, h hold.Hold) string {
 	return strings.Join(slices.DeleteFunc(links, func(l string) bool { return strings.HasPrefix(l, "link lo ") }), "\n")
 }
 
-// An ADD that was killed half-way is done anew, whatever it had come to.
+// Acquire does an ADD anew that was killed half-way, at whatever step.
 func TestAcquireAnew(t *testing.T) {
 	exposed := 0
 	f := newFixture(t, func(o *link.Options) { o.Exposed = func() { exposed++ } })
@@ -138,11 +138,11 @@ func TestAcquireNeverUncuts(t *testing.T) {
 	}
 }
 
-// A pod deletes its end, and gives another interface that end's name and takes it away,
-// without end, while the agent makes the link again. The link has the index that it had:
-// by that the table counts the pod's connections.
+// A pod deletes its end. Then it keeps giving that end's name to another interface and
+// taking it away, while the agent makes the link again. The new link has the index of the
+// old one, by which the table counts the pod's connections.
 func TestIndexOutlivesDecoy(t *testing.T) {
-	f := newFixture(t) // to which nobody tells that the link is gone: the agent may look first
+	f := newFixture(t) // it hears no news: an agent may make the link before it hears that it is gone
 	pod, h := f.pod("4")
 	inside, err := rtnl.Open(pod)
 	must(t, err)
@@ -176,8 +176,8 @@ func TestIndexOutlivesDecoy(t *testing.T) {
 	}
 }
 
-// A repair puts right what changed on the host, and leaves the pod alone. It tells of a
-// link that no rule was for.
+// A repair puts right what changed on the host, and leaves the pod alone. It calls Exposed
+// if the link was out of the live group or a port of another link.
 func TestRepair(t *testing.T) {
 	exposed := 0
 	f := newFixture(t, func(o *link.Options) { o.Exposed = func() { exposed++ } })
@@ -284,14 +284,14 @@ func TestVerifyBehindRule(t *testing.T) {
 	must(t, f.verify(h))
 }
 
-// A pod whose namespace is out of sight is repaired as well.
+// A link is repaired also if its pod's namespace is not at its path any more.
 func TestRepairUnseen(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod("4")
 	l, err := netlink.LinkByName(spec(h).Name)
 	must(t, err)
 	must(t, netlink.LinkSetDown(l))
-	// The pod lives on in a socket.
+	// A socket keeps the pod's namespace alive.
 	var inside *rtnl.Conn
 	must(t, pod.Do(func() (err error) { inside, err = rtnl.Here(); return err }))
 	defer inside.Close()
@@ -300,7 +300,7 @@ func TestRepairUnseen(t *testing.T) {
 	must(t, f.verify(h))
 }
 
-// Many at once get along.
+// Many Acquires at once succeed.
 func TestAcquireAtOnce(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -337,8 +337,8 @@ func TestAcquireAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// receives checks that the pod of a hold takes its addresses for its own,
-// which the kernel sees to a little after they are added.
+// receives checks that the pod of a hold receives packets to its addresses, as it does a
+// little after the kernel has added them.
 func (f *fixture) receives(h hold.Hold) {
 	pod, err := spec(h).Netns.Open()
 	if err != nil {

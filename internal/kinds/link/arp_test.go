@@ -11,8 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod that asks in everybody's name fills no table of the host: ARP passes no
-// rule of nftables, and 1,024 neighbours are all that a node has by default.
+// A pod that sends ARP requests in everybody's name does not fill the host's table of
+// neighbours. ARP passes no rule of nftables, and by default a node has room for 1,024
+// neighbours only.
 func TestARPLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -49,7 +50,7 @@ func TestARPLeavesNothing(t *testing.T) {
 	}
 }
 
-// askFor is a broadcast ARP request (RFC 826): who has target, tell sender.
+// askFor returns a broadcast ARP request (RFC 826): who has target, tell sender.
 func askFor(from net.HardwareAddr, sender, target net.IP) []byte {
 	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, from...)
 	for _, field := range []uint16{unix.ETH_P_ARP, 1, unix.ETH_P_IP, 6<<8 | 4, 1} {

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// crowds are how many links a node has beside those that are measured.
+// crowds are how many other links the node has while links are measured.
 var crowds = []int{10, 2000}
 
 // crowd fills the node with links of other pods, which the benchmark's end

@@ -5,15 +5,16 @@ import (
 	"sync"
 )
 
-// claims keep a cut and a deletion of one link from each other. A link joins a
-// batch's group, and is deleted by that: a cut in between would take it out
-// again, and it would outlive its owner. Different links are in nobody's way.
+// claims keep a cut and a deletion of the same link apart. A deletion moves the link to a
+// batch's group and then deletes the group. A cut in between would take the link out of
+// that group again, and the group's deletion would miss it. Claims on different links do
+// not wait for each other.
 type claims struct {
 	mu    sync.Mutex
-	taken map[string]chan struct{} // by name; closed when whoever has it is done
+	taken map[string]chan struct{} // by link name; closed when the claim ends
 }
 
-// claim waits until nobody has any of the links, and takes them all.
+// claim waits until nobody has a claim on any of the links, and then claims them all.
 func (c *claims) claim(ctx context.Context, names ...string) (done func(), err error) {
 	for {
 		held := c.try(names)
@@ -28,8 +29,8 @@ func (c *claims) claim(ctx context.Context, names ...string) (done func(), err e
 	}
 }
 
-// try takes links, unless one of them is taken: then it returns what is closed
-// when that is free again.
+// try claims links and returns nil. If one of them is claimed already, try claims none,
+// and returns a channel that is closed when that claim ends.
 func (c *claims) try(names []string) (held <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Who cuts a link off waits for those who delete it, and the other way round;
-// nobody waits for what is done to another link.
+// A cut of a link waits for a deletion of that link, and the other way round. Neither waits
+// for a cut or a deletion of another link.
 func TestClaims(t *testing.T) {
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)

@@ -10,12 +10,12 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// cut stops all traffic of a link without waiting for its deletion: it joins
-// the cut group, whose packets are dropped, and the way to the pod's addresses
-// ends. The cost does not depend on how many links the node has. One is cut off
-// after the other: the kernel does no more at once, and ADDs do not wait behind
-// all of them. One that is not called as it should be is looked for beside the others,
-// since its pod's path may hang.
+// cut stops all traffic of a link without waiting for its deletion: it moves the link to
+// the cut group, whose packets the agent's table drops, and deletes the routes to the pod's
+// addresses. The cost does not depend on how many links the node has. Links are cut off one
+// after the other: the kernel would do only one at a time anyway, and so no ADD has to wait
+// behind all of them. While cut looks for a link that does not have its name, other links
+// are cut off meanwhile, because that link's pod may have a path that hangs.
 func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -31,7 +31,7 @@ func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 		var link rtnl.Link
 		if link, err = l.locate(s); err == nil {
 			err = l.cutInTurn(ctx, s, func() (rtnl.Link, error) {
-				err := l.conn.Do(rtnl.GetLinkAt(link.Index, &link)) // its name may be another's by now
+				err := l.conn.Do(rtnl.GetLinkAt(link.Index, &link)) // by index, since it may have been renamed again
 				return link, err
 			})
 		}
@@ -42,7 +42,8 @@ func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 	return nil
 }
 
-// cutInTurn waits for its turn, and cuts off what find finds then. It must not hang.
+// cutInTurn waits for its turn, and then cuts off the link that find finds. find must not
+// hang.
 func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, error)) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -57,11 +58,11 @@ func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, 
 	return l.cutOff(s, link)
 }
 
-// cutOff is cut for whoever has the link and the turn, and has found it.
+// cutOff cuts off a link that was found. The caller has the claim on the link and the turn.
 func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	if !l.groups.IsDying(link.Group) {
 		err = l.conn.Regroup(l.groups.Cut(), link.Name)[0]
-		if errors.Is(err, kernel.ErrNotFound) { // renamed, or gone, since
+		if errors.Is(err, kernel.ErrNotFound) { // somebody has renamed or deleted the link since
 			err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Group(l.groups.Cut())))
 		}
 	}
@@ -84,10 +85,10 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	return nil
 }
 
-// sever sets links down that are cut off: from then on nothing passes them,
-// whoever takes the table away that drops what the cut group says. It costs ten
-// times a cut, most of it with the lock of all links, so that it is done behind
-// the answer to a DEL.
+// sever sets down links that are cut off. From then on nothing passes them, even if
+// somebody takes away the table that drops the cut group's packets. It costs ten times as
+// much as a cut, most of it with the kernel's lock of all links, which is why it is done
+// behind the answer to a DEL.
 //
 //	ip link set NAME down
 func (l *Links) sever(ctx context.Context, hs []hold.Hold) error {
@@ -107,8 +108,9 @@ func (l *Links) sever(ctx context.Context, hs []hold.Hold) error {
 	return errors.Join(errs...)
 }
 
-// setDown sets a link down that was cut off, whatever it is called by now; none is
-// success. One that the memory does not have was not found by the cut, or is deleted.
+// setDown sets down a link that was cut off, even if somebody has renamed it. It succeeds
+// if there is no such link. A link that the memory does not know was not found by the cut,
+// or is deleted.
 func (l *Links) setDown(s *Spec) error {
 	index, known := l.memory.index(s.Name)
 	if !known {
@@ -116,7 +118,7 @@ func (l *Links) setDown(s *Spec) error {
 	}
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(index, &link))
-	if err == nil && !l.owns(s, link) { // the index is another's by now
+	if err == nil && !l.owns(s, link) { // another link has the index by now
 		link, err = l.locate(s)
 	}
 	if err == nil && link.Up {
@@ -128,9 +130,9 @@ func (l *Links) setDown(s *Spec) error {
 	return err
 }
 
-// DownDying sets all links down that are cut off and not deleted yet: for when
-// the table that drops what they send is seen to differ. It knows them without
-// listing any: those that this agent has cut off, as a restart does anew.
+// DownDying sets down all links that are cut off and not deleted yet. The agent calls it
+// when it sees that the table which drops their packets has changed. It lists no links: it
+// takes those that this agent has cut off. A restarted agent has cut them off again.
 func (l *Links) DownDying(ctx context.Context) error {
 	var errs []error
 	for _, name := range l.memory.dying() {

@@ -16,11 +16,12 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// furnishHost gives the host's end what it lacks: its place among the live
-// links, up, and the way to the pod's addresses.
+// furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
+// link to the live group, sets it up, and adds the routes and neighbours for the pod's
+// addresses.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	conf := link.Conf
-	if link.MTU != s.mtu() { // first: a small one is the end of IPv6, settings and all
+	if link.MTU != s.mtu() { // first, because IPv6 and its settings end on a link whose MTU is too small
 		conf = rtnl.Conf{}
 		if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.MTU(s.mtu()))); err != nil {
 			return err
@@ -42,7 +43,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	if link.Group != l.groups.Live() {
 		settings = append(settings, rtnl.Group(l.groups.Live()))
 	}
-	if link.Master != 0 { // what comes in by it would be the master's
+	if link.Master != 0 { // else packets that come in by the link would count as the master's
 		settings = append(settings, rtnl.NoMaster())
 	}
 	if link.MAC != s.HostMAC {
@@ -55,7 +56,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	if len(settings) > 0 {
 		rs = append(rs, rtnl.SetLink(s.Name, settings...))
 	}
-	rs = append(rs, rtnl.SetLink(s.Name, rtnl.Up())) // by itself: the kernel would do it before NoAddrGen
+	rs = append(rs, rtnl.SetLink(s.Name, rtnl.Up())) // in a request of its own: in one, the kernel would do it before NoAddrGen
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
 			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))
@@ -65,16 +66,17 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		rs = append(rs, rtnl.SetNeighbour(a, macs.pod, link.Index))
 	}
 	err := l.conn.Do(rs...)
-	if errors.Is(err, kernel.ErrExists) { // only a route can
+	if errors.Is(err, kernel.ErrExists) { // of these requests only AddRoute can answer so
 		return fmt.Errorf("%w: %w", hold.ErrForeign, err)
 	}
 	return err
 }
 
-// renewIPv6 begins IPv6 anew on a link that has lost all its ways by it. Somebody
-// may have ended it, by an MTU below 1280 or disable_ipv6; what the kernel makes when
-// it is back has an address of its own, to which the pod can send what neighbours
-// and routers tell each other.
+// renewIPv6 restarts IPv6 on a link that has lost all its IPv6 routes: it switches IPv6 off,
+// for setSysctls to switch it on again, and sets addrgenmode none. Somebody may have ended
+// IPv6 on the link, by an MTU below 1280 or by disable_ipv6. When IPv6 comes back then, the
+// kernel gives the link a link-local address, to which the pod could send messages of
+// neighbours and routers.
 func (l *Links) renewIPv6(s *Spec) error {
 	if err := l.conn.Inside(func() error {
 		return ns.SetSysctl("ipv6/conf/"+s.Name+"/disable_ipv6", "1")
@@ -84,22 +86,21 @@ func (l *Links) renewIPv6(s *Spec) error {
 	return l.conn.Do(rtnl.SetLink(s.Name, rtnl.NoAddrGen()))
 }
 
-// ways6 reports whether a route to any of a pod's IPv6 addresses was seen.
+// ways6 reports whether the view has a route to any of a pod's IPv6 addresses.
 func (v view) ways6(s *Spec, index int) bool {
 	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return a.Is6() && v.routes[place{a, index}] })
 }
 
-// hostRoute is the host's way to an address of the pod.
+// hostRoute returns the host's route to an address of the pod.
 func hostRoute(a netip.Addr, index int) rtnl.Route { return rtnl.Route{Dst: host(a), Index: index} }
 
 // host returns an address as a prefix of its full length.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// furnishPod gives the pod's end its addresses and the way out, and sets it
-// and lo up. index is the pod's end. The connection to the pod is the caller's
-// to close.
+// furnishPod gives the pod's end, which has the given index, its addresses, routes and
+// neighbours, and sets it and lo up. The caller closes the returned connection to the pod.
 func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err error) {
-	var c *rtnl.Conn // no result: those of an error are nil, and it has to be closed
+	var c *rtnl.Conn // not a named result, which `return nil, err` would set to nil before it is closed
 	if err := pod.Do(func() (err error) {
 		if err := setIPv6(s.Ifname, s.has(true), "accept_ra", "accept_dad"); err != nil {
 			return err
@@ -135,8 +136,8 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	var behind []rtnl.Route
 	for i, r := range routes {
 		if errors.Is(errs[first+i], kernel.ErrExists) {
-			// The pod has another interface. The first one's routes win, and
-			// this one's stand behind them.
+			// The pod has another interface with the same routes. Its routes win, and this
+			// interface's get a higher metric.
 			behind = append(behind, r)
 			r.Metric = laterMetric + uint32(index)
 			errs[first+i] = c.Do(rtnl.AddRoute(r))
@@ -151,15 +152,16 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	return c, nil
 }
 
-// laterMetric and an interface's index are the metric of routes for which
-// another interface of the pod already has the usual one, and the number of the
-// table by which the interface's own addresses go.
+// laterMetric plus an interface's index is the metric of its routes where another interface
+// of the pod already has the usual ones. It is also the number of the table by which packets
+// from the interface's own addresses are routed.
 const laterMetric = 1 << 16
 
-// returnWay sends what comes from the addresses of an interface whose routes
-// stand behind another's by that interface all the same: the host takes it from
-// there alone (nft, Live), and whoever was asked there answers there. What the
-// pod knows a closer way to goes that way.
+// returnWay makes packets from the addresses of an interface leave by that interface, even
+// though another interface's routes are before its own. The host accepts them from that
+// interface only (nft, Live), and a server that was asked over an interface answers over it.
+// Packets to a destination for which the pod has a route more specific than the default go
+// by that route.
 //
 //	ip route add default via GATEWAY dev IFNAME table T
 //	ip rule add from ADDR lookup main suppress_prefixlength 0
@@ -169,7 +171,7 @@ func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
 	for _, r := range behind {
 		r.Table = laterMetric + uint32(r.Index)
 		rs = append(rs, rtnl.AddRoute(r))
-		if r.Dst.Bits() > 0 { // the gateway's
+		if r.Dst.Bits() > 0 { // the route to the gateway
 			continue
 		}
 		for _, a := range s.Addresses {
@@ -181,18 +183,18 @@ func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
 		}
 	}
 	for _, err := range c.Each(rs...) {
-		if err != nil && !errors.Is(err, kernel.ErrExists) { // of an earlier interface with this address
+		if err != nil && !errors.Is(err, kernel.ErrExists) { // an earlier interface with this address may have left them
 			return err
 		}
 	}
 	return nil
 }
 
-// returnPriority is that of the rules for returnWay: just before the main table,
-// whose priority is 32766.
+// returnPriority is the priority of returnWay's first rule; the second has the next one.
+// Both come just before the main table's rule, whose priority is 32766.
 const returnPriority = 32764
 
-// gateways are those of the families that the pod has.
+// gateways returns the gateways of the families that the pod has.
 func (s *Spec) gateways() []netip.Addr {
 	var gs []netip.Addr
 	if s.has(false) {
@@ -204,8 +206,8 @@ func (s *Spec) gateways() []netip.Addr {
 	return gs
 }
 
-// podRoutes are the pod's routes: for each family one to the gateway, and all
-// else by it.
+// podRoutes returns the pod's routes: for each family one to the gateway, and a default
+// route by the gateway.
 func (s *Spec) podRoutes(index int) []rtnl.Route {
 	var routes []rtnl.Route
 	for _, g := range s.gateways() {
@@ -220,9 +222,9 @@ func (s *Spec) podRoutes(index int) []rtnl.Route {
 	return routes
 }
 
-// setIPv6 switches IPv6 on a link of the calling thread's network namespace
-// off, or on with some features of it off. Where the kernel has no IPv6 it is
-// off already.
+// setIPv6 switches IPv6 on or off, on a link of the calling thread's network namespace. If
+// it switches IPv6 on, it switches some features of it off. A kernel without IPv6 counts as
+// off.
 func setIPv6(name string, on bool, off ...string) error {
 	dir := "ipv6/conf/" + name + "/"
 	disabled, err := ns.Sysctl(dir + "disable_ipv6")
@@ -236,7 +238,7 @@ func setIPv6(name string, on bool, off ...string) error {
 	if on {
 		want = "0"
 	}
-	// Asked first, because setting it takes the lock of all links.
+	// The value was read first, because writing it takes the lock of all links.
 	if disabled != want {
 		if err := ns.SetSysctl(dir+"disable_ipv6", want); err != nil {
 			return err

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// The paths of many pods hang, each in a file system of its own, and their links are
-// gone: they are looked for beside each other, and another pod is cut off meanwhile.
+// The paths of many pods hang, each in a file system of its own, and their links are gone.
+// Cut looks for these links at the same time, and another pod is cut off meanwhile.
 func TestManyPathsHang(t *testing.T) {
 	for name, act := range map[string]func(*fixture, []hold.Hold, hold.Hold){
 		"cut": func(f *fixture, hang []hold.Hold, other hold.Hold) {

@@ -41,7 +41,7 @@ func TestKind(t *testing.T) {
 			HostMAC:   "02:00:00:00:00:02",
 			Addresses: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd88::7")},
 		},
-		// Mounts are the pods' own, which the test makes between snapshots.
+		// The test itself mounts the pods' namespaces between snapshots.
 		Snapshot: func() string {
 			found, err := f.kind.Find(t.Context(), nil)
 			must(t, err)
@@ -55,7 +55,7 @@ func TestKind(t *testing.T) {
 	})
 }
 
-// takenIfname is somebody else's interface of the wanted name in the pod.
+// takenIfname makes somebody else's interface in the pod, with the name that the link wants.
 func takenIfname(t testing.TB, h hold.Hold) (intact func() error) {
 	pod, err := spec(h).Netns.Open()
 	must(t, err)
@@ -72,8 +72,8 @@ func takenIfname(t testing.TB, h hold.Hold) (intact func() error) {
 	}
 }
 
-// What a link is for: everybody reaches everybody, at once, without any
-// address resolution.
+// What a link is for: node and pods reach each other, at once, without any address
+// resolution.
 func TestPings(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -102,8 +102,8 @@ func TestReadyAtOnce(t *testing.T) {
 	}
 }
 
-// A pod has the families that it asked for, and neither end makes up
-// addresses.
+// A pod has the families that it asked for, and the kernel gives neither end an address of
+// its own making.
 func TestFamilies(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -157,8 +157,8 @@ func (f *fixture) sysctl(t *testing.T, name, families string) {
 	}
 }
 
-// A second interface of a pod stands behind the first, and its addresses are
-// reached where the host hears them by their own links alone.
+// The routes of a pod's second interface stand behind those of the first. Its addresses are
+// reached all the same, on a host that accepts them from their own links only.
 func TestTwoInterfaces(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -179,7 +179,8 @@ func TestTwoInterfaces(t *testing.T) {
 	f.release(second)
 }
 
-// ownAddressesOnly has the host drop what a link says in others' names.
+// ownAddressesOnly makes the host drop what comes in by a link from an address that is not
+// the link's.
 func (f *fixture) ownAddressesOnly() {
 	f.Helper()
 	node, err := ns.Self()

@@ -14,33 +14,34 @@ import (
 )
 
 const (
-	// batch is how many links one message deletes. All other changes of links,
-	// addresses and routes on the node wait for it; 32 keep them waiting for
-	// less than 20 ms.
+	// batch is how many links one message deletes. All other changes of links, addresses
+	// and routes on the node wait for the message; with 32 links they wait for less than
+	// 20 ms.
 	batch = 32
-	// yield is the same beside ADDs, which wait for several: a few hundred links
-	// a second, more than there can be ADDs.
+	// yield is how many links one message deletes while there are ADDs, each of which
+	// waits for several such messages. It allows a few hundred deletions a second, which is
+	// more than there can be ADDs.
 	yield = 16
-	// flight is how many such messages are under way. Most of their time they
-	// wait outside the kernel's lock.
+	// flight is how many such messages are under way at once. Most of the time they wait
+	// outside the kernel's lock.
 	flight = 4
 )
 
-// Options say where links are made, and for whom.
+// Options of New.
 type Options struct {
 	Conn   *rtnl.Conn   // to the node's network namespace
 	Prefix string       // the first 4 characters of the instance's id
 	Groups stamp.Groups // the instance's
-	// Barrier reports whether what enters or leaves by the dying groups is
-	// dropped now. Where it is not, Cut sets links down, which is slower. nil:
-	// always.
+	// Barrier reports whether the agent's table now drops what enters or leaves by links
+	// of the dying groups. While it does not, Cut sets links down, which is slower. nil: it
+	// always does.
 	Barrier func() bool
-	// Exposed is called when a link is mended that others had taken out of the live
-	// group, or made a port of another: no rule has seen what began by it meanwhile. It
-	// must not block. nil: nobody is told.
+	// Exposed is called when Links repairs a link that others had taken out of the live
+	// group, or had made a port of another link: the rules have not seen the connections
+	// that began there meanwhile. It must not block. nil: nobody is told.
 	Exposed func()
-	// Since is when the last ADD began that an owner is there for (CLOCK_BOOTTIME in
-	// nanoseconds); 0: no later one than its spec says. nil: always 0.
+	// Since returns when the last ADD began that was answered with an owner's link
+	// (CLOCK_BOOTTIME in nanoseconds); 0: the ADD in the link's spec. nil: always 0.
 	Since func(hold.ID) int64
 }
 
@@ -52,13 +53,13 @@ type Links struct {
 	barrier func() bool
 	exposed func()
 	since   func(hold.ID) int64
-	batches atomic.Uint32 // counts batches, for each to have a group of its own
+	batches atomic.Uint32 // counts batches, so that each has a group of its own
 	mirror  mirror
 	memory  memory
 	claims  claims
-	turn    chan struct{} // holds one: who cuts a link off
-	listed  atomic.Bool   // all links have been seen since the start
-	once    sync.Mutex    // of listOnce
+	turn    chan struct{} // has room for one: the caller that cuts a link off now
+	listed  atomic.Bool   // this Links has listed all links at least once
+	once    sync.Mutex    // held by listOnce
 }
 
 // New returns the links of an instance.
@@ -74,7 +75,7 @@ func New(o Options) *Links {
 		l.since = func(hold.ID) int64 { return 0 }
 	}
 	l.mirror.own = l.own
-	l.batches.Store(rand.Uint32()) // not where the last run of the agent was
+	l.batches.Store(rand.Uint32()) // so that batches do not use the same groups as before a restart
 	return l
 }
 
@@ -96,9 +97,9 @@ func (l *Links) Kind() hold.Kind {
 	}
 }
 
-// spec returns a hold's spec. A name that is not the owner's is refused: what
-// has it belongs to somebody else. The instance in it may be another, that this
-// agent had before it lost it.
+// spec returns a hold's spec. It refuses a spec whose link name does not contain the
+// owner's ID: a link of that name belongs to somebody else. The instance in the name may
+// differ from the agent's, because an agent that lost its instance has got a new one.
 func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	s, ok := h.Spec.(*Spec)
 	if !ok {
@@ -111,7 +112,7 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	return s, nil
 }
 
-// own reports whether a link is the instance's, and notes where it is.
+// own reports whether a link is the instance's, and notes its index in the memory.
 func (l *Links) own(link rtnl.Link) bool {
 	name, ok := l.nameOf(link)
 	switch {
@@ -123,24 +124,23 @@ func (l *Links) own(link rtnl.Link) bool {
 	return ok
 }
 
-// gone takes note that a link that was at an index is not there any more; 0: it
-// was nowhere.
+// gone notes that a link is deleted. index is where it was; 0: it was not found.
 func (l *Links) gone(name string, index int) {
 	l.memory.gone(name)
-	if index != 0 { // the kernel's news of it may have been dropped with its name
+	if index != 0 { // after a rename the monitor's filter may have dropped the kernel's news of it
 		l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: rtnl.Link{Index: index}}})
 	}
 }
 
-// find returns all links of the instance by the names that ADD gave them, with
-// what can be seen of them from the host. The netns, the pod's interface and its
-// MAC cannot.
+// find returns all links of the instance, under the names that ADD gave them, with what
+// can be seen of them from the host. That is neither the netns, nor the pod's interface,
+// nor its MAC or addresses.
 func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
 	links, err := l.list(ctx, look)
 	if err != nil && links == nil {
 		return nil, fmt.Errorf("looking for links: %w", err)
 	}
-	if err == nil { // a list of all links is the most that find and verify cost
+	if err == nil { // so that verify need not list all links again, which costs the most
 		look.Remember(l, links)
 	}
 	holds := make([]hold.Hold, 0, len(links))
@@ -151,7 +151,7 @@ func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) 
 		}
 		alias := link.Alias
 		if stampless(*link) {
-			alias = "" // it proves nothing
+			alias = "" // an alias that Berth did not give does not show whose the link is
 		}
 		holds = append(holds, hold.Hold{Owner: id, Spec: &Spec{
 			Name:    name,
@@ -166,8 +166,8 @@ func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) 
 	return holds, err
 }
 
-// byName returns links by the names that ADD gave them. Of two that claim to be
-// the same the one that is called so is.
+// byName returns links by the names that ADD gave them. If two links claim the same
+// name, it returns the one that is called so.
 func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 	all := make(map[string]*rtnl.Link, len(links))
 	for i := range links {
@@ -179,8 +179,8 @@ func (l *Links) byName(links []rtnl.Link) map[string]*rtnl.Link {
 	return all
 }
 
-// list returns all links of the instance. An error of class
-// kernel.ErrInterrupted comes with what was seen: some may be missing.
+// list returns all links of the instance. With an error of class kernel.ErrInterrupted it
+// returns the links that it saw: some may be missing.
 func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) {
 	if look.IsGlance() {
 		if links, ok := l.mirror.glance(ctx); ok {
@@ -198,8 +198,8 @@ func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) 
 	return links, err
 }
 
-// listOnce lists the links unless this agent has done so before: from then on its
-// memory has each of them. Who comes meanwhile waits, and has the same list.
+// listOnce lists all links, unless this Links has done so before, and so puts each of them
+// into the memory. A caller that comes while another one lists waits for that list.
 func (l *Links) listOnce() error {
 	l.mirror.ready(context.Background())
 	l.once.Lock()

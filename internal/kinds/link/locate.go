@@ -10,10 +10,10 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// locate finds the host's end of a link, whatever it is called by now. That no
-// link has the name is no proof that the link is gone: anybody may have renamed
-// it, and it carries its pod's traffic all the same. kernel.ErrNotFound is that
-// it is nowhere. The usual case, by name, is one look-up.
+// locate finds the host's end of a link, even if somebody has renamed it: a renamed link
+// still carries its pod's traffic. If nothing leads to the link the error is
+// kernel.ErrNotFound. In the usual case, when the link has its name, locate costs one
+// look-up.
 func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 	link, err := l.called(s)
 	if err == nil || !errors.Is(err, kernel.ErrNotFound) {
@@ -27,30 +27,34 @@ func (l *Links) locate(s *Spec) (rtnl.Link, error) {
 	return found, err
 }
 
-// called finds a link by its name. kernel.ErrNotFound is that no link has the name, or
-// that one has it, which is returned, and is somebody else's for what can be seen of it.
+// called finds a link by its name. If no link has the name the error is kernel.ErrNotFound.
+// It is so, too, if a link has the name that does not prove to be the owner's; called then
+// returns that link with the error.
 func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
 	if err := l.conn.Do(rtnl.GetLink(s.Name, &link)); err != nil {
 		return rtnl.Link{}, err
 	}
 	if !l.owns(s, link) {
-		return link, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s is another's", s.Name))
+		return link, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s is not the owner's", s.Name))
 	}
 	l.memory.see(s.Name, link.Index)
 	return link, nil
 }
 
-// elsewhere finds a link that is not called as it should be, by whatever leads
-// to it: each way in constant time. What is found has the owner's alias or, if it has
-// nobody's, enough else that is the owner's. If all that is found is nobody's, and may
-// be the owner's for what can be seen, that is an error, and not kernel.ErrNotFound.
+// elsewhere finds a link that does not have its name any more. It tries these ways, of which
+// all but the last take constant time:
 //
-//  1. Its second name, which ADD gave it and who renames it leaves it.
-//  2. Its index, if this agent has seen the link.
-//  3. The host's routes to the pod's addresses.
-//  4. The pod's interface: it names the other end's index.
-//  5. The list of all links, once in the agent's life. Of what is not in it the memory
-//     knows since then.
+//  1. its second name, which ADD gave it and which a rename leaves;
+//  2. its index, if this agent has seen the link;
+//  3. the host's routes to the pod's addresses;
+//  4. the pod's interface, which knows the index of its other end;
+//  5. the list of all links, once in the agent's life. From then on the memory knows of
+//     each link that is made.
+//
+// A link that is found that way has to have the owner's alias or, if its alias is not one
+// of Berth's, enough else that is the owner's. If no such link is found the error is
+// kernel.ErrNotFound. But if a link is found without an alias of Berth's that may be the
+// owner's, it is another error (see judge).
 func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	var link rtnl.Link
 	var doubt error
@@ -68,7 +72,7 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	if err == nil && found() {
 		return link, nil
 	}
-	if err != nil && !errors.Is(err, kernel.ErrNotFound) && !errors.Is(err, kernel.ErrInvalid) { // a kernel without second names
+	if err != nil && !errors.Is(err, kernel.ErrNotFound) && !errors.Is(err, kernel.ErrInvalid) { // ErrInvalid: a kernel without second names
 		return rtnl.Link{}, err
 	}
 	for _, way := range []func(*Spec) ([]int, error){certain(l.remembered), certain(l.routed), certain(podsPeer), l.fromList} {
@@ -89,16 +93,16 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	if doubt != nil {
 		return rtnl.Link{}, doubt
 	}
-	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("no link is %s, by whatever name", s.Name))
+	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("no link is %s, under any name", s.Name))
 }
 
-// certain is a way that cannot fail, only lead nowhere.
+// certain makes a way for elsewhere of one that cannot fail, but only lead nowhere.
 func certain(way func(*Spec) []int) func(*Spec) ([]int, error) {
 	return func(s *Spec) ([]int, error) { return way(s), nil }
 }
 
-// remembered are the index that a link was last seen at, and that of a link which says
-// nothing of whose it is, but for the owner's MAC.
+// remembered returns the index at which a link was last seen, and the index of a link that
+// has the owner's MAC and nothing else to show whose it is.
 func (l *Links) remembered(s *Spec) []int {
 	var indices []int
 	if index, ok := l.memory.index(s.Name); ok {
@@ -110,8 +114,9 @@ func (l *Links) remembered(s *Spec) []int {
 	return indices
 }
 
-// fromList is what is remembered once all links have been seen, if they have not been so
-// far. A link that was there since the start, or that has been made since, is remembered.
+// fromList lists all links, if this Links has not done so before, and returns what the
+// memory has of the link then. The memory knows of every link that was in that list or was
+// made later.
 func (l *Links) fromList(s *Spec) ([]int, error) {
 	if l.listed.Load() {
 		return nil, nil
@@ -122,14 +127,14 @@ func (l *Links) fromList(s *Spec) ([]int, error) {
 	return l.remembered(s), nil
 }
 
-// routed are the links that the host's routes to a pod's addresses lead to.
+// routed returns the links to which the host's routes to a pod's addresses lead.
 func (l *Links) routed(s *Spec) []int {
 	routes := make([]rtnl.Route, len(s.Addresses))
 	var rs []rtnl.Request
 	for i, a := range s.Addresses {
 		rs = append(rs, rtnl.MatchRoute(a, &routes[i]))
 	}
-	l.conn.Each(rs...) // no route is no link
+	l.conn.Each(rs...) // a route that cannot be read leads to no link
 	var indices []int
 	for i, a := range s.Addresses {
 		if routes[i].Index != 0 && routes[i].Dst == host(a) {
@@ -139,8 +144,9 @@ func (l *Links) routed(s *Spec) []int {
 	return indices
 }
 
-// podsPeer is the other end of the pod's interface. A pod can hide that, and
-// point at any index: whose the link there is that link says.
+// podsPeer returns the index of the other end of the pod's interface. A pod can hide that
+// index, and can make its interface name any other: the caller checks whose the link there
+// is.
 func podsPeer(s *Spec) []int {
 	if s.Ifname == "" {
 		return nil
@@ -162,7 +168,8 @@ func podsPeer(s *Spec) []int {
 	return []int{end.Peer}
 }
 
-// regain gives the host's end its name back, if somebody has renamed it.
+// regain gives the host's end its name back, if somebody has renamed it. It reports whether
+// it did.
 func (l *Links) regain(s *Spec) bool {
 	link, err := l.elsewhere(s)
 	return err == nil && l.rename(link, s.Name) == nil
@@ -170,14 +177,14 @@ func (l *Links) regain(s *Spec) bool {
 
 func (l *Links) rename(link rtnl.Link, name string) error {
 	err := l.conn.Do(rtnl.Rename(link.Index, name))
-	if errors.Is(err, kernel.ErrBusy) { // up, on an older kernel: repair sets it up again
+	if errors.Is(err, kernel.ErrBusy) { // the link is up, and the kernel is older than 6.2; repair sets the link up again
 		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Down()), rtnl.Rename(link.Index, name))
 	}
 	return err
 }
 
-// strayed reports whether a link that this agent has seen is there under another
-// name. It costs nothing for one that is new.
+// strayed reports whether a link that this agent has seen now has another name. For a link
+// that the agent has not seen it costs nothing.
 func (l *Links) strayed(s *Spec) bool {
 	index, ok := l.memory.index(s.Name)
 	if !ok {

@@ -35,7 +35,7 @@ type fixture struct {
 	kind   hold.Kind
 }
 
-// plans counts holds: each has addresses of its own, whichever test it is in.
+// plans counts the holds of all tests, so that each hold has addresses of its own.
 var plans atomic.Uint32
 
 func newFixture(t testing.TB, change ...func(*link.Options)) *fixture {
@@ -76,7 +76,7 @@ func contains[T comparable](list []T, item T) bool {
 	return false
 }
 
-// both is what a dual-stack pod asks for.
+// both are the families of a dual-stack pod.
 const both = "46"
 
 // hold plans a link for a pod: families is "4", "6" or both.
@@ -142,7 +142,7 @@ func (f *fixture) verify(h hold.Hold) error {
 	return f.kind.Verify(context.Background(), nil, []hold.Hold{h})[0]
 }
 
-// show reads a hold's link; one that is not there has no index.
+// show reads a hold's link; the index is 0 if it does not exist.
 func (f *fixture) show(h hold.Hold) rtnl.Link {
 	var l rtnl.Link
 	if f.conn.Do(rtnl.GetLink(spec(h).Name, &l)) != nil {
@@ -151,7 +151,7 @@ func (f *fixture) show(h hold.Hold) rtnl.Link {
 	return l
 }
 
-// alias is a name that no link has: what somebody calls a link of ours.
+// alias returns a name that no link has, for somebody to rename one of Berth's links to.
 func (f *fixture) alias() string { return fmt.Sprint("other", plans.Add(1)) }
 
 func prefixOf(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

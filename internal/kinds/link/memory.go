@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// memory knows at which index each link was last seen, by the name that ADD gave
-// it. It is no truth, only a way: whose the link at an index is its alias says, or
-// enough of what else ADD gave it.
+// memory knows at which index each link was last seen, by the name that ADD gave it. An
+// index is only a way to find a link: its reader checks whose the link there is, by its
+// alias or by what else ADD gave it.
 type memory struct {
 	mu    sync.Mutex
 	links map[string]remembered
-	// strays are where links of the instance's groups are that say nothing else of
-	// whose they are, by their MACs.
+	// strays are the indices of links in the instance's groups of which only the MAC may
+	// show whose they are, by MAC.
 	strays map[string]int
 }
 
 type remembered struct {
 	index     int
-	last      int  // where it was, of a link that is deleted and may be made again
-	cut       bool // and not known to be deleted yet
-	unsettled bool // ADD has yet to wait for its pod
+	last      int  // the former index of a link that was deleted and may be made again
+	cut       bool // the link is cut off, and not known to be deleted yet
+	unsettled bool // ADD still has to wait until the pod's addresses receive
 }
 
 func (m *memory) change(name string, f func(*remembered)) {
@@ -34,7 +34,7 @@ func (m *memory) change(name string, f func(*remembered)) {
 	m.links[name] = r
 }
 
-// see notes where a link is.
+// see notes a link's index.
 func (m *memory) see(name string, index int) {
 	m.change(name, func(r *remembered) { r.index = index })
 }
@@ -44,7 +44,7 @@ func (m *memory) cut(name string, index int) {
 	m.change(name, func(r *remembered) { r.index, r.cut = index, true })
 }
 
-// settling notes whether a link's pod has to be waited for.
+// settling notes whether ADD still has to wait until the pod's addresses receive.
 func (m *memory) settling(name string, wait bool) {
 	m.change(name, func(r *remembered) { r.unsettled = wait })
 }
@@ -56,7 +56,7 @@ func (m *memory) get(name string) remembered {
 	return m.links[name]
 }
 
-// stray notes where a link is of which only its MAC may say whose it is.
+// stray notes the index of a link of which only the MAC may show whose it is.
 func (m *memory) stray(mac string, index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,14 +66,15 @@ func (m *memory) stray(mac string, index int) {
 	m.strays[mac] = index
 }
 
-// strayed returns where a link with a MAC is that says nothing else; 0: there is none.
+// strayed returns the index of the stray with a MAC; 0: there is none.
 func (m *memory) strayed(mac string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.strays[mac]
 }
 
-// at returns the name of the link that was last seen at an index. It looks at all.
+// at returns the name of the link that was last seen at an index. It goes through all links
+// that the memory knows.
 func (m *memory) at(index int) (name string, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,13 +86,15 @@ func (m *memory) at(index int) (name string, ok bool) {
 	return "", false
 }
 
-// index returns where a link was last seen.
+// index returns the index at which a link was last seen; false: it was not seen, or is
+// deleted.
 func (m *memory) index(name string) (int, bool) {
 	r := m.get(name)
 	return r.index, r.index != 0
 }
 
-// last returns where a link was last seen, though it may be deleted since; 0: nowhere.
+// last returns the index at which a link was last seen, even if it was lost since; 0: it
+// was never seen.
 func (m *memory) last(name string) int {
 	r := m.get(name)
 	return cmp.Or(r.index, r.last)
@@ -110,15 +113,15 @@ func (m *memory) dying() []string {
 	return names
 }
 
-// gone forgets a link.
+// gone forgets a link that was released.
 func (m *memory) gone(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.links, name)
 }
 
-// lost forgets all of a link that is not at an index any more, but that it was there:
-// it may be made again.
+// lost notes that a link was deleted by others: if index is where the memory has it, lost
+// forgets everything but that index, which the link gets again if it is made again.
 func (m *memory) lost(name string, index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

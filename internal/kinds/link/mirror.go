@@ -10,33 +10,36 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// relist is how long what the kernel tells of changes is believed to be all.
+// relist is how long the mirror relies on the kernel's news before it lists the links
+// again.
 const relist = 10 * time.Minute
 
-// mirror is the last list of the instance's links, kept as they are by what the
-// kernel tells of their changes. To list 5,000 links takes the kernel a fifth of
-// a second: for each of them it walks the ids of all pods' network namespaces
-// (net_eq_idr, net/core/net_namespace.c).
+// mirror is the last list of the instance's links, kept up to date by the kernel's news of
+// changes. It exists because listing 5,000 links takes the kernel a fifth of a second: for
+// each link it walks the ids of all pods' network namespaces (net_eq_idr,
+// net/core/net_namespace.c).
 //
-// It lags behind by what the kernel has told and nobody has read yet; what then
-// seems to differ has to be looked at again. A link that joins the cut group
-// stays as it was: the kernel's news of that are dropped (see rtnl.Monitor). So are
-// those of a link that loses all at once by which the kernel knows it to be ours, its
-// name among it: see unheard.
+// The mirror lags behind the kernel: it lacks changes whose news nobody has read yet. So if
+// the mirror shows that a link differs, its reader has to look at the link itself. The
+// mirror also lacks changes whose news the monitor's filter drops (see rtnl.Monitor). So a
+// link that joins the cut group stays in the mirror as it was. The same goes for a link that
+// loses at once everything by which the filter recognizes it, including its name (see
+// unheard).
 type mirror struct {
 	own func(rtnl.Link) bool // whether a link is the instance's
 
 	mu       sync.Mutex
-	followed bool              // all news come here
+	followed bool              // a Follower passes all news to hear
 	ahead    chan struct{}     // closed when the list of ListAhead has ended; nil: there is none
 	links    map[int]rtnl.Link // by index; nil: the next look has to list them
 	listed   time.Time
-	listing  int         // lists under way
-	missed   []rtnl.News // heard meanwhile, that a list may have been too early for
+	listing  int         // how many lists are under way
+	missed   []rtnl.News // heard while lists are under way, which may have read the links before
 }
 
-// Follow returns m; what its Next tells keeps later glances at links from
-// listing them all. m has to be of the instance, and nobody else may read it.
+// Follow returns m as a Follower. Whoever calls the Follower's Next all the time keeps the
+// mirror up to date, so that later glances need not list all links. m has to be a monitor
+// of the same instance, and nobody else may read it.
 func (l *Links) Follow(m *rtnl.Monitor) *Follower {
 	l.mirror.mu.Lock()
 	defer l.mirror.mu.Unlock()
@@ -44,8 +47,8 @@ func (l *Links) Follow(m *rtnl.Monitor) *Follower {
 	return &Follower{m, l}
 }
 
-// ListAhead begins to list the links, once they are followed. The first glance
-// waits for that, and has it for nothing. To be called once.
+// ListAhead begins to list the links in the background. The first glance waits for that
+// list and uses it. Call it once, after Follow.
 func (l *Links) ListAhead() {
 	ahead := make(chan struct{})
 	l.mirror.mu.Lock()
@@ -53,7 +56,7 @@ func (l *Links) ListAhead() {
 	l.mirror.mu.Unlock()
 	go func() {
 		defer close(ahead)
-		_, _ = l.list(context.Background(), nil) // an error is for those who need a list: they try again
+		_, _ = l.list(context.Background(), nil) // after an error the first glance lists the links itself
 	}()
 }
 
@@ -70,7 +73,7 @@ func (m *mirror) ready(ctx context.Context) {
 	}
 }
 
-// Follower is a monitor of whose news an instance's links take note.
+// Follower is a monitor that passes its news on to the mirror and memory of Links.
 type Follower struct {
 	monitor *rtnl.Monitor
 	links   *Links
@@ -91,15 +94,15 @@ func (f *Follower) Next() ([]rtnl.News, error) {
 	return news, err
 }
 
-// again reports whether a link is at an index that the kernel has told is gone: one that
-// was made again before the news was read.
+// again reports whether a link has an index that, as the kernel's news say, lost its link:
+// the link was made again before the news was read.
 func (l *Links) again(index int) bool {
 	names, err := l.conn.Names(index)
 	return err == nil && names[0] != ""
 }
 
-// Close ends the monitor: from now on all looks list the links. It waits for a
-// list that is under way ahead.
+// Close ends the monitor: from now on every look lists the links. It waits until the list
+// of ListAhead has ended.
 func (f *Follower) Close() error {
 	m := &f.links.mirror
 	m.mu.Lock()
@@ -110,7 +113,7 @@ func (f *Follower) Close() error {
 	return f.monitor.Close()
 }
 
-// hear takes note of news.
+// hear brings the mirror up to date with news.
 func (m *mirror) hear(news []rtnl.News) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,7 +123,7 @@ func (m *mirror) hear(news []rtnl.News) {
 	m.apply(news)
 }
 
-// apply brings the links up to date. mirror.mu is held.
+// apply changes m.links as news say. The caller holds m.mu.
 func (m *mirror) apply(news []rtnl.News) {
 	for _, n := range news {
 		switch {
@@ -137,7 +140,7 @@ func (m *mirror) apply(news []rtnl.News) {
 
 func (m *mirror) forget() { m.hear([]rtnl.News{{Change: rtnl.Lost}}) }
 
-// list returns what read lists, and keeps it if it is all.
+// list returns what read lists, and keeps it as the mirror's links if the list is complete.
 func (m *mirror) list(read func() ([]rtnl.Link, error)) ([]rtnl.Link, error) {
 	m.mu.Lock()
 	m.listing++
@@ -158,8 +161,7 @@ func (m *mirror) list(read func() ([]rtnl.Link, error)) ([]rtnl.Link, error) {
 	return links, err
 }
 
-// glance returns the links as they are known to be; ok is false if they have to
-// be listed.
+// glance returns the mirror's links; ok is false if the caller has to list them.
 func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
 	m.ready(ctx)
 	m.mu.Lock()
@@ -170,9 +172,10 @@ func (m *mirror) glance(ctx context.Context) (links []rtnl.Link, ok bool) {
 	return slices.Collect(maps.Values(m.links)), true
 }
 
-// unheard takes out of what a glance has seen, and out of the mirror, the links that
-// are not called so, or not there: each has to be looked at by itself. What is told of
-// one later puts it back. names is rtnl.Conn.Names, which takes 1 µs a link.
+// unheard removes links from the result of a glance, and from the mirror, that have another
+// name by now or are gone, although no news said so. Verify then looks at each of them by
+// itself. Later news of a link put it back into the mirror. names is rtnl.Conn.Names, which
+// takes 1 µs for each link.
 func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string, error)) ([]rtnl.Link, error) {
 	others := func(links []rtnl.Link) (others []rtnl.Link, err error) {
 		indices := make([]int, len(links))
@@ -196,7 +199,7 @@ func (m *mirror) unheard(links []rtnl.Link, names func(indices ...int) ([]string
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var known []rtnl.Link // as they are by now; nobody hears of more until it is compared
+	var known []rtnl.Link // as the mirror has them now; m.mu keeps news out until they are compared
 	out := map[int]bool{}
 	for _, l := range suspects {
 		out[l.Index] = true

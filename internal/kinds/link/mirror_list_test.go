@@ -12,13 +12,13 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What is heard while the links are listed stands, whatever the list says: it
-// may have been read before.
+// News that come while the links are listed win over the list, which may have been read
+// before them.
 func TestMirrorHearsWhileItLists(t *testing.T) {
 	m := mirror{own: ours, followed: true}
 	old := []rtnl.Link{{Index: 1, Name: "btest1"}, {Index: 2, Name: "btest2"}, {Index: 3, Name: "btest3"}}
 	_, err := m.list(func() ([]rtnl.Link, error) {
-		_, err := m.list(func() ([]rtnl.Link, error) { // somebody else's, at the same time
+		_, err := m.list(func() ([]rtnl.Link, error) { // another list at the same time
 			m.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: old[0]}})
 			return old, nil
 		})
@@ -39,7 +39,7 @@ func TestMirrorHearsWhileItLists(t *testing.T) {
 	}
 }
 
-// A list that is not whole, and news that were lost, leave nothing to go by.
+// After an incomplete list, or after lost news, a glance cannot use the mirror.
 func TestMirrorKnowsWhatItLacks(t *testing.T) {
 	whole := func() ([]rtnl.Link, error) { return []rtnl.Link{{Index: 1, Name: "btest1"}}, nil }
 	for what, spoil := range map[string]func(*mirror){
@@ -65,18 +65,18 @@ func TestMirrorKnowsWhatItLacks(t *testing.T) {
 	}
 }
 
-// ours is what a mirror of these tests keeps.
+// ours reports whether a mirror of these tests keeps a link.
 func ours(l rtnl.Link) bool { return strings.HasPrefix(l.Name, "btest") }
 
-// known waits for a list of ListAhead, and reports whether a glance needs none.
+// known waits for the list of ListAhead, and reports whether a glance can do without a
+// list of its own.
 func (l *Links) known(t testing.TB) bool {
 	l.mirror.ready(t.Context())
 	_, ok := l.mirror.glance(t.Context())
 	return ok
 }
 
-// What is listed ahead is what glances go by, as soon as somebody tells of
-// changes.
+// Glances use the list of ListAhead, provided that the links are followed.
 func TestListAhead(t *testing.T) {
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// follow lets a fixture's links take note of what the kernel tells, until the
-// test or end ends.
+// follow makes a fixture's links follow the kernel's news, until the test ends or end is
+// called.
 func (f *fixture) follow() (end func()) {
 	f.Helper()
 	m, err := f.conn.Monitor(f.groups, stamp.Link(prefix, ""))
@@ -41,7 +41,7 @@ func (f *fixture) follow() (end func()) {
 	return end
 }
 
-// look is what Find and Verify say in one look, as text.
+// look returns what Find and Verify answer in one look, as text.
 func (f *fixture) look(ctx context.Context, look *hold.Look, hs []hold.Hold) []string {
 	f.Helper()
 	found, err := f.kind.Find(ctx, look)
@@ -58,15 +58,15 @@ func (f *fixture) look(ctx context.Context, look *hold.Look, hs []hold.Hold) []s
 	return seen
 }
 
-// A glance sees what a look sees, whatever others do to links, as soon as the
-// kernel has told it.
+// Whatever others do to links, a glance sees what a look sees, as soon as the kernel's news
+// of it have been read.
 func TestGlance(t *testing.T) {
-	f, other := newFixture(t), newFixture(t) // which is told nothing, and lists
+	f, other := newFixture(t), newFixture(t) // other hears no news, and so lists
 	f.follow()
 	ctx := t.Context()
 	hs := f.many(9, "4")
 	defer func() { f.release(hs...) }()
-	f.look(ctx, new(hold.Look), hs) // a list, which the glances go by
+	f.look(ctx, new(hold.Look), hs) // lists the links, for the glances
 	var index []int
 	for _, h := range hs {
 		index = append(index, f.show(h).Index)
@@ -101,8 +101,9 @@ func TestGlance(t *testing.T) {
 	}
 }
 
-// Somebody takes a link's name and group away in one message, after its alias and its
-// second name, and nobody is told: a glance sees that it is not called so any more.
+// Somebody takes away a link's alias and second name, and then its name and group in one
+// message, of which the monitor does not tell. A glance sees that the link has another
+// name.
 func TestGlanceAtUnheard(t *testing.T) {
 	f, other := newFixture(t), newFixture(t)
 	f.follow()
@@ -124,8 +125,8 @@ func TestGlanceAtUnheard(t *testing.T) {
 	}
 }
 
-// A glance lists nothing, unless nobody is told of changes: what the monitor's
-// filter drops, it does not see.
+// A glance does not list the links as long as they are followed: it does not see a change
+// of which the monitor's filter drops the news.
 func TestGlanceDoesNotList(t *testing.T) {
 	f := newFixture(t)
 	end := f.follow()

@@ -14,7 +14,7 @@ import (
 func (l *Links) release(ctx context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var specs []*Spec
-	var of []int // which hold each spec is of
+	var of []int // for each spec the index of its hold
 	for i, h := range hs {
 		s, err := l.spec(h)
 		if err != nil {
@@ -39,13 +39,13 @@ func (l *Links) release(ctx context.Context, hs []hold.Hold) []error {
 type target struct {
 	spec  *Spec
 	index int
-	name  string // by now
+	name  string // its present name
 	err   error
 }
 
-// deleteAll deletes links, which nobody cuts off meanwhile. That a link is not
-// there is success, and has to be seen: neither that no link has its name, nor
-// that its group was deleted, proves it.
+// deleteAll deletes links; nobody can cut them off meanwhile. It succeeds for a link only
+// if it has seen that the link is gone. That no link has its name does not prove it, nor
+// does a successful deletion of the group.
 func (l *Links) deleteAll(ctx context.Context, specs []*Spec) []error {
 	errs := make([]error, len(specs))
 	names := make([]string, len(specs))
@@ -75,7 +75,7 @@ func (l *Links) deleteAll(ctx context.Context, specs []*Spec) []error {
 	return errs
 }
 
-// targets finds links to delete, where they are.
+// targets finds the links to delete.
 func (l *Links) targets(specs []*Spec) []*target {
 	all := make([]*target, len(specs))
 	indices := make([]int, len(specs))
@@ -83,7 +83,7 @@ func (l *Links) targets(specs []*Spec) []*target {
 		all[i] = &target{spec: s}
 		indices[i], _ = l.memory.index(s.Name)
 	}
-	names, err := l.conn.Names(indices...) // which the kernel answers from without its lock of all links
+	names, err := l.conn.Names(indices...) // the kernel answers without its lock of all links
 	for i, t := range all {
 		if err == nil && indices[i] != 0 && names[i] == t.spec.Name {
 			t.index, t.name = indices[i], names[i]
@@ -99,8 +99,8 @@ func (l *Links) targets(specs []*Spec) []*target {
 	return all
 }
 
-// deleteGroup deletes links by a group that only they are in. What it leaves,
-// whatever the reason, is for deleteRest.
+// deleteGroup moves links into a group of their own and deletes the group. It ignores
+// errors: deleteRest deletes what is left.
 func (l *Links) deleteGroup(targets []*target) {
 	var names []string
 	for _, t := range targets {
@@ -116,9 +116,8 @@ func (l *Links) deleteGroup(targets []*target) {
 	_ = l.conn.Do(rtnl.DelGroup(group))
 }
 
-// deleteRest looks for each link by itself, and deletes those that are still
-// there: a group is deleted as a whole or not at all, and somebody may have moved
-// a link out of it.
+// deleteRest looks at each link by itself, and deletes those that still exist: the kernel
+// deletes a group as a whole or not at all, and somebody may have moved a link out of it.
 func (l *Links) deleteRest(targets []*target) {
 	var left []*target
 	var indices []int
@@ -138,7 +137,7 @@ func (l *Links) deleteRest(targets []*target) {
 	}
 }
 
-// deleteAt deletes a link that was found, unless another is in its place by now.
+// deleteAt deletes a link that was found, unless another link has its index by now.
 func (l *Links) deleteAt(t *target) error {
 	var link rtnl.Link
 	err := l.conn.Do(rtnl.GetLinkAt(t.index, &link))

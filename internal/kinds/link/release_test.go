@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A cut link is in the group whose packets are dropped, and no route leads to
-// its pod; beside it nothing changes.
+// Cut moves a link to the cut group and deletes the routes to its pod. It changes nothing
+// else.
 func TestCut(t *testing.T) {
 	for _, barrier := range []bool{true, false} {
 		t.Run(map[bool]string{true: "barrier", false: "no barrier"}[barrier], func(t *testing.T) {
@@ -51,8 +51,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A link that is being deleted with others is not taken out of their group, or
-// it would stay.
+// A cut does not take a link out of the group with which it is being deleted.
 func TestCutLeavesABatch(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -76,7 +75,7 @@ func TestCutLeavesOthersRoutes(t *testing.T) {
 	}
 }
 
-// Many links are verified in one look, and go in a few messages.
+// Verify compares many links by one list, and Release deletes them in a few messages.
 func TestMany(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -108,11 +107,11 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// Where a group cannot be deleted as one, each link is.
+// If the kernel cannot delete a group, Release deletes each link by itself.
 func TestReleaseOneByOne(t *testing.T) {
 	f := newFixture(t)
 	hs := f.many(3, "4")
-	// lo cannot be deleted; it is put into every group that can come next.
+	// lo cannot be deleted; the test moves it into the group of the next batch.
 	lo := func(group int) {
 		l, err := netlink.LinkByName("lo")
 		must(t, err)
@@ -132,8 +131,8 @@ func TestReleaseOneByOne(t *testing.T) {
 	}
 }
 
-// nextBatch releases two links that are then missed from a group, to see which
-// it was: batches have one after the other.
+// nextBatch releases two links, and learns from their news which group their batch had.
+// The next batch has the next group, which nextBatch returns.
 func (f *fixture) nextBatch() uint32 {
 	f.Helper()
 	hs := f.many(2, "4")
@@ -148,7 +147,7 @@ func (f *fixture) nextBatch() uint32 {
 	return f.groups.Batch(group - first) // Batch(0) is first+1
 }
 
-// rtnlWatch notes the last group that each link was in before it went.
+// rtnlWatch records the last group that each link was in before it was deleted.
 func rtnlWatch() (func(name string) (uint32, bool), error) {
 	updates, done := make(chan netlink.LinkUpdate, 1024), make(chan struct{})
 	if err := netlink.LinkSubscribe(updates, done); err != nil {
@@ -172,7 +171,7 @@ func (f *fixture) group(name string) uint32 {
 	return l.Group
 }
 
-// What is not there is released; a canceled release says so.
+// Releasing a link that does not exist succeeds. A canceled Release says so.
 func TestReleaseAnswers(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")

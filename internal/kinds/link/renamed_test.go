@@ -26,7 +26,7 @@ func (f *fixture) rename(h hold.Hold) int {
 	return l.Index
 }
 
-// at reads the link that has an index; one that is not there has none.
+// at reads the link that has an index; the result's index is 0 if there is none.
 func (f *fixture) at(index int) rtnl.Link {
 	var l rtnl.Link
 	if f.conn.Do(rtnl.GetLinkAt(index, &l)) != nil {
@@ -35,7 +35,7 @@ func (f *fixture) at(index int) rtnl.Link {
 	return l
 }
 
-// hide takes away, of a hold's link, what leads to it besides its name.
+// hide says which of the ways that lead to a hold's link, besides its name, a test removes.
 type hide struct{ second, index, routes, end bool }
 
 func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
@@ -64,8 +64,8 @@ func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
 	}
 }
 
-// A link that somebody has renamed is cut off and deleted all the same, by
-// whatever still leads to it.
+// A link that somebody has renamed is cut off and deleted all the same, whichever way still
+// leads to it.
 func TestRenamed(t *testing.T) {
 	for name, hidden := range map[string]hide{
 		"nothing else":     {},
@@ -106,7 +106,7 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// A repair gives a renamed link its name back, wherever the pod's end is.
+// A repair gives a renamed link its name back, whatever was done to the pod's end.
 func TestRenamedIsRepaired(t *testing.T) {
 	for name, hidden := range map[string]hide{
 		"nothing else":   {},
@@ -130,8 +130,8 @@ func TestRenamedIsRepaired(t *testing.T) {
 	}
 }
 
-// Whatever leads to a link, one with another's alias is nobody's to touch; nor is
-// one that was given the name of a link that is gone.
+// Cut and Release leave a link alone that has another owner's alias, whatever leads to it.
+// They also leave a link alone that somebody gave the name of a link that is gone.
 func TestRenamedToOurs(t *testing.T) {
 	f := newFixture(t)
 	f.forwarding()
@@ -153,11 +153,11 @@ func TestRenamedToOurs(t *testing.T) {
 	if err := f.verify(h); !errors.Is(err, hold.ErrGone) {
 		t.Errorf("Verify says %v", err)
 	}
-	must(t, f.kind.Acquire(t.Context(), other)) // its own it gets back
+	must(t, f.kind.Acquire(t.Context(), other)) // it gets its own name back
 	must(t, f.verify(other))
 }
 
-// A link that is half-made has its stamp already: renamed, it is found.
+// A half-made link has its alias already: if somebody renames it, it is found.
 func TestRenamedComing(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
@@ -171,8 +171,7 @@ func TestRenamedComing(t *testing.T) {
 	}
 }
 
-// Somebody who moves links to other groups, at any moment, keeps none of them
-// from being deleted.
+// Release deletes all links, even if somebody moves them to other groups at any moment.
 func TestReleaseRegrouped(t *testing.T) {
 	f := newFixture(t)
 	stop := make(chan struct{})

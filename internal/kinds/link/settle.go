@@ -14,17 +14,18 @@ import (
 )
 
 const (
-	// settling is how long a pod's addresses may take to be usable: a few
-	// microseconds, unless the machine has much else to do, or the pod does not
-	// want it: it may take the rule away by which its addresses are its own.
+	// settling is how long settle waits until a pod's addresses can be used. They take a
+	// few microseconds, unless the machine is busy, or the pod prevents it: a pod may delete
+	// the policy rule by which it receives packets to its own addresses.
 	settling = 30 * time.Second
-	// glances are how often Acquire looks whether they are, 50 µs apart and then
-	// 100: nearly always they are by then, and Settle has nothing to do.
+	// glances is how often Acquire looks whether the addresses can be used: at once, after
+	// 50 µs and after another 100 µs. Nearly always they can be by then, and Settle has
+	// nothing to do.
 	glances = 3
 )
 
-// settle waits until the pod's first packet will be answered, if Acquire has made
-// its link and not seen that yet.
+// settle waits until the pod's addresses receive, so that its first packet will be
+// answered. It does nothing unless Acquire has made the link and not seen that yet.
 func (l *Links) settle(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil || !l.memory.get(s.Name).unsettled {
@@ -63,7 +64,7 @@ func waitInside(ctx context.Context, s *Spec) error {
 	}
 }
 
-// glanceInside reports whether nothing has to be waited for. A pod cannot make it
+// glanceInside reports whether the pod's addresses already receive. A pod cannot make it
 // take long.
 func glanceInside(s *Spec, inside *rtnl.Conn) (settled bool, err error) {
 	for n := range glances {
@@ -76,9 +77,9 @@ func glanceInside(s *Spec, inside *rtnl.Conn) (settled bool, err error) {
 	return false, nil
 }
 
-// unusable returns the pod's addresses that do not receive yet. The pod's end can
-// send from here on, which GetLink sees to; IPv6 addresses receive a little after
-// they are added, and the kernel has most often seen to that meanwhile.
+// unusable returns the pod's addresses that do not receive yet. IPv6 addresses receive a
+// little after they are added; mostly the kernel has done that meanwhile. After unusable
+// the pod's end can send, because GetLink makes the kernel bring its carrier up to date.
 func unusable(s *Spec, inside *rtnl.Conn) ([]netip.Addr, error) {
 	locals := make([]bool, len(s.Addresses))
 	rs := []rtnl.Request{rtnl.GetLink(s.Ifname, new(rtnl.Link))}

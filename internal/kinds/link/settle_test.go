@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// deaf takes away, in a pod, the rules by which its addresses are its own; hearing
-// gives them back.
+// deaf deletes, in a pod, the policy rules by which it receives packets to its own
+// addresses; hearing adds them again.
 //
 //	ip rule del pref 0; ip -6 rule del pref 0
 func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
@@ -47,13 +47,12 @@ func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
 	}
 }
 
-// A pod that does not take its addresses for its own keeps nobody but its own ADD
-// waiting.
+// If a pod does not receive packets to its addresses, only its own ADD waits for it.
 func TestSettle(t *testing.T) {
 	f := newFixture(t)
 	pod := nettest.Pod(t)
 	h := f.hold(pod.Ref(), both)
-	must(t, f.kind.Settle(t.Context(), h)) // nothing is made
+	must(t, f.kind.Settle(t.Context(), h)) // there is no link: Settle has nothing to do
 	hearing := deaf(t, pod)
 	start := time.Now()
 	must(t, f.kind.Acquire(t.Context(), h))
@@ -61,7 +60,7 @@ func TestSettle(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("Acquire waited for the pod, for %v", took)
 	}
-	must(t, f.kind.Acquire(t.Context(), h)) // what is there is repaired, and still not waited for
+	must(t, f.kind.Acquire(t.Context(), h)) // repairs the link, and does not wait either
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := f.kind.Settle(ctx, h); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "does not receive yet") {
@@ -71,7 +70,7 @@ func TestSettle(t *testing.T) {
 	must(t, f.kind.Settle(t.Context(), h))
 	f.receives(h)
 	deaf(t, pod)
-	must(t, f.kind.Settle(t.Context(), h)) // it has been seen to settle: a repair does not ask again
+	must(t, f.kind.Settle(t.Context(), h)) // Settle has seen the addresses receive, and does not look again
 	must(t, f.kind.Acquire(t.Context(), h))
 	must(t, f.kind.Settle(t.Context(), h))
 }

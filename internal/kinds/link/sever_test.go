@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Once a cut link is set down, nothing passes it, though nothing drops packets:
-// this node has no table.
+// Once a cut link is set down nothing passes it, even on this node, which has no table that
+// drops packets.
 func TestSever(t *testing.T) {
 	for name, sever := range map[string]func(*fixture, context.Context, ...hold.Hold) error{
 		"in the line":          func(f *fixture, ctx context.Context, hs ...hold.Hold) error { return f.kind.Sever(ctx, hs) },
@@ -53,7 +53,7 @@ func TestSever(t *testing.T) {
 	}
 }
 
-// BenchmarkSever sets links down that are cut off, one after the other.
+// BenchmarkSever sets down links that are cut off, one after the other.
 func BenchmarkSever(b *testing.B) {
 	f := newFixture(b)
 	f.forwarding()

@@ -1,6 +1,7 @@
-// Package link is the kind of a pod's veth pair: one end in the node, the other
-// born in the pod. What lives and dies with it is part of it: addresses, routes
-// and neighbours, in the pod and on the host.
+// Package link is the kind of a pod's veth pair: one end is in the node, and the kernel
+// creates the other right in the pod. A hold of this kind includes everything that
+// disappears with the pair: its addresses, routes and neighbours, in the pod and on the
+// host.
 package link
 
 import (
@@ -17,8 +18,8 @@ import (
 // KindName is the name of the kind, in ledger records too.
 const KindName = "link"
 
-// A pod's default gateways, the same in every pod. Nobody has these addresses:
-// the pod knows their link-layer address, the host veth's, for good.
+// A pod's default gateways, the same in every pod. No interface has these addresses: the
+// pod has a permanent neighbour for them, with the MAC of the host veth.
 var (
 	Gateway4 = netip.MustParseAddr("169.254.1.1")
 	Gateway6 = netip.MustParseAddr("fe80::1")
@@ -27,11 +28,11 @@ var (
 // DefaultMTU is a link's MTU, in bytes, where its spec says 0.
 const DefaultMTU = 1500
 
-// Spec says what a link is to be like. All of it is chosen before the link is
+// Spec says what a link has to be like. All of it is chosen before the link is
 // made.
 type Spec struct {
-	Name      string       `json:"name"`  // of the host's end, by Name
-	Alias     string       `json:"alias"` // of the host's end: says whose it is to people; at most 255 bytes
+	Name      string       `json:"name"`  // of the host's end: stamp.Link of instance and owner
+	Alias     string       `json:"alias"` // of the host's end: says whose it is (stamp.Alias); at most 255 bytes
 	Netns     ns.Ref       `json:"netns"`
 	Ifname    string       `json:"ifname"`    // of the pod's end
 	MTU       int          `json:"mtu"`       // bytes, of both ends; 0: DefaultMTU
@@ -45,8 +46,8 @@ func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string { return "link " + s.Name }
 
-// MACs returns the link-layer addresses of an incarnation's link: locally
-// administered, derived from its ID.
+// MACs returns the link-layer addresses of the two ends of an owner's link. They are
+// derived from the owner's ID, and locally administered.
 func MACs(id hold.ID) (pod, host string) {
 	sum := sha256.Sum256([]byte(id))
 	mac := func(b []byte) string {
@@ -64,7 +65,7 @@ func (s *Spec) mtu() int {
 	return s.MTU
 }
 
-// has reports whether the pod has an address of IPv6, or else of IPv4.
+// has reports whether the pod has an address of IPv6 or, with false, of IPv4.
 func (s *Spec) has(ipv6 bool) bool {
 	for _, a := range s.Addresses {
 		if a.Is6() == ipv6 {
@@ -77,8 +78,8 @@ func (s *Spec) has(ipv6 bool) bool {
 // ends are a spec's parsed link-layer addresses.
 type ends struct{ pod, host net.HardwareAddr }
 
-// check parses what has to be parsed, and refuses what the kernel would refuse
-// half-way or take for something else.
+// check parses the spec's MACs, and refuses a spec that the kernel would refuse only after
+// the link is made, or would take for something else.
 func (s *Spec) check() (ends, error) {
 	var e ends
 	var err error

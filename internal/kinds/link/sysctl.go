@@ -9,27 +9,30 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// sysctl is one of the host's end: as it is, if the kernel has said so, and as it has
-// to be.
+// sysctl is a sysctl of the host's end, with its value and the value that it has to have.
 type sysctl struct {
 	family, name string // net/FAMILY/conf/LINK/NAME
-	said         bool
+	said         bool   // the kernel sent the value have with the link
 	have, want   int32
 }
 
-// sysctls returns those by which the pod must not configure the host, or that make the
-// link one of IPv6 or not. Of a link that is not on the way by IPv6 no other one of
-// that family is of interest.
+// sysctls returns the sysctls of the host's end that Berth sets. They keep the pod from
+// configuring the host, and switch IPv6 on the link on or off. Where IPv6 is off no other
+// sysctl of IPv6 matters.
 //
-// The pod says nothing by router advertisements. It must not say by which way the node
-// sends what it gets (source routes, segments): such a packet has another destination
-// when the rules for destinations look at it. Nor may it fill the host's one table of
-// neighbours: whom ARP answers is noted there, for itself (arp_ignore 8: nobody), or as
-// a proxy for others elsewhere (medium_id -1: never) or behind the same link
-// (proxy_arp_pvlan, which Linux reads of all links, too), and so is who announces itself,
-// where new links are to take that up (arp_accept, which Linux reads of all links, too;
-// accept_untracked_na). nftables does not see ARP. The pod knows its gateway without
-// asking.
+// The host ignores the pod's router advertisements (accept_ra).
+//
+// The pod must not choose the way by which the node sends its packets, by source routes or
+// segments (accept_source_route, seg6_enabled, rpl_seg_enabled): such a packet has another
+// destination by the time the rules for destinations look at it.
+//
+// The pod must not fill the host's one table of neighbours; nftables cannot prevent that,
+// because it does not see ARP. The host enters everybody whom it answers by ARP. So it
+// answers nobody for its own addresses (arp_ignore 8), and is no proxy for addresses
+// elsewhere (medium_id -1) or behind the same link (proxy_arp_pvlan; Linux also applies
+// conf/all's). The pod knows its gateway's MAC without asking. The host also enters those
+// that announce themselves, if it may make new entries for them (arp_accept, where Linux
+// also applies conf/all's; accept_untracked_na).
 func (s *Spec) sysctls(c rtnl.Conf) []sysctl {
 	all := []sysctl{
 		{"ipv4", "arp_ignore", c.IPv4, c.ARPIgnore, 8},
@@ -49,15 +52,16 @@ func (s *Spec) sysctls(c rtnl.Conf) []sysctl {
 		sysctl{"ipv6", "accept_untracked_na", c.IPv6, c.AcceptUntrackedNA, 0})
 }
 
-// optional reports whether there are kernels that lack a sysctl, and need it not: those
-// before Linux 5.7, or 5.19, and without IPv6.
+// optional reports whether a kernel may lack a sysctl because it also lacks what that
+// controls: rpl_seg_enabled before Linux 5.7, accept_untracked_na before 5.19, and
+// disable_ipv6 without IPv6.
 func (x sysctl) optional() bool {
 	return x.name == "rpl_seg_enabled" || x.name == "accept_untracked_na" || x.name == "disable_ipv6" && x.want == 1
 }
 
-// setSysctls sets those that differ, in the calling thread's network namespace. What
-// the kernel has not said is asked first: to set disable_ipv6 takes the lock of all
-// links.
+// setSysctls sets the sysctls that differ, in the calling thread's network namespace. It
+// reads those first that the kernel did not send with the link, because writing
+// disable_ipv6 takes the lock of all links.
 func (s *Spec) setSysctls(c rtnl.Conf) error {
 	for _, x := range s.sysctls(c) {
 		path, want := x.family+"/conf/"+s.Name+"/"+x.name, strconv.Itoa(int(x.want))

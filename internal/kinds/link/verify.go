@@ -13,11 +13,11 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// view is what was seen of the host's side of some links.
+// view has what was seen of the host's side of some links.
 type view struct {
 	links      map[string]*rtnl.Link // by the names that ADD gave them
 	routes     map[place]bool
-	neighbours map[place]string // their MACs
+	neighbours map[place]string // MACs
 }
 
 // place is an address behind a link.
@@ -30,15 +30,16 @@ func nothing() view {
 	return view{map[string]*rtnl.Link{}, map[place]bool{}, map[place]string{}}
 }
 
-// looks is how many links are looked at beside each other: the path of a pod whose
-// link is not called as it should be may hang, and the others' looks wait for it.
+// looks is how many links verify looks up at the same time. A link that does not have its
+// name is looked for in its pod, too, whose path may hang, and the other look-ups should
+// not wait for that.
 const looks = 16
 
-// verify compares the host's side of links with their specs. One is looked up;
-// several are found in one dump of the node.
+// verify compares the host's side of links with their specs. It looks a single link up;
+// for several it lists all links of the node once.
 func (l *Links) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
-	seen, whole := nothing(), false // whole: what it lacks is not there
+	seen, whole := nothing(), false // whole: seen is complete, so that what is not in it does not exist
 	if len(hs) > 1 {
 		var err error
 		if seen, whole, err = l.lookAtAll(ctx, look); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
@@ -54,7 +55,7 @@ func (l *Links) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []e
 		s, err := l.spec(h)
 		if err == nil {
 			err = l.compare(s, seen)
-			if err != nil && !whole { // not seen, or no more than half
+			if err != nil && !whole { // what differs may only not have been seen
 				places <- struct{}{}
 				closer.Go(func() {
 					errs[i] = l.verifyOne(s)
@@ -77,7 +78,8 @@ func (l *Links) verifyOne(s *Spec) error {
 	return l.compare(s, seen)
 }
 
-// compare says what of a link is not as its spec has it.
+// compare returns nil if a link is as its spec says, hold.ErrGone if the view does not
+// have it, or else all that differs.
 func (l *Links) compare(s *Spec, seen view) error {
 	link, ok := seen.links[s.Name]
 	if !ok {
@@ -133,7 +135,7 @@ func (l *Links) compare(s *Spec, seen view) error {
 	return changed("link "+s.Name, d)
 }
 
-// changed makes an error of differences, if there are any.
+// changed returns an error that lists differences; nil if there are none.
 func changed(what string, differences []string) error {
 	if len(differences) == 0 {
 		return nil
@@ -141,7 +143,8 @@ func changed(what string, differences []string) error {
 	return &hold.ChangedError{What: what, Differences: differences}
 }
 
-// look looks one link up, and the way to its addresses, in constant time.
+// look looks up one link, and the routes and neighbours for its addresses, in constant
+// time.
 func (l *Links) look(s *Spec) (view, error) {
 	seen := nothing()
 	var link rtnl.Link
@@ -177,8 +180,8 @@ func (l *Links) look(s *Spec) (view, error) {
 	return seen, l.lookAgain(s, seen, link.Index)
 }
 
-// lookAgain lists a link's routes if one seems to be missing: a policy rule
-// may have answered for the main table.
+// lookAgain lists a link's routes if one seems to be missing: a policy rule may have made
+// the look-up use another table than main.
 func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 	for _, a := range s.Addresses {
 		if seen.routes[place{a, index}] {
@@ -194,12 +197,12 @@ func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 	return nil
 }
 
-// lookAtAll lists all links of the instance, and all of Berth's routes and
-// permanent neighbours. An error of class kernel.ErrInterrupted comes with
-// what was seen: something may be missing.
+// lookAtAll lists all links of the instance, all of Berth's routes, and all permanent
+// neighbours. whole reports whether the view is complete. With an error of class
+// kernel.ErrInterrupted lookAtAll returns what it saw: something may be missing.
 //
-// Links that find has listed in the same look are not listed again: then, too,
-// whole is false.
+// It does not list the links again that find has listed in the same look. That list may be
+// out of date, so whole is false then.
 func (l *Links) lookAtAll(ctx context.Context, look *hold.Look) (seen view, whole bool, err error) {
 	links, found := look.Remembered(l).([]rtnl.Link)
 	if !found {
@@ -226,7 +229,7 @@ func (l *Links) lookAtAll(ctx context.Context, look *hold.Look) (seen view, whol
 	return seen, whole && err == nil, err
 }
 
-// addRoutes notes those routes that lead to one address on a link.
+// addRoutes adds those routes to the view that lead to a single address on a link.
 func (v view) addRoutes(routes []rtnl.Route) {
 	for _, r := range routes {
 		if r == withMetric(hostRoute(r.Dst.Addr(), r.Index), r.Metric) {

@@ -15,10 +15,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// VerifyPod compares the pod's side of a link with its spec, for CHECK: nil,
-// hold.ErrGone if the namespace or the interface is not there, hold.ErrChanged
-// with all that differs, or why it could not be seen. What the pod has besides
-// is its own business.
+// VerifyPod compares the pod's side of a link with its spec, for CHECK. It returns nil;
+// hold.ErrGone if the namespace or the interface does not exist; hold.ErrChanged with all
+// that differs; or the reason why it could not look. It ignores what the pod has besides.
 func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -37,7 +36,7 @@ func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 	if err := pod.Do(func() (err error) { settings, err = s.podSettings(); return err }); err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	c, err := rtnl.Open(pod) // which can go on after a list that is not read to its end
+	c, err := rtnl.Open(pod) // not Here: this Conn still works after a list that was not read to its end
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
@@ -58,9 +57,9 @@ func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 	return changed(what, append(d, settings...))
 }
 
-// podSettings says which of the sysctls that furnishPod sets differ, in the
-// calling thread's network namespace. Without the interface none does, nor
-// where the kernel has no IPv6.
+// podSettings returns which of the sysctls that furnishPod sets differ, in the calling
+// thread's network namespace. A sysctl that does not exist does not differ: there is no
+// interface, or the kernel has no IPv6.
 func (s *Spec) podSettings() ([]string, error) {
 	want := map[string]string{"disable_ipv6": "1"}
 	if s.has(true) {
@@ -82,7 +81,7 @@ func (s *Spec) podSettings() ([]string, error) {
 	return d, nil
 }
 
-// podDifferences says what is not as furnishPod left it.
+// podDifferences returns what is not as furnishPod left it.
 func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 	var d []string
 	differ := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
@@ -124,16 +123,16 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 	return d, nil
 }
 
-// inPod is how many items of a list are looked at that a pod makes as long as it
-// likes: time and memory are the agent's.
+// inPod is how many items of a list in a pod the agent looks at. A pod can make its lists
+// as long as it likes, and reading them takes the agent's time and memory.
 const inPod = 4096
 
-// errLong says that a list of a pod's is longer than that.
+// errLong says that a list in a pod is longer than inPod.
 var errLong = fmt.Errorf("the pod has more than %d of them on this interface, and the rest is not looked at", inPod)
 
-// missingAddresses returns those of a pod's addresses that its interface lacks.
-// Of IPv6 each is looked up; of IPv4 they are listed, and nothing is kept of what
-// else is in the list.
+// missingAddresses returns those of a pod's addresses that its interface lacks. It looks up
+// each IPv6 address. It lists the IPv4 addresses, and keeps nothing of what else is in the
+// list.
 func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) {
 	var missing, missing4 []netip.Prefix
 	for _, a := range s.Addresses {
@@ -164,8 +163,8 @@ func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) 
 	return append(missing, missing4...), nil
 }
 
-// missingRoutes returns those of a pod's routes that it lacks. Each is looked up,
-// in constant time; only if others stand before one of them, routes are listed.
+// missingRoutes returns those of a pod's routes that the pod lacks. It looks each up, in
+// constant time, and lists the pod's routes only if a look-up finds another route.
 func missingRoutes(c *rtnl.Conn, s *Spec, index int) ([]rtnl.Route, error) {
 	wanted := s.podRoutes(index)
 	seen := make([]rtnl.Route, len(wanted))
@@ -173,7 +172,7 @@ func missingRoutes(c *rtnl.Conn, s *Spec, index int) ([]rtnl.Route, error) {
 	for i, r := range wanted {
 		rs[i] = rtnl.MatchRouteBy(probe(r.Dst), index, &seen[i])
 	}
-	c.Each(rs...) // what is not found there may be in the list
+	c.Each(rs...) // a route that the look-up does not find may still be in the list
 	var missing []rtnl.Route
 	for i, r := range wanted {
 		if seen[i] != withMetric(r, seen[i].Metric) {
@@ -194,8 +193,9 @@ func missingRoutes(c *rtnl.Conn, s *Spec, index int) ([]rtnl.Route, error) {
 	return missing, nil
 }
 
-// probe is an address that a route to a prefix leads to, if none is more
-// specific: of a default route one that is nobody's (RFC 5737, RFC 3849).
+// probe returns an address by which a look-up finds the route to a prefix, if there is no
+// more specific one. For a default route it is an address that nobody has (RFC 5737,
+// RFC 3849).
 func probe(dst netip.Prefix) netip.Addr {
 	switch {
 	case dst.Bits() > 0:
@@ -206,7 +206,8 @@ func probe(dst netip.Prefix) netip.Addr {
 	return netip.MustParseAddr("2001:db8:ffff::fe")
 }
 
-// enough ends a list that is too long, with an error if anything is missing yet.
+// enough ends a list that is too long: with errLong if something is still missing, else
+// with rtnl.ErrStop.
 func enough(missing int, looked *int) error {
 	*looked++
 	switch {

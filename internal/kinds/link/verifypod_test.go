@@ -89,9 +89,8 @@ func (f *fixture) wants(h hold.Hold, is error, says string) {
 	}
 }
 
-// A pod that makes its lists long is looked into in constant time, and keeps
-// nothing of the agent's: what cannot be found in the first thousands of entries
-// is said not to have been looked at.
+// VerifyPod takes bounded time and memory in a pod that makes its lists long: it looks at
+// the first thousands of entries only, and says that it did not look at the rest.
 func TestVerifyPodLongLists(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod(both)
@@ -114,7 +113,7 @@ func TestVerifyPodLongLists(t *testing.T) {
 	if err := f.links.VerifyPod(t.Context(), h); err == nil || errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "the rest is not looked at") {
 		t.Errorf("with a route among %d that is not there VerifyPod says %v", long, err)
 	}
-	// One that stands before ours does not hide it.
+	// A route that stands before Berth's does not hide it.
 	must(t, inside.Do(rtnl.AddRoute(gateway)))
 	before := rtnl.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Index: eth0.Index}
 	must(t, inside.Do(rtnl.AddRoute(before)))

@@ -9,17 +9,17 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Whole returns the instance's links that are whole, as a glance has them: if they are
-// being listed already (ListAhead), it waits for that. An error of class
-// kernel.ErrInterrupted comes with what was seen.
+// Whole returns the instance's links that are whole, as a glance sees them. If ListAhead is
+// listing the links, Whole waits for that list. With an error of class
+// kernel.ErrInterrupted it returns the links that it saw.
 func (l *Links) Whole(ctx context.Context) ([]rtnl.Link, error) {
 	links, err := l.list(ctx, hold.Glance())
 	return slices.DeleteFunc(links, func(link rtnl.Link) bool { return !IsWhole(l.groups, link) }), err
 }
 
-// IsWhole reports whether a link of an instance is neither half-made nor cut off. It is
-// born in the one group, and cut off by another: one that is in none of the instance's
-// was live, and others have moved it.
+// IsWhole reports whether a link of an instance is neither half-made, which is in the
+// coming group, nor cut off, which is in a dying group. A link in none of the instance's
+// groups is whole: it was live, and others have moved it.
 func IsWhole(groups stamp.Groups, link rtnl.Link) bool {
 	return link.Group != groups.Coming() && !groups.IsDying(link.Group)
 }

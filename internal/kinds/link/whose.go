@@ -9,12 +9,14 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// Whose a link is its alias says. Where another program has replaced that, the link has
-// nobody's stamp, and what else ADD gave it says whose it is: its name, its second name,
-// its MAC, its group, the index at which this agent has seen it, the routes to its pod.
-// Two of these are enough; any program can change one of them, or give one to its own
-// link. Name and group are not: programs exchange names, and the group is that of all
-// the instance's links.
+// A link's alias says whose it is. If another program has replaced the alias, the other
+// things that ADD gave the link show it: its name, its second name, its MAC, its group, the
+// index at which this agent has seen it, and the routes to its pod. Two of these are enough
+// proof; one is not, because any program can change one of them or give it to a link of its
+// own. Name and group together are not enough either: programs exchange names, and all
+// links of the instance have the same group.
+
+// signs counts the things that show whose a link is.
 type signs struct {
 	own   int // second name, MAC, index, routes
 	loose int // name, group
@@ -22,16 +24,16 @@ type signs struct {
 
 func (n signs) enough() bool { return n.own > 0 && n.own+n.loose > 1 }
 
-// verdict is what is known of a link that something leads to.
+// verdict says whose a link is.
 type verdict int
 
 const (
-	another verdict = iota // it is somebody else's
-	unsure                 // it may be the owner's
-	own
+	another verdict = iota // the link is somebody else's
+	unsure                 // the link may be the owner's
+	own                    // the link is the owner's
 )
 
-// owns reports whether a link is a spec's, whatever it is called.
+// owns reports whether a link is the one of a spec, whatever its name is.
 func (l *Links) owns(s *Spec, link rtnl.Link) bool {
 	return s.stamped(link) || stampless(link) && l.proved(s, link)
 }
@@ -48,10 +50,11 @@ func stampless(link rtnl.Link) bool {
 	return !ok
 }
 
-// judge says whose a link is that something leads to. One that has nobody's stamp, and
-// of which too little says whose it is, is somebody else's only if it cannot be the
-// pod's: it is no veth, its other end is elsewhere, or this agent has seen the owner's at
-// another index, which no link changes on the node.
+// judge says whether a link is the one of a spec. A link whose alias is not one of Berth's,
+// and of which too little else shows whose it is, is unsure. It is another's only if it
+// cannot be the pod's link: because it is no veth, because its second name is another
+// link's, because its other end is not in the pod, or because this agent has seen the
+// owner's link at another index (a link keeps its index as long as it is on the node).
 func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	switch {
 	case l.owns(s, link):
@@ -64,7 +67,8 @@ func (l *Links) judge(s *Spec, link rtnl.Link) verdict {
 	return unsure
 }
 
-// proved reports whether enough says that a link without a stamp is a spec's.
+// proved reports whether enough shows that a link without an alias of Berth's is the one of
+// a spec.
 func (l *Links) proved(s *Spec, link rtnl.Link) bool {
 	if !link.Veth || link.Given != "" && link.Given != s.Name {
 		return false
@@ -76,7 +80,7 @@ func (l *Links) proved(s *Spec, link rtnl.Link) bool {
 	return n.enough()
 }
 
-// signs counts what says that a link is the one that ADD gave a name, but for routes.
+// signs counts what shows that a link is the one to which ADD gave a name, except routes.
 func (l *Links) signs(name string, link rtnl.Link) signs {
 	n := signsOf(name, l.groups, link)
 	if seen, known := l.memory.index(name); known && seen == link.Index {
@@ -85,7 +89,7 @@ func (l *Links) signs(name string, link rtnl.Link) signs {
 	return n
 }
 
-// signsOf is signs, by what can be seen of the link alone.
+// signsOf is signs without the agent's memory: it counts what the link itself shows.
 func signsOf(name string, groups stamp.Groups, link rtnl.Link) signs {
 	return signs{
 		own:   count(link.Given == name, link.MAC == hostMAC(name)),
@@ -102,7 +106,8 @@ func count(all ...bool) (n int) {
 	return n
 }
 
-// hostMAC is the MAC of the host's end that ADD gave a name; "" if it is no such name.
+// hostMAC returns the MAC of the host's end to which ADD gave a name; "" if ADD gives no
+// such name.
 func hostMAC(name string) string {
 	id, ok := stamp.LinkID(name)
 	if !ok {
@@ -112,18 +117,18 @@ func hostMAC(name string) string {
 	return mac
 }
 
-// wasElsewhere reports whether this agent knows a spec's link at another index, be it
-// deleted by now.
+// wasElsewhere reports whether this agent has last seen the spec's link at another index
+// than that of link, even if the spec's link is deleted by now.
 func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
 	at := l.memory.last(s.Name)
 	return at != 0 && at != link.Index
 }
 
-// endsElsewhere reports whether a link's other end is not in the pod, for all that the
-// kernel says. False is also that the pod cannot be looked at.
+// endsElsewhere reports whether the kernel says that a link's other end is not in the pod.
+// It answers false, too, if the pod's namespace cannot be opened.
 func (l *Links) endsElsewhere(s *Spec, link rtnl.Link) bool {
 	if s.Ifname == "" {
-		return false // of a link that was found, not planned
+		return false // the spec was made by find, and does not know the pod
 	}
 	pod, err := s.Netns.Open()
 	if err != nil {
@@ -134,8 +139,8 @@ func (l *Links) endsElsewhere(s *Spec, link rtnl.Link) bool {
 	return l.conn.Do(rtnl.NetnsID(pod.Fd(), &id)) == nil && id != link.PeerNetns
 }
 
-// nameOf returns the name that ADD gave a link of the instance, whatever somebody has
-// made of it since; false if it is none of the instance's.
+// nameOf returns the name that ADD gave a link, even if others have changed the link since;
+// false if the link is not the instance's.
 func (l *Links) nameOf(link rtnl.Link) (string, bool) {
 	if name, ok := NameOf(l.prefix, l.groups, link); ok {
 		return name, true
@@ -150,9 +155,9 @@ func (l *Links) nameOf(link rtnl.Link) (string, bool) {
 	return name, known && l.signs(name, link).enough() && ofInstance(l.prefix, name)
 }
 
-// NameOf returns the name that ADD gave a link of an instance, by what can be seen of
-// the link alone: its alias or, of one that has nobody's stamp, its second name or its
-// name, if enough else says the same.
+// NameOf returns the name that ADD gave a link of an instance, as the link itself shows it:
+// by its alias or, if that is not one of Berth's, by its second name or its name, provided
+// that enough else of the link fits. It returns false if the link is not the instance's.
 func NameOf(instance string, groups stamp.Groups, link rtnl.Link) (string, bool) {
 	if !stampless(link) {
 		return stamp.Own(instance, link.Name, link.Alias)
@@ -170,7 +175,7 @@ func ofInstance(instance, name string) bool {
 	return ok
 }
 
-// errUnsure says why a link that may be a spec's is left alone.
+// errUnsure says why Berth leaves a link alone that may be the one of a spec.
 func errUnsure(s *Spec, link rtnl.Link) error {
-	return fmt.Errorf("link %s (%d) may be %s: its alias %q is nobody's, and too little else says whose it is", link.Name, link.Index, s.Name, link.Alias)
+	return fmt.Errorf("link %s (index %d) may be %s: its alias %q is not one of Berth's, and too little else shows whose it is", link.Name, link.Index, s.Name, link.Alias)
 }

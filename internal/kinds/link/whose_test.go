@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// strip gives a hold's link another name, another alias, and takes away what else it
-// has of its owner. It returns the link's index.
+// strip gives a hold's link another name and another alias, and hides what else leads to
+// it, as what says. It returns the link's index.
 func (f *fixture) strip(pod *ns.Netns, h hold.Hold, alias string, what hide, settings ...rtnl.Setting) int {
 	f.Helper()
 	f.hide(pod, h, what)
@@ -28,7 +28,8 @@ func (f *fixture) strip(pod *ns.Netns, h hold.Hold, alias string, what hide, set
 // another is a MAC that no incarnation has.
 var another = net.HardwareAddr{2, 0, 0, 0, 0, 9}
 
-// What a link that has lost its name and its alias has left of its owner.
+// strips are links that have lost their name and alias, by what they still have of their
+// owner.
 var strips = map[string]struct {
 	hide
 	settings []rtnl.Setting
@@ -48,9 +49,9 @@ var strips = map[string]struct {
 	"the pod's end":          {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 }
 
-// A link whose alias is nobody's, under whatever name, is its owner's if two other
-// things say so: it is cut off, mended and deleted. If fewer do it is left alone, and
-// nobody says that it is gone.
+// A link whose alias is not one of Berth's is its owner's if two other things show it,
+// whatever its name is: Cut and Release find it. If fewer do, they leave the link alone,
+// and return an error instead of saying that it is gone.
 func TestStripped(t *testing.T) {
 	for name, left := range strips {
 		for _, alias := range []string{"", "somebody's"} {
@@ -86,7 +87,7 @@ func TestStripped(t *testing.T) {
 	}
 }
 
-// It is given back its name and its alias, and is the same link.
+// A repair gives such a link its name and its alias back. It remains the same link.
 func TestStrippedIsRepaired(t *testing.T) {
 	for name, left := range strips {
 		if !left.ours || left.hide.end {
@@ -109,8 +110,9 @@ func TestStrippedIsRepaired(t *testing.T) {
 	}
 }
 
-// What has nobody's stamp is found by what else says that it is of this instance, and
-// under the name that ADD gave it; what has less is nobody's.
+// Find finds a link whose alias is not one of Berth's if enough else shows that it is this
+// instance's, and returns it under the name that ADD gave it. If too little does, Find
+// leaves it out.
 func TestStrippedIsFound(t *testing.T) {
 	for name, want := range map[string]struct {
 		hide
@@ -139,8 +141,8 @@ func TestStrippedIsFound(t *testing.T) {
 	}
 }
 
-// Whatever leads to a link that has nobody's stamp, it is left alone if it is another
-// program's, and is in nobody's way.
+// If something leads to a link without an alias of Berth's that is another program's, Berth
+// leaves it alone, and the link is in nobody's way.
 func TestStrangersAreLeft(t *testing.T) {
 	type ends struct {
 		*fixture
@@ -188,7 +190,7 @@ func TestStrangersAreLeft(t *testing.T) {
 				rtnl.GetLink(e.name, &was), rtnl.DelLink(e.was.Name)))
 			t.Cleanup(func() { f.conn.Do(rtnl.DelLink(e.name)); f.conn.Do(rtnl.DelLink(e.was.Name)) })
 			lead(e, was.Index)
-			if f.conn.Do(rtnl.GetLink(e.name, &was)) != nil { // it is called as the pod's was
+			if f.conn.Do(rtnl.GetLink(e.name, &was)) != nil { // the stranger has the name of the pod's link
 				must(t, f.conn.Do(rtnl.GetLink(e.was.Name, &was)))
 				if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrForeign) {
 					t.Errorf("Acquire says %v", err)
@@ -206,10 +208,10 @@ func TestStrangersAreLeft(t *testing.T) {
 	}
 }
 
-// A pod has a second interface, of another plugin's: a veth without an alias. It deletes
-// Berth's and calls the other one so. That is another's, as the agent knows where its own
-// link was: the pod is released, though its namespace lives on. An agent that has not
-// seen the link cannot know.
+// A pod has a second interface of another plugin, a veth without an alias. The pod deletes
+// Berth's interface and gives its name to the other one. An agent that has seen the link
+// knows its index, and so that the other one is not Berth's: it releases the pod, although
+// the pod's namespace lives on. An agent that has not seen the link cannot know.
 func TestOthersInterfaceIsLeft(t *testing.T) {
 	for name, seen := range map[string]bool{"seen": true, "unseen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -240,9 +242,9 @@ func TestOthersInterfaceIsLeft(t *testing.T) {
 	}
 }
 
-// Two links have exchanged their names, and lost their aliases and second names. Each is
-// known by what else it has, also to an agent that has just started: who is released
-// takes nobody else's.
+// Two links have exchanged their names, and lost their aliases and second names. Also an
+// agent that has just started recognizes each by what else it has, so that releasing one
+// owner does not touch the other's link.
 func TestExchanged(t *testing.T) {
 	for name, what := range map[string]hide{"seen": {second: true}, "unseen so far": {second: true, index: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -272,8 +274,8 @@ func TestExchanged(t *testing.T) {
 	}
 }
 
-// A link to which no way leads any more is found in the list of all links before it is
-// said to be gone: once, and never if this agent has seen it.
+// Before Berth says that a link is gone to which no other way leads, it lists all links: at
+// most once in the agent's life, and not at all if the agent has seen the link.
 func TestHidden(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod("4")

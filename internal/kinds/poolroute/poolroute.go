@@ -1,7 +1,7 @@
-// Package poolroute is the kind of the route that answers for a pool's CIDR
-// where no pod does. Without it a packet to a pod that is gone would take the
-// node's default route, and leave entries of address translation behind which
-// then catch the packets of the address's next pod.
+// Package poolroute is the kind of a pool's unreachable route, which answers packets to
+// those addresses of the pool that no pod has. Without it a packet to a pod that is gone
+// would take the node's default route. It would also leave entries of address translation
+// behind, which would then catch packets of the next pod with the same address.
 package poolroute
 
 import (
@@ -22,8 +22,8 @@ const KindName = "poolroute"
 // batch is how many routes one Release takes.
 const batch = 32
 
-// Spec is one CIDR's route. The metric is the instance's own (stamp.MetricOf),
-// so that several agents on a node can have the same CIDR.
+// Spec is the route of one CIDR. The metric is the instance's own (stamp.MetricOf), so that
+// several agents on a node can have the same CIDR.
 type Spec struct {
 	CIDR   netip.Prefix `json:"cidr"`   // masked
 	Metric uint32       `json:"metric"` // not 0
@@ -36,14 +36,14 @@ func (s *Spec) String() string {
 	return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric)
 }
 
-// route is the spec as the kernel has it.
+// route returns the spec as a route.
 //
 //	ip route add unreachable 10.88.0.0/16 proto 98 metric N
 func (s *Spec) route() rtnl.Route {
 	return rtnl.Route{Dst: s.CIDR, Unreachable: true, Metric: s.Metric}
 }
 
-// Options say where routes are made, and for whom.
+// Options of New.
 type Options struct {
 	Conn   *rtnl.Conn // to the node's network namespace
 	Metric uint32     // the instance's
@@ -68,7 +68,8 @@ func (r *Routes) Kind() hold.Kind {
 	}
 }
 
-// spec returns a hold's spec. One with another's metric is refused.
+// spec returns a hold's spec. It refuses a spec with another instance's metric, or with a
+// CIDR that is not valid and masked.
 func (r *Routes) spec(h hold.Hold) (*Spec, error) {
 	s, ok := h.Spec.(*Spec)
 	switch {
@@ -133,8 +134,8 @@ func (r *Routes) release(_ context.Context, hs []hold.Hold) []error {
 	return errs
 }
 
-// find returns the instance's routes. A route does not say who owns it: the
-// holds have no owner.
+// find returns the instance's routes, as holds without an owner: a route does not say which
+// owner it is of.
 func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	routes, err := r.list()
 	holds := make([]hold.Hold, len(routes))
@@ -144,8 +145,8 @@ func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	return holds, err
 }
 
-// list returns the instance's routes in the kernel; some may be missing if
-// there is an error as well.
+// list returns the instance's routes in the kernel. With an error it may return some of
+// them.
 func (r *Routes) list() ([]rtnl.Route, error) {
 	routes, err := r.Conn.Routes(rtnl.RouteFilter{Unreachable: true})
 	if err != nil {

@@ -54,7 +54,7 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// blackhole is somebody else's route of the same destination and metric.
+// blackhole adds somebody else's route with the same destination and metric.
 func blackhole(t testing.TB, h hold.Hold) (intact func() error) {
 	s := h.Spec.(*poolroute.Spec)
 	_, dst, err := net.ParseCIDR(s.CIDR.String())
@@ -70,7 +70,7 @@ func blackhole(t testing.TB, h hold.Hold) (intact func() error) {
 	}
 }
 
-// Two instances have the same CIDR, and neither sees the other's route.
+// Two instances have the same CIDR. Neither finds or releases the other's route.
 func TestFind(t *testing.T) {
 	a, metricA := newKind(t, "aaaa")
 	b, metricB := newKind(t, "bbbb")
@@ -94,7 +94,8 @@ func TestFind(t *testing.T) {
 	must(t, b.Release(ctx, []hold.Hold{holdB})[0])
 }
 
-// An address of the pool that no pod has is unreachable, not somebody else's.
+// A packet to an address of the pool that no pod has is answered with "host unreachable",
+// and does not leave the node.
 func TestUnreachable(t *testing.T) {
 	k, metric := newKind(t, "test")
 	to := netip.MustParseAddr("10.88.0.7")
