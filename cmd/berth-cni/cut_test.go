@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -21,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/stamp"
 	"github.com/berth-net/berth/test/programs"
 )
 

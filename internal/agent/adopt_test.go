@@ -11,11 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
@@ -23,6 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // lose takes a rig's ledger away, as a disk does; and its instance as well, with

@@ -12,9 +12,6 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
@@ -23,6 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/kinds/egress"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // fakeKernel is what one agent has of a fakeNode, from its start to its end.

@@ -5,13 +5,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // renameLink gives a container's host veth another name, as another program may

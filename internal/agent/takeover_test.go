@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/egress"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 	"github.com/berth-net/berth/test/programs"
 )
 

@@ -10,14 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-net/berth/internal/daemon/server"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // The steps of which one half is something that fails or hangs, and the other

@@ -4,11 +4,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Head is what the plugin itself needs of a configuration. The agent reads the

@@ -4,13 +4,12 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // A deletion may be about a pod that the ledger knows nothing of, since it was

@@ -13,17 +13,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/ipam"
-	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/daemon/server"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // longestAdd is how long after its plugin began an ADD may still be executed.

@@ -9,18 +9,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
-	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/patience"
-	"github.com/berth-net/berth/internal/stamp"
-
-	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Mend hears of changes, and mends what they concern.

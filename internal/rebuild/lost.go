@@ -9,14 +9,13 @@ import (
 	"slices"
 
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // ErrLedgerLost says that there are pods of this agent and no ledger that tells

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
@@ -19,7 +20,6 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/root"
-	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // Rebuilt says what became of a ledger that was made anew.

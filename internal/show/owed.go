@@ -8,11 +8,11 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // Owed lists what could not be released yet, and deletions that wait.

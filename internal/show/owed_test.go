@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/deletions"
 )
 
 // An audit finds a deletion that the agent should have done long ago, and no

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-net/berth/api"
 	"github.com/vishvananda/netlink"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )

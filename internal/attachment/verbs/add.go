@@ -17,12 +17,12 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // FormerLink is how long an ADD waits for a link to go that is being released

@@ -8,10 +8,10 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // Check compares an attachment with its prevResult and with the world, on the

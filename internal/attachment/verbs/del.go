@@ -8,9 +8,9 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
-	"github.com/berth-net/berth/internal/daemon/server"
 )
 
 // Delete releases every attachment that a filter matches and whose ADD began

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
 	"github.com/berth-net/berth/internal/attachment"
-	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/hold"
 )
 
 // firstTries is how long a GC waits for the outcome of the first tries, to

@@ -7,12 +7,11 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Tables is the nftables of one network namespace. Its methods may be called

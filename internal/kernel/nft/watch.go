@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Watch hears of every transaction that touches one table, also of transactions that the

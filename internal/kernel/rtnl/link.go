@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Constants of include/uapi/linux (veth.h, if_link.h, rtnetlink.h) that x/sys/unix lacks.

@@ -5,10 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // A link's second name and its index lead to it, even after it was renamed.

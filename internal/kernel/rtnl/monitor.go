@@ -7,13 +7,12 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/berth-net/berth/internal/kernel/nlsock"
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/nlsock"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Change is what a piece of News is about.

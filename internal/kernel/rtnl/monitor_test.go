@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 const monitored = "btest" // the prefix of the instance's links

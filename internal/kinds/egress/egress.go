@@ -12,11 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // KindName is the name of the kind.

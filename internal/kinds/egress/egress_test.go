@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/google/nftables"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -15,6 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

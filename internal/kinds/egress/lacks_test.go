@@ -6,13 +6,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/google/nftables"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // poor is the nftables of a kernel that lacks the parts that a test says. It counts how

@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // A cut of a link waits for a deletion of that link, and the other way round. Neither waits

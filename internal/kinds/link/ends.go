@@ -5,10 +5,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // PodEnd is a link's other end, in a pod.

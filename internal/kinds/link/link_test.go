@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -18,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 func TestKind(t *testing.T) {

@@ -4,10 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // locate finds the host's end of a link, even if somebody has renamed it: a renamed link

@@ -7,13 +7,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -6,10 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // News that come while the links are listed win over the list, which may have been read

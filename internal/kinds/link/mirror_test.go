@@ -8,13 +8,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // follow makes a fixture's links follow the kernel's news, until the test ends or end is

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -16,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // rename gives a hold's link another name, and returns its index.

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/berth-net/berth/internal/stamp"
-
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // A link's alias says whose it is. If another program has replaced the alias, the other
