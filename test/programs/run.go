@@ -14,7 +14,7 @@ func Run(t testing.TB, bin, root string, pools ...string) *Agent {
 	agent, err := StartAgent(t.Context(), bin, root, pools...)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("berthd's last words:\n%s", agent.lastWords())
+			t.Logf("berthd's last words:\n%s", agent.LastWords())
 		}
 		if err := agent.Stop(); err != nil {
 			t.Error(err)
