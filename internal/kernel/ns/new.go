@@ -4,9 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// Apart has a program start in network and mount namespaces of its own, and if user in
+// a user namespace, whose root is who starts it. It ends with the thread that started it.
+func Apart(user bool) *syscall.SysProcAttr {
+	if !user {
+		return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	}
+	return &syscall.SysProcAttr{
+		// The network namespace comes when the user namespace has its mappings: before,
+		// the kernel gives files below /proc/net to the host's root (net/netfilter/x_tables.c).
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, Unshareflags: unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		Pdeathsig:   unix.SIGKILL,
+	}
+}
 
 // New makes a network namespace, bound to a file at path, which is made if it
 // is not there. The namespace lasts for as long as it is bound or a process is
