@@ -45,7 +45,7 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 		t.Errorf("a late DEL changed:\n%s", diff)
 	}
 	nettest.Ping(t, nil, heir.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // aws #2896: addresses in cooldown counted as available, so that ADD failed
@@ -116,7 +116,7 @@ func TestForeignRemovalIsMended(t *testing.T) {
 		return whole.Diff(look(t).Only("route", "rule", "nft", "link")) == ""
 	})
 	nettest.Ping(t, nil, got.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // aws #2948, #3684: one iptables process a rule, all waiting for one lock: the

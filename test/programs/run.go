@@ -46,7 +46,7 @@ func (a *Agent) NothingLeft(t testing.TB, empty nettest.State) {
 // Audit fails the test if the agent finds anything left over or missing.
 func (a *Agent) Audit(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), nettest.Deadline) // also when the test has ended
 	defer cancel()
 	if _, err := a.Berth(ctx, "audit"); err != nil {
 		t.Error(err)
