@@ -101,6 +101,7 @@ func TestForeignRemovalIsMended(t *testing.T) {
 	pod := nettest.Pod(t)
 	got := n.add("c", pod)
 	nettest.Ping(t, nil, got.Addr)
+	programs.Settled(t, nil, got.host)
 	whole := look(t).Only("route", "rule", "nft", "link")
 	nettest.Run(t, nil, fmt.Sprintf("ip route del %s dev %s", got, got.host))
 	nettest.Run(t, nil, "ip route del unreachable 10.88.0.0/24")

@@ -85,18 +85,9 @@ func (a *agent) podsOf(n int, keys ...string) (pods []*ns.Netns, got []attached)
 		if g.addrs[len(g.addrs)-1].Is4() {
 			continue
 		}
-		a.settled(g.host)
+		programs.Settled(a.t, a.node, g.host)
 	}
 	return pods, got
-}
-
-// settled waits until the kernel has done all for a link of IPv6 that it does by itself
-// some time after the link is up.
-func (a *agent) settled(host string) {
-	a.t.Helper()
-	nettest.Eventually(a.t, "the multicast route of "+host, func() bool {
-		return strings.Contains(nettest.Snapshot(a.t, a.node).Only("route").String(), "multicast ff00::/8 dev "+host)
-	})
 }
 
 // pingAll pings all addresses of a pod.

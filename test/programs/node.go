@@ -4,10 +4,13 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -52,7 +55,7 @@ func (n *Node) Again() {
 	}
 }
 
-// Exec runs berth-cni, whose configuration has further keys.
+// Exec runs berth-cni for the agent, whose configuration has further keys.
 func (n *Node) Exec(verb, container, netns string, keys ...string) ([]byte, error) {
 	return Exec(n.bin, n.Root, verb, container, netns, keys...)
 }
@@ -75,4 +78,13 @@ func DetachAll(t testing.TB, c *client.Client) {
 			t.Errorf("deleting %s: %v", at.ContainerID, err)
 		}
 	}
+}
+
+// Settled waits until the kernel has done all for a link of IPv6 that it does by itself
+// some time after the link is up, so that snapshots can be compared.
+func Settled(t testing.TB, at *ns.Netns, host string) {
+	t.Helper()
+	nettest.Eventually(t, "the multicast route of "+host, func() bool {
+		return strings.Contains(nettest.Snapshot(t, at).Only("route").String(), "multicast ff00::/8 dev "+host)
+	})
 }
