@@ -101,7 +101,7 @@ func (s *story) remove(context.Context) error {
 	}
 	found := changed(s.bare, now)
 	for _, p := range s.pods {
-		if err := p.end(); err != nil {
+		if err := p.netns.Delete(); err != nil {
 			return err
 		}
 	}

@@ -48,14 +48,14 @@ func (p *pod) make() (err error) {
 	if p.netns, err = makeNetns(fmt.Sprintf("%s-pod%d", filepath.Base(string(p.w.root)), p.number)); err != nil {
 		return err
 	}
-	if err := p.netns.Do(loopbackUp); err != nil { // as ADD does, for all that share the pod
+	if err := p.netns.Do(nettest.LoopbackUp); err != nil { // as ADD does, for all that share the pod
 		return err
 	}
 	p.empty, err = nettest.Look(p.netns)
 	return err
 }
 
-func (p *pod) delete() error { return deleteNetns(p.netns) }
+func (p *pod) delete() error { return p.netns.Delete() }
 
 // renew begins a new container in the pod.
 func (p *pod) renew() {

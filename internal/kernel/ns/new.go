@@ -46,6 +46,22 @@ func New(path string) (*Netns, error) {
 	return n, nil
 }
 
+// Delete takes away the path of a namespace that New made, and closes it. Deleting twice
+// is nothing.
+//
+//	ip netns delete NAME
+func (n *Netns) Delete() error {
+	_ = n.Close() // fails if it is closed already
+	path := n.ref.Path
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmounting %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // bind binds a new network namespace to the file at path.
 func bind(path string) error {
 	home, err := Self()
