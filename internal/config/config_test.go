@@ -119,6 +119,10 @@ func TestLoad(t *testing.T) {
 			but(defaults, func(c *Config) { c.BlockedCIDRs, c.Connections = nil, 0 })},
 		{"only what rests, to remove", "cooldown: 5s", Flags{Remove: true},
 			but(defaults, func(c *Config) { c.Pools, c.Cooldown = nil, 5*time.Second })},
+		{"aliases, merges and nothing", "pools:\n- &a {name: a, cidrs: [10.0.0.0/24], <<: {cooldown: 8s}}\n- {<<: [{cooldown: 7s}, *a], name: b, cidrs: [10.0.1.0/24]}\nmtu: ~\nconnections:", Flags{},
+			but(defaults, func(c *Config) {
+				c.Pools = []ipam.PoolConfig{pool("a", 8*time.Second, "10.0.0.0/24"), pool("b", 7*time.Second, "10.0.1.0/24")}
+			})},
 		{"localhost", onePool + "metrics: localhost:1", Flags{}, but(defaults, func(c *Config) { c.Metrics = "127.0.0.1:1" })},
 	} {
 		got, err := Load(write(t, tt.text), tt.flags)
@@ -176,6 +180,10 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "mtu: large", "line 2: `mtu: large`: want a number"},
 		{onePool + "forwarding: 3", "line 2: `forwarding: 3`: want true or false"},
 		{onePool + "masquerade: true", "line 2: `masquerade: true`: want keys and values, such as {enabled: true}"},
+		{"[a]: 1\n", "line 1: `[a]: 1`: want a word"},
+		{"<<: {mtu: large}", "line 1: `<<: {mtu: large}`: want a number"},
+		{"pools:\n- &a {<<: [*a, *a]}\n", "yaml: line 2: merges (<<) go more than 16 deep"},
+		{"blockedCIDRs: &a [" + strings.Repeat("10.0.0.0/8,", 2000) + "]\npools: [" + strings.Repeat("{cidrs: *a},", 2000) + "]", "yaml: line 1: aliases say too much"},
 		{"[", "near line 1: did not find expected node content"},
 		{"pools:\n- name: a\n\tcidrs: [10.0.0.0/24]\n", "yaml: line 3: is indented with a tab"},
 		{"\tpools:\n", "yaml: line 1: is indented with a tab"},

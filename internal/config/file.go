@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v2"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/berth-net/berth/internal/ipam"
 )
@@ -46,28 +47,69 @@ var defaultBlocked = []string{
 // file is berthd.yaml. Durations are text, so that a number without a unit is
 // no number of nanoseconds.
 type file struct {
-	Pools         []said[filePool]     `yaml:"pools"`
-	Cooldown      said[string]         `yaml:"cooldown"`
-	MTU           said[int]            `yaml:"mtu"`
-	Masquerade    fileMasquerade       `yaml:"masquerade"`
-	BlockedCIDRs  said[[]said[string]] `yaml:"blockedCIDRs"`
-	Connections   said[int]            `yaml:"connections"`
-	Concurrency   said[int]            `yaml:"concurrency"`
-	Metrics       said[string]         `yaml:"metrics"`
-	LogLevel      said[string]         `yaml:"logLevel"`
-	SweepInterval said[string]         `yaml:"sweepInterval"`
-	Forwarding    said[bool]           `yaml:"forwarding"`
+	Pools         said[[]said[filePool]]
+	Cooldown      said[string]
+	MTU           said[int]
+	Masquerade    fileMasquerade
+	BlockedCIDRs  said[[]said[string]]
+	Connections   said[int]
+	Concurrency   said[int]
+	Metrics       said[string]
+	LogLevel      said[string]
+	SweepInterval said[string]
+	Forwarding    said[bool]
 }
 
 type filePool struct {
-	Name     string         `yaml:"name"`
-	CIDRs    []said[string] `yaml:"cidrs"`
-	Cooldown said[string]   `yaml:"cooldown"`
+	Name     said[string]
+	CIDRs    said[[]said[string]]
+	Cooldown said[string]
 }
 
 type fileMasquerade struct {
-	Enabled       said[bool]     `yaml:"enabled"`
-	ExcludedCIDRs []said[string] `yaml:"excludedCIDRs"`
+	Enabled       said[bool]
+	ExcludedCIDRs said[[]said[string]]
+}
+
+// What stands where something else is wanted.
+const (
+	examplePool  = "{name: default, cidrs: [10.88.0.0/16]}"
+	exampleCIDRs = "[10.88.0.0/16]"
+)
+
+func (f *file) take(r *reader, n *yaml.Node) {
+	r.keys(n, "mtu: 1500", map[string]take{
+		"pools":         list(&f.Pools, "["+examplePool+"]", takePool),
+		"cooldown":      scalar(&f.Cooldown),
+		"mtu":           scalar(&f.MTU),
+		"masquerade":    f.Masquerade.take,
+		"blockedCIDRs":  list(&f.BlockedCIDRs, exampleCIDRs, scalar),
+		"connections":   scalar(&f.Connections),
+		"concurrency":   scalar(&f.Concurrency),
+		"metrics":       scalar(&f.Metrics),
+		"logLevel":      scalar(&f.LogLevel),
+		"sweepInterval": scalar(&f.SweepInterval),
+		"forwarding":    scalar(&f.Forwarding),
+	})
+}
+
+func takePool(s *said[filePool]) take {
+	return func(r *reader, n *yaml.Node) {
+		p := new(filePool)
+		r.keys(n, examplePool, map[string]take{
+			"name":     scalar(&p.Name),
+			"cidrs":    list(&p.CIDRs, exampleCIDRs, scalar),
+			"cooldown": scalar(&p.Cooldown),
+		})
+		*s = said[filePool]{p, n.Line}
+	}
+}
+
+func (m *fileMasquerade) take(r *reader, n *yaml.Node) {
+	r.keys(n, "{enabled: true}", map[string]take{
+		"enabled":       scalar(&m.Enabled),
+		"excludedCIDRs": list(&m.ExcludedCIDRs, exampleCIDRs, scalar),
+	})
 }
 
 // parse reads a file's text; an empty one is all defaults. It also returns the
@@ -88,7 +130,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, p := range f.Pools {
+	for _, p := range f.Pools.or(nil) {
 		pool, err := p.or(filePool{}).pool(cooldown)
 		if err != nil {
 			return nil, 0, err
@@ -98,7 +140,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 			return nil, 0, p.wrong(err)
 		}
 	}
-	if c.Masquerade.ExcludedCIDRs, err = parseCIDRs("masquerade.excludedCIDRs", f.Masquerade.ExcludedCIDRs); err != nil {
+	if c.Masquerade.ExcludedCIDRs, err = parseCIDRs("masquerade.excludedCIDRs", f.Masquerade.ExcludedCIDRs.or(nil)); err != nil {
 		return nil, 0, err
 	}
 	if c.BlockedCIDRs, err = parseCIDRs("blockedCIDRs", f.BlockedCIDRs.or(saying(defaultBlocked))); err != nil {
@@ -151,31 +193,36 @@ func saying(list []string) []said[string] {
 }
 
 func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
-	out := ipam.PoolConfig{Name: p.Name}
-	for _, s := range p.CIDRs {
+	out := ipam.PoolConfig{Name: p.Name.or("")}
+	for _, s := range p.CIDRs.or(nil) {
 		cidr, err := parseCIDR(s.or(""))
 		if err != nil {
-			return out, s.wrong(fmt.Errorf("pool %.80s: %w", p.Name, err))
+			return out, s.wrong(fmt.Errorf("pool %.80s: %w", out.Name, err))
 		}
 		out.CIDRs = append(out.CIDRs, cidr)
 	}
 	var err error
-	out.Cooldown, err = cooldownBounds.parse(fmt.Sprintf("pool %.80s: cooldown", p.Name), p.Cooldown, cooldown)
+	out.Cooldown, err = cooldownBounds.parse(fmt.Sprintf("pool %.80s: cooldown", out.Name), p.Cooldown, cooldown)
 	return out, err
 }
 
 // decode reads the one YAML document of a file. All keys that are unknown,
 // said twice or of a wrong type are told at once, with their lines.
 func decode(text []byte) (f file, err error) {
+	var document yaml.Node
+	r := reader{lines: strings.Split(string(text), "\n")}
 	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.SetStrict(true)
-	switch err := d.Decode(&f); {
+	switch err := d.Decode(&document); {
 	case errors.Is(err, io.EOF):
 		return file{}, nil
 	case err != nil:
-		return file{}, plain(err, text)
+		return file{}, slip(err, r.lines)
 	}
-	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+	r.value(document.Content[0], f.take)
+	if err := r.err(); err != nil {
+		return file{}, err
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return file{}, errors.New("has more than one YAML document")
 	}
 	return f, nil

@@ -16,13 +16,17 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"syscall"
+
+	"github.com/berth-net/berth/internal/process"
+	"golang.org/x/sys/unix"
 )
 
 // ErrResidue says that something was left behind; it has been printed.
 var ErrResidue = errors.New("something is left behind")
 
-// programs are what the demo runs. They lie beside the running program.
-var programs = []string{"berthd", "berth-cni"}
+// beside are the programs that the demo runs. They lie beside the running program.
+var beside = []string{"berthd", "berth-cni"}
 
 // Run runs the demo and prints it to out. In the outer process an error can be
 // an *exec.ExitError: the inner one has said why already.
@@ -50,7 +54,7 @@ func programsFolder() (string, error) {
 		return "", fmt.Errorf("looking for the running program: %w", err)
 	}
 	dir := filepath.Dir(self)
-	for _, name := range programs {
+	for _, name := range beside {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			return "", fmt.Errorf("the demo runs %s, which has to lie beside %s: %w (`make build` builds both)", name, self, err)
 		}
@@ -63,14 +67,15 @@ func tell(ctx context.Context, n *node, p *printer) error {
 	// A death signal is sent when the thread ends that started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	s := &story{node: n, printer: p}
-	defer s.agent.kill()
+	s := &story{node: n, printer: p, agent: process.New(n.bin, n.root, "default="+pool4+","+pool6)}
+	s.agent.Attr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	defer s.agent.Kill()
 	err := s.tell(ctx)
 	if err != nil && ctx.Err() != nil {
 		return errors.New("the demo is interrupted; all of it is gone with its namespaces")
 	}
 	if err != nil {
-		if words := s.agent.lastWords(); words != "" {
+		if words := s.agent.LastWords(); words != "" {
 			return fmt.Errorf("%w; the agent's last words:\n%s", err, words)
 		}
 		return err

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,33 +9,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/berth-net/berth/conform/oracle"
+	"github.com/berth-net/berth/test/programs"
 )
 
-// bin is the folder of Berth's programs, which anybody can execute.
-var bin string
-
-// TestMain builds the programs. The tests run where they are started, for the
-// demo is what has to make namespaces; they only look at the machine's network.
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "berth-demo-test-")
-		if err == nil {
-			defer os.RemoveAll(dir)
-			err = os.Chmod(dir, 0o755)
-		}
-		if err == nil {
-			build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/", "../../cmd/...")
-			build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
-			err = build.Run()
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "building Berth's programs:", err)
-			return 1
-		}
-		bin = dir
-		return m.Run()
-	}())
-}
+// The tests run where they are started, for the demo is what has to make namespaces;
+// they only look at the machine's network.
+func TestMain(m *testing.M) { os.Exit(programs.Outside(m)) }
 
 // demo is the command, as `make demo` runs it, of the programs in a folder.
 func demo(dir string) *exec.Cmd { return exec.Command(filepath.Join(dir, "berth"), "demo") }
@@ -67,7 +47,7 @@ func TestDemo(t *testing.T) {
 func testDemo(t *testing.T, as *syscall.SysProcAttr) {
 	before := machine(t)
 	tmp := t.TempDir()
-	cmd := demo(bin)
+	cmd := demo(programs.Own(t))
 	cmd.SysProcAttr = as
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	out, err := cmd.CombinedOutput()
@@ -102,28 +82,18 @@ func testDemo(t *testing.T, as *syscall.SysProcAttr) {
 // machine shows what the demo must not touch.
 func machine(t *testing.T) string {
 	t.Helper()
-	links, err := net.Interfaces()
+	all, err := oracle.Look()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out strings.Builder
-	for _, l := range links {
-		fmt.Fprintln(&out, "link", l.Index, l.Name, l.Flags)
-	}
-	ways, err := routes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintln(&out, strings.Join(ways, "\n"))
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintln(&out, "demo's mounts:", strings.Count(string(mounts), "berth-demo"))
-	return out.String()
+	return fmt.Sprintf("%s\ndemo's mounts: %d", all.Only("link", "route"), strings.Count(string(mounts), "berth-demo"))
 }
 
-// processes returns those that run a program of bin.
+// processes returns those that run a program of Berth's.
 func processes(t *testing.T) (running []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -131,7 +101,7 @@ func processes(t *testing.T) (running []string) {
 		t.Fatal(err)
 	}
 	for _, exe := range all {
-		if target, err := os.Readlink(exe); err == nil && strings.HasPrefix(target, bin+"/") {
+		if target, err := os.Readlink(exe); err == nil && strings.HasPrefix(target, programs.Own(t)+"/") {
 			running = append(running, exe+" "+target)
 		}
 	}
@@ -143,11 +113,11 @@ func processes(t *testing.T) (running []string) {
 func TestResidue(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"berth", "berth-cni"} {
-		if err := os.Link(filepath.Join(bin, name), filepath.Join(dir, name)); err != nil {
+		if err := os.Link(filepath.Join(programs.Own(t), name), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--remove*) exit 0;; esac\nexec %s/berthd \"$@\"\n", bin)
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--remove*) exit 0;; esac\nexec %s/berthd \"$@\"\n", programs.Own(t))
 	if err := os.WriteFile(filepath.Join(dir, "berthd"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +126,7 @@ func TestResidue(t *testing.T) {
 	if err == nil {
 		t.Error("the exit code is 0")
 	}
-	for _, want := range []string{`\n  route 10\.88\.0\.0/24 `, `\n  route fd00:88::/112 `, `\n  nftables table berth-`, `\nresidue: 3\n$`} {
+	for _, want := range []string{`\n  route inet unreachable 10\.88\.0\.0/24 `, `\n  route inet6 unreachable fd00:88::/112 `, `\n  nftables table berth-`, `\nresidue: 3\n$`} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("nothing of %q", want)
 		}
@@ -189,7 +159,7 @@ func TestGuard(t *testing.T) {
 		{[]*os.File{same("net"), same("mnt")}, "the net namespace is the machine's"},
 		{[]*os.File{same("mnt"), same("mnt")}, "the mnt namespace is the machine's"},
 	} {
-		cmd := demo(bin)
+		cmd := demo(programs.Own(t))
 		cmd.Env = append(os.Environ(), envInside+"=1")
 		cmd.ExtraFiles = c.files
 		out, err := cmd.CombinedOutput()
@@ -203,7 +173,7 @@ func TestGuard(t *testing.T) {
 // Without its programs it says what to do.
 func TestPrograms(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Link(filepath.Join(bin, "berth"), filepath.Join(dir, "berth")); err != nil {
+	if err := os.Link(filepath.Join(programs.Own(t), "berth"), filepath.Join(dir, "berth")); err != nil {
 		t.Fatal(err)
 	}
 	out, err := demo(dir).CombinedOutput()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // The demo goes away whole when it is told to, and when it is killed.
@@ -26,7 +27,7 @@ func TestEnd(t *testing.T) {
 	} {
 		t.Run(c.signal.String(), func(t *testing.T) {
 			var stderr bytes.Buffer
-			cmd := demo(bin)
+			cmd := demo(programs.Own(t))
 			cmd.Stderr = &stderr
 			r, w, err := os.Pipe()
 			if err != nil {

@@ -7,9 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"syscall"
 	"time"
 
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,15 +64,7 @@ func inner(ctx context.Context, out *os.File, left []*os.File, user bool) *exec.
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = goodbye
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
-		Pdeathsig:  unix.SIGKILL,
-	}
-	if user {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	}
+	cmd.SysProcAttr = ns.Apart(user)
 	return cmd
 }
 

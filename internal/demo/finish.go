@@ -11,10 +11,10 @@ import (
 
 func (s *story) restart(ctx context.Context) error {
 	begun := time.Now()
-	if err := s.agent.start(ctx); err != nil {
+	if err := s.serve(ctx); err != nil {
 		return err
 	}
-	list, err := s.agent.api.List(ctx, api.Filter{State: api.StateAttached})
+	list, err := s.agent.API.List(ctx, api.Filter{State: api.StateAttached})
 	if err != nil {
 		return err
 	}
@@ -37,13 +37,17 @@ func (s *story) detach(ctx context.Context) error {
 		return err
 	}
 	s.step("detach", "the other %d pods detached", len(rest))
-	var left []api.Attachment
-	err = until(ctx, "the agent to release all", func() (_ bool, err error) {
-		left, err = s.agent.api.List(ctx, api.Filter{})
-		return len(left) == 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %d attachments are left", err, len(left))
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		left, err := s.agent.API.List(ctx, api.Filter{})
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("waited %s in vain for the agent to release all: %d attachments are left", patience, len(left))
+		}
 	}
 	s.step("release", "every link, route and record of theirs is given back")
 	return nil
@@ -51,7 +55,7 @@ func (s *story) detach(ctx context.Context) error {
 
 // audit asks the agent what is left over or missing, and looks for itself.
 func (s *story) audit(ctx context.Context) error {
-	audit, err := s.agent.api.Audit(ctx)
+	audit, err := s.agent.API.Audit(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,10 +85,13 @@ func (s *story) audit(ctx context.Context) error {
 
 // remove ends the pods and the agent, and compares the node with what it was.
 func (s *story) remove(context.Context) error {
-	if err := s.agent.stop(); err != nil {
+	if err := s.agent.Stop(); err != nil {
 		return err
 	}
-	if err := s.agent.remove(); err != nil {
+	if code := s.agent.ExitCode(); code != 0 {
+		return fmt.Errorf("stopping berthd: exit code %d", code)
+	}
+	if err := s.agent.Remove(); err != nil {
 		return err
 	}
 	s.step("remove", "the agent is stopped, and its own routes and table given back by berthd --remove")
@@ -94,7 +101,7 @@ func (s *story) remove(context.Context) error {
 	}
 	found := changed(s.bare, now)
 	for _, p := range s.pods {
-		if err := p.end(); err != nil {
+		if err := p.netns.Delete(); err != nil {
 			return err
 		}
 	}

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
@@ -38,15 +36,6 @@ func (n *node) makePod(number int) (*pod, error) {
 		ContainerID: name, NetNS: path, IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "demo"}, {"K8S_POD_NAME", name}},
 	}}, nil
-}
-
-// end ends the pod as a runtime does: `ip netns delete`.
-func (p *pod) end() error {
-	path := p.runtime.NetNS
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("unmounting %s: %w", path, err)
-	}
-	return errors.Join(os.Remove(path), p.netns.Close())
 }
 
 // links lists what the pod has besides lo: `ip -n podNN link`.

@@ -3,12 +3,16 @@ package demo
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/echo"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/process"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -28,12 +32,12 @@ const (
 type story struct {
 	*node
 	*printer
-	agent   agent
+	agent   *process.Agent
 	network network
 	pods    []*pod
 	took    map[string][]time.Duration // by verb
-	bare    []string                   // the node before the agent came
-	idle    []string                   // with the agent, before there were attachments
+	bare    oracle.State               // the node before the agent came
+	idle    oracle.State               // with the agent, before there were attachments
 	queued  int                        // deletions that waited for the agent
 	residue []string                   // what was found left behind, a line each
 }
@@ -55,7 +59,7 @@ func (s *story) tell(ctx context.Context) error {
 }
 
 func (s *story) start(ctx context.Context) (err error) {
-	s.agent, s.took = newAgent(s.node), map[string][]time.Duration{}
+	s.took = map[string][]time.Duration{}
 	if s.network, err = s.node.network(); err != nil {
 		return err
 	}
@@ -71,12 +75,22 @@ func (s *story) start(ctx context.Context) (err error) {
 		return err
 	}
 	begun := time.Now()
-	if err := s.agent.start(ctx); err != nil {
+	if err := s.serve(ctx); err != nil {
 		return err
 	}
 	s.step("agent", "serves after %s, with pools %s and %s", round(time.Since(begun)), pool4, pool6)
 	s.idle, err = look()
 	return err
+}
+
+// patience is how long one step may take before the demo gives up.
+const patience = 30 * time.Second
+
+// serve starts the agent and returns when it serves.
+func (s *story) serve(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %s in vain", patience))
+	defer cancel()
+	return s.agent.Start(ctx)
 }
 
 func (s *story) attach(ctx context.Context) error {
@@ -96,6 +110,44 @@ func (s *story) attach(ctx context.Context) error {
 
 func (s *story) ping(context.Context) error {
 	return s.reach("ping", "from every pod to every other", s.pods)
+}
+
+// Address families, as `ip` names them.
+const (
+	family4 = "inet"
+	family6 = "inet6"
+)
+
+var families = []string{family4, family6}
+
+func familyOf(a netip.Addr) string {
+	if a.Is4() {
+		return family4
+	}
+	return family6
+}
+
+// pingAll pings every pod of to from every other pod of from, in a family, and
+// returns how many echos were sent and how many answered.
+func pingAll(from, to []*pod, family string, wait time.Duration) (sent, answered int, err error) {
+	for _, p := range from {
+		err := p.netns.Do(func() error {
+			for _, q := range to {
+				if p == q {
+					continue
+				}
+				sent++
+				if echo.Send(q.addresses[family], wait) == nil {
+					answered++
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return sent, answered, err
+		}
+	}
+	return sent, answered, nil
 }
 
 // reach pings between all of pods, in both families.
@@ -123,7 +175,9 @@ func (s *story) detachAndKill(ctx context.Context) error {
 		n := int(done.Add(1))
 		s.progress("detach", n, leave)
 		if n == killAt {
-			s.agent.kill()
+			if err := s.agent.Kill(); err != nil {
+				return false, err
+			}
 			s.step("kill", "SIGKILL to the agent, in the middle of detaching")
 		}
 		return true, err

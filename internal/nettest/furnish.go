@@ -51,7 +51,7 @@ func furnish() error {
 	if err := freshSysfs(); err != nil && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	return loopbackUp()
+	return LoopbackUp()
 }
 
 // clearOfRun says an error if the test needs something that the new /run hides.
@@ -128,8 +128,8 @@ func mountsBelow(dir string) ([]string, error) {
 	return top, lines.Err()
 }
 
-// loopbackUp is `ip link set lo up`, in the calling thread's namespace.
-func loopbackUp() error {
+// LoopbackUp is `ip link set lo up`, in the calling thread's namespace.
+func LoopbackUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("looking for lo: %w", err)

@@ -130,22 +130,14 @@ func start(env []string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	sys := &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
-		Pdeathsig:  unix.SIGKILL,
-	}
-	attr := &syscall.ProcAttr{Env: env, Files: files, Sys: sys}
+	attr := &syscall.ProcAttr{Env: env, Files: files, Sys: ns.Apart(false)}
 	if os.Geteuid() == 0 {
 		pid, err := syscall.ForkExec("/proc/self/exe", os.Args, attr)
 		if !errors.Is(err, unix.EPERM) {
 			return pid, err
 		}
 	}
-	// The network namespace comes when the user namespace has its mappings: before,
-	// the kernel gives files below /proc/net to the host's root (net/netfilter/x_tables.c).
-	sys.Cloneflags, sys.Unshareflags = unix.CLONE_NEWUSER|unix.CLONE_NEWNS, unix.CLONE_NEWNET
-	sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-	sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	attr.Sys = ns.Apart(true)
 	return syscall.ForkExec("/proc/self/exe", os.Args, attr)
 }
 

@@ -30,7 +30,7 @@ func Node(t testing.TB) *ns.Netns {
 	t.Helper()
 	Need(t)
 	n := create(t, "node-*")
-	if err := n.Do(loopbackUp); err != nil {
+	if err := n.Do(LoopbackUp); err != nil {
 		t.Fatalf("nettest: %v", err)
 	}
 	return n
@@ -40,12 +40,7 @@ func Node(t testing.TB) *ns.Netns {
 // removed and its descriptor closed. Deleting twice is nothing.
 func Delete(t testing.TB, n *ns.Netns) {
 	t.Helper()
-	n.Close() // fails if it is closed already
-	path := n.Ref().Path
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		t.Errorf("nettest: unmounting %s: %v", path, err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := n.Delete(); err != nil {
 		t.Errorf("nettest: %v", err)
 	}
 }

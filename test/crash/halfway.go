@@ -79,7 +79,7 @@ func reboot(w *world) error {
 	if err := w.removeLocks(); err != nil { // as all of /run goes
 		return err
 	}
-	if err := deleteNetns(w.node); err != nil {
+	if err := w.node.Delete(); err != nil {
 		return err
 	}
 	if err := removeAll(w.root.Run()); err != nil {

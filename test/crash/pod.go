@@ -9,10 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
@@ -50,14 +48,14 @@ func (p *pod) make() (err error) {
 	if p.netns, err = makeNetns(fmt.Sprintf("%s-pod%d", filepath.Base(string(p.w.root)), p.number)); err != nil {
 		return err
 	}
-	if err := p.netns.Do(loopbackUp); err != nil { // as ADD does, for all that share the pod
+	if err := p.netns.Do(nettest.LoopbackUp); err != nil { // as ADD does, for all that share the pod
 		return err
 	}
 	p.empty, err = nettest.Look(p.netns)
 	return err
 }
 
-func (p *pod) delete() error { return deleteNetns(p.netns) }
+func (p *pod) delete() error { return p.netns.Delete() }
 
 // renew begins a new container in the pod.
 func (p *pod) renew() {
@@ -76,8 +74,7 @@ func (p *pod) command(verb string, keys ...string) (killer.Command, *files, erro
 
 // plugin is berth-cni for a verb.
 func (w *world) plugin(verb string, env []string, keys ...string) (killer.Command, *files, error) {
-	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, w.root)}, keys...)
-	f, err := newFiles("{" + strings.Join(fields, ",") + "}")
+	f, err := newFiles(programs.Conf(string(w.root), keys...))
 	if err != nil {
 		return killer.Command{}, nil, err
 	}
@@ -176,15 +173,11 @@ func (p *pod) verb(verb string, judge killer.Judge) error {
 // attached keeps ADD's result. An address that another container has, or had
 // within its cooldown, is an error.
 func (p *pod) attached(out []byte) error {
-	var res types100.Result
-	if err := json.Unmarshal(out, &res); err != nil {
-		return fmt.Errorf("result of ADD: %w: %s", err, out)
+	got, err := programs.ReadResult(out)
+	if err != nil {
+		return err
 	}
-	p.result, p.addrs = out, nil
-	for _, ip := range res.IPs {
-		addr, _ := netip.AddrFromSlice(ip.Address.IP)
-		p.addrs = append(p.addrs, addr.Unmap())
-	}
+	p.result, p.addrs = out, got.Addrs
 	return p.w.take(p.container, p.addrs)
 }
 
@@ -239,7 +232,7 @@ func (p *pod) attach() error {
 	p.renew()
 	out, err := p.w.api.Add(context.Background(), api.AddRequest{
 		ContainerID: p.container, Ifname: "eth0", Netns: api.Netns(p.netns.Ref()),
-		Config: json.RawMessage(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q}`, p.w.root)),
+		Config: json.RawMessage(programs.Conf(string(p.w.root))),
 	})
 	if err != nil {
 		return fmt.Errorf("adding %s: %w", p.container, err)

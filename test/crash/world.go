@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
@@ -97,16 +96,7 @@ func (w *world) newNode() (err error) {
 	if err != nil {
 		return err
 	}
-	return w.node.Do(loopbackUp)
-}
-
-// loopbackUp is `ip link set lo up`.
-func loopbackUp() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(lo)
+	return w.node.Do(nettest.LoopbackUp)
 }
 
 // close ends the world.
@@ -120,7 +110,7 @@ func (w *world) close() error {
 		errs = append(errs, p.delete())
 	}
 	if w.node != nil {
-		errs = append(errs, w.removeLocks(), deleteNetns(w.node))
+		errs = append(errs, w.removeLocks(), w.node.Delete())
 	}
 	if w.log != nil {
 		errs = append(errs, w.log.Close(), os.Remove(w.log.Name()))
@@ -144,18 +134,6 @@ func makeNetns(name string) (*ns.Netns, error) {
 		return nil, err
 	}
 	return ns.New("/run/netns/" + name)
-}
-
-func deleteNetns(n *ns.Netns) error {
-	n.Close()
-	path := n.Ref().Path
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmounting %s: %w", path, err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // berthd is the command of the world's agent.

@@ -27,7 +27,7 @@ func TestAgentIsAway(t *testing.T) {
 	n.add("forgotten", forgot) // by a runtime that has lost the result
 	alive := n.add("alive", nettest.Pod(t))
 	nettest.Ping(t, nil, dead.Addr)
-	n.kill()
+	n.Crash()
 	for range 2 {
 		n.del("dead", dead.prevResult())
 		n.del("forgotten")
@@ -39,13 +39,13 @@ func TestAgentIsAway(t *testing.T) {
 	_, err = n.exec(call{verb: "STATUS"})
 	programs.WantError(t, err, 50, "berthd")
 
-	n.startAgain()
+	n.Again()
 	heir := n.add("dead", nettest.Pod(t)) // whom a replay must spare
 	n.restart()
-	nettest.Eventually(t, "the deleted ones to be gone", func() bool { return len(n.list()) == 2 })
+	nettest.Eventually(t, "the deleted ones to be gone", func() bool { return len(programs.List(n.t, n.API)) == 2 })
 	nettest.Ping(t, nil, heir.Addr)
 	nettest.Ping(t, nil, alive.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // cilium, from source: the queue took 256 deletions, and the others were lost.
@@ -53,14 +53,14 @@ func TestAgentIsAway(t *testing.T) {
 func TestManyDeletionsWait(t *testing.T) {
 	n := newNode(t, plain)
 	pods := n.burst(20)
-	n.kill()
+	n.Crash()
 	for i := range 300 {
 		n.del(fmt.Sprint("never", i))
 	}
 	for i, p := range pods {
 		n.del(fmt.Sprint("burst", i), p.prevResult())
 	}
-	n.startAgain()
+	n.Again()
 	n.wantNothing()
 	if left := waiting(t, n); len(left) > 0 {
 		t.Errorf("deletions are done and still wait: %v", left)
@@ -76,7 +76,7 @@ func TestTruncatedDeletion(t *testing.T) {
 	for i := range 3 {
 		n.add(fmt.Sprint("c", i), nettest.Pod(t))
 	}
-	n.kill()
+	n.Crash()
 	n.del("c0")
 	files := waiting(t, n)
 	if len(files) != 1 {
@@ -90,7 +90,7 @@ func TestTruncatedDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.del("c1")
-	n.startAgain()
+	n.Again()
 	nettest.Eventually(t, "the whole one to be done", func() bool { return !n.has("c1") })
 	if !n.has("c0") || !n.has("c2") {
 		t.Error("a damaged deletion has deleted something")
@@ -117,7 +117,7 @@ func TestTruncatedDeletion(t *testing.T) {
 func TestDelSaysWhatFails(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))
-	n.kill()
+	n.Crash()
 	if err := os.Rename(folder(n), folder(n)+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestDelSaysWhatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.del("c")
-	n.startAgain()
+	n.Again()
 	n.wantNothing()
 }
 

@@ -45,7 +45,7 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 		t.Errorf("a late DEL changed:\n%s", diff)
 	}
 	nettest.Ping(t, nil, heir.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // aws #2896: addresses in cooldown counted as available, so that ADD failed
@@ -101,6 +101,7 @@ func TestForeignRemovalIsMended(t *testing.T) {
 	pod := nettest.Pod(t)
 	got := n.add("c", pod)
 	nettest.Ping(t, nil, got.Addr)
+	programs.Settled(t, nil, got.host)
 	whole := look(t).Only("route", "rule", "nft", "link")
 	nettest.Run(t, nil, fmt.Sprintf("ip route del %s dev %s", got, got.host))
 	nettest.Run(t, nil, "ip route del unreachable 10.88.0.0/24")
@@ -116,7 +117,7 @@ func TestForeignRemovalIsMended(t *testing.T) {
 		return whole.Diff(look(t).Only("route", "rule", "nft", "link")) == ""
 	})
 	nettest.Ping(t, nil, got.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // aws #2948, #3684: one iptables process a rule, all waiting for one lock: the

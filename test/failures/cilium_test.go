@@ -33,7 +33,7 @@ func TestLateDelSparesTheSameKey(t *testing.T) {
 		t.Error("a DEL has deleted what was added after it began")
 	}
 	nettest.Ping(t, nil, heir.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // cilium #46677: the old pod's DEL removed rules of the address's new owner.
@@ -82,7 +82,7 @@ func TestGCSparesWhoCameAfterIt(t *testing.T) {
 	if _, err := gc.end(); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Eventually(t, "the dead one to be collected", func() bool { return len(n.list()) == 1 })
+	nettest.Eventually(t, "the dead one to be collected", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 	if !n.has("alive") {
 		t.Error("GC has deleted an attachment that its list could not have")
 	}
@@ -126,7 +126,7 @@ func TestDelDuringTheStart(t *testing.T) {
 	pod := nettest.Pod(t)
 	for range 5 {
 		n.add("c", pod)
-		n.kill()
+		n.Crash()
 		del := n.begin(call{verb: "DEL", container: "c"})
 		deleted := make(chan error)
 		go func() {
@@ -134,7 +134,7 @@ func TestDelDuringTheStart(t *testing.T) {
 			_, err := del.end()
 			deleted <- err
 		}()
-		n.startAgain()
+		n.Again()
 		err := <-deleted
 		var e *api.Error
 		if errors.As(err, &e) && e.Code == 11 { // as a runtime does
@@ -143,7 +143,7 @@ func TestDelDuringTheStart(t *testing.T) {
 		if err != nil {
 			t.Fatalf("DEL during the start: %v", err)
 		}
-		nettest.Eventually(t, "the pod to be gone", func() bool { return len(n.list()) == 0 })
+		nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 0 })
 	}
 	n.restart()
 	n.wantNothing()
@@ -230,7 +230,7 @@ func TestMoreEndpointsThanIDs(t *testing.T) {
 	if p := n.pool(); p.Used != pods*each {
 		t.Fatalf("%d addresses are used, not %d", p.Used, pods*each)
 	}
-	n.wantClean()
+	n.Audit(n.t)
 	for _, pod := range netns { // DEL of a container is one call, whatever it has
 		if _, err := n.API.Delete(t.Context(), api.Filter{Container: fmt.Sprint("c", pod.Ref().ID)}, true); err != nil {
 			t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // runtimes, general: containerd tries a failed DEL for ever and keeps the pod,
@@ -32,7 +33,7 @@ func TestOwedIsKept(t *testing.T) {
 		if held := strings.Count(out, `"kind": "link"`); held != left {
 			t.Errorf("%d links are in the ledger, %d attachments are releasing:\n%s", held, left, out)
 		}
-		n.startAgain()
+		n.Again()
 		n.wantNothing()
 	}
 	if left == 0 {
@@ -67,7 +68,7 @@ func (n *node) killAtCut(pods []attached) {
 			break
 		}
 	}
-	n.kill()
+	n.Crash()
 	_, _ = gc.end() // which may have been told nothing
 }
 
@@ -83,11 +84,11 @@ func TestDelNeverComes(t *testing.T) {
 	n.add("ended", ended)
 	kept := n.add("kept", nettest.Pod(t))
 	gone(t, ended)
-	nettest.Eventually(t, "the pod that has ended to be released", func() bool { return len(n.list()) == 2 })
+	nettest.Eventually(t, "the pod that has ended to be released", func() bool { return len(programs.List(n.t, n.API)) == 2 })
 	n.collect("kept")
-	nettest.Eventually(t, "the pod that nobody claims to be released", func() bool { return len(n.list()) == 1 })
+	nettest.Eventually(t, "the pod that nobody claims to be released", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 	nettest.Ping(t, nil, kept.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // containerd #12130; libcni, general: the DEL of a chain ends at the first plugin that
@@ -154,11 +155,11 @@ func TestReleaseWithoutConfiguration(t *testing.T) {
 	if err != nil || !strings.Contains(out, "released") {
 		t.Errorf("berth release: %v\n%s", err, out)
 	}
-	if l := n.list(); len(l) != 1 || l[0].ContainerID != "kept" {
+	if l := programs.List(n.t, n.API); len(l) != 1 || l[0].ContainerID != "kept" {
 		t.Errorf("left are %v, want kept alone", l)
 	}
 	nettest.Ping(t, nil, kept.Addr)
-	n.wantClean()
+	n.Audit(n.t)
 }
 
 // containerd #3667, #6143: a network namespace could not be unlinked ("device
@@ -170,7 +171,7 @@ func TestNetnsIsNotKept(t *testing.T) {
 	n.add("c", pod)
 	n.wantNotOpen(pod)
 	n.restart()
-	n.wantClean() // looks at the pod, too
+	n.Audit(n.t) // looks at the pod, too
 	n.wantNotOpen(pod)
 	path := pod.Ref().Path
 	pod.Close()
@@ -185,7 +186,7 @@ func TestNetnsIsNotKept(t *testing.T) {
 // wantNotOpen fails the test if the agent has a pod's network namespace open.
 func (n *node) wantNotOpen(pod *ns.Netns) {
 	n.t.Helper()
-	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n.pid()))
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n.PID()))
 	if err != nil || len(fds) == 0 {
 		n.t.Fatalf("the agent's open files: %v, %v", fds, err)
 	}
@@ -218,8 +219,8 @@ func TestAddWhileAddRuns(t *testing.T) {
 		}
 		got = append(got, a.result)
 	}
-	if got[0] != got[1] || got[1] != got[2] || len(n.list()) != 1 {
-		t.Errorf("%d attachments, and the answers:\n%s", len(n.list()), strings.Join(got, "\n"))
+	if got[0] != got[1] || got[1] != got[2] || len(programs.List(n.t, n.API)) != 1 {
+		t.Errorf("%d attachments, and the answers:\n%s", len(programs.List(n.t, n.API)), strings.Join(got, "\n"))
 	}
 }
 

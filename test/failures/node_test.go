@@ -6,18 +6,13 @@ package failures
 
 import (
 	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -37,7 +32,7 @@ const (
 // node is the test's node with an agent, which may be killed. With the test
 // all that it has must be given back.
 type node struct {
-	*programs.Agent
+	*programs.Node
 	t     *testing.T
 	bin   string        // folder of Berth's programs
 	empty nettest.State // with the agent, without an attachment
@@ -48,15 +43,8 @@ func newNode(t *testing.T, config string) *node {
 	t.Helper()
 	nettest.Need(t)
 	address(t)
-	dir := root.Dir(t.TempDir())
-	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir.Config(), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	bin, before := programs.Own(t), look(t)
-	n := &node{Agent: programs.Run(t, bin, string(dir)), t: t, bin: bin}
+	n := &node{Node: programs.RunNode(t, bin, config), t: t, bin: bin}
 	n.empty = look(t)
 	t.Cleanup(func() { n.giveBack(before) })
 	return n
@@ -88,19 +76,15 @@ func address(t *testing.T) {
 // the agent, after which the node has to be as it was.
 func (n *node) giveBack(before nettest.State) {
 	if _, err := n.API.Health(context.Background()); err != nil {
-		n.startAgain()
+		n.Again()
 	}
-	for _, at := range n.list() {
-		if _, err := n.API.DeleteOne(context.Background(), at.ID, true); err != nil && !client.IsUnknown(err) {
-			n.t.Errorf("detaching %s: %v", at.ContainerID, err)
-		}
-	}
+	programs.DetachAll(n.t, n.API)
 	n.wantNothing()
 	if err := n.Stop(); err != nil {
 		n.t.Error(err)
 	}
-	if out, err := exec.Command(filepath.Join(n.bin, "berthd"), "--root", n.Root, "--remove").CombinedOutput(); err != nil {
-		n.t.Errorf("berthd --remove: %v\n%s", err, out)
+	if err := n.Remove(); err != nil {
+		n.t.Errorf("%v\n%s", err, n.LastWords())
 	}
 	if diff := before.Diff(look(n.t)); diff != "" {
 		n.t.Errorf("left behind when the agent was removed:\n%s", diff)
@@ -114,35 +98,18 @@ func (n *node) wantNothing() {
 	r := nettest.Record(n.t, func(t testing.TB) {
 		nettest.Eventually(t, "nothing to be left", func() bool {
 			diff = n.empty.Diff(look(n.t))
-			return diff == "" && len(n.list()) == 0
+			return diff == "" && len(programs.List(n.t, n.API)) == 0
 		})
 	})
 	if r.Failed {
-		n.t.Fatalf("%d attachments are left, and of them:\n%s", len(n.list()), diff)
+		n.t.Fatalf("%d attachments are left, and of them:\n%s", len(programs.List(n.t, n.API)), diff)
 	}
-	n.wantClean()
-}
-
-// wantClean fails the test if an audit finds anything.
-func (n *node) wantClean() {
-	n.t.Helper()
-	if _, err := n.Berth(context.Background(), "audit"); err != nil {
-		n.t.Error(err)
-	}
-}
-
-func (n *node) list() []api.Attachment {
-	n.t.Helper()
-	l, err := n.API.List(context.Background(), api.Filter{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return l
+	n.Audit(n.t)
 }
 
 // has reports whether a container is attached.
 func (n *node) has(container string) bool {
-	for _, at := range n.list() {
+	for _, at := range programs.List(n.t, n.API) {
 		if at.ContainerID == container && at.State == "attached" {
 			return true
 		}
@@ -163,39 +130,14 @@ func (n *node) pool() api.PoolCIDR {
 // restart is SIGKILL and another start.
 func (n *node) restart() {
 	n.t.Helper()
-	n.kill()
-	n.startAgain()
-}
-
-func (n *node) kill() {
-	n.t.Helper()
-	if err := n.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
-	n.API.Close()
-}
-
-func (n *node) startAgain() {
-	n.t.Helper()
-	if err := n.Start(context.Background()); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// pid is berthd's process.
-func (n *node) pid() int {
-	n.t.Helper()
-	st, err := n.API.Status(context.Background(), "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return st.PID
+	n.Crash()
+	n.Again()
 }
 
 // freeze stops the agent where it is; thaw lets it go on.
 func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
-	pid := n.pid()
+	pid := n.PID()
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		n.t.Fatal(err)
 	}

@@ -2,18 +2,15 @@ package failures
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -46,20 +43,12 @@ type run struct {
 func (n *node) begin(c call) *run {
 	n.t.Helper()
 	r := &run{call: c, t: n.t}
-	keys := slices.Clone(c.keys)
-	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, n.Root)} {
-		name, _, _ := strings.Cut(d, ":")
-		if !slices.ContainsFunc(c.keys, func(k string) bool { return strings.HasPrefix(k, name) }) {
-			keys = append(keys, d)
-		}
+	r.conf = programs.Conf(n.Root, c.keys...)
+	r.cmd = programs.Plugin(n.bin, c.verb, c.container, c.netns)
+	r.cmd.Env = append(r.cmd.Env, "CNI_ARGS="+c.args)
+	if c.path != "" {
+		r.cmd.Path = c.path
 	}
-	r.conf = "{" + strings.Join(keys, ",") + "}"
-	if c.path == "" {
-		c.path = filepath.Join(n.bin, "berth-cni")
-	}
-	r.cmd = exec.Command(c.path)
-	r.cmd.Env = []string{"CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.container, "CNI_NETNS=" + c.netns,
-		"CNI_IFNAME=eth0", "CNI_PATH=" + n.bin, "CNI_ARGS=" + c.args}
 	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.err
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -136,12 +125,11 @@ func parse(raw []byte, err error) (attached, error) {
 	if err != nil {
 		return attached{}, err
 	}
-	var res types100.Result
-	if err := json.Unmarshal(raw, &res); err != nil {
-		return attached{}, fmt.Errorf("result of ADD: %w: %s", err, raw)
+	got, err := programs.ReadResult(raw)
+	if err != nil {
+		return attached{}, err
 	}
-	addr, _ := netip.AddrFromSlice(res.IPs[0].Address.IP)
-	return attached{Addr: addr.Unmap(), host: res.Interfaces[0].Name, result: string(raw)}, nil
+	return attached{Addr: got.Addrs[0], host: got.Host, result: got.Raw}, nil
 }
 
 func (n *node) add(container string, pod *ns.Netns, keys ...string) attached {

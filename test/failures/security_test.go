@@ -90,7 +90,7 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 
 	// That the advertisement is a good one, a node shows that listens, and that has
 	// neither a table nor an agent which puts it back.
-	n.kill()
+	n.Crash()
 	nettest.Run(t, nil, "nft flush ruleset")
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func advertise(t *testing.T, pod *ns.Netns) {
 func TestNoAbstractSocket(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/unix", n.pid()))
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/unix", n.PID()))
 	if err != nil || !strings.Contains(string(raw), "berthd.sock") {
 		t.Fatalf("sockets of the agent: %v\n%s", err, raw)
 	}
@@ -239,7 +239,7 @@ func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
 		if out, err := exec.Command("conntrack", "-D", "-s", "192.0.2.1", "-d", "192.0.2.1").CombinedOutput(); err != nil {
 			t.Errorf("forgetting what the node said to itself: %v\n%s", err, out)
 		}
-		n.startAgain()
+		n.Again()
 		n.wantNothing()
 	}
 	if looked == 0 {

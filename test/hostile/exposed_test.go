@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,46 +30,19 @@ table inet firewall {
 // with their own addresses. Once the table is back nothing leaves with those, the
 // connections that began meanwhile included: they go on behind the node's address.
 func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
-	for name, away := range map[string]func(n *node) (back func()){
-		"hangs": func(n *node) func() {
-			signal := func(s syscall.Signal) {
-				if err := n.Signal(s); err != nil {
-					n.t.Fatal(err)
-				}
-			}
-			signal(syscall.SIGSTOP)
-			return func() { signal(syscall.SIGCONT) }
-		},
+	for name, away := range map[string]func(*node) (back func()){
+		"hangs": (*node).hang,
 		"does not run": func(n *node) func() {
-			n.kill()
-			return n.start
+			n.Crash()
+			return n.Again
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, plain)
-			a := n.add("a")
-			w := a.wire(t)
-			send := func() {
-				for from := range uint16(20) {
-					w.send(ether(a.mac, w.mac, udpPacket(a.ip4, lan4, 2000+from, 53, "hello")))
-					w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 2000+from, 53, "hello")))
-				}
-			}
-			exposed := func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }
-			hidden := func(s seen) bool { return s.src == node4 && s.dst == lan4 || s.src == node6 && s.dst == lan6 }
-
-			back := away(n)
-			heard := listen(t, n.lan)
-			nft(t, firewall)
-			nettest.Eventually(t, "the pod's own address outside", func() bool { send(); return heard.count(exposed) >= 40 })
-			back()
-			nettest.Eventually(t, "all to leave with the node's address", func() bool {
-				heard := listen(t, n.lan)
-				send()
-				nettest.Eventually(t, "what was sent", func() bool { return heard.count(exposed)+heard.count(hidden) >= 40 })
-				return heard.count(exposed) == 0
+			exposesNobodyForLong(t, func(n *node) func() {
+				back := away(n)
+				nft(t, firewall)
+				return back
 			})
-			n.wantGone()
 		})
 	}
 }
@@ -99,38 +71,45 @@ func TestTableAwayAndBackExposesNobodyForLong(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, plain)
-			a := n.add("a")
-			w := a.wire(t)
-			send := func() {
-				for from := range uint16(20) {
-					w.send(ether(a.mac, w.mac, udpPacket(a.ip4, lan4, 2000+from, 53, "hello")))
-					w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 2000+from, 53, "hello")))
+			exposesNobodyForLong(t, func(n *node) func() {
+				nft(t, strings.TrimPrefix(firewall, "flush ruleset\n")) // connections are tracked
+				goOn := n.hang()
+				back := away(t)
+				return func() {
+					back()
+					goOn()
 				}
-			}
-			exposed := func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }
-			hidden := func(s seen) bool { return s.src == node4 && s.dst == lan4 || s.src == node6 && s.dst == lan6 }
-
-			nft(t, strings.TrimPrefix(firewall, "flush ruleset\n")) // connections are tracked
-			if err := n.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			heard := listen(t, n.lan)
-			back := away(t)
-			nettest.Eventually(t, "the pod's own address outside", func() bool { send(); return heard.count(exposed) >= 40 })
-			back()
-			if err := n.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
-			nettest.Eventually(t, "all to leave with the node's address", func() bool {
-				heard := listen(t, n.lan)
-				send()
-				nettest.Eventually(t, "what was sent", func() bool { return heard.count(exposed)+heard.count(hidden) >= 40 })
-				return heard.count(exposed) == 0
 			})
-			n.wantGone()
 		})
 	}
+}
+
+// exposesNobodyForLong has a pod send while the rules are away, until its own addresses
+// are seen outside, and wants them to be hidden once the rules are back.
+func exposesNobodyForLong(t *testing.T, away func(*node) (back func())) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	w := a.wire(t)
+	send := func() {
+		for from := range uint16(20) {
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip4, lan4, 2000+from, 53, "hello")))
+			w.send(ether(a.mac, w.mac, udpPacket(a.ip6, lan6, 2000+from, 53, "hello")))
+		}
+	}
+	exposed := func(s seen) bool { return s.src == a.ip4 || s.src == a.ip6 }
+	hidden := func(s seen) bool { return s.src == node4 && s.dst == lan4 || s.src == node6 && s.dst == lan6 }
+
+	heard := listen(t, n.lan)
+	back := away(n)
+	nettest.Eventually(t, "the pod's own address outside", func() bool { send(); return heard.count(exposed) >= 40 })
+	back()
+	nettest.Eventually(t, "all to leave with the node's address", func() bool {
+		heard := listen(t, n.lan)
+		send()
+		nettest.Eventually(t, "what was sent", func() bool { return heard.count(exposed)+heard.count(hidden) >= 40 })
+		return heard.count(exposed) == 0
+	})
+	n.wantGone()
 }
 
 // A pod asks for a cloud's credentials without end, until a moment comes in which
@@ -156,20 +135,11 @@ func TestMetadataIsOutOfReachAgain(t *testing.T) {
 			t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "br0").Run() })
 			asks := a.asksMetadata(n)
 			defer asks.Close()
-			if err := n.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			goOn := n.hang()
 			open(n, a)
 			nettest.Eventually(t, "an answer, while no rule is there", func() bool { return answered(asks) })
-			if err := n.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
-			nettest.Eventually(t, "no more answers", func() bool { return !answered(asks) })
-			for range 5 {
-				if answered(asks) {
-					t.Fatal("answered again")
-				}
-			}
+			goOn()
+			noMoreAnswers(t, asks)
 			n.wantGone()
 		})
 	}
@@ -187,7 +157,7 @@ func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 	}
 	asks := a.asksMetadata(n)
 	defer asks.Close()
-	n.kill()
+	n.Crash()
 	for _, o := range others {
 		nettest.Run(t, o.at, "ip link del eth0")
 	}
@@ -205,13 +175,8 @@ func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 		}
 	}()
 	defer func() { cancel(); <-ended }()
-	n.start()
-	nettest.Eventually(t, "no more answers", func() bool { return !answered(asks) })
-	for range 5 {
-		if answered(asks) {
-			t.Fatal("answered again")
-		}
-	}
+	n.Again()
+	noMoreAnswers(t, asks)
 	cancel()
 	n.wantGone()
 }
@@ -225,6 +190,17 @@ func (p *pod) asksMetadata(n *node) (asks net.Conn) {
 		n.t.Fatal(err)
 	}
 	return asks
+}
+
+// noMoreAnswers waits until questions are not answered any more.
+func noMoreAnswers(t *testing.T, asks net.Conn) {
+	t.Helper()
+	nettest.Eventually(t, "no more answers", func() bool { return !answered(asks) })
+	for range 5 {
+		if answered(asks) {
+			t.Fatal("answered again")
+		}
+	}
 }
 
 // answered reports whether a question is answered.
@@ -264,18 +240,14 @@ func TestForgedAnswersDoNotOutliveFlush(t *testing.T) {
 		return func(s seen) bool { return s == seen{src, dst, udp} }
 	}
 
-	if err := n.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	goOn := n.hang()
 	nft(t, firewall)
 	heard := listen(t, n.lan)
 	nettest.Eventually(t, "what no rule keeps in", func() bool {
 		send(true)
 		return heard.count(asked) > 0 && heard.count(exposed) > 10
 	})
-	if err := n.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	goOn()
 	nettest.Eventually(t, "all to leave with the node's address, and nothing for the metadata service", func() bool {
 		heard := listen(t, n.lan)
 		nettest.Eventually(t, "what is sent", func() bool {

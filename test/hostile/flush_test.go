@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // Pods go on sending while they are deleted. When DEL is answered, nothing that one
@@ -87,7 +88,7 @@ func TestCutNeedsNoTable(t *testing.T) {
 		dying := n.adds("p", 96)
 		stop := n.churn() // so that links wait
 		down = n.freezeAtDown(dying)
-		n.kill()
+		n.Crash()
 		stop()
 		nft(t, "flush ruleset")
 		for _, p := range down[:min(len(down), 3)] { // the others are like these
@@ -99,9 +100,9 @@ func TestCutNeedsNoTable(t *testing.T) {
 				nettest.NoPing(t, nil, to)
 			}
 		}
-		n.start()
+		n.Again()
 		n.deleteAll("p")
-		nettest.Eventually(t, "the deleted pods to be gone", func() bool { return len(n.list()) == 1 })
+		nettest.Eventually(t, "the deleted pods to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 	}
 	if len(down) == 0 {
 		t.Error("the links of deleted pods that wait for their turn are not down: all that cuts them off is a table")
@@ -140,9 +141,7 @@ func (n *node) freezeAtDown(pods []*pod) []*pod {
 			if down := n.down(pods); len(down) > 0 {
 				return down
 			}
-			if err := n.Signal(unix.SIGCONT); err != nil {
-				n.t.Fatal(err)
-			}
+			signal(unix.SIGCONT)(n)
 		case <-late:
 			n.t.Fatalf("%d links of deleted pods are neither down nor gone", len(left))
 		}
@@ -178,8 +177,8 @@ func (n *node) churn() (stop func()) {
 			case <-done:
 				return
 			default:
-				_, _ = n.exec("ADD", "churn", netns) // or the agent is frozen
-				_, _ = n.exec("DEL", "churn", netns)
+				_, _ = n.Exec("ADD", "churn", netns) // or the agent is frozen
+				_, _ = n.Exec("DEL", "churn", netns)
 			}
 		}
 	}()

@@ -8,7 +8,6 @@
 package hostile
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,12 +15,10 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
-	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -49,7 +46,7 @@ var (
 
 // node is the test's node, its agent, and the machine beyond it.
 type node struct {
-	*programs.Agent
+	*programs.Node
 	t   *testing.T
 	bin string    // folder of Berth's programs
 	lan *ns.Netns // the machine, at its eth0
@@ -68,15 +65,8 @@ func newNode(t *testing.T, config string) *node {
 func newNodeOf(t *testing.T, bin, config string) *node {
 	t.Helper()
 	n := &node{t: t, bin: bin, lan: uplink(t)}
-	dir := root.Dir(t.TempDir())
-	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir.Config(), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { sweepUp(t) })
-	n.Agent = programs.Run(t, n.bin, string(dir))
+	n.Node = programs.RunNode(t, n.bin, config)
 	t.Cleanup(func() {
 		if t.Failed() { // it may be stuck
 			_ = n.Kill()
@@ -136,39 +126,27 @@ func forget(t *testing.T) {
 	}
 }
 
-// kill is SIGKILL; start lets a killed agent live again.
-func (n *node) kill() {
-	n.t.Helper()
-	if err := n.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
-	n.API.Close()
-}
-
-func (n *node) start() {
-	n.t.Helper()
-	if err := n.Start(context.Background()); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
 // wantGone deletes every attachment and audits: nothing may be left of them.
 func (n *node) wantGone() {
 	n.t.Helper()
-	for _, at := range n.list() {
-		if _, err := n.API.DeleteOne(context.Background(), at.ID, true); err != nil && !client.IsUnknown(err) {
-			n.t.Errorf("deleting %s: %v", at.ContainerID, err)
-		}
-	}
-	nettest.Eventually(n.t, "all attachments to be gone", func() bool { return len(n.list()) == 0 })
+	programs.DetachAll(n.t, n.API)
+	nettest.Eventually(n.t, "all attachments to be gone", func() bool { return len(programs.List(n.t, n.API)) == 0 })
 	n.Audit(n.t)
 }
 
-func (n *node) list() []api.Attachment {
-	n.t.Helper()
-	l, err := n.API.List(context.Background(), api.Filter{})
-	if err != nil {
-		n.t.Fatal(err)
+// signal sends the agent a signal.
+func signal(s unix.Signal) func(*node) {
+	return func(n *node) {
+		n.t.Helper()
+		if err := n.Signal(s); err != nil {
+			n.t.Fatal(err)
+		}
 	}
-	return l
+}
+
+// hang has the agent hang until it goes on.
+func (n *node) hang() (goOn func()) {
+	n.t.Helper()
+	signal(unix.SIGSTOP)(n)
+	return func() { signal(unix.SIGCONT)(n) }
 }

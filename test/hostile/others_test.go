@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/echo"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -18,7 +19,7 @@ import (
 func lastHop(frame []byte) []byte {
 	frame[22] = 1
 	binary.BigEndian.PutUint16(frame[24:], 0)
-	binary.BigEndian.PutUint16(frame[24:], checksum(frame[14:34]))
+	binary.BigEndian.PutUint16(frame[24:], echo.Checksum(frame[14:34]))
 	return frame
 }
 

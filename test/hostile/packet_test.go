@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/berth-net/berth/internal/echo"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,7 +60,7 @@ func packet4(src, dst netip.Addr, proto byte, payload, options []byte, fragment 
 	binary.BigEndian.PutUint16(h[6:], fragment)
 	h[8], h[9] = 64, proto
 	h = slices.Concat(h, src.AsSlice(), dst.AsSlice(), options)
-	binary.BigEndian.PutUint16(h[10:], checksum(h))
+	binary.BigEndian.PutUint16(h[10:], echo.Checksum(h))
 	return append(h, payload...)
 }
 
@@ -67,7 +68,7 @@ func packet4(src, dst netip.Addr, proto byte, payload, options []byte, fragment 
 // an offset of the message.
 func withSum(src, dst netip.Addr, proto byte, message []byte, at int) []byte {
 	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), binary.BigEndian.AppendUint32(nil, uint32(len(message))), []byte{0, 0, 0, proto})
-	sum := checksum(append(pseudo, message...))
+	sum := echo.Checksum(append(pseudo, message...))
 	if sum == 0 {
 		sum = 0xffff
 	}
@@ -111,21 +112,6 @@ func icmpPacket(src, dst netip.Addr, kind, code byte, body []byte) []byte {
 	if src.Is6() {
 		return packet(src, dst, icmp6, withSum(src, dst, icmp6, m, 2))
 	}
-	binary.BigEndian.PutUint16(m[2:], checksum(m))
+	binary.BigEndian.PutUint16(m[2:], echo.Checksum(m))
 	return packet(src, dst, icmp4, m)
-}
-
-// checksum is the Internet checksum (RFC 1071).
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }

@@ -1,22 +1,18 @@
 package hostile
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // pod is an attached container.
@@ -30,35 +26,21 @@ type pod struct {
 	result string // what ADD answered
 }
 
-// exec runs berth-cni as a runtime does; keys are further ones of its configuration.
-func (n *node) exec(verb, container, netns string, keys ...string) (string, error) {
-	fields := append([]string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, n.Root)}, keys...)
-	cmd := exec.Command(filepath.Join(n.bin, "berth-cni"))
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + n.bin}
-	cmd.Stdin = strings.NewReader("{" + strings.Join(fields, ",") + "}")
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s of %s: %w: %s", verb, container, err, out)
-	}
-	return string(out), nil
-}
-
 // tryAdd attaches a new container.
 func (n *node) tryAdd(container string, keys ...string) (*pod, error) {
 	n.t.Helper()
 	p := &pod{id: container, at: nettest.Pod(n.t)}
-	var err error
-	if p.result, err = n.exec("ADD", container, p.at.Ref().Path, keys...); err != nil {
+	raw, err := n.Exec("ADD", container, p.at.Ref().Path, keys...)
+	if err != nil {
+		return p, fmt.Errorf("ADD of %s: %w", container, err)
+	}
+	got, err := programs.ReadResult(raw)
+	if err != nil {
 		return p, err
 	}
-	var result types100.Result
-	if err := json.Unmarshal([]byte(p.result), &result); err != nil {
-		return p, fmt.Errorf("result of ADD: %w: %s", err, p.result)
-	}
-	p.host = result.Interfaces[0].Name
-	for _, ip := range result.IPs {
-		addr, _ := netip.AddrFromSlice(ip.Address.IP)
-		if addr = addr.Unmap(); addr.Is4() {
+	p.host, p.result = got.Host, got.Raw
+	for _, addr := range got.Addrs {
+		if addr.Is4() {
 			p.ip4 = addr
 		} else {
 			p.ip6 = addr
@@ -92,7 +74,7 @@ func (n *node) adds(letter string, many int) (pods []*pod) {
 
 // tryDel deletes a container as a runtime does that has kept the result of ADD.
 func (n *node) tryDel(p *pod, keys ...string) error {
-	_, err := n.exec("DEL", p.id, p.at.Ref().Path, append(keys, `"prevResult":`+p.result)...)
+	_, err := n.Exec("DEL", p.id, p.at.Ref().Path, append(keys, `"prevResult":`+p.result)...)
 	return err
 }
 
@@ -107,7 +89,7 @@ func (n *node) del(p *pod, keys ...string) {
 const wait = `"wait":true`
 
 func (n *node) check(p *pod) error {
-	_, err := n.exec("CHECK", p.id, p.at.Ref().Path, `"prevResult":`+p.result)
+	_, err := n.Exec("CHECK", p.id, p.at.Ref().Path, `"prevResult":`+p.result)
 	return err
 }
 

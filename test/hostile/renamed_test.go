@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // Somebody, such as a udev rule or another CNI plugin, has renamed the host's end of
@@ -31,7 +32,7 @@ func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 			v, a := n.add("v"), n.add("a")
 			nettest.Ping(t, a.at, v.ip4)
 			if c.killed {
-				n.kill()
+				n.Crash()
 			}
 			nettest.Run(t, nil, "ip link set "+a.host+" name ren0")
 			n.delWith(a, !c.prevless)
@@ -40,7 +41,7 @@ func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 			nettest.NoPing(t, v.at, a.ip4)
 			nettest.NoPing(t, nil, a.ip4)
 			if c.killed {
-				n.start()
+				n.Again()
 			}
 			nettest.Eventually(t, "the link to be gone", func() bool {
 				return linkOf(t, "ren0") == nil && linkOf(t, a.host) == nil
@@ -90,20 +91,13 @@ func TestRenamedLinkDoesNotPoisonTheAddress(t *testing.T) {
 // systemd-udevd with Name= and Alias= does. What else ADD gave it says whose it is: a
 // living agent, and one that comes back, give it back both, and the pod is reached.
 func TestLinkWithoutNameAndAliasIsMended(t *testing.T) {
-	signal := func(s unix.Signal) func(*node) {
-		return func(n *node) {
-			if err := n.Signal(s); err != nil {
-				n.t.Fatal(err)
-			}
-		}
-	}
 	for _, c := range []struct {
 		name         string
 		before, then func(n *node)
 	}{
 		{"alive", func(*node) {}, func(*node) {}},
 		{"stopped", signal(unix.SIGSTOP), signal(unix.SIGCONT)},
-		{"dead", (*node).kill, (*node).start},
+		{"dead", (*node).Crash, (*node).Again},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t, plain)
@@ -140,7 +134,7 @@ func TestLinkWithoutNameAndAliasIsCutAndDeleted(t *testing.T) {
 			n := newNode(t, plain)
 			v, a := n.add("v"), n.add("a")
 			if c.killed {
-				n.kill()
+				n.Crash()
 			}
 			nettest.Run(t, nil, "ip link set "+a.host+" name ren0 alias somebody's")
 			n.delWith(a, !c.prevless)
@@ -148,9 +142,9 @@ func TestLinkWithoutNameAndAliasIsCutAndDeleted(t *testing.T) {
 			nettest.NoPing(t, v.at, a.ip4)
 			nettest.NoPing(t, nil, a.ip6)
 			if c.killed {
-				n.start()
+				n.Again()
 			}
-			nettest.Eventually(t, "the pod to be gone", func() bool { return len(n.list()) == 1 })
+			nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 			if linkOf(t, "ren0") != nil || linkOf(t, a.host) != nil {
 				t.Error("the pod's owner is forgotten, and its link is there")
 			}
@@ -167,15 +161,15 @@ func TestLinkWithoutNameAndAliasIsCutAndDeleted(t *testing.T) {
 func TestHiddenLinkIsFound(t *testing.T) {
 	n := newNode(t, plain)
 	v, a := n.add("v"), n.add("a")
-	n.kill()
+	n.Crash()
 	nettest.Run(t, nil, "ip link property del dev "+a.host+" altname berth-"+a.host)
 	nettest.Run(t, nil, "ip link set "+a.host+" name ren0")
 	n.del(a)
 	if err := unix.Unmount(a.at.Ref().Path, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
-	n.start()
-	nettest.Eventually(t, "the pod to be gone", func() bool { return len(n.list()) == 1 })
+	n.Again()
+	nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 	if linkOf(t, "ren0") != nil {
 		t.Error("the pod's owner is forgotten, and its link is there")
 	}
@@ -211,17 +205,17 @@ func TestLeftOverWithoutNameAndAliasIsSwept(t *testing.T) {
 func TestWrongResultCutsNobodyElse(t *testing.T) {
 	n := newNode(t, plain)
 	v, a := n.add("v"), n.add("a")
-	n.kill()
+	n.Crash()
 	nettest.Run(t, nil, "ip link set "+v.host+" alias somebody's")
 	for _, netns := range []string{"", a.at.Ref().Path} {
-		if _, err := n.exec("DEL", a.id, netns, `"prevResult":`+v.result); err != nil {
+		if _, err := n.Exec("DEL", a.id, netns, `"prevResult":`+v.result); err != nil {
 			t.Fatal(err)
 		}
 	}
 	nettest.Ping(t, nil, v.ip4)
 	nettest.NoPing(t, nil, a.ip4)
-	n.start()
-	nettest.Eventually(t, "the deleted pod to be gone", func() bool { return len(n.list()) == 1 })
+	n.Again()
+	nettest.Eventually(t, "the deleted pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 	nettest.Ping(t, nil, v.ip4)
 	n.wantGone()
 }
@@ -231,7 +225,7 @@ func (n *node) delWith(p *pod, prevResult bool) {
 	n.t.Helper()
 	if prevResult {
 		n.del(p)
-	} else if _, err := n.exec("DEL", p.id, p.at.Ref().Path); err != nil {
+	} else if _, err := n.Exec("DEL", p.id, p.at.Ref().Path); err != nil {
 		n.t.Fatal(err)
 	}
 }

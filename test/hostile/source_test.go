@@ -182,18 +182,11 @@ func TestProxyNotesNobody(t *testing.T) {
 		"default/proxy_arp_pvlan": func(a *pod) netip.Addr { return a.ip4 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			sysctl(t, "net/ipv4/conf/"+name, "1")
-			n := newNode(t, plain)
-			a, b := n.add("a"), n.add("b")
-			p, w := newProbe(t, a.host), a.wire(t)
-			for i := range byte(200) {
-				for _, says := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4} {
-					w.send(slices.Concat(a.mac, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, w.mac, says.AsSlice(), make([]byte, 6), wanted(a).AsSlice()))
+			notesNobody(t, "ipv4/conf/"+name, func(w *wire, a *pod, _ byte, says []netip.Addr) {
+				for _, who := range says {
+					w.send(slices.Concat(a.mac, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, w.mac, who.AsSlice(), make([]byte, 6), wanted(a).AsSlice()))
 				}
-			}
-			p.settled(w, a)
-			notesNobody(t, a)
-			n.Audit(t)
+			})
 		})
 	}
 }
@@ -203,29 +196,31 @@ func TestProxyNotesNobody(t *testing.T) {
 func TestAnnouncementsNoteNobody(t *testing.T) {
 	for _, name := range []string{"ipv4/conf/default/arp_accept", "ipv6/conf/default/accept_untracked_na"} {
 		t.Run(name, func(t *testing.T) {
-			sysctl(t, "net/"+name, "1")
-			n := newNode(t, plain)
-			a, b := n.add("a"), n.add("b")
-			p, w := newProbe(t, a.host), a.wire(t)
-			for i := range byte(200) {
-				for _, says := range []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4} {
+			notesNobody(t, name, func(w *wire, a *pod, i byte, says []netip.Addr) {
+				for _, who := range says {
 					for op := range byte(2) {
-						w.send(slices.Concat(broadcast, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, op + 1}, w.mac, says.AsSlice(), w.mac, says.AsSlice()))
+						w.send(slices.Concat(broadcast, w.mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, op + 1}, w.mac, who.AsSlice(), w.mac, who.AsSlice()))
 					}
 				}
 				target := netip.AddrFrom16([16]byte{0xfd, 0, 0, 0x77, 15: i})
 				w.send(ether(a.mac, w.mac, icmpPacket(a.ip6, node6, 136, 0, slices.Concat([]byte{0x20, 0, 0, 0}, target.AsSlice(), []byte{2, 1}, w.mac))))
-			}
-			p.settled(w, a)
-			notesNobody(t, a)
-			n.Audit(t)
+			})
 		})
 	}
 }
 
-// notesNobody fails if the node has a neighbour on a pod's link that Berth has not set.
-func notesNobody(t *testing.T, a *pod) {
+// notesNobody has a pod send 200 times in others' names, on a node with a setting, and
+// fails if the node then has a neighbour on the pod's link that Berth has not set.
+func notesNobody(t *testing.T, setting string, send func(w *wire, a *pod, i byte, says []netip.Addr)) {
 	t.Helper()
+	sysctl(t, "net/"+setting, "1")
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	p, w := newProbe(t, a.host), a.wire(t)
+	for i := range byte(200) {
+		send(w, a, i, []netip.Addr{netip.AddrFrom4([4]byte{10, 77, 0, i}), b.ip4, lan4})
+	}
+	p.settled(w, a)
 	for _, family := range []string{"-4", "-6"} {
 		out, err := exec.Command("ip", family, "neigh", "show", "dev", a.host).Output()
 		if err != nil {
@@ -237,6 +232,7 @@ func notesNobody(t *testing.T, a *pod) {
 			}
 		}
 	}
+	n.Audit(t)
 }
 
 // by is a UDP packet of IPv4 that goes on to another address from where it is sent

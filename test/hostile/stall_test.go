@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // manyHostile is how many pods do it at once: if the agent waits for each in turn,
@@ -56,7 +57,7 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	nettest.Ping(t, nil, comes.ip4)
 	n.del(leaves, wait)
 	n.del(hostile[0], wait)
-	nettest.Eventually(t, "the pods to be gone", func() bool { return len(n.list()) == manyHostile+1 })
+	nettest.Eventually(t, "the pods to be gone", func() bool { return len(programs.List(n.t, n.API)) == manyHostile+1 })
 	n.wantGone()
 	if err := n.Stop(); err != nil { // all of it, behind whatever is still waited for
 		t.Error(err)
@@ -69,7 +70,7 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 func TestUnsettledPodsHoldNoStart(t *testing.T) {
 	n := newNode(t, plain)
 	hostile, leaves := n.adds("a", manyHostile), n.add("leaves")
-	n.kill()
+	n.Crash()
 	unsettle(t, hostile)
 
 	started := make(chan error, 1)
@@ -101,7 +102,7 @@ func TestUnsettledPodsHoldNoStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	nettest.Ping(t, nil, comes.ip4)
-	if left := len(n.list()); left != manyHostile+1 {
+	if left := len(programs.List(n.t, n.API)); left != manyHostile+1 {
 		t.Errorf("%d attachments, want those of the hostile pods and of the new one", left)
 	}
 	n.wantGone()

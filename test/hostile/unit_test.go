@@ -59,7 +59,7 @@ func TestUnitAllowsWhatTheAgentDoes(t *testing.T) {
 	nft(t, "flush ruleset")
 	nettest.Run(t, nil, "ip link set "+pods[3].host+" down")
 	nettest.Eventually(t, "the link to be mended", func() bool { return isUp(t, pods[3].host) })
-	if _, err := n.exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"p3","ifname":"eth0"},{"containerID":"p4","ifname":"eth0"}]`); err != nil {
+	if _, err := n.Exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"p3","ifname":"eth0"},{"containerID":"p4","ifname":"eth0"}]`); err != nil {
 		t.Error(err)
 	}
 	if err := os.Remove(root.Dir(n.Root).Socket()); err != nil {
@@ -86,9 +86,9 @@ func TestUnitAllowsWhatTheAgentDoes(t *testing.T) {
 		raw, err := os.ReadFile(n.Log())
 		return err == nil && bytes.Contains(raw, []byte("the new configuration is in force"))
 	})
-	n.kill()
+	n.Crash()
 	n.del(pods[3])
-	n.start()
+	n.Again()
 	n.wantGone()
 	if err := n.Stop(); err != nil {
 		t.Error(err)

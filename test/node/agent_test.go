@@ -258,11 +258,7 @@ func (a *agent) remove() {
 // list returns the attachments.
 func (a *agent) list() []api.Attachment {
 	a.t.Helper()
-	l, err := a.api.List(context.Background(), api.Filter{})
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return l
+	return programs.List(a.t, a.api)
 }
 
 // releaseAll deletes every attachment, starting the agent if need be.
@@ -271,11 +267,7 @@ func (a *agent) releaseAll() {
 	if a.cmd == nil {
 		a.start()
 	}
-	for _, at := range a.list() {
-		if _, err := a.api.DeleteOne(context.Background(), at.ID, true); err != nil && !client.IsUnknown(err) {
-			a.t.Errorf("deleting %s: %v", at.ContainerID, err)
-		}
-	}
+	programs.DetachAll(a.t, a.api)
 	a.wantGone()
 }
 
@@ -298,12 +290,7 @@ func (a *agent) wantClean() {
 // configure writes berthd.yaml.
 func (a *agent) configure(yaml string) {
 	a.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(a.root.Config()), 0o700); err != nil {
-		a.t.Fatal(err)
-	}
-	if err := os.WriteFile(a.root.Config(), []byte(yaml), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	programs.Configure(a.t, a.root, yaml)
 }
 
 // reload sends SIGHUP and waits for what berthd says of it.

@@ -1,16 +1,11 @@
 package node
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -24,12 +19,8 @@ func (a *agent) command(verb, container, pod string, keys ...string) *exec.Cmd {
 }
 
 func (a *agent) commandIn(network, verb, container, pod string, keys ...string) *exec.Cmd {
-	fields := append([]string{`"cniVersion":"1.1.0"`, fmt.Sprintf(`"name":%q`, network), `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, a.root)}, keys...)
-	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
-	cmd.Env = []string{
-		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + pod, "CNI_IFNAME=eth0", "CNI_PATH=" + a.bin,
-	}
-	cmd.Stdin = strings.NewReader("{" + strings.Join(fields, ",") + "}")
+	cmd := programs.Plugin(a.bin, verb, container, pod)
+	cmd.Stdin = strings.NewReader(programs.Conf(string(a.root), append([]string{fmt.Sprintf(`"name":%q`, network)}, keys...)...))
 	return cmd
 }
 
@@ -39,14 +30,7 @@ func (a *agent) exec(verb, container, pod string, keys ...string) ([]byte, error
 }
 
 func (a *agent) execIn(network, verb, container, pod string, keys ...string) ([]byte, error) {
-	cmd := a.commandIn(network, verb, container, pod, keys...)
-	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
-	err := cmd.Run()
-	if err == nil {
-		return out.Bytes(), nil
-	}
-	return nil, programs.Refusal(out.Bytes(), fmt.Sprintf("%s of %s: %v", verb, container, err), complaint.String())
+	return programs.Exec(a.bin, string(a.root), verb, container, pod, append([]string{fmt.Sprintf(`"name":%q`, network)}, keys...)...)
 }
 
 // attached is the result of an ADD.
@@ -60,16 +44,8 @@ func (a *agent) tryAdd(container string, pod *ns.Netns, keys ...string) (attache
 	if err != nil {
 		return attached{}, err
 	}
-	var res types100.Result
-	if err := json.Unmarshal(raw, &res); err != nil {
-		return attached{}, fmt.Errorf("result of ADD: %w: %s", err, raw)
-	}
-	got := attached{host: res.Interfaces[0].Name}
-	for _, ip := range res.IPs {
-		addr, _ := netip.AddrFromSlice(ip.Address.IP)
-		got.addrs = append(got.addrs, addr.Unmap())
-	}
-	return got, nil
+	got, err := programs.ReadResult(raw)
+	return attached{got.Addrs, got.Host}, err
 }
 
 func (a *agent) add(container string, pod *ns.Netns, keys ...string) attached {
@@ -109,18 +85,9 @@ func (a *agent) podsOf(n int, keys ...string) (pods []*ns.Netns, got []attached)
 		if g.addrs[len(g.addrs)-1].Is4() {
 			continue
 		}
-		a.settled(g.host)
+		programs.Settled(a.t, a.node, g.host)
 	}
 	return pods, got
-}
-
-// settled waits until the kernel has done all for a link of IPv6 that it does by itself
-// some time after the link is up.
-func (a *agent) settled(host string) {
-	a.t.Helper()
-	nettest.Eventually(a.t, "the multicast route of "+host, func() bool {
-		return strings.Contains(nettest.Snapshot(a.t, a.node).Only("route").String(), "multicast ff00::/8 dev "+host)
-	})
 }
 
 // pingAll pings all addresses of a pod.

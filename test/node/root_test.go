@@ -15,6 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // copied is an agent that does not run yet, on a copy of another one's root.
@@ -165,7 +166,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 				results[c] = string(out)
 			}
 			for _, at := range a.list() {
-				a.settled(at.HostVeth)
+				programs.Settled(a.t, a.node, at.HostVeth)
 			}
 			a.stop()
 			swap()

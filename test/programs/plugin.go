@@ -1,13 +1,77 @@
 package programs
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/berth-net/berth/api"
 )
+
+// Conf is a configuration of the plugin for an agent. Each key is `"name":value`, and
+// stands beside or in place of what every configuration has.
+func Conf(root string, keys ...string) string {
+	all := slices.Clone(keys)
+	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, root)} {
+		name, _, _ := strings.Cut(d, ":")
+		if !slices.ContainsFunc(keys, func(k string) bool { return strings.HasPrefix(k, name) }) {
+			all = append(all, d)
+		}
+	}
+	return "{" + strings.Join(all, ",") + "}"
+}
+
+// Plugin is berth-cni of a folder as a runtime executes it, without its stdin. netns is
+// the path of a pod.
+func Plugin(bin, verb, container, netns string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + bin}
+	return cmd
+}
+
+// Exec runs the plugin for an agent, and returns what it prints. A numbered error is an
+// *api.Error. keys are those of Conf.
+func Exec(bin, root, verb, container, netns string, keys ...string) ([]byte, error) {
+	var out, complaint bytes.Buffer
+	cmd := Plugin(bin, verb, container, netns)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(Conf(root, keys...)), &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return nil, Refusal(out.Bytes(), fmt.Sprintf("%s of %s: %v", verb, container, err), complaint.String())
+	}
+	return out.Bytes(), nil
+}
+
+// Attached is what an ADD answers.
+type Attached struct {
+	Addrs []netip.Addr
+	Host  string // host veth
+	Raw   string
+}
+
+// ReadResult reads the answer of an ADD.
+func ReadResult(raw []byte) (Attached, error) {
+	var res types100.Result
+	if err := json.Unmarshal(raw, &res); err != nil {
+		return Attached{}, fmt.Errorf("result of ADD: %w: %s", err, raw)
+	}
+	got := Attached{Host: res.Interfaces[0].Name, Raw: string(raw)}
+	for _, ip := range res.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		got.Addrs = append(got.Addrs, addr.Unmap())
+	}
+	return got, nil
+}
+
+// PrevResult is the key of a configuration that has the answer.
+func (a Attached) PrevResult() string { return `"prevResult":` + a.Raw }
 
 // Refusal is the error of a plugin that has failed, by what it printed: an
 // *api.Error, if that is a numbered one (CNI 1.1, section 5, "Error"). why and

@@ -40,19 +40,29 @@ var own struct {
 // removes what Own has built for them.
 func Main(m *testing.M) {
 	nettest.Enter()
-	code := m.Run()
-	if own.dir != "" {
-		os.RemoveAll(own.dir)
-	}
-	os.Exit(code)
+	os.Exit(Outside(m))
+}
+
+// Outside runs a package's tests where they are started, and removes what Own has
+// built for them.
+func Outside(m *testing.M) (code int) {
+	defer func() {
+		if own.dir != "" {
+			os.RemoveAll(own.dir)
+		}
+	}()
+	return m.Run()
 }
 
 // Own builds berth, berthd and berth-cni, once for all tests of a package, and
-// returns their folder: so a test never runs those of yesterday.
+// returns their folder, which anybody can read: so a test never runs those of yesterday.
 func Own(t testing.TB) string {
 	t.Helper()
 	own.Do(func() {
 		if own.dir, own.err = os.MkdirTemp("", "berth-programs-"); own.err != nil {
+			return
+		}
+		if own.err = os.Chmod(own.dir, 0o755); own.err != nil {
 			return
 		}
 		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", own.dir+"/", "./cmd/...")

@@ -14,7 +14,7 @@ func Run(t testing.TB, bin, root string, pools ...string) *Agent {
 	agent, err := StartAgent(t.Context(), bin, root, pools...)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("berthd's last words:\n%s", agent.lastWords())
+			t.Logf("berthd's last words:\n%s", agent.LastWords())
 		}
 		if err := agent.Stop(); err != nil {
 			t.Error(err)
@@ -46,7 +46,7 @@ func (a *Agent) NothingLeft(t testing.TB, empty nettest.State) {
 // Audit fails the test if the agent finds anything left over or missing.
 func (a *Agent) Audit(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), nettest.Deadline) // also when the test has ended
 	defer cancel()
 	if _, err := a.Berth(ctx, "audit"); err != nil {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/berth-net/berth/internal/echo"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,7 @@ func packet(from, to netip.Addr, proto byte, payload []byte) []byte {
 	if proto == unix.IPPROTO_ICMP {
 		pseudo = nil
 	}
-	binary.BigEndian.PutUint16(payload[sum:], checksum(slices.Concat(pseudo, payload)))
+	binary.BigEndian.PutUint16(payload[sum:], echo.Checksum(slices.Concat(pseudo, payload)))
 	if from.Is6() {
 		head := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
 		binary.BigEndian.PutUint16(head[4:], uint16(len(payload)))
@@ -30,20 +31,8 @@ func packet(from, to netip.Addr, proto byte, payload []byte) []byte {
 	head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, proto, 0, 0}
 	binary.BigEndian.PutUint16(head[2:], uint16(20+len(payload)))
 	head = slices.Concat(head, src, dst)
-	binary.BigEndian.PutUint16(head[10:], checksum(head))
+	binary.BigEndian.PutUint16(head[10:], echo.Checksum(head))
 	return append(head, payload...)
-}
-
-// checksum returns the checksum of RFC 1071.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i, c := range b {
-		sum += uint32(c) << (8 * (1 - i%2))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 func udp(sport, dport uint16, text string) []byte {

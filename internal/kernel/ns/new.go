@@ -4,9 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
+
+// Apart has a program start in network and mount namespaces of its own, and if user in
+// a user namespace, whose root is who starts it. It ends with the thread that started it.
+func Apart(user bool) *syscall.SysProcAttr {
+	if !user {
+		return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	}
+	return &syscall.SysProcAttr{
+		// The network namespace comes when the user namespace has its mappings: before,
+		// the kernel gives files below /proc/net to the host's root (net/netfilter/x_tables.c).
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, Unshareflags: unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		Pdeathsig:   unix.SIGKILL,
+	}
+}
 
 // New makes a network namespace and binds it to the file at path; it creates the file
 // if there is none. The namespace lasts as long as it is bound, open, or a process is
@@ -27,6 +44,22 @@ func New(path string) (*Netns, error) {
 		return nil, errors.Join(err, os.NewSyscallError("umount", unix.Unmount(path, unix.MNT_DETACH)), os.Remove(path))
 	}
 	return n, nil
+}
+
+// Delete takes away the path of a namespace that New made, and closes it. Deleting twice
+// is nothing.
+//
+//	ip netns delete NAME
+func (n *Netns) Delete() error {
+	_ = n.Close() // fails if it is closed already
+	path := n.ref.Path
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmounting %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // bind binds a new network namespace to the file at path.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel"
@@ -74,6 +75,10 @@ func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
 }
 
 func (m *Monitor) open() error {
+	program, err := monitorFilter(m.groups, m.prefix)
+	if err != nil {
+		return err
+	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
@@ -82,9 +87,7 @@ func (m *Monitor) open() error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // the kernel grants as much as it allows
 	}
-	filter := monitorFilter(m.groups, m.prefix)
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	err = attach(fd, program)
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
@@ -101,6 +104,16 @@ func (m *Monitor) open() error {
 		return os.NewSyscallError("setsockopt", err)
 	}
 	return nil
+}
+
+// attach has the kernel drop what a filter does not accept.
+func attach(fd int, program []bpf.RawInstruction) error {
+	filter := make([]unix.SockFilter, len(program))
+	for i, p := range program {
+		filter[i] = unix.SockFilter{Code: p.Op, Jt: p.Jt, Jf: p.Jf, K: p.K}
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 // Close ends the monitor, and a Next that waits.

@@ -2,9 +2,11 @@ package rtnl
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/berth-net/berth/internal/stamp"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,118 +17,86 @@ const (
 	atFlags    = 6
 	atProtocol = unix.SizeofNlMsghdr + 5 // rtm_protocol
 	atLinkAttr = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
-
-	// findAttribute loads where the attribute of type X is, from offset A on, or
-	// 0 (SKF_AD_OFF + SKF_AD_NLATTR, linux/filter.h); findNested the same in the
-	// attribute at A.
-	findAttribute = 0xfffff000 + 12
-	findNested    = 0xfffff000 + 16
 )
 
-// Instructions of the filter (classic BPF).
-const (
-	loadByte   = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-	loadHalf   = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
-	loadFind   = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
-	loadBehind = unix.BPF_LD | unix.BPF_IND // at X + K
-	setA       = unix.BPF_LD | unix.BPF_IMM
-	setX       = unix.BPF_LDX | unix.BPF_IMM
-	keep       = unix.BPF_ST
-	loadKept   = unix.BPF_LD | unix.BPF_MEM
-	copyToX    = unix.BPF_MISC | unix.BPF_TAX
-	ifEqual    = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-	ifSet      = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
-	answer     = unix.BPF_RET | unix.BPF_K
-)
+// steps are instructions of the filter, one after the other.
+type steps []bpf.Instruction
 
-// step is an instruction of the filter. yes and not say how many to skip.
-type step struct {
-	code     uint16
-	k        uint32
-	yes, not int
+// How the filter ends: the socket gets all of the message, or nothing.
+var accept, drop = steps{bpf.RetConstant{Val: 1<<32 - 1}}, steps{bpf.RetConstant{}}
+
+// when runs steps if a test of register A holds, and passes over them if not. They are
+// at most 255, as a jump goes no further.
+func when(test bpf.JumpTest, value uint32, then steps) steps {
+	return append(steps{bpf.JumpIf{Cond: test, Val: value, SkipFalse: uint8(len(then))}}, then...)
 }
 
-// Targets in place of how many to skip.
-const accept, drop = 1000, 1001
+// load puts bytes of the message into A.
+func load(at uint32, size int) steps { return steps{bpf.LoadAbsolute{Off: at, Size: size}} }
+
+// loadBehind puts bytes into A that stand behind the head of the attribute at X.
+func loadBehind(at, size int) steps {
+	return steps{bpf.LoadIndirect{Off: uint32(unix.SizeofNlAttr + at), Size: size}}
+}
+
+// find puts into A where an attribute is, or 0: the attribute is looked for from A on,
+// or inside the attribute at A if nested.
+func find(attribute uint32, nested bool) steps {
+	how := bpf.ExtNetlinkAttr
+	if nested {
+		how = bpf.ExtNetlinkAttrNested
+	}
+	return steps{bpf.LoadConstant{Dst: bpf.RegX, Val: attribute}, bpf.LoadExtension{Num: how}}
+}
 
 // monitorFilter lets through what is about links that have the prefix in their names,
 // are in the live group, or have the instance's alias or second name, whatever else one
 // message has changed, but for changes of those in the coming and in the cut group; deletions of
 // routes with Berth's protocol; and routes that replace others.
-func monitorFilter(groups stamp.Groups, prefix string) []unix.SockFilter {
+func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, error) {
 	// Netlink's numbers are in the host's byte order, and BPF loads big ones.
 	half := func(n uint16) uint32 {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)))
 	}
 	word := func(n uint32) uint32 { return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n)) }
 
-	program := []step{
-		{code: loadHalf, k: atType},
-		{ifEqual, half(unix.RTM_NEWLINK), 7, 0},  // to the group
-		{ifEqual, half(unix.RTM_DELLINK), 6, 0},  // there, too
-		{ifEqual, half(unix.RTM_DELROUTE), 3, 0}, // to the protocol
-		{ifEqual, half(unix.RTM_NEWROUTE), 0, drop},
-		{code: loadHalf, k: atFlags},
-		{ifSet, half(unix.NLM_F_REPLACE), accept, drop},
-		{code: loadByte, k: atProtocol},
-		{ifEqual, stamp.Protocol, accept, drop},
+	replaces := when(bpf.JumpBitsSet, half(unix.NLM_F_REPLACE), accept)
+	berths := when(bpf.JumpEqual, stamp.Protocol, accept)
+	return bpf.Assemble(slices.Concat(
+		load(atType, 2),
+		when(bpf.JumpEqual, half(unix.RTM_NEWROUTE), slices.Concat(load(atFlags, 2), replaces, drop)),
+		when(bpf.JumpEqual, half(unix.RTM_DELROUTE), slices.Concat(load(atProtocol, 1), berths, drop)),
+		when(bpf.JumpNotEqual, half(unix.RTM_NEWLINK), when(bpf.JumpNotEqual, half(unix.RTM_DELLINK), drop)),
 		// A link: by its group...
-		{code: setA, k: atLinkAttr},
-		{code: setX, k: unix.IFLA_GROUP},
-		{code: loadFind, k: findAttribute},
-		{code: copyToX},
-		{code: loadBehind | unix.BPF_W, k: unix.SizeofNlAttr},
-		{ifEqual, word(groups.Live()), accept, 0},
+		steps{bpf.LoadConstant{Dst: bpf.RegA, Val: atLinkAttr}},
+		find(unix.IFLA_GROUP, false),
+		steps{bpf.TAX{}},
+		loadBehind(0, 4),
+		when(bpf.JumpEqual, word(groups.Live()), accept),
 		// ... or else by what ADD gave it, if it is deleted or in no group that tells
 		// enough. The second name is the first of those that it has besides.
-		{code: keep},
-		{code: loadHalf, k: atType},
-		{ifEqual, half(unix.RTM_DELLINK), 3, 0},
-		{code: loadKept},
-		{ifEqual, word(groups.Coming()), drop, 0},
-		{ifEqual, word(groups.Cut()), drop, 0},
-	}
-	program = append(program, acceptText(prefix, unix.IFLA_IFNAME)...)
-	program = append(program, acceptText(stamp.Aliases(prefix), unix.IFLA_IFALIAS)...)
-	program = append(program, acceptText(stamp.AltName(prefix), unix.IFLA_PROP_LIST, unix.IFLA_ALT_IFNAME)...)
-	program = append(program, step{code: answer}) // none of these
-	end := len(program)
-	program = append(program, step{code: answer, k: 1<<32 - 1}, step{code: answer})
-	filter := make([]unix.SockFilter, len(program))
-	for i, s := range program {
-		jump := func(to int) uint8 {
-			if to >= accept {
-				to = end + to - accept - i - 1
-			}
-			return uint8(to)
-		}
-		filter[i] = unix.SockFilter{Code: s.code, K: s.k, Jt: jump(s.yes), Jf: jump(s.not)}
-	}
-	return filter
+		steps{bpf.StoreScratch{Src: bpf.RegA}},
+		load(atType, 2),
+		when(bpf.JumpNotEqual, half(unix.RTM_DELLINK), slices.Concat(
+			steps{bpf.LoadScratch{Dst: bpf.RegA}},
+			when(bpf.JumpEqual, word(groups.Coming()), drop),
+			when(bpf.JumpEqual, word(groups.Cut()), drop))),
+		acceptText(prefix, unix.IFLA_IFNAME),
+		acceptText(stamp.Aliases(prefix), unix.IFLA_IFALIAS),
+		acceptText(stamp.AltName(prefix), unix.IFLA_PROP_LIST, unix.IFLA_ALT_IFNAME),
+		drop))
 }
 
 // acceptText accepts a link of which an attribute begins with a text: the one at the
 // end of the way, which begins among the link's own. Behind its steps is who has it not.
-func acceptText(begin string, way ...uint32) []step {
-	steps := []step{{code: setA, k: atLinkAttr}}
-	find := uint32(findAttribute)
-	for _, attribute := range way {
-		steps = append(steps, step{code: setX, k: attribute}, step{code: loadFind, k: find}, step{code: ifEqual, yes: drop})
-		find = findNested
+func acceptText(begin string, way ...uint32) steps {
+	then := accept
+	for i := len(begin) - 1; i >= 0; i-- {
+		then = slices.Concat(loadBehind(i, 1), when(bpf.JumpEqual, uint32(begin[i]), then))
 	}
-	steps = append(steps, step{code: copyToX})
-	for i := range len(begin) {
-		steps = append(steps,
-			step{code: loadBehind | unix.BPF_B, k: uint32(unix.SizeofNlAttr + i)},
-			step{code: ifEqual, k: uint32(begin[i]), not: drop})
+	then = append(steps{bpf.TAX{}}, then...)
+	for i, attribute := range slices.Backward(way) {
+		then = slices.Concat(find(attribute, i > 0), when(bpf.JumpNotEqual, 0, then))
 	}
-	steps = append(steps, step{code: answer, k: 1<<32 - 1})
-	for i := range steps { // to drop it is to leave it to what is behind
-		for _, to := range []*int{&steps[i].yes, &steps[i].not} {
-			if *to == drop {
-				*to = len(steps) - i - 1
-			}
-		}
-	}
-	return steps
+	return append(steps{bpf.LoadConstant{Dst: bpf.RegA, Val: atLinkAttr}}, then...)
 }

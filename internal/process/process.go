@@ -1,0 +1,141 @@
+// Package process runs berthd as a process that can be killed and started again: for
+// the demo, and for tests.
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/root"
+)
+
+// patience is how long an agent may take to end when it is told to.
+const patience = 30 * time.Second
+
+// Agent is a berthd that can be killed and started again.
+type Agent struct {
+	Root string         // its --root
+	API  *client.Client // talks to it
+	Attr *syscall.SysProcAttr
+
+	bin   string   // folder of berthd
+	pools []string // each NAME=CIDR,...
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when cmd has been waited for
+}
+
+// New returns the agent of a folder, which does not run yet: berthd is in bin.
+func New(bin, rootDir string, pools ...string) *Agent {
+	return &Agent{Root: rootDir, API: client.New(root.Dir(rootDir).Socket()), bin: bin, pools: pools}
+}
+
+// Start starts the process, again if it was stopped or killed, and waits until
+// it serves, or ctx ends.
+func (a *Agent) Start(ctx context.Context) error {
+	cmd, err := a.command()
+	if err != nil {
+		return err
+	}
+	defer cmd.Stdout.(*os.File).Close()
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting berthd: %w", err)
+	}
+	ended := make(chan struct{})
+	a.cmd, a.ended = cmd, ended
+	go func() { _ = cmd.Wait(); close(ended) }() // ProcessState says how it ended
+	for {
+		if h, err := a.API.Health(ctx); err == nil && h.Serving {
+			return nil
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("berthd ended: %s", cmd.ProcessState)
+		case <-ctx.Done():
+			return fmt.Errorf("berthd does not serve requests: %w", context.Cause(ctx))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// command is berthd with its pools and what else is said. It writes into the log,
+// which whoever runs it closes.
+func (a *Agent) command(args ...string) (*exec.Cmd, error) {
+	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the agent's log: %w", err)
+	}
+	args = append([]string{"--root", a.Root}, args...)
+	for _, p := range a.pools {
+		args = append(args, "--pool", p)
+	}
+	cmd := exec.Command(filepath.Join(a.bin, "berthd"), args...)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, a.Attr
+	return cmd, nil
+}
+
+// Log is the file that has what the agent printed.
+func (a *Agent) Log() string { return filepath.Join(a.Root, "berthd.log") }
+
+// LastWords is the end of the agent's log.
+func (a *Agent) LastWords() string {
+	raw, _ := os.ReadFile(a.Log())
+	lines := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-10):], []byte("\n")))
+}
+
+// Kill is SIGKILL; the process is gone when it returns.
+func (a *Agent) Kill() error { return a.end(unix.SIGKILL) }
+
+// Stop is SIGTERM; an error says that the agent did not end by that. Stopping
+// what does not run is nothing.
+func (a *Agent) Stop() error {
+	a.API.Close()
+	return a.end(unix.SIGTERM)
+}
+
+// Signal sends a signal to the process, such as SIGSTOP.
+func (a *Agent) Signal(signal unix.Signal) error { return a.cmd.Process.Signal(signal) }
+
+// PID is the process that was started last, and ExitCode how it ended.
+func (a *Agent) PID() int      { return a.cmd.Process.Pid }
+func (a *Agent) ExitCode() int { return a.cmd.ProcessState.ExitCode() }
+
+func (a *Agent) end(signal unix.Signal) error {
+	if a.ended == nil {
+		return nil
+	}
+	if err := a.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("sending %s to berthd: %w", signal, err)
+	}
+	select {
+	case <-a.ended:
+		return nil
+	case <-time.After(patience):
+		a.cmd.Process.Kill()
+		<-a.ended
+		return fmt.Errorf("berthd did not end within %s of %s", patience, signal)
+	}
+}
+
+// Remove has the stopped agent give back what it holds itself: berthd --remove.
+func (a *Agent) Remove() error {
+	cmd, err := a.command("--remove")
+	if err != nil {
+		return err
+	}
+	defer cmd.Stdout.(*os.File).Close()
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("berthd --remove: %w", err)
+	}
+	return nil
+}
