@@ -17,7 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/node"
@@ -125,14 +125,14 @@ func (t fakeTracked) Trim(context.Context, map[netip.Addr]int, conntrack.Bounds)
 	return nil, nil
 }
 
-// fakeTable is the egress kind. Run is told of every change; between it and
+// fakeTable is the kind of the table. Run is told of every change; between it and
 // the mending the table is not relied on.
 type fakeTable struct{ *fakeKernel }
 
 func (t fakeTable) Kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
-		New:     func() hold.Spec { return &egress.Spec{} },
+		New:     func() hold.Spec { return &table.Spec{} },
 		Acquire: t.acquire,
 		Verify:  hold.VerifyEach(t.verify),
 		Release: hold.Each(t.release),
@@ -223,11 +223,11 @@ func (t fakeTable) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	if t.table == nil {
 		return nil, nil
 	}
-	return []hold.Hold{{Owner: hold.ID(t.table.Owner), Spec: &egress.Spec{Instance: t.table.Instance}}}, nil
+	return []hold.Hold{{Owner: hold.ID(t.table.Owner), Spec: &table.Spec{Instance: t.table.Instance}}}, nil
 }
 
 // Run puts the table back when somebody changes it.
-func (t fakeTable) Run(ctx context.Context, report egress.Report) {
+func (t fakeTable) Run(ctx context.Context, report table.Report) {
 	for {
 		t.mu.Lock()
 		held, right := t.held, t.held == "" || t.right(t.held)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
@@ -46,7 +46,7 @@ func TestFakeNode(t *testing.T) {
 		{
 			Kind:  fakeTable{k}.Kind(),
 			Alone: true,
-			Spec:  func(testing.TB, hold.ID) hold.Spec { return &egress.Spec{Instance: "aaaa"} },
+			Spec:  func(testing.TB, hold.ID) hold.Spec { return &table.Spec{Instance: "aaaa"} },
 		},
 		{
 			Kind: withoutFind(fakeRoutes{k, 7}.Kind()), // a route cannot say who owns it

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 )
 
 // poorTable is the table on a kernel that lacks something of it.
@@ -28,7 +28,7 @@ type table interface {
 	SetRuleset(nft.Ruleset) error
 	Retry() error
 	Lacks() nft.Parts
-	Run(context.Context, egress.Report)
+	Run(context.Context, table.Report)
 }
 
 func (p *poorTable) Lacks() nft.Parts { return p.lacks }
@@ -53,7 +53,7 @@ func TestLacks(t *testing.T) {
 			t.Fatalf("an audit finds %v, %v", audit.Findings, err)
 		}
 		for _, f := range audit.Findings {
-			if f.Type != api.FindingMissing || f.Kind != egress.KindName || !strings.Contains(f.Detail, "nft_connlimit") {
+			if f.Type != api.FindingMissing || f.Kind != table.KindName || !strings.Contains(f.Detail, "nft_connlimit") {
 				t.Errorf("an audit finds %+v", f)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/stamp"
 	"github.com/berth-net/berth/test/programs"
@@ -27,7 +27,7 @@ func TestStartTakesAFormerTableOver(t *testing.T) {
 
 	owners := r.core.Ledger.Owners()
 	at := slices.IndexFunc(owners, func(o hold.Owner) bool {
-		return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == egress.KindName })
+		return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == table.KindName })
 	})
 	table, owner := stamp.Table(r.core.Instance), owners[at]
 	low, high := r.node.Groups.Dying()

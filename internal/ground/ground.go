@@ -21,7 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/nft"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/node"
 )
 
@@ -73,11 +73,11 @@ func (g *Ground) Config() *config.Config { return g.config.Load() }
 // cannot take keeps it from attaching pods (see Equipped), but not from
 // detaching them.
 func (g *Ground) Hold(ctx context.Context) error {
-	table := g.holdOne(ctx, nodeRecord{Sort: egressSort}, TableName, &egress.Spec{Instance: g.Instance})
-	if table == nil {
-		table = g.keepTable(ctx)
+	err := g.holdOne(ctx, nodeRecord{Sort: tableSort}, TableName, &table.Spec{Instance: g.Instance})
+	if err == nil {
+		err = g.keepTable(ctx)
 	}
-	all := errors.Join(g.forwarding(), table)
+	all := errors.Join(g.forwarding(), err)
 	lack := map[string]error{everyPool: all}
 	for pool, err := range g.holdCIDRs(ctx) {
 		lack[pool] = err

@@ -6,7 +6,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/nft"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 )
 
 // lacks are the API's words for what the node's kernel cannot have of the
@@ -47,8 +47,7 @@ func (g *Ground) LackFindings() []api.Finding {
 	if p == 0 {
 		return nil
 	}
-	table := (&egress.Spec{Instance: g.Instance}).String()
-	return []api.Finding{{Type: api.FindingMissing, Kind: egress.KindName, What: table,
+	return []api.Finding{{Type: api.FindingMissing, Kind: table.KindName, What: (&table.Spec{Instance: g.Instance}).String(),
 		Detail: fmt.Sprintf("this kernel cannot have all of it: %s", because(p))}}
 }
 

@@ -19,7 +19,7 @@ type nodeRecord struct {
 }
 
 const (
-	egressSort = "egress"
+	tableSort = "egress"
 	poolSort   = "pool"
 )
 

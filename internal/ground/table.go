@@ -8,7 +8,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/kernel/nft"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 )
 
 // keepTable tells the table what should be in it, if that is not what it was told
@@ -59,7 +59,7 @@ func (g *Ground) Ruleset() nft.Ruleset {
 // SetTable tells the table, before anybody verifies it, what should be in it.
 func (g *Ground) SetTable() error { return g.node.Table.SetRuleset(g.Ruleset()) }
 
-// KeepTable keeps the table as it should be until ctx ends (egress.Run).
+// KeepTable keeps the table as it should be until ctx ends (table.Run).
 func (g *Ground) KeepTable(ctx context.Context) { g.node.Table.Run(ctx, g.drift) }
 
 // CutAnew is told that the table is not what the cuts of dying pods rely on.
@@ -89,7 +89,7 @@ func (g *Ground) KeepCut(ctx context.Context) {
 func (g *Ground) drift(drift, err error) {
 	id, held := g.Ledger.Holder(TableName)
 	if o, ok := g.Ledger.Owner(id); held && ok && drift != nil {
-		g.Hooks.Tell(api.EventDrift, o, egress.KindName, drift)
+		g.Hooks.Tell(api.EventDrift, o, table.KindName, drift)
 	}
 	if err != nil {
 		g.Log.Warn("keeping the nftables table", "drift", drift, "err", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/stamp"
@@ -96,7 +96,7 @@ type Table interface {
 	SetRuleset(nft.Ruleset) error
 	Retry() error
 	Lacks() nft.Parts
-	Run(context.Context, egress.Report)
+	Run(context.Context, table.Report)
 }
 
 // Links are the pods' links.

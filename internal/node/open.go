@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/egress"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/stamp"
@@ -62,7 +62,7 @@ func open(here *ns.Netns) (*Node, error) {
 
 // equip makes the doors of the kinds.
 func (n *Node) equip(here *ns.Netns, conn *rtnl.Conn, h Hooks) {
-	table := egress.New(egress.Options{
+	table := table.New(table.Options{
 		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: n.Instance}, Lacks: h.Lacks, Differs: h.Differs,
 	})
 	links := link.New(link.Options{

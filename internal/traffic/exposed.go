@@ -8,7 +8,7 @@ import (
 
 // Exposed is told that the nftables table may have been missing or out of force, or a
 // pod's link not among those that its rules are for, and that all is well again. Who
-// sees that says so: whoever keeps the table (egressDrift), mends the link (link.Options)
+// sees that says so: whoever keeps the table (ground), mends the link (link.Options)
 // or hears of both ends of it (watcher), and a start.
 func (t *Traffic) Exposed() {
 	select {

@@ -1,4 +1,4 @@
-package egress
+package table
 
 import (
 	"errors"
@@ -96,7 +96,7 @@ func (m *mendOnWrite) Complete(r nft.Ruleset) error {
 func TestDiffers(t *testing.T) {
 	at := nettest.Node(t)
 	var (
-		e     *Egress
+		e     *Keeper
 		mu    sync.Mutex
 		heard []error
 	)

@@ -1,4 +1,4 @@
-package egress
+package table
 
 import (
 	"context"
@@ -196,7 +196,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 	k, h := kind{t, e.Kind()}, newHold(instance)
 	k.must(k.acquire(h))
 	nettest.Eventually(t, "the table to be intact", e.Intact)
-	own := func() { // a change by Egress: when its news are read, Run has acted on all earlier ones
+	own := func() { // a change by Keeper: when its news are read, Run has acted on all earlier ones
 		for range 2 {
 			k.must(e.SetRuleset(ruleset()))
 			nettest.Eventually(t, "its news", func() bool { return e.touched.Load() == e.sound.Load() })
@@ -307,7 +307,7 @@ func TestNotIntactUnwatched(t *testing.T) {
 
 // run runs e until the test ends or stop is called. It sends drifts to the channel, if there
 // is one. A failure fails the test.
-func run(t *testing.T, e *Egress, drifts chan<- error) (stop func()) {
+func run(t *testing.T, e *Keeper, drifts chan<- error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

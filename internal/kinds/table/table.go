@@ -1,9 +1,9 @@
-// Package egress is the kind of an agent's nftables table, whose rules cut dying pods off,
+// Package table is the kind of an agent's nftables table, whose rules cut dying pods off,
 // keep pods from sending in another's name and from opening too many connections, and
 // masquerade traffic that leaves the pools. An agent has one such hold. Other programs may
 // delete the table (`nft flush ruleset`). So Run watches it and puts it back, and Intact
 // says whether its cut works at the moment.
-package egress
+package table
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// KindName is the name of the kind.
+// KindName is the name of the kind. Ledgers, metrics and events of all versions say so;
+// the kind was called so when all that it did was to masquerade.
 const KindName = "egress"
 
 // Spec is an agent's table. What is in it follows from the agent's
@@ -36,21 +37,21 @@ func (s *Spec) String() string { return "table inet " + stamp.Table(s.Instance) 
 // Options of New.
 type Options struct {
 	Tables  *nft.Tables
-	Ruleset nft.Ruleset // Egress uses its Instance for ever, and replaces its Owner by the hold's
+	Ruleset nft.Ruleset // Keeper uses its Instance for ever, and replaces its Owner by the hold's
 
-	// Differs, if not nil, is called as soon as Egress sees that the table is not what it
+	// Differs, if not nil, is called as soon as Keeper sees that the table is not what it
 	// should be, before it puts the table right. Links that are cut off by the table have
 	// to be cut off in another way now. Intact is already false. Differs must not block,
-	// because nobody mends the table meanwhile, and must call nothing of Egress but Intact.
+	// because nobody mends the table meanwhile, and must call nothing of Keeper but Intact.
 	Differs func()
 	// Lacks, if not nil, is told which parts of the table the kernel does not support (see
-	// nft.Parts), whenever that changes. It must neither block nor call anything of Egress
+	// nft.Parts), whenever that changes. It must neither block nor call anything of Keeper
 	// but Intact, like Differs.
 	Lacks func(nft.Parts)
 }
 
-// Egress takes and watches the table.
-type Egress struct {
+// Keeper takes and watches the table.
+type Keeper struct {
 	tables  tables
 	differs func()
 	lacks   func(nft.Parts)
@@ -67,7 +68,7 @@ type Egress struct {
 	told nft.Parts // what lacks was told last
 }
 
-// tables is what Egress uses of nft.Tables, so that tests can replace it.
+// tables is what Keeper uses of nft.Tables, so that tests can replace it.
 type tables interface {
 	Replace(nft.Ruleset) error
 	Change(was, now nft.Ruleset) error
@@ -80,109 +81,109 @@ type tables interface {
 }
 
 // New returns an agent's table.
-func New(o Options) *Egress {
-	e := &Egress{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks}
-	if e.differs == nil {
-		e.differs = func() {}
+func New(o Options) *Keeper {
+	k := &Keeper{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks}
+	if k.differs == nil {
+		k.differs = func() {}
 	}
-	if e.lacks == nil {
-		e.lacks = func(nft.Parts) {}
+	if k.lacks == nil {
+		k.lacks = func(nft.Parts) {}
 	}
-	return e
+	return k
 }
 
 // Kind returns the kind, for an agent's list.
-func (e *Egress) Kind() hold.Kind {
+func (k *Keeper) Kind() hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return &Spec{} },
-		Acquire: e.acquire,
-		Verify:  hold.VerifyEach(e.verify),
-		Release: hold.Each(e.release),
-		Find:    e.find,
+		Acquire: k.acquire,
+		Verify:  hold.VerifyEach(k.verify),
+		Release: hold.Each(k.release),
+		Find:    k.find,
 	}
 }
 
 // SetRuleset changes what the table should be, and writes it if an owner has the table.
 // After an error the next sweep writes it.
-func (e *Egress) SetRuleset(r nft.Ruleset) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	was := e.wanted(e.held, e.want.Instance)
-	e.want = r
-	e.sound.Store(0)
-	if e.held == "" {
+func (k *Keeper) SetRuleset(r nft.Ruleset) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was := k.wanted(k.held, k.want.Instance)
+	k.want = r
+	k.sound.Store(0)
+	if k.held == "" {
 		return nil
 	}
-	now := e.wanted(e.held, r.Instance)
-	if err := e.tables.Change(was, now); err != nil {
+	now := k.wanted(k.held, r.Instance)
+	if err := k.tables.Change(was, now); err != nil {
 		return err
 	}
-	return e.wrote(now)
+	return k.wrote(now)
 }
 
 // Retry tries to complete the table if the kernel did not support all of it: a module may
 // have been loaded since. Each sweep calls it.
-func (e *Egress) Retry() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lacks := e.tables.Lacks()
-	if e.held == "" || lacks == 0 {
+func (k *Keeper) Retry() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lacks := k.tables.Lacks()
+	if k.held == "" || lacks == 0 {
 		return nil
 	}
-	want := e.wanted(e.held, e.want.Instance)
-	if err := e.tables.Complete(want); err != nil || e.tables.Lacks() == lacks {
+	want := k.wanted(k.held, k.want.Instance)
+	if err := k.tables.Complete(want); err != nil || k.tables.Lacks() == lacks {
 		return err
 	}
-	return e.wrote(want)
+	return k.wrote(want)
 }
 
 // Lacks returns the parts of the table that the kernel does not support.
-func (e *Egress) Lacks() nft.Parts { return e.tables.Lacks() }
+func (k *Keeper) Lacks() nft.Parts { return k.tables.Lacks() }
 
 // Intact reports whether the table cuts off links in the dying groups. It does not ask the
 // kernel. It is false from the moment that Run hears of a change until the table is seen to
 // be right again, and whenever Run does not run.
-func (e *Egress) Intact() bool {
-	sound, touched := e.sound.Load(), e.touched.Load()
-	return e.watching.Load() && sound != 0 &&
+func (k *Keeper) Intact() bool {
+	sound, touched := k.sound.Load(), k.touched.Load()
+	return k.watching.Load() && sound != 0 &&
 		(touched == 0 || !nft.Generation(sound).Before(nft.Generation(touched)))
 }
 
 // acquire writes the table unless it is there. It replaces a table of this instance that no
 // owner of this agent has, because a former owner left it. There is only one such owner at
 // a time, because the owner has a name that the ledger gives only once.
-func (e *Egress) acquire(_ context.Context, h hold.Hold) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.held != "" && e.held != h.Owner {
-		return fmt.Errorf("acquiring %s for %s: %w: %s", h.Spec, h.Owner, hold.ErrForeign, e.held)
+func (k *Keeper) acquire(_ context.Context, h hold.Hold) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held != "" && k.held != h.Owner {
+		return fmt.Errorf("acquiring %s for %s: %w: %s", h.Spec, h.Owner, hold.ErrForeign, k.held)
 	}
-	want := e.wanted(h.Owner, h.Spec.(*Spec).Instance)
-	if e.compare(want) != nil {
-		if err := e.write(want); err != nil {
+	want := k.wanted(h.Owner, h.Spec.(*Spec).Instance)
+	if k.compare(want) != nil {
+		if err := k.write(want); err != nil {
 			return fmt.Errorf("acquiring %s: %w", h.Spec, err)
 		}
 	}
-	e.held = h.Owner
+	k.held = h.Owner
 	return nil
 }
 
 // verify compares the table with what acquire writes. If the table's rules name another
 // owner, the hold is not changed but gone.
-func (e *Egress) verify(_ context.Context, h hold.Hold) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.held != "" && e.held != h.Owner {
-		return fmt.Errorf("%s of %s is %w: %s has it", h.Spec, h.Owner, hold.ErrGone, e.held)
+func (k *Keeper) verify(_ context.Context, h hold.Hold) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held != "" && k.held != h.Owner {
+		return fmt.Errorf("%s of %s is %w: %s has it", h.Spec, h.Owner, hold.ErrGone, k.held)
 	}
 	instance := h.Spec.(*Spec).Instance
-	err := e.compare(e.wanted(h.Owner, instance))
+	err := k.compare(k.wanted(h.Owner, instance))
 	if err == nil {
-		e.held = h.Owner // after a restart
+		k.held = h.Owner // after a restart
 	}
 	if errors.Is(err, hold.ErrChanged) {
-		if holder, _, herr := e.tables.Holder(instance); herr == nil && holder != "" && holder != string(h.Owner) {
+		if holder, _, herr := k.tables.Holder(instance); herr == nil && holder != "" && holder != string(h.Owner) {
 			return fmt.Errorf("%s of %s is %w: it is of %s now", h.Spec, h.Owner, hold.ErrGone, holder)
 		}
 	}
@@ -190,33 +191,33 @@ func (e *Egress) verify(_ context.Context, h hold.Hold) error {
 }
 
 // release deletes the table, unless its rules name another owner.
-func (e *Egress) release(_ context.Context, h hold.Hold) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.held == h.Owner {
-		e.held = "" // else Run would put the table back
+func (k *Keeper) release(_ context.Context, h hold.Hold) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held == h.Owner {
+		k.held = "" // else Run would put the table back
 	}
 	instance := h.Spec.(*Spec).Instance
-	holder, there, err := e.tables.Holder(instance)
+	holder, there, err := k.tables.Holder(instance)
 	if err != nil {
 		return fmt.Errorf("releasing %s: %w", h.Spec, err)
 	}
 	if !there || holder != "" && holder != string(h.Owner) {
 		return nil
 	}
-	e.sound.Store(0)
-	if err := e.tables.Delete(instance); err != nil {
+	k.sound.Store(0)
+	if err := k.tables.Delete(instance); err != nil {
 		return fmt.Errorf("releasing %s: %w", h.Spec, err)
 	}
 	return nil
 }
 
 // find returns the table of the agent's instance, if it is there.
-func (e *Egress) find(context.Context, *hold.Look) ([]hold.Hold, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	spec := &Spec{Instance: e.want.Instance}
-	holder, there, err := e.tables.Holder(spec.Instance)
+func (k *Keeper) find(context.Context, *hold.Look) ([]hold.Hold, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	spec := &Spec{Instance: k.want.Instance}
+	holder, there, err := k.tables.Holder(spec.Instance)
 	if err != nil {
 		return nil, fmt.Errorf("looking for %s: %w", spec, err)
 	}
@@ -224,53 +225,53 @@ func (e *Egress) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 		return nil, nil
 	}
 	if holder == "" {
-		holder = string(e.held) // somebody has changed the rules, so that they do not name one owner
+		holder = string(k.held) // somebody has changed the rules, so that they do not name one owner
 	}
 	return []hold.Hold{{Owner: hold.ID(holder), Spec: spec}}, nil
 }
 
 // wanted returns the ruleset for an owner and an instance.
-func (e *Egress) wanted(owner hold.ID, instance string) nft.Ruleset {
-	r := e.want
+func (k *Keeper) wanted(owner hold.ID, instance string) nft.Ruleset {
+	r := k.want
 	r.Owner, r.Instance = string(owner), instance
 	return r
 }
 
 // compare compares the table with r. It returns nil, hold.ErrGone, hold.ErrChanged, or the
 // reason why it could not read the table. If the table differs it calls differs. The caller
-// holds e.mu.
-func (e *Egress) compare(r nft.Ruleset) error {
-	at, err := e.tables.Verify(r)
+// holds k.mu.
+func (k *Keeper) compare(r nft.Ruleset) error {
+	at, err := k.tables.Verify(r)
 	switch {
 	case err == nil:
-		e.sound.Store(uint32(at))
+		k.sound.Store(uint32(at))
 		return nil
 	case errors.Is(err, nft.ErrGone):
 		err = kernel.As(hold.ErrGone, err)
 	case errors.Is(err, nft.ErrChanged):
 		err = kernel.As(hold.ErrChanged, err)
 	}
-	e.sound.Store(0)
+	k.sound.Store(0)
 	if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
-		e.differs()
+		k.differs()
 	}
 	return err
 }
 
-// write replaces the table by r and compares the result. The caller holds e.mu.
-func (e *Egress) write(r nft.Ruleset) error {
-	if err := e.tables.Replace(r); err != nil {
+// write replaces the table by r and compares the result. The caller holds k.mu.
+func (k *Keeper) write(r nft.Ruleset) error {
+	if err := k.tables.Replace(r); err != nil {
 		return err
 	}
-	return e.wrote(r)
+	return k.wrote(r)
 }
 
 // wrote calls lacks if the parts that the kernel lacks have changed, and compares the table
-// with r, which was just written. The caller holds e.mu.
-func (e *Egress) wrote(r nft.Ruleset) error {
-	if lacks := e.tables.Lacks(); lacks != e.told {
-		e.told = lacks
-		e.lacks(lacks)
+// with r, which was just written. The caller holds k.mu.
+func (k *Keeper) wrote(r nft.Ruleset) error {
+	if lacks := k.tables.Lacks(); lacks != k.told {
+		k.told = lacks
+		k.lacks(lacks)
 	}
-	return e.compare(r)
+	return k.compare(r)
 }

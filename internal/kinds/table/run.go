@@ -1,4 +1,4 @@
-package egress
+package table
 
 import (
 	"context"
@@ -22,9 +22,9 @@ type Report func(drift, err error)
 
 // Run watches the table until ctx ends. As long as an owner has the table, Run puts it back
 // when somebody changes or deletes it. Run reports a failure and tries again every second.
-func (e *Egress) Run(ctx context.Context, report Report) {
+func (k *Keeper) Run(ctx context.Context, report Report) {
 	for ctx.Err() == nil {
-		if err := e.watch(ctx, report); ctx.Err() == nil {
+		if err := k.watch(ctx, report); ctx.Err() == nil {
 			report(nil, err)
 			pause(ctx)
 		}
@@ -32,23 +32,23 @@ func (e *Egress) Run(ctx context.Context, report Report) {
 }
 
 // watch is Run until the watch breaks.
-func (e *Egress) watch(ctx context.Context, report Report) error {
-	e.mu.Lock()
-	instance := e.want.Instance
-	e.mu.Unlock()
-	w, err := e.tables.Watch(instance)
+func (k *Keeper) watch(ctx context.Context, report Report) error {
+	k.mu.Lock()
+	instance := k.want.Instance
+	k.mu.Unlock()
+	w, err := k.tables.Watch(instance)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 
 	// The table may have changed between the last look at it and the watch's beginning.
-	e.sound.Store(0)
-	e.watching.Store(true)
-	defer e.watching.Store(false)
+	k.sound.Store(0)
+	k.watching.Store(true)
+	defer k.watching.Store(false)
 	touched := true // others touched the table since Run last reported it right, or may have
 	look := func(gone bool) (mended bool) {
-		held, drift, err := e.mend(gone)
+		held, drift, err := k.mend(gone)
 		touched = touched || drift != nil
 		if err != nil || held && touched {
 			report(drift, err)
@@ -71,10 +71,10 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 		case err != nil:
 			return err
 		default:
-			e.touched.Store(uint32(news.Made))
+			k.touched.Store(uint32(news.Made))
 			touched = touched || news.Others
-			if e.Intact() && !touched {
-				continue // Egress itself made the change, and has looked at the table since
+			if k.Intact() && !touched {
+				continue // Keeper itself made the change, and has looked at the table since
 			}
 		}
 		mended = look(news.Gone)
@@ -84,22 +84,22 @@ func (e *Egress) watch(ctx context.Context, report Report) error {
 // mend puts the table right if an owner has it. It reports whether one has (held), what was
 // wrong (drift), and why mend could not put it right (err). If gone says that the table is
 // gone, mend writes it without reading it first, because no link is cut off until then.
-func (e *Egress) mend(gone bool) (held bool, drift, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.held == "" || e.Intact() { // intact: another caller has put it right already
-		return e.held != "", nil, nil
+func (k *Keeper) mend(gone bool) (held bool, drift, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held == "" || k.Intact() { // intact: another caller has put it right already
+		return k.held != "", nil, nil
 	}
-	want := e.wanted(e.held, e.want.Instance)
+	want := k.wanted(k.held, k.want.Instance)
 	if gone {
 		drift = fmt.Errorf("nftables table inet %s is %w", want.Table(), hold.ErrGone)
-		e.sound.Store(0)
-		e.differs()
+		k.sound.Store(0)
+		k.differs()
 	} else {
-		drift = e.compare(want)
+		drift = k.compare(want)
 	}
 	if errors.Is(drift, hold.ErrGone) || errors.Is(drift, hold.ErrChanged) {
-		return true, drift, e.write(want)
+		return true, drift, k.write(want)
 	}
 	return true, nil, drift
 }
