@@ -17,9 +17,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/stamp"
 )

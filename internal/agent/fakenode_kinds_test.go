@@ -11,11 +11,11 @@ import (
 
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/stamp"
 )
 

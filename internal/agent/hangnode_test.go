@@ -15,6 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // hangingCIDRs lets whoever takes the route of a CIDR that begins so hang, whatever
@@ -151,7 +152,7 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 
 // hangingTable is a table whose writing hangs until heal is closed.
 type hangingTable struct {
-	table
+	node.Table
 	heal <-chan struct{}
 	told atomic.Pointer[nft.Ruleset] // what was written last
 }
@@ -159,10 +160,10 @@ type hangingTable struct {
 func (h *hangingTable) SetRuleset(r nft.Ruleset) error {
 	<-h.heal
 	h.told.Store(&r)
-	return h.table.SetRuleset(r)
+	return h.Table.SetRuleset(r)
 }
 
-func (h *hangingTable) Retry() error { <-h.heal; return h.table.Retry() }
+func (h *hangingTable) Retry() error { <-h.heal; return h.Table.Retry() }
 
 // A table that cannot be written, as the kernel does not answer, keeps no start from
 // doing the deletions that wait, no sweep and no new configuration. What that says is
@@ -174,7 +175,7 @@ func TestHangingTableKeepsNothingElse(t *testing.T) {
 	r.close()
 	must(t, r.open())
 	heal := make(chan struct{})
-	hanging := &hangingTable{table: r.node.Table, heal: heal}
+	hanging := &hangingTable{Table: r.node.Table, heal: heal}
 	r.node.Table = hanging
 	ctx, cancel := context.WithTimeout(t.Context(), 4*ground.Holding)
 	defer cancel()

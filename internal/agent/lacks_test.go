@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -11,24 +10,16 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/ground"
-	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // poorTable is the table on a kernel that lacks something of it.
 type poorTable struct {
-	table
+	node.Table
 	lacks   nft.Parts
 	retried int
-}
-
-type table interface {
-	Kind() hold.Kind
-	SetRuleset(nft.Ruleset) error
-	Retry() error
-	Lacks() nft.Parts
-	Run(context.Context, table.Report)
 }
 
 func (p *poorTable) Lacks() nft.Parts { return p.lacks }
@@ -40,7 +31,7 @@ func TestLacks(t *testing.T) {
 	r := start(t)
 	var said bytes.Buffer
 	r.core.Log = slog.New(slog.NewTextHandler(&said, nil))
-	poor := &poorTable{table: r.node.Table}
+	poor := &poorTable{Table: r.node.Table}
 	r.node.Table = poor
 	shows := func(want []string, findings int) {
 		t.Helper()

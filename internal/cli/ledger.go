@@ -13,10 +13,10 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	nfttable "github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/show"
 )
@@ -24,7 +24,7 @@ import (
 // kinds are those whose specs this program can name. Others are shown as they
 // are written.
 var kinds = hold.Kinds{
-	{New: func() hold.Spec { return new(table.Spec) }},
+	{New: func() hold.Spec { return new(nfttable.Spec) }},
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},

@@ -20,7 +20,7 @@ type nodeRecord struct {
 
 const (
 	tableSort = "egress"
-	poolSort   = "pool"
+	poolSort  = "pool"
 )
 
 // TableName is the name of the owner of the agent's table.

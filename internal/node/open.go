@@ -14,9 +14,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
