@@ -20,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // Options are what a daemon is started with.
@@ -69,17 +70,17 @@ type Core struct {
 // Daemon is one process that serves a root.
 type Daemon struct {
 	Core
-	born     int64         // when New was called, CLOCK_BOOTTIME in nanoseconds
-	first    bool          // this start has minted the instance: no daemon has run here before
-	locked   *Lock         // of the instance; nil: not yet
-	sweeping chan struct{} // holds one: the sweep that is under way
+	born     int64    // when New was called, CLOCK_BOOTTIME in nanoseconds
+	first    bool     // this start has minted the instance: no daemon has run here before
+	locked   *Lock    // of the instance; nil: not yet
+	sweeping turn.One // of the sweep that is under way
 }
 
 // New makes a daemon's folders, and opens nothing else.
 func New(o Options, p Place) (*Daemon, error) {
 	d := &Daemon{
 		Core: Core{Options: o, Place: p, Started: time.Now(), Clock: boottime.NewClock(p.Wall, p.Boottime)},
-		born: p.Boottime(), sweeping: make(chan struct{}, 1),
+		born: p.Boottime(),
 	}
 	d.Epoch = EpochText(d.ThisEpoch())
 	for _, dir := range []string{o.Root.State(), o.Root.Run()} {
@@ -175,12 +176,11 @@ type Round struct {
 // Sweep does a round: it mends what drifted and removes what has no owner. Of two at once
 // the second waits for the first.
 func (d *Daemon) Sweep(ctx context.Context, r Round) {
-	select {
-	case d.sweeping <- struct{}{}:
-		defer func() { <-d.sweeping }()
-	case <-ctx.Done():
+	done, err := d.sweeping.Take(ctx)
+	if err != nil {
 		return
 	}
+	defer done()
 	r.Before(ctx)
 	report, err := d.Engine.Sweep(ctx)
 	d.Doubt.Store(err != nil)

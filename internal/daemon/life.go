@@ -134,7 +134,7 @@ func (d *Daemon) KeepSwept(ctx context.Context, l Life) {
 		case every := <-l.Intervals:
 			ticker.Reset(every)
 		case <-ticker.C:
-			if len(d.sweeping) == 0 { // or the last one goes on still
+			if !d.sweeping.Taken() { // or the last one goes on still
 				sweep.Go(func() { l.Sweep(ctx) })
 			}
 		}

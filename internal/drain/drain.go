@@ -241,12 +241,11 @@ func (d *Drain) Promise(ctx context.Context, records ...deletions.Record) ([]hol
 func (d *Drain) tryPromise(ctx context.Context, records []deletions.Record) ([]hold.ID, error) {
 	w := d.plan(records)
 	if len(w.unknown) > 0 {
-		select {
-		case d.turn <- struct{}{}:
-			defer func() { <-d.turn }()
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		done, err := d.turn.Take(ctx)
+		if err != nil {
+			return nil, err
 		}
+		defer done()
 		w = d.plan(records) // who had the turn before may have adopted them
 		for _, r := range w.unknown {
 			d.adopt(w, r)
@@ -336,7 +335,7 @@ func hasLink(e *attachment.Entry, name string) bool {
 // Keep does deletions as they come in, until ctx ends. After one that
 // failed it tries again by itself.
 func (d *Drain) Keep(ctx context.Context) {
-	pause := drainAgain
+	failed := 0 // drains in a row
 	var again <-chan time.Time
 	for {
 		select {
@@ -347,12 +346,13 @@ func (d *Drain) Keep(ctx context.Context) {
 		}
 		again = nil
 		if err := d.All(ctx); err != nil {
+			failed++
+			pause := patience.Backoff(drainAgain, drainLater, failed)
 			d.Log.Error("deletions wait", "err", err, "next try in", pause)
 			again = time.After(pause)
-			pause = min(2*pause, drainLater)
 			continue
 		}
-		pause = drainAgain
+		failed = 0
 		d.KeepSpares()
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // leastSpares is how few spare files there may be for new pods to be attached: so many
@@ -22,7 +23,7 @@ type queue struct {
 	*deletions.Queue
 	news  chan struct{}         // has a token when there may be something new
 	spare atomic.Pointer[error] // why there are too few spare files; nil: there are enough
-	turn  chan struct{}         // has a token while somebody adopts, from the look to the commit
+	turn  turn.One              // of who adopts, from the look to the commit
 	calls patience.Calls        // to the folder, whose file system may hang
 	told  atomic.Int64          // how often something new was told of
 	done  atomic.Int64          // what told was when all that waited was done
@@ -64,7 +65,7 @@ func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 	if err := q.TakeBack(); err != nil { // it stays where it is, for people
 		d.Log.Warn("looking for deletions among those that were set aside", "err", err)
 	}
-	d.Queue, d.news, d.turn = q, make(chan struct{}, 1), make(chan struct{}, 1)
+	d.Queue, d.news = q, make(chan struct{}, 1)
 	d.done.Store(-1)
 	err = noticed(q, func() {
 		d.told.Add(1)

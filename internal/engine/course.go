@@ -6,37 +6,24 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// course is what is under way with one owner: the lock that taking, repairing
-// and cutting it need, and the means to stop whoever has the lock. It exists
-// only while somebody has the lock or waits for it.
+// course is what is under way with one owner: who has the turn that taking, repairing
+// and cutting it need, and the means to stop that. It exists only while somebody has the
+// turn. Engine.mu guards it.
 type course struct {
-	lock   chan struct{} // holds one token while somebody has the lock
-	users  int           // of the course: has or wants the lock. Guarded by Engine.mu
-	taking bool          // a Take has the lock. Guarded by Engine.mu
+	taking bool // a Take has the turn
 	cancel context.CancelCauseFunc
 }
 
-// enter waits for an owner's lock. The context it returns ends also when the
-// owner is released; leave gives the lock back.
+// enter waits for an owner's turn. The context that it returns ends also when the
+// owner is released; leave ends the turn.
 func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.Context, leave func(), _ error) {
-	e.mu.Lock()
-	c := e.courses[id]
-	if c == nil {
-		c = &course{lock: make(chan struct{}, 1)}
-		e.courses[id] = c
-	}
-	c.users++
-	e.mu.Unlock()
-
-	select {
-	case c.lock <- struct{}{}:
-	case <-ctx.Done():
-		e.unuse(id, c)
-		return nil, nil, context.Cause(ctx)
+	done, err := e.turns.Take(ctx, id)
+	if err != nil {
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.mu.Lock()
-	c.taking, c.cancel = taking, cancel
+	e.courses[id] = &course{taking, cancel}
 	if taking {
 		e.takes++
 		e.yields = true
@@ -44,7 +31,7 @@ func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.
 	e.mu.Unlock()
 	return ctx, func() {
 		e.mu.Lock()
-		c.taking, c.cancel = false, nil
+		delete(e.courses, id)
 		if taking {
 			if e.takes--; e.takes == 0 {
 				e.lull()
@@ -52,24 +39,15 @@ func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.
 		}
 		e.mu.Unlock()
 		cancel(nil)
-		<-c.lock
-		e.unuse(id, c)
+		done()
 	}, nil
 }
 
-func (e *Engine) unuse(id hold.ID, c *course) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c.users--; c.users == 0 {
-		delete(e.courses, id)
-	}
-}
-
-// interrupt stops whoever has an owner's lock, because it is being released.
+// interrupt stops whoever has an owner's turn, because it is being released.
 func (e *Engine) interrupt(id hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.courses[id]; c != nil && c.cancel != nil {
+	if c := e.courses[id]; c != nil {
 		c.cancel(ErrOvertaken)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // ErrOvertaken says that an owner was released while it was being taken.
@@ -74,6 +75,7 @@ type Engine struct {
 	work  sync.WaitGroup // goroutines of the engine's own
 
 	mu         sync.Mutex
+	turns      turn.Turns[hold.ID] // of who takes, repairs or cuts an owner; has a lock of its own
 	courses    map[hold.ID]*course
 	takes      int         // of courses: how many are being taken
 	calm       *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet

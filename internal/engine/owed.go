@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // Owed is a hold whose release has been tried and failed. It is tried again for
@@ -35,12 +36,9 @@ func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble
 	if t == nil {
 		t = &trouble{since: e.since(o), try: try}
 	}
-	wait := e.MaxBackoff
-	if t.tries < 20 {
-		wait = min(wait, e.Backoff<<t.tries)
-	}
-	wait = wait/2 + rand.N(wait/2+1)
 	t.tries++
+	wait := patience.Backoff(e.Backoff, e.MaxBackoff, t.tries)
+	wait = wait/2 + rand.N(wait/2+1)
 	t.err, t.asked = err, false
 	t.next = e.now().Add(wait)
 	t.timer = time.AfterFunc(wait, func() { e.background(try) })

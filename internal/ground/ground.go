@@ -23,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // Ground is what the agent itself holds, and the configuration that says what that is.
@@ -37,7 +38,7 @@ type Ground struct {
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was told last; nil: nothing
 	hanging   sync.Map                         // what is being taken, by what it is called
 	doubted   chan struct{}                    // has a token when the table is not what cuts rely on
-	turn      chan struct{}                    // holds one: who changes which CIDRs are used, or gives some back
+	turn      turn.One                         // of who changes which CIDRs are used, or gives some back
 	uplinkMTU int                              // the least of the default routes' links; 0: there are none
 	lack      atomic.Pointer[map[string]error] // what Hold could not take, by pool
 }
@@ -57,7 +58,7 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	pools, err := ipam.New(c.Pools)
 	g := &Ground{
 		Core: d, Pools: pools, node: n, began: c,
-		turn: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
+		doubted: make(chan struct{}, 1),
 	}
 	g.config.Store(c)
 	return g, err
@@ -226,12 +227,11 @@ func (g *Ground) Owners() []hold.ID {
 
 // Keep takes what the node needs, and gives back what it needs no more.
 func (g *Ground) Keep(ctx context.Context) {
-	select {
-	case g.turn <- struct{}{}:
-		defer func() { <-g.turn }()
-	case <-ctx.Done():
+	done, err := g.turn.Take(ctx)
+	if err != nil {
 		return
 	}
+	defer done()
 	if err := g.Hold(ctx); err != nil {
 		g.Log.Warn("taking what the node needs", "err", err)
 	}

@@ -70,12 +70,11 @@ func (g *Ground) waiting(c *config.Config) []string {
 // back when the last address has rested. One that is refused changes nothing;
 // what else fails is tried again by the sweep.
 func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
-	select {
-	case g.turn <- struct{}{}: // a sweep must not give back what comes into use
-		defer func() { <-g.turn }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	done, err := g.turn.Take(ctx) // a sweep must not give back what comes into use
+	if err != nil {
+		return err
 	}
+	defer done()
 	for _, h := range g.heldCIDRs() {
 		for _, p := range prefixes(c.Pools) {
 			if p != h.cidr && p.Overlaps(h.cidr) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // How long after news somebody's things are looked at, and mended.
@@ -127,13 +128,10 @@ func (w *Watcher) note(id hold.ID, now time.Time, after time.Duration) {
 
 // wait is how long an owner's things are left alone after a repair.
 func (s *suspect) wait() time.Duration {
-	switch {
-	case s.repairs == 0:
+	if s.repairs == 0 {
 		return 0
-	case s.repairs > 9:
-		return Truce
 	}
-	return min(Truce, Fight<<(s.repairs-1))
+	return patience.Backoff(Fight, Truce, s.repairs)
 }
 
 // over reports whether nobody has changed an owner's things for long.

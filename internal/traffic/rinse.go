@@ -37,12 +37,11 @@ func (t *Traffic) Rests() {
 // rinse does a pass, if an address is due, and returns when the next one will
 // be; zero: none rests. Whoever comes while one is under way waits for it.
 func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
-	select {
-	case t.turn <- struct{}{}:
-		defer func() { <-t.turn }()
-	case <-ctx.Done():
-		return time.Time{}, context.Cause(ctx)
+	done, err := t.turn.Take(ctx)
+	if err != nil {
+		return time.Time{}, err
 	}
+	defer done()
 	begun := time.Now()
 	pass := t.ground.Pools.Due(t.Clock.Now())
 	if len(pass.Addrs) > 0 {
@@ -65,15 +64,15 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 
 // KeepRinsed does the passes that nobody waits for, until ctx ends.
 func (t *Traffic) KeepRinsed(ctx context.Context) {
-	pause := RinseEvery
+	failed := 0 // passes in a row
 	for ctx.Err() == nil {
 		next, err := t.rinse(ctx)
 		if err != nil {
-			patience.Sleep(ctx, pause, nil)
-			pause = min(2*pause, rinseAgain)
+			failed++
+			patience.Sleep(ctx, patience.Backoff(RinseEvery, rinseAgain, failed), nil)
 			continue
 		}
-		pause = RinseEvery
+		failed = 0
 		patience.Sleep(ctx, RinseEvery, nil)
 		if left := next.Sub(t.Clock.Now()); next.IsZero() {
 			patience.Sleep(ctx, time.Hour, t.wake)

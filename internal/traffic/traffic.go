@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // Traffic is what is known of it.
@@ -19,7 +20,7 @@ type Traffic struct {
 	node   *node.Node
 	index  *attachment.Index
 
-	turn      chan struct{}            // has a token while a pass over resting addresses is under way
+	turn      turn.One                 // of the pass over resting addresses that is under way
 	wake      chan struct{}            // has a token once an address has begun to rest
 	failed    atomic.Pointer[rinseErr] // of the last pass; nil: it succeeded
 	uncovered chan struct{}            // has a token when connections may have begun without the table
@@ -34,5 +35,5 @@ type rinseErr struct {
 // New returns the traffic of a node's attachments.
 func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index) *Traffic {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
-	return &Traffic{Core: d, ground: g, node: n, index: x, turn: one(), wake: one(), uncovered: one()}
+	return &Traffic{Core: d, ground: g, node: n, index: x, wake: one(), uncovered: one()}
 }

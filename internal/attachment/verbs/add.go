@@ -23,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // FormerLink is how long an ADD waits for a link to go that is being released
@@ -58,9 +59,9 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w server.When) (jso
 	if err := v.checkNetns(add.record.Netns); err != nil {
 		return nil, err
 	}
-	unlock, err := v.keys.lock(ctx, add.record.Key)
-	if errors.Is(err, errRepeated) {
-		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%v", err)
+	unlock, err := v.keys.Take(ctx, add.record.Key)
+	if errors.Is(err, turn.ErrCrowded) {
+		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%d ADDs of the same attachment wait already", repeats)
 	}
 	if err != nil {
 		return nil, answer.Numbered(err)

@@ -9,7 +9,12 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/turn"
 )
+
+// repeats is how many ADDs of one key may wait for the one that has its turn. A
+// runtime has one under way, and maybe one that it has given up.
+const repeats = 8
 
 // Verbs are the verbs of an agent.
 type Verbs struct {
@@ -19,10 +24,12 @@ type Verbs struct {
 	ground   *ground.Ground
 	modes    mode.Modes
 	identify func(ns.Ref) (ns.Ref, error)
-	keys     *keys
+	// keys give every attachment's key one order: ADDs of one key run one after another, as
+	// they came. DEL takes no turn; it overtakes (see del.go).
+	keys turn.Turns[attachment.Key]
 }
 
 // New returns the verbs. identify says what is at a namespace's path (node.Node).
 func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, identify func(ns.Ref) (ns.Ref, error)) *Verbs {
-	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, identify: identify, keys: newKeys()}
+	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, identify: identify, keys: turn.Turns[attachment.Key]{Most: repeats}}
 }

@@ -1,0 +1,12 @@
+package patience
+
+import "time"
+
+// Backoff returns the wait after the nth failure in a row, n from 1: first after the
+// first one, twice as long after each further one, and never longer than most.
+func Backoff(first, most time.Duration, n int) time.Duration {
+	for ; n > 1 && first < most; n-- {
+		first *= 2
+	}
+	return min(first, most)
+}

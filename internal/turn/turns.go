@@ -1,0 +1,92 @@
+// Package turn has locks that are waited for under a context: one for each key (Turns),
+// and one alone (One). Whoever has waited longest has the next turn.
+package turn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// ErrCrowded says that too many wait for the same turn already.
+var ErrCrowded = errors.New("wait for the same turn already")
+
+// Turns gives each key one order. The zero Turns is ready.
+type Turns[K comparable] struct {
+	// Most is how many may wait for a key's turn; 0: as many as come.
+	Most int
+
+	mu    sync.Mutex
+	lines map[K][]chan struct{} // of keys whose turn somebody has: who waits, each closed when its turn comes
+}
+
+// Take waits for the key's turn until ctx ends. It fails with ErrCrowded if Most wait
+// already, and with the cause of ctx. Whoever has given up costs nothing. done ends the
+// turn; it must be called once.
+func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
+	t.mu.Lock()
+	line, taken := t.lines[key]
+	if !taken {
+		if t.lines == nil {
+			t.lines = map[K][]chan struct{}{}
+		}
+		t.lines[key] = nil
+		t.mu.Unlock()
+		return func() { t.next(key) }, nil
+	}
+	if t.Most > 0 && len(line) >= t.Most {
+		t.mu.Unlock()
+		return nil, fmt.Errorf("%d %w", len(line), ErrCrowded)
+	}
+	mine := make(chan struct{})
+	t.lines[key] = append(line, mine)
+	t.mu.Unlock()
+
+	select {
+	case <-mine:
+		return func() { t.next(key) }, nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	at := slices.Index(t.lines[key], mine)
+	if at >= 0 {
+		t.lines[key] = slices.Delete(t.lines[key], at, at+1)
+	}
+	t.mu.Unlock()
+	if at < 0 { // its turn has come in this very moment
+		t.next(key)
+	}
+	return nil, context.Cause(ctx)
+}
+
+// next gives the turn to whoever has waited longest.
+func (t *Turns[K]) next(key K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	line := t.lines[key]
+	if len(line) == 0 {
+		delete(t.lines, key)
+		return
+	}
+	t.lines[key] = line[1:]
+	close(line[0])
+}
+
+// One is a turn that all wait for. The zero One is ready.
+type One struct{ turns Turns[struct{}] }
+
+// Take waits for the turn until ctx ends; it fails with the cause of ctx. done ends the
+// turn; it must be called once.
+func (o *One) Take(ctx context.Context) (done func(), err error) {
+	return o.turns.Take(ctx, struct{}{})
+}
+
+// Taken reports whether somebody has the turn.
+func (o *One) Taken() bool {
+	o.turns.mu.Lock()
+	defer o.turns.mu.Unlock()
+	_, taken := o.turns.lines[struct{}{}]
+	return taken
+}

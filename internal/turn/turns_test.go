@@ -1,0 +1,107 @@
+package turn
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Behind a turn that does not end no more than Most wait, and none longer than its
+// context; whoever has given up costs nothing. The others' turns come in their order.
+func TestLongTurnKeepsFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, key = 8, "c"
+		k := &Turns[string]{Most: most}
+		unlock, err := k.Take(t.Context(), key)
+		must(t, err)
+		before := runtime.NumGoroutine()
+		for range 1000 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, err := k.Take(ctx, key); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("behind one that hangs: %v", err)
+			}
+			cancel()
+		}
+		synctest.Wait()
+		if left := runtime.NumGoroutine() - before; left > 5 {
+			t.Errorf("1000 that gave up have left %d goroutines", left)
+		}
+		turns := make(chan int, most)
+		for i := range most {
+			go func() {
+				unlock, err := k.Take(t.Context(), key)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				turns <- i
+				unlock()
+			}()
+			synctest.Wait()
+		}
+		_, err = k.Take(t.Context(), key)
+		if !errors.Is(err, ErrCrowded) {
+			t.Errorf("one too many: %v", err)
+		}
+		unlock()
+		for i := range most {
+			if got := <-turns; got != i {
+				t.Errorf("turn %d is that of number %d", i, got)
+			}
+		}
+		synctest.Wait()
+		if len(k.lines) > 0 {
+			t.Errorf("%d keys are left", len(k.lines))
+		}
+	})
+}
+
+// A turn that comes in the moment when whoever waits gives up goes on to the next one.
+func TestTurnThatNobodyTakes(t *testing.T) {
+	const key = "c"
+	k := &Turns[string]{}
+	for range 2000 {
+		unlock, err := k.Take(t.Context(), key)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if unlock, err := k.Take(ctx, key); err == nil {
+				unlock()
+			}
+		}()
+		go cancel()
+		unlock()
+		<-ended
+	}
+	if len(k.lines) > 0 {
+		t.Errorf("%d keys are taken by nobody", len(k.lines))
+	}
+}
+
+// One is a turn for all.
+func TestOne(t *testing.T) {
+	var o One
+	done, err := o.Take(t.Context())
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := o.Take(ctx); !errors.Is(err, context.Canceled) || !o.Taken() {
+		t.Errorf("beside somebody: %v, taken %t", err, o.Taken())
+	}
+	done()
+	if o.Taken() {
+		t.Error("it is taken by nobody")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
