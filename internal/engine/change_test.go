@@ -232,11 +232,20 @@ func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.
 	take(t, n, o)
 	n.stop()
 	var others sync.WaitGroup
-	plan.Beside = func(string) { others.Go(func() { run(n, o.ID) }) }
+	others.Add(1) // for the fault, which may surface in the engine's background
 	n.start(plan.Decorate)
+	then := &node{t: t, Engine: n.Engine}
+	plan.Beside = func(string) {
+		go func() {
+			defer others.Done()
+			run(then, o.ID)
+		}()
+	}
 	_, err := n.Change(t.Context(), o.ID, plug)
-	others.Wait()
 	plan.Heal()
+	if plan.Surfaced() != "" {
+		others.Wait()
+	}
 	if plan.Mode.Kill() && plan.Surfaced() != "" {
 		n.restart()
 	}

@@ -29,7 +29,9 @@ func TestFlightIsStrict(t *testing.T) {
 						n.world.set(func() { calls++; most = max(most, calls) })
 						defer n.world.set(func() { calls-- })
 						for _, h := range hs {
-							if hangs[h.Owner] {
+							hung := false
+							n.world.set(func() { hung = hangs[h.Owner] })
+							if hung {
 								time.Sleep(1500 * time.Millisecond) // of the bubble's clock, and longer than a try may take
 								errs := make([]error, len(hs))
 								for i := range errs {
@@ -45,16 +47,19 @@ func TestFlightIsStrict(t *testing.T) {
 					o.Try, o.Backoff, o.MaxBackoff = time.Second, 20*time.Millisecond, 100*time.Millisecond
 				})
 				defer n.stop()
-				var good []hold.ID
+				var all, good []hold.ID
 				for i := range 40 {
 					o := owner("", fmt.Sprint(i), "wire")
-					if hangs[o.ID] = i%8 == 0; !hangs[o.ID] {
+					if i%8 == 0 {
+						n.world.set(func() { hangs[o.ID] = true })
+					} else {
 						good = append(good, o.ID)
 					}
+					all = append(all, o.ID)
 					take(t, n, o)
 				}
 				time.Sleep(time.Second) // nobody is taken any more
-				for id := range hangs {
+				for _, id := range all {
 					if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
 						t.Fatal(err)
 					}
@@ -71,10 +76,6 @@ func TestFlightIsStrict(t *testing.T) {
 					}
 					clear(hangs)
 				})
-				var all []hold.ID
-				for _, o := range n.ledger.Owners() {
-					all = append(all, o.ID)
-				}
 				if err := n.Wait(ctx, all...); err != nil {
 					t.Error(err)
 				}
