@@ -1,7 +1,9 @@
 package engine_test
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/berth-net/berth/internal/engine"
@@ -11,14 +13,10 @@ import (
 // A process that has ended is not begun again, and is no difference. Its owner is told
 // once in each life of the engine, and is released like any other.
 func TestGoneIsTheEnd(t *testing.T) {
-	ends := func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
-		ks[2].Ends = true
-		return l, ks
-	}
-	n := newNodeOf(t, ends)
-	o := owner("", "container", "wire", "rule")
+	n := newNode(t)
+	o := owner("", "container", "wire", "proc")
 	take(t, n, o)
-	n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
+	n.end(o.Holds[1])
 	look := func(when string, told int) {
 		t.Helper()
 		for range 2 {
@@ -37,11 +35,7 @@ func TestGoneIsTheEnd(t *testing.T) {
 		}
 	}
 	look("it ended", 1)
-	n.stop()
-	n.start(ends)
-	if err := n.Restore(t.Context()); err != nil {
-		t.Error(err)
-	}
+	n.restart()
 	look("after a restart", 2)
 	n.world.set(func() {
 		delete(n.world.things, "wire "+string(o.ID))
@@ -49,6 +43,83 @@ func TestGoneIsTheEnd(t *testing.T) {
 	})
 	if err := n.Repair(t.Context(), o.ID); err != nil || !n.world.has(o.Holds[0]) {
 		t.Errorf("what does not end is not taken again: %v", err)
+	}
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+}
+
+// end lets a process come to its end.
+func (n *node) end(h hold.Hold) {
+	s := h.Spec.(*thing).String()
+	n.world.set(func() {
+		n.world.ended[s] = true
+		delete(n.world.things, s)
+	})
+}
+
+// A process that is gone because it was released, or is not there yet, has not come to
+// its end: nobody is told so.
+func TestReleasedIsNotEnded(t *testing.T) {
+	meanwhile := func() {}
+	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		verify := ks[5].Verify
+		ks[5].Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
+			meanwhile()
+			return verify(ctx, look, hs)
+		}
+		return l, ks
+	})
+	released, changed, taken := owner("", "released", "proc"), owner("", "changed", "proc"), owner("", "taken", "proc")
+	take(t, n, released)
+	take(t, n, changed)
+	meanwhile = sync.OnceFunc(func() { release(t, n, released.ID) })
+	if err := n.Repair(t.Context(), released.ID); err != nil {
+		t.Error(err)
+	}
+	meanwhile = sync.OnceFunc(func() {
+		gone, err := n.Change(t.Context(), changed.ID, func(o *hold.Owner) error { o.Holds = nil; return nil })
+		if err != nil || n.Wait(t.Context(), gone) != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := n.Sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	meanwhile = func() {}
+	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+		if op == "acquire" {
+			return n.Repair(ctx, taken.ID)
+		}
+		return nil
+	}
+	take(t, n, taken)
+	for _, o := range []hold.Owner{released, changed, taken} {
+		if types := n.eventTypes(o.ID); strings.Contains(types, "ended") {
+			t.Errorf("%s: events %s", o, types)
+		}
+	}
+}
+
+// A process that is begun anew in the place of one that has ended, and ends, too, is
+// told of as well.
+func TestEndsAgain(t *testing.T) {
+	n := newNode(t)
+	o := owner("", "container", "wire", "proc")
+	take(t, n, o)
+	for i := 1; i < 3; i++ {
+		n.end(o.Holds[1])
+		if err := n.Repair(t.Context(), o.ID); err != nil {
+			t.Error(err)
+		}
+		if types := n.eventTypes(o.ID); strings.Count(types, "ended") != i {
+			t.Errorf("end %d: events %s", i, types)
+		}
+		n.world.set(func() { clear(n.world.ended) })
+		for _, holds := range [][]hold.Hold{o.Holds[:1], o.Holds} {
+			if _, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error { o.Holds = holds; return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	release(t, n, o.ID)
 	wantResidue(t, n, empty)

@@ -185,6 +185,9 @@ func (e *Engine) acquire(ctx context.Context, h hold.Hold) error {
 		return e.observed(k.Name(), "acquire", 1, func() error { return k.Acquire(ctx, h) })
 	})
 	if err == nil {
+		if k.Ends {
+			e.revives(h)
+		}
 		return nil
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, ErrOvertaken) {

@@ -49,15 +49,17 @@ type world struct {
 	users  map[string]hold.ID
 	cut    map[string]bool
 	log    []string
-	batch  map[string]int // largest Release of a kind
-	moved  map[string]int // how often a thing was lost: what is discovered of it differs
+	batch  map[string]int  // largest Release of a kind
+	moved  map[string]int  // how often a thing was lost: what is discovered of it differs
+	taken  map[string]bool // things that were ever there
+	ended  map[string]bool // processes that have come to their end by themselves
 	// before runs ahead of every operation, unlocked; its error is the answer.
 	before func(ctx context.Context, op string, h hold.Hold) error
 }
 
 func newWorld(t testing.TB) *world {
 	return &world{
-		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{}, moved: map[string]int{},
+		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{}, moved: map[string]int{}, taken: map[string]bool{}, ended: map[string]bool{},
 		before: func(context.Context, string, hold.Hold) error { return nil },
 	}
 }
@@ -70,7 +72,9 @@ func (w *world) kinds() hold.Kinds {
 	wire.Cut = w.doCut
 	block := w.kind("block", hold.Reserve)
 	block.Waits = true
-	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell), block}
+	proc := w.kind("proc", hold.Use)
+	proc.Ends = true
+	return hold.Kinds{lease, wire, w.kind("rule", hold.Use), w.kind("note", hold.Tell), block, proc}
 }
 
 func (w *world) kind(name string, s hold.Stage) hold.Kind {
@@ -108,10 +112,13 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 			w.discover(s)
 			return nil
 		}
+		if w.ended[s.String()] {
+			return fmt.Errorf("%s has ended", s)
+		}
 		if user, ok := w.users[s.Uses]; ok && s.Uses != "" {
 			w.t.Errorf("%s is given to %s while %s uses it", s.Uses, h.Owner, user)
 		}
-		w.things[s.String()] = h.Owner
+		w.things[s.String()], w.taken[s.String()] = h.Owner, true
 		if s.Uses != "" {
 			w.users[s.Uses] = h.Owner
 		}
@@ -209,6 +216,7 @@ type node struct {
 	path   string
 	ledger *ledger.Ledger
 	rest   time.Duration
+	rests  string // the only space whose names rest; "": all do
 
 	mu     sync.Mutex
 	events []engine.Event
@@ -238,7 +246,7 @@ type decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
 func (n *node) start(d decorate, change ...func(*engine.Options)) {
 	n.t.Helper()
 	kinds := n.world.kinds()
-	l, err := ledger.Open(ledger.Options{Path: n.path, Kinds: kinds, Rest: func(hold.Name) time.Duration { return n.rest }})
+	l, err := ledger.Open(ledger.Options{Path: n.path, Kinds: kinds, Rest: n.restOf})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -258,6 +266,13 @@ func (n *node) start(d decorate, change ...func(*engine.Options)) {
 		f(&o)
 	}
 	n.Engine = engine.New(o)
+}
+
+func (n *node) restOf(name hold.Name) time.Duration {
+	if n.rests != "" && n.rests != name.Space {
+		return 0
+	}
+	return n.rest
 }
 
 func (n *node) stop() {
