@@ -25,7 +25,10 @@ const (
 	repair // a name
 	lose   // a thing of a name vanishes behind the engine's back
 	stray  // a thing with our stamp and no owner appears
-	change // a name loses a thing, and at times a need, and gets another thing
+	change // a name loses a thing, and at times a need or an address, and gets another thing
+	expire // a process of a name comes to its end
+	grant  // a name gets an address, which rests when nobody has it any more
+	pass   // an address passes from one name to another
 	verbs
 )
 
@@ -34,14 +37,18 @@ type step struct {
 	name  string
 	needs []string // other names; change: which need is lost
 	kinds []string
-	at    int // change: which thing is lost
+	at    int // change: which thing is lost; expire: which process
 	tag   int // of the step
+
+	address string // claim, change, grant, pass
+	from    string // change, pass: whose the address was; else, change: it is lost
 }
 
 // wanted is what the model says of a name that somebody has.
 type wanted struct {
-	kinds []string
-	needs []string
+	kinds     []string
+	needs     []string
+	addresses []string
 	// retires says that it is released, and waits for those who need it.
 	retires bool
 }
@@ -53,6 +60,7 @@ type script struct {
 	model map[string]wanted
 	busy  map[string]int // in this wave: 1 shared, 2 alone
 	tags  int
+	rests []string // addresses that somebody has had
 }
 
 func newScript(seed uint64) *script {
@@ -80,6 +88,8 @@ func (s *script) step() (step, bool) {
 	st := step{verb: verb(s.IntN(int(verbs))), tag: s.tags}
 	if s.IntN(2) == 0 { // most of life is coming and going
 		st.verb = []verb{taking, releasing}[s.IntN(2)]
+	} else if s.IntN(3) == 0 { // and much of the rest is change
+		st.verb = []verb{change, grant, grant, expire}[s.IntN(4)]
 	}
 	switch st.verb {
 	case sweep, stray:
@@ -112,9 +122,47 @@ func (s *script) step() (step, bool) {
 			s.busy[st.needs[0]] = 1 // its release would take the name with it, or not
 		}
 		s.model[st.name] = w
+		if passes := s.IntN(4) == 0 && s.passes(&st); !passes && len(w.addresses) > 0 {
+			w.addresses, st.address = split(w.addresses, s.IntN(len(w.addresses)))
+			s.rests = append(s.rests, st.address)
+			s.model[st.name] = w
+		}
 		s.retire()
 		return st, true
-	case claim, lose, repair:
+	case grant:
+		if !s.pick(&st.name, true, 2) {
+			return st, false
+		}
+		w := s.model[st.name]
+		st.address = fmt.Sprintf("a%d", s.tags)
+		w.addresses = append(slices.Clip(w.addresses), st.address)
+		s.model[st.name] = w
+		return st, true
+	case pass:
+		return st, s.pick(&st.name, true, 2) && s.passes(&st)
+	case expire:
+		if !s.pick(&st.name, true, 1) {
+			return st, false
+		}
+		w := s.model[st.name]
+		if st.at = slices.Index(w.kinds, "proc"); st.at < 0 {
+			return st, false
+		}
+		w.kinds = slices.Clone(w.kinds)
+		w.kinds[st.at] = "ended"
+		s.model[st.name] = w
+		return st, true
+	case claim:
+		if ok := s.pick(&st.name, true, 1); !ok {
+			return st, false
+		}
+		if has := s.model[st.name].addresses; len(has) > 0 && s.IntN(2) == 0 {
+			st.address = has[s.IntN(len(has))]
+		} else if len(s.rests) > 0 && s.IntN(2) == 0 {
+			st.name, st.address = "", s.rests[s.IntN(len(s.rests))]
+		}
+		return st, true
+	case lose, repair:
 		return st, s.pick(&st.name, true, 1)
 	case orphan:
 		need := ""
@@ -126,6 +174,31 @@ func (s *script) step() (step, bool) {
 	default:
 		return st, s.pick(&st.name, true, 0) && s.drop(st.name)
 	}
+}
+
+// passes lets a step pass an address to its name from another one, if there is one that
+// has any and is not in the way of this wave's other steps.
+func (s *script) passes(st *step) bool {
+	for _, i := range s.Perm(len(s.names)) {
+		n := s.names[i]
+		w, is := s.model[n]
+		if !is || w.retires || s.busy[n] > 0 || len(w.addresses) == 0 {
+			continue
+		}
+		s.busy[n], st.from = 2, n
+		w.addresses, st.address = split(w.addresses, s.IntN(len(w.addresses)))
+		s.model[n] = w
+		to := s.model[st.name]
+		to.addresses = append(slices.Clip(to.addresses), st.address)
+		s.model[st.name] = to
+		return true
+	}
+	return false
+}
+
+// split returns all but one of a list, and that one.
+func split(all []string, i int) ([]string, string) {
+	return slices.Delete(slices.Clone(all), i, i+1), all[i]
 }
 
 // pick chooses a name that is standing or not, and is not in the way of this
@@ -168,11 +241,13 @@ func (s *script) retire() {
 		for n, w := range s.model {
 			if w.retires && len(needers(s.model, n)) == 0 {
 				s.busy[n] = 2
+				s.rests = append(s.rests, w.addresses...)
 				delete(s.model, n)
 				again = true
 			}
 		}
 	}
+	slices.Sort(s.rests)
 }
 
 // waits reports whether an owner of these kinds goes after those who need it.
@@ -205,7 +280,7 @@ func needers(model map[string]wanted, name string) []string {
 func (s *script) kinds() []string {
 	kinds := make([]string, 1+s.IntN(5))
 	for i := range kinds {
-		kinds[i] = []string{"lease", "wire", "wire", "rule", "note"}[s.IntN(5)]
+		kinds[i] = []string{"lease", "wire", "wire", "rule", "note", "proc"}[s.IntN(6)]
 	}
 	if s.IntN(4) == 0 {
 		kinds = append(kinds, "block")
@@ -221,12 +296,17 @@ func (s *script) state() string {
 		if w.retires {
 			kinds = append(slices.Clip(kinds), "releasing")
 		}
-		lines = append(lines, line(n, w.needs, kinds))
+		lines = append(lines, line(n, w.needs, kinds, w.addresses))
 	}
 	slices.Sort(lines)
-	return strings.Join(lines, "\n")
+	return strings.Join(append(lines, resting(s.rests)), "\n")
 }
 
-func line(name string, needs, kinds []string) string {
-	return fmt.Sprintf("%s on %q has %v", name, needs, kinds)
+func line(name string, needs, kinds, addresses []string) string {
+	return fmt.Sprintf("%s on %q has %v %v", name, needs, kinds, slices.Sorted(slices.Values(addresses)))
+}
+
+// resting says which addresses rest.
+func resting(addresses []string) string {
+	return fmt.Sprint("resting: ", slices.Sorted(slices.Values(addresses)))
 }

@@ -41,6 +41,12 @@ func (r *modelRun) do(s step) bool {
 		}
 	case change:
 		return r.doChange(ctx, s)
+	case expire:
+		r.expire(r.stands(s.name).Holds[s.at].Spec.(*thing))
+	case grant:
+		return r.doGrant(ctx, s)
+	case pass:
+		return r.doPass(ctx, s)
 	case lose:
 		r.lose(r.stands(s.name))
 	case stray:
@@ -139,6 +145,9 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // such as of one that is doomed
 		return false
 	}
+	if slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == "proc" && !r.world.has(h) }) {
+		return false // its end, says the engine: it had not begun
+	}
 	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
 		return false
 	}
@@ -149,12 +158,19 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	return true
 }
 
-// doClaim takes a name that somebody has, which must be refused.
+// doClaim takes a name that somebody has, or an address that somebody has or has had,
+// which must be refused.
 func (r *modelRun) doClaim(ctx context.Context, s step) bool {
 	var taken *ledger.NameTakenError
 	has := r.stands(s.name).ID
 	o := owner("", s.name, "wire")
+	if s.address != "" {
+		o.Names, o.Holds[0].Spec.(*thing).Uses = []hold.Name{address(s.address)}, ""
+	}
 	err := r.Take(ctx, o)
+	if s.name == "" && err != nil {
+		return true // it rests, or is about to
+	}
 	if err == nil || errors.As(err, &taken) && taken.Owner != has {
 		r.t.Errorf("taking %s, which %s has: %v", s.name, has, err)
 	}
@@ -180,8 +196,57 @@ func (r *modelRun) doRelease(ctx context.Context, ids []hold.ID) bool {
 	return true
 }
 
-// doChange takes a thing from an owner, and at times a need, and gives it another thing,
-// which may discover the name of the one that goes.
+func address(name string) hold.Name { return hold.Name{Space: "address", Name: name} }
+
+// doGrant gives an owner an address, in a commit of its own.
+func (r *modelRun) doGrant(ctx context.Context, s step) bool {
+	id, name := r.stands(s.name).ID, address(s.address)
+	return r.until(s, func() bool { return r.holder(name) == id }, func() error {
+		return r.Ledger.Commit(ctx, ledger.Update(id, func(o *hold.Owner) error {
+			o.Names = append(o.Names, name)
+			return nil
+		}))
+	})
+}
+
+// doPass passes an address from one owner to another, in a commit of its own or in one of
+// a change that changes nothing else. From then on it is the other one's, and never free
+// in between, or it would rest.
+func (r *modelRun) doPass(ctx context.Context, s step) bool {
+	from, to, name := r.stands(s.from).ID, r.stands(s.name).ID, address(s.address)
+	return r.until(s, func() bool { return r.holder(name) == to }, func() error {
+		op := ledger.Pass(from, to, name)
+		if s.tag%2 == 0 {
+			return r.Ledger.Commit(ctx, op)
+		}
+		_, err := r.Change(ctx, from, func(*hold.Owner) error { return nil }, op)
+		return err
+	})
+}
+
+// until tries something again and again, until it is so: an answer may be lost.
+func (r *modelRun) until(s step, so func() bool, try func() error) bool {
+	for n := 0; !so(); n++ {
+		switch err := try(); {
+		case r.dead():
+			return false
+		case err != nil && r.plan.Surfaced() == "", err == nil && !so():
+			r.t.Errorf("step %+v: %v", s, err)
+			return true
+		}
+		r.heal(n)
+	}
+	return true
+}
+
+func (r *modelRun) holder(name hold.Name) hold.ID {
+	id, _ := r.ledger.Holder(name)
+	return id
+}
+
+// doChange takes a thing from an owner, and at times a need and an address, and gives it
+// another thing, which may discover the name of the one that goes, and at times another's
+// address.
 func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	o := r.stands(s.name)
 	fresh := &thing{K: s.kinds[0], N: fmt.Sprintf("%s-c%d", o.ID, s.tag)}
@@ -204,17 +269,29 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	var unneeded []hold.ID
 	if len(s.needs) > 0 {
 		unneeded = o.Needs[:1]
+		r.needs[o.ID] = o.Needs[1:] // what it did not need any more may go before Change answers
+	}
+	from := r.standing[s.from].ID
+	if s.address != "" && s.from == "" {
+		r.parted[lost.Spec.String()] = address(s.address)
 	}
 	r.mu.Unlock()
 	for try := 0; ; try++ {
+		var ops []ledger.Op
+		if from != "" && r.holder(address(s.address)) == from {
+			ops = append(ops, ledger.Pass(from, o.ID, address(s.address)))
+		}
 		gone, err := r.Change(ctx, o.ID, func(now *hold.Owner) error {
+			if s.from == "" {
+				now.Names = slices.DeleteFunc(now.Names, func(n hold.Name) bool { return n == address(s.address) })
+			}
 			now.Holds = slices.DeleteFunc(now.Holds, func(h hold.Hold) bool { return h.Spec.String() == lost.Spec.String() })
 			now.Needs = slices.DeleteFunc(now.Needs, func(id hold.ID) bool { return slices.Contains(unneeded, id) })
 			if !slices.ContainsFunc(now.Holds, func(h hold.Hold) bool { return h.Spec.String() == fresh.String() }) {
 				now.Holds = append(now.Holds, gained)
 			}
 			return nil
-		})
+		}, ops...)
 		if err == nil || gone != "" {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -283,9 +360,21 @@ func (r *modelRun) doSweep(ctx context.Context) {
 	}
 }
 
-// lose removes one of an owner's things behind the engine's back.
+// expire lets a process come to its end.
+func (r *modelRun) expire(t *thing) {
+	r.world.set(func() {
+		r.world.ended[t.String()] = true
+		delete(r.world.things, t.String())
+	})
+}
+
+// lose removes one of an owner's things behind the engine's back, if it is none that
+// would be taken for ended.
 func (r *modelRun) lose(o hold.Owner) {
 	t := o.Holds[int(o.ID[0])%len(o.Holds)].Spec.(*thing)
+	if t.K == "proc" {
+		return
+	}
 	r.world.set(func() {
 		delete(r.world.things, t.String())
 		delete(r.world.cut, t.String()) // the release of what it needs may have been here first

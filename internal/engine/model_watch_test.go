@@ -1,0 +1,276 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// limit is how long one call of a kind may take.
+type limit struct{ try, look time.Duration }
+
+// usual is what the engine's options say in the model's lives, and limits are those of
+// kinds that have limits of their own: of one a try is shorter and a look longer, of the
+// other it is the other way round.
+var (
+	usual  = limit{5 * time.Millisecond, 2 * time.Second}
+	limits = map[string]limit{
+		"wire":  {2 * time.Millisecond, 6 * time.Second},
+		"lease": {3 * time.Second, time.Second},
+	}
+)
+
+// calls are the calls of kinds in one life of an engine, as the engine makes them.
+type calls struct {
+	mu    sync.Mutex
+	under map[string]int   // by kind: releases under way
+	later map[string]pause // by kind: the last one that the engine has heard of
+}
+
+// pause is from when until when nothing of a kind is to be tried.
+type pause struct{ from, until time.Time }
+
+func newCalls() *calls { return &calls{under: map[string]int{}, later: map[string]pause{}} }
+
+// watch checks the calls of a kind: it has no more releases at once than its Flight says,
+// but for those of what nobody owns; each has the time that the kind says, or else the
+// options; and none begins while the kind has said that it is too early.
+func (c *calls) watch(r *modelRun, k hold.Kind) hold.Kind {
+	name, lim := k.Name(), usual
+	if own, ok := limits[k.Name()]; ok {
+		lim = own
+	}
+	acquire, verify, find, release := k.Acquire, k.Verify, k.Find, k.Release
+	k.Acquire = func(ctx context.Context, h hold.Hold) error {
+		c.begins(r, name, "acquire")
+		err := acquire(ctx, h)
+		c.answers(name, err)
+		return err
+	}
+	k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
+		r.watchLimit(ctx, "verify "+name, lim.look, usual.look)
+		return verify(ctx, look, hs)
+	}
+	k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+		r.watchLimit(ctx, "find "+name, lim.look, usual.look)
+		return find(ctx, look)
+	}
+	k.Release = func(ctx context.Context, hs []hold.Hold) []error {
+		r.watchLimit(ctx, "release "+name, lim.try, usual.try)
+		c.begins(r, name, "release")
+		r.mu.Lock()
+		stray := r.strays[hs[0].Owner]
+		r.mu.Unlock()
+		if !stray {
+			c.count(r, name, 1)
+			defer c.count(r, name, -1)
+		}
+		r.mu.Lock()
+		for _, h := range hs {
+			r.tried[h.Spec.String()] = true
+		}
+		r.mu.Unlock()
+		errs := release(ctx, hs)
+		c.answers(name, errs...)
+		return errs
+	}
+	return k
+}
+
+func (c *calls) count(r *modelRun, name string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.under[name] += n; c.under[name] > r.shape.flight {
+		r.t.Errorf("%d releases at once of %s, of which the Flight is %d", c.under[name], name, r.shape.flight)
+	}
+}
+
+// begins checks that a call does not begin in a pause. Outside a bubble time passes
+// between what the engine sees and what it does.
+func (c *calls) begins(r *modelRun, name, op string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, now := c.later[name], time.Now(); r.shape.bubble && p.from.Before(now) && now.Before(p.until) {
+		r.t.Errorf("%s %s begins %s before the kind may be asked again", op, name, p.until.Sub(now))
+	}
+}
+
+// answers notes that the engine hears that it is too early.
+func (c *calls) answers(name string, errs ...error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, err := range errs {
+		var later *hold.LaterError
+		if errors.As(err, &later) && later.At.After(c.later[name].until) {
+			c.later[name] = pause{time.Now(), later.At}
+		}
+	}
+}
+
+// api is what all kinds ask in one life. At times it says for a while, to whoever asks for
+// something of a kind, that it was asked too often.
+type api struct {
+	quiet bool                 // it does so no more
+	later map[string]time.Time // by kind: until when it does
+	asked map[string]int       // by kind: how often since it has begun to
+}
+
+// askedInAPause is how many may have been on their way when a pause begins.
+const askedInAPause = 200
+
+// ask is called with modelRun.mu held.
+func (a *api) ask(r *modelRun, kind string) error {
+	now := time.Now()
+	switch until := a.later[kind]; {
+	case now.Before(until):
+		if a.asked[kind]++; a.asked[kind] > askedInAPause {
+			r.t.Errorf("in a pause %s was asked %d times", kind, a.asked[kind])
+			return nil // or it would go on for ever
+		}
+		return &hold.LaterError{At: now.Add(until.Sub(now) / 2), Err: errThrottled} // who has heard of the end keeps to it
+	case a.quiet || rand.IntN(200) > 0:
+		return nil
+	}
+	a.later[kind], a.asked[kind] = now.Add(r.pause()), 0
+	return &hold.LaterError{At: a.later[kind], Err: errThrottled}
+}
+
+// pause is for how long a kind is not to be asked.
+func (r *modelRun) pause() time.Duration {
+	if r.shape.bubble {
+		return 3 * time.Millisecond
+	}
+	return 200 * time.Microsecond
+}
+
+// wantTried checks, where releases fail that nobody heals, that all that an ordered owner
+// uses is tried all the same. In a bubble alone it is known when all are through.
+func (r *modelRun) wantTried() {
+	if !r.shape.bubble || !r.plan.lasts("release ") {
+		return
+	}
+	time.Sleep(100 * time.Millisecond)
+	for _, o := range r.ledger.Owners() {
+		if o.Wanted() || !o.Ordered || len(r.ledger.Needers(o.ID)) > 0 {
+			continue
+		}
+		for _, h := range o.Holds {
+			r.mu.Lock()
+			tried := r.tried[h.Spec.String()]
+			r.mu.Unlock()
+			if h.Spec.(*thing).isUse() && r.world.has(h) && !tried {
+				r.t.Errorf("%s of %s is not tried, since another is owed: %v; %s", h.Spec, o, r.Owed(o.ID), r.plan.Surfaced())
+			}
+		}
+	}
+}
+
+// watchLimit checks that a call ends when it should: in a time that is the kind's, also
+// where the others have less.
+func (r *modelRun) watchLimit(ctx context.Context, what string, own, usual time.Duration) {
+	end, ok := ctx.Deadline()
+	if left := time.Until(end); !ok || left > own || own > usual && left <= usual {
+		r.t.Errorf("%s has %s, ends at all: %t; want up to %s", what, left, ok, own)
+	}
+}
+
+// hear listens to the engine, who tells of processes that have ended, and of no others.
+func (r *modelRun) hear(o *engine.Options) {
+	tell := o.Event
+	o.Event = func(e engine.Event) {
+		tell(e)
+		if e.Type != engine.Ended {
+			return
+		}
+		t, _, _ := strings.Cut(e.Err.Error(), ":")
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.told[t]++
+		r.world.set(func() {
+			if r.world.taken[t] && !r.world.ended[t] { // one that was never taken is taken for ended
+				r.t.Errorf("it is told that %s of %s has ended, which was released or is there", t, e.Owner.ID)
+			}
+		})
+	}
+}
+
+// toldOf returns how often it was told in this life that a process has ended.
+func (r *modelRun) toldOf(t *thing) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.told[t.String()]
+}
+
+// plans are one life's faults: one, or two of which one does not end it.
+type plans []*fault.Plan
+
+func newPlans(random *rand.Rand) plans {
+	all := append(fault.Modes(), fault.Hangs()...)
+	ps := plans{newPlan(random, all)}
+	if random.IntN(2) == 0 {
+		lives := slices.DeleteFunc(all, fault.Mode.Kill)
+		ps = append(ps, newPlan(random, lives))
+	}
+	return ps
+}
+
+func newPlan(random *rand.Rand, modes []fault.Mode) *fault.Plan {
+	plan := fault.New(1+random.IntN(120), modes[random.IntN(len(modes))])
+	hangs := time.Duration(random.IntN(10)) * time.Millisecond
+	plan.Narrow, plan.Looks = random.IntN(2) == 0, random.IntN(2) == 0
+	plan.Beside = func(string) {
+		if plan.Mode.Hangs() { // for longer than a try may take, at times
+			time.AfterFunc(hangs, plan.Heal)
+		}
+	}
+	return plan
+}
+
+// Decorate puts the first plan around the others, since it may end the life.
+func (ps plans) Decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+	for _, p := range slices.Backward(ps) {
+		l, ks = p.Decorate(l, ks)
+	}
+	return l, ks
+}
+
+func (ps plans) Heal() {
+	for _, p := range ps {
+		p.Heal()
+	}
+}
+
+// lasts reports whether there was a fault, at operations of a sort, that goes on.
+func (ps plans) lasts(sort string) bool {
+	lasts := false
+	for _, p := range ps {
+		if at := p.Surfaced(); at != "" && (p.Mode != fault.FailForever || !strings.HasPrefix(at, sort)) {
+			return false
+		} else if at != "" {
+			lasts = true
+		}
+	}
+	return lasts
+}
+
+// Dead is closed when the life has ended.
+func (ps plans) Dead() <-chan struct{} { return ps[0].Dead() }
+
+// Surfaced says at which operations there were faults, or "".
+func (ps plans) Surfaced() string {
+	var at []string
+	for _, p := range ps {
+		if s := p.Surfaced(); s != "" {
+			at = append(at, s)
+		}
+	}
+	return strings.Join(at, ", ")
+}
