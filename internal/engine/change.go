@@ -154,7 +154,9 @@ func differ[T comparable](before, after []T) (gained, lost []T) {
 }
 
 // vacated waits until nothing that an owner gains is on its way out, since the owner has
-// had it before: its release would take it away again.
+// had it before: its release would take it away again. A remnant that owes other things,
+// or is not forgotten yet, is written down without what it has given back, or the next
+// engine would release that once more.
 func (e *Engine) vacated(ctx context.Context, d *changed) error {
 	for _, id := range e.Ledger.Needers(d.before.ID) {
 		o, ok := e.Ledger.Owner(id)
@@ -169,7 +171,13 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 			if err == nil && len(o.Names) > 0 { // which may be found again
 				err = e.Wait(ctx, id)
 			}
-			if err != nil {
+			if err == nil {
+				err = e.Ledger.Commit(ctx, ledger.Update(id, func(o *hold.Owner) error {
+					o.Holds = slices.DeleteFunc(o.Holds, func(own hold.Hold) bool { return has([]hold.Hold{own}, h.Spec) })
+					return nil
+				}))
+			}
+			if err != nil && !errors.Is(err, ledger.ErrUnknown) { // it is forgotten
 				return fmt.Errorf("waiting until the former %s is released: %w", h.Spec, err)
 			}
 		}

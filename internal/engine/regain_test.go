@@ -1,0 +1,55 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// unforgetting is a ledger that cannot write that anybody is forgotten.
+type unforgetting struct{ engine.Ledger }
+
+func (l unforgetting) Commit(ctx context.Context, ops ...ledger.Op) error {
+	if fmt.Sprintf("%T", ops[0]) == "ledger.forget" {
+		return errors.New("disk full")
+	}
+	return l.Ledger.Commit(ctx, ops...)
+}
+
+// What an owner has lost, and has got again by another change, is its own: also if the
+// program ends before the remnant that gave it back is forgotten.
+func TestRegainedOutlivesARestart(t *testing.T) {
+	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return unforgetting{l}, ks })
+	o := owner("", "pod", "wire", "proc")
+	take(t, n, o)
+	for _, holds := range [][]hold.Hold{o.Holds[:1], o.Holds} {
+		if _, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error { o.Holds = holds; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remnants := n.ledger.Needers(o.ID)
+	if len(remnants) != 1 {
+		t.Fatalf("remnants: %v", remnants)
+	}
+	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
+		if op == "release" && h.Spec.Kind() == "proc" {
+			t.Errorf("%s is released", h.Spec)
+		}
+		return nil
+	}
+	n.restart()
+	if err := n.Wait(t.Context(), remnants...); err != nil {
+		t.Error(err)
+	}
+	if rep, err := n.Sweep(t.Context()); err != nil || len(rep.Findings) > 0 || !n.world.has(o.Holds[1]) {
+		t.Errorf("the sweep finds %v, %v; it is there: %t", rep.Findings, err, n.world.has(o.Holds[1]))
+	}
+	n.world.before = func(context.Context, string, hold.Hold) error { return nil }
+	release(t, n, o.ID)
+	wantResidue(t, n, empty)
+}
