@@ -191,6 +191,9 @@ func (r *modelRun) hear(o *engine.Options) {
 			return
 		}
 		t, _, _ := strings.Cut(e.Err.Error(), ":")
+		if !errors.Is(e.Err, hold.ErrGone) {
+			r.t.Errorf("it is told that something of %s has ended, which could not be seen: %v", e.Owner.ID, e.Err)
+		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.told[t]++
