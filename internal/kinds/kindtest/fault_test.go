@@ -350,20 +350,26 @@ func TestFaultsAreSeen(t *testing.T) {
 		t.Run(fault.check+"/"+fault.name, func(t *testing.T) {
 			k := kind(t, fault.alone)
 			fault.plant(&k)
-			ran := false
-			for _, c := range checks {
-				if c.name != fault.check {
-					continue
-				}
-				ran = true
-				if r := nettest.Record(t, func(t testing.TB) { c.run(t, k) }); !r.Failed {
-					t.Error("the check passes")
-				}
-			}
-			if !ran {
-				t.Errorf("there is no check %s", fault.check)
-			}
+			sees(t, fault.check, k, true)
 		})
+	}
+}
+
+// sees wants a check to fail, or not to.
+func sees(t *testing.T, check string, k Kind, want bool) {
+	t.Helper()
+	ran := false
+	for _, c := range checks {
+		if c.name != check {
+			continue
+		}
+		ran = true
+		if r := nettest.Record(t, func(t testing.TB) { c.run(t, k) }); r.Failed != want {
+			t.Errorf("the check fails: %t", r.Failed)
+		}
+	}
+	if !ran {
+		t.Errorf("there is no check %s", check)
 	}
 }
 
@@ -372,6 +378,9 @@ func TestEveryCheckHasAFault(t *testing.T) {
 	for _, c := range checks {
 		seen := false
 		for _, f := range faults {
+			seen = seen || f.check == c.name
+		}
+		for _, f := range optionFaults {
 			seen = seen || f.check == c.name
 		}
 		if !seen {

@@ -22,6 +22,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,6 +57,18 @@ type Kind struct {
 	// Disguise does to h's thing, which is there, what another program might:
 	// gives it another name, so that it is not where one would look. Optional.
 	Disguise func(t testing.TB, h hold.Hold)
+	// End lets h's thing, which is there, come to its end by itself. A kind that
+	// Ends has it.
+	End func(t testing.TB, h hold.Hold)
+	// Lose takes h's thing, which is there, away. A kind that Waits, and does not
+	// end, has it.
+	Lose func(t testing.TB, h hold.Hold)
+	// Throttle lets what the kind asks say that it was asked too often, until a
+	// time, or until over is called. Optional.
+	Throttle func(t testing.TB) (until time.Time, over func())
+	// Hang lets what the kind asks not answer until answer is called. A kind that
+	// has a Try or a Look has it.
+	Hang func(t testing.TB) (answer func())
 }
 
 // Run tests a kind. Each check is a subtest with holds of its own.
@@ -85,6 +98,11 @@ var checks = []struct {
 	{"cut", cut},
 	{"cut-beside-release", cutBesideRelease},
 	{"disguised", disguised},
+	{"discovers", discovers},
+	{"ends", ends},
+	{"later", later},
+	{"limits", limits},
+	{"waits", waits},
 }
 
 // try is a kind in one check.

@@ -1,0 +1,192 @@
+package kindtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// after runs f, and then then.
+func after(f one, then func(hold.Hold)) one {
+	return func(ctx context.Context, h hold.Hold) error {
+		err := f(ctx, h)
+		then(h)
+		return err
+	}
+}
+
+// deaf gives a function a context that does not end.
+func deaf(f one) one {
+	return func(ctx context.Context, h hold.Hold) error { return f(context.WithoutCancel(ctx), h) }
+}
+
+// mapped changes what a function answers.
+func mapped(f one, answer func(error) error) one {
+	return func(ctx context.Context, h hold.Hold) error { return answer(f(ctx, h)) }
+}
+
+func numberOf(h hold.Hold) *int { return &h.Spec.(*grantSpec).Number }
+
+// eachRelease is a kind's Release for one hold.
+func eachRelease(k *Kind) one {
+	release := k.Release
+	return func(ctx context.Context, h hold.Hold) error { return release(ctx, []hold.Hold{h})[0] }
+}
+
+// eachVerify is a kind's Verify for one hold.
+func eachVerify(k *Kind) one {
+	verify := k.Verify
+	return func(ctx context.Context, h hold.Hold) error { return verify(ctx, nil, []hold.Hold{h})[0] }
+}
+
+// anew lets each take of what is there be a new one.
+func anew(k *Kind) {
+	release := eachRelease(k)
+	k.Acquire = before(k.Acquire, func(h hold.Hold) error { return release(context.Background(), h) })
+}
+
+// unlater turns an answer that is too early into another one.
+func unlater(as func(*hold.LaterError) error) func(error) error {
+	return func(err error) error {
+		if later, ok := errors.AsType[*hold.LaterError](err); ok {
+			return as(later)
+		}
+		return err
+	}
+}
+
+// optionFaults are planted in the toy kind with options.
+var optionFaults = []struct {
+	check, name string
+	option      func(*hold.Kind)
+	plant       func(k *Kind)
+}{
+	{"discovers", "nothing is learned", nil, func(k *Kind) {
+		k.Acquire = after(k.Acquire, func(h hold.Hold) { *numberOf(h) = 0 })
+	}},
+	{"discovers", "it is known before", nil, func(k *Kind) {
+		spec := k.Spec
+		k.Spec = func(t testing.TB, owner hold.ID) hold.Spec {
+			s := spec(t, owner).(*grantSpec)
+			s.Number = 7
+			return s
+		}
+	}},
+	{"discovers", "another is learned each time", nil, anew},
+	{"discovers", "all learn the same", nil, func(k *Kind) {
+		k.Acquire = after(k.Acquire, func(h hold.Hold) { *numberOf(h) = 1 })
+	}},
+	{"discovers", "its name is learned, too", nil, func(k *Kind) {
+		k.Acquire = after(k.Acquire, func(h hold.Hold) { h.Spec.(*grantSpec).Place += "!" })
+	}},
+	{"discovers", "what nobody has written down is as it should be", nil, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
+			if errors.Is(err, hold.ErrChanged) {
+				return nil
+			}
+			return err
+		}))
+	}},
+	{"ends", "it is begun again", thatEnds, func(k *Kind) {
+		k.Acquire = before(k.Acquire, func(h hold.Hold) error { *numberOf(h) = 0; return nil })
+	}},
+	{"ends", "its end is not seen", thatEnds, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(error) error { return nil }))
+	}},
+	{"ends", "its end is seen as a change", thatEnds, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
+			if errors.Is(err, hold.ErrGone) {
+				return hold.ErrChanged
+			}
+			return err
+		}))
+	}},
+	{"ends", "what has ended is not released", thatEnds, func(k *Kind) {
+		verify := eachVerify(k)
+		k.Release = hold.Each(before(eachRelease(k), func(h hold.Hold) error { return verify(context.Background(), h) }))
+	}},
+	{"ends", "nobody says how", thatEnds, func(k *Kind) { k.End = nil }},
+	{"later", "it is an error like any other", nil, func(k *Kind) {
+		k.Acquire = mapped(k.Acquire, unlater(func(l *hold.LaterError) error { return l.Err }))
+	}},
+	{"later", "a release says nothing", nil, func(k *Kind) {
+		k.Release = hold.Each(mapped(eachRelease(k), unlater(func(*hold.LaterError) error { return nil })))
+	}},
+	{"later", "it may be tried too early", nil, func(k *Kind) {
+		k.Acquire = mapped(k.Acquire, unlater(func(l *hold.LaterError) error {
+			return &hold.LaterError{At: l.At.Add(-time.Minute), Err: l.Err}
+		}))
+	}},
+	{"later", "it does not say why", nil, func(k *Kind) {
+		k.Acquire = mapped(k.Acquire, unlater(func(l *hold.LaterError) error { return &hold.LaterError{At: l.At} }))
+	}},
+	{"later", "what cannot be seen is gone", nil, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), unlater(func(*hold.LaterError) error { return hold.ErrGone })))
+	}},
+	{"limits", "a take has no end", thatIsLimited, func(k *Kind) { k.Acquire = deaf(k.Acquire) }},
+	{"limits", "a release has no end", thatIsLimited, func(k *Kind) { k.Release = hold.Each(deaf(eachRelease(k))) }},
+	{"limits", "a look has no end", thatIsLimited, func(k *Kind) { k.Verify = hold.VerifyEach(deaf(eachVerify(k))) }},
+	{"limits", "what was not released is", thatIsLimited, func(k *Kind) {
+		k.Release = hold.Each(mapped(eachRelease(k), func(error) error { return nil }))
+	}},
+	{"limits", "what was not seen is gone", thatIsLimited, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
+			if err != nil {
+				return hold.ErrGone
+			}
+			return nil
+		}))
+	}},
+	{"limits", "what was not found is not there", thatIsLimited, func(k *Kind) {
+		find := k.Find
+		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
+			found, _ := find(ctx, look)
+			return found, nil
+		}
+	}},
+	{"limits", "nobody says what hangs", thatIsLimited, func(k *Kind) { k.Hang = nil }},
+	{"waits", "it is not taken again", thatWaits, func(k *Kind) {
+		known := map[string]bool{}
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			if known[h.Spec.String()] {
+				return nil
+			}
+			known[h.Spec.String()] = true
+			return acquire(ctx, h)
+		}
+	}},
+	{"waits", "it is taken again by the one who knows it alone", thatWaits, func(k *Kind) {
+		known := map[hold.Spec]bool{}
+		k.Acquire = before(k.Acquire, func(h hold.Hold) error {
+			if *numberOf(h) != 0 && !known[h.Spec] {
+				return errors.New("unknown")
+			}
+			known[h.Spec] = true
+			return nil
+		})
+	}},
+	{"waits", "nobody can stand on it", thatWaits, func(k *Kind) { k.Stage = hold.Tell }},
+	{"waits", "nobody says how it is lost", thatWaits, func(k *Kind) { k.Lose = nil }},
+}
+
+// Each fault that is planted in a kind with options is seen by the check that it is for,
+// which passes without it.
+func TestOptionFaultsAreSeen(t *testing.T) {
+	for _, fault := range optionFaults {
+		t.Run(fault.check+"/"+fault.name, func(t *testing.T) {
+			t.Parallel() // who waits for what does not end costs nobody anything
+			var options []func(*hold.Kind)
+			if fault.option != nil {
+				options = append(options, fault.option)
+			}
+			good, bad := granted(options...), granted(options...)
+			fault.plant(&bad)
+			sees(t, fault.check, good, false)
+			sees(t, fault.check, bad, true)
+		})
+	}
+}

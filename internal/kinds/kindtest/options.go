@@ -1,0 +1,238 @@
+package kindtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+)
+
+// The checks of what a kind need not have: each runs for those that say they have it.
+
+// discovers: what Acquire has learned is in the hold, and in what the ledger makes of it.
+// Who takes it again, and does not know, learns the same. Names that are discovered are
+// nobody else's; a record without them is seen to differ, or nobody would write them down.
+func discovers(tb testing.TB, k Kind) {
+	if !k.Discovers {
+		return
+	}
+	t := try{tb, k}
+	a := t.fresh()
+	asked := t.copy(a)
+	if names := namesOf(asked); len(names) > 0 {
+		t.Fatalf("%s says %v before it is taken", a, names)
+	}
+	t.take(a)
+	learned := t.copy(a)
+	if !same(a.Spec, learned.Spec) {
+		t.Fatalf("the ledger would make %+v of %+v", fields(learned.Spec), fields(a.Spec))
+	}
+	if a.Spec.String() != asked.Spec.String() {
+		t.Fatalf("%s is called %s once it is taken", asked.Spec, a.Spec)
+	}
+	if _, ok := a.Spec.(hold.Namer); ok {
+		if len(namesOf(a)) == 0 {
+			t.Fatalf("%s is taken, and says no name", a)
+		}
+		t.verify([]hold.Hold{t.copy(asked)}, hold.ErrChanged)
+	}
+	for _, again := range []hold.Hold{t.copy(asked), t.copy(learned)} {
+		t.take(again)
+		if !same(again.Spec, learned.Spec) {
+			t.Fatalf("taken again it is %+v, and was %+v", fields(again.Spec), fields(learned.Spec))
+		}
+	}
+	if k.Alone {
+		return
+	}
+	b := t.fresh()
+	t.take(b)
+	for _, name := range namesOf(b) {
+		if slices.Contains(namesOf(a), name) {
+			t.Fatalf("%s and %s are both given %s", a, b, name)
+		}
+	}
+}
+
+// namesOf returns the names that a hold says.
+func namesOf(h hold.Hold) []hold.Name {
+	if n, ok := h.Spec.(hold.Namer); ok {
+		return n.Names()
+	}
+	return nil
+}
+
+// ends: what has come to its end by itself is gone, is not begun again, and is released
+// like any other; nobody else has come to an end.
+func ends(tb testing.TB, k Kind) {
+	if !k.Ends {
+		return
+	}
+	if k.End == nil {
+		tb.Fatal("the kind says that its things end, and its test does not say how")
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	a, b := t.fresh(), t.fresh()
+	t.take(a)
+	if !k.Alone {
+		t.take(b)
+	}
+	k.End(tb, a)
+	over := t.look()
+	for _, h := range []hold.Hold{a, t.copy(a)} {
+		t.verify([]hold.Hold{h}, hold.ErrGone)
+		if err := k.Acquire(t.Context(), h); err == nil {
+			t.Fatalf("%s has ended, and is taken again", h)
+		}
+		over("after a take of what has ended, the world")
+		t.verify([]hold.Hold{h}, hold.ErrGone)
+	}
+	if !k.Alone {
+		t.verify([]hold.Hold{b}, nil)
+	}
+	t.release(a, t.copy(a), b)
+	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
+	unchanged("after all are released, the world")
+}
+
+// later: who asks too often hears until when not to ask, and nothing has changed; nothing
+// is said to be gone, or changed, that could not be seen. Afterwards all is as ever.
+func later(tb testing.TB, k Kind) {
+	if k.Throttle == nil {
+		return
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	a, b := t.fresh(), t.fresh()
+	t.take(a)
+	taken := t.look()
+	until, over := k.Throttle(tb)
+	over = sync.OnceFunc(over)
+	defer over()
+	tooEarly := func(doing string, err error) {
+		t.Helper()
+		var later *hold.LaterError
+		if !errors.As(err, &later) || later.Err == nil {
+			t.Fatalf("%s what must not be asked for now: %v, want a LaterError that says why", doing, err)
+		}
+		if later.At.Before(until) {
+			t.Fatalf("%s may be tried again at %s, which is too early: %s", doing, later.At, until)
+		}
+	}
+	tooEarly("taking", k.Acquire(t.Context(), b))
+	tooEarly("releasing", t.releaseErrs(a)[0])
+	t.blind(a)
+	over()
+	taken("after what came too early, the world")
+	t.verify([]hold.Hold{a}, nil)
+	if !k.Alone {
+		t.take(b)
+	}
+	t.release(a, b)
+	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
+	unchanged("after all are released, the world")
+}
+
+// blind fails if Verify has seen that a hold is gone, or changed, which it cannot see.
+func (t try) blind(h hold.Hold) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), brief)
+	defer cancel()
+	for _, err := range t.Verify(ctx, nil, []hold.Hold{h}) {
+		if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
+			t.Fatalf("Verify cannot see %s, and says %v", h, err)
+		}
+	}
+}
+
+// How long a call gets for which there is no answer, and how long it may go on then.
+const (
+	brief = 20 * time.Millisecond
+	soon  = time.Second
+)
+
+// limits: a kind that says how long its calls may take ends them then, whatever it asks
+// does not answer, and does not say that it has done or seen what it has not.
+func limits(tb testing.TB, k Kind) {
+	if k.Try == 0 && k.Look == 0 && k.Hang == nil {
+		return
+	}
+	if k.Hang == nil {
+		tb.Fatal("the kind limits its calls, and its test does not say what hangs")
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	a, b := t.fresh(), t.fresh()
+	t.take(a)
+	answer := sync.OnceFunc(k.Hang(tb))
+	defer answer()
+	calls := map[string]func(context.Context) error{
+		"Acquire": func(ctx context.Context) error { return k.Acquire(ctx, b) },
+		"Release": func(ctx context.Context) error { return k.Release(ctx, []hold.Hold{a})[0] },
+		"Verify":  func(ctx context.Context) error { return k.Verify(ctx, nil, []hold.Hold{a})[0] },
+	}
+	if k.Find != nil {
+		calls["Find"] = func(ctx context.Context) error { _, err := k.Find(ctx, nil); return err }
+	}
+	for name, call := range calls {
+		ctx, cancel := context.WithTimeout(t.Context(), brief)
+		ended := make(chan error, 1)
+		go func() { ended <- call(ctx) }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("%s has no answer, and says nil", name)
+			}
+		case <-time.After(brief + soon):
+			t.Errorf("%s has not ended %s after its context", name, soon)
+		}
+		cancel()
+	}
+	if !t.Failed() {
+		t.blind(a)
+	}
+	answer()
+	if t.Failed() {
+		return
+	}
+	t.verify([]hold.Hold{a}, nil)
+	t.release(a, b)
+	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
+	unchanged("after all are released, the world")
+}
+
+// waits: what stands for others after its owner's release is mended meanwhile, from what
+// the ledger says; a kind of which nothing stands says nothing of others.
+func waits(tb testing.TB, k Kind) {
+	if !k.Waits {
+		return
+	}
+	if k.Stage == hold.Tell {
+		tb.Fatal("nobody stands on what only tells others")
+	}
+	if k.Ends {
+		return // its end is nobody's to mend
+	}
+	if k.Lose == nil {
+		tb.Fatal("the kind says that others stand on it, and its test does not say how it is lost")
+	}
+	t := try{tb, k}
+	unchanged := t.look()
+	h := t.fresh()
+	t.take(h)
+	for range 2 {
+		k.Lose(tb, h)
+		t.verify([]hold.Hold{h}, hold.ErrGone)
+		h = t.copy(h)
+		t.take(h)
+		t.verify([]hold.Hold{h}, nil)
+	}
+	t.release(h)
+	t.verify([]hold.Hold{h}, hold.ErrGone)
+	unchanged("after it is released, the world")
+}
