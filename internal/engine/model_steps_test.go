@@ -281,6 +281,7 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 		if from != "" && r.holder(address(s.address)) == from {
 			ops = append(ops, ledger.Pass(from, o.ID, address(s.address)))
 		}
+		ctx, cancel := context.WithTimeout(ctx, r.brief()) // it may wait for a release that fails until somebody heals it
 		gone, err := r.Change(ctx, o.ID, func(now *hold.Owner) error {
 			if s.from == "" {
 				now.Names = slices.DeleteFunc(now.Names, func(n hold.Name) bool { return n == address(s.address) })
@@ -292,6 +293,7 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 			}
 			return nil
 		}, ops...)
+		cancel()
 		if err == nil || gone != "" {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -309,6 +311,14 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 		}
 		r.heal(try)
 	}
+}
+
+// brief is how long a change may take before it is tried anew.
+func (r *modelRun) brief() time.Duration {
+	if r.shape.bubble {
+		return 50 * time.Millisecond
+	}
+	return 2 * time.Second
 }
 
 // doRace releases an owner, or one that it needs with those who go with that, while

@@ -57,6 +57,9 @@ func (c *calls) watch(r *modelRun, k hold.Kind) hold.Kind {
 	}
 	k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 		r.watchLimit(ctx, "verify "+name, lim.look, usual.look)
+		if rand.IntN(4) == 0 { // the world goes on between the ledger and it
+			time.Sleep(100 * time.Microsecond)
+		}
 		return verify(ctx, look, hs)
 	}
 	k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
@@ -146,7 +149,7 @@ func (a *api) ask(r *modelRun, kind string) error {
 // pause is for how long a kind is not to be asked.
 func (r *modelRun) pause() time.Duration {
 	if r.shape.bubble {
-		return 3 * time.Millisecond
+		return 20 * time.Millisecond
 	}
 	return 200 * time.Microsecond
 }
@@ -157,7 +160,7 @@ func (r *modelRun) wantTried() {
 	if !r.shape.bubble || !r.plan.lasts("release ") {
 		return
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(r.pause() + 10*time.Millisecond)
 	for _, o := range r.ledger.Owners() {
 		if o.Wanted() || !o.Ordered || len(r.ledger.Needers(o.ID)) > 0 {
 			continue
@@ -213,34 +216,51 @@ func (r *modelRun) toldOf(t *thing) int {
 }
 
 // plans are one life's faults: one, or two of which one does not end it.
-type plans []*fault.Plan
+type plans []plan
+
+type plan struct {
+	*fault.Plan
+	releases bool // it is about releases alone
+}
 
 func newPlans(random *rand.Rand) plans {
 	all := append(fault.Modes(), fault.Hangs()...)
 	ps := plans{newPlan(random, all)}
-	if random.IntN(2) == 0 {
+	switch random.IntN(4) {
+	case 0, 1:
 		lives := slices.DeleteFunc(all, fault.Mode.Kill)
 		ps = append(ps, newPlan(random, lives))
+	case 2:
+		plan := plan{fault.New(1+random.IntN(20), fault.FailForever), true}
+		plan.Narrow = random.IntN(2) == 0
+		ps = append(ps, plan)
 	}
 	return ps
 }
 
-func newPlan(random *rand.Rand, modes []fault.Mode) *fault.Plan {
-	plan := fault.New(1+random.IntN(120), modes[random.IntN(len(modes))])
+func newPlan(random *rand.Rand, modes []fault.Mode) plan {
+	p := fault.New(1+random.IntN(120), modes[random.IntN(len(modes))])
 	hangs := time.Duration(random.IntN(10)) * time.Millisecond
-	plan.Narrow, plan.Looks = random.IntN(2) == 0, random.IntN(2) == 0
-	plan.Beside = func(string) {
-		if plan.Mode.Hangs() { // for longer than a try may take, at times
-			time.AfterFunc(hangs, plan.Heal)
+	p.Narrow, p.Looks = random.IntN(2) == 0, random.IntN(2) == 0
+	p.Beside = func(string) {
+		if p.Mode.Hangs() { // for longer than a try may take, at times
+			time.AfterFunc(hangs, p.Heal)
 		}
 	}
-	return plan
+	return plan{Plan: p}
 }
 
 // Decorate puts the first plan around the others, since it may end the life.
 func (ps plans) Decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 	for _, p := range slices.Backward(ps) {
-		l, ks = p.Decorate(l, ks)
+		to, kinds := p.Decorate(l, ks)
+		if p.releases {
+			for i := range ks {
+				ks[i].Release = kinds[i].Release
+			}
+			continue
+		}
+		l, ks = to, kinds
 	}
 	return l, ks
 }
