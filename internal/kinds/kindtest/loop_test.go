@@ -3,11 +3,11 @@ package kindtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -114,8 +114,7 @@ func memory(t *testing.T) string {
 func ownerOf(name string, things ...string) hold.Owner {
 	o := hold.Owner{ID: hold.NewID(), Names: []hold.Name{{Space: "n", Name: name}}}
 	for _, thing := range things {
-		var kind, place string
-		fmt.Sscan(thing+" -", &kind, &place)
+		kind, place, _ := strings.Cut(thing, " ")
 		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: &grantSpec{K: kind, Place: place + string(o.ID)}})
 	}
 	return o

@@ -206,8 +206,8 @@ func limits(tb testing.TB, k Kind) {
 	unchanged("after all are released, the world")
 }
 
-// waits: what stands for others after its owner's release is mended meanwhile, from what
-// the ledger says; a kind of which nothing stands says nothing of others.
+// waits: a hold on which other owners stand is mended for as long as they do, so that
+// Acquire has to take it again from what the ledger says, any number of times.
 func waits(tb testing.TB, k Kind) {
 	if !k.Waits {
 		return
