@@ -122,7 +122,7 @@ func (s *script) step() (step, bool) {
 			s.busy[st.needs[0]] = 1 // its release would take the name with it, or not
 		}
 		s.model[st.name] = w
-		if passes := s.IntN(4) == 0 && s.passes(&st); !passes && len(w.addresses) > 0 {
+		if passes := s.IntN(2) == 0 && s.passes(&st); !passes && len(w.addresses) > 0 {
 			w.addresses, st.address = split(w.addresses, s.IntN(len(w.addresses)))
 			s.rests = append(s.rests, st.address)
 			s.model[st.name] = w

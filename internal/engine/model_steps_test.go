@@ -279,6 +279,9 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	for try := 0; ; try++ {
 		var ops []ledger.Op
 		if from != "" && r.holder(address(s.address)) == from {
+			if rec, _ := r.ledger.Owner(o.ID); rec.Before == nil && rec.ID != "" && slices.ContainsFunc(rec.Holds, func(h hold.Hold) bool { return h.Spec.String() == fresh.String() }) {
+				r.t.Errorf("%s has changed, and %s did not pass in the same commit", s.name, s.address)
+			}
 			ops = append(ops, ledger.Pass(from, o.ID, address(s.address)))
 		}
 		ctx, cancel := context.WithTimeout(ctx, r.brief()) // it may wait for a release that fails until somebody heals it
