@@ -15,6 +15,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -22,6 +23,13 @@ import (
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/turn"
 )
+
+// When places a request in time (server.When).
+type When = server.When
+
+// LongestRequest is how long after it began a request may still be executed; the server
+// caps every deadline at it.
+const LongestRequest = server.MaxDeadline
 
 // Options are what a daemon is started with.
 type Options struct {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
@@ -24,9 +23,6 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/stamp"
 )
-
-// longestAdd is how long after its plugin began an ADD may still be executed.
-const longestAdd = server.MaxDeadline
 
 const (
 	// drainBy is how many deletions share a commit.
@@ -39,7 +35,7 @@ const (
 	// stop: what waits behind it may be of others. The engine goes on by itself.
 	stopped = 2 * time.Second
 	// skew is how far ahead of the agent's clock a deletion may begin, as a request
-	// may (server.When).
+	// may (daemon.When).
 	skew = time.Millisecond
 )
 
@@ -145,7 +141,7 @@ func (d *Drain) pendingOf(k attachment.Key) ([]deletions.Entry, error) {
 // boot: somebody in another time namespace has written them, or somebody's error.
 // Undated, such a deletion would be about every ADD until its time has come, and
 // so would its tombstone. The API refuses a request from the future instead
-// (server.When): there somebody is told.
+// (daemon.When): there somebody is told.
 func (d *Drain) date(entries []deletions.Entry) {
 	for i := range entries {
 		r := &entries[i].Record
@@ -284,7 +280,7 @@ func (d *Drain) plan(records []deletions.Record) *work {
 			w.ops = append(w.ops, ledger.Unchanged(e.Owner))
 		}
 		// A tombstone is of use while an older ADD may be on its way.
-		if until := r.Started + int64(longestAdd); r.Boot == d.Boot && until > now {
+		if until := r.Started + int64(daemon.LongestRequest); r.Boot == d.Boot && until > now {
 			w.ops = append(w.ops, ledger.Bury(ledger.Tombstone{
 				Key: r.Key().String(), Boot: r.Boot, Started: r.Started, Until: until,
 			}))

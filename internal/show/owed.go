@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
-	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/ground"
@@ -82,7 +82,7 @@ func (s *Show) late(e deletions.Entry) bool {
 		return true
 	}
 	age := time.Duration(s.Boottime() - e.Record.Started)
-	return age > server.MaxDeadline+Stale || age > Stale && s.Wall().Sub(e.Written) > Stale
+	return age > daemon.LongestRequest+Stale || age > Stale && s.Wall().Sub(e.Written) > Stale
 }
 
 // undeleted says which deletions wait in vain.

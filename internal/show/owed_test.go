@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/deletions"
 )
 
@@ -26,7 +25,7 @@ func TestLateDeletions(t *testing.T) {
 		{"long ago", 2 * Stale, 2 * Stale, 0, "b", true},
 		{"its DEL began long ago", 2 * Stale, time.Second, 0, "b", false},
 		{"just now, and the clock is set forward", time.Second, 0, time.Hour, "b", false},
-		{"long ago, and the clock is set back", server.MaxDeadline + 2*Stale, server.MaxDeadline + 2*Stale, -time.Hour, "b", true},
+		{"long ago, and the clock is set back", daemon.LongestRequest + 2*Stale, daemon.LongestRequest + 2*Stale, -time.Hour, "b", true},
 		{"in an earlier boot, by a clock that was ahead", time.Minute, time.Minute, -time.Hour, "a", true},
 	} {
 		a := &Show{Core: &daemon.Core{Place: daemon.Place{Boot: "b",

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/netconf"
-	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -35,7 +35,7 @@ type addition struct {
 	conf   *netconf.Conf
 	mode   mode.Mode
 	record attachment.Record
-	when   server.When
+	when   daemon.When
 }
 
 // Add attaches a container to a network (CNI 1.1, section 4, ADD). Repeated for
@@ -47,7 +47,7 @@ type addition struct {
 // what that says by now of pool, mtu or dns is not compared: a change of the
 // network's configuration is for new pods. An address or a MAC that is asked for
 // and is not what stands is refused.
-func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error) {
+func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (json.RawMessage, error) {
 	add, err := v.parse(req, w)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w server.When) (jso
 }
 
 // parse checks an ADD's or a CHECK's input, and changes nothing.
-func (v *Verbs) parse(req api.AddRequest, w server.When) (*addition, error) {
+func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	conf, bad := netconf.Parse(req.Config)
 	if bad != nil {
 		return nil, bad

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
-	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode"
@@ -16,7 +16,7 @@ import (
 
 // Check compares an attachment with its prevResult and with the world, on the
 // host and in the pod, and names all that differs (CNI 1.1, section 4, CHECK).
-func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w server.When) error {
+func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) error {
 	add, err := v.parse(req, w)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
 	"github.com/berth-net/berth/internal/attachment"
-	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 )
@@ -21,7 +21,7 @@ import (
 // what it has attached last. The link serves to find what the ledger lacks.
 //
 // known is false if nothing matched, now or lately.
-func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w server.When) (d api.Deleted, known bool, err error) {
+func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.When) (d api.Deleted, known bool, err error) {
 	var grave []ledger.Op
 	key, whole := keyOf(f)
 	link := f.Link
@@ -60,7 +60,7 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w server.Wh
 }
 
 // DeleteOne releases one incarnation.
-func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, _ server.When) (api.Deleted, bool, error) {
+func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, _ daemon.When) (api.Deleted, bool, error) {
 	if v.index.Get(id) == nil {
 		return api.Deleted{}, false, nil
 	}
@@ -84,7 +84,7 @@ func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Delet
 }
 
 // deletable returns the attachments that a deletion is about.
-func (v *Verbs) deletable(f api.Filter, w server.When) []*attachment.Entry {
+func (v *Verbs) deletable(f api.Filter, w daemon.When) []*attachment.Entry {
 	es := v.index.Matching(f)
 	if k, whole := keyOf(f); whole {
 		f.Network, f.Container, f.Ifname = "", "", ""
@@ -93,10 +93,6 @@ func (v *Verbs) deletable(f api.Filter, w server.When) []*attachment.Entry {
 	}
 	return slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Record.BeganBefore(v.Epoch, w.Started) })
 }
-
-// longestAdd is how long after its plugin began an ADD may still be executed;
-// the API caps every deadline at it.
-const longestAdd = server.MaxDeadline
 
 // release promises the release of the attachments that find returns, with ops in
 // the same commit, and returns who they are. If an ADD has been answered with one
@@ -131,6 +127,6 @@ func keyOf(f api.Filter) (attachment.Key, bool) {
 
 // tombstone says that no ADD of a key may be executed that began before w. It
 // stands for as long as such an ADD may still be on its way.
-func (v *Verbs) tombstone(k attachment.Key, w server.When) ledger.Tombstone {
-	return ledger.Tombstone{Key: k.String(), Boot: v.Boot, Started: w.Started, Until: w.Started + int64(longestAdd)}
+func (v *Verbs) tombstone(k attachment.Key, w daemon.When) ledger.Tombstone {
+	return ledger.Tombstone{Key: k.String(), Boot: v.Boot, Started: w.Started, Until: w.Started + int64(daemon.LongestRequest)}
 }

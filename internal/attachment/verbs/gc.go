@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
 	"github.com/berth-net/berth/internal/attachment"
-	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -21,7 +21,7 @@ const firstTries = 5 * time.Second
 // since the list cannot know it. All of them are tried, whatever fails of some;
 // what is owed by those that were released before is tried again. The answer
 // says what is owed then.
-func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w server.When) (api.Deleted, error) {
+func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.Deleted, error) {
 	valid := make(map[api.GCValid]bool, len(req.Valid))
 	for _, v := range req.Valid {
 		valid[v] = true
