@@ -103,7 +103,7 @@ func TestNotes(t *testing.T) {
 		Fake: true, // it needs no network namespace
 		Spec: func(_ testing.TB, owner hold.ID) hold.Spec { return &note{"net/" + string(owner) + "/eth0"} },
 		Snapshot: func() string {
-			all, _ := dir.find(nil, nil)
+			all, _ := dir.find(t.Context(), nil)
 			return fmt.Sprint(all)
 		},
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
