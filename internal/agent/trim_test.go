@@ -44,7 +44,7 @@ func TestTrim(t *testing.T) {
 			r.add(request("d", nettest.Pod(t)))
 			c := *r.ground.Config()
 			c.Connections = tt.connections
-			r.ground.Store(&c)
+			must(t, r.ground.Reload(t.Context(), &c))
 			var told []string
 			r.core.Observe = func(kind, op string, _ time.Duration, n int, err error) {
 				if op == "trim" {

@@ -64,9 +64,6 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	return g, err
 }
 
-// Store puts a configuration into force without taking what it needs.
-func (g *Ground) Store(c *config.Config) { g.config.Store(c) }
-
 // Config is the configuration that is in force.
 func (g *Ground) Config() *config.Config { return g.config.Load() }
 
