@@ -16,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/fault"
-	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/traffic"
 )
@@ -26,7 +26,7 @@ import (
 type clocked struct {
 	*Agent
 	t     *testing.T
-	world *fakeNode
+	world *nodetest.Node
 	root  root.Dir
 	end   func() // what the agent does on its own
 }
@@ -36,7 +36,7 @@ func inClocked(t *testing.T, test func(*clocked)) {
 	dir := memory(t)
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
-		c := &clocked{t: t, root: root.Dir(dir), world: newFakeNode()}
+		c := &clocked{t: t, root: root.Dir(dir), world: nodetest.New()}
 		c.open()
 		defer func() { c.close() }()
 		test(c)
@@ -51,7 +51,7 @@ func (c *clocked) open() {
 	}
 	conf.Pools[0].Cooldown = time.Minute
 	o := Options{Config: conf, Version: "test", Options: daemon.Options{Root: c.root, Log: slog.New(slog.DiscardHandler)}}
-	unharmed := c.world.open(fault.New(1<<30, fault.FailBefore), func(string, hold.Hold) {})
+	unharmed := c.world.Open(fault.New(1<<30, fault.FailBefore), nil)
 	if c.Agent, err = open(o, unharmed, false); err != nil {
 		c.t.Fatal(err)
 	}
@@ -79,9 +79,9 @@ func (c *clocked) when() server.When {
 
 // add attaches a container with the address.
 func (c *clocked) add(container string) error {
-	pod := c.world.pod("/run/netns/" + container)
+	pod := c.world.Pod("/run/netns/" + container)
 	_, err := c.Add(context.Background(), api.AddRequest{
-		ContainerID: container, Ifname: "eth0", Netns: api.Netns(pod.ref),
+		ContainerID: container, Ifname: "eth0", Netns: api.Netns(pod.Ref()),
 		Config: json.RawMessage(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","runtimeConfig":{"ips":["10.88.0.7"]}}`),
 	}, c.when())
 	return err
@@ -102,13 +102,11 @@ func (c *clocked) play(script string) {
 				c.t.Fatal(err)
 			}
 		case "step":
-			c.world.mu.Lock()
-			c.world.step += d
-			c.world.mu.Unlock()
+			c.world.SetClock(d)
 		case "crash", "reboot":
 			c.close()
 			if what == "reboot" {
-				c.world.reboot()
+				c.world.Reboot()
 				if err := os.RemoveAll(c.root.Run()); err != nil {
 					c.t.Fatal(err)
 				}

@@ -8,12 +8,13 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // filling is connection tracking with so many entries, of 1000. What is trimmed there
 // goes to trimmed.
 type filling struct {
-	fakeTracked
+	node.Tracked
 	entries int
 	trimmed func(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error)
 }

@@ -189,7 +189,7 @@ func (r *wholeRun) decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold
 		r.ails.promised = r.isPromised
 		r.ails.infect(&ks[i], of)
 	}
-	return &ailingLedger{l, &r.ails, r.world.pause}, ks
+	return &ailingLedger{l, &r.ails, r.world.Pause}, ks
 }
 
 type ailingLedger struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/fault"
-	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -21,13 +21,12 @@ func (r *wholeRun) doAway(s wholeStep) {
 	switch s.verb {
 	case "moved":
 		r.finish()
-		was := r.world.self
-		r.world.self = ns.Ref{Path: was.Path, Dev: was.Dev, Ino: 1, ID: 1 << 40}
+		back := r.world.Move()
 		r.plan = fault.New(1<<30, fault.FailBefore)
-		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); !errors.Is(err, daemon.ErrMoved) {
+		if err := r.openAgent(r.world.Open(r.plan, r.linkRules)); !errors.Is(err, daemon.ErrMoved) {
 			r.fail("opening in another network namespace: %v", err)
 		}
-		r.world.self = was
+		back()
 		r.live(true)
 	case "away", "reboot":
 		r.finish()
@@ -35,7 +34,7 @@ func (r *wholeRun) doAway(s wholeStep) {
 			r.pluginDelete(c, s.n>>i)
 		}
 		if s.n&1 == 0 {
-			r.world.flush()
+			r.world.Flush()
 		}
 		if s.verb == "reboot" {
 			r.reboot()
@@ -63,23 +62,20 @@ func (r *wholeRun) doAway(s wholeStep) {
 func (r *wholeRun) reboot() {
 	r.sum.boots++
 	r.started = 0
-	for _, p := range append(r.lost, r.pods[:]...) {
-		p.closed = true
-	}
 	r.lost = nil
-	if r.world.stepped { // then nothing tells how long what was released has rested
+	if r.world.ClockSet() { // then nothing tells how long what was released has rested
 		for a, was := range r.holders {
 			if !was.left.IsZero() {
 				delete(r.holders, a)
 			}
 		}
 	}
-	r.world.reboot()
+	r.world.Reboot()
 	if err := os.RemoveAll(r.root.Run()); err != nil {
 		r.fail("%v", err)
 	}
 	for i := range r.pods {
-		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
+		r.pods[i] = r.world.Pod(fmt.Sprintf("/run/netns/%d", i))
 	}
 }
 
@@ -93,7 +89,7 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	key := wholeKey(c)
 	rec := deletions.Record{
 		Network: key.Network, Container: key.Container, Ifname: key.Ifname,
-		Netns: b.pod.ref.Path, Boot: r.world.boot(), Started: r.when().Started,
+		Netns: b.pod.Ref().Path, Boot: r.world.Boot(), Started: r.when().Started,
 	}
 	if way%4 > 0 { // with a prevResult
 		for _, a := range b.addrs {
@@ -110,34 +106,32 @@ func (r *wholeRun) pluginDelete(c, way int) {
 	delete(r.unsure, c)
 	r.queued[c] = b
 	r.mu.Unlock()
-	cut := r.world.pluginCut(rec.Link, keyFor(c), b.pod, rec.Started) // what is queued does not come back
+	cut := r.pluginCut(rec.Link, keyFor(c), b.pod, rec.Started) // what is queued does not come back
 	if slices.Contains(cut, b.link) {
 		r.promise(b)
 	}
 	if way&4 == 0 {
 		r.save(rec)
 	}
-	r.world.notice()
+	r.world.Notice()
 }
 
 // pluginCut sets down what a plugin finds of an attachment: the link that
 // prevResult names, unless it is stamped as another's, and the one that leads into
 // the pod, if it is stamped; none whose ADD began later. It returns their names.
-func (w *fakeNode) pluginCut(named string, k attachment.Key, pod *fakePod, started int64) (cut []string) {
-	w.mu.Lock()
-	if l := w.links[named]; l != nil {
-		if s, ok := stamp.Parse(l.alias); !ok || s.Is(k) && s.Start <= started {
+func (r *wholeRun) pluginCut(named string, k attachment.Key, pod *nodetest.Pod, started int64) (cut []string) {
+	if l, there := r.world.Link(named); there {
+		if s, ok := stamp.Parse(l.Alias); !ok || s.Is(k) && s.Start <= started {
 			cut = append(cut, named)
 		}
 	}
-	if p := w.pods[pod.ref.Path]; p != nil && p.ends["eth0"] != nil {
-		if s, ok := stamp.Parse(p.ends["eth0"].alias); ok && s.Is(k) && s.Start <= started {
-			cut = append(cut, p.ends["eth0"].name)
+	if l, there := r.world.LinkTo(pod.Ref().Path, "eth0"); there {
+		if s, ok := stamp.Parse(l.Alias); ok && s.Is(k) && s.Start <= started {
+			cut = append(cut, l.Name)
 		}
 	}
-	w.mu.Unlock()
 	for _, name := range cut {
-		w.setDown(name)
+		r.world.SetDown(name)
 	}
 	return cut
 }
@@ -174,7 +168,7 @@ func (r *wholeRun) putFile(name string, raw []byte) {
 	if err != nil {
 		r.fail("putting a file into the queue: %v", err)
 	}
-	r.world.notice()
+	r.world.Notice()
 }
 
 // emptied reports whether no deletion waits.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
-	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/node/nodetest"
 )
 
 // mostTries is how often anything is tried whose faults have been healed.
@@ -47,10 +46,10 @@ func (r *wholeRun) do(s wholeStep) bool {
 	case "add", "add exact", "move", "repeat":
 		return r.doAdd(s)
 	case "taken":
-		return r.refused(s, r.pods[s.pod].ref, 101)
+		return r.refused(s, r.pods[s.pod].Ref(), 101)
 	case "no pool":
 		s.pool = "none"
-		return r.refused(s, r.pods[s.pod].ref, 7)
+		return r.refused(s, r.pods[s.pod].Ref(), 7)
 	case "no netns":
 		return r.refused(s, ns.Ref{Path: "/run/netns/none", Dev: 4, Ino: 1, ID: 1}, 102)
 	case "late add":
@@ -109,17 +108,14 @@ func (r *wholeRun) setClock(way int) {
 	if way/3%2 == 0 {
 		by = -by
 	}
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
-	r.world.step += by
-	r.world.stepped = true
+	r.world.SetClock(by)
 }
 
 // when is the time of a new request. No two are at the same time.
 func (r *wholeRun) when() server.When {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.started = max(r.started+1, r.world.boottime())
+	r.started = max(r.started+1, r.world.Boottime())
 	return server.When{Started: r.started, Deadline: r.started + int64(time.Minute)}
 }
 
@@ -173,7 +169,7 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 		ctx, cancel := r.patience()
 		most, began := r.swift(), time.Now()
 		known := r.index.Key(keyFor(s.c))
-		raw, err := r.Add(ctx, r.ask(s, pod.ref, ""), r.when())
+		raw, err := r.Add(ctx, r.ask(s, pod.Ref(), ""), r.when())
 		cancel()
 		r.timed(s, began, max(most, r.swift()))
 		if err != nil {
@@ -210,7 +206,7 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 }
 
 // attach notes the result of an ADD.
-func (r *wholeRun) attach(c int, pod *fakePod, raw json.RawMessage) {
+func (r *wholeRun) attach(c int, pod *nodetest.Pod, raw json.RawMessage) {
 	list := r.index.Key(keyFor(c))
 	list = slices.DeleteFunc(list, func(e *attachment.Entry) bool { return !e.Owner.Wanted() })
 	if len(list) != 1 {
@@ -283,12 +279,12 @@ func (r *wholeRun) doLateAdd(s wholeStep) bool {
 	if !r.insistDelete(s.c, 0) {
 		return false
 	}
-	if r.world.boottime() > early.Started+int64(server.MaxDeadline) { // its deadline has passed, says the server
+	if r.world.Boottime() > early.Started+int64(server.MaxDeadline) { // its deadline has passed, says the server
 		return true
 	}
 	ctx, cancel := r.patience()
 	defer cancel()
-	raw, err := r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), early)
+	raw, err := r.Add(ctx, r.ask(s, r.pods[s.pod].Ref(), ""), early)
 	switch {
 	case r.dead():
 		return false
@@ -307,7 +303,7 @@ func (r *wholeRun) doRace(s wholeStep) bool {
 	defer cancel()
 	add, del := r.when(), r.when()
 	var both sync.WaitGroup
-	both.Go(func() { _, _ = r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), add) })
+	both.Go(func() { _, _ = r.Add(ctx, r.ask(s, r.pods[s.pod].Ref(), ""), add) })
 	both.Go(func() { _, _, _ = r.Delete(ctx, wholeKey(s.c), false, del) })
 	both.Wait()
 	return r.insistDelete(s.c, s.n)
@@ -323,7 +319,7 @@ func (r *wholeRun) doTwins(s wholeStep) bool {
 	var errs [2]error
 	var both sync.WaitGroup
 	for i := range raws {
-		both.Go(func() { raws[i], errs[i] = r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), when) })
+		both.Go(func() { raws[i], errs[i] = r.Add(ctx, r.ask(s, r.pods[s.pod].Ref(), ""), when) })
 	}
 	both.Wait()
 	if r.dead() {
@@ -356,7 +352,7 @@ func (r *wholeRun) insistDelete(c, way int) bool {
 		cancel()
 		r.note("DEL of c%d by %+v: %+v, known %t, %v", c, filter, d, known, err)
 		switch {
-		case err == nil && try == 0 && b != nil && !b.pod.closed && !known:
+		case err == nil && try == 0 && b != nil && !b.pod.Ended() && !known:
 			r.fail("DEL of c%d: it is not known", c)
 			return true
 		case err == nil:
@@ -459,14 +455,14 @@ func (r *wholeRun) doCheck(s wholeStep) bool {
 	if b == nil {
 		return true // it is being done again
 	}
-	err := r.Check(r.ctx, r.ask(s, b.pod.ref, `,"prevResult":`+b.raw), r.when())
-	if err == nil || r.dead() || b.hurt || b.pod.closed {
+	err := r.Check(r.ctx, r.ask(s, b.pod.Ref(), `,"prevResult":`+b.raw), r.when())
+	if err == nil || r.dead() || b.hurt || b.pod.Ended() {
 		return true
 	}
 	if (r.isDisturbed() || !r.spotless()) && isCode(err, 103) {
 		return true
 	}
-	if _, lost := r.world.identify(b.pod.ref); lost != nil && isCode(err, 103) {
+	if _, lost := r.world.Identify(b.pod.Ref()); lost != nil && isCode(err, 103) {
 		return true
 	}
 	r.fail("CHECK of c%d: %v", s.c, err)
@@ -521,30 +517,23 @@ func (r *wholeRun) disturb(s wholeStep) {
 	}
 	switch s.verb {
 	case "end pod": // without a DEL; another one is at its path, with its inode
-		w.end(r.pods[s.pod])
-		r.pods[s.pod] = w.pod(r.pods[s.pod].ref.Path)
+		w.End(r.pods[s.pod])
+		r.pods[s.pod] = w.Pod(r.pods[s.pod].Ref().Path)
 	case "rebind":
 		r.lost = append(r.lost, r.pods[s.pod])
-		r.pods[s.pod] = w.pod(r.pods[s.pod].ref.Path)
+		r.pods[s.pod] = w.Pod(r.pods[s.pod].Ref().Path)
 	case "flush":
-		w.flush()
+		w.Flush()
 		synctest.Wait()
 	case "unroute":
-		w.mu.Lock()
-		for p := range w.pools {
+		for p := range w.State().Pools {
 			if s.n++; s.n%2 == 0 {
-				delete(w.pools, p)
-				w.tell(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: p.CIDR, Unreachable: true, Metric: p.Metric}})
+				w.DeletePoolRoute(p)
 			}
 		}
-		w.mu.Unlock()
 	case "stray":
 		id := hold.NewID()
-		w.mu.Lock()
-		pod := &fakePod{ends: map[string]*fakeLink{}}
-		l := &fakeLink{name: "b" + r.core.Instance[:4] + string(id), group: r.node.Groups.Live(), up: true, pod: pod, ifname: "x"}
-		w.links[l.name], pod.ends["x"] = l, l
-		w.mu.Unlock()
+		w.Put(nodetest.Link{Name: "b" + r.core.Instance[:4] + string(id), Group: r.node.Groups.Live(), Up: true, Ifname: "x"})
 	case "damage":
 		b := r.stands(s.c)
 		b.hurt = true
@@ -554,32 +543,24 @@ func (r *wholeRun) disturb(s wholeStep) {
 
 // hurt changes an attachment's link.
 func (r *wholeRun) hurt(b *stay, way int) {
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
-	l := r.world.links[b.link]
-	if l == nil {
-		return
-	}
 	switch way % 5 {
-	case 0: // ip link del
-		r.world.unlink(l)
-	case 1: // ip route del
-		a := b.addrs[way/5%2]
-		delete(r.world.ways, a)
-		r.world.tell(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Index: l.index}})
-	case 2: // ip link set down, and up again or not
-		l.up = false
-		r.world.unroute(l)
-		r.world.tell(rtnl.News{Change: rtnl.LinkDown, Link: l.show()})
-		l.up = way/5%2 == 0
-	case 3:
-		l.mtu = 1400
-	case 4:
-		l.alias = "changed"
+	case 0:
+		r.world.DeleteLink(b.link)
+	case 1:
+		r.world.DeleteRoute(b.addrs[way/5%2], b.link)
+	case 2: // and up again or not
+		r.world.SetDown(b.link)
 	}
-	if r.world.links[b.link] == l {
-		r.world.tell(rtnl.News{Change: rtnl.LinkSet, Link: l.show()})
-	}
+	r.world.SetLink(b.link, func(l *nodetest.Link) {
+		switch way % 5 {
+		case 2:
+			l.Up = l.Up || way/5%2 == 0
+		case 3:
+			l.MTU = 1400
+		case 4:
+			l.Alias = "changed"
+		}
+	})
 }
 
 // refuse notes the incarnations that a failed ADD has begun: nothing of them is to

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -153,7 +154,7 @@ func (r *wholeRun) doLateQueued(s wholeStep) bool {
 	key := wholeKey(s.c)
 	rec := deletions.Record{
 		Network: key.Network, Container: key.Container, Ifname: key.Ifname,
-		Netns: r.pods[s.pod].ref.Path, Boot: r.world.boot(), Started: r.when().Started,
+		Netns: r.pods[s.pod].Ref().Path, Boot: r.world.Boot(), Started: r.when().Started,
 	}
 	if err := deletions.Write(r.root, rec); err != nil {
 		r.fail("writing the deletion of c%d: %v", s.c, err)
@@ -164,16 +165,16 @@ func (r *wholeRun) doLateQueued(s wholeStep) bool {
 	cancel()
 	r.note("drain: %v", err)
 	r.ails.heal(false)
-	r.world.notice()
+	r.world.Notice()
 	if r.dead() {
 		return false
 	}
-	if r.world.boottime() > early.Started+int64(server.MaxDeadline) {
+	if r.world.Boottime() > early.Started+int64(server.MaxDeadline) {
 		return true
 	}
 	ctx, cancel = r.patience()
 	defer cancel()
-	raw, err := r.Add(ctx, r.ask(s, r.pods[s.pod].ref, ""), early)
+	raw, err := r.Add(ctx, r.ask(s, r.pods[s.pod].Ref(), ""), early)
 	if err == nil && !r.dead() {
 		r.fail("an ADD of c%d that is older than its queued deletion answers %s", s.c, raw)
 	}
@@ -206,23 +207,13 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 			addrs = append(addrs, a)
 		}
 	}
-	l := &fakeLink{
-		name: "b" + r.core.Instance[:4] + string(id), alias: stamp.Alias(r.core.Instance, id, key, 0), group: r.node.Groups.Live(),
-		pod: &fakePod{ends: map[string]*fakeLink{}}, ifname: "eth0",
-	}
-	w.mu.Lock()
-	w.index++
-	l.index = w.index
-	w.links[l.name], l.pod.ends["eth0"] = l, l
-	for _, a := range addrs {
-		if w.ways[a] == nil {
-			w.ways[a] = l
-		}
-	}
-	w.mu.Unlock()
+	name := "b" + r.core.Instance[:4] + string(id)
+	w.Put(nodetest.Link{
+		Name: name, Alias: stamp.Alias(r.core.Instance, id, key, 0), Group: r.node.Groups.Live(), Ifname: "eth0",
+	}, addrs...)
 	rec := deletions.Record{
-		Network: key.Network, Container: key.ContainerID, Ifname: key.Ifname, Link: l.name, Cut: true,
-		Boot: w.boot(), Started: r.when().Started,
+		Network: key.Network, Container: key.ContainerID, Ifname: key.Ifname, Link: name, Cut: true,
+		Boot: w.Boot(), Started: r.when().Started,
 	}
 	for _, a := range addrs {
 		rec.Addresses = append(rec.Addresses, a.String())
@@ -240,12 +231,12 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 				return
 			}
 			f := wholeKey(s.c)
-			f.Link = l.name
+			f.Link = name
 			_, _, _ = r.Delete(ctx, f, false, r.when())
 		})
 	}
 	all.Wait()
-	w.notice()
+	w.Notice()
 	return r.insistDelete(s.c, 0)
 }
 
@@ -288,7 +279,7 @@ func (r *wholeRun) doLose(s wholeStep) {
 func (r *wholeRun) makeAnew() error {
 	well := fault.New(1, fault.FailBefore)
 	well.Heal()
-	a, err := openRooms(r.options(), r.world.open(well, r.linkRules))
+	a, err := openRooms(r.options(), r.world.Open(well, r.linkRules))
 	if err != nil {
 		return err
 	}

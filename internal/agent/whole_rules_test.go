@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/node/nodetest"
 )
 
 // The rules that always hold:
@@ -57,7 +58,7 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 		wrong = append(wrong, fmt.Sprintf("%s is taken again though its owner's release is promised", spec))
 	}
 	for c, b := range r.standing {
-		if op != "acquire" && b.id == h.Owner && !b.pod.closed {
+		if op != "acquire" && b.id == h.Owner && !b.pod.Ended() {
 			wrong = append(wrong, fmt.Sprintf("%s %s: nobody has released c%d", op, spec, c))
 		}
 	}
@@ -98,29 +99,25 @@ func (r *wholeRun) promise(b *stay) {
 	r.mu.Lock()
 	r.promised[b.id] = b.link
 	r.mu.Unlock()
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
-	if l := r.world.links[b.link]; l != nil && r.world.reachable(l) {
-		r.fail("the release of %s is promised, and it is not cut off: %+v, table %v", b.link, l, r.world.table)
+	if r.world.Reachable(b.link) {
+		r.fail("the release of %s is promised, and it is not cut off: %s", b.link, r.world.State())
 	}
 }
 
 // rules are checked after each wave, with whatever goes on behind the answers.
 func (r *wholeRun) rules() {
-	if astray := r.world.traffic(); len(astray) > 0 {
+	if astray := r.world.Traffic(); len(astray) > 0 {
 		r.fail("%s", strings.Join(astray, "\n"))
 	}
 	r.ruleCut()
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var wrong []string
 	for c, b := range r.standing {
-		if b.hurt || b.pod.closed {
+		if b.hurt || b.pod.Ended() {
 			continue
 		}
-		if why := r.world.lacks(b); why != "" {
+		if why := r.lacks(b); why != "" {
 			wrong = append(wrong, fmt.Sprintf("c%d is attached by %s, and %s", c, b.link, why))
 		}
 	}
@@ -145,39 +142,19 @@ func (r *wholeRun) ruleCut() {
 
 // reachable returns whose release is promised and who can be reached.
 func (r *wholeRun) reachable() []hold.ID {
-	r.world.mu.Lock()
-	defer r.world.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []hold.ID
 	for id, name := range r.promised {
-		if l := r.world.links[name]; l != nil && r.world.reachable(l) {
+		if r.world.Reachable(name) {
 			all = append(all, id)
 		}
 	}
 	return all
 }
 
-// lacks says what an attachment lacks. w.mu is held.
-func (w *fakeNode) lacks(b *stay) string {
-	l := w.links[b.link]
-	switch {
-	case l == nil:
-		return "it is gone"
-	case l.pod != b.pod || b.pod.ends["eth0"] != l:
-		return "it leads elsewhere"
-	case !l.up || !w.reachable(l):
-		return fmt.Sprintf("it is cut off: %+v", l)
-	case !slices.Equal(l.end.addrs, b.addrs):
-		return fmt.Sprintf("has %v in the pod, not %v", l.end.addrs, b.addrs)
-	}
-	for _, a := range b.addrs {
-		if w.ways[a] != l {
-			return fmt.Sprintf("there is no way to %s", a)
-		}
-	}
-	return ""
-}
+// lacks says what an attachment lacks.
+func (r *wholeRun) lacks(b *stay) string { return r.world.Lacks(b.link, b.pod, "eth0", b.addrs) }
 
 // afterRestart compares what an agent has made of its ledger with the model.
 func (r *wholeRun) afterRestart() {
@@ -194,7 +171,7 @@ func (r *wholeRun) afterRestart() {
 		name := fmt.Sprintf("c%d", c)
 		at, ok := list[name]
 		delete(list, name)
-		if b.pod.closed && !ok {
+		if b.pod.Ended() && !ok {
 			continue
 		}
 		if !ok || at.ID != string(b.id) || fmt.Sprint(at.Addresses) != fmt.Sprint(b.addrs) {
@@ -248,7 +225,7 @@ func (r *wholeRun) rest() {
 	}
 	r.mu.Lock()
 	for c, b := range r.standing {
-		if b.hurt = false; b.pod.closed {
+		if b.hurt = false; b.pod.Ended() {
 			delete(r.standing, c)
 		}
 	}
@@ -278,7 +255,7 @@ func (r *wholeRun) settled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, b := range r.standing {
-		if b.pod.closed && r.index.Get(b.id) != nil {
+		if b.pod.Ended() && r.index.Get(b.id) != nil {
 			return false
 		}
 	}
@@ -294,7 +271,7 @@ func (r *wholeRun) state() string {
 		}
 		pod := -1
 		for i, p := range r.pods {
-			if e.Record.Netns == p.ref && e.Record.Epoch == r.core.Epoch {
+			if e.Record.Netns == p.Ref() && e.Record.Epoch == r.core.Epoch {
 				pod = i
 			}
 		}
@@ -306,36 +283,34 @@ func (r *wholeRun) state() string {
 
 // residue compares everything on the node with what the model has.
 func (r *wholeRun) residue() {
-	w := r.world
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	left := r.world.State()
 	var wrong []string
 	links, ways := map[string]bool{}, 0
 	for c, b := range r.standing {
 		links[b.link] = true
 		ways += len(b.addrs)
-		if why := w.lacks(b); why != "" {
+		if why := r.lacks(b); why != "" {
 			wrong = append(wrong, fmt.Sprintf("c%d: %s", c, why))
 		}
 	}
-	for name := range w.links {
+	for name := range left.Links {
 		if !links[name] {
 			wrong = append(wrong, "left: link "+name)
 		}
 	}
 	for _, p := range append(r.lost, r.pods[:]...) {
-		for ifname, l := range p.ends {
-			if !links[l.name] {
-				wrong = append(wrong, fmt.Sprintf("left: %s in %s", ifname, p.ref.Path))
+		for ifname, l := range p.Ends() {
+			if !links[l.Name] {
+				wrong = append(wrong, fmt.Sprintf("left: %s in %s", ifname, p.Ref().Path))
 			}
 		}
 	}
-	if len(w.ways) != ways {
-		wrong = append(wrong, fmt.Sprintf("%d host routes, not %d", len(w.ways), ways))
+	if len(left.Ways) != ways {
+		wrong = append(wrong, fmt.Sprintf("%d host routes, not %d", len(left.Ways), ways))
 	}
-	for a, name := range w.flows {
+	for a, name := range left.Flows {
 		if !links[name] {
 			wrong = append(wrong, fmt.Sprintf("left: connections of %s, by %s", a, name))
 		}
@@ -346,7 +321,7 @@ func (r *wholeRun) residue() {
 			pools[c.String()] = true
 		}
 	}
-	for p := range w.pools {
+	for p := range left.Pools {
 		if !pools[p.CIDR.String()] && !strings.Contains(p.CIDR.String(), "89") {
 			wrong = append(wrong, "left: "+p.String())
 		}
@@ -355,8 +330,8 @@ func (r *wholeRun) residue() {
 	for _, p := range slices.Sorted(maps.Keys(pools)) {
 		wrong = append(wrong, "missing: the route of "+p)
 	}
-	if id, held := r.core.Ledger.Holder(ground.TableName); !held || w.table == nil || w.table.Owner != string(id) {
-		wrong = append(wrong, fmt.Sprintf("the table is %v, held by %s", w.table, id))
+	if id, held := r.core.Ledger.Holder(ground.TableName); !held || left.Table == nil || left.Table.Owner != string(id) {
+		wrong = append(wrong, fmt.Sprintf("the table is %v, held by %s", left.Table, id))
 	}
 	if len(wrong) > 0 && r.failure == "" {
 		r.failure = "all has settled:\n" + strings.Join(wrong, "\n")
@@ -365,11 +340,11 @@ func (r *wholeRun) residue() {
 
 // endLost ends the namespaces that nobody can find and nobody is in.
 func (r *wholeRun) endLost() {
-	r.lost = slices.DeleteFunc(r.lost, func(p *fakePod) bool {
-		if len(p.ends) > 0 {
+	r.lost = slices.DeleteFunc(r.lost, func(p *nodetest.Pod) bool {
+		if len(p.Ends()) > 0 {
 			return false
 		}
-		r.world.end(p)
+		r.world.End(p)
 		return true
 	})
 }
@@ -392,9 +367,8 @@ func (r *wholeRun) finale() {
 	if left := r.core.Ledger.Owners(); len(left) > 0 {
 		r.fail("left in the ledger: %v", left)
 	}
-	w := r.world
-	if len(w.links)+len(w.ways)+len(w.flows)+len(w.pools) > 0 || w.table != nil {
-		r.fail("left on the node: %v %v %v %v %v", w.links, w.ways, w.flows, w.pools, w.table)
+	if left := r.world.State(); !left.Empty() {
+		r.fail("left on the node: %s", left)
 	}
 	r.finish()
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -146,7 +147,7 @@ func shrinkWhole(t *testing.T, seeds []uint64, failed *wholeRun, shape int) {
 type wholeRun struct {
 	*Agent
 	t      *testing.T
-	world  *fakeNode
+	world  *nodetest.Node
 	root   root.Dir
 	confs  map[bool]*config.Config // by whether the extra pool is in it
 	shape  int
@@ -159,8 +160,8 @@ type wholeRun struct {
 	end   context.CancelFunc
 	watch sync.WaitGroup
 
-	pods [wholePods]*fakePod
-	lost []*fakePod // their paths lead elsewhere
+	pods [wholePods]*nodetest.Pod
+	lost []*nodetest.Pod // their paths lead elsewhere
 
 	mu       sync.Mutex
 	started  int64 // of the last request
@@ -191,7 +192,7 @@ type stay struct {
 	link    string
 	raw     string
 	addrs   []netip.Addr
-	pod     *fakePod
+	pod     *nodetest.Pod
 	started int64 // of the first ADD that made it
 	hurt    bool  // somebody has damaged it
 	anew    bool  // made anew from the kernel: every deletion comes after its ADD
@@ -228,11 +229,11 @@ func (r *wholeRun) play(seeds []uint64) {
 		c.SweepInterval = wholeSweeps
 		r.confs[extra] = c
 	}
-	r.world = newFakeNode()
-	r.world.pause = func() { time.Sleep(rand.N(10 * time.Millisecond)) }
+	r.world = nodetest.New()
+	r.world.Pause = func() { time.Sleep(rand.N(10 * time.Millisecond)) }
 	r.random = rand.New(rand.NewPCG(seeds[0], 3))
 	for i := range r.pods {
-		r.pods[i] = r.world.pod(fmt.Sprintf("/run/netns/%d", i))
+		r.pods[i] = r.world.Pod(fmt.Sprintf("/run/netns/%d", i))
 	}
 	if !r.live(true) {
 		return
@@ -301,7 +302,7 @@ func (r *wholeRun) live(faulty bool) bool {
 		r.mu.Lock()
 		r.refusals = map[hold.ID]bool{}
 		r.mu.Unlock()
-		if err := r.openAgent(r.world.open(r.plan, r.linkRules)); err != nil {
+		if err := r.openAgent(r.world.Open(r.plan, r.linkRules)); err != nil {
 			r.fail("opening: %v", err)
 			return false
 		}

@@ -1,4 +1,4 @@
-package agent
+package nodetest
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 // The end of links on a node in memory, with the rules of the real one: a batch joins
 // a group of its own, and that is deleted; nobody cuts off a link meanwhile; and what
 // the group has left is deleted by itself. Between any two system calls others may
-// come in (fakeNode.pause).
+// come in (Node.Pause).
 
-// fakeClaims keep a cut and a deletion of one link from each other.
-type fakeClaims struct {
+// claims keep a cut and a deletion of one link from each other.
+type claims struct {
 	mu    sync.Mutex
 	taken map[string]chan struct{} // by name; closed when whoever has it is done
 }
 
-func (c *fakeClaims) claim(ctx context.Context, names ...string) (done func(), err error) {
+func (c *claims) claim(ctx context.Context, names ...string) (done func(), err error) {
 	mine := make(chan struct{})
 	for {
 		c.mu.Lock()
@@ -57,7 +57,7 @@ func (c *fakeClaims) claim(ctx context.Context, names ...string) (done func(), e
 
 // cut moves a link into the dying group, and deletes the routes to it; where
 // the table cannot be relied on it sets the link down.
-func (k fakeLinks) cut(ctx context.Context, h hold.Hold) error {
+func (k links) cut(ctx context.Context, h hold.Hold) error {
 	s, err := k.of(h)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (k fakeLinks) cut(ctx context.Context, h hold.Hold) error {
 	defer done()
 	k.mu.Lock()
 	l := k.links[s.Name]
-	dying := l != nil && k.groups.IsDying(l.group)
+	dying := l != nil && k.groups.IsDying(l.Group)
 	k.mu.Unlock()
 	if l == nil {
 		return nil
@@ -81,10 +81,10 @@ func (k fakeLinks) cut(ctx context.Context, h hold.Hold) error {
 			return nil
 		}
 		if !dying {
-			l.group = k.groups.Cut()
+			l.Group = k.groups.Cut()
 		}
 		if !k.intact() {
-			l.up = false
+			l.Up = false
 		}
 		k.unroute(l)
 		return nil
@@ -92,7 +92,7 @@ func (k fakeLinks) cut(ctx context.Context, h hold.Hold) error {
 }
 
 // release deletes links, several by a group.
-func (k fakeLinks) release(ctx context.Context, hs []hold.Hold) []error {
+func (k links) release(ctx context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var names []string
 	var of []int
@@ -122,12 +122,12 @@ func (k fakeLinks) release(ctx context.Context, hs []hold.Hold) []error {
 
 // deleteGroup deletes links by a group that only they are in. What it leaves is for
 // deleteNamed.
-func (k fakeLinks) deleteGroup(names []string) {
+func (k links) deleteGroup(names []string) {
 	group := k.groups.Batch(k.batches.Add(1))
 	regrouped := k.step("link", "regroup", func() error {
 		for _, name := range names {
 			if l := k.links[name]; l != nil {
-				l.group = group
+				l.Group = group
 			}
 		}
 		return nil
@@ -138,7 +138,7 @@ func (k fakeLinks) deleteGroup(names []string) {
 	k.between()
 	_ = k.step("link", "delete group", func() error {
 		for _, l := range k.links {
-			if l.group == group {
+			if l.Group == group {
 				k.unlink(l)
 			}
 		}
@@ -147,7 +147,7 @@ func (k fakeLinks) deleteGroup(names []string) {
 }
 
 // deleteNamed deletes a link, if it is there.
-func (k fakeLinks) deleteNamed(name string) error {
+func (k links) deleteNamed(name string) error {
 	k.mu.Lock()
 	there := k.links[name] != nil
 	k.mu.Unlock()
@@ -160,11 +160,4 @@ func (k fakeLinks) deleteNamed(name string) error {
 		}
 		return nil
 	})
-}
-
-// between lets others come in.
-func (k *fakeKernel) between() {
-	if k.pause != nil {
-		k.pause()
-	}
 }

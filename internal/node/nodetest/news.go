@@ -1,4 +1,4 @@
-package agent
+package nodetest
 
 import (
 	"os"
@@ -9,24 +9,24 @@ import (
 	"github.com/berth-net/berth/internal/node"
 )
 
-// fakeMonitor hears what happens on a node in memory, as rtnl.Monitor does.
-type fakeMonitor struct {
-	*fakeKernel
+// monitor hears what happens on a node in memory, as rtnl.Monitor does.
+type monitor struct {
+	*doors
 	heard  chan rtnl.News
 	closed chan struct{}
 	once   sync.Once
 }
 
 // listen begins to hear.
-func (k *fakeKernel) listen() (node.Monitor, error) {
-	m := &fakeMonitor{fakeKernel: k, heard: make(chan rtnl.News, 64), closed: make(chan struct{})}
+func (k *doors) listen() (node.Monitor, error) {
+	m := &monitor{doors: k, heard: make(chan rtnl.News, 64), closed: make(chan struct{})}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.monitor = m
 	return m, nil
 }
 
-func (m *fakeMonitor) Next() ([]rtnl.News, error) {
+func (m *monitor) Next() ([]rtnl.News, error) {
 	select {
 	case n := <-m.heard:
 		return []rtnl.News{n}, nil
@@ -35,11 +35,11 @@ func (m *fakeMonitor) Next() ([]rtnl.News, error) {
 	}
 }
 
-func (m *fakeMonitor) Close() error {
+func (m *monitor) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.fakeNode.monitor == m {
-		m.fakeNode.monitor = nil
+	if m.Node.monitor == m {
+		m.Node.monitor = nil
 	}
 	m.once.Do(func() { close(m.closed) })
 	return nil
@@ -47,7 +47,7 @@ func (m *fakeMonitor) Close() error {
 
 // tell lets who listens hear of a change: of live links, of the end of any, and
 // of routes. What there is no room for is lost. w.mu is held.
-func (w *fakeNode) tell(n rtnl.News) {
+func (w *Node) tell(n rtnl.News) {
 	m := w.monitor
 	if m == nil || n.Change != rtnl.RouteGone && n.Change != rtnl.LinkGone && n.Link.Group != m.groups.Live() {
 		return
@@ -64,19 +64,9 @@ func (w *fakeNode) tell(n rtnl.News) {
 }
 
 // onNotice arranges for a call whenever something is put into the queue.
-func (w *fakeNode) onNotice(_ *deletions.Queue, changed func()) error {
+func (w *Node) onNotice(_ *deletions.Queue, changed func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.noticed = changed
 	return nil
-}
-
-// notice tells who watches the queue.
-func (w *fakeNode) notice() {
-	w.mu.Lock()
-	changed := w.noticed
-	w.mu.Unlock()
-	if changed != nil {
-		changed()
-	}
 }

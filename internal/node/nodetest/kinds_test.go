@@ -1,11 +1,9 @@
-package agent
+package nodetest
 
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -16,25 +14,29 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
 // The kinds of a node in memory pass what the real ones do.
-func TestFakeNode(t *testing.T) {
-	w := newFakeNode()
+func TestKinds(t *testing.T) {
+	w := New()
 	plan := fault.New(1, fault.FailBefore)
 	plan.Heal()
-	k, err := newFakeKernel(w, plan, "aaaa")
+	n, err := w.Open(plan, nil)()
+	if err == nil {
+		err = n.Mark("aaaa", node.Hooks{})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	var last atomic.Uint32
-	address := func() netip.Addr { n := last.Add(1); return netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}) }
+	address := func() netip.Addr { i := last.Add(1); return netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}) }
 	for _, c := range []kindtest.Kind{
 		{
-			Kind: fakeLinks{k}.Kind(),
+			Kind: n.Links.Kind(),
 			Spec: func(t testing.TB, owner hold.ID) hold.Spec {
-				p := w.pod(fmt.Sprintf("/run/netns/%s", owner))
+				p := w.Pod(fmt.Sprintf("/run/netns/%s", owner))
 				pod, host := link.MACs(owner)
 				return &link.Spec{
 					Name: stamp.Link("aaaa", owner), Alias: string(owner), Netns: p.ref, Ifname: "eth0", MTU: 1400,
@@ -44,24 +46,24 @@ func TestFakeNode(t *testing.T) {
 			Foreign: w.foreignLink,
 		},
 		{
-			Kind:  fakeTable{k}.Kind(),
+			Kind:  n.Table.Kind(),
 			Alone: true,
 			Spec:  func(testing.TB, hold.ID) hold.Spec { return &table.Spec{Instance: "aaaa"} },
 		},
 		{
-			Kind: withoutFind(fakeRoutes{k, 7}.Kind()), // a route cannot say who owns it
+			Kind: withoutFind(n.Routes.Kind()), // a route cannot say who owns it
 			Spec: func(testing.TB, hold.ID) hold.Spec {
-				return &poolroute.Spec{CIDR: netip.PrefixFrom(address(), 32), Metric: 7}
+				return &poolroute.Spec{CIDR: netip.PrefixFrom(address(), 32), Metric: n.Metric}
 			},
 			Foreign: w.foreignRoute,
 		},
 		{
-			Kind:   flows.Kind(fakeTracked{k}),
+			Kind:   flows.Kind(n.Tracked),
 			Unseen: true,
 			Spec:   func(testing.TB, hold.ID) hold.Spec { return &flows.Spec{Addresses: []netip.Addr{address()}} },
 		},
 	} {
-		c.Fake, c.Snapshot = true, w.show
+		c.Fake, c.Snapshot = true, func() string { return w.State().String() }
 		t.Run(c.Kind.Name(), func(t *testing.T) { kindtest.Run(t, c) })
 	}
 }
@@ -71,30 +73,15 @@ func withoutFind(k hold.Kind) hold.Kind {
 	return k
 }
 
-// show is all that holds can leave behind.
-func (w *fakeNode) show() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	text := fmt.Sprintf("table %v\n", w.table)
-	for _, name := range slices.Sorted(maps.Keys(w.links)) {
-		l := w.links[name]
-		text += fmt.Sprintf("%+v in %s: %+v\n", l.show(), l.pod.ref, l.end)
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(w.ways), netip.Addr.Compare) {
-		text += fmt.Sprintf("route %s dev %s\n", a, w.ways[a].name)
-	}
-	return text + fmt.Sprint(w.flows, w.pools)
-}
-
 // foreignLink is somebody else's interface of the wanted name in the pod.
-func (w *fakeNode) foreignLink(_ testing.TB, h hold.Hold) func() error {
+func (w *Node) foreignLink(_ testing.TB, h hold.Hold) func() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	pod, err := w.find(linkOf(h).Netns)
+	pod, err := w.find(h.Spec.(*link.Spec).Netns)
 	if err != nil {
 		return func() error { return err }
 	}
-	other := &fakeLink{name: "other", pod: pod, ifname: "eth0"}
+	other := &Link{Name: "other", Pod: pod, Ifname: "eth0"}
 	pod.ends["eth0"] = other
 	return func() error {
 		if pod.ends["eth0"] != other {
@@ -105,7 +92,7 @@ func (w *fakeNode) foreignLink(_ testing.TB, h hold.Hold) func() error {
 }
 
 // foreignRoute is somebody else's route of the same destination and metric.
-func (w *fakeNode) foreignRoute(_ testing.TB, h hold.Hold) func() error {
+func (w *Node) foreignRoute(_ testing.TB, h hold.Hold) func() error {
 	s := *h.Spec.(*poolroute.Spec)
 	w.pools[s] = false
 	return func() error {

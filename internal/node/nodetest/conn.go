@@ -1,0 +1,65 @@
+package nodetest
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+)
+
+// conn is rtnetlink.
+type conn struct{ *doors }
+
+func (c conn) Close() error            { return nil }
+func (c conn) UplinkMTU() (int, error) { return 1500, nil }
+
+func (c conn) Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []rtnl.Link
+	for _, l := range c.links {
+		ok, err := keep(l.show())
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			all = append(all, l.show())
+		}
+	}
+	return all, nil
+}
+
+func (c conn) Link(name string) (rtnl.Link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.links[name]; l != nil {
+		return l.show(), nil
+	}
+	return rtnl.Link{}, fmt.Errorf("link %s: %w", name, kernel.ErrNotFound)
+}
+
+func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []rtnl.Route
+	for _, a := range slices.SortedFunc(maps.Keys(c.ways), netip.Addr.Compare) { // as a dump of one family, then the other
+		l := c.ways[a]
+		if !f.Unreachable && (f.Index == 0 || f.Index == l.Index) {
+			all = append(all, rtnl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Index: l.Index})
+		}
+	}
+	return all, nil
+}
+
+func (c conn) Neighbours() ([]rtnl.Neighbour, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []rtnl.Neighbour
+	for a, l := range c.ways {
+		all = append(all, rtnl.Neighbour{Addr: a, Index: l.Index, MAC: l.End.MAC})
+	}
+	return all, nil
+}

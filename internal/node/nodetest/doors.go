@@ -1,0 +1,76 @@
+package nodetest
+
+import (
+	"sync/atomic"
+
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// doors is what one agent has of a Node, from its start to its end. Whatever it
+// changes there goes through the plan: it may fail, or be its last.
+type doors struct {
+	*Node
+	plan     *fault.Plan
+	instance string
+	groups   stamp.Groups
+	ruleset  nft.Ruleset
+	held     hold.ID // who has the table
+	claims   *claims
+	batches  *atomic.Uint32
+	watched  func(op string, h hold.Hold)
+}
+
+// Open is node.Open for an agent on a node in memory. watched is told what happens to
+// an owner's link ("acquire", "cut", "sever", "release"), before it does; nil: nobody is
+// told.
+func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() (*node.Node, error) {
+	return func() (*node.Node, error) {
+		k := &doors{Node: w, plan: p, claims: &claims{}, batches: &atomic.Uint32{}, watched: watched}
+		if watched == nil {
+			k.watched = func(string, hold.Hold) {}
+		}
+		w.mu.Lock()
+		self := w.self
+		w.mu.Unlock()
+		return &node.Node{
+			Place: daemon.Place{Netns: self, Boot: w.Boot(), Wall: w.Wall, Boottime: w.Boottime},
+			Conn:  conn{k}, Tracked: tracked{k},
+			Equip: func(n *node.Node, _ node.Hooks) error {
+				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
+				n.Table, n.Routes, n.Links = tables{k}, routes{k, n.Metric}, links{k}
+				return nil
+			},
+			Identify: w.Identify, Occupied: w.occupied, Noticed: w.onNotice, Monitor: k.listen,
+			SetSysctl: func(name, value string) error {
+				return k.step("sysctl", name, func() error { w.sysctl[name] = value; return nil })
+			},
+			Ends: w.ends,
+			Shut: func() error { return nil },
+		}, nil
+	}
+}
+
+// step is one change of the node: a system call.
+func (k *doors) step(sort, what string, f func() error) error {
+	return k.plan.Around(sort, sort+" "+what, func() error {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return f()
+	})
+}
+
+// intact reports whether the table drops what enters or leaves by dying links.
+// k.mu is held.
+func (k *doors) intact() bool { return k.table != nil && k.table.Instance == k.instance }
+
+// between lets others come in.
+func (k *doors) between() {
+	if k.Pause != nil {
+		k.Pause()
+	}
+}

@@ -1,0 +1,234 @@
+package nodetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// links is the link kind. A link comes into being in three steps, like the
+// real one: born, whole inside the pod, live on the host.
+type links struct{ *doors }
+
+func (k links) Kind() hold.Kind {
+	return hold.Kind{
+		Stage:   hold.Use,
+		New:     func() hold.Spec { return new(link.Spec) },
+		Acquire: k.acquire,
+		Verify:  hold.VerifyEach(k.verify),
+		Release: k.release,
+		Batch:   32,
+		Flight:  4,
+		Yield:   16,
+		Cut:     k.cut,
+		Sever:   k.sever,
+		Find:    k.find,
+	}
+}
+
+// of returns a hold's spec, if its name is its owner's.
+func (k links) of(h hold.Hold) (*link.Spec, error) {
+	s := h.Spec.(*link.Spec)
+	if want := stamp.Link(k.instance, h.Owner); s.Name != want {
+		return nil, fmt.Errorf("link %s is not that of %s", s.Name, h.Owner)
+	}
+	return s, nil
+}
+
+func (k links) acquire(_ context.Context, h hold.Hold) error {
+	s, err := k.of(h)
+	if err != nil {
+		return err
+	}
+	k.watched("acquire", h)
+	k.mu.Lock()
+	pod, gone := k.Node.find(s.Netns)
+	l := k.links[s.Name]
+	coming := l != nil && l.Group == k.groups.Coming()
+	k.mu.Unlock()
+	switch {
+	case l != nil && !coming:
+		return k.furnish(s, l)
+	case gone != nil:
+		return fmt.Errorf("%w: %w", hold.ErrHomeless, gone)
+	}
+	if coming {
+		if err := k.step("link", "delete "+s.Name, func() error { k.unlink(l); return nil }); err != nil {
+			return err
+		}
+	}
+	l = &Link{Name: s.Name, Group: k.groups.Coming(), MTU: mtuOf(s), MAC: s.HostMAC, Pod: pod, Ifname: s.Ifname}
+	err = k.step("link", "add "+s.Name, func() error {
+		if pod.isEnded() {
+			return hold.ErrHomeless
+		}
+		if pod.ends[s.Ifname] != nil || k.links[s.Name] != nil {
+			return fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+		}
+		k.index++
+		l.Index = k.index
+		k.links[s.Name], pod.ends[s.Ifname] = l, l
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = k.step("pod", "furnish "+s.Ifname, func() error {
+		l.End = End{MAC: s.MAC, MTU: mtuOf(s), Up: true, Addrs: slices.Clone(s.Addresses)}
+		return nil
+	})
+	if err == nil {
+		err = k.furnish(s, l)
+	}
+	if err != nil { // best effort
+		return errors.Join(err, k.step("link", "delete "+s.Name, func() error { k.unlink(l); return nil }))
+	}
+	return nil
+}
+
+// furnish gives the host's end what it lacks.
+func (k links) furnish(s *link.Spec, l *Link) error {
+	return k.step("link", "set "+s.Name, func() error {
+		switch {
+		case k.links[s.Name] != l:
+			return fmt.Errorf("link %s: %w", s.Name, hold.ErrGone)
+		case k.groups.IsDying(l.Group):
+			return errors.New("it is cut off")
+		}
+		for _, a := range s.Addresses {
+			if to := k.ways[a]; to != nil && to != l {
+				return fmt.Errorf("the route to %s leads to %s: %w", a, to.Name, hold.ErrForeign)
+			}
+		}
+		l.Alias, l.Group, l.MTU, l.MAC, l.Up = s.Alias, k.groups.Live(), mtuOf(s), s.HostMAC, true
+		for _, a := range s.Addresses {
+			k.ways[a] = l
+		}
+		return nil
+	})
+}
+
+func mtuOf(s *link.Spec) int {
+	if s.MTU == 0 {
+		return link.DefaultMTU
+	}
+	return s.MTU
+}
+
+func (k links) verify(_ context.Context, h hold.Hold) error {
+	s, err := k.of(h)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.links[s.Name]
+	if l == nil {
+		return fmt.Errorf("%s: %w", s, hold.ErrGone)
+	}
+	same := l.Group == k.groups.Live() && stamp.Alike(l.Alias, s.Alias) && l.MAC == s.HostMAC && l.MTU == mtuOf(s) && l.Up
+	for _, a := range s.Addresses {
+		same = same && k.ways[a] == l
+	}
+	if !same {
+		return fmt.Errorf("%s: %w: %+v", s, hold.ErrChanged, l.show())
+	}
+	return nil
+}
+
+func (k links) ListAhead() {}
+
+func (k links) Restamp(s *link.Spec, start int64) error {
+	return k.step("link", "restamp "+s.Name, func() error {
+		l := k.links[s.Name]
+		if l == nil {
+			return fmt.Errorf("link %s: %w", s.Name, hold.ErrGone)
+		}
+		if of, ok := stamp.Parse(l.Alias); ok {
+			l.Alias = of.Since(start)
+		}
+		return nil
+	})
+}
+
+func (k links) VerifyPod(_ context.Context, h hold.Hold) error {
+	s, err := k.of(h)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pod, gone := k.Node.find(s.Netns)
+	if gone != nil || pod.ends[s.Ifname] == nil {
+		return fmt.Errorf("interface %s: %w", s.Ifname, hold.ErrGone)
+	}
+	if e := pod.ends[s.Ifname].End; e.MAC != s.MAC || e.MTU != mtuOf(s) || !e.Up || !slices.Equal(e.Addrs, s.Addresses) {
+		return fmt.Errorf("interface %s: %w: %+v", s.Ifname, hold.ErrChanged, e)
+	}
+	return nil
+}
+
+// sever sets links down that are cut off.
+func (k links) sever(_ context.Context, hs []hold.Hold) error {
+	var errs []error
+	for _, h := range hs {
+		s, err := k.of(h)
+		if err == nil {
+			k.watched("sever", h)
+			err = k.step("link", "set down "+s.Name, func() error {
+				if l := k.links[s.Name]; l != nil {
+					l.Up = false
+				}
+				return nil
+			})
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// DownDying sets all links down that are cut off.
+func (k links) DownDying(context.Context) error {
+	return k.step("link", "set all down that are cut off", func() error {
+		for _, l := range k.links {
+			if k.groups.IsDying(l.Group) {
+				l.Up = false
+			}
+		}
+		return nil
+	})
+}
+
+func (k links) Whole(context.Context) ([]rtnl.Link, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []rtnl.Link
+	for _, l := range k.links {
+		if seen := l.show(); link.IsWhole(k.groups, seen) {
+			all = append(all, seen)
+		}
+	}
+	return all, nil
+}
+
+func (k links) find(context.Context, *hold.Look) ([]hold.Hold, error) {
+	prefix := "b" + k.instance[:stamp.PrefixLen]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []hold.Hold
+	for name, l := range k.links {
+		id, err := hold.ParseID(strings.TrimPrefix(name, prefix))
+		if err != nil || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		all = append(all, hold.Hold{Owner: id, Spec: &link.Spec{Name: name, Alias: l.Alias, MTU: l.MTU, HostMAC: l.MAC}})
+	}
+	return all, nil
+}

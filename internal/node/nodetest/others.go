@@ -1,0 +1,132 @@
+package nodetest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+)
+
+// What other programs, users and pods do to a node. None of it goes through an agent's
+// plan; who listens is told of it.
+
+// Put makes a link that no agent of this run has made, and routes to addresses over it,
+// where there are none. The pod's end is in a namespace to which no path leads.
+func (w *Node) Put(l Link, addrs ...netip.Addr) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.index++
+	l.Index, l.Pod = w.index, &Pod{node: w, boot: w.boots, ends: map[string]*Link{l.Ifname: &l}}
+	w.links[l.Name] = &l
+	for _, a := range addrs {
+		if w.ways[a] == nil {
+			w.ways[a] = &l
+		}
+	}
+}
+
+// SetDown sets a link down, as the plugin does that cuts a pod off itself, or somebody
+// who should not. It reports whether the link is there.
+//
+//	ip link set NAME down
+func (w *Node) SetDown(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.links[name]
+	if l != nil {
+		l.Up = false
+		w.unroute(l)
+		w.tell(rtnl.News{Change: rtnl.LinkDown, Link: l.show()})
+	}
+	return l != nil
+}
+
+// SetLink changes a link, if it is there.
+//
+//	ip link set NAME ...
+func (w *Node) SetLink(name string, change func(*Link)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.links[name]; l != nil {
+		change(l)
+		w.tell(rtnl.News{Change: rtnl.LinkSet, Link: l.show()})
+	}
+}
+
+// DeleteLink deletes a link, if it is there.
+//
+//	ip link del NAME
+func (w *Node) DeleteLink(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.links[name]; l != nil {
+		w.unlink(l)
+	}
+}
+
+// DeleteRoute deletes the host route to an address, if it leads over a link.
+//
+//	ip route del ADDRESS dev NAME
+func (w *Node) DeleteRoute(a netip.Addr, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.ways[a]; l != nil && l.Name == name {
+		delete(w.ways, a)
+		w.tell(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Index: l.Index}})
+	}
+}
+
+// DeletePoolRoute deletes a pool's route, if it is there.
+//
+//	ip route del unreachable CIDR metric METRIC
+func (w *Node) DeletePoolRoute(s poolroute.Spec) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, there := w.pools[s]; there {
+		delete(w.pools, s)
+		w.tell(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: s.CIDR, Unreachable: true, Metric: s.Metric}})
+	}
+}
+
+// Flush deletes all tables.
+//
+//	nft flush ruleset
+func (w *Node) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.table = nil
+	select {
+	case w.news <- struct{}{}:
+	default:
+	}
+}
+
+// Traffic lets every pod that can send do so: its addresses stand in connection
+// tracking from now on. An entry that another link has left there takes the
+// packets, and is returned.
+func (w *Node) Traffic() (astray []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a, l := range w.ways {
+		if !w.reachable(l) || !slices.Contains(l.End.Addrs, a) {
+			continue
+		}
+		if was, ok := w.flows[a]; ok && was != l.Name {
+			astray = append(astray, fmt.Sprintf("traffic of %s, which has %s, takes the way of %s", l.Name, a, was))
+		}
+		w.flows[a] = l.Name
+	}
+	return astray
+}
+
+// Notice tells the agent that something is new in the queue of deletions.
+func (w *Node) Notice() {
+	w.mu.Lock()
+	changed := w.noticed
+	w.mu.Unlock()
+	if changed != nil {
+		changed()
+	}
+}

@@ -1,0 +1,120 @@
+package nodetest
+
+import (
+	"fmt"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kinds/link"
+)
+
+// Pod is a network namespace. Its path may lead elsewhere by now.
+type Pod struct {
+	node  *Node
+	boot  int // the boot that it was made in
+	ref   ns.Ref
+	ends  map[string]*Link // by the name in the pod
+	ended bool
+}
+
+// Pod makes a network namespace. From now on the path leads to it, and to no other.
+func (w *Node) Pod(path string) *Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pod(path)
+	w.pods[path] = p
+	return p
+}
+
+// pod makes a network namespace to which no path leads yet. w.mu is held.
+func (w *Node) pod(path string) *Pod {
+	return &Pod{node: w, boot: w.boots, ref: w.identity(path), ends: map[string]*Link{}}
+}
+
+// identity makes one for a new namespace. w.mu is held.
+func (w *Node) identity(path string) ns.Ref {
+	w.ids++
+	ino := 4026531840 + w.ids
+	if n := len(w.inodes); n > 0 {
+		ino, w.inodes = w.inodes[n-1], w.inodes[:n-1]
+	}
+	return ns.Ref{Path: path, Dev: 4, Ino: ino, ID: w.ids}
+}
+
+// End ends a pod: its interfaces go, and their other ends with them.
+func (w *Node) End(p *Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.ended = true
+	for _, l := range p.ends {
+		w.unlink(l)
+	}
+	w.inodes = append(w.inodes, p.ref.Ino)
+	if w.pods[p.ref.Path] == p {
+		delete(w.pods, p.ref.Path)
+	}
+}
+
+// Ref is the pod's path, and what the path led to when the pod was made.
+func (p *Pod) Ref() ns.Ref { return p.ref }
+
+// Ended reports whether the pod has ended, or the node has rebooted.
+func (p *Pod) Ended() bool {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	return p.isEnded()
+}
+
+// isEnded is Ended. The node's mu is held.
+func (p *Pod) isEnded() bool { return p.ended || p.boot != p.node.boots }
+
+// Ends returns the links into the pod, by the name of the interface there.
+func (p *Pod) Ends() map[string]Link {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	ends := map[string]Link{}
+	for ifname, l := range p.ends {
+		ends[ifname] = l.copied()
+	}
+	return ends
+}
+
+// Identify says what is at a namespace's path.
+func (w *Node) Identify(ref ns.Ref) (ns.Ref, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, err := w.find(ref)
+	if err != nil {
+		return ns.Ref{}, err
+	}
+	return p.ref, nil
+}
+
+// occupied reports whether a namespace has an interface of that name.
+func (w *Node) occupied(ref ns.Ref, ifname string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p, err := w.find(ref)
+	return err == nil && p.ends[ifname] != nil, err
+}
+
+// find returns the namespace that a reference is to. w.mu is held.
+func (w *Node) find(ref ns.Ref) (*Pod, error) {
+	p := w.pods[ref.Path]
+	if p == nil || !ref.Same(p.ref) {
+		return nil, fmt.Errorf("opening %s: %w", ref.Path, ns.ErrGone)
+	}
+	return p, nil
+}
+
+// ends finds the pods of links, as link.FindEnds does.
+func (w *Node) ends(_ ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ends := map[string]link.PodEnd{}
+	for _, l := range wanted {
+		if on := w.links[l.Name]; on != nil {
+			ends[l.Name] = link.PodEnd{Netns: on.Pod.ref, MAC: on.End.MAC, Addresses: on.End.Addrs}
+		}
+	}
+	return ends
+}

@@ -1,0 +1,135 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/table"
+)
+
+// tables is the kind of the table. Run is told of every change; between it and
+// the mending the table is not relied on.
+type tables struct{ *doors }
+
+func (t tables) Kind() hold.Kind {
+	return hold.Kind{
+		Stage:   hold.Use,
+		New:     func() hold.Spec { return &table.Spec{} },
+		Acquire: t.acquire,
+		Verify:  hold.VerifyEach(t.verify),
+		Release: hold.Each(t.release),
+		Find:    t.find,
+	}
+}
+
+// wanted is the table for an owner.
+func (t tables) wanted(o hold.ID) nft.Ruleset {
+	r := t.ruleset
+	r.Owner = string(o)
+	return r
+}
+
+// right reports whether the table is an owner's, and as it should be.
+func (t tables) right(o hold.ID) bool {
+	return t.table != nil && reflect.DeepEqual(*t.table, t.wanted(o))
+}
+
+func (t tables) write(o hold.ID) error {
+	want := t.wanted(o)
+	return t.step("table", "write", func() error { t.table = &want; return nil })
+}
+
+func (t tables) SetRuleset(r nft.Ruleset) error {
+	t.mu.Lock()
+	t.ruleset = r
+	held := t.held
+	t.mu.Unlock()
+	if held == "" {
+		return nil
+	}
+	return t.write(held)
+}
+
+// Retry and Lacks are those of a kernel that has everything.
+func (t tables) Retry() error     { return nil }
+func (t tables) Lacks() nft.Parts { return 0 }
+
+func (t tables) acquire(_ context.Context, h hold.Hold) error {
+	t.mu.Lock()
+	held, right := t.held, t.right(h.Owner)
+	t.mu.Unlock()
+	if held != "" && held != h.Owner {
+		return fmt.Errorf("%s: %w: %s", h.Spec, hold.ErrForeign, held)
+	}
+	if !right {
+		if err := t.write(h.Owner); err != nil {
+			return err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = h.Owner
+	return nil
+}
+
+func (t tables) verify(_ context.Context, h hold.Hold) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.held != "" && t.held != h.Owner, t.table == nil:
+		return fmt.Errorf("%s: %w", h.Spec, hold.ErrGone)
+	case t.table.Owner != string(h.Owner):
+		return fmt.Errorf("%s: %w: it is of %s", h.Spec, hold.ErrGone, t.table.Owner)
+	case !t.right(h.Owner):
+		return fmt.Errorf("%s: %w", h.Spec, hold.ErrChanged)
+	}
+	t.held = h.Owner
+	return nil
+}
+
+func (t tables) release(_ context.Context, h hold.Hold) error {
+	return t.step("table", "delete", func() error {
+		if t.held == h.Owner {
+			t.held = ""
+		}
+		if t.table != nil && t.table.Owner == string(h.Owner) {
+			t.table = nil
+		}
+		return nil
+	})
+}
+
+func (t tables) find(context.Context, *hold.Look) ([]hold.Hold, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.table == nil {
+		return nil, nil
+	}
+	return []hold.Hold{{Owner: hold.ID(t.table.Owner), Spec: &table.Spec{Instance: t.table.Instance}}}, nil
+}
+
+// Run puts the table back when somebody changes it.
+func (t tables) Run(ctx context.Context, report table.Report) {
+	for {
+		t.mu.Lock()
+		held, right := t.held, t.held == "" || t.right(t.held)
+		t.mu.Unlock()
+		var wait <-chan time.Time
+		if !right {
+			err := t.write(held)
+			if report(hold.ErrGone, err); err != nil {
+				wait = time.After(time.Second)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.news:
+		case <-wait:
+		}
+	}
+}

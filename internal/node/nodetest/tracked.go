@@ -1,0 +1,31 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+)
+
+// tracked is connection tracking.
+type tracked struct{ *doors }
+
+func (t tracked) Close() {}
+
+func (t tracked) Forget(addrs []netip.Addr) error {
+	return t.step("forget", fmt.Sprint(addrs), func() error {
+		for _, a := range addrs {
+			delete(t.flows, a)
+		}
+		return nil
+	})
+}
+
+func (t tracked) ForgetExposed(conntrack.Rules) error { return nil }
+
+// Load and Trim are those of a table that is never full.
+func (t tracked) Load() (entries, most int, err error) { return 0, 0, nil }
+func (t tracked) Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error) {
+	return nil, nil
+}
