@@ -14,8 +14,6 @@ import (
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/mend"
-	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/mode/routed"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/routes"
@@ -46,17 +44,6 @@ type Agent struct {
 }
 
 var _ routes.Verbs = (*Agent)(nil)
-
-// modes lists the modes of an agent's attachments. The first adopts what no ledger knows.
-func (a *Agent) modes() (mode.Finder, mode.Modes) {
-	n := a.node
-	r := routed.New(routed.Options{
-		Instance: n.Instance, Groups: n.Groups, Netns: n.Netns, Boottime: n.Boottime, Warn: a.core.Log.Warn, Others: a.core.Others,
-		Conn: n.Conn, Links: n.Links, OwnLinks: n.OwnLinks, Occupied: n.Occupied, Ends: n.Ends,
-		Pools: a.ground, MTU: a.ground.MTU, Claim: a.traffic.Claim, Unclaim: a.traffic.Unclaim,
-	})
-	return r, mode.Modes{r}
-}
 
 // Sweep mends what drifted and removes what has no owner, once.
 func (a *Agent) Sweep(ctx context.Context) {

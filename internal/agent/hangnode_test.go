@@ -13,9 +13,9 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/node"
 )
 
 // hangingCIDRs lets whoever takes the route of a CIDR that begins so hang, whatever
@@ -152,7 +152,7 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 
 // hangingTable is a table whose writing hangs until heal is closed.
 type hangingTable struct {
-	node.Table
+	kinds.Table
 	heal <-chan struct{}
 	told atomic.Pointer[nft.Ruleset] // what was written last
 }

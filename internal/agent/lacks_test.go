@@ -11,13 +11,13 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/kinds/table"
-	"github.com/berth-net/berth/internal/node"
 )
 
 // poorTable is the table on a kernel that lacks something of it.
 type poorTable struct {
-	node.Table
+	kinds.Table
 	lacks   nft.Parts
 	retried int
 }

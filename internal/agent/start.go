@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/mend"
+	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/show"
@@ -71,21 +72,21 @@ func (a *Agent) furnish(o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	finder, modes := a.modes()
-	a.index.Describe(modes.Interface)
+	finder, all := modes.List(a.core, n, a.ground, a.traffic)
+	a.index.Describe(all.Interface)
 	// The queue is open before anything is read of it, so that nothing is missed.
 	if a.drain, err = drain.Open(d, n.Noticed, a.index, a.ground.Pools, finder); err != nil {
 		return err
 	}
-	a.mend = mend.New(d, n, a.index, modes, mend.Hooks{
+	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed, Taint: a.traffic.Taint,
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow),
 	}))
-	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, modes, n.Identify)
-	a.Show = show.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, modes)
+	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.Identify)
+	a.Show = show.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
 	return nil
 }

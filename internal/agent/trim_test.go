@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/node"
 )
 
 // filling is connection tracking with so many entries, of 1000. What is trimmed there
 // goes to trimmed.
 type filling struct {
-	node.Tracked
+	kinds.Tracked
 	entries int
 	trimmed func(ctx context.Context, whose map[netip.Addr]int, b conntrack.Bounds) (map[int]int, error)
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/node"
-	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -92,7 +91,7 @@ func (m *Mend) Keep(ctx context.Context) {
 			if err != nil {
 				m.Log.Warn("listening to the kernel", "err", err)
 				news = []rtnl.News{{Change: rtnl.Lost}}
-				patience.Sleep(ctx, time.Second, nil)
+				daemon.Sleep(ctx, time.Second, nil)
 			}
 			heard <- news
 		}

@@ -27,16 +27,19 @@ import (
 
 // note is the spec of a note: what the ledger keeps of it.
 type note struct {
+	File string `json:"file"` // its name in the folder
 	Text string `json:"text"`
 }
 
 func (*note) Kind() string     { return "note" }
-func (n *note) String() string { return "note " + n.Text }
+func (n *note) String() string { return "note " + n.File }
 
-// notes is a folder with a file for each note, named by its owner's incarnation.
+// notes is a folder with a file for each note. Each says first that it is Berth's.
 type notes string
 
-func (dir notes) path(h hold.Hold) string { return filepath.Join(string(dir), string(h.Owner)) }
+const stamp = "berth: "
+
+func (dir notes) path(h hold.Hold) string { return filepath.Join(string(dir), h.Spec.(*note).File) }
 
 func (dir notes) kind() hold.Kind {
 	return hold.Kind{
@@ -49,48 +52,56 @@ func (dir notes) kind() hold.Kind {
 	}
 }
 
-// ours reads the file of a hold. A kill may have cut ours short.
-func (dir notes) ours(h hold.Hold) (text string, ours bool, err error) {
-	raw, err := os.ReadFile(dir.path(h))
-	return string(raw), err == nil && strings.HasPrefix(h.Spec.(*note).Text, string(raw)), err
+// read returns the text of a note. A file without the stamp is nobody's note; a kill cannot
+// have cut it short, because acquire renames it into its place.
+func (dir notes) read(path string) (text string, ours bool, err error) {
+	raw, err := os.ReadFile(path)
+	text, ours = strings.CutPrefix(string(raw), stamp)
+	return text, ours, err
 }
 
 // acquire may be done again after a crash: "so already, and ours" is success. What is
 // another's stays.
 func (dir notes) acquire(_ context.Context, h hold.Hold) error {
-	if _, ours, err := dir.ours(h); err == nil && !ours {
+	if _, ours, err := dir.read(dir.path(h)); err == nil && !ours {
 		return fmt.Errorf("%s: %w", dir.path(h), hold.ErrForeign)
 	}
-	return os.WriteFile(dir.path(h), []byte(h.Spec.(*note).Text), 0o600)
+	fresh := filepath.Join(string(dir), "."+h.Spec.(*note).File)
+	if err := os.WriteFile(fresh, []byte(stamp+h.Spec.(*note).Text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(fresh, dir.path(h))
 }
 
 // verify says what differs: the file is gone, or changed.
 func (dir notes) verify(_ context.Context, h hold.Hold) error {
-	have, _, err := dir.ours(h)
+	text, ours, err := dir.read(dir.path(h))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: %w", dir.path(h), hold.ErrGone)
-	case err == nil && have != h.Spec.(*note).Text:
-		return fmt.Errorf("%s says %q: %w", dir.path(h), have, hold.ErrChanged)
+	case err == nil && (!ours || text != h.Spec.(*note).Text):
+		return fmt.Errorf("%s says %q: %w", dir.path(h), text, hold.ErrChanged)
 	}
 	return err
 }
 
 // release takes "not there" for success, and leaves what is another's.
 func (dir notes) release(_ context.Context, h hold.Hold) error {
-	if _, ours, err := dir.ours(h); errors.Is(err, fs.ErrNotExist) || err == nil && !ours {
+	if _, ours, err := dir.read(dir.path(h)); errors.Is(err, fs.ErrNotExist) || err == nil && !ours {
 		return nil
 	}
 	return os.Remove(dir.path(h))
 }
 
-// find returns all notes: whose owner is gone, the sweep releases.
+// find returns all notes; a sweep releases those that no owner in the ledger has.
 func (dir notes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	files, err := os.ReadDir(string(dir))
 	var all []hold.Hold
 	for _, f := range files {
-		text, _ := os.ReadFile(filepath.Join(string(dir), f.Name()))
-		all = append(all, hold.Hold{Owner: hold.ID(f.Name()), Spec: &note{string(text)}})
+		id, bad := hold.ParseID(f.Name())
+		if text, ours, _ := dir.read(filepath.Join(string(dir), f.Name())); bad == nil && ours {
+			all = append(all, hold.Hold{Owner: id, Spec: &note{f.Name(), text}})
+		}
 	}
 	return all, err
 }
@@ -101,7 +112,7 @@ func TestNotes(t *testing.T) {
 	kindtest.Run(t, kindtest.Kind{
 		Kind: dir.kind(),
 		Fake: true, // it needs no network namespace
-		Spec: func(_ testing.TB, owner hold.ID) hold.Spec { return &note{"net/" + string(owner) + "/eth0"} },
+		Spec: func(_ testing.TB, owner hold.ID) hold.Spec { return &note{string(owner), "net/c/eth0"} },
 		Snapshot: func() string {
 			all, _ := dir.find(t.Context(), nil)
 			return fmt.Sprint(all)
@@ -134,7 +145,7 @@ func (m noted) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *net
 	if err != nil {
 		return o, undo, err
 	}
-	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &note{r.Key.String()}})
+	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &note{string(id), r.Key.String()}})
 	return o, undo, nil
 }
 
@@ -161,7 +172,7 @@ func TestNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, ok := o.Find("note")
-	if !ok || h.Owner != o.ID || h.Spec.String() != "note net/c/eth0" {
+	if !ok || h.Owner != o.ID || h.Spec.(*note).Text != "net/c/eth0" {
 		t.Errorf("the owner holds %v", o.Holds)
 	}
 	if face := modes.Interface(o, r); face.Host == "" || len(face.Addresses) != 1 {

@@ -3,39 +3,31 @@
 package node
 
 import (
-	"context"
 	"fmt"
-	"net/netip"
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/kernel/conntrack"
-	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/kinds/link"
-	"github.com/berth-net/berth/internal/kinds/table"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Node is a node as its agent has it. Its fields do not change once the agent is open.
 type Node struct {
 	daemon.Place
-	Marks
+	kinds.Marks
 
 	Here *ns.Netns // the network namespace, open; nil if the node is in memory
 
 	Conn    Conn
-	Tracked Tracked
-	// Equip makes the doors below, once the node has its marks.
+	Tracked kinds.Tracked
+	// Equip makes the doors of the kinds, once the node has its marks.
 	Equip func(*Node, Hooks) error
+	kinds.Doors
 
-	Table   Table
-	Routes  interface{ Kind() hold.Kind } // of the pools
-	Links   Links
-	Monitor func() (Monitor, error) // tells of changes by others; nil: nothing does
 	// Noticed calls back whenever something new is in the queue.
 	Noticed func(*deletions.Queue, func()) error
 	// Identify says what is at a namespace's path, as ns.Ref.Open does.
@@ -50,26 +42,11 @@ type Node struct {
 	Shut func() error
 }
 
-// Marks are what an instance's things on the node are known by.
-type Marks struct {
-	Instance string
-	Groups   stamp.Groups // of links
-	Metric   uint32       // of the pools' routes
-}
+// Hooks are told of what the doors of the kinds see.
+type Hooks = kinds.Hooks
 
-// Hooks are told of what the doors see.
-type Hooks struct {
-	// Lacks is told which parts of the nftables table the kernel cannot have, whenever
-	// that changes.
-	Lacks func(nft.Parts)
-	// Differs is told that the table is not what the cuts of dying pods rely on.
-	Differs func()
-	// Exposed is told that a link was not among those that the table's rules are for.
-	Exposed func()
-	// Since is when the last ADD began that was answered with an attachment, in
-	// CLOCK_BOOTTIME, ns; 0: not known.
-	Since func(hold.ID) int64
-}
+// Monitor tells of changes that others may have made.
+type Monitor = kinds.Monitor
 
 // Conn is rtnetlink, for what is no kind's.
 type Conn interface {
@@ -78,40 +55,6 @@ type Conn interface {
 	Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 	Neighbours() ([]rtnl.Neighbour, error)
 	UplinkMTU() (int, error)
-	Close() error
-}
-
-// Tracked is connection tracking.
-type Tracked interface {
-	Forget([]netip.Addr) error
-	ForgetExposed(conntrack.Rules) error
-	Load() (entries, most int, err error)
-	Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error)
-	Close()
-}
-
-// Table is the agent's nftables table.
-type Table interface {
-	Kind() hold.Kind
-	SetRuleset(nft.Ruleset) error
-	Retry() error
-	Lacks() nft.Parts
-	Run(context.Context, table.Report)
-}
-
-// Links are the pods' links.
-type Links interface {
-	Kind() hold.Kind
-	VerifyPod(context.Context, hold.Hold) error
-	Restamp(s *link.Spec, start int64) error
-	ListAhead()
-	Whole(context.Context) ([]rtnl.Link, error)
-	DownDying(context.Context) error
-}
-
-// Monitor tells of changes that others may have made (rtnl.Monitor).
-type Monitor interface {
-	Next() ([]rtnl.News, error)
 	Close() error
 }
 
@@ -125,20 +68,12 @@ func (n *Node) Mark(instance string, h Hooks) error {
 	if err != nil {
 		return err
 	}
-	n.Marks = Marks{Instance: instance, Groups: groups, Metric: metric}
+	n.Marks = kinds.Marks{Instance: instance, Groups: groups, Metric: metric}
 	return n.Equip(n, h)
 }
 
-// Kinds lists what an agent of this node can hold, in the order in which a restart
-// verifies it: first what keeps dead pods' packets away, then the pods' links.
-func (n *Node) Kinds() hold.Kinds {
-	return hold.Kinds{
-		n.Table.Kind(),
-		n.Routes.Kind(),
-		flows.Kind(n.Tracked),
-		n.Links.Kind(),
-	}
-}
+// Kinds lists what an agent of this node can hold (kinds.Doors).
+func (n *Node) Kinds() hold.Kinds { return n.Doors.List(n.Tracked) }
 
 // Close closes the node.
 func (n *Node) Close() error {

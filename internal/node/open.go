@@ -11,13 +11,10 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
-	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/kinds/link"
-	"github.com/berth-net/berth/internal/kinds/poolroute"
-	"github.com/berth-net/berth/internal/kinds/table"
-	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Open opens the network namespace that this program is in.
@@ -53,31 +50,11 @@ func open(here *ns.Netns) (*Node, error) {
 			Sole: daemon.LockInstance(self),
 		},
 		Here: here, Conn: conn, Tracked: tracked,
-		Equip:   func(n *Node, h Hooks) error { n.equip(here, conn, h); return nil },
+		Equip:   func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
 		Noticed: (*deletions.Queue).Watch, Identify: identify, Occupied: occupied, Ends: link.FindEnds,
 		SetSysctl: ns.SetSysctl,
 		Shut:      func() error { return errors.Join(conn.Close(), here.Close()) },
 	}, nil
-}
-
-// equip makes the doors of the kinds.
-func (n *Node) equip(here *ns.Netns, conn *rtnl.Conn, h Hooks) {
-	table := table.New(table.Options{
-		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: n.Instance}, Lacks: h.Lacks, Differs: h.Differs,
-	})
-	links := link.New(link.Options{
-		Conn: conn, Prefix: n.Instance[:stamp.PrefixLen], Groups: n.Groups,
-		Barrier: table.Intact, Exposed: h.Exposed, Since: h.Since,
-	})
-	n.Table, n.Links = table, links
-	n.Routes = poolroute.New(poolroute.Options{Conn: conn, Metric: n.Metric})
-	n.Monitor = func() (Monitor, error) {
-		m, err := conn.Monitor(n.Groups, stamp.Links(n.Instance))
-		if err != nil {
-			return nil, err
-		}
-		return links.Follow(m), nil
-	}
 }
 
 func identify(ref ns.Ref) (ns.Ref, error) {

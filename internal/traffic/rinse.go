@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/flows"
@@ -69,15 +70,15 @@ func (t *Traffic) KeepRinsed(ctx context.Context) {
 		next, err := t.rinse(ctx)
 		if err != nil {
 			failed++
-			patience.Sleep(ctx, patience.Backoff(RinseEvery, rinseAgain, failed), nil)
+			daemon.Sleep(ctx, patience.Backoff(RinseEvery, rinseAgain, failed), nil)
 			continue
 		}
 		failed = 0
-		patience.Sleep(ctx, RinseEvery, nil)
+		daemon.Sleep(ctx, RinseEvery, nil)
 		if left := next.Sub(t.Clock.Now()); next.IsZero() {
-			patience.Sleep(ctx, time.Hour, t.wake)
+			daemon.Sleep(ctx, time.Hour, t.wake)
 		} else if left > 0 {
-			patience.Sleep(ctx, left, t.wake)
+			daemon.Sleep(ctx, left, t.wake)
 		}
 	}
 }

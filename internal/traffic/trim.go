@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kinds/flows"
-	"github.com/berth-net/berth/internal/patience"
 )
 
 // The nftables table limits what a pod opens (kernel/nft/limit.go). It does not see
@@ -43,7 +43,7 @@ const (
 func (t *Traffic) KeepTrimmed(ctx context.Context) {
 	var trimmed, failed bool // the last time
 	for pause := trimEvery; ; {
-		patience.Sleep(ctx, pause, nil)
+		daemon.Sleep(ctx, pause, nil)
 		if ctx.Err() != nil {
 			return
 		}

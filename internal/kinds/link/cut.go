@@ -86,7 +86,7 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 }
 
 // sever sets down links that are cut off. From then on nothing passes them, even if
-// somebody takes away the table that drops the cut group's packets. It costs ten times as
+// somebody takes away the table that drops the cut group's packets. It costs several times as
 // much as a cut, most of it with the kernel's lock of all links, which is why it is done
 // behind the answer to a DEL.
 //

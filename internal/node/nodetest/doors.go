@@ -43,9 +43,10 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 			Equip: func(n *node.Node, _ node.Hooks) error {
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
 				n.Table, n.Routes, n.Links = tables{k}, routes{k, n.Metric}, links{k}
+				n.Monitor = k.listen
 				return nil
 			},
-			Identify: w.Identify, Occupied: w.occupied, Noticed: w.onNotice, Monitor: k.listen,
+			Identify: w.Identify, Occupied: w.occupied, Noticed: w.onNotice,
 			SetSysctl: func(name, value string) error {
 				return k.step("sysctl", name, func() error { w.sysctl[name] = value; return nil })
 			},

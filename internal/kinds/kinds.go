@@ -1,0 +1,116 @@
+// Package kinds lists the kinds of the node agent, and makes their doors to the kernel.
+package kinds
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// Doors are what the kinds do in the kernel, and what else their users ask of them.
+type Doors struct {
+	Table  Table
+	Routes interface{ Kind() hold.Kind } // of the pools
+	Links  Links
+	// Monitor begins to hear of changes by others; nil: nothing tells of them.
+	Monitor func() (Monitor, error)
+}
+
+// List lists the kinds, in the order in which a restart verifies them: first what keeps
+// dead pods' packets away, then the pods' links.
+func (d *Doors) List(t Tracked) hold.Kinds {
+	return hold.Kinds{
+		d.Table.Kind(),
+		d.Routes.Kind(),
+		flows.Kind(t),
+		d.Links.Kind(),
+	}
+}
+
+// Open makes the doors to the network namespace here, to which conn leads.
+func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
+	barrier := table.New(table.Options{
+		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs,
+	})
+	links := link.New(link.Options{
+		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
+		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since,
+	})
+	return Doors{
+		Table:  barrier,
+		Routes: poolroute.New(poolroute.Options{Conn: conn, Metric: m.Metric}),
+		Links:  links,
+		Monitor: func() (Monitor, error) {
+			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
+			if err != nil {
+				return nil, err
+			}
+			return links.Follow(news), nil
+		},
+	}
+}
+
+// Marks are what an instance's things on the node are known by.
+type Marks struct {
+	Instance string
+	Groups   stamp.Groups // of links
+	Metric   uint32       // of the pools' routes
+}
+
+// Hooks are told of what the doors see.
+type Hooks struct {
+	// Lacks is told which parts of the nftables table the kernel cannot have, whenever
+	// that changes.
+	Lacks func(nft.Parts)
+	// Differs is told that the table is not what the cuts of dying pods rely on.
+	Differs func()
+	// Exposed is told that a link was not among those that the table's rules are for.
+	Exposed func()
+	// Since is when the last ADD began that was answered with an attachment, in
+	// CLOCK_BOOTTIME, ns; 0: not known.
+	Since func(hold.ID) int64
+}
+
+// Tracked is connection tracking.
+type Tracked interface {
+	Forget([]netip.Addr) error
+	ForgetExposed(conntrack.Rules) error
+	Load() (entries, most int, err error)
+	Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error)
+	Close()
+}
+
+// Table is the agent's nftables table.
+type Table interface {
+	Kind() hold.Kind
+	SetRuleset(nft.Ruleset) error
+	Retry() error
+	Lacks() nft.Parts
+	Run(context.Context, table.Report)
+}
+
+// Links are the pods' links.
+type Links interface {
+	Kind() hold.Kind
+	VerifyPod(context.Context, hold.Hold) error
+	Restamp(s *link.Spec, start int64) error
+	ListAhead()
+	Whole(context.Context) ([]rtnl.Link, error)
+	DownDying(context.Context) error
+}
+
+// Monitor tells of changes that others may have made (rtnl.Monitor).
+type Monitor interface {
+	Next() ([]rtnl.News, error)
+	Close() error
+}

@@ -1,0 +1,22 @@
+// Package modes lists the modes of the node agent.
+package modes
+
+import (
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/routed"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/traffic"
+)
+
+// List lists the modes of an agent's attachments. finder is the one that adopts and finds
+// what no ledger knows; attachments of other modes are found as its own.
+func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
+	r := routed.New(routed.Options{
+		Instance: n.Instance, Groups: n.Groups, Netns: n.Netns, Boottime: n.Boottime, Warn: d.Log.Warn, Others: d.Others,
+		Conn: n.Conn, Links: n.Links, OwnLinks: n.OwnLinks, Occupied: n.Occupied, Ends: n.Ends,
+		Pools: g, MTU: g.MTU, Claim: t.Claim, Unclaim: t.Unclaim,
+	})
+	return r, mode.Modes{r}
+}
