@@ -17,12 +17,13 @@ import (
 // answer returns what an agent's answer means: something to print, a numbered
 // error, or err if it is as good as none: nothing that an agent says, or, where
 // the plugin can do without, that the agent cannot serve as things are on its
-// node (from 100 on, whatever their status).
+// node (from 100 on, whatever their status). That it cannot tell what is meant is an
+// answer: only a new process can.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil
 	}
-	if e := parseError(resp); e != nil && c.reserve > 0 && (resp.Status >= 500 || e.Code >= cni.CodeExhausted) {
+	if e := parseError(resp); e != nil && c.reserve > 0 && e.Msg != cni.MsgUnsure && (resp.Status >= 500 || e.Code >= cni.CodeExhausted) {
 		return nil, nil, fmt.Errorf("the agent answers with HTTP status %d: %w", resp.Status, e)
 	} else if e != nil {
 		return nil, e, nil

@@ -128,7 +128,7 @@ func (c *call) named() (uint32, error) {
 			return 0, fmt.Errorf("asking for link %s: %w", link, err)
 		}
 		s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
-		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && s.Start <= c.started {
+		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && c.older(s) {
 			return end.index(), nil
 		}
 		if !stamped && c.nobodys == 0 {
@@ -179,13 +179,22 @@ func (c *call) leadsTo() (uint32, error) {
 	if !stamped && end.index() == c.nobodys && end.number(unix.IFLA_LINK) == inside.index() {
 		return c.nobodys, nil
 	}
-	if !stamped || !s.Is(c.key()) || s.Start > c.started || !isOf(c.head.Root, s.Instance) {
+	if !stamped || !s.Is(c.key()) || !isOf(c.head.Root, s.Instance) {
 		return 0, nil
 	}
-	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id {
+	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id || !c.older(s) {
 		return 0, nil
 	}
 	return end.index(), nil
+}
+
+// older reports whether a link of this attachment is of an ADD that began before this
+// DEL, and notes one of which that cannot be told.
+func (c *call) older(s stamp.Stamp) bool {
+	if s.Start > c.started && s.Start <= c.running {
+		c.unsure = s.Link()
+	}
+	return s.Start <= c.started
 }
 
 // openNetns opens the pod's network namespace. Its path may hang; on a busy node it may
