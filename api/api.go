@@ -18,9 +18,10 @@ const (
 )
 
 // Headers that place a request in time, so that one which is executed after
-// its client died does no harm. Both are CLOCK_BOOTTIME in nanoseconds.
+// its client died does no harm. All are CLOCK_BOOTTIME in nanoseconds.
 const (
 	HeaderStarted  = "Berth-Started"  // when the client began
+	HeaderRunning  = "Berth-Running"  // when its own program ran; it was asked for its verb between the two
 	HeaderDeadline = "Berth-Deadline" // when it gives up
 )
 

@@ -17,12 +17,13 @@ import (
 // answer returns what an agent's answer means: something to print, a numbered
 // error, or err if it is as good as none: nothing that an agent says, or, where
 // the plugin can do without, that the agent cannot serve as things are on its
-// node (from 100 on, whatever their status).
+// node (from 100 on, whatever their status). That it cannot tell what is meant is an
+// answer: only a new process can.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil
 	}
-	if e := parseError(resp); e != nil && c.reserve > 0 && (resp.Status >= 500 || e.Code >= cni.CodeExhausted) {
+	if e := parseError(resp); e != nil && c.reserve > 0 && e.Msg != cni.MsgUnsure && (resp.Status >= 500 || e.Code >= cni.CodeExhausted) {
 		return nil, nil, fmt.Errorf("the agent answers with HTTP status %d: %w", resp.Status, e)
 	} else if e != nil {
 		return nil, e, nil
@@ -106,18 +107,32 @@ func (c *call) noRoot() *api.Error {
 // noAgent answers for a root at which no agent has ever run: nobody would read
 // what is queued there. An agent that has lost its state, or has not been started
 // since the boot, has one of its two folders left; and who has a link was attached
-// by an agent, whatever is left of it.
+// by an agent, whatever is left of it, unless that agent runs, with another root.
+// (The state folder alone is no sign of an agent: the plugin makes it for its queue.)
 func (c *call) noAgent() *api.Error {
-	if e := c.noRoot(); e != nil || c.head.HostVeth != "" {
+	if e := c.noRoot(); e != nil {
 		return e
 	}
-	for _, folder := range []string{c.head.Root.State(), c.head.Root.Run()} {
-		if _, err := os.Stat(folder); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
-			return nil
-		}
+	dir := c.head.Root
+	if there(dir.Instance()) || there(dir.Run()) {
+		return nil
 	}
-	return cni.Errorf(cni.CodeConfig, "invalid configuration: root",
-		"root is %.200q; no agent has ever run with this root; is berthd's --root another?", c.head.Root)
+	const invalid = "invalid configuration: root"
+	if c.head.HostVeth == "" && !there(dir.State()) {
+		return cni.Errorf(cni.CodeConfig, invalid, "root is %.200q; no agent has ever run with this root; is berthd's --root another?", dir)
+	}
+	link, who := c.elsewhere()
+	if link == "" {
+		return nil
+	}
+	return cni.Errorf(cni.CodeConfig, invalid,
+		"root is %.200q; no agent has ever run with this root, and the pod's link %s is of one that runs: %.200s", dir, link, who)
+}
+
+// there reports whether a file is there, for all that can be told.
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR)
 }
 
 // print prints a verb's output, if it has any.

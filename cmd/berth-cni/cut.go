@@ -128,7 +128,7 @@ func (c *call) named() (uint32, error) {
 			return 0, fmt.Errorf("asking for link %s: %w", link, err)
 		}
 		s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
-		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && s.Start <= c.started {
+		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && c.older(s) {
 			return end.index(), nil
 		}
 		if !stamped && c.nobodys == 0 {
@@ -154,38 +154,85 @@ func (c *call) named() (uint32, error) {
 // is lost (errLost) is none: the pod can bring that about for as long as it likes, as it
 // can hide its interface.
 func (c *call) leadsTo() (uint32, error) {
-	pod, err := c.openNetns() // one whose path hangs cannot be seen either
-	if err != nil {
-		return 0, passing(err)
-	}
-	defer pod.Close()
-	var inside answer
-	err = pod.Do(func() (err error) {
-		inside, err = look(device{name: c.ifname})
-		return err
-	})
-	if err != nil {
-		return 0, passing(err)
-	}
-	peer := inside.number(unix.IFLA_LINK)
-	if peer == 0 {
-		return 0, nil
-	}
-	end, err := look(device{index: peer})
-	if err != nil {
+	inside, end, err := c.ends()
+	if end == nil {
 		return 0, passing(err)
 	}
 	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
 	if !stamped && end.index() == c.nobodys && end.number(unix.IFLA_LINK) == inside.index() {
 		return c.nobodys, nil
 	}
-	if !stamped || !s.Is(c.key()) || s.Start > c.started || !isOf(c.head.Root, s.Instance) {
+	if !stamped || !s.Is(c.key()) || !isOf(c.head.Root, s.Instance) {
 		return 0, nil
 	}
-	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id {
+	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id || !c.older(s) {
 		return 0, nil
 	}
 	return end.index(), nil
+}
+
+// older reports whether a link of this attachment is of an ADD that began before this
+// DEL, and notes one of which that cannot be told.
+func (c *call) older(s stamp.Stamp) bool {
+	if s.Start > c.started && s.Start <= c.running {
+		c.unsure = s.Link()
+	}
+	return s.Start <= c.started
+}
+
+// ends returns both ends of the link whose one end is the pod's interface, or why not.
+func (c *call) ends() (inside, host answer, err error) {
+	pod, err := c.openNetns() // one whose path hangs cannot be seen either
+	if err != nil {
+		return nil, nil, err
+	}
+	defer pod.Close()
+	err = pod.Do(func() (err error) {
+		inside, err = look(device{name: c.ifname})
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	peer := inside.number(unix.IFLA_LINK)
+	if peer == 0 {
+		return nil, nil, nil
+	}
+	host, err = look(device{index: peer})
+	return inside, host, err
+}
+
+// elsewhere returns a link of this attachment's whose agent runs, and what that one says
+// of itself, such as its root. It is asked for a root without an agent alone, which the
+// agent cannot have. What cannot be seen in time is none.
+func (c *call) elsewhere() (link, who string) {
+	type found struct{ link, who string }
+	limit := func() time.Duration { return leastCut }
+	f, _ := within(limit, "the kernel", func() (found, error) {
+		self, err := ns.Self()
+		if err != nil {
+			return found{}, err
+		}
+		defer self.Close()
+		_, end, _ := c.ends()
+		ends := []answer{end}
+		if link := c.head.HostVeth; link != "" {
+			named, _ := look(device{name: link})
+			renamed, _ := look(device{altname: stamp.AltName(link)})
+			ends = append(ends, named, renamed)
+		}
+		for _, end := range ends {
+			s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+			if !stamped || !s.Is(c.key()) {
+				continue
+			}
+			if who, locked := root.Locked(root.Lock(s.Instance, self.Ref().Ino)); locked {
+				return found{s.Link(), who}, nil
+			}
+		}
+		return found{}, nil
+	})
+	return f.link, f.who
 }
 
 // openNetns opens the pod's network namespace. Its path may hang; on a busy node it may

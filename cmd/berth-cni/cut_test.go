@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/boottime"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
@@ -66,6 +69,43 @@ func TestCut(t *testing.T) {
 			// And again, as a runtime does that has not heard of the success.
 			if out, code := a.del(test.prev); code != 0 || out != "" {
 				t.Fatalf("again: code %d: %s", code, out)
+			}
+		})
+	}
+}
+
+// A process that somebody kept ready becomes the plugin, without an agent. Of a link whose
+// ADD began after the process it cannot tell whether it is meant: it leaves the link alone,
+// and says so. A new process cuts it off.
+func TestCutInAProcessKeptReady(t *testing.T) {
+	for name, prev := range map[string]string{"by prevResult": prevResult(ownLink), "by the pod": ""} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			pod := nettest.Pod(t)
+			a.lead(ownLink, pod, "eth0")
+			began := boottime.Now()
+			a.alias(ownLink, stamp.Alias("abcd234567", "efghij2345", key, began+1))
+			var out bytes.Buffer
+			env := podEnv("DEL")
+			env["CNI_NETNS"] = pod.Ref().Path
+			stdin := strings.NewReader(conf(a.root, prev))
+			p := &plugin{
+				started: began, began: boottime.Now(),
+				getenv: func(name string) string { return env[name] },
+				stdin:  func(p []byte, _ int64) (int, error) { return stdin.Read(p) },
+				stdout: &out, stderr: io.Discard,
+			}
+			if status := p.run(); status != 1 || failure(t, out.Bytes()) != cni.CodeTryAgain || !strings.Contains(out.String(), cni.MsgUnsure) {
+				t.Errorf("status %d: %s", status, out.String())
+			}
+			if got := a.down(); got != "" {
+				t.Errorf("down are %q", got)
+			}
+			if out, code := execute(t, env, strings.NewReader(conf(a.root, prev))); code != 0 {
+				t.Errorf("the next process: code %d: %s", code, out)
+			}
+			if got := a.down(); got != ownLink {
+				t.Errorf("behind it down are %q", got)
 			}
 		})
 	}

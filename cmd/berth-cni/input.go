@@ -12,7 +12,8 @@ import (
 // call is a verb with its input.
 type call struct {
 	verb
-	started, deadline int64 // CLOCK_BOOTTIME in nanoseconds
+	started, running  int64 // CLOCK_BOOTTIME in nanoseconds: the runtime asked for the verb between the two
+	deadline          int64 // likewise
 	container, ifname string
 	netns             string // path
 	args              string // CNI_ARGS as it is
@@ -20,13 +21,14 @@ type call struct {
 	raw               []byte // stdin
 	head              cni.Head
 	found             bool   // a link of this attachment's, to be set down
+	unsure            string // a link of this attachment's, of an ADD that began after started and before running
 	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: it is somebody's
 }
 
 // read reads the environment, then stdin. On an error the call has as much as
 // is known, at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
-	c := &call{verb: v, started: p.started, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	c := &call{verb: v, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
 	c.head.Version = cni.CurrentVersion
 	bad := c.readEnv(p.getenv)
 	// Stdin is read even so: it has the version that the error is printed in,

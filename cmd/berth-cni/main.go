@@ -37,7 +37,7 @@ func mainPlugin(stdin int) *plugin {
 
 // plugin is one run, with the edges of its process.
 type plugin struct {
-	started int64 // CLOCK_BOOTTIME in nanoseconds: when the runtime executed it
+	started int64 // CLOCK_BOOTTIME in nanoseconds: when its process began
 	began   int64 // when it was here; its limits count from then
 	getenv  func(string) string
 	stdin   func(p []byte, deadline int64) (int, error) // io.EOF at its end

@@ -46,6 +46,9 @@ func promise(c *call, why error) *api.Error {
 	case cutErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
 	}
+	if c.unsure != "" { // the deletion that is queued spares it; its repetition, in a new process, does not
+		return cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure, "%v; the ADD of %s began after this process, and before that became the plugin; repeat DEL", why, c.unsure)
+	}
 	if !c.found && reachable(why) { // else the agent is away, and no link at all is as good as one that is down
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; the deletion is queued; repeat DEL", why)
 	}

@@ -18,6 +18,11 @@ const statTick = 10 * time.Millisecond
 // other: a DEL whose exec took long is as old as the runtime's wish, and not as
 // young as the first instruction here. Of two verbs, one of which began after the
 // other had ended, it is the later one that has the later start.
+//
+// The wish may be younger than the process, though: a runtime may keep processes ready,
+// one of which becomes the plugin (execve) when it is needed. The kernel does not tell
+// when it did. So a DEL says both, when it began and when it was here, and of a pod whose
+// ADD began in between it is repeated (cni.MsgUnsure).
 func startOf(now int64) int64 {
 	stat, err := readShort(statFile)
 	if err != nil {

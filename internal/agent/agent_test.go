@@ -362,6 +362,46 @@ func TestLateDelSparesTheSuccessor(t *testing.T) {
 	r.wantClean()
 }
 
+// A runtime keeps a process ready, attaches a pod, and then has the process become the
+// plugin of its DEL. That may be of before the ADD or of behind it, for all that can be
+// told, and is not answered with a success that would be none. A new process tells.
+func TestDelInAProcessKeptReady(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	kept := now()
+	r.add(request("c", pod))
+	early := now() // another ADD, which is on its way
+	kept.Running = now().Started
+	_, _, err := r.Delete(t.Context(), key("c"), true, kept)
+	wantError(t, err, 11, "before that became the plugin: repeat DEL")
+	r.wantAttached("c")
+	if !r.del("c", true) {
+		t.Error("the DEL of a new process meets nobody")
+	}
+	kept.Running = 0
+	if _, known, err := r.Delete(t.Context(), key("c"), true, kept); known || err != nil {
+		t.Errorf("it is gone: known %t, %v", known, err)
+	}
+	if _, err := r.Add(t.Context(), request("c", pod), early); err == nil {
+		t.Error("an ADD that began before a DEL is executed behind it")
+	}
+	r.wantClean()
+}
+
+// An ADD is on its way when a DEL comes in a process that is older than the ADD's, and
+// became the plugin later: nobody is there whom the DEL could spare, and the ADD is refused.
+func TestAddOnItsWayIsRefusedBehindAProcessKeptReady(t *testing.T) {
+	r := start(t)
+	kept, early := now(), now()
+	kept.Running = now().Started
+	if _, known, err := r.Delete(t.Context(), key("c"), false, kept); known || err != nil {
+		t.Errorf("known %t, %v", known, err)
+	}
+	_, err := r.Add(t.Context(), request("c", nettest.Pod(t)), early)
+	wantError(t, err, 11, "deleted")
+	r.wantClean()
+}
+
 func TestRequestedAddressAndMAC(t *testing.T) {
 	r := start(t)
 	wish := `"capabilities":{"ips":true,"mac":true},"runtimeConfig":{"ips":["10.88.0.50/16","fd00:88::50"],"mac":"0a:00:00:00:00:05"},"mtu":1400`

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/daemon/server"
@@ -176,6 +178,87 @@ func TestAddDrainsItsKey(t *testing.T) {
 	for _, to := range addresses(r.add(request("c", nettest.Pod(t)))) {
 		nettest.Ping(t, pod, to)
 	}
+}
+
+// beside has something done once, in the next ADD, when its link is about to be made.
+func (r *rig) beside(do func()) {
+	var once sync.Once
+	r.decorate = change("link", func(k *hold.Kind) {
+		acquire := k.Acquire
+		k.Acquire = func(ctx context.Context, h hold.Hold) error {
+			once.Do(do)
+			return acquire(ctx, h)
+		}
+	})
+}
+
+// A deletion is queued while its pod's ADD is under way: the plugin found no link to cut
+// off, and has answered success. The ADD looks again behind its link, whether or not
+// somebody drains the queue, and fails; so does one that cannot look.
+func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(t *testing.T, r *rig) (heal func())
+		says  string
+	}{
+		"as usual": {func(*testing.T, *rig) func() { return func() {} }, "overtaken by a DEL of the same attachment"},
+		"the queue cannot be read": {func(t *testing.T, r *rig) func() {
+			dir, file := deletions.Path(r.root), deletions.Path(r.root)+".file"
+			must(t, os.WriteFile(file, nil, 0o600))
+			swap := func() { // at once: who watches the folder makes it anew where there is nothing
+				must(t, unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, file, unix.RENAME_EXCHANGE))
+			}
+			swap()
+			return swap
+		}, "a later deletion could not be done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			heal := func() {}
+			r.beside(func() {
+				r.enqueue(r.deletion("c", ""))
+				nettest.Eventually(t, "it to be told of", func() bool { return !r.drain.Quiet() })
+				heal = test.spoil(t, r)
+			})
+			r.begin()
+			_, err := r.tryAdd(request("c", nettest.Pod(t)))
+			wantError(t, err, 11, test.says)
+			heal()
+			r.wantGone("c")
+			must(t, r.drain.All(t.Context()))
+			r.wantClean()
+		})
+	}
+}
+
+// The same while the agent stops: it goes on with the queue until no verb is under way,
+// and nothing of the pod is left that could talk until the next agent comes.
+func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {
+	r := newRig(t)
+	ctx, stop := context.WithCancel(t.Context())
+	r.beside(func() {
+		stop()
+		nettest.Eventually(t, "the socket to be gone", func() bool { _, err := os.Stat(r.root.Socket()); return err != nil })
+		r.enqueue(r.deletion("c", ""))
+	})
+	r.begin()
+	r.close()
+	o, err := r.options()
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, o, nil) }()
+	c := client.New(r.root.Socket())
+	defer c.Close()
+	nettest.Eventually(t, "it to serve", func() bool { h, err := c.Health(t.Context()); return err == nil && h.Serving })
+	if _, err := c.Add(t.Context(), request("c", nettest.Pod(t))); err != nil {
+		t.Logf("ADD: %v", err) // it may have been answered before the deletion was done
+	}
+	must(t, <-ended)
+	if n := r.queued(); n > 0 {
+		t.Errorf("%d deletions wait, and the agent has ended", n)
+	}
+	r.bringUp()
+	r.wantGone("c")
+	r.wantClean()
 }
 
 // A deletion from the future, as a plugin in another time namespace writes it, is

@@ -51,8 +51,10 @@ func (a *Agent) life(c *config.Config, reload <-chan *config.Config) daemon.Life
 			a.traffic.KeepHidden,
 			a.traffic.KeepTrimmed,
 			a.mend.Keep,
-			a.drain.Keep, // what has come since the restore's drain waits already
 		},
+		// What has come since the restore's drain waits already. And what comes while the
+		// agent stops may be about a pod whose ADD is under way.
+		Lasting: []func(context.Context){a.drain.Keep},
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){
 			func(context.Context) { a.drain.KeepSpares() },

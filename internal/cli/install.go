@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -36,7 +37,8 @@ func (a *app) installCommand() *cobra.Command {
 		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime.
 Each file is replaced at once, also while runtimes execute it, and left alone if
 it is right already. --uninstall removes them again; it refuses while pods are
-attached, whose runtime needs the plugin to detach them.`,
+attached, whose runtime needs the plugin to detach them. Nor does install replace a
+configuration with whose --root pods are attached by one with another --root.`,
 		Example: `  berth install
   berth install --root /tmp/a --bin-dir /tmp/a/bin --conf-dir /tmp/a/net.d --name a
   berth install --uninstall`,
@@ -47,7 +49,7 @@ attached, whose runtime needs the plugin to detach them.`,
 			if f.uninstall {
 				return a.uninstall(c.Context(), f)
 			}
-			return a.install(f)
+			return a.install(c.Context(), f)
 		},
 	}
 	fl := c.Flags()
@@ -56,7 +58,7 @@ attached, whose runtime needs the plugin to detach them.`,
 	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
 	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: that of this program)")
 	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
-	fl.BoolVar(&f.force, "force", false, "uninstall also while pods are attached")
+	fl.BoolVar(&f.force, "force", false, "also while pods are attached, or where that cannot be told")
 	return c
 }
 
@@ -74,7 +76,10 @@ type fileView struct {
 
 // install puts the plugin in place, and then the configuration that makes the
 // runtime use it.
-func (a *app) install(f installFlags) error {
+func (a *app) install(ctx context.Context, f installFlags) error {
+	if err := a.stays(ctx, f); err != nil {
+		return err
+	}
 	from := f.from
 	if from == "" {
 		self, err := os.Executable()

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -45,7 +48,8 @@ func (a *app) uninstall(ctx context.Context, f installFlags) error {
 }
 
 // attached returns how many attachments the agent has, or its ledger if it is
-// away.
+// away. No ledger says that there are none only where no agent has ever run: else it
+// is lost.
 func (a *app) attached(ctx context.Context) (int, error) {
 	list, err := a.list(ctx, api.Filter{})
 	if err == nil {
@@ -53,6 +57,11 @@ func (a *app) attached(ctx context.Context) (int, error) {
 	}
 	s, err := ledger.Read(a.dir().Ledger(), kinds)
 	if errors.Is(err, os.ErrNotExist) {
+		for _, trace := range []string{a.dir().Instance(), filepath.Join(a.dir().Run(), daemon.MarkerName)} {
+			if _, there := os.Lstat(trace); !errors.Is(there, os.ErrNotExist) {
+				return 0, fmt.Errorf("%w, and an agent has run here: there is %s", err, trace)
+			}
+		}
 		return 0, nil
 	}
 	if err != nil {
@@ -65,6 +74,50 @@ func (a *app) attached(ctx context.Context) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// stays refuses another root than that of a configuration that is in place, while pods
+// are attached with it: their DEL would go to an agent that knows nothing of them.
+func (a *app) stays(ctx context.Context, f installFlags) error {
+	was, there := rootOf(f.confPath())
+	if !there || filepath.Clean(was) == a.root || f.force {
+		return nil
+	}
+	former := *a
+	former.root = filepath.Clean(was)
+	n, err := former.attached(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot tell whether pods are attached with --root %s, which %s has: %w (--force replaces it all the same)", was, f.confPath(), err)
+	}
+	if n > 0 {
+		return fmt.Errorf("%s attached with --root %s, which %s has: their runtime needs that to detach them; drain the node first, or say --force",
+			count(n, "pod"), was, f.confPath())
+	}
+	return nil
+}
+
+// rootOf returns the root that a configuration has for the plugin; false: it is not
+// there, or is not for the plugin.
+func rootOf(path string) (dir string, there bool) {
+	raw, err := root.ReadFile(path)
+	if err != nil {
+		return "", false
+	}
+	var conf struct {
+		Plugins []struct {
+			Type string `json:"type"`
+			Root string `json:"root"`
+		} `json:"plugins"`
+	}
+	if json.Unmarshal(raw, &conf) != nil {
+		return "", false
+	}
+	for _, p := range conf.Plugins {
+		if p.Type == plugin {
+			return cmp.Or(p.Root, string(root.Default)), true
+		}
+	}
+	return "", false
 }
 
 // usedBy returns the name of a configuration in dir that has the plugin.

@@ -30,6 +30,10 @@ const (
 // MsgReachable is the message of a DEL that is promised, and whose pod is not cut off yet.
 const MsgReachable = "a pod could not be cut off"
 
+// MsgUnsure is the message of a DEL that may be older than the ADD of whom it names, or
+// younger: its process began before that ADD, and became the plugin after it.
+const MsgUnsure = "it cannot be told whether this DEL is about the pod"
+
 // maxShown is how many bytes of what was given an error shows.
 const maxShown = 64
 

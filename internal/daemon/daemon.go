@@ -27,7 +27,7 @@ import (
 // When places a request in time (server.When).
 type When = server.When
 
-// LongestRequest is how long after it began a request may still be executed; the server
+// LongestRequest is how long after its client ran a request may still be executed; the server
 // caps every deadline at it.
 const LongestRequest = server.MaxDeadline
 

@@ -25,6 +25,8 @@ type Life struct {
 	Resume func(context.Context) (mend func(context.Context), err error)
 	// Own begins after Resume, before verbs are served.
 	Own []func(context.Context)
+	// Lasting begins with Own, and its context ends when no verb is under way any more.
+	Lasting []func(context.Context)
 	// Later begins once verbs are served.
 	Later []func(context.Context)
 	// Sweep is done every Interval. Intervals brings another interval.
@@ -52,40 +54,60 @@ func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 		cancel(srv.Serve())
 	}()
 
-	err := d.serve(ctx, srv, l)
+	lasting := d.group(context.WithoutCancel(ctx))
+	err := d.serve(ctx, srv, l, lasting)
 
 	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
 	patience, done := context.WithTimeout(context.Background(), stopping)
 	defer done()
 	err = errors.Join(err, srv.Shutdown(patience))
+	lasting.end()
 	<-served
 	return err
 }
 
-// serve resumes, opens the API, and does what the daemon does on its own, until
-// ctx ends or the daemon cannot go on.
-func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life) error {
-	ctx, cancel := context.WithCancel(ctx) // of what this starts, should it end early
-	var own sync.WaitGroup
-	begin := func(all []func(context.Context)) {
-		for _, do := range all {
-			own.Go(func() { do(ctx) })
-		}
+// group is some of what a daemon does on its own, which ends together.
+type group struct {
+	*Daemon
+	ctx    context.Context
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+}
+
+func (d *Daemon) group(ctx context.Context) *group {
+	g := &group{Daemon: d}
+	g.ctx, g.cancel = context.WithCancel(ctx)
+	return g
+}
+
+func (g *group) begin(all ...func(context.Context)) {
+	for _, do := range all {
+		g.all.Go(func() { do(g.ctx) })
 	}
-	defer func() {
-		cancel()
-		ended := make(chan struct{})
-		go func() {
-			own.Wait()
-			close(ended)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(stopping): // for a kind that hangs, and does not hear of the end
-			d.Log.Warn("ending, though something of the agent's own has not")
-		}
+}
+
+// end ends all, and waits for it.
+func (g *group) end() {
+	g.cancel()
+	ended := make(chan struct{})
+	go func() {
+		g.all.Wait()
+		close(ended)
 	}()
-	begin(l.Early)
+	select {
+	case <-ended:
+	case <-time.After(stopping): // for a kind that hangs, and does not hear of the end
+		g.Log.Warn("ending, though something of the agent's own has not")
+	}
+}
+
+// serve resumes, opens the API, and does what the daemon does on its own, until
+// ctx ends or the daemon cannot go on. What it begins of lasting goes on behind it.
+func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting *group) error {
+	own := d.group(ctx)
+	defer own.end()
+	ctx = own.ctx // ends with what this starts, should that end early
+	own.begin(l.Early...)
 	if l.Metrics != "" {
 		if _, err := srv.ServeMetrics(l.Metrics); err != nil {
 			return err
@@ -98,18 +120,19 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life) error {
 	if ctx.Err() != nil { // told to stop meanwhile: deletions may wait, which come before anybody is served
 		return whyEnded(ctx)
 	}
-	begin(l.Own)
+	own.begin(l.Own...)
+	lasting.begin(l.Lasting...)
 	srv.Open()
 	if _, err := systemd.SdNotify(false, systemd.SdNotifyReady); err != nil {
 		d.Log.Warn("telling systemd", "err", err)
 	}
 	d.Log.Info("serving", append([]any{"root", d.Root, "instance", d.Instance}, append(l.Serving(),
 		"after", time.Since(d.Started).Round(time.Millisecond))...)...)
-	begin(l.Later)
-	own.Go(func() { mend(ctx) })
-	own.Go(func() { d.KeepSwept(ctx, l) })
 	usurped := make(chan error, 1)
-	own.Go(func() { d.keepReachable(ctx, srv, usurped) })
+	own.begin(l.Later...)
+	own.begin(mend,
+		func(ctx context.Context) { d.KeepSwept(ctx, l) },
+		func(ctx context.Context) { d.keepReachable(ctx, srv, usurped) })
 	select {
 	case <-ctx.Done():
 		return whyEnded(ctx)

@@ -3,9 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,7 +68,10 @@ func LockInstance(netns ns.Ref) func(instance string, dir root.Dir) (*Lock, erro
 
 // Others reports whether another daemon, of another instance, lives in this network
 // namespace.
-func (d *Daemon) Others(instance string) bool { return held(root.Lock(instance, d.Netns.Ino)) }
+func (d *Daemon) Others(instance string) bool {
+	_, locked := root.Locked(root.Lock(instance, d.Netns.Ino))
+	return locked
+}
 
 // LockAgain locks the instance again if somebody removed the file.
 func (d *Daemon) LockAgain() error {
@@ -102,25 +103,13 @@ func take(path string, dir root.Dir) (*Lock, error) {
 			return l, nil
 		}
 		if err == unix.EWOULDBLOCK && time.Now().After(end) {
-			who, _ := io.ReadAll(io.LimitReader(f, 4096))
-			err = fmt.Errorf("%w (%s)", ErrTwice, strings.TrimSpace(string(who)))
+			err = fmt.Errorf("%w (%s)", ErrTwice, root.Holder(f))
 		}
 		_ = f.Close()
 		if err != nil && err != unix.EWOULDBLOCK && err != unix.EINTR { // else it was removed by whoever had it
 			return nil, err
 		}
 	}
-}
-
-// held reports whether somebody has locked a file. Who tries to lock it meanwhile tries
-// again.
-func held(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == unix.EWOULDBLOCK
 }
 
 // there reports whether the locked file still has its name.

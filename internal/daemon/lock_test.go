@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/root"
 )
 
 // One has the lock at a time, and who is refused hears who that is. It outlives its
@@ -16,13 +18,15 @@ import (
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	must(t, os.WriteFile(path, []byte("process 1, --root /killed/by/a/long/name\n"), 0o600))
-	if held(path) || held(path+".none") {
-		t.Error("somebody holds it")
+	for _, free := range []string{path, path + ".none"} {
+		if who, locked := root.Locked(free); locked {
+			t.Errorf("%s is locked by %s", free, who)
+		}
 	}
 	one, err := take(path, "/a")
 	must(t, err)
-	if !held(path) {
-		t.Error("it is not held")
+	if who, locked := root.Locked(path); !locked || !strings.HasSuffix(who, ", --root /a") {
+		t.Errorf("locked %t, by %q", locked, who)
 	}
 	if _, err := take(path, "/b"); !errors.Is(err, ErrTwice) || !strings.HasSuffix(err.Error(), ", --root /a)") {
 		t.Errorf("a second time: %v", err)

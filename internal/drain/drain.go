@@ -316,7 +316,7 @@ func (d *Drain) Going(o hold.Owner) bool {
 		return d.pendingOf(e.Record.Key)
 	}, nil)
 	if err == patience.ErrHangs {
-		return !d.quiet()
+		return !d.Quiet()
 	}
 	return err != nil || slices.ContainsFunc(pending, func(q deletions.Entry) bool {
 		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == o.ID })
@@ -328,14 +328,17 @@ func hasLink(e *attachment.Entry, name string) bool {
 	return ok && id == e.Owner.ID
 }
 
-// Keep does deletions as they come in, until ctx ends. After one that
-// failed it tries again by itself.
+// Keep does deletions as they come in, until ctx ends, and then those that have come
+// in until then. After one that failed it tries again by itself.
 func (d *Drain) Keep(ctx context.Context) {
 	failed := 0 // drains in a row
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
+			if err := d.All(context.WithoutCancel(ctx)); err != nil {
+				d.Log.Error("deletions wait for the next agent", "err", err)
+			}
 			return
 		case <-d.news:
 		case <-again:

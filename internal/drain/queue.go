@@ -43,9 +43,9 @@ const (
 	refilling = "refill"
 )
 
-// quiet reports whether nothing can wait: all that did was done, and the kernel, which
+// Quiet reports whether nothing can wait: all that did was done, and the kernel, which
 // asks no file system, has told of nothing since.
-func (q *queue) quiet() bool { return q.done.Load() == q.told.Load() }
+func (q *queue) Quiet() bool { return q.done.Load() == q.told.Load() }
 
 // hangs says that the folder does not answer; nil: nothing is known of that.
 func (q *queue) hangs() error {

@@ -1,10 +1,37 @@
 package root
 
-import "fmt"
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
 
 // Lock is the file that the agent of an instance locks for as long as it lives. It is
 // not below a root, so that agents on copies of one root have the same: they would undo
 // what the other does. In another network namespace, whose inode this is, they may live.
 func Lock(instance string, netns uint64) string {
 	return fmt.Sprintf("/run/berth-%s-%d.lock", instance, netns)
+}
+
+// Locked reports whether somebody has locked a file, and what they wrote down of
+// themselves. Who tries to lock it meanwhile tries again.
+func Locked(path string) (who string, locked bool) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != unix.EWOULDBLOCK {
+		return "", false
+	}
+	return Holder(f), true
+}
+
+// Holder is what an agent wrote down of itself in a file that it has locked.
+func Holder(f *os.File) string {
+	who, _ := io.ReadAll(io.LimitReader(f, 4096))
+	return strings.TrimSpace(string(who))
 }

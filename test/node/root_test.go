@@ -231,6 +231,53 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	other.remove()
 }
 
+// Somebody changes the root in the configuration, to a folder where no agent ever ran,
+// while pods are attached. A DEL with that root says so as long as the pod's agent runs, and
+// touches nothing: nobody would ever read what it queues there, and the agent would mend
+// the link.
+func TestDelAtARootOfNobody(t *testing.T) {
+	for name, prev := range map[string]bool{"with the result of ADD": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t, pools)
+			pod, from := nettest.Pod(t), nettest.Pod(t)
+			a.add("from", from)
+			raw, err := a.exec("ADD", "c", pod.Ref().Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			is := a.add("c", pod)
+			nobodys := newAgent(t, nil)
+			if !prev { // left by an earlier plugin
+				raw = []byte("null")
+				if err := os.MkdirAll(nobodys.root.State(), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			files := nettest.Files(t, string(nobodys.root))
+			was := indexOf(t, is.host)
+			for _, how := range []string{"served", "hung"} {
+				err := nobodys.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw))
+				programs.WantError(t, err, 7, "no agent has ever run with this root, and the pod's link "+is.host+" is of one that runs: process ")
+				if err != nil && !strings.Contains(err.Error(), ", --root "+string(a.root)) {
+					t.Errorf("%s: it does not say which root is meant: %v", how, err)
+				}
+				if how == "served" {
+					a.signal(unix.SIGSTOP)
+				}
+			}
+			a.signal(unix.SIGCONT)
+			if diff := files.Diff(nettest.Files(t, string(nobodys.root))); diff != "" {
+				t.Errorf("it changes the folder of nobody:\n%s", diff)
+			}
+			if now := indexOf(t, is.host); now != was {
+				t.Errorf("the link was deleted, and made again: it was %d, and is %d", was, now)
+			}
+			wantUp(t, is)
+			nettest.Ping(t, from, is.addrs[0])
+		})
+	}
+}
+
 func indexOf(t *testing.T, link string) int {
 	t.Helper()
 	l, err := netlink.LinkByName(link)

@@ -71,13 +71,38 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
 	}
 	e, err := v.standing(ctx, add)
-	if err == nil && e == nil {
+	fresh := err == nil && e == nil
+	if fresh {
 		e, err = v.attach(ctx, add)
+	}
+	if err == nil {
+		err = v.notDeleted(ctx, e, fresh)
 	}
 	if err != nil {
 		return nil, answer.Numbered(err)
 	}
 	return mode.EncodeResult(add.mode, e, add.conf)
+}
+
+// notDeleted looks for deletions again, behind the link: what was queued before that was
+// there could cut nothing off, and has been answered with success. Where nothing was told
+// of, as ever, it costs nothing. A fresh attachment of which this cannot be told is given
+// up.
+func (v *Verbs) notDeleted(ctx context.Context, e *attachment.Entry, fresh bool) error {
+	if v.drain.Quiet() {
+		return nil
+	}
+	if err := v.drain.Key(ctx, e.Record.Key); err != nil {
+		var undone error
+		if fresh {
+			undone = v.Engine.Release(context.WithoutCancel(ctx), []hold.ID{e.Owner.ID})
+		}
+		return cni.Errorf(cni.CodeTryAgain, "a later deletion could not be done", "%v", errors.Join(err, undone))
+	}
+	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
+		return engine.ErrOvertaken
+	}
+	return nil
 }
 
 // parse checks an ADD's or a CHECK's input, and changes nothing.

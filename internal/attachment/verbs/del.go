@@ -8,6 +8,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/answer"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
@@ -19,6 +20,10 @@ import (
 // its way, is refused. If it names a link as well, that chooses nobody of the key:
 // a runtime may know the result of an earlier ADD alone, or a wrong one, and means
 // what it has attached last. The link serves to find what the ledger lacks.
+//
+// A DEL whose process began before an ADD, and became the plugin after it, may have been
+// asked for before that ADD or behind it: it releases nobody, fails, and is to be
+// repeated, which a new process tells. If the ADD is still on its way, it is refused.
 //
 // known is false if nothing matched, now or lately.
 func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.When) (d api.Deleted, known bool, err error) {
@@ -49,6 +54,10 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 			return api.Deleted{}, true, answer.Numbered(err)
 		}
 		all = union(all, more)
+		if e := v.unsure(key, w); e != nil {
+			return api.Deleted{}, true, cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure,
+				"%s: its ADD began after this DEL's process, and before that became the plugin: repeat DEL", e.Owner.ID)
+		}
 	}
 	if len(all) == 0 {
 		if whole {
@@ -94,6 +103,18 @@ func (v *Verbs) deletable(f api.Filter, w daemon.When) []*attachment.Entry {
 	return slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Record.BeganBefore(v.Epoch, w.Started) })
 }
 
+// unsure returns an attachment of a key of which it cannot be told whether a deletion
+// was asked for before its ADD or behind it.
+func (v *Verbs) unsure(k attachment.Key, w daemon.When) *attachment.Entry {
+	es, _ := v.index.Called(k)
+	for _, e := range es {
+		if r := e.Record; e.Owner.Wanted() && !r.BeganBefore(v.Epoch, w.Started) && r.BeganBefore(v.Epoch, w.Latest()) {
+			return e
+		}
+	}
+	return nil
+}
+
 // release promises the release of the attachments that find returns, with ops in
 // the same commit, and returns who they are. If an ADD has been answered with one
 // of them in between, find has to look again: that ADD may have begun later.
@@ -125,8 +146,8 @@ func keyOf(f api.Filter) (attachment.Key, bool) {
 	return k, k.Network != "" && k.ContainerID != "" && k.Ifname != ""
 }
 
-// tombstone says that no ADD of a key may be executed that began before w. It
+// tombstone says that no ADD of a key may be executed that began before w ran. It
 // stands for as long as such an ADD may still be on its way.
 func (v *Verbs) tombstone(k attachment.Key, w daemon.When) ledger.Tombstone {
-	return ledger.Tombstone{Key: k.String(), Boot: v.Boot, Started: w.Started, Until: w.Started + int64(daemon.LongestRequest)}
+	return ledger.Tombstone{Key: k.String(), Boot: v.Boot, Started: w.Latest(), Until: w.Latest() + int64(daemon.LongestRequest)}
 }

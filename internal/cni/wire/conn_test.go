@@ -71,13 +71,13 @@ func TestDo(t *testing.T) {
 				io.WriteString(c, "HTTP/1.1 206 Partial Content\r\nContent-Length: 2\r\n\r\nhi")
 			})
 			deadline := late()
-			resp, err := wire.Do(dir, wire.Request{Method: "POST", Target: "/v1/x?a=b", Body: []byte("body"), Started: 5, Deadline: deadline, Trace: trace})
+			resp, err := wire.Do(dir, wire.Request{Method: "POST", Target: "/v1/x?a=b", Body: []byte("body"), Started: 5, Running: 7, Deadline: deadline, Trace: trace})
 			if err != nil || resp.Status != 206 || string(resp.Body) != "hi" {
 				t.Fatalf("%+v, %v", resp, err)
 			}
 			r := <-requests
 			for _, want := range [][2]string{{r.Method, "POST"}, {r.RequestURI, "/v1/x?a=b"}, {r.Header.Get("Body"), "body"},
-				{r.Header.Get("Berth-Started"), "5"}, {r.Header.Get("Traceparent"), trace}, {r.Header.Get("Content-Type"), "application/json"}} {
+				{r.Header.Get("Berth-Started"), "5"}, {r.Header.Get("Berth-Running"), "7"}, {r.Header.Get("Traceparent"), trace}, {r.Header.Get("Content-Type"), "application/json"}} {
 				if want[0] != want[1] {
 					t.Errorf("got %q, want %q", want[0], want[1])
 				}

@@ -16,7 +16,8 @@ type Request struct {
 	Method   string // GET, POST, DELETE
 	Target   string // path and query, escaped
 	Body     []byte // JSON; nil for none
-	Started  int64  // when the client began, CLOCK_BOOTTIME in nanoseconds
+	Started  int64  // when the client's process began, CLOCK_BOOTTIME in nanoseconds
+	Running  int64  // when its program ran, likewise; not said unless it is later
 	Deadline int64  // when it gives up, likewise
 	Trace    string // traceparent (W3C Trace Context); dropped if malformed
 }
@@ -49,6 +50,9 @@ func Do(dir root.Dir, r Request) (Response, error) {
 func (r Request) append(b []byte) []byte {
 	b = append(b, r.Method+" "+r.Target+" HTTP/1.1\r\nHost: berthd\r\nConnection: close\r\n"...)
 	b = appendHeader(b, api.HeaderStarted, strconv.FormatInt(r.Started, 10))
+	if r.Running > r.Started {
+		b = appendHeader(b, api.HeaderRunning, strconv.FormatInt(r.Running, 10))
+	}
 	b = appendHeader(b, api.HeaderDeadline, strconv.FormatInt(r.Deadline, 10))
 	if isTrace(r.Trace) {
 		b = appendHeader(b, "Traceparent", r.Trace)

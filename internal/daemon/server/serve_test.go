@@ -59,16 +59,20 @@ func TestWhen(t *testing.T) {
 	}
 	d.Open()
 	for _, test := range []struct {
-		name              string
-		started, deadline time.Duration // from now; 0: no header
-		wantStart, want   time.Duration // from now
-		code              uint
-		words             string
+		name             string
+		started, running time.Duration // from now; 0: no header
+		deadline         time.Duration // likewise
+		wantStart, want  time.Duration // from now
+		code             uint
+		words            string
 	}{
 		{name: "no header", want: time.Minute},
 		{name: "both", started: -time.Second, deadline: 10 * time.Second, wantStart: -time.Second, want: 10 * time.Second},
 		{name: "too late", started: -time.Second, deadline: time.Hour, wantStart: -time.Second, want: MaxDeadline - time.Second},
 		{name: "started long ago", started: -2 * MaxDeadline, deadline: time.Minute, code: 11, words: "nothing was done"},
+		{name: "in a process kept ready", started: -2 * MaxDeadline, running: -time.Second, deadline: time.Hour, wantStart: -2 * MaxDeadline, want: MaxDeadline - time.Second},
+		{name: "running before it began", started: -time.Second, running: -time.Hour, deadline: time.Hour, wantStart: -time.Second, want: MaxDeadline - time.Second},
+		{name: "running in the future", running: time.Hour, code: 4, words: "time namespace"},
 		{name: "expired", started: -time.Second, deadline: -time.Millisecond, code: 11, words: "nothing was done"},
 		{name: "from the future", started: time.Hour, code: 4, words: "time namespace"},
 	} {
@@ -79,6 +83,9 @@ func TestWhen(t *testing.T) {
 					return // the machine has been booted less than 10 minutes ago: nothing can be that old
 				}
 				h.Set(api.HeaderStarted, at(test.started))
+			}
+			if test.running != 0 {
+				h.Set(api.HeaderRunning, at(max(test.running, time.Duration(1-boottime.Now()))))
 			}
 			if test.deadline != 0 {
 				h.Set(api.HeaderDeadline, at(test.deadline))
@@ -114,7 +121,7 @@ func TestBadHeaders(t *testing.T) {
 	d := startToy(t)
 	d.Open()
 	for _, values := range [][]string{{""}, {"x"}, {"-5"}, {"0"}, {"1e9"}, {"99999999999999999999"}, {"1", "2"}} {
-		for _, name := range []string{api.HeaderStarted, api.HeaderDeadline} {
+		for _, name := range []string{api.HeaderStarted, api.HeaderRunning, api.HeaderDeadline} {
 			a := d.ask(t.Context(), "GET", api.PathHealth, "", http.Header{name: values})
 			if wantCode(t, a.err, cni.CodeEnv, name); a.status != 400 {
 				t.Errorf("%s %q: %+v", name, values, a)

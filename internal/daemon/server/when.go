@@ -10,19 +10,24 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// MaxDeadline is the longest that a request may take, from its own start. So a
+// MaxDeadline is the longest that a request may take, from when its client ran. So a
 // tombstone that a deletion leaves has to stand for MaxDeadline after the
-// deletion's start: every request that is older has expired by then.
+// deletion's client ran: every request whose client ran before it has expired by then.
 const MaxDeadline = 5 * time.Minute
 
 // skew is how far a request's start may lie ahead of the daemon's own clock.
 const skew = time.Millisecond
 
-// When places a request in time. Both are CLOCK_BOOTTIME in nanoseconds.
+// When places a request in time, by CLOCK_BOOTTIME in nanoseconds.
 type When struct {
-	Started  int64 // when the client began
-	Deadline int64 // when it gives up; at most MaxDeadline after Started
+	Started  int64 // when the client's process began
+	Running  int64 // when its program ran; 0: when it began
+	Deadline int64 // when it gives up; at most MaxDeadline after it ran
 }
+
+// Latest is when the client may have been asked for its verb at the latest. Its process
+// may have begun long before that, if somebody keeps processes ready.
+func (w When) Latest() int64 { return max(w.Started, w.Running) }
 
 // Remaining is how long the client still waits.
 func (w When) Remaining() time.Duration { return time.Duration(w.Deadline - boottime.Now()) }
@@ -38,20 +43,20 @@ func (w When) budget() time.Duration {
 // after limit.
 func parseWhen(h http.Header, limit time.Duration) (When, *api.Error) {
 	now := boottime.Now()
-	started, err := headerTime(h, api.HeaderStarted, now)
+	started, err := headerPast(h, api.HeaderStarted, now, now)
 	if err != nil {
 		return When{}, err
 	}
-	if ahead := time.Duration(started - now); ahead > skew {
-		return When{}, cni.Errorf(cni.CodeEnv, "invalid header "+api.HeaderStarted,
-			"it is %v ahead of the agent's CLOCK_BOOTTIME: is the client in another time namespace?", ahead)
+	running, err := headerPast(h, api.HeaderRunning, started, now)
+	if err != nil {
+		return When{}, err
 	}
-	started = min(started, now)
 	deadline, err := headerTime(h, api.HeaderDeadline, now+int64(limit))
 	if err != nil {
 		return When{}, err
 	}
-	w := When{started, min(deadline, started+int64(MaxDeadline))}
+	w := When{Started: started, Running: max(started, running)}
+	w.Deadline = min(deadline, w.Running+int64(MaxDeadline))
 	if w.Deadline <= now {
 		return When{}, expired(w)
 	}
@@ -62,6 +67,19 @@ func parseWhen(h http.Header, limit time.Duration) (When, *api.Error) {
 // answer, and a later request may have overtaken it.
 func expired(w When) *api.Error {
 	return cni.Errorf(cni.CodeTryAgain, "the request has expired", "its deadline passed %v ago; nothing was done", -w.Remaining())
+}
+
+// headerPast reads a header that is a time which has been, or returns absent without it.
+func headerPast(h http.Header, name string, absent, now int64) (int64, *api.Error) {
+	at, err := headerTime(h, name, absent)
+	if err != nil {
+		return 0, err
+	}
+	if ahead := time.Duration(at - now); ahead > skew {
+		return 0, cni.Errorf(cni.CodeEnv, "invalid header "+name,
+			"it is %v ahead of the agent's CLOCK_BOOTTIME: is the client in another time namespace?", ahead)
+	}
+	return min(at, now), nil
 }
 
 // headerTime reads a header that is a time, or returns absent without it.
