@@ -23,12 +23,12 @@ var (
 	descPoolRest = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
 )
 
-// figures reads what verbs know, at each scrape.
+// figures has the figures that verbs know, and reads them at each scrape.
 type figures struct {
 	verbs Verbs
 
 	mu   sync.Mutex
-	owed map[string]bool // kinds
+	owed map[string]bool // kinds that owed a hold at any scrape
 }
 
 // Describe is server.Collector's.
@@ -43,8 +43,8 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	st, _ := f.verbs.Status(ctx, "")     // filled in also when no ADD can be served
-	for _, state := range api.States() { // each has a figure, if only 0
+	st, _ := f.verbs.Status(ctx, "")     // Status fills st in also when no ADD can be served
+	for _, state := range api.States() { // each state has a figure, if only 0
 		gauge(descOwners, float64(st.Attachments[state]), state)
 	}
 	f.collectOwed(gauge)
@@ -60,8 +60,8 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectOwed has a figure for each kind that was ever seen to be owed, so that
-// one which is owed no more goes to 0 and does not vanish.
+// collectOwed gives a figure for each kind of which holds were owed at any scrape. So the
+// figure of a kind that owes nothing any more goes to 0, and does not vanish.
 func (f *figures) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
