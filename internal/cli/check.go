@@ -42,7 +42,7 @@ attachment.`,
 	return c
 }
 
-// check checks what args name; all without any.
+// check checks the attachments that args name; without args, all.
 func (a *app) check(ctx context.Context, args []string) error {
 	list, err := a.list(ctx, api.Filter{})
 	if err != nil {
@@ -65,7 +65,7 @@ func (a *app) check(ctx context.Context, args []string) error {
 		relevant = append(relevant, "pool "+at.Pool)
 	}
 	for _, f := range audit.Findings {
-		// A kind that cannot be read says nothing of its holds.
+		// If a kind cannot be read, nothing is known of its holds.
 		if slices.Contains(v.Checked, f.Owner) || slices.Contains(relevant, f.Of) || f.Owner == "" && f.Type == api.FindingUnreadable {
 			v.Findings = append(v.Findings, f)
 		}
@@ -79,7 +79,7 @@ func (a *app) check(ctx context.Context, args []string) error {
 	return nil
 }
 
-// showChecked prints a row a difference.
+// showChecked prints one row for each difference.
 func (a *app) showChecked(v checkView) {
 	t := newTable("FINDING", "OF", "WHAT", "DIFFERENCE")
 	n := 0

@@ -18,12 +18,12 @@ import (
 type conforming struct {
 	*app
 	conform.Options
-	given *cobra.Command // with its flags
+	given *cobra.Command // the command, with the flags that were given
 
 	run, format string
-	self        string // how the program was called
+	self        string // how this program was called
 	list        bool
-	ended       int // how many checks have
+	ended       int // how many checks have ended
 }
 
 func (a *app) conformCommand() *cobra.Command {
@@ -101,8 +101,8 @@ func (o *conforming) prepare() (err error) {
 	return nil
 }
 
-// chosen reports whether --run means a check, or one of the versions that it is
-// run for.
+// chosen reports whether --run chooses a check, or a check in one of the versions that it
+// is run for.
 func (o *conforming) chosen(c conform.Check) bool {
 	names := []string{c.Name}
 	if c.Each {
@@ -120,7 +120,7 @@ func (o *conforming) judge(ctx context.Context) error {
 	}
 	if done, code, err := conform.Enter(); done {
 		if err == nil && code != 0 {
-			return exit(code) // the one inside has said why
+			return exit(code) // the process inside has said why
 		}
 		return unjudged(err)
 	}
@@ -148,7 +148,7 @@ func (o *conforming) judge(ctx context.Context) error {
 	return nil
 }
 
-// unjudged is an error for which it is not known how good the plugins are.
+// unjudged gives an error the exit code for a run that could not judge the plugins.
 func unjudged(err error) error {
 	if err == nil {
 		return nil
@@ -156,8 +156,8 @@ func unjudged(err error) error {
 	return coded{2, err}
 }
 
-// interrupted is the end of a run before its last check. Only people get what
-// there is: a program would take it for the whole.
+// interrupted ends a run that was stopped before its last check. It prints the results so
+// far only for people: a program would take them for all results.
 func (o *conforming) interrupted(report *conform.Report) error {
 	if o.format == "table" && len(report.Results) > 0 {
 		if err := report.Write(o.stdout, o.format, o.colour); err != nil {

@@ -26,7 +26,7 @@ type gcFlags struct {
 type gcView struct {
 	Network  string        `json:"network"`
 	DryRun   bool          `json:"dryRun"`
-	Released []releaseView `json:"released"` // with DryRun, those that would be
+	Released []releaseView `json:"released"` // with DryRun, those that would be released
 	Owed     int           `json:"owed"`     // holds of the network whose release has failed so far
 }
 
@@ -70,14 +70,14 @@ container id, address or host veth. What has been attached meanwhile is spared.`
 }
 
 func (a *app) gc(ctx context.Context, f gcFlags) error {
-	began := client.Began(ctx) // what is attached behind the list is in nobody's mind
+	began := client.Began(ctx) // spares attachments that are made after the list was asked for
 	list, err := a.list(ctx, api.Filter{Network: f.network})
 	if err != nil {
 		return err
 	}
 	keep, err := a.choose(list, f.keep)
 	if err != nil {
-		return err // rather than release what was meant
+		return err // rather than release an attachment that was to be kept
 	}
 	req := api.GCRequest{Network: f.network, Valid: []api.GCValid{}, MinAge: f.minAge, DryRun: f.dryRun}
 	for _, at := range keep {
@@ -99,8 +99,8 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 	return a.print(v, func() { a.showGC(v) })
 }
 
-// chosen returns those of a list that have one of these ids, and for each further id
-// an attachment of which nothing else is known: its ADD was under way.
+// chosen returns the attachments of a list that have one of these ids. For each other id it
+// adds an attachment of which only the id is known: its ADD was under way.
 func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
 	for _, at := range list {
 		if slices.Contains(ids, at.ID) {

@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// plugin is the name of the CNI plugin's program, and so its type in CNI
+// plugin is the name of the CNI plugin's program, and therefore its type in CNI
 // configurations.
 const plugin = "berth-cni"
 
@@ -118,7 +118,7 @@ func (a *app) conflist(name string) ([]byte, error) {
 	}
 	conf["name"] = name
 	if a.root != "/" {
-		for _, p := range conf["plugins"].([]any) { // a test reads the file
+		for _, p := range conf["plugins"].([]any) { // a test checks that the file has this form
 			p.(map[string]any)["root"] = a.root
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/berth-net/berth/internal/show"
 )
 
-// kinds are those whose specs this program can name. Others are shown as they
-// are written.
+// kinds are the kinds whose specs this program can read. It shows the specs of others as
+// they are written.
 var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(nfttable.Spec) }},
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
@@ -66,7 +66,7 @@ func (a *app) ledger(ctx context.Context) error {
 	return a.print(l, func() { a.showLedger(from, l, owners) })
 }
 
-// readLedger reads the file that no agent has open.
+// readLedger reads the ledger's file, if no agent has it open.
 func (a *app) readLedger() (api.Ledger, error) {
 	s, err := ledger.Read(a.dir().Ledger(), kinds)
 	if errors.Is(err, ledger.ErrLocked) {

@@ -60,8 +60,8 @@ func (a *app) owed(ctx context.Context) error {
 	return a.print(list, func() { a.showOwed(list) })
 }
 
-// owedAway shows the queue without an agent, and fails all the same: what else
-// is owed is not known.
+// owedAway shows the queue of deletions without an agent. It fails all the same, since it
+// cannot know what else is owed.
 func (a *app) owedAway(away error) error {
 	s, err := deletions.Look(a.dir())
 	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: show.Deletions(s, err)}
@@ -85,8 +85,8 @@ func (a *app) askOwed(ctx context.Context) (list api.OwedList, err error) {
 	return list, err
 }
 
-// showOwed prints a table of each sort that there is, with an empty line
-// between them.
+// showOwed prints a table for each sort of debt that there is, with an empty line between
+// the tables.
 func (a *app) showOwed(list api.OwedList) {
 	var tables []*table
 	if len(list.Holds) > 0 {
@@ -154,7 +154,7 @@ func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
 	return t
 }
 
-// owedBy says whose something is that is owed.
+// owedBy says who owes a hold.
 func owedBy(o api.OwedHold) string {
 	switch {
 	case o.Network == "":
@@ -176,7 +176,8 @@ func (a *app) next(o api.Owed) string {
 	return "now"
 }
 
-// retryOwed has the agent try what args name; all without any.
+// retryOwed has the agent try what the owners owe that args name; without args, all that is
+// owed.
 func (a *app) retryOwed(ctx context.Context, args []string) error {
 	list, err := a.askOwed(ctx)
 	if err != nil {
@@ -204,8 +205,8 @@ func (a *app) retryOwed(ctx context.Context, args []string) error {
 	})
 }
 
-// owing returns the IDs of the owners that an argument names, as matching has it,
-// but for addresses and host veths.
+// owing returns the IDs of the owners that an argument names, as matching does, except by
+// address or host veth.
 func owing(holds []api.OwedHold, arg string) (ids []string) {
 	owners := make([]api.Attachment, len(holds))
 	for i, o := range holds {

@@ -65,7 +65,7 @@ func (a *app) showOne(at api.Attachment) {
 	}
 }
 
-// owedText says what could not be given back so far.
+// owedText describes a hold that could not be given back so far.
 func (a *app) owedText(o api.Owed) string {
 	return o.What + " for " + a.ago(o.Since) + ", tried " + count(o.Tries, "time") + ", next " + a.next(o) + ": " + o.Error
 }

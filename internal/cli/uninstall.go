@@ -44,8 +44,7 @@ func (a *app) uninstall(ctx context.Context, f installFlags) error {
 	return a.print(done, func() { a.showFiles(done) })
 }
 
-// attached returns how many attachments the agent has, or its ledger if it is
-// away.
+// attached returns how many attachments the agent has or, if it is away, its ledger.
 func (a *app) attached(ctx context.Context) (int, error) {
 	list, err := a.list(ctx, api.Filter{})
 	if err == nil {
@@ -67,7 +66,8 @@ func (a *app) attached(ctx context.Context) (int, error) {
 	return n, nil
 }
 
-// usedBy returns the name of a configuration in dir that has the plugin.
+// usedBy returns the name of a configuration in dir that names the plugin; "" if there is
+// none.
 func usedBy(dir string) (string, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
