@@ -189,7 +189,7 @@ func TestMissing(t *testing.T) {
 	}{
 		{"add/result", "0.4.0", true},
 		{"add/result", "1.0.0", false},
-		{"check/well", "0.4.0", true}, // which stands on it
+		{"check/well", "0.4.0", true}, // needs add/result
 		{"leak/add-del", "1.0.0", true},
 		{"basic/attach", "1.0.0", false},
 	} {
