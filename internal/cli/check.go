@@ -23,10 +23,10 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check ID|POD|CONTAINER... | --all",
 		Short: "Compare attachments with the node; exit code 1 when something differs",
 		Long: `Compare attachments with the node and with their pods: links, addresses, routes,
-neighbours and settings as the kernel has them, on both sides, and what all pods
-rely on, the agent's table and their pools' routes. Each difference is a row; the
-exit code is 1 when there is one. berth audit also looks for what belongs to no
-attachment.`,
+neighbours and settings as the kernel has them, on both sides. It also checks
+what all pods rely on: the agent's table and their pools' routes. Each
+difference is a row, and the exit code is 1 when there is one. berth audit also
+looks for things that belong to no attachment.`,
 		Example: `  berth check default/web
   berth check --all`,
 		ValidArgsFunction: a.completeAttachments,

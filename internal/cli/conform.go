@@ -33,18 +33,18 @@ func (a *app) conformCommand() *cobra.Command {
 func (o *conforming) cobraCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform --bin-dir DIR --conf FILE.conflist",
-		Short: "Hold any CNI plugin to the specification, and look for leaks",
-		Long: `Judge CNI plugins from outside, by the specification (0.4.0 to 1.1.0) and by what
-they leave behind: after DEL, after a kill in the middle, after a reboot. Any
-plugins will do; nothing of Berth is needed.
+		Short: "Judge any CNI plugin by the specification, and look for leaks",
+		Long: `Judge CNI plugins from outside, by the specification (0.4.0 to 1.1.0) and by
+what they leave behind: after DEL, after a kill in the middle, after a reboot.
+It works with any plugins, and needs nothing of Berth.
 
-It works in fresh namespaces, as root or as anybody: the machine's network and its
-files stay as they are. What the plugins keep between calls must be below a
---state-dir, or in /run: each check finds these empty. What they write to
-/dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp is gone afterwards; all else
-is read-only to them. The exit code is 0 if there is neither fail nor leak, 1 if
-there is, and 2 if that is not known: for a wrong command line, a file that is
-missing, an interrupt.`,
+It works in fresh namespaces, as root or as any user: the machine's network and
+its files stay as they are. The plugins have to keep their files between calls
+below a --state-dir, or in /run: each check finds these empty. What they write
+to /dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp is gone afterwards; all
+other files are read-only to them. The exit code is 0 if there is neither a fail
+nor a leak, 1 if there is one, and 2 if that is not known, because of a wrong
+command line, a missing file or an interrupt.`,
 		Example: `  berth conform --bin-dir /opt/cni/bin --conf /etc/cni/net.d/10-net.conflist \
       --state-dir /var/lib/cni
   berth conform --bin-dir bin --conf net.conflist --run '^leak/'      # some checks
@@ -62,10 +62,10 @@ missing, an interrupt.`,
 	fl.StringVar(&o.HookDir, "hook-dir", "", `programs "start" and "stop" of a daemon that the plugins need`)
 	fl.StringVar(&o.run, "run", "", "only checks whose name matches this regular expression")
 	fl.DurationVar(&o.Timeout, "timeout", conform.DefaultTimeout, "how long a plugin may take for a call")
-	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long after DEL things may still be there")
-	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points a plugin is killed in a verb")
+	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long things may stay after DEL")
+	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points of a verb a plugin is killed")
 	fl.IntVar(&o.Churn, "churn", conform.DefaultChurn, "how many pods come and go in the churn check")
-	fl.BoolVar(&o.list, "list", false, "say which checks there are, and judge nothing")
+	fl.BoolVar(&o.list, "list", false, "list the checks, and judge nothing")
 	fl.StringVarP(&o.format, "output", "o", "table", strings.Join(conform.Formats(), ", "))
 	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(conform.Formats(), cobra.ShellCompDirectiveNoFileComp)))
 	return c

@@ -32,9 +32,9 @@ func (a *app) eventsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened lately, or follow what happens",
-		Long: `Show what happened lately, as far as the agent remembers (some thousand events
-of its present run). With -f, follow what happens from now on, or from the event
-after --since; when the agent is restarted, the new one is followed.`,
+		Long: `Show what happened lately, as far as the agent remembers it (some thousand
+events of its present run). With -f, follow the events from now on, or those
+after --since; if the agent is restarted, go on with the new one's events.`,
 		Example: `  berth events
   berth events -f
   berth events -f --since 0 -o json | jq -r 'select(.type == "owed") | .message'`,
@@ -46,8 +46,8 @@ after --since; when the agent is restarted, the new one is followed.`,
 			return a.lately(c.Context(), f.since)
 		},
 	}
-	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens")
-	c.Flags().Uint64Var(&f.since, "since", 0, "begin after the event of this number")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on and show new events")
+	c.Flags().Uint64Var(&f.since, "since", 0, "begin after the event with this number")
 	return c
 }
 

@@ -36,9 +36,10 @@ func (a *app) gcCommand() *cobra.Command {
 		Use:   "gc --network NAME --keep ID... | --all",
 		Short: "Release all of a network's attachments but those to keep, as a runtime's GC does",
 		Long: `Release all of a network's attachments but those to keep, as a runtime's GC does
-(CNI 1.1). All are tried, whatever fails of some, and what earlier releases in
-the network owe is tried again. An attachment to keep is named by its ID, pod,
-container id, address or host veth. What has been attached meanwhile is spared.`,
+(CNI 1.1). It tries all of them, even if the release of some fails, and tries
+again what earlier releases in the network owe. Name an attachment to keep by
+its ID, pod, container id, address or host veth. GC spares what has been
+attached meanwhile.`,
 		Example: `  berth gc --network berth --keep default/web,default/db --dry-run
   berth gc --network berth --keep h4kq2mzt7c --keep 4f1c9a7d2b60
   berth gc --network berth --all --min-age 1h`,
@@ -64,7 +65,7 @@ container id, address or host veth. What has been attached meanwhile is spared.`
 	fl.StringVar(&f.network, "network", "", "the CNI network's name")
 	fl.StringSliceVar(&f.keep, "keep", nil, "attachments to keep; repeatable, or with commas")
 	fl.BoolVar(&f.all, "all", false, "keep none")
-	fl.DurationVar(&f.minAge, "min-age", 0, "keep what was attached less than this long ago, such as 10m")
+	fl.DurationVar(&f.minAge, "min-age", 0, "also keep what was attached less than this long ago, such as 10m")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "only say what would be released")
 	return c
 }

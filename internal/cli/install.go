@@ -33,10 +33,11 @@ func (a *app) installCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Put the CNI plugin and its configuration in place, or remove them",
-		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime.
-Each file is replaced at once, also while runtimes execute it, and left alone if
-it is right already. --uninstall removes them again; it refuses while pods are
-attached, whose runtime needs the plugin to detach them.`,
+		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime. It
+replaces each file in one step, even while runtimes execute it, and leaves a
+file alone that is right already. --uninstall removes the files again. It
+refuses while pods are attached, because their runtime needs the plugin to
+detach them.`,
 		Example: `  berth install
   berth install --root /tmp/a --bin-dir /tmp/a/bin --conf-dir /tmp/a/net.d --name a
   berth install --uninstall`,
@@ -54,9 +55,9 @@ attached, whose runtime needs the plugin to detach them.`,
 	fl.StringVar(&f.binDir, "bin-dir", "/opt/cni/bin", "folder in which the runtime looks for CNI plugins")
 	fl.StringVar(&f.confDir, "conf-dir", "/etc/cni/net.d", "folder in which the runtime looks for CNI configurations")
 	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
-	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: that of this program)")
+	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: the folder of this program)")
 	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
-	fl.BoolVar(&f.force, "force", false, "uninstall also while pods are attached")
+	fl.BoolVar(&f.force, "force", false, "uninstall even while pods are attached")
 	return c
 }
 

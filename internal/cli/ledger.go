@@ -33,10 +33,10 @@ var kinds = hold.Kinds{
 func (a *app) ledgerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ledger",
-		Short: "Print the ledger: who has which names and holds; also with the agent down",
+		Short: "Print the ledger: who has which names and holds; works without the agent, too",
 		Long: `Print the ledger: every owner with its names and holds, the names that rest, and
-the keys that were deleted lately. When no agent answers, the file is read
-without it, and nothing is written.`,
+the keys that were deleted lately. If no agent answers, the command reads the
+ledger's file itself, and writes nothing.`,
 		Example: `  berth ledger
   berth ledger -o json | jq '.owners[] | select(.releasing)'`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.ledger(c.Context()) },

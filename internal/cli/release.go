@@ -37,10 +37,10 @@ func (a *app) releaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "release [ID|POD|CONTAINER...]",
 		Short: "Take pods off the network, as a runtime's DEL does",
-		Long: `Take pods off the network, as a runtime's DEL does. It asks nothing. When it
-returns, the release is promised: the pods are cut off, and what they held is
-given back whatever happens. With --wait it returns when all is gone, and the
-exit code is 1 if that is not within 2 minutes.`,
+		Long: `Take pods off the network, as a runtime's DEL does, without asking back. When
+the command returns, the release is promised: the pods are cut off, and the
+agent gives back what they held, whatever happens. With --wait it returns when
+all is gone; the exit code is 1 if that takes longer than 2 minutes.`,
 		Example: `  berth release default/web
   berth release --container 4f1c9a7d2b60      # all attachments of a container
   berth release --wait h4kq2mzt7c x3d5abqrs2`,

@@ -25,11 +25,12 @@ type statusView struct {
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "How the agent is; exit code 0 exactly when it serves requests",
-		Long: `How the agent is: what is attached, what is owed, how full the pools are. When
-no agent answers within 3 seconds it says what the ledger has, read without it,
-and what to do. The exit code is 0 exactly when the agent serves requests: 1 while
-it still restores what its ledger says, and when it is away.`,
+		Short: "Show how the agent is; exit code 0 exactly when it serves requests",
+		Long: `Show how the agent is: what is attached, what is owed, how full the pools are.
+If no agent answers within 3 seconds, the command reads the ledger itself, and
+says what it has and what to do. The exit code is 0 exactly when the agent
+serves requests, and 1 while the agent still restores what its ledger says, or
+is away.`,
 		Example: `  berth status
   berth --root /tmp/a status -o json | jq .owed
   until berth status >/dev/null 2>&1; do sleep 0.1; done    # wait for the agent`,

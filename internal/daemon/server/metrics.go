@@ -40,7 +40,7 @@ func NewMetrics() *Metrics {
 		}, []string{"kind", "op"}),
 		holds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_kind_holds_total",
-			Help: "Holds that operations of a kind were on; result failed says that one or more of the operation's failed.",
+			Help: "Holds in operations of a kind; result failed: the operation failed for one or more of its holds.",
 		}, []string{"kind", "op", "result"}),
 	}
 	m.registry.MustRegister(m.verbs, m.kinds, m.holds,
@@ -91,7 +91,7 @@ func (m *Metrics) handler(log *slog.Logger) http.Handler {
 var (
 	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that have a place.", nil, nil)
 	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for a place.", []string{"lane"}, nil)
-	descServing   = prometheus.NewDesc("berth_serving", "1 once what the ledger says is restored.", nil, nil)
+	descServing   = prometheus.NewDesc("berth_serving", "1 once the agent has restored what its ledger says.", nil, nil)
 )
 
 // serverCollector reads the server's figures, and its daemon's collectors, at each scrape.
