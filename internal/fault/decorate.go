@@ -62,7 +62,7 @@ func (p *Plan) looks(k hold.Kind) hold.Kind {
 	return k
 }
 
-// many puts the plan around an operation on many holds: they all fail, or none does.
+// many puts the plan around an operation on many holds: a fault hits all of them, or none.
 func (p *Plan) many(what string, f func(context.Context, []hold.Hold) []error) func(context.Context, []hold.Hold) []error {
 	return func(ctx context.Context, hs []hold.Hold) (errs []error) {
 		owners := make([]hold.ID, len(hs))

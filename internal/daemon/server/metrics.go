@@ -84,7 +84,7 @@ func (m *Metrics) handler(log *slog.Logger) http.Handler {
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4,
-		DisableCompression:  true, // scrapes rarely leave the node
+		DisableCompression:  true, // the unix socket and the loopback gain nothing by it
 	})
 }
 
