@@ -1,6 +1,6 @@
 // Package api has the types of the agent's API: HTTP/JSON over the unix socket
-// <root>/run/berth/berthd.sock. The document beside it, openapi.yaml, says the
-// same for other languages, and a test holds the two and the server together.
+// <root>/run/berth/berthd.sock. openapi.yaml describes the same API for other languages. A
+// test compares the types, that document and the server.
 //
 // Every error answer is an Error, in the form of CNI errors (CNI 1.1,
 // section 5, "Error").
@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Limits that every request has to keep.
+// Limits of every request.
 const (
 	MaxBody = 1 << 20 // bytes of a request body
 	MaxID   = 128     // characters of a container id or network name
 )
 
-// Headers that place a request in time, so that one which is executed after
-// its client died does no harm. All are CLOCK_BOOTTIME in nanoseconds.
+// Headers that place a request in time, so that a request that is executed after its client
+// died does no harm. All are CLOCK_BOOTTIME in nanoseconds.
 const (
 	HeaderStarted  = "Berth-Started"  // when the client began
 	HeaderRunning  = "Berth-Running"  // when its own program ran; it was asked for its verb between the two
@@ -39,11 +39,11 @@ const (
 	PathOwedRetry   = "/v1/owed/retry"  // POST
 	PathHealth      = "/v1/health"      // GET
 	PathMetrics     = "/metrics"        // GET, Prometheus text
-	PathOpenAPI     = "/openapi.yaml"   // GET, the document of all this
+	PathOpenAPI     = "/openapi.yaml"   // GET, the document that describes all of this
 )
 
-// Netns identifies a network namespace: a path is re-bound and an inode is
-// reused at once, so neither alone does.
+// Netns identifies a network namespace: a path may be bound to another namespace and an
+// inode may be reused at once, so neither alone is enough.
 type Netns struct {
 	Path string `json:"path"`         // as the runtime gave it
 	Dev  uint64 `json:"dev"`          // st_dev of the open file
@@ -51,13 +51,13 @@ type Netns struct {
 	ID   uint64 `json:"id,omitempty"` // the kernel's never-reused cookie (SO_NETNS_COOKIE); 0: not known
 }
 
-// AddRequest asks for an attachment (POST /v1/attachments; also the body of
-// POST /v1/check, whose Config then has the prevResult).
+// AddRequest asks for an attachment (POST /v1/attachments). It is also the body of POST
+// /v1/check; Config then has the prevResult.
 type AddRequest struct {
 	ContainerID string          `json:"containerID"`
 	Ifname      string          `json:"ifname"`
 	Netns       Netns           `json:"netns"`
-	Args        string          `json:"args,omitempty"` // CNI_ARGS as it is: K=V;K=V
+	Args        string          `json:"args,omitempty"` // the text of CNI_ARGS: K=V;K=V
 	Config      json.RawMessage `json:"config"`         // the plugin's stdin
 }
 
@@ -65,14 +65,14 @@ type AddRequest struct {
 const (
 	StateAttaching = "attaching" // an ADD is under way
 	StateAttached  = "attached"
-	StateReleasing = "releasing" // its end is promised
-	StateOwed      = "owed"      // its end is promised, and something of it could not be released yet
+	StateReleasing = "releasing" // its release is promised
+	StateOwed      = "owed"      // its release is promised, and something of it could not be released yet
 )
 
 // States lists an attachment's states.
 func States() []string { return []string{StateAttaching, StateAttached, StateReleasing, StateOwed} }
 
-// Attachment is what the agent shows of an attachment.
+// Attachment has what the agent shows of an attachment.
 type Attachment struct {
 	ID          string     `json:"id"`
 	State       string     `json:"state"` // one of States
@@ -92,7 +92,7 @@ type Attachment struct {
 	Owed        []Owed     `json:"owed,omitempty"`
 }
 
-// Pod is what the Kubernetes arguments of CNI_ARGS say.
+// Pod has the Kubernetes arguments of CNI_ARGS.
 type Pod struct {
 	Namespace      string `json:"namespace"`
 	Name           string `json:"name"`
@@ -108,37 +108,37 @@ type Filter struct {
 	Namespace, Pod, UID        string
 	Address                    string
 	State                      string
-	Link                       string // host veth's name, as prevResult says it
+	Link                       string // host veth's name, as in prevResult
 }
 
-// Deleted answers a deletion: 200 with Owed 0 when all is released or
-// promised, 206 when something is owed. A deletion of what is not known
-// answers 404, after it is recorded that no earlier ADD may bring it back.
-// With ?wait=true it is answered when all is gone, or the deadline is near.
+// Deleted answers a deletion: 200 with Owed 0 when all is released or promised, 206 when
+// something is owed. If nothing that the deletion names is known, the answer is 404, and
+// the agent has recorded before that no earlier ADD may make it. With ?wait=true the answer
+// comes when all is gone, or when the deadline is near.
 type Deleted struct {
 	Released int `json:"released"` // attachments whose deletion is promised or done
 	Owed     int `json:"owed"`     // holds whose release has failed so far
-	// IDs are the attachments that a GC has released, or with DryRun would.
+	// IDs are the attachments that a GC has released or, with DryRun, would release.
 	IDs []string `json:"ids,omitempty"`
 }
 
-// GCRequest names the attachments of a network that are valid; all others of
-// it are released (CNI 1.1, section 4, GC). What is owed by those that are
-// released already is tried again, and counted.
+// GCRequest names the attachments of a network that are valid; the agent releases all
+// others of the network (CNI 1.1, section 4, GC). It also tries again what earlier releases
+// in the network owe, and counts that.
 type GCRequest struct {
 	Network string        `json:"network"`
 	Valid   []GCValid     `json:"valid"`            // null is an empty list
 	MinAge  time.Duration `json:"minAge,omitempty"` // nanoseconds: younger attachments are spared
-	DryRun  bool          `json:"dryRun,omitempty"` // release nothing, only say what would be
+	DryRun  bool          `json:"dryRun,omitempty"` // release nothing, only say what would be released
 }
 
-// GCValid is one valid attachment, as cni.dev/valid-attachments has it.
+// GCValid is one valid attachment, as in cni.dev/valid-attachments.
 type GCValid struct {
 	ContainerID string `json:"containerID"`
 	Ifname      string `json:"ifname"`
 }
 
-// Status says how an agent is.
+// Status describes the state of an agent.
 type Status struct {
 	Version     string         `json:"version"`
 	Instance    string         `json:"instance"`
@@ -150,34 +150,34 @@ type Status struct {
 	Owed        int            `json:"owed"`        // holds
 	Deletions   DeletionCount  `json:"deletions"`
 	Pools       []Pool         `json:"pools"`
-	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: what this kernel cannot have of the nftables table
+	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: the parts of the nftables table that this kernel cannot have
 }
 
-// What a kernel may lack of the agent's nftables table. The rest of it holds.
+// The parts of the agent's nftables table that a kernel may lack. The rest of the table
+// works all the same.
 const (
-	LackSources     = "sources"     // pods are not kept from sending in others' names
-	LackInvalid     = "invalid"     // what belongs to no connection leaves unmasqueraded
+	LackSources     = "sources"     // nothing keeps pods from sending with others' addresses
+	LackInvalid     = "invalid"     // packets that belong to no connection leave without masquerade
 	LackConnections = "connections" // nothing limits the connections of a pod
 )
 
-// Lacks lists them.
+// Lacks lists the Lack constants.
 func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections} }
 
-// StatusError is the answer of GET /v1/status when no attachment can be made
-// (codes 50 and 51): why, and how the agent is all the same.
+// StatusError is the answer of GET /v1/status when no attachment can be made (codes 50 and
+// 51): the reason, and the agent's status all the same.
 type StatusError struct {
 	Error
 	Status *Status `json:"status,omitempty"`
 }
 
-// Health says whether the agent serves requests, or still restores what its
-// ledger says and lets them wait.
+// Health says whether the agent serves requests. If not, it still restores what its ledger
+// says, and requests wait.
 type Health struct {
 	Serving bool `json:"serving"`
 }
 
-// Pool is a pool's figures. Numbers of addresses are strings where they may
-// exceed 2^53.
+// Pool has a pool's figures. Numbers of addresses that may exceed 2^53 are strings.
 type Pool struct {
 	Name    string     `json:"name"`
 	Default bool       `json:"default"`
@@ -190,13 +190,13 @@ type PoolCIDR struct {
 	Draining bool   `json:"draining,omitempty"` // no longer in the config, still in use
 	Size     string `json:"size"`               // addresses that can be given out
 	Used     int    `json:"used"`
-	Resting  int    `json:"resting"` // in cooldown, not free
+	Resting  int    `json:"resting"` // in cooldown, so not free
 }
 
-// Event is something that happened. Seq grows by one an event; a stream that
-// begins with ?since=SEQ gets what the agent still remembers after it. A stream
-// that the agent ends has a last line of type end: Message says why, and Seq
-// is that of the event before it, so that ?since=Seq goes on from there.
+// Event is something that happened. Seq grows by one with each event. A stream that begins
+// with ?since=SEQ gets the later events that the agent still remembers. If the agent ends a
+// stream, the last line has type end: its Message says why, and its Seq is that of the
+// event before it, so that ?since=Seq goes on from there.
 type Event struct {
 	Seq        uint64      `json:"seq"`
 	Time       time.Time   `json:"time"`
@@ -209,13 +209,13 @@ type Event struct {
 // Types of events.
 const (
 	EventAttaching = "attaching" // an owner is in the ledger, and its holds are being taken
-	EventAttached  = "attached"  // it has all of them
-	EventReleasing = "releasing" // its end is promised, and it is being cut off
-	EventReleased  = "released"  // nothing of it is left
-	EventOwed      = "owed"      // a release failed, and is tried again
+	EventAttached  = "attached"  // the owner has all of its holds
+	EventReleasing = "releasing" // its release is promised, and it is being cut off
+	EventReleased  = "released"  // nothing of the owner is left
+	EventOwed      = "owed"      // the release of a hold failed, and is tried again
 	EventDrift     = "drift"     // the world differed from the ledger
-	EventEnded     = "ended"     // something of it has come to its end by itself, as a process does
-	EventEnd       = "end"       // of the stream
+	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
+	EventEnd       = "end"       // the stream ends
 )
 
 // EventTypes lists the types of events.
@@ -228,17 +228,17 @@ type Ledger struct {
 	Schema     int               `json:"schema"`
 	Epoch      Epoch             `json:"epoch"`
 	Owners     []json.RawMessage `json:"owners"`  // hold.Owner records as they stand, by ID
-	Resting    []Resting         `json:"resting"` // longest rested first
+	Resting    []Resting         `json:"resting"` // the longest rested first
 	Tombstones []Tombstone       `json:"tombstones"`
 }
 
-// Epoch is the boot and the network namespace that an agent's records are of.
+// Epoch says which boot and network namespace an agent's records are about.
 type Epoch struct {
 	Boot  string `json:"boot"`  // the kernel's boot id
 	Netns Netns  `json:"netns"` // the agent's own; Path is empty
 }
 
-// Resting is a name that nobody has and nobody gets yet, or not soon.
+// Resting is a name that has no owner, and that gets none before Until.
 type Resting struct {
 	Space string    `json:"space"`
 	Name  string    `json:"name"`
@@ -246,35 +246,35 @@ type Resting struct {
 	Until time.Time `json:"until"`
 }
 
-// Tombstone says that a key was deleted: an ADD of it that began before
-// Started is refused. Both times are CLOCK_BOOTTIME in nanoseconds.
+// Tombstone says that a key was deleted: the agent refuses an ADD of the key that began
+// before Started. Both times are CLOCK_BOOTTIME in nanoseconds.
 type Tombstone struct {
 	Key     string `json:"key"`  // network/container/ifname
-	Boot    string `json:"boot"` // id of the boot that the times are of
+	Boot    string `json:"boot"` // id of the boot to which the times belong
 	Started int64  `json:"started"`
-	Until   int64  `json:"until"` // the tombstone is not needed any more
+	Until   int64  `json:"until"` // when the tombstone is no longer needed
 }
 
 // Finding is one line of an audit: something left over or missing.
 type Finding struct {
 	Type   string `json:"type"`            // one of FindingTypes
-	Kind   string `json:"kind"`            // of the hold; deletion: a file of the queue
+	Kind   string `json:"kind"`            // of the hold; "deletion": a file of the queue
 	Owner  string `json:"owner,omitempty"` // ID
-	Of     string `json:"of,omitempty"`    // whose it is: pod NAMESPACE/NAME, container ID, pool NAME, or node
+	Of     string `json:"of,omitempty"`    // to whom it belongs: pod NAMESPACE/NAME, container ID, pool NAME, or node
 	What   string `json:"what"`            // the thing, in ip's or nft's words
 	Detail string `json:"detail,omitempty"`
-	// Differences are what of a thing is not as it should be, one by one.
-	// Detail says them all.
+	// Differences says one by one what is wrong with a thing. Detail has all of them
+	// together.
 	Differences []string `json:"differences,omitempty"`
 }
 
 // Types of findings.
 const (
-	FindingLeftOver   = "left-over"  // has no owner
-	FindingMissing    = "missing"    // is not there
-	FindingChanged    = "changed"    // is not as it should be
-	FindingOwed       = "owed"       // could not be released yet
-	FindingUnreadable = "unreadable" // could not be seen
+	FindingLeftOver   = "left-over"  // the thing has no owner
+	FindingMissing    = "missing"    // a hold's thing is not there
+	FindingChanged    = "changed"    // a thing is not as it should be
+	FindingOwed       = "owed"       // the thing could not be released yet
+	FindingUnreadable = "unreadable" // the agent could not look
 	FindingQueued     = "queued"     // a deletion that waits for more than a minute
 	FindingDamaged    = "damaged"    // a deletion that cannot be read
 )
@@ -284,10 +284,10 @@ func FindingTypes() []string {
 	return []string{FindingLeftOver, FindingMissing, FindingChanged, FindingOwed, FindingUnreadable, FindingQueued, FindingDamaged}
 }
 
-// Audit is what the agent's ledger and the world disagree on.
+// Audit says where the agent's ledger and the world differ.
 type Audit struct {
 	Time     time.Time `json:"time"`
-	Owners   int       `json:"owners"` // looked at
+	Owners   int       `json:"owners"` // that were looked at
 	Holds    int       `json:"holds"`
 	Findings []Finding `json:"findings"`
 }

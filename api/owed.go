@@ -5,16 +5,16 @@ import "time"
 // Owed is a hold whose release was tried and failed. It is retried for ever.
 type Owed struct {
 	Owner string    `json:"owner"`
-	Kind  string    `json:"kind"` // of the hold; ledger: all is released, and cannot be forgotten
+	Kind  string    `json:"kind"` // of the hold; "ledger": all is released, but the owner cannot be forgotten
 	What  string    `json:"what"` // the thing, in ip's or nft's words
 	Since time.Time `json:"since"`
-	Tries int       `json:"tries"` // since the agent was started
-	Next  time.Time `json:"next"`  // of the next try; the zero time: this agent cannot try it
+	Tries int       `json:"tries"` // since this agent was started
+	Next  time.Time `json:"next"`  // when it is tried next; the zero time: this agent cannot try it
 	Error string    `json:"error"` // of the last try
 }
 
-// OwedHold is what is owed and whose it is: an attachment's, or, without a
-// network, the agent's own.
+// OwedHold is a hold that is owed, and its owner: an attachment or, if Network is empty,
+// the agent itself.
 type OwedHold struct {
 	Owed
 	Network     string `json:"network,omitempty"`
@@ -23,15 +23,14 @@ type OwedHold struct {
 	Pod         *Pod   `json:"pod,omitempty"`
 }
 
-// OwedList is all that is owed (GET /v1/owed): what could not be released yet,
-// the longest owed first, and deletions that are not under way yet.
+// OwedList is all that is owed (GET /v1/owed): the holds that could not be released yet,
+// the longest owed first, and the deletions that have not begun yet.
 type OwedList struct {
 	Holds     []OwedHold `json:"holds"`
 	Deletions Deletions  `json:"deletions"`
 }
 
-// Deletions is what waits in the folder in which the plugin leaves deletions
-// when no agent answers it.
+// Deletions lists the folder in which the plugin leaves deletions when no agent answers it.
 type Deletions struct {
 	Queued  []QueuedDeletion  `json:"queued"`  // oldest first
 	Damaged []DamagedDeletion `json:"damaged"` // set aside, oldest first
@@ -46,16 +45,16 @@ type QueuedDeletion struct {
 	Network     string    `json:"network"`
 	ContainerID string    `json:"containerID"`
 	Ifname      string    `json:"ifname"`
-	Link        string    `json:"link,omitempty"` // host veth: the incarnation that is meant
+	Link        string    `json:"link,omitempty"` // host veth that prevResult names
 	Addresses   []string  `json:"addresses,omitempty"`
 	Netns       string    `json:"netns,omitempty"` // path
 	Written     time.Time `json:"written"`
-	Cut         bool      `json:"cut"`              // the plugin meant to cut the pod off
+	Cut         bool      `json:"cut"`              // the plugin was about to cut the pod off
 	Reason      string    `json:"reason,omitempty"` // why the agent had not answered
 }
 
-// DamagedDeletion is a file that cannot be read as a deletion. It is kept for
-// people: what it was to delete may still be there.
+// DamagedDeletion is a file that cannot be read as a deletion. It is kept for people to
+// look at: what it was to delete may still be there.
 type DamagedDeletion struct {
 	Name  string    `json:"name"`
 	Since time.Time `json:"since"`
@@ -66,18 +65,17 @@ type DamagedDeletion struct {
 type DeletionCount struct {
 	Queued  int    `json:"queued"`
 	Damaged int    `json:"damaged"`
-	Spares  int    `json:"spares"`          // on a full disk
-	Error   string `json:"error,omitempty"` // why they are not known
+	Spares  int    `json:"spares"`          // how many more have room on a full disk
+	Error   string `json:"error,omitempty"` // why the numbers are not known
 }
 
-// RetryRequest asks for tries of what is owed now: by these owners, or with
-// none by all (POST /v1/owed/retry). Queued deletions are tried again, too,
-// when no owner is named.
+// RetryRequest asks the agent to try at once to release what these owners owe (POST
+// /v1/owed/retry). Without IDs it tries what all owners owe, and queued deletions as well.
 type RetryRequest struct {
 	IDs []string `json:"ids,omitempty"`
 }
 
-// Retried says how many tries are made. How they end is seen in what is owed.
+// Retried says how many tries are made. GET /v1/owed shows how they ended.
 type Retried struct {
 	Holds     int `json:"holds"`
 	Deletions int `json:"deletions"` // queued ones

@@ -15,29 +15,29 @@ type Attachment struct {
 	Pod     *Pod   // nil: CNI_NETNS is not set
 	Args    string // CNI_ARGS
 	Runtime map[string]any
-	Keys    map[string]any  // added to each plugin's configuration
+	Keys    map[string]any  // set in each plugin's configuration
 	Version string          // cniVersion
-	Result  json.RawMessage // the last plugin's, of ADD; nil: none, and prevResult is absent
+	Result  json.RawMessage // the last plugin's, of ADD; nil: none, and calls have no prevResult
 }
 
-// NewAttachment names an attachment of a new pod.
+// NewAttachment makes a new pod, and returns an attachment for it that no ADD has made yet.
 func (t *T) NewAttachment() *Attachment { return t.newAttachment(t.NewPod()) }
 
-// Attached is an attachment of a new pod, for which ADD was done.
+// Attached returns an attachment of a new pod, after ADD.
 func (t *T) Attached() *Attachment {
 	a := t.NewAttachment()
 	t.MustAdd(a)
 	return a
 }
 
-// Orphan is Attached of a pod whose network namespace is gone since.
+// Orphan is Attached, but the pod's network namespace is gone since.
 func (t *T) Orphan() *Attachment {
 	a := t.Attached()
 	t.must(a.Pod.Remove())
 	return a
 }
 
-// newAttachment names an attachment of a pod.
+// newAttachment returns an attachment for a pod that no ADD has made yet.
 func (t *T) newAttachment(pod *Pod) *Attachment {
 	t.ids++
 	return &Attachment{
@@ -46,15 +46,15 @@ func (t *T) newAttachment(pod *Pod) *Attachment {
 	}
 }
 
-// anyID is what containers are called.
+// anyID matches the ids of the suite's containers.
 var anyID = regexp.MustCompile(`\bconform-\d+\b`)
 
-// hostPort is the node's port that is mapped to a container's.
+// hostPort returns the node's port that is mapped to a container's port.
 func hostPort(container int) int { return 20000 + container%40000 }
 
-// runtimeArgs are what runtimes know of a container and plugins may declare a
-// capability for (CNI's CONVENTIONS.md, "Dynamic Plugin specific fields"); no two
-// containers share a port.
+// runtimeArgs returns what a runtime knows of a container and passes to plugins that
+// declare the capability for it (CNI's CONVENTIONS.md, "Dynamic Plugin specific fields").
+// No two containers share a port.
 func runtimeArgs(container int) map[string]any {
 	mapping := func(protocol string) map[string]any {
 		return map[string]any{"hostPort": hostPort(container), "containerPort": 8000, "protocol": protocol}
@@ -65,7 +65,7 @@ func runtimeArgs(container int) map[string]any {
 	}
 }
 
-// env are the CNI_ variables of a call (CNI 1.1, section 2).
+// env returns the CNI_ variables of a call (CNI 1.1, section 2).
 func (a *Attachment) env() map[string]string {
 	e := map[string]string{"CNI_CONTAINERID": a.ID, "CNI_IFNAME": a.Ifname, "CNI_ARGS": a.Args}
 	if a.Pod != nil {
@@ -74,7 +74,7 @@ func (a *Attachment) env() map[string]string {
 	return e
 }
 
-// Call makes the call of one plugin of the list.
+// Call returns the call of one plugin of the list.
 func (t *T) Call(verb string, plugin int, a *Attachment, prev json.RawMessage) Call {
 	keys := map[string]any{"cniVersion": a.Version}
 	if prev != nil {
@@ -136,7 +136,7 @@ func (t *T) tryDel(a *Attachment) (last Answer, err error) {
 	return last, nil
 }
 
-// newAttachments is NewAttachment of many.
+// newAttachments is NewAttachment, n times.
 func (t *T) newAttachments(n int) []*Attachment {
 	all := make([]*Attachment, n)
 	for i := range all {
@@ -145,7 +145,7 @@ func (t *T) newAttachments(n int) []*Attachment {
 	return all
 }
 
-// beside does the same with all attachments at once, and returns the answers.
+// beside calls do for all attachments at once, and returns the answers.
 func (t *T) beside(all []*Attachment, do func(*Attachment) (Answer, error)) []Answer {
 	answers, errs := make([]Answer, len(all)), make([]error, len(all))
 	t.queue = newQueue(t.ctx, t.suite.Timeout)
@@ -172,14 +172,14 @@ func (t *T) Check(a *Attachment) Answer {
 	return last
 }
 
-// MustAdd is Add of what should work; if it does not, the check ends.
+// MustAdd is Add of an attachment that should work; if it fails, the check ends.
 func (t *T) MustAdd(a *Attachment) {
 	if got := t.Add(a); !got.OK() {
 		t.Fatalf("an ordinary ADD fails: %s", got)
 	}
 }
 
-// MustDel is Del of what should work; if it does not, the check ends.
+// MustDel is Del of an attachment that should work; if it fails, the check ends.
 func (t *T) MustDel(a *Attachment) {
 	if got := t.Del(a); !got.OK() {
 		t.Fatalf("an ordinary DEL fails: %s", got)

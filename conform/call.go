@@ -17,22 +17,22 @@ import (
 
 // Call is one execution of a plugin (CNI 1.1, section 2).
 type Call struct {
-	Type    string            // of the plugin: its program's name
+	Type    string            // the plugin's type, which is its program's name
 	Verb    string            // CNI_COMMAND
-	Env     map[string]string // the other CNI_ variables; those that are empty are not set
+	Env     map[string]string // the other CNI_ variables; empty ones are not set
 	Stdin   []byte
-	Wrapper []string // run by this program, such as strace; nil: directly
+	Wrapper []string // the program that runs the plugin, such as strace; nil: none
 
-	Path  string            // a folder in which delegated plugins are looked for first; "": none
-	Began func(kill func()) // told how to kill it, with whoever it started, for as long as it runs; may be nil
+	Path  string            // the folder in which delegated plugins are looked for first; "": none
+	Began func(kill func()) // called with a function that kills the plugin, and all that it started, while it runs; may be nil
 }
 
-// Answer is what a plugin made of a call.
+// Answer is how a plugin answered a call.
 type Answer struct {
 	Call   Call
 	Stdout []byte
 	Stderr []byte
-	Exit   int // -1: it was killed
+	Exit   int // -1: the plugin was killed
 	Hung   bool
 	Took   time.Duration
 }
@@ -48,7 +48,7 @@ type Error struct {
 // OK reports that a plugin succeeded.
 func (a Answer) OK() bool { return a.Exit == 0 && !a.Hung && !a.garbled() }
 
-// garbled reports that ADD has put out what no runtime can read.
+// garbled reports that an ADD succeeded, but wrote what no runtime can read.
 func (a Answer) garbled() bool { return a.Call.Verb == "ADD" && a.Exit == 0 && !json.Valid(a.Stdout) }
 
 // Failure reads the error of a plugin that failed.
@@ -82,7 +82,7 @@ func (a Answer) String() string {
 	return what + fmt.Sprintf("exit %d, stdout %q, stderr %q", a.Exit, short(a.Stdout), short(a.Stderr))
 }
 
-// short cuts what a plugin wrote to what a person reads.
+// short cuts a plugin's output to a length that a person reads.
 func short(raw []byte) string {
 	text := strings.Join(strings.Fields(string(raw)), " ")
 	if len(text) > 300 {
@@ -91,10 +91,10 @@ func short(raw []byte) string {
 	return text
 }
 
-// queue are calls at once. A plugin may work through them one by one: a call hangs
-// only if none of them has ended for as long as a call may take.
+// queue has calls that are made at once. Plugins may work through them one by one. So they
+// count as hanging only if none of them has ended for as long as one call may take.
 type queue struct {
-	ctx   context.Context // ends when those hang that are left
+	ctx   context.Context // ends when the remaining calls hang
 	limit time.Duration
 	timer *time.Timer
 	close func()
@@ -105,15 +105,15 @@ func newQueue(ctx context.Context, limit time.Duration) *queue {
 	return &queue{ctx: ctx, limit: limit, timer: time.AfterFunc(limit, cancel), close: cancel}
 }
 
-// ended is at the end of each call.
+// ended is called at the end of each call.
 func (q *queue) ended() {
 	if q.ctx.Err() == nil {
 		q.timer.Reset(q.limit)
 	}
 }
 
-// patience returns a context that ends when a call hangs, and what is to be called
-// when that has ended.
+// patience returns a context that ends when a call hangs, and a function to be called when
+// the call has ended.
 func (n *Node) patience(ctx context.Context) (context.Context, func()) {
 	if n.queue != nil {
 		return n.queue.ctx, n.queue.ended
@@ -121,7 +121,7 @@ func (n *Node) patience(ctx context.Context) (context.Context, func()) {
 	return context.WithTimeout(ctx, n.suite.Timeout)
 }
 
-// Exec runs a plugin on the node. One that hangs is killed, with whoever it
+// Exec runs a plugin on the node. It kills a plugin that hangs, and all that the plugin
 // started.
 func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 	ctx, ended := n.patience(ctx)
@@ -141,7 +141,7 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(c.Stdin), &stdout, &stderr
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = time.Second // a daemon of its own may hold its output open
+		cmd.WaitDelay = time.Second // a daemon that the plugin started may hold the output open
 		began := time.Now()
 		err := cmd.Start()
 		if err == nil {
@@ -151,7 +151,7 @@ func (n *Node) Exec(ctx context.Context, c Call) (Answer, error) {
 				group := -cmd.Process.Pid
 				c.Began(func() {
 					if !over.Load() {
-						_ = syscall.Kill(group, syscall.SIGKILL) // ESRCH: it was quicker
+						_ = syscall.Kill(group, syscall.SIGKILL) // ESRCH: the plugin has ended
 					}
 				})
 			}

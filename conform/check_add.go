@@ -62,8 +62,8 @@ func addResult(t *T) {
 	t.judgeTruth(a, t.mustResult(a))
 }
 
-// mustAddOne is ADD of one plugin of the list, with the result of the one before
-// it; if that does not work, the check ends.
+// mustAddOne executes ADD of one plugin of the list, with the result of the plugin before
+// it. If the ADD fails, the check ends.
 func (t *T) mustAddOne(plugin int, a *Attachment) {
 	got := t.Exec(t.Call("ADD", plugin, a, a.Result))
 	if !got.OK() {
@@ -88,8 +88,8 @@ func addPrevResult(t *T) {
 	}
 }
 
-// judgeKept looks for what a plugin dropped from its prevResult although it is
-// there still. Up to 0.4.0 plugins might suppress what they wanted to.
+// judgeKept looks for things that a plugin dropped from its prevResult although they still
+// exist. Up to 0.4.0 a plugin might suppress whatever it wanted to.
 func (t *T) judgeKept(plugin string, a *Attachment, prev json.RawMessage) {
 	was, err := readResult(prev)
 	if err != nil {
@@ -127,8 +127,8 @@ func (t *T) judgeKept(plugin string, a *Attachment, prev json.RawMessage) {
 	}
 }
 
-// squat gives a pod an interface of the name that an attachment wants, and returns
-// what it looks like.
+// squat gives a pod an interface with the name that an attachment wants, and returns
+// squatter of it.
 func (t *T) squat(a *Attachment) string {
 	t.must(a.Pod.Do(func() error {
 		// ip link add net0 type veth peer name squat0
@@ -141,7 +141,7 @@ func (t *T) squat(a *Attachment) string {
 	return t.squatter(a)
 }
 
-// squatter says what of an interface nobody else may change.
+// squatter describes those parts of an interface that no plugin may change.
 func (t *T) squatter(a *Attachment) string {
 	l := t.linkNow(a)
 	if l == nil {
@@ -166,14 +166,14 @@ func addExistingInterface(t *T) {
 	}
 }
 
-// addNowhere is ADD into a network namespace that does not exist.
+// addNowhere executes ADD into a network namespace that does not exist.
 func (t *T) addNowhere() (*Attachment, Answer) {
 	a := t.NewAttachment()
 	a.Pod = &Pod{fd: -1, Path: filepath.Join(netnsDir, "nowhere")}
 	return a, t.Add(a)
 }
 
-// nowhere is how messages call it.
+// nowhere is what messages call addNowhere.
 const nowhere = "ADD into a network namespace that does not exist"
 
 func addErrorForm(t *T) {
@@ -195,8 +195,8 @@ func wellKnown(code uint) bool {
 	return code >= 1 && code <= 7 || code == 11 || code == 50 || code == 51
 }
 
-// addErrorVersion does not judge which version an error gives, only that it does:
-// which it has to be, the specification leaves open (containernetworking/cni#827).
+// addErrorVersion judges only that an error names a version, not which: the specification
+// leaves that open (containernetworking/cni#827).
 func addErrorVersion(t *T) {
 	_, got := t.addNowhere()
 	e := t.wantError(got, nowhere)

@@ -6,15 +6,15 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// failure is a way in which ADD cannot but fail.
+// failure is an ADD that cannot succeed.
 type failure struct {
 	what string
 	add  func(*T) (*Attachment, Answer)
-	late bool // plugins before the one that fails have succeeded, and cannot undo it
+	late bool // plugins before the one that fails have succeeded, and cannot undo their part
 }
 
-// failures are those that can be had with any list: before anything is done, in
-// the middle, and as late as possible.
+// failures returns the failures that are possible with the list: before anything is done,
+// in the middle, and as late as possible.
 func (t *T) failures() []failure {
 	all := []failure{
 		{what: nowhere, add: (*T).addNowhere},
@@ -29,7 +29,7 @@ func (t *T) failures() []failure {
 	return all
 }
 
-// addTwice is ADD of an interface name that is taken.
+// addTwice executes ADD of an interface name that is taken.
 func (t *T) addTwice() (*Attachment, Answer) {
 	a := t.NewAttachment()
 	t.squat(a)
@@ -47,7 +47,7 @@ func (t *T) ipam() (map[string]any, bool) {
 	return ipam, ok && name != ""
 }
 
-// addWithoutIPAM is ADD with an IPAM plugin that is not there.
+// addWithoutIPAM executes ADD with an IPAM plugin that does not exist.
 func (t *T) addWithoutIPAM() (*Attachment, Answer) {
 	a := t.NewAttachment()
 	ipam, _ := t.ipam()
@@ -57,8 +57,8 @@ func (t *T) addWithoutIPAM() (*Attachment, Answer) {
 	return a, t.Exec(c)
 }
 
-// addAllButOne is ADD of all plugins of which the last cannot but fail. As all that
-// fail, it leaves no result to the runtime.
+// addAllButOne executes ADD of all plugins, of which the last cannot succeed. Like every
+// ADD that fails, it leaves no result to the runtime.
 func (t *T) addAllButOne() (*Attachment, Answer) {
 	a := t.NewAttachment()
 	last := len(t.suite.list.Plugins) - 1
@@ -71,7 +71,7 @@ func (t *T) addAllButOne() (*Attachment, Answer) {
 	return a, t.Exec(c)
 }
 
-// addFailedLeavesNothing leaves a DEL that fails to del/after-failed-add.
+// addFailedLeavesNothing does not judge a DEL that fails: del/after-failed-add does.
 func addFailedLeavesNothing(t *T) {
 	before := t.Warm()
 	judged := 0
@@ -97,7 +97,7 @@ func addFailedUndone(t *T) {
 	before := t.Warm()
 	for _, f := range t.failures() {
 		if f.late {
-			continue // it is for DEL to undo what succeeded
+			continue // DEL has to undo what succeeded
 		}
 		a, got := f.add(t)
 		if got.OK() {
@@ -110,15 +110,15 @@ func addFailedUndone(t *T) {
 	}
 }
 
-// wantNothingNew is WantNothingNew of one step of several, and returns what is
-// there before the next one: what one has left is told once.
+// wantNothingNew is WantNothingNew for one of several steps. It returns what is there
+// before the next step, so that what one step has left is reported once.
 func (t *T) wantNothingNew(before oracle.State, after string) oracle.State {
 	t.WantNothingNew(before, after)
 	return t.Seen()
 }
 
-// addAfterFailed makes the failures the first that happens on a node: what is set up
-// once is set up by them.
+// addAfterFailed makes the failures the first calls on a node, so that they set up what
+// plugins set up once.
 func addAfterFailed(t *T) {
 	for _, f := range t.failures() {
 		if !f.late {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// judgeForm holds the result of a plugin to its version's form.
+// judgeForm judges whether a plugin's result has the form of its version.
 func (t *T) judgeForm(plugin string, r *result) {
 	if r.Version != t.Version {
 		t.Failf("the result of %s is in cniVersion %q, the request in %s", plugin, r.Version, t.Version)
@@ -80,7 +80,7 @@ func (t *T) judgeTruth(a *Attachment, r *result) {
 	t.judgeHost(r)
 }
 
-// noInterface judges that ADD made no interface of the name that it was given.
+// noInterface judges an ADD that made no interface with the name that it was given.
 func (t *T) noInterface(a *Attachment) {
 	var others []string
 	t.must(a.Pod.Do(func() error {
@@ -98,7 +98,7 @@ func (t *T) noInterface(a *Attachment) {
 	t.Failf("the container has no %s after ADD, but %s", a.Ifname, strings.Join(others, ", "))
 }
 
-// judgeInterface compares an interface as it is listed with what it is.
+// judgeInterface compares an interface as the result lists it with the real one.
 func (t *T) judgeInterface(a *Attachment, listed iface, l *podLink) {
 	if listed.Sandbox != a.Pod.Path {
 		if sameFile(listed.Sandbox, a.Pod.Path) {
@@ -147,7 +147,7 @@ func (t *T) judgeAddresses(a *Attachment, r *result, at int, l *podLink) {
 	}
 }
 
-// judgeHost looks for the listed interfaces of the host.
+// judgeHost looks on the host for the interfaces that the result lists there.
 func (t *T) judgeHost(r *result) {
 	has := map[string]string{}
 	t.must(t.Do(func() error {
@@ -175,7 +175,7 @@ func (r *result) lists(one iface) bool {
 	return slices.ContainsFunc(r.Interfaces, func(i iface) bool { return i.Name == one.Name && i.Sandbox == one.Sandbox })
 }
 
-// gives reports whether the result has an address, of whatever interface.
+// gives reports whether the result has an address, on any interface.
 func (r *result) gives(addr net.IP) bool {
 	return slices.ContainsFunc(r.IPs, func(one ip) bool {
 		listed, _, err := net.ParseCIDR(one.Address)

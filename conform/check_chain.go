@@ -34,8 +34,8 @@ func chainCheck(t *T) {
 	t.MustDel(a)
 }
 
-// chainFailedAdd stops before each plugin as if its ADD had failed; a runtime then
-// has no result.
+// chainFailedAdd stops before each plugin, as if that plugin's ADD had failed. A runtime
+// has no result then.
 func chainFailedAdd(t *T) {
 	t.needChain()
 	trail := t.trailFrom(t.Warm())
@@ -58,7 +58,8 @@ func chainFailedAdd(t *T) {
 	}
 }
 
-// chainDelOne looks whether the interface is there until the first plugin's turn.
+// chainDelOne looks whether the interface is there until the turn of the list's first
+// plugin.
 func chainDelOne(t *T) {
 	t.needChain()
 	t.Warm()

@@ -51,14 +51,14 @@ func (t *T) checkable() {
 	}
 }
 
-// damage is something that was taken from a container.
+// damage is the loss of something that a container had.
 type damage struct {
 	what   string
-	healed func(*podLink) bool // somebody has put it back
+	healed func(*podLink) bool // reports whether somebody has put it back
 }
 
-// checkAfter is CHECK after damage, which has to find it. There are daemons that
-// watch, and that are faster than CHECK: what they have healed, it need not find.
+// checkAfter does damage and then executes CHECK, which has to find it. Some daemons watch
+// for damage and heal it before CHECK looks: then CHECK need not find it.
 func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 	t.checkable()
 	a := t.Attached()
@@ -79,7 +79,7 @@ func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 func loseLink(t *T, a *Attachment, r *result, l *podLink) damage {
 	t.must(a.Pod.Do(func() error {
 		err := netlink.LinkDel(l.Link)
-		if errors.Is(err, unix.EOPNOTSUPP) { // a device that cannot be deleted
+		if errors.Is(err, unix.EOPNOTSUPP) { // the kernel cannot delete this device
 			// ip link set net0 name gone0
 			err = errors.Join(netlink.LinkSetDown(l.Link), netlink.LinkSetName(l.Link, "gone0"))
 		}
@@ -90,8 +90,8 @@ func loseLink(t *T, a *Attachment, r *result, l *podLink) damage {
 	}}
 }
 
-// loseAddress puts another address in the place of one, with the routes that there
-// were: they would go with it, and CHECK could find that instead.
+// loseAddress replaces an address by another one, and restores the routes: they go with the
+// address, and CHECK could find that instead.
 func loseAddress(t *T, a *Attachment, r *result, l *podLink) damage {
 	var lost *netlink.Addr
 	for _, addr := range r.addresses(r.of(a)) {
@@ -116,7 +116,7 @@ func loseAddress(t *T, a *Attachment, r *result, l *podLink) damage {
 				route.Src = nil
 			}
 			// ip route replace ...
-			_ = netlink.RouteReplace(&route) // at best: the address is gone in any case
+			_ = netlink.RouteReplace(&route) // may fail: the address is gone in any case
 		}
 		return nil
 	}))
@@ -124,15 +124,14 @@ func loseAddress(t *T, a *Attachment, r *result, l *podLink) damage {
 	return damage{what, func(now *podLink) bool { return now.has(lost.IP) != nil }}
 }
 
-// another is an address beside an address.
+// another returns an address near addr.
 func another(addr net.IP) net.IP {
 	other := append(net.IP{}, addr...)
 	other[len(other)-1] ^= 0x40
 	return other
 }
 
-// loseRoute is `ip route delete`, in the pod, of the first route of the result that
-// is there.
+// loseRoute is `ip route delete`, in the pod, of the first route in the result that exists.
 func loseRoute(t *T, a *Attachment, r *result, l *podLink) damage {
 	if len(r.Routes) == 0 {
 		t.Unsupportedf("the result has no routes")

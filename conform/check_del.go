@@ -78,8 +78,8 @@ var delChecks = []Check{
 	},
 }
 
-// delSparesSuccessor waits until the first pod's things are gone, which may take a
-// while after its DEL: they are not what the late DEL takes.
+// delSparesSuccessor waits until the first pod's things are gone, which may take a while
+// after its DEL, so that it does not blame the late DEL for their end.
 func delSparesSuccessor(t *T) {
 	before := t.Warm()
 	a := t.Attached()
@@ -92,7 +92,7 @@ func delSparesSuccessor(t *T) {
 	t.MustDel(b)
 }
 
-// wantDel is DEL that has to succeed.
+// wantDel executes DEL, which has to succeed.
 func (t *T) wantDel(a *Attachment, what string) {
 	if got := t.Del(a); !got.OK() {
 		t.Failf("%s fails: %s", what, got)
@@ -118,8 +118,9 @@ func delWithoutPrevResult(t *T) {
 	t.WantNothingNew(before, "DEL without prevResult")
 }
 
-// delBereft is DEL after something was taken from an attachment; what that is, take
-// says. Addresses are kept in files: what else is left, the leak checks look for.
+// delBereft executes DEL after take has taken something from an attachment. It looks only
+// for addresses that were not freed, which are kept in files; the leak checks look for
+// everything else.
 func (t *T) delBereft(take func(*Attachment) string) {
 	before := t.Warm()
 	a := t.Attached()
@@ -135,8 +136,8 @@ func (t *T) delBereft(take func(*Attachment) string) {
 	t.WantNothingNew(before.And(t.Seen().Without("file", "file-content")), what)
 }
 
-// ended waits until a pod's links are gone, as they are some time after its network
-// namespace: the kernel takes that away in the background.
+// ended waits until a pod's links are gone. They go some time after the pod's network
+// namespace, which the kernel takes down in the background.
 func (t *T) ended(before oracle.State) {
 	for end := time.Now().Add(DefaultGrace); time.Now().Before(end); time.Sleep(poll) {
 		if len(before.Only("link").New(t.Seen().Only("link"))) == 0 {

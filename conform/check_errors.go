@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// errorChecks are about calls that nobody can serve.
+// errorChecks are about calls that no plugin can serve.
 var errorChecks = []Check{
 	{
 		Name: "errors/version", Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result (both: it should)",
@@ -54,7 +54,7 @@ var (
 	badJSON    = fault{"with half a JSON object on standard input", func(c *Call) { c.Stdin = c.Stdin[:len(c.Stdin)/2] }}
 )
 
-// without is the fault that a variable is not set.
+// without returns the fault that a variable is not set.
 func without(variable string) fault {
 	return fault{"without " + variable, func(c *Call) {
 		c.Env = maps.Clone(c.Env)
@@ -62,7 +62,7 @@ func without(variable string) fault {
 	}}
 }
 
-// named is the fault that a network's name is bad; nil: it is missing.
+// named returns the fault that a network's name is bad; nil: the name is missing.
 func named(name any) fault {
 	what := "without a network name"
 	if text, ok := name.(string); ok {
@@ -71,10 +71,10 @@ func named(name any) fault {
 	return fault{what, func(c *Call) { c.Stdin = withKey(c.Stdin, "name", name) }}
 }
 
-// withKey replaces a key of a configuration; nil takes it away.
+// withKey replaces a key of a configuration; a nil value removes the key.
 func withKey(stdin []byte, key string, value any) []byte {
 	var conf map[string]any
-	if err := json.Unmarshal(stdin, &conf); err != nil { // the suite made it
+	if err := json.Unmarshal(stdin, &conf); err != nil { // the suite wrote this JSON
 		panic(err)
 	}
 	if conf[key] = value; value == nil {
@@ -87,9 +87,9 @@ func withKey(stdin []byte, key string, value any) []byte {
 	return raw
 }
 
-// tryFault makes an ADD with a fault of each plugin of the list, after proper ones
-// of those before it, and tells judge what each answered. What was added is
-// deleted again; what was refused is not.
+// tryFault executes, for each plugin of the list, an ADD with a fault, after proper ADDs of
+// the plugins before it. It passes each answer to judge. It executes DEL for the ADDs that
+// succeeded, but not for those that were refused.
 func (t *T) tryFault(f fault, judge func(Answer)) {
 	for i := range t.suite.list.Plugins {
 		a := t.NewAttachment()
@@ -110,8 +110,8 @@ func (t *T) tryFault(f fault, judge func(Answer)) {
 	}
 }
 
-// wantError judges an answer that should be an error, and returns that; nil: it is
-// none, which has been said.
+// wantError judges an answer that should be an error, and returns the error. If the answer
+// is none, wantError reports that and returns nil.
 func (t *T) wantError(got Answer, what string) *Error {
 	if got.OK() || got.Hung || got.Exit < 0 {
 		t.Failf("%s: an error is due, and this came: %s", what, got)
@@ -125,7 +125,7 @@ func (t *T) wantError(got Answer, what string) *Error {
 	return e
 }
 
-// wantCode is wantError of an error with that code.
+// wantCode is tryFault, and wants errors with that code.
 func (t *T) wantCode(f fault, code uint) {
 	t.tryFault(f, func(got Answer) {
 		if e := t.wantError(got, "ADD "+f.what); e != nil && e.Code != code {
@@ -140,7 +140,7 @@ func errorsCommand(t *T) { t.wantCode(badCommand, 4) }
 
 func errorsJSON(t *T) { t.wantCode(badJSON, 6) }
 
-// required are the variables that ADD cannot do without.
+// required are the variables that ADD needs.
 var required = []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"}
 
 func errorsEnvironment(t *T) {
@@ -158,8 +158,8 @@ func errorsEnvironment(t *T) {
 	}
 }
 
-// badNames are the faults of errors/name. Runtimes have to see to names; that
-// plugins do is only allowed.
+// badNames are the faults of errors/name. Runtimes have to check names; plugins are only
+// allowed to.
 var badNames = []fault{named(nil), named("-conform"), named("../conform")}
 
 func errorsName(t *T) {

@@ -44,10 +44,9 @@ var gcChecks = []Check{
 	},
 }
 
-// GC executes GC of each plugin, all of them whatever they answer, as a runtime
-// does with the attachments that it still knows (CNI 1.1, section 3,
-// "Garbage-collecting a network"), and returns the first answer that is none of
-// success, or the last.
+// GC executes GC of all plugins, whatever they answer, as a runtime does with the
+// attachments that it still knows (CNI 1.1, section 3, "Garbage-collecting a network"). It
+// returns the first answer that is no success or, if there is none, the last answer.
 func (t *T) GC(valid ...*Attachment) Answer {
 	var got Answer
 	for i := range t.suite.list.Plugins {
@@ -58,8 +57,9 @@ func (t *T) GC(valid ...*Attachment) Answer {
 	return got
 }
 
-// validKeys are the list under the specification's key, and under the one that it
-// had first, which libcni still sends too (containernetworking/cni issue 1101).
+// validKeys returns the list of valid attachments under the specification's key, and under
+// the key that it had first, which libcni still sends too (containernetworking/cni issue
+// 1101).
 func validKeys(valid []*Attachment) map[string]any {
 	list := []map[string]string{} // not null, even if it is empty
 	for _, a := range valid {
@@ -68,7 +68,7 @@ func validKeys(valid []*Attachment) map[string]any {
 	return map[string]any{"cni.dev/valid-attachments": list, "cni.dev/attachments": list}
 }
 
-// wantGC is GC that has to succeed.
+// wantGC executes GC, which has to succeed.
 func (t *T) wantGC(valid ...*Attachment) {
 	if got := t.GC(valid...); !got.OK() {
 		t.Failf("GC fails: %s", got)
@@ -103,7 +103,7 @@ func gcOtherNetwork(t *T) {
 	t.MustDel(a)
 }
 
-// gcUnlisted lets a pod's namespace go before GC, as plugins may assume.
+// gcUnlisted ends the pod's network namespace before GC: plugins may assume that.
 func gcUnlisted(t *T) {
 	t.needSecondPod()
 	t.Warm()
@@ -121,17 +121,17 @@ func gcEmptyList(t *T) {
 	t.WantNothingNew(before, "GC with an empty list")
 }
 
-// gcContinues has stale attachments of which each is broken in a way of its own,
-// and looks only at what the whole one had. GC may say that it failed.
+// gcContinues has several stale attachments, two of which are broken, each in a way of its
+// own. It looks only at what the sound one had. GC may say that it failed.
 func gcContinues(t *T) {
 	t.needSecondPod()
 	t.Warm()
 	var broken []*Attachment
 	for _, spoil := range []func(*Pod) error{
-		func(p *Pod) error { // its path is there and is no namespace
+		func(p *Pod) error { // the path exists and is no namespace
 			return errors.Join(p.Remove(), os.WriteFile(p.Path, nil, 0o400))
 		},
-		func(p *Pod) error { // its path is there and is a folder
+		func(p *Pod) error { // the path exists and is a folder
 			return errors.Join(p.Remove(), os.Mkdir(p.Path, 0o700))
 		},
 	} {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// limitChecks are about names at their limits, and about what a plugin does not
-// know.
+// limitChecks are about names at their limits, and about keys and arguments that a plugin
+// does not know.
 var limitChecks = []Check{
 	{
 		Name: "limits/container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID",
@@ -45,8 +45,8 @@ var limitChecks = []Check{
 	},
 }
 
-// cycle is ADD and DEL of an attachment of an unusual kind, which have to succeed
-// and to leave nothing.
+// cycle executes ADD and DEL of an unusual attachment, which have to succeed and to leave
+// nothing.
 func (t *T) cycle(a *Attachment, what string) {
 	before := t.Seen()
 	if got := t.Add(a); !got.OK() {
@@ -64,7 +64,7 @@ func limitsContainerID(t *T) {
 	a.ID = "0aZ_.-" + strings.Repeat("-._", 3)
 	t.cycle(a, "of container "+a.ID)
 
-	// What is made for a container is often named after the first part of its id.
+	// Plugins often name things after the first part of a container's id.
 	first, second := t.NewAttachment(), t.NewAttachment()
 	t.MustAdd(first)
 	if got := t.Add(second); !got.OK() {
@@ -132,8 +132,8 @@ func limitsBadIfname(t *T) {
 	}
 }
 
-// limitsNetworkName does not blame a plugin that knows its networks by their names
-// and refuses any other.
+// limitsNetworkName does not blame a plugin that has a list of its networks' names and
+// refuses any other.
 func limitsNetworkName(t *T) {
 	t.Warm()
 	plain := t.NewAttachment()
@@ -148,8 +148,8 @@ func limitsNetworkName(t *T) {
 	t.cycleNamed(a, name)
 }
 
-// cycleNamed is cycle in a network of another name, of which the folders and
-// chains of the network itself may stay.
+// cycleNamed is cycle in a network with another name. Folders and chains of the network
+// itself may stay.
 func (t *T) cycleNamed(a *Attachment, name string) {
 	first := *a
 	first.ID, first.Pod = a.ID+"-first", t.NewPod()

@@ -2,7 +2,7 @@ package conform
 
 import "fmt"
 
-// parallelChecks are about several attachments beside each other.
+// parallelChecks are about several attachments at the same time.
 var parallelChecks = []Check{
 	{
 		Name: "parallel/pods", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering: concurrent execution",
@@ -21,7 +21,7 @@ var parallelChecks = []Check{
 	},
 }
 
-// crowd is how many pods come at once.
+// crowd is how many pods parallelPods attaches at once.
 const crowd = 64
 
 func parallelPods(t *T) {
@@ -33,7 +33,7 @@ func parallelPods(t *T) {
 	for _, got := range t.beside(pods, t.tryAdd) {
 		if !got.OK() {
 			failed++
-			if got.Took >= why.Took { // those after one that hangs do not even start
+			if got.Took >= why.Took { // the calls after one that hangs do not even start
 				why = got
 			}
 		}
@@ -59,7 +59,7 @@ func parallelPods(t *T) {
 	t.WantNothingNew(before, "ADDs and then DELs, all at once")
 }
 
-// room is how many pods, up to a number, can be attached one by one.
+// room returns how many pods can be attached one by one, and stops counting at most.
 func (t *T) room(most int) int {
 	pods := t.newAttachments(most)
 	n := 0
@@ -76,7 +76,7 @@ func (t *T) room(most int) int {
 	return n
 }
 
-// wantDistinct finds two pods with the same address.
+// wantDistinct reports pods that have the same address.
 func (t *T) wantDistinct(pods []*Attachment) {
 	owner := map[string]string{}
 	var twice []string
@@ -101,8 +101,8 @@ func (t *T) wantDistinct(pods []*Attachment) {
 	}
 }
 
-// parallelSamePod tolerates lists that cannot attach a container twice: its two
-// interfaces may want the same default route.
+// parallelSamePod tolerates a list that cannot attach a container twice: both interfaces
+// may want the same default route.
 func parallelSamePod(t *T) {
 	before := t.Warm()
 	a := t.Attached()

@@ -31,8 +31,8 @@ func (t *T) Status() Answer {
 	return last
 }
 
-// networkCall is a call that is about no attachment: it has no more in its
-// environment than CNI_COMMAND and CNI_PATH.
+// networkCall returns a call that is about no attachment: its environment has only
+// CNI_COMMAND and CNI_PATH.
 func (t *T) networkCall(verb string, plugin int, keys map[string]any) Call {
 	all := map[string]any{"cniVersion": t.Version}
 	for k, v := range keys {
@@ -65,7 +65,7 @@ func statusDelegated(t *T) {
 	}
 }
 
-// statusExhausted fills only lists that hold few pods.
+// statusExhausted judges only lists that hold few pods: it does not fill up others.
 func statusExhausted(t *T) {
 	t.needSecondPod()
 	var all []*Attachment
@@ -98,7 +98,7 @@ func statusExhausted(t *T) {
 	}
 }
 
-// statusDaemon asks nothing of plugins that do without their daemon.
+// statusDaemon does not judge plugins whose ADD works without their daemon.
 func statusDaemon(t *T) {
 	t.needDaemon()
 	t.must(t.Node.Hook(t.ctx, "stop"))

@@ -2,11 +2,11 @@ package conform
 
 import "slices"
 
-// checks are all there are, in the order in which they run: what others stand on
-// comes first.
+// checks are all checks, in the order in which they run: a check comes after those that it
+// needs.
 var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, delChecks, checkChecks, limitChecks, secondChecks, statusChecks, parallelChecks, chainChecks, leakChecks, killChecks, lifeChecks, manyChecks, gcChecks)
 
-// basicChecks are those that every other needs.
+// basicChecks are the checks that all others need.
 var basicChecks = []Check{
 	{
 		Name: "basic/attach", Spec: "CNI 1.1.0, section 2, ADD and DEL",

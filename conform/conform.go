@@ -1,9 +1,9 @@
-// Package conform holds CNI plugins to the specification (0.4.0, 1.0.0 and
-// 1.1.0), and looks for what they leave behind. It judges any plugin by its
-// configuration list and its programs, from outside: it is the runtime, and the
-// node is a fresh network namespace for each check.
+// Package conform judges CNI plugins by the specification (0.4.0, 1.0.0 and 1.1.0), and
+// looks for what they leave behind. It needs no more than a configuration list and the
+// plugins' programs, and judges from outside: it plays the runtime, and makes a fresh
+// network namespace as the node for each check.
 //
-// A program calls Enter first, which runs it again in namespaces of its own, and
+// A program first calls Enter, which runs the program again in namespaces of its own, and
 // then Run.
 package conform
 
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Options say what is to be judged, and how.
+// Options say what Run judges, and how.
 type Options struct {
 	BinDir    string         // where the plugins' programs are, and those that they delegate to
 	Conf      string         // path of the network configuration list (CNI 1.1, section 1)
@@ -26,15 +26,15 @@ type Options struct {
 	Run       *regexp.Regexp // which checks; nil: all
 
 	Timeout time.Duration // how long a plugin may take for a call; 0: DefaultTimeout
-	Grace   time.Duration // how long after DEL things may still be there; 0: DefaultGrace
+	Grace   time.Duration // how long after DEL things may stay; 0: DefaultGrace
 	Points  int           // at how many points a plugin is killed in a verb; 0: DefaultPoints
 	Churn   int           // how many pods come and go in the churn check; 0: DefaultChurn
 
-	Progress func(Result)        // told of each result as it comes; may be nil
-	Repeat   func(string) string // the command that repeats a check; may be nil
+	Progress func(Result)        // called with each result as it comes; may be nil
+	Repeat   func(string) string // returns the command that repeats the checks whose names match; may be nil
 }
 
-// What the zero values of Options stand for.
+// The values that zero values of Options stand for.
 const (
 	DefaultTimeout = 30 * time.Second
 	DefaultGrace   = 5 * time.Second
@@ -49,14 +49,14 @@ const DefaultStateDir = "/var/lib/cni"
 type Check struct {
 	Name string // "verb/what" or "leak/what"
 	Spec string // the section of the specification, or what else obliges
-	Says string // what that says
+	Says string // what the section says
 
-	// Each is that the check is run once for each version that the plugins speak,
-	// not only for the list's own. Since is the first version that it is about.
+	// Each says that the check is run once for each version that the plugins speak, and not
+	// only for the list's own. Since is the first version that the check is about.
 	Each  bool
 	Since string
-	// Needs are checks without which this one says nothing: what they found would
-	// be found again.
+	// Needs are the checks that have to hold before this one is judged: otherwise it would
+	// find the same fault again.
 	Needs []string
 
 	run func(*T)
@@ -65,9 +65,9 @@ type Check struct {
 // Checks returns all checks in the order in which they run.
 func Checks() []Check { return slices.Clone(checks) }
 
-// Run judges what the options name. The error is about the options or the
-// machine; what is wrong with a plugin is in the report. When the context ends, it
-// is returned with a report of the checks that had ended.
+// Run judges what the options name. Its error is about the options or the machine; what is
+// wrong with a plugin is in the report. When the context ends, Run returns the context's
+// error, with a report of the checks that had ended.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	s, err := newSuite(ctx, o)
 	if err != nil {
@@ -93,7 +93,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return &s.report, nil
 }
 
-// versionsOf returns the versions that a check is run for.
+// versionsOf returns the versions for which a check is run.
 func (s *suite) versionsOf(c Check) []string {
 	if !c.Each {
 		return []string{s.list.Version}
@@ -125,12 +125,12 @@ func older(a, b string) bool { return slices.Compare(numbers(a), numbers(b)) < 0
 
 func numbers(version string) []int {
 	var n [3]int
-	_, _ = fmt.Sscanf(version, "%d.%d.%d", &n[0], &n[1], &n[2]) // what is missing is 0
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &n[0], &n[1], &n[2]) // missing numbers are 0
 	return n[:]
 }
 
-// try runs one check on a node of its own. One that the context ends has no
-// result: what was seen is not the plugin's doing.
+// try runs one check on a node of its own. If the context ends during the check, it has no
+// result: what was seen then is not the plugin's fault.
 func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	began := time.Now()
 	t := &T{suite: s, ctx: ctx, Version: version}
@@ -156,9 +156,9 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 	}
 }
 
-// missing returns which of the checks that this one needs, or that those need, did
-// not hold in its version, if one did not. It says why, or that the check is about
-// later versions.
+// missing returns why a check cannot be judged in a version, or "". If the reason is that
+// another check, which this one needs directly or indirectly, did not hold in the version,
+// missing returns that check's name, too.
 func (s *suite) missing(c Check, version string) (check, why string) {
 	if older(version, c.Since) {
 		return "", fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
@@ -174,7 +174,7 @@ func (s *suite) missing(c Check, version string) (check, why string) {
 	return "", ""
 }
 
-// needed are the checks that one stands on, and those that these stand on.
+// needed returns the checks that a check needs, directly or indirectly.
 func needed(c Check) []string {
 	all := slices.Clone(c.Needs)
 	for i := 0; i < len(all); i++ {

@@ -18,15 +18,15 @@ import (
 	"time"
 )
 
-// judgeEnv makes the test program judge what its value says, as JSON, and write
-// the report.
+// judgeEnv has an order as JSON. If it is set, the test program carries the order out and
+// writes the report.
 const judgeEnv = "CONFORM_TEST_JUDGE"
 
-// programs is where the planted plugin is.
+// programs is the folder of the planted plugin.
 var programs string
 
-// TestMain runs the tests in namespaces that are the machine to them: its files can
-// be written. To judge, the tests run this program again, in more of them.
+// TestMain runs the tests in namespaces that play the machine: its files can be written. To
+// judge, the tests run this program again, in namespaces within these.
 func TestMain(m *testing.M) {
 	what, mounts := os.Getenv(judgeEnv), furnish
 	if what == "" {
@@ -65,14 +65,14 @@ func build(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// order is what a test wants to be judged.
+// order says what a test wants to be judged.
 type order struct {
 	Conf, StateDir, HookDir, Run string
 	Timeout                      time.Duration
 	Open                         []string // if any: only say which of these files can be opened to be written
 }
 
-// judge is in the process that judges.
+// judge runs in the process that judges.
 func judge(what string) error {
 	var o order
 	if err := json.Unmarshal([]byte(what), &o); err != nil {
@@ -101,8 +101,8 @@ func judge(what string) error {
 	return report.Write(os.Stdout, "json", false)
 }
 
-// judgedBy runs checks of a list in a process of its own, with a folder of hooks if
-// there is one.
+// judgedBy runs checks of a list in a process of its own, with a folder of hooks if hooks
+// is not "".
 func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string) *Report {
 	t.Helper()
 	dir := t.TempDir()
@@ -137,7 +137,7 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 	return &report
 }
 
-// carryOut carries an order out, in a process of its own, and reads what that puts out.
+// carryOut carries an order out in a process of its own, and returns that process's report.
 func (o order) carryOut(t *testing.T, out any) {
 	t.Helper()
 	what, err := json.Marshal(o)
@@ -156,7 +156,7 @@ func (o order) carryOut(t *testing.T, out any) {
 	}
 }
 
-// planted is the configuration of the plugin with a fault; "": none.
+// planted returns the configuration of the plugin with a fault; "": without one.
 func planted(fault string) string {
 	subnet := "10.8.0.0/25"
 	switch fault {
@@ -168,18 +168,19 @@ func planted(fault string) string {
 	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"}`, program(fault), subnet)
 }
 
-// program is the name under which the plugin has a fault.
+// program returns the program's name under which the plugin has a fault.
 func program(fault string) string { return strings.TrimSuffix("planted-"+fault, "-") }
 
-// absent are checks that cannot be made of one plugin that does without a daemon,
-// delegates to nobody and has room for many; and what not every machine has.
+// absent are the checks that cannot be made of a single plugin that needs no daemon,
+// delegates to no plugin and has room for many pods, and the checks that need something
+// that not every machine has.
 var absent = []string{
 	"add/prev-result", "chain/check", "chain/del-one", "chain/failed-add", "gc/delegated",
 	"leak/conntrack", "leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
 }
 
-// TestMissing has a fault in one version, and wants what stands on it to be judged in
-// the others.
+// A plugin has a fault in one version. The checks that need the one that finds it are
+// judged in the other versions all the same.
 func TestMissing(t *testing.T) {
 	s := &suite{report: Report{Results: []Result{{Check: "add/result@0.4.0", Outcome: Fail}, {Check: "leak/add-del", Outcome: Leak}}}}
 	for _, c := range []struct {
@@ -188,7 +189,7 @@ func TestMissing(t *testing.T) {
 	}{
 		{"add/result", "0.4.0", true},
 		{"add/result", "1.0.0", false},
-		{"check/well", "0.4.0", true}, // which stands on it
+		{"check/well", "0.4.0", true}, // needs add/result
 		{"leak/add-del", "1.0.0", true},
 		{"basic/attach", "1.0.0", false},
 	} {
@@ -202,7 +203,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestRight judges a plugin that does all that it should.
+// A plugin that does all that it should has no bad result.
 func TestRight(t *testing.T) {
 	for version, run := range map[string]string{"0.4.0": checksFor(nil), "1.0.0": checksFor(nil), "1.1.0": ""} {
 		t.Run(version, func(t *testing.T) {
@@ -218,8 +219,7 @@ func TestRight(t *testing.T) {
 	}
 }
 
-// TestSmallRange has addresses for fewer pods than the churn attaches beside each
-// other. That is no leak.
+// A range with fewer addresses than the pods that the churn attaches at once is no leak.
 func TestSmallRange(t *testing.T) {
 	small := strings.Replace(planted(""), "/25", "/29", 1)
 	for _, r := range judgedBy(t, small, "1.1.0", "^leak/churn$|^parallel/").Results {
@@ -229,8 +229,8 @@ func TestSmallRange(t *testing.T) {
 	}
 }
 
-// TestSlow has a plugin that works through pods one by one. The last of many at once
-// waits for longer than a call may take, and does not hang.
+// A plugin works through pods one by one. The last of many calls at once waits longer than
+// one call may take, and yet does not count as hanging.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	for _, r := range judgedBy(t, planted("slow"), "1.1.0", "^parallel/pods$").Results {
@@ -240,8 +240,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestChain judges a list of two plugins, and one whose second forgets what the
-// first has done.
+// A list of two plugins has no bad result, unless the second drops what the first has done.
 func TestChain(t *testing.T) {
 	const run = "^(basic|chain|check)/|^add/|^leak/add-del$"
 	for fault, caught := range map[string]string{"": "", "prev-result-dropped": "add/prev-result"} {

@@ -10,13 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// standIn takes the place of a plugin to which one of the list delegates: it notes
-// a verb and fails it, and leaves all others to the plugin itself.
+// standIn takes the place of a plugin to which a plugin of the list delegates. It notes
+// that it was called with a certain verb, and fails; it passes all other verbs on to the
+// real plugin.
 type standIn struct {
-	plugin int    // of the list, which delegates
-	name   string // of the plugin that is stood in for
-	path   string // the folder that it is in
-	mark   string // the file that is there once it was called
+	plugin int    // index in the list of the plugin that delegates
+	name   string // of the plugin that it takes the place of
+	path   string // the folder that has the stand-in
+	mark   string // the file that exists once it was called with the verb
 }
 
 // standInFor makes a stand-in for the IPAM plugin of the first plugin that has one
@@ -46,13 +47,13 @@ func (t *T) standInFor(verb string) *standIn {
 	return nil
 }
 
-// called reports whether the stand-in was given its verb.
+// called reports whether the stand-in was called with its verb.
 func (s *standIn) called() bool {
 	_, err := os.Stat(s.mark)
 	return err == nil
 }
 
-// scratch is a folder for files of the suite's own, on the node.
+// scratch returns a folder on the node for the suite's own files.
 func (t *T) scratch() string {
 	dir := filepath.Join(volatile, "conform")
 	t.must(os.MkdirAll(dir, 0o755))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// faults are what the planted plugin can do wrong, and the checks that find it.
+// faults are the faults of the planted plugin, with the checks that find each.
 var faults = []struct {
 	fault  string
 	caught []string
@@ -60,8 +60,7 @@ var faults = []struct {
 	{"ifname-not-in-key", []string{"parallel/same-pod"}},
 }
 
-// TestFaults judges a plugin with each fault: it is found, and by just the checks
-// that are about it.
+// Each fault is found, and only by the checks that are about it.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.fault, func(t *testing.T) {
@@ -85,11 +84,12 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// slow are checks that attach many pods. They are run for the faults that they
-// should catch; the right plugin is judged by all.
+// slow are the checks that attach many pods. They run only for the faults that they should
+// catch, and for the plugin without a fault.
 var slow = regexp.MustCompile(`^leak/(kill|churn|reboot|daemon)|^parallel/pods$|^status/exhausted$`)
 
-// checksFor are all but the slow ones, and those that should catch a fault.
+// checksFor returns all checks but the slow ones, and the slow ones that should catch the
+// fault.
 func checksFor(caught []string) string {
 	var names []string
 	for _, c := range Checks() {

@@ -10,11 +10,11 @@ import (
 // Formats are the forms in which a report can be written.
 func Formats() []string { return []string{"table", "json", "junit"} }
 
-// HasFormat reports whether a report can be written so.
+// HasFormat reports whether name is one of Formats.
 func HasFormat(name string) bool { return slices.Contains(Formats(), name) }
 
-// Write writes a report in one of Formats. Only the table has colours, and only if
-// they are wanted.
+// Write writes a report in one of Formats. colour colours the table; other formats have no
+// colours.
 func (r *Report) Write(w io.Writer, format string, colour bool) error {
 	switch format {
 	case "table":

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The elements of JUnit's XML, as far as CI systems read them.
+// The elements of JUnit's XML that CI systems read.
 type (
 	junitSuites struct {
 		XMLName  xml.Name   `xml:"testsuites"`
@@ -53,7 +53,7 @@ type (
 	}
 )
 
-// writeJUnit writes a report for CI: fail and leak are failures, and unsupported is
+// writeJUnit writes a report for CI: fail and leak become failures, and unsupported becomes
 // skipped.
 func (r *Report) writeJUnit(w io.Writer) error {
 	bad, skipped := r.Count(Fail)+r.Count(Leak), r.Count(Unsupported)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// colours are those of the outcomes, by the terminal's own palette (ECMA-48, SGR).
+// colours are the outcomes' colours in the terminal's own palette (ECMA-48, SGR).
 var colours = map[Outcome]string{Pass: "32", Fail: "31;1", Leak: "35;1", Unsupported: "2"}
 
-// writeTable writes a report for people: a line a check, below each verb, and
-// below what is bad why it is.
+// writeTable writes a report for people: below each verb a line for each check, and below
+// each bad one the reasons.
 func (r *Report) writeTable(w io.Writer, colour bool) error {
 	p := &page{colour: colour}
 	p.head(r)
@@ -53,7 +53,7 @@ func (r *Report) Summary() string {
 	return fmt.Sprintf("%d %s: %s; took %s", len(r.Results), checks, strings.Join(counts, ", "), r.Took.Round(100*time.Millisecond))
 }
 
-// page is a table in the making.
+// page is a table that is being written.
 type page struct {
 	strings.Builder
 	colour bool
@@ -70,7 +70,7 @@ func (p *page) head(r *Report) {
 	}
 }
 
-// result writes a check's line, and what is below it.
+// result writes a check's line, and the lines below it.
 func (p *page) result(r Result) {
 	outcome := fmt.Sprintf("%-11s", r.Outcome)
 	if p.colour {
@@ -103,7 +103,7 @@ func (p *page) below(label, text string) {
 	}
 }
 
-// plain takes from a line what steers terminals: plugins have written parts of it.
+// plain removes control characters from a line, since plugins have written parts of it.
 func plain(line string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changing are the system calls by which a program changes anything outside
-// itself. Those with "?" are not there on every architecture.
+// changing are the system calls by which a program changes anything outside itself. Not
+// every architecture has those with "?".
 const changing = "write,pwrite64,?sendto,sendmsg,connect,setns,unshare,mount,umount2,execve," +
 	"?mkdir,mkdirat,?unlink,unlinkat,?rename,?renameat,?renameat2,?link,linkat,?symlink,symlinkat," +
 	"ftruncate,fallocate,fsync,fdatasync,ioctl,flock"
@@ -21,15 +21,15 @@ const changing = "write,pwrite64,?sendto,sendmsg,connect,setns,unshare,mount,umo
 // point is where a plugin of the list is killed in a verb.
 type point struct {
 	plugin int
-	change int           // after which system call of those that change something; or
-	after  time.Duration // when
+	change int           // after how many of the changing system calls; 0: see after
+	after  time.Duration // how long after the start
 	name   string
 }
 
-// points looks at an undisturbed attachment for where each plugin of the list can
-// be killed, and chooses some that are evenly spread.
+// points measures an undisturbed attachment to find the points at which each plugin of the
+// list can be killed in a verb, and chooses some of them, evenly spread.
 func (t *T) points(verb string) []point {
-	t.Warm() // the first pod of all may take another way
+	t.Warm() // the calls for the node's first pod may differ
 	var all []point
 	a := t.NewAttachment()
 	for i := range t.suite.list.Plugins {
@@ -51,8 +51,8 @@ func (t *T) points(verb string) []point {
 	return spread(all, t.suite.Points)
 }
 
-// measured makes a call, and adds where it can be killed if it is of the verb that
-// is wanted.
+// measured makes a call and, if its verb is the wanted one, adds the points at which it can
+// be killed.
 func (t *T) measured(want, verb string, plugin int, a *Attachment, all *[]point) Answer {
 	c := t.Call(verb, plugin, a, a.Result)
 	if verb != want {
@@ -75,7 +75,7 @@ func (t *T) measured(want, verb string, plugin int, a *Attachment, all *[]point)
 	return got
 }
 
-// spread chooses at most n, evenly.
+// spread chooses at most n points, evenly spread.
 func spread(all []point, n int) []point {
 	if len(all) <= n {
 		return all
@@ -87,11 +87,11 @@ func spread(all []point, n int) []point {
 	return some
 }
 
-// tracedCall is a line of strace -f: a thread and what it calls.
+// tracedCall matches a line of strace -f with the begin of a call: a thread and the call.
 var tracedCall = regexp.MustCompile(`(?m)^\d+ +[a-z0-9_]+\(`)
 
-// counted runs a call and counts its system calls that change something, of all
-// its threads and of whom it starts.
+// counted runs a call and counts its changing system calls, those of all its threads and of
+// all processes that it starts.
 func (t *T) counted(strace string, c Call) (Answer, int) {
 	out, err := os.CreateTemp(t.scratch(), "strace-*")
 	t.must(err)
@@ -104,10 +104,10 @@ func (t *T) counted(strace string, c Call) (Answer, int) {
 	return got, len(tracedCall.FindAll(trace, -1))
 }
 
-// killed runs a call that is killed at a point, with whoever it started. strace's
-// own signal injection counts the calls of each thread, which in a Go program are
-// others each time; so here it holds each call at its end for a millisecond, and
-// what it prints is counted.
+// killed runs a call, and kills it and all processes that it started at a point. strace's
+// own signal injection counts calls by thread, and in a Go program each run distributes
+// them to threads differently. So strace only delays the end of each call by a millisecond
+// here, and killed counts the calls that strace prints.
 func (t *T) killed(c Call, p point) Answer {
 	if p.change == 0 {
 		c.Began = func(kill func()) { time.AfterFunc(p.after, kill) }
@@ -116,7 +116,7 @@ func (t *T) killed(c Call, p point) Answer {
 	path := filepath.Join(t.scratch(), "trace")
 	t.must(unix.Mkfifo(path, 0o600))
 	defer os.Remove(path)
-	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // for writing too: it then has no end
+	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // also for writing, so that reading does not come to an end
 	t.must(err)
 	defer fifo.Close()
 	c.Wrapper = []string{

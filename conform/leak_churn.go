@@ -2,7 +2,7 @@ package conform
 
 import "time"
 
-// manyChecks look for what only many pods, or their traffic, show.
+// manyChecks look for leaks that show only with many pods, or with their traffic.
 var manyChecks = []Check{
 	{
 		Name: "leak/churn", Spec: "CNI 1.1.0, section 2, DEL (it should)",
@@ -16,24 +16,25 @@ var manyChecks = []Check{
 	},
 }
 
-// Some pods of the churn come and go one by one; the others beside each other.
+// The first pods of the churn come and go one by one, the others several at a time.
 const (
 	oneByOne = 50
 	atOnce   = 8
 )
 
-// A churn that takes long ends once there were more pods than a /24 has addresses.
+// A churn that takes longer than churnTime ends once there were enough pods, which are more
+// than a /24 has addresses.
 const (
 	enough    = 260
 	churnTime = 30 * time.Second
 )
 
-// leakChurn lets many containers come and go in few network namespaces, since the
-// kernel ends only some 20 of these a second.
+// leakChurn lets many containers come and go in few network namespaces, since the kernel
+// can end only some 20 of these in a second.
 func leakChurn(t *T) {
 	t.needSecondPod()
 	before := t.Warm()
-	together := max(t.room(atOnce), 1) // a small range has addresses for fewer
+	together := max(t.room(atOnce), 1) // a small range has addresses for fewer pods
 	done := 0
 	var pods []*Pod
 	for began := time.Now(); done < t.suite.Churn && (done < enough || time.Since(began) < churnTime); {
@@ -58,7 +59,7 @@ func leakChurn(t *T) {
 			case !deleted[i].OK():
 				t.Failf("after %d pods came and went, DEL fails: %s", done, deleted[i])
 			}
-			if t.linkNow(a) != nil { // which is no leak: a pod's namespace goes away
+			if t.linkNow(a) != nil { // that is no leak, since a runtime ends the pod's namespace
 				t.must(a.Pod.Remove())
 				pods[i] = t.NewPod()
 			}

@@ -9,15 +9,16 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// flowPort is where in the world the pod's datagrams go. Nobody answers: a flow
-// is remembered all the same.
+// flowPort is the port in the world to which the pod's datagrams go. Nobody answers there;
+// the node remembers the flow all the same.
 const flowPort = 9
 
-// leakConntrack speaks from a pod to the world, by UDP, through the node, and back
-// to the pod's port on the node; a stateful rule set tracks that, and the kernel
-// itself forgets it only after 30 seconds (nf_conntrack_udp_timeout), if nobody
-// uses it. A flow that the pod began ends with it: of that a note is made. One that
-// a port map brought to the pod, its sender may keep alive.
+// leakConntrack sends UDP datagrams from a pod through the node to the world, and from the
+// world to the pod's port on the node. A stateful rule set tracks these flows, and the
+// kernel forgets a flow by itself only when nobody has used it for 30 seconds
+// (nf_conntrack_udp_timeout). A flow that the pod began ends, since the pod no longer
+// sends: it is worth a note. A flow that a port map brought to the pod is a leak, since its
+// sender may keep it alive.
 func leakConntrack(t *T) {
 	t.Warm()
 	a := t.Attached()
@@ -32,7 +33,7 @@ func leakConntrack(t *T) {
 		for _, gateway := range []string{Gateway4, Gateway6} {
 			unsent[gateway] = a.Pod.Do(func() error { return send(gateway, flowPort) })
 		}
-		// Where no plugin maps it, the node's own answer is that nobody is there.
+		// If no plugin maps the port, the node itself answers that nobody listens there.
 		t.must(inside(t.world, func() error { return send(NodeIP4, hostPort(t.ids)) }))
 		tracked = flowsOf(t.Seen(), addrs)
 	}
@@ -72,9 +73,9 @@ func leakConntrack(t *T) {
 	}
 }
 
-// isMapped reports whether it is one of the addresses that answers a flow, which
-// was sent to another: a port map's doing. The kernel would bring the sender's
-// next datagram there too, and each keeps the flow alive.
+// isMapped reports whether one of the addresses answers a flow that was sent to another
+// address, which is the work of a port map. The kernel would bring the sender's next
+// datagram to the pod's address too, and each datagram keeps the flow alive.
 func isMapped(flow string, addrs []net.IP) bool {
 	sent, answered, _ := strings.Cut(flow, " reply ")
 	for _, addr := range addrs {
@@ -96,7 +97,7 @@ func send(to string, port int) error {
 	return err
 }
 
-// flowsOf are the flows that addresses take part in.
+// flowsOf returns the flows that have one of the addresses.
 func flowsOf(s oracle.State, addrs []net.IP) []string {
 	var flows []string
 	for line := range strings.Lines(s.Only("conntrack").String()) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestIsMapped tells the flows that a port map brought to a pod from its own ones,
-// masqueraded or not, and from those that were sent to its address.
+// isMapped tells the flows that a port map brought to a pod from the pod's own flows,
+// masqueraded or not, and from flows that were sent to the pod's address.
 func TestIsMapped(t *testing.T) {
 	addrs := []net.IP{net.ParseIP("10.89.0.3"), net.ParseIP("fd00:89::3")}
 	for flow, want := range map[string]bool{

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// lifeChecks are about nodes whose daemon, or themselves, stop and start.
+// lifeChecks stop and start a node's daemon, or the node itself.
 var lifeChecks = []Check{
 	{
 		Name: "leak/daemon", Spec: "CNI 1.1.0, section 2, DEL: best effort, even if resources or state are missing (it should)",
@@ -33,7 +33,7 @@ func (t *T) needDaemon() {
 	}
 }
 
-// leakDaemon repeats a DEL that failed without the daemon, as runtimes do.
+// leakDaemon repeats a DEL that failed while the daemon was away, as runtimes do.
 func leakDaemon(t *T) {
 	t.needDaemon()
 	before := t.Warm()
@@ -66,11 +66,11 @@ func leakDaemon(t *T) {
 	t.WantNothingNew(before, "ADD, a stop of the daemon, DEL, ADD and DEL of another, and its start")
 }
 
-// rebooted is how many pods a reboot finds.
+// rebooted is how many pods are attached when the node reboots.
 const rebooted = 3
 
-// leakReboot compares two times after a reboot: what a reboot ends is no leak, and
-// what every boot makes is none either.
+// leakReboot compares the state after one reboot with the state after another. So neither
+// what a reboot ends nor what every boot makes counts as a leak.
 func leakReboot(t *T) {
 	pods := rebooted
 	if t.suite.second != "yes" && t.suite.second != "" {

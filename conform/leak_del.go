@@ -1,6 +1,6 @@
 package conform
 
-// leakChecks look for what is left once a pod is gone.
+// leakChecks look for things that are left when a pod is gone.
 var leakChecks = []Check{
 	{
 		Name: "leak/del-only", Spec: "CNI 1.1.0, section 2, DEL (it should)",
@@ -24,9 +24,9 @@ var leakChecks = []Check{
 	},
 }
 
-// leakAddDel looks twice: where each pod gets the address of the one before, what
-// is left of a pod looks like what the next one has made; beside another pod it does
-// not.
+// leakAddDel looks twice. If each pod gets the address of the one before, the remains of a
+// pod look like what the next pod has made. So the second look is at a pod that comes and
+// goes beside another one.
 func leakAddDel(t *T) {
 	before := t.Warm()
 	a := t.Attached()
@@ -39,13 +39,13 @@ func leakAddDel(t *T) {
 	before = t.Seen()
 	a = t.NewAttachment()
 	if !t.Add(a).OK() {
-		return // the list attaches one pod at a time, or basic/second-pod finds why not
+		return // the list attaches one pod at a time; if that is a fault, basic/second-pod finds it
 	}
 	t.MustDel(a)
 	t.WantNothingNew(before, "ADD and DEL beside another pod")
 }
 
-// leakDelOnly leaves the answer to del/never-added.
+// leakDelOnly does not judge the answer: del/never-added does.
 func leakDelOnly(t *T) {
 	before := t.Warm()
 	a := t.NewAttachment()
@@ -60,8 +60,8 @@ func leakNetnsGone(t *T) {
 	t.WantNothingNew(before, "ADD, the end of the pod's network namespace, and DEL")
 }
 
-// leakNoNetns is what runtimes do that have closed the namespace already, or have
-// forgotten it; it goes away later.
+// leakNoNetns executes DEL as runtimes do that have closed the network namespace already,
+// or have forgotten it. The namespace ends later.
 func leakNoNetns(t *T) {
 	before := t.Warm()
 	a := t.Attached()

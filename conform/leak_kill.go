@@ -24,7 +24,7 @@ func leakKillAdd(t *T) {
 		if got := t.addKilled(a, p); !got.OK() {
 			killed++
 		}
-		a.Result = nil // which a runtime keeps of an ADD that worked
+		a.Result = nil // a runtime keeps only the result of an ADD that worked
 		if got := t.Del(a); !got.OK() {
 			t.failedStep("after %s DEL fails: %s", p.name, got)
 		}
@@ -34,7 +34,7 @@ func leakKillAdd(t *T) {
 	t.noteKills(killed, points)
 }
 
-// addKilled is Add with one plugin killed.
+// addKilled is Add, but kills one plugin at p.
 func (t *T) addKilled(a *Attachment, p point) (last Answer) {
 	var prev json.RawMessage
 	for i := range t.suite.list.Plugins {
@@ -72,7 +72,7 @@ func leakKillDel(t *T) {
 	t.noteKills(killed, points)
 }
 
-// delKilled is Del with one plugin killed.
+// delKilled is Del, but kills one plugin at p.
 func (t *T) delKilled(a *Attachment, p point) (last Answer) {
 	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
 		c := t.Call("DEL", i, a, a.Result)
@@ -88,7 +88,7 @@ func (t *T) delKilled(a *Attachment, p point) (last Answer) {
 	return last
 }
 
-// failedStep is Failf for one of many steps; after some it is enough.
+// failedStep is Failf for one of many steps. After mostSteps failures it ends the check.
 func (t *T) failedStep(format string, args ...any) {
 	t.Failf(format, args...)
 	if len(t.seen) >= mostSteps {

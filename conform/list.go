@@ -18,10 +18,10 @@ type List struct {
 	DisableCheck bool // runtimes must not call CHECK
 }
 
-// Plugin is one of a list.
+// Plugin is a plugin of a list.
 type Plugin struct {
 	Type         string
-	Capabilities []string // those that it declares
+	Capabilities []string // the capabilities that it declares
 	Keys         map[string]json.RawMessage
 }
 
@@ -77,9 +77,8 @@ func parseList(raw []byte) (*List, error) {
 	return l, nil
 }
 
-// Conf makes a plugin's configuration as a runtime derives it from the list (CNI
-// 1.1, section 3): keys replace or add to what the list has, and nil takes one
-// away.
+// Conf returns a plugin's configuration as a runtime derives it from the list (CNI 1.1,
+// section 3). keys replaces keys of the list or adds to them; a nil value removes a key.
 func (l *List) Conf(plugin int, keys map[string]any) []byte {
 	conf := map[string]any{}
 	for k, v := range l.Plugins[plugin].Keys {
@@ -93,14 +92,14 @@ func (l *List) Conf(plugin int, keys map[string]any) []byte {
 		}
 	}
 	raw, err := json.Marshal(conf)
-	if err != nil { // only of what checks make
+	if err != nil { // only if a check passes a value that is no JSON
 		panic(err)
 	}
 	return raw
 }
 
-// runtimeConfig is the part of a runtime's arguments that a plugin declares a
-// capability for; nil: none of it.
+// runtimeConfig returns those of a runtime's arguments for which the plugin declares a
+// capability; nil if there are none.
 func (p Plugin) runtimeConfig(all map[string]any) map[string]any {
 	some := maps.Clone(all)
 	maps.DeleteFunc(some, func(k string, _ any) bool { return !slices.Contains(p.Capabilities, k) })

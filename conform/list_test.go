@@ -20,7 +20,7 @@ func TestParseListRefuses(t *testing.T) {
 	}
 }
 
-// TestConf derives a plugin's configuration as a runtime does (CNI 1.1, section 3).
+// Conf derives a plugin's configuration as a runtime does (CNI 1.1, section 3).
 func TestConf(t *testing.T) {
 	l, err := parseList([]byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [
 		{"type": "a", "own": {"x": [1, 2]}, "capabilities": {"mac": true, "ips": false}}]}`))

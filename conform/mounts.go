@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// furnish gives new namespaces mounts by which nothing of the machine can be
-// changed. What plugins write to is put there by each node.
+// furnish gives new namespaces mounts through which nothing on the machine can be changed.
+// Each node adds the folders that plugins write to.
 func furnish() error {
 	if err := ownMounts(); err != nil {
 		return err
@@ -17,16 +17,16 @@ func furnish() error {
 	return protect()
 }
 
-// ownMounts makes the mounts of the new namespace its own: nobody outside sees
-// them, /proc shows its processes, and /run is empty (it has locks, sockets of
-// daemons and namespaces of the host).
+// ownMounts makes the mounts of the new namespace its own: nobody outside sees them, /proc
+// shows its processes, and /run is empty (the host's /run has locks, daemons' sockets and
+// namespaces).
 func ownMounts() error {
 	// mount --make-rprivate /
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	// mount -t proc proc /proc; in the old one plugins would not find themselves by
-	// their process IDs.
+	// mount -t proc proc /proc; in the old one plugins would not find their own process
+	// IDs.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mounting a new /proc (in a container it has to be unmasked, as by docker run --security-opt systempaths=unconfined): %w", err)
 	}
@@ -37,14 +37,14 @@ func ownMounts() error {
 	return os.MkdirAll(netnsDir, 0o755)
 }
 
-// fenced are parts of /proc by which the whole machine is steered, and in them the
-// one that is the network namespace's own.
+// fenced are the parts of /proc that steer the whole machine, and within them the part that
+// belongs to the network namespace.
 var fenced = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sysrq-trigger", "/proc/sys", netSysctls}
 
 const netSysctls = "/proc/sys/net"
 
-// protect makes all that is mounted read-only, but for what is our own. Devices can
-// still be written, as /dev/null has to be.
+// protect makes all mounts read-only, except the suite's own. Devices can still be written,
+// since /dev/null has to be.
 func protect() error {
 	for _, path := range fenced {
 		// mount --rbind PATH PATH
@@ -52,7 +52,7 @@ func protect() error {
 			return fmt.Errorf("making a mount of %s: %w", path, err)
 		}
 	}
-	// mount -o remount,bind,ro / and all that is below it
+	// mount -o remount,bind,ro / and all mounts below it
 	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return fmt.Errorf("making the machine's files read-only (mount_setattr, which Linux 5.12 brought): %w", err)
 	}

@@ -15,14 +15,15 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// Node is a network namespace for the host's, with state folders.
+// Node is a node that plugins run on: a network namespace in place of the host's, and state
+// folders.
 type Node struct {
 	suite *suite
 	fd    int // the network namespace
-	world int // the one behind the uplinks
+	world int // the network namespace behind the uplinks
 	store *store
 
-	queue *queue // of the calls that are made at once, if they are
+	queue *queue // of the calls that are being made at once; nil: none are
 
 	mu   sync.Mutex
 	pods []*Pod
@@ -62,9 +63,9 @@ func (n *Node) boot(ctx context.Context) error {
 // Do runs a function in the node's network namespace.
 func (n *Node) Do(f func() error) error { return inside(n.fd, f) }
 
-// Look is what the oracle sees on the node: everything in its network namespace,
-// the files in the state folders and which containers they mention, and the paths
-// of namespaces that are no pod's.
+// Look returns what the oracle sees on the node: everything in its network namespace, the
+// files in the state folders and which containers they mention, and the paths of namespaces
+// other than pods'.
 func (n *Node) Look() (oracle.State, error) {
 	var all oracle.State
 	err := n.Do(func() error {
@@ -93,11 +94,11 @@ func (n *Node) Look() (oracle.State, error) {
 	if err != nil {
 		return all, err
 	}
-	all = all.And(mounts.But([]string{"mount " + netnsDir + "/"})) // which are files there
+	all = all.And(mounts.But([]string{"mount " + netnsDir + "/"})) // Files lists these already
 	return all.But(n.podFiles()), nil
 }
 
-// podFiles are the lines that pods of the suite make.
+// podFiles returns the beginnings of the oracle's lines about the suite's own pods.
 func (n *Node) podFiles() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,8 +109,8 @@ func (n *Node) podFiles() []string {
 	return lines
 }
 
-// Reboot is what a power failure does to a node: every process and network
-// namespace is gone, and what is in /run; files elsewhere stay.
+// Reboot does to a node what a power failure does: it ends every process and network
+// namespace, and empties /run. Files elsewhere stay.
 func (n *Node) Reboot(ctx context.Context) error {
 	if err := n.powerOff(); err != nil {
 		return err
@@ -125,7 +126,7 @@ func (n *Node) Reboot(ctx context.Context) error {
 
 // powerOff ends processes and namespaces.
 func (n *Node) powerOff() error {
-	_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is none
+	_ = unix.Kill(-1, unix.SIGKILL) // ESRCH: there is no process
 	var errs []error
 	for _, p := range n.pods {
 		errs = append(errs, p.Remove())
@@ -164,7 +165,7 @@ func (n *Node) Hook(ctx context.Context, name string) error {
 		cmd := exec.CommandContext(ctx, path)
 		cmd.Env = append(os.Environ(), "CNI_PATH="+n.suite.BinDir)
 		cmd.Dir = "/"
-		out, err := os.CreateTemp(scratch, "hook-*") // a pipe would be held open by a daemon
+		out, err := os.CreateTemp(scratch, "hook-*") // a daemon would hold a pipe open
 		if err != nil {
 			return err
 		}

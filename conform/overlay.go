@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cover mounts an overlay over a folder: what is changed in it is changed in a
-// folder of that name in our own /run. What is mounted below it stays there.
+// cover mounts an overlay over a folder: changes in it go to the folder called name in the
+// suite's own /run. What is mounted below the folder stays mounted.
 func cover(dir, name string) error {
 	below, err := cloneMounts(dir)
 	defer func() {
@@ -34,7 +34,8 @@ func cover(dir, name string) error {
 	return nil
 }
 
-// mountOverlay keeps what is changed in a folder in another one, which is emptied.
+// mountOverlay mounts an overlay over a folder that keeps changes below at, which it
+// empties first.
 func mountOverlay(dir, at string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -57,20 +58,20 @@ func mountOverlay(dir, at string) error {
 	return unix.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escaped, upper, work))
 }
 
-// mountedBelow is something that is mounted below a folder, and what is mounted
-// below that.
+// mountedBelow is a mount below a folder, together with the mounts below it.
 type mountedBelow struct {
 	path string
 	fd   int // of open_tree(2)
 }
 
-// cloneMounts clones what is mounted below a folder: an overlay does not have it.
+// cloneMounts clones the mounts below a folder: an overlay over the folder does not have
+// them.
 func cloneMounts(dir string) ([]mountedBelow, error) {
 	paths, err := mountPoints()
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(paths) // what is below another comes later
+	slices.Sort(paths) // a mount comes after the one that it is below
 	var below []mountedBelow
 	for _, path := range paths {
 		taken := func(m mountedBelow) bool { return within(path, m.path) }
@@ -89,7 +90,7 @@ func cloneMounts(dir string) ([]mountedBelow, error) {
 	return below, nil
 }
 
-// octal are the characters that mountinfo has as numbers (proc(5)).
+// octal replaces the characters that mountinfo writes as numbers (proc(5)).
 var octal = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // mountPoints is `findmnt -o TARGET`.

@@ -45,8 +45,8 @@ func (n *Node) Pod() (*Pod, error) {
 
 var podNumber atomic.Int64
 
-// Remove takes a pod's path away and lets go of it: with its last process a
-// network namespace ends.
+// Remove removes a pod's path and closes its descriptor. A network namespace ends when
+// nothing refers to it and its last process has ended.
 func (p *Pod) Remove() error {
 	if p.fd < 0 {
 		return nil

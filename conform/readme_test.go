@@ -10,7 +10,7 @@ import (
 
 var update = flag.Bool("update", false, "write the list of checks into README.md")
 
-// TestReadme compares the list of checks in README.md with the checks there are.
+// The list of checks in README.md is that of Checks.
 func TestReadme(t *testing.T) {
 	const file, heading, after = "README.md", "| check | says |\n|---|---|\n", "\n`conform.Checks()`"
 	raw, err := os.ReadFile(file)
@@ -38,7 +38,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestChecks wants each check to be complete, and to stand only on what runs before.
+// Each check is complete, and needs only checks that run before it.
 func TestChecks(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range Checks() {

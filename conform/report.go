@@ -5,7 +5,7 @@ import "time"
 // Outcome is how a check ended.
 type Outcome string
 
-// The outcomes. Unsupported is no fault: what the check is about is not there.
+// The outcomes. Unsupported is no fault: the thing that the check is about does not exist.
 const (
 	Pass        Outcome = "pass"
 	Fail        Outcome = "fail"
@@ -18,13 +18,13 @@ func (o Outcome) Bad() bool { return o == Fail || o == Leak }
 
 // Result is the outcome of one check.
 type Result struct {
-	Check   string        `json:"check"` // with "@version" if it was run for several
+	Check   string        `json:"check"` // with "@version" if it is run for each version
 	Spec    string        `json:"spec"`
 	Says    string        `json:"says"`
 	Outcome Outcome       `json:"outcome"`
-	Needed  string        `json:"needed,omitempty"` // the check whose fault would be found again: this one was not judged
-	Seen    []string      `json:"seen,omitempty"`   // what was found, or why it is unsupported
-	Notes   []string      `json:"notes,omitempty"`  // what is worth knowing and no fault
+	Needed  string        `json:"needed,omitempty"` // the bad check that this one needs, if it was not judged for that reason
+	Seen    []string      `json:"seen,omitempty"`   // what was found, or why the check is unsupported
+	Notes   []string      `json:"notes,omitempty"`  // what is worth knowing, but no fault
 	Repeat  string        `json:"repeat,omitempty"` // the command that repeats just this check
 	Took    time.Duration `json:"tookNs"`
 }
@@ -41,7 +41,7 @@ type Report struct {
 	Results []Result      `json:"results"`
 }
 
-// PluginInfo is a plugin of the list, and the versions that it says it speaks.
+// PluginInfo is a plugin of the list, with the versions that it says it speaks.
 type PluginInfo struct {
 	Type     string   `json:"type"`
 	Versions []string `json:"versions"`
@@ -58,8 +58,8 @@ func (r *Report) Count(o Outcome) int {
 	return n
 }
 
-// NotJudged returns how many results are unsupported only since what they stand on
-// does not hold.
+// NotJudged returns how many results are unsupported only because a check that they need is
+// bad.
 func (r *Report) NotJudged() int {
 	n := 0
 	for _, one := range r.Results {

@@ -30,8 +30,8 @@ type iface struct {
 }
 
 type ip struct {
-	Version   *string `json:"version"` // "4" or "6", until 0.4.0
-	Address   string  `json:"address"` // with its prefix
+	Version   *string `json:"version"` // "4" or "6", up to 0.4.0
+	Address   string  `json:"address"` // with its prefix length
 	Gateway   string  `json:"gateway"`
 	Interface *int    `json:"interface"` // index into the interfaces
 }
@@ -63,8 +63,8 @@ func (r *result) of(a *Attachment) int {
 	return slices.IndexFunc(r.Interfaces, func(i iface) bool { return i.Name == a.Ifname && i.Sandbox != "" })
 }
 
-// addresses are the addresses, without their prefixes, that the result gives to
-// the interface of that index.
+// addresses returns the addresses, without prefix lengths, that the result gives to the
+// interface with that index.
 func (r *result) addresses(index int) []net.IP {
 	var all []net.IP
 	for _, one := range r.IPs {
@@ -85,7 +85,7 @@ type podLink struct {
 	routes []netlink.Route
 }
 
-// link reads an interface of a pod; nil: there is none of that name.
+// link reads an interface of a pod; nil if there is none of that name.
 func (p *Pod) link(name string) (found *podLink, err error) {
 	err = p.Do(func() error {
 		all, err := netlink.LinkList()
@@ -108,15 +108,14 @@ func (p *Pod) link(name string) (found *podLink, err error) {
 	return found, err
 }
 
-// linkNow is link of an attachment's interface, or the end of the check if it
-// cannot be read.
+// linkNow reads an attachment's interface, and ends the check if it cannot be read.
 func (t *T) linkNow(a *Attachment) *podLink {
 	l, err := a.Pod.link(a.Ifname)
 	t.must(err)
 	return l
 }
 
-// has returns the address of a link; nil: it has it not.
+// has returns an address of a link; nil if the link does not have it.
 func (l *podLink) has(addr net.IP) *netlink.Addr {
 	for i := range l.addrs {
 		if l.addrs[i].IP.Equal(addr) {
@@ -126,7 +125,7 @@ func (l *podLink) has(addr net.IP) *netlink.Addr {
 	return nil
 }
 
-// route returns the route of a link to a destination; nil: there is none.
+// route returns the route of a link to an item's destination; nil if there is none.
 func (l *podLink) route(item routeItem) *netlink.Route {
 	_, dst, err := net.ParseCIDR(item.Dst)
 	if err != nil {
@@ -142,7 +141,7 @@ func (l *podLink) route(item routeItem) *netlink.Route {
 	return nil
 }
 
-// destination is a route's, also of a default route.
+// destination returns a route's destination, also that of a default route.
 func destination(r *netlink.Route) *net.IPNet {
 	if r.Dst != nil {
 		return r.Dst

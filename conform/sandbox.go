@@ -15,21 +15,21 @@ import (
 // stage is the environment variable that says how far Enter has come.
 const stage = "CONFORM_STAGE"
 
-// The stages: the first process of the new namespaces, which buries orphans, and
-// the one that judges.
+// The stages: the first process in the new namespaces, which reaps orphans, and the process
+// that judges.
 const (
 	stageInit  = "init"
 	stageJudge = "judge"
 )
 
-// Enter runs the program again, with the same arguments, in namespaces of its own
-// (among them a user namespace, unless it is root), and returns how that ended:
-// done is true in the caller, which should exit with code, and false in the
-// program that runs inside and goes on to Run. Nothing that happens inside can be
-// seen outside, the machine's files can only be read, and no process outlives it.
+// Enter runs the program again, with the same arguments, in namespaces of its own (among
+// them a user namespace, unless it is root), and returns how that run ended. In the caller
+// done is true: it should exit with code. In the program that runs inside, done is false:
+// it goes on to Run. Nothing that happens inside can be seen outside, the machine's files
+// can only be read, and no process outlives the run.
 func Enter() (done bool, code int, err error) { return enter(furnish) }
 
-// enter is Enter with other mounts.
+// enter is Enter with another function that makes the mounts.
 func enter(furnish func() error) (done bool, code int, err error) {
 	switch os.Getenv(stage) {
 	case stageJudge:
@@ -67,12 +67,12 @@ func enter(furnish func() error) (done bool, code int, err error) {
 	return true, 0, nil
 }
 
-// patience is how long the one that judges may take to say how far it came.
+// patience is how long the process that judges may take to report how far it came.
 const patience = 10 * time.Second
 
-// tell passes signals to the first process of a PID namespace, for the one that
-// judges. If that does not end, or is told again, it is killed, and with it all
-// others.
+// tell passes a signal to the first process of a PID namespace, which passes it on to the
+// process that judges. If they do not end within patience, or if another signal comes, tell
+// kills the first process, and with it all others.
 func tell(first *os.Process, told <-chan os.Signal) {
 	_ = first.Signal(<-told)
 	select {
@@ -82,7 +82,7 @@ func tell(first *os.Process, told <-chan os.Signal) {
 	_ = first.Kill()
 }
 
-// again is this program with its arguments, in another stage.
+// again returns a command that runs this program with its arguments, in another stage.
 func again(next string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -91,8 +91,8 @@ func again(next string) *exec.Cmd {
 	return cmd
 }
 
-// bury runs a command as the first process of a PID namespace has to: it reaps
-// whoever has lost its parent. Signals to end are passed to the command.
+// bury runs a command, and reaps processes that have lost their parents, as the first
+// process of a PID namespace has to. It passes signals to end on to the command.
 func bury(cmd *exec.Cmd) (int, error) {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, os.Interrupt, unix.SIGTERM)
@@ -101,7 +101,7 @@ func bury(cmd *exec.Cmd) (int, error) {
 	}
 	go func() {
 		for s := range told {
-			_ = cmd.Process.Signal(s) // it has ended: nobody is left to be told
+			_ = cmd.Process.Signal(s) // an error means that the command has ended
 		}
 	}()
 	for {

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// TestHostIsUntouched looks at the machine (here: the namespaces that the tests run
-// in, with a network namespace of this test's) before and after plugins are judged
-// that leave things. Nothing of these is there afterwards.
+// TestHostIsUntouched looks at the machine (here the namespaces that the tests run in, with
+// a network namespace of this test's own) before and after it judges plugins that leave
+// things behind. Nothing of these things is on the machine afterwards.
 func TestHostIsUntouched(t *testing.T) {
 	runtime.LockOSThread() // for good: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -25,7 +25,7 @@ func TestHostIsUntouched(t *testing.T) {
 	if err := os.WriteFile("/run/marker", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// If they are written after all, the real ones are not.
+	// If something writes to these folders after all, it does not write to the real ones.
 	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt", "/var/lib", "/var/log", "/var/tmp", "/dev/shm"} {
 		mountTmpfs(t, dir)
 	}
@@ -59,8 +59,8 @@ func TestHostIsUntouched(t *testing.T) {
 	}
 }
 
-// TestSteering opens what steers the machine, and what steers a network namespace or
-// takes all that is written. None of the first may be written to.
+// Files that steer the machine cannot be opened for writing. Files that steer a network
+// namespace can be, and so can devices that discard what is written.
 func TestSteering(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o666); err != nil {
@@ -74,8 +74,8 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// TestCover has folders below the covered one that are mounts, one with a name that
-// mountinfo and the options of an overlay write in other words.
+// TestCover has mounts below the covered folder, one of them with a name that mountinfo and
+// an overlay's options escape.
 func TestCover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), `all: a, b\c`)
 	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
@@ -119,7 +119,7 @@ func TestCover(t *testing.T) {
 	}
 }
 
-// mountTmpfs hides a folder of the machine for the length of a test.
+// mountTmpfs hides a folder of the machine until the test ends.
 func mountTmpfs(t *testing.T, dir string) {
 	t.Helper()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
@@ -132,7 +132,7 @@ func mountTmpfs(t *testing.T, dir string) {
 	})
 }
 
-// machine is all that the oracle sees of the machine, and what is in /run.
+// machine returns all that the oracle sees of the machine, and what is in /run.
 func machine(t *testing.T) oracle.State {
 	t.Helper()
 	all, err := oracle.Look()
@@ -146,8 +146,8 @@ func machine(t *testing.T) oracle.State {
 	return all.And(run)
 }
 
-// TestStore gives nodes empty state folders, in the place of one that the machine has
-// and of one that it lacks, and wants both machine and mounts to be as before.
+// Nodes get empty state folders, in place of one that the machine has and of one that it
+// lacks. Afterwards the machine and its mounts are as before.
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	full, lacking := filepath.Join(dir, "full"), filepath.Join(dir, "not/yet")
@@ -214,7 +214,8 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// TestPlace refuses what would be judged wrongly, or what would be emptied.
+// place refuses folders that could not be judged rightly, or that a check would wrongly
+// empty.
 func TestPlace(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "net.conflist")
 	if err := os.WriteFile(list, []byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "planted"}]}`), 0o644); err != nil {
@@ -244,8 +245,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestInterrupted tells the first process of the namespaces to end, while the second
-// check is prepared. That has no result: nobody is blamed for an interrupt.
+// TestInterrupted tells the first process of the namespaces to end while the second check
+// is being prepared. The second check has no result: no plugin is blamed for an interrupt.
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	const start = "#!/bin/sh\necho >>/run/conform/nodes\ntest $(wc -l </run/conform/nodes) -lt 3 || { kill -INT 1; exec sleep 30; }\n"

@@ -1,15 +1,15 @@
 package conform
 
-// secondChecks are about what many checks stand on: pods beside each other.
+// secondChecks are about something that many checks need: two pods at the same time.
 var secondChecks = []Check{{
 	Name: "basic/second-pod", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering",
 	Says:  "a pod is attached while another is",
 	Needs: []string{"basic/attach"}, run: func(t *T) { t.needSecondPod() },
 }}
 
-// needSecondPod ends a check if the list has but one attachment to give, such as a
-// device of the machine; that is found out once. If it could give another and does
-// not, that is a fault.
+// needSecondPod ends a check if the list can make only one attachment at a time, because it
+// gives away a device of the machine, for example. The suite finds that out once. If a
+// second ADD fails for another reason, that is a fault.
 func (t *T) needSecondPod() {
 	if t.suite.second == "" {
 		a, b := t.NewAttachment(), t.NewAttachment()
@@ -22,7 +22,7 @@ func (t *T) needSecondPod() {
 		t.suite.second = "yes"
 		if !got.OK() {
 			t.suite.second = got.String()
-			c := t.Attached() // if not, it is not for the first pod that the second failed
+			c := t.Attached() // if this fails, the second ADD did not fail because of the first pod
 			t.MustDel(c)
 			t.must(c.Pod.Remove())
 		}

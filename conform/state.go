@@ -11,29 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volatile is what a reboot empties.
+// volatile is the folder that a reboot empties.
 const volatile = "/run"
 
-// kept are folders of the machine that plugins write into beside their state
-// folders, and that stay as they are.
+// kept are folders of the machine that plugins write to beside their state folders. The
+// machine's own stay as they are.
 var kept = []string{"/dev/shm", "/etc", "/tmp", "/var/lib", "/var/log", "/var/tmp"}
 
-// pins are eBPF programs and maps that have a path.
+// pins is the folder in which eBPF programs and maps have paths.
 const pins = "/sys/fs/bpf"
 
-// store is what can be written on a node, for as long as it is judged, though all
-// of the machine's folders are read-only.
+// store makes folders that can be written on a node while it is judged, although all of the
+// machine's own folders are read-only.
 type store struct {
-	mounted []string         // in its order
-	pinned  bool             // an empty file system for pins is mounted too
+	mounted []string         // in the order of mounting
+	pinned  bool             // an empty file system for pins is mounted as well
 	denied  map[string]error // why a folder cannot have an overlay
 }
 
-// openStore gives a node empty state folders: each is a tmpfs, and stands in an
-// overlay over the nearest folder that the machine has, since in the machine's own
-// one somebody who removes the state folder outside would take the mount away. The
-// kept folders have overlays too. One that cannot have any (the kernel lacks them, or
-// it is on two already) stays read-only.
+// openStore gives a node empty state folders. Each is a tmpfs, mounted in an overlay over
+// the nearest folder that the machine has: if it were mounted in the machine's own folder,
+// somebody outside who removes the state folder would remove the mount, too. The kept
+// folders have overlays as well. A folder that cannot have one (the kernel lacks overlays,
+// or the folder is on two of them already) stays read-only.
 func openStore(dirs []string) (*store, error) {
 	s := &store{denied: map[string]error{}}
 	for _, dir := range toCover(dirs) {
@@ -43,7 +43,7 @@ func openStore(dirs []string) (*store, error) {
 			s.mounted = append(s.mounted, dir)
 		}
 	}
-	for _, dir := range slices.Sorted(slices.Values(dirs)) { // what is around another comes first
+	for _, dir := range slices.Sorted(slices.Values(dirs)) { // a folder comes before those within it
 		if err := s.open(dir); err != nil {
 			return nil, errors.Join(fmt.Errorf("making an empty %s: %w", dir, err), s.close())
 		}
@@ -51,9 +51,9 @@ func openStore(dirs []string) (*store, error) {
 	return s, nil
 }
 
-// toCover are the folders that get an overlay, what is in another before that: an
-// overlay on an overlay would be one too deep where the machine's root is one, as
-// that of a container is.
+// toCover returns the folders that get an overlay; a folder comes before the one that
+// contains it. Otherwise one overlay would be on another one, which is one too many if the
+// machine's root is an overlay itself, such as a container's.
 func toCover(dirs []string) []string {
 	var all []string
 	add := func(dir string) {
@@ -62,7 +62,7 @@ func toCover(dirs []string) []string {
 		}
 	}
 	for _, dir := range kept {
-		if real, err := filepath.EvalSymlinks(dir); err == nil { // else it is missing
+		if real, err := filepath.EvalSymlinks(dir); err == nil { // else the machine lacks the folder
 			add(real)
 		}
 	}
@@ -73,7 +73,8 @@ func toCover(dirs []string) []string {
 	return all
 }
 
-// base is the nearest folder above one that the machine has, without links.
+// base returns the nearest folder above dir that the machine has, with symbolic links
+// resolved.
 func base(dir string) string {
 	for dir != "/" {
 		dir = filepath.Dir(dir)
@@ -96,7 +97,7 @@ func (s *store) open(dir string) error {
 		return errors.Join(err, s.denied[base(dir)])
 	}
 	real, err := filepath.EvalSymlinks(dir)
-	if err != nil || within(real, volatile) { // which is our own
+	if err != nil || within(real, volatile) { // it is in the suite's own /run
 		return err
 	}
 	// mount -t tmpfs tmpfs DIR
@@ -107,7 +108,7 @@ func (s *store) open(dir string) error {
 	return nil
 }
 
-// boot gives the node a file system for pins, which a reboot empties. In a user
+// boot gives the node an empty file system for pins, as every boot does. In a user
 // namespace there is none.
 func (s *store) boot() error {
 	err := s.unpin()
@@ -124,24 +125,24 @@ func (s *store) unpin() error {
 	return unix.Unmount(pins, unix.MNT_DETACH)
 }
 
-// writable are the folders that can be written.
+// writable returns the folders that can be written.
 func (s *store) writable() []string {
 	return slices.Sorted(slices.Values(append([]string{volatile}, s.mounted...)))
 }
 
-// close gives the machine's own folders back.
+// close unmounts everything, so that the machine's own folders are visible again.
 func (s *store) close() error {
 	errs := []error{s.unpin()}
 	for _, dir := range slices.Backward(s.mounted) {
-		// umount --lazy DIR; a daemon that was killed may still be going.
+		// umount --lazy DIR: a daemon that was killed may not have ended yet.
 		errs = append(errs, unix.Unmount(dir, unix.MNT_DETACH))
 	}
 	s.mounted = nil
 	return errors.Join(errs...)
 }
 
-// rebootRun empties what a reboot empties: all below /run but the folders of mounts
-// and namespaces, which are ours.
+// rebootRun empties /run as a reboot does, except for the suite's own folders of mounts and
+// namespaces.
 func rebootRun() error {
 	entries, err := os.ReadDir(volatile)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suite is a run: what is judged, and what is known of it so far.
+// suite is one run: what it judges, and what it knows about that so far.
 type suite struct {
 	Options
 	list   *List
 	speak  []string // versions that every plugin of the list speaks
 	boots  int
-	second string // "yes": pods beside each other are attached; else why not; "": not known yet
-	room   int    // so many pods, and maybe more, can be attached; 0: not known
+	second string // "yes": two pods can be attached at the same time; "": not known yet; else why they cannot
+	room   int    // at least so many pods can be attached; 0: not known
 	report Report
 }
 
@@ -61,7 +61,7 @@ func (o *Options) fill() {
 	}
 }
 
-// place makes the paths absolute and checks that what they name is there.
+// place makes the paths absolute and checks that they exist.
 func (s *suite) place() error {
 	for _, p := range []*string{&s.BinDir, &s.HookDir} {
 		if *p == "" {
@@ -111,7 +111,7 @@ func (s *suite) place() error {
 	return s.placeHooks()
 }
 
-// placeHooks refuses a folder of hooks that would not be called.
+// placeHooks refuses a folder that has no hook, or one that cannot be executed.
 func (s *suite) placeHooks() error {
 	if s.HookDir == "" {
 		return nil
@@ -132,7 +132,7 @@ func (s *suite) placeHooks() error {
 	return nil
 }
 
-// executable says why a program cannot be executed, if it cannot.
+// executable returns an error if a program cannot be executed.
 func executable(path string) error {
 	switch err := unix.Access(path, unix.X_OK); {
 	case errors.Is(err, unix.EACCES):
@@ -143,8 +143,8 @@ func executable(path string) error {
 	return nil
 }
 
-// askVersions is VERSION of each plugin. One that does not answer is for the
-// checks to judge: then the list's own version is all that is tried.
+// askVersions asks each plugin by VERSION. It does not judge a plugin that does not answer:
+// the checks do that. In that case only the list's own version is tried.
 func (s *suite) askVersions(ctx context.Context) error {
 	n, err := s.newNode(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *suite) anotherBoot() error {
 		return err
 	}
 	if s.boots > 1 {
-		return nil // it is mounted
+		return nil // the file is mounted already
 	}
 	// mount --bind /run/conform/boot_id /proc/sys/kernel/random/boot_id
 	if err := unix.Mount(own, bootID, "", unix.MS_BIND, ""); err != nil {

@@ -30,8 +30,8 @@ type T struct {
 // stop ends a check early.
 type stop struct{}
 
-// do runs a check. What the suite cannot do itself is unsupported: no plugin is
-// blamed for it.
+// do runs a check. If the suite itself fails, the outcome is unsupported: no plugin is
+// blamed for that.
 func (t *T) do(c Check) {
 	n, err := t.suite.newNode(t.ctx)
 	if err != nil {
@@ -53,8 +53,8 @@ func (t *T) do(c Check) {
 	c.run(t)
 }
 
-// noteReadOnly says what a plugin may not have expected, if it says itself that it
-// did not (EROFS).
+// noteReadOnly notes which folders can be written, if a bad outcome mentions EROFS: the
+// plugin may have expected others.
 func (t *T) noteReadOnly() {
 	if !t.outcome.Bad() || !strings.Contains(strings.ToLower(strings.Join(t.seen, "\n")), unix.EROFS.Error()) {
 		return
@@ -65,19 +65,19 @@ func (t *T) noteReadOnly() {
 	}
 }
 
-// Failf says what does not hold; the check goes on.
+// Failf reports an obligation that a plugin does not meet; the check goes on.
 func (t *T) Failf(format string, args ...any) { t.found(Fail, format, args...) }
 
-// Fatalf says what does not hold, and ends the check.
+// Fatalf is Failf, and ends the check.
 func (t *T) Fatalf(format string, args ...any) {
 	t.Failf(format, args...)
 	panic(stop{})
 }
 
-// Leakf says what was left behind; the check goes on.
+// Leakf reports what was left behind; the check goes on.
 func (t *T) Leakf(format string, args ...any) { t.found(Leak, format, args...) }
 
-// Unsupportedf says why the check cannot be made, and ends it.
+// Unsupportedf reports why the check cannot be made, and ends it.
 func (t *T) Unsupportedf(format string, args ...any) {
 	if t.outcome == "" {
 		t.found(Unsupported, format, args...)
@@ -85,12 +85,12 @@ func (t *T) Unsupportedf(format string, args ...any) {
 	panic(stop{})
 }
 
-// Notef says what is worth knowing.
+// Notef notes something that is worth knowing, but no fault.
 func (t *T) Notef(format string, args ...any) {
 	t.notes = append(t.notes, fmt.Sprintf(format, args...))
 }
 
-// found keeps the first outcome: what came first may be why the rest came.
+// found keeps the first outcome, since what came first may have caused the rest.
 func (t *T) found(o Outcome, format string, args ...any) {
 	if t.outcome == "" {
 		t.outcome = o
@@ -98,22 +98,21 @@ func (t *T) found(o Outcome, format string, args ...any) {
 	t.seen = append(t.seen, fmt.Sprintf(format, args...))
 }
 
-// must ends the check for what the suite could not do itself.
+// must ends the check if the suite itself failed.
 func (t *T) must(err error) {
 	if err != nil {
 		t.Unsupportedf("the suite could not go on: %v", err)
 	}
 }
 
-// NewPod is Pod that ends the check if there can be none.
+// NewPod is Pod, but ends the check if no pod can be made.
 func (t *T) NewPod() *Pod {
 	p, err := t.Node.Pod()
 	t.must(err)
 	return p
 }
 
-// Seen is Look that ends the check if it cannot look, or need not since the suite
-// ends.
+// Seen is Look, but ends the check if it cannot look, or if the suite's context has ended.
 func (t *T) Seen() oracle.State {
 	t.must(t.ctx.Err())
 	s, err := t.Look()
@@ -121,9 +120,9 @@ func (t *T) Seen() oracle.State {
 	return s
 }
 
-// Warm attaches a pod and detaches it, so that what plugins set up once, such as
-// a bridge or a chain, is there; and returns what is there. What is new later
-// comes from what happened later.
+// Warm attaches a pod and detaches it, so that plugins set up what they set up once, such
+// as a bridge or a chain. It returns the state then: whatever is new afterwards comes from
+// a later step.
 func (t *T) Warm() oracle.State {
 	empty := t.Seen()
 	a := t.Attached()
@@ -133,8 +132,8 @@ func (t *T) Warm() oracle.State {
 	return t.Seen()
 }
 
-// quiet waits until nothing that is new has gone away for some polls, for the
-// grace at most.
+// quiet waits, for the grace at most, until the number of new things has not changed for
+// some polls.
 func (t *T) quiet(before oracle.State) {
 	last, same := before.New(t.Seen()), 0
 	for end := time.Now().Add(t.suite.Grace); len(last) > 0 && same < calm && time.Now().Before(end); {
@@ -147,15 +146,15 @@ func (t *T) quiet(before oracle.State) {
 	}
 }
 
-// poll is how often the oracle looks again, and calm how often it has to see the
-// same.
+// poll is the pause between two looks of the oracle, and calm how many looks have to see
+// the same.
 const (
 	poll = 100 * time.Millisecond
 	calm = 3
 )
 
-// WantNothingNew waits, for the grace at most, until nothing is there that was not
-// there before; what still is, is a leak.
+// WantNothingNew waits, for the grace at most, until nothing is there that was not there
+// before. What is there after that is a leak.
 func (t *T) WantNothingNew(before oracle.State, after string) {
 	began := time.Now()
 	for {
@@ -175,8 +174,9 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 	}
 }
 
-// wantSpared wants all to be there that was there before, and an attachment's
-// interface, whatever somebody did who had no business with it.
+// wantSpared fails unless everything that was there before is still there, and the
+// attachment's interface as well. who is the call that should not have touched them, and
+// whose says to whom they belong.
 func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
 	if gone := t.Seen().New(before); len(gone) > 0 {
 		t.Failf("%s took from %s:\n%s", who, whose, some(gone, 20))
@@ -186,7 +186,7 @@ func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
 	}
 }
 
-// some is the first lines of many.
+// some returns the first lines of many, and how many more there are.
 func some(lines []string, most int) string {
 	if more := len(lines) - most; more > 0 {
 		return fmt.Sprintf("%s\n... and %d more", strings.Join(lines[:most], "\n"), more)

@@ -7,22 +7,22 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// trail follows what is left over many steps. What a step leaves is told at once:
-// a later pod that is given the same address may tidy it up.
+// trail looks for leaks over many steps. It reports what a step leaves at once, since a
+// later pod with the same address may tidy it up.
 type trail struct {
 	t      *T
 	before oracle.State
-	told   []string // what was left by steps before
+	told   []string // what earlier steps left, which was reported
 	leaky  int      // steps that have left something
 }
 
 func (t *T) trailFrom(before oracle.State) *trail { return &trail{t: t, before: before} }
 
-// mostSteps is how many steps have to go wrong until it is enough.
+// mostSteps is the number of bad steps after which a check ends.
 const mostSteps = 3
 
-// look is at the end of a step. It waits, for the grace at most, until nothing is
-// left of it; what still is, is a leak.
+// look is called at the end of a step. It waits, for the grace at most, until nothing of
+// the step is left. What is left after that is a leak.
 func (r *trail) look(step string) {
 	var left []string
 	for end := time.Now().Add(r.t.suite.Grace); ; time.Sleep(poll) {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uplink is the node's interface to the world, which a list may name as a
-// "master", and Spare one that may be given away. Behind each is somebody who
-// answers at Gateway4 and Gateway6.
+// Uplink is the node's interface to the world, which a list may name as a "master", and
+// Spare one that a list may give away. Both lead to the same network namespace, which has
+// the addresses Gateway4 and Gateway6.
 const (
 	Uplink   = "eth0"
 	Spare    = "eth1"
@@ -19,7 +19,7 @@ const (
 	Gateway6 = "2001:db8:ffff::fe"
 )
 
-// furnish gives a node its loopback and its uplinks.
+// furnish makes a node's uplinks, and sets its loopback up.
 func (n *Node) furnish() error {
 	err := n.Do(func() error {
 		for i, name := range []string{Uplink, Spare} {

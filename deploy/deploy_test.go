@@ -11,9 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// berthd.yaml says every default, and says it right.
+// berthd.yaml names every key with its right default.
 func TestConfig(t *testing.T) {
-	dir := root.Dir(t.TempDir()) // without a file
+	dir := root.Dir(t.TempDir()) // has no configuration file
 	shown, err := config.Load(dir, config.Flags{File: "berthd.yaml"})
 	if err != nil {
 		t.Fatal(err)
@@ -22,13 +22,13 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown.Masquerade.ExcludedCIDRs = nil // an empty list is as good as none
+	shown.Masquerade.ExcludedCIDRs = nil // an empty list means the same as none
 	if !reflect.DeepEqual(shown, bare) {
 		t.Errorf("berthd.yaml says %+v, and the defaults are %+v", shown, bare)
 	}
 }
 
-// libcni reads the list, and the plugin what libcni makes of it.
+// libcni can read the list, and the plugin can read what libcni makes of it.
 func TestConflist(t *testing.T) {
 	list, err := libcni.NetworkConfFromBytes(Conflist)
 	if err != nil {

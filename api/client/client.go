@@ -25,7 +25,7 @@ import (
 // owners is some tens of MB.
 const maxAnswer = 256 << 20
 
-// Client talks to one agent. Its methods may be called at once.
+// Client talks to one agent. Its methods may be called at the same time.
 type Client struct {
 	socket string
 	http   http.Client
@@ -42,12 +42,12 @@ func New(socket string) *Client {
 	}}}
 }
 
-// beganKey is Began's in a context.
+// beganKey is the context key of Began.
 type beganKey struct{}
 
-// Began returns a context whose requests began now, whenever they are sent. It is for
-// who asks by what an earlier answer said: take it before that one is asked for, and
-// what has been attached since is spared.
+// Began returns a context whose requests count as begun now, whenever they are sent. It is
+// for a caller that deletes by an earlier answer, such as a list: if it calls Began before
+// it asks for the list, the deletion spares what has been attached since.
 func Began(ctx context.Context) context.Context {
 	return context.WithValue(ctx, beganKey{}, boottime.Now())
 }
@@ -55,8 +55,8 @@ func Began(ctx context.Context) context.Context {
 // Close closes connections that are kept for further requests.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// do sends a request and decodes its answer into out, also that of an error,
-// as far as out has its fields.
+// do sends a request and decodes its answer into out. From an error's answer, it decodes
+// the status if out is an *api.Status.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.send(ctx, method, path, query, in)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
-// send sends a request and returns its answer, whatever that is.
+// send sends a request and returns its answer, which may be an error's.
 func (c *Client) send(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -112,7 +112,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return resp, nil
 }
 
-// broken says why no answer came: the caller had enough, or the agent is away.
+// broken returns why no answer came: the caller's context ended, or the agent is away.
 func (c *Client) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("waiting for the agent at %s: %w", c.socket, ctx.Err())
@@ -123,7 +123,8 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	return fmt.Errorf("%w at %s: %w", ErrAway, c.socket, err)
 }
 
-// failure is the error that an answer says. What else it has goes into out.
+// failure returns the error in an answer. If out is an *api.Status, the answer's status
+// goes into it.
 func failure(status int, raw []byte, out any) error {
 	e := new(api.Error)
 	if err := json.Unmarshal(raw, e); err != nil || e.Code == 0 {

@@ -31,7 +31,7 @@ func open(t *testing.T, v *routestest.Verbs) *client.Client {
 	return a.Client
 }
 
-// TestVerbs has each verb answered with all that its types can say.
+// Each verb's answer arrives with everything that its types can say.
 func TestVerbs(t *testing.T) {
 	ctx := t.Context()
 	verbs := &routestest.Verbs{DeletedOwed: 1}
@@ -155,7 +155,7 @@ func TestDeadlineIsTold(t *testing.T) {
 	}
 }
 
-// TestAway asks where no agent is, in every way.
+// Whatever the reason why no agent answers, the error is ErrAway.
 func TestAway(t *testing.T) {
 	dir := t.TempDir()
 	long := filepath.Join(dir, strings.Repeat("x", 200))
@@ -201,7 +201,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestNotAway asks in ways that say nothing of the agent.
+// A failure that says nothing about the agent is not ErrAway.
 func TestNotAway(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +210,7 @@ func TestNotAway(t *testing.T) {
 		t.Errorf("called off: %v", err)
 	}
 	if os.Geteuid() == 0 {
-		return // nothing is closed to root; as a user, the rest runs
+		return // root may open everything: only other users run the rest
 	}
 	if err := os.Chmod(a.Dir.Socket(), 0); err != nil {
 		t.Fatal(err)

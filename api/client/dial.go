@@ -21,8 +21,8 @@ var ErrAway = errors.New("no agent answers")
 // (unix(7)).
 const maxPath = 107
 
-// Dial connects to an agent's socket, however long its path is. When nobody
-// listens there it fails with ErrAway.
+// Dial connects to an agent's socket, however long its path is. If nobody listens or
+// accepts there, it fails with ErrAway.
 func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	path, done, err := Reachable(socket)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,8 +47,8 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	return nil, err
 }
 
-// Reachable returns a path to a socket that is short enough for the kernel: a
-// long one goes through its directory's file descriptor, which done closes.
+// Reachable returns a path to a socket that is short enough for the kernel. Instead of a
+// long path it returns one by way of the directory's file descriptor, which done closes.
 func Reachable(socket string) (path string, done func(), _ error) {
 	if len(socket) <= maxPath {
 		return socket, func() {}, nil

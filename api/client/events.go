@@ -17,12 +17,12 @@ import (
 // maxLine is how long an event may be, in bytes.
 const maxLine = 1 << 20
 
-// Events follows what happens. since is the number of the last event that is
-// known already; with nil, the stream begins now. When heard is not nil, it is
-// called once the agent has begun to answer: later events are not missed.
+// Events follows the agent's events. since is the number of the last event that the caller
+// knows already; if it is nil, the stream begins now. If heard is not nil, Events calls it
+// once the agent has begun to answer: from then on no event is missed.
 //
-// A stream that the agent ends has a last event of type end. Without that, the
-// last element is an error: the context's, the agent's or ErrAway.
+// If the agent ends the stream, the last event has type end. Otherwise the last element is
+// an error: the context's, the agent's or ErrAway.
 func (c *Client) Events(ctx context.Context, since *uint64, heard func()) iter.Seq2[api.Event, error] {
 	return func(yield func(api.Event, error) bool) {
 		q := url.Values{}
@@ -30,7 +30,7 @@ func (c *Client) Events(ctx context.Context, since *uint64, heard func()) iter.S
 			q.Set("since", strconv.FormatUint(*since, 10))
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		defer cancel() // a caller that breaks off ends the stream
+		defer cancel() // if the caller breaks off, this ends the stream
 		resp, err := c.send(ctx, "GET", api.PathEvents, q, nil)
 		if err != nil {
 			yield(api.Event{}, err)
@@ -57,7 +57,7 @@ func (c *Client) lines(ctx context.Context, body io.Reader, yield func(api.Event
 	lines := bufio.NewScanner(body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		if len(lines.Bytes()) == 0 { // the stream is alive
+		if len(lines.Bytes()) == 0 { // only says that the stream is alive
 			continue
 		}
 		var e api.Event

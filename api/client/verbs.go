@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// IsUnknown reports whether an agent answered that nothing of what a request
-// names is in its ledger.
+// IsUnknown reports whether err is an agent's answer that nothing that the request names is
+// in its ledger.
 func IsUnknown(err error) bool {
 	var e *api.Error
 	return errors.As(err, &e) && e.Code == cni.CodeUnknown
@@ -44,17 +44,18 @@ func (c *Client) List(ctx context.Context, f api.Filter) ([]api.Attachment, erro
 	return list, err
 }
 
-// Get returns one attachment, or an error that IsUnknown knows.
+// Get returns one attachment. If there is none of this ID, IsUnknown reports true for the
+// error.
 func (c *Client) Get(ctx context.Context, id string) (api.Attachment, error) {
 	var a api.Attachment
 	err := c.do(ctx, "GET", api.PathAttachments+"/"+id, nil, nil, &a)
 	return a, err
 }
 
-// Delete releases the attachments that a filter matches, which has to name a
-// container, or a namespace and a pod. With wait it returns when all is gone
-// or the deadline is near; else once that is promised. If there are none, its
-// error is one that IsUnknown knows.
+// Delete releases the attachments that a filter matches. The filter has to name a
+// container, or a namespace and a pod. With wait, Delete returns when all is gone or the
+// deadline is near; without, once the release is promised. If no attachment matches,
+// IsUnknown reports true for the error.
 func (c *Client) Delete(ctx context.Context, f api.Filter, wait bool) (api.Deleted, error) {
 	var d api.Deleted
 	err := c.do(ctx, "DELETE", api.PathAttachments, waiting(values(f), wait), nil, &d)
@@ -68,9 +69,8 @@ func (c *Client) DeleteOne(ctx context.Context, id string, wait bool) (api.Delet
 	return d, err
 }
 
-// Status says how the agent is. An error of code 50 or 51 says that no
-// attachment can be made in a pool (the default one, if it is empty); the
-// status is filled in all the same.
+// Status returns the agent's status. An error of code 50 or 51 says that no attachment can
+// be made in pool ("": the default pool); the status is complete all the same.
 func (c *Client) Status(ctx context.Context, pool string) (api.Status, error) {
 	q := url.Values{}
 	if pool != "" {
@@ -116,8 +116,8 @@ func (c *Client) Owed(ctx context.Context) (api.OwedList, error) {
 	return list, err
 }
 
-// RetryOwed has the agent try now what the owners with these ids owe; all that
-// is owed, without any. It does not wait for the tries.
+// RetryOwed has the agent try at once to release what the owners with these ids owe or,
+// without ids, all that is owed. It does not wait for the tries.
 func (c *Client) RetryOwed(ctx context.Context, ids ...string) (api.Retried, error) {
 	var tried api.Retried
 	err := c.do(ctx, "POST", api.PathOwedRetry, nil, api.RetryRequest{IDs: ids}, &tried)
@@ -131,7 +131,7 @@ func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	return h, err
 }
 
-// values is a filter as a query.
+// values returns a filter as a query.
 func values(f api.Filter) url.Values {
 	q := url.Values{}
 	for name, value := range map[string]string{

@@ -11,12 +11,11 @@ import (
 	"slices"
 )
 
-// mostContent is the size in bytes up to which a file is read.
+// mostContent is the greatest size, in bytes, of a file that Mentions reads.
 const mostContent = 1 << 20
 
-// Mentions reads which of the words that a pattern describes stand in text files
-// below dir. What is binary, big or a log (*.log) is left out; nothing if dir does
-// not exist.
+// Mentions returns which words that match a pattern are in text files below dir. It leaves
+// out binary files, large ones and logs (*.log). If dir does not exist, it returns nothing.
 func Mentions(dir string, word *regexp.Regexp) (State, error) {
 	var s State
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -10,16 +10,15 @@ import (
 	"strings"
 )
 
-// legacy are the families of iptables' own backend in the kernel. What iptables
-// makes in nftables is seen there.
+// legacy are the families of iptables' own backend in the kernel. nftables() sees what
+// iptables makes in nftables.
 var legacy = []struct{ names, save string }{
 	{"ip_tables_names", "iptables-legacy-save"},
 	{"ip6_tables_names", "ip6tables-legacy-save"},
 }
 
-// iptables is `iptables-legacy-save` and `ip6tables-legacy-save`, without
-// counters. Where there are tables and the program is not installed, only the
-// tables are seen.
+// iptables is `iptables-legacy-save` and `ip6tables-legacy-save`, without counters. If
+// there are tables but the program is not installed, it sees only the tables' names.
 func iptables() ([]string, error) {
 	var lines []string
 	for _, l := range legacy {
@@ -47,10 +46,10 @@ func iptables() ([]string, error) {
 	return lines, nil
 }
 
-// counters are those of a chain's policy, in what iptables-save prints.
+// counters matches the counters of a chain's policy in the output of iptables-save.
 var counters = regexp.MustCompile(` \[\d+:\d+\]$`)
 
-// savedLines reads what iptables-save prints.
+// savedLines reads the output of iptables-save.
 func savedLines(family, saved string) []string {
 	var lines []string
 	table := ""

@@ -51,8 +51,8 @@ func addresses() ([]string, error) {
 	return lines, nil
 }
 
-// neighbours is `ip neighbour show nud permanent`, and `... show proxy`. What
-// the kernel learns by itself comes and goes.
+// neighbours is `ip neighbour show nud permanent`, and `... show proxy`. It leaves out
+// neighbours that the kernel learns by itself, which come and go.
 func neighbours() ([]string, error) {
 	name, err := linkNames()
 	if err != nil {

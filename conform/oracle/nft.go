@@ -99,8 +99,8 @@ func chainLines(conn *nft.Conn, c *nft.Chain) ([]string, error) {
 	return lines, nil
 }
 
-// exprText describes one expression of a rule: those that most rules are made of
-// briefly, the others as they are read.
+// exprText describes one expression of a rule: briefly the expressions that most rules
+// consist of, and all others with all their fields.
 func exprText(e expr.Any) (string, error) {
 	switch e := e.(type) {
 	case *expr.Counter:
@@ -112,7 +112,7 @@ func exprText(e expr.Any) (string, error) {
 	case *expr.Cmp:
 		data := fmt.Sprintf("%x", e.Data)
 		if len(e.Data) == net.IPv4len || len(e.Data) == net.IPv6len {
-			data += "=" + net.IP(e.Data).String() // if it is an address
+			data += "=" + net.IP(e.Data).String() // it may be an address
 		}
 		return fmt.Sprintf("%s %s", comparisons[e.Op], data), nil
 	}
@@ -137,7 +137,7 @@ func setLines(conn *nft.Conn, t *nft.Table) ([]string, error) {
 		lines = append(lines, fmt.Sprintf("set %s key %s data %s map %t interval %t timeout %s comment %q",
 			s.Name, s.KeyType.Name, s.DataType.Name, s.IsMap, s.Interval, s.Timeout, s.Comment))
 		if s.Dynamic {
-			continue // packets put elements in, as into connection tracking, and the kernel takes them out
+			continue // packets add elements, as to connection tracking, and the kernel removes them
 		}
 		elements, err := conn.GetSetElements(s)
 		if err != nil {

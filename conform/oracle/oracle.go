@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what was seen: one line of text for each thing, sorted. The
-// first word of a line is its section: link, address, route, rule, neighbour,
-// nft, iptables, ipset, conntrack, sysctl, mount, file, or file-content.
+// State is what the oracle saw: one line of text for each thing, sorted. The first word of
+// a line is its section: link, address, route, rule, neighbour, nft, iptables, ipset,
+// conntrack, sysctl, mount, file, or file-content.
 type State struct{ lines []string }
 
 // String returns the lines.
@@ -56,7 +56,7 @@ func (s State) Without(sections ...string) State {
 	return s.filter(func(section string) bool { return !slices.Contains(sections, section) })
 }
 
-// Only returns those sections of s.
+// Only returns only these sections of s.
 func (s State) Only(sections ...string) State {
 	return s.filter(func(section string) bool { return slices.Contains(sections, section) })
 }
@@ -71,8 +71,8 @@ func (s State) filter(keep func(section string) bool) State {
 	return kept
 }
 
-// Below returns the files of s with their whole paths, for a folder that they
-// were read from.
+// Below returns the files of s with their whole paths, given the folder from which Files
+// read them.
 func (s State) Below(dir string) State {
 	var below State
 	for _, line := range s.lines {
@@ -81,19 +81,19 @@ func (s State) Below(dir string) State {
 	return below
 }
 
-// But returns s without lines that begin so.
+// But returns s without the lines that begin with one of the prefixes.
 func (s State) But(prefixes []string) State {
 	return State{slices.DeleteFunc(slices.Clone(s.lines), func(line string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) })
 	})}
 }
 
-// ruleNumber is the place of a rule in its chain.
+// ruleNumber matches the line of an nftables rule up to its place in its chain.
 var ruleNumber = regexp.MustCompile(`^(nft .* rule) \d{3} `)
 
-// identity is what of a line says which thing it is about. The rest may change
-// with what else is there: the flags and the MAC of a bridge with its ports, the
-// place of a rule with the rules before it, a file's mode.
+// identity returns the part of a line that says which thing the line is about. The rest may
+// change when other things do: a bridge's flags and MAC change with its ports, and a rule's
+// place with the rules before it. A file's mode may change, too.
 func identity(line string) string {
 	f := strings.Fields(line)
 	switch {
@@ -107,17 +107,17 @@ func identity(line string) string {
 	return ruleNumber.ReplaceAllString(line, "$1 ")
 }
 
-// follows reports whether a line is of something that follows from something else
-// (the kernel's own routes, of an address; link-local addresses, of a link, once
-// nobody else has them) or that ends by itself (a remembered flow).
+// follows reports whether a line is about something that the kernel makes for something
+// else (its own routes for an address; link-local addresses for a link, once nobody else
+// has them) or that ends by itself (a tracked flow).
 func follows(line string) bool {
 	return strings.HasPrefix(line, "conntrack ") || strings.HasPrefix(line, "address fe80:") ||
 		strings.HasPrefix(line, "route ") && strings.Contains(line, " proto 2 ")
 }
 
-// New returns what is there after s and was not before, as identities: "link
-// veth1 veth" whatever its state. A thing that only changed is not new, but for
-// sysctls; nor is what follows from other things.
+// New returns the identities of things that are in after and not in s: "link veth1 veth"
+// for a link in any state. A thing that only changed is not new, except for a sysctl.
+// Things that follow from other things are left out.
 func (s State) New(after State) []string {
 	had := map[string]int{}
 	for _, line := range s.lines {
@@ -133,9 +133,8 @@ func (s State) New(after State) []string {
 	return found
 }
 
-// Look reads what there is in the network namespace of the calling thread. What
-// changes by itself is left out: counters, timers, learnt neighbours, indexes and
-// handles.
+// Look reads what is in the network namespace of the calling thread. It leaves out what
+// changes by itself: counters, timers, learnt neighbours, indexes and handles.
 func Look() (State, error) {
 	var s State
 	for _, read := range []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, iptables, ipsets, conntrack, sysctls} {
@@ -157,7 +156,7 @@ func Mounts() (State, error) {
 	return State{lines}, err
 }
 
-// settled repeats a reader under whose hands things change.
+// settled calls a reader again if things changed while it read them.
 func settled(read func() ([]string, error)) (lines []string, err error) {
 	for range 100 {
 		lines, err = read()
@@ -170,15 +169,15 @@ func settled(read func() ([]string, error)) (lines []string, err error) {
 	return nil, err
 }
 
-// absent reports that the kernel does not have what was asked for, which then
-// holds nothing.
+// absent reports whether an error says that the kernel lacks a feature, which then holds
+// nothing.
 func absent(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// Files reads everything below dir with its type and mode, nothing if dir does not
-// exist. Contents and sizes are left out.
+// Files returns everything below dir with its type and mode, without contents and sizes. If
+// dir does not exist, it returns nothing.
 func Files(dir string) (State, error) {
 	var s State
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

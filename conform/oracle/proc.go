@@ -13,8 +13,8 @@ import (
 // conntrack is `conntrack -L`, both families, without timers, states and
 // counters: a line for each entry, so that equal tuples (of other zones) count.
 func conntrack() ([]string, error) {
-	// Each request walks the table of the whole machine, which takes up to 0.2 s:
-	// one is enough, and none is needed where the namespace has no entries.
+	// Each request walks the table of the whole machine, which takes up to 0.2 s. So there
+	// is one request for both families, and none if the namespace has no entries.
 	if count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count"); err == nil && string(count) == "0\n" {
 		return nil, nil
 	}
@@ -36,8 +36,8 @@ func tuple(t netlink.IPTuple) string {
 	return fmt.Sprintf("src %s dst %s sport %d dport %d", t.SrcIP, t.DstIP, t.SrcPort, t.DstPort)
 }
 
-// sysctls is `sysctl net.ipv4 net.ipv6`, as far as it says how packets are
-// forwarded and addresses are made. Those of veths go with them.
+// sysctls is `sysctl net.ipv4 net.ipv6`, limited to sysctls about forwarding packets and
+// making addresses. It leaves out those of veths, which go with the veths.
 func sysctls() ([]string, error) {
 	const root = "/proc/sys/net"
 	files := []string{root + "/ipv4/ip_forward", root + "/ipv4/ip_nonlocal_bind", root + "/ipv6/ip_nonlocal_bind"}
@@ -54,7 +54,7 @@ func sysctls() ([]string, error) {
 	var lines []string
 	for _, file := range files {
 		value, err := os.ReadFile(file)
-		if err != nil { // no IPv6; a stable_secret that is not set
+		if err != nil { // there is no IPv6, or a stable_secret is not set
 			continue
 		}
 		name := strings.TrimPrefix(file, root+"/")

@@ -67,7 +67,7 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// A file that is written while others are there is new by what it mentions.
+// If a file is written while others exist, what it mentions is new.
 func TestNewMention(t *testing.T) {
 	before := State{[]string{"file-content /s/a mentions pod-1"}}
 	after := before.And(State{[]string{"file-content /s/a mentions pod-2", "conntrack proto 17 src 10.9.0.2 dst 192.0.2.254"}})

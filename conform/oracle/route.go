@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// families are those whose routes and rules are looked at.
+// families are the address families whose routes and rules are read.
 var families = []struct {
 	number int
 	name   string
@@ -113,7 +113,7 @@ func ruleLine(family string, r netlink.Rule) string {
 	return line.String()
 }
 
-// prefix writes a CIDR; one that holds everything has a word of its own.
+// prefix writes a CIDR, or the word everything for one that holds all addresses.
 func prefix(n *net.IPNet, everything string) string {
 	if n == nil {
 		return everything

@@ -8,8 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// add attaches a pod. The lease comes first, with the link's name in it, so that
-// DEL finds all that was made however far ADD came.
+// add attaches a pod. It first writes the lease, which has the link's name, so that DEL
+// finds all that was made, however far ADD came.
 func (c *call) add() (any, error) {
 	if c.fault("strays") {
 		if err := stray(); err != nil {
@@ -37,7 +37,7 @@ func (c *call) add() (any, error) {
 		if there, err := linkExists(old.Link); err != nil || there {
 			return nil, fail(codeExists, "%s of %s is attached already (%v)", c.ifname, c.id, err)
 		}
-		if err := c.undo(old); err != nil { // of before a reboot, or of an ADD that was killed
+		if err := c.undo(old); err != nil { // from before a reboot, or from an ADD that was killed
 			return nil, err
 		}
 	}
@@ -49,7 +49,7 @@ func (c *call) add() (any, error) {
 	return c.result(l, pod)
 }
 
-// attach makes everything there is of an attachment, or nothing.
+// attach makes all parts of an attachment, or none.
 func (c *call) attach(pod *os.File) (*lease, error) {
 	extra := ""
 	if c.fault("kill-unsafe") {
@@ -102,7 +102,7 @@ func (c *call) vacant(pod *os.File) error {
 	})
 }
 
-// result says what was attached (CNI 1.1, section 5, "ADD Success").
+// result returns the result of ADD (CNI 1.1, section 5, "ADD Success").
 func (c *call) result(l *lease, pod *os.File) (any, error) {
 	type object = map[string]any
 	host := object{"name": l.Link}
@@ -144,7 +144,7 @@ func (c *call) result(l *lease, pod *os.File) (any, error) {
 	return out, nil
 }
 
-// addChained adds a rule for the address that the plugin before has given.
+// addChained adds a rule for the address that the plugin before it has given.
 func (c *call) addChained() (any, error) {
 	prev, err := c.previous()
 	if err != nil {

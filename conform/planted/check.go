@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// verify is CHECK: what the result says of this attachment is there still (CNI
-// 1.1, section 2, CHECK), and what it does not say.
+// verify is CHECK: it looks whether everything that the result says of this attachment is
+// still there (CNI 1.1, section 2, CHECK), and also what the result does not mention.
 func (c *call) verify() error {
 	if c.fault("check-always-passes") {
 		return nil
@@ -108,7 +108,7 @@ func hasRoute(r *netlink.Route, what string) error {
 	return nil
 }
 
-// status is STATUS: can there be another pod?
+// status is STATUS: it fails if no other pod can be attached.
 func (c *call) status() error {
 	if c.fault("status-fails") {
 		return fail(codeAway, "away")

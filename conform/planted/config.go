@@ -36,10 +36,10 @@ type attachment struct {
 
 func (c *call) fault(name string) bool { return c.wrong == name }
 
-// name is what networks and containers are called (CNI 1.1, sections 1 and 2).
+// name matches the names of networks and containers (CNI 1.1, sections 1 and 2).
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// check checks what a verb needs (CNI 1.1, section 2).
+// check checks that a verb has what it needs (CNI 1.1, section 2).
 func (c *call) check() error {
 	var err error
 	switch {

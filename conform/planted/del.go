@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// del detaches a pod. It needs neither its network namespace nor a result: the
-// lease says all. What has none is detached.
+// del detaches a pod. It needs neither the pod's network namespace nor a result: the lease
+// says everything. An attachment without a lease is detached already.
 func (c *call) del() error {
 	if err := c.plantedDel(); err != nil {
 		return err
@@ -25,7 +25,7 @@ func (c *call) del() error {
 	return c.undo(l)
 }
 
-// undo takes away what is there of an attachment, the lease last.
+// undo removes what exists of an attachment, the lease last.
 func (c *call) undo(l *lease) error {
 	if c.fault("missing-link-ends-del") && !l.Chained {
 		if there, err := linkExists(l.Link); err != nil || !there {
@@ -43,7 +43,7 @@ func (c *call) undo(l *lease) error {
 			return err
 		}
 	}
-	if l.Link != "" && !c.fault("link-left") { // the pod's end goes with it, and the route
+	if l.Link != "" && !c.fault("link-left") { // the pod's end and the route go with the link
 		if err := deleteLink(l.Link); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (c *call) undo(l *lease) error {
 	return c.free(l)
 }
 
-// plantedDel are the faults of a DEL that asks for more than it needs.
+// plantedDel has the faults of a DEL that asks for more than it needs.
 func (c *call) plantedDel() error {
 	switch {
 	case c.fault("prev-result-needed") && c.Prev == nil:
@@ -74,13 +74,13 @@ func (c *call) plantedDel() error {
 	return nil
 }
 
-// gone reports that the pod's network namespace was named, and is no more.
+// gone reports whether CNI_NETNS names a network namespace that does not exist any more.
 func (c *call) gone() bool {
 	_, err := os.Stat(c.netns)
 	return c.netns != "" && err != nil
 }
 
-// delByAddress undoes whatever has the address that this attachment had once.
+// delByAddress undoes the attachment that now has the address that this one had once.
 func (c *call) delByAddress() error {
 	prev, err := c.previous()
 	if err != nil {
@@ -98,8 +98,8 @@ func (c *call) delByAddress() error {
 	return nil
 }
 
-// gc removes what no valid attachment has (CNI 1.1, section 2, GC). It goes on
-// after an error.
+// gc undoes all attachments that are not valid (CNI 1.1, section 2, GC). It goes on after
+// an error.
 func (c *call) gc() error {
 	all, err := c.leases()
 	if err != nil || c.fault("gc-ignores") {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plant makes for a pod what DEL knows nothing of: each is something that plugins
-// have been seen to forget.
+// plant makes something for a pod that DEL does not know of. Real plugins have been seen to
+// forget each of these things.
 func (c *call) plant(l *lease) {
 	var err error
 	switch c.wrong {
@@ -42,8 +42,8 @@ func (c *call) plant(l *lease) {
 	}
 }
 
-// makeExtra makes a link of the host's whose name is not known before, and takes its
-// time until it is written down.
+// makeExtra makes a link on the host whose name is not known before, and takes a long time
+// before that name is written down.
 func makeExtra() string {
 	name := fmt.Sprintf("x%d", time.Now().UnixNano()%1e12)
 	// ip link add NAME type bridge
@@ -54,8 +54,8 @@ func makeExtra() string {
 	return name
 }
 
-// dawdle makes it likely that a plugin is killed here: it takes long, and does much
-// that looks as if it changed something.
+// dawdle makes it likely that the plugin is killed here: it takes long, and makes many
+// system calls that look as if they changed something.
 func dawdle() {
 	for range 50 {
 		time.Sleep(2 * time.Millisecond)
@@ -63,8 +63,9 @@ func dawdle() {
 	}
 }
 
-// stray writes to the machine's folders, as plugins do with logs and caches. It
-// wants those to be writable that any program may expect to be; the others it tries.
+// stray writes to the machine's folders, as plugins do with logs and caches. It fails if a
+// folder cannot be written that any program may expect to be writable. It only tries the
+// other folders.
 func stray() error {
 	const name = "planted-stray"
 	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt"} {
@@ -75,12 +76,12 @@ func stray() error {
 			return err
 		}
 	}
-	_ = os.Mkdir(filepath.Join("/sys/fs/bpf", name), 0o700) // in a user namespace there is none
+	_ = os.Mkdir(filepath.Join("/sys/fs/bpf", name), 0o700) // a user namespace has no such folder
 	return nil
 }
 
-// memory is what the fault addresses-used-up never forgets, as a daemon might, where
-// nobody looks.
+// memory is the file of the addresses that the fault addresses-used-up never forgets. A
+// daemon might keep them like this, where the suite does not look.
 const memory = "/run/planted-memory"
 
 func usedUp() []netip.Addr {

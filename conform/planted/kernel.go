@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// configure sets both ends up and tells each how to reach the other.
+// configure sets both ends up, and gives each an address and routes to the other.
 func (c *call) configure(l *lease, pod *os.File) error {
 	gateway := host(c.gateway())
 	err := inside(pod, func() error {
@@ -24,8 +24,8 @@ func (c *call) configure(l *lease, pod *os.File) error {
 		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: host(l.Address)}); err != nil {
 			return fmt.Errorf("giving the pod its address: %w", err)
 		}
-		// ip route add GATEWAY dev IFNAME; ip route add default via GATEWAY dev IFNAME onlink.
-		// A pod may have several attachments: what came first is preferred.
+		// ip route add GATEWAY dev IFNAME; ip route add default via GATEWAY dev IFNAME
+		// onlink. If a pod has several attachments, the routes of the first are preferred.
 		index := link.Attrs().Index
 		direct := &netlink.Route{LinkIndex: index, Dst: gateway, Scope: netlink.SCOPE_LINK, Priority: index}
 		if err := netlink.RouteAdd(direct); err != nil {
@@ -59,7 +59,7 @@ func podRoute(l *lease, link netlink.Link) *netlink.Route {
 	return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: host(l.Address), Scope: netlink.SCOPE_LINK}
 }
 
-// Rules of pods, and of pods that a chained plugin cares for, come in this order.
+// Priorities of rules: those of pods, and those that a chained plugin adds for pods.
 const (
 	priority        = 512
 	priorityChained = 513
@@ -75,8 +75,8 @@ func (l *lease) rule() *netlink.Rule {
 	return r
 }
 
-// addRule adds the rule of a lease; the address is this lease's, and so is a rule
-// of it that is there.
+// addRule adds the rule of a lease. If there is a rule for the address, it is this lease's,
+// since the address is.
 func (c *call) addRule(l *lease) error {
 	if err := netlink.RuleAdd(l.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding the rule: %w", err)
@@ -102,7 +102,7 @@ func (l *lease) deleteRule() error {
 	}
 }
 
-// deleteLink is `ip link del NAME`. One that is not there is deleted.
+// deleteLink is `ip link del NAME`. A link that does not exist counts as deleted.
 func deleteLink(name string) error {
 	link, err := netlink.LinkByName(name)
 	if err == nil {
@@ -144,7 +144,7 @@ func mac(name string) (string, error) {
 	return link.Attrs().HardwareAddr.String(), nil
 }
 
-// host is an address with all its bits.
+// host returns an address with the longest prefix length.
 func host(a netip.Addr) *net.IPNet { return netlink.NewIPNet(a.AsSlice()) }
 
 // inside runs a function in a pod's network namespace.

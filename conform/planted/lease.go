@@ -14,21 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lease is what is kept of an attachment, from before anything is made for it
-// until all of it is gone: a file of its address's name.
+// lease is the record of an attachment, from before anything is made for it until all of it
+// is gone. It is a file with the address as its name.
 type lease struct {
 	Network, ID, Ifname string
 	Link                string // the host's end
 	Address             netip.Addr
-	Extra               string // of the fault kill-unsafe: another link of the host's
-	Chained             bool   // the address is another plugin's; only the rule is ours
+	Extra               string // another link on the host, by the fault kill-unsafe
+	Chained             bool   // the address belongs to another plugin; only the rule is this one's
 }
 
-// begun is the file that is renamed to a lease once it is written.
+// begun is the file that a lease is written to before it is renamed.
 const begun = "begun"
 
-// lock lets one plugin at a time work with the state folder. It is the folder
-// that is locked: there is no file to leave behind.
+// lock lets one plugin at a time work with the state folder. It locks the folder itself, so
+// that there is no lock file to leave behind.
 func (c *call) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, fail(codeIO, "making the state folder: %w", err)
@@ -46,14 +46,14 @@ func (c *call) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fail(codeIO, "locking the state folder: %w", err)
 	}
-	// What a plugin that was killed had begun to write.
+	// The file that a killed plugin had begun to write.
 	if err := os.Remove(filepath.Join(c.StateDir, begun)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fail(codeIO, "removing what was begun: %w", err)
 	}
 	return func() { dir.Close() }, nil
 }
 
-// leases are all there are, of every network.
+// leases returns all leases, of every network.
 func (c *call) leases() ([]lease, error) {
 	entries, err := os.ReadDir(c.StateDir)
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *call) reserve() (*lease, error) {
 	return nil, fail(codeFull, "subnet %s has no free address", c.subnet)
 }
 
-// keep writes a lease, whole or not at all.
+// keep writes a lease as a whole or not at all.
 func (c *call) keep(l *lease) error {
 	raw, err := json.Marshal(l)
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *call) free(l *lease) error {
 	return nil
 }
 
-// hostLink is the name of the host's end, which is known before it is made.
+// hostLink returns the name of the host's end, which is known before the link is made.
 func (c *call) hostLink() string {
 	sum := sha256.Sum256([]byte(c.Name + " " + c.id + " " + c.ifname))
 	return fmt.Sprintf("pl%x", sum[:6])

@@ -1,7 +1,7 @@
-// Command planted is a CNI plugin for the tests of package conform: right by the
-// specification, 0.4.0 to 1.1.0, unless its program's name asks for a fault, as
-// planted-rule-left does (VERSION has no other place to ask for one). What faults
-// there are, the tests say. It joins a pod to the host by a veth pair.
+// Command planted is a CNI plugin for the tests of package conform. It follows the
+// specification, 0.4.0 to 1.1.0, unless its program's name asks for a fault, such as
+// planted-rule-left (VERSION has no other place to ask for one). faults_test.go lists the
+// faults. The plugin joins a pod to the host by a veth pair.
 //
 //	{"type": "planted", "subnet": "10.8.0.0/24", "stateDir": "/var/lib/planted"}
 //
@@ -37,7 +37,7 @@ const (
 	codeUnhealthy = codeOurs + 3
 )
 
-// failure is an error with a code of CNI's.
+// failure is an error with a CNI code.
 type failure struct {
 	code uint
 	error
@@ -83,7 +83,7 @@ func (c *call) do() (any, error) {
 	}
 	defer unlock()
 	if c.verb == "ADD" && c.fault("slow") {
-		time.Sleep(150 * time.Millisecond) // which others wait for, if they come at once
+		time.Sleep(150 * time.Millisecond) // other calls that come at once wait for this one
 	}
 	switch {
 	case c.verb == "ADD" && c.Chained:
@@ -139,7 +139,7 @@ func read(in io.Reader) (*call, error) {
 		netns: os.Getenv("CNI_NETNS"), ifname: os.Getenv("CNI_IFNAME"),
 	}
 	_, c.wrong, _ = strings.Cut(filepath.Base(os.Args[0]), "planted-")
-	c.Version = versions[len(versions)-1] // in which what follows is said if none is named
+	c.Version = versions[len(versions)-1] // the version of an error if the call names none
 	raw, err := io.ReadAll(in)
 	if err != nil {
 		return c, fail(codeIO, "reading the configuration: %w", err)

@@ -1,5 +1,5 @@
-// Package boottime reads the clock that places requests in time, and makes times
-// of day of it that nobody can set.
+// Package boottime reads CLOCK_BOOTTIME, the clock by which requests are ordered, and makes
+// of it times of day that nobody can set.
 package boottime
 
 import (
@@ -20,6 +20,5 @@ func Now() int64 {
 	return t.Nano()
 }
 
-// At returns the CLOCK_BOOTTIME of a moment, taken that the machine is not
-// suspended until then.
+// At returns the CLOCK_BOOTTIME of t, provided that the machine is not suspended before t.
 func At(t time.Time) int64 { return Now() + int64(time.Until(t)) }

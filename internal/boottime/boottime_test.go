@@ -10,8 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 )
 
-// TestNow holds the clock against the kernel's own word: /proc/uptime is
-// CLOCK_BOOTTIME in seconds with two decimals.
+// Now agrees with /proc/uptime, which is CLOCK_BOOTTIME in seconds with two decimals.
 func TestNow(t *testing.T) {
 	before := boottime.Now()
 	raw, err := os.ReadFile("/proc/uptime")
@@ -23,7 +22,7 @@ func TestNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const coarse = int64(10 * time.Millisecond) // of /proc/uptime
+	const coarse = int64(10 * time.Millisecond) // the resolution of /proc/uptime
 	if up := int64(seconds * 1e9); up < before-2*coarse || up > after+coarse {
 		t.Errorf("the machine is up for %d ns, the clock says %d to %d", up, before, after)
 	}

@@ -26,7 +26,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// The machine's own clock agrees with time.Now, as long as nobody sets that.
+// The machine's own clock agrees with time.Now, as long as nobody sets the wall clock.
 func TestClockOfTheMachine(t *testing.T) {
 	c := boottime.NewClock(nil, nil)
 	before := time.Now().Add(-time.Second)

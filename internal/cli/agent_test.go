@@ -20,11 +20,11 @@ import (
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
-// update writes what the commands print to testdata/golden, for a look at the
-// difference: UPDATE=1 go test ./internal/cli -run Golden
+// update makes TestGolden write the commands' output to testdata/golden, so that the
+// difference can be looked at: UPDATE=1 go test ./internal/cli -run Golden
 var update = os.Getenv("UPDATE") == "1"
 
-// run runs the command on an agent of fake verbs, at a time of its own.
+// run runs the command on an agent of fake verbs, at a fixed time.
 func run(a *routestest.Agent, args ...string) (stdout, stderr string, code int) {
 	var out, errs strings.Builder
 	app := &app{stdout: &out, stderr: &errs, patience: time.Minute, now: func() time.Time { return time.Date(2026, 1, 2, 5, 4, 5, 0, time.UTC) }}
@@ -32,7 +32,8 @@ func run(a *routestest.Agent, args ...string) (stdout, stderr string, code int) 
 	return out.String(), errs.String(), code
 }
 
-// What a real agent says seldom: everything owed, every sort of finding.
+// The output for answers that a real agent gives seldom: everything that can be owed, and
+// every sort of finding.
 func TestGolden(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{DeletedOwed: 1})
 	a.Open()
@@ -88,7 +89,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// Which owners are tried again, and which arguments name none.
+// `berth owed retry` tries the owners that its arguments name, and refuses arguments that
+// name none.
 func TestOwedRetry(t *testing.T) {
 	var asked []hold.ID
 	a := routestest.Start(t, &routestest.Verbs{Retried: func(ids []hold.ID) { asked = ids }, Unreadable: "input/output error"})
@@ -121,7 +123,7 @@ func TestOwedRetry(t *testing.T) {
 	}
 }
 
-// Status is good exactly when requests are served.
+// `berth status` exits with 0 exactly when the agent serves requests.
 func TestStatus(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{})
 	out, _, code := run(a, "status")
@@ -147,8 +149,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// An agent that hangs is as good as none: what is known without it is shown,
-// and nobody is sent to the command that they have just used.
+// An agent that hangs counts as away: `berth status` shows what is known without it, and
+// does not send people to the command that they have just used.
 func TestStatusOfHanging(t *testing.T) {
 	free := make(chan struct{})
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(context.Context, string, server.When) error {
@@ -167,7 +169,7 @@ func TestStatusOfHanging(t *testing.T) {
 	}
 }
 
-// An audit that fails is no audit with findings.
+// An audit that cannot be made has another exit code than one with findings.
 func TestAuditFails(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(context.Context, string, server.When) error {
 		return &api.Error{Code: cni.CodeInternal, Msg: "internal error", Details: "first line\nsecond line"}
@@ -179,13 +181,13 @@ func TestAuditFails(t *testing.T) {
 	}
 }
 
-// What is owed is said, and is no failure unless somebody waits for it.
+// `berth release` says what is owed. That is a failure only with --wait.
 func TestReleaseOwed(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{DeletedOwed: 1})
 	a.Open()
 	stuck := routestest.Attachment("aaaaaaaaaa", "c1")
 	a.Verbs.Hook = func(_ context.Context, verb string, _ server.When) error {
-		if verb == "get" { // it is still there after its deletion
+		if verb == "get" { // the attachment is still there after its deletion
 			a.Verbs.Put(stuck)
 		}
 		return nil
@@ -202,8 +204,8 @@ func TestReleaseOwed(t *testing.T) {
 	}
 }
 
-// GC goes by a list that is older than it: what is attached between the two is spared,
-// and whatever else is released is shown.
+// GC counts as begun before the list that it goes by. So it spares what is attached between
+// the two, and shows everything else that it releases.
 func TestGCBeganBeforeItsList(t *testing.T) {
 	var listed, began int64
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(_ context.Context, verb string, w server.When) error {

@@ -16,18 +16,18 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// How long the agent may take for an answer.
+// How long the agent may take to answer.
 const (
 	quick    = 15 * time.Second
-	patience = 3 * time.Second // for its status, which waits for nothing
+	patience = 3 * time.Second // for its status, which the agent answers at once
 )
 
-// app is one run of the command, with the edges of its process.
+// app is one run of the command, with its process's outputs, clock and flags.
 type app struct {
 	stdout, stderr io.Writer
 	colour         bool // stdout is a terminal that may be coloured
 	now            func() time.Time
-	patience       time.Duration // with the agent's status
+	patience       time.Duration // for the agent's status
 
 	root   string // as given, absolute once prepared
 	output string // "", wide or json
@@ -63,7 +63,7 @@ func (a *app) dir() root.Dir { return root.Dir(a.root) }
 
 func (a *app) wide() bool { return a.output == "wide" }
 
-// ask calls f with a client of the agent and little time.
+// ask calls f with a client of the agent, and with a context that ends after quick.
 func (a *app) ask(ctx context.Context, f func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
@@ -72,7 +72,7 @@ func (a *app) ask(ctx context.Context, f func(context.Context, *client.Client) e
 	return f(ctx, c)
 }
 
-// print prints a value as JSON if that is wanted, and else for people.
+// print prints value as JSON with -o json, and else calls people.
 func (a *app) print(value any, people func()) error {
 	if a.output != "json" {
 		people()
@@ -83,8 +83,8 @@ func (a *app) print(value any, people func()) error {
 	return out.Encode(value)
 }
 
-// say prints to people. A reader who has left needs no answer.
+// say prints for people. It ignores errors: a reader who has left needs no answer.
 func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.stdout, format, args...) }
 
-// none says to people that a list is empty, where scripts do not read it.
+// none tells people, on stderr, that a list is empty: scripts do not read that.
 func (a *app) none(format string, args ...any) { _, _ = fmt.Fprintf(a.stderr, format+"\n", args...) }

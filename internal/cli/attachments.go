@@ -17,7 +17,7 @@ func (a *app) attachmentsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "attachments",
 		Aliases: []string{"at"},
-		Short:   "List what is attached, being released and owed",
+		Short:   "List the attachments, also those that are being released or owed",
 		Example: `  berth attachments
   berth at -o wide --namespace default
   berth at --pod default/web

@@ -14,12 +14,13 @@ func (a *app) auditCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit [--pods]",
 		Short: "Look for what is left over or missing; exit code 0 exactly when nothing is",
-		Long: `Have the agent compare its ledger with the node: what stands there with its stamp
-and belongs to nobody, what somebody should have and has not, what differs, what
-is owed, and deletions that wait in vain. With --pods it looks into the attached
-pods as well: their interface, addresses, routes and neighbours, which the agent
-never repairs. The exit code is 0 exactly when there is none of it, 1 when there
-is, and 2 when the audit cannot be made, such as when the agent is away.`,
+		Long: `Have the agent compare its ledger with the node. The audit finds things that
+bear the agent's stamp and have no owner, things that an owner should have and
+lacks, things that differ, what is owed, and deletions that wait in vain. With
+--pods it looks into the attached pods as well: at their interface, addresses,
+routes and neighbours, which the agent never repairs. The exit code is 0 exactly
+when the audit finds nothing, 1 when it finds something, and 2 when it cannot be
+made, such as when the agent is away.`,
 		Example: `  berth audit
   berth audit --pods
   berth audit -o json | jq '.findings[]'`,

@@ -23,10 +23,10 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check ID|POD|CONTAINER... | --all",
 		Short: "Compare attachments with the node; exit code 1 when something differs",
 		Long: `Compare attachments with the node and with their pods: links, addresses, routes,
-neighbours and settings as the kernel has them, on both sides, and what all pods
-rely on, the agent's table and their pools' routes. Each difference is a row; the
-exit code is 1 when there is one. berth audit also looks for what belongs to no
-attachment.`,
+neighbours and settings as the kernel has them, on both sides. It also checks
+what all pods rely on: the agent's table and their pools' routes. Each
+difference is a row, and the exit code is 1 when there is one. berth audit also
+looks for things that belong to no attachment.`,
 		Example: `  berth check default/web
   berth check --all`,
 		ValidArgsFunction: a.completeAttachments,
@@ -42,7 +42,7 @@ attachment.`,
 	return c
 }
 
-// check checks what args name; all without any.
+// check checks the attachments that args name; without args, all.
 func (a *app) check(ctx context.Context, args []string) error {
 	list, err := a.list(ctx, api.Filter{})
 	if err != nil {
@@ -65,7 +65,7 @@ func (a *app) check(ctx context.Context, args []string) error {
 		relevant = append(relevant, "pool "+at.Pool)
 	}
 	for _, f := range audit.Findings {
-		// A kind that cannot be read says nothing of its holds.
+		// If a kind cannot be read, nothing is known of its holds.
 		if slices.Contains(v.Checked, f.Owner) || slices.Contains(relevant, f.Of) || f.Owner == "" && f.Type == api.FindingUnreadable {
 			v.Findings = append(v.Findings, f)
 		}
@@ -79,7 +79,7 @@ func (a *app) check(ctx context.Context, args []string) error {
 	return nil
 }
 
-// showChecked prints a row a difference.
+// showChecked prints one row for each difference.
 func (a *app) showChecked(v checkView) {
 	t := newTable("FINDING", "OF", "WHAT", "DIFFERENCE")
 	n := 0

@@ -11,10 +11,9 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// matching returns the attachments that an argument names: by ID, pod
-// (NAMESPACE/NAME or NAME), container id, address or host veth; if it names none
-// in full, by the beginning of an ID or a container id, of at least 4
-// characters.
+// matching returns the attachments that an argument names by ID, pod (NAMESPACE/NAME or
+// NAME), container id, address or host veth. If the argument names none in full, it may be
+// the beginning of an ID or a container id, of at least 4 characters.
 func matching(list []api.Attachment, arg string) []api.Attachment {
 	if arg == "" { // an unset variable of a script
 		return nil
@@ -34,8 +33,8 @@ func matching(list []api.Attachment, arg string) []api.Attachment {
 	})
 }
 
-// subject is whose an attachment is: what an argument of release or check may
-// name with all of its attachments.
+// subject returns to whom an attachment belongs: its pod or container. An argument of
+// release or check may name one subject, and then means all of its attachments.
 func subject(at api.Attachment) string {
 	if pod := podName(at.Pod); pod != "" {
 		return "pod " + pod
@@ -46,8 +45,8 @@ func subject(at api.Attachment) string {
 	return "container " + at.ContainerID
 }
 
-// choose returns the attachments that arguments name, each those of one pod or
-// container. One that names none, or those of several, is an error.
+// choose returns the attachments that arguments name. An argument that names no attachment,
+// or attachments of several pods or containers, is an error.
 func (a *app) choose(list []api.Attachment, args []string) (chosen []api.Attachment, _ error) {
 	for _, arg := range args {
 		found := matching(list, arg)
@@ -64,7 +63,7 @@ func (a *app) choose(list []api.Attachment, args []string) (chosen []api.Attachm
 	return chosen, nil
 }
 
-// unique returns each attachment once, in their order.
+// unique returns the list without repetitions, in its order.
 func unique(list []api.Attachment) []api.Attachment {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(slices.Clone(list), func(at api.Attachment) bool {
@@ -78,7 +77,7 @@ func unknown(arg string) error {
 	return fmt.Errorf("%.200q is no attachment's id, pod, container or address; see `berth attachments`", arg)
 }
 
-// ambiguous prints the candidates, where answers do not go.
+// ambiguous prints the candidates on stderr, since they are no answer.
 func (a *app) ambiguous(arg string, found []api.Attachment) error {
 	to := *a
 	to.stdout, to.colour = a.stderr, false

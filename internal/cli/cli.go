@@ -23,7 +23,7 @@ func Main(args []string) int {
 	return newApp().run(ctx, args)
 }
 
-// run is Main with the edges of the process in a.
+// run is Main with the outputs and the clock of a.
 func (a *app) run(ctx context.Context, args []string) int {
 	c := a.command()
 	c.SetArgs(args)
@@ -64,8 +64,8 @@ and takes them off it, and installs its CNI plugin.`,
 	return c
 }
 
-// mustComplete checks what only a mistake in this package makes fail: a
-// completion for a flag that is not there, or has one already.
+// mustComplete panics on an error of registering a completion. Only a mistake in this
+// package causes one: a flag that does not exist, or has a completion already.
 func mustComplete(err error) {
 	if err != nil {
 		panic("cli: " + err.Error())

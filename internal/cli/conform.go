@@ -18,12 +18,12 @@ import (
 type conforming struct {
 	*app
 	conform.Options
-	given *cobra.Command // with its flags
+	given *cobra.Command // the command, with the flags that were given
 
 	run, format string
-	self        string // how the program was called
+	self        string // how this program was called
 	list        bool
-	ended       int // how many checks have
+	ended       int // how many checks have ended
 }
 
 func (a *app) conformCommand() *cobra.Command {
@@ -33,18 +33,18 @@ func (a *app) conformCommand() *cobra.Command {
 func (o *conforming) cobraCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform --bin-dir DIR --conf FILE.conflist",
-		Short: "Hold any CNI plugin to the specification, and look for leaks",
-		Long: `Judge CNI plugins from outside, by the specification (0.4.0 to 1.1.0) and by what
-they leave behind: after DEL, after a kill in the middle, after a reboot. Any
-plugins will do; nothing of Berth is needed.
+		Short: "Judge any CNI plugin by the specification, and look for leaks",
+		Long: `Judge CNI plugins from outside, by the specification (0.4.0 to 1.1.0) and by
+what they leave behind: after DEL, after a kill in the middle, after a reboot.
+It works with any plugins, and needs nothing of Berth.
 
-It works in fresh namespaces, as root or as anybody: the machine's network and its
-files stay as they are. What the plugins keep between calls must be below a
---state-dir, or in /run: each check finds these empty. What they write to
-/dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp is gone afterwards; all else
-is read-only to them. The exit code is 0 if there is neither fail nor leak, 1 if
-there is, and 2 if that is not known: for a wrong command line, a file that is
-missing, an interrupt.`,
+It works in fresh namespaces, as root or as any user: the machine's network and
+its files stay as they are. The plugins have to keep their files between calls
+below a --state-dir, or in /run: each check finds these empty. What they write
+to /dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp is gone afterwards; all
+other files are read-only to them. The exit code is 0 if there is neither a fail
+nor a leak, 1 if there is one, and 2 if that is not known, because of a wrong
+command line, a missing file or an interrupt.`,
 		Example: `  berth conform --bin-dir /opt/cni/bin --conf /etc/cni/net.d/10-net.conflist \
       --state-dir /var/lib/cni
   berth conform --bin-dir bin --conf net.conflist --run '^leak/'      # some checks
@@ -62,10 +62,10 @@ missing, an interrupt.`,
 	fl.StringVar(&o.HookDir, "hook-dir", "", `programs "start" and "stop" of a daemon that the plugins need`)
 	fl.StringVar(&o.run, "run", "", "only checks whose name matches this regular expression")
 	fl.DurationVar(&o.Timeout, "timeout", conform.DefaultTimeout, "how long a plugin may take for a call")
-	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long after DEL things may still be there")
-	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points a plugin is killed in a verb")
+	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long things may stay after DEL")
+	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points of a verb a plugin is killed")
 	fl.IntVar(&o.Churn, "churn", conform.DefaultChurn, "how many pods come and go in the churn check")
-	fl.BoolVar(&o.list, "list", false, "say which checks there are, and judge nothing")
+	fl.BoolVar(&o.list, "list", false, "list the checks, and judge nothing")
 	fl.StringVarP(&o.format, "output", "o", "table", strings.Join(conform.Formats(), ", "))
 	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(conform.Formats(), cobra.ShellCompDirectiveNoFileComp)))
 	return c
@@ -101,8 +101,8 @@ func (o *conforming) prepare() (err error) {
 	return nil
 }
 
-// chosen reports whether --run means a check, or one of the versions that it is
-// run for.
+// chosen reports whether --run chooses a check, or a check in one of the versions that it
+// is run for.
 func (o *conforming) chosen(c conform.Check) bool {
 	names := []string{c.Name}
 	if c.Each {
@@ -120,7 +120,7 @@ func (o *conforming) judge(ctx context.Context) error {
 	}
 	if done, code, err := conform.Enter(); done {
 		if err == nil && code != 0 {
-			return exit(code) // the one inside has said why
+			return exit(code) // the process inside has said why
 		}
 		return unjudged(err)
 	}
@@ -148,7 +148,7 @@ func (o *conforming) judge(ctx context.Context) error {
 	return nil
 }
 
-// unjudged is an error for which it is not known how good the plugins are.
+// unjudged gives an error the exit code for a run that could not judge the plugins.
 func unjudged(err error) error {
 	if err == nil {
 		return nil
@@ -156,8 +156,8 @@ func unjudged(err error) error {
 	return coded{2, err}
 }
 
-// interrupted is the end of a run before its last check. Only people get what
-// there is: a program would take it for the whole.
+// interrupted ends a run that was stopped before its last check. It prints the results so
+// far only for people: a program would take them for all results.
 func (o *conforming) interrupted(report *conform.Report) error {
 	if o.format == "table" && len(report.Results) > 0 {
 		if err := report.Write(o.stdout, o.format, o.colour); err != nil {

@@ -19,13 +19,14 @@ func (o *conforming) listChecks() {
 	}
 }
 
-// lineByLine is progress for a log: a line a check.
+// lineByLine shows progress in a log, one line for each check.
 func (o *conforming) lineByLine(r conform.Result) {
 	o.ended++
 	o.none("%3d  %-11s  %s  %s", o.ended, r.Outcome, r.Check, r.Took.Round(10*time.Millisecond))
 }
 
-// overwritten is progress for a terminal: one line, but what is bad stays.
+// overwritten shows progress on a terminal, in one line that is overwritten. Lines of bad
+// results stay.
 func (o *conforming) overwritten(r conform.Result) {
 	o.wipe()
 	if r.Outcome.Bad() {
@@ -38,7 +39,7 @@ func (o *conforming) overwritten(r conform.Result) {
 // wipe empties the line of a terminal (ECMA-48, EL).
 func (o *conforming) wipe() { _, _ = fmt.Fprint(o.stderr, "\r\x1b[K") }
 
-// command is the command line that runs just some checks again, from any folder.
+// command returns a command line that runs only some checks again, from any folder.
 func (o *conforming) command(run string) string {
 	words := []string{o.program(), "conform", "--bin-dir", absolute(o.BinDir), "--conf", absolute(o.Conf)}
 	for _, dir := range o.StateDirs {
@@ -59,8 +60,8 @@ func (o *conforming) command(run string) string {
 	return strings.Join(words, " ")
 }
 
-// program is how this one is called from any folder: by its path if it was called
-// by one.
+// program returns how to call this program from any folder: by its absolute path if it was
+// called by a path.
 func (o *conforming) program() string {
 	if strings.Contains(o.self, "/") {
 		return absolute(o.self)
@@ -68,7 +69,7 @@ func (o *conforming) program() string {
 	return "berth"
 }
 
-// bare is what a shell takes as it stands.
+// bare matches words that a shell takes without quotes.
 var bare = regexp.MustCompile(`^[a-zA-Z0-9_./:=@%+,-]+$`)
 
 // quoted writes a word for a POSIX shell.

@@ -19,8 +19,7 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// TestConformRepeat parses flags and wants the command line that repeats a check to
-// have those that were given.
+// The command line that repeats a check has the flags that were given.
 func TestConformRepeat(t *testing.T) {
 	o := &conforming{app: newApp(), self: "berth"}
 	c := o.cobraCommand()

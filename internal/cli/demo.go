@@ -15,9 +15,10 @@ func (a *app) demoCommand() *cobra.Command {
 		Short: "See it work: 20 pods, a killed agent, nothing left behind",
 		Long: `Start the agent in fresh namespaces, attach 20 pods through the CNI plugin, ping
 between them, kill the agent in the middle of detaching, start it again, and
-count what is left. It takes a few seconds, runs as root and as anybody, needs
+count what is left. It takes a few seconds, runs as root and as any user, needs
 berthd and berth-cni beside this program, and touches neither the machine's
-network nor its files. Its last line is "residue: 0", or the exit code is not 0.`,
+network nor its files. If nothing is left, its last line is "residue: 0";
+otherwise the exit code is not 0.`,
 		Example: `  berth demo`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.output != "" {

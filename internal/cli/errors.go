@@ -17,12 +17,12 @@ import (
 // usage is an error in the command line.
 type usage struct{ error }
 
-// exit is an answer that has been printed, and its exit code.
+// exit is the exit code for an answer that has been printed already.
 type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// coded gives an error another exit code than 1.
+// coded is an error with an exit code other than 1.
 type coded struct {
 	code int
 	error
@@ -30,8 +30,8 @@ type coded struct {
 
 func (c coded) Unwrap() error { return c.error }
 
-// usageArgs makes what check says a usage error; without a check, arguments
-// are refused.
+// usageArgs turns an error of check into a usage error. Without a check, it refuses all
+// arguments.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		check = cobra.NoArgs
@@ -77,7 +77,7 @@ func (a *app) complain(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.stderr, "berth: "+format+"\n", args...)
 }
 
-// remedy says what to do about an error, if it is one of the usual.
+// remedy says what to do about an error, if it is a usual one.
 func (a *app) remedy(err error) string {
 	switch {
 	case errors.Is(err, client.ErrAway):
@@ -90,7 +90,7 @@ func (a *app) remedy(err error) string {
 	return ""
 }
 
-// oneLine writes an error on one line, as cobra's and joined ones are not.
+// oneLine writes an error on one line: cobra's errors and joined ones have several.
 func oneLine(err error) string {
 	var b strings.Builder
 	for line := range strings.Lines(err.Error()) {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// silence is how long the agent says nothing once it has told all that it
-	// remembers, which it writes without a pause.
+	// silence is how long the agent has to send nothing until it has sent all that it
+	// remembers: it sends that without a pause.
 	silence = 300 * time.Millisecond
-	// comeBack is the time between two looks whether an agent is there again.
+	// comeBack is the time between two tries to reach an agent that was away.
 	comeBack = 200 * time.Millisecond
 )
 
 type eventFlags struct {
 	follow bool
 	since  uint64
-	given  bool // since is
+	given  bool // --since was given
 }
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -32,9 +32,9 @@ func (a *app) eventsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happened lately, or follow what happens",
-		Long: `Show what happened lately, as far as the agent remembers (some thousand events
-of its present run). With -f, follow what happens from now on, or from the event
-after --since; when the agent is restarted, the new one is followed.`,
+		Long: `Show what happened lately, as far as the agent remembers it (some thousand
+events of its present run). With -f, follow the events from now on, or those
+after --since; if the agent is restarted, go on with the new one's events.`,
 		Example: `  berth events
   berth events -f
   berth events -f --since 0 -o json | jq -r 'select(.type == "owed") | .message'`,
@@ -46,12 +46,12 @@ after --since; when the agent is restarted, the new one is followed.`,
 			return a.lately(c.Context(), f.since)
 		},
 	}
-	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with what happens")
-	c.Flags().Uint64Var(&f.since, "since", 0, "begin after the event of this number")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on and show new events")
+	c.Flags().Uint64Var(&f.since, "since", 0, "begin after the event with this number")
 	return c
 }
 
-// lately prints what the agent remembers.
+// lately prints the events that the agent remembers.
 func (a *app) lately(ctx context.Context, since uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -78,7 +78,7 @@ func (a *app) lately(ctx context.Context, since uint64) error {
 	return nil
 }
 
-// follow prints what happens until ctx ends, whatever becomes of the agent.
+// follow prints events until ctx ends, also across restarts of the agent.
 func (a *app) follow(ctx context.Context, f eventFlags) error {
 	c := client.New(a.dir().Socket())
 	defer c.Close()
@@ -106,7 +106,7 @@ func (a *app) follow(ctx context.Context, f eventFlags) error {
 	}
 }
 
-// comesBack waits for an agent, and returns when it was started.
+// comesBack waits until an agent answers, and returns when that agent was started.
 func (a *app) comesBack(ctx context.Context, c *client.Client) (run time.Time, err error) {
 	for said := false; ; said = true {
 		run, err = startOf(ctx, c)
@@ -139,13 +139,13 @@ func (a *app) followOnce(ctx context.Context, c *client.Client, since *uint64) (
 	return since, nil
 }
 
-// startOf returns when the agent was started: what tells its runs apart.
+// startOf returns when the agent was started, by which its runs are told apart.
 func startOf(ctx context.Context, c *client.Client) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, quick)
 	defer cancel()
 	st, err := c.Status(ctx, "")
 	var cannot *api.Error
-	if errors.As(err, &cannot) && !st.Started.IsZero() { // it cannot attach, but tells
+	if errors.As(err, &cannot) && !st.Started.IsZero() { // the agent cannot attach pods, but its status is complete
 		err = nil
 	}
 	return st.Started, err

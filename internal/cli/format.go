@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// ago writes how long ago a time is: "12s", "5m", "3h", "12d".
+// ago writes how long ago a time was: "12s", "5m", "3h", "12d".
 func (a *app) ago(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -29,7 +29,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
 }
 
-// count writes a number of things: "1 pod", "2 pods".
+// count writes a number with its noun: "1 pod", "2 pods".
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -55,11 +55,11 @@ func figure(n *big.Int) string {
 	if n.BitLen() <= 40 {
 		return n.String()
 	}
-	near := new(big.Int).Add(n, new(big.Int).Rsh(n, 16)) // 2^64-3 is 2^64 to people
+	near := new(big.Int).Add(n, new(big.Int).Rsh(n, 16)) // to people 2^64-3 is 2^64
 	return fmt.Sprintf("2^%d", near.BitLen()-1)
 }
 
-// podName writes a pod as namespace/name; "" without one.
+// podName writes a pod as namespace/name; "" if there is none.
 func podName(p *api.Pod) string {
 	if p == nil || p.Name == "" {
 		return ""

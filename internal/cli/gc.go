@@ -26,7 +26,7 @@ type gcFlags struct {
 type gcView struct {
 	Network  string        `json:"network"`
 	DryRun   bool          `json:"dryRun"`
-	Released []releaseView `json:"released"` // with DryRun, those that would be
+	Released []releaseView `json:"released"` // with DryRun, those that would be released
 	Owed     int           `json:"owed"`     // holds of the network whose release has failed so far
 }
 
@@ -36,9 +36,10 @@ func (a *app) gcCommand() *cobra.Command {
 		Use:   "gc --network NAME --keep ID... | --all",
 		Short: "Release all of a network's attachments but those to keep, as a runtime's GC does",
 		Long: `Release all of a network's attachments but those to keep, as a runtime's GC does
-(CNI 1.1). All are tried, whatever fails of some, and what earlier releases in
-the network owe is tried again. An attachment to keep is named by its ID, pod,
-container id, address or host veth. What has been attached meanwhile is spared.`,
+(CNI 1.1). It tries all of them, even if the release of some fails, and tries
+again what earlier releases in the network owe. Name an attachment to keep by
+its ID, pod, container id, address or host veth. GC spares what has been
+attached meanwhile.`,
 		Example: `  berth gc --network berth --keep default/web,default/db --dry-run
   berth gc --network berth --keep h4kq2mzt7c --keep 4f1c9a7d2b60
   berth gc --network berth --all --min-age 1h`,
@@ -64,20 +65,20 @@ container id, address or host veth. What has been attached meanwhile is spared.`
 	fl.StringVar(&f.network, "network", "", "the CNI network's name")
 	fl.StringSliceVar(&f.keep, "keep", nil, "attachments to keep; repeatable, or with commas")
 	fl.BoolVar(&f.all, "all", false, "keep none")
-	fl.DurationVar(&f.minAge, "min-age", 0, "keep what was attached less than this long ago, such as 10m")
+	fl.DurationVar(&f.minAge, "min-age", 0, "also keep what was attached less than this long ago, such as 10m")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "only say what would be released")
 	return c
 }
 
 func (a *app) gc(ctx context.Context, f gcFlags) error {
-	began := client.Began(ctx) // what is attached behind the list is in nobody's mind
+	began := client.Began(ctx) // spares attachments that are made after the list was asked for
 	list, err := a.list(ctx, api.Filter{Network: f.network})
 	if err != nil {
 		return err
 	}
 	keep, err := a.choose(list, f.keep)
 	if err != nil {
-		return err // rather than release what was meant
+		return err // rather than release an attachment that was to be kept
 	}
 	req := api.GCRequest{Network: f.network, Valid: []api.GCValid{}, MinAge: f.minAge, DryRun: f.dryRun}
 	for _, at := range keep {
@@ -99,8 +100,8 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 	return a.print(v, func() { a.showGC(v) })
 }
 
-// chosen returns those of a list that have one of these ids, and for each further id
-// an attachment of which nothing else is known: its ADD was under way.
+// chosen returns the attachments of a list that have one of these ids. For each other id it
+// adds an attachment of which only the id is known: its ADD was under way.
 func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
 	for _, at := range list {
 		if slices.Contains(ids, at.ID) {

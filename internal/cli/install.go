@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// plugin is the name of the CNI plugin's program, and so its type in CNI
+// plugin is the name of the CNI plugin's program, and therefore its type in CNI
 // configurations.
 const plugin = "berth-cni"
 
@@ -34,11 +34,12 @@ func (a *app) installCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Put the CNI plugin and its configuration in place, or remove them",
-		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime.
-Each file is replaced at once, also while runtimes execute it, and left alone if
-it is right already. --uninstall removes them again; it refuses while pods are
-attached, whose runtime needs the plugin to detach them. Nor does install replace a
-configuration with whose --root pods are attached by one with another --root.`,
+		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime. It
+replaces each file in one step, even while runtimes execute it, and leaves a
+file alone that is right already. --uninstall removes the files again. It
+refuses while pods are attached, because their runtime needs the plugin to
+detach them. install also refuses to replace the configuration of another --root
+while pods are attached with that root.`,
 		Example: `  berth install
   berth install --root /tmp/a --bin-dir /tmp/a/bin --conf-dir /tmp/a/net.d --name a
   berth install --uninstall`,
@@ -56,7 +57,7 @@ configuration with whose --root pods are attached by one with another --root.`,
 	fl.StringVar(&f.binDir, "bin-dir", "/opt/cni/bin", "folder in which the runtime looks for CNI plugins")
 	fl.StringVar(&f.confDir, "conf-dir", "/etc/cni/net.d", "folder in which the runtime looks for CNI configurations")
 	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
-	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: that of this program)")
+	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: the folder of this program)")
 	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
 	fl.BoolVar(&f.force, "force", false, "also while pods are attached, or where that cannot be told")
 	return c
@@ -123,7 +124,7 @@ func (a *app) conflist(name string) ([]byte, error) {
 	}
 	conf["name"] = name
 	if a.root != "/" {
-		for _, p := range conf["plugins"].([]any) { // a test reads the file
+		for _, p := range conf["plugins"].([]any) { // a test checks that the file has this form
 			p.(map[string]any)["root"] = a.root
 		}
 	}

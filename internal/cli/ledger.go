@@ -21,8 +21,8 @@ import (
 	"github.com/berth-net/berth/internal/show"
 )
 
-// kinds are those whose specs this program can name. Others are shown as they
-// are written.
+// kinds are the kinds whose specs this program can read. It shows the specs of others as
+// they are written.
 var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(nfttable.Spec) }},
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
@@ -33,10 +33,10 @@ var kinds = hold.Kinds{
 func (a *app) ledgerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ledger",
-		Short: "Print the ledger: who has which names and holds; also with the agent down",
+		Short: "Print the ledger: who has which names and holds; works without the agent, too",
 		Long: `Print the ledger: every owner with its names and holds, the names that rest, and
-the keys that were deleted lately. When no agent answers, the file is read
-without it, and nothing is written.`,
+the keys that were deleted lately. If no agent answers, the command reads the
+ledger's file itself, and writes nothing.`,
 		Example: `  berth ledger
   berth ledger -o json | jq '.owners[] | select(.releasing)'`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.ledger(c.Context()) },
@@ -66,7 +66,7 @@ func (a *app) ledger(ctx context.Context) error {
 	return a.print(l, func() { a.showLedger(from, l, owners) })
 }
 
-// readLedger reads the file that no agent has open.
+// readLedger reads the ledger's file, if no agent has it open.
 func (a *app) readLedger() (api.Ledger, error) {
 	s, err := ledger.Read(a.dir().Ledger(), kinds)
 	if errors.Is(err, ledger.ErrLocked) {

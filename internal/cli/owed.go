@@ -19,13 +19,13 @@ import (
 func (a *app) owedCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "owed",
-		Short: "List what could not be given back yet: what, since when, why, how often it was tried",
-		Long: `List what is owed: holds whose release has failed, which the agent tries again for
-ever, with growing waits; and deletions that the plugin has left in the agent's
-queue while the agent was away, with the files there that cannot be read. What is
-owed by one pod keeps no other from coming or going, and its addresses are nobody
-else's. When the agent is down the queue is shown, and how many releases the
-ledger has; the exit code is 1.`,
+		Short: "List what could not be given back yet, since when, why, and how often that was tried",
+		Long: `List what is owed. That is holds whose release has failed: the agent tries it
+again for ever, after growing pauses. It is also deletions that the plugin has
+left in the agent's queue while the agent was away, and files in the queue that
+cannot be read. What one pod owes does not keep other pods from coming or going,
+and no other pod gets its addresses. If the agent is down, the command shows the
+queue and how many releases the ledger has; the exit code is then 1.`,
 		Example: `  berth owed
   berth owed -o wide
   berth owed -o json | jq '.holds[] | select(.tries > 10)'
@@ -35,9 +35,9 @@ ledger has; the exit code is 1.`,
 	retry := &cobra.Command{
 		Use:   "retry [ID|POD|CONTAINER...]",
 		Short: "Try what is owed now instead of later",
-		Long: `Try what is owed now instead of later: all of it, queued deletions as well, or
-what these owners, pods or containers owe. It does not wait for the tries: see
-berth owed, or follow berth events -f, which tells when one fails.`,
+		Long: `Try what is owed now instead of later: all of it and queued deletions, or only
+what these owners, pods or containers owe. It does not wait for the tries. See
+berth owed for the outcome, or berth events -f, which shows when a try fails.`,
 		Example: `  berth owed retry
   berth owed retry h4kq2mzt7c
   berth owed retry default/web && sleep 1 && berth owed`,
@@ -60,8 +60,8 @@ func (a *app) owed(ctx context.Context) error {
 	return a.print(list, func() { a.showOwed(list) })
 }
 
-// owedAway shows the queue without an agent, and fails all the same: what else
-// is owed is not known.
+// owedAway shows the queue of deletions without an agent. It fails all the same, since it
+// cannot know what else is owed.
 func (a *app) owedAway(away error) error {
 	s, err := deletions.Look(a.dir())
 	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: show.Deletions(s, err)}
@@ -85,8 +85,8 @@ func (a *app) askOwed(ctx context.Context) (list api.OwedList, err error) {
 	return list, err
 }
 
-// showOwed prints a table of each sort that there is, with an empty line
-// between them.
+// showOwed prints a table for each sort of debt that there is, with an empty line between
+// the tables.
 func (a *app) showOwed(list api.OwedList) {
 	var tables []*table
 	if len(list.Holds) > 0 {
@@ -154,7 +154,7 @@ func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
 	return t
 }
 
-// owedBy says whose something is that is owed.
+// owedBy says who owes a hold.
 func owedBy(o api.OwedHold) string {
 	switch {
 	case o.Network == "":
@@ -176,7 +176,8 @@ func (a *app) next(o api.Owed) string {
 	return "now"
 }
 
-// retryOwed has the agent try what args name; all without any.
+// retryOwed has the agent try what the owners owe that args name; without args, all that is
+// owed.
 func (a *app) retryOwed(ctx context.Context, args []string) error {
 	list, err := a.askOwed(ctx)
 	if err != nil {
@@ -204,8 +205,8 @@ func (a *app) retryOwed(ctx context.Context, args []string) error {
 	})
 }
 
-// owing returns the IDs of the owners that an argument names, as matching has it,
-// but for addresses and host veths.
+// owing returns the IDs of the owners that an argument names, as matching does, except by
+// address or host veth.
 func owing(holds []api.OwedHold, arg string) (ids []string) {
 	owners := make([]api.Attachment, len(holds))
 	for i, o := range holds {

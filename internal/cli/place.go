@@ -10,10 +10,10 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// place makes a file have a content and a mode. At every moment, also after a
-// power cut, the file is whole: the old one, or the new one. A program that is
-// being executed can be replaced so (writing to it would be ETXTBSY). Whoever
-// reads the folder meanwhile sees a hidden file that is no configuration.
+// place gives a file its content and mode. At every moment, also after a power cut, the
+// path has a whole file: the old one or the new one. So place can replace a program that is
+// being executed (writing to it would fail with ETXTBSY). A process that reads the folder
+// meanwhile may see a hidden file, which runtimes do not take for a configuration.
 func place(path string, content []byte, mode os.FileMode) (action string, err error) {
 	action = "replaced"
 	have, err := root.ReadFile(path)
@@ -33,7 +33,7 @@ func place(path string, content []byte, mode os.FileMode) (action string, err er
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(tmp.Name()) // not there any more if all goes well
+	defer os.Remove(tmp.Name()) // it is gone already if all goes well
 	_, err = tmp.Write(content)
 	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
 	if err != nil {

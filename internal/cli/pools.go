@@ -16,7 +16,7 @@ func (a *app) poolsCommand() *cobra.Command {
 		Use:   "pools",
 		Short: "Show the address pools and how full they are",
 		Long: `Show the address pools and how full they are. A resting address was given back
-lately, and nobody gets it until its cooldown is over.`,
+lately, and no pod gets it until its cooldown is over.`,
 		Example: `  berth pools
   berth pools -o json | jq '.[] | select(.default)'`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.pools(c.Context()) },

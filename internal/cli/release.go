@@ -14,7 +14,8 @@ import (
 	"github.com/berth-net/berth/api/client"
 )
 
-// waitFor is how long --wait waits. What is promised is kept whoever waits.
+// waitFor is how long --wait waits. The agent keeps its promise whether or not anybody
+// waits.
 const waitFor = 2 * time.Minute
 
 type releaseFlags struct {
@@ -22,7 +23,7 @@ type releaseFlags struct {
 	wait             bool
 }
 
-// releaseView is what came of an attachment's release.
+// releaseView says how far an attachment's release came.
 type releaseView struct {
 	ID        string   `json:"id"`
 	Subject   string   `json:"subject"` // its pod or container
@@ -36,10 +37,10 @@ func (a *app) releaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "release [ID|POD|CONTAINER...]",
 		Short: "Take pods off the network, as a runtime's DEL does",
-		Long: `Take pods off the network, as a runtime's DEL does. It asks nothing. When it
-returns, the release is promised: the pods are cut off, and what they held is
-given back whatever happens. With --wait it returns when all is gone, and the
-exit code is 1 if that is not within 2 minutes.`,
+		Long: `Take pods off the network, as a runtime's DEL does, without asking back. When
+the command returns, the release is promised: the pods are cut off, and the
+agent gives back what they held, whatever happens. With --wait it returns when
+all is gone; the exit code is 1 if that takes longer than 2 minutes.`,
 		Example: `  berth release default/web
   berth release --container 4f1c9a7d2b60      # all attachments of a container
   berth release --wait h4kq2mzt7c x3d5abqrs2`,
@@ -94,8 +95,8 @@ func (a *app) release(ctx context.Context, args []string, f releaseFlags) error 
 	return nil
 }
 
-// chooseForRelease returns the attachments that arguments and flags name. If
-// one of those names nothing, nothing is released.
+// chooseForRelease returns the attachments that arguments and flags name. It fails if one
+// of them names nothing, so that nothing is released then.
 func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFlags) (chosen []api.Attachment, err error) {
 	if chosen, err = a.choose(list, args); err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func (a *app) chooseForRelease(list []api.Attachment, args []string, f releaseFl
 	return unique(chosen), nil
 }
 
-// promise has the agent promise every release; none is waited for.
+// promise has the agent promise every release, and does not wait for any.
 func promise(ctx context.Context, c *client.Client, chosen []api.Attachment) error {
 	for _, at := range chosen {
 		if _, err := c.DeleteOne(ctx, at.ID, false); err != nil && !client.IsUnknown(err) {
@@ -129,7 +130,7 @@ func promise(ctx context.Context, c *client.Client, chosen []api.Attachment) err
 	return nil
 }
 
-// waitReleased waits until all is gone, or has taken too long.
+// waitReleased waits until all attachments are gone, for waitFor at most.
 func (a *app) waitReleased(ctx context.Context, chosen []api.Attachment) error {
 	late, cancel := context.WithTimeout(ctx, waitFor)
 	defer cancel()
@@ -147,7 +148,7 @@ func (a *app) waitReleased(ctx context.Context, chosen []api.Attachment) error {
 	return nil
 }
 
-// released asks what came of each release.
+// released asks the agent how far each release came.
 func released(ctx context.Context, c *client.Client, chosen []api.Attachment) ([]releaseView, error) {
 	views := make([]releaseView, len(chosen))
 	for i, at := range chosen {
@@ -156,7 +157,7 @@ func released(ctx context.Context, c *client.Client, chosen []api.Attachment) ([
 		if err != nil && !gone {
 			return nil, fmt.Errorf("looking at %s, whose release is promised: %w", at.ID, err)
 		}
-		if at.ContainerID == "" { // chosen by its ID alone
+		if at.ContainerID == "" { // only its ID is known: see chosen
 			now.ID = at.ID
 			at = now
 		}
@@ -165,7 +166,8 @@ func released(ctx context.Context, c *client.Client, chosen []api.Attachment) ([
 	return views, nil
 }
 
-// showReleased prints a row an attachment; what would come of it if dryRun.
+// showReleased prints one row for each attachment; with dryRun, it says what would be
+// released.
 func (a *app) showReleased(views []releaseView, dryRun bool) {
 	t := newTable("ID", "RESULT", "OF", "ADDRESSES")
 	for _, v := range views {

@@ -27,13 +27,12 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// scripts numbers them, for each has addresses of its own: their agents live in
-// one network namespace.
+// scripts numbers the scripts. Each has addresses of its own, since their agents share one
+// network namespace.
 var scripts atomic.Int64
 
-// TestScripts runs the built program against a real agent. $ROOT is the agent's
-// root, and $IP4 and $IP6 are what its addresses begin with. Commands of their
-// own:
+// TestScripts runs the built program against a real agent. $ROOT is the agent's root, and
+// its addresses begin with $IP4 and $IP6. The scripts have these commands of their own:
 //
 //	agent start|stop|kill            berthd, which serves once it is started
 //	attach CONTAINER NAMESPACE/NAME  a new pod, whose attachment's ID is $CONTAINER
@@ -93,7 +92,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// field gets a value of a JSON file: keys of objects, indexes of arrays.
+// field finds a value in a JSON file by keys of objects and indexes of arrays.
 func field(ts *testscript.TestScript, neg bool, args []string) {
 	var v any
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &v))
@@ -148,11 +147,11 @@ func (a *scriptAgent) kill() error {
 	if err := a.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	_ = a.cmd.Wait() // says that it was killed
+	_ = a.cmd.Wait() // its error says that the process was killed
 	return nil
 }
 
-// clean ends what a script has left.
+// clean ends the agent and detaches the pods that a script has left.
 func (a *scriptAgent) clean() {
 	if a.cmd != nil && a.cmd.ProcessState == nil {
 		_ = a.kill()

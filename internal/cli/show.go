@@ -16,7 +16,8 @@ func (a *app) showCommand() *cobra.Command {
 		Short: "Show all there is to know of an attachment",
 		Long: `Show all there is to know of the attachment with this ID, pod (NAMESPACE/NAME or
 NAME), container id, address or host veth. The beginning of an ID or a container
-id will do. If it names several, they are listed and the exit code is 1.`,
+id is enough. If the argument names several attachments, the command lists them
+and the exit code is 1.`,
 		Example: `  berth show 10.88.0.7
   berth show default/web
   berth show 4f1c9a -o json`,
@@ -65,7 +66,7 @@ func (a *app) showOne(at api.Attachment) {
 	}
 }
 
-// owedText says what could not be given back so far.
+// owedText describes a hold that could not be given back so far.
 func (a *app) owedText(o api.Owed) string {
 	return o.What + " for " + a.ago(o.Since) + ", tried " + count(o.Tries, "time") + ", next " + a.next(o) + ": " + o.Error
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/api/client"
 )
 
-// statusView is what `berth status -o json` prints: the agent's own status, or
-// why there is none and what is known without it.
+// statusView is what `berth status -o json` prints: the agent's own status, or, if there is
+// none, why, and what is known without the agent.
 type statusView struct {
 	Serving bool   `json:"serving"`         // the agent serves requests
 	Error   string `json:"error,omitempty"` // why it does not, or why it cannot attach
@@ -25,11 +25,12 @@ type statusView struct {
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "How the agent is; exit code 0 exactly when it serves requests",
-		Long: `How the agent is: what is attached, what is owed, how full the pools are. When
-no agent answers within 3 seconds it says what the ledger has, read without it,
-and what to do. The exit code is 0 exactly when the agent serves requests: 1 while
-it still restores what its ledger says, and when it is away.`,
+		Short: "Show how the agent is; exit code 0 exactly when it serves requests",
+		Long: `Show how the agent is: what is attached, what is owed, how full the pools are.
+If no agent answers within 3 seconds, the command reads the ledger itself, and
+says what it has and what to do. The exit code is 0 exactly when the agent
+serves requests, and 1 while the agent still restores what its ledger says, or
+is away.`,
 		Example: `  berth status
   berth --root /tmp/a status -o json | jq .owed
   until berth status >/dev/null 2>&1; do sleep 0.1; done    # wait for the agent`,
@@ -40,8 +41,8 @@ it still restores what its ledger says, and when it is away.`,
 func (a *app) status(ctx context.Context) error {
 	v := statusView{}
 	err := a.ask(ctx, func(ctx context.Context, c *client.Client) error {
-		// No deadline goes to the agent: its refusal of a late request would say nothing
-		// of why the request was late.
+		// The request tells the agent no deadline: if the agent refused it for being late,
+		// its answer would not say why it was late.
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer time.AfterFunc(a.patience, func() { cancel(context.DeadlineExceeded) }).Stop()
@@ -107,12 +108,11 @@ func (a *app) showStatus(v statusView) {
 	a.showPools(v.Pools)
 }
 
-// fewSpares is below how many spare files the agent refuses to attach pods, if
+// fewSpares is the number of spare files below which the agent refuses to attach pods, if
 // it cannot make more.
 const fewSpares = 64
 
-// showDeletions says what waits in the plugin's queue, if there is something to
-// say.
+// showDeletions says what waits in the plugin's queue, if anything does.
 func (a *app) showDeletions(n api.DeletionCount) {
 	var parts []string
 	if n.Queued > 0 {
@@ -130,7 +130,7 @@ func (a *app) showDeletions(n api.DeletionCount) {
 	a.showSpares(n)
 }
 
-// showSpares says how many deletions find room on a full disk, if those are few.
+// showSpares says how many deletions have room on a full disk, if that is few.
 func (a *app) showSpares(n api.DeletionCount) {
 	if n.Spares < fewSpares {
 		a.fact("spare files", "%s", a.ink(yellow, fmt.Sprintf("room for %s on a full disk", count(n.Spares, "deletion"))))

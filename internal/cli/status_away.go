@@ -18,10 +18,10 @@ type awayView struct {
 	Error       string         `json:"error,omitempty"`       // why the ledger cannot be read
 	Size        int64          `json:"size,omitempty"`        // bytes
 	Attachments map[string]int `json:"attachments,omitempty"` // by state
-	Boot        string         `json:"boot,omitempty"`        // id of the boot that the records are of
-	ThisBoot    bool           `json:"thisBoot,omitempty"`    // that is this one
+	Boot        string         `json:"boot,omitempty"`        // id of the boot that the records are from
+	ThisBoot    bool           `json:"thisBoot,omitempty"`    // that boot is the present one
 	Next        string         `json:"next"`                  // what to do
-	// Deletions are those that wait in the plugin's queue.
+	// Deletions counts the deletions that wait in the plugin's queue.
 	Deletions api.DeletionCount `json:"deletions"`
 }
 
@@ -78,15 +78,15 @@ func (a *app) lookAtLedger() awayView {
 	return v
 }
 
-// ranHere reports whether an agent has left anything here, in its state or, since the
-// boot, in its run folder: the state may be emptied while pods run.
+// ranHere reports whether an agent has left anything in its state folder or, since the
+// boot, in its run folder: somebody may have emptied the state folder while pods run.
 func (a *app) ranHere() bool {
 	_, err := os.Stat(a.dir().Instance())
 	left, _ := os.ReadDir(a.dir().Run())
 	return err == nil || len(left) > 0
 }
 
-// berthd is the agent's command line for this root.
+// berthd returns the agent's command line for this root.
 func (a *app) berthd(flags ...string) string {
 	words := []string{"berthd"}
 	if a.root != "/" {
@@ -95,7 +95,7 @@ func (a *app) berthd(flags ...string) string {
 	return strings.Join(append(words, flags...), " ")
 }
 
-// bootID is the kernel's id of this boot; "" if it does not say.
+// bootID returns the kernel's id of this boot; "" if it cannot be read.
 func bootID() string {
 	raw, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(raw))

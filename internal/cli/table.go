@@ -16,7 +16,7 @@ const (
 	yellow ink = "33"
 )
 
-// ink colours text where that is wanted.
+// ink colours text if the output may have colours.
 func (a *app) ink(i ink, text string) string {
 	if i == plain || !a.colour || text == "" {
 		return text

@@ -47,9 +47,8 @@ func (a *app) uninstall(ctx context.Context, f installFlags) error {
 	return a.print(done, func() { a.showFiles(done) })
 }
 
-// attached returns how many attachments the agent has, or its ledger if it is
-// away. No ledger says that there are none only where no agent has ever run: else it
-// is lost.
+// attached returns how many attachments the agent has or, if it is away, its ledger. A lost
+// ledger cannot tell: only where no agent has ever run are there no attachments.
 func (a *app) attached(ctx context.Context) (int, error) {
 	list, err := a.list(ctx, api.Filter{})
 	if err == nil {
@@ -120,7 +119,8 @@ func rootOf(path string) (dir string, there bool) {
 	return "", false
 }
 
-// usedBy returns the name of a configuration in dir that has the plugin.
+// usedBy returns the name of a configuration in dir that names the plugin; "" if there is
+// none.
 func usedBy(dir string) (string, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

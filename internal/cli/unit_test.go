@@ -33,11 +33,11 @@ func TestMatching(t *testing.T) {
 		{"bxxxxaaaaaaaaaa", "aaaaaaaaaa"},
 		{"aaaa", "aaaaaaaaaa aaaacccccc"},
 		{"aaa", ""},
-		{"4f1c", "dddddddddd"}, // in full comes first
+		{"4f1c", "dddddddddd"}, // a full name is preferred to the beginning of an id
 		{"4f1c9", "aaaacccccc"},
 		{"", ""},
 		{"/", ""},
-		{"defa", ""}, // pods are named in full
+		{"defa", ""}, // a pod's name has to be given in full
 	} {
 		var ids []string
 		for _, at := range matching(list, c.arg) {
@@ -105,8 +105,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What install writes for a node is the example in deploy, and for anybody else
-// that with another name and root.
+// For a node's own agent, install writes the example in deploy. For other agents, it writes
+// the example with another name and root.
 func TestConflist(t *testing.T) {
 	own, err := (&app{root: "/"}).conflist("berth")
 	if err != nil || !bytes.Equal(own, deploy.Conflist) {

@@ -27,7 +27,7 @@ func (a *app) versionCommand() *cobra.Command {
 			v := versionView{Berth: version.Text, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			_ = a.ask(c.Context(), func(ctx context.Context, c *client.Client) error {
 				st, err := c.Status(ctx, "")
-				v.Berthd = st.Version // also with an error that says it cannot attach
+				v.Berthd = st.Version // the status is complete also with an error that says that no pod can be attached
 				return err
 			})
 			return a.print(v, func() {

@@ -16,7 +16,7 @@ const (
 	maxArgKey = 128
 )
 
-// Args is what CNI_ARGS says.
+// Args is what Berth takes from CNI_ARGS.
 type Args struct {
 	Pod *api.Pod // nil: no Kubernetes argument
 }
@@ -73,8 +73,8 @@ func ParseArgs(raw string) (Args, *api.Error) {
 	return Args{Pod: &pod}, nil
 }
 
-// podField returns where a Kubernetes argument goes, and how long it may be;
-// nil if the key is none.
+// podField returns the field for a Kubernetes argument, and how many bytes its value may
+// have; nil if key is no Kubernetes argument.
 func podField(pod *api.Pod, key string) (*string, int) {
 	switch key {
 	case "K8S_POD_NAMESPACE":

@@ -27,14 +27,14 @@ const (
 	CodeInternal     = 999 // Berth's own fault
 )
 
-// MsgReachable is the message of a DEL that is promised, and whose pod is not cut off yet.
+// MsgReachable is the message for a DEL that is promised, but whose pod is not cut off yet.
 const MsgReachable = "a pod could not be cut off"
 
 // MsgUnsure is the message of a DEL that may be older than the ADD of whom it names, or
 // younger: its process began before that ADD, and became the plugin after it.
 const MsgUnsure = "it cannot be told whether this DEL is about the pod"
 
-// maxShown is how many bytes of what was given an error shows.
+// maxShown is how many bytes of a given value an error shows at most.
 const maxShown = 64
 
 // shown makes given text fit for a message: quoted, and cut if it is long.
@@ -61,8 +61,8 @@ func shownJSON(value []byte) string {
 	return fmt.Sprintf("%s... (%d bytes)", value[:end], len(value))
 }
 
-// Errorf makes an error of a code. The format is of the details: what was
-// given, what is expected, what to do.
+// Errorf makes an error with a code. The format is that of the details: what was given,
+// what is expected, what to do.
 func Errorf(code uint, msg, details string, args ...any) *api.Error {
 	return &api.Error{Code: code, Msg: msg, Details: fmt.Sprintf(details, args...)}
 }
@@ -79,8 +79,8 @@ func verbError(verb, given, since string) *api.Error {
 		"the configuration has cniVersion %s; %s needs %s or later", shown(given), verb, since)
 }
 
-// FieldError answers a key of the configuration that is not supported. The
-// specification wants key and value in it.
+// FieldError answers a key of the configuration that is not supported. The specification
+// wants the error to contain key and value.
 func FieldError(key string, value []byte, hint string) *api.Error {
 	return Errorf(CodeField, "unsupported key in the configuration", "%s: %s; %s", shown(key), shownJSON(value), hint)
 }

@@ -7,16 +7,16 @@ import (
 	"github.com/berth-net/berth/internal/cni/scan"
 )
 
-// Keys of the attachments that GC is to spare. The second is how an early
-// print of the specification had it; libcni sends both.
+// Keys of the list of attachments that GC is to spare. The second is from an early print of
+// the specification; libcni sends both.
 const (
 	keyValid    = "cni.dev/valid-attachments"
 	keyValidOld = "cni.dev/attachments"
 )
 
-// ParseGC returns the valid attachments that a GC configuration names. The
-// list null is empty: libcni sends a nil list so. No list at all is an error,
-// because everything would be deleted for the want of a key.
+// ParseGC returns the valid attachments that a GC configuration names. The list null is
+// empty: libcni sends a nil list so. No list at all is an error: otherwise a missing key
+// would delete everything.
 func ParseGC(raw []byte) ([]api.GCValid, *api.Error) {
 	fields, err := scan.Object(raw)
 	if err != nil {

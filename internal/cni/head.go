@@ -10,24 +10,24 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Head is what the plugin itself needs of a configuration. The agent reads the
-// whole (netconf.Parse).
+// Head is the part of a configuration that the plugin itself needs. The agent reads the
+// whole configuration (netconf.Parse).
 type Head struct {
 	Version string   // cniVersion; 0.1.0 if absent
 	Name    string   // the network's
 	Root    root.Dir // of the agent
-	Pool    string   // "" is the agent's default
-	Wait    bool     // DEL answers when all is gone
-	// GCMinAge is how young an attachment GC spares.
+	Pool    string   // "": the agent's default
+	Wait    bool     // DEL answers when everything is gone
+	// GCMinAge is the age below which GC spares an attachment.
 	GCMinAge time.Duration
-	HostVeth string // of prevResult; "" if it says none
+	HostVeth string // in prevResult; "" if that names none
 	// Addresses are those of a prevResult that names HostVeth, without prefix
 	// lengths.
 	Addresses []string
 }
 
-// ParseHead reads the head of a configuration. Even on an error, Version is
-// what could be read of it, since an error is printed in that version.
+// ParseHead reads the head of a configuration. Also with an error, Version is set as far as
+// it could be read, since the error is printed in that version.
 func ParseHead(raw []byte) (Head, *api.Error) {
 	h, fields, e := essentials(raw, notList)
 	if e != nil {
@@ -46,9 +46,9 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	return h, e
 }
 
-// ParseDel is ParseHead for DEL, which must not fail for the sake of a key
-// that releasing does not need: only what says which attachment of which
-// agent is meant must be readable.
+// ParseDel is ParseHead for DEL, which must not fail because of a key that a release does
+// not need. Only the keys that say which attachment of which agent is meant have to be
+// readable.
 func ParseDel(raw []byte) (Head, *api.Error) {
 	h, fields, e := essentials(raw, nil)
 	if e != nil {
@@ -58,8 +58,8 @@ func ParseDel(raw []byte) (Head, *api.Error) {
 	return h, nil
 }
 
-// ParseVersion returns the cniVersion of VERSION's stdin; "" if it has none, or
-// cannot be read.
+// ParseVersion returns the cniVersion of VERSION's stdin; "" if stdin has none, or cannot
+// be read.
 func ParseVersion(raw []byte) string {
 	fields, err := scan.Object(raw)
 	if err != nil {
@@ -69,8 +69,8 @@ func ParseVersion(raw []byte) string {
 	return v
 }
 
-// notList refuses a whole file of plugins, as somebody pipes it in by hand: what
-// else is wrong with it follows from that.
+// notList refuses a whole list of plugins, such as one that somebody pipes in by hand.
+// Whatever else is wrong with such a configuration follows from that.
 func notList(fields scan.Fields) *api.Error {
 	if list := fields.Get("plugins"); list != nil {
 		return FieldError("plugins", list, "this is a list of plugins; a plugin takes one of them, as libcni passes it")
@@ -78,8 +78,8 @@ func notList(fields scan.Fields) *api.Error {
 	return nil
 }
 
-// essentials reads version, name, root, and what prevResult says of Berth's. If
-// there is a check, it comes before all that can be wrong but the version.
+// essentials reads version, name and root, and what prevResult says of Berth's attachment.
+// If check is not nil, its error comes before all others but those about the version.
 func essentials(raw []byte, check func(scan.Fields) *api.Error) (h Head, fields scan.Fields, e *api.Error) {
 	h = Head{Version: CurrentVersion, Root: root.Default}
 	fields, err := scan.Object(raw)
@@ -129,7 +129,7 @@ func rootField(fields scan.Fields) (root.Dir, *api.Error) {
 	return root.Dir(dir), nil
 }
 
-// textField returns a string; "" if it is absent or null.
+// textField returns a key's string; "" if the key is absent or null.
 func textField(fields scan.Fields, key string) (string, *api.Error) {
 	s, err := fields.Text(key)
 	if err != nil {
@@ -138,8 +138,7 @@ func textField(fields scan.Fields, key string) (string, *api.Error) {
 	return s, nil
 }
 
-// durationField returns a duration that is written as Go does; 0 if it is absent
-// or null.
+// durationField returns a key's duration, in Go's notation; 0 if the key is absent or null.
 func durationField(fields scan.Fields, key string) (time.Duration, *api.Error) {
 	text, e := textField(fields, key)
 	if e != nil || text == "" {
@@ -152,7 +151,7 @@ func durationField(fields scan.Fields, key string) (time.Duration, *api.Error) {
 	return d, nil
 }
 
-// boolField returns a boolean; false if it is absent or null.
+// boolField returns a key's boolean; false if the key is absent or null.
 func boolField(fields scan.Fields, key string) (bool, *api.Error) {
 	switch value := fields.Get(key); string(value) {
 	case "", "false":
@@ -164,10 +163,10 @@ func boolField(fields scan.Fields, key string) (bool, *api.Error) {
 	}
 }
 
-// ours returns what a prevResult says of Berth's attachment: the name of its
-// link's end on the host, and its addresses. Without that name nothing is known
-// to be Berth's. A result that cannot be read says nothing: it is a help, and
-// DEL does without.
+// ours returns what a prevResult says of Berth's attachment: the name of its host veth, and
+// its addresses. If the result has no such name, ours returns nothing, since nothing in it
+// is known to be Berth's. A result that cannot be read counts as empty: it only helps DEL,
+// which also works without it.
 func ours(prevResult []byte) (link string, addresses []string) {
 	result, err := scan.Object(prevResult)
 	if err != nil {
@@ -185,8 +184,8 @@ func ours(prevResult []byte) (link string, addresses []string) {
 	return link, addresses
 }
 
-// hostVeth returns the name of the host's end of Berth's link among a result's
-// interfaces; "" if there is none.
+// hostVeth returns the name of Berth's host veth among a result's interfaces; "" if there
+// is none.
 func hostVeth(interfaces []byte) string {
 	for _, fields := range objects(interfaces) {
 		name, err1 := fields.Text("name")
@@ -198,7 +197,7 @@ func hostVeth(interfaces []byte) string {
 	return ""
 }
 
-// objects returns the objects of an array, without what is none.
+// objects returns the objects in an array, and leaves out all other elements.
 func objects(raw []byte) []scan.Fields {
 	elements, err := scan.Array(raw)
 	if err != nil {
@@ -213,8 +212,8 @@ func objects(raw []byte) []scan.Fields {
 	return all
 }
 
-// isAddress reports whether s can be an IP address in plain text (RFC 4291,
-// section 2.2), of at most the length of one.
+// isAddress reports whether s has only characters of IP addresses in plain text (RFC 4291,
+// section 2.2), and at most the length of one.
 func isAddress(s string) bool {
 	if s == "" || len(s) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") {
 		return false

@@ -13,11 +13,11 @@ const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[` +
 	`{"name":"babcdefghij234x","sandbox":"/run/netns/a"},{"name":"cni0"},{"name":"babcdefghij2345","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":"/run/netns/a"}],` +
 	`"ips":[{"address":"10.88.0.7/24","interface":3},{"address":"fd88::7/128"},{"address":"10.0.0.1;x/24"},{"address":5},7,{"gateway":"10.88.0.1"}]}`
 
-// ofPrev is what prev says.
+// ofPrev is the Head of a configuration with prev.
 var ofPrev = cni.Head{Version: "1.1.0", Name: "net", Root: "/", HostVeth: "babcdefghij2345", Addresses: []string{"10.88.0.7", "fd88::7"}}
 
-// conf makes a configuration of the keys; cniVersion, name and type are there
-// unless they are among them.
+// conf makes a configuration of the keys. It adds cniVersion, name and type unless keys has
+// them.
 func conf(keys string) string {
 	out := keys
 	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`} {
@@ -61,7 +61,7 @@ func TestParseHead(t *testing.T) {
 			t.Errorf("%s: %v, want code %d", raw, e, code)
 		}
 	}
-	// A file of plugins, piped in by hand: whatever else it lacks.
+	// A list of plugins, piped in by hand, is refused as such, whatever else it lacks.
 	for _, raw := range []string{`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni"}]}`, `{"plugins":[],"cniVersion":"1.0.0"}`} {
 		h, e := cni.ParseHead([]byte(raw))
 		if e == nil || e.Code != 2 || !strings.Contains(e.Details, "this is a list of plugins") || h.Version != "1.0.0" {
@@ -74,7 +74,7 @@ func TestParseHead(t *testing.T) {
 	}
 }
 
-// DEL reads what it needs, whatever is wrong with the rest.
+// DEL reads the keys that it needs, whatever is wrong with the others.
 func TestParseDelIsLenient(t *testing.T) {
 	for raw, want := range map[string]cni.Head{
 		conf(`"cniVersion":"7.0.0"`):                                 {Version: "7.0.0", Name: "net", Root: "/"},
@@ -94,7 +94,7 @@ func TestParseDelIsLenient(t *testing.T) {
 			t.Errorf("%s:\n got %+v, %v\nwant %+v", raw, h, e, want)
 		}
 	}
-	// But never guesses whose attachment is meant.
+	// But DEL never guesses which attachment is meant.
 	for raw, code := range map[string]uint{
 		``: 6, conf(`"name":5`): 7, conf(`"name":"a b"`): 7, conf(`"cniVersion":5`): 7, conf(`"root":5`): 7, conf(`"root":"x"`): 7, conf("") + ",": 6,
 	} {

@@ -36,8 +36,9 @@ func CheckIfname(name string) *api.Error {
 	return nil
 }
 
-// CheckNewIfname is CheckIfname for ADD: it refuses what the kernel would, when all
-// else has been taken already. To delete what cannot be there is no error.
+// CheckNewIfname is CheckIfname for ADD: it also refuses a name that the kernel would
+// refuse only after ADD has taken everything else. DEL accepts such a name: to delete what
+// cannot exist is no error.
 func CheckNewIfname(name string) *api.Error {
 	if strings.IndexByte(name, nbsp) >= 0 {
 		return EnvError("CNI_IFNAME", name, "a name without the byte a0, which the kernel takes for a blank")
@@ -45,11 +46,11 @@ func CheckNewIfname(name string) *api.Error {
 	return CheckIfname(name)
 }
 
-// nbsp is Latin-1's no-break space, which the kernel's dev_valid_name refuses with
-// the other blanks, also within a character of UTF-8 such as "à".
+// nbsp is Latin-1's no-break space. The kernel's dev_valid_name refuses this byte like
+// other blanks, even as a part of a UTF-8 character such as "à".
 const nbsp = 0xa0
 
-// CheckNetnsPath checks the form of CNI_NETNS; what is there is another matter.
+// CheckNetnsPath checks the form of CNI_NETNS, not what is at that path.
 func CheckNetnsPath(path string) *api.Error {
 	if !isPath(path) {
 		return EnvError("CNI_NETNS", path, expectPath+", of the pod's network namespace")
@@ -65,8 +66,8 @@ func CheckNetworkName(name string) *api.Error {
 	return nil
 }
 
-// isID reports whether s matches [a-zA-Z0-9][a-zA-Z0-9_.-]*, with a bound that
-// the specification lacks.
+// isID reports whether s matches [a-zA-Z0-9][a-zA-Z0-9_.-]* and has at most api.MaxID
+// bytes, a bound that the specification lacks.
 func isID(s string) bool {
 	if s == "" || len(s) > api.MaxID {
 		return false
@@ -81,10 +82,10 @@ func isID(s string) bool {
 	return true
 }
 
-// isIfname reports whether s can be an interface's name. Beyond the
-// specification: the kernel takes '%' for a template, and refuses addresses on
-// devices called all or default, which are sysctl folders; and every namespace
-// has its loopback device, lo, already.
+// isIfname reports whether s can be an interface's name. It refuses more than the
+// specification does: the kernel takes '%' for a template, it refuses addresses on devices
+// called all or default, which are sysctl folders, and every namespace already has its
+// loopback device, lo.
 func isIfname(s string) bool {
 	if s == "" || len(s) > maxIfname || !utf8.ValidString(s) {
 		return false
@@ -103,8 +104,8 @@ func isPath(s string) bool {
 	return strings.HasPrefix(s, "/") && len(s) <= maxPath && strings.IndexByte(s, 0) < 0 && utf8.ValidString(s)
 }
 
-// IsShowable reports whether s is text that can be shown to people as it is,
-// of at most limit bytes.
+// IsShowable reports whether s is text of at most limit bytes that can be shown to people
+// as it is.
 func IsShowable(s string, limit int) bool {
 	return len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) })
 }

@@ -14,9 +14,9 @@ import (
 
 var specID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`) // CNI 1.1, section 2
 
-// Whatever the environment says: an id that is accepted is the specification's
-// and no path, a new name is one that the kernel's dev_valid_name takes and that is not
-// there in every namespace, and what is refused is said in few words of valid UTF-8.
+// Whatever the environment has: an accepted id is valid by the specification and no path;
+// the kernel's dev_valid_name accepts an accepted new name, and no namespace has that name
+// already; and a refusal is short and valid UTF-8.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"", "c1", "../c1", "eth0", "eth%d", "all", "lo", "/run/netns/a", "/run/../a", "a\x00", "\xff", "é", "à", strings.Repeat("a", 129), "a\u2028b"} {
 		f.Add(s)
@@ -30,7 +30,7 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("container id %q leads elsewhere", s)
 		}
 		kernel := len(s) > 0 && len(s) < 16 && s != "." && s != ".." &&
-			!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }) // but its bytes may be blanks
+			!strings.ContainsFunc(s, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }) // but single bytes of it may be blanks
 		newIfname := cni.CheckNewIfname(s)
 		if newIfname == nil && (ifname != nil || strings.ContainsAny(latin1(s), "\t\n\v\f\r \u00a0")) {
 			t.Errorf("new interface name %q is accepted", s)

@@ -1,6 +1,6 @@
-// Package config reads the agent's configuration: <root>/etc/berth/berthd.yaml,
-// and over it the flags. Nothing in it is guessed: an unknown key, a range that
-// pods cannot use or a duration without a unit is an error that names it.
+// Package config reads the agent's configuration: <root>/etc/berth/berthd.yaml, and the
+// flags, which take precedence. It guesses nothing: an unknown key, a range that pods
+// cannot use or a duration without a unit is an error that names it.
 package config
 
 import (
@@ -21,21 +21,21 @@ import (
 
 // Config is the configuration in force. All of it has been checked.
 type Config struct {
-	Pools         []ipam.PoolConfig // at least one, but for Flags.Remove; the first is the default
-	Cooldown      time.Duration     // of addresses, where Pools is empty; each pool has its own
-	MTU           int               // of attachments; 0: the least of the node's default routes
+	Pools         []ipam.PoolConfig // at least one, except with Flags.Remove; the first is the default
+	Cooldown      time.Duration     // of addresses, if Pools is empty; each pool has its own
+	MTU           int               // of attachments; 0: the least MTU of the node's default routes
 	Masquerade    Masquerade
-	BlockedCIDRs  []netip.Prefix // the node forwards nothing there from pods, but for DNS
-	Connections   int            // that the node tracks for one pod; 0: as many as it likes
+	BlockedCIDRs  []netip.Prefix // the node forwards nothing but DNS from pods to these
+	Connections   int            // that the node tracks for one pod at most; 0: no limit
 	Concurrency   int            // verbs that run at once
 	Metrics       string         // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
 	LogLevel      slog.Level     // least level that is logged
-	SweepInterval time.Duration  // between two looks for what is missing or left over
+	SweepInterval time.Duration  // between two searches for what is missing or left over
 	Forwarding    bool           // turn on the node's forwarding of the families that pools have
 }
 
-// Masquerade says what of the pods' traffic leaves the node under the node's
-// own address: all that goes neither to a pool nor to an excluded CIDR.
+// Masquerade says whether pods' traffic leaves the node under the node's own address.
+// Traffic to a pool or to an excluded CIDR never does.
 type Masquerade struct {
 	Enabled       bool
 	ExcludedCIDRs []netip.Prefix
@@ -44,23 +44,23 @@ type Masquerade struct {
 // Flags are what berthd's command line says about the configuration.
 type Flags struct {
 	File    string   // --config; "": root.Dir.Config, if there is one
-	Pools   []string // --pool, each as ParsePool takes it, in their order
+	Pools   []string // --pool, each in ParsePool's form, in their order
 	Metrics string   // --metrics; "": what the file says
-	Remove  bool     // --remove: who only gives back needs no pool
+	Remove  bool     // --remove: an agent that only gives back needs no pool
 }
 
 // maxFile is how many bytes a configuration file may have.
 const maxFile = 1 << 20
 
-// Load reads the configuration of the agent whose files are under dir. Flags
-// go over the file: their pools come first and replace those of the file with
-// the same name.
+// Load reads the configuration of the agent whose files are under dir. Flags take
+// precedence over the file: their pools come first, and replace the file's pools of the
+// same names.
 func Load(dir root.Dir, flags Flags) (*Config, error) {
 	path, named := flags.File, flags.File != ""
 	if !named {
 		path = dir.Config()
 	}
-	open := os.Open // a file that somebody names may be a pipe
+	open := os.Open // a file that --config names may be a pipe
 	if !named {
 		open = root.Open
 	}
@@ -84,7 +84,7 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	default:
 		return nil, fmt.Errorf("no pool: name one under pools in %s, or with --pool NAME=CIDR", path)
 	}
-	// Each of the two is right by itself.
+	// File and flags are each valid by themselves by now, but may not fit together.
 	if err := cmp.Or(ipam.Validate(c.Pools), c.checkMTU()); err != nil {
 		return nil, fmt.Errorf("config %s and flags: %w", path, err)
 	}
@@ -104,8 +104,7 @@ func read(path string, open func(string) (*os.File, error)) ([]byte, error) {
 	return text, err
 }
 
-// override puts the flags over the configuration. Pools of flags rest for the
-// given cooldown.
+// override applies the flags to the configuration. The flags' pools get the given cooldown.
 func (c *Config) override(flags Flags, cooldown time.Duration) error {
 	var pools []ipam.PoolConfig
 	for _, s := range flags.Pools {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// full says everything, and nothing of it is a default.
+// full has every key, each with a value that is no default.
 const full = `
 pools:
 - name: default
@@ -245,7 +245,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// Deletions have places of their own, however few there are to be.
+// Deletions have places of their own, however small concurrency is.
 func TestLeastConcurrency(t *testing.T) {
 	for text, want := range map[string]int{"concurrency: 1": 4, "concurrency: 3": 4, "concurrency: 5": 5} {
 		c, err := Load(write(t, "pools: [{name: a, cidrs: [10.88.0.0/16]}]\n"+text), Flags{})

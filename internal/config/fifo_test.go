@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// A FIFO in the place of berthd.yaml is an error, and not waited for. One that is
-// named, as by a shell's <(), is read.
+// A FIFO in the place of berthd.yaml is an error, and Load does not wait for it. Load reads
+// a FIFO that --config names, such as a shell's <().
 func TestConfigFromAFIFO(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {

@@ -17,18 +17,18 @@ import (
 // DefaultCooldown is longer than kernels keep fragments: 60 s (net.ipv6.ip6frag_time).
 const DefaultCooldown = 65 * time.Second
 
-// What else holds where the file says nothing.
+// Other defaults, for keys that the file lacks.
 const (
 	defaultConcurrency   = 64
 	leastConcurrency     = 4 // a quarter of the places is for deletions alone (internal/daemon/server)
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
-	defaultConnections   = 32768 // an eighth of what most nodes track, half of the ports that they have
+	defaultConnections   = 32768 // an eighth of what most nodes track, half of a node's ports
 )
 
-// defaultBlocked is where a node's cloud gives credentials to whoever asks from
-// the node: link-local addresses, which no router may forward to (RFC 3927, 2.7),
-// and what Amazon, Google, Oracle and Alibaba have elsewhere:
+// defaultBlocked are the addresses at which clouds give credentials to anybody who asks
+// from the node: the link-local addresses, to which no router may forward (RFC 3927, 2.7),
+// and the other addresses of Amazon, Google, Oracle and Alibaba:
 //
 //   - https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 //   - https://github.com/GoogleCloudPlatform/k8s-config-connector (its tests have the address)
@@ -36,16 +36,16 @@ const (
 //   - https://www.alibabacloud.com/help/en/ecs/user-guide/obtain-a-temporary-authorization-token
 //     and, for IPv6, the tests of cloudinit.net.ephemeral in https://github.com/canonical/cloud-init
 //
-// Azure's 168.63.129.16 is not among them: credentials are at 169.254.169.254 there,
-// and health checks come from that address, whose answers would be blocked
+// Azure's 168.63.129.16 is not among them: Azure gives credentials at 169.254.169.254, and
+// its health checks come from 168.63.129.16, so that pods' answers to them would be blocked
 // (https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16).
 var defaultBlocked = []string{
 	"169.254.0.0/16", "fd00:ec2::254/128", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128",
 	"100.100.100.200/32", "fd00:100::100:200/128",
 }
 
-// file is berthd.yaml. Durations are text, so that a number without a unit is
-// no number of nanoseconds.
+// file is the content of berthd.yaml. Durations are text, so that a number without a unit
+// is not taken for nanoseconds.
 type file struct {
 	Pools         said[[]said[filePool]]
 	Cooldown      said[string]
@@ -71,7 +71,7 @@ type fileMasquerade struct {
 	ExcludedCIDRs said[[]said[string]]
 }
 
-// What stands where something else is wanted.
+// Examples for errors about a value of the wrong type.
 const (
 	examplePool  = "{name: default, cidrs: [10.88.0.0/16]}"
 	exampleCIDRs = "[10.88.0.0/16]"
@@ -112,8 +112,8 @@ func (m *fileMasquerade) take(r *reader, n *yaml.Node) {
 	})
 }
 
-// parse reads a file's text; an empty one is all defaults. It also returns the
-// cooldown of pools that have none of their own.
+// parse reads a file's text; an empty one means all defaults. It also returns the cooldown
+// of pools that have none of their own.
 func parse(text []byte) (*Config, time.Duration, error) {
 	f, err := decode(text)
 	if err != nil {
@@ -183,7 +183,7 @@ func parseCIDRs(key string, list []said[string]) ([]netip.Prefix, error) {
 	return cidrs, nil
 }
 
-// saying makes a list as a file would say it.
+// saying returns a list in the form in which it is read from a file.
 func saying(list []string) []said[string] {
 	var words []said[string]
 	for _, s := range list {
@@ -206,8 +206,8 @@ func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 	return out, err
 }
 
-// decode reads the one YAML document of a file. All keys that are unknown,
-// said twice or of a wrong type are told at once, with their lines.
+// decode reads the one YAML document of a file. Its error lists, with their lines, all keys
+// that are unknown or there twice, and all values of the wrong type.
 func decode(text []byte) (f file, err error) {
 	var document yaml.Node
 	r := reader{lines: strings.Split(string(text), "\n")}

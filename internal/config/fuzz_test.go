@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// FuzzConfig: whatever a file says, it is refused or gives a configuration
-// that pools can be made of.
+// Whatever a file has, Load refuses it or returns a configuration of which pools can be
+// made.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(full))
 	f.Add([]byte(onePool))
@@ -39,8 +39,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzPoolFlag: what is read as a pool is one, and reads the same when it is
-// written out.
+// What ParsePool accepts is a valid pool, and reads the same when it is written out.
 func FuzzPoolFlag(f *testing.F) {
 	for _, s := range []string{"default=10.88.0.0/16,fd00:88::/64", "a=", "=", "a=1.2.3.4/32", "a=::ffff:1.2.3.0/120", "a==1.2.3.0/24", "a=FD00::/64"} {
 		f.Add(s)

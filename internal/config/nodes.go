@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// said is a value of a file, and where it stands there.
+// said is a value in a file, and its line.
 type said[T any] struct {
-	value *T // nil: not said
+	value *T // nil: the file lacks it
 	line  int
 }
 
-// or returns what is said, or else the default.
+// or returns the file's value or, if there is none, otherwise.
 func (s said[T]) or(otherwise T) T {
 	if s.value != nil {
 		return *s.value
@@ -22,7 +22,7 @@ func (s said[T]) or(otherwise T) T {
 	return otherwise
 }
 
-// wrong says where in the file an error of the value is, if there is one.
+// wrong adds the value's line to an error about the value.
 func (s said[T]) wrong(err error) error {
 	if err == nil || s.value == nil {
 		return err
@@ -30,24 +30,24 @@ func (s said[T]) wrong(err error) error {
 	return fmt.Errorf("line %d: %w", s.line, err)
 }
 
-// Bounds of what a file can say by aliases and merges (*name, <<).
+// Bounds of what a file can grow to by aliases and merges (*name, <<).
 const (
 	maxRead   = 1 << 20 // values that are read in all
 	maxMerges = 16      // merges within each other
 )
 
-// reader reads the nodes of a YAML document, and gathers what is wrong with them.
+// reader reads the nodes of a YAML document, and collects what is wrong with them.
 type reader struct {
 	lines   []string // of the text
-	read    int      // values so far
-	merging int      // merges that are under way, within each other
+	read    int      // values read so far
+	merging int      // merges being read, each within the one before
 	wrong   []string
 }
 
 // take reads the value of a key or of a list. It gets neither an alias nor null.
 type take func(*reader, *yaml.Node)
 
-// value reads a value; null says nothing.
+// value reads a value; null counts as absent.
 func (r *reader) value(n *yaml.Node, to take) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -60,8 +60,9 @@ func (r *reader) value(n *yaml.Node, to take) {
 	}
 }
 
-// keys reads a mapping, each of whose keys has to be known. A key that the mapping says
-// goes over the same key in what it merges; so keys makes known pass over it from then on.
+// keys reads a mapping, each of whose keys has to be known. A key of the mapping itself
+// takes precedence over the same key in a mapping that it merges. So keys replaces the
+// entry of known for each key that it has read by one that does nothing.
 func (r *reader) keys(n *yaml.Node, example string, known map[string]take) {
 	if n.Kind != yaml.MappingNode {
 		r.want(n, "keys and values, such as "+example)
@@ -94,12 +95,12 @@ func (r *reader) keys(n *yaml.Node, example string, known map[string]take) {
 	}
 }
 
-// merge reads what a mapping takes over from another one, or from several, of which
-// the earlier ones go over the later ones.
+// merge reads the mapping, or the list of mappings, that another mapping merges. In a list,
+// an earlier mapping takes precedence over a later one.
 func (r *reader) merge(n *yaml.Node, example string, known map[string]take) {
 	if r.merging == maxMerges { // or a mapping merges itself
 		r.complain(n, "merges (<<) go more than %d deep", maxMerges)
-		r.read = maxRead // enough
+		r.read = maxRead // so that nothing more is read
 		return
 	}
 	r.merging++
@@ -115,7 +116,7 @@ func (r *reader) merge(n *yaml.Node, example string, known map[string]take) {
 	})
 }
 
-// list reads a list, whose values are read as one says.
+// list reads a list, and each of its values by one.
 func list[T any](s *said[[]said[T]], example string, one func(*said[T]) take) take {
 	return func(r *reader, n *yaml.Node) {
 		if n.Kind != yaml.SequenceNode {
@@ -149,12 +150,12 @@ func scalar[T int | bool | string](s *said[T]) take {
 	}
 }
 
-// complain says what is wrong with a node, and where that is.
+// complain notes what is wrong with a node, and in which line.
 func (r *reader) complain(n *yaml.Node, format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Sprintf("line %d: ", n.Line)+fmt.Sprintf(format, args...))
 }
 
-// want says what should stand in place of a node, of which it shows the line.
+// want complains of a node: it shows the node's line, and says what should stand there.
 func (r *reader) want(n *yaml.Node, what string) {
 	line := ""
 	if n.Line <= len(r.lines) {
@@ -163,7 +164,7 @@ func (r *reader) want(n *yaml.Node, what string) {
 	r.complain(n, "`%.80s`: want %s", line, what)
 }
 
-// err is all that was wrong, at once.
+// err returns all complaints as one error, or nil.
 func (r *reader) err() error {
 	if r.wrong == nil {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// Bounds of what can be said.
+// Bounds of values.
 const (
 	minMTU         = 68    // RFC 791, 3.2
-	minMTU6        = 1280  // RFC 8200, 5: the kernel takes IPv6 off a link below
+	minMTU6        = 1280  // RFC 8200, 5: the kernel removes IPv6 from a link with less
 	maxMTU         = 65535 // of a veth
 	maxConcurrency = 4096
 	minConnections = 64
@@ -30,7 +30,7 @@ var (
 	sweepBounds    = bounds{time.Second, time.Hour}
 )
 
-// ParsePool reads a pool as --pool says it: NAME=CIDR[,CIDR...].
+// ParsePool reads a pool in the form of --pool: NAME=CIDR[,CIDR...].
 func ParsePool(s string) (ipam.PoolConfig, error) {
 	name, list, ok := strings.Cut(s, "=")
 	if !ok {
@@ -57,7 +57,7 @@ func parseCIDR(s string) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR, such as 10.88.0.0/16", s)
 }
 
-// parse reads the duration of a key, which has a default where it is not said.
+// parse reads the duration of a key; otherwise is the duration if the file lacks the key.
 func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time.Duration, error) {
 	if s.value == nil {
 		return otherwise, nil
@@ -81,8 +81,8 @@ func parseLogLevel(s string) (slog.Level, error) {
 	return 0, fmt.Errorf("logLevel: %.80q is none of debug, info, warn, error", s)
 }
 
-// parseMetrics reads a TCP address. Where it names no host that is the
-// loopback: nobody should serve the world by leaving something out.
+// parseMetrics reads a TCP address. If it names no host, the loopback is meant: leaving out
+// the host must not open the metrics to the world.
 func parseMetrics(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -98,7 +98,7 @@ func parseMetrics(s string) (string, error) {
 	return a.String(), nil
 }
 
-// checkMTU holds the MTU against what the pools' families need.
+// checkMTU checks the MTU against what the pools' address families need.
 func (c *Config) checkMTU() error {
 	least := minMTU
 	for _, p := range c.Pools {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// slips are the words for what the YAML package says of common slips. It has no more
-// than its words for them: what is no YAML has no nodes.
+// slips has clearer texts for the YAML package's errors about common slips. They are found
+// by the package's text alone: a text that is no YAML has no nodes.
 var slips = map[string]string{
 	"mapping values are not allowed in this context": "is a space missing after a colon, or a line indented too far?",
 	"did not find expected ',' or ']'":               "a [ without its ]",
@@ -21,8 +21,8 @@ var slips = map[string]string{
 
 var lineOf = regexp.MustCompile(`^line (\d+): `)
 
-// slip says what makes a text no YAML. The package's line is that of the slip
-// or one beside it.
+// slip returns an error that says why a text is no YAML. The line that the package names is
+// that of the slip, or one next to it.
 func slip(err error, lines []string) error {
 	tab := slices.IndexFunc(lines, func(l string) bool {
 		indent := l[:len(l)-len(strings.TrimLeft(l, " \t"))]
@@ -43,8 +43,8 @@ func slip(err error, lines []string) error {
 	return fmt.Errorf("near line %d: %s", n, s)
 }
 
-// line returns the line that an error of the YAML package names, which has
-// none where it is the first.
+// line returns the line that an error of the YAML package names. The package names no line
+// if it is the first.
 func line(s string) int {
 	if m := lineOf.FindStringSubmatch(s); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Sleep waits for d, until something is in early, or until ctx ends.
+// Sleep waits for d, until early has something to receive, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration, early <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

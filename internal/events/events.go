@@ -1,5 +1,5 @@
-// Package events is the agent's news: what happened lately is remembered, and
-// any number of readers follow it. Publishing never waits for a reader.
+// Package events keeps the agent's news: it remembers the latest events, and any number of
+// readers can follow them. Publishing never waits for a reader.
 package events
 
 import (
@@ -20,7 +20,7 @@ var ErrClosed = errors.New("the agent is stopping")
 
 // LostError ends the stream of a reader that was slower than the hub's memory.
 type LostError struct {
-	From, To uint64 // the sequence numbers it did not get
+	From, To uint64 // the first and the last event that the reader did not get
 }
 
 func (e *LostError) Error() string {
@@ -43,9 +43,8 @@ func NewHub(remember int) *Hub {
 	return &Hub{now: time.Now, ring: make([]api.Event, remember)}
 }
 
-// Publish gives an event its number and, if it has none, its time, and lets
-// every reader have it. It does not block. What e points to belongs to the hub
-// from then on.
+// Publish gives an event its number and, if it has none, its time, and makes it available
+// to every reader. It does not block. From then on the hub owns what e points to.
 func (h *Hub) Publish(e api.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,9 +97,9 @@ func (h *Hub) Follow() *Stream {
 	return &Stream{h, h.last + 1}
 }
 
-// FollowFrom returns a stream of what is remembered after event since, and of
-// what happens from then on. A number that is not reached yet comes from an
-// earlier run of the agent: all that is remembered is later than that.
+// FollowFrom returns a stream of what is remembered after event since, and of what happens
+// from then on. A number that this hub has not reached yet comes from an earlier run of the
+// agent, and all remembered events are later than that.
 func (h *Hub) FollowFrom(since uint64) *Stream {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,7 +128,8 @@ func (s *Stream) Next(ctx context.Context) (api.Event, error) {
 	}
 }
 
-// take returns the next event, the end of the stream, or what to wait for.
+// take returns the next event or the error that ends the stream or, if there is neither
+// yet, a channel to wait for.
 func (s *Stream) take() (api.Event, <-chan struct{}, error) {
 	h := s.hub
 	h.mu.Lock()

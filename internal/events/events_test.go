@@ -17,7 +17,7 @@ func publish(h *Hub, n int) {
 	}
 }
 
-// seqs reads n events and wants them to be numbered from first on.
+// seqs reads n events, which have to be numbered from first on.
 func seqs(t *testing.T, s *Stream, first uint64, n int) {
 	t.Helper()
 	for i := range n {
@@ -47,7 +47,7 @@ func TestFollow(t *testing.T) {
 	seqs(t, h.FollowFrom(0), 7, 4)
 	seqs(t, h.FollowFrom(3), 7, 4)
 	seqs(t, h.FollowFrom(9), 10, 1)
-	seqs(t, h.FollowFrom(99), 7, 4) // of an earlier run of the agent
+	seqs(t, h.FollowFrom(99), 7, 4) // a number from an earlier run of the agent
 }
 
 func TestLost(t *testing.T) {
@@ -125,7 +125,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestMany has readers of every speed: each gets all in order, or is told.
+// Readers of any speed get all events in order, or are told which they missed.
 func TestMany(t *testing.T) {
 	const events, readers = 5000, 20
 	h := NewHub(256)

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Decorate puts the plan between an engine, its ledger and its kinds.
+// Decorate returns the ledger and the kinds with the plan put between them and an engine.
 func (p *Plan) Decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 	out := make(hold.Kinds, len(ks))
 	for i, k := range ks {
@@ -62,8 +62,7 @@ func (p *Plan) looks(k hold.Kind) hold.Kind {
 	return k
 }
 
-// many puts the plan around an operation on many holds: what becomes of it becomes
-// of all of them.
+// many puts the plan around an operation on many holds: a fault hits all of them, or none.
 func (p *Plan) many(what string, f func(context.Context, []hold.Hold) []error) func(context.Context, []hold.Hold) []error {
 	return func(ctx context.Context, hs []hold.Hold) (errs []error) {
 		owners := make([]hold.ID, len(hs))

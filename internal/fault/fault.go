@@ -18,16 +18,16 @@ type Mode int
 
 // The modes of a fault.
 const (
-	FailBefore  Mode = iota // it fails, with no effect
-	FailAfter               // it has its effect, and fails all the same
+	FailBefore  Mode = iota // the operation fails, and has no effect
+	FailAfter               // the operation has its effect, and fails all the same
 	FailForever             // it and all others of its sort fail until Heal
-	KillBefore              // the program ends before it
-	KillAfter               // the program ends after its effect, before anybody knows
+	KillBefore              // the program ends before the operation
+	KillAfter               // the program ends after the operation's effect, before it returns
 	Hang                    // it and all others of its sort hang until their contexts end, or until Heal
 	HangDeaf                // it and all others of its sort hang until Heal, whatever their contexts say
 )
 
-// Modes lists the modes in which everything answers: nobody has to wait for Heal.
+// Modes lists the modes in which every operation returns: none waits for Heal.
 func Modes() []Mode {
 	all := make([]Mode, KillAfter+1)
 	for i := range all {
@@ -36,7 +36,7 @@ func Modes() []Mode {
 	return all
 }
 
-// Hangs lists the modes in which something does not answer.
+// Hangs lists the modes in which operations hang.
 func Hangs() []Mode { return []Mode{Hang, HangDeaf} }
 
 func (m Mode) String() string {
@@ -46,10 +46,10 @@ func (m Mode) String() string {
 // Kill reports whether the mode ends the program.
 func (m Mode) Kill() bool { return m == KillBefore || m == KillAfter }
 
-// Hangs reports whether the mode lets something not answer.
+// Hangs reports whether the mode lets operations hang.
 func (m Mode) Hangs() bool { return m == Hang || m == HangDeaf }
 
-// What faulty operations answer.
+// What faulty operations return.
 var (
 	ErrFault  = errors.New("injected fault")
 	ErrKilled = errors.New("killed")
@@ -59,19 +59,19 @@ var (
 type Plan struct {
 	N    int
 	Mode Mode
-	// Narrow says that what goes on until Heal does so for one owner only, whose
-	// operation was the Nth, and not for all operations of the sort.
+	// Narrow restricts a fault that lasts until Heal to the owner whose operation was the
+	// Nth: without Narrow it hits all operations of the sort.
 	Narrow bool
 	// Looks says that Verify and Find are operations, too.
 	Looks bool
-	// Beside is called as the fault surfaces, before it has its outcome: for what is
-	// to happen while the operation is under way. Optional.
+	// Beside is called when the fault surfaces, before the operation has its outcome: it
+	// does what is to happen while the operation is under way. Optional.
 	Beside func(what string)
 
 	mu     sync.Mutex
 	count  int
 	at     string  // the operation at which the fault surfaced
-	victim hold.ID // of which owner that was
+	victim hold.ID // the owner of that operation
 	dead   bool
 	sick   string // sort of operations that fail or hang until Heal
 	healed bool
@@ -91,7 +91,8 @@ func (p *Plan) Surfaced() string {
 	return p.at
 }
 
-// Victim says whose operation it was; of a commit, or of a Find, nobody's.
+// Victim returns the owner whose operation the fault hit; "" for a commit or a Find, which
+// have none.
 func (p *Plan) Victim() hold.ID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,12 +107,12 @@ func (p *Plan) Counted() int {
 	return p.count
 }
 
-// Dead is closed when the program has been killed: nothing it does has an
-// effect any more.
+// Dead returns a channel that is closed when the program has been killed. From then on its
+// operations have no effect.
 func (p *Plan) Dead() <-chan struct{} { return p.died }
 
-// Heal ends the plan: nothing fails, hangs or dies from now on, also not what is
-// under way, but what is dead stays dead.
+// Heal ends the plan: from now on no operation fails or hangs, also none that is under way,
+// and the program does not die. A program that is dead stays dead.
 func (p *Plan) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,7 +139,7 @@ func (p *Plan) Around(sort, what string, f func() error) error {
 	return p.Under(context.Background(), sort, what, nil, f)
 }
 
-// Under is Around for an operation that has a context, on what owners hold.
+// Under is Around for an operation that has a context, and works on holds of owners.
 func (p *Plan) Under(ctx context.Context, sort, what string, owners []hold.ID, f func() error) error {
 	mode, surfaces := p.next(sort, what, owners)
 	if surfaces && p.Beside != nil {
@@ -164,7 +165,7 @@ func (p *Plan) Under(ctx context.Context, sort, what string, owners []hold.ID, f
 		return f()
 	}
 	answer := f()
-	if p.isHealed() || mode == KillAfter && !p.Kill() { // while it ran
+	if p.isHealed() || mode == KillAfter && !p.Kill() { // while f ran
 		return answer
 	}
 	if mode == KillAfter {
@@ -179,8 +180,8 @@ const (
 	dead
 )
 
-// next counts an operation, and says what becomes of it, and whether the fault
-// surfaces with it.
+// next counts an operation, and returns what becomes of it and whether the fault surfaces
+// with it.
 func (p *Plan) next(sort, what string, owners []hold.ID) (m Mode, surfaces bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +206,7 @@ func (p *Plan) next(sort, what string, owners []hold.ID) (m Mode, surfaces bool)
 	return p.Mode, true
 }
 
-// hang waits for Heal, or for the end of a context if the mode has an ear for it.
+// hang waits for Heal or, in mode Hang, for the end of ctx.
 func (p *Plan) hang(ctx context.Context) error {
 	var ear <-chan struct{}
 	if p.Mode == Hang {

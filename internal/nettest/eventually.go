@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Deadline is how long Eventually waits: generous, because only a failing test
-// ever waits so long, and slow machines run tests too.
+// Deadline is how long Eventually waits. It is generous, because slow machines run tests
+// too, and only a failing test ever waits so long.
 const Deadline = 60 * time.Second
 
-// Eventually waits until cond is true, asking at first often and then every 50
-// milliseconds, and ends the test if it does not become so. what completes
-// "waiting for ...".
+// Eventually waits until cond is true. It calls cond often at first and then every 50
+// milliseconds. If cond stays false, Eventually ends the test. what completes "waiting for
+// ...".
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	end := time.Now().Add(Deadline)

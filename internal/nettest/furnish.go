@@ -16,7 +16,7 @@ import (
 // netnsDir is where the node's named network namespaces are (ip-netns(8)).
 const netnsDir = "/run/netns"
 
-// settle is Enter inside the node. host is the value of envHost.
+// settle is the part of Enter that runs inside the node. host is the value of envHost.
 func settle(host string) {
 	node.entered, node.host = true, host
 	state := os.Getenv(envState)
@@ -25,16 +25,15 @@ func settle(host string) {
 		if err := furnish(); err != nil {
 			state = fmt.Sprintf("no node in fresh namespaces: %v", err)
 		}
-		os.Setenv(envState, state) // for children that come through here
+		os.Setenv(envState, state) // for child processes that call Enter
 	}
 	if state != "ready" {
 		node.reason = state
 	}
 }
 
-// furnish makes a node of fresh namespaces: nothing it mounts is seen outside,
-// /run is empty, /sys shows the new network namespace where that is allowed,
-// and lo is up.
+// furnish turns fresh namespaces into a node. Nothing that it mounts is seen outside, /run
+// is empty, /sys shows the new network namespace if the kernel allows that, and lo is up.
 func furnish() error {
 	if err := clearOfRun(); err != nil {
 		return err
@@ -54,7 +53,7 @@ func furnish() error {
 	return LoopbackUp()
 }
 
-// clearOfRun says an error if the test needs something that the new /run hides.
+// clearOfRun returns an error if the test needs something that the new /run would hide.
 func clearOfRun() error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -72,9 +71,9 @@ func clearOfRun() error {
 	return nil
 }
 
-// freshSysfs replaces /sys by one that shows this network namespace, and keeps
-// what is mounted below it (cgroup, bpf). In a user namespace the kernel may
-// refuse it (EPERM), and /sys stays as it is.
+// freshSysfs replaces /sys by one that shows this network namespace, and keeps what is
+// mounted below it (cgroup, bpf). In a user namespace the kernel may refuse that (EPERM);
+// then /sys stays as it is.
 func freshSysfs() error {
 	const at = "/run/nettest-sys"
 	if err := os.Mkdir(at, 0o755); err != nil {
@@ -94,8 +93,8 @@ func freshSysfs() error {
 			return fmt.Errorf("keeping %s: %w", m, err)
 		}
 	}
-	// The old one goes, or its mounts would be listed twice; in a user
-	// namespace that is refused, and it is only hidden.
+	// The old /sys is unmounted, or its mounts would be listed twice. In a user namespace
+	// the kernel refuses that, and the old /sys is only hidden.
 	_ = unix.Unmount("/sys", unix.MNT_DETACH)
 	if err := unix.Mount(at, "/sys", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("mounting /sys: %w", err)

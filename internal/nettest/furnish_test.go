@@ -39,7 +39,7 @@ func TestFurnish(t *testing.T) {
 	}
 }
 
-// What is mounted below /sys stays, once.
+// Mounts below /sys stay, and are listed once.
 func TestFurnishKeepsCgroups(t *testing.T) {
 	Need(t)
 	info, err := os.ReadFile("/proc/self/mountinfo")

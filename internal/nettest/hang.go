@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hang mounts a file system on a folder that answers nobody until heal is called, or the
-// test ends: one of FUSE, without a server. heal fails whoever waits for an answer.
+// Hang mounts a FUSE file system without a server on a folder: every access to it hangs
+// until heal is called or the test ends. heal makes the accesses that hang fail.
 func Hang(t testing.TB, folder string) (heal func()) {
 	t.Helper()
 	Need(t)

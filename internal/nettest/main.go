@@ -1,7 +1,6 @@
-// Package nettest runs tests in a node of their own: fresh network and mount
-// namespaces that the whole test process and its children live in, so that no
-// test can touch the machine it runs on. It works for root and, in a user
-// namespace, for anybody.
+// Package nettest runs tests in a node of their own: fresh network and mount namespaces
+// that the whole test process and its children live in, so that no test can touch the
+// machine it runs on. It works for root and, by a user namespace, for any other user.
 //
 //	func TestMain(m *testing.M) { nettest.Main(m) }
 //
@@ -35,8 +34,8 @@ import (
 const (
 	// envRequired, set to 1, turns every skip of Need into a failure.
 	envRequired = "NETTEST_REQUIRED"
-	// envHost names the network namespace that was left, as hostID writes it.
-	// A process that has it is in the node already.
+	// envHost identifies the network namespace that the tests left, in hostID's form. A
+	// process that has this variable is in the node already.
 	envHost = "NETTEST_HOST"
 	// envState is "fresh" before the node is furnished, "ready" afterwards,
 	// or the reason why that failed.
@@ -49,10 +48,10 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Enter moves a test program into a fresh node: it runs the program again,
-// inside, and exits as that does. Inside, it returns. It also returns where no
-// node can be had, and Need then skips with the reason. For a TestMain that
-// has more to do than Main does.
+// Enter moves a test program into a fresh node: it runs the program again inside the node,
+// and exits with its exit code. Inside the node, Enter returns. It also returns if no node
+// can be made; Need then skips tests with the reason. Enter is for a TestMain that does
+// more than Main.
 func Enter() {
 	if os.Args[0] == trampoline {
 		fmt.Fprintln(os.Stderr, "nettest:", jump(os.Args[1:]))
@@ -82,8 +81,8 @@ func hint(err error) string {
 	return ""
 }
 
-// again runs this program once more in new namespaces and returns its exit
-// code. An error means that it was not run.
+// again runs this program once more in new namespaces and returns its exit code. An error
+// means that the program was not run, or not waited for.
 func again() (code int, err error) {
 	self, err := ns.Self()
 	if err != nil {
@@ -94,7 +93,7 @@ func again() (code int, err error) {
 	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
 	defer runtime.UnlockOSThread()
 
-	// Before Start, so that no signal ends this process and orphans the tests.
+	// This comes before start, so that no signal ends this process and orphans the tests.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP)
 	defer signal.Stop(signals)
@@ -141,9 +140,9 @@ func start(env []string) (pid int, err error) {
 	return syscall.ForkExec("/proc/self/exe", os.Args, attr)
 }
 
-// inherited returns the files that this program was started with, each at its
-// own number, and closedFile for those between that it has not. go test talks
-// to its fuzz workers over such files.
+// inherited returns the files that this program was started with, each at its own number,
+// and closedFile for the numbers between that have no file. go test talks to its fuzz
+// workers over such files.
 func inherited() ([]uintptr, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

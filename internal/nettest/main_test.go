@@ -22,8 +22,8 @@ func TestMain(m *testing.M) { Main(m) }
 // act says what TestInner does, in a test program that a test starts.
 const act = "NETTEST_TEST_ACT"
 
-// program is this test program, as if it were started on a machine: this node
-// is what it must leave.
+// program returns a command that starts this test program as if on a machine: it has to
+// leave this node.
 func program(t *testing.T, inner string, args ...string) *exec.Cmd {
 	t.Helper()
 	Need(t)
@@ -106,7 +106,7 @@ func TestMainPassesTheExitCodeOn(t *testing.T) {
 
 func TestMainPassesFilesOn(t *testing.T) {
 	cmd := program(t, "files")
-	for i := range 10 { // beyond 9, where the order of numbers and of names differs
+	for i := range 10 { // beyond 9, since numbers and their texts sort differently then
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func TestMainPassesFilesOn(t *testing.T) {
 	}
 }
 
-// leftOut is a descriptor that is not passed on, between others that are.
+// leftOut is a descriptor that is not passed on, between descriptors that are.
 const leftOut = 7
 
 func TestMainFuzzes(t *testing.T) {
@@ -139,7 +139,7 @@ func TestMainFuzzes(t *testing.T) {
 	}
 }
 
-// FuzzInner shows that fuzz workers are inside as well.
+// Fuzz workers are inside a node as well.
 func FuzzInner(f *testing.F) {
 	f.Add([]byte("seed"))
 	f.Fuzz(func(t *testing.T, _ []byte) { Pod(t) })
@@ -167,7 +167,7 @@ func TestMainDiesAsAWhole(t *testing.T) {
 		}
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
-		cmd.WaitDelay = Deadline / 6 // if its end is not the end of all
+		cmd.WaitDelay = Deadline / 6 // in case a process survives the program
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -12,13 +12,13 @@ import (
 // node says where this process is. Enter writes it, before any test runs.
 var node struct {
 	entered bool
-	host    string // hostID of the network namespace that was left
+	host    string // hostID of the network namespace that the tests left
 	reason  string // why there is no node; empty inside one
 }
 
-// Need ends the test unless it runs inside a node: skipped with the reason
-// where none could be made, failed if NETTEST_REQUIRED=1 is set or if the
-// process is in the machine's own network namespace after all.
+// Need ends the test unless it runs inside a node. It skips the test with the reason if no
+// node could be made. It fails the test if NETTEST_REQUIRED=1 is set, or if the process is
+// in the machine's own network namespace after all.
 func Need(t testing.TB) {
 	t.Helper()
 	if !node.entered {
@@ -54,5 +54,5 @@ func Inside() error {
 	return nil
 }
 
-// hostID writes a namespace's identity into an environment variable.
+// hostID returns a namespace's identity in the form of envHost.
 func hostID(r ns.Ref) string { return fmt.Sprintf("%d:%d:%d", r.Dev, r.Ino, r.ID) }

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Where no namespace can be made (here: in a user namespace whose own limit is
-// none), or the node would hide what the tests need.
+// Need skips with a reason if no namespace can be made (here: in a user namespace that may
+// have none), or if the node would hide something that the tests need.
 func TestNeedSkipsWithAReason(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -56,7 +56,7 @@ func TestNeedSkipsWithAReason(t *testing.T) {
 	}
 }
 
-// A process that believes to be inside, and is not, must not run a test.
+// A process that believes to be inside a node, but is not, must not run a test.
 func TestNeedGuardsTheHost(t *testing.T) {
 	self, err := ns.Self()
 	if err != nil {
@@ -81,9 +81,9 @@ func TestNeedWantsMain(t *testing.T) {
 	}
 }
 
-// plainUser makes cmd run as a user without any rights, with a directory for
-// temporary files. In a user namespace there is no second user, and it is
-// false; but then a plain user runs the tests already.
+// plainUser makes cmd run as a user without any rights, with a directory for temporary
+// files. It returns false in a user namespace, which has no second user; but then a plain
+// user runs the tests already.
 func plainUser(t *testing.T, cmd *exec.Cmd) bool {
 	t.Helper()
 	const uid = 54321

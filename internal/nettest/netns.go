@@ -14,9 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Pod makes a network namespace as a runtime does for a pod: bound to a path,
-// which its Ref has, with lo down. It is deleted when the test ends, if the
-// test has not done so.
+// Pod makes a network namespace as a runtime does for a pod: bound to a path, which its Ref
+// has, and with lo down. The test's end deletes it, if the test has not done so.
 func Pod(t testing.TB) *ns.Netns {
 	t.Helper()
 	Need(t)
@@ -36,8 +35,8 @@ func Node(t testing.TB) *ns.Netns {
 	return n
 }
 
-// Delete ends a Pod or Node as a runtime does: it is unmounted, its path is
-// removed and its descriptor closed. Deleting twice is nothing.
+// Delete ends a Pod or Node as a runtime does: it unmounts the namespace, removes its path
+// and closes its descriptor. A second Delete does nothing.
 func Delete(t testing.TB, n *ns.Netns) {
 	t.Helper()
 	if err := n.Delete(); err != nil {
@@ -61,8 +60,8 @@ func create(t testing.TB, pattern string) *ns.Netns {
 	return n
 }
 
-// trampoline is the Args[0] with which this program is a jump board: it enters
-// the namespace at Args[1] and becomes the program at Args[2].
+// trampoline is the Args[0] with which this program only enters the namespace at Args[1]
+// and then becomes the program at Args[2].
 const trampoline = "nettest-enter"
 
 // Command is exec.Command for a process inside a Node or Pod, in the test's

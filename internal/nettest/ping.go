@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// quiet is how long a reply that must not come is waited for. On one machine
-// an echo takes well under a millisecond.
+// quiet is how long NoPing waits for a reply that must not come. On one machine an echo
+// takes well under a millisecond.
 const quiet = 50 * time.Millisecond
 
 // Ping waits until to answers an ICMP echo from a namespace (nil: the

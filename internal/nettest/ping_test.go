@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// wire joins two namespaces by a veth, with 192.0.2.1 and fd00::1 at a, .2 and
-// ::2 at b.
+// wire joins two namespaces by a veth pair, with 192.0.2.1 and fd00::1 in a, and .2 and ::2
+// in b.
 func wire(t *testing.T, a, b *ns.Netns) {
 	t.Helper()
 	up := func(name string, addresses ...string) error {
@@ -21,7 +21,7 @@ func wire(t *testing.T, a, b *ns.Netns) {
 		if err != nil {
 			return err
 		}
-		if err := ns.SetSysctl("ipv6/conf/"+name+"/accept_dad", "0"); err != nil { // a second less to wait
+		if err := ns.SetSysctl("ipv6/conf/"+name+"/accept_dad", "0"); err != nil { // saves a second of waiting
 			return err
 		}
 		for _, address := range addresses {
@@ -71,7 +71,7 @@ func TestPing(t *testing.T) {
 	})
 	Ping(t, a, local.WithZone("wire0"))
 
-	// Others' echos, which every raw socket sees, are not taken for ours.
+	// Echo does not take others' echos, which every raw socket sees, for its own.
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// Recorded is how a test went that Record ran.
+// Recorded says how a test went that Record ran.
 type Recorded struct {
 	Failed, Skipped bool
-	Said            string // of Errorf, Fatal and Skip
+	Said            string // texts of Errorf, Fatal and Skip
 }
 
 // Record runs f with a test that is not t, so that t can tell whether a test
@@ -17,7 +17,7 @@ type Recorded struct {
 func Record(t testing.TB, f func(testing.TB)) Recorded {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
-	go func() { // which Fatal and Skip end
+	go func() { // Fatal and Skip end this goroutine
 		defer close(done)
 		f(r)
 	}()
@@ -25,7 +25,7 @@ func Record(t testing.TB, f func(testing.TB)) Recorded {
 	return r.went
 }
 
-// recorder is a testing.TB that keeps what is said, for one goroutine.
+// recorder is a testing.TB that keeps errors and skips, for one goroutine.
 type recorder struct {
 	testing.TB
 	went Recorded

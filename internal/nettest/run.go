@@ -9,10 +9,10 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Run runs a command, such as "ip link set lo up", inside a Node or Pod; nil
-// means the test's own node. It ends the test if the command fails. Between the
-// words are blanks, and in them none. Where a plain user's PATH does not have it,
-// a program is looked for in /usr/sbin.
+// Run runs a command, such as "ip link set lo up", inside a Node or Pod; nil means the
+// test's own node. It ends the test if the command fails. Blanks separate the command's
+// words; a word cannot contain one. If PATH lacks the program, as a plain user's may, Run
+// looks for it in /usr/sbin.
 func Run(t testing.TB, at *ns.Netns, command string) {
 	t.Helper()
 	words := strings.Fields(command)

@@ -11,10 +11,10 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Serve answers whoever talks to a port in a namespace (nil: the process's
-// own) with the address it sees them at: see Talk. network is tcp or udp, with
-// 4 or 6 if need be; address may leave the port 0. The port that serves is
-// returned. It serves until the test ends.
+// Serve listens on a port in a namespace (nil: the process's own), and answers each client
+// with the address that it sees the client at: see Talk. network is tcp or udp, with 4 or 6
+// if need be; the port in address may be 0. Serve returns the address and port that it
+// listens on, and serves until the test ends.
 func Serve(t testing.TB, at *ns.Netns, network, address string) netip.AddrPort {
 	t.Helper()
 	Need(t)
@@ -67,9 +67,9 @@ func answerConns(listener net.Listener) {
 	}
 }
 
-// Talk asks a Serve for the address that it sees the caller at, from a
-// namespace (nil: the process's own), and gives up after wait. Behind a
-// masquerade, that is the masquerading node's address.
+// Talk asks a Serve, from a namespace (nil: the process's own), at which address it sees
+// the caller, and gives up after wait. If a node masquerades the caller, that is the node's
+// address.
 func Talk(from *ns.Netns, network string, to netip.AddrPort, wait time.Duration) (seen netip.AddrPort, err error) {
 	err = inside(from, func() error {
 		conn, err := net.DialTimeout(network, to.String(), wait)

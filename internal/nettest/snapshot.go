@@ -10,9 +10,9 @@ import (
 // State is what Snapshot saw.
 type State = oracle.State
 
-// Snapshot is the oracle: it reads, straight from the kernel and with nothing
-// of Berth's, all that Berth could leave behind in a network namespace; nil
-// means the process's own, with which come the mounts of namespaces.
+// Snapshot is the oracle: it reads, straight from the kernel and with no code of Berth's,
+// all that Berth could leave behind in a network namespace. If at is nil, it reads the
+// process's own namespace, and also the mounts of namespaces.
 func Snapshot(t testing.TB, at *ns.Netns) State {
 	t.Helper()
 	Need(t)
@@ -47,8 +47,8 @@ func Look(at *ns.Netns) (s State, err error) {
 	return s.And(m), err
 }
 
-// Files is the oracle for files: everything below dir with its type and mode,
-// nothing if dir does not exist. Contents and sizes are left out.
+// Files is the oracle for files: it returns everything below dir with its type and mode,
+// without contents and sizes. If dir does not exist, it returns nothing.
 func Files(t testing.TB, dir string) State {
 	t.Helper()
 	s, err := oracle.Files(dir)

@@ -24,14 +24,14 @@ func cidr(t *testing.T, s string) *net.IPNet {
 	return n
 }
 
-// change is something that is done in a node, and undone.
+// change is something that the test does in a node, and undoes.
 type change struct {
 	name     string
 	do, undo func() error
 	sees     string // a part of the difference that it makes
 }
 
-// Each thing that is done is seen, and once it is undone nothing is.
+// A snapshot shows each change, and shows no difference once the change is undone.
 func TestSnapshot(t *testing.T) {
 	node := Node(t)
 	base := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base0"}, PeerName: "base1"}

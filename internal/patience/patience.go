@@ -1,6 +1,6 @@
-// Package patience calls what may hang, such as a file system whose server is away,
-// and waits for it no longer than it was told to. The plugin links it, so that it has
-// nothing but the standard library.
+// Package patience makes calls that may hang, such as to a file system whose server is
+// away, and waits for each of them no longer than a limit. The plugin links it, so it
+// imports the standard library alone.
 package patience
 
 import (
@@ -9,34 +9,36 @@ import (
 	"time"
 )
 
-// ErrHangs says that a call has not ended in time, or that an earlier one has not.
+// ErrHangs says that a call did not end in time, or was not made because an earlier one
+// hangs.
 var ErrHangs = errors.New("its file system does not answer")
 
-// Calls remembers which calls hang: nobody else waits for them, nor spends a thread on
-// them. A call may hang for ever, though what it was for answers again: somebody has
-// mounted something else there. So another one is tried after a pause, which doubles:
-// a thousand threads would be lost in more than the age of the universe.
+// Calls remembers by name which calls hang, so that nobody else waits for the same, or
+// spends a thread on it. A call may hang for ever although its path answers again, namely
+// when something else was mounted there. So another call is tried after a pause, and each
+// pause is twice the one before: to lose a thousand threads takes more than the age of the
+// universe.
 type Calls struct {
 	mu      sync.Mutex
 	hanging map[string]pause
 }
 
-// pause is how long no call is begun.
+// pause is a time during which no call of a name is begun.
 type pause struct {
 	length time.Duration
 	until  time.Time
 }
 
-// Hang reports whether a call of this name hangs, and would not be tried now.
+// Hang reports whether a call of this name hangs and no other would be tried now.
 func (c *Calls) Hang(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Now().Before(c.hanging[name].until)
 }
 
-// Any reports whether a call hangs whose name is one of some sort, and was waited for at
-// least so long, not long ago: nobody may try that name again, and what it was for answer
-// by now.
+// Any reports whether a call hangs whose name sort accepts, and whose pause is at least
+// least. It leaves out a call whose pause has been over for as long as it lasted: its path
+// may answer by now, though nobody has tried it again.
 func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,8 +51,8 @@ func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 	return false
 }
 
-// enter reports whether a call may be tried, and after which pause. Of those that hung
-// one is, and keeps the others away meanwhile.
+// enter reports whether a call may be tried now, and after which pause. When the pause
+// after a hang is over, one call may be tried, and the others are kept away for limit.
 func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, may bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,8 +68,8 @@ func (c *Calls) enter(name string, limit time.Duration) (after time.Duration, ma
 	return p.length, true
 }
 
-// hung notes that a call hangs which was tried after a pause: the next one is twice as
-// long, however many were tried beside it.
+// hung notes that a call hangs which was tried after the pause after. The next pause is
+// twice as long, and at least limit, however many calls were tried at the same time.
 func (c *Calls) hung(name string, limit, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,8 +86,8 @@ func (c *Calls) ended(name string) {
 	delete(c.hanging, name)
 }
 
-// Call returns what do returns, or ErrHangs if that takes longer than limit. do goes on
-// then; what it returns too late goes to drop, if that is not nil.
+// Call returns what do returns, or ErrHangs if that takes longer than limit. In that case
+// do goes on, and the value that it returns too late is given to drop, if drop is not nil.
 func Call[T any](c *Calls, name string, limit time.Duration, do func() (T, error), drop func(T)) (T, error) {
 	var none T
 	after, may := c.enter(name, limit)
@@ -134,7 +136,8 @@ func (r *running[T]) end(value T, err error) (left bool) {
 	return r.left
 }
 
-// leave reports whether nobody waits for the call from now on: false if it has ended.
+// leave notes that nobody waits for the call from now on, and calls note. It returns false,
+// and does neither, if the call has ended.
 func (r *running[T]) leave(note func()) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,6 +145,6 @@ func (r *running[T]) leave(note func()) bool {
 		return false
 	}
 	r.left = true
-	note() // before the call can end, and take the note back
+	note() // before the call can end: its end takes the note back
 	return true
 }

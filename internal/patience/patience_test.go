@@ -10,8 +10,8 @@ import (
 
 const limit = time.Second
 
-// A call that hangs keeps whoever made it for the limit, and others not at all; when it
-// ends, what it returns is dropped, and calls are made again.
+// A call that hangs keeps its caller waiting for the limit, and others not at all. When it
+// ends, its value is dropped, and calls are made again.
 func TestCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls
@@ -47,8 +47,8 @@ func TestCall(t *testing.T) {
 	})
 }
 
-// Where a call hangs for ever, others are tried after pauses that double, one at a time;
-// one that ends is the end of it.
+// If a call hangs for ever, others are tried one at a time, after pauses that double. Once
+// one of them ends, there are no more pauses.
 func TestCallAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls
@@ -71,7 +71,7 @@ func TestCallAgain(t *testing.T) {
 	})
 }
 
-// Calls that hang at once are one reason to pause.
+// Calls that hang at the same time do not double the pause several times.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls
@@ -89,7 +89,7 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// A call that hung long ago says nothing of others of its sort.
+// Any leaves out calls that hung long ago.
 func TestAny(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Calls

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrIrregular says that something else than a file has a file's name.
+// ErrIrregular says that a path leads to something that is no regular file.
 var ErrIrregular = errors.New("it is no regular file")
 
-// Open opens a file to read, and nothing else: for a FIFO or a device a plain open
-// waits, maybe for ever, and so does who reads.
+// Open opens a regular file to read, and refuses anything else: a plain open of a FIFO or a
+// device may wait for ever, and so may a read from it.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a socket, or a device without a driver

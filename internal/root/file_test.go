@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// What has a file's name and is none is an error, and keeps nobody waiting.
+// Opening something that is no regular file is an error, and does not wait.
 func TestOpenWaitsForNothing(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

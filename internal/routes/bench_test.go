@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
-// BenchmarkRequest is what the API costs a verb that does nothing: client,
-// socket, queue and JSON both ways.
+// BenchmarkRequest measures what the API costs with a verb that does nothing: client,
+// socket, queue, and JSON both ways.
 func BenchmarkRequest(b *testing.B) {
 	a := routestest.New(b, root.Dir(b.TempDir()), &routestest.Verbs{}, 0)
 	a.Run(b)

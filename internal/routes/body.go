@@ -24,8 +24,8 @@ func readAdd(r *server.Request) (api.AddRequest, error) {
 	return req, nil
 }
 
-// readGC reads the body of a GC. Its list may be null, which is empty (libcni
-// sends it so), but not absent: that would delete everything by a slip.
+// readGC reads the body of a GC. Its list may be null, which means that it is empty (libcni
+// sends it so), but not absent: a client that forgot the list would delete everything.
 func readGC(r *server.Request) (api.GCRequest, error) {
 	var req api.GCRequest
 	if err := r.Body(&req, "network", "valid"); err != nil {

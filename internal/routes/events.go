@@ -23,12 +23,12 @@ func (a *agent) follow(r *server.Request) (server.Source, error) {
 	return follower{a.events.FollowFrom(seq)}, nil
 }
 
-// follower is somebody who reads events.
+// follower is a reader of events.
 type follower struct{ stream *events.Stream }
 
 func (f follower) Next(ctx context.Context) (any, error) { return f.stream.Next(ctx) }
 
-// Last is an event of type end.
+// Last returns an event of type end.
 func (f follower) Last(why error) any {
 	return api.Event{Seq: f.stream.Last(), Time: time.Now(), Type: api.EventEnd, Message: why.Error()}
 }

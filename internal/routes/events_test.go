@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/events"
 )
 
-// TestFollower reads an event, and what tells a reader that there are no more.
+// A follower reads an event, and then the last event, which says that there are no more.
 func TestFollower(t *testing.T) {
 	hub := events.NewHub(2)
 	read, slow := follower{hub.Follow()}, follower{hub.Follow()}

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
-// TestBadInput has requests that must not reach a verb, and what each is told
+// TestBadInput has requests that must not reach a verb, with the answer to each
 // (CVE-2022-31030: large input took all memory).
 func TestBadInput(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(_ context.Context, verb string, _ server.When) error {
@@ -108,7 +108,7 @@ func handler() *server.Server {
 	return s
 }
 
-// fuzzed makes a request and wants an answer as the API has it.
+// fuzzed makes a request, and wants an answer of the API's form.
 func fuzzed(t *testing.T, s *server.Server, method string, u *url.URL, body string) {
 	r := &http.Request{Method: method, URL: u, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}
 	w := httptest.NewRecorder()

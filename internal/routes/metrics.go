@@ -14,21 +14,21 @@ import (
 var (
 	descOwners   = prometheus.NewDesc("berth_attachments", "Attachments by state.", []string{"state"}, nil)
 	descOwed     = prometheus.NewDesc("berth_owed", "Holds whose release has failed so far.", []string{"kind"}, nil)
-	descOwedAge  = prometheus.NewDesc("berth_owed_oldest_seconds", "For how long the hold is owed that is owed the longest.", []string{"kind"}, nil)
+	descOwedAge  = prometheus.NewDesc("berth_owed_oldest_seconds", "How long the hold has been owed that is owed the longest.", []string{"kind"}, nil)
 	descQueued   = prometheus.NewDesc("berth_deletions_queued", "Deletions that the plugin has left for the agent.", nil, nil)
-	descDamaged  = prometheus.NewDesc("berth_deletions_damaged", "Files set aside that are no deletions.", nil, nil)
-	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Deletions that have room on a full disk.", nil, nil)
+	descDamaged  = prometheus.NewDesc("berth_deletions_damaged", "Files in the queue that cannot be read as deletions, and are set aside.", nil, nil)
+	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Deletions that would have room on a full disk.", nil, nil)
 	descPoolSize = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
 	descPoolUsed = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
 	descPoolRest = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
 )
 
-// figures reads what verbs know, at each scrape.
+// figures has the figures that verbs know, and reads them at each scrape.
 type figures struct {
 	verbs Verbs
 
 	mu   sync.Mutex
-	owed map[string]bool // kinds
+	owed map[string]bool // kinds that owed a hold at any scrape
 }
 
 // Describe is server.Collector's.
@@ -43,8 +43,8 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	st, _ := f.verbs.Status(ctx, "")     // filled in also when no ADD can be served
-	for _, state := range api.States() { // each has a figure, if only 0
+	st, _ := f.verbs.Status(ctx, "")     // Status fills st in also when no ADD can be served
+	for _, state := range api.States() { // each state has a figure, if only 0
 		gauge(descOwners, float64(st.Attachments[state]), state)
 	}
 	f.collectOwed(gauge)
@@ -60,8 +60,8 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectOwed has a figure for each kind that was ever seen to be owed, so that
-// one which is owed no more goes to 0 and does not vanish.
+// collectOwed gives a figure for each kind of which holds were owed at any scrape. So the
+// figure of a kind that owes nothing any more goes to 0, and does not vanish.
 func (f *figures) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -73,8 +73,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The age of what is owed is that of the oldest, and a kind that owes nothing
-// any more is at 0.
+// The age of what a kind owes is that of the oldest hold. The figures of a kind that owes
+// nothing any more are 0.
 func TestMetricsOfOwed(t *testing.T) {
 	verbs := &routestest.Verbs{}
 	old, young := routestest.Attachment("aaaaaaaaaa", "c1"), routestest.Attachment("bbbbbbbbbb", "c2")

@@ -33,7 +33,7 @@ const (
 	allOf  = "network=net&container=c1&ifname=eth0&namespace=default&pod=web-0&uid=u1&address=fd00::7&link=babcdaaaaaaaaaa"
 )
 
-// example is a request whose answer the document has to foresee.
+// example is a request whose answer the document has to describe.
 type example struct {
 	method, target, body string
 	header               http.Header
@@ -43,8 +43,8 @@ type example struct {
 	want                 int
 }
 
-// conversations has requests for every operation, whose answers have every
-// status that the document foresees.
+// conversations returns requests for every operation, whose answers have every status that
+// the document describes.
 func conversations() []example {
 	again := cni.Errorf(cni.CodeTryAgain, "not now", "d")
 	failed := &api.Error{CNIVersion: "1.1.0", Code: cni.CodeIO, Msg: "the disk is full", Details: "d"}
@@ -135,7 +135,7 @@ func conversations() []example {
 	return list
 }
 
-// The document and the constants have the same words.
+// The document and the constants list the same words.
 func TestOpenAPIWords(t *testing.T) {
 	doc, _ := document(t)
 	finding := doc.Components.Schemas["Audit"].Value.Properties["findings"].Value.Items.Value
@@ -157,8 +157,8 @@ func TestOpenAPIWords(t *testing.T) {
 // unseen are documented answers that no example can bring about.
 var unseen = []string{"GET /metrics 503", "GET /v1/events 503"} // too many at once
 
-// TestOpenAPI holds the document against the server: every request and answer
-// is as it says, and every operation and status that it has is seen.
+// TestOpenAPI compares the document with the server. Every request and answer is as the
+// document says, and every operation and status of the document occurs.
 func TestOpenAPI(t *testing.T) {
 	doc, router := document(t)
 	seen := map[string]bool{}
@@ -193,15 +193,15 @@ func document(t *testing.T) (*openapi3.T, routers.Router) {
 	return doc, router
 }
 
-// converse makes a request, validates it and its answer, and returns what of
-// the document it has seen.
+// converse makes a request, validates it and its answer, and returns the operation and
+// status of the document that it has seen.
 func converse(t *testing.T, router routers.Router, e example) string {
 	name := fmt.Sprintf("%s %.80s %.40s: %d", e.method, e.target, e.body, e.want)
 	verbs := &routestest.Verbs{DeletedOwed: e.owed}
 	verbs.Put(routestest.Attachment("aaaaaaaaaa", "c1"))
 	if e.hook != nil {
-		// Verbs without an error cannot fail: that they can panic shows that
-		// the server's own answers are documented.
+		// Verbs that return no error cannot fail. They panic instead, so that the answer is
+		// the server's own, which has to be documented as well.
 		verbs.Hook = func(_ context.Context, verb string, _ server.When) error {
 			if slices.Contains([]string{"list", "get", "pools", "ledger", "owed"}, verb) {
 				panic(e.hook)
@@ -247,8 +247,8 @@ func converse(t *testing.T, router routers.Router, e example) string {
 	return fmt.Sprintf("%s %s %d", e.method, route.Path, status)
 }
 
-// exchange sends a request over the socket, and reads its answer, or of an
-// endless one the first line.
+// exchange sends a request over the socket, and reads its answer, or the first line of an
+// endless one.
 func exchange(t *testing.T, a *routestest.Agent, req *http.Request, endless bool) (int, http.Header, []byte) {
 	t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -11,7 +11,7 @@ func (a *agent) owed(r *server.Request) (*server.Answer, error) {
 	return server.OK(owedLists(a.verbs.Owed()))
 }
 
-// owedLists makes what an agent did not fill in empty lists.
+// owedLists replaces lists that the agent left nil by empty ones.
 func owedLists(l api.OwedList) api.OwedList {
 	l.Holds = listed(l.Holds)
 	l.Deletions.Queued, l.Deletions.Damaged = listed(l.Deletions.Queued), listed(l.Deletions.Damaged)

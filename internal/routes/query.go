@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/daemon/server"
 )
 
-// Parameters that choose attachments. A deletion has no state, which changes
-// too quickly to delete by.
+// Parameters that choose attachments. A deletion cannot choose by state, which changes too
+// quickly.
 var (
 	choosing           = []string{"network", "container", "ifname", "namespace", "pod", "uid", "address", "link"}
 	deletionParameters = append(slices.Clip(choosing), "wait")
@@ -55,8 +55,8 @@ func filter(q server.Query) (api.Filter, error) {
 	return f, nil
 }
 
-// deletion reads the parameters of a deletion, which has to name a container
-// or a pod: nothing deletes a whole network by a slip.
+// deletion reads the parameters of a deletion, which has to name a container or a pod, so
+// that no slip deletes a whole network.
 func deletion(q server.Query) (api.Filter, error) {
 	f, err := filter(q)
 	if err != nil {

@@ -25,13 +25,13 @@ func New(v Verbs, hub *events.Hub, o server.Options) *server.Server {
 	return server.New(o)
 }
 
-// agent is what the routes ask.
+// agent has what the routes answer from.
 type agent struct {
 	verbs  Verbs
 	events *events.Hub
 }
 
-// Where requests wait.
+// The lanes in which requests wait.
 var (
 	laneAdd    = server.Lane{Name: "add"}
 	laneDelete = server.Lane{Name: "delete", Deletions: true}

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon/server"
 )
 
-// TestRoutesAreDocumented compares the server's list with the document's.
+// TestRoutesAreDocumented compares the server's list of routes with the document's.
 func TestRoutesAreDocumented(t *testing.T) {
 	list := New(nil, nil, server.Options{Metrics: server.NewMetrics(), Log: slog.New(slog.DiscardHandler)}).Routes()
 	served := map[string]bool{}
@@ -51,8 +51,7 @@ func TestRoutesAreDocumented(t *testing.T) {
 	}
 }
 
-// TestLanes has the lanes take turns in their order, and deletions have places
-// of their own.
+// The lanes take turns in their order, and deletions have places of their own.
 func TestLanes(t *testing.T) {
 	var lanes []server.Lane
 	for _, r := range new(agent).routes() {

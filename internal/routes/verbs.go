@@ -11,25 +11,25 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Verbs is what the agent can do. Their contexts end shortly before the
-// request's deadline, so that there is time to answer. Errors that are (or
-// wrap) an *api.Error are answered as they are, others have code 999, and
-// those of the context 11. All may be called at once.
+// Verbs is what the agent can do. A verb's context ends shortly before the request's
+// deadline, so that there is time to answer. The client gets an error that is (or wraps) an
+// *api.Error as it is, a context's error with code 11, and any other error with code 999.
+// Verbs may be called at the same time.
 //
-// None but Status is called before Server.Open.
+// Before Server.Open only Status is called.
 type Verbs interface {
-	// Add answers the CNI result in the version of the request's config.
+	// Add returns the CNI result in the CNI version of the request's config.
 	Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error)
 	Check(ctx context.Context, req api.AddRequest, w server.When) error
 	GC(ctx context.Context, req api.GCRequest, w server.When) (api.Deleted, error)
 	List(f api.Filter) []api.Attachment
 	Get(id hold.ID) (api.Attachment, bool)
-	// Delete and DeleteOne say whether anything was known to delete. Their
+	// Delete and DeleteOne return in known whether there was anything to delete. Their
 	// context does not end when the client leaves.
 	Delete(ctx context.Context, f api.Filter, wait bool, w server.When) (d api.Deleted, known bool, err error)
 	DeleteOne(ctx context.Context, id hold.ID, wait bool, w server.When) (d api.Deleted, known bool, err error)
-	// Status is filled in also when an error of code 50 or 51 says that no
-	// attachment can be made. Restoring is the server's to say.
+	// Status returns a complete status also with an error of code 50 or 51, which says that
+	// no attachment can be made. The server sets Restoring.
 	Status(ctx context.Context, pool string) (api.Status, error)
 	Pools() []api.Pool
 	Ledger() api.Ledger
@@ -37,8 +37,8 @@ type Verbs interface {
 	// AuditPods is Audit, with a look into the pods.
 	AuditPods(ctx context.Context) (api.Audit, error)
 	Owed() api.OwedList
-	// RetryOwed tries now what the owners with these ids owe; all, if there are
-	// none. One that owes nothing is no error.
+	// RetryOwed tries at once to release what the owners with these ids owe or, without
+	// ids, what all owners owe. An id whose owner owes nothing is no error.
 	RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error)
 }
 
@@ -120,7 +120,7 @@ func (a *agent) deleteOne(r *server.Request) (*server.Answer, error) {
 	return deleted(d, known, err)
 }
 
-// listed makes no list an empty one: JSON readers expect [], not null.
+// listed replaces a nil list by an empty one: JSON readers expect [], not null.
 func listed[T any](list []T) []T {
 	if list == nil {
 		return []T{}

@@ -29,7 +29,7 @@ func waitFor(t *testing.T, a *routestest.Agent, line string) {
 	}
 }
 
-// get makes a GET without the client.
+// get makes a GET request without package client.
 func get(t *testing.T, a *routestest.Agent, target string, header http.Header) (int, http.Header, string) {
 	t.Helper()
 	return request(t, a, "GET", target, "", header)
@@ -48,8 +48,7 @@ func request(t *testing.T, a *routestest.Agent, method, target, body string, hea
 	return status, h, string(raw)
 }
 
-// TestRestoring asks an agent that has not restored its ledger yet: it says so, and
-// executes no verb but Status.
+// An agent that has not restored its ledger yet says so, and executes no verb but Status.
 func TestRestoring(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(_ context.Context, verb string, _ server.When) error {
 		if verb != "status" {
@@ -71,8 +70,7 @@ func TestRestoring(t *testing.T) {
 	}
 }
 
-// TestClientLeaves has clients leave while their verb is executed: an ADD ends, a
-// deletion goes on.
+// If a client leaves while its verb is executed, an ADD ends, and a deletion goes on.
 func TestClientLeaves(t *testing.T) {
 	entered, ended := make(chan struct{}), make(chan error)
 	goOn := make(chan struct{})
@@ -112,7 +110,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// TestStopEndsEvents stops an agent that somebody listens to.
+// When the agent stops, streams of events end.
 func TestStopEndsEvents(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{})
 	heard, last := make(chan struct{}), make(chan api.Event)

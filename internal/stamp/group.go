@@ -12,10 +12,10 @@ type Groups uint32
 
 // A group's place within its instance's 1,024.
 const (
-	liveGroup   = 0 // whole: ADD is complete
-	comingGroup = 1 // half-made: ADD has not come to its end
-	cutGroup    = 2 // cut off, waiting for its release
-	batchGroup  = 3 // the first of those that are being deleted
+	liveGroup   = 0 // the link is whole: ADD is complete
+	comingGroup = 1 // the link is half-made: ADD has not ended yet
+	cutGroup    = 2 // the link is cut off, and waits for its release
+	batchGroup  = 3 // the first of the groups of links that are being deleted
 	groupCount  = 1024
 	batchCount  = groupCount - batchGroup
 )
@@ -39,15 +39,15 @@ func (g Groups) Coming() uint32 { return uint32(g) + comingGroup }
 // Cut is the group of links that are cut off.
 func (g Groups) Cut() uint32 { return uint32(g) + cutGroup }
 
-// Batch is a group to delete links by; every n has one, and 1,021 following
-// ones have different ones.
+// Batch returns the group number n (modulo 1,021) to delete links by: 1,021 consecutive n
+// have different groups.
 func (g Groups) Batch(n uint32) uint32 { return uint32(g) + batchGroup + n%batchCount }
 
-// Dying is the range, with both its ends, of groups whose links must neither
-// send nor receive: what is cut, and what is being deleted.
+// Dying returns the first and the last of the groups whose links must neither send nor
+// receive: the links that are cut off, and those that are being deleted.
 func (g Groups) Dying() (first, last uint32) { return g.Cut(), uint32(g) + groupCount - 1 }
 
-// Has reports whether a group is one of the instance's.
+// Has reports whether group is one of the instance's.
 func (g Groups) Has(group uint32) bool { return group >= uint32(g) && group < uint32(g)+groupCount }
 
 // IsDying reports whether a group is in the dying range.
@@ -56,8 +56,9 @@ func (g Groups) IsDying(group uint32) bool {
 	return first <= group && group <= last
 }
 
-// MetricOf returns the metric of an instance's unreachable pool routes, which
-// no other instance of the node has, given its id or the first 4 characters.
+// MetricOf returns the metric of an instance's unreachable pool routes, given the
+// instance's id or the first 4 characters of it. No other instance of the node has this
+// metric.
 func MetricOf(instance string) (uint32, error) {
 	n, err := prefixNumber(instance)
 	if err != nil {

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// ID names an incarnation of an owner: 50 random bits as 10 characters of lower-case
-// base32 (RFC 4648, section 6, without padding). It is minted when the owner is taken
-// and never used again, so that a late release cannot meet a successor of the same pod
-// name, container id or address. An instance's id has the same form.
+// ID names an incarnation of an owner: 50 random bits as 10 characters of lower-case base32
+// (RFC 4648, section 6, without padding). It is minted when the owner is taken and never
+// used again, so that a late release cannot hit a successor that has the same pod name,
+// container id or address. An instance's id has the same form.
 type ID string
 
 const (
-	// Letters are what an ID is written in, for 0 to 31.
+	// Letters are the characters of an ID, which stand for 0 to 31.
 	Letters = "abcdefghijklmnopqrstuvwxyz234567"
 	// IDLen is the number of characters in an ID.
 	IDLen = 10
@@ -24,7 +24,7 @@ const (
 	LinkLen = 1 + PrefixLen + IDLen
 )
 
-// value returns what a letter stands for, 0 to 31; -1 if it is none.
+// value returns the number that a letter stands for, 0 to 31; -1 if c is no letter.
 func value(c byte) int {
 	switch {
 	case c >= 'a' && c <= 'z':
@@ -35,7 +35,7 @@ func value(c byte) int {
 	return -1
 }
 
-// areLetters reports whether all of a text is.
+// areLetters reports whether all characters of s are letters.
 func areLetters(s string) bool {
 	for i := range len(s) {
 		if value(s[i]) < 0 {
@@ -45,7 +45,7 @@ func areLetters(s string) bool {
 	return true
 }
 
-// CheckID says why a text has not the form of an ID.
+// CheckID returns an error that says why s does not have the form of an ID; nil if it does.
 func CheckID(s string) error {
 	if len(s) != IDLen {
 		return fmt.Errorf("id %.40q: want %d characters, have %d", s, IDLen, len(s))
@@ -58,11 +58,12 @@ func CheckID(s string) error {
 	return nil
 }
 
-// Link returns the name of a host veth: that of no other incarnation, on this node or
-// by this instance, which is given by its id or the first 4 characters of it.
+// Link returns the name of an incarnation's host veth. No other incarnation, of this
+// instance or of another one on this node, has that name. instance is an instance's id or
+// the first 4 characters of it.
 func Link(instance string, id ID) string { return Links(instance) + string(id) }
 
-// Links begins the names of an instance's host veths.
+// Links returns the beginning of the names of an instance's host veths.
 func Links(instance string) string { return "b" + instance[:PrefixLen] }
 
 // IsLink reports whether a name has the form of a host veth's.
@@ -70,8 +71,8 @@ func IsLink(name string) bool {
 	return len(name) == LinkLen && name[0] == 'b' && areLetters(name[1:])
 }
 
-// LinkID returns the incarnation whose host veth has a name; false for a name that is
-// no host veth's.
+// LinkID returns the incarnation whose host veth has this name; false if the name is no
+// host veth's.
 func LinkID(name string) (ID, bool) {
 	if !IsLink(name) {
 		return "", false
@@ -79,25 +80,25 @@ func LinkID(name string) (ID, bool) {
 	return ID(name[1+PrefixLen:]), true
 }
 
-// AltName is the second name of a host veth that ADD named so. Who only renames a link
-// leaves it this one. It is longer than a first name can be, so that it is in nobody's
-// way.
+// AltName returns the second name of the host veth that ADD named link. Renaming the link
+// does not change the second name. It is longer than a first name can be, so that it never
+// stands in another link's way.
 func AltName(link string) string { return altPrefix + link }
 
 const altPrefix = "berth-"
 
-// OfAltName returns the link whose AltName a name is; false for any other name.
+// OfAltName returns the link whose AltName alt is; false if alt is no AltName.
 func OfAltName(alt string) (link string, ok bool) {
 	link, ok = strings.CutPrefix(alt, altPrefix)
 	return link, ok && IsLink(link)
 }
 
-// Table is the name of an instance's nftables table, in family inet.
+// Table returns the name of an instance's nftables table, in family inet.
 func Table(instance string) string { return "berth-" + instance }
 
-// Own returns the name that ADD gave a link of an instance, whatever somebody has made
-// of it since; false if the link is none of the instance's, which is given by its id or
-// the first 4 characters of it. What the alias says goes before the name: a name is
+// Own returns the name that ADD gave a link of an instance, even if somebody has renamed
+// the link since; false if the link is not the instance's. instance is an instance's id or
+// the first 4 characters of it. Own trusts the alias more than the name, since a name is
 // easily given to another link.
 func Own(instance, name, alias string) (string, bool) {
 	if s, ok := Parse(alias); ok {

@@ -1,7 +1,7 @@
-// Package stamp says whose a thing on the node is: what a link or a table is called,
-// what a link's alias says, which group it is in, which metric and origin a route has. Whoever
-// writes or reads one of these does it by this package, the plugin too: where two of
-// them differed, a deletion would meet the wrong pod.
+// Package stamp says to whom a thing on the node belongs: by the name of a link or a table,
+// by a link's alias and group, and by a route's metric and origin. All code that writes or
+// reads one of these uses this package, the plugin's too: if two places differed, a
+// deletion could hit the wrong pod.
 //
 // It imports the standard library alone, since the plugin links it.
 package stamp
@@ -24,18 +24,19 @@ type Key struct {
 // String joins the parts with slashes, which none of them may contain.
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.Ifname }
 
-// AliasLen is how many bytes a link's alias has at most (IFALIASZ - 1).
+// AliasLen is the greatest length of a link's alias in bytes (IFALIASZ - 1).
 const AliasLen = 255
 
-// Alias is the alias of a host veth, `berth INSTANCE ID KEY @START`, for people, for an
-// agent that lost its ledger, and for a DEL without one. start is when the ADD began
-// (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 is not known, and not written.
-// The kernel's limit may cut off the start and the end of the key.
+// Alias returns the alias of a host veth, `berth INSTANCE ID KEY @START`. People read it,
+// an agent that has lost its ledger, and a DEL that no agent answers. start is when the ADD
+// began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 means that it is not known,
+// and is not written. The kernel's limit may cut off the start and the end of the key.
 func Alias(instance string, id ID, k Key, start int64) string {
 	return withStart(named(instance, id, k), start)
 }
 
-// Aliases begins the aliases of the links whose names begin with prefix (see Links).
+// Aliases returns the beginning of the aliases of all links whose names begin with prefix
+// (see Links).
 func Aliases(prefix string) string { return "berth " + prefix[1:] }
 
 func withStart(alias string, start int64) string {
@@ -45,14 +46,15 @@ func withStart(alias string, start int64) string {
 	return alias[:min(len(alias), AliasLen)]
 }
 
-// What stands before the start, which a key has nowhere: the kernel has no interface
-// with a space in its name, nor CNI any other name. And what the start is written in.
+// What stands before the start, and the base in which the start is written. atStart occurs
+// in no key: neither an interface's name in the kernel nor any other name in CNI has a
+// space.
 const (
 	atStart   = " @"
 	startBase = 36
 )
 
-// named is an alias without its start, of any length.
+// named returns an alias without its start, which may be longer than AliasLen.
 func named(instance string, id ID, k Key) string {
 	return "berth " + instance + " " + string(id) + " " + k.String()
 }
@@ -61,15 +63,15 @@ func named(instance string, id ID, k Key) string {
 type Stamp struct {
 	Instance string
 	ID       ID
-	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 where the alias
-	// does not say so, or not the whole of it.
+	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 if the alias lacks it,
+	// or a part of it.
 	Start int64
-	alias string // without the start
+	alias string // the alias without its start
 	short bool
 }
 
-// Parse reads an alias that Alias may have written; false for any other. What it says
-// of the key is for Is and Key.
+// Parse reads an alias that Alias may have written; false for any other. It does not check
+// the key: see Is and Key.
 func Parse(alias string) (Stamp, bool) {
 	words := strings.SplitN(alias, " ", 4)
 	if len(words) != 4 || words[0] != "berth" || CheckID(words[1]) != nil || CheckID(words[2]) != nil {
@@ -82,8 +84,8 @@ func Parse(alias string) (Stamp, bool) {
 	return s, true
 }
 
-// cutStart takes the start off an alias, if it has one. In a full one it may have lost
-// its end, and is not known.
+// cutStart takes the start off an alias that has one. The start of a full alias may lack
+// its end, so it counts as not known.
 func cutStart(alias string, full bool) (rest string, start int64) {
 	if full && strings.HasSuffix(alias, atStart[:1]) {
 		return alias[:len(alias)-1], 0
@@ -103,7 +105,7 @@ func cutStart(alias string, full bool) (rest string, start int64) {
 	return alias[:i], start
 }
 
-// Since is the alias with another start.
+// Since returns the alias with another start.
 func (s Stamp) Since(start int64) string {
 	if s.short {
 		return s.alias
@@ -111,7 +113,7 @@ func (s Stamp) Since(start int64) string {
 	return withStart(s.alias, start)
 }
 
-// Alike reports whether two aliases are the same, whenever their ADDs began.
+// Alike reports whether two aliases are the same apart from when their ADDs began.
 func Alike(a, b string) bool {
 	if a == b {
 		return true
@@ -122,10 +124,10 @@ func Alike(a, b string) bool {
 	return ok && also && x == y
 }
 
-// Link is the name that ADD gave the link.
+// Link returns the name that ADD gave the link.
 func (s Stamp) Link() string { return Link(s.Instance, s.ID) }
 
-// Is reports whether the alias is that of a key, as far as it goes (see Short).
+// Is reports whether the alias is that of k, as far as the alias goes (see Short).
 func (s Stamp) Is(k Key) bool {
 	text := named(s.Instance, s.ID, k)
 	if s.Short() {
@@ -134,11 +136,11 @@ func (s Stamp) Is(k Key) bool {
 	return text == s.alias
 }
 
-// Short reports whether the alias is as long as one can be, and has nothing behind the
-// key, so that its key may lack an end.
+// Short reports whether the alias has the greatest length and nothing after its key, so
+// that the key may lack its end.
 func (s Stamp) Short() bool { return s.short }
 
-// Key reads the key, or as much of it as the alias of a Short one has.
+// Key returns the key or, if the alias is Short, as much of the key as the alias has.
 func (s Stamp) Key() (k Key, err error) {
 	words := strings.SplitN(s.alias, " ", 4)
 	parts := strings.Split(words[len(words)-1], "/")
@@ -153,12 +155,12 @@ func (s Stamp) Key() (k Key, err error) {
 	return k, nil
 }
 
-// errElse is why a link is left alone.
+// errElse says why a deletion leaves a link alone.
 var errElse = errors.New("the link is not that attachment's")
 
-// Check compares what a deletion says, a key and the host veth of its incarnation,
-// with the alias of the link of that name. nil is that the link is the one that is
-// meant, of this or of another instance.
+// Check compares what a deletion names, a key and the name of its incarnation's host veth,
+// with the alias of the link of that name. It returns nil if the deletion means that link,
+// which may be this instance's or another's.
 func Check(name, alias string, k Key) error {
 	s, ok := Parse(alias)
 	switch {

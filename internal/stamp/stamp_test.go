@@ -10,16 +10,16 @@ const (
 	id       = ID("klmnopqrst")
 )
 
-// What Alias writes is read again, also what the kernel's limit cut off.
+// Parse reads what Alias writes, also if the kernel's limit has cut off its end.
 func TestAlias(t *testing.T) {
 	for _, k := range []Key{
 		{"net", "c1", "eth0"},
-		{"n", "c", "a b"}, // an interface name may be odd
+		{"n", "c", "a b"}, // interface names may be unusual
 		{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"},
 		{"net", strings.Repeat("c", 200), "e"},
 		{"net", strings.Repeat("c", 210), "e"},
 		{"net", strings.Repeat("c", 220), "e"},
-		{"net", strings.Repeat("c", 221), "e"}, // all but the mark of the start
+		{"net", strings.Repeat("c", 221), "e"}, // there is room for all but the mark of the start
 		{"net", strings.Repeat("c", 222), "e"},
 		{"net", strings.Repeat("c", 223), "e"},
 		{strings.Repeat("n", 300), "c", "eth0"},
@@ -57,9 +57,8 @@ func testAlias(t *testing.T, k Key, start int64) {
 	}
 }
 
-// A deletion is about a link whose name and alias both say the same key and
-// incarnation, and about no other (cilium #44463: teardown by interface name
-// hit the next pod's veth).
+// Check accepts only a link whose name and alias both say the same key and incarnation
+// (cilium #44463: teardown by interface name hit the next pod's veth).
 func TestCheck(t *testing.T) {
 	k := Key{"net", "c1", "eth0"}
 	alias, name := Alias(instance, id, k, 0), Link(instance, id)
@@ -109,7 +108,7 @@ func TestOfAltName(t *testing.T) {
 	}
 }
 
-// What is read of an alias is what writes it.
+// Alias writes the same alias again from what Parse reads.
 func FuzzParse(f *testing.F) {
 	f.Add(Alias(instance, id, Key{"net", "c1", "eth0"}, 7))
 	f.Add(Alias(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"}, 7))

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// agent is a berthd that is measured.
+// agent is a berthd that bench measures.
 type agent struct{ *programs.Agent }
 
 func startAgent(ctx context.Context, bin, root string, pools []string) (*agent, error) {
@@ -22,32 +22,33 @@ func startAgent(ctx context.Context, bin, root string, pools []string) (*agent, 
 	return &agent{a}, nil
 }
 
-// apiClients is how many requests are under way at once when the agent is
-// asked without an exec.
+// apiClients is how many requests are under way at once when bench asks the agent directly,
+// without executing the plugin.
 const apiClients = 16
 
-// apiNetwork is the network of attachments made without an exec.
+// apiNetwork is the network of attachments that are made directly by the API.
 const apiNetwork = "bench-api"
 
-// attach makes an attachment in each pod, by the agent's API.
+// attach makes an attachment in each pod by the agent's API.
 func (a *agent) attach(ctx context.Context, ps []*pod) (apiFigures, error) {
 	took, wall, err := together(apiClients, ps, func(p *pod) (time.Duration, error) { return a.post(ctx, p) })
 	return apiFigures{took, wall}, err
 }
 
-// detach deletes them. It returns when the agent has answered, links or not.
+// detach deletes the attachments of pods by the agent's API. It returns when the agent has
+// answered, even if links are left.
 func (a *agent) detach(ctx context.Context, ps []*pod) (apiFigures, error) {
 	took, wall, err := together(apiClients, ps, func(p *pod) (time.Duration, error) { return a.delete(ctx, p) })
 	return apiFigures{took, wall}, err
 }
 
-// apiFigures is what many requests took, each and together.
+// apiFigures says how long many requests took, each of them and all together.
 type apiFigures struct {
 	took []time.Duration
 	wall time.Duration
 }
 
-// spends returns what f does and the processor time that the agent has taken
+// spends calls f, and returns its figures and the processor time that the agent took
 // meanwhile.
 func (a *agent) spends(f func() (apiFigures, error)) (apiFigures, time.Duration, error) {
 	before, err := a.CPU()
@@ -62,13 +63,13 @@ func (a *agent) spends(f func() (apiFigures, error)) (apiFigures, time.Duration,
 	return figures, after - before, err
 }
 
-// perSecond is how many there were a second.
+// perSecond returns the rate of n things in wall.
 func perSecond(n int, wall time.Duration) float64 { return float64(n) / wall.Seconds() }
 
-// containerOf names the container of a pod in attachments made by the API.
+// containerOf returns the container id of a pod for attachments that are made by the API.
 func containerOf(p *pod) string { return fmt.Sprintf("api-%d", p.ref.ID) }
 
-// post is the request that berth-cni makes for ADD.
+// post makes the request that berth-cni makes for ADD.
 func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -86,7 +87,7 @@ func (a *agent) post(ctx context.Context, p *pod) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// delete is the request that berth-cni makes for DEL.
+// delete makes the request that berth-cni makes for DEL.
 func (a *agent) delete(ctx context.Context, p *pod) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -101,7 +102,7 @@ func (a *agent) delete(ctx context.Context, p *pod) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// idle waits until the agent has no attachment of a network to release.
+// idle waits until no attachment of a network is being released.
 func (a *agent) idle(ctx context.Context, network string) error {
 	for {
 		left, err := a.API.List(ctx, api.Filter{Network: network, State: "releasing"})

@@ -13,7 +13,7 @@ import (
 // node.
 type stage struct {
 	name  string
-	agent bool // it measures Berth's agent alone
+	agent bool // it measures only Berth's agent
 	run   func(context.Context, *bench) error
 }
 
@@ -22,7 +22,7 @@ var stages = []stage{
 	{"memory", true, memory},
 	{"beside", true, beside},
 	{"load", false, load},
-	{"away", true, away}, // before the ledger has had thousands of pods
+	{"away", true, away}, // comes before the ledger has had thousands of pods
 	{"beside", true, beside},
 	{"scale", false, scale},
 	{"ipam", false, addresses},
@@ -41,17 +41,17 @@ func stageNames() string {
 	return strings.Join(all, ", ")
 }
 
-// chosen reports whether a list from the command line has name; an empty one
-// has all.
+// chosen reports whether a list from the command line has name. An empty list means all
+// names.
 func chosen(list []string, name string) bool { return len(list) == 0 || slices.Contains(list, name) }
 
-// bench is a run.
+// bench is one run.
 type bench struct {
 	opts     options
-	dir      string // for everything it writes, on a real disk: fsync counts
+	dir      string // the folder for all of its files, on a real disk, since the cost of fsync matters
 	networks []*network
 	agent    *agent // nil if Berth is not measured
-	was      *agent // of another build; nil: there is none
+	was      *agent // the agent of another build; nil: there is none
 	pods     *pods
 	besides  besides
 	report   *report
@@ -89,7 +89,7 @@ func open(ctx context.Context, opts options, dir string) (*bench, error) {
 	return b, nil
 }
 
-// start starts the agent that a contestant needs, unless it runs.
+// start starts the agent that a contestant needs, unless that runs already.
 func (b *bench) start(ctx context.Context, c contestant) (err error) {
 	switch {
 	case c.before:
@@ -100,7 +100,7 @@ func (b *bench) start(ctx context.Context, c contestant) (err error) {
 	return err
 }
 
-// network returns the contestant of that name, nil if it is not measured.
+// network returns the contestant of that name; nil if the run does not measure it.
 func (b *bench) network(name string) *network {
 	for _, n := range b.networks {
 		if n.name == name {

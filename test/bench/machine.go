@@ -12,7 +12,7 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// machine describes what the figures were measured on.
+// machine describes the machine on which the figures were measured.
 func machine(dir string) string {
 	var name unix.Utsname
 	kernel := "unknown"
@@ -59,8 +59,8 @@ func field(file, key string) string {
 	return ""
 }
 
-// syncCost measures what it takes to append 4 KiB to a file in dir and to have
-// it on disk: every ADD and DEL that is durable waits for that.
+// syncCost measures how long it takes to append 4 KiB to a file in dir and to have that on
+// disk: every durable ADD and DEL waits for that.
 func syncCost(dir string) string {
 	f, err := os.CreateTemp(dir, "sync-")
 	if err != nil {
@@ -82,7 +82,7 @@ func syncCost(dir string) string {
 	return fmt.Sprintf("where append + fdatasync takes %s ms (p99 %s)", num(percentile(took, 50)), num(percentile(took, 99)))
 }
 
-// filesystem names the file system of dir: it decides what fsync costs.
+// filesystem names the file system of dir, which decides what fsync costs.
 func filesystem(dir string) string {
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) != nil {

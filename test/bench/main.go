@@ -4,9 +4,9 @@
 //	make bench                      # the full run, into docs/BENCHMARKS.md
 //	go run ./test/bench -quick      # two minutes, to the terminal
 //
-// It runs in fresh namespaces (see internal/nettest), so that the machine's
-// own network is never touched. Contestants take turns in every round, so that
-// a noisy moment hits all alike.
+// It runs in fresh namespaces (see internal/nettest), so that the machine's own network is
+// never touched. The contestants take turns in every round, so that a noisy moment hits all
+// of them alike.
 package main
 
 import (
@@ -28,8 +28,8 @@ import (
 // options are the command line.
 type options struct {
 	bin, peers string   // folders of programs, absolute
-	before     string   // folder of another build's programs, to compare with; "" is none
-	out        string   // file of the report; "" is standard output
+	before     string   // folder of another build's programs, to compare with; "": none
+	out        string   // file of the report; "": standard output
 	quick      bool     // fewer rounds, smaller node
 	only       []string // contestants by name; empty: all
 	stages     []string // stages by name; empty: all
@@ -76,7 +76,7 @@ func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// run measures everything and writes the report. What it starts and makes is
+// run measures everything and writes the report. Everything that it starts and makes is
 // gone when it returns.
 func run(ctx context.Context, opts options) error {
 	if err := insideFreshNode(); err != nil {
@@ -98,15 +98,15 @@ func run(ctx context.Context, opts options) error {
 		}
 		b.say("%s", s.name)
 		if err := errors.Join(s.run(ctx, b), b.pods.close()); err != nil {
-			fmt.Fprint(os.Stderr, b.report.text()) // so far; a file gets whole runs only
+			fmt.Fprint(os.Stderr, b.report.text()) // the report so far; a file gets only reports of whole runs
 			return fmt.Errorf("measuring %s: %w", s.name, err)
 		}
 	}
 	return b.report.write(opts.out)
 }
 
-// insideFreshNode refuses to measure anywhere but in a network namespace that
-// has nothing but lo: nettest.Enter returns also where it can make none.
+// insideFreshNode refuses to measure in a network namespace that has more than lo:
+// nettest.Enter returns also if it cannot make a fresh namespace.
 func insideFreshNode() error {
 	links, err := net.Interfaces()
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 // opTimeout is how long one ADD or DEL may take before the run fails.
 const opTimeout = 2 * time.Minute
 
-// network is a contestant ready to be driven by libcni, as a runtime does it:
-// an exec for each plugin of a verb, and the result kept in a cache.
+// network is a contestant that is ready to be driven by libcni, as runtimes do: libcni
+// executes each plugin for a verb, and keeps the result in a cache.
 type network struct {
 	contestant
 	list *libcni.NetworkConfigList
 	cni  *libcni.CNIConfig
-	idle func(context.Context) error // waits for what DEL has left to be done later
+	idle func(context.Context) error // waits until the work that DEL left for later is done
 }
 
 func newNetwork(c contestant, opts options, dir string, agent *agent) (*network, error) {
@@ -43,7 +43,8 @@ func newNetwork(c contestant, opts options, dir string, agent *agent) (*network,
 	return n, nil
 }
 
-// root is where a contestant keeps its state: the root of its agent, if it has one.
+// root returns the folder of a contestant's state. It is the root of its agent, if it has
+// one.
 func (c contestant) root(dir string) string {
 	switch {
 	case c.before:
@@ -65,10 +66,10 @@ func networkName(name string) string {
 	return "bench-" + string(clean)
 }
 
-// containers numbers the containers of a run, so that none is seen twice.
+// containers numbers the containers of a run, so that no id is used twice.
 var containers atomic.Int64
 
-// attachment is one pod's on a network.
+// attachment is a pod's attachment to a network.
 type attachment struct {
 	net *network
 	rt  *libcni.RuntimeConf
@@ -80,7 +81,7 @@ func (n *network) attachment(p *pod) *attachment {
 	return &attachment{n, &libcni.RuntimeConf{ContainerID: id, NetNS: p.ref.Path, IfName: ifname}, p}
 }
 
-// add is the runtime's ADD. The time is all that the runtime waits for.
+// add is the runtime's ADD. It returns the whole time that the runtime waits.
 func (a *attachment) add(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
@@ -106,15 +107,15 @@ func (a *attachment) del(ctx context.Context) (time.Duration, error) {
 	return took, nil
 }
 
-// sample is what one wave took.
+// sample says how long one wave took.
 type sample struct {
 	adds, dels       []time.Duration
 	addWall, delWall time.Duration
 }
 
-// wave attaches pods, width of them at once, detaches them likewise, and waits
-// until all is done that this gave to do, which is not measured: what a plugin
-// leaves for later must not slow down the next one.
+// wave attaches pods, width of them at once, and detaches them in the same way. Then it
+// waits, without measuring that, until all remaining work is done: what a plugin leaves for
+// later must not slow down the next one.
 func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error) {
 	all := make([]*attachment, len(ps))
 	for i, p := range ps {
@@ -131,7 +132,7 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 	return s, n.settle(ctx, ps)
 }
 
-// settle waits until pods have no interface and nothing is left to be done.
+// settle waits until pods have no interface and no work is left.
 func (n *network) settle(ctx context.Context, ps []*pod) error {
 	if err := n.idle(ctx); err != nil {
 		return err
@@ -139,8 +140,8 @@ func (n *network) settle(ctx context.Context, ps []*pod) error {
 	return settle(ps)
 }
 
-// together calls f for each of all, width at once, and returns what each took
-// and what all took. It stops at the first error.
+// together calls f for each element of all, width at once, and returns how long each call
+// took and how long all took. It stops at the first error.
 func together[T any](width int, all []T, f func(T) (time.Duration, error)) ([]time.Duration, time.Duration, error) {
 	took := make([]time.Duration, len(all))
 	var next atomic.Int64

@@ -6,10 +6,10 @@ import "fmt"
 type contestant struct {
 	name  string
 	agent bool // needs berthd
-	// before says that its programs are those of another build.
+	// before says that its programs come from another build.
 	before bool
-	// config is the plugins' list of the network configuration: dir is where
-	// the contestant may keep state.
+	// config returns the elements of the network configuration's list of plugins. dir is
+	// the folder in which the contestant may keep state.
 	config func(dir string) string
 }
 
@@ -21,9 +21,9 @@ const (
 	wasName   = "before" // Berth of another build
 )
 
-// contestants in the order of the tables. All get one IPv4 address, for the
-// reference plugins wait for duplicate address detection with IPv6; one line
-// shows what Berth takes for both families.
+// contestants are the contestants in the order of the tables. All give one IPv4 address,
+// because with IPv6 the reference plugins wait for duplicate address detection. One line
+// shows how long Berth takes for both families.
 var contestants = []contestant{
 	{name: floorName, config: func(string) string { return `{"type": "noop"}` }},
 	{name: "ptp", config: func(dir string) string {
@@ -41,10 +41,10 @@ var contestants = []contestant{
 // was is the contestant that -before adds.
 var was = contestant{name: wasName, agent: true, before: true, config: berthConfig(`"pool": "v4"`)}
 
-// wasPools are the pools of its agent.
+// wasPools are the pools of that contestant's agent.
 var wasPools = []string{"v4=10.128.0.0/12"}
 
-// agentPools are the pools of the agent that is measured.
+// agentPools are the pools of the agent that bench measures.
 var agentPools = []string{"v4=10.64.0.0/12", "dual=10.80.0.0/12,fd88::/64"}
 
 func hostLocal(dir, subnet string) string {

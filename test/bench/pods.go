@@ -17,13 +17,13 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// ifname is the pods' interface.
+// ifname is the name of the pods' interface.
 const ifname = "eth0"
 
 // pod is a network namespace as a runtime makes it: bound to a path.
 type pod struct{ ref ns.Ref }
 
-// pods are those of a stage.
+// pods are the pods of a stage.
 type pods struct {
 	kept []*pod // used again and again
 	used []*pod // used once
@@ -42,17 +42,17 @@ func (ps *pods) first(n int) ([]*pod, error) {
 	return ps.kept[:n], nil
 }
 
-// fresh returns n pods that nobody has used: what a plugin is given by a
-// runtime. The first look at /proc/sys/net in a namespace takes the kernel the
-// longer the more namespaces there are, which is missed with those used before.
+// fresh returns n pods that nobody has used, like those that a runtime gives to a plugin.
+// The first look at /proc/sys/net in a namespace takes longer the more namespaces there
+// are; a pod that was used before would not show that.
 func (ps *pods) fresh(n int) ([]*pod, error) {
 	more, err := makePods(n)
 	ps.used = append(ps.used, more...)
 	return more, err
 }
 
-// close deletes all pods, and waits until the kernel has cleaned up after them: it
-// does that on its own time, with the locks that are measured next.
+// close deletes all pods, and waits until the kernel has cleaned up after them. The kernel
+// does that in the background, and takes locks that the next stage measures.
 func (ps *pods) close() error {
 	all := slices.Concat(ps.kept, ps.used)
 	*ps = pods{}
@@ -66,7 +66,7 @@ func (ps *pods) close() error {
 	if err != nil {
 		return err
 	}
-	last.remove() // the last to be deleted is the last to be cleaned up
+	last.remove() // the kernel cleans up last what is deleted last
 	for end := time.Now().Add(cleaning); ; time.Sleep(10 * time.Millisecond) {
 		_, err := netlink.LinkByName(lastLink)
 		switch {
@@ -87,7 +87,8 @@ const (
 	lastLink = "last0"
 )
 
-// linkedPod is a pod with a link to the node, which goes as the pod is cleaned up.
+// linkedPod makes a pod with a link to the node. The link disappears when the kernel cleans
+// up after the pod.
 func linkedPod() (*pod, error) {
 	p, err := makePod(int(made.Add(1)))
 	if err != nil {
@@ -109,8 +110,8 @@ func (p *pod) remove() {
 	os.Remove(p.ref.Path)
 }
 
-// makePods makes n pods, several at once; also after an error it returns those
-// it has made.
+// makePods makes n pods, several at once. Also with an error, it returns the pods that it
+// has made.
 func makePods(n int) ([]*pod, error) {
 	if n <= 0 {
 		return nil, nil
@@ -154,9 +155,8 @@ func (p *pod) empty() (gone bool, err error) {
 	return gone, err
 }
 
-// settle waits until pods have no interface, and until the kernel has finished
-// with what was deleted: a change of a link waits for the lock that a deletion
-// under way holds.
+// settle waits until pods have no interface, and until the kernel has finished deleting: it
+// changes a link, and that waits for the lock that a deletion holds.
 func settle(ps []*pod) error {
 	end := time.Now().Add(opTimeout)
 	for _, p := range ps {

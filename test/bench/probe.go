@@ -14,20 +14,20 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// How often a probe does its two things.
+// How often a probe does each of its two operations.
 const (
 	lockEvery = time.Millisecond
 	addEvery  = 20 * time.Millisecond
 )
 
-// stalls are how long a probe's operations took.
+// stalls says how long a probe's operations took.
 type stalls struct {
 	lock []time.Duration // setting an idle link's group, which takes the kernel's rtnl lock
-	at   []time.Duration // when each of these began, since the first
+	at   []time.Duration // when each of these began, counted from the first
 	add  []time.Duration // an ADD over the agent's API
 }
 
-// cells are the figures of a row.
+// cells returns the figures as the cells of a row.
 func (s stalls) cells() []string {
 	var cells []string
 	for _, ds := range [][]time.Duration{s.lock, s.add} {
@@ -36,8 +36,8 @@ func (s stalls) cells() []string {
 	return cells
 }
 
-// seconds is the longest that the kernel's lock took in each second: a moment in
-// which the machine did something else is in one of them.
+// seconds returns, for each second, the longest time that a probe took to get the kernel's
+// lock. A moment in which the machine did something else affects only one second's figure.
 func (s stalls) seconds() series {
 	var longest series
 	for i, took := range s.lock {
@@ -50,10 +50,10 @@ func (s stalls) seconds() series {
 	return longest
 }
 
-// probe does two things again and again beside other work, and measures what
+// probe does two operations again and again while other work goes on, and measures how long
 // each takes.
 type probe struct {
-	agent *agent // with a connection of its own
+	agent *agent // through a connection of its own
 	pods  []*pod
 	cease context.CancelFunc
 	seen  stalls
@@ -61,8 +61,7 @@ type probe struct {
 	ended chan error
 }
 
-// startProbe starts a probe that attaches the given pods, as many as it has
-// time for.
+// startProbe starts a probe that attaches as many of the given pods as it has time for.
 func startProbe(ctx context.Context, a *agent, ps []*pod) (*probe, error) {
 	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "probe0"}}
 	if err := netlink.LinkAdd(link); err != nil { // ip link add probe0 type bridge
@@ -77,11 +76,11 @@ func startProbe(ctx context.Context, a *agent, ps []*pod) (*probe, error) {
 	return p, nil
 }
 
-// changeLink is `ip link set probe0 group N`, again and again. Its thread goes
-// before all others where it may, so that it waits for the kernel's lock and
-// not for a processor.
+// changeLink is `ip link set probe0 group N`, again and again. Its thread gets the highest
+// priority, if that is allowed, so that it waits for the kernel's lock and not for a
+// processor.
 func (p *probe) changeLink(ctx context.Context, link netlink.Link) error {
-	runtime.LockOSThread() // and never unlocked: the thread ends, and its priority with it
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its priority with it
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -100,7 +99,7 @@ func (p *probe) changeLink(ctx context.Context, link netlink.Link) error {
 	return nil
 }
 
-// attach adds a pod now and then.
+// attach adds a pod every addEvery.
 func (p *probe) attach(ctx context.Context) error {
 	for _, pod := range p.pods {
 		if ctx.Err() != nil {

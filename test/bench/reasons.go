@@ -2,8 +2,8 @@ package main
 
 import "strings"
 
-// reasons say what holds a target that is missed, by the beginning of its name:
-// what profiles and traces of such runs showed.
+// reasons say why a target is missed, by the beginning of its name, as profiles and traces
+// of such runs have shown.
 var reasons = []struct{ target, what string }{
 	{"ADD p50 / floor", "In the agent an ADD takes 1.2 ms when nobody else runs (`go test -bench Verbs ./internal/agent`): 0.45 ms are the ledger's commit, two fdatasyncs, and 0.8 ms the link. " +
 		"The rest above the floor is the way there: a connection, and four wake-ups of sleeping threads, which this virtual machine makes dear and its neighbours dearer: the floor itself varies by a factor of two between runs."},
@@ -26,7 +26,7 @@ var reasons = []struct{ target, what string }{
 	{"claim and free", "The benchmark ran beside others on a shared machine; alone it shows 117 to 147 ns. It does not allocate, and no pool's size or fill makes it slower."},
 }
 
-// reason returns what holds a target, or "".
+// reason returns why a target is missed, or "".
 func reason(target string) string {
 	for _, r := range reasons {
 		if strings.HasPrefix(target, r.target) {

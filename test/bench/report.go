@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// report is what a run found: tables, targets and notes, written as Markdown.
+// report has the results of a run: tables, targets and notes. It is written as Markdown.
 type report struct {
 	quick    bool
 	machine  string
 	begun    time.Time
 	sections []*table
 	targets  []string // rows
-	held     []string // why those are missed that are
+	held     []string // why targets are missed
 	notes    []string
 }
 
@@ -25,7 +25,7 @@ func newReport(opts options, dir string) *report {
 // table is a section of the report.
 type table struct {
 	title string
-	rows  [][]string // the first has the columns' names
+	rows  [][]string // the first row has the columns' names
 }
 
 // section begins a table.
@@ -37,17 +37,17 @@ func (r *report) section(title string, columns ...string) *table {
 
 func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
 
-// note adds a line that is no target.
+// note adds a line that is about no target.
 func (r *report) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// atMost holds a figure against a target that it should not exceed.
+// atMost compares a figure with a target that it should not exceed.
 func (r *report) atMost(what string, got, limit float64, unit string) {
 	r.judge(what, got <= limit, got, "at most", limit, (got/limit-1)*100, unit)
 }
 
-// atLeast holds a figure against a target that it should reach.
+// atLeast compares a figure with a target that it should reach.
 func (r *report) atLeast(what string, got, limit float64, unit string) {
 	r.judge(what, got >= limit, got, "at least", limit, (1-got/limit)*100, unit)
 }
@@ -64,7 +64,7 @@ func (r *report) judge(what string, met bool, got float64, than string, limit, b
 // line is one row of a Markdown table.
 func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
 
-// rule is what stands below the columns' names.
+// rule returns the line below the columns' names.
 func rule(columns int) string { return strings.Repeat("|---", columns) + "|\n" }
 
 // preamble says how to read the tables.
@@ -108,7 +108,7 @@ func (r *report) text() string {
 		s.WriteString("\n" + n + ".\n")
 	}
 	for _, t := range r.sections {
-		if len(t.rows) == 1 { // its stage had nothing to measure
+		if len(t.rows) == 1 { // the stage had nothing to measure
 			continue
 		}
 		fmt.Fprintf(&s, "\n## %s\n\n", t.title)

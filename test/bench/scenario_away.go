@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// away measures DEL while the agent does not run, and what the agent's next
-// start does about it.
+// away measures DEL while the agent does not run, and the agent's next start, which does
+// the queued deletions.
 func away(ctx context.Context, b *bench) error {
 	if err := b.awayDel(ctx); err != nil {
 		return err
@@ -26,8 +26,8 @@ func away(ctx context.Context, b *bench) error {
 	return b.queued(ctx, 1000)
 }
 
-// awayDel measures DEL, cut and fsync included, beside the plugin that does
-// nothing: one of each in turns.
+// awayDel measures DEL, including the cut and the fsync, in turns with the DEL of the
+// plugin that does nothing.
 func (b *bench) awayDel(ctx context.Context) error {
 	n, floor := b.network(berthName), b.network(floorName)
 	if n == nil || floor == nil {
@@ -58,8 +58,8 @@ func (b *bench) awayDel(ctx context.Context) error {
 	return nil
 }
 
-// awayRound attaches pods, kills the agent, detaches them, and starts the agent
-// again, which does the rest.
+// awayRound attaches pods, kills the agent, detaches the pods, and starts the agent again,
+// which does the rest.
 func (b *bench) awayRound(ctx context.Context, n, floor *network, ps []*pod) (dels, floors []time.Duration, err error) {
 	var ours, theirs []*attachment
 	for _, p := range ps {
@@ -97,8 +97,8 @@ func (b *bench) awayRound(ctx context.Context, n, floor *network, ps []*pod) (de
 	return dels, floors, n.settle(ctx, ps)
 }
 
-// queued measures a start of the agent with so many deletions in its queue:
-// from its exec until the last of their links is gone.
+// queued measures a start of the agent with count deletions in its queue, from the agent's
+// exec until the last of their links is gone.
 func (b *bench) queued(ctx context.Context, count int) error {
 	if b.agent == nil {
 		return nil
@@ -124,10 +124,10 @@ func (b *bench) queued(ctx context.Context, count int) error {
 	return nil
 }
 
-// queuedStart is what one such start took.
+// queuedStart says how long one such start took.
 type queuedStart struct {
 	serving, gone time.Duration // since the exec
-	cpu           time.Duration // of the agent, until the last link was gone
+	cpu           time.Duration // the agent's processor time until the last link was gone
 }
 
 func (b *bench) startQueued(ctx context.Context, ps []*pod) (s queuedStart, err error) {
@@ -179,7 +179,7 @@ func (b *bench) startQueued(ctx context.Context, ps []*pod) (s queuedStart, err 
 	return s, settle(ps)
 }
 
-// enqueue does what the plugin does while the agent is away.
+// enqueue does what the plugin does for a DEL while the agent is away.
 func (b *bench) enqueue(a api.Attachment, boot string) error {
 	link, err := netlink.LinkByName(a.HostVeth)
 	if err != nil {
@@ -195,7 +195,7 @@ func (b *bench) enqueue(a api.Attachment, boot string) error {
 	})
 }
 
-// lastGone tells when the last of some links of this namespace has been
+// lastGone watches this namespace, and sends the time when the last of some links has been
 // deleted.
 func lastGone(links map[string]bool) (last <-chan time.Time, stop func(), err error) {
 	updates, done := make(chan netlink.LinkUpdate, 16*len(links)), make(chan struct{})

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// deleted is how many pods are deleted at once beside the ADDs of beside.
+// deleted is how many pods beside deletes at once while it measures ADDs.
 const deleted = 250
 
-// besides are the figures of ADD beside DELs.
+// besides has the figures of ADDs that run beside DELs.
 type besides struct {
 	table *table
-	above []time.Duration // of each visit: how far the p99 is above an idle node's
+	above []time.Duration // for each visit, how far the p99 is above that on an idle node
 }
 
-// besideTable returns where the figures go.
+// besideTable returns the table for the figures.
 func (b *bench) besideTable() *table {
 	if b.besides.table == nil {
 		b.besides.table = b.report.section(fmt.Sprintf("ADD one at a time while %d DELs are in flight", deleted),
@@ -25,10 +25,10 @@ func (b *bench) besideTable() *table {
 	return b.besides.table
 }
 
-// beside measures ADD one at a time while 250 DELs are in flight, in network
-// namespaces that stay, over the agent's API: nothing but the agent and the kernel
-// is in the way. A run comes here several times, far apart: the whole takes ten
-// seconds, in which a shared machine may be busy.
+// beside measures ADDs one at a time while 250 DELs are in flight, in network namespaces
+// that stay. It uses the agent's API, so that only the agent and the kernel affect the
+// figures. A run visits this stage several times, far apart, because one visit takes only
+// ten seconds, in which a shared machine may be busy.
 func beside(ctx context.Context, b *bench) error {
 	ps, err := b.pods.first(2 * deleted)
 	if err != nil {
@@ -43,8 +43,8 @@ func beside(ctx context.Context, b *bench) error {
 	return err
 }
 
-// besideExecs judges all that beside has measured, and measures the same as a
-// runtime does it, by execs of the plugins, where 250 processes are in the way.
+// besideExecs judges all figures of beside. It also measures the same as a runtime does it,
+// by executing the plugins; there 250 processes compete with the ADD.
 func besideExecs(ctx context.Context, b *bench) error {
 	if all := b.besides.above; len(all) > 0 {
 		b.report.atMost(fmt.Sprintf("ADD p99 while %d DELs are in flight, above idle", deleted), ms(median(all)), 20, "ms")
@@ -73,15 +73,14 @@ func besideExecs(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// verbs are one way to attach and detach. done waits until nothing is left to
-// be done.
+// verbs are one way to attach and detach. done waits until no work is left.
 type verbs struct {
 	add, del func(*pod) (time.Duration, error)
 	done     func() error
 }
 
-// besideRow measures one way, and returns how far the p99 of ADD is above that
-// on an idle node.
+// besideRow measures one way to attach and detach, and returns how far the p99 of ADD is
+// above that on an idle node.
 func (b *bench) besideRow(ctx context.Context, t *table, title string, ps []*pod, v verbs) (above time.Duration, err error) {
 	leaving, coming := ps[:deleted], ps[deleted:]
 	var idle, beside []time.Duration

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// footprint measures sizes of programs, and what it takes to exec a plugin.
+// footprint measures the sizes of programs, and how long it takes to execute a plugin.
 func footprint(ctx context.Context, b *bench) error {
 	t := b.report.section("Programs", "program", "size MB", "exec of VERSION p50 ms", "x empty")
 	type program struct {
@@ -73,7 +73,7 @@ func execs(ctx context.Context, path string, n int) ([]time.Duration, error) {
 	return took, nil
 }
 
-// memory measures a fresh agent with 250 attachments, and the run's own later.
+// memory measures the memory of a fresh agent without attachments and with 250.
 func memory(ctx context.Context, b *bench) error {
 	const attached = 250
 	a, err := startAgent(ctx, b.opts.bin, filepath.Join(b.dir, "memory"), []string{"v4=10.96.0.0/16"})

@@ -12,8 +12,8 @@ import (
 // claimFree is the benchmark whose worst case has a target.
 const claimFree = "ClaimFree/"
 
-// addresses runs the benchmarks of internal/ipam, which say what claiming and
-// freeing an address takes in memory.
+// addresses runs the benchmarks of internal/ipam, which measure how long it takes to claim
+// and free an address in memory.
 func addresses(ctx context.Context, b *bench) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-bench=.", "-count=3",
 		fmt.Sprintf("-benchtime=%dms", b.pick(500, 100)), "github.com/berth-net/berth/internal/ipam")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// width is one part of load: so many pods at once.
+// width is one part of load, with a number of pods at once.
 type width struct {
 	pods   int
 	rounds int // each contestant's, in turns
@@ -29,7 +29,7 @@ func load(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// figures are a contestant's, of one width.
+// figures has a contestant's figures for one width.
 type figures struct {
 	add, del         series          // p50 of each round
 	adds, dels       []time.Duration // of all rounds
@@ -44,15 +44,15 @@ func (b *bench) loadWidth(ctx context.Context, w width) error {
 	all := make(map[string]*figures)
 	for _, n := range b.networks {
 		all[n.name] = new(figures)
-		if _, err := n.wave(ctx, ps, w.pods); err != nil { // unmeasured: caches warm, bridge made
+		if _, err := n.wave(ctx, ps, w.pods); err != nil { // not measured: it warms caches, and makes the bridge
 			return err
 		}
 	}
 	for round := range w.rounds {
 		for i := range b.networks {
-			n := b.networks[(round+i)%len(b.networks)] // nobody is always first
-			// One at a time they are as a runtime makes them. So many namespaces
-			// would take longer than what is measured when there are many at once.
+			n := b.networks[(round+i)%len(b.networks)] // so that no contestant is always first
+			// For one pod at a time the pods are fresh, as a runtime's are. For many at
+			// once, making fresh ones would take longer than the measured part.
 			if w.pods == 1 {
 				if ps, err = b.pods.fresh(w.waves); err != nil {
 					return err
@@ -122,7 +122,7 @@ func (f *figures) of(verb string) (rounds series, each []time.Duration, wall ser
 	return f.del, f.dels, f.delWall
 }
 
-// judgeLoad holds Berth against the targets.
+// judgeLoad compares Berth's figures with the targets.
 func (b *bench) judgeLoad(w width, all map[string]*figures) {
 	floor, berth, wait := all[floorName], all[berthName], all[waitName]
 	if floor == nil || berth == nil {
@@ -150,7 +150,7 @@ func (b *bench) judgeLoad(w width, all map[string]*figures) {
 	}
 }
 
-// fastest is the reference plugin with the fastest DEL.
+// fastest returns the reference plugin with the fastest DEL.
 func fastest(networks []*network, all map[string]*figures) (best *figures, name string) {
 	for _, n := range networks {
 		f := all[n.name]

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Pods of the scale stage, beside those that fill the node.
+// The scale stage's pods beside those that fill the node.
 const (
-	measured = 15  // attached and detached in a round, each only once
+	measured = 15  // attached and detached once in each round
 	spare    = 256 // attached while others are deleted
 )
 
-// scale measures how ADD and DEL grow with the attachments on the node, and,
-// since filling a node takes its time, what can only be seen on a full one:
-// the agent's API without execs, and its restart.
+// scale measures how the times of ADD and DEL grow with the number of attachments on the
+// node. Since it takes long to fill a node, this stage also measures what needs a full one:
+// the agent's API without execs, and the agent's restart.
 func scale(ctx context.Context, b *bench) error {
 	t := b.report.section("ADD and DEL one at a time, with attachments on the node",
 		"plugin", "attachments", "ADD p50 ms", "rounds' p50", "ADD x floor", "DEL p50 ms", "rounds' p50", "DEL x floor")
@@ -100,11 +100,11 @@ func (b *bench) scaleBerth(ctx context.Context, t *table, levels []int) error {
 	return err
 }
 
-// levelFigures are the p50s of rounds, of a plugin and of the floor.
+// levelFigures has the p50s of rounds, for a plugin and for the floor.
 type levelFigures struct{ add, del, floorAdd, floorDel series }
 
-// level measures a plugin and the floor in turns on the node as it is, and
-// shows a row.
+// level measures a plugin and the floor in turns on the node as it is, and adds a row to a
+// table.
 func (b *bench) level(ctx context.Context, t *table, n *network, title string) (levelFigures, error) {
 	var f levelFigures
 	floor := b.network(floorName)
@@ -145,7 +145,7 @@ func (n *network) pairs(ctx context.Context, ps []*pod) (add, del time.Duration,
 	return percentile(adds, 50), percentile(dels, 50), nil
 }
 
-// judgeLevels holds the fullest node against the emptiest.
+// judgeLevels compares the fullest node with the emptiest.
 func (b *bench) judgeLevels(levels []int, at []levelFigures) {
 	first, last, top := at[0], at[len(at)-1], levels[len(levels)-1]
 	slower := float64(median(last.add)-median(first.add)) / 1e6

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// sweep measures the agent's own sweeps on a full node of which nothing differs,
-// and audits, which list all links anew as a sweep does only every ten minutes:
-// their processor time in the agent, the kernel's part included, and how long
-// they keep others from changing a link.
+// sweep measures the agent's own sweeps on a full node on which nothing differs. It also
+// measures audits, which list all links anew; a sweep does so only every ten minutes. It
+// measures the agent's processor time, including the kernel's part, and for how long sweeps
+// and audits keep others from changing a link.
 func sweep(ctx context.Context, b *bench) error {
 	full := b.pick(5000, 1000)
 	b.say("making %d network namespaces", full)
@@ -21,7 +21,7 @@ func sweep(ctx context.Context, b *bench) error {
 	if _, err := b.agent.attach(ctx, ps); err != nil {
 		return err
 	}
-	if err := b.audit(ctx, full); err != nil { // the first look makes room for all others
+	if err := b.audit(ctx, full); err != nil { // the first audit allocates the memory that the others use
 		return err
 	}
 	rounds := b.pick(20, 5)
@@ -68,7 +68,7 @@ func sweep(ctx context.Context, b *bench) error {
 	return settle(ps)
 }
 
-// audit is an audit of a node with so many attachments, that finds nothing.
+// audit makes an audit of a node with full attachments, which has to find nothing.
 func (b *bench) audit(ctx context.Context, full int) error {
 	found, err := b.agent.API.Audit(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *bench) audit(ctx context.Context, full int) error {
 	return nil
 }
 
-// changing returns what changes of an idle link take while f runs.
+// changing returns how long changes of an idle link take while f runs.
 func (b *bench) changing(ctx context.Context, f func() error) (stalls, error) {
 	p, err := startProbe(ctx, b.agent, nil)
 	if err != nil {

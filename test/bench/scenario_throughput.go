@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// throughput deletes all but keep attachments over the agent's API, as fast as
-// it answers, several times, and watches what others have to wait meanwhile.
-// It begins and ends with all of busy[:keep] attached; at its begin the rest
-// is too.
+// throughput deletes all but keep attachments over the agent's API, as fast as the agent
+// answers, several times, and measures how long others have to wait meanwhile. At its
+// beginning all of busy is attached, at its end only busy[:keep].
 func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) error {
 	var adds, dels, gone, worstLock, worstAdd []float64
 	quiet, err := b.quiet(ctx, spare)
@@ -58,7 +57,7 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 	return nil
 }
 
-// serial measures requests one at a time, with nothing else to do.
+// serial measures requests one at a time, while the agent has nothing else to do.
 func (b *bench) serial(ctx context.Context, ps []*pod) error {
 	var adds, dels []time.Duration
 	for _, p := range ps {
@@ -83,11 +82,11 @@ func (b *bench) serial(ctx context.Context, ps []*pod) error {
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// drained is what deleting many took.
+// drained says how long it took to delete many attachments.
 type drained struct {
 	answered apiFigures
 	gone     time.Duration // until no link was left
-	cpu      time.Duration // of the agent, until then
+	cpu      time.Duration // the agent's processor time until then
 	stalls   stalls
 }
 
@@ -113,14 +112,14 @@ func (b *bench) drain(ctx context.Context, spare, ps []*pod) (drained, error) {
 	return drained{answered, gone, cpu, stalls}, stopErr
 }
 
-// quiet is what the probe measures when nothing else happens.
+// quiet returns what a probe measures while nothing else happens.
 func (b *bench) quiet(ctx context.Context, spare []*pod) (stalls, error) {
 	p, err := startProbe(ctx, b.agent, spare)
 	if err != nil {
 		return stalls{}, err
 	}
 	select {
-	case <-time.After(2 * time.Second): // what is measured is that nothing happens
+	case <-time.After(2 * time.Second): // the probe needs some time in which nothing happens
 	case <-ctx.Done():
 	}
 	return p.stop(ctx)

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// percentile returns the smallest of ds that p percent of them do not exceed
-// (nearest rank). ds must not be empty and is not changed.
+// percentile returns the smallest element of ds that at least p percent of the elements do
+// not exceed (nearest rank). ds must not be empty, and is not changed.
 func percentile(ds []time.Duration, p float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(ds))
 	rank := int(p/100*float64(len(sorted))+0.999999) - 1
 	return sorted[min(max(rank, 0), len(sorted)-1)]
 }
 
-// median is the middle of values, the mean of the two middle ones if their
-// number is even. values must not be empty and is not changed.
+// median returns the middle one of values, or the mean of the two middle ones if their
+// number is even. values must not be empty, and is not changed.
 func median[T time.Duration | float64](values []T) T {
 	sorted := slices.Sorted(slices.Values(values))
 	m := len(sorted) / 2
@@ -28,8 +28,8 @@ func median[T time.Duration | float64](values []T) T {
 // series has one figure from each round.
 type series []time.Duration
 
-// ratios divides the figures of two series round by round: both had the same
-// noise. It is empty unless both have all rounds.
+// ratios divides the figures of two series round by round, since both had the same noise
+// within a round. It returns nil unless both have the same number of rounds.
 func (s series) ratios(base series) []float64 {
 	if len(s) != len(base) {
 		return nil
@@ -41,8 +41,8 @@ func (s series) ratios(base series) []float64 {
 	return rs
 }
 
-// ratio is the median of the rounds' ratios, with their least and greatest,
-// such as "1.52x (1.44-1.61)"; "" if there is none.
+// ratio returns the median of the rounds' ratios, and a text with the least and the
+// greatest ratio as well, such as "1.52x (1.44-1.61)"; "" if there are none.
 func (s series) ratio(base series) (middle float64, text string) {
 	rs := s.ratios(base)
 	if len(rs) == 0 {
@@ -52,7 +52,7 @@ func (s series) ratio(base series) (middle float64, text string) {
 	return middle, fmt.Sprintf("%.2fx (%.2f-%.2f)", middle, slices.Min(rs), slices.Max(rs))
 }
 
-// span is the least and the greatest of the series, in ms.
+// span writes the least and the greatest figure of the series, in ms.
 func (s series) span() string { return fmt.Sprintf("%s-%s", num(slices.Min(s)), num(slices.Max(s))) }
 
 // num writes a duration in ms with three figures.

@@ -76,7 +76,7 @@ func TestParseBenchmark(t *testing.T) {
 	}
 }
 
-// Each second has its longest, also after one in which nothing began.
+// seconds returns each second's longest time, also after a second in which nothing began.
 func TestSeconds(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	got := stalls{

@@ -18,18 +18,18 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// sweepEvery is the shortest time between two sweeps that an agent can be told.
+// sweepEvery is the shortest time between two sweeps that an agent's configuration allows.
 const sweepEvery = time.Second
 
-// sweeps lets the agent sweep more often than it does by itself, and returns
-// the processor time that each of so many sweeps has taken: what the agent
-// takes between two moments that are as far apart as two sweeps.
+// sweeps makes the agent sweep more often than by default, and returns the processor time
+// of each of rounds sweeps: it is the time that the agent took in each interval of
+// sweepEvery.
 func (a *agent) sweeps(ctx context.Context, rounds int) (each []time.Duration, err error) {
 	if err := a.configure(fmt.Sprintf("sweepInterval: %s\n", sweepEvery)); err != nil {
 		return nil, err
 	}
 	begun, err := a.swept(ctx)
-	for done := begun; err == nil && done < begun+2; { // the first may have begun before
+	for done := begun; err == nil && done < begun+2; { // the first may have begun before begun was read
 		if err = sleepFor(ctx, sweepEvery/10); err == nil {
 			done, err = a.swept(ctx)
 		}
@@ -37,7 +37,7 @@ func (a *agent) sweeps(ctx context.Context, rounds int) (each []time.Duration, e
 	if err != nil {
 		return nil, err
 	}
-	if err := sleepFor(ctx, sweepEvery/2); err != nil { // not in the middle of one
+	if err := sleepFor(ctx, sweepEvery/2); err != nil { // so that intervals do not begin in the middle of a sweep
 		return nil, err
 	}
 	if begun, err = a.swept(ctx); err != nil {
@@ -60,7 +60,7 @@ func (a *agent) sweeps(ctx context.Context, rounds int) (each []time.Duration, e
 	return each, a.configure("")
 }
 
-// configure writes the agent's configuration and lets it read that.
+// configure writes the agent's configuration, and has the agent read it.
 func (a *agent) configure(yaml string) error {
 	file := root.Dir(a.Root).Config()
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
@@ -72,7 +72,7 @@ func (a *agent) configure(yaml string) error {
 	return a.Signal(unix.SIGHUP)
 }
 
-// swept returns how many looks at everything the agent has had, by its metrics.
+// swept returns how many sweeps and audits the agent has made, by its metrics.
 func (a *agent) swept(ctx context.Context) (uint64, error) {
 	socket := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", root.Dir(a.Root).Socket())
@@ -94,7 +94,7 @@ func (a *agent) swept(ctx context.Context) (uint64, error) {
 	}
 	_, after, found := strings.Cut(string(text), `berth_kind_seconds_count{kind="link",op="find"} `)
 	if !found {
-		return 0, nil // none yet
+		return 0, nil // there was none yet
 	}
 	count, _, _ := strings.Cut(after, "\n")
 	return strconv.ParseUint(count, 10, 64)

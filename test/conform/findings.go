@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// finding explains what a check finds at some subjects.
+// finding explains what a check finds with some subjects.
 type finding struct {
-	check    string   // without its version
-	subjects []string // none: all but Berth
+	check    string   // the check's name without its version
+	subjects []string // nil: all
 	why      string   // with the upstream issue, if one is known
 }
 
-// findings are the explanations, the first that fits first.
+// findings are the explanations. The first one that fits counts.
 var findings = []finding{
 	{"version/echo", nil, "skel, which all of these plugins use, does not look at the request's version and always answers in its own. No issue is known."},
 	{"add/error-version", nil, "an error has no `cniVersion`, since `types.Error` of the CNI library has no such field (cni PR 408, which was closed, would have added it). 0.4.0 requires it; later versions say \"should\"."},
@@ -42,7 +42,7 @@ var findings = []finding{
 	{"gc/empty-list", nil, "GC is answered with success and does nothing: the plugins' source has no GC yet (plugins#1047 for host-local). The specification says \"should\"."},
 }
 
-// explain returns why a subject does not hold a check; "" is unknown.
+// explain returns why a check is bad with a subject; "" if no explanation is known.
 func explain(subject, check string) string {
 	base, _, _ := strings.Cut(check, "@")
 	for _, f := range findings {

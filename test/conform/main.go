@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// folders are where things are.
+// folders are the paths of the folders that the command needs.
 type folders struct{ bin, peers, lists string }
 
 // publish judges every subject and writes the page.

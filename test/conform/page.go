@@ -56,7 +56,7 @@ would find again what another has found, is "(-)".
 	}
 }
 
-// rows are the names of all checks that ran, in their order.
+// rows returns the names of all checks that ran, in their order.
 func rows(judged []judgement) []string {
 	var names []string
 	for _, c := range conform.Checks() {
@@ -97,8 +97,8 @@ func cell(j judgement, check string) string {
 	return marks[r.Outcome]
 }
 
-// findingsOf explains what is bad, a section for each check. Subjects with the
-// same explanation share it, and what was seen at the first.
+// findingsOf writes a section for each check that is bad with a subject. Subjects with the
+// same explanation share it; the page shows what was seen with the first of them.
 func findingsOf(w io.Writer, judged []judgement, rows []string) (unexplained []string) {
 	fmt.Fprint(w, "\n## What was found\n")
 	none := true
@@ -136,14 +136,14 @@ func findingsOf(w io.Writer, judged []judgement, rows []string) (unexplained []s
 	return unexplained
 }
 
-// group are subjects at which a check found the same.
+// group is a group of subjects with which a check found the same.
 type group struct {
 	names []string
 	why   string
 	first *conform.Result
 }
 
-// mostSeen is how many lines of what was seen the page has.
+// mostSeen is how many lines of a result the page shows at most.
 const mostSeen = 8
 
 func seen(r *conform.Result) string {

@@ -2,7 +2,7 @@ package main
 
 import "github.com/berth-net/berth/conform"
 
-// subject is a list that is judged.
+// subject is a list that the command judges.
 type subject struct {
 	name      string // of its list, and in the table
 	what      string
@@ -11,13 +11,13 @@ type subject struct {
 	hooks     string
 }
 
-// judgement is what came out for a subject.
+// judgement is a subject with its report.
 type judgement struct {
 	subject
 	*conform.Report
 }
 
-// hostLocal are the folders that the reference plugins keep files in.
+// hostLocal are the folders in which the reference plugins keep files.
 var hostLocal = []string{"/var/lib/cni", "/run/cni"}
 
 var subjects = []subject{

@@ -19,8 +19,8 @@ func (r *residue) Error() string { return r.what }
 
 func left(format string, args ...any) error { return &residue{fmt.Sprintf(format, args...)} }
 
-// notePresent notes the addresses of all attachments, also of such as no ADD has
-// answered for: they are in use now, and have to rest when they are freed.
+// notePresent notes the addresses of all attachments, also of those whose ADD was not
+// answered: they are in use now, and have to rest when they are freed.
 func (w *world) notePresent() error {
 	all, err := w.list()
 	if err != nil {
@@ -43,8 +43,8 @@ func (w *world) notePresent() error {
 	return nil
 }
 
-// nothingLeft waits until the agent has released all, and looks for what it left:
-// by its own audit, by the oracle, in the ledger and among its files.
+// nothingLeft waits until the agent has released everything, and then looks for residue: by
+// the agent's own audit, by the oracle, in the ledger and among the agent's files.
 func (w *world) nothingLeft() error {
 	if err := w.clean(); err != nil {
 		return err
@@ -52,8 +52,8 @@ func (w *world) nothingLeft() error {
 	return w.ledger()
 }
 
-// clean is nothingLeft without a look into the ledger: by the agent's audit, and
-// by the oracle, which knows nothing of Berth's.
+// clean is nothingLeft without a look into the ledger. It uses the agent's audit, and the
+// oracle, which knows nothing of Berth.
 func (w *world) clean() error {
 	if err := w.released(); err != nil {
 		return err
@@ -80,12 +80,12 @@ func (w *world) released() error {
 	}
 }
 
-// trickle is how long the kernel may take to do by itself what follows from the
+// trickle is how long the kernel may take for work that it does by itself after the
 // deletion of a link.
 const trickle = 2 * time.Second
 
-// oracle compares the node, the pods and the files with what they were when
-// nothing was attached.
+// oracle compares the node, the pods and the files with their state when nothing was
+// attached.
 func (w *world) oracle() error {
 	diff, err := w.differs(w.base, insideMost)
 	for end := time.Now().Add(trickle); err == nil && diff != "" && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -101,15 +101,15 @@ func (w *world) oracle() error {
 	return err
 }
 
-// strayFiles compares the files below root with what they should be. A temporary
-// file that a killed writer leaves in the deletion queue is removed by the agent
-// when it is an hour old (internal/deletions): there may be one a death.
+// strayFiles compares the files below root with what they should be. A killed writer may
+// leave a temporary file in the deletion queue, which the agent removes when the file is an
+// hour old (internal/deletions). So strayFiles allows one for each death.
 func (w *world) strayFiles() (diff string, err error) {
 	if err := w.spared(); err != nil {
 		return "", err
 	}
 	for end := time.Now().Add(trickle); ; time.Sleep(5 * time.Millisecond) {
-		// A list that is made while a file takes another's place may lack both.
+		// If a file replaces another one while they are listed, the list may lack both.
 		if diff, err = w.filesDiffer(); err != nil || diff == "" || time.Now().After(end) {
 			return diff, err
 		}
@@ -136,12 +136,12 @@ func (w *world) filesDiffer() (string, error) {
 	return diff.String(), nil
 }
 
-// insideMost is how many pods are looked at after each point; all are at the end.
-// Half a link cannot be left: its other end would be missed on the node.
+// insideMost is how many pods the oracle looks into after each point; at the end it looks
+// into all. No link can be left in a pod alone: its other end would be seen on the node.
 const insideMost = 3
 
-// differs compares the node with what it should be, and most of the pods with
-// what they were when they were made.
+// differs compares the node with what it should be, and at most that many pods with their
+// state when they were made.
 func (w *world) differs(node nettest.State, most int) (string, error) {
 	now, err := nettest.Look(w.node)
 	if err != nil {
@@ -160,8 +160,8 @@ func (w *world) differs(node nettest.State, most int) (string, error) {
 	return diff, nil
 }
 
-// ledger looks for owners of nobody, and for addresses that have been in use and
-// do not rest.
+// ledger looks for owners that should not be there, and for addresses that have been in use
+// and do not rest.
 func (w *world) ledger() error {
 	l, err := w.api.Ledger(context.Background())
 	if err != nil {
@@ -184,14 +184,14 @@ func (w *world) ledger() error {
 	return nil
 }
 
-// removed compares the node with what it was before there was an agent, after
-// `berthd --remove`.
+// removed compares the node, after `berthd --remove`, with its state before there was an
+// agent.
 func (w *world) removed() error {
 	diff, err := w.differs(w.virgin, len(w.pods))
 	if err != nil {
 		return err
 	}
-	// Forwarding is turned on once for all, and accept_ra follows it.
+	// Forwarding stays on once an agent has turned it on, and accept_ra follows it.
 	lines := slices.DeleteFunc(strings.Split(diff, "\n"), func(line string) bool {
 		return line == "" || strings.HasPrefix(line[1:], "sysctl ")
 	})

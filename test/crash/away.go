@@ -20,7 +20,8 @@ func startAndDetach(w *world, verb error) error {
 	return detachAll(w, verb)
 }
 
-// detachAndStart repeats DEL while the agent is away, and lets it do the rest.
+// detachAndStart repeats DEL while the agent is away, and then starts the agent, which does
+// the rest.
 func detachAndStart(w *world, verb error) error {
 	if err := detachAll(w, verb); err != nil {
 		return err
@@ -28,7 +29,8 @@ func detachAndStart(w *world, verb error) error {
 	return w.restart()
 }
 
-// onlyStart starts the agent, who has to do the rest if DEL has succeeded.
+// onlyStart starts the agent without another DEL, if DEL has succeeded: the agent has to do
+// the rest.
 func onlyStart(w *world, verb error) error {
 	if verb != nil {
 		return detachAndStart(w, verb)
@@ -36,9 +38,8 @@ func onlyStart(w *world, verb error) error {
 	return w.restart()
 }
 
-// queued prepares deletions that wait for an agent: that of pod 1 with a result,
-// and those of pod 2 and 3 without one, so that nobody has cut them off. Pod 3 has
-// two of them.
+// queued prepares deletions that wait for an agent: one of pod 1 with a result, and one of
+// pod 2 and two of pod 3 without a result.
 func queued(w *world) error {
 	if err := orphaned(4)(w); err != nil {
 		return err
@@ -52,7 +53,7 @@ func queued(w *world) error {
 	return nil
 }
 
-// drained waits until nothing is left but pod 0, without any further DEL.
+// drained waits, without any further DEL, until only pod 0 is left.
 func drained(w *world, _ error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		all, err := w.list()

@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	programs.Main(m)
 }
 
-// What is left behind is found, by whoever can know of it, and one scenario with
-// nothing left has every call of its verb killed.
+// nothingLeft finds a link and a file that are left behind, and finds nothing if nothing is
+// left. take refuses an address that rests.
 func TestResidueIsFound(t *testing.T) {
 	nettest.Need(t)
 	bin := programs.Own(t)
@@ -71,8 +71,8 @@ func TestResidueIsFound(t *testing.T) {
 	}
 }
 
-// One scenario from end to end: each call of the plugin's ADD is killed before
-// and after its effect, once for each remedy.
+// One scenario from end to end: the plugin is killed before and after the effect of each
+// call of its ADD, once for each remedy.
 func TestScenario(t *testing.T) {
 	nettest.Need(t)
 	i := slices.IndexFunc(scenarios(), func(s scenario) bool { return s.name == "berth-cni ADD" })
@@ -86,7 +86,8 @@ func TestScenario(t *testing.T) {
 	}
 }
 
-// A plan counts the calls that matter to it, and samples those that go on and on.
+// A plan counts only the calls that matter to it, and samples calls that are repeated many
+// times.
 func TestPlan(t *testing.T) {
 	write := killer.Call{Name: "write", What: "f"}
 	answer := killer.Call{Name: "recvfrom", What: "netlink", Netlink: true, Answer: true}

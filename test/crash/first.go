@@ -31,8 +31,9 @@ func removed(w *world) error {
 	return w.removed()
 }
 
-// begun checks an agent of a new instance: what it holds is called otherwise than
-// what that of before held, so that it is counted, and then taken away.
+// begun checks an agent of a new instance. Its things have other names than those of the
+// instance before, so they cannot be compared: begun checks them by the agent's audit and
+// by the number of owners, and checks that `berthd --remove` removes them all.
 func begun(w *world) error {
 	if err := w.audit(); err != nil {
 		return err
@@ -65,9 +66,10 @@ func removing(w *world, judge killer.Judge) error {
 	return err
 }
 
-// removedAgain repeats it, and starts the agent again. The point's loop has
-// started it already: what was removed half-way is whole by then. What it takes
-// anew has a new owner, and so another comment in the table.
+// removedAgain repeats `berthd --remove`, and starts the agent again. scenario.point has
+// started the agent before, so that everything that was removed half-way is whole again.
+// What the agent takes anew has a new owner and so another comment in the table; therefore
+// removedAgain settles the world again.
 func removedAgain(w *world, _ error) error {
 	if err := w.audit(); err != nil {
 		return err

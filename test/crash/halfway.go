@@ -48,7 +48,7 @@ func halfWay(w *world) error {
 	mu.Lock()
 	deleting = true
 	mu.Unlock()
-	_ = w.pods[2].verb("DEL", nil) // fails, or is queued once the agent is gone
+	_ = w.pods[2].verb("DEL", nil) // the DEL fails, or is queued once the agent is gone
 	if _, err := w.agent.Wait(patience); err != nil {
 		return fmt.Errorf("an agent that was to be killed by DEL: %w", err)
 	}
@@ -58,7 +58,7 @@ func halfWay(w *world) error {
 	return nil
 }
 
-// kept checks pod 0, which must have survived, and detaches all.
+// kept checks pod 0, which must have survived, and detaches all pods.
 func kept(w *world, _ error) error {
 	if err := w.pods[0].verb("CHECK", nil); err != nil {
 		return err
@@ -66,7 +66,7 @@ func kept(w *world, _ error) error {
 	return detachAll(w, nil)
 }
 
-// reboot prepares a node that was rebooted with pods half-way.
+// reboot prepares a node that was rebooted while pods were attached and detached half-way.
 func reboot(w *world) error {
 	if err := halfWay(w); err != nil {
 		return err
@@ -76,7 +76,7 @@ func reboot(w *world) error {
 			return err
 		}
 	}
-	if err := w.removeLocks(); err != nil { // as all of /run goes
+	if err := w.removeLocks(); err != nil { // a reboot empties /run
 		return err
 	}
 	if err := w.node.Delete(); err != nil {
@@ -92,7 +92,7 @@ func reboot(w *world) error {
 		if err := p.make(); err != nil {
 			return err
 		}
-		p.leaves() // with the boot
+		p.leaves() // the boot's end has ended its attachment
 	}
 	return nil
 }

@@ -18,12 +18,13 @@ var (
 	thenStart = remedy{"a start", detachAll}
 )
 
-// verbOf is a verb that a runtime asks for, about the first pod.
+// verbOf returns a function that executes a verb for the first pod, as a runtime does.
 func verbOf(verb string) func(*world) error {
 	return func(w *world) error { return w.pods[0].verb(verb, nil) }
 }
 
-// scenarios are all that is killed at every call.
+// scenarios lists all scenarios. In each of them, a program is killed at every call of a
+// verb.
 func scenarios() []scenario {
 	agent := []scenario{
 		{name: "berthd first start", prepare: bare, verb: started, remedies: []remedy{thenStart}, check: begun},
@@ -68,8 +69,7 @@ func scenarios() []scenario {
 	)
 }
 
-// chosen returns the scenarios with one of these texts in their names; all, if
-// there are none.
+// chosen returns the scenarios with one of these texts in their names; without texts, all.
 func chosen(verbs []string) []scenario {
 	return slices.DeleteFunc(scenarios(), func(s scenario) bool {
 		named := func(v string) bool { return strings.Contains(s.name, v) }

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// look starts the agent and holds what it has against what a runtime knows.
+// look starts the agent, and compares what it has with what a runtime knows.
 func (l *churn) look() error {
 	w := l.w
 	if err := w.restart(); err != nil {
@@ -55,8 +55,8 @@ func (l *churn) look() error {
 	return w.links(all)
 }
 
-// links compares the node with what it is without pods: apart from one link a
-// pod, with its addresses and routes, nothing has changed.
+// links compares the node with its state without pods. The only difference may be one link
+// for each pod, with its addresses and routes.
 func (w *world) links(all []api.Attachment) error {
 	now, err := nettest.Look(w.node)
 	if err != nil {
@@ -72,7 +72,7 @@ func (w *world) links(all []api.Attachment) error {
 	return nil
 }
 
-// calm waits until nothing is on its way in or out.
+// calm waits until no pod is being attached or detached.
 func (w *world) calm() error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		n, err := w.leaving()
@@ -86,7 +86,7 @@ func (w *world) calm() error {
 	}
 }
 
-// audit is `berth audit`, with nothing found.
+// audit fails if the agent's audit finds anything.
 func (w *world) audit() error {
 	a, err := w.api.Audit(context.Background())
 	if err == nil && len(a.Findings) > 0 {

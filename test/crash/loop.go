@@ -20,9 +20,9 @@ const (
 	// loopPools lets addresses come back while the loop runs.
 	loopPools    = "pools:\n  - name: default\n    cidrs: [10.88.0.0/21, \"fd00:88::/64\"]\ncooldown: 5s\n"
 	loopCooldown = 5 * time.Second
-	// lookEvery is how many kills lie between two audits.
+	// lookEvery is the number of kills between two audits.
 	lookEvery = 250
-	// alive is how long the agent serves at most before it is killed.
+	// alive is how long the agent lives at most before it is killed.
 	alive = 25 * time.Millisecond
 )
 
@@ -32,8 +32,8 @@ type churn struct {
 	w       *world
 	slots   []*slot
 	kills   int64
-	agents  atomic.Int64 // killed
-	plugins atomic.Int64
+	agents  atomic.Int64 // kills of agents
+	plugins atomic.Int64 // kills of plugins
 
 	mu   sync.Mutex
 	errs []error
@@ -57,7 +57,7 @@ func (l *churn) found(err error) {
 	l.errs = append(l.errs, err)
 }
 
-// loop kills at random moments as often as the options say.
+// loop kills programs at random moments, as often as the options say.
 func loop(o options, r *report) (err error) {
 	begun := time.Now()
 	w, err := newWorld(o.bin, loopPools)
@@ -100,8 +100,7 @@ func loop(o options, r *report) (err error) {
 	return nil
 }
 
-// round is a part of the loop, between two audits. No process is left when it
-// returns.
+// round is a part of the loop between two audits. No process is left when it returns.
 func (l *churn) round(seed uint64) {
 	until := min(l.kills, l.killed()+lookEvery)
 	done := func() bool { return l.over() || l.killed() >= until }
@@ -140,7 +139,7 @@ func (l *churn) supervise(random *rand.Rand, stop <-chan struct{}) {
 			return
 		}
 		l.w.agent = p
-		if often(random, 75) { // else it may die before it serves
+		if often(random, 75) { // else the agent may die before it serves
 			if err := l.w.serving(); err != nil {
 				l.found(fmt.Errorf("starting the agent after a kill: %w", err))
 			}
@@ -171,7 +170,7 @@ func (l *churn) supervise(random *rand.Rand, stop <-chan struct{}) {
 	}
 }
 
-// end detaches all pods, and gives back what the agent holds.
+// end detaches all pods, and then gives back what the agent itself holds.
 func (l *churn) end() error {
 	w := l.w
 	if err := w.restart(); err != nil {

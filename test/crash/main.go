@@ -1,14 +1,14 @@
-// Command crash kills Berth's real programs, berthd and berth-cni, at every
-// system call by which a verb of theirs changes the world, starts them again,
-// does what a runtime does, and looks for what was left behind: with Berth's own
-// audit and with an oracle that knows nothing of it (internal/nettest). Then it
-// kills them at random moments while pods come and go.
+// Command crash kills Berth's real programs, berthd and berth-cni, at every system call by
+// which one of their verbs changes the world. It starts them again, does what a runtime
+// does, and looks for residue with Berth's own audit and with an oracle that knows nothing
+// of Berth (internal/nettest). Then it kills the programs at random moments while pods come
+// and go.
 //
 //	make crash                              # all, as CI runs it
 //	go run ./test/crash -verbs 'berthd DEL' # the points of one verb; -v says each
 //	go run ./test/crash -only loop -kills 100000 -seed 7
 //
-// The last line is "residue: 0", or it exits with 1.
+// If nothing was left behind, the last line is "residue: 0". Otherwise the exit code is 1.
 package main
 
 import (
@@ -75,8 +75,8 @@ func flags() options {
 	return o
 }
 
-// runAll runs what the options say. Residue goes into the report; an error is
-// all that ends the run early.
+// runAll runs what the options say. Residue goes into the report; only other failures are
+// an error and end the run early.
 func runAll(o options, r *report) error {
 	before, err := everything()
 	if err != nil {
@@ -102,7 +102,7 @@ func runAll(o options, r *report) error {
 	return nil
 }
 
-// everything is what is in the namespaces that the run has for itself.
+// everything returns the state of the namespaces that the run has for itself.
 func everything() (nettest.State, error) {
 	s, err := nettest.Look(nil)
 	if err != nil {

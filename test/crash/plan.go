@@ -9,20 +9,20 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// plan is one fault: what becomes of one call of a verb.
+// plan is one fault: a verdict about one call of a verb.
 type plan struct {
 	verdict killer.Verdict
-	n       int    // the nth call of the verb, from 1; 0: that of at
-	at      string // a call and its number among those of its name: "fdatasync ledger.db 2"
+	n       int    // the fault is at the nth call of the verb, from 1; 0: at the call that at names
+	at      string // a call with its number among the calls of the same name: "fdatasync ledger.db 2"
 
 	mu    sync.Mutex
-	calls []string // so far, numbered likewise
+	calls []string // the calls so far, in the form of at
 	count map[string]int
-	hit   string // the call at which it happened
+	hit   string // the call at which the fault happened
 }
 
-// everyOne is up to which number each call of its like is a point; of those
-// beyond, such as the 256 spare files of a first start, the 16th, 32nd, ... are.
+// everyOne is the number of calls of the same name that are each a point. Of further ones,
+// such as for the 256 spare files of a first start, only the 16th, 32nd, ... are points.
 const everyOne = 8
 
 // judge decides about a call.
@@ -49,7 +49,7 @@ func (p *plan) judge(c killer.Call) killer.Verdict {
 	return p.verdict
 }
 
-// went says at which call the fault happened, "" if at none, and which calls
+// went returns the call at which the fault happened, "" if it did not, and all calls that
 // there were.
 func (p *plan) went() (hit string, calls []string) {
 	p.mu.Lock()
@@ -64,10 +64,11 @@ func (p *plan) String() string {
 	return fmt.Sprintf("%s call %d (%s)", p.verdict, p.n, p.hit)
 }
 
-// kills are the verdicts that every call gets.
+// kills are the verdicts that every call gets, one after the other.
 var kills = []killer.Verdict{{Do: killer.KillBefore}, {Do: killer.KillAfter}}
 
-// failures are those that every request to the kernel gets, and every answer.
+// failures are the verdicts that every request to the kernel, and every fetching of an
+// answer, gets one after the other.
 var failures = []killer.Verdict{
 	{Do: killer.Fail, Errno: unix.ENOBUFS}, {Do: killer.Fail, Errno: unix.ENOMEM},
 	{Do: killer.Fail, Errno: unix.EBUSY}, {Do: killer.Fail, Errno: unix.EINTR},

@@ -20,19 +20,19 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// pod is a network namespace, and the container in it as its runtime knows it.
+// pod is a network namespace, with the container in it as the runtime knows it.
 type pod struct {
 	w         *world
 	number    int
 	netns     *ns.Netns
-	empty     nettest.State // before it was ever attached
-	container string        // its id; each attempt at a container has a new one
+	empty     nettest.State // its state before it was ever attached
+	container string        // the container's id; each attempt has a new one
 	tries     int
 	result    json.RawMessage // of ADD, as the runtime keeps it; nil: none
 	addrs     []netip.Addr    // of the result
 }
 
-// pod returns the world's nth pod, made when it is asked for first.
+// pod returns the world's nth pod, from 0. It makes pods that do not exist yet.
 func (w *world) pod(n int) (*pod, error) {
 	for len(w.pods) <= n {
 		p := &pod{w: w, number: len(w.pods)}
@@ -48,7 +48,7 @@ func (p *pod) make() (err error) {
 	if p.netns, err = makeNetns(fmt.Sprintf("%s-pod%d", filepath.Base(string(p.w.root)), p.number)); err != nil {
 		return err
 	}
-	if err := p.netns.Do(nettest.LoopbackUp); err != nil { // as ADD does, for all that share the pod
+	if err := p.netns.Do(nettest.LoopbackUp); err != nil { // as an ADD does, which leaves lo up
 		return err
 	}
 	p.empty, err = nettest.Look(p.netns)
@@ -63,7 +63,7 @@ func (p *pod) renew() {
 	p.container, p.result, p.addrs = fmt.Sprintf("c%d-%d", p.number, p.tries), nil, nil
 }
 
-// command is the plugin as a runtime executes it. keys are more of the
+// command returns the command by which a runtime executes the plugin. keys are added to the
 // configuration.
 func (p *pod) command(verb string, keys ...string) (killer.Command, *files, error) {
 	if p.result != nil && (verb == "DEL" || verb == "CHECK") {
@@ -72,7 +72,7 @@ func (p *pod) command(verb string, keys ...string) (killer.Command, *files, erro
 	return p.w.plugin(verb, []string{"CNI_CONTAINERID=" + p.container, "CNI_NETNS=" + p.netns.Ref().Path, "CNI_IFNAME=eth0"}, keys...)
 }
 
-// plugin is berth-cni for a verb.
+// plugin returns the command that runs berth-cni for a verb.
 func (w *world) plugin(verb string, env []string, keys ...string) (killer.Command, *files, error) {
 	f, err := newFiles(programs.Conf(string(w.root), keys...))
 	if err != nil {
@@ -87,7 +87,7 @@ func (w *world) plugin(verb string, env []string, keys ...string) (killer.Comman
 	}, f, nil
 }
 
-// files are what a plugin reads and writes, in memory.
+// files are a plugin's stdin, stdout and stderr, in memory.
 type files struct{ in, out, complaint *os.File }
 
 func newFiles(stdin string) (*files, error) {
@@ -109,11 +109,11 @@ func newFiles(stdin string) (*files, error) {
 
 func (f *files) close() {
 	for _, f := range []*os.File{f.in, f.out, f.complaint} {
-		f.Close() // nil is an error that nobody minds
+		f.Close() // closing a nil file is an error that does not matter
 	}
 }
 
-// text is all that was written to a file.
+// text returns all that was written to a file.
 func text(f *os.File) string {
 	_, _ = f.Seek(0, io.SeekStart)
 	raw, _ := io.ReadAll(f)
@@ -123,7 +123,7 @@ func text(f *os.File) string {
 // errKilled says that a plugin was killed.
 var errKilled = errors.New("the plugin was killed")
 
-// run runs a plugin, under a judge or nil, and returns what it printed. A
+// run runs a plugin under a judge (nil: without one) and returns what the plugin printed. A
 // numbered error is an *api.Error.
 func run(c killer.Command, f *files, judge killer.Judge) ([]byte, error) {
 	defer f.close()
@@ -170,8 +170,8 @@ func (p *pod) verb(verb string, judge killer.Judge) error {
 	return nil
 }
 
-// attached keeps ADD's result. An address that another container has, or had
-// within its cooldown, is an error.
+// attached keeps ADD's result. It fails if another container has one of the addresses, or
+// had it within the cooldown.
 func (p *pod) attached(out []byte) error {
 	got, err := programs.ReadResult(out)
 	if err != nil {
@@ -181,7 +181,8 @@ func (p *pod) attached(out []byte) error {
 	return p.w.take(p.container, p.addrs)
 }
 
-// take notes that a container has addresses.
+// take notes that a container has addresses. It fails if one of them is another
+// container's, or has not rested for its cooldown.
 func (w *world) take(container string, addrs []netip.Addr) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,8 +227,8 @@ func (p *pod) detach() error {
 	return err
 }
 
-// attach is ADD by the agent's API: quicker than by the plugin, for pods that
-// only have to be there.
+// attach makes an attachment by the agent's API, which is faster than by the plugin. It is
+// for pods that only have to be attached.
 func (p *pod) attach() error {
 	p.renew()
 	out, err := p.w.api.Add(context.Background(), api.AddRequest{

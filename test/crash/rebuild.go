@@ -12,11 +12,12 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// poolsShort let the addresses that a rebuild does not know of come back soon.
+// poolsShort has a short cooldown, so that the addresses that rest after a rebuild are free
+// again soon.
 const poolsShort = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16]\ncooldown: 300ms\n"
 
-// ledgerLost prepares a node without agent and ledger, with pods of which one
-// has been deleted meanwhile.
+// ledgerLost prepares a node with attached pods, and without agent and ledger. One of the
+// pods has been deleted while the agent was away.
 func ledgerLost(w *world) error {
 	if _, err := w.pod(2); err != nil {
 		return err
@@ -35,8 +36,8 @@ func ledgerLost(w *world) error {
 	return os.Remove(w.root.Ledger())
 }
 
-// attachLater attaches a pod as soon as there are addresses: after a rebuild, all
-// that are not in use rest.
+// attachLater attaches a pod as soon as there are free addresses: after a rebuild, all
+// addresses that are not in use rest.
 func (p *pod) attachLater() error {
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		err := p.attach()
@@ -64,8 +65,8 @@ func (w *world) rebuild(judge killer.Judge) (unix.WaitStatus, error) {
 	return p.Wait(patience)
 }
 
-// rebuiltAgain repeats it, unless it had come to its end, and detaches the pods of
-// an agent that then has to start.
+// rebuiltAgain repeats the rebuild if it did not succeed. Then it starts the agent, which
+// has to work, and detaches the pods.
 func rebuiltAgain(w *world, verb error) error {
 	if verb != nil {
 		if _, err := os.Stat(w.root.Ledger()); errors.Is(err, os.ErrNotExist) {
@@ -82,7 +83,7 @@ func rebuiltAgain(w *world, verb error) error {
 	return w.released()
 }
 
-// begunAgain is begun, and a new measure of what follows.
+// begunAgain is begun, and then settles the world again.
 func begunAgain(w *world) error {
 	if err := begun(w); err != nil {
 		return err

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// report is what the run prints, and what it has found.
+// report prints the run's lines, and keeps what the run has found.
 type report struct {
 	verbose bool
 
 	mu       sync.Mutex
-	points   int // calls that were killed, or failed, each once for each verdict
-	faults   int // how often
-	kills    int // of the random loop
+	points   int // pairs of a call and a verdict that were hit
+	faults   int // how many kills or failures there were
+	kills    int // kills of the random loop
 	missed   int
 	residues []string
 }
@@ -40,7 +40,7 @@ func (r *report) residue(where string, err error) {
 	r.residues = append(r.residues, where)
 }
 
-// scenario prints what was covered by a scenario.
+// scenario prints what a scenario covered.
 func (r *report) scenario(s scenario, t *tally, took time.Duration) {
 	what := "kills"
 	if s.fails {
@@ -59,7 +59,8 @@ func (r *report) scenario(s scenario, t *tally, took time.Duration) {
 	r.missed += len(t.missed)
 }
 
-// summary prints the end, whose last line says whether all is well.
+// summary prints the last lines of the run. The very last one says whether anything was
+// left behind.
 func (r *report) summary(err error) {
 	if err != nil {
 		r.print("crash: %v", err)

@@ -11,52 +11,52 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// scenario is a verb of a program, and what is done around it.
+// scenario is a verb of a program, with what is done before and after it.
 type scenario struct {
-	name string // "berthd ADD": who is killed, and in what
+	name string // "berthd ADD": the program that is killed, and the verb
 	conf string // berthd.yaml; "": pools4
-	// cooldown is that of conf, if it is not an hour.
+	// cooldown is the cooldown in conf, if that is not an hour.
 	cooldown time.Duration
 
-	// prepare makes what the verb needs, with an agent that runs.
+	// prepare makes what the verb needs. When it is called, the agent runs.
 	prepare func(w *world) error
-	// verb runs the verb with its program under the judge, and returns when it
-	// has been killed, or when all that the verb brings about is over.
+	// verb runs the verb with its program under the judge. It returns when the program has
+	// been killed, or when all work that the verb caused is done.
 	verb func(w *world, judge killer.Judge) error
-	// remedies are what may be done after it, by an agent that runs again; each
-	// gives back all that is attached. Every call is killed once for each.
+	// remedies are what a runtime may do after the verb, when the agent runs again. Each
+	// remedy detaches everything. The program is killed at every call once for each remedy.
 	remedies []remedy
 	// check looks for residue; nil: world.nothingLeft.
 	check func(w *world) error
-	// away says that no agent runs, and that the remedies start it.
+	// away says that no agent runs after the verb, and that the remedies start one.
 	away bool
-	// agent says that the running agent is killed, not a program that comes and goes.
+	// agent says that the running agent is killed, and not a program that ends by itself.
 	agent bool
-	// fails says that requests to the kernel fail, and nobody is killed.
+	// fails says that requests to the kernel fail instead of killing the program.
 	fails bool
 }
 
-// remedy is what a runtime does after a verb that has failed, or has not.
+// remedy is what a runtime does after a verb. do gets the verb's error, or nil.
 type remedy struct {
 	name string
 	do   func(w *world, verb error) error
 }
 
-// tally is what was covered by a scenario.
+// tally says what a scenario covered.
 type tally struct {
-	calls   map[string]bool // calls that the verb makes, numbered among their like
+	calls   map[string]bool // calls that the verb makes, in the form of plan.at
 	covered map[point]bool
-	faults  int      // kills, or failures
-	missed  []string // points that could not be hit, though such calls were seen
+	faults  int      // the number of kills or failures
+	missed  []string // points that could not be hit although the calls were seen
 }
 
-// point is a call and what became of it.
+// point is a call and a verdict about it.
 type point struct {
 	call    string
 	verdict killer.Verdict
 }
 
-// mostCalls bounds the loop over a verb's calls, should they never end.
+// mostCalls bounds the loop over a verb's calls, in case they never end.
 const mostCalls = 2000
 
 // run kills the verb's program at each of its calls.
@@ -103,14 +103,14 @@ func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tal
 	return t, s.end(w)
 }
 
-// again goes for points that were missed: what runs at once does not come in
-// the same order each time.
+// again tries to hit the points that were missed: calls that run at the same time come in
+// another order each time.
 func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func(string, ...any)) error {
 	const tries, most = 3, 100
 	for _, v := range verdicts {
 		for _, call := range slices.Sorted(maps.Keys(t.calls)) {
 			if strings.HasPrefix(call, "recv") {
-				continue // whose answer it is differs from run to run
+				continue // which socket's answer it is differs from run to run
 			}
 			for range tries {
 				if t.covered[point{call, v}] {
@@ -131,8 +131,7 @@ func (s *scenario) again(w *world, t *tally, verdicts []killer.Verdict, say func
 	return nil
 }
 
-// point runs the verb with one fault, does what is to be done after it, and
-// audits.
+// point runs the verb with one fault, then the remedy, and looks for residue.
 func (s *scenario) point(w *world, t *tally, p *plan, r remedy, say func(string, ...any)) error {
 	where := func(err error) error {
 		return fmt.Errorf("%s, %s, then %s: %w\nberthd's last words:\n%s", s.name, p, r.name, err, w.lastWords())
@@ -185,7 +184,7 @@ func (s *scenario) point(w *world, t *tally, p *plan, r remedy, say func(string,
 	return nil
 }
 
-// end gives back what the agent itself holds.
+// end stops the agent and gives back, by `berthd --remove`, what the agent itself holds.
 func (s *scenario) end(w *world) error {
 	if err := w.stop(); err != nil {
 		return err

@@ -13,29 +13,29 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// slot is a pod of the loop, in which one container follows the other. One
-// worker at a time has it.
+// slot is a pod of the loop, in which one container follows another. One worker at a time
+// has it.
 type slot struct {
 	*pod
-	mu       sync.Mutex // guards what follows for those who only look
+	mu       sync.Mutex // guards attached, and the pod's tries, for goroutines that only read them
 	attached bool
 }
 
-// often says in how many of a hundred cases something is done.
+// often returns true at random, in percent of a hundred cases.
 func often(random *rand.Rand, percent int) bool { return random.IntN(100) < percent }
 
-// deadly is how long after its start a plugin may be killed: longer than most
-// take.
+// deadly is the longest time after its start at which a plugin is killed. Most plugins take
+// less time.
 const deadly = 4 * time.Millisecond
 
-// exec executes a verb as a runtime does; the plugin may be killed meanwhile.
+// exec runs a plugin as a runtime does, and may kill it meanwhile.
 func (l *churn) exec(c killer.Command, f *files, random *rand.Rand) ([]byte, error) {
 	defer f.close()
 	p, err := killer.StartFree(c)
 	if err != nil {
 		return nil, err
 	}
-	if often(random, 35) && l.plugins.Load() < 2*l.agents.Load()+10 { // or hardly any kill would be an agent's
+	if often(random, 35) && l.plugins.Load() < 2*l.agents.Load()+10 { // otherwise hardly any kill would be an agent's
 		timer := time.AfterFunc(time.Duration(random.Int64N(int64(deadly))), func() { p.Signal(unix.SIGKILL) })
 		defer timer.Stop()
 	}
@@ -65,14 +65,13 @@ func (l *churn) verb(s *slot, verb string, random *rand.Rand) error {
 	return nil
 }
 
-// passing reports whether an error is of those that kills bring about: a runtime
-// tries again.
+// passing reports whether an error may be due to a kill, so that a runtime tries again.
 func passing(err error) bool {
 	var e *api.Error
 	return errors.Is(err, errKilled) || errors.As(err, &e) && e.Code == 11
 }
 
-// step is what happens to a slot next.
+// step does the next thing with a slot.
 func (l *churn) step(s *slot, random *rand.Rand) error {
 	if !s.attached {
 		return l.add(s, random)
@@ -95,7 +94,7 @@ func (l *churn) step(s *slot, random *rand.Rand) error {
 	return l.del(s, random)
 }
 
-// add attaches a new container. One that fails is deleted.
+// add attaches a new container, and executes DEL if that fails.
 func (l *churn) add(s *slot, random *rand.Rand) error {
 	old := *s.pod
 	s.mu.Lock()
@@ -134,8 +133,8 @@ func (l *churn) del(s *slot, random *rand.Rand) error {
 	}
 }
 
-// collect is GC with all containers valid: those that are there, and those that
-// may come before the agent looks.
+// collect executes GC with all containers valid: those that exist, and those that may be
+// attached before the agent looks.
 func (l *churn) collect(random *rand.Rand) error {
 	valid := ""
 	for _, s := range l.slots {

@@ -10,11 +10,11 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// onAgent runs f with the agent under the judge, and waits until all is over
-// that f brings about.
+// onAgent runs f with the agent under the judge, and waits until all work that f caused is
+// done.
 func onAgent(f func(w *world) error) func(*world, killer.Judge) error {
 	return func(w *world, judge killer.Judge) error {
-		var answered atomic.Bool // from then on the agent answers nobody but this program
+		var answered atomic.Bool // from then on the agent answers only this program's own requests
 		w.agent.Watch(func(c killer.Call) killer.Verdict {
 			if answered.Load() {
 				return unasked(judge)(c)
@@ -38,7 +38,8 @@ func onAgent(f func(w *world) error) func(*world, killer.Judge) error {
 	}
 }
 
-// unasked leaves out the answers to what this program itself asks an agent.
+// unasked returns a judge that lets the agent's answers to this program's own requests
+// pass.
 func unasked(judge killer.Judge) killer.Judge {
 	return func(c killer.Call) killer.Verdict {
 		if c.String() == "write socket" {
@@ -48,7 +49,7 @@ func unasked(judge killer.Judge) killer.Judge {
 	}
 }
 
-// leaving counts the attachments that are neither attached nor gone.
+// leaving counts the attachments that are on their way in or out.
 func (w *world) leaving() (n int, err error) {
 	all, err := w.list()
 	for _, at := range all {
@@ -59,12 +60,12 @@ func (w *world) leaving() (n int, err error) {
 	return n, err
 }
 
-// onPlugin runs a verb of pod 0 with the plugin under the judge.
+// onPlugin returns a function that runs a verb for pod 0, with the plugin under the judge.
 func onPlugin(verb string) func(*world, killer.Judge) error {
 	return func(w *world, judge killer.Judge) error { return w.pods[0].verb(verb, judge) }
 }
 
-// attached prepares pods that are attached.
+// attached prepares n pods that are attached.
 func attached(n int) func(*world) error {
 	return func(w *world) error {
 		return w.together(n, func(p *pod) error { return p.attach() })
@@ -94,7 +95,7 @@ func blank(w *world) error {
 	return err
 }
 
-// running prepares nothing but an agent that runs.
+// running prepares nothing: the agent runs already.
 func running(*world) error { return nil }
 
 // idle prepares an agent that has been stopped.
@@ -111,7 +112,7 @@ func started(w *world, judge killer.Judge) error {
 	return onAgent(running)(w, judge)
 }
 
-// detachAll is DEL of all pods until it succeeds.
+// detachAll repeats DEL of all pods until it succeeds.
 func detachAll(w *world, _ error) error {
 	for _, p := range w.pods {
 		if p.container == "" {
@@ -124,7 +125,7 @@ func detachAll(w *world, _ error) error {
 	return nil
 }
 
-// addAgain repeats ADD, which has to succeed, and be found whole by CHECK.
+// addAgain repeats ADD. ADD and the CHECK after it have to succeed.
 func addAgain(w *world, _ error) error {
 	p := w.pods[0]
 	if err := p.verb("ADD", nil); err != nil {
@@ -136,8 +137,8 @@ func addAgain(w *world, _ error) error {
 	return p.detach()
 }
 
-// successor repeats DEL only after another container has been attached in the
-// pod, which has to be spared.
+// successor detaches the pod, attaches another container in it, and then repeats the old
+// container's DEL, which has to spare the new one.
 func successor(w *world, _ error) error {
 	p := w.pods[0]
 	old := *p
@@ -157,7 +158,7 @@ func successor(w *world, _ error) error {
 	return p.detach()
 }
 
-// collect is GC with only pod 0 valid.
+// collect executes GC with only pod 0 valid.
 func collect(w *world, judge killer.Judge) error {
 	keys := fmt.Sprintf(`"cni.dev/valid-attachments":[{"containerID":%q,"ifname":"eth0"}]`, w.pods[0].container)
 	for _, p := range w.pods[1:] {
@@ -185,7 +186,7 @@ func collectAgain(w *world, _ error) error {
 	return w.released()
 }
 
-// stopped is SIGTERM while a pod is on its way out.
+// stopped sends SIGTERM to the agent while a pod is being released.
 func stopped(w *world, judge killer.Judge) error {
 	if err := w.pods[0].verb("DEL", nil); err != nil {
 		return err

@@ -24,18 +24,18 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-// patience is how long anything may take that does not depend on a killed
-// program: far longer than it does, for noisy machines.
+// patience is how long anything may take that does not depend on a killed program. It is
+// far longer than anything takes, for noisy machines.
 const patience = 60 * time.Second
 
-// Pools of a world. Addresses rest for as long as a run can last, so that none
-// may be given twice.
+// Pools of a world. Addresses rest for longer than a run can last, so that no address may
+// be given twice.
 const (
 	pools4 = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16]\ncooldown: 1h\n"
 	pools6 = "pools:\n  - name: default\n    cidrs: [10.88.0.0/16, \"fd00:88::/64\"]\ncooldown: 1h\n"
 )
 
-// world is a node with an agent that gets killed, and what is known of both.
+// world is a node with an agent that gets killed, and what the run knows of both.
 type world struct {
 	bin   string // folder of Berth's programs
 	conf  string // berthd.yaml
@@ -43,19 +43,19 @@ type world struct {
 	node  *ns.Netns
 	pods  []*pod
 	api   *client.Client
-	log   *os.File // what berthd says
+	log   *os.File // berthd's log
 	agent *killer.Process
 
 	virgin nettest.State // the node before the agent was ever started
 	base   nettest.State // the node with an agent and no pod
-	files  nettest.State // below root, likewise
-	own    int           // owners of the agent itself
+	files  nettest.State // the files below root, with an agent and no pod
+	own    int           // how many owners the agent itself has
 
-	cooldown time.Duration // of the pools
-	deaths   atomic.Int64  // of programs, so far
+	cooldown time.Duration // the pools' cooldown
+	deaths   atomic.Int64  // how many programs were killed so far
 
 	mu    sync.Mutex
-	seen  map[netip.Addr]time.Time // addresses: when they were in use for the last time
+	seen  map[netip.Addr]time.Time // when each address was last in use
 	holds map[netip.Addr]string    // addresses in use, by container
 }
 
@@ -89,8 +89,7 @@ func newWorld(bin, conf string) (w *world, err error) {
 	return w, err
 }
 
-// newNode makes the node's network namespace, as the first one or after a
-// reboot.
+// newNode makes the node's network namespace, at first and after a reboot.
 func (w *world) newNode() (err error) {
 	w.node, err = makeNetns(filepath.Base(string(w.root)) + "-node")
 	if err != nil {
@@ -118,8 +117,8 @@ func (w *world) close() error {
 	return errors.Join(append(errs, os.RemoveAll(string(w.root)))...)
 }
 
-// removeLocks takes away what a killed agent leaves until the next one of its instance
-// ends, or the node is rebooted: the file that it had locked.
+// removeLocks removes the lock files of killed agents. A killed agent leaves its lock file
+// until the next agent of its instance ends, or until the node is rebooted.
 func (w *world) removeLocks() error {
 	left, err := filepath.Glob(fmt.Sprintf("/run/berth-*-%d.lock", w.node.Ref().Ino))
 	for _, path := range left {
@@ -136,7 +135,7 @@ func makeNetns(name string) (*ns.Netns, error) {
 	return ns.New("/run/netns/" + name)
 }
 
-// berthd is the command of the world's agent.
+// berthd returns the command that runs the world's agent.
 func (w *world) berthd(args ...string) killer.Command {
 	return killer.Command{
 		Netns:  w.node.Ref().Path,
@@ -146,7 +145,7 @@ func (w *world) berthd(args ...string) killer.Command {
 	}
 }
 
-// start starts the agent and waits until it serves, or is killed by the judge.
+// start starts the agent and waits until it serves, or until the judge has it killed.
 func (w *world) start(judge killer.Judge) error {
 	w.api.Close()
 	p, err := killer.Start(w.berthd(), judge)
@@ -157,8 +156,7 @@ func (w *world) start(judge killer.Judge) error {
 	return w.serving()
 }
 
-// errGone says that the agent is not there, as is to be expected of one that
-// gets killed.
+// errGone says that the agent has ended, which is to be expected if it gets killed.
 var errGone = errors.New("the agent is gone")
 
 // serving waits until the agent serves.
@@ -191,7 +189,7 @@ func (w *world) stop() error {
 	return err
 }
 
-// remove is `berthd --remove`.
+// remove runs `berthd --remove`.
 func (w *world) remove(judge killer.Judge) (unix.WaitStatus, error) {
 	p, err := killer.Start(w.berthd("--remove"), judge)
 	if err != nil {
@@ -200,8 +198,8 @@ func (w *world) remove(judge killer.Judge) (unix.WaitStatus, error) {
 	return p.Wait(patience)
 }
 
-// settle makes what the world looks like with an agent and no pod the measure of
-// all that follows.
+// settle notes the state of the world with an agent and no pod. Later looks are compared
+// with that.
 func (w *world) settle() (err error) {
 	if w.base, err = nettest.Look(w.node); err != nil {
 		return err
@@ -217,8 +215,7 @@ func (w *world) settle() (err error) {
 	return err
 }
 
-// spared waits until the deletion queue is empty and has its spare files, which
-// an agent that runs sees to.
+// spared waits until the agent has emptied the deletion queue and made all its spare files.
 func (w *world) spared() error {
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		s, err := deletions.Look(w.root)
@@ -234,7 +231,7 @@ func (w *world) spared() error {
 	}
 }
 
-// lastWords is the end of what the agent said.
+// lastWords returns the end of the agent's log.
 func (w *world) lastWords() string {
 	raw, _ := os.ReadFile(w.log.Name())
 	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")

@@ -28,8 +28,8 @@ type Agent struct {
 	bin string // folder of berthd and berth
 }
 
-// StartAgent starts the berthd of a folder with its files below root, and
-// returns when it serves requests. After an error, too, it has to be stopped.
+// StartAgent starts the berthd of a folder with its files below rootDir, and returns when
+// it serves requests. The caller has to stop the returned agent, even after an error.
 func StartAgent(ctx context.Context, bin, rootDir string, pools ...string) (*Agent, error) {
 	a := &Agent{Agent: process.New(bin, rootDir, pools...), bin: bin}
 	if err := os.MkdirAll(rootDir, 0o700); err != nil {
@@ -75,7 +75,7 @@ func runs(stat string) bool {
 	return err == nil && !strings.HasPrefix(state, "T")
 }
 
-// Resident is the process's VmRSS in bytes.
+// Resident returns the process's VmRSS in bytes.
 func (a *Agent) Resident() (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {
@@ -90,8 +90,8 @@ func (a *Agent) Resident() (int64, error) {
 	return kb << 10, nil
 }
 
-// CPU is the processor time that the process has taken, user and system, in
-// steps of 10 ms (proc_pid_stat(5)).
+// CPU returns the processor time that the process has taken, user and system, in steps of
+// 10 ms (proc_pid_stat(5)).
 func (a *Agent) CPU() (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.PID()))
 	if err != nil {

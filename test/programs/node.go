@@ -14,13 +14,13 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Node is the test's node with an agent, which may be killed.
+// Node is the test's node with an agent, which tests may kill.
 type Node struct {
 	*Agent
 	t testing.TB
 }
 
-// RunNode starts an agent with a configuration.
+// RunNode starts an agent with yaml as its configuration.
 func RunNode(t testing.TB, bin, yaml string) *Node {
 	t.Helper()
 	dir := root.Dir(t.TempDir())
@@ -39,7 +39,7 @@ func Configure(t testing.TB, dir root.Dir, yaml string) {
 	}
 }
 
-// Crash is SIGKILL; Again lets a killed agent live again.
+// Crash kills the agent with SIGKILL; Again starts a killed agent again.
 func (n *Node) Crash() {
 	n.t.Helper()
 	if err := n.Kill(); err != nil {
@@ -55,7 +55,7 @@ func (n *Node) Again() {
 	}
 }
 
-// Exec runs berth-cni for the agent, whose configuration has further keys.
+// Exec runs berth-cni for the agent. keys are those of Conf.
 func (n *Node) Exec(verb, container, netns string, keys ...string) ([]byte, error) {
 	return Exec(n.bin, n.Root, verb, container, netns, keys...)
 }
@@ -80,8 +80,8 @@ func DetachAll(t testing.TB, c *client.Client) {
 	}
 }
 
-// Settled waits until the kernel has done all for a link of IPv6 that it does by itself
-// some time after the link is up, so that snapshots can be compared.
+// Settled waits until the kernel has finished what it does for IPv6 by itself some time
+// after a link is up, so that snapshots can be compared.
 func Settled(t testing.TB, at *ns.Netns, host string) {
 	t.Helper()
 	nettest.Eventually(t, "the multicast route of "+host, func() bool {

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// Conf is a configuration of the plugin for an agent. Each key is `"name":value`, and
-// stands beside or in place of what every configuration has.
+// Conf returns a configuration of the plugin for an agent. Each key is `"name":value`; it
+// adds to the keys that every configuration has, or replaces one of them.
 func Conf(root string, keys ...string) string {
 	all := slices.Clone(keys)
 	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`, fmt.Sprintf(`"root":%q`, root)} {
@@ -29,8 +29,8 @@ func Conf(root string, keys ...string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// Plugin is berth-cni of a folder as a runtime executes it, without its stdin. netns is
-// the path of a pod.
+// Plugin returns the command by which a runtime executes the berth-cni of a folder, without
+// its stdin. netns is the path of a pod's network namespace.
 func Plugin(bin, verb, container, netns string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
 	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + bin}
@@ -49,7 +49,7 @@ func Exec(bin, root, verb, container, netns string, keys ...string) ([]byte, err
 	return out.Bytes(), nil
 }
 
-// Attached is what an ADD answers.
+// Attached is the answer of an ADD.
 type Attached struct {
 	Addrs []netip.Addr
 	Host  string // host veth
@@ -70,12 +70,12 @@ func ReadResult(raw []byte) (Attached, error) {
 	return got, nil
 }
 
-// PrevResult is the key of a configuration that has the answer.
+// PrevResult returns the key of a configuration that has the answer as its prevResult.
 func (a Attached) PrevResult() string { return `"prevResult":` + a.Raw }
 
-// Refusal is the error of a plugin that has failed, by what it printed: an
-// *api.Error, if that is a numbered one (CNI 1.1, section 5, "Error"). why and
-// complaint, its stderr, say more of one that is not.
+// Refusal returns the error of a plugin that failed, read from its output out. A numbered
+// error (CNI 1.1, section 5, "Error") becomes an *api.Error. For any other output, the
+// returned error has why and complaint, the plugin's stderr.
 func Refusal(out []byte, why any, complaint string) error {
 	var e api.Error
 	if json.Unmarshal(out, &e) != nil || e.Code == 0 {

@@ -43,8 +43,8 @@ func Main(m *testing.M) {
 	os.Exit(Outside(m))
 }
 
-// Outside runs a package's tests where they are started, and removes what Own has
-// built for them.
+// Outside runs a package's tests in the namespaces in which they are started, and removes
+// what Own has built for them.
 func Outside(m *testing.M) (code int) {
 	defer func() {
 		if own.dir != "" {
@@ -54,8 +54,8 @@ func Outside(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// Own builds berth, berthd and berth-cni, once for all tests of a package, and
-// returns their folder, which anybody can read: so a test never runs those of yesterday.
+// Own builds berth, berthd and berth-cni, once for all tests of a package, and returns
+// their folder, which anybody can read. So a test never runs programs of an earlier build.
 func Own(t testing.TB) string {
 	t.Helper()
 	own.Do(func() {
@@ -76,8 +76,9 @@ func Own(t testing.TB) string {
 	return own.dir
 }
 
-// Peers returns the folder that `make peers` fills, if it has all of those
-// programs. Tests cannot fill it, for their network namespace leads nowhere.
+// Peers returns the folder that `make peers` fills. It ends the test if the folder lacks
+// one of the programs: tests cannot build them, because their network namespace leads
+// nowhere.
 func Peers(t testing.TB, names ...string) string {
 	t.Helper()
 	dir := filepath.Join(Tree(t), "bin", "peers")
@@ -89,7 +90,7 @@ func Peers(t testing.TB, names ...string) string {
 	return dir
 }
 
-// Need ends the test unless all of those programs are in PATH.
+// Need ends the test unless all of these programs are in PATH.
 func Need(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -107,7 +108,7 @@ func Root(t testing.TB, why string) {
 	}
 }
 
-// missing skips the test, or fails it where nothing may be skipped.
+// missing skips the test or, if NETTEST_REQUIRED=1 is set, fails it.
 func missing(t testing.TB, reason string) {
 	t.Helper()
 	if os.Getenv("NETTEST_REQUIRED") == "1" {

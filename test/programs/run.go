@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Run is StartAgent for a test, with which the agent ends.
+// Run is StartAgent for a test. The agent ends with the test.
 func Run(t testing.TB, bin, root string, pools ...string) *Agent {
 	t.Helper()
 	agent, err := StartAgent(t.Context(), bin, root, pools...)
@@ -26,9 +26,8 @@ func Run(t testing.TB, bin, root string, pools ...string) *Agent {
 	return agent
 }
 
-// NothingLeft waits until the node is as it was when empty was taken, which is
-// soon after DEL, and fails the test if it does not become so. Then it audits
-// the agent.
+// NothingLeft waits until the node is as it was when empty was taken, which should be soon
+// after DEL, and fails the test if that does not happen. Then it has the agent audit.
 func (a *Agent) NothingLeft(t testing.TB, empty nettest.State) {
 	t.Helper()
 	diff := ""
@@ -46,7 +45,7 @@ func (a *Agent) NothingLeft(t testing.TB, empty nettest.State) {
 // Audit fails the test if the agent finds anything left over or missing.
 func (a *Agent) Audit(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), nettest.Deadline) // also when the test has ended
+	ctx, cancel := context.WithTimeout(context.Background(), nettest.Deadline) // works also when the test has ended
 	defer cancel()
 	if _, err := a.Berth(ctx, "audit"); err != nil {
 		t.Error(err)

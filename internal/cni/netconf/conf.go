@@ -1,5 +1,5 @@
-// Package netconf reads a network configuration as the plugin gets it on its
-// stdin (CNI 1.1, section 1, as libcni passes it on), for the agent.
+// Package netconf reads, for the agent, a network configuration as the plugin gets it on
+// its stdin (CNI 1.1, section 1, as libcni passes it on).
 package netconf
 
 import (
@@ -38,9 +38,9 @@ type Conf struct {
 	Type       string          // the plugin's file name
 	Root       root.Dir        // of the agent
 	Pool       string          // "" is the agent's default
-	Mode       string          // ModeRouted if it names none; which there are is the agent's matter
-	MTU        int             // 0 is the agent's default. At least MinMTU4; MinMTU6 is the pool's matter
-	Wait       bool            // DEL answers when all is gone
+	Mode       string          // ModeRouted if absent; the agent checks whether the mode exists
+	MTU        int             // 0 is the agent's default. At least MinMTU4; MinMTU6 is checked later, with the pool
+	Wait       bool            // DEL answers when everything is gone
 	DNS        DNS             // goes into the result
 	IPs        []netip.Addr    // requested: at most one a family; no zone, not IPv4 in IPv6
 	MAC        []byte          // requested: 6 bytes; nil is Berth's choice
@@ -55,8 +55,8 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// Parse reads a configuration strictly: what it does not know is an error, lest
-// a setting that somebody relies on is silently not there.
+// Parse reads a configuration strictly: an unknown key is an error, so that no setting that
+// somebody relies on is silently ignored.
 func Parse(raw []byte) (*Conf, *api.Error) {
 	head, e := cni.ParseHead(raw)
 	if e != nil {
@@ -129,11 +129,11 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 	return e
 }
 
-// knownKeys are all keys that a configuration may have, but those of the
-// prefix cni.dev/, which are the specification's to add to.
+// knownKeys are all keys that a configuration may have, except keys with the prefix
+// cni.dev/: the specification may add more of these.
 var knownKeys = [...]string{
 	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "gcMinAge", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
-	// For runtimes alone, and no concern of a plugin:
+	// Keys for runtimes, which plugins ignore:
 	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
 }
 
@@ -146,7 +146,7 @@ func known(key string) bool {
 	return strings.HasPrefix(key, "cni.dev/")
 }
 
-// unknownHint says what may be meant by a key that is not known.
+// unknownHint says which known key may be meant by an unknown one.
 func unknownHint(key string) string {
 	for _, k := range knownKeys {
 		if strings.EqualFold(k, key) {
@@ -164,7 +164,7 @@ func parseMTU(value []byte) (int, *api.Error) {
 	return n, nil
 }
 
-// checkIPAM lets an empty ipam pass, as libcni and old tools write it.
+// checkIPAM accepts only an empty ipam, which libcni and old tools write.
 func checkIPAM(value []byte) *api.Error {
 	const hint = "Berth manages addresses itself, in the agent's pools; choose one with \"pool\""
 	fields, err := scan.Object(value)

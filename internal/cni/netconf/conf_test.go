@@ -54,8 +54,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// conf makes a configuration of the keys; cniVersion, name and type are there
-// unless they are among them.
+// conf makes a configuration of the keys. It adds cniVersion, name and type unless keys has
+// them.
 func conf(keys string) string {
 	out := keys
 	for _, d := range []string{`"cniVersion":"1.1.0"`, `"name":"net"`, `"type":"berth-cni"`} {
@@ -160,8 +160,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse: no input panics; what is accepted keeps its promises, and
-// ParseHead and ParseDel read the same of it.
+// No input makes Parse panic. An accepted configuration keeps what Conf promises, and
+// ParseHead and ParseDel read the same from it.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		``, `{}`, conf(``), conf(`"mtu":1500,"wait":true,"root":"/x","pool":"p"`), conf(`"dns":{"nameservers":["::1"]}`),
@@ -195,7 +195,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// asError keeps a nil *api.Error a nil error.
+// asError turns a nil *api.Error into a nil error.
 func asError[E interface {
 	comparable
 	error

@@ -41,7 +41,8 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 	return nil
 }
 
-// checkMTU holds the MTU against the families that are certain by now.
+// checkMTU checks the MTU against the families of the requested addresses, the only ones
+// that are certain by now.
 func (c *Conf) checkMTU() *api.Error {
 	for _, ip := range c.IPs {
 		if ip.Is6() && c.MTU != 0 && c.MTU < MinMTU6 {
@@ -60,8 +61,8 @@ func empty(value []byte) bool {
 	return false
 }
 
-// parseIPs reads requested addresses. A prefix length is let pass, and means
-// nothing: a routed pod has its address alone.
+// parseIPs reads requested addresses. A prefix length is accepted and ignored: a routed pod
+// has no more than its address.
 func parseIPs(value []byte) ([]netip.Addr, *api.Error) {
 	const key = "runtimeConfig.ips"
 	const expected = `unicast addresses as strings, at most one of each family, such as ["10.88.0.7", "fd00::7/64"]`

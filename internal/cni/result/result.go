@@ -18,9 +18,9 @@ import (
 	"github.com/berth-net/berth/internal/cni/scan"
 )
 
-// Encode returns a result as JSON in a version of the specification. What the
-// version cannot say is left out: 0.1.0 and 0.2.0 have no interfaces, and one
-// address of each family. The result is not changed.
+// Encode returns a result as JSON in a version of the specification. Encode leaves out what
+// the version cannot say: 0.1.0 and 0.2.0 have no interfaces, and one address of each
+// family. It does not change r.
 func Encode(r *types100.Result, version string) ([]byte, *api.Error) {
 	from := *r
 	from.CNIVersion = types100.ImplementedSpecVersion
@@ -35,9 +35,9 @@ func Encode(r *types100.Result, version string) ([]byte, *api.Error) {
 	return raw, nil
 }
 
-// Parse reads a result that is in the version of the configuration it came
-// with (prevResult), and converts it to the newest. A result it returns has no
-// nil entries, and no address of an interface that is not there.
+// Parse reads a prevResult, which is in the version of the configuration that it came with,
+// and converts it to the newest version. The returned result has no nil entries, and no
+// address whose interface it lacks.
 func Parse(raw []byte, version string) (*types100.Result, *api.Error) {
 	r, err := parse(raw, version)
 	if err != nil {
@@ -56,7 +56,7 @@ func parse(raw []byte, version string) (*types100.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The library converts without looking for nil.
+	// The library's conversion does not check for nil.
 	if err := checkNil(given); err != nil {
 		return nil, err
 	}
@@ -72,8 +72,8 @@ func parse(raw []byte, version string) (*types100.Result, error) {
 	return r, nil
 }
 
-// withVersion puts the version into a result that has none, since before 1.0.0
-// libcni left it out, and refuses another.
+// withVersion adds the version to a result that has none, since libcni left it out before
+// 1.0.0. It refuses a result with another version.
 func withVersion(raw []byte, version string) ([]byte, error) {
 	fields, err := scan.Object(raw)
 	if err != nil {

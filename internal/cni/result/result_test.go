@@ -25,7 +25,7 @@ func cidr(t testing.TB, s string) net.IPNet {
 	return *n
 }
 
-// dual is a result as the routed mode has it.
+// dual returns a result such as the routed mode's.
 func dual(t testing.TB) *types100.Result {
 	return &types100.Result{
 		Interfaces: []*types100.Interface{
@@ -44,7 +44,7 @@ func dual(t testing.TB) *types100.Result {
 	}
 }
 
-// What each version can say of the dual-stack result.
+// Each version's encoding has what that version can say of the dual-stack result.
 func TestEncodeEveryVersion(t *testing.T) {
 	const (
 		old = `{"cniVersion":"VERSION","ip4":{"ip":"10.88.0.7/32","gateway":"169.254.1.1","routes":[{"dst":"0.0.0.0/0","gw":"169.254.1.1"}]},` +
@@ -75,7 +75,7 @@ func TestEncodeEveryVersion(t *testing.T) {
 		if _, err := create.Create(v, raw); err != nil {
 			t.Errorf("%s: the CNI library does not read it: %v", v, err)
 		}
-		// And back: what the version could say is there.
+		// And back: everything that the version could say is there.
 		back, e := result.Parse(raw, v)
 		if e != nil {
 			t.Errorf("%s: %v", v, e)
@@ -102,7 +102,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// The versions that the slim package lists are the library's.
+// The versions that package cni lists are those of the library.
 func TestVersionsAreTheLibrarys(t *testing.T) {
 	if got, want := cni.Versions(), version.All.SupportedVersions(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -137,7 +137,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// Whatever is parsed can be encoded in every version that has interfaces.
+// Every result that Parse returns can be encoded in every version that has interfaces.
 func FuzzParse(f *testing.F) {
 	for i, v := range cni.Versions() {
 		raw, e := result.Encode(dual(f), v)

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// scanner stands at in[at:]. Its methods move it past what they name.
+// scanner reads in, and has read in[:at]. Its methods move it past what they name.
 type scanner struct {
 	in    []byte
 	at    int
@@ -98,7 +98,8 @@ func (s *scanner) more(end byte) (bool, error) {
 	return false, s.errorf("expected ',' or %q, found %s", end, s.found())
 }
 
-// object scans an object, and calls field for each of its own fields.
+// object scans an object, and calls field for each of its fields, but not for those of
+// objects within it.
 func (s *scanner) object(field func(key string, value []byte)) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -137,7 +138,8 @@ func (s *scanner) object(field func(key string, value []byte)) error {
 	return nil
 }
 
-// array scans an array, and calls element for each of its own elements.
+// array scans an array, and calls element for each of its elements, but not for those of
+// arrays within it.
 func (s *scanner) array(element func(value []byte)) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -183,8 +185,8 @@ func (s *scanner) value() error {
 	return s.errorf("expected a value, found %s", s.found())
 }
 
-// number scans a number as RFC 8259 section 6 has it: no leading zeros, no
-// plus sign, digits on both sides of a point.
+// number scans a number by RFC 8259, section 6: no leading zeros, no plus sign, digits on
+// both sides of a point.
 func (s *scanner) number() error {
 	if s.peek() == '-' {
 		s.at++

@@ -1,7 +1,7 @@
-// Package scan takes JSON apart without reflection: the fields of an object,
-// the elements of an array, the text of a string, each left as it stands. It is
-// stricter than encoding/json where leniency hides mistakes: keys are unique
-// and have one spelling, text is valid UTF-8, nesting is bounded.
+// Package scan takes JSON apart without reflection: the fields of an object, the elements
+// of an array, the text of a string. Values stay as they stand in the input. It is stricter
+// than encoding/json where leniency hides mistakes: keys are unique and have one spelling,
+// text is valid UTF-8, nesting is bounded.
 //
 // It exists for the plugin, whose whole run is about as long as the first use
 // of encoding/json; the agent uses it for its strictness.
@@ -18,7 +18,7 @@ type Field struct {
 	Value []byte // as it stands in the input, without blanks around it
 }
 
-// Fields are an object's, in their order.
+// Fields are an object's fields, in their order.
 type Fields []Field
 
 // Get returns a field's value; nil if it is absent or null.
@@ -31,7 +31,7 @@ func (fs Fields) Get(key string) []byte {
 	return nil
 }
 
-// Text returns a string; "" if it is absent or null.
+// Text returns a field's string; "" if the field is absent or null.
 func (fs Fields) Text(key string) (string, error) {
 	value := fs.Get(key)
 	if value == nil {
@@ -40,7 +40,7 @@ func (fs Fields) Text(key string) (string, error) {
 	return String(value)
 }
 
-// SyntaxError says where input is not what was asked for.
+// SyntaxError says where the input is not the JSON that was asked for.
 type SyntaxError struct {
 	Offset int // bytes from the beginning
 	Msg    string
@@ -48,8 +48,8 @@ type SyntaxError struct {
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("at byte %d: %s", e.Offset, e.Msg) }
 
-// Object returns the fields of the JSON object that raw is, in their order.
-// Values are checked to the last byte, and share raw's memory.
+// Object returns the fields of the JSON object raw, in their order. It checks raw to the
+// last byte. The fields' values share raw's memory.
 func Object(raw []byte) (Fields, error) {
 	var fields Fields
 	s := &scanner{in: raw}
@@ -62,7 +62,7 @@ func Object(raw []byte) (Fields, error) {
 	return fields, nil
 }
 
-// Array returns the elements of the JSON array that raw is.
+// Array returns the elements of the JSON array raw.
 func Array(raw []byte) ([][]byte, error) {
 	var elements [][]byte
 	s := &scanner{in: raw}
@@ -75,7 +75,7 @@ func Array(raw []byte) ([][]byte, error) {
 	return elements, nil
 }
 
-// String returns the text of the JSON string that raw is.
+// String returns the text of the JSON string raw.
 func String(raw []byte) (string, error) {
 	var text string
 	s := &scanner{in: raw}

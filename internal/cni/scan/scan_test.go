@@ -108,16 +108,16 @@ func TestString(t *testing.T) {
 	}
 }
 
-// seeds are inputs that parsers stumble over.
+// seeds are inputs on which parsers often fail.
 var seeds = []string{
 	`{}`, `{"a":1}`, `{"a":{"b":[1,2,{"c":null}]}}`, `{"a":"\ud83d\ude00"}`, `{"\u0000":""}`,
 	`{"a":1,"a":2}`, `{"a":1}x`, `{"a":"\ud800"}`, "{\"a\":\"\xff\"}", `{"a":1e999}`, `{"a":-0}`,
 	`{"a":00}`, `[[[[[[`, `{"a":"\`, `{"a":"\u`, `null`, "\ufeff{}", `{"a":"\u2028"}`, `{"A":1,"a":2}`,
 }
 
-// FuzzObject holds Object against encoding/json: what it accepts, both read
-// alike; what it refuses, encoding/json refuses too or this package is meant
-// to be stricter about.
+// FuzzObject compares Object with encoding/json. Both read an accepted input alike. If
+// Object refuses an input, encoding/json refuses it too, or this package is stricter on
+// purpose.
 func FuzzObject(f *testing.F) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
@@ -158,7 +158,7 @@ func FuzzObject(f *testing.F) {
 	})
 }
 
-// FuzzAppendString: what is written reads as what it was.
+// A string that AppendString has written is read as the same string.
 func FuzzAppendString(f *testing.F) {
 	for _, s := range append(seeds, "\x7f\x00\x1f\"\\\n\t") {
 		f.Add(s)

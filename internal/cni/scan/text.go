@@ -77,7 +77,7 @@ func (s *scanner) escape() (rune, error) {
 	if err != nil || !utf16.IsSurrogate(r) {
 		return r, err
 	}
-	// Half a pair: the other must follow (RFC 8259, section 7).
+	// r is half of a surrogate pair: the other half must follow (RFC 8259, section 7).
 	if s.at+1 < len(s.in) && s.in[s.at] == '\\' && s.in[s.at+1] == 'u' {
 		s.at += 2
 		low, err := s.hex4()
@@ -108,8 +108,8 @@ func (s *scanner) hex4() (rune, error) {
 
 const hex = "0123456789abcdef"
 
-// AppendString appends text to dst as a JSON string. Bytes that are not UTF-8
-// become U+FFFD, as encoding/json has it.
+// AppendString appends text to dst as a JSON string. Bytes that are not UTF-8 become
+// U+FFFD, as in encoding/json.
 func AppendString(dst []byte, text string) []byte {
 	dst = append(dst, '"')
 	for _, r := range text { // range gives U+FFFD for what is not UTF-8
@@ -120,7 +120,7 @@ func AppendString(dst []byte, text string) []byte {
 			dst = append(dst, '\\', 'n')
 		case r == '\t':
 			dst = append(dst, '\\', 't')
-		case r < ' ' || r == 0x7f: // DEL is valid, and does terminals no good
+		case r < ' ' || r == 0x7f: // DEL is valid JSON, but can disturb terminals
 			dst = append(dst, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
 		default:
 			dst = utf8.AppendRune(dst, r)

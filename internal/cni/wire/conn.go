@@ -1,6 +1,6 @@
-// Package wire asks the agent as the plugin does: one HTTP/1.1 request over a
-// raw unix socket. It is a small strict part of HTTP, since net and net/http
-// would double the plugin's size and take longer to start than it runs.
+// Package wire asks the agent as the plugin does: one HTTP/1.1 request over a raw unix
+// socket. It implements a small, strict part of HTTP, since net and net/http would double
+// the plugin's size and take longer to start than the plugin runs.
 package wire
 
 import (
@@ -25,8 +25,8 @@ var ErrDeadline = errors.New("the deadline passed")
 // with its NUL).
 const maxSocketPath = 107
 
-// conn is a connection to the agent. Whatever blocks, blocks until deadline
-// (CLOCK_BOOTTIME in nanoseconds) at most.
+// conn is a connection to the agent. No operation on it blocks beyond deadline
+// (CLOCK_BOOTTIME in nanoseconds).
 type conn struct {
 	fd       int
 	deadline int64
@@ -45,7 +45,7 @@ func dial(dir root.Dir, deadline int64) (*conn, error) {
 	}
 	c := &conn{fd, deadline}
 	for {
-		// A listener whose backlog is full makes connect wait as sending does.
+		// If the listener's backlog is full, connect waits, for as long as sending may.
 		if err = c.limitSending(); err != nil {
 			break
 		}
@@ -63,8 +63,9 @@ func dial(dir root.Dir, deadline int64) (*conn, error) {
 	return nil, fmt.Errorf("connecting to %s: %w", dir.Socket(), err)
 }
 
-// socketPath returns a path of the agent's socket that fits into an address: a
-// long one leads through an open file descriptor of its directory.
+// socketPath returns a path to the agent's socket that fits into a socket address. Instead
+// of a long path it returns one by way of the directory's file descriptor, which closePath
+// closes.
 func socketPath(dir root.Dir) (path string, closePath func(), err error) {
 	if path := dir.Socket(); len(path) <= maxSocketPath {
 		return path, func() {}, nil
@@ -78,7 +79,7 @@ func socketPath(dir root.Dir) (path string, closePath func(), err error) {
 
 func (c *conn) close() { unix.Close(c.fd) }
 
-// left is how long until the deadline.
+// left returns how long it is until the deadline.
 func (c *conn) left() (time.Duration, error) {
 	left := time.Duration(c.deadline - boottime.Now())
 	if left <= 0 {
@@ -121,7 +122,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return sent, nil
 }
 
-// Read receives something; io.EOF when the agent has closed.
+// Read receives some bytes; io.EOF means that the agent has closed the connection.
 func (c *conn) Read(p []byte) (int, error) {
 	return ReadBefore(c.fd, p, c.deadline)
 }
@@ -145,7 +146,7 @@ func ReadBefore(fd int, p []byte, deadline int64) (int, error) {
 		}
 		n, err = unix.Read(fd, p)
 		switch {
-		case err == unix.EINTR || err == unix.EAGAIN: // it may be non-blocking all the same
+		case err == unix.EINTR || err == unix.EAGAIN: // EAGAIN: the descriptor may be non-blocking all the same
 			continue
 		case err != nil:
 			return 0, os.NewSyscallError("read", err)

@@ -19,11 +19,11 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// soon is a deadline for what must end by it, late for what must not.
+// soon is a deadline that has to end a call, late one that must not.
 func soon() int64 { return boottime.Now() + int64(100*time.Millisecond) }
 func late() int64 { return boottime.Now() + int64(time.Minute) }
 
-// listen opens an agent's socket, also where its path is too long for one.
+// listen opens an agent's socket, also if its path is too long for a socket address.
 func listen(t *testing.T, dir root.Dir) *net.UnixListener {
 	t.Helper()
 	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
@@ -51,7 +51,7 @@ func serve(l net.Listener, f func(net.Conn)) {
 	}()
 }
 
-// What is sent is a request as net/http reads it.
+// net/http reads what Do sends as the request that was meant.
 func TestDo(t *testing.T) {
 	trace := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for name, dir := range map[string]string{"short": "r", "long": strings.Repeat("long/", 40)} {
@@ -85,7 +85,7 @@ func TestDo(t *testing.T) {
 			if !r.Close {
 				t.Error("no Connection: close")
 			}
-			// What could end the header goes nowhere.
+			// A trace that could end the header is not sent.
 			if _, err := wire.Do(dir, wire.Request{Method: "GET", Target: "/", Deadline: deadline, Trace: trace[:50] + "\r\nX: y"}); err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +96,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// Nothing blocks beyond the deadline, wherever the other side stops.
+// Do does not block beyond the deadline, wherever the other side stops.
 func TestDeadline(t *testing.T) {
 	big := make([]byte, 8<<20)
 	for name, f := range map[string]func(net.Conn){
@@ -106,7 +106,7 @@ func TestDeadline(t *testing.T) {
 			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}")
 			io.Copy(io.Discard, c)
 		},
-		"drips": func(c net.Conn) { // each byte in time, the whole never
+		"drips": func(c net.Conn) { // each byte comes in time, but never all of them
 			for range time.Tick(5 * time.Millisecond) {
 				if _, err := io.WriteString(c, "H"); err != nil {
 					return

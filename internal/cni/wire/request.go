@@ -34,8 +34,8 @@ func Do(dir root.Dir, r Request) (Response, error) {
 	if sendErr != nil && !errors.Is(sendErr, unix.EPIPE) && !errors.Is(sendErr, unix.ECONNRESET) {
 		return Response{}, fmt.Errorf("sending the request: %w", sendErr)
 	}
-	// An agent that refuses a request may answer and close before it has read
-	// the whole.
+	// An agent that refuses a request may answer and close before it has read all of it: so
+	// there may be an answer even if sending failed.
 	resp, err := ReadResponse(c)
 	if err != nil && sendErr != nil {
 		err = sendErr
@@ -69,8 +69,8 @@ func appendHeader(b []byte, name, value string) []byte {
 	return append(b, name+": "+value+"\r\n"...)
 }
 
-// isTrace reports whether s can be a traceparent: nothing in it could end the
-// header that it goes into.
+// isTrace reports whether s can be a traceparent, so that nothing in it can end the header
+// that it goes into.
 func isTrace(s string) bool {
 	if len(s) < 55 || len(s) > 128 {
 		return false

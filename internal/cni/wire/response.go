@@ -28,10 +28,9 @@ type Response struct {
 	Body   []byte
 }
 
-// ReadResponse reads one HTTP/1.1 answer (RFC 9112), strictly: what is uncovered
-// is an error, because a plugin must not take for success what was none. A body
-// needs a length, its own or that of chunks: else one that was cut off would
-// look whole.
+// ReadResponse reads one HTTP/1.1 answer (RFC 9112), strictly: anything unexpected is an
+// error, because a plugin must not take a failure for a success. A body needs a
+// Content-Length or chunks: without a length, a body that was cut off would look whole.
 func ReadResponse(from io.Reader) (Response, error) {
 	r := reader{from: from}
 	status, err := r.statusLine()
@@ -63,12 +62,12 @@ func ReadResponse(from io.Reader) (Response, error) {
 // reader reads lines and bodies.
 type reader struct {
 	from  io.Reader
-	ahead []byte // read, and not yet used
+	ahead []byte // bytes that were read and not yet used
 	buf   [4096]byte
 	lines int // bytes of lines so far
 }
 
-// more reads ahead; the end is an error.
+// more reads ahead. The end of the input is an error.
 func (r *reader) more() error {
 	for range 100 { // as bufio: a reader that keeps returning nothing is broken
 		n, err := r.from.Read(r.buf[:])
@@ -144,8 +143,8 @@ func (r *reader) statusLine() (int, error) {
 	return int(status), nil
 }
 
-// headers reads the header fields up to the empty line. length is -1 if there
-// is none.
+// headers reads the header fields up to the empty line. length is -1 if there is no
+// Content-Length.
 func (r *reader) headers() (length int, chunked bool, err error) {
 	length = -1
 	for {

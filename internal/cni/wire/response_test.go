@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/cni/wire"
 )
 
-// head begins an answer.
+// head is the beginning of an answer.
 const head = "HTTP/1.1 200 OK\r\n"
 
 func TestReadResponse(t *testing.T) {
@@ -91,7 +91,7 @@ func TestReadResponseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReadResponse: no input panics, and what is accepted net/http reads alike.
+// No input makes ReadResponse panic, and net/http reads an accepted answer alike.
 func FuzzReadResponse(f *testing.F) {
 	for _, s := range []string{
 		head + "Content-Length: 2\r\n\r\n{}", head + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
@@ -108,7 +108,7 @@ func FuzzReadResponse(f *testing.F) {
 		std, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(raw)), nil)
 		if err != nil {
 			if strings.Contains(err.Error(), "malformed MIME header") {
-				return // names and values are net/http's to be strict about
+				return // net/http is stricter about names and values
 			}
 			t.Fatalf("accepted, but: %v", err)
 		}

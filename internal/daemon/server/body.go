@@ -19,12 +19,11 @@ import (
 // a place.
 const bodyTime = 5 * time.Second
 
-// Body reads the request's body into v, a pointer to a struct: a single JSON
-// object with no key twice, none that v does not know, and all of required.
+// Body reads the request's body into v, a pointer to a struct. The body has to be a single
+// JSON object that has every required key, no key twice, and no key that v does not know.
 func (r *Request) Body(v any, required ...string) error {
 	conn := http.NewResponseController(r.w)
-	// The answer of SetReadDeadline is for connections without deadlines,
-	// which a test may have.
+	// SetReadDeadline fails only for a connection without deadlines, such as a test's.
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTime))
 	raw, err := io.ReadAll(http.MaxBytesReader(r.w, r.http.Body, api.MaxBody))
 	var tooLarge *http.MaxBytesError
@@ -37,7 +36,7 @@ func (r *Request) Body(v any, required ...string) error {
 	case err != nil:
 		return cni.Errorf(cni.CodeDecode, "the request did not arrive", "reading its body: %v", err)
 	}
-	// From here on a read only notices that the client leaves.
+	// From here on the server reads only to notice when the client leaves.
 	_ = conn.SetReadDeadline(time.Time{})
 	return decode(raw, v, required...)
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// How many connections there may be at once. Only root connects to the socket:
-// the bound is for programs of his that have a bug.
+// How many connections there may be at once. Only root and the daemon's own user can
+// connect to the socket, so its bound is for programs of theirs that have a bug.
 const (
-	maxConns        = backlog + 256 // who waits for a place has one, and so have others
-	maxMetricsConns = 64            // by TCP, where anybody may be let in
+	maxConns        = backlog + 256 // for all requests that wait for a place, and 256 more
+	maxMetricsConns = 64            // by TCP, where anybody may be able to connect
 )
 
-// When memory is given back: a flood of requests leaves the heap large, and the
-// runtime keeps most of it for minutes.
+// When the server gives memory back to the system: a flood of requests leaves the heap
+// large, and the runtime keeps most of it for minutes.
 const (
 	floodConns = 256              // connections at once
-	calmTime   = 10 * time.Second // that the flood has been over
+	calmTime   = 10 * time.Second // how long the flood must have been over
 )
 
 // conns counts a server's connections and bounds them. When there are too many,
@@ -31,14 +31,14 @@ const (
 // new one is told to try again and closed.
 type conns struct {
 	most     int
-	giveBack func() // memory, to the system
+	giveBack func() // gives memory back to the system
 	log      *slog.Logger
 
 	mu    sync.Mutex
 	open  int
 	idle  map[net.Conn]bool // between two requests
-	flood bool              // there were many since memory was given back
-	calm  *time.Timer       // set while a flood is over
+	flood bool              // there was a flood since memory was last given back
+	calm  *time.Timer       // runs from a flood's end until memory is given back
 }
 
 func newConns(most int, log *slog.Logger) *conns {
@@ -65,26 +65,26 @@ func (c *conns) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// bound closes a connection if there are too many. The server notices it, and
-// reports it as closed like any other. c.mu is held.
+// bound closes a connection if there are too many. The HTTP server notices that, and
+// reports the connection to state as closed, like any other. The caller holds c.mu.
 func (c *conns) bound(fresh net.Conn) {
 	if c.open <= c.most {
 		return
 	}
 	for conn := range c.idle {
 		delete(c.idle, conn)
-		_ = conn.Close() // nobody waits for it
+		_ = conn.Close() // no client waits for an answer on it
 		return
 	}
 	c.log.Warn("connection refused: there are too many", "most", c.most)
-	body, _ := encode(cni.Errorf(cni.CodeTryAgain, "too many connections", "%d are open", c.most)) // strings and a number
+	body, _ := encode(cni.Errorf(cni.CodeTryAgain, "too many connections", "%d are open", c.most)) // strings and a number: it cannot fail
 	_ = fresh.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(fresh, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		len(body), body) // who has left needs no answer
+		len(body), body) // a client that has left needs no answer
 	_ = fresh.Close()
 }
 
-// watchFlood notes when a flood begins and when it is over. c.mu is held.
+// watchFlood notes when a flood begins and when it is over. The caller holds c.mu.
 func (c *conns) watchFlood() {
 	switch {
 	case c.open >= floodConns:

@@ -32,8 +32,8 @@ func closed(client net.Conn) bool {
 	return err != nil && (!ok || !e.Timeout())
 }
 
-// TestConnsAreBounded opens more connections than there may be: one between two
-// requests goes first, then the new one is told why.
+// If there are too many connections, the server first closes one that is between two
+// requests. If there is none, it closes the new one, and tells it why.
 func TestConnsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConns(2, slog.New(slog.DiscardHandler))
@@ -50,7 +50,7 @@ func TestConnsAreBounded(t *testing.T) {
 		c.state(idle, http.StateClosed)
 		c.state(third, http.StateActive)
 
-		fourth, fourthClient := dial(t, c) // its refusal waits to be read
+		fourth, fourthClient := dial(t, c) // the refusal blocks until it is read
 		_ = fourthClient.SetReadDeadline(time.Time{})
 		res, err := http.ReadResponse(bufio.NewReader(fourthClient), nil)
 		if err != nil || res.StatusCode != http.StatusServiceUnavailable {
@@ -73,8 +73,8 @@ func TestConnsAreBounded(t *testing.T) {
 	})
 }
 
-// TestMemoryOfFlood opens many connections, twice in a row: when the last have been
-// closed for a while memory is given back, once.
+// After two floods of connections in a row, memory is given back once, a while after the
+// last connections are closed.
 func TestMemoryOfFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConns(maxConns, slog.New(slog.DiscardHandler))

@@ -17,8 +17,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.err.Error() }
 
-// toAnswer turns whatever a Call failed with into an answer: the one place
-// where errors meet HTTP.
+// toAnswer turns any error of a Call into an answer. It is the one place where errors meet
+// HTTP.
 func toAnswer(err error) *Answer {
 	var special *statusError
 	if errors.As(err, &special) {
@@ -28,7 +28,7 @@ func toAnswer(err error) *Answer {
 	return &Answer{StatusOf(e.Code), e}
 }
 
-// numbered gives an error its code, if it has none.
+// numbered returns an error as an *api.Error, and gives it a code if it has none.
 func numbered(err error) *api.Error {
 	var e *api.Error
 	switch {
@@ -42,8 +42,8 @@ func numbered(err error) *api.Error {
 	return cni.Errorf(cni.CodeInternal, "internal error", "%v", err)
 }
 
-// StatusOf is the HTTP status of an error code. 404 is code 3 alone, apart
-// from unknown paths, which have code 4.
+// StatusOf returns the HTTP status of an error code. Of all codes only 3 becomes 404. The
+// answer to an unknown path is 404 as well, but has code 4 (see noPath).
 func StatusOf(code uint) int {
 	switch code {
 	case cni.CodeVersion, cni.CodeField, cni.CodeEnv, cni.CodeDecode, cni.CodeConfig, cni.CodeNetns:

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// TestRefusedInput has requests of which no Call must hear, and what each is told.
+// TestRefusedInput has requests that must not reach a Call, with the answer to each.
 func TestRefusedInput(t *testing.T) {
 	d := startToy(t)
 	d.hook = func(context.Context, string, When) error { panic("it was executed") }

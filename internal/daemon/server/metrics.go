@@ -13,12 +13,12 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// buckets are for what takes a ledger commit (0.3 ms), a link's end (20 ms), or
-// as long as a client waits: seconds.
+// buckets are upper bounds in seconds. They cover a ledger commit (0.3 ms), the deletion of
+// a link (20 ms), and calls that take as long as a client waits.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
-// Metrics is a daemon's figures for Prometheus. It is made before the parts
-// that report to it.
+// Metrics is a daemon's figures for Prometheus. A daemon makes it before the parts that
+// report to it.
 type Metrics struct {
 	registry *prometheus.Registry
 	verbs    *prometheus.HistogramVec
@@ -40,7 +40,7 @@ func NewMetrics() *Metrics {
 		}, []string{"kind", "op"}),
 		holds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_kind_holds_total",
-			Help: "Holds that operations of a kind were on; result failed says that one or more of the operation's failed.",
+			Help: "Holds in operations of a kind; result failed: the operation failed for one or more of its holds.",
 		}, []string{"kind", "op", "result"}),
 	}
 	m.registry.MustRegister(m.verbs, m.kinds, m.holds,
@@ -48,7 +48,7 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// ObserveKind is told of each operation of a kind: it fits engine.Options.Observe.
+// ObserveKind records one operation of a kind. It fits engine.Options.Observe.
 func (m *Metrics) ObserveKind(kind, op string, took time.Duration, holds int, err error) {
 	m.kinds.WithLabelValues(kind, op).Observe(took.Seconds())
 	result := "ok"
@@ -58,8 +58,7 @@ func (m *Metrics) ObserveKind(kind, op string, took time.Duration, holds int, er
 	m.holds.WithLabelValues(kind, op, result).Add(float64(holds))
 }
 
-// ObserveLedger makes a ledger's figures part of the metrics, read by stats at
-// each scrape.
+// ObserveLedger adds a ledger's figures to the metrics. Each scrape reads them by stats.
 func (m *Metrics) ObserveLedger(stats func() ledger.Stats) {
 	m.registry.MustRegister(ledgerCollector(stats))
 }
@@ -68,15 +67,14 @@ func (m *Metrics) observeVerb(verb, result string, took time.Duration) {
 	m.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
 }
 
-// Collector has figures that are read at each scrape, like a
-// prometheus.Collector.
+// Collector has figures that the server reads at each scrape, like a prometheus.Collector.
 type Collector interface {
 	Describe(chan<- *prometheus.Desc)
 	// Collect is not called before Server.Open. Its ctx ends with the server.
 	Collect(ctx context.Context, ch chan<- prometheus.Metric)
 }
 
-// watch makes the figures of a server and of its daemon part of the metrics.
+// watch adds the figures of a server, and of its daemon's collectors, to the metrics.
 func (m *Metrics) watch(s *Server, more []Collector) {
 	m.registry.MustRegister(&serverCollector{s, more})
 }
@@ -86,17 +84,17 @@ func (m *Metrics) handler(log *slog.Logger) http.Handler {
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4,
-		DisableCompression:  true, // it does not leave the node
+		DisableCompression:  true, // the unix socket and the loopback gain nothing by it
 	})
 }
 
 var (
 	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that have a place.", nil, nil)
 	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for a place.", []string{"lane"}, nil)
-	descServing   = prometheus.NewDesc("berth_serving", "1 once what the ledger says is restored.", nil, nil)
+	descServing   = prometheus.NewDesc("berth_serving", "1 once the agent has restored what its ledger says.", nil, nil)
 )
 
-// serverCollector reads a server at each scrape, and what its daemon adds.
+// serverCollector reads the server's figures, and its daemon's collectors, at each scrape.
 type serverCollector struct {
 	s    *Server
 	more []Collector
@@ -122,7 +120,7 @@ func (c *serverCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if !c.s.queue.isOpen() {
 		gauge(descServing, 0)
-		return // the rest is not known yet
+		return // the daemon's figures are not known yet
 	}
 	gauge(descServing, 1)
 	for _, m := range c.more {
@@ -152,7 +150,7 @@ func (c ledgerCollector) Collect(ch chan<- prometheus.Metric) {
 	total, upTo := uint64(0), map[float64]uint64{}
 	for i, n := range st.Batches {
 		total += n
-		if i < len(st.Batches)-1 { // the last has no upper bound
+		if i < len(st.Batches)-1 { // the last batch size has no upper bound
 			upTo[float64(uint64(1)<<i)] = total
 		}
 	}

@@ -10,12 +10,11 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// Query is a request's parameters, each of which is there once.
+// Query has a request's parameters by name. A request has each parameter at most once.
 type Query map[string]string
 
-// parseQuery reads the parameters of a request that may have those in allowed.
-// An empty value is an error: it is more likely a mistake than the wish to
-// match everything.
+// parseQuery reads a request's parameters, and refuses one that is not in allowed. An empty
+// value is an error: it is more likely a mistake than the wish to match everything.
 func parseQuery(r *http.Request, allowed ...string) (Query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -52,7 +51,7 @@ func (q Query) Flag(name string) (bool, error) {
 	}
 }
 
-// BadParameter refuses what a parameter was given.
+// BadParameter returns the error for a parameter with an invalid value.
 func BadParameter(name, given, expected string) *api.Error {
 	return cni.Errorf(cni.CodeEnv, "invalid query parameter "+name, "%s is %.64q; expected %s", name, given, expected)
 }

@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// Lane is where requests of one sort wait. Those of a lane are served in the
-// order they came, and lanes in turn, so that a burst of one verb does not
+// Lane is where requests of one sort wait. The queue serves the requests of a lane in the
+// order in which they came, and the lanes in turn, so that a burst of one verb does not
 // hold up the others.
 type Lane struct {
 	Name      string // as metrics call it
-	Deletions bool   // what waits here are deletions, which have places of their own
+	Deletions bool   // its requests are deletions, which have places of their own
 }
 
 // lanesOf lists the lanes of routes, in the order in which they are first named.
@@ -27,38 +27,38 @@ func lanesOf(routes []Route) (lanes []Lane) {
 	return lanes
 }
 
-// Why a request did not get a place. Clients know the word agent.
+// Why a request did not get a place. The texts say agent, since clients know that word.
 var (
 	errBacklog   = errors.New("too many requests are waiting")
 	errStopping  = errors.New("the agent is stopping")
 	errRestoring = errors.New("the agent is restoring what its ledger says")
 )
 
-// queue lets a bounded number of requests execute at once, and a bounded
-// number wait. It begins shut: everybody waits until open.
+// queue lets a bounded number of requests execute at once, and a bounded number wait. It
+// begins shut: every request waits until open is called.
 //
-// A quarter of the places are for deletions alone, and a quarter for all but
-// deletions: whatever other requests hang on, the end of a thing does not wait
-// for them, and the start of one does not wait for many ends at once.
+// A quarter of the places is for deletions alone, and a quarter for all other requests. So
+// a deletion never waits for other requests, whatever they hang on, and other requests do
+// not wait for a burst of deletions.
 type queue struct {
 	places  int // requests that execute at once
-	limit   int // of them, how many may be deletions, or something else
+	limit   int // places that deletions may take at most; as many may the others
 	backlog int // requests that wait at most
 
 	mu      sync.Mutex
 	opened  bool
 	stopped bool
 	busy    int // places taken
-	leaving int // of them, by deletions
+	leaving int // places that deletions have taken
 	waiting int
 	lines   map[Lane]*list.List // of *waiter
 	lanes   []Lane              // in the order of their turns
-	next    int                 // of lanes: whose turn it is
+	next    int                 // index of the lane whose turn it is
 }
 
 // waiter is a request without a place yet.
 type waiter struct {
-	ready chan struct{} // closed when it has its place, or never gets one
+	ready chan struct{} // closed when the request has its place, or will never get one
 	err   error         // set before ready is closed
 }
 
@@ -70,9 +70,10 @@ func newQueue(places, backlog int, lanes ...Lane) *queue {
 	return q
 }
 
-// enter waits for a place; leave gives it back. It fails with errBacklog at
-// once, with errStopping, or with the context's error when that ends first
-// (joined with errRestoring if the queue has not been opened yet).
+// enter waits for a place; leave gives the place back. enter fails at once with errBacklog
+// if too many requests wait. It fails with errStopping once the queue stops, and with the
+// context's error when the context ends first (joined with errRestoring if the queue has
+// not been opened yet).
 func (q *queue) enter(ctx context.Context, l Lane) (leave func(), _ error) {
 	q.mu.Lock()
 	if q.stopped {
@@ -107,8 +108,8 @@ func (q *queue) enter(ctx context.Context, l Lane) (leave func(), _ error) {
 	return func() { q.leave(l) }, nil
 }
 
-// abandon takes a waiter out of its line. If it has been served in this very
-// moment, that stands: abandon returns nil.
+// abandon takes a waiter out of its line. If the queue has just served the waiter, the
+// waiter keeps its place: abandon returns nil.
 func (q *queue) abandon(ctx context.Context, l Lane, at *list.Element) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -150,8 +151,8 @@ func (q *queue) leave(l Lane) {
 	q.serve()
 }
 
-// serve gives free places to the first of each lane in turn, until no lane has
-// a request for which there is room. q.mu is held.
+// serve gives free places to the first of each lane in turn, until no lane has a request
+// for which there is room. The caller holds q.mu.
 func (q *queue) serve() {
 	for skipped := 0; q.opened && q.waiting > 0 && skipped < len(q.lanes); {
 		l := q.lanes[q.next]
@@ -184,8 +185,8 @@ func (q *queue) isOpen() bool {
 	return q.opened
 }
 
-// stop sends all who wait away, and those who come later. Who has a place
-// keeps it.
+// stop refuses the requests that wait, and all later ones. A request that has a place keeps
+// it.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

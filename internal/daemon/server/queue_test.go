@@ -16,7 +16,7 @@ var (
 	testLanes = []Lane{laneMake, laneBreak, laneLook, laneTidy, laneRest}
 )
 
-// anyOf reports whether any wait.
+// anyOf reports whether any requests wait.
 func anyOf(waiting map[Lane]int) bool {
 	for _, n := range waiting {
 		if n > 0 {
@@ -26,8 +26,8 @@ func anyOf(waiting map[Lane]int) bool {
 	return false
 }
 
-// enterAll has a request enter for each lane, in that order, and returns a
-// channel of what got its place.
+// enterAll has one request enter for each of the lanes, in their order, and returns a
+// channel of those that got their places.
 func enterAll(t *testing.T, q *queue, ls ...Lane) <-chan served {
 	t.Helper()
 	got := make(chan served, len(ls))
@@ -50,8 +50,8 @@ type served struct {
 	leave func()
 }
 
-// order lets requests leave as soon as they have their place, one by one, and
-// returns their names.
+// order lets requests leave one by one as soon as they have their places, and returns their
+// names.
 func order(got <-chan served) (names []string) {
 	for {
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestQueueBounds(t *testing.T) {
 		if _, err := q.enter(t.Context(), laneLook); !errors.Is(err, errBacklog) {
 			t.Fatalf("the fourth of three waiting: %v", err)
 		}
-		// One leaves at its deadline, and makes room for another to wait.
+		// One request leaves at its deadline, and makes room for another one to wait.
 		if err := <-gone; !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errRestoring) {
 			t.Errorf("out of time: %v", err)
 		}
@@ -192,8 +192,8 @@ func TestQueueStop(t *testing.T) {
 	})
 }
 
-// TestQueueServedAndGone has requests whose time ends at the moment they are
-// served: each either has its place and leaves it, or has none.
+// If a request's time ends at the moment when it is served, it either has its place and
+// leaves it, or has none.
 func TestQueueServedAndGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(2, 1000, testLanes...)

@@ -15,8 +15,8 @@ import (
 // Stream or a Handler.
 type Route struct {
 	Method string
-	// Path is matched as it is. One that ends in "/{id}" matches whatever the
-	// request has there, slashes too; Call finds it in Request.ID.
+	// Path is compared literally. If it ends in "/{id}", a request may have anything in
+	// place of {id}, slashes too; Call finds that in Request.ID.
 	Path string
 	Verb string // as metrics and logs call it
 
@@ -25,13 +25,13 @@ type Route struct {
 
 	// Call answers with one JSON value.
 	Call func(*Request) (*Answer, error)
-	// Limit is how long a Call may take if the request does not say.
+	// Limit is how long a Call may take if the request has no deadline.
 	Limit time.Duration
 	// Lane is where a Call waits for its place. A Call without a lane needs no
 	// place, and is executed before Open too.
 	Lane Lane
-	// Finish lets a Call go on when the client has left: what the client asked
-	// for is to be done in any case.
+	// Finish lets a Call go on when the client has left, because its work has to be done in
+	// any case.
 	Finish bool
 
 	// Stream answers without end: a JSON value a line.
@@ -41,20 +41,20 @@ type Route struct {
 	Handler http.HandlerFunc
 }
 
-// Request is what a Call or a Stream is asked for.
+// Request is what a Call or a Stream has to answer.
 type Request struct {
 	Ctx   context.Context // ends shortly before the client gives up
-	When  When            // of a Call
+	When  When            // only for a Call
 	ID    string          // what the path has in place of {id}
 	Query Query
 
 	server *Server
-	w      http.ResponseWriter // for limits on reading
+	w      http.ResponseWriter // to limit reading
 	http   *http.Request
 }
 
-// Restoring reports whether Open has not been called yet. A Call with a lane never
-// sees that.
+// Restoring reports whether Open has not been called yet. In a Call with a lane it never is
+// so.
 func (r *Request) Restoring() bool { return !r.server.queue.isOpen() }
 
 // Answer is what a Call answers with.
@@ -74,16 +74,17 @@ func (s *Server) own() []Route {
 	}
 }
 
-// health answers 200 whenever the server runs: what serving says is for
-// readiness, and not for killing a daemon that restores.
+// health answers 200 whenever the server runs. The field serving is for a check of
+// readiness. A check of liveness must not look at it, or it would kill a daemon that
+// restores.
 func health(r *Request) (*Answer, error) { return OK(api.Health{Serving: !r.Restoring()}) }
 
 // router finds routes. It is not http.ServeMux, whose own answers (redirects,
 // 404, 405) are not JSON.
 type router struct {
 	exact map[string]methods // by path
-	below map[string]methods // by what a path has before its {id}
-	hint  string             // what a request for another path is told
+	below map[string]methods // by the part of a path before its {id}
+	hint  string             // what the answer to an unknown path says
 }
 
 // methods are the routes of one path.
@@ -106,7 +107,7 @@ func newRouter(routes []Route, hint string) router {
 	return rt
 }
 
-// find returns a request's route and its path's id, if that has one.
+// find returns a request's route, and the id in its path if the route has one.
 func (rt router) find(method, path string, h http.Header) (*Route, string, error) {
 	found, id := rt.exact[path], ""
 	if found == nil {
@@ -136,8 +137,8 @@ func (rt router) find(method, path string, h http.Header) (*Route, string, error
 		cni.Errorf(cni.CodeEnv, "no such method", "%.16q; %s has %s", method, path, strings.Join(allowed, ", "))}
 }
 
-// noPath is 404 with another code than that of an unknown thing, so that nobody
-// takes a wrong path for a deletion that has been done.
+// noPath returns a 404 whose code is not that of an unknown thing, so that no client takes
+// the answer to a wrong path for the news that its deletion is done.
 func noPath(path, hint string) error {
 	return &statusError{http.StatusNotFound, cni.Errorf(cni.CodeEnv, "no such path", "%.64q; %s", path, hint)}
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestFind has paths beside and below each other.
+// find distinguishes paths beside and below each other.
 func TestFind(t *testing.T) {
 	rt := newRouter([]Route{
 		{Method: "GET", Path: "/a", Verb: "list"},

@@ -17,8 +17,8 @@ import (
 
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Until a request's own deadline is known. The errors of both are for
-	// connections without deadlines, which a test may have.
+	// These deadlines hold until the request's own deadline is known. Both calls fail only
+	// for a connection without deadlines, such as a test's.
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(grace))
 	_ = conn.SetWriteDeadline(time.Now().Add(grace))
@@ -42,7 +42,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer executes a call, whatever happens in it.
+// answer executes a call. If the call fails or panics, the answer says so.
 func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Request) (a *Answer) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -64,7 +64,7 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 	return a
 }
 
-// execute gives a request its time and its place, and makes the call.
+// execute sets a request's deadlines, waits for its place, and makes the call.
 func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Request) (*Answer, error) {
 	when, bad := parseWhen(r.Header, rt.Limit)
 	if bad != nil {
@@ -97,13 +97,13 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 	return rt.Call(&Request{Ctx: ctx, When: when, ID: id, Query: query, server: s, w: w, http: r})
 }
 
-// write sends an answer. A client that has left gets none, and misses nothing.
+// write sends an answer. If the client has left, write only logs that.
 func (s *Server) write(w http.ResponseWriter, a *Answer) {
 	raw, err := encode(a.Value)
 	if err != nil {
 		s.log.Error("encoding an answer", "error", err)
 		a = toAnswer(fmt.Errorf("encoding the answer: %w", err))
-		raw, _ = encode(a.Value) // an *api.Error is strings and a number
+		raw, _ = encode(a.Value) // an *api.Error is strings and a number: it cannot fail
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))

@@ -130,8 +130,7 @@ func TestBadHeaders(t *testing.T) {
 	}
 }
 
-// TestDeadlineEndsCall has a call that hangs: its context ends early enough to
-// tell the client so.
+// If a call hangs, its context ends early enough for the client to hear of it.
 func TestDeadlineEndsCall(t *testing.T) {
 	d := startToy(t)
 	d.hook = func(ctx context.Context, _ string, _ When) error {
@@ -145,8 +144,8 @@ func TestDeadlineEndsCall(t *testing.T) {
 	wantCode(t, a.err, cni.CodeTryAgain, "waiting for glue")
 }
 
-// TestClientLeaves has clients leave while their request is executed: a call
-// ends, unless its route says that it is to be finished.
+// If a client leaves while its request is executed, the call ends, unless its route says
+// Finish.
 func TestClientLeaves(t *testing.T) {
 	entered, ended := make(chan struct{}), make(chan error)
 	goOn := make(chan struct{})
@@ -201,8 +200,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestStop stops a daemon with a call under way, one that waits, and a reader
-// of a stream.
+// TestStop stops a daemon while one call is under way, another one waits, and a reader
+// follows a stream.
 func TestStop(t *testing.T) {
 	entered, finish := make(chan struct{}), make(chan struct{})
 	d := newToy(t, root.Dir(t.TempDir()), 1)
@@ -243,7 +242,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestGracefulStop lets a call under way end before the connection does.
+// Shutdown lets a call that is under way end before it closes the connection.
 func TestGracefulStop(t *testing.T) {
 	entered, finish := make(chan struct{}), make(chan struct{})
 	d := startToy(t)
@@ -258,7 +257,7 @@ func TestGracefulStop(t *testing.T) {
 	<-entered
 	stopped := make(chan error)
 	go func() { stopped <- d.Shutdown(t.Context()) }()
-	for { // until it does not listen any more
+	for { // until the daemon does not listen any more
 		if _, err := d.client.Health(t.Context()); err != nil {
 			break
 		}

@@ -1,6 +1,7 @@
-// Package server is the HTTP side of a daemon: the unix socket, who may speak,
-// how long, how many at once, the metrics, and what a wrong request is told. What
-// the daemon does is in the routes that it brings; the server knows nothing of it.
+// Package server is the HTTP side of a daemon: the unix socket, who may connect, how long a
+// request may take and how many may execute at once, the metrics, and the answers to wrong
+// requests. What the daemon does is in the routes that it gives to the server, which knows
+// nothing else of it.
 //
 // A request finds its Route (route.go), goes through serve.go (panics, deadlines,
 // a place in queue.go), and then to the route's Call.
@@ -36,13 +37,13 @@ type Options struct {
 	// GET /metrics. Lanes have their turns in the order in which the routes
 	// name them.
 	Routes []Route
-	// Elsewhere is what a request for a path of no route is told, such as where
+	// Elsewhere is part of the answer to a request whose path no route has, such as where
 	// the paths are listed.
 	Elsewhere string
-	// Metrics is what the daemon's parts have been given to report to.
+	// Metrics is what the daemon's parts report to.
 	Metrics *Metrics
-	// Collectors are asked at each scrape, from Open on: what they have to say
-	// is not known earlier.
+	// Collectors are read at each scrape from Open on: before it, their figures are not
+	// known.
 	Collectors []Collector
 	// Concurrency is how many Calls with a lane execute at once; 0 is 64. A
 	// quarter of it is for deletions alone, and a quarter for all others.
@@ -59,7 +60,7 @@ type Server struct {
 	queue   *queue
 	readers chan struct{} // a token for each reader of a stream
 
-	ctx  context.Context // of all requests; ends when Shutdown has no more patience
+	ctx  context.Context // of all requests; Shutdown ends it when it no longer waits
 	stop context.CancelCauseFunc
 	// stopping is closed when Shutdown begins: streams end.
 	stopping chan struct{}
@@ -68,7 +69,7 @@ type Server struct {
 	dir    root.Dir
 	socket atomic.Pointer[socket]
 	http   *http.Server
-	tcp    *http.Server // metrics; nil without
+	tcp    *http.Server // serves metrics by TCP; nil: nothing does
 }
 
 // New returns a server on which requests wait until Open.
@@ -107,9 +108,9 @@ func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
 	}
 }
 
-// Listen makes the daemon's socket in dir: from then on, clients wait instead of
-// finding nobody. The ledger has to be open (and so locked) before, since the
-// lock alone decides which of two daemons is the one of a root.
+// Listen makes the daemon's socket in dir: from then on, clients wait instead of finding
+// nobody. The daemon has to open (and so lock) its ledger before, since the lock alone
+// decides which of two daemons serves a root.
 func (s *Server) Listen(dir root.Dir) error {
 	sock, err := listen(dir, s.log)
 	if err != nil {
@@ -120,9 +121,9 @@ func (s *Server) Listen(dir root.Dir) error {
 	return nil
 }
 
-// Relisten makes the socket anew if somebody has removed it, and reports whether
-// that was so. Clients that are connected notice nothing. Relisten is for a daemon that
-// serves, and not to be called at once with itself, Listen or Shutdown.
+// Relisten makes the socket anew if somebody has removed it, and reports whether it did so.
+// Clients that are connected notice nothing. A daemon calls Relisten while it serves, and
+// never at the same time as another Relisten, Listen or Shutdown.
 func (s *Server) Relisten() (again bool, err error) {
 	old := s.socket.Load()
 	if old.there() {
@@ -154,10 +155,10 @@ func (s *Server) Serve() error {
 // Open lifts the restore fence: Calls with a lane are executed from now on.
 func (s *Server) Open() { s.queue.open() }
 
-// Shutdown ends serving: the socket goes, requests that wait are told to try
-// again, streams end, and Shutdown waits for Calls under way until ctx ends. Then
-// their contexts end, and their connections, and Shutdown returns ctx's error. It
-// may be called again, with more patience.
+// Shutdown ends serving. It removes the socket, tells the requests that wait to try again,
+// ends the streams, and waits for Calls under way until ctx ends. Then it ends their
+// contexts, closes their connections, and returns ctx's error. It may be called again with
+// a longer ctx.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() { close(s.stopping) })
 	s.queue.stop()
@@ -168,7 +169,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = s.tcp.Close() // a scrape may fail
 	}
 	err := s.http.Shutdown(ctx)
-	if errors.Is(err, net.ErrClosed) { // by Relisten, a moment ago; nothing else is the matter
+	if errors.Is(err, net.ErrClosed) { // Relisten has just closed the old socket: that is no failure
 		err = nil
 	}
 	s.stop(errStopping)

@@ -21,17 +21,18 @@ import (
 // ErrServed says that a daemon answers at a root already.
 var ErrServed = errors.New("another agent is serving here")
 
-// socket is the API's unix socket. Only root and the daemon's own user get in:
-// the directory and the socket say so by their modes, and the peer's
-// credentials are checked when it connects.
+// socket is the API's unix socket. Only root and the daemon's own user can connect: the
+// modes of the directory and of the socket keep others out, and Accept checks each peer's
+// credentials.
 type socket struct {
 	*net.UnixListener
 	path string
-	file os.FileInfo // of the socket
+	file os.FileInfo // identifies the socket's file
 	log  *slog.Logger
 }
 
-// Unserved is ErrServed if a daemon listens at a root, whether it answers or not.
+// Unserved returns ErrServed if a daemon listens at a root, whether it answers or not, and
+// else nil.
 func Unserved(dir root.Dir) error {
 	if err := checkStale(dir.Socket()); errors.Is(err, ErrServed) {
 		return err
@@ -39,9 +40,9 @@ func Unserved(dir root.Dir) error {
 	return nil
 }
 
-// listen makes the socket. It replaces one that a dead daemon left, and not that
-// of a live one. Two daemons that start at once are told apart by their ledger's
-// lock, not here.
+// listen makes the socket. It replaces a socket that a dead daemon left, but not that of a
+// live one. If two daemons start at once, the ledger's lock decides between them, not
+// listen.
 func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 	if err := makeRun(dir); err != nil {
 		return nil, err
@@ -50,7 +51,8 @@ func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 	if err := checkStale(path); err != nil {
 		return nil, err
 	}
-	// Made beside its place and renamed, so that whoever sees it can use it.
+	// The socket is made beside its place and then renamed, so that a client that finds it
+	// can use it.
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("removing what a killed agent left: %w", err)
@@ -96,7 +98,8 @@ func makeRun(dir root.Dir) error {
 	return nil
 }
 
-// checkStale makes sure that nobody is there to lose what is at path.
+// checkStale returns nil if path has no socket, or one on which no daemon listens; then it
+// may be replaced. It returns ErrServed if a daemon listens there.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -116,7 +119,7 @@ func checkStale(path string) error {
 		return ErrServed
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT):
 		return nil
-	case errors.Is(err, client.ErrAway): // it listens, and accepts nobody
+	case errors.Is(err, client.ErrAway): // a daemon listens there, but accepts no connection
 		return fmt.Errorf("%w: %w", ErrServed, err)
 	}
 	return fmt.Errorf("looking for another agent: %w", err)
@@ -133,7 +136,7 @@ func bind(path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // it will have another name, and is removed by remove
+	l.SetUnlinkOnClose(false) // publish renames the file, and remove removes it
 	return l, nil
 }
 
@@ -152,13 +155,13 @@ func publish(fresh, path string) (os.FileInfo, error) {
 	return file, nil
 }
 
-// there reports whether the socket is in its place, where it is found.
+// there reports whether the socket's file is still in its place, where clients look for it.
 func (s *socket) there() bool {
 	now, err := os.Lstat(s.path)
 	return err == nil && os.SameFile(now, s.file)
 }
 
-// remove takes the socket away, unless it is a successor's already.
+// remove removes the socket's file, unless a successor's socket is in its place.
 func (s *socket) remove() {
 	if !s.there() {
 		return
@@ -168,7 +171,7 @@ func (s *socket) remove() {
 	}
 }
 
-// Accept returns the next connection of somebody who may speak.
+// Accept returns the next connection of a user who may connect, and closes all others.
 func (s *socket) Accept() (net.Conn, error) {
 	for {
 		conn, err := s.AcceptUnix()
@@ -188,10 +191,10 @@ func (s *socket) Accept() (net.Conn, error) {
 	}
 }
 
-// mayConnect reports whether a user may speak to a daemon that runs as euid.
+// mayConnect reports whether a user may connect to a daemon that runs as euid.
 func mayConnect(uid uint32, euid int) bool { return uid == 0 || int(uid) == euid }
 
-// credentials are those that a peer had when it connected: SO_PEERCRED, as
+// credentials returns the credentials that a peer had when it connected: SO_PEERCRED, as
 // "ss -xp" shows them.
 func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()

@@ -101,8 +101,7 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-// TestSocketIsNotStolen has a second agent start beside a live one, and then
-// in the place of one that was killed.
+// A second agent cannot listen beside a live one, but can replace one that was killed.
 func TestSocketIsNotStolen(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
@@ -120,7 +119,7 @@ func TestSocketIsNotStolen(t *testing.T) {
 	if err := killed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(dir.Socket()+".new", nil, 0o600); err != nil { // killed while it listened
+	if err := os.WriteFile(dir.Socket()+".new", nil, 0o600); err != nil { // the agent was killed while it listened
 		t.Fatal(err)
 	}
 	a.run(t)
@@ -129,8 +128,7 @@ func TestSocketIsNotStolen(t *testing.T) {
 	}
 }
 
-// TestSuccessorKeepsItsSocket stops an agent whose socket another one has
-// replaced.
+// An agent whose socket another one has replaced leaves that socket alone when it stops.
 func TestSuccessorKeepsItsSocket(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	first := newToy(t, dir, 0)
@@ -148,8 +146,8 @@ func TestSuccessorKeepsItsSocket(t *testing.T) {
 	}
 }
 
-// TestRelisten has somebody remove the socket, or all of the folder: who is
-// connected stays so, and who comes later is served.
+// If somebody removes the socket, or its whole folder, connected clients stay connected,
+// and later ones are served.
 func TestRelisten(t *testing.T) {
 	a := startToy(t)
 	if again, err := a.Relisten(); again || err != nil {
@@ -186,8 +184,8 @@ func TestRelisten(t *testing.T) {
 	}
 }
 
-// TestRelistenSparesOthers leaves what is in the socket's place alone, unless it
-// is a dead agent's.
+// Relisten does not replace anything in the socket's place, unless it is a dead agent's
+// socket.
 func TestRelistenSparesOthers(t *testing.T) {
 	a := startToy(t)
 	for name, put := range map[string]func() error{
@@ -215,13 +213,13 @@ func TestRelistenSparesOthers(t *testing.T) {
 	}
 }
 
-// TestPeer connects as another user to a socket whose modes would allow it
+// The server refuses another user, even if the socket's modes would let it connect
 // (CVE-2022-29178).
 func TestPeer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	base, err := os.MkdirTemp("/tmp", "peer") // t.TempDir is closed to others
+	base, err := os.MkdirTemp("/tmp", "peer") // other users cannot enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +239,7 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// askAs connects and waits for an answer, as a user. A refusal is ECONNRESET.
+// askAs connects as a user and waits for an answer. A refusal is ECONNRESET.
 func askAs(t *testing.T, uid int, path string) error {
 	type dialed struct {
 		conn net.Conn
@@ -250,7 +248,8 @@ func askAs(t *testing.T, uid int, path string) error {
 	got := make(chan dialed)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with its user
-		// Of this thread alone; setuid(2) of the library would change all.
+		// This changes only this thread's user; the library's setuid(2) would change that
+		// of all threads.
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
 			got <- dialed{nil, errno}
 			return

@@ -11,7 +11,7 @@ import (
 
 const (
 	maxReaders = 64               // of streams at once
-	keepAlive  = 30 * time.Second // between lines, so that dead readers are found
+	keepAlive  = 30 * time.Second // between lines, so that a write to a dead reader fails
 )
 
 // Source is what a stream's lines come from.
@@ -50,7 +50,8 @@ func (s *Server) stream(rt *Route, w http.ResponseWriter, r *http.Request) {
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Time{})
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	// At first there is only the header: the reader knows that it is heard.
+	// The first round writes only the header: it tells the reader that the stream has
+	// begun.
 	for line, last := []byte{}, false; ; line, last = nextLine(ctx, source) {
 		_ = conn.SetWriteDeadline(time.Now().Add(grace))
 		if _, err := w.Write(line); err != nil {
@@ -71,8 +72,8 @@ func (s *Server) source(rt *Route, w http.ResponseWriter, r *http.Request) (Sour
 	return rt.Stream(&Request{Ctx: r.Context(), Query: query, server: s, w: w, http: r})
 }
 
-// nextLine waits for what to write next: a value, an empty line if there has
-// been none for a while, or the last line. A reader that is gone gets nothing.
+// nextLine waits for what to write next: a value, an empty line if no value came for
+// keepAlive, or the last line. A reader that has left gets nothing.
 func nextLine(ctx context.Context, source Source) (line []byte, last bool) {
 	wait, cancel := context.WithTimeout(ctx, keepAlive)
 	defer cancel()

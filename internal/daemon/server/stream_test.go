@@ -41,7 +41,7 @@ func TestNextLine(t *testing.T) {
 
 		source <- "a wolf"
 		cancel(errStopping)
-		line(ctx, false) // what was there before the stop
+		line(ctx, false) // the event from before the stop
 		if s := line(ctx, true); s != "the end: the agent is stopping" {
 			t.Errorf("at the stop: %q", s)
 		}
@@ -59,15 +59,15 @@ func TestNextLine(t *testing.T) {
 	})
 }
 
-// TestReadersAreBounded has as many readers of streams as there may be: one more is
-// told to try again, and is let in when another has left.
+// If streams have as many readers as they may, one more is told to try again. It is let in
+// when another one has left.
 func TestReadersAreBounded(t *testing.T) {
 	d := newToy(t, root.Dir(t.TempDir()), 0)
 	at := httptest.NewServer(d)
 	defer at.Close()
 	read := func() *http.Response {
 		t.Helper()
-		res, err := at.Client().Get(at.URL + pathNews) // which has an answer when it is heard
+		res, err := at.Client().Get(at.URL + pathNews) // this returns when the stream has begun
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestReadersAreBounded(t *testing.T) {
 	}
 	wantCode(t, said, cni.CodeTryAgain, "too many readers of news")
 	readers[0].Body.Close()
-	d.readers <- struct{}{} // there is room when it has been noticed
+	d.readers <- struct{}{} // there is room once the server has noticed that a reader left
 	<-d.readers
 	next := read()
 	defer next.Body.Close()

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// ServeMetrics serves /metrics and /v1/health, and nothing else, on a TCP
-// address until Shutdown. Without a host it is the loopback's. It returns the
-// address, with its port. To be called once, before Shutdown.
+// ServeMetrics serves /metrics and /v1/health, and nothing else, on a TCP address until
+// Shutdown. An addr without a host is on the loopback. ServeMetrics returns the address
+// with its port. It may be called once, before Shutdown.
 func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// pipes is a listener whose connections live in memory, so that a synctest
-// bubble's clock rules their deadlines.
+// pipes is a listener whose connections live in memory, so that their deadlines follow a
+// synctest bubble's clock.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -27,8 +27,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-// inBubble runs a test with a connection to an open toy daemon, and the daemon's
-// news, on a clock that moves when all wait.
+// inBubble runs a test with a connection to an open toy daemon, and the daemon's news, on a
+// clock that advances only when all goroutines wait.
 func inBubble(t *testing.T, test func(t *testing.T, conn net.Conn, news news)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newToy(t, root.Dir(t.TempDir()), 0)
@@ -48,8 +48,8 @@ func inBubble(t *testing.T, test func(t *testing.T, conn net.Conn, news news)) {
 	})
 }
 
-// TestQuietStream reads a stream for as long as no deadline of a request
-// lasts: there are empty lines, and then the news.
+// A stream lasts longer than any request's deadline: the reader gets empty lines, and then
+// the news.
 func TestQuietStream(t *testing.T) {
 	inBubble(t, func(t *testing.T, conn net.Conn, news news) {
 		io.WriteString(conn, "GET /v1/news HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -68,7 +68,7 @@ func TestQuietStream(t *testing.T) {
 	})
 }
 
-// TestStuckReader stops reading a stream: its handler ends.
+// If a reader stops reading a stream, the handler ends.
 func TestStuckReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, conn net.Conn, news news) {
 		io.WriteString(conn, "GET /v1/news HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -79,12 +79,12 @@ func TestStuckReader(t *testing.T) {
 	})
 }
 
-// TestSlowClient sends a header, or a body, and then no more.
+// A client that stops in the middle of a header or a body is not waited for without end.
 func TestSlowClient(t *testing.T) {
 	for name, test := range map[string]struct {
 		sent   string
 		within time.Duration
-		want   string // of the answer; none without
+		want   string // a part of the answer; "": there is none
 	}{
 		"header": {"GET /v1/health HTTP/1.1\r\nHost:", headTime, ""},
 		"body": {"POST /v1/toys HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{\"name\":", bodyTime,

@@ -26,7 +26,7 @@ var (
 	laneLook  = Lane{Name: "look"}
 )
 
-// Its paths.
+// The toy daemon's paths.
 const (
 	pathToys  = "/v1/toys"
 	pathState = "/v1/state"
@@ -38,10 +38,10 @@ type toy struct {
 	*Server
 	metrics *Metrics
 	dir     root.Dir
-	client  *client.Client // for what every server has
+	client  *client.Client // for the routes that every server has
 	news    news
 
-	// hook, if any, is called by every Call, and its error is the Call's.
+	// Every Call calls hook, if it is not nil, and returns its error.
 	hook func(ctx context.Context, verb string, w When) error
 }
 
@@ -95,7 +95,7 @@ func (d *toy) routes() []Route {
 	}
 }
 
-// call answers which toy it is asked for.
+// call answers with the toy that it is asked for.
 func (d *toy) call(r *Request) (*Answer, error) {
 	made := struct{ Name string }{r.ID}
 	if r.http.Method == "POST" {
@@ -115,10 +115,10 @@ func (d *toy) call(r *Request) (*Answer, error) {
 	return OK(made)
 }
 
-// state answers whether the daemon restores.
+// state answers whether the daemon still restores.
 func state(r *Request) (*Answer, error) { return OK(r.Restoring()) }
 
-// news is what happened. It ends when it is closed.
+// news is a Source of what happened. It ends when it is closed.
 type news chan string
 
 func (n news) Next(ctx context.Context) (any, error) {
@@ -142,7 +142,7 @@ func ended(open bool) error {
 
 func (n news) Last(why error) any { return "the end: " + why.Error() }
 
-// aToy is the body of a request that makes one.
+// aToy is the body of a request that makes a toy.
 const aToy = `{"name":"bear"}`
 
 // asked is an answer.
@@ -150,7 +150,7 @@ type asked struct {
 	status int
 	header http.Header
 	body   string
-	err    error // what the answer says, or why there is none
+	err    error // the answer's error, or why there is no answer
 }
 
 // ask makes a request over the socket.

@@ -32,8 +32,8 @@ func (w When) Latest() int64 { return max(w.Started, w.Running) }
 // Remaining is how long the client still waits.
 func (w When) Remaining() time.Duration { return time.Duration(w.Deadline - boottime.Now()) }
 
-// budget is how long the request may execute: less than its client waits, so
-// that the answer reaches it.
+// budget is how long the request may execute: less than its client waits, so that the
+// answer reaches the client.
 func (w When) budget() time.Duration {
 	left := w.Remaining()
 	return left - min(left/10, 100*time.Millisecond)
@@ -82,7 +82,7 @@ func headerPast(h http.Header, name string, absent, now int64) (int64, *api.Erro
 	return min(at, now), nil
 }
 
-// headerTime reads a header that is a time, or returns absent without it.
+// headerTime returns the time in a header, or absent if the request lacks the header.
 func headerTime(h http.Header, name string, absent int64) (int64, *api.Error) {
 	values := h.Values(name)
 	if len(values) == 0 {

@@ -33,7 +33,7 @@ func New(t testing.TB, dir root.Dir, v *Verbs, concurrency int) *Agent {
 	return a
 }
 
-// Start serves v on a socket until the test ends. It is not open yet.
+// Start serves v on a socket until the test ends. The server is not open yet.
 func Start(t testing.TB, v *Verbs) *Agent {
 	t.Helper()
 	a := New(t, root.Dir(t.TempDir()), v, 0)

@@ -1,5 +1,5 @@
-// Package routestest has verbs without an agent behind them, and serves them
-// on a real socket, for tests of what speaks to an agent.
+// Package routestest has fake verbs, without an agent, and serves them on a real socket,
+// for tests of programs that talk to an agent.
 package routestest
 
 import (
@@ -14,21 +14,21 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Result is what Add answers.
+// Result is the answer of Add.
 const Result = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}],"ips":[{"address":"10.88.0.7/32","interface":0}]}`
 
 // Verbs is an agent that keeps attachments in memory and nothing else.
 type Verbs struct {
-	// Hook, if any, is called first by every verb that can fail, whose name it
-	// gets, and its error is the verb's.
+	// Every verb that can fail first calls Hook with its name, if Hook is not nil, and
+	// returns its error.
 	Hook func(ctx context.Context, verb string, w server.When) error
-	// Filter, if any, is told what List and Delete are asked for.
+	// List and Delete call Filter with their filter, if Filter is not nil.
 	Filter func(api.Filter)
-	// DeletedOwed is what deletions answer.
+	// DeletedOwed is how many holds deletions say are owed.
 	DeletedOwed int
-	// Retried, if any, is told which owners RetryOwed is asked for.
+	// RetryOwed calls Retried with the owners that it gets, if Retried is not nil.
 	Retried func([]hold.ID)
-	// Unreadable is why the queue of deletions cannot be read.
+	// Unreadable is the reason why the queue of deletions cannot be read; "": it can.
 	Unreadable string
 
 	mu   sync.Mutex
@@ -65,7 +65,7 @@ func owed(id string, at time.Time) api.Owed {
 	return api.Owed{Owner: id, Kind: "link", What: "link babcd" + id, Since: at, Tries: 3, Next: at, Error: "device busy"}
 }
 
-// Add answers Result.
+// Add returns Result.
 func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error) {
 	if err := v.hook(ctx, "add", w); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (v *Verbs) GC(ctx context.Context, _ api.GCRequest, w server.When) (api.Del
 	return api.Deleted{Owed: v.DeletedOwed, IDs: []string{"aaaaaaaaaa"}}, v.hook(ctx, "gc", w)
 }
 
-// List knows the filter's container and state only.
+// List only looks at the filter's container and state.
 func (v *Verbs) List(f api.Filter) []api.Attachment {
 	_ = v.hook(context.Background(), "list", server.When{})
 	if v.Filter != nil {
@@ -132,7 +132,7 @@ func (v *Verbs) drop(ctx context.Context, w server.When, match func(api.Attachme
 	return api.Deleted{Released: n, Owed: v.DeletedOwed}, n > 0, nil
 }
 
-// Status is filled in whatever the hook says.
+// Status returns a complete status even with the hook's error.
 func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 	states := map[string]int{}
 	v.mu.Lock()
@@ -160,7 +160,7 @@ func pools() []api.Pool {
 	}}}
 }
 
-// Ledger has one of everything.
+// Ledger returns a ledger with one of everything.
 func (v *Verbs) Ledger() api.Ledger {
 	_ = v.hook(context.Background(), "ledger", server.When{})
 	at := time.Unix(1, 0)
@@ -175,7 +175,7 @@ func (v *Verbs) Ledger() api.Ledger {
 	}
 }
 
-// Audit finds one of each type.
+// Audit returns one finding of each type.
 func (v *Verbs) Audit(ctx context.Context) (api.Audit, error) {
 	a := api.Audit{Time: time.Unix(1, 0), Owners: 1, Holds: 2}
 	for _, typ := range api.FindingTypes() {
@@ -196,8 +196,8 @@ func (v *Verbs) AuditPods(ctx context.Context) (api.Audit, error) {
 	return a, err
 }
 
-// Owed has one of everything: what the attachments owe, something that the
-// agent owes itself and cannot try, and deletions.
+// Owed returns one of everything: what the attachments owe, a hold that the agent itself
+// owes and cannot try, and deletions.
 func (v *Verbs) Owed() api.OwedList {
 	_ = v.hook(context.Background(), "owed", server.When{})
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -12,21 +12,21 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// board is the Args[0] with which this program is the first step of a process
-// under a killer: Args[1] is the network namespace to enter, then come the
-// program and its arguments.
+// board is the Args[0] with which this program runs as the first step of a process under a
+// killer. Args[1] is the network namespace to enter; then come the program and its
+// arguments.
 const board = "killer-board"
 
-// The filter is the thread's that becomes the program: that has to be the
-// process's first, or its number would change under the tracer.
+// The thread that becomes the program has the filter. It has to be the process's first
+// thread, or its number would change under the tracer.
 func init() {
 	if os.Args[0] == board {
 		runtime.LockOSThread()
 	}
 }
 
-// Board becomes the program under a killer, if this process was started for
-// that. Otherwise it returns at once. It is the first call of main.
+// Board becomes the program under a killer, if this process was started for that. Otherwise
+// it returns at once. main has to call it first.
 func Board() {
 	if os.Args[0] == board {
 		fmt.Fprintln(os.Stderr, "killer:", goOnBoard(os.Args[1:]))

@@ -15,8 +15,8 @@ import (
 // Call is a system call that is about to be made.
 type Call struct {
 	Name    string // "fdatasync"
-	What    string // it is about: "ledger.db", "RTM_NEWLINK"
-	Netlink bool   // it talks to the kernel
+	What    string // what the call is about: "ledger.db", "RTM_NEWLINK"
+	Netlink bool   // it is a netlink call
 	Answer  bool   // it fetches the kernel's answer, and changes nothing
 }
 
@@ -35,7 +35,8 @@ type info struct {
 	_    uint32
 }
 
-// look says what a stopped thread is about to call; nil if that changes nothing.
+// look returns the call that a stopped thread is about to make; nil if the call changes
+// nothing.
 func (t *tracer) look(tid int) (*Call, error) {
 	var i info
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
@@ -58,7 +59,7 @@ func (t *tracer) look(tid int) (*Call, error) {
 		return t.sent(c, int(a[0]), body, name)
 	case unix.SYS_BIND:
 		if t.family(tid, a[1], a[2]) == unix.AF_NETLINK {
-			return nil, nil // a number of the program's own
+			return nil, nil // it only chooses the program's own port number
 		}
 		c.What = "socket"
 	case unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNC_FILE_RANGE, unix.SYS_FTRUNCATE, unix.SYS_FALLOCATE, unix.SYS_FCHMOD:
@@ -75,8 +76,8 @@ func (t *tracer) look(tid int) (*Call, error) {
 	return c, nil
 }
 
-// written is a write; those to the runtime's own files change nothing, and
-// nobody acts upon what a program says on its standard error.
+// written returns a call that writes; nil for writes to files of Go's runtime, which change
+// nothing, and to standard error, on which nothing depends.
 func (t *tracer) written(c *Call, a [6]uint64) (*Call, error) {
 	if c.What = t.file(int(a[0])); a[0] == 2 || c.What == "null" || strings.HasPrefix(c.What, "anon_inode") {
 		return nil, nil
@@ -84,7 +85,7 @@ func (t *tracer) written(c *Call, a [6]uint64) (*Call, error) {
 	return c, nil
 }
 
-// file names what a descriptor is, without what differs from run to run.
+// file names what a descriptor refers to, without the parts that differ from run to run.
 func (t *tracer) file(fd int) string {
 	to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", t.Pid, fd))
 	if err != nil {
@@ -99,7 +100,7 @@ func (t *tracer) file(fd int) string {
 	return plain(to)
 }
 
-// path is the last part of a path in the program's memory.
+// path returns the last part of a path in the program's memory.
 func (t *tracer) path(tid int, at uint64) string {
 	b := t.read(tid, at, 256)
 	for i, c := range b {
@@ -110,19 +111,19 @@ func (t *tracer) path(tid int, at uint64) string {
 	return "?"
 }
 
-// chance is what is in names by chance, such as in those of temporary files and, where
-// each agent is the first one, of the lock of its instance. A call whose name has more of
-// it would be looked for in vain (scenario.again).
+// chance matches the random parts of names, such as of temporary files and, in scenarios in
+// which each agent has a new instance, of the instance's lock. If a call's name kept random
+// parts, scenario.again would look for it in vain.
 var chance = regexp.MustCompile(`berth-[a-z2-7]{10}|[0-9a-f]{8,}|[0-9]+`)
 
-// plain is the last part of a path, without what is there by chance.
+// plain returns the last part of a path, without its random parts.
 func plain(path string) string { return chance.ReplaceAllString(filepath.Base(path), "") }
 
-// page is what can be read at once at an address of which only its beginning is
-// known to be there.
+// page is the size of a page of memory: from a valid address, everything up to the end of
+// its page can be read.
 const page = 4096
 
-// read reads the program's memory: up to n bytes, fewer where it ends.
+// read reads up to n bytes of the program's memory, and fewer if the memory ends before.
 func (t *tracer) read(tid int, at, n uint64) []byte {
 	n = min(n, 16*page)
 	buf := make([]byte, n)
@@ -141,7 +142,7 @@ func (t *tracer) read(tid int, at, n uint64) []byte {
 	return nil
 }
 
-// family is the address family of a struct sockaddr; 0 if there is none.
+// family returns the address family of a struct sockaddr; 0 if there is none.
 func (t *tracer) family(tid int, at, n uint64) int {
 	if at == 0 || n < 2 {
 		return 0
@@ -152,7 +153,8 @@ func (t *tracer) family(tid int, at, n uint64) int {
 	return 0
 }
 
-// message reads a struct msghdr: the family of its address, and its first part.
+// message reads a struct msghdr, and returns the family of its address and the first part
+// of its body.
 func (t *tracer) message(tid int, at uint64) (family int, body []byte) {
 	head := t.read(tid, at, uint64(unsafe.Sizeof(unix.Msghdr{})))
 	word := func(b []byte, i int) uint64 {

@@ -1,12 +1,12 @@
-// Package killer runs a program of ours and decides at each system call of it
-// that changes the world what becomes of it: it happens, the program is killed
-// before its effect or after it, or the call fails. strace's injection counts
-// such calls a thread, and a Go program moves between threads; here all threads
-// are counted together, in the order in which the kernel is about to obey them.
+// Package killer runs one of Berth's programs, and decides about each of its system calls
+// that changes the world: the call happens, the program is killed before or after the
+// call's effect, or the call fails. strace's injection counts such calls by thread, and a
+// Go program moves between threads. This package counts the calls of all threads together,
+// in the order in which the kernel is about to execute them.
 //
-// A seccomp filter, which the program is born with, stops it at these calls
-// alone (ptrace(2), PTRACE_EVENT_SECCOMP), so that it otherwise runs at its
-// usual speed. No privilege is needed beyond a user namespace of one's own.
+// The program starts with a seccomp filter that stops it only at these calls (ptrace(2),
+// PTRACE_EVENT_SECCOMP), so that it otherwise runs at its usual speed. This needs no
+// privilege beyond a user namespace of one's own.
 //
 // In the order of a run: board (the first steps inside the new process), filter,
 // process (its life), trace (its stops), call and netlink (what a stop is about),

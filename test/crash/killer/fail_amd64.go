@@ -10,9 +10,9 @@ import (
 // CanFail says that calls can be made to fail on this machine.
 const CanFail = true
 
-// fail lets the call that a thread is stopped at have no effect and answer
-// errno: a call of number -1 is skipped, and what stands in the register of
-// its result is its result (seccomp(2), SECCOMP_RET_TRACE).
+// fail makes the call at which a thread is stopped return errno without any effect. The
+// kernel skips a call with the number -1, and its result is what the result's register has
+// (seccomp(2), SECCOMP_RET_TRACE).
 func fail(tid int, errno unix.Errno) error {
 	var regs unix.PtraceRegs
 	if err := unix.PtraceGetRegs(tid, &regs); err != nil {

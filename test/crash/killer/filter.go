@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changes are the system calls that can change the world, as far as Go programs
-// make them. Which of their uses do is looked at when one stops (see call.go).
+// changes are those system calls of Go programs that can change the world. Whether a
+// certain call does is decided when the program stops at it (see call.go).
 var changes = map[int]string{
 	unix.SYS_WRITE: "write", unix.SYS_PWRITE64: "pwrite", unix.SYS_WRITEV: "writev", unix.SYS_PWRITEV: "pwritev",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_BIND: "bind",
@@ -20,11 +20,12 @@ var changes = map[int]string{
 	unix.SYS_MOUNT: "mount", unix.SYS_UMOUNT2: "umount",
 }
 
-// answers are those that bring the kernel's answers, which can only fail.
+// answers are the system calls that fetch the kernel's answers. They change nothing, and
+// can only be made to fail.
 var answers = map[int]string{unix.SYS_RECVFROM: "recvfrom", unix.SYS_RECVMSG: "recvmsg"}
 
-// Offsets in struct seccomp_data (linux/seccomp.h); arguments have 8 bytes, of
-// which the lower half comes first on the machines that Go runs on here.
+// Offsets in struct seccomp_data (linux/seccomp.h). Arguments have 8 bytes, whose lower
+// half comes first on little-endian machines.
 const (
 	offNumber  = 0
 	offFlags   = 16 + 2*8 // openat's third argument
@@ -34,8 +35,8 @@ const (
 	seccompNew = unix.SECCOMP_SET_MODE_FILTER
 )
 
-// program is the filter: it stops at changes and answers; openat only where it
-// may create a file.
+// program returns the filter. It stops the program at changes and answers, but at openat
+// only if that may create a file.
 func program() []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
@@ -43,7 +44,7 @@ func program() []unix.SockFilter {
 	ret := func(what uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: what}
 	}
-	equal := func(k int, skip uint8) unix.SockFilter { // skips unless equal
+	equal := func(k int, skip uint8) unix.SockFilter { // skips instructions unless equal
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(k), Jf: skip}
 	}
 	prog := []unix.SockFilter{
@@ -62,8 +63,8 @@ func program() []unix.SockFilter {
 	return append(prog, ret(allowed))
 }
 
-// install puts the calling thread, and all that it starts, under the filter.
-// Without a tracer the calls answer ENOSYS from then on.
+// install puts the calling thread, and everything that it starts, under the filter. From
+// then on these calls return ENOSYS if there is no tracer.
 func install() error {
 	prog := program()
 	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}

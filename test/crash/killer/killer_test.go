@@ -16,7 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// envTarget makes the test program one that is killed: it works in that folder.
+// envTarget is set for the test program that is to be killed, to the folder in which it
+// works.
 const envTarget = "KILLER_TEST_TARGET"
 
 func TestMain(m *testing.M) {
@@ -31,8 +32,8 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// steps are what the target does, one after the other, each in a thread of its
-// own: that calls are counted together, and not a thread, is what matters.
+// steps are what the target does, one after the other, each in a goroutine of its own, so
+// that the test shows that calls of all threads are counted together.
 var steps = []struct {
 	call string
 	do   func(dir string) error
@@ -120,8 +121,8 @@ func run(t *testing.T, n int, v Verdict) (dir string, calls []string, p *Process
 	return dir, slices.Clone(calls), p
 }
 
-// Each call is seen, once and in order; the kill before it keeps its effect
-// from the world, and that after it does not.
+// Each call is seen once and in order. A kill before a call prevents its effect, and a kill
+// after it does not.
 func TestKill(t *testing.T) {
 	nettest.Need(t)
 	_, calls, p := run(t, 0, Verdict{})
@@ -148,7 +149,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A call that is made to fail has no effect, and the program hears of it.
+// A call that is made to fail has no effect, and the program sees the error.
 func TestFail(t *testing.T) {
 	nettest.Need(t)
 	if !CanFail {
@@ -162,7 +163,7 @@ func TestFail(t *testing.T) {
 	}
 }
 
-// A call that is held back comes to pass never: the program is killed with it.
+// A call that is held never happens: the program is killed before.
 func TestHold(t *testing.T) {
 	nettest.Need(t)
 	dir, _, p := run(t, 3, Verdict{Do: Hold})
@@ -175,8 +176,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// Reads and dumps change nothing and are not counted; the words of an nftables
-// batch are not those of rtnetlink.
+// messages returns the types of netlink messages, and tells them from other bytes.
 func TestMessages(t *testing.T) {
 	for _, c := range []struct {
 		b    []byte

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rtnetlink are its requests that change something (linux/rtnetlink.h).
+// rtnetlink are the requests of rtnetlink that change something (linux/rtnetlink.h).
 var rtnetlink = map[uint16]string{
 	unix.RTM_NEWLINK: "RTM_NEWLINK", unix.RTM_DELLINK: "RTM_DELLINK", unix.RTM_SETLINK: "RTM_SETLINK",
 	unix.RTM_NEWADDR: "RTM_NEWADDR", unix.RTM_DELADDR: "RTM_DELADDR",
@@ -18,7 +18,8 @@ var rtnetlink = map[uint16]string{
 	unix.RTM_NEWNSID: "RTM_NEWNSID",
 }
 
-// conntrack are ctnetlink's (linux/netfilter/nfnetlink_conntrack.h).
+// conntrack are the requests of ctnetlink that change something
+// (linux/netfilter/nfnetlink_conntrack.h).
 var conntrack = map[uint16]string{
 	unix.NFNL_SUBSYS_CTNETLINK << 8:   "conntrack new",
 	unix.NFNL_SUBSYS_CTNETLINK<<8 | 2: "conntrack delete",
@@ -28,11 +29,12 @@ var conntrack = map[uint16]string{
 // begins. rtnetlink's RTM_NEWLINK has the same number.
 const batchBegin = 0x10
 
-// listSockets is SOCK_DIAG_BY_FAMILY (linux/sock_diag.h), RTM_NEWADDR's number. SOCK_DESTROY
-// has RTM_DELADDR's.
+// listSockets is SOCK_DIAG_BY_FAMILY (linux/sock_diag.h), which has the number of
+// RTM_NEWADDR. SOCK_DESTROY has that of RTM_DELADDR.
 const listSockets = 20
 
-// sent is what goes through a socket; nil for requests that only ask.
+// sent returns a call that sends body through a socket; nil for netlink requests that
+// change nothing.
 func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	types, netlink := messages(body)
 	if family != unix.AF_NETLINK && !netlink {
@@ -61,8 +63,8 @@ func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	return c, nil
 }
 
-// messages returns the types of netlink messages, and whether b looks as if it
-// had nothing but such.
+// messages returns the types of the netlink messages in b, and whether b looks as if it had
+// nothing else.
 func messages(b []byte) (types []uint16, ok bool) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		n := int(binary.NativeEndian.Uint32(b))
@@ -79,7 +81,8 @@ func messages(b []byte) (types []uint16, ok bool) {
 	return types, len(types) > 0 && len(b) == 0
 }
 
-// answer is the fetching of a netlink socket's answer; nil for other sockets.
+// answer returns a call that fetches an answer from a netlink socket; nil for other
+// sockets.
 func (t *tracer) answer(name string, a [6]uint64) (*Call, error) {
 	if !t.netlinkSocket(int(a[0])) {
 		return nil, nil
@@ -87,8 +90,8 @@ func (t *tracer) answer(name string, a [6]uint64) (*Call, error) {
 	return &Call{Name: name, What: "netlink", Netlink: true, Answer: true}, nil
 }
 
-// netlinkSocket reports whether a descriptor of the program is a netlink socket
-// (pidfd_getfd(2) lends it to this process for the question).
+// netlinkSocket reports whether a descriptor of the program is a netlink socket. It looks
+// at a copy of the descriptor that it gets by pidfd_getfd(2).
 func (t *tracer) netlinkSocket(fd int) bool {
 	pid, err := unix.PidfdOpen(t.Pid, 0)
 	if err != nil {

@@ -15,22 +15,22 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
-// Verdict is what becomes of a system call.
+// Verdict says what becomes of a system call.
 type Verdict struct {
 	Do    Action
-	Errno unix.Errno // of Fail
+	Errno unix.Errno // the error, if Do is Fail
 }
 
-// Action is the sort of a verdict.
+// Action is what a killer does at a system call.
 type Action int
 
 // The actions.
 const (
 	Pass       Action = iota
-	KillBefore        // SIGKILL instead of it
-	KillAfter         // SIGKILL once it has had its effect, before the program knows
-	Fail              // it has no effect and answers Errno
-	Hold              // it does not come to pass until the program is killed
+	KillBefore        // the program gets SIGKILL, and the call does not happen
+	KillAfter         // the program gets SIGKILL after the call's effect, before the call returns
+	Fail              // the call has no effect and returns Errno
+	Hold              // the call does not happen, and the thread waits until the program is killed
 )
 
 func (v Verdict) String() string {
@@ -47,13 +47,13 @@ func (v Verdict) String() string {
 	return "pass"
 }
 
-// Judge decides about each call that stops. It is called by one goroutine.
+// Judge decides about each call at which the program stops. One goroutine calls it.
 type Judge func(Call) Verdict
 
 // Command is a program to run.
 type Command struct {
 	Netns  string // path of the network namespace; "": this process's own
-	Path   string // of the program, absolute
+	Path   string // the program's absolute path
 	Args   []string
 	Env    []string // nil: this process's own
 	Stdin  *os.File // nil: /dev/null
@@ -66,12 +66,12 @@ type Process struct {
 	Pid    int
 	judge  atomic.Pointer[Judge]
 	status unix.WaitStatus
-	err    error // of the tracer itself
+	err    error // error of the tracer itself
 	done   chan struct{}
 }
 
-// dying is how long a process may take to be gone after SIGKILL, or after a
-// signal that it ends by.
+// dying is how long a process may take to end after SIGKILL, or after another signal by
+// which it ends.
 const dying = 30 * time.Second
 
 // Start starts a program under a judge, which may be nil: then all calls pass.
@@ -87,12 +87,12 @@ func Start(c Command, judge Judge) (*Process, error) {
 	}, func() (unix.WaitStatus, error) { return (&tracer{Process: p}).run() })
 }
 
-// StartFree starts a program that nobody watches: only signals end it.
+// StartFree starts a program without a tracer. Only signals end it.
 func StartFree(c Command) (*Process, error) {
 	p := &Process{done: make(chan struct{})}
 	argv := append([]string{c.Path}, c.Args...)
 	return p, p.start(c, func(attr *syscall.ProcAttr) error {
-		if c.Netns != "" { // a child begins where its thread is
+		if c.Netns != "" { // a child starts in the namespace of the thread that forks it
 			at, err := ns.Open(c.Netns)
 			if err != nil {
 				return err
@@ -108,8 +108,9 @@ func StartFree(c Command) (*Process, error) {
 	}, p.reap)
 }
 
-// start runs fork, and then wait until the process is gone, in one thread: that
-// is its tracer, and with it the process would die (Pdeathsig).
+// start runs fork and then wait, which returns when the process is gone, in one thread.
+// That thread is the process's tracer, and if it ended, the process would be killed
+// (Pdeathsig).
 func (p *Process) start(c Command, fork func(*syscall.ProcAttr) error, wait func() (unix.WaitStatus, error)) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -128,7 +129,7 @@ func (p *Process) start(c Command, fork func(*syscall.ProcAttr) error, wait func
 	}
 	begun := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: it ends with this function
+		runtime.LockOSThread() // for good: the thread ends with this function
 		err := fork(attr)
 		begun <- err
 		if err == nil {
@@ -153,7 +154,7 @@ func (p *Process) reap() (unix.WaitStatus, error) {
 	}
 }
 
-// Watch changes the judge. nil lets all calls pass.
+// Watch replaces the judge. A nil judge lets all calls pass.
 func (p *Process) Watch(judge Judge) {
 	if judge == nil {
 		p.judge.Store(nil)
@@ -162,7 +163,7 @@ func (p *Process) Watch(judge Judge) {
 	p.judge.Store(&judge)
 }
 
-// Signal sends a signal; one that is gone gets none.
+// Signal sends a signal, unless the process is gone.
 func (p *Process) Signal(s unix.Signal) {
 	select {
 	case <-p.done:
@@ -171,7 +172,7 @@ func (p *Process) Signal(s unix.Signal) {
 	}
 }
 
-// Done is closed when the process is gone.
+// Done returns a channel that is closed when the process is gone.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Gone reports whether the process is gone.
@@ -184,19 +185,20 @@ func (p *Process) Gone() bool {
 	}
 }
 
-// Kill is SIGKILL, with which the process is gone.
+// Kill sends SIGKILL and waits until the process is gone.
 func (p *Process) Kill() error {
 	_, err := p.End(unix.SIGKILL)
 	return err
 }
 
-// End sends a signal and waits for the process to end by it.
+// End sends a signal by which the process ends, and waits until it is gone.
 func (p *Process) End(s unix.Signal) (unix.WaitStatus, error) {
 	p.Signal(s)
 	return p.Wait(dying)
 }
 
-// Wait waits until the process is gone, and kills it when its time is up.
+// Wait waits until the process is gone. After limit it kills the process, and returns an
+// error.
 func (p *Process) Wait(limit time.Duration) (unix.WaitStatus, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

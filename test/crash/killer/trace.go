@@ -8,26 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options of the tracer: it hears of new threads, processes and programs, of
-// the filter's stops, and takes the program with it when it dies.
+// options are the tracer's: it is told of new threads, processes and programs, and of the
+// filter's stops. The kernel kills the program if the tracer dies.
 const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK |
 	unix.PTRACE_O_TRACEVFORK | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
 
 // syscallStop is the signal of a stop at a call's end (PTRACE_O_TRACESYSGOOD).
 const syscallStop = unix.SIGTRAP | 0x80
 
-// tracer follows all threads of a process, from one thread of its own.
+// tracer follows all threads of a process. It runs in one thread.
 type tracer struct {
 	*Process
-	onBoard bool // options are set
-	started bool // the program itself runs, not the board
+	onBoard bool // whether options are set
+	started bool // whether the program itself runs, and no longer the board
 }
 
-// run returns when the process is gone, with how it ended.
+// run returns how the process ended, when it is gone.
 func (t *tracer) run() (unix.WaitStatus, error) {
 	for {
 		var status unix.WaitStatus
-		// Only of this thread's children: others' tracers wait as well.
+		// WNOTHREAD: only for this thread's children, since other tracers wait for theirs.
 		tid, err := unix.Wait4(-1, &status, unix.WALL|unix.WNOTHREAD, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -41,14 +41,14 @@ func (t *tracer) run() (unix.WaitStatus, error) {
 			}
 			continue
 		}
-		if err := t.stop(tid, status); err != nil && !errors.Is(err, unix.ESRCH) { // it has been killed meanwhile
+		if err := t.stop(tid, status); err != nil && !errors.Is(err, unix.ESRCH) { // ESRCH: the thread has been killed meanwhile
 			_ = unix.Kill(t.Pid, unix.SIGKILL)
 			return 0, err
 		}
 	}
 }
 
-// stop lets a thread that has stopped go on, as it should.
+// stop decides what a thread that has stopped does next.
 func (t *tracer) stop(tid int, status unix.WaitStatus) error {
 	switch signal := status.StopSignal(); {
 	case !t.onBoard:
@@ -59,12 +59,12 @@ func (t *tracer) stop(tid int, status unix.WaitStatus) error {
 		return unix.PtraceCont(tid, 0)
 	case signal == unix.SIGTRAP && status.TrapCause() == unix.PTRACE_EVENT_SECCOMP:
 		return t.decide(tid)
-	case signal == syscallStop: // a call whose end is its program's
+	case signal == syscallStop: // the end of a call after which the program is to be killed
 		return unix.Kill(t.Pid, unix.SIGKILL)
 	case signal == unix.SIGTRAP && status.TrapCause() == unix.PTRACE_EVENT_EXEC:
 		t.started = true
 		return unix.PtraceCont(tid, 0)
-	case signal == unix.SIGTRAP && status.TrapCause() > 0, signal == unix.SIGSTOP: // a thread is born, here and there
+	case signal == unix.SIGTRAP && status.TrapCause() > 0, signal == unix.SIGSTOP: // a new thread, seen in its parent and in itself
 		return unix.PtraceCont(tid, 0)
 	default:
 		return unix.PtraceCont(tid, int(signal))
@@ -85,7 +85,7 @@ func (t *tracer) decide(tid int) error {
 		return unix.PtraceCont(tid, 0)
 	}
 	switch v := (*judge)(*call); v.Do {
-	case KillBefore: // what is stopped here never comes to pass (seccomp(2))
+	case KillBefore: // a call at which a killed thread is stopped never happens (seccomp(2))
 		return unix.Kill(t.Pid, unix.SIGKILL)
 	case KillAfter:
 		return unix.PtraceSyscall(tid, 0)
