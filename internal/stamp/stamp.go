@@ -27,12 +27,15 @@ func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.
 // AliasLen is how many bytes a link's alias has at most (IFALIASZ - 1).
 const AliasLen = 255
 
-// Alias is the alias of a host veth, `berth INSTANCE ID KEY @START`, for people, for an
-// agent that lost its ledger, and for a DEL without one. start is when the ADD began
-// (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 is not known, and not written.
-// The kernel's limit may cut off the start and the end of the key.
-func Alias(instance string, id ID, k Key, start int64) string {
-	return withStart(named(instance, id, k), start)
+// Alias is the alias of a host veth, `berth INSTANCE ID KEY @START =ADDRESS,...`, for
+// people, for an agent that lost its ledger, and for a DEL without one. start is when the
+// ADD began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 is not known, and not
+// written. The kernel's limit may cut off the start and the end of the key. The pod's
+// addresses are written where there is room for all of them: of what the node knows of a
+// pod, the alias alone is left when others take away the link's routes and neighbours, as
+// the kernel does when the link goes down.
+func Alias(instance string, id ID, k Key, start int64, addrs ...string) string {
+	return withAddresses(withStart(named(instance, id, k), start), strings.Join(addrs, comma))
 }
 
 // Aliases begins the aliases of the links whose names begin with prefix (see Links).
@@ -45,11 +48,24 @@ func withStart(alias string, start int64) string {
 	return alias[:min(len(alias), AliasLen)]
 }
 
-// What stands before the start, which a key has nowhere: the kernel has no interface
-// with a space in its name, nor CNI any other name. And what the start is written in.
+// withAddresses adds addresses to an alias that has room for them. Such an alias is not
+// full: of a full one nobody can tell whether the kernel has cut off its end.
+func withAddresses(alias, addrs string) string {
+	if addrs == "" || len(alias)+len(atAddresses)+len(addrs) >= AliasLen {
+		return alias
+	}
+	return alias + atAddresses + addrs
+}
+
+// What stands before the start and before the addresses, which a key has nowhere: the
+// kernel has no interface with a space in its name, nor CNI any other name. And what the
+// start is written in, and what addresses are.
 const (
-	atStart   = " @"
-	startBase = 36
+	atStart     = " @"
+	startBase   = 36
+	atAddresses = " ="
+	inAddresses = "0123456789abcdef.:"
+	comma       = ","
 )
 
 // named is an alias without its start, of any length.
@@ -64,7 +80,8 @@ type Stamp struct {
 	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 where the alias
 	// does not say so, or not the whole of it.
 	Start int64
-	alias string // without the start
+	alias string // without the start and the addresses
+	addrs string
 	short bool
 }
 
@@ -77,9 +94,21 @@ func Parse(alias string) (Stamp, bool) {
 	}
 	s := Stamp{Instance: words[1], ID: ID(words[2])}
 	full := len(alias) == AliasLen
+	if !full {
+		alias, s.addrs = cutAddresses(alias)
+	}
 	s.alias, s.Start = cutStart(alias, full)
 	s.short = full && len(s.alias) == len(alias)
 	return s, true
+}
+
+// cutAddresses takes the addresses off an alias, if it has any.
+func cutAddresses(alias string) (rest, addrs string) {
+	i := strings.LastIndex(alias, atAddresses)
+	if i < 0 || strings.Trim(alias[i+len(atAddresses):], inAddresses+comma) != "" {
+		return alias, ""
+	}
+	return alias[:i], alias[i+len(atAddresses):]
 }
 
 // cutStart takes the start off an alias, if it has one. In a full one it may have lost
@@ -108,10 +137,19 @@ func (s Stamp) Since(start int64) string {
 	if s.short {
 		return s.alias
 	}
-	return withStart(s.alias, start)
+	return withAddresses(withStart(s.alias, start), s.addrs)
 }
 
-// Alike reports whether two aliases are the same, whenever their ADDs began.
+// Addresses are the pod's, as texts; none where the alias does not say them.
+func (s Stamp) Addresses() []string {
+	if s.addrs == "" {
+		return nil
+	}
+	return strings.Split(s.addrs, comma)
+}
+
+// Alike reports whether two aliases are the same, whenever their ADDs began, and whether
+// or not they had room for addresses beside that.
 func Alike(a, b string) bool {
 	if a == b {
 		return true
@@ -119,6 +157,7 @@ func Alike(a, b string) bool {
 	x, ok := Parse(a)
 	y, also := Parse(b)
 	x.Start, y.Start = 0, 0
+	x.addrs, y.addrs = "", ""
 	return ok && also && x == y
 }
 
@@ -163,7 +202,7 @@ func Check(name, alias string, k Key) error {
 	s, ok := Parse(alias)
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START`", errElse, alias)
+		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START =ADDRESS,...`", errElse, alias)
 	case s.Link() != name:
 		return fmt.Errorf("%w: its name is %s, and its alias %q", errElse, name, alias)
 	case !s.Is(k):
