@@ -105,8 +105,8 @@ func (c *call) noRoot() *api.Error {
 
 // noAgent answers for a root at which no agent has ever run: nobody would read
 // what is queued there. An agent that has lost its state, or has not been started
-// since the boot, has one of its two folders left; and who has a link was attached
-// by an agent, whatever is left of it.
+// since the boot, has one of its two folders left; and who has a link, by ADD's result or
+// in the pod, was attached by an agent, whatever is left of it.
 func (c *call) noAgent() *api.Error {
 	if e := c.noRoot(); e != nil || c.head.HostVeth != "" {
 		return e
@@ -115,6 +115,9 @@ func (c *call) noAgent() *api.Error {
 		if _, err := os.Stat(folder); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) {
 			return nil
 		}
+	}
+	if c.orphaned() {
+		return nil
 	}
 	return cni.Errorf(cni.CodeConfig, "invalid configuration: root",
 		"root is %.200q; no agent has ever run with this root; is berthd's --root another?", c.head.Root)
