@@ -106,9 +106,10 @@ func (c *call) noRoot() *api.Error {
 
 // noAgent answers for a root at which no agent has ever run: nobody would read
 // what is queued there. An agent that has lost its state, or has not been started
-// since the boot, has one of its two folders left; and who has a link was attached
-// by an agent, whatever is left of it, unless that agent runs, with another root.
-// (The state folder alone is no sign of an agent: the plugin makes it for its queue.)
+// since the boot, has one of its two folders left; and who has a link, by ADD's result
+// or in the pod, was attached by an agent, whatever is left of it, unless that agent
+// runs, with another root. (The state folder alone is no sign of an agent: the plugin
+// makes it for its queue.)
 func (c *call) noAgent() *api.Error {
 	if e := c.noRoot(); e != nil {
 		return e
@@ -118,7 +119,7 @@ func (c *call) noAgent() *api.Error {
 		return nil
 	}
 	const invalid = "invalid configuration: root"
-	if c.head.HostVeth == "" && !there(dir.State()) {
+	if c.head.HostVeth == "" && !there(dir.State()) && !c.orphaned() {
 		return cni.Errorf(cni.CodeConfig, invalid, "root is %.200q; no agent has ever run with this root; is berthd's --root another?", dir)
 	}
 	link, who := c.elsewhere()

@@ -66,7 +66,7 @@ SIGTERM ends the agent; pods keep their network.`,
 	fl.StringVar(&f.config, "config", "", "configuration file (default ROOT/etc/berth/berthd.yaml, if it is there)")
 	fl.StringArrayVar(&f.pools, "pool", nil, "pool as NAME=CIDR[,CIDR...]; repeatable, the first is the default")
 	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
-	fl.BoolVar(&f.moved, "moved", false, "start in another network namespace than before, and give up the pods of that one")
+	fl.BoolVar(&f.moved, "moved", false, "start in another network namespace than before, or without the state of before, and give up the pods of then")
 	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and end; refused while pods are attached")
 	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "make a lost, damaged or outdated ledger anew from what the kernel tells of the pods, and end; they stay as they are")
 	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")

@@ -21,6 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -134,7 +135,8 @@ func (r *rig) pendingNames() []string {
 	return names
 }
 
-// Both the ledger and the instance are lost: the link is found all the same.
+// Both the ledger and the instance are lost: the links are found all the same. The agent
+// does not begin anew over a pod whose deletion does not wait.
 func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -146,15 +148,15 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.lose(true)
+	for container, l := range map[string]string{"a": link, "b": other} {
+		if err := r.open(); !errors.Is(err, rebuild.ErrOrphans) || !strings.Contains(err.Error(), was) {
+			t.Errorf("begun anew, while the deletion of %s does not wait: %v", container, err)
+		}
+		r.enqueue(r.deletion(container, l))
+	}
 	r.bringUp()
 	if r.core.Instance == was {
 		t.Fatal("the instance is the same")
-	}
-	for container, l := range map[string]string{"a": link, "b": other} {
-		r.enqueue(r.deletion(container, l))
-	}
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
 	}
 	nettest.Eventually(t, "the links are gone", func() bool { return !r.hasLink(link) && !r.hasLink(other) })
 	nettest.Eventually(t, "they are forgotten", func() bool { return len(r.index.All()) == 0 })
@@ -305,9 +307,12 @@ func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig
 	}
 	r.lose(true)
 	r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return decorate(l), ks }
-	r.bringUp()
 	d = r.deletion("a", link)
 	d.Addresses = addrs
+	r.enqueue(d) // or the agent refuses to begin a root over the pod
+	must(t, r.open())
+	must(t, r.drain.Remove(r.pendingNames()...))
+	must(t, r.Restore(t.Context()))
 	return r, d
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/attachment/verbs"
@@ -58,7 +59,13 @@ func (a *Agent) furnish(o Options) (err error) {
 		return err
 	}
 	d := &a.core.Core
-	if err := a.core.LoadInstance(n.Taken); err != nil {
+	err = a.core.LoadInstance(func(instance string) (bool, error) {
+		if err := rebuild.RefuseOrphans(a.core, n); err != nil {
+			return false, err
+		}
+		return n.Taken(instance)
+	})
+	if err != nil {
 		return err
 	}
 	if a.ground, err = ground.New(d, n, o.Config); err != nil {
@@ -98,10 +105,10 @@ func (a *Agent) openLedger() error {
 	if err := a.rebuild.Open(); err != nil {
 		return err
 	}
-	if err := a.core.Enter(); err != nil {
+	if err := a.index.Restore(a.core.Ledger.Owners()); err != nil {
 		return err
 	}
-	if err := a.index.Restore(a.core.Ledger.Owners()); err != nil {
+	if err := a.core.Enter(a.stays); err != nil {
 		return err
 	}
 	a.ground.Restore()
@@ -112,6 +119,21 @@ func (a *Agent) openLedger() error {
 		Event: a.Happened, Homeless: a.index.Homeless(a.core.Epoch), Going: a.drain.Going,
 	})
 	return nil
+}
+
+// stays names a pod that was attached in a former epoch and whose network namespace is at
+// its path yet; "" if there is none that can be seen. A number of a namespace that is never
+// used again says that it is the same.
+func (a *Agent) stays(former string) string {
+	for _, e := range a.index.All() {
+		if !e.Owner.Wanted() || e.Record.Epoch != former || e.Record.Netns.Ino == 0 {
+			continue
+		}
+		if _, err := a.node.Identify(e.Record.Netns); err == nil {
+			return fmt.Sprintf("the network namespace of %s, %s,", e.Record.Key, e.Record.Netns)
+		}
+	}
+	return ""
 }
 
 // Restore brings the node to what the ledger says: all of it, before it returns.

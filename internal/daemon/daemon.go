@@ -36,7 +36,8 @@ type Options struct {
 	Root root.Dir
 	Log  *slog.Logger
 	// Moved says that it is meant when the network namespace is another one
-	// than in this boot's last run: all pods of that run are given up.
+	// than in this boot's last run, or the state folder a new one: all pods of that run are
+	// given up.
 	Moved bool
 	// Event is told what happens. It must not block. Optional.
 	Event func(api.Event)

@@ -47,9 +47,12 @@ func EpochText(e ledger.Epoch) string {
 
 // Enter compares the epoch with the ledger's. After a reboot it writes the new one down.
 // In the same boot another network namespace is most likely a mistake that would release
-// every pod of the node: Enter refuses it with ErrMoved, unless the run folder's marker is
-// gone as well, or Options.Moved says that it is meant.
-func (d *Daemon) Enter() error {
+// everything that the ledger has: Enter refuses it with ErrMoved, unless the run folder's
+// marker is gone as well, as when a node that is a container was started again, or
+// Options.Moved says that it is meant. Without a marker, stays names what of the ledger is
+// still where it was in the former epoch, as nothing is when a container was started again;
+// "" is nothing.
+func (d *Daemon) Enter(stays func(former string) string) error {
 	marker := filepath.Join(d.Root.Run(), MarkerName)
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()
 	if was.Boot == now.Boot && was != now && !d.Moved {
@@ -57,6 +60,9 @@ func (d *Daemon) Enter() error {
 			return fmt.Errorf("%w: start it where it ran, or remove %s (or say --moved) if all of its pods are gone", ErrMoved, marker)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("looking for the marker of this epoch: %w", err)
+		}
+		if there := stays(EpochText(was)); there != "" {
+			return fmt.Errorf("%w, and %s is still there: start it where it ran, or say --moved to give up all of its pods", ErrMoved, there)
 		}
 	}
 	if was != now {

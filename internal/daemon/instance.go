@@ -18,7 +18,8 @@ import (
 var ErrInstanceLost = errors.New("the agent's instance id is lost")
 
 // LoadInstance reads the daemon's instance id, or mints one. taken reports whether an
-// instance's marks are in use in this network namespace already.
+// instance's marks are in use in this network namespace already; with an error none is
+// minted.
 func (d *Daemon) LoadInstance(taken func(instance string) (bool, error)) (err error) {
 	d.Instance, d.first, err = loadInstance(d.Root, taken)
 	return err

@@ -95,7 +95,9 @@ func ledgerThere(path string) (bool, error) {
 
 // refuseOld refuses a ledger that was opened and is not the one that an agent last
 // wrote here: there is a pod that it does not know of, or an agent serves with
-// another one. It changes nothing.
+// another one. A refusal changes nothing. If queued deletions name all such pods, the
+// ledger is an older copy all the same, and which addresses rest was lost with the current
+// one: all addresses rest first.
 func (r *Rebuild) refuseOld() error {
 	if err := r.Alone(); err != nil {
 		return err
@@ -103,9 +105,17 @@ func (r *Rebuild) refuseOld() error {
 	if was := r.Ledger.Epoch(); r.Moved && was.Boot == r.Boot && daemon.EpochText(was) != r.Epoch {
 		return nil // the pods that were here once were given up when the agent moved away
 	}
-	left, err := r.unknown(func(id hold.ID) bool { _, ok := r.Ledger.Owner(id); return ok })
-	if err != nil || len(left) == 0 {
+	newer, err := r.unknown(func(id hold.ID) bool { _, ok := r.Ledger.Owner(id); return ok })
+	if err != nil || len(newer) == 0 {
 		return err
+	}
+	left, err := r.undoomed(newer)
+	if err != nil {
+		return err
+	}
+	if len(left) == 0 {
+		r.Log.Warn("the ledger is older than pods whose deletions wait; addresses rest first", "ledger", r.Root.Ledger(), "links", len(newer))
+		return r.Ledger.Commit(context.Background(), r.ground.Quarantine())
 	}
 	return fmt.Errorf("%w: %s does not know of %d links of this agent's pods that are here (%s ...): "+
 		"put its current copy in its place, or make it anew from what the kernel tells of them: %s",
@@ -115,8 +125,7 @@ func (r *Rebuild) refuseOld() error {
 // unknown returns the pods' links that a ledger with these owners ought to know of:
 // those of this instance that are whole, as far as others have left them so. An owner is
 // on the disk before its link is made, and forgotten when the link has been seen to be
-// gone; so one without an owner is that of a pod which a later ledger knew. Links that
-// queued deletions name are left out: the deletions adopt them.
+// gone; so one without an owner is that of a pod which a later ledger knew.
 func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	isNew := func(l rtnl.Link) bool {
 		id, whole := r.node.WholeOwner(l)
@@ -133,15 +142,20 @@ func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.undoomed(slices.DeleteFunc(links, func(l rtnl.Link) bool { return !isNew(l) }))
+	return slices.DeleteFunc(links, func(l rtnl.Link) bool { return !isNew(l) }), nil
 }
 
-// undoomed returns the links that no queued deletion is about.
+// undoomed returns the links that no queued deletion is about: the deletions adopt the
+// others.
 func (r *Rebuild) undoomed(links []rtnl.Link) ([]rtnl.Link, error) {
+	return undoomed(links, r.drain.Pending)
+}
+
+func undoomed(links []rtnl.Link, queued func() ([]deletions.Entry, error)) ([]rtnl.Link, error) {
 	if len(links) == 0 {
 		return nil, nil
 	}
-	pending, err := r.drain.Pending()
+	pending, err := queued()
 	if err != nil {
 		return nil, fmt.Errorf("looking for deletions: %w", err)
 	}
@@ -173,9 +187,11 @@ func (r *Rebuild) explain(err error) error {
 }
 
 // rebuildCommand is what an operator types to have the ledger made anew.
-func (r *Rebuild) rebuildCommand() string {
-	if r.Root == root.Default {
+func (r *Rebuild) rebuildCommand() string { return rebuildCommand(r.Root) }
+
+func rebuildCommand(dir root.Dir) string {
+	if dir == root.Default {
 		return "berthd --rebuild-ledger"
 	}
-	return "berthd --root " + string(r.Root) + " --rebuild-ledger"
+	return "berthd --root " + string(dir) + " --rebuild-ledger"
 }

@@ -139,6 +139,9 @@ func (r *Rebuild) replaceable() error {
 		owned[o.ID] = true
 	}
 	newer, err := r.unknown(func(id hold.ID) bool { return owned[id] })
+	if err == nil {
+		newer, err = r.undoomed(newer)
+	}
 	if err == nil && len(newer) == 0 {
 		err = fmt.Errorf("%s is intact, and there is nothing to rebuild", path)
 	}

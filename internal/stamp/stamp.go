@@ -27,12 +27,15 @@ func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.
 // AliasLen is the greatest length of a link's alias in bytes (IFALIASZ - 1).
 const AliasLen = 255
 
-// Alias returns the alias of a host veth, `berth INSTANCE ID KEY @START`. People read it,
-// an agent that has lost its ledger, and a DEL that no agent answers. start is when the ADD
-// began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 means that it is not known,
-// and is not written. The kernel's limit may cut off the start and the end of the key.
-func Alias(instance string, id ID, k Key, start int64) string {
-	return withStart(named(instance, id, k), start)
+// Alias returns the alias of a host veth, `berth INSTANCE ID KEY @START =ADDRESS,...`.
+// People read it, an agent that has lost its ledger, and a DEL that no agent answers. start
+// is when the ADD began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 means that it
+// is not known, and is not written. The kernel's limit may cut off the start and the end of
+// the key. The alias has the pod's addresses if there is room for all of them: when others
+// take away the link's routes and neighbours, as the kernel does when the link goes down,
+// the alias alone still tells the node what the pod has.
+func Alias(instance string, id ID, k Key, start int64, addrs ...string) string {
+	return withAddresses(withStart(named(instance, id, k), start), strings.Join(addrs, comma))
 }
 
 // Aliases returns the beginning of the aliases of all links whose names begin with prefix
@@ -46,12 +49,24 @@ func withStart(alias string, start int64) string {
 	return alias[:min(len(alias), AliasLen)]
 }
 
-// What stands before the start, and the base in which the start is written. atStart occurs
-// in no key: neither an interface's name in the kernel nor any other name in CNI has a
-// space.
+// withAddresses adds addresses to an alias that has room for them. Such an alias is not
+// full: of a full one nobody can tell whether the kernel has cut off its end.
+func withAddresses(alias, addrs string) string {
+	if addrs == "" || len(alias)+len(atAddresses)+len(addrs) >= AliasLen {
+		return alias
+	}
+	return alias + atAddresses + addrs
+}
+
+// What stands before the start and before the addresses, the base in which the start is
+// written, and the characters of addresses. atStart and atAddresses occur in no key: neither
+// an interface's name in the kernel nor any other name in CNI has a space.
 const (
-	atStart   = " @"
-	startBase = 36
+	atStart     = " @"
+	startBase   = 36
+	atAddresses = " ="
+	inAddresses = "0123456789abcdef.:"
+	comma       = ","
 )
 
 // named returns an alias without its start, which may be longer than AliasLen.
@@ -66,7 +81,8 @@ type Stamp struct {
 	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 if the alias lacks it,
 	// or a part of it.
 	Start int64
-	alias string // the alias without its start
+	alias string // the alias without its start and its addresses
+	addrs string
 	short bool
 }
 
@@ -79,9 +95,21 @@ func Parse(alias string) (Stamp, bool) {
 	}
 	s := Stamp{Instance: words[1], ID: ID(words[2])}
 	full := len(alias) == AliasLen
+	if !full {
+		alias, s.addrs = cutAddresses(alias)
+	}
 	s.alias, s.Start = cutStart(alias, full)
 	s.short = full && len(s.alias) == len(alias)
 	return s, true
+}
+
+// cutAddresses takes the addresses off an alias, if it has any.
+func cutAddresses(alias string) (rest, addrs string) {
+	i := strings.LastIndex(alias, atAddresses)
+	if i < 0 || strings.Trim(alias[i+len(atAddresses):], inAddresses+comma) != "" {
+		return alias, ""
+	}
+	return alias[:i], alias[i+len(atAddresses):]
 }
 
 // cutStart takes the start off an alias that has one. The start of a full alias may lack
@@ -110,10 +138,19 @@ func (s Stamp) Since(start int64) string {
 	if s.short {
 		return s.alias
 	}
-	return withStart(s.alias, start)
+	return withAddresses(withStart(s.alias, start), s.addrs)
 }
 
-// Alike reports whether two aliases are the same apart from when their ADDs began.
+// Addresses are the pod's, as texts; none where the alias does not say them.
+func (s Stamp) Addresses() []string {
+	if s.addrs == "" {
+		return nil
+	}
+	return strings.Split(s.addrs, comma)
+}
+
+// Alike reports whether two aliases are the same apart from when their ADDs began, and from
+// whether they had room for addresses beside that.
 func Alike(a, b string) bool {
 	if a == b {
 		return true
@@ -121,6 +158,7 @@ func Alike(a, b string) bool {
 	x, ok := Parse(a)
 	y, also := Parse(b)
 	x.Start, y.Start = 0, 0
+	x.addrs, y.addrs = "", ""
 	return ok && also && x == y
 }
 
@@ -165,7 +203,7 @@ func Check(name, alias string, k Key) error {
 	s, ok := Parse(alias)
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START`", errElse, alias)
+		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START =ADDRESS,...`", errElse, alias)
 	case s.Link() != name:
 		return fmt.Errorf("%w: its name is %s, and its alias %q", errElse, name, alias)
 	case !s.Is(k):

@@ -1,6 +1,7 @@
 package stamp
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,18 +27,23 @@ func TestAlias(t *testing.T) {
 	} {
 		for _, start := range []int64{0, 1, 1 << 40, 1<<63 - 1} {
 			testAlias(t, k, start)
+			testAlias(t, k, start, "10.88.0.5")
+			testAlias(t, k, start, "10.88.0.5", "fd88::5")
 		}
 	}
 }
 
-func testAlias(t *testing.T, k Key, start int64) {
-	alias := Alias(instance, id, k, start)
+func testAlias(t *testing.T, k Key, start int64, addrs ...string) {
+	alias, without := Alias(instance, id, k, start, addrs...), Alias(instance, id, k, start)
+	if len(alias) > AliasLen || !strings.HasPrefix(alias, without) || !Alike(alias, without) {
+		t.Errorf("%q and, without addresses, %q", alias, without)
+	}
 	s, ok := Parse(alias)
 	if !ok || s.Instance != instance || s.ID != id || !s.Is(k) || s.Link() != Link(instance, id) {
 		t.Errorf("%q: %+v, %v", alias, s, ok)
 	}
 	key, err := s.Key()
-	if err != nil || Alias(instance, id, key, start) != alias {
+	if err != nil || Alias(instance, id, key, start, addrs...) != alias {
 		t.Errorf("%q: %+v, %v", alias, key, err)
 	}
 	if longer := len(named(instance, id, k)) >= AliasLen; s.Short() != longer || !longer && key != k {
@@ -46,8 +52,15 @@ func testAlias(t *testing.T, k Key, start int64) {
 	if err := Check(Link(instance, id), alias, k); err != nil {
 		t.Errorf("%q: %v", alias, err)
 	}
-	if again := s.Since(start + 5); again != Alias(instance, id, k, start+5) && start+5 > 0 {
+	if again := s.Since(start + 5); again != Alias(instance, id, k, start+5, addrs...) && start+5 > 0 {
 		t.Errorf("%q, asked for again: %q", alias, again)
+	}
+	want := addrs
+	if alias == without {
+		want = nil
+	}
+	if room := len(without)+len(" =")+len(strings.Join(addrs, ",")) < AliasLen; !slices.Equal(s.Addresses(), want) || room && len(s.Addresses()) < len(addrs) {
+		t.Errorf("%q has the addresses %q, of %q", alias, s.Addresses(), addrs)
 	}
 	if len(alias) < AliasLen && s.Start != start || s.Start != start && s.Start != 0 {
 		t.Errorf("%q: began at %d, not %d", alias, s.Start, start)

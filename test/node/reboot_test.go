@@ -190,3 +190,31 @@ func TestMovedByMistake(t *testing.T) {
 	a.start() // it was meant, and need not be said twice
 	a.releaseAll()
 }
+
+// The run folder is lost, and the agent is started in another network namespace by
+// mistake, in the same boot. The pods' namespaces are where they were: nobody is given up,
+// unless it is meant.
+func TestMovedByMistakeWithoutMarker(t *testing.T) {
+	home := nettest.Node(t)
+	a := newAgent(t, home, pools)
+	a.start()
+	pods, got := a.podsOf(2)
+	a.kill()
+	a.lose(a.root.Run())
+	a.node = nettest.Node(t)
+	for range 2 { // the refusal leaves no marker either
+		a.refused("another network namespace", "the network namespace of net/c", "/run/netns/", "--moved")
+	}
+	a.node = home
+	a.start()
+	pingAll(t, pods[0], got[1])
+	a.wantClean()
+	a.kill()
+	a.lose(a.root.Run())
+	a.node = nettest.Node(t)
+	for _, p := range pods { // as when a node that is a container was started again
+		nettest.Delete(t, p)
+	}
+	a.start()
+	a.wantGone()
+}

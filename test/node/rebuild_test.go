@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -237,6 +238,42 @@ func TestOlderLedger(t *testing.T) {
 			}
 			a.wantClean()
 		})
+	}
+}
+
+// An older copy of the ledger lacks a pod whose deletion waits, with a result that has lost
+// the addresses: they rest all the same, and all that the copy may lack besides.
+func TestOlderLedgerLetsAddressesRest(t *testing.T) {
+	a := newAgent(t, nettest.Node(t), "--pool=default=10.88.0.0/29")
+	a.start()
+	a.add("c0", nettest.Pod(t))
+	a.stop()
+	older := a.read()
+	a.start()
+	pod := nettest.Pod(t)
+	raw, err := a.exec("ADD", "c1", pod.Ref().Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var result map[string]any
+	if err := json.Unmarshal(raw, &result); err != nil {
+		t.Fatal(err)
+	}
+	delete(result, "ips")
+	cut, err := json.Marshal(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	if err := a.tryDel("c1", pod.Ref().Path, `"prevResult":`+string(cut)); err != nil {
+		t.Fatal(err)
+	}
+	a.write(older)
+	a.start()
+	_, err = a.tryAdd("new", nettest.Pod(t))
+	programs.WantError(t, err, 100, "the ledger was lost")
+	if n := a.pools().Resting + a.pools().Used; n < 2 {
+		t.Errorf("the deleted pod's address does not rest: %+v", a.pools())
 	}
 }
 

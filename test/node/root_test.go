@@ -112,13 +112,15 @@ func TestLockTakenWhileFrozen(t *testing.T) {
 }
 
 // An agent on a copy in another network namespace has nothing in common with the first
-// one but files: both live.
+// one but files: both live, if it is meant. The copy knows of the first one's pods, which
+// are there.
 func TestCopiedRootOnAnotherNode(t *testing.T) {
 	a := startAgent(t, pools)
 	pods, got := a.podsOf(2)
 	b := a.copied()
 	b.node = nettest.Node(t)
-	b.start()
+	b.refused("another network namespace", "--moved")
+	b.start("--moved")
 	nettest.Eventually(t, "the pods of another node to be given up", func() bool { return len(b.list()) == 0 })
 	b.remove()
 	pingAll(t, pods[0], got[1])

@@ -39,7 +39,7 @@ func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode
 	if err != nil {
 		return nil, fmt.Errorf("looking for the addresses of %s: %w", k, err)
 	}
-	return &mode.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: once(append(hosts(routes), addrs...))}, nil
+	return &mode.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: once(slices.Concat(stamped(l.Alias), hosts(routes), addrs))}, nil
 }
 
 // Adopt is the owner of an attachment that no record tells of. What it holds is what is

@@ -25,7 +25,7 @@ func plan(id hold.ID, instance string, r attachment.Record, w wish, addrs []neti
 	}
 	veth := &link.Spec{
 		Name:      stamp.Link(instance, id),
-		Alias:     stamp.Alias(instance, id, r.Key, r.Started),
+		Alias:     stamp.Alias(instance, id, r.Key, r.Started, texts(addrs)...),
 		Netns:     r.Netns,
 		Ifname:    r.Ifname,
 		MTU:       w.MTU,
@@ -34,4 +34,13 @@ func plan(id hold.ID, instance string, r attachment.Record, w wish, addrs []neti
 		Addresses: addrs,
 	}
 	return owner(id, r, veth, addrs, addrs)
+}
+
+// texts are addresses as an alias has them.
+func texts(addrs []netip.Addr) []string {
+	all := make([]string, len(addrs))
+	for i, a := range addrs {
+		all[i] = a.String()
+	}
+	return all
 }

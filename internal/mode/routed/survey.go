@@ -30,40 +30,106 @@ func (m *Routed) Survey(epoch string, now time.Time) ([]mode.Found, error) {
 		return nil, fmt.Errorf("looking for the pods' link-layer addresses: %w", err)
 	}
 	slices.SortFunc(links, func(x, y rtnl.Link) int { return strings.Compare(x.Name, y.Name) })
-	var wanted []link.WantedEnd
-	had := map[netip.Addr]bool{}
-	for _, l := range links { // what the node's routes say goes before what pods say
-		w := link.WantedEnd{Link: l}
-		for _, addr := range routed(routes, l.Index) {
-			had[addr] = true
-			for _, n := range neighbours {
-				if n.Index == l.Index && n.Addr == addr {
-					w.PodMAC = n.MAC
-				}
+	given := nodeSays(links, routes, neighbours)
+	wanted := make([]link.WantedEnd, len(links))
+	for i, l := range links {
+		wanted[i] = link.WantedEnd{Link: l}
+		for _, n := range neighbours {
+			if n.Index == l.Index && slices.Contains(given[l.Name], n.Addr) {
+				wanted[i].PodMAC = n.MAC
 			}
 		}
-		wanted = append(wanted, w)
 	}
 	ends := m.Ends(m.Netns, wanted)
-	taken := map[netip.Addr]bool{}
+	m.believe(given, links, ends)
 	var pods []mode.Found
 	for _, l := range wanted {
-		seen := mode.Sight{Name: l.Name, Alias: l.Alias, MTU: l.MTU, MAC: l.PodMAC, Addresses: routed(routes, l.Index)}
+		seen := mode.Sight{Name: l.Name, Alias: l.Alias, MTU: l.MTU, MAC: l.PodMAC, Addresses: once(given[l.Name])}
 		end := ends[l.Name]
 		if end.MAC != "" {
 			seen.MAC = end.MAC
-		}
-		if len(seen.Addresses) == 0 { // it is down
-			seen.Addresses = slices.DeleteFunc(end.Addresses, func(x netip.Addr) bool { return had[x] || m.Pools.PoolOf(x) == "" })
-		}
-		seen.Addresses = slices.DeleteFunc(seen.Addresses, func(x netip.Addr) bool { return taken[x] })
-		for _, addr := range seen.Addresses {
-			taken[addr] = true
 		}
 		pods = append(pods, m.found(l.Link, seen, end, epoch, now))
 	}
 	markAlike(pods)
 	return pods, nil
+}
+
+// nodeSays returns the pods' addresses, by the names of their links, as the node has them.
+// A pod has no say in any of that: what a link's alias says goes first, which stays when
+// others take away the routes, or when the link goes down; then come the routes, and the
+// permanent neighbours, which stay when the routes are flushed. An address is the first
+// link's that has it.
+func nodeSays(links []rtnl.Link, routes []rtnl.Route, neighbours []rtnl.Neighbour) map[string][]netip.Addr {
+	given, taken := map[string][]netip.Addr{}, map[netip.Addr]bool{}
+	for _, says := range []func(rtnl.Link) []netip.Addr{
+		func(l rtnl.Link) []netip.Addr { return stamped(l.Alias) },
+		func(l rtnl.Link) []netip.Addr { return routed(routes, l.Index) },
+		func(l rtnl.Link) (addrs []netip.Addr) {
+			for _, n := range neighbours {
+				if n.Index == l.Index && !n.Addr.IsLinkLocalUnicast() && !n.Addr.IsMulticast() {
+					addrs = append(addrs, n.Addr)
+				}
+			}
+			return addrs
+		},
+	} {
+		for _, l := range links {
+			for _, addr := range says(l) {
+				if !taken[addr] {
+					taken[addr] = true
+					given[l.Name] = append(given[l.Name], addr)
+				}
+			}
+		}
+	}
+	return given
+}
+
+// believe adds addresses that pods alone tell of, by what their interfaces have. A pod can
+// give its interface any address. It is believed where the node knows of none of a family: if
+// the pod says one address of that family that a pool could have given, which the node
+// does not say to be another pod's, and which no other such pod says to be its own. Any
+// other address is nobody's, and rests.
+func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends map[string]link.PodEnd) {
+	taken, claims := map[netip.Addr]bool{}, map[netip.Addr]int{}
+	for _, addrs := range given {
+		for _, addr := range addrs {
+			taken[addr] = true
+		}
+	}
+	type word struct{ link, family string }
+	said := map[word][]netip.Addr{}
+	for _, l := range links {
+		for _, addr := range ends[l.Name].Addresses {
+			if !taken[addr] && !hasFamily(given[l.Name], addr) && m.Pools.PoolOf(addr) != "" {
+				w := word{l.Name, family(addr)}
+				said[w] = append(said[w], addr)
+				claims[addr]++
+			}
+		}
+	}
+	for w, addrs := range said {
+		switch {
+		case len(addrs) > 1 || claims[addrs[0]] > 1:
+			m.Warn("nothing but a pod's own word tells its address, and it says several, or those of other pods: none is believed, and all rest",
+				"link", w.link, "says", addrs)
+		default:
+			given[w.link] = append(given[w.link], addrs[0])
+		}
+	}
+}
+
+// hasFamily reports whether one of some addresses is of an address's family.
+func hasFamily(addrs []netip.Addr, of netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == of.Is4() })
+}
+
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
 }
 
 // markAlike marks pods with the same key, which lacks an end: their links alone tell
@@ -106,6 +172,14 @@ func (m *Routed) found(l rtnl.Link, seen mode.Sight, end link.PodEnd, epoch stri
 	} else if p.Record.Pool = m.Pools.PoolOf(seen.Addresses[0]); p.Record.Pool == "" {
 		p.Lost = append(p.Lost, "pool")
 	}
+	for _, c := range m.Pools.CIDRs(p.Record.Pool) {
+		if len(seen.Addresses) > 0 && !hasFamily(seen.Addresses, c.Addr()) {
+			what := family(c.Addr()) + " address, if it had one"
+			if !slices.Contains(p.Lost, what) {
+				p.Lost = append(p.Lost, what)
+			}
+		}
+	}
 	p.Owner = owner(id, p.Record, adopted(id, p.Record, &seen), seen.Addresses, seen.Addresses)
 	if l.Group == m.Groups.Coming() || m.Groups.IsDying(l.Group) {
 		p.Owner.Releasing = now
@@ -115,4 +189,16 @@ func (m *Routed) found(l rtnl.Link, seen mode.Sight, end link.PodEnd, epoch stri
 
 func routed(routes []rtnl.Route, index int) []netip.Addr {
 	return hosts(slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool { return r.Index != index }))
+}
+
+// stamped returns the addresses that a link's alias says.
+func stamped(alias string) []netip.Addr {
+	s, _ := stamp.Parse(alias)
+	var addrs []netip.Addr
+	for _, text := range s.Addresses() {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
 }

@@ -1,0 +1,69 @@
+package rebuild
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// ErrOrphans says that this is the first start of a root, and that pods are here which an
+// agent has attached that nobody can find: its state was lost with its run folder.
+var ErrOrphans = errors.New("pods of an agent that is not here")
+
+// RefuseOrphans refuses to begin a root over pods of an instance that nobody serves. Most
+// likely somebody took the agent's state away, and the pods are its own: under a new instance
+// they would be nobody's, and a DEL of theirs would find nothing to do. Links that queued deletions name
+// are left out: the deletions adopt them. Options.Moved says that the pods are given up, or
+// another agent's.
+func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
+	if d.Moved {
+		return nil
+	}
+	links, err := rtnl.Steady(func() ([]rtnl.Link, error) {
+		return n.Conn.Veths(func(l rtnl.Link) (bool, error) { return wholeOfAny(l), nil })
+	})
+	if err != nil {
+		return err
+	}
+	served := map[string]bool{}
+	var orphans []rtnl.Link
+	for _, l := range links {
+		s, _ := stamp.Parse(l.Alias)
+		if _, asked := served[s.Instance]; !asked {
+			served[s.Instance] = d.Others(s.Instance)
+		}
+		if l.Name = s.Link(); !served[s.Instance] {
+			orphans = append(orphans, l)
+		}
+	}
+	left, err := undoomed(orphans, func() ([]deletions.Entry, error) {
+		q, err := deletions.Open(d.Root)
+		if err != nil {
+			return nil, err
+		}
+		pending, err := q.Pending()
+		return pending, errors.Join(err, q.Close())
+	})
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	s, _ := stamp.Parse(left[0].Alias)
+	return fmt.Errorf("%w: nobody serves instance %s, and %d links of pods are here (%s ...), while %s is begun anew: "+
+		"if that was this root's agent, whose state is lost, put its folders back, or write %s into %s, and run %s; "+
+		"if it is another agent of this node's, start that one first; or delete these pods; "+
+		"or say --moved, if nobody will ever delete them here",
+		ErrOrphans, s.Instance, len(left), left[0].Name, d.Root, s.Instance, d.Root.Instance(), rebuildCommand(d.Root))
+}
+
+// wholeOfAny reports whether a link is a whole one of any instance of Berth's, by its alias.
+func wholeOfAny(l rtnl.Link) bool {
+	s, stamped := stamp.Parse(l.Alias)
+	groups, err := stamp.GroupsOf(s.Instance)
+	return stamped && err == nil && link.IsWhole(groups, l)
+}

@@ -1,0 +1,98 @@
+package node
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// Somebody takes away all that the agent had, the state and the run folder, while pods
+// run. A DEL without a result cuts its pod off all the same. No agent begins the root anew
+// over the pods that are left, whose DELs would find nothing to do: they are adopted by a
+// ledger that is made anew.
+func TestBothFoldersLost(t *testing.T) {
+	a := startAgent(t, pools)
+	pods, got := a.podsOf(3)
+	raw, err := os.ReadFile(a.root.Instance())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.kill()
+	a.lose(a.root.State())
+	a.lose(a.root.Run())
+
+	if err := a.tryDel("c1", pods[1].Ref().Path); err != nil {
+		t.Errorf("DEL without a result and without an agent: %v", err)
+	}
+	nettest.NoPing(t, pods[0], got[1].addrs[0])
+	for range 2 {
+		a.refused("pods of an agent that is not here", "3 links", strings.TrimSpace(string(raw)), a.root.Instance(), "--rebuild-ledger", "--moved")
+	}
+	if _, err := os.Stat(a.root.Instance()); err == nil {
+		t.Error("the refusal has begun an instance")
+	}
+	pingAll(t, pods[0], got[2])
+	if err := os.WriteFile(a.root.Instance(), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.rebuild()
+	a.start()
+	nettest.Eventually(t, "the deleted pod is gone", func() bool { return len(a.list()) == 2 })
+	pingAll(t, pods[0], got[2])
+	pingAll(t, pods[2], got[0])
+	a.del("c0")
+	a.del("c2")
+	a.wantGone()
+}
+
+// The same, and somebody says that nobody will ever delete the pods that are left; or all
+// of their deletions are queued, with ADD's results.
+func TestBothFoldersLostAndPodsGivenUp(t *testing.T) {
+	for _, queued := range []bool{false, true} {
+		a := newAgent(t, nettest.Node(t), pools)
+		a.start()
+		raw, err := a.exec("ADD", "c", nettest.Pod(t).Ref().Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := programs.ReadResult(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.kill()
+		a.lose(a.root.State())
+		a.lose(a.root.Run())
+		if !queued {
+			a.start("--moved")
+			continue
+		}
+		if err := a.tryDel("c", "", `"prevResult":`+string(raw)); err != nil {
+			t.Fatal(err)
+		}
+		a.start()
+		nettest.Eventually(t, "the pod is gone", func() bool {
+			return !strings.Contains(nettest.Snapshot(t, a.node).Only("link").String(), is.Host)
+		})
+	}
+}
+
+// The agent starts for the first time while another one of the node's, which has pods,
+// is away for a moment: it waits until that one is back, and queued deletions name no pod
+// of the other one's. A mistyped root says so, as long as the pod's agent lives.
+func TestFirstStartBesideAnother(t *testing.T) {
+	other := startAgent(t, "--pool=default=10.89.0.0/24")
+	pods, got := other.podsOf(2)
+	a := newAgent(t, nil, pools)
+	programs.WantError(t, a.tryDel("c1", pods[1].Ref().Path), 7, "no agent has ever run with this root")
+	nettest.Ping(t, pods[0], got[1].addrs[0])
+	other.kill()
+	a.refused("pods of an agent that is not here", "start that one first")
+	other.start()
+	a.start()
+	a.remove()
+	pingAll(t, pods[0], got[1])
+	other.wantClean()
+}
