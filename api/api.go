@@ -157,10 +157,11 @@ const (
 	LackSources     = "sources"     // pods are not kept from sending in others' names
 	LackInvalid     = "invalid"     // what belongs to no connection leaves unmasqueraded
 	LackConnections = "connections" // nothing limits the connections of a pod
+	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are not told that one is gone
 )
 
 // Lacks lists them.
-func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections} }
+func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections, LackMultipath} }
 
 // StatusError is the answer of GET /v1/status when no attachment can be made
 // (codes 50 and 51): why, and how the agent is all the same.

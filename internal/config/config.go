@@ -25,7 +25,7 @@ type Config struct {
 	Cooldown      time.Duration     // of addresses, where Pools is empty; each pool has its own
 	MTU           int               // of attachments; 0: the least of the node's default routes
 	Masquerade    Masquerade
-	BlockedCIDRs  []netip.Prefix // the node forwards nothing there from pods, but for DNS
+	BlockedCIDRs  []netip.Prefix // the node forwards nothing there from pods, but for DNS, and lets nobody there begin to speak to them
 	Connections   int            // that the node tracks for one pod; 0: as many as it likes
 	Concurrency   int            // verbs that run at once
 	Metrics       string         // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
