@@ -159,10 +159,11 @@ const (
 	LackSources     = "sources"     // nothing keeps pods from sending with others' addresses
 	LackInvalid     = "invalid"     // packets that belong to no connection leave without masquerade
 	LackConnections = "connections" // nothing limits the connections of a pod
+	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are not told that one is gone
 )
 
 // Lacks lists the Lack constants.
-func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections} }
+func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections, LackMultipath} }
 
 // StatusError is the answer of GET /v1/status when no attachment can be made (codes 50 and
 // 51): the reason, and the agent's status all the same.

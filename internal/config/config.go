@@ -25,7 +25,7 @@ type Config struct {
 	Cooldown      time.Duration     // of addresses, if Pools is empty; each pool has its own
 	MTU           int               // of attachments; 0: the least MTU of the node's default routes
 	Masquerade    Masquerade
-	BlockedCIDRs  []netip.Prefix // the node forwards nothing but DNS from pods to these
+	BlockedCIDRs  []netip.Prefix // the node forwards nothing but DNS from pods to these, and no new connection from these to pods
 	Connections   int            // that the node tracks for one pod at most; 0: no limit
 	Concurrency   int            // verbs that run at once
 	Metrics       string         // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none

@@ -19,6 +19,7 @@ var lacks = []struct {
 	{nft.Sources, api.LackSources, "pods can send in others' names (nft_fib)"},
 	{nft.Invalid, api.LackInvalid, "what belongs to no connection leaves with pods' addresses (nft_ct)"},
 	{nft.Limit, api.LackConnections, "a pod can fill connection tracking (nft_connlimit, nft_numgen)"},
+	{nft.Multipath, api.LackMultipath, "who speaks MPTCP with a pod of the node's is not told that the pod is gone (nft_exthdr, Linux 5.18)"},
 }
 
 // lacking lists what the kernel lacks, as the API shows it.

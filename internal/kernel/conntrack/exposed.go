@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Rules are those of the agent's rules that the kernel applies to a connection's first
@@ -27,6 +29,13 @@ type Rules struct {
 // answer it later. It spares connections that end at the node itself, because these keep
 // their source under the rules, too.
 //
+// ForgetExposed also deletes entries of a pod's with another pod, or with the node, that no
+// NAT has touched and that no handshake began: while the rules are missing, another pod can
+// make such entries in the pod's name, and whom they are with can keep them. Those that are
+// true begin anew with their next packet, and lose nothing. TCP, SCTP and DCCP are spared,
+// because a pod may have more such connections than the rules let it resume, and so are
+// connections by a service's address, because the next packet may get another destination.
+//
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {
 	own, err := t.localAddrs()
@@ -43,7 +52,8 @@ func (t *Table) ForgetExposed(r Rules) error {
 		}
 		unhidden := r.Masquerade && orig.src == reply.dst && !own[reply.src] &&
 			!in(reply.src, r.Pools) && !in(reply.src, r.Excluded)
-		return unhidden || in(reply.src, r.Blocked) && reply.srcPort != namePort && !own[reply.src]
+		inside := untranslated(orig, reply) && !orig.handshake() && (own[reply.src] || in(reply.src, r.Pools))
+		return unhidden || inside || in(reply.src, r.Blocked) && reply.srcPort != namePort && !own[reply.src]
 	})
 }
 
@@ -81,11 +91,20 @@ func read(entry []byte) (orig, reply ends) {
 // namePort is the port of name servers, for UDP and TCP.
 const namePort = 53
 
-// ends are the addresses of one direction of an entry, and its source port, if the
-// protocol has ports.
+// untranslated reports whether no NAT has touched a connection's addresses.
+func untranslated(orig, reply ends) bool { return orig.src == reply.dst && orig.dst == reply.src }
+
+// ends are the addresses of one direction of an entry, its protocol, and its source port,
+// if the protocol has ports.
 type ends struct {
 	src, dst netip.Addr
+	proto    byte
 	srcPort  uint16
+}
+
+// handshake reports whether connections of the protocol begin with a handshake.
+func (e ends) handshake() bool {
+	return e.proto == unix.IPPROTO_TCP || e.proto == unix.IPPROTO_SCTP || e.proto == unix.IPPROTO_DCCP
 }
 
 func endsOf(tuple []byte) (e ends) {
@@ -101,6 +120,8 @@ func endsOf(tuple []byte) (e ends) {
 				e.src = a
 			case part == attrTupleIP && isAddr:
 				e.dst = a
+			case part == attrTupleProto && at == 1 && len(raw) == 1: // CTA_PROTO_NUM
+				e.proto = raw[0]
 			case part == attrTupleProto && at == 2 && len(raw) == 2: // CTA_PROTO_SRC_PORT
 				e.srcPort = binary.BigEndian.Uint16(raw)
 			}

@@ -9,22 +9,26 @@ import (
 )
 
 // ForgetExposed deletes entries of connections that leave the pools with their own source,
-// that go to a blocked address, or that pretend to come from one. It deletes no others.
+// that go to a blocked address, or that pretend to come from one, and those between pods, or
+// of a pod with the node, which anybody may have made in the pod's name. It deletes no others.
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
 	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
 	t.Cleanup(func() { nettest.Run(t, nil, "ip addr del 192.0.2.9/32 dev lo") })
 	const pod, pod6, other, beyond, node = "10.88.0.7", "fd00:88::7", "10.88.0.8", "192.0.2.1", "192.0.2.9"
 	enter(t, 0, 1, pod, beyond, beyond, node)                               // masqueraded
-	enter(t, 0, 2, pod, other, other, pod)                                  // between pods
 	enter(t, 0, 3, pod, "203.0.113.5", other, pod)                          // between pods, by a service's address
 	enter(t, 0, 4, pod, "172.16.0.1", "172.16.0.1", pod)                    // excluded
 	enterAt(t, 80, 0, 12, node, "169.254.169.254", "169.254.169.254", node) // the node itself
 	enter(t, 0, 13, pod, "169.254.169.254", "169.254.169.254", node)        // asks for a name
 	enter(t, 0, 5, beyond, pod, pod, beyond)                                // from outside
-	enter(t, 0, 14, pod, node, node, pod)                                   // to the node
+	enter(t, 0, 14, node, pod, pod, node)                                   // from the node
+	enterTCP(t, pod, established, 1, other)                                 // between pods, by a handshake
 	enter(t, 0, 15, pod, "203.0.113.5", node, pod)                          // to the node, by a service's address
 	want := entries(t)
+	enter(t, 0, 2, pod, other, other, pod)  // between pods
+	enter(t, 0, 17, pod, node, node, pod)   // to the node
+	enter(t, 0, 18, pod6, pod6, pod6, pod6) // to itself
 	enter(t, 0, 6, pod, beyond, beyond, pod)
 	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
 	enter(t, 0, 8, pod, "203.0.113.5", beyond, pod)          // by a service's address

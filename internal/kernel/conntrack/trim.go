@@ -44,19 +44,47 @@ type Bounds struct {
 	All    int // if the pod still has more entries than this, Trim deletes others, too
 }
 
-// hoard counts the entries of connections that one pod began: those of closed TCP
-// connections, and all others.
-type hoard struct{ closed, open int }
+// hoard counts the entries of connections that one pod began.
+type hoard struct{ closed, open kinds }
+
+// kinds counts entries: those that no NAT has touched, and the others.
+type kinds struct{ plain, translated int }
+
+func (k kinds) all() int { return k.plain + k.translated }
+
+// first returns n entries of k, plain ones before others.
+func (k kinds) first(n int) kinds {
+	n = max(0, min(n, k.all()))
+	plain := min(k.plain, n)
+	return kinds{plain, n - plain}
+}
 
 // over returns how many entries of a hoard Trim has to delete.
 func (b Bounds) over(h hoard) hoard {
-	closed := max(0, min(h.closed, h.closed+h.open-b.Closed))
-	return hoard{closed: closed, open: max(0, min(h.open, h.closed-closed+h.open-b.All))}
+	closed := h.closed.first(h.closed.all() + h.open.all() - b.Closed)
+	return hoard{closed, h.open.first(h.closed.all() - closed.all() + h.open.all() - b.All)}
+}
+
+// of returns the counter for an entry.
+func (h *hoard) of(closed, plain bool) *int {
+	k := &h.open
+	if closed {
+		k = &h.closed
+	}
+	if plain {
+		return &k.plain
+	}
+	return &k.translated
 }
 
 // Trim deletes entries of pods that have begun too many connections. whose gives the
 // number of the pod that has an address, of either family. Trim returns how many entries it
 // deleted, by pod number.
+//
+// Of closed connections, and of others, it first deletes those that no NAT has touched. They
+// go on with their next packet, whereas a masqueraded connection is over with its entry. And
+// if somebody made entries in the pod's name while the rules were missing, these are among
+// them: they do not cost the pod its connections with the world.
 //
 // It goes over the table once to count, and once more if a pod has too many. Each pass
 // takes 1.5 µs for each entry, and memory for two messages and the counts. Trim has
@@ -69,13 +97,9 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	}
 	have := map[int]hoard{}
 	_, err = own.pass(ctx, func(entry []byte) bool {
-		if n, closed, ok := begun(entry, whose); ok {
+		if n, closed, plain, ok := begun(entry, whose); ok {
 			h := have[n]
-			if closed {
-				h.closed++
-			} else {
-				h.open++
-			}
+			*h.of(closed, plain)++
 			have[n] = h
 		}
 		return false
@@ -94,14 +118,11 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	}
 	gone = map[int]int{}
 	_, err = own.pass(ctx, func(entry []byte) bool {
-		n, closed, ok := begun(entry, whose)
+		n, closed, plain, ok := begun(entry, whose)
 		if !ok || left[n] == nil {
 			return false
 		}
-		more := &left[n].open
-		if closed {
-			more = &left[n].closed
-		}
+		more := left[n].of(closed, plain)
 		if *more == 0 {
 			return false
 		}
@@ -117,22 +138,26 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 
 // begun returns the number of the pod that began an entry's connection; ok is false if no
 // pod did. closed reports whether that is a closed TCP connection, which the rules do not
-// count any more.
-func begun(entry []byte, whose map[netip.Addr]int) (n int, closed, ok bool) {
+// count any more; plain, that no NAT has touched it.
+func begun(entry []byte, whose map[netip.Addr]int) (n int, closed, plain, ok bool) {
+	var orig ends
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
 		entry = rest
 		switch typ {
 		case attrOrig:
-			if n, ok = whose[endsOf(value).src]; !ok {
-				return 0, false, false
+			orig = endsOf(value)
+			if n, ok = whose[orig.src]; !ok {
+				return 0, false, false, false
 			}
+		case attrReply: // the kernel lists it behind the original direction
+			plain = untranslated(orig, endsOf(value))
 		case attrProto:
 			state := inside(inside(value, attrProtoTCP), attrTCPState)
 			closed = len(state) == 1 && (state[0] == tcpTimeWait || state[0] == tcpClose)
 		}
 	}
-	return n, closed, ok
+	return n, closed, plain, ok
 }
 
 // inside returns the value of the first attribute of a type; nil if there is none.

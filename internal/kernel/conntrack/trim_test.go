@@ -22,20 +22,28 @@ const (
 	closedByRST = 8
 )
 
-// enterTCP makes n entries of TCP connections in a state, from src.
-func enterTCP(t *testing.T, src string, state uint8, n int) {
+// enterTCP makes n entries of TCP connections in a state, from src to somebody outside, or to
+// another address. With a second one, the source is translated into that.
+func enterTCP(t *testing.T, src string, state uint8, n int, other ...string) {
 	t.Helper()
-	dst := "192.0.2.1"
+	dst, back := "192.0.2.1", src
 	var family netlink.InetFamily = unix.AF_INET
 	if netip.MustParseAddr(src).Is6() {
 		family, dst = unix.AF_INET6, "2001:db8::1"
+	}
+	switch len(other) {
+	case 2:
+		back = other[1]
+		fallthrough
+	case 1:
+		dst = other[0]
 	}
 	for i := range uint16(n) {
 		port := 1000*uint16(state) + i
 		must(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
 			FamilyType: uint8(family), TimeOut: 3600, ProtoInfo: &netlink.ProtoInfoTCP{State: state},
 			Forward: netlink.IPTuple{SrcIP: raw(src), DstIP: raw(dst), SrcPort: port, DstPort: 80, Protocol: unix.IPPROTO_TCP},
-			Reverse: netlink.IPTuple{SrcIP: raw(dst), DstIP: raw(src), SrcPort: 80, DstPort: port, Protocol: unix.IPPROTO_TCP},
+			Reverse: netlink.IPTuple{SrcIP: raw(dst), DstIP: raw(back), SrcPort: 80, DstPort: port, Protocol: unix.IPPROTO_TCP},
 		}))
 	}
 }
@@ -110,4 +118,42 @@ func TestTrim(t *testing.T) {
 		now, _, err := table.Load()
 		return err == nil && now == had-50-60
 	})
+}
+
+// Trim deletes connections that no NAT has touched before others, so that entries which
+// somebody has made in a pod's name do not cost the pod its connections with the world.
+func TestTrimSparesTranslated(t *testing.T) {
+	table := open(t)
+	const pod, other, node = "10.88.0.2", "10.88.0.3", "192.0.2.9"
+	enterTCP(t, pod, established, 30, "192.0.2.1", node)
+	enterTCP(t, pod, established, 100, other)
+	enterTCP(t, pod, timeWait, 20, "192.0.2.1", node)
+	enterTCP(t, pod, timeWait, 100, other)
+	whose := map[netip.Addr]int{netip.MustParseAddr(pod): 1}
+	for _, step := range []struct {
+		b           conntrack.Bounds
+		translated  map[uint8]int
+		plainOpen   int
+		plainClosed int
+	}{
+		{conntrack.Bounds{Closed: 150, All: 150}, map[uint8]int{established: 30, timeWait: 20}, 100, 0},
+		{conntrack.Bounds{Closed: 50, All: 50}, map[uint8]int{established: 30}, 20, 0},
+		{conntrack.Bounds{Closed: 20, All: 20}, map[uint8]int{established: 20}, 0, 0},
+	} {
+		_, err := table.Trim(context.Background(), whose, step.b)
+		must(t, err)
+		translated, plain := map[uint8]int{}, map[uint8]int{}
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		must(t, err)
+		for _, f := range flows {
+			into := plain
+			if !f.Reverse.DstIP.Equal(f.Forward.SrcIP) {
+				into = translated
+			}
+			into[f.ProtoInfo.(*netlink.ProtoInfoTCP).State]++
+		}
+		if !maps.Equal(translated, step.translated) || plain[established] != step.plainOpen || plain[timeWait] != step.plainClosed {
+			t.Errorf("with %+v, left are %v translated, %v others", step.b, translated, plain)
+		}
+	}
 }

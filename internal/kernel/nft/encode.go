@@ -19,6 +19,13 @@ type masqTo struct {
 	min, max uint32 // the registers that have the ports
 }
 
+// resetOption overwrites a TCP option, if a segment has it, with options that say nothing.
+// The library's Exthdr cannot write it, because it always names a register.
+type resetOption struct {
+	expr.Any // nil: the library never sees one
+	kind     byte
+}
+
 // request collects the messages of one transaction.
 type request struct {
 	messages []netlink.Message
@@ -160,6 +167,13 @@ func (r *request) expression(e expr.Any) []byte {
 			attr(unix.NFTA_EXPR_NAME, "masq"),
 			r.nest(unix.NFTA_EXPR_DATA, attr32(unix.NFTA_MASQ_FLAGS, m.flags),
 				attr32(unix.NFTA_MASQ_REG_PROTO_MIN, m.min), attr32(unix.NFTA_MASQ_REG_PROTO_MAX, m.max)),
+		})
+	}
+	if o, ok := e.(*resetOption); ok {
+		return r.encode([]netlink.Attribute{
+			attr(unix.NFTA_EXPR_NAME, "exthdr"),
+			r.nest(unix.NFTA_EXPR_DATA, netlink.Attribute{Type: unix.NFTA_EXTHDR_TYPE, Data: []byte{o.kind}},
+				attr32(unix.NFTA_EXTHDR_OP, unix.NFT_EXTHDR_OP_TCPOPT)),
 		})
 	}
 	raw, err := expr.Marshal(unix.NFPROTO_INET, e)

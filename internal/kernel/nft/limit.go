@@ -47,7 +47,7 @@ const (
 	// The entry of a closed connection goes after two minutes, unless the pod renews it by
 	// a packet, or turns it into an open connection that is not counted: by a SYN after a
 	// RST, the answer to that, and an ACK. No rule keeps a pod from either. When the table
-	// fills up, the agent deletes what is too much of a pod's (internal/agent/trim.go).
+	// fills up, the agent deletes what is too much of a pod's (internal/traffic/trim.go).
 	refillsPerMinute = 2
 	// resumedPart is the part of its share that a link may have beside it in resumed TCP
 	// connections, which are those that the kernel first sees in their middle. Among them
@@ -88,10 +88,9 @@ func sampled(connections uint32) (oneIn, upTo uint32) {
 }
 
 // limit returns the sets and rules that hold each link of the group to so many
-// connections. Where all connections are counted, no link needs to be strict.
+// connections. The rules come behind acceptConfirmed. Where all connections are counted, no link needs to be strict.
 func limit(group, connections uint32) (sets []set, rules []rule) {
-	sets, rules = append(sets, resumed, tired), append(rules, acceptConfirmed())
-	rules = append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
+	sets, rules = append(sets, resumed, tired), append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
 	sets, rules = append(sets, counted, crowded), append(rules, dropCrowded(group))
 	if oneIn, _ := sampled(connections); oneIn > 1 {
 		sets, rules = append(sets, strict), append(rules, dropStrict(group, connections), relent(group))

@@ -14,9 +14,10 @@ import (
 type Parts uint32
 
 const (
-	Sources Parts = 1 << iota // drops packets of live links from addresses that are not theirs: nft_fib
-	Invalid                   // drops invalid packets that would leave unmasqueraded: nft_ct
-	Limit                     // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
+	Sources   Parts = 1 << iota // drops packets of live links from addresses that are not theirs: nft_fib
+	Invalid                     // drops invalid packets that would leave unmasqueraded: nft_ct
+	Limit                       // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
+	Multipath                   // keeps MPTCP of live links from the node: nft_exthdr, which takes options out since Linux 5.18
 
 	allParts Parts = 1<<iota - 1
 )
@@ -38,12 +39,12 @@ var attempts = func() []Parts {
 func (r Ruleset) parts() Parts {
 	var p Parts
 	if r.Live != 0 {
-		p |= Sources
+		p |= Sources | Multipath
 	}
 	if r.Live != 0 && r.Connections != 0 {
 		p |= Limit
 	}
-	if r.Masquerade {
+	if r.Masquerade || r.Live != 0 && r.Connections != 0 {
 		p |= Invalid
 	}
 	return p

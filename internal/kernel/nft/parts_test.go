@@ -41,6 +41,7 @@ func TestLacks(t *testing.T) {
 		want    Parts
 	}{
 		{"fib", []expr.Any{&expr.Fib{}}, Sources},
+		{"the reset of options", []expr.Any{&resetOption{}}, Multipath},
 		{"connlimit", []expr.Any{&expr.Dynset{}}, Limit},
 		{"numgen", []expr.Any{&expr.Numgen{}}, Limit},
 		{"ct", []expr.Any{&expr.Ct{}}, Invalid | Limit},

@@ -205,6 +205,14 @@ func expression(raw []byte) (expr.Any, string, error) {
 			}, name, nil
 		}
 		e = &expr.Masq{}
+	case "exthdr":
+		h, err := nested(data)
+		_, reads := h[unix.NFTA_EXTHDR_DREG]
+		_, writes := h[unix.NFTA_EXTHDR_SREG]
+		if kind := h[unix.NFTA_EXTHDR_TYPE]; err == nil && !reads && !writes && len(kind) == 1 && number(h[unix.NFTA_EXTHDR_OP]) == unix.NFT_EXTHDR_OP_TCPOPT {
+			return &resetOption{kind: kind[0]}, name, nil
+		}
+		return nil, name, err
 	case "ct":
 		e = &expr.Ct{}
 	case "bitwise":

@@ -63,6 +63,115 @@ func dropSpoofed(group uint32) rule {
 	}
 }
 
+// dropFromElsewhere drops a connection's first packet if its source address is in the pools
+// but not routed to the link that it came in by, which is no link of the group. Otherwise
+// somebody outside could fill connection tracking in a pod's name. For the group's links
+// dropSpoofed has said the same. The kernel's fib lets through what comes in by lo.
+//
+//	iifgroup != 1073741824 ip saddr @pools4 fib saddr . iif oif missing drop
+//
+// The rule comes behind acceptConfirmed, because looking up the sources of all packets
+// would cost too much (see dropInvalid). Only a table that tracks no connections has no
+// acceptConfirmed; there all packets pay.
+func dropFromElsewhere(group uint32, f family) rule {
+	pools := "pools" + f.suffix
+	return rule{
+		text: fmt.Sprintf("iifgroup != %d %s saddr @%s fib saddr . iif oif missing drop", group, f.word, pools),
+		exprs: slices.Concat(
+			[]expr.Any{
+				&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+			},
+			f.protocol(),
+			f.match(f.saddr, pools, false),
+			[]expr.Any{
+				&expr.Fib{Register: reg, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)},
+				&expr.Verdict{Kind: expr.VerdictDrop},
+			}),
+	}
+}
+
+// leavesBy lets a rule go on if the packet leaves by a link of a group.
+func leavesBy(group uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+	}
+}
+
+// dropTooBig drops what a link of a group tells the node about path MTUs. The node would
+// believe it about a packet to anybody: the kernel needs no socket for what it answered by
+// itself (icmp_err), nor a port to guess for sockets that speak with everybody. It keeps
+// the MTU for ten minutes, also for what it forwards there. Pods are one hop away, and the
+// node knows their MTU.
+//
+//	iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed drop
+//	iifgroup 1073741824 icmpv6 type packet-too-big drop
+func dropTooBig(group uint32, f family) rule {
+	words, exprs := f.tooBig()
+	return rule{
+		text:  fmt.Sprintf("iifgroup %d %s drop", group, words),
+		exprs: slices.Concat(enters(group), exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// dropTooBigOfNothing drops what a link of a group tells another one about path MTUs, if it
+// is about no connection: a pod could say so about packets of another's to anybody, which
+// were never sent, and the other's kernel would keep it for ten minutes. What is about a
+// connection may be true, because pods may forward to networks of their own.
+//
+//	iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked
+//		icmp type destination-unreachable icmp code frag-needed drop
+func dropTooBigOfNothing(group uint32, f family) rule {
+	words, exprs := f.tooBig()
+	return rule{
+		text:  fmt.Sprintf("iifgroup %[1]d oifgroup %[1]d ct state invalid,untracked %[2]s drop", group, words),
+		exprs: slices.Concat(enters(group), leavesBy(group), ofNothing(), exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// tooBig lets a rule go on if a packet is an ICMP error that says that another one was too
+// big (RFC 1191, RFC 4443). It returns the rule's text, too.
+func (f family) tooBig() (words string, exprs []expr.Any) {
+	words, head := "icmp type destination-unreachable icmp code frag-needed", []byte{3, 4} // type and code
+	if f.proto == ipv6.proto {
+		words, head = "icmpv6 type packet-too-big", []byte{2}
+	}
+	return words, []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.icmp}},
+		&expr.Payload{
+			OperationType: expr.PayloadLoad, DestRegister: reg,
+			Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: uint32(len(head)),
+		},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: head},
+	}
+}
+
+// dropMultipath takes MPTCP out of what the links of a group say to the node when a TCP
+// connection begins, so that it is an ordinary one, whoever opens it. The kernel ends a
+// pod's TCP connections with the node if it is told to, but not MPTCP's: it waits a minute
+// for another path (net.mptcp.close_timeout), and the node's program is told nothing.
+//
+//	iifgroup 1073741824 tcp flags syn reset tcp option mptcp
+func dropMultipath(group uint32) rule {
+	const mptcp = 30 // RFC 8684
+	return rule{
+		text: fmt.Sprintf("iifgroup %d tcp flags syn reset tcp option mptcp", group),
+		exprs: append(enters(group),
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: reg,
+				Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1,
+			},
+			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{2}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{0}},
+			&resetOption{kind: mptcp}),
+	}
+}
+
 // dropNobody drops a packet that came in by a link of a group from the unspecified
 // address. dropSpoofed lets such packets through if they go to broadcast or multicast,
 // for the sake of DHCP and duplicate address detection (nft_fib_ipv4.c, nft_fib_ipv6.c).
@@ -132,6 +241,27 @@ func dropBlocked(group uint32, f family) rule {
 	return rule{
 		text:  fmt.Sprintf("iifgroup %d %s daddr @%s drop", group, f.word, blocked),
 		exprs: append(exprs, &expr.Lookup{SourceRegister: reg, SetName: blocked}, &expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// dropFromBlocked keeps blocked addresses from beginning connections to live links. Somebody
+// outside could forge such a connection, and the pod's packets to the blocked address would
+// be answers: acceptKnown lets them pass before dropBlocked sees them.
+//
+//	oifgroup 1073741824 ct state new ip saddr @blocked4 drop
+func dropFromBlocked(group uint32, f family) rule {
+	blocked := "blocked" + f.suffix
+	return rule{
+		text: fmt.Sprintf("oifgroup %d ct state new %s saddr @%s drop", group, f.word, blocked),
+		exprs: slices.Concat(
+			leavesBy(group),
+			[]expr.Any{
+				&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+				mask(expr.CtStateBitNEW),
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+			},
+			f.load(f.saddr, f.datatype.Bytes),
+			[]expr.Any{&expr.Lookup{SourceRegister: reg, SetName: blocked}, &expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
 }
 
@@ -207,14 +337,18 @@ func masqueradePorts(f family, word string, proto byte) rule {
 // those of all packets would cost a tenth of forwarding.
 func dropInvalid(f family) rule {
 	words, exprs := f.leaves()
-	invalid := []expr.Any{
+	return rule{
+		text:  "ct state invalid,untracked " + words + " drop",
+		exprs: slices.Concat(ofNothing(), exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
+// ofNothing lets a rule go on if a packet belongs to no connection.
+func ofNothing() []expr.Any {
+	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
 		mask(expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
-	}
-	return rule{
-		text:  "ct state invalid,untracked " + words + " drop",
-		exprs: slices.Concat(invalid, exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
 }
 

@@ -27,12 +27,16 @@ type Ruleset struct {
 	// Live is the link group of pods' links; 0: there are no rules about them. A
 	// packet that enters by such a link passes only if its source address is routed to
 	// that link and its destination is no loopback address. Blocked and Connections
-	// apply to it too.
+	// apply to it too. By other links no connection begins from a source address in
+	// Pools that is not routed there. What live links say about path MTUs does not reach
+	// the node, nor, if it is about no connection, another live link. The node speaks no
+	// MPTCP with them.
 	Live uint32
 
 	// Blocked lists destinations to which the node forwards nothing from live links,
-	// except questions to name servers (port 53). Pods still reach what the node
-	// itself listens to there. Connections that existed before the rule go on.
+	// except questions to name servers (port 53), and from which it lets no connection to
+	// a live link begin. Pods still reach what the node itself listens to there.
+	// Connections that existed before the rule go on.
 	Blocked []netip.Prefix
 
 	// Connections limits each live link: the node tracks about that many connections
@@ -67,8 +71,8 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // address that they claim, whatever links they came by, and the joined packet counts as
 // one that came by the last fragment's link. In postrouting, priority raw comes before
 // masquerade too; packets that the host itself sends pass only through postrouting. New
-// connections are counted after connection tracking has seen them, and before anybody
-// redirects them (-100). No chain has a name that is a keyword of nft(8), because nft
+// connections are counted, and their sources compared with the pools, after connection
+// tracking has seen them, and before anybody redirects them (-100). No chain has a name that is a keyword of nft(8), because nft
 // could not load a listing of such a table.
 func (r Ruleset) table(lacks Parts) table {
 	t := table{
@@ -84,35 +88,56 @@ func (r Ruleset) table(lacks Parts) table {
 			},
 		},
 	}
+	// Where the table needs connection tracking anyway, rules may ask it to spare what it knows.
+	tracks := r.Connections != 0 && lacks&Limit == 0 || r.Masquerade && lacks&Invalid == 0
+	if r.Masquerade || r.Live != 0 {
+		pools4, pools6 := spans(r.Pools)
+		t.sets = append(t.sets,
+			set{name: "pools4", of: ipv4.datatype, ranges: pools4}, set{name: "pools6", of: ipv6.datatype, ranges: pools6})
+	}
 	if r.Live != 0 {
 		in := &t.chains[0]
 		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropLinkLocal(r.Live), dropToLoopback(r.Live))
 		if lacks&Sources == 0 {
 			in.rules = append(in.rules, dropSpoofed(r.Live))
 		}
+		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
+		if tracks {
+			begins.rules = append(begins.rules, acceptConfirmed())
+		}
+		if lacks&Sources == 0 {
+			begins.rules = append(begins.rules, dropFromElsewhere(r.Live, ipv4), dropFromElsewhere(r.Live, ipv6))
+		}
 		if r.Connections != 0 && lacks&Limit == 0 {
 			sets, rules := limit(r.Live, r.Connections)
-			t.sets = append(t.sets, sets...)
-			t.chains = append(t.chains, chain{
-				name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle, rules: rules,
-			})
+			t.sets, begins.rules = append(t.sets, sets...), append(begins.rules, rules...)
 		}
+		told := chain{name: "node_in", typ: "filter", hook: hookInput, priority: priorityFilter}
+		told.rules = append(told.rules, dropTooBig(r.Live, ipv4), dropTooBig(r.Live, ipv6))
+		if lacks&Multipath == 0 {
+			told.rules = append(told.rules, dropMultipath(r.Live))
+		}
+		t.chains = append(t.chains, begins, told)
 	}
 	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}
 	if r.Masquerade {
-		pools4, pools6 := spans(r.Pools)
 		excluded4, excluded6 := spans(r.Excluded)
 		t.sets = append(t.sets,
-			set{name: "pools4", of: ipv4.datatype, ranges: pools4}, set{name: "excluded4", of: ipv4.datatype, ranges: excluded4},
-			set{name: "pools6", of: ipv6.datatype, ranges: pools6}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
+			set{name: "excluded4", of: ipv4.datatype, ranges: excluded4}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
 		if lacks&Invalid == 0 {
 			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6), dropStray(ipv4), dropStray(ipv6))
 		}
+	}
+	if r.Live != 0 && tracks && lacks&Invalid == 0 {
+		forwarded.rules = append(forwarded.rules, dropTooBigOfNothing(r.Live, ipv4), dropTooBigOfNothing(r.Live, ipv6))
 	}
 	if r.Live != 0 && len(r.Blocked) > 0 {
 		blocked4, blocked6 := spans(r.Blocked)
 		t.sets = append(t.sets,
 			set{name: "blocked4", of: ipv4.datatype, ranges: blocked4}, set{name: "blocked6", of: ipv6.datatype, ranges: blocked6})
+		if r.Masquerade && lacks&Invalid == 0 { // otherwise dropBlocked sees the answers
+			forwarded.rules = append(forwarded.rules, dropFromBlocked(r.Live, ipv4), dropFromBlocked(r.Live, ipv6))
+		}
 		forwarded.rules = append(forwarded.rules,
 			acceptNames(r.Live, "udp", unix.IPPROTO_UDP), acceptNames(r.Live, "tcp", unix.IPPROTO_TCP),
 			dropBlocked(r.Live, ipv4), dropBlocked(r.Live, ipv6))

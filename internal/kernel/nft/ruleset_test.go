@@ -12,6 +12,19 @@ func TestRulesetString(t *testing.T) {
 		Excluded:   prefixes("192.168.0.0/16"),
 	}
 	want := `table inet berth-abcdefghij {
+	set pools4 {
+		type ipv4_addr
+		flags interval
+		elements = { 10.88.0.0/16,
+			     10.99.0.0/22 }
+	}
+
+	set pools6 {
+		type ipv6_addr
+		flags interval
+		elements = { fd88::/64 }
+	}
+
 	set resumed {
 		type iface_index
 		size 65535
@@ -52,23 +65,10 @@ func TestRulesetString(t *testing.T) {
 		timeout 1m0s
 	}
 
-	set pools4 {
-		type ipv4_addr
-		flags interval
-		elements = { 10.88.0.0/16,
-			     10.99.0.0/22 }
-	}
-
 	set excluded4 {
 		type ipv4_addr
 		flags interval
 		elements = { 192.168.0.0/16 }
-	}
-
-	set pools6 {
-		type ipv6_addr
-		flags interval
-		elements = { fd88::/64 }
 	}
 
 	set excluded6 {
@@ -106,6 +106,8 @@ func TestRulesetString(t *testing.T) {
 	chain new_in {
 		type filter hook prerouting priority mangle; policy accept;
 		ct status & confirmed != 0 accept comment "ownerowner"
+		iifgroup != 1073741824 ip saddr @pools4 fib saddr . iif oif missing drop comment "ownerowner"
+		iifgroup != 1073741824 ip6 saddr @pools6 fib saddr . iif oif missing drop comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn update @tired { iif limit rate over 16384/minute burst 8192 packets } drop comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn add @resumed { iif ct count over 8192 } drop comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn accept comment "ownerowner"
@@ -116,6 +118,13 @@ func TestRulesetString(t *testing.T) {
 		iifgroup 1073741824 ct status & confirmed == 0 numgen random mod 64 0 add @counted { iif ct count over 1024 } add @crowded { iif } update @strict { iif } drop comment "ownerowner"
 	}
 
+	chain node_in {
+		type filter hook input priority filter; policy accept;
+		iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed drop comment "ownerowner"
+		iifgroup 1073741824 icmpv6 type packet-too-big drop comment "ownerowner"
+		iifgroup 1073741824 tcp flags syn reset tcp option mptcp comment "ownerowner"
+	}
+
 	chain through {
 		type filter hook forward priority filter; policy accept;
 		ct state established accept comment "ownerowner"
@@ -123,6 +132,10 @@ func TestRulesetString(t *testing.T) {
 		ct state invalid,untracked ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
 		ct state related ct direction original ct status & snat == 0 meta l4proto icmp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
 		ct state related ct direction original ct status & snat == 0 meta l4proto ipv6-icmp ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
+		iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked icmp type destination-unreachable icmp code frag-needed drop comment "ownerowner"
+		iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked icmpv6 type packet-too-big drop comment "ownerowner"
+		oifgroup 1073741824 ct state new ip saddr @blocked4 drop comment "ownerowner"
+		oifgroup 1073741824 ct state new ip6 saddr @blocked6 drop comment "ownerowner"
 		iifgroup 1073741824 udp dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 tcp dport 53 accept comment "ownerowner"
 		iifgroup 1073741824 ip daddr @blocked4 drop comment "ownerowner"

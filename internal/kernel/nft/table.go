@@ -70,6 +70,7 @@ type (
 
 const (
 	hookPrerouting  hook = unix.NF_INET_PRE_ROUTING
+	hookInput       hook = unix.NF_INET_LOCAL_IN
 	hookForward     hook = unix.NF_INET_FORWARD
 	hookPostrouting hook = unix.NF_INET_POST_ROUTING
 

@@ -1,0 +1,168 @@
+package hostile
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// uplinkWire sends from the machine beyond the node; frame is for the node's end.
+func (n *node) uplinkWire(t *testing.T) (send func(packet []byte)) {
+	t.Helper()
+	w := openWire(t, n.lan, false)
+	t.Cleanup(func() { unix.Close(w.fd) })
+	up, err := net.InterfaceByName("up0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(packet []byte) { w.send(ether(up.HardwareAddr, w.mac, packet)) }
+}
+
+// begun counts the connections that are tracked in an address's name.
+func begun(t *testing.T, by netip.Addr) (n int) {
+	t.Helper()
+	family := netlink.InetFamily(unix.AF_INET)
+	if by.Is6() {
+		family = unix.AF_INET6
+	}
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows {
+		if f.Forward.SrcIP.Equal(by.AsSlice()) {
+			n++
+		}
+	}
+	return n
+}
+
+// A machine of the LAN sends in a pod's name to another pod, which answers, on a node that
+// checks no paths (rp_filter): in the name of one that lives, and of nobody's address, which
+// somebody will have. Nothing arrives, and nothing is tracked in their names.
+func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
+	n := newNode(t, plain)
+	for _, link := range []string{"all", "up0"} {
+		sysctl(t, "net/ipv4/conf/"+link+"/rp_filter", "0")
+	}
+	b, v := n.add("b"), n.add("v")
+	free4, free6 := netip.MustParseAddr("10.88.7.7"), netip.MustParseAddr("fd00:88::7777")
+	send, wb, heard := n.uplinkWire(t), b.wire(t), listen(t, b.at)
+	for _, way := range []struct{ name, to, own netip.Addr }{
+		{v.ip4, b.ip4, lan4}, {free4, b.ip4, lan4}, {v.ip6, b.ip6, lan6}, {free6, b.ip6, lan6},
+		{v.ip4, node4, lan4}, {v.ip6, node6, lan6},
+	} {
+		for port := uint16(1); port <= 20; port++ {
+			send(udpPacket(way.name, way.to, 1000+port, port, "lie"))
+			send(tcpPacket(way.name, way.to, 1000+port, port, syn, 1, 0))
+		}
+		truths := func() int { return heard.count(func(s seen) bool { return s.src == way.own && s.proto == udp }) }
+		before := truths()
+		nettest.Eventually(t, "what comes in the machine's own name", func() bool { // behind the lies
+			send(udpPacket(way.own, b.own(way.own), 1000, 1000, "true"))
+			return truths() > before
+		})
+		for port := uint16(1); port <= 20; port++ { // each answer would keep its entry
+			if way.to == b.own(way.own) {
+				wb.send(ether(b.mac, wb.mac, udpPacket(way.to, way.name, port, 1000+port, "answer")))
+			}
+		}
+		lie := func(s seen) bool { return s.src == way.name && s.dst == way.to && (s.proto == udp || s.proto == tcp) }
+		if lies := heard.count(lie); lies > 0 {
+			t.Errorf("%d packets from elsewhere in the name of %s arrive at %s", lies, way.name, way.to)
+		}
+		if k := begun(t, way.name); k > 0 {
+			t.Errorf("%d connections from elsewhere to %s are tracked in the name of %s", k, way.to, way.name)
+		}
+	}
+}
+
+// own is the pod's address of the same family as another address.
+func (p *pod) own(as netip.Addr) netip.Addr {
+	if as.Is6() {
+		return p.ip6
+	}
+	return p.ip4
+}
+
+// A machine of the LAN sends a pod what looks as if the metadata service had begun to speak
+// to it, for the pod to answer: by UDP, and by TCP as if both had begun at once. Nothing of
+// the pod's goes to the metadata service.
+func TestMetadataDoesNotBegin(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	w, send, heard, atA := a.wire(t), n.uplinkWire(t), listen(t, n.lan), listen(t, a.at)
+	for _, link := range []string{"all", "up0"} {
+		sysctl(t, "net/ipv4/conf/"+link+"/rp_filter", "1") // which is no help: the default route is there
+	}
+	for _, way := range []struct{ own, metadata, lan, node netip.Addr }{
+		{a.ip4, netip.MustParseAddr("169.254.169.254"), lan4, node4},
+		{a.ip6, netip.MustParseAddr("fd00:ec2::254"), lan6, node6},
+	} {
+		nettest.Run(t, n.lan, "ip addr add "+netip.PrefixFrom(way.metadata, way.metadata.BitLen()).String()+" dev lo")
+		for range 3 {
+			send(udpPacket(way.metadata, way.own, 80, 4000, "hello"))
+			send(tcpPacket(way.metadata, way.own, 80, 4001, syn, 1, 0))
+		}
+		nettest.Eventually(t, "what comes behind it", func() bool {
+			send(udpPacket(way.lan, way.own, 1000, 1000, "true"))
+			return atA.count(func(s seen) bool { return s.src == way.lan }) > 0
+		})
+		for range 3 {
+			w.send(ether(a.mac, w.mac, udpPacket(way.own, way.metadata, 4000, 80, "who am I")))
+			w.send(ether(a.mac, w.mac, tcpPacket(way.own, way.metadata, 4001, 80, syn, 100, 0)))
+		}
+		nettest.Eventually(t, "the pod's next packet", func() bool {
+			w.send(ether(a.mac, w.mac, udpPacket(way.own, way.lan, 4002, 53, "hello")))
+			return heard.count(func(s seen) bool { return s.src == way.node && s.dst == way.lan && s.proto == udp }) > 0
+		})
+		for _, s := range heard.all(func(s seen) bool { return s.dst == way.metadata }) {
+			t.Errorf("goes to the metadata service: %s", s)
+		}
+	}
+}
+
+// Somebody flushes all tables while no agent runs, and a pod sends in another's name to a
+// third one, which answers and goes on answering. When the agent is back nothing of that is
+// tracked in the other's name.
+func TestLiesAreNotKeptInTheVictimsName(t *testing.T) {
+	n := newNode(t, plain)
+	a, b, v := n.add("a"), n.add("b"), n.add("v")
+	w, wb := a.wire(t), b.wire(t)
+	for _, p := range []*pod{b, v} { // what is forged is answered by the test alone
+		nettest.Run(t, p.at, "nft add table inet mute")
+		nettest.Run(t, p.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy accept ; }")
+		nettest.Run(t, p.at, "nft add rule inet mute in udp dport 1-65535 drop")
+	}
+	n.Crash()
+	nft(t, firewall)
+	talk := func(lies bool) {
+		for port := uint16(1); port <= 50; port++ {
+			for _, as := range []struct{ victim, friend netip.Addr }{{v.ip4, b.ip4}, {v.ip6, b.ip6}} {
+				if lies {
+					w.send(ether(a.mac, w.mac, udpPacket(as.victim, as.friend, 1000+port, port, "lie")))
+				}
+				wb.send(ether(b.mac, wb.mac, udpPacket(as.friend, as.victim, port, 1000+port, "answer")))
+			}
+		}
+	}
+	nettest.Eventually(t, "lies in the other's name", func() bool {
+		talk(true)
+		return begun(t, v.ip4) >= 50 && begun(t, v.ip6) >= 50
+	})
+	n.Again()
+	nettest.Eventually(t, "them to be forgotten", func() bool {
+		talk(true) // without end
+		return begun(t, v.ip4) == 0 && begun(t, v.ip6) == 0
+	})
+	talk(false)
+	if k := begun(t, b.ip4); k < 50 {
+		t.Errorf("%d connections are tracked in the name of who answers, not 50", k)
+	}
+	n.wantGone()
+}

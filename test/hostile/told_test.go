@@ -1,0 +1,181 @@
+package hostile
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// tooBig is an error that says that the packet was too big, for a path MTU of so many bytes
+// (RFC 1191, RFC 4443).
+func tooBig(src, dst netip.Addr, mtu uint16, packet []byte) []byte {
+	body := slices.Concat([]byte{0, 0}, binary.BigEndian.AppendUint16(nil, mtu), packet)
+	if src.Is6() {
+		return icmpPacket(src, dst, 2, 0, body)
+	}
+	return icmpPacket(src, dst, 3, 4, body)
+}
+
+// lies are errors that say that what they was asked by ping was too big for somebody.
+func lies(src, they, somebody netip.Addr) []byte {
+	kind, mtu := byte(0), uint16(100) // the kernel makes 552 of it
+	if src.Is6() {
+		kind, mtu = 129, 1280
+	}
+	return tooBig(src, they, mtu, icmpPacket(they, somebody, kind, 0, make([]byte, 36)))
+}
+
+// A pod tells the node that what the node had answered to somebody was too big: to a
+// machine far away, or to another pod. A third pod's packets, which must not be cut into
+// pieces, go there as before.
+func TestPathMTUOfOthersIsNotAPodsToTell(t *testing.T) {
+	n := newNode(t, plain)
+	a, b, v := n.add("a"), n.add("b"), n.add("v")
+	w, wb := a.wire(t), b.wire(t)
+	big := strings.Repeat("x", 1400)
+	atLan, atV := listen(t, n.lan), listen(t, v.at)
+	for _, way := range []struct {
+		liar, own, src, to, next netip.Addr
+		heard                    *tap
+	}{
+		{a.ip4, node4, b.ip4, far4, v.ip4, atLan},
+		{a.ip4, node4, b.ip4, v.ip4, v.ip4, atV},
+		{a.ip6, node6, b.ip6, lan6, v.ip6, atLan},
+		{a.ip6, node6, b.ip6, v.ip6, v.ip6, atV},
+	} {
+		there := func(proto byte) int {
+			return way.heard.count(func(s seen) bool { return s.dst == way.to && s.proto == proto })
+		}
+		send := func() {
+			segment := udpPacket(way.src, way.to, 1000, 4433, big)
+			if way.src.Is4() {
+				segment = packet4(way.src, way.to, udp, segment[20:], nil, 0x4000) // don't fragment
+			}
+			wb.send(ether(b.mac, wb.mac, segment))
+		}
+		nettest.Eventually(t, "a big packet", func() bool { send(); return there(udp) > 0 })
+		next := atV.count(func(s seen) bool { return s == seen{way.liar, way.next, marker} })
+		w.send(ether(a.mac, w.mac, lies(way.liar, way.own, way.to)))
+		nettest.Eventually(t, "the liar's next packet", func() bool { // behind the lie on the same wire
+			w.send(ether(a.mac, w.mac, packet(way.liar, way.next, marker, make([]byte, 8))))
+			return atV.count(func(s seen) bool { return s == seen{way.liar, way.next, marker} }) > next
+		})
+		before, passed := there(udp), there(marker)
+		send()
+		nettest.Eventually(t, "what is sent behind it", func() bool {
+			wb.send(ether(b.mac, wb.mac, packet(way.src, way.to, marker, make([]byte, 8))))
+			return there(marker) > passed
+		})
+		if there(udp) == before {
+			t.Errorf("what another pod sends to %s does not pass any more", way.to)
+		}
+	}
+}
+
+// A pod tells another one that what that had answered was too big: to somebody far away, or
+// to the liar. The other's kernel would keep it for ten minutes, whoever has the liar's
+// address by then. It hears nothing of it. What is about a connection of the two it hears.
+func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
+	n := newNode(t, plain)
+	a, v := n.add("a"), n.add("v")
+	w, heard := a.wire(t), listen(t, v.at)
+	for _, as := range []struct {
+		own, victim, far netip.Addr
+		proto            byte
+	}{{a.ip4, v.ip4, far4, icmp4}, {a.ip6, v.ip6, lan6, icmp6}} {
+		knows := func(to netip.Addr) bool {
+			out, err := nettest.Command(v.at, "ip", "route", "get", to.String()).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return strings.Contains(string(out), " mtu ")
+		}
+		for _, to := range []netip.Addr{as.far, as.own} {
+			w.send(ether(a.mac, w.mac, lies(as.own, as.victim, to)))
+		}
+		nettest.Eventually(t, "the liar's next packet", func() bool {
+			w.send(ether(a.mac, w.mac, packet(as.own, as.victim, marker, make([]byte, 8))))
+			return heard.count(func(s seen) bool { return s == seen{as.own, as.victim, marker} }) > 0
+		})
+		if heard.count(func(s seen) bool { return s == seen{as.own, as.victim, as.proto} }) > 0 {
+			t.Errorf("%s hears of packets that were never sent", as.victim)
+		}
+		for _, to := range []netip.Addr{as.far, as.own} {
+			if knows(to) {
+				t.Errorf("%s believes a pod's word about its path to %s", as.victim, to)
+			}
+		}
+
+		var conn net.Conn
+		if err := v.at.Do(func() (err error) {
+			conn, err = net.Dial("udp", netip.AddrPortFrom(as.own, 4433).String())
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+		nettest.Eventually(t, "a word about a connection", func() bool {
+			_, _ = conn.Write([]byte("hello")) // begins it, or hears that nobody listens
+			w.send(ether(a.mac, w.mac, tooBig(as.own, as.victim, 1280, udpPacket(as.victim, as.own, port, 4433, "hello"))))
+			return knows(as.own)
+		})
+	}
+}
+
+// A pod that speaks MPTCP with a program of the node, whoever opens the connection, dies
+// while the program has something to say. The program is told that the connection is over.
+func TestProgramIsToldOfDeadMultipath(t *testing.T) {
+	n := newNode(t, plain)
+	for _, who := range []string{"pod", "node"} {
+		t.Run(who+" opens", func(t *testing.T) {
+			dead := n.add("of-" + who)
+			var l net.Listener
+			listens := func(at string) (err error) {
+				var config net.ListenConfig
+				config.SetMultipathTCP(true)
+				l, err = config.Listen(t.Context(), "tcp", net.JoinHostPort(at, "0"))
+				return err
+			}
+			dials := func() (c net.Conn, err error) {
+				var d net.Dialer
+				d.SetMultipathTCP(true)
+				return d.DialContext(context.Background(), "tcp", l.Addr().String())
+			}
+			var says net.Conn // of the node's program
+			var err error
+			if who == "pod" {
+				if err := listens(node4.String()); err != nil {
+					t.Fatal(err)
+				}
+				if err := dead.at.Do(func() error { _, err := dials(); return err }); err != nil {
+					t.Fatal(err)
+				}
+				says, err = l.Accept()
+			} else {
+				if err := dead.at.Do(func() error { return listens(dead.ip4.String()) }); err != nil {
+					t.Fatal(err)
+				}
+				if says, err = dials(); err == nil {
+					_, err = l.Accept()
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer says.Close()
+			defer l.Close()
+			n.del(dead, wait)
+			if _, err := says.Write([]byte("for the dead pod")); err == nil {
+				t.Error("the node's program is not told that its connection is over")
+			}
+		})
+	}
+	n.wantGone()
+}
