@@ -10,6 +10,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // stopping is how long verbs under way may go on when the daemon is told to
@@ -54,10 +55,10 @@ func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 
 	err := d.serve(ctx, srv, l)
 
-	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
-	patience, done := context.WithTimeout(context.Background(), stopping)
+	d.notify(systemd.SdNotifyStopping)
+	underWay, done := context.WithTimeout(context.Background(), stopping)
 	defer done()
-	err = errors.Join(err, srv.Shutdown(patience))
+	err = errors.Join(err, srv.Shutdown(underWay))
 	<-served
 	return err
 }
@@ -87,9 +88,7 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life) error {
 	}()
 	begin(l.Early)
 	if l.Metrics != "" {
-		if _, err := srv.ServeMetrics(l.Metrics); err != nil {
-			return err
-		}
+		own.Go(func() { d.keepMetrics(ctx, srv, l.Metrics) })
 	}
 	mend, err := l.Resume(ctx)
 	if err != nil {
@@ -100,9 +99,7 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life) error {
 	}
 	begin(l.Own)
 	srv.Open()
-	if _, err := systemd.SdNotify(false, systemd.SdNotifyReady); err != nil {
-		d.Log.Warn("telling systemd", "err", err)
-	}
+	d.notify(systemd.SdNotifyReady)
 	d.Log.Info("serving", append([]any{"root", d.Root, "instance", d.Instance}, append(l.Serving(),
 		"after", time.Since(d.Started).Round(time.Millisecond))...)...)
 	begin(l.Later)
@@ -139,6 +136,42 @@ func (d *Daemon) KeepSwept(ctx context.Context, l Life) {
 			}
 		}
 	}
+}
+
+// Between two tries to serve metrics.
+const (
+	metricsAgain = time.Second
+	metricsLater = time.Minute
+)
+
+// keepMetrics serves metrics at an address, as soon as nobody else has it. Without them
+// the daemon is as useful to pods.
+func (d *Daemon) keepMetrics(ctx context.Context, srv *server.Server, addr string) {
+	for pause := metricsAgain; ; pause = min(2*pause, metricsLater) {
+		_, err := srv.ServeMetrics(addr)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		d.Log.Error("metrics are not served", "err", err, "next try in", pause)
+		patience.Sleep(ctx, pause, nil)
+	}
+}
+
+// notify tells the supervisor (sd_notify(3)) in a goroutine of its own, and one state
+// after the other: a supervisor that does not read its socket keeps nothing here.
+func (d *Daemon) notify(state string) {
+	before := d.notified
+	told := make(chan struct{})
+	d.notified = told
+	go func() {
+		defer close(told)
+		if before != nil {
+			<-before
+		}
+		if _, err := systemd.SdNotify(false, state); err != nil {
+			d.Log.Warn("telling systemd", "err", err)
+		}
+	}()
 }
 
 // whyEnded is the error that ended a life; nil if the daemon was told to stop.

@@ -68,7 +68,7 @@ type Server struct {
 	dir    root.Dir
 	socket atomic.Pointer[socket]
 	http   *http.Server
-	tcp    *http.Server // metrics; nil without
+	tcp    atomic.Pointer[http.Server] // metrics; nil without
 }
 
 // New returns a server on which requests wait until Open.
@@ -164,8 +164,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if sock := s.socket.Load(); sock != nil {
 		sock.remove()
 	}
-	if s.tcp != nil {
-		_ = s.tcp.Close() // a scrape may fail
+	if tcp := s.tcp.Load(); tcp != nil {
+		_ = tcp.Close() // a scrape may fail
 	}
 	err := s.http.Shutdown(ctx)
 	if errors.Is(err, net.ErrClosed) { // by Relisten, a moment ago; nothing else is the matter

@@ -11,7 +11,7 @@ import (
 
 // ServeMetrics serves /metrics and /v1/health, and nothing else, on a TCP
 // address until Shutdown. Without a host it is the loopback's. It returns the
-// address, with its port. To be called once, before Shutdown.
+// address, with its port. To be called until it succeeds, before Shutdown.
 func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -25,15 +25,16 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 		return nil, fmt.Errorf("listening for metrics: %w", err)
 	}
 	open := map[string]bool{api.PathMetrics: true, api.PathHealth: true}
-	s.tcp = s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	tcp := s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !open[r.URL.Path] {
 			s.write(w, toAnswer(noPath(r.URL.Path, api.PathMetrics+" and "+api.PathHealth+" are all that is served here")))
 			return
 		}
 		s.ServeHTTP(w, r)
 	}), maxMetricsConns)
+	s.tcp.Store(tcp)
 	go func() {
-		if err := s.tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("serving metrics ended", "address", addr, "error", err)
 		}
 	}()
