@@ -26,7 +26,8 @@ const (
 	headTime  = 5 * time.Second // to send a request's header
 	idleTime  = time.Minute     // between requests of a connection
 	maxHeader = 32 << 10        // bytes
-	backlog   = 4096            // requests that wait
+	backlog   = 4096            // requests that wait for a place
+	maxAsides = 1024            // requests that wait without a place (patience.Aside)
 	grace     = 5 * time.Second // to read or write, beyond a request's deadline
 )
 
@@ -58,6 +59,7 @@ type Server struct {
 	router  router
 	queue   *queue
 	readers chan struct{} // a token for each reader of a stream
+	asides  chan struct{} // a token for each request that waits without its place
 
 	ctx  context.Context // of all requests; ends when Shutdown has no more patience
 	stop context.CancelCauseFunc
@@ -80,6 +82,7 @@ func New(o Options) *Server {
 		metrics:  o.Metrics,
 		log:      o.Log,
 		readers:  make(chan struct{}, maxReaders),
+		asides:   make(chan struct{}, maxAsides),
 		stopping: make(chan struct{}),
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
