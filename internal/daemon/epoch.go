@@ -85,11 +85,17 @@ func (d *Daemon) SameEpoch() error {
 func (d *Daemon) markSoon() error {
 	err := d.mark()
 	d.unmarked = err != nil
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
+	if noRoom(err) {
 		d.Log.Warn("should the ledger be lost, nothing would keep an agent from starting in another network namespace", "err", err)
 		return nil
 	}
 	return err
+}
+
+// noRoom reports whether a file could not be made for want of room, or of a file system
+// that can be written.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
 // mark writes the marker, durably, unless it is there: it needs room, which /run may lack.

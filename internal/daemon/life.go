@@ -43,7 +43,9 @@ type Life struct {
 // finding nobody; then Life.Resume; then verbs are served. The end is the other way
 // round.
 func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
-	if err := srv.Listen(d.Root); err != nil {
+	if err := srv.Listen(d.Root); noRoom(err) { // deletions that wait need no socket; keepReachable tries again
+		d.Log.Error("nobody can reach the agent", "err", err)
+	} else if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

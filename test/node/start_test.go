@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -135,5 +137,44 @@ func TestRunIsFull(t *testing.T) {
 		_, err := os.Stat(a.marker())
 		return err == nil
 	})
+	a.stop()
+}
+
+// /run has no file left to give: the agent cannot make its socket. It detaches who was
+// deleted meanwhile, and makes the socket when it can.
+func TestRunHasNoInodes(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	tmpfs(t, a.root.Run(), "nr_inodes=100")
+	a.start()
+	pods, got := a.podsOf(2)
+	nettest.Ping(t, pods[1], got[0].addrs[0])
+	a.stop()
+	a.del("c0")
+	var fillers []string
+	for err := error(nil); err == nil; {
+		name := filepath.Join(a.root.Run(), fmt.Sprint("filler", len(fillers)))
+		if err = os.WriteFile(name, nil, 0o600); err == nil {
+			fillers = append(fillers, name)
+		}
+	}
+	started := make(chan error, 1)
+	go func() { started <- a.tryStart() }()
+	nettest.Eventually(t, "the deletion to be done", func() bool {
+		files, err := filepath.Glob(filepath.Join(deletions.Path(a.root), "*.json"))
+		return err == nil && len(files) == 0
+	})
+	for _, name := range fillers {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	nettest.NoPing(t, pods[1], got[0].addrs[0])
+	a.del("c1", wait)
 	a.stop()
 }

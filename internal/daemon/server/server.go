@@ -69,6 +69,7 @@ type Server struct {
 
 	dir    root.Dir
 	socket atomic.Pointer[socket]
+	first  chan struct{} // closed when there is a socket
 	http   *http.Server
 	tcp    atomic.Pointer[http.Server] // metrics; nil without
 }
@@ -84,6 +85,7 @@ func New(o Options) *Server {
 		readers:  make(chan struct{}, maxReaders),
 		asides:   make(chan struct{}, maxAsides),
 		stopping: make(chan struct{}),
+		first:    make(chan struct{}),
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.routes = append(slices.Clip(o.Routes), s.own()...)
@@ -114,34 +116,49 @@ func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
 // finding nobody. The ledger has to be open (and so locked) before, since the
 // lock alone decides which of two daemons is the one of a root.
 func (s *Server) Listen(dir root.Dir) error {
+	s.dir = dir
 	sock, err := listen(dir, s.log)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
 	}
-	s.dir = dir
-	s.socket.Store(sock)
+	s.heard(sock)
 	return nil
 }
 
-// Relisten makes the socket anew if somebody has removed it, and reports whether
-// that was so. Clients that are connected notice nothing. Relisten is for a daemon that
+// heard has Serve go on with a socket.
+func (s *Server) heard(sock *socket) {
+	if s.socket.Swap(sock) == nil {
+		close(s.first)
+	}
+}
+
+// Relisten makes the socket anew if somebody has removed it, or Listen could not make it,
+// and reports whether that was so. Clients that are connected notice nothing. Relisten is for a daemon that
 // serves, and not to be called at once with itself, Listen or Shutdown.
 func (s *Server) Relisten() (again bool, err error) {
 	old := s.socket.Load()
-	if old.there() {
+	if old != nil && old.there() {
 		return false, nil
 	}
 	sock, err := listen(s.dir, s.log)
 	if err != nil {
-		return false, fmt.Errorf("listening on %s again: %w", old.path, err)
+		return false, fmt.Errorf("listening on %s again: %w", s.dir.Socket(), err)
 	}
-	s.socket.Store(sock)
-	_ = old.Close() // Serve goes on with the new one
+	s.heard(sock)
+	if old != nil {
+		_ = old.Close() // Serve goes on with the new one
+	}
 	return true, nil
 }
 
-// Serve answers requests on the socket until Shutdown; then it returns nil.
+// Serve answers requests on the socket, once there is one, until Shutdown; then it returns
+// nil.
 func (s *Server) Serve() error {
+	select {
+	case <-s.first:
+	case <-s.stopping:
+		return nil
+	}
 	for {
 		sock := s.socket.Load()
 		err := s.http.Serve(sock)
