@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -33,14 +34,26 @@ type flags struct {
 	rebuild bool
 }
 
+// lastWords is how long the end waits for somebody to read the log.
+const lastWords = time.Second
+
 func main() {
-	if err := command().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "berthd:", err)
+	// Nobody may read what the agent says, or whoever read it has died: neither is a
+	// reason to stop working for pods.
+	signal.Ignore(syscall.SIGPIPE)
+	log := daemon.NewLogWriter(os.Stderr)
+	err := command(log).Execute()
+	if err != nil {
+		fmt.Fprintln(log, "berthd:", err)
+	}
+	log.Close(lastWords)
+	if err != nil {
 		os.Exit(1)
 	}
 }
 
-func command() *cobra.Command {
+// command is the program, which logs to a writer.
+func command(log io.Writer) *cobra.Command {
 	var f flags
 	c := &cobra.Command{
 		Use:   "berthd",
@@ -59,7 +72,7 @@ SIGTERM ends the agent; pods keep their network.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PreRunE:       func(*cobra.Command, []string) error { return f.place() },
-		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f) },
+		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f, log) },
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.root, "root", string(root.Default), "folder under which all of the agent's files lie")
@@ -100,12 +113,12 @@ func (f flags) load() (*config.Config, error) {
 	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics, Remove: f.remove})
 }
 
-func run(_ context.Context, f flags) error {
+func run(_ context.Context, f flags, to io.Writer) error {
 	conf, err := f.load()
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: conf.LogLevel}))
+	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: conf.LogLevel}))
 	o := agent.Options{
 		Config: conf, Version: version.Text,
 		Options: daemon.Options{Root: root.Dir(f.root), Log: log, Moved: f.moved},

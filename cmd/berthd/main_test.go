@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +29,7 @@ func TestPlace(t *testing.T) {
 		file + "/": "is no directory",
 		"file/a":   "not a directory",
 	} {
-		c := command()
+		c := command(io.Discard)
 		c.SetArgs([]string{"--root", given, "--pool", "a=10.0.0.0/24"})
 		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--root %q: %v, want %q", given, err, want)

@@ -79,10 +79,12 @@ type Core struct {
 // Daemon is one process that serves a root.
 type Daemon struct {
 	Core
-	born     int64    // when New was called, CLOCK_BOOTTIME in nanoseconds
-	first    bool     // this start has minted the instance: no daemon has run here before
-	locked   *Lock    // of the instance; nil: not yet
-	sweeping turn.One // of the sweep that is under way
+	born     int64           // when New was called, CLOCK_BOOTTIME in nanoseconds
+	first    bool            // this start has minted the instance: no daemon has run here before
+	locked   *Lock           // of the instance; nil: not yet
+	unmarked bool            // the marker of this epoch could not be written
+	notified <-chan struct{} // closed when the supervisor was told the last that notify had to tell
+	sweeping turn.One        // of the sweep that is under way
 }
 
 // New makes a daemon's folders, and opens nothing else.

@@ -70,7 +70,7 @@ func (d *Daemon) Enter(stays func(former string) string) error {
 			return fmt.Errorf("writing down the epoch: %w", err)
 		}
 	}
-	return d.mark()
+	return d.markSoon()
 }
 
 // SameEpoch refuses to go on without a ledger elsewhere than where the last daemon served
@@ -86,9 +86,31 @@ func (d *Daemon) SameEpoch() error {
 	return nil
 }
 
-// mark writes the marker, durably.
+// markSoon is mark, but for a run folder that has no room, or cannot be written: deletions
+// that wait need no marker. keepReachable tries again.
+func (d *Daemon) markSoon() error {
+	err := d.mark()
+	d.unmarked = err != nil
+	if noRoom(err) {
+		d.Log.Warn("should the ledger be lost, nothing would keep an agent from starting in another network namespace", "err", err)
+		return nil
+	}
+	return err
+}
+
+// noRoom reports whether a file could not be made for want of room, or of a file system
+// that can be written.
+func noRoom(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
+}
+
+// mark writes the marker, durably, unless it is there: it needs room, which /run may lack.
 func (d *Daemon) mark() error {
-	err := replaceFile(filepath.Join(d.Root.Run(), MarkerName), d.Epoch+"\n"+d.Instance+"\n")
+	path, text := filepath.Join(d.Root.Run(), MarkerName), d.Epoch+"\n"+d.Instance+"\n"
+	if raw, err := root.ReadFile(path); err == nil && string(raw) == text {
+		return nil
+	}
+	err := replaceFile(path, text)
 	if err != nil {
 		return fmt.Errorf("writing the marker of this epoch: %w", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
-	"golang.org/x/sys/unix"
 )
 
 // ErrInstanceLost says that there is a ledger without the instance id by which
@@ -35,36 +34,40 @@ func (d *Daemon) First() (ledger.First, bool) {
 // One whose file is lost is taken from the marker, as long as there is one. taken
 // reports whether a prefix is in use in this network namespace already.
 //
-// One process at a time does so: of two agents that start at once the ledger's lock
+// One process at a time mints: of two agents that start at once the ledger's lock
 // lets one serve, and that comes later. Each would mint an id, and the file could
-// have that of the one that gives up.
+// have that of the one that gives up. The lock for that is a file of the agent's own,
+// since others lock the state folder, such as backups; and an agent whose instance is
+// there needs no lock.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
-	state, err := os.Open(dir.State())
+	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
+		return id, false, err
+	}
+	locked, err := take(dir.Instance()+".lock", dir)
 	if err != nil {
-		return "", false, fmt.Errorf("opening the state folder: %w", err)
+		return "", false, fmt.Errorf("locking %s, to begin an instance: %w", dir.State(), err)
 	}
-	defer state.Close()
-	for err = unix.EINTR; err == unix.EINTR; {
-		err = unix.Flock(int(state.Fd()), unix.LOCK_EX)
-	}
-	if err != nil {
-		return "", false, fmt.Errorf("locking %s: %w", dir.State(), err)
-	}
+	defer func() { err = errors.Join(err, locked.release()) }()
 	return readOrMint(dir, taken)
 }
 
-// readOrMint is loadInstance for whoever has the state folder's lock.
-func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
+// readInstance returns the instance id in its file; fs.ErrNotExist: there is none.
+func readInstance(dir root.Dir) (id string, err error) {
 	raw, err := root.ReadFile(dir.Instance())
-	if err == nil {
-		id, err := hold.ParseID(strings.TrimSpace(string(raw)))
-		if err != nil {
-			return "", false, fmt.Errorf("reading %s: %w", dir.Instance(), err)
-		}
-		return string(id), false, nil
+	if err != nil {
+		return "", fmt.Errorf("reading the instance id: %w", err)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return "", false, fmt.Errorf("reading the instance id: %w", err)
+	parsed, err := hold.ParseID(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", dir.Instance(), err)
+	}
+	return string(parsed), nil
+}
+
+// readOrMint is loadInstance for whoever has the lock.
+func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
+	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
+		return id, false, err // another process has minted it meanwhile
 	}
 	_, was, err := ReadMarker(dir)
 	if err != nil {

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/root"
 )
@@ -36,5 +39,48 @@ func TestAgentsThatStartAtOnceHaveOneInstance(t *testing.T) {
 				t.Fatalf("an agent runs as %q, and the next start will be %q", id, want)
 			}
 		}
+	}
+}
+
+// Others may lock the state folder, such as a backup that hangs (`flock DIR tar ...`): an
+// instance is begun, and read, all the same.
+func TestStateFolderIsLocked(t *testing.T) {
+	dir := root.Dir(t.TempDir())
+	must(t, os.MkdirAll(dir.State(), 0o700))
+	backup, err := os.Open(dir.State())
+	must(t, err)
+	defer backup.Close()
+	must(t, unix.Flock(int(backup.Fd()), unix.LOCK_EX))
+	load := func() (string, bool) {
+		t.Helper()
+		type loaded struct {
+			id     string
+			minted bool
+			err    error
+		}
+		done := make(chan loaded, 1)
+		go func() {
+			id, minted, err := loadInstance(dir, func(string) (bool, error) { return false, nil })
+			done <- loaded{id, minted, err}
+		}()
+		select {
+		case l := <-done:
+			must(t, l.err)
+			return l.id, l.minted
+		case <-time.After(10 * time.Second):
+			t.Fatal("it waits for the lock")
+		}
+		return "", false
+	}
+	id, minted := load()
+	if !minted {
+		t.Error("no instance was begun")
+	}
+	// Who begins one, and hangs, keeps nobody who has one.
+	begins, err := take(dir.Instance()+".lock", dir)
+	must(t, err)
+	defer func() { must(t, begins.release()) }()
+	if again, minted := load(); again != id || minted {
+		t.Errorf("%s is read as %s", id, again)
 	}
 }

@@ -44,7 +44,9 @@ type Life struct {
 // finding nobody; then Life.Resume; then verbs are served. The end is the other way
 // round.
 func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
-	if err := srv.Listen(d.Root); err != nil {
+	if err := srv.Listen(d.Root); noRoom(err) { // deletions that wait need no socket; keepReachable tries again
+		d.Log.Error("nobody can reach the agent", "err", err)
+	} else if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -57,10 +59,10 @@ func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 	lasting := d.group(context.WithoutCancel(ctx))
 	err := d.serve(ctx, srv, l, lasting)
 
-	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
-	patience, done := context.WithTimeout(context.Background(), stopping)
+	d.notify(systemd.SdNotifyStopping)
+	underWay, done := context.WithTimeout(context.Background(), stopping)
 	defer done()
-	err = errors.Join(err, srv.Shutdown(patience))
+	err = errors.Join(err, srv.Shutdown(underWay))
 	lasting.end()
 	<-served
 	return err
@@ -109,9 +111,7 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	ctx = own.ctx // ends with what this starts, should that end early
 	own.begin(l.Early...)
 	if l.Metrics != "" {
-		if _, err := srv.ServeMetrics(l.Metrics); err != nil {
-			return err
-		}
+		own.begin(func(ctx context.Context) { d.keepMetrics(ctx, srv, l.Metrics) })
 	}
 	mend, err := l.Resume(ctx)
 	if err != nil {
@@ -123,9 +123,7 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	own.begin(l.Own...)
 	lasting.begin(l.Lasting...)
 	srv.Open()
-	if _, err := systemd.SdNotify(false, systemd.SdNotifyReady); err != nil {
-		d.Log.Warn("telling systemd", "err", err)
-	}
+	d.notify(systemd.SdNotifyReady)
 	d.Log.Info("serving", append([]any{"root", d.Root, "instance", d.Instance}, append(l.Serving(),
 		"after", time.Since(d.Started).Round(time.Millisecond))...)...)
 	usurped := make(chan error, 1)
@@ -162,6 +160,42 @@ func (d *Daemon) KeepSwept(ctx context.Context, l Life) {
 			}
 		}
 	}
+}
+
+// Between two tries to serve metrics.
+const (
+	metricsAgain = time.Second
+	metricsLater = time.Minute
+)
+
+// keepMetrics serves metrics at an address, as soon as nobody else has it. Without them
+// the daemon is as useful to pods.
+func (d *Daemon) keepMetrics(ctx context.Context, srv *server.Server, addr string) {
+	for pause := metricsAgain; ; pause = min(2*pause, metricsLater) {
+		_, err := srv.ServeMetrics(addr)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		d.Log.Error("metrics are not served", "err", err, "next try in", pause)
+		Sleep(ctx, pause, nil)
+	}
+}
+
+// notify tells the supervisor (sd_notify(3)) in a goroutine of its own, and one state
+// after the other: a supervisor that does not read its socket keeps nothing here.
+func (d *Daemon) notify(state string) {
+	before := d.notified
+	told := make(chan struct{})
+	d.notified = told
+	go func() {
+		defer close(told)
+		if before != nil {
+			<-before
+		}
+		if _, err := systemd.SdNotify(false, state); err != nil {
+			d.Log.Warn("telling systemd", "err", err)
+		}
+	}()
 }
 
 // whyEnded is the error that ended a life; nil if the daemon was told to stop.

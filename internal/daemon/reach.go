@@ -28,9 +28,14 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 		again, err := srv.Relisten()
 		if again {
 			d.Log.Warn("somebody removed the socket, and it is made again")
-			if err := d.mark(); err != nil { // it went with the folder
+			d.unmarked = true // it went with the folder
+		}
+		if d.unmarked {
+			err := d.mark()
+			if err != nil && again {
 				d.Log.Warn("the run folder was removed", "err", err)
 			}
+			d.unmarked = err != nil
 		}
 		bad := d.LockAgain()
 		if errors.Is(bad, ErrTwice) {

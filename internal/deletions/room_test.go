@@ -321,3 +321,49 @@ func TestRoomOfKilledWriters(t *testing.T) {
 		t.Errorf("the file of a writer that lives is gone: %v", err)
 	}
 }
+
+// Some spare files are damaged, or something else has their names: on a full disk all the
+// others find room for deletions, and a refill replaces what can be replaced.
+func TestDamagedSpares(t *testing.T) {
+	nettest.Need(t) // for the mount
+	dir := root.Dir(mount(t, "size=4m"))
+	refill(t, dir)
+	q := open(t, dir)
+	spare := func(i int) string { return filepath.Join(Path(dir), spareName(i)) }
+	remove := func(i int) {
+		t.Helper()
+		if err := os.Remove(spare(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(1)
+	remove(2)
+	remove(Spares - 1)
+	for _, err := range []error{
+		os.Truncate(spare(0), 0), os.Truncate(spare(reserved), 0), os.Truncate(spare(Spares-2), 0),
+		os.Symlink("elsewhere", spare(1)), os.Mkdir(spare(2), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const good = Spares - 6
+	fillBlocks(t, string(dir))
+	for i := range good {
+		if err := Write(dir, numbered(i)); err != nil {
+			t.Fatalf("deletion %d: %v", i, err)
+		}
+	}
+	if err := Write(dir, numbered(good)); !errors.Is(err, unix.ENOSPC) || !errors.Is(err, errNoSpare) {
+		t.Errorf("without a spare file: %v", err)
+	}
+	if n := len(mustPending(t, q)); n != good {
+		t.Errorf("%d deletions wait, not %d", n, good)
+	}
+	if err := os.Remove(filepath.Join(string(dir), "filler")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := q.Refill(); n != Spares-1 || err == nil { // a folder stays
+		t.Errorf("%d spare files, %v", n, err)
+	}
+}

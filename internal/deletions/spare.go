@@ -24,12 +24,45 @@ const staleAfter = time.Hour
 
 var errNoSpare = errors.New("there is none left")
 
-// writeSpare writes into some spare file, whose blocks are on the disk already.
+// badSpareError says that one spare file cannot be written: somebody has cut it, or put
+// something else in its place. It hides what ENOENT would say of the file.
+type badSpareError struct {
+	name string
+	err  error
+}
+
+func (e *badSpareError) Error() string { return fmt.Sprintf("using %s: %v", e.name, e.err) }
+
+// mostBroken is how many spare files fail for another reason than a full disk before
+// writeSpare gives up: each may have waited for a disk that is broken.
+const mostBroken = 3
+
+// writeSpare writes into some spare file, whose blocks are on the disk already. One that
+// is damaged stays where it is, and spoils no other.
 func (f *folder) writeSpare(r Record, content []byte) error {
+	var first error
+	broken := 0
 	for i := range Spares {
-		if err := f.useSpare(i, r, content); !errors.Is(err, unix.ENOENT) {
+		err := f.useSpare(i, r, content)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		var bad *badSpareError
+		if !errors.As(err, &bad) {
 			return err
 		}
+		if first == nil {
+			first = err
+		}
+		if !full(bad.err) {
+			broken++
+		}
+		if broken == mostBroken {
+			break
+		}
+	}
+	if first != nil {
+		return fmt.Errorf("%w that can be used: %w", errNoSpare, first)
 	}
 	return errNoSpare
 }
@@ -67,10 +100,11 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 		padding := bytes.Repeat([]byte{' '}, MaxSize-len(content))
 		err = fill(fd, append(content[:len(content):len(content)], padding...))
 	}
-	if err == nil {
-		err = f.enqueue(r, tmp)
-	}
 	if err != nil {
+		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i)) // Refill replaces it
+		return &badSpareError{spareName(i), err}
+	}
+	if err = f.enqueue(r, tmp); err != nil {
 		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i))     // for the next one
 		return fmt.Errorf("using %s: %v", spareName(i), err) // of which ENOENT would say something else
 	}
@@ -165,10 +199,15 @@ func (q *Queue) Refill() (spares int, err error) {
 	}
 	spares = Spares - len(missing)
 	for _, i := range missing {
-		if err = f.makeSpare(i); err != nil {
+		made := f.makeSpare(i)
+		if made == nil {
+			spares++
+		} else if err == nil {
+			err = made
+		}
+		if full(made) {
 			break
 		}
-		spares++
 	}
 	if len(missing) > 0 {
 		err = errors.Join(err, fsync(f.fd))

@@ -115,19 +115,30 @@ func order(cut bool) int {
 	return 0
 }
 
-// Key does the deletions of one key, before an ADD of it.
+// Key does the deletions of one key, before an ADD of it. It waits for a folder that
+// hangs no longer than lookLimit, and drainLimit if there are some: others want the
+// ADD's place.
 func (d *Drain) Key(ctx context.Context, k attachment.Key) error {
-	err := d.hangs() // a call with a limit would cost each ADD a goroutine
-	if err == nil {
-		var pending []deletions.Entry
-		if pending, err = d.pendingOf(k); len(pending) > 0 {
-			err = errors.Join(err, d.undertake(ctx, pending))
-		}
+	pending, err := d.lookFor(k)
+	if len(pending) > 0 {
+		_, undone := patience.Call(&d.calls, draining, drainLimit, func() (none struct{}, err error) {
+			return none, d.undertake(ctx, pending)
+		}, nil)
+		err = errors.Join(err, undone)
 	}
 	if err != nil {
 		return fmt.Errorf("deletions of %s come first: %w", k, err)
 	}
 	return nil
+}
+
+// lookFor is pendingOf, for lookLimit.
+func (d *Drain) lookFor(k attachment.Key) ([]deletions.Entry, error) {
+	pending, err := patience.Call(&d.calls, looking, lookLimit, func() ([]deletions.Entry, error) { return d.pendingOf(k) }, nil)
+	if err == patience.ErrHangs {
+		err = fmt.Errorf("looking for deletions: %w", err)
+	}
+	return pending, err
 }
 
 // pendingOf returns the deletions of one key that wait.
@@ -312,10 +323,8 @@ func (d *Drain) Going(o hold.Owner) bool {
 	if e == nil {
 		return false
 	}
-	pending, err := patience.Call(&d.calls, looking, lookLimit, func() ([]deletions.Entry, error) {
-		return d.pendingOf(e.Record.Key)
-	}, nil)
-	if err == patience.ErrHangs {
+	pending, err := d.lookFor(e.Record.Key)
+	if errors.Is(err, patience.ErrHangs) {
 		return !d.Quiet()
 	}
 	return err != nil || slices.ContainsFunc(pending, func(q deletions.Entry) bool {

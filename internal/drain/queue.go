@@ -39,6 +39,7 @@ const (
 // Names of calls to the folder.
 const (
 	looking   = "look"
+	surveying = "survey"
 	draining  = "drain"
 	refilling = "refill"
 )
@@ -47,12 +48,17 @@ const (
 // asks no file system, has told of nothing since.
 func (q *queue) Quiet() bool { return q.done.Load() == q.told.Load() }
 
-// hangs says that the folder does not answer; nil: nothing is known of that.
-func (q *queue) hangs() error {
-	if q.calls.Hang(looking) || q.calls.Hang(draining) {
+// Answers says why the folder cannot be looked at, as an ADD looks; nil: it can. Of a
+// folder that a Survey has just waited for in vain it asks no more.
+func (q *queue) Answers() error {
+	if q.calls.Hang(surveying) {
 		return fmt.Errorf("looking for deletions: %w", patience.ErrHangs)
 	}
-	return nil
+	_, err := patience.Call(&q.calls, looking, lookLimit, q.Waiting, nil)
+	if err != nil {
+		err = fmt.Errorf("looking for deletions: %w", err)
+	}
+	return err
 }
 
 // open opens the queue and watches it: what is written from now on is
@@ -109,7 +115,7 @@ func (d *Drain) Spared() error {
 
 // Survey is deletions.Look, for as long as a person waits.
 func (d *Drain) Survey() (deletions.Survey, error) {
-	s, err := patience.Call(&d.calls, "survey", lookLimit, func() (deletions.Survey, error) { return deletions.Look(d.Root) }, nil)
+	s, err := patience.Call(&d.calls, surveying, lookLimit, func() (deletions.Survey, error) { return deletions.Look(d.Root) }, nil)
 	if err == patience.ErrHangs {
 		err = fmt.Errorf("looking at %s: %w", deletions.Path(d.Root), err)
 	}

@@ -32,7 +32,7 @@ func (s *Show) Status(_ context.Context, pool string) (api.Status, error) {
 	if err != nil {
 		return st, err
 	}
-	if err := errors.Join(s.drain.Spared(), s.ground.Equipped(pool)); err != nil {
+	if err := errors.Join(s.drain.Answers(), s.drain.Spared(), s.ground.Equipped(pool)); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "the node is not ready for pods", "pool %s: %v", pool, err)
 	}
 	if err := s.traffic.ToWall(s.ground.Pools.Available(pool, s.Clock.Now())); err != nil {

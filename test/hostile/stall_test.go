@@ -4,6 +4,9 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
@@ -62,6 +65,45 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	if err := n.Stop(); err != nil { // all of it, behind whatever is still waited for
 		t.Error(err)
 	}
+}
+
+// Such pods are given a second interface while they run. As long as their ADDs wait for
+// them, others' ADDs, lists and audits have their turns, and the agent ends as soon as it
+// is told to.
+func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
+	n := newNode(t, "concurrency: 4\n"+plain) // 3 places for ADDs
+	hostile := n.adds("a", 4)
+	var all sync.WaitGroup
+	var answered atomic.Int32
+	for _, p := range hostile {
+		nettest.Run(t, p.at, "ip rule del pref 0")
+		nettest.Run(t, p.at, "ip -6 rule del pref 0")
+		add := programs.Plugin(n.bin, "ADD", p.id, p.at.Ref().Path)
+		add.Env = append(add.Env, "CNI_IFNAME=net1") // the last one counts
+		add.Stdin = strings.NewReader(programs.Conf(n.Root))
+		all.Go(func() {
+			if out, err := add.Output(); err == nil {
+				t.Errorf("a pod that does not receive is attached: %s", out)
+			}
+			answered.Add(1)
+		})
+	}
+	for _, p := range hostile {
+		nettest.Eventually(t, "the second interface to be there", func() bool {
+			return nettest.Command(p.at, "ip", "link", "show", "net1").Run() == nil
+		})
+	}
+	n.add("innocent")
+	if _, err := n.API.Audit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := answered.Load(); n != 0 {
+		t.Errorf("others had their turn when %d of the hostile pods' ADDs were answered", n)
+	}
+	if err := n.Stop(); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
 }
 
 // The same pods, and the agent is killed and started again. It serves a pod that

@@ -36,6 +36,8 @@ type agent struct {
 	root root.Dir
 	node *ns.Netns // where it runs; nil: the test's own node
 	args []string  // beyond --root
+	env  []string  // beyond the test's own
+	err  *os.File  // gets what berthd says in place of log
 	api  *client.Client
 
 	mu    sync.Mutex // guards the process, for tests that kill it meanwhile
@@ -138,7 +140,10 @@ func (a *agent) tryStart(args ...string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	cmd := a.berthd(args...)
-	cmd.Stderr, cmd.Stdout = a.log, a.log
+	cmd.Env = append(os.Environ(), a.env...)
+	if cmd.Stderr, cmd.Stdout = a.log, a.log; a.err != nil {
+		cmd.Stderr = a.err
+	}
 	ended := make(chan error, 1)
 	began := make(chan error)
 	go func() { // the thread that Pdeathsig is about has to live as long

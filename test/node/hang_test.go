@@ -14,9 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
 )
 
 // bind mounts a network namespace on a file.
@@ -51,7 +53,7 @@ func TestQueueHangs(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if st, err := a.api.Status(ctx, ""); err != nil || st.Deletions.Error == "" {
+	if st, err := a.api.Status(ctx, ""); err == nil || st.Deletions.Error == "" {
 		t.Errorf("status: %+v, %v", st.Deletions, err)
 	}
 	began := time.Now()
@@ -71,6 +73,51 @@ func TestQueueHangs(t *testing.T) {
 	eventuallyWithin(t, "deletions to be looked for again", 20*time.Second, func() bool {
 		return a.tryDel("c1", pods[1].Ref().Path) == nil && len(a.list()) == 0
 	})
+}
+
+// The queue's folder begins to hang as many pods are attached: their ADDs are told to try
+// again, STATUS says that no pod can be attached, and others have their turn.
+func TestQueueHangsInBurst(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	a.configure("concurrency: 4\nsweepInterval: 1h\n")
+	a.start()
+	a.podsOf(1)
+	pods := make([]string, 6) // twice as many as have a place
+	for i := range pods {
+		pods[i] = nettest.Pod(t).Ref().Path
+	}
+	heal := nettest.Hang(t, deletions.Path(a.root))
+	t.Cleanup(a.kill) // before the folder is unmounted
+	var burst sync.WaitGroup
+	for i, pod := range pods {
+		burst.Go(func() {
+			if _, err := a.exec("ADD", fmt.Sprint("new", i), pod); err == nil {
+				t.Error("a pod is attached though its deletion might wait")
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() {
+		burst.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-time.After(20 * time.Second):
+		heal() // fails whoever waits
+		t.Fatal("ADDs wait for the folder")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := a.api.List(ctx, api.Filter{}); err != nil {
+		t.Errorf("a list: %v", err)
+	}
+	if _, err := a.api.GC(ctx, api.GCRequest{Network: "other"}); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	_, err := a.exec("STATUS", "", "")
+	programs.WantError(t, err, cni.CodeNotAvailable, "its file system does not answer")
+	a.del("c0")
 }
 
 // A network namespace's path may lead through /proc or /run/netns to a file system that

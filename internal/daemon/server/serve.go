@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // ServeHTTP answers one request.
@@ -76,12 +78,14 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 	_ = conn.SetWriteDeadline(end)
 	ctx, cancel := context.WithTimeout(r.Context(), when.budget())
 	defer cancel()
+	var left func()
 	if rt.Lane != (Lane{}) {
 		leave, err := s.queue.enter(ctx, rt.Lane)
 		if err != nil {
 			return nil, fmt.Errorf("%s did not get its turn: %w", rt.Verb, err)
 		}
-		defer leave()
+		left = sync.OnceFunc(leave)
+		defer left()
 	}
 	if when.Remaining() <= 0 { // the context's clock stands still in a suspended machine
 		return nil, expired(when)
@@ -90,11 +94,27 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 		ctx, cancel = context.WithTimeout(s.ctx, when.budget())
 		defer cancel()
 	}
+	if left != nil {
+		ctx = patience.WithPlace(ctx, patience.Place{Leave: s.aside(left), Ended: s.stopping, Why: numbered(errStopping)})
+	}
 	query, err := parseQuery(r, rt.Parameters...)
 	if err != nil {
 		return nil, err
 	}
 	return rt.Call(&Request{Ctx: ctx, When: when, ID: id, Query: query, server: s, w: w, http: r})
+}
+
+// aside returns what lets a request wait without its place. Too many at once keep theirs.
+func (s *Server) aside(leave func()) func() (done func()) {
+	return func() func() {
+		select {
+		case s.asides <- struct{}{}:
+			leave()
+			return func() { <-s.asides }
+		default:
+			return func() {}
+		}
+	}
 }
 
 // write sends an answer. If the client has left, write only logs that.

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -268,5 +269,59 @@ func TestGracefulStop(t *testing.T) {
 	}
 	if err := <-stopped; err != nil {
 		t.Errorf("the stop: %v", err)
+	}
+}
+
+// Requests that wait aside (patience.Aside) keep no place, and Shutdown ends them.
+func TestAside(t *testing.T) {
+	const many = 5
+	d := newToy(t, root.Dir(t.TempDir()), 4) // 3 places for those that make toys
+	waits := make(chan struct{}, many)
+	d.hook = func(ctx context.Context, verb string, _ When) error {
+		if verb != "make" {
+			return nil
+		}
+		ctx, over := patience.Aside(ctx)
+		defer over()
+		waits <- struct{}{}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	d.run(t)
+	d.Open()
+	made := make(chan error, many)
+	for range many {
+		go func() { made <- d.makeOne(t.Context()) }()
+	}
+	for range many {
+		<-waits
+	}
+	if err := d.look(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if busy, _ := d.queue.load(); busy != 0 {
+		t.Errorf("%d places are taken", busy)
+	}
+	if err := d.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range many {
+		wantCode(t, <-made, cni.CodeTryAgain, "the agent is stopping")
+	}
+	if len(d.asides) != 0 {
+		t.Errorf("%d wait aside", len(d.asides))
+	}
+}
+
+// Of too many that would wait aside some keep their places.
+func TestAsidesAreBounded(t *testing.T) {
+	d := newToy(t, root.Dir(t.TempDir()), 4)
+	for range maxAsides {
+		d.asides <- struct{}{}
+	}
+	left := false
+	d.aside(func() { left = true })()()
+	if left || len(d.asides) != maxAsides {
+		t.Errorf("left: %v, %d wait aside", left, len(d.asides))
 	}
 }

@@ -27,7 +27,8 @@ const (
 	headTime  = 5 * time.Second // to send a request's header
 	idleTime  = time.Minute     // between requests of a connection
 	maxHeader = 32 << 10        // bytes
-	backlog   = 4096            // requests that wait
+	backlog   = 4096            // requests that wait for a place
+	maxAsides = 1024            // requests that wait without a place (patience.Aside)
 	grace     = 5 * time.Second // to read or write, beyond a request's deadline
 )
 
@@ -59,6 +60,7 @@ type Server struct {
 	router  router
 	queue   *queue
 	readers chan struct{} // a token for each reader of a stream
+	asides  chan struct{} // a token for each request that waits without its place
 
 	ctx  context.Context // of all requests; Shutdown ends it when it no longer waits
 	stop context.CancelCauseFunc
@@ -68,8 +70,9 @@ type Server struct {
 
 	dir    root.Dir
 	socket atomic.Pointer[socket]
+	first  chan struct{} // closed when there is a socket
 	http   *http.Server
-	tcp    *http.Server // serves metrics by TCP; nil: nothing does
+	tcp    atomic.Pointer[http.Server] // serves metrics by TCP; nil: nothing does
 }
 
 // New returns a server on which requests wait until Open.
@@ -81,7 +84,9 @@ func New(o Options) *Server {
 		metrics:  o.Metrics,
 		log:      o.Log,
 		readers:  make(chan struct{}, maxReaders),
+		asides:   make(chan struct{}, maxAsides),
 		stopping: make(chan struct{}),
+		first:    make(chan struct{}),
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.routes = append(slices.Clip(o.Routes), s.own()...)
@@ -112,34 +117,50 @@ func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
 // nobody. The daemon has to open (and so lock) its ledger before, since the lock alone
 // decides which of two daemons serves a root.
 func (s *Server) Listen(dir root.Dir) error {
+	s.dir = dir
 	sock, err := listen(dir, s.log)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", dir.Socket(), err)
 	}
-	s.dir = dir
-	s.socket.Store(sock)
+	s.heard(sock)
 	return nil
 }
 
-// Relisten makes the socket anew if somebody has removed it, and reports whether it did so.
-// Clients that are connected notice nothing. A daemon calls Relisten while it serves, and
-// never at the same time as another Relisten, Listen or Shutdown.
+// heard has Serve go on with a socket.
+func (s *Server) heard(sock *socket) {
+	if s.socket.Swap(sock) == nil {
+		close(s.first)
+	}
+}
+
+// Relisten makes the socket anew if somebody has removed it, or Listen could not make it,
+// and reports whether it did so. Clients that are connected notice nothing. A daemon calls
+// Relisten while it serves, and never at the same time as another Relisten, Listen or
+// Shutdown.
 func (s *Server) Relisten() (again bool, err error) {
 	old := s.socket.Load()
-	if old.there() {
+	if old != nil && old.there() {
 		return false, nil
 	}
 	sock, err := listen(s.dir, s.log)
 	if err != nil {
-		return false, fmt.Errorf("listening on %s again: %w", old.path, err)
+		return false, fmt.Errorf("listening on %s again: %w", s.dir.Socket(), err)
 	}
-	s.socket.Store(sock)
-	_ = old.Close() // Serve goes on with the new one
+	s.heard(sock)
+	if old != nil {
+		_ = old.Close() // Serve goes on with the new one
+	}
 	return true, nil
 }
 
-// Serve answers requests on the socket until Shutdown; then it returns nil.
+// Serve answers requests on the socket, once there is one, until Shutdown; then it returns
+// nil.
 func (s *Server) Serve() error {
+	select {
+	case <-s.first:
+	case <-s.stopping:
+		return nil
+	}
 	for {
 		sock := s.socket.Load()
 		err := s.http.Serve(sock)
@@ -165,8 +186,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if sock := s.socket.Load(); sock != nil {
 		sock.remove()
 	}
-	if s.tcp != nil {
-		_ = s.tcp.Close() // a scrape may fail
+	if tcp := s.tcp.Load(); tcp != nil {
+		_ = tcp.Close() // a scrape may fail
 	}
 	err := s.http.Shutdown(ctx)
 	if errors.Is(err, net.ErrClosed) { // Relisten has just closed the old socket: that is no failure

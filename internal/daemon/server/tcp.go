@@ -11,7 +11,8 @@ import (
 
 // ServeMetrics serves /metrics and /v1/health, and nothing else, on a TCP address until
 // Shutdown. An addr without a host is on the loopback. ServeMetrics returns the address
-// with its port. It may be called once, before Shutdown.
+// with its port. Its user may
+// call it until it succeeds, before Shutdown.
 func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -25,15 +26,16 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 		return nil, fmt.Errorf("listening for metrics: %w", err)
 	}
 	open := map[string]bool{api.PathMetrics: true, api.PathHealth: true}
-	s.tcp = s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	tcp := s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !open[r.URL.Path] {
 			s.write(w, toAnswer(noPath(r.URL.Path, api.PathMetrics+" and "+api.PathHealth+" are all that is served here")))
 			return
 		}
 		s.ServeHTTP(w, r)
 	}), maxMetricsConns)
+	s.tcp.Store(tcp)
 	go func() {
-		if err := s.tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("serving metrics ended", "address", addr, "error", err)
 		}
 	}()

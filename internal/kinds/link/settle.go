@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 const (
@@ -51,15 +52,22 @@ func waitInside(ctx context.Context, s *Spec) error {
 		return err
 	}
 	defer inside.Close()
-	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
-		dumb, err := unusable(s, inside)
-		if err != nil || len(dumb) == 0 {
-			return err
-		}
+	dumb, err := unusable(s, inside)
+	if err != nil || len(dumb) == 0 {
+		return err
+	}
+	// Now it is the pod that decides how long this takes.
+	ctx, over := patience.Aside(ctx)
+	defer over()
+	begun := time.Now()
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, max(10*time.Millisecond, time.Since(begun)/16)) {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("address %s does not receive yet: %w", dumb[0], context.Cause(ctx))
 		case <-time.After(pause):
+		}
+		if dumb, err = unusable(s, inside); err != nil || len(dumb) == 0 {
+			return err
 		}
 	}
 }

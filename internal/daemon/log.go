@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// logRoom is how many bytes of lines wait for the reader of a log.
+const logRoom = 1 << 20
+
+// LogWriter writes lines to a log that may block for ever: a pipe or a terminal that
+// nobody reads, or the socket of a logger that is stopped. Write itself never waits,
+// since whoever logs may have a pod to detach. If the lines that wait have no room,
+// the oldest are dropped, and the log says how many when somebody reads it again.
+type LogWriter struct {
+	to   io.Writer
+	room int
+
+	mu      sync.Mutex
+	more    sync.Cond // lines has one, or the writer is closed
+	lines   [][]byte
+	size    int // of lines, in bytes
+	dropped int // lines that the log lacks, and has not been told of
+	closed  bool
+	done    chan struct{} // closed when all is written
+}
+
+// NewLogWriter returns a LogWriter, which a goroutine serves until Close.
+func NewLogWriter(to io.Writer) *LogWriter { return newLogWriter(to, logRoom) }
+
+func newLogWriter(to io.Writer, room int) *LogWriter {
+	w := &LogWriter{to: to, room: room, done: make(chan struct{})}
+	w.more.L = &w.mu
+	go w.keepWriting()
+	return w
+}
+
+// Write queues one line. It always succeeds.
+func (w *LogWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, append([]byte(nil), line...))
+	w.size += len(line)
+	for w.size > w.room && len(w.lines) > 1 { // the newest says most
+		w.size -= len(w.lines[0])
+		w.lines = w.lines[1:]
+		w.dropped++
+	}
+	w.more.Signal()
+	return len(line), nil
+}
+
+// Close ends the writing, once all lines are written or patience has passed. To be
+// called once.
+func (w *LogWriter) Close(patience time.Duration) {
+	w.mu.Lock()
+	w.closed = true
+	w.more.Signal()
+	w.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+	case <-timer.C:
+	}
+}
+
+func (w *LogWriter) keepWriting() {
+	defer close(w.done)
+	for {
+		line, dropped, more := w.next()
+		if !more {
+			return
+		}
+		if dropped > 0 {
+			_, err := fmt.Fprintf(w.to, "time=%s level=WARN msg=\"log lines were dropped, since nobody read the log\" lines=%d\n",
+				time.Now().Format("2006-01-02T15:04:05.000Z07:00"), dropped)
+			w.miss(dropped, err)
+		}
+		_, err := w.to.Write(line)
+		w.miss(1, err)
+	}
+}
+
+// next waits for the next line. dropped is how many lines the log lacks before it.
+func (w *LogWriter) next() (line []byte, dropped int, more bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.lines) == 0 && !w.closed {
+		w.more.Wait()
+	}
+	if len(w.lines) == 0 {
+		return nil, 0, false
+	}
+	line, dropped = w.lines[0], w.dropped
+	w.lines, w.dropped = w.lines[1:], 0
+	w.size -= len(line)
+	return line, dropped, true
+}
+
+// miss counts lines that could not be written, such as to a file on a full disk.
+func (w *LogWriter) miss(lines int, err error) {
+	if err == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropped += lines
+}

@@ -1,0 +1,136 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// logReader is a log whose reader reads nothing until free is closed.
+type logReader struct {
+	free chan struct{}
+	err  error
+
+	mu  sync.Mutex
+	got strings.Builder
+}
+
+func (r *logReader) Write(p []byte) (int, error) {
+	<-r.free
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return 0, r.err
+	}
+	return r.got.Write(p)
+}
+
+func (r *logReader) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+func (r *logReader) lines() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Split(strings.TrimSuffix(r.got.String(), "\n"), "\n")
+}
+
+// Nobody reads the log: whoever logs does not wait. When somebody reads, the newest lines
+// are there, in order, behind a word about those that are not.
+func TestLogIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &logReader{free: make(chan struct{})}
+		w := newLogWriter(r, 10*len("line 00\n"))
+		for i := range 30 {
+			fmt.Fprintf(w, "line %02d\n", i)
+			if i == 0 {
+				synctest.Wait() // the writer has it, and hangs
+			}
+		}
+		began := time.Now()
+		go func() {
+			time.Sleep(time.Second)
+			close(r.free)
+		}()
+		w.Close(time.Minute)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Close waits %s", took)
+		}
+		got := r.lines()
+		if len(got) != 12 || got[0] != "line 00" || !strings.HasSuffix(got[1], "lines=19") || got[2] != "line 20" || got[11] != "line 29" {
+			t.Errorf("the log says %q", got)
+		}
+	})
+}
+
+// A log that is never read again keeps the end waiting no longer than it was told to.
+func TestCloseOfLogIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &logReader{free: make(chan struct{})}
+		w := NewLogWriter(r)
+		fmt.Fprintln(w, "a line")
+		began := time.Now()
+		w.Close(time.Second)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Close waits %s", took)
+		}
+		close(r.free)
+	})
+}
+
+// What could not be written, as on a full disk, is told of when the log can be written again.
+func TestLogFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &logReader{free: make(chan struct{}), err: errors.New("no space left")}
+		close(r.free)
+		w := NewLogWriter(r)
+		for range 3 {
+			fmt.Fprintln(w, "lost")
+			synctest.Wait()
+		}
+		r.fail(nil)
+		fmt.Fprintln(w, "heard")
+		w.Close(time.Minute)
+		if got := r.lines(); len(got) != 2 || !strings.HasSuffix(got[0], "lines=3") || got[1] != "heard" {
+			t.Errorf("the log says %q", got)
+		}
+	})
+}
+
+// A pipe takes what it has room for, as it is: nothing is written in two parts.
+func TestLogIsPipe(t *testing.T) {
+	r, to, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	w := NewLogWriter(to)
+	for i := range 1000 {
+		fmt.Fprintln(w, i, strings.Repeat("x", 1000))
+	}
+	fmt.Fprintln(w, "last")
+	text := make(chan string)
+	go func() {
+		var all strings.Builder
+		buf := make([]byte, 4096)
+		for !strings.HasSuffix(all.String(), "last\n") {
+			n, err := r.Read(buf)
+			all.Write(buf[:n])
+			if err != nil {
+				break
+			}
+		}
+		text <- all.String()
+	}()
+	for i, line := range strings.Split(strings.TrimSpace(<-text), "\n") {
+		if i < 1000 && !strings.HasPrefix(line, fmt.Sprint(i, " x")) {
+			t.Fatalf("line %d is %.20q", i, line)
+		}
+	}
+	w.Close(time.Minute)
+}

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// full makes a pipe the agent's log. It is full: nobody reads it.
+func (a *agent) full() (read *os.File) {
+	a.t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { read.Close(); write.Close() })
+	fd := int(write.Fd()) // which makes it block, as berthd gets it
+	if err := unix.SetNonblock(fd, true); err != nil {
+		a.t.Fatal(err)
+	}
+	for err == nil {
+		_, err = unix.Write(fd, make([]byte, 512))
+	}
+	if err := unix.SetNonblock(fd, false); err != nil {
+		a.t.Fatal(err)
+	}
+	a.err = write
+	return read
+}
+
+// Nobody reads the agent's log, as with `berthd 2>&1 | less`, or when journald hangs: it
+// starts, does deletions that wait, attaches, refuses, mends, detaches and ends.
+func TestLogIsNotRead(t *testing.T) {
+	a := newAgent(t, nil, "--pool=default=10.88.0.0/29")
+	a.configure("concurrency: 4\n")
+	a.start()
+	pods, got := a.podsOf(3)
+	a.kill()
+	a.del("c0")
+	a.full()
+	a.start()
+	nettest.Eventually(t, "the queued deletion to be done", func() bool { return len(a.list()) == 2 })
+	for i := range 10 { // more than have a place at once; each is a line
+		if _, err := a.exec("ADD", fmt.Sprint("taken", i), pods[1].Ref().Path); err == nil {
+			t.Fatal("eth0 is attached twice")
+		}
+	}
+	nettest.Run(t, nil, "ip link del "+got[2].host)
+	nettest.Eventually(t, "the link to be mended", func() bool {
+		l, err := net.InterfaceByName(got[2].host)
+		return err == nil && l.Flags&net.FlagUp != 0
+	})
+	a.del("c1", wait)
+	a.del("c2", wait)
+	a.stop()
+}
+
+// Whoever read the agent's log has died: the agent lives.
+func TestLogReaderDies(t *testing.T) {
+	a := newAgent(t, nil, "--pool=default=10.88.0.0/29")
+	read := a.full()
+	read.Close()
+	a.start()
+	a.err.Close()
+	a.podsOf(1)
+	a.signal(unix.SIGHUP) // each says something
+	a.del("c0", wait)
+	a.stop()
+}

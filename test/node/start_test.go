@@ -1,0 +1,180 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// The supervisor does not read its socket (NOTIFY_SOCKET): the agent serves, does what it
+// does on its own, and ends. When the supervisor reads, it hears that the agent is ready.
+func TestSupervisorIsDeaf(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	path := filepath.Join(t.TempDir(), "notify")
+	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer supervisor.Close()
+	fill, err := net.DialUnix("unixgram", nil, supervisor.LocalAddr().(*net.UnixAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fill.Close()
+	for err == nil { // until it is full, so that the next one waits
+		if err := fill.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = fill.Write([]byte("STATUS=another's"))
+	}
+	a.env = []string{"NOTIFY_SOCKET=" + path}
+	a.start()
+	a.add("c", nettest.Pod(t))
+	if err := os.Remove(a.root.Socket()); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "the socket to be made again", func() bool {
+		_, err := os.Stat(a.root.Socket())
+		return err == nil
+	})
+	a.del("c", wait)
+	read := func() string {
+		if err := supervisor.SetReadDeadline(time.Now().Add(nettest.Deadline)); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 64)
+		n, err := supervisor.Read(buf)
+		if err != nil {
+			t.Fatalf("the supervisor does not hear that the agent is ready: %v", err)
+		}
+		return string(buf[:n])
+	}
+	for said := read(); said != "READY=1"; said = read() {
+	}
+	for err = nil; err == nil; { // full again
+		if err := fill.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		_, err = fill.Write([]byte("STATUS=another's"))
+	}
+	a.stop()
+}
+
+// Another program has the metrics' port: the agent works, and serves metrics once the
+// port is free.
+func TestMetricsPortIsTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAgent(t, nil, pools, "--metrics="+taken.Addr().String())
+	a.start()
+	a.podsOf(1)
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "metrics to be served", func() bool {
+		resp, err := http.Get("http://" + taken.Addr().String() + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	a.del("c0", wait)
+	a.stop()
+}
+
+// /run is full: the agent starts, and detaches who was deleted meanwhile. The marker that
+// found no room is written when there is some.
+func TestRunIsFull(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	tmpfs(t, a.root.Run(), "size=64k")
+	a.start()
+	pods, got := a.podsOf(2)
+	fill := func() {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(a.root.Run(), "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(f, zeros{}); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("filling the run folder: %v", err)
+		}
+		f.Close()
+	}
+	fill()
+	a.kill()
+	a.del("c0")
+	a.start()
+	nettest.Eventually(t, "the deletion to be done", func() bool { return len(a.list()) == 1 })
+	nettest.NoPing(t, pods[1], got[0].addrs[0])
+	a.kill()
+	if err := os.Remove(a.marker()); err != nil {
+		t.Fatal(err)
+	}
+	fill()
+	a.start()
+	a.del("c1", wait)
+	if err := os.Remove(filepath.Join(a.root.Run(), "filler")); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, "the marker to be written", func() bool {
+		_, err := os.Stat(a.marker())
+		return err == nil
+	})
+	a.stop()
+}
+
+// /run has no file left to give: the agent cannot make its socket. It detaches who was
+// deleted meanwhile, and makes the socket when it can.
+func TestRunHasNoInodes(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	tmpfs(t, a.root.Run(), "nr_inodes=100")
+	a.start()
+	pods, got := a.podsOf(2)
+	nettest.Ping(t, pods[1], got[0].addrs[0])
+	a.stop()
+	a.del("c0")
+	var fillers []string
+	for err := error(nil); err == nil; {
+		name := filepath.Join(a.root.Run(), fmt.Sprint("filler", len(fillers)))
+		if err = os.WriteFile(name, nil, 0o600); err == nil {
+			fillers = append(fillers, name)
+		}
+	}
+	started := make(chan error, 1)
+	go func() { started <- a.tryStart() }()
+	nettest.Eventually(t, "the deletion to be done", func() bool {
+		files, err := filepath.Glob(filepath.Join(deletions.Path(a.root), "*.json"))
+		return err == nil && len(files) == 0
+	})
+	for _, name := range fillers {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	nettest.NoPing(t, pods[1], got[0].addrs[0])
+	a.del("c1", wait)
+	a.stop()
+}
