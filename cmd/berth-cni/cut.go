@@ -99,6 +99,7 @@ func (c *call) cut(index uint32) error {
 	if err := setDown(index); err != nil && err != unix.ENODEV {
 		return fmt.Errorf("setting link %d down: %w", index, err)
 	}
+	c.down = true
 	return nil
 }
 

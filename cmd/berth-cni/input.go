@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/deletions"
 )
 
 // call is a verb with its input.
@@ -19,7 +20,9 @@ type call struct {
 	trace             string
 	raw               []byte // stdin
 	head              cni.Head
-	found             bool   // a link of this attachment's, to be set down
+	found             bool // a link of this attachment's, to be set down
+	down              bool // one is
+	queued            *deletions.Record
 	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: it is somebody's
 }
 

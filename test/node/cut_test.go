@@ -2,12 +2,14 @@ package node
 
 import (
 	"net"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -95,5 +97,38 @@ func (c *cuts) link(u netlink.LinkUpdate) {
 func (c *cuts) route(u netlink.RouteUpdate) {
 	if u.Type == unix.RTM_DELROUTE && u.Dst != nil {
 		delete(c.left, c.ways[u.Dst.IP.String()])
+	}
+}
+
+// A DEL without an agent has the result of another pod, or of an earlier ADD: the pod is
+// not cut off, and people are told so.
+func TestQueuedSaysWhoIsCutOff(t *testing.T) {
+	a := newAgent(t, nil, "--pool=default=10.88.0.0/24")
+	a.start()
+	pods, got := a.podsOf(3)
+	a.kill()
+	for container, of := range map[string]struct {
+		link string
+		cut  bool
+	}{"c0": {got[1].host, false}, "c1": {got[1].host, true}, "c2": {got[2].host[:14] + "x", false}} {
+		a.del(container, `"prevResult":{"interfaces":[{"name":"`+of.link+`"}]}`)
+		a.wantQueued(container, of.cut)
+	}
+	nettest.Ping(t, pods[0], got[2].addrs[0])
+	a.start()
+	a.wantGone()
+}
+
+// wantQueued wants a deletion of a container in the queue, which says whether the pod is
+// cut off.
+func (a *agent) wantQueued(container string, cut bool) {
+	a.t.Helper()
+	s, err := deletions.Look(a.root)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	i := slices.IndexFunc(s.Pending, func(e deletions.Entry) bool { return e.Record.Container == container })
+	if i < 0 || s.Pending[i].Record.Cut != cut {
+		a.t.Errorf("the deletion of %s, which is cut off: %v, is not among %+v", container, cut, s.Pending)
 	}
 }
