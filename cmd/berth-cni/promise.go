@@ -50,6 +50,10 @@ func promise(c *call, why error) *api.Error {
 	case cutErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
 	}
+	if !c.found && c.misplaced() {
+		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: this plugin is in another network namespace than the agent was; "+
+			"the deletion is queued; repeat DEL when the agent runs", why)
+	}
 	if !c.found && reachable(why) { // else the agent is away, and no link at all is as good as one that is down
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; the deletion is queued; repeat DEL", why)
 	}

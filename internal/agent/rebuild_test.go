@@ -247,7 +247,7 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 func TestLostLedgerElsewhere(t *testing.T) {
 	r := start(t)
 	r.lose(false)
-	marker := filepath.Join(r.root.Run(), daemon.MarkerName)
+	marker := r.root.Epoch()
 	if err := os.WriteFile(marker, []byte(r.node.Boot+"/1/2/3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

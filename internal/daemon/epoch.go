@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +17,11 @@ import (
 // before, though the node has not been rebooted.
 var ErrMoved = errors.New("started in another network namespace than before")
 
-// MarkerName is the file in the run folder that a reboot takes away: the epoch
-// that an agent of this root entered last, and on a second line its instance id.
-const MarkerName = "epoch"
-
-// ReadMarker returns what the marker says; what it does not say, or all of it if
+// ReadMarker returns what the marker (root.Dir.Epoch) says, which a reboot takes away: the
+// epoch that an agent of this root entered last, and on a second line its instance id. What it does not say, or all of it if
 // there is none, or no file, is "".
 func ReadMarker(dir root.Dir) (epoch, instance string, err error) {
-	raw, err := root.ReadFile(filepath.Join(dir.Run(), MarkerName))
+	raw, err := root.ReadFile(dir.Epoch())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, root.ErrIrregular) {
 		return "", "", fmt.Errorf("looking for the marker of this epoch: %w", err)
 	}
@@ -50,7 +46,7 @@ func EpochText(e ledger.Epoch) string {
 // every pod of the node: Enter refuses it with ErrMoved, unless the run folder's marker is
 // gone as well, or Options.Moved says that it is meant.
 func (d *Daemon) Enter() error {
-	marker := filepath.Join(d.Root.Run(), MarkerName)
+	marker := d.Root.Epoch()
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()
 	if was.Boot == now.Boot && was != now && !d.Moved {
 		if _, err := os.Stat(marker); err == nil {
@@ -82,7 +78,7 @@ func (d *Daemon) SameEpoch() error {
 
 // mark writes the marker, durably.
 func (d *Daemon) mark() error {
-	err := replaceFile(filepath.Join(d.Root.Run(), MarkerName), d.Epoch+"\n"+d.Instance+"\n")
+	err := replaceFile(d.Root.Epoch(), d.Epoch+"\n"+d.Instance+"\n")
 	if err != nil {
 		return fmt.Errorf("writing the marker of this epoch: %w", err)
 	}

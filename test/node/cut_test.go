@@ -100,11 +100,40 @@ func (c *cuts) route(u netlink.RouteUpdate) {
 	}
 }
 
+// A runtime executes the plugin in a network namespace of its own, and no agent is there:
+// the plugin cannot see the pod's link, and DEL does not succeed before somebody has cut
+// the pod off.
+func TestDelFromAnotherNamespace(t *testing.T) {
+	a := startAgent(t, "--pool=default=10.88.0.0/24")
+	pods, got := a.podsOf(2)
+	a.kill()
+	elsewhere := nettest.Node(t)
+	del := func(pod string) error {
+		c := a.command("DEL", "c0", pod, `"prevResult":{"interfaces":[{"name":"`+got[0].host+`"}]}`)
+		from := nettest.Command(elsewhere, c.Path)
+		from.Env, from.Stdin = c.Env, c.Stdin
+		return from.Run()
+	}
+	if err := del(pods[0].Ref().Path); err == nil {
+		t.Error("DEL succeeds, and has cut nobody off")
+	}
+	a.wantQueued("c0", false)
+	nettest.Ping(t, pods[1], got[0].addrs[0])
+	if err := a.tryDel("c1", pods[1].Ref().Path); err != nil { // in the agent's namespace
+		t.Error(err)
+	}
+	// A runtime deletes a pod whose namespace is gone, and whose node was moved with it.
+	if err := del("/run/netns/none"); err != nil {
+		t.Error(err)
+	}
+	a.start()
+	a.wantGone()
+}
+
 // A DEL without an agent has the result of another pod, or of an earlier ADD: the pod is
 // not cut off, and people are told so.
 func TestQueuedSaysWhoIsCutOff(t *testing.T) {
-	a := newAgent(t, nil, "--pool=default=10.88.0.0/24")
-	a.start()
+	a := startAgent(t, "--pool=default=10.88.0.0/24")
 	pods, got := a.podsOf(3)
 	a.kill()
 	for container, of := range map[string]struct {
