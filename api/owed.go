@@ -49,7 +49,7 @@ type QueuedDeletion struct {
 	Addresses   []string  `json:"addresses,omitempty"`
 	Netns       string    `json:"netns,omitempty"` // path
 	Written     time.Time `json:"written"`
-	Cut         bool      `json:"cut"`              // the plugin was about to cut the pod off
+	Cut         bool      `json:"cut"`              // the plugin has cut the pod off, as far as it could say
 	Reason      string    `json:"reason,omitempty"` // why the agent had not answered
 }
 

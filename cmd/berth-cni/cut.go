@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -99,7 +100,43 @@ func (c *call) cut(index uint32) error {
 	if err := setDown(index); err != nil && err != unix.ENODEV {
 		return fmt.Errorf("setting link %d down: %w", index, err)
 	}
+	c.down = true
 	return nil
+}
+
+// misplaced reports whether the agent of this boot served in another network namespace
+// than this plugin is in, as under a runtime that has one of its own: the pod's link is
+// not seen from here. A pod whose namespace is not at its path has none, for all that is
+// known.
+func (c *call) misplaced() bool {
+	limit := func() time.Duration { return leastRead }
+	marker, err := within(limit, "the disk", func() (string, error) { return readShort(c.head.Root.Epoch()) })
+	if err != nil {
+		return false
+	}
+	boot, err := readShort(bootIDFile)
+	if err != nil {
+		return false
+	}
+	epoch, _, _ := strings.Cut(marker, "\n")
+	there, ok := strings.CutPrefix(epoch, boot+"/")
+	self, err := ns.Self()
+	if !ok || err != nil {
+		return false
+	}
+	defer self.Close()
+	here := self.Ref()
+	inode := fmt.Sprintf("%d/%d/", here.Dev, here.Ino)
+	id, same := strings.CutPrefix(there, inode)
+	if same && (here.ID == 0 || id == "0" || id == strconv.FormatUint(here.ID, 10)) {
+		return false
+	}
+	pod, err := c.openNetns()
+	if err != nil {
+		return false
+	}
+	pod.Close()
+	return true
 }
 
 // namesOurs reports whether prevResult names a link of the agent at the root, by

@@ -43,10 +43,10 @@ func TestCut(t *testing.T) {
 		"another agent's":    {nil, prevResult(otherLink), "", otherLink, false},
 		"the pod's end":      {nil, `"prevResult":{"interfaces":[{"name":"` + ownLink + `","sandbox":"/run/netns/c1"}]}`, "", "", false},
 		"ours":               {nil, prevResult(ownLink), ownLink, ownLink, true},
-		"gone":               {func(a *away) { a.remove(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
-		"no alias":           {func(a *away) { a.alias(ownLink, "") }, prevResult(ownLink), "", ownLink, true},
-		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, true}, // nobody asks before it is queued
-		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), "", ownLink, true},
+		"gone":               {func(a *away) { a.remove(ownLink) }, prevResult(ownLink), ownLink, ownLink, false},
+		"no alias":           {func(a *away) { a.alias(ownLink, "") }, prevResult(ownLink), "", ownLink, false},
+		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, false},
+		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), "", ownLink, false},
 		"down":               {func(a *away) { a.setDown(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
 		"instance gone":      {func(a *away) { a.must(os.Remove(root.Dir(a.root).Instance())) }, prevResult(otherLink), otherLink, otherLink, true},
 		"instance damaged":   {func(a *away) { a.must(os.Truncate(root.Dir(a.root).Instance(), 0)) }, prevResult(ownLink), ownLink, ownLink, true},
@@ -186,7 +186,7 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 				t.Errorf("down are %q, not %q", got, test.cut)
 			}
 			named := strings.Contains(test.prev, "babcdefghij")
-			if r := a.one(); r.Cut != named || (r.Link != "") != (test.prev != "") {
+			if r := a.one(); r.Cut != (named && test.cut != "") || (r.Link != "") != (test.prev != "") {
 				t.Errorf("queued is %+v", r)
 			}
 		})
@@ -226,7 +226,7 @@ func TestCutWhatIsRenamed(t *testing.T) {
 			if got := a.down(); got != test.down {
 				t.Errorf("down are %q, not %q", got, test.down)
 			}
-			if r := a.one(); r.Link != ownLink || !r.Cut {
+			if r := a.one(); r.Link != ownLink || r.Cut != (test.down != "") {
 				t.Errorf("queued is %+v", r)
 			}
 		})

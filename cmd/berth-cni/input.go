@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/deletions"
 )
 
 // call is a verb with its input.
@@ -21,7 +22,9 @@ type call struct {
 	raw               []byte // stdin
 	head              cni.Head
 	found             bool   // a link of this attachment's, to be set down
+	down              bool   // one is
 	unsure            string // a link of this attachment's, of an ADD that began after started and before running
+	queued            *deletions.Record
 	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: it is somebody's
 }
 

@@ -40,16 +40,22 @@ func promise(c *call, why error) *api.Error {
 		return e
 	}
 	cutErr := inTime(c.deadline, "the kernel", c.cutOff)
+	late := errors.Is(cutErr, errLate)
+	if queueErr == nil && c.queued.Cut && (late || !c.down) {
+		c.uncut()
+	}
 	switch {
 	case queueErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
 	case cutErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
-	}
-	if c.unsure != "" { // the deletion that is queued spares it; its repetition, in a new process, does not
+	case c.unsure != "": // the deletion that is queued spares it; its repetition, in a new process, does not
 		return cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure, "%v; the ADD of %s began after this process, and before that became the plugin; repeat DEL", why, c.unsure)
-	}
-	if !c.found && reachable(why) { // else the agent is away, and no link at all is as good as one that is down
+	case c.found:
+	case c.misplaced():
+		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: this plugin is in another network namespace than the agent was; "+
+			"the deletion is queued; repeat DEL when the agent runs", why)
+	case reachable(why): // else the agent is away, and no link at all is as good as one that is down
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; the deletion is queued; repeat DEL", why)
 	}
 	return nil
@@ -67,7 +73,7 @@ func (c *call) enqueue(why error) error {
 	if err != nil {
 		return fmt.Errorf("reading the boot's id: %w", err)
 	}
-	return deletions.Write(c.head.Root, deletions.Record{
+	r := deletions.Record{
 		Network:   c.head.Name,
 		Container: c.container,
 		Ifname:    c.ifname,
@@ -78,7 +84,21 @@ func (c *call) enqueue(why error) error {
 		Started:   c.started,
 		Cut:       c.namesOurs(),
 		Reason:    why.Error(),
-	})
+	}
+	if err := deletions.Write(c.head.Root, r); err != nil {
+		return err
+	}
+	c.queued = &r
+	return nil
+}
+
+// uncut takes back, in the queue, that the pod is cut off: its link was not found, as
+// where prevResult is another pod's or an old one, or could not be set down. Who looks at
+// the queue is told so, and the agent does the deletion among the first. If that fails
+// the deletion is queued all the same.
+func (c *call) uncut() {
+	limit := func() time.Duration { return leastRead }
+	_, _ = within(limit, "the disk", func() (struct{}, error) { return struct{}{}, deletions.Uncut(c.head.Root, *c.queued) })
 }
 
 // readShort reads a file of one short line, and waits for nobody who would write to

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
-	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
@@ -32,7 +30,7 @@ func (r *rig) lose(instance bool) {
 	r.close()
 	files := []string{r.root.Ledger()}
 	if instance {
-		files = append(files, r.root.Instance(), filepath.Join(r.root.Run(), daemon.MarkerName))
+		files = append(files, r.root.Instance(), r.root.Epoch())
 	}
 	for _, f := range files {
 		if err := os.Remove(f); err != nil {

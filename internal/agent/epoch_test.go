@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +18,7 @@ import (
 func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
-	marker, instance := filepath.Join(r.root.Run(), daemon.MarkerName), r.root.Instance()
+	marker, instance := r.root.Epoch(), r.root.Instance()
 	fifo := func(path string) {
 		t.Helper()
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

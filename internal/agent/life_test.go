@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -193,7 +192,7 @@ func TestLostInstance(t *testing.T) {
 	defer r.bringUp()
 	raw, err := os.ReadFile(r.root.Instance())
 	if err == nil {
-		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(filepath.Join(r.root.Run(), daemon.MarkerName)))
+		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(r.root.Epoch()))
 	}
 	if err != nil {
 		t.Fatal(err)

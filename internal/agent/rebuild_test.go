@@ -187,9 +187,9 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	linkB, addrsB := r.linkOf("b")
 	r.lose(false)
 	nettest.Run(r.t, r.node.Here, "ip link set "+linkB+" alias x")
-	was := link.NetnsPaths
-	link.NetnsPaths = nil
-	t.Cleanup(func() { link.NetnsPaths = was })
+	was := link.NetnsFolders
+	link.NetnsFolders = nil
+	t.Cleanup(func() { link.NetnsFolders = was })
 	made, err := r.rebuild()
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 func TestLostLedgerElsewhere(t *testing.T) {
 	r := start(t)
 	r.lose(false)
-	marker := filepath.Join(r.root.Run(), daemon.MarkerName)
+	marker := r.root.Epoch()
 	if err := os.WriteFile(marker, []byte(r.node.Boot+"/1/2/3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

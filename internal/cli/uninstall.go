@@ -12,7 +12,6 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
-	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 )
@@ -56,7 +55,7 @@ func (a *app) attached(ctx context.Context) (int, error) {
 	}
 	s, err := ledger.Read(a.dir().Ledger(), kinds)
 	if errors.Is(err, os.ErrNotExist) {
-		for _, trace := range []string{a.dir().Instance(), filepath.Join(a.dir().Run(), daemon.MarkerName)} {
+		for _, trace := range []string{a.dir().Instance(), a.dir().Epoch()} {
 			if _, there := os.Lstat(trace); !errors.Is(there, os.ErrNotExist) {
 				return 0, fmt.Errorf("%w, and an agent has run here: there is %s", err, trace)
 			}

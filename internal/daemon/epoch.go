@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +17,11 @@ import (
 // before, though the node has not been rebooted.
 var ErrMoved = errors.New("started in another network namespace than before")
 
-// MarkerName is the file in the run folder that a reboot takes away: the epoch
-// that an agent of this root entered last, and on a second line its instance id.
-const MarkerName = "epoch"
-
-// ReadMarker returns what the marker says; what it does not say, or all of it if
+// ReadMarker returns what the marker (root.Dir.Epoch) says, which a reboot takes away: the
+// epoch that an agent of this root entered last, and on a second line its instance id. What it does not say, or all of it if
 // there is none, or no file, is "".
 func ReadMarker(dir root.Dir) (epoch, instance string, err error) {
-	raw, err := root.ReadFile(filepath.Join(dir.Run(), MarkerName))
+	raw, err := root.ReadFile(dir.Epoch())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, root.ErrIrregular) {
 		return "", "", fmt.Errorf("looking for the marker of this epoch: %w", err)
 	}
@@ -53,7 +49,7 @@ func EpochText(e ledger.Epoch) string {
 // still where it was in the former epoch, as nothing is when a container was started again;
 // "" is nothing.
 func (d *Daemon) Enter(stays func(former string) string) error {
-	marker := filepath.Join(d.Root.Run(), MarkerName)
+	marker := d.Root.Epoch()
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()
 	if was.Boot == now.Boot && was != now && !d.Moved {
 		if _, err := os.Stat(marker); err == nil {
@@ -106,7 +102,7 @@ func noRoom(err error) bool {
 
 // mark writes the marker, durably, unless it is there: it needs room, which /run may lack.
 func (d *Daemon) mark() error {
-	path, text := filepath.Join(d.Root.Run(), MarkerName), d.Epoch+"\n"+d.Instance+"\n"
+	path, text := d.Root.Epoch(), d.Epoch+"\n"+d.Instance+"\n"
 	if raw, err := root.ReadFile(path); err == nil && string(raw) == text {
 		return nil
 	}

@@ -27,7 +27,7 @@ type Record struct {
 	Netns     string   // CNI_NETNS as it was given, for people
 	Boot      string   // the boot's id (/proc/sys/kernel/random/boot_id)
 	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
-	Cut       bool     // Link is the agent's by its name: the plugin means to set it down; if not, the agent has to hurry
+	Cut       bool     // the plugin sets the pod's link down: Uncut takes it back if it could not; if not, the agent has to hurry
 	Reason    string   // why the agent did not answer, for people
 }
 

@@ -76,23 +76,34 @@ func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err,
 
 // writeNew writes a file of its own.
 func (f *folder) writeNew(r Record, content []byte) error {
-	tmp, err := tmpName()
+	tmp, err := f.writeTmp(content)
 	if err != nil {
 		return err
 	}
+	if err := f.enqueue(r, tmp); err != nil {
+		_ = unix.Unlinkat(f.fd, tmp, 0) // or the agent does it
+		return err
+	}
+	return nil
+}
+
+// writeTmp writes a temporary file, durably but for its name.
+func (f *folder) writeTmp(content []byte) (tmp string, err error) {
+	tmp, err = tmpName()
+	if err != nil {
+		return "", err
+	}
 	fd, err := openat(f.fd, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return fmt.Errorf("making a file in %s: %w", f.path, err)
+		return "", fmt.Errorf("making a file in %s: %w", f.path, err)
 	}
 	err = fill(fd, content)
 	unix.Close(fd)
-	if err == nil {
-		err = f.enqueue(r, tmp)
-	}
 	if err != nil {
 		_ = unix.Unlinkat(f.fd, tmp, 0) // or the agent does it
+		return "", err
 	}
-	return err
+	return tmp, nil
 }
 
 // fill writes a file from its beginning, durably.

@@ -3,7 +3,6 @@ package rebuild
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/hold"
@@ -34,7 +33,7 @@ func (r *Rebuild) refuseOther() error {
 	if err != nil {
 		return err
 	}
-	marker := filepath.Join(r.Root.Run(), daemon.MarkerName)
+	marker := r.Root.Epoch()
 	if len(left) == 0 {
 		r.Log.Warn("the state folder is another one than the agent served from last; none of that agent's pods is left, and its table and routes may be",
 			"instance", r.Instance, "was", was, "table", stamp.Table(was))

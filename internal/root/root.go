@@ -23,6 +23,9 @@ func (d Dir) Socket() string { return filepath.Join(d.Run(), SocketName) }
 // directory's file descriptor: a socket's path has at most 107 bytes (unix(7)).
 const SocketName = "berthd.sock"
 
+// Epoch is the file that a reboot takes away: where the agent served last.
+func (d Dir) Epoch() string { return filepath.Join(d.Run(), "epoch") }
+
 // Ledger is the ledger's file.
 func (d Dir) Ledger() string { return filepath.Join(d.State(), "ledger.db") }
 

@@ -2,12 +2,14 @@ package node
 
 import (
 	"net"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -95,5 +97,67 @@ func (c *cuts) link(u netlink.LinkUpdate) {
 func (c *cuts) route(u netlink.RouteUpdate) {
 	if u.Type == unix.RTM_DELROUTE && u.Dst != nil {
 		delete(c.left, c.ways[u.Dst.IP.String()])
+	}
+}
+
+// A runtime executes the plugin in a network namespace of its own, and no agent is there:
+// the plugin cannot see the pod's link, and DEL does not succeed before somebody has cut
+// the pod off.
+func TestDelFromAnotherNamespace(t *testing.T) {
+	a := startAgent(t, "--pool=default=10.88.0.0/24")
+	pods, got := a.podsOf(2)
+	a.kill()
+	elsewhere := nettest.Node(t)
+	del := func(pod string) error {
+		c := a.command("DEL", "c0", pod, `"prevResult":{"interfaces":[{"name":"`+got[0].host+`"}]}`)
+		from := nettest.Command(elsewhere, c.Path)
+		from.Env, from.Stdin = c.Env, c.Stdin
+		return from.Run()
+	}
+	if err := del(pods[0].Ref().Path); err == nil {
+		t.Error("DEL succeeds, and has cut nobody off")
+	}
+	a.wantQueued("c0", false)
+	nettest.Ping(t, pods[1], got[0].addrs[0])
+	if err := a.tryDel("c1", pods[1].Ref().Path); err != nil { // in the agent's namespace
+		t.Error(err)
+	}
+	// A runtime deletes a pod whose namespace is gone, and whose node was moved with it.
+	if err := del("/run/netns/none"); err != nil {
+		t.Error(err)
+	}
+	a.start()
+	a.wantGone()
+}
+
+// A DEL without an agent has the result of another pod, or of an earlier ADD: the pod is
+// not cut off, and people are told so.
+func TestQueuedSaysWhoIsCutOff(t *testing.T) {
+	a := startAgent(t, "--pool=default=10.88.0.0/24")
+	pods, got := a.podsOf(3)
+	a.kill()
+	for container, of := range map[string]struct {
+		link string
+		cut  bool
+	}{"c0": {got[1].host, false}, "c1": {got[1].host, true}, "c2": {got[2].host[:14] + "x", false}} {
+		a.del(container, `"prevResult":{"interfaces":[{"name":"`+of.link+`"}]}`)
+		a.wantQueued(container, of.cut)
+	}
+	nettest.Ping(t, pods[0], got[2].addrs[0])
+	a.start()
+	a.wantGone()
+}
+
+// wantQueued wants a deletion of a container in the queue, which says whether the pod is
+// cut off.
+func (a *agent) wantQueued(container string, cut bool) {
+	a.t.Helper()
+	s, err := deletions.Look(a.root)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	i := slices.IndexFunc(s.Pending, func(e deletions.Entry) bool { return e.Record.Container == container })
+	if i < 0 || s.Pending[i].Record.Cut != cut {
+		a.t.Errorf("the deletion of %s, which is cut off: %v, is not among %+v", container, cut, s.Pending)
 	}
 }

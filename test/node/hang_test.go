@@ -188,35 +188,118 @@ func TestHangingPathIsReused(t *testing.T) {
 	}
 }
 
-// A path in /run/netns that hangs keeps no ledger from being made anew.
+// What hangs in a folder in which pods are looked for, or is mounted over the folder
+// itself, keeps no ledger from being made anew.
 func TestRebuildBesideHangingPath(t *testing.T) {
-	dir, err := os.MkdirTemp("/run/netns", "hangs-")
-	if err != nil {
+	process := func(t *testing.T) string {
+		is := sleeper(t, nettest.Pod(t))
+		return filepath.Dir(filepath.Dir(is))
+	}
+	for name, folder := range map[string]func(t *testing.T) string{
+		"below /run/netns":  func(t *testing.T) string { return folderFor(t, "/run/netns/hangs") },
+		"/run/netns":        func(t *testing.T) string { return "/run/netns" },
+		"/run/docker/netns": func(t *testing.T) string { return folderFor(t, "/run/docker/netns") },
+		"/proc/PID":         process,
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := folder(t)
+			a := startAgent(t, "--pool=default=10.88.0.0/24")
+			pods, got := a.podsOf(2)
+			paths := []string{sleeper(t, pods[0]), sleeper(t, pods[1])} // to be found by, whatever hangs
+			a.kill()
+			a.lose(a.root.Ledger())
+			heal := nettest.Hang(t, at)
+			done := make(chan error, 1)
+			rebuild := a.berthd("--rebuild-ledger")
+			go func() { done <- rebuild.Run() }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(20 * time.Second):
+				_ = rebuild.Process.Kill()
+				heal()
+				t.Fatal(errors.Join(errors.New("the rebuild hangs"), <-done))
+			}
+			a.start()
+			if l := a.list(); len(l) != 2 {
+				t.Errorf("known are %+v, not the pods at %s", l, paths)
+			}
+			pingAll(t, pods[0], got[1])
+		})
+	}
+}
+
+// folderFor makes a folder for a test.
+func folderFor(t *testing.T, path string) string {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.Remove(dir) })
-	nettest.Hang(t, dir) // or the test is skipped, before there is anything to clean up
-	a := startAgent(t, pools)
-	pods, got := a.podsOf(2)
-	a.kill()
-	a.lose(a.root.Ledger())
-	done := make(chan error, 1)
-	rebuild := a.berthd("--rebuild-ledger")
-	go func() { done <- rebuild.Run() }()
-	select {
-	case err := <-done:
+	t.Cleanup(func() { os.Remove(path) })
+	return path
+}
+
+// sleeper starts a process in a pod, and returns the path of the pod's network namespace
+// by that process.
+func sleeper(t *testing.T, pod *ns.Netns) string {
+	t.Helper()
+	p := nettest.Command(pod, "sleep", "1000")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
+	path := fmt.Sprintf("/proc/%d/ns/net", p.Process.Pid)
+	nettest.Eventually(t, "the process to be in the pod", func() bool {
+		n, err := ns.Open(path)
 		if err != nil {
-			t.Fatal(err)
+			return false
 		}
-	case <-time.After(20 * time.Second):
-		_ = rebuild.Process.Kill()
-		t.Fatal(errors.Join(errors.New("the rebuild hangs"), <-done))
+		defer n.Close()
+		return n.Ref().Same(pod.Ref())
+	})
+	return path
+}
+
+// A file system that hangs is mounted over /run/netns itself, and links of the pods there
+// go: a pod whose path is elsewhere is mended, the pods there are deleted, and the agent
+// can be asked.
+func TestNetnsFolderHangs(t *testing.T) {
+	a := newAgent(t, nil, "--pool=default=10.88.0.0/24")
+	a.configure("sweepInterval: 2s\n")
+	a.startWatched()
+	_, got := a.podsOf(10)
+	elsewhere := nettest.Pod(t)
+	path := sleeper(t, elsewhere)
+	if _, err := a.exec("ADD", "elsewhere", path); err != nil {
+		t.Fatal(err)
 	}
-	a.start()
-	if n := len(a.list()); n != 2 {
-		t.Errorf("%d pods are known", n)
+	all, err := a.api.List(t.Context(), api.Filter{Container: "elsewhere"})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
 	}
-	pingAll(t, pods[0], got[1])
+	nettest.Hang(t, filepath.Dir(elsewhere.Ref().Path))
+	for _, g := range got[:9] { // more than are mended beside each other
+		nettest.Run(t, nil, "ip link del "+g.host)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := a.api.Audit(ctx); err != nil {
+		t.Errorf("audit: %v", err)
+	}
+	nettest.Run(t, nil, "ip link del "+all[0].HostVeth)
+	eventuallyWithin(t, "the pod elsewhere to be mended", 10*time.Second, func() bool {
+		return nettest.Echo(elsewhere, got[9].addrs[0], 100*time.Millisecond) == nil
+	})
+	for _, container := range []string{"c0", "c9", "elsewhere"} {
+		if err := a.tryDel(container, ""); err != nil {
+			t.Errorf("DEL of %s: %v", container, err)
+		}
+	}
 }
 
 // eventuallyWithin is nettest.Eventually, for what waits for limits of seconds.

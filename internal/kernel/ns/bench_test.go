@@ -19,6 +19,18 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
+// BenchmarkOpenSoon is what the agent pays for that.
+func BenchmarkOpenSoon(b *testing.B) {
+	path := nettest.Pod(b).Ref().Path
+	for b.Loop() {
+		n, err := ns.OpenSoon(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n.Close()
+	}
+}
+
 // BenchmarkDo is a round trip into a namespace and back.
 func BenchmarkDo(b *testing.B) {
 	n := nettest.Pod(b)

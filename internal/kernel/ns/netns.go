@@ -70,10 +70,15 @@ type Netns struct {
 // keep Open for ever: see OpenSoon.
 func Open(path string) (*Netns, error) {
 	n, err := open(path)
-	if err != nil {
-		return nil, fmt.Errorf("opening network namespace %q: %w", path, err)
+	return n, about(path, err)
+}
+
+// about adds to an error which path it is about.
+func about(path string, err error) error {
+	if err == nil {
+		return nil
 	}
-	return n, nil
+	return fmt.Errorf("opening network namespace %q: %w", path, err)
 }
 
 func open(path string) (*Netns, error) {
@@ -94,7 +99,12 @@ func open(path string) (*Netns, error) {
 	if err := checkNamespaceFile(at); err != nil {
 		return nil, err
 	}
-	// Open the very file that was checked, even if the path has been bound anew since.
+	return reopen(at, path)
+}
+
+// reopen opens the very file that at is open on by O_PATH, even if the path has been bound
+// anew since. It is one of the namespace file system.
+func reopen(at int, path string) (*Netns, error) {
 	same := "/proc/self/fd/" + strconv.Itoa(at)
 	fd, err := retry(func() (int, error) { return unix.Open(same, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) })
 	if err != nil {

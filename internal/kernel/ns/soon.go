@@ -1,7 +1,7 @@
 package ns
 
 import (
-	"fmt"
+	"errors"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -29,13 +29,14 @@ var openings patience.Calls
 // OpenSoon is Open with a time limit: a path that has not opened by then is ErrHangs.
 // Open itself would wait for ever for a file system that hangs.
 func OpenSoon(path string) (*Netns, error) {
-	if prompt(path) {
-		return Open(path)
+	n, err := openNow(path)
+	if err != errMayHang {
+		return n, about(path, err)
 	}
-	n, err := patience.Call(&openings, path, limitOf(path),
+	n, err = patience.Call(&openings, path, limitOf(path),
 		func() (*Netns, error) { return Open(path) }, func(n *Netns) { n.Close() })
 	if err == patience.ErrHangs {
-		return nil, fmt.Errorf("opening network namespace %q: %w", path, err)
+		return nil, about(path, err)
 	}
 	return n, err
 }
@@ -48,44 +49,95 @@ func limitOf(path string) time.Duration {
 	return limit
 }
 
-// kernels are the folders in which runtimes and `ip netns` keep namespaces. No server
-// that could hang stands behind the folders themselves. One may stand behind a file
-// system that is mounted on an entry in them.
+// errMayHang says that opening a path may mean asking a server.
+var errMayHang = errors.New("its file system may have to be waited for")
+
+// kernels are the folders in which runtimes and `ip netns` keep namespaces.
 var kernels = []string{"/run/netns/", "/var/run/netns/"}
 
-// prompt reports whether opening a path cannot hang: the path is /proc/PID/ns/net, or a
-// namespace that is mounted in one of the folders of kernels. For these OpenSoon does
-// without a goroutine and a time limit, which would cost an ADD 0.1 ms.
-func prompt(path string) bool {
-	if rest, ok := strings.CutPrefix(path, "/proc/"); ok {
-		process, ok := strings.CutSuffix(rest, "/ns/net")
-		return ok && !strings.Contains(process, "/")
+// openNow opens the usual paths, /proc/PID/ns/net and what is mounted in one of the
+// folders of kernels, without a goroutine and a time limit, which would cost an ADD 0.1 ms.
+// It asks no server, whatever is mounted on the path, on its folder or on a folder above
+// it. If it cannot open the path that way the error is errMayHang.
+func openNow(path string) (*Netns, error) {
+	at, err := findNow(path)
+	if err == unix.ENOENT {
+		return nil, ErrGone
 	}
-	for _, folder := range kernels {
-		if name, ok := strings.CutPrefix(path, folder); ok && !strings.Contains(name, "/") {
-			return mounted(path)
-		}
-	}
-	return false
-}
-
-// mounted reports whether a path leads to the namespace file system, or to nothing at
-// all. It follows no symbolic link, and makes no call that the kernel would have to pass
-// on to a file server.
-func mounted(path string) bool {
-	at, err := retry(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return err == unix.ENOENT
+		return nil, errMayHang
 	}
 	defer unix.Close(at)
 	own, err := device()
 	if err != nil {
-		return false
+		return nil, errMayHang
 	}
 	var st unix.Statx_t
 	err = unix.Statx(at, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, 0, &st)
-	return err == nil && unix.Mkdev(st.Dev_major, st.Dev_minor) == own
+	if err != nil || unix.Mkdev(st.Dev_major, st.Dev_minor) != own {
+		return nil, errMayHang
+	}
+	return reopen(at, path)
 }
+
+// findNow opens by O_PATH what a usual path leads to. Any error but ENOENT says nothing of
+// the path.
+func findNow(path string) (int, error) {
+	if rest, ok := strings.CutPrefix(path, "/proc/"); ok {
+		process, ok := strings.CutSuffix(rest, "/ns/net")
+		if !ok || process == "" || strings.Contains(process, "/") {
+			return -1, errMayHang
+		}
+		return ofProcess(process)
+	}
+	for _, folder := range kernels {
+		if name, ok := strings.CutPrefix(path, folder); ok && name != "" && !strings.Contains(name, "/") {
+			return inFolder(folder, name)
+		}
+	}
+	return -1, errMayHang
+}
+
+// ofProcess opens the namespace of a process. Nothing may be mounted on the way from
+// /proc to the link to the namespace, which the kernel answers for itself.
+func ofProcess(process string) (int, error) {
+	proc, err := procFolder()
+	if err != nil {
+		return -1, err
+	}
+	folder, err := openat2(proc, process+"/ns", unix.O_DIRECTORY, unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(folder)
+	return openat2(folder, "net", 0, 0)
+}
+
+// inFolder opens what has a name in a folder, by what the kernel has in its memory alone:
+// of the folder's own file system it asks nothing (RESOLVE_CACHED, Linux 5.12). What is a
+// mount point stays in memory.
+func inFolder(folder, name string) (int, error) {
+	dir, err := openat2(unix.AT_FDCWD, folder, unix.O_DIRECTORY, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return openat2(dir, name, unix.O_NOFOLLOW, resolveCached)
+}
+
+// resolveCached is RESOLVE_CACHED of include/uapi/linux/openat2.h.
+const resolveCached = 0x20
+
+// openat2 opens by O_PATH.
+func openat2(dir int, path string, flags, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: resolve}
+	return retry(func() (int, error) { return unix.Openat2(dir, path, &how) })
+}
+
+// procFolder returns /proc, open by O_PATH.
+var procFolder = sync.OnceValues(func() (int, error) {
+	return openat2(unix.AT_FDCWD, "/proc", unix.O_DIRECTORY, 0)
+})
 
 // device returns the device number of the namespace file system. A machine has only one.
 var device = sync.OnceValues(func() (uint64, error) {

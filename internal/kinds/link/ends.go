@@ -2,11 +2,14 @@ package link
 
 import (
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -17,9 +20,43 @@ type PodEnd struct {
 	Addresses []netip.Addr
 }
 
-// NetnsPaths are where network namespaces are found: first where runtimes and
+// NetnsFolders are where network namespaces are found: first where runtimes and
 // people bind them, then those of processes.
-var NetnsPaths = []string{"/run/netns/*", "/var/run/netns/*", "/run/docker/netns/*", "/proc/[0-9]*/ns/net"}
+var NetnsFolders = []string{"/run/netns", "/var/run/netns", "/run/docker/netns", processes}
+
+const processes = "/proc"
+
+// listLimit is how long a folder of network namespaces may take to list. One that hangs
+// is left out.
+const listLimit = time.Second
+
+var listings patience.Calls
+
+// netnsIn returns the paths of the network namespaces in one of NetnsFolders. It asks
+// for names alone: what has a name may hang, too.
+func netnsIn(folder string) []string {
+	names, err := patience.Call(&listings, folder, listLimit, func() ([]string, error) {
+		f, err := os.Open(folder)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return f.Readdirnames(-1)
+	}, nil)
+	if err != nil {
+		return nil
+	}
+	slices.Sort(names)
+	var paths []string
+	for _, name := range names {
+		if folder != processes {
+			paths = append(paths, filepath.Join(folder, name))
+		} else if name[0] >= '0' && name[0] <= '9' {
+			paths = append(paths, filepath.Join(folder, name, "ns/net"))
+		}
+	}
+	return paths
+}
 
 // WantedEnd is what is known of a link whose other end is looked for.
 type WantedEnd struct {
@@ -45,9 +82,8 @@ func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
 	}
 	sure, maybe := map[string]PodEnd{}, map[string][]PodEnd{}
 	seen := map[[2]uint64]bool{{self.Dev, self.Ino}: true}
-	for _, pattern := range NetnsPaths {
-		paths, _ := filepath.Glob(pattern) // the patterns are good
-		for _, path := range paths {
+	for _, folder := range NetnsFolders {
+		for _, path := range netnsIn(folder) {
 			n, err := ns.OpenSoon(path)
 			if err != nil {
 				continue

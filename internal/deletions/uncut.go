@@ -1,0 +1,53 @@
+package deletions
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/root"
+)
+
+// Uncut writes a deletion that Write has queued anew, in its file's place, without its
+// Cut. Until then, and after an error, the deletion is queued as it was. One that the
+// agent has done meanwhile may be queued once more: it spares what began after it.
+func Uncut(dir root.Dir, r Record) error {
+	begins := keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(uint64(r.Started)) + "-"
+	r.Cut = false
+	content, err := r.encode()
+	if err != nil {
+		return fmt.Errorf("correcting the deletion: %w", err)
+	}
+	f, err := openFolder(dir)
+	if err != nil {
+		return fmt.Errorf("correcting the deletion: %w", err)
+	}
+	defer f.close()
+	names, err := f.list()
+	for _, name := range names {
+		if err != nil || !strings.HasPrefix(name, begins) {
+			continue
+		}
+		if e, readErr := f.read(name); readErr == nil && e.Record.Link == r.Link { // else it is done, or of another result
+			err = f.replace(name, content)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("correcting the deletion: %w", err)
+	}
+	return nil
+}
+
+// replace puts a new file in another's place.
+func (f *folder) replace(name string, content []byte) error {
+	tmp, err := f.writeTmp(content)
+	if err != nil {
+		return err
+	}
+	if err := unix.Renameat(f.fd, tmp, f.fd, name); err != nil {
+		_ = unix.Unlinkat(f.fd, tmp, 0)
+		return fmt.Errorf("renaming %s in %s: %w", tmp, f.path, err)
+	}
+	return nil
+}
