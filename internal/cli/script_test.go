@@ -122,7 +122,11 @@ type scriptAgent struct {
 func (a *scriptAgent) client() *client.Client { return client.New(root.Dir(a.root).Socket()) }
 
 func (a *scriptAgent) start() error {
-	a.cmd = exec.Command(filepath.Join(a.bin, "berthd"), "--root", a.root, "--pool", a.pool)
+	args := []string{"--root", a.root, "--pool", a.pool}
+	if a.cmd == nil { // scripts share a namespace, in which another one's agent may be away
+		args = append(args, "--moved")
+	}
+	a.cmd = exec.Command(filepath.Join(a.bin, "berthd"), args...)
 	a.cmd.Stderr = a.t.Output()
 	if err := a.cmd.Start(); err != nil {
 		return err

@@ -1,5 +1,6 @@
 // Package turn has locks that are waited for under a context: one for each key (Turns),
-// and one alone (One). Whoever has waited longest has the next turn.
+// and one alone (One). Whoever has waited longest has the next turn. Aside gives back the
+// place that a request has while it waits for something else.
 package turn
 
 import (

@@ -14,7 +14,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
-	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // ServeHTTP answers one request.
@@ -95,7 +95,7 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 		defer cancel()
 	}
 	if left != nil {
-		ctx = patience.WithPlace(ctx, patience.Place{Leave: s.aside(left), Ended: s.stopping, Why: numbered(errStopping)})
+		ctx = turn.WithPlace(ctx, turn.Place{Leave: s.aside(left), Ended: s.stopping, Why: numbered(errStopping)})
 	}
 	query, err := parseQuery(r, rt.Parameters...)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
-	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // TestFence asks a daemon that has not restored its ledger yet.
@@ -272,7 +272,7 @@ func TestGracefulStop(t *testing.T) {
 	}
 }
 
-// Requests that wait aside (patience.Aside) keep no place, and Shutdown ends them.
+// Requests that wait aside (turn.Aside) keep no place, and Shutdown ends them.
 func TestAside(t *testing.T) {
 	const many = 5
 	d := newToy(t, root.Dir(t.TempDir()), 4) // 3 places for those that make toys
@@ -281,7 +281,7 @@ func TestAside(t *testing.T) {
 		if verb != "make" {
 			return nil
 		}
-		ctx, over := patience.Aside(ctx)
+		ctx, over := turn.Aside(ctx)
 		defer over()
 		waits <- struct{}{}
 		<-ctx.Done()

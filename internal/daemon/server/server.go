@@ -28,7 +28,7 @@ const (
 	idleTime  = time.Minute     // between requests of a connection
 	maxHeader = 32 << 10        // bytes
 	backlog   = 4096            // requests that wait for a place
-	maxAsides = 1024            // requests that wait without a place (patience.Aside)
+	maxAsides = 1024            // requests that wait without a place (turn.Aside)
 	grace     = 5 * time.Second // to read or write, beyond a request's deadline
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 const (
@@ -57,7 +57,7 @@ func waitInside(ctx context.Context, s *Spec) error {
 		return err
 	}
 	// Now it is the pod that decides how long this takes.
-	ctx, over := patience.Aside(ctx)
+	ctx, over := turn.Aside(ctx)
 	defer over()
 	begun := time.Now()
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, max(10*time.Millisecond, time.Since(begun)/16)) {

@@ -1,4 +1,4 @@
-package patience
+package turn
 
 import "context"
 
