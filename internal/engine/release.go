@@ -187,8 +187,9 @@ func (e *Engine) unreleased(l *leaving) []hold.Hold {
 
 // advance sends each hold that can be released now to its kind's line. Nothing goes before
 // the cut has been tried. While the owner can be reached, only the holds go that it can
-// be reached by. Use and Reserve holds wait until no owner needs this one any more, and
-// Reserve holds go last, one by one. advance returns true if nothing is left and the owner
+// be reached by. Use and Reserve holds wait until no owner needs this one any more. Reserve
+// holds go after all Use holds, one by one. If only Tell holds that have failed are left,
+// advance frees the owner's names. advance returns true if nothing is left and the owner
 // can be forgotten, and returns that only once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
 	if !l.tried {
