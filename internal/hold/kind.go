@@ -109,7 +109,7 @@ type Kind struct {
 	Sever func(context.Context, []Hold) error
 	// Ends says that such a thing comes to an end by itself, as a process does. If Verify
 	// says ErrGone of it, the engine does not take it again, and does not count it as a
-	// difference. The engine sends an event of that once in its life.
+	// difference. The engine sends one event of each such end, again in each of its lives.
 	Ends bool
 	// Waits says that the release of an owner of such a hold waits for the owners that
 	// need it, whenever they go: until then the hold stands, and is mended. If no kind of

@@ -178,7 +178,7 @@ var optionFaults = []struct {
 func TestOptionFaultsAreSeen(t *testing.T) {
 	for _, fault := range optionFaults {
 		t.Run(fault.check+"/"+fault.name, func(t *testing.T) {
-			t.Parallel() // who waits for what does not end costs nobody anything
+			t.Parallel() // some of these wait long, and cost nothing meanwhile
 			var options []func(*hold.Kind)
 			if fault.option != nil {
 				options = append(options, fault.option)

@@ -219,7 +219,7 @@ func waits(tb testing.TB, k Kind) {
 		tb.Fatal("nobody stands on what only tells others")
 	}
 	if k.Ends {
-		return // its end is nobody's to mend
+		return // an end is not mended
 	}
 	if k.Lose == nil {
 		tb.Fatal("the kind says that others stand on it, and its test does not say how it is lost")
