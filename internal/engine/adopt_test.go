@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// An owner that nobody took can be begun by the release of it, in one commit:
-// it is cut off, and what it holds is given back.
+// The release of an owner that nobody took can begin the owner in the same commit. The owner
+// is cut off, and its holds are given back.
 func TestReleaseBeginsOwners(t *testing.T) {
 	n := newNode(t)
 	stray, other := owner("", "a", "wire", "rule"), owner("", "b", "wire", "rule")

@@ -13,27 +13,30 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// A change is two commits around what is acquired. The first commit writes down what is
-// coming (hold.Owner.Before), the second one that it is there and what the owner loses.
-// A program that dies before the second commit is rolled back by the next Restore or
-// Sweep; one that dies after it is rolled forward. What an owner loses, by a change or
-// by its way back, belongs from that very commit on to another owner, the remnant, which
-// is releasing from its beginning: the engine gives it back like any other. The remnant
-// needs the owner that it is from, so that nothing of that owner goes before it does.
+// A change is two commits, and the engine acquires the new holds between them. The first
+// commit writes down what the owner is about to gain (hold.Owner.Before). The second commit
+// writes down that the owner has gained it, and takes from the owner what it loses. If the
+// program dies before the second commit, the next Restore or Sweep rolls the change back.
+// If the program dies after it, the next engine releases what was lost.
+//
+// The holds that an owner loses, by a change or by a rollback, pass in that very commit to
+// another owner, the remnant. The remnant is releasing from its first commit on, so that the
+// engine gives its holds back like those of any other owner. It needs the owner that it is
+// from, so that its holds go before any hold of that owner.
 
-// Change gives a wanted owner more holds, names and needs, takes others from it, and may
-// change its meta, as change does to a copy of the owner. Holds are told apart by their
-// kinds and texts: one that the owner has already is kept as it is. What is gained is
-// acquired before anything is lost. ops are in the commit that makes the change.
+// Change changes a wanted owner: it calls change with a copy of the owner, and gives the
+// owner the holds, names, needs and meta that the copy has afterwards. Holds are the same
+// if their kinds and texts are: those that the owner has already are kept as they are. What
+// the owner gains is acquired before it loses anything. ops are in the second commit.
 //
-// When Change returns nil, the owner has all that it gained, which can be used, and what
-// it lost is cut off. gone is the remnant, of which Wait says that it is given back; it
-// is empty if no hold was lost.
+// When Change returns nil, the owner has all that it gained, all of that can be used, and
+// what it lost is cut off. gone is the remnant: Wait waits until it is given back. gone is
+// empty if the owner lost no hold.
 //
-// A *RefusedError says that nothing has changed; it wraps ErrOvertaken if the owner is
-// being released. An error that comes with gone says that the change is made, and that
-// what was lost could not be cut off yet. After any other error the owner is as before,
-// or will be: what it had gained is given back.
+// A *RefusedError says that nothing has changed. It wraps ErrOvertaken if the owner is
+// being released. An error that comes with gone says that the change is made, but that
+// what was lost could not be cut off yet. After any other error the owner is as before, or
+// will be: what it had gained is given back.
 func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner) error, ops ...ledger.Op) (gone hold.ID, err error) {
 	ctx, leave, err := e.enter(ctx, id, false)
 	if err != nil {
@@ -75,7 +78,7 @@ func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner
 	return gone, e.Depart(ctx, []hold.ID{gone})
 }
 
-// begins notes that an owner is being changed, until ends is called.
+// begins notes that an owner is being changed, until the caller calls ends.
 func (e *Engine) begins(id hold.ID) (ends func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,22 +90,24 @@ func (e *Engine) begins(id hold.ID) (ends func()) {
 	}
 }
 
-// belongings are what an owner gains or loses.
+// belongings are the needs, names and holds that an owner gains or loses.
 type belongings struct {
 	needs []hold.ID
 	names []hold.Name
 	holds []hold.Hold
 }
 
-// changed is what a change makes of an owner.
+// changed is the difference that a change makes to an owner.
 type changed struct {
 	before       hold.Owner
 	gained, lost belongings
 	meta         []byte
 }
 
-// difference asks what a change comes to, once nothing of it is in the way: an earlier
-// one that has not ended, or what the owner has lost and is to get again.
+// difference works out what an owner gains and loses by a change. Before that, it rolls
+// back an earlier change that has not ended, and writes down what could not be written
+// earlier. After that, it waits until what the owner gains is not on its way out (vacated).
+// The caller has the owner's turn.
 func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.Owner) error) (*changed, error) {
 	if err := e.rollBack(ctx, id); err != nil {
 		return nil, err
@@ -134,7 +139,7 @@ func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.O
 			d.lost.holds = append(d.lost.holds, h)
 		}
 	}
-	for _, n := range discovered(d.lost.holds) { // goes with what it was discovered of
+	for _, n := range discovered(d.lost.holds) { // a discovered name goes with its hold
 		if slices.Contains(o.Names, n) && !slices.Contains(d.lost.names, n) {
 			d.lost.names = append(d.lost.names, n)
 		}
@@ -145,7 +150,8 @@ func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.O
 	return d, e.vacated(ctx, d)
 }
 
-// differ returns what of after is not in before, and the other way round.
+// differ returns the elements of after that are not in before, and those of before that are
+// not in after.
 func differ[T comparable](before, after []T) (gained, lost []T) {
 	without := func(all, but []T) []T {
 		return slices.DeleteFunc(slices.Clone(all), func(x T) bool { return slices.Contains(but, x) })
@@ -153,10 +159,10 @@ func differ[T comparable](before, after []T) (gained, lost []T) {
 	return without(after, before), without(before, after)
 }
 
-// vacated waits until nothing that an owner gains is on its way out, since the owner has
-// had it before: its release would take it away again. A remnant that owes other things,
-// or is not forgotten yet, is written down without what it has given back, or the next
-// engine would release that once more.
+// vacated waits until no remnant has a thing that the owner gains. If the owner had that
+// thing before and has lost it, the remnant's release would take it away again. Once the
+// thing is given back, vacated takes it out of the remnant's record, if the ledger has not
+// forgotten the remnant yet: the next engine would otherwise release the thing once more.
 func (e *Engine) vacated(ctx context.Context, d *changed) error {
 	for _, id := range e.Ledger.Needers(d.before.ID) {
 		o, ok := e.Ledger.Owner(id)
@@ -168,7 +174,7 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 				continue
 			}
 			err := e.WaitKind(ctx, h.Spec.Kind(), id)
-			if err == nil && len(o.Names) > 0 { // which may be found again
+			if err == nil && len(o.Names) > 0 { // the new hold may discover them again
 				err = e.Wait(ctx, id)
 			}
 			if err == nil {
@@ -177,7 +183,7 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 					return nil
 				}))
 			}
-			if err != nil && !errors.Is(err, ledger.ErrUnknown) { // it is forgotten
+			if err != nil && !errors.Is(err, ledger.ErrUnknown) { // ErrUnknown: the remnant is forgotten
 				return fmt.Errorf("waiting until the former %s is released: %w", h.Spec, err)
 			}
 		}
@@ -185,12 +191,12 @@ func (e *Engine) vacated(ctx context.Context, d *changed) error {
 	return nil
 }
 
-// grows reports whether anything is gained.
+// grows reports whether the owner gains anything.
 func (d *changed) grows() bool {
 	return len(d.gained.needs)+len(d.gained.names)+len(d.gained.holds) > 0
 }
 
-// whole is the owner with what it had and what it gains.
+// whole returns the owner with all that it had and all that it gains.
 func (d *changed) whole() hold.Owner {
 	o := d.before.Clone()
 	o.Needs = append(o.Needs, d.gained.needs...)
@@ -199,7 +205,7 @@ func (d *changed) whole() hold.Owner {
 	return o
 }
 
-// announce writes down what is coming.
+// announce writes into the owner's record what the owner is about to gain: the first commit.
 func (d *changed) announce(o *hold.Owner) error {
 	o.Before = &hold.Extent{Needs: len(o.Needs), Names: len(o.Names), Holds: len(o.Holds)}
 	whole := d.whole()
@@ -207,32 +213,33 @@ func (d *changed) announce(o *hold.Owner) error {
 	return nil
 }
 
-// keep lets the owner have the names that its other holds say, those included that the
-// gained ones have discovered.
+// keep takes those names off the lost ones that a hold says which the owner keeps or gains:
+// a gained hold may have discovered one of them.
 func (d *changed) keep() {
 	kept := slices.DeleteFunc(d.whole().Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
 	d.lost.names = unsaid(d.lost.names, kept...)
 }
 
-// unsaid returns those of names that a hold does not say.
+// unsaid returns those of names that none of holds says.
 func unsaid(names []hold.Name, holds ...hold.Hold) []hold.Name {
 	left, _ := differ(discovered(holds), names)
 	return left
 }
 
-// conclude writes down that what was coming is there, and what is lost is not.
+// conclude writes into the owner's record that the owner has what it gained, and takes what
+// it lost out: the second commit.
 func (d *changed) conclude(o *hold.Owner) error {
 	o.Before, o.Meta = nil, d.meta
 	o.Needs, _ = differ(d.lost.needs, o.Needs)
-	if len(d.lost.holds) == 0 { // else the remnant gets them
+	if len(d.lost.holds) == 0 { // otherwise the names pass to the remnant
 		o.Names, _ = differ(d.lost.names, o.Names)
 	}
 	o.Holds = slices.DeleteFunc(o.Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
 	return nil
 }
 
-// concluded reports whether a change is made although the commit that makes it has
-// failed: its effect came, and its answer did not.
+// concluded reports whether a change is made although its second commit has returned an
+// error: a commit that was withdrawn may have been written all the same.
 func (e *Engine) concluded(d *changed) bool {
 	o, ok := e.Ledger.Owner(d.before.ID)
 	if !ok || o.Before != nil || !bytes.Equal(o.Meta, d.meta) || d.isNothing() {
@@ -244,16 +251,16 @@ func (e *Engine) concluded(d *changed) bool {
 		!slices.ContainsFunc(d.lost.holds, func(h hold.Hold) bool { return has(o.Holds, h.Spec) })
 }
 
-// isNothing reports whether a change changes nothing: then there are its ops alone, of
-// which nothing is known.
+// isNothing reports whether a change leaves the owner as it is. Then the owner's record does
+// not show whether the commit, which has only ops, was written.
 func (d *changed) isNothing() bool {
 	lost := len(d.lost.needs) + len(d.lost.names) + len(d.lost.holds)
 	return !d.grows() && lost == 0 && bytes.Equal(d.before.Meta, d.meta)
 }
 
-// part returns the ops that make a remnant, gone, of what an owner loses. It gets the
-// owner's lost names, which so rest only after the holds are given back. Without a lost
-// hold there is no remnant.
+// part returns the ops that make a remnant of what an owner loses, and the remnant's id,
+// gone. The lost names pass to the remnant, so that they begin to rest only after the lost
+// holds are given back. Without a lost hold there is no remnant, and no ops.
 func part(o hold.Owner, lost belongings, at time.Time) (gone hold.ID, ops []ledger.Op) {
 	if len(lost.holds) == 0 {
 		return "", nil
@@ -270,18 +277,18 @@ func part(o hold.Owner, lost belongings, at time.Time) (gone hold.ID, ops []ledg
 	return remnant.ID, ops
 }
 
-// rollBack takes back what an owner was about to get by a change that has not ended.
-// The owner's lock is held.
+// rollBack takes from an owner what it was about to gain by a change that has not ended.
+// The caller has the owner's turn.
 func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	o, ok := e.Ledger.Owner(id)
 	if !ok || !o.Wanted() || o.Before == nil {
-		return nil // whoever releases it gives all of it back
+		return nil // the release of a releasing owner gives back all of it anyway
 	}
 	e.mu.Lock()
 	o.Holds = slices.Clone(e.learned(o).Holds)
 	e.mu.Unlock()
 	b := *o.Before
-	// A hold that the owner keeps may have been taken again, and have found another name.
+	// A hold that the owner keeps may have been taken again, and may have discovered another name.
 	lost := belongings{o.Needs[b.Needs:], unsaid(o.Names[b.Names:], o.Settled()...), o.Holds[b.Holds:]}
 	gone, ops := part(o, lost, e.now())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
@@ -297,7 +304,7 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 		return fmt.Errorf("rolling back the change of %s: %w", id, err)
 	}
 	e.mu.Lock()
-	if u, ok := e.unwritten[id]; ok { // of what the owner keeps; it is written by the next sweep
+	if u, ok := e.unwritten[id]; ok { // keep the part of the holds that stay: the next sweep writes it
 		u.Holds = u.Holds[:b.Holds]
 		e.unwritten[id] = u
 	}
@@ -309,8 +316,8 @@ func (e *Engine) rollBack(ctx context.Context, id hold.ID) error {
 	return e.Depart(ctx, []hold.ID{gone})
 }
 
-// rollBackAll rolls back the changes of owners that nobody goes on with: the program
-// has ended in between, or the way back could not be written.
+// rollBackAll rolls back the changes of owners that no Change goes on with: the program has
+// ended in between, or an earlier rollback could not be written.
 func (e *Engine) rollBackAll(ctx context.Context, owners []hold.Owner) error {
 	var errs []error
 	for _, o := range owners {
@@ -322,8 +329,8 @@ func (e *Engine) rollBackAll(ctx context.Context, owners []hold.Owner) error {
 	return errors.Join(errs...)
 }
 
-// settleUp does for an owner what could not be written earlier, with its lock held and
-// within Options.Mending.
+// settleUp takes an owner's turn and calls do, which writes what could not be written
+// earlier, all within Options.Mending.
 func (e *Engine) settleUp(ctx context.Context, id hold.ID, what string, do func(context.Context, hold.ID) error) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Mending)
 	defer cancel()

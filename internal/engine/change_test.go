@@ -37,8 +37,8 @@ func pluggable() hold.Owner {
 	return o
 }
 
-// isPlugged reports whether an owner is as plug makes it, or as it was before; both false
-// is neither.
+// isPlugged reports whether an owner is as plug makes it, and whether it is as it was before.
+// Both are false if it is neither.
 func isPlugged(n *node, id hold.ID) (plugged, before bool) {
 	o, _ := n.ledger.Owner(id)
 	things := 0
@@ -57,9 +57,9 @@ func isPlugged(n *node, id hold.ID) (plugged, before bool) {
 		all && len(o.Holds) == 2 && len(names) == 2 && names[plain("old")]
 }
 
-// A pod gets an interface while it runs, and loses one: what is gained is there and can be
-// used before anything is lost, what is lost is cut off, and its name rests until it is
-// given back.
+// A running pod gets an interface and loses one. What it gains is there and can be used
+// before it loses anything. What it loses is cut off, and the lost name is not free before
+// that is given back.
 func TestChange(t *testing.T) {
 	n := newNode(t)
 	n.rest = time.Hour
@@ -122,7 +122,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestChangeIsRefused: what cannot be done changes nothing.
+// TestChangeIsRefused: a change that cannot be made changes nothing.
 func TestChangeIsRefused(t *testing.T) {
 	n := newNode(t)
 	o, other := pluggable(), owner("", "new", "wire")
@@ -164,7 +164,8 @@ func TestChangeIsRefused(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A release is not kept by a change under way, and takes all of it.
+// A release does not wait for a change under way, and gives back all that the change has
+// taken, too.
 func TestReleaseOvertakesChange(t *testing.T) {
 	n := newNode(t)
 	o := pluggable()
@@ -193,9 +194,9 @@ func TestReleaseOvertakesChange(t *testing.T) {
 	}
 }
 
-// TestChangeFaults lets each operation of a change fail, or be the program's last, with
-// somebody who sweeps, releases or changes beside it: the owner is as before or as it was
-// to be, and nothing of the other one is left.
+// TestChangeFaults lets each operation of a change fail, or be the program's last, while
+// somebody sweeps, releases or changes beside it. Afterwards the owner is as it was before
+// or as the change makes it, and nothing of the other state is left.
 func TestChangeFaults(t *testing.T) {
 	points := 0
 	beside := map[string]func(*node, hold.ID){
@@ -279,8 +280,8 @@ func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.
 	n.stop()
 }
 
-// A block that is revoked, and stands for a pod, goes when the pod does not need it any
-// more, also if the pod was only about to.
+// A block that was revoked and still stands for a pod goes when the pod does not need it any
+// more, also if the pod was only about to need it, by a change that is rolled back.
 func TestChangeEndsNeed(t *testing.T) {
 	changes := map[string]func(o *hold.Owner) error{
 		"the need": func(o *hold.Owner) error { o.Needs = nil; return nil },
@@ -360,9 +361,9 @@ func lease(id hold.ID, which string) hold.Hold {
 	return hold.Hold{Owner: id, Spec: &thing{K: "lease", N: which + string(id), Offers: "addr"}}
 }
 
-// A name that a hold has discovered stays with its owner when that hold is lost, as long
-// as another of its holds says the same name: the one that comes for it, or one that was
-// there already.
+// A hold has discovered a name, and the owner loses that hold. The name stays with the owner
+// if another of its holds says the same name: the one that replaces the lost hold, or one
+// that was there already.
 func TestNameOfTwoHolds(t *testing.T) {
 	for name, before := range map[string][]string{"gained": {"a"}, "kept": {"a", "b"}} {
 		t.Run(name, func(t *testing.T) {
@@ -388,8 +389,8 @@ func TestNameOfTwoHolds(t *testing.T) {
 	}
 }
 
-// A hold may be taken again, and discover another name, while a change of its owner waits
-// for its way back: the name is the owner's, and no part of the change.
+// A hold may be taken again, and discover another name, while a change of its owner waits to
+// be rolled back. The name belongs to the owner, and not to the change.
 func TestRediscoveredBesideWayBack(t *testing.T) {
 	n, disk := onDisk(t)
 	o := leased("a")
@@ -428,7 +429,7 @@ func TestRediscoveredBesideWayBack(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A change that changes nothing but what its ops say is what becomes of them.
+// A change that leaves its owner as it is succeeds or fails as its ops do.
 func TestChangeOfNothing(t *testing.T) {
 	n, disk := onDisk(t)
 	o, other := owner("", "pod", "wire"), owner("", "other", "wire")

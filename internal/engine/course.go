@@ -6,16 +6,16 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// course is what is under way with one owner: who has the turn that taking, repairing
-// and cutting it need, and the means to stop that. It exists only while somebody has the
-// turn. Engine.mu guards it.
+// course is what somebody does with one owner in the owner's turn. Whoever takes,
+// repairs, changes or cuts an owner needs that turn first. A course exists only while
+// somebody has the turn. Engine.mu guards it.
 type course struct {
-	taking bool // a Take has the turn
-	cancel context.CancelCauseFunc
+	taking bool                    // a Take has the turn
+	cancel context.CancelCauseFunc // stops whoever has the turn
 }
 
-// enter waits for an owner's turn. The context that it returns ends also when the
-// owner is released; leave ends the turn.
+// enter waits for an owner's turn. The context that it returns also ends when somebody
+// interrupts the turn to release the owner. leave ends the turn.
 func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.Context, leave func(), _ error) {
 	done, err := e.turns.Take(ctx, id)
 	if err != nil {

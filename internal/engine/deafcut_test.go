@@ -36,9 +36,10 @@ func inBubble(t *testing.T, f func(t *testing.T, n *node)) {
 	})
 }
 
-// A cut that hangs, deaf to its context, keeps whoever asks no longer than he has
-// time, and than Options.Mending. Nobody is told that the owner is cut off, and who
-// asks again and again costs no goroutine. When it answers at last the owner goes.
+// A cut hangs and does not heed its context. A caller waits for it no longer than the
+// caller's context and Options.Mending allow. No caller hears that the owner is cut off,
+// and callers that ask again and again cost no goroutines. When the cut answers at last,
+// the owner goes.
 func TestDeafCutKeepsNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		o := owner("", "a", "wire")
@@ -75,8 +76,8 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 	})
 }
 
-// More deaf cuts than may run at once keep no other owner that departs with them:
-// a drain and the start of the agent have all of them in one call.
+// More cuts hang than may run at once. They do not keep another owner that departs in the
+// same call: a drain and the start of the agent release all of their owners in one call.
 func TestDeafCutsKeepNoPlaces(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		var deaf []hold.Owner
@@ -108,8 +109,7 @@ func TestDeafCutsKeepNoPlaces(t *testing.T) {
 	})
 }
 
-// What a Depart costs beside its cut: the way to the engine's own goroutine, and
-// back.
+// What a Depart costs without its cut: the way to the engine's own goroutine and back.
 func BenchmarkDepart(b *testing.B) {
 	n := newNode(b)
 	o := owner("", "a", "wire")

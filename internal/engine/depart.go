@@ -11,38 +11,38 @@ import (
 )
 
 const (
-	// cutting is how long a kind has for one owner's cut, whoever asked for it.
+	// cutting limits the cut of one owner.
 	cutting = 5 * time.Second
-	// cutsAtOnce is how many owners are cut off beside each other of those that
-	// depart together.
+	// cutsAtOnce is how many cuts run at once when one Depart has several owners.
 	cutsAtOnce = 16
 )
 
-// errImpatient says that an asker's time was up before whoever was taking the
+// errImpatient says that the caller's time was up before the Take or the repair of the
 // owner had stopped.
 var errImpatient = errors.New("it has not stopped yet")
 
 // ErrReachable says that an owner could not be cut off. Its promise stands.
 var ErrReachable = errors.New("it can still be reached")
 
-// departure is one owner's way to its cut. It has a goroutine of the engine's own,
-// one however many ask: a kind that hears no context keeps that goroutine, and
-// none of the askers.
+// departure is one owner's way to its cut. It has one goroutine of the engine's own, for
+// any number of callers: a kind that does not heed its context keeps that goroutine, and
+// none of the callers.
 type departure struct {
 	ended chan struct{} // closed once err is set
 	err   error         // nil: the owner is cut off
-	cuts  bool          // whoever was taking the owner has stopped. Guarded by Engine.mu
-	needs []hold.ID     // whom the owner needs, who may have waited for it. Guarded by Engine.mu
+	cuts  bool          // the Take or repair of the owner has stopped, and the cut began. Guarded by Engine.mu
+	needs []hold.ID     // owners that this one needs: their departure may have waited for it. Guarded by Engine.mu
 }
 
-// Depart is the second half of Release: it stops whoever takes or repairs the
-// owners, cuts them off, all beside each other, and sends what they hold to its
-// lines. ids are of owners that are releasing; one that is gone is left out.
+// Depart is the second half of Release: it stops every Take and repair of the owners, cuts
+// the owners off beside each other, and sends their holds to the release lines. ids are
+// owners that are releasing; Depart leaves out those that are gone.
 //
-// nil says that each of them is cut off, or stands for those who need it. An error wraps ErrReachable, or says that
-// somebody who takes an owner has not stopped yet. It comes at the end of ctx, or
-// after Options.Mending, whatever a kind does: nobody waits for another owner longer.
-// It takes nothing back of the promise: the engine goes on without the caller.
+// nil says that each of the owners is cut off, or still stands for owners that need it.
+// An error wraps ErrReachable, or says that the Take or the repair of an owner has not
+// stopped yet. Depart returns at the latest when ctx ends or after Options.Mending,
+// whatever a kind does: no caller waits longer for another owner. An error takes back
+// nothing of the promise: the engine goes on without the caller.
 func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
 	for _, id := range ids {
 		e.interrupt(id)
@@ -63,8 +63,8 @@ func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
 	return errors.Join(errs...)
 }
 
-// leave begins an owner's departure, or joins it. Its cut needs one of places,
-// unless they are nil.
+// leave begins an owner's departure, or joins the one under way. Its cut waits for a place
+// in places, unless places is nil.
 func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,13 +79,13 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 		return d
 	}
 	e.departures[id] = d
-	e.work.Go(func() { // not spawn, which may refuse by now: whoever joins waits for its end
+	e.work.Go(func() { // not spawn, which may refuse by now, and callers wait for d.ended
 		err := e.depart(id, d, places)
 		e.mu.Lock()
 		delete(e.departures, id)
 		d.err = err
 		close(d.ended)
-		due := e.due(append(d.needs, id)) // itself, if it is not needed any more meanwhile
+		due := e.due(append(d.needs, id)) // id itself: the last owner that needed it may have gone meanwhile
 		e.mu.Unlock()
 		for _, id := range due {
 			e.leave(id, nil)
@@ -94,30 +94,31 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 	return d
 }
 
-// due returns those of ids whose departure has waited for others that needed them,
-// and need not wait any more. Engine.mu is held.
+// due returns those of ids that are to depart now: their departure had to wait for owners
+// that needed them, and need not wait any more. Engine.mu is held.
 func (e *Engine) due(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(ids, func(id hold.ID) bool {
 		return e.ctx.Err() != nil || e.departures[id] != nil || !e.mayDepart(id)
 	})
 }
 
-// mayDepart reports whether an owner leaves that nobody has tried to cut off yet, and nobody
-// who stands needs. Engine.mu is held.
+// mayDepart reports whether an owner is leaving, its cut has not been tried yet, and no
+// owner that stands needs it. Engine.mu is held.
 func (e *Engine) mayDepart(id hold.ID) bool {
 	l := e.leaving[id]
 	return l != nil && !l.tried && !e.needed(id)
 }
 
-// isDue reports whether an owner is to depart anew.
+// isDue is mayDepart for callers that do not hold Engine.mu.
 func (e *Engine) isDue(id hold.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.mayDepart(id)
 }
 
-// follow waits for a departure for as long as its asker may. One that has waited for
-// others who needed the owner, and need not any more by now, is followed by another.
+// follow waits for a departure of id, until ctx ends. If the departure has cut nothing
+// because others needed the owner, and none of them does any more by now, follow begins
+// another departure, and waits for that.
 func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 	for {
 		select {
@@ -144,9 +145,9 @@ func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 	return fmt.Errorf("waiting for the ADD of %s to stop: %w: %w", id, errImpatient, context.Cause(ctx))
 }
 
-// depart cuts a releasing owner off, once whoever was taking it has stopped,
-// and sends its holds to their lines. One that others need who stand departs anew
-// after them (due).
+// depart waits until a Take or a repair of a releasing owner has stopped. Then it cuts the
+// owner off, and sends the owner's holds to their lines. If an owner that stands needs this
+// one, depart does neither: this one departs anew after that one (due).
 func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	_, leave, err := e.enter(e.ctx, id, false)
 	if err != nil {
@@ -160,7 +161,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	e.mu.Lock()
 	awaits := !l.tried && e.needed(id)
 	if o, ok := e.Ledger.Owner(id); ok && !awaits && !l.tried {
-		l.owner = e.learned(o) // while it stood, its holds may have been found anew
+		l.owner = e.learned(o) // while it stood, its holds may have been taken again, and discovered other things
 	}
 	d.cuts, d.needs = !awaits, slices.Clone(l.owner.Needs)
 	cut := l.cut
@@ -177,7 +178,7 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	e.mu.Lock()
 	l.tried, l.cut = true, l.cut || err == nil
 	done := e.advance(l)
-	e.note(l) // who needs it may have been stuck before
+	e.note(l) // the owners that need it may have been stuck before
 	e.mu.Unlock()
 	if done {
 		e.background(func() { e.forget([]*leaving{l}) })
@@ -185,10 +186,11 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	return err
 }
 
-// depose puts an owner on the list of those that leave; nil: it is gone. Both are seen
-// with Engine.mu, as the ledger forgets who is on the list, who leaves it only then: one
-// that was forgotten in between would be released again, when what it had may be a
-// successor's.
+// depose returns an owner's entry on the list of the leaving (Engine.leaving), and adds one
+// if there is none; first says that it did. It returns nil if the ledger has forgotten the
+// owner. It looks at the list and at the ledger under one lock: an owner is taken off the
+// list only after the ledger has forgotten it. Otherwise an owner that is forgotten between
+// the two looks would be released once more, when its things may be a successor's.
 func (e *Engine) depose(id hold.ID) (l *leaving, first bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -204,8 +206,8 @@ func (e *Engine) depose(id hold.ID) (l *leaving, first bool) {
 	return l, true
 }
 
-// cutAmong cuts an owner off in one of places. A cut that takes too long gives its
-// place back.
+// cutAmong waits for a place in places, and cuts an owner off. If the cut takes longer than
+// a tenth of Options.Mending, it gives its place back and goes on.
 func (e *Engine) cutAmong(places chan struct{}, l *leaving) error {
 	if places == nil {
 		return e.cutOff(e.ctx, e.unreleased(l))
@@ -224,8 +226,8 @@ func (e *Engine) cutAmong(places chan struct{}, l *leaving) error {
 	return e.cutOff(e.ctx, e.unreleased(l))
 }
 
-// cutOff makes the owner of holds unreachable. It does not stop for an asker who
-// left.
+// cutOff makes the owner of holds unreachable. It goes on when ctx ends, up to the limit
+// for a cut.
 func (e *Engine) cutOff(ctx context.Context, holds []hold.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
 	defer cancel()

@@ -7,10 +7,10 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// unended returns the drifts but those of things that have come to their end by
-// themselves (hold.Kind.Ends), of which it tells once. A thing of such a kind that is
-// gone since its owner gives it back, or has not taken it yet, is no drift either, and
-// nobody is told of it.
+// unended leaves out the drifts of things that are gone and whose kind says that such a
+// thing ends by itself (hold.Kind.Ends): nobody takes those again. The first time that
+// it sees the end of a thing, it sends an Ended event. It sends none if the thing is gone
+// because its owner gives it back or has not taken it yet.
 func (e *Engine) unended(drifts Missing) Missing {
 	return slices.DeleteFunc(drifts, func(d drift) bool {
 		k, err := e.kind(d.hold)
@@ -24,9 +24,10 @@ func (e *Engine) unended(drifts Missing) Missing {
 	})
 }
 
-// ends reports whether the end of a thing is news. The owner is looked at after the thing
-// was: the ledger says that a thing is released before it is. Engine.mu is locked
-// meanwhile, or what is told of an owner could be noted after the owner is forgotten.
+// ends reports whether the end of a thing is news, and notes that it has been told. It
+// reads the owner from the ledger after Verify has seen that the thing is gone: the
+// ledger says that a thing is being released before the thing goes. It holds Engine.mu
+// meanwhile, or it could add to e.over after the owner is forgotten.
 func (e *Engine) ends(d drift) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -42,8 +43,8 @@ func (e *Engine) ends(d drift) bool {
 	return true
 }
 
-// revives notes that a thing was taken: its end will be another one than that of a thing
-// that was in its place before.
+// revives notes that a thing was taken. If a thing of the same name has ended before, the
+// end of this one is news again.
 func (e *Engine) revives(h hold.Hold) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

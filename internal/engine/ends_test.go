@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A process that has ended is not begun again, and is no difference. Its owner is told
-// once in each life of the engine, and is released like any other.
+// A process that has ended is not begun again, and is no difference. The engine sends one
+// event of it in each of its lives, and releases the owner like any other.
 func TestGoneIsTheEnd(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "container", "wire", "proc")
@@ -57,8 +57,8 @@ func (n *node) end(h hold.Hold) {
 	})
 }
 
-// A process that is gone because it was released, or is not there yet, has not come to
-// its end: nobody is told so.
+// A process that is gone because it was released, or that is not there yet, has not come to
+// its end: the engine sends no event.
 func TestReleasedIsNotEnded(t *testing.T) {
 	meanwhile := func() {}
 	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
@@ -100,8 +100,8 @@ func TestReleasedIsNotEnded(t *testing.T) {
 	}
 }
 
-// A process that is begun anew in the place of one that has ended, and ends, too, is
-// told of as well.
+// If a process is begun anew in the place of one that has ended, and ends as well, the
+// engine sends another event.
 func TestEndsAgain(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "container", "wire", "proc")

@@ -1,9 +1,15 @@
 // Package engine takes what owners hold, and gives it back whatever happens.
 //
 // It knows nothing of attachments: an owner is a list of holds, and each verb
-// is a walk over that list. Open take.go for the way in, change.go for what comes
-// later, release.go for the way out, line.go for how releases of many owners become
-// one, and restore.go and sweep.go for what happens when nobody asks.
+// is a walk over that list. Open take.go for the way in, change.go for changes of an
+// owner that has been taken, release.go for the way out, line.go for how one call
+// releases holds of many owners, and restore.go and sweep.go for what the engine does
+// when nobody asks.
+//
+// Some words recur. An owner's release is promised once the ledger says that the owner
+// is releasing. An owner stands while its holds have to be there: it is wanted, or
+// an owner that needs it still stands. An owner is doomed if it could not be taken
+// and its release is not promised yet.
 package engine
 
 import (
@@ -22,7 +28,7 @@ import (
 // ErrOvertaken says that an owner was released while it was being taken.
 var ErrOvertaken = errors.New("overtaken by a release")
 
-// RefusedError says that an owner was not even begun: nothing has changed.
+// RefusedError says that a Take or a Change did not begin: nothing has changed.
 type RefusedError struct{ Err error }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }
@@ -40,25 +46,29 @@ type Ledger interface {
 type Options struct {
 	Ledger Ledger
 	Kinds  hold.Kinds
-	// Event is told what happens, in the order of each owner. It must not
-	// block. Optional.
+	// Event is called with each event. The events of one owner come in their order.
+	// Event must not block. Optional.
 	Event func(Event)
-	// Observe is told how long a kind's operation took, for how many holds:
-	// op is acquire, verify, release, cut, sever or find. Optional.
+	// Observe is called after each operation of a kind, with the time that it took
+	// and the number of its holds: op is acquire, verify, release, cut, sever or
+	// find. Optional.
 	Observe func(kind, op string, took time.Duration, holds int, err error)
-	// Homeless reports owners whose home has ended for certain, as all network
-	// namespaces do with a reboot: what they lack is not taken again, they are
-	// released. Optional.
+	// Homeless reports whether an owner's home has ended for certain, as all network
+	// namespaces do with a reboot. The engine does not take again what such an owner
+	// lacks, but releases the owner. Optional.
 	Homeless func(hold.Owner) bool
-	// Going reports owners whose release was asked for in a way that the ledger
-	// does not know of yet: what they lack is not taken again. Optional.
+	// Going reports whether somebody has asked for an owner's release in a way that
+	// the ledger does not know of yet. The engine does not take again what such an
+	// owner lacks. Optional.
 	Going func(hold.Owner) bool
-	// Clock is the ledger's, by which freed names rest; nil: one of its own.
+	// Clock is the ledger's clock, by which freed names rest. If it is nil, the engine
+	// makes one of its own.
 	Clock *boottime.Clock
 	// Try limits one Release of a kind; 0 is 30 s.
 	Try time.Duration
-	// Look limits one Verify and one Find of a kind, and Mending what is taken again
-	// of one owner; 0 is 10 s. A look that has not ended by then has seen nothing.
+	// Look limits one Verify and one Find of a kind; a look that has not ended by then
+	// has seen nothing. Mending limits how long the engine takes holds of one owner
+	// again, and how long Depart waits. 0 is 10 s for each.
 	Look, Mending time.Duration
 	// Backoff is the wait after the first failed release; it doubles with each
 	// up to MaxBackoff, with jitter. 0 is 250 ms, and 1 min.
@@ -75,21 +85,22 @@ type Engine struct {
 	work  sync.WaitGroup // goroutines of the engine's own
 
 	mu         sync.Mutex
-	turns      turn.Turns[hold.ID] // of who takes, repairs or cuts an owner; has a lock of its own
-	courses    map[hold.ID]*course
-	takes      int         // of courses: how many are being taken
-	calm       *time.Timer // fires when nobody has been taken for a while; nil: nobody was yet
-	yields     bool        // releases let those go first who are being taken
-	waiting    int         // how many wait for releases
+	turns      turn.Turns[hold.ID] // an owner's turn, to take, repair or cut it; has a lock of its own
+	courses    map[hold.ID]*course // owners whose turn somebody has
+	takes      int                 // how many of courses are a Take
+	calm       *time.Timer         // fires a while after the last Take; nil: there was no Take yet
+	yields     bool                // releases let Takes go first
+	waiting    int                 // how many callers wait for releases
 	leaving    map[hold.ID]*leaving
-	departures map[hold.ID]*departure // under way, from the wait for the owner's lock to the cut
-	places     chan struct{}          // has a token for each cut of those that depart together
-	// doomed are owners that could not be taken: nothing of them is taken again.
-	// The trouble is of their promise; nil: it has not failed.
+	departures map[hold.ID]*departure // under way, from the wait for the owner's turn to the cut
+	places     chan struct{}          // has a token for each running cut of owners that depart together
+	// doomed are the owners that could not be taken and whose release is not promised
+	// yet: none of their holds is taken again. The trouble is that of the promise; nil:
+	// no try has failed.
 	doomed    map[hold.ID]*trouble
-	unwritten map[hold.ID]hold.Owner // what their holds have discovered is not in the ledger yet
+	unwritten map[hold.ID]hold.Owner // what an owner's holds have discovered and the ledger lacks
 	changing  map[hold.ID]bool       // a Change is under way
-	over      map[hold.ID][]string   // things that have come to their end, and somebody was told
+	over      map[hold.ID][]string   // an owner's things whose end was told as an event (Ended)
 	late      map[string]int         // by kind: looks that go on after their time
 	overdue   map[string]time.Time   // by kind: when a look last took too long
 	suspect   map[string]bool        // things without an owner, seen by the last sweep
@@ -141,13 +152,13 @@ func New(o Options) *Engine {
 	return e
 }
 
-// lastCalls is how long Close waits for kinds that do not hear that their time is
-// up.
+// lastCalls is how long Close waits for calls of kinds that go on after their context
+// has ended.
 const lastCalls = 5 * time.Second
 
-// Close stops what the engine does on its own and waits for it to end, but not for
-// ever for a kind that hangs. What is not released yet is in the ledger, and the
-// next engine goes on with it.
+// Close stops what the engine does on its own, and waits for it to end, at most for
+// lastCalls if a kind hangs. The ledger knows what is not released yet, and the next
+// engine goes on with it.
 func (e *Engine) Close() {
 	e.stop()
 	e.mu.Lock()
@@ -174,18 +185,18 @@ func (e *Engine) Close() {
 	}
 }
 
-// errClosing is the answer of an engine that begins nothing any more.
+// errClosing is the answer of an engine after Close: it begins nothing any more.
 var errClosing = errors.New("the engine is closing")
 
-// background runs f as work of the engine's own, which Close waits for, and reports
-// true; if the engine is closing already, it does not.
+// background runs f in a goroutine that Close waits for, and returns true. If the engine
+// is closing already, it does not run f, and returns false.
 func (e *Engine) background(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.spawn(f)
 }
 
-// spawn is background with Engine.mu held. It reports whether f runs.
+// spawn is background for callers that hold Engine.mu.
 func (e *Engine) spawn(f func()) bool {
 	if e.ctx.Err() != nil {
 		return false
@@ -200,7 +211,7 @@ func (e *Engine) event(typ EventType, o hold.Owner, kind string, err error) {
 	}
 }
 
-// observed runs one operation of a kind and tells Observe how it went.
+// observed runs one operation of a kind, and calls Observe afterwards.
 func (e *Engine) observed(kind, op string, holds int, f func() error) error {
 	start := e.now()
 	err := f()

@@ -53,10 +53,10 @@ func TestTakeGivesAllAndReleaseGivesAllBack(t *testing.T) {
 	if got := n.eventTypes(o.ID); got != "attaching attached releasing released" {
 		t.Errorf("events: %s", got)
 	}
-	// A reservation goes after everything that uses it, the cut before all.
+	// A reservation goes after everything that uses it. The cut comes first.
 	log := n.world.done()
 	lease := slices.Index(log, "release lease "+string(o.ID))
-	for _, use := range []string{"wire", "rule"} { // when the note goes is nobody's matter
+	for _, use := range []string{"wire", "rule"} { // the note may go at any time
 		if i := slices.Index(log, "release "+use+" "+string(o.ID)); i < 0 || i > lease {
 			t.Errorf("the lease was not released after the %s: %v", use, log)
 		}
@@ -223,8 +223,8 @@ func TestFailedCutIsAnErrorAndIsTriedAgain(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// multus #355, #922; runtimes, general: what a failed DEL still needed was
-// forgotten with it.
+// A failed DEL is tried again with all that it needs. In multus #355 and #922, and in
+// runtimes in general, that was forgotten with the first DEL.
 func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	n := newNode(t)
 	bad, good := owner("", "bad", "lease", "wire", "rule"), owner("", "good", "lease", "wire", "rule")
@@ -257,7 +257,7 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	if _, taken := n.ledger.Holder(bad.Names[0]); !taken {
 		t.Error("the name of an owner that is owed is free")
 	}
-	// The rule beside it went, the reservation under it did not.
+	// The rule beside the failed hold went. The reservation that it uses did not.
 	if got := n.world.residue(); strings.Contains(got, "rule") || !strings.Contains(got, "lease") {
 		t.Errorf("world: %s", got)
 	}
@@ -274,8 +274,7 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	}
 }
 
-// cilium #35411, #40219: every DEL waited for the walk through connection
-// tracking.
+// In cilium #35411 and #40219 every DEL waited for the walk through connection tracking.
 func TestHangingKindKeepsNobodyElse(t *testing.T) {
 	n := newNode(t)
 	hung, other := owner("", "hung", "rule"), owner("", "other", "wire")
@@ -316,7 +315,7 @@ func TestUntoldKeepsNoName(t *testing.T) {
 		}
 		return nil
 	}
-	take(t, n, o) // an untold hold does not fail it
+	take(t, n, o) // a Tell hold that fails does not fail it
 	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +351,7 @@ func TestManyReleasesAreOneBatch(t *testing.T) {
 			if cut.Add(1) == int32(len(ids)) {
 				close(all)
 			}
-		case "release": // else each would go by itself as soon as it is cut off
+		case "release": // otherwise each would go by itself as soon as it is cut off
 			<-all
 		}
 		return nil
@@ -379,7 +378,7 @@ func TestUnknownKindIsKeptAndOwed(t *testing.T) {
 	if owed := n.Owed(o.ID); len(owed) != 1 || !strings.Contains(owed[0].Err.Error(), `does not know the kind "rule"`) {
 		t.Errorf("owed: %+v", owed)
 	}
-	n.restart() // with all kinds: it goes on
+	n.restart() // with all kinds: the release goes on
 	if err := n.Wait(t.Context(), o.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +391,7 @@ func TestRestoreGoesOnWithTheLedger(t *testing.T) {
 	for _, o := range []hold.Owner{stays, lost, leaving} {
 		take(t, n, o)
 	}
-	n.Close() // nothing goes to its end any more
+	n.Close() // no release goes on any more
 	if err := n.ledger.Commit(t.Context(), ledger.Releasing(leaving.ID, time.Now())); err != nil {
 		t.Fatal(err)
 	}

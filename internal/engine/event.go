@@ -8,23 +8,23 @@ type EventType string
 // Types of events.
 const (
 	Attaching EventType = "attaching" // the owner is in the ledger, and its holds are being taken
-	Attached  EventType = "attached"  // it has all of them
-	Releasing EventType = "releasing" // its end is promised, and it is being cut off
-	Released  EventType = "released"  // nothing of it is left
+	Attached  EventType = "attached"  // the owner has all of its holds
+	Releasing EventType = "releasing" // the owner's release is promised, and the owner is being cut off
+	Released  EventType = "released"  // nothing of the owner is left
 	Owing     EventType = "owed"      // a release failed, and is tried again
 	Drifted   EventType = "drift"     // the world differed from the ledger
-	Ended     EventType = "ended"     // something of it has come to its end by itself, as a process does
+	Ended     EventType = "ended"     // a thing that the owner holds has ended by itself, as a process does
 )
 
 // Event is something that happened to an owner.
 type Event struct {
 	Type  EventType
 	Owner hold.Owner
-	Kind  string // of the hold, where it is about one
-	Err   error  // Owing, Drifted: what is wrong
+	Kind  string // of the hold that the event is about, if it is about one
+	Err   error  // Owing, Drifted, Ended: what was seen
 }
 
-// FindingType says on what the ledger and the world disagree.
+// FindingType says how the ledger and the world disagree.
 type FindingType string
 
 // Types of findings.
@@ -41,5 +41,5 @@ type Finding struct {
 	Type FindingType
 	Hold hold.Hold // zero Spec: a whole kind could not be read
 	Kind string
-	Err  error // more about it; may be nil
+	Err  error // what was seen; may be nil
 }

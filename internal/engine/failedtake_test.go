@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A Take whose undo cannot be written has failed all the same: nothing repairs it,
-// the promise is tried again, and what is owed says so.
+// If the undo of a failed Take cannot be written, the Take has failed all the same: nothing
+// repairs the owner, and the promise of its release is owed and tried again.
 func TestFailedTakeStaysDoomed(t *testing.T) {
 	full := &fullLedger{}
 	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
@@ -59,9 +59,9 @@ func TestFailedTakeStaysDoomed(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A Take whose first commit has its effect and fails all the same has begun its
-// owner: it is undone, and no RefusedError, after which the caller would give the
-// names to somebody else.
+// If the first commit of a Take is written and returns an error all the same, the owner has
+// begun. The Take undoes that, and must not return a RefusedError: the caller would give
+// the names to somebody else.
 func TestTakeBegunByAFailedCommit(t *testing.T) {
 	deaf := &deafLedger{}
 	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
@@ -105,8 +105,8 @@ func (l *deafLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 	return err
 }
 
-// The undo of a failed Take that cannot be written has nothing left to do when
-// somebody else has released the owner meanwhile: nothing stays owed of who is gone.
+// The undo of a failed Take cannot be written, and somebody else releases the owner
+// meanwhile. Then the undo has nothing left to do, and the owner owes nothing.
 func TestDoomEndsWithItsOwner(t *testing.T) {
 	slow := &slowLedger{reached: make(chan struct{}), let: make(chan struct{})}
 	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
@@ -133,7 +133,7 @@ func TestDoomEndsWithItsOwner(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// slowLedger lets one commit wait, and refuses it then.
+// slowLedger lets one commit wait, and then refuses it.
 type slowLedger struct {
 	engine.Ledger
 	next         atomic.Bool
@@ -149,8 +149,8 @@ func (l *slowLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 	return errors.New("disk full")
 }
 
-// What an Acquire has discovered is known to the release, whether a later hold has
-// failed, the Acquire itself has, or the ledger cannot be written.
+// The release knows what an Acquire has discovered, also if the Acquire itself or a later
+// one has failed, or if the ledger cannot be written.
 func TestDiscoveryOutlivesAFailure(t *testing.T) {
 	for _, how := range []string{"a later hold fails", "the acquire fails", "the ledger is full"} {
 		t.Run(how, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestDiscoveryOutlivesAFailure(t *testing.T) {
 	}
 }
 
-// A runtime repeats the DEL of a pod whose ADD hangs.
+// A runtime repeats a DEL of a pod while the pod's ADD hangs.
 func TestRepeatedReleasesCostNoGoroutine(t *testing.T) {
 	n := newNode(t)
 	reached, let := make(chan struct{}), make(chan struct{})
@@ -229,7 +229,7 @@ func TestRepeatedReleasesCostNoGoroutine(t *testing.T) {
 	}
 }
 
-// GC asks for another try, and answers with its outcome, not that of the one before.
+// GC asks for another try, and answers with the outcome of that try, not of the one before.
 func TestTriedWaitsForTheTryThatWasAskedFor(t *testing.T) {
 	n := newNodeOf(t, nil, hourly)
 	o := owner("", "a", "rule")

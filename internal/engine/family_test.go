@@ -10,8 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A parent's hold that carries what its children stand on goes after theirs, and
-// not only after most of theirs.
+// A parent's hold that its children need goes after all holds of all children.
 func TestUseGoesAfterItsChildrens(t *testing.T) {
 	n := newNode(t)
 	parent := owner("", "p", "rule")
@@ -31,7 +30,7 @@ func TestUseGoesAfterItsChildrens(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reached
-	if err := n.WaitKind(t.Context(), "wire", child.ID); err != nil { // so that the engine has gone on
+	if err := n.WaitKind(t.Context(), "wire", child.ID); err != nil { // by then the engine has gone on
 		t.Fatal(err)
 	}
 	if log := n.world.done(); slices.Contains(log, "release rule "+string(parent.ID)) {
@@ -48,7 +47,8 @@ func TestUseGoesAfterItsChildrens(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// Each cut of a family may take seconds: nobody waits for the sum of them.
+// Each cut of a family may take seconds. They run at once, so that nobody waits for the sum
+// of them.
 func TestCutsOfAFamilyGoSideBySide(t *testing.T) {
 	n := newNode(t)
 	const children = 5
@@ -84,7 +84,7 @@ func TestCutsOfAFamilyGoSideBySide(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// Who waits for the outcome of a parent's tries hears of a child that is stuck.
+// A caller that waits for the outcome of a parent's tries hears when a child is stuck.
 func TestTriedOfAParentWhoseChildIsStuck(t *testing.T) {
 	n := newNodeOf(t, nil, hourly)
 	parent := owner("", "p", "rule")

@@ -11,9 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// TestFaults lets every operation of taking, releasing and restoring fail, and
-// lets the program die there, before and after its effect. Whatever happened:
-// restarted or not, a release leaves nothing, and no name was in use twice
+// TestFaults lets every operation of taking, releasing and restoring fail, and lets the
+// program die there, before and after the operation's effect. Whatever happened, and whether
+// the program was restarted or not, a release leaves nothing, and no name was in use twice
 // (the world watches that).
 func TestFaults(t *testing.T) {
 	points := 0
@@ -62,7 +62,7 @@ func faultRun(t *testing.T, plan *fault.Plan, late bool) {
 		n.Take(ctx, leaving)
 		n.Release(ctx, []hold.ID{leaving.ID})
 		settle(n, plan, leaving.ID)
-		n.Take(ctx, owner("", "leaving", "wire")) // its name again
+		n.Take(ctx, owner("", "leaving", "wire")) // under the same name as before
 		n.Release(ctx, []hold.ID{parent.ID})
 		settle(n, plan, parent.ID)
 	}
@@ -94,8 +94,8 @@ func faultRun(t *testing.T, plan *fault.Plan, late bool) {
 	n.stop()
 }
 
-// settle waits for a release to end, for the program to die, or for a failure
-// that will not heal by itself.
+// settle waits until a release has ended, the program has died, or a failure has come that
+// does not heal by itself.
 func settle(n *node, plan *fault.Plan, id hold.ID) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	go func() {

@@ -11,9 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A kind has no more calls at once than its Flight, however long they take: a cloud
-// that is slow is not asked by all owners at once. Those who hang leave the others a
-// place, where there is more than one.
+// A kind has no more calls at once than its Flight, however long they take: all owners at
+// once do not ask a slow cloud. If there is more than one place, holds that hang leave one
+// to the others.
 func TestFlightIsStrict(t *testing.T) {
 	for _, flight := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(flight), func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestFlightIsStrict(t *testing.T) {
 					all = append(all, o.ID)
 					take(t, n, o)
 				}
-				time.Sleep(time.Second) // nobody is taken any more
+				time.Sleep(time.Second) // no owner is being taken any more
 				for _, id := range all {
 					if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
 						t.Fatal(err)

@@ -9,8 +9,9 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// forget ends releases: in one commit the owners are no more, and their names
-// are free or rest.
+// forget ends releases: in one commit the ledger forgets the owners, and their names
+// become free or begin to rest. It then does the same for the owners that they needed
+// and that have nothing else left.
 func (e *Engine) forget(ls []*leaving) {
 	if len(ls) == 0 {
 		return
@@ -21,7 +22,7 @@ func (e *Engine) forget(ls []*leaving) {
 		ops[i] = ledger.Forget(l.owner.ID, now)
 	}
 	err := e.Ledger.Commit(e.ctx, ops...)
-	if err != nil && len(ls) > 1 { // one of them must not keep the others
+	if err != nil && len(ls) > 1 { // one owner that cannot be forgotten must not keep the others
 		for _, l := range ls {
 			e.forget([]*leaving{l})
 		}
@@ -37,8 +38,8 @@ func (e *Engine) forget(ls []*leaving) {
 	e.forget(e.ended(ls))
 }
 
-// ended takes forgotten owners off the list of those that leave, and returns whom they
-// needed that has nothing left but the forget.
+// ended takes forgotten owners off the list of the leaving, and lets the owners that they
+// needed go on. It returns those of the latter that can now be forgotten.
 func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,8 +53,8 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 	return last
 }
 
-// goOn lets owners that leave go on with what had to wait for somebody who needed them,
-// and returns those that have nothing left but the forget. Engine.mu is held.
+// goOn sends the holds of leaving owners that had to wait for an owner that needed them. It
+// returns those owners that can now be forgotten. Engine.mu is held.
 func (e *Engine) goOn(ids []hold.ID) (last []*leaving) {
 	for _, id := range ids {
 		l := e.leaving[id]
@@ -68,7 +69,8 @@ func (e *Engine) goOn(ids []hold.ID) (last []*leaving) {
 	return last
 }
 
-// unneeded lets owners go on that somebody who stands does not need any more.
+// unneeded lets releasing owners go on that another owner, which still stands, no longer
+// needs.
 func (e *Engine) unneeded(ids []hold.ID) {
 	e.mu.Lock()
 	last := e.goOn(ids)
@@ -82,7 +84,7 @@ func (e *Engine) unneeded(ids []hold.ID) {
 	}
 }
 
-// forgetLater tries a forget again that could not be written.
+// forgetLater arranges for another try of a forget that could not be written.
 func (e *Engine) forgetLater(l *leaving, err error) {
 	if e.ctx.Err() != nil {
 		return
@@ -97,8 +99,8 @@ func (e *Engine) forgetLater(l *leaving, err error) {
 	}
 }
 
-// freeNames frees the names of an owner of which only untold Tell holds are
-// left. Should it fail, the forget does it later.
+// freeNames frees the names of an owner that has nothing left but Tell holds whose release
+// has failed. If freeNames fails, the names are freed when the owner is forgotten.
 func (e *Engine) freeNames(id hold.ID) {
 	err := e.Ledger.Commit(e.ctx, ledger.Update(id, func(o *hold.Owner) error {
 		o.Names = nil
@@ -109,15 +111,14 @@ func (e *Engine) freeNames(id hold.ID) {
 	}
 }
 
-// Wait waits until owners that are being released are forgotten. Unknown ids
-// are so already; one that is wanted is not waited for.
+// Wait waits until the ledger has forgotten each owner that is being released. It does not
+// wait for unknown ids, nor for owners that are wanted.
 func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(*leaving) <-chan struct{} { return nil })
 }
 
-// WaitKind waits until owners that are being released have given back their holds
-// of one kind, whatever else of them is owed: for who needs the place of such a
-// hold.
+// WaitKind waits until owners that are being released have given back their holds of one
+// kind, whatever else they owe. It is for callers that need the place of such a hold.
 func (e *Engine) WaitKind(ctx context.Context, kind string, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(l *leaving) <-chan struct{} {
 		gone := l.without[kind]
@@ -136,15 +137,15 @@ func (e *Engine) WaitKind(ctx context.Context, kind string, ids ...hold.ID) erro
 	})
 }
 
-// Tried waits until owners that are being released are forgotten, or all that
-// can be tried of them has been, and something is owed. A try that was asked for
-// (Retry) counts when it has ended.
+// Tried waits for each owner that is being released until it is forgotten, or until it owes
+// something and nothing else of it can be tried for now. Tried also waits for the end of
+// tries that Retry has asked for.
 func (e *Engine) Tried(ctx context.Context, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(l *leaving) <-chan struct{} { return l.stuck })
 }
 
-// await waits for each owner to be forgotten, or for what enough returns of it,
-// which is called with Engine.mu held.
+// await waits for each owner until it is forgotten, or until the channel that enough
+// returns for it is closed. It calls enough with Engine.mu held.
 func (e *Engine) await(ctx context.Context, ids []hold.ID, enough func(*leaving) <-chan struct{}) error {
 	defer e.press()()
 	for _, id := range ids {
@@ -169,9 +170,10 @@ func (e *Engine) await(ctx context.Context, ids []hold.ID, enough func(*leaving)
 	return nil
 }
 
-// underway returns the release of an owner, or nil if there is none. Between
-// the promise and the cut an owner is releasing in the ledger alone: then it is
-// sent on its way, as by whoever made the promise.
+// underway returns the release of an owner, or nil if there is none. Between the promise
+// and the departure the ledger says that an owner is releasing, but the engine has no
+// entry for it. Then underway begins the departure, or joins it, as the caller that made
+// the promise does.
 func (e *Engine) underway(ctx context.Context, id hold.ID) (*leaving, error) {
 	for {
 		e.mu.Lock()
@@ -183,7 +185,7 @@ func (e *Engine) underway(ctx context.Context, id hold.ID) (*leaving, error) {
 		if o, ok := e.Ledger.Owner(id); !ok || o.Wanted() {
 			return nil, nil
 		}
-		// It is on its way also if its cut has failed.
+		// After a failed cut the entry is there, too.
 		if err := e.follow(ctx, id, e.leave(id, nil)); err != nil && (ctx.Err() != nil || e.ctx.Err() != nil) {
 			return nil, err
 		}

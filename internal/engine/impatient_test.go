@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// hangRepair lets a repair of o hang in its kind until let is closed, and calls
-// stopped when a release asks it to stop.
+// hangRepair lets a repair of o hang in its kind until let is closed, and calls stopped when
+// a release asks the repair to stop.
 func hangRepair(n *node, o hold.Owner, stopped func()) (let chan struct{}, repaired chan error) {
 	let, repaired = make(chan struct{}), make(chan error, 1)
 	reached := make(chan struct{})
@@ -35,9 +35,9 @@ func hangRepair(n *node, o hold.Owner, stopped func()) (let chan struct{}, repai
 	return let, repaired
 }
 
-// The promise is written, and then its asker's time is up: the owner goes all
-// the same, with nobody asking again (containerd #5438, #5569: the clean-up had
-// the request's context, which had ended).
+// The promise is written, and then the caller's time is up. The owner goes all the same, and
+// nobody has to ask again. In containerd #5438 and #5569 the clean-up had the request's
+// context, which had ended.
 func TestPromiseOutlivesItsAsker(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")
@@ -61,7 +61,7 @@ func TestPromiseOutlivesItsAsker(t *testing.T) {
 	t.Error("the owner is releasing, and nobody releases it")
 }
 
-// Between the promise and the cut an owner is not gone.
+// Between the promise and the cut an owner does not count as gone.
 func TestWaitWaitsForWhoIsOnlyPromised(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")
@@ -86,7 +86,8 @@ func TestWaitWaitsForWhoIsOnlyPromised(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A release that comes in the very moment of the last acquire is told after it.
+// If a release comes in the very moment of the last acquire, its event comes after that of
+// the Take.
 func TestEventsOfATakeComeBeforeThoseOfItsRelease(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")
@@ -119,8 +120,8 @@ func isLeaving(n *node, id hold.ID) bool {
 	return !ok || !o.Wanted()
 }
 
-// Traffic of a pod whose cut failed would leave new traces behind those that
-// are released.
+// If the cut of a pod has failed, its traces are not released: its traffic would leave new
+// ones at once.
 func TestNothingElseGoesWhileAnOwnerIsReachable(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "rule", "wire")

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A lazy kind lets a moment pass before it begins, gathers what comes within nine
-// times as long as its last Release took, and stops gathering when somebody waits.
+// A lazy kind lets a moment pass before its first Release. After a Release it gathers holds
+// for nine times as long as that Release took, and stops when somebody waits for releases.
 func TestLazyKindGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}

@@ -11,11 +11,11 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// learn writes down what the first n holds of an owner have discovered, also in an
-// Acquire that failed, and claims the names that they say. Until that is written the
-// engine remembers it, so that the owner's release knows of it. Names that another
-// owner has, or that rest, are an error; what else was discovered is written all the
-// same.
+// learn writes to the ledger what the first n holds of an owner have discovered, also in an
+// Acquire that failed, and claims the names that these holds say. Until that is written,
+// the engine remembers it, so that the owner's release knows of it. If one of the names
+// belongs to another owner or rests, learn claims no new name, writes down the rest of what was
+// discovered, and returns the *ledger.NameTakenError.
 func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
@@ -34,21 +34,22 @@ func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
 	return err
 }
 
-// remember keeps what an owner's holds have discovered until it is written.
+// remember keeps an owner with what its holds have discovered, until the ledger has that.
 func (e *Engine) remember(o hold.Owner) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unwritten[o.ID] = o.Clone()
 }
 
-// written forgets what could not be written of an owner: the ledger has it now.
+// written drops what remember has kept of an owner: the ledger has it now.
 func (e *Engine) written(id hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.unwritten, id)
 }
 
-// noteDown writes an owner's first holds as they are, and gives it names.
+// noteDown writes holds over the first holds in an owner's record, and claims names for the
+// owner.
 func (e *Engine) noteDown(ctx context.Context, id hold.ID, holds []hold.Hold, names []hold.Name) error {
 	err := e.Ledger.Commit(ctx, ledger.Update(id, func(rec *hold.Owner) error {
 		copy(rec.Holds, holds)
@@ -65,10 +66,11 @@ func (e *Engine) noteDown(ctx context.Context, id hold.ID, holds []hold.Hold, na
 	return nil
 }
 
-// relearn writes down what the holds of an owner that stands have discovered when they
-// were taken again. A hold that says a name which is not to be had is refused: a remnant
-// gives it back, and the owner lacks it until it is taken again. One of which the ledger
-// says that name already stays as it is. The owner's lock is held.
+// relearn writes down what the holds of an owner that stands have discovered when they were
+// taken again. If the owner cannot have a name that a hold says, the hold is refused: a
+// remnant gives it back, the record keeps what it said of the hold before, and the owner
+// lacks the hold until it is taken again. If the record of the hold says that name already,
+// the hold stays, and the name is not claimed. The caller has the owner's turn.
 func (e *Engine) relearn(ctx context.Context, o hold.Owner) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
@@ -110,7 +112,7 @@ func (e *Engine) relearn(ctx context.Context, o hold.Owner) error {
 	return errors.Join(append(errs, e.Depart(ctx, refused))...)
 }
 
-// relearnAll writes down what could not be written of owners that stand.
+// relearnAll writes down what owners that stand have discovered and the ledger lacks.
 func (e *Engine) relearnAll(ctx context.Context) error {
 	e.mu.Lock()
 	ids := slices.Collect(maps.Keys(e.unwritten))
@@ -124,8 +126,8 @@ func (e *Engine) relearnAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// catchUp writes down what could not be written of an owner, if it stands. The owner's
-// lock is held.
+// catchUp writes down what an owner has discovered and the ledger lacks, if the owner
+// stands. The caller has the owner's turn.
 func (e *Engine) catchUp(ctx context.Context, id hold.ID) error {
 	o, ok := e.Ledger.Owner(id)
 	if !ok || !e.stands(o) || e.going(o) {
@@ -152,8 +154,8 @@ func discovered(holds []hold.Hold) []hold.Name {
 	return names
 }
 
-// learned returns an owner with what its holds have discovered, whether or not that
-// could be written down. Engine.mu is held.
+// learned returns an owner with all that its holds have discovered, also if the ledger
+// lacks it. Engine.mu is held.
 func (e *Engine) learned(o hold.Owner) hold.Owner {
 	if u, ok := e.unwritten[o.ID]; ok {
 		o.Holds = u.Holds

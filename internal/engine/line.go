@@ -10,39 +10,41 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// singles is how many owners' holds of a kind that does not batch are released
-// at once, where the kind does not say.
+// singles is how many holds of a kind that does not batch are released at once, each of
+// another owner, if the kind does not say how many (hold.Kind.Flight).
 const singles = 32
 
-// line is where the holds of one kind wait for their release. What waits is the
-// next batch, so that many owners leaving at once cost one kernel message, and
-// a kind that hangs keeps nobody but its own. Guarded by Engine.mu.
+// line is where the holds of one kind wait for their release. A worker takes what waits
+// there as its next batch, so that many owners that leave at once cost one kernel message.
+// Each kind has its own line, so that a kind that hangs delays no other. Engine.mu guards
+// the line.
 type line struct {
 	e      *Engine
 	kind   hold.Kind
 	common lane
-	apart  lane             // of holds whose last try took all of its time: one a call
-	hurry  chan struct{}    // has a token once somebody waits
-	busy   map[hold.ID]bool // owners with a single hold in a worker's hands
-	legs   []leg            // cut off, and not severed yet, in the order of their time
-	severs bool             // somebody sees to legs
-	// paused is until when the kind has said that nothing of it is to be tried, and
-	// strangers how many calls release what nobody owns.
+	apart  lane             // holds whose last try took all of its time: one in each call
+	hurry  chan struct{}    // gets a token when a caller waits for releases: it ends a pause
+	busy   map[hold.ID]bool // of a kind that does not batch: owners whose hold is being released
+	legs   []leg            // holds that are cut off and not severed yet, the earliest due first
+	severs bool             // a goroutine sees to legs
+	// paused is the time before which nothing of the kind is to be tried, as the kind has
+	// said. strangers is how many calls release things that have no owner.
 	paused    time.Time
 	strangers int
 	// severing has a token for each call of Sever under way.
 	severing chan struct{}
 }
 
-// lane is a part of a line. Both share the kind's Flight, which no call exceeds,
-// however long it takes. A hold that hangs whenever it is tried so keeps others
-// of its kind once: from then on it waits in the lane apart, which leaves a place
-// to the common one, or, of a kind with a single place, comes after all others.
+// lane is one of the two parts of a line. Both lanes share the kind's Flight: never are more
+// calls under way, however long they take. A hold that hangs whenever it is tried delays
+// the others of its kind only once: from then on it waits in the lane apart. That lane
+// always leaves a place to the common lane. If the kind has only one place, the lane apart
+// gets it when nothing else waits.
 type lane struct {
 	queue  []job
-	batch  int // holds in a call
-	places int // workers: calls at once
-	active int // workers but those whose call is overdue
+	batch  int // how many holds one call takes
+	places int // workers, each of which makes one call at a time
+	active int // workers whose call is not overdue
 }
 
 // job is the release of one hold: leaving.owner.Holds[i].
@@ -51,7 +53,7 @@ type job struct {
 	i int
 }
 
-// leg is a hold that gets its cut's second leg if it still waits at a time.
+// leg is a hold that gets its cut's second leg when due, if it is not released by then.
 type leg struct {
 	job
 	due time.Time
@@ -71,7 +73,7 @@ func newLine(e *Engine, k hold.Kind) *line {
 	}
 }
 
-// send puts a hold into its kind's line, if it is not there yet or released.
+// send puts a hold into its kind's line, unless it is there already or is released.
 // Engine.mu is held.
 func (e *Engine) send(l *leaving, i int) {
 	s := &l.state[i]
@@ -100,8 +102,9 @@ func (e *Engine) send(l *leaving, i int) {
 	n.staff()
 }
 
-// staff starts a worker for what waits in each lane, if there may be one more: first
-// for the lane apart, if only the common one has any (see gives). Engine.mu is held.
+// staff starts one more worker for each lane that may have one. The lane apart comes first
+// if only the common lane has workers: one of those may just have given its place up for
+// it (gives). Engine.mu is held.
 func (n *line) staff() {
 	lanes := [...]*lane{&n.common, &n.apart}
 	if n.common.places > 0 && n.apart.places == 0 {
@@ -116,7 +119,7 @@ func (n *line) staff() {
 	}
 }
 
-// may reports whether a lane may have one more worker, who finds something to do.
+// may reports whether a lane has work for one more worker, and a place for it.
 func (n *line) may(a *lane) bool {
 	switch {
 	case n.busyBy() >= n.kind.Flight || n.first(a) < 0 || n.pauses():
@@ -129,25 +132,25 @@ func (n *line) may(a *lane) bool {
 	return a.places < n.kind.Flight-1
 }
 
-// busyBy returns how many calls of the kind may be under way.
+// busyBy returns how many of the kind's places are taken.
 func (n *line) busyBy() int { return n.common.places + n.apart.places + n.strangers }
 
-// first returns the index of the first job of a lane that may be done now, or -1:
-// of a kind that does not batch an owner's holds go one after the other.
+// first returns the index of the first job of a lane that may be done now, or -1. If the
+// kind does not batch, the holds of one owner go one after the other.
 func (n *line) first(a *lane) int {
 	return slices.IndexFunc(a.queue, func(j job) bool { return n.kind.Batch > 1 || !n.busy[j.l.owner.ID] })
 }
 
-// worth reports whether what waits is worth a call beside those under way: of a
-// kind that batches only a full batch is, since a call of few holds keeps
-// others from the kernel's locks as long as one of many; and none while
-// somebody is being taken, who needs the same locks.
+// worth reports whether the waiting holds are worth a call beside those under way. If the
+// kind batches, only a full batch is, because a call of few holds keeps others from the
+// kernel's locks as long as a call of many. While owners are being taken, not even a full
+// batch is, because a Take needs the same locks.
 func (n *line) worth(a *lane) bool {
 	return len(a.queue) >= a.batch && (a.batch == 1 || !n.e.yields)
 }
 
-// lull lets releases go on as they would if nobody were taken, unless somebody
-// is within calmAfter. Engine.mu is held.
+// lull arranges that releases stop to yield after calmAfter, unless a Take is under way
+// then. Engine.mu is held.
 func (e *Engine) lull() {
 	if e.calm != nil {
 		e.calm.Reset(calmAfter)
@@ -163,8 +166,8 @@ func (e *Engine) lull() {
 	})
 }
 
-// hurryOn starts the calls that were not worth it beside those who were being
-// taken. Engine.mu is held.
+// hurryOn starts the calls that were not worth it while owners were being taken. Engine.mu
+// is held.
 func (e *Engine) hurryOn() {
 	for _, n := range e.lines {
 		for range n.kind.Flight {
@@ -173,9 +176,10 @@ func (e *Engine) hurryOn() {
 	}
 }
 
-// work releases batches until nothing waits.
+// work is a worker: it releases batches of a lane until it gets none (next), or until one of
+// its calls was overdue.
 func (n *line) work(a *lane) {
-	var took time.Duration // by the last call
+	var took time.Duration // how long the last call took
 	for {
 		n.rest(a, took)
 		jobs := n.next(a)
@@ -199,9 +203,9 @@ func (n *line) work(a *lane) {
 	}
 }
 
-// leave notes when a worker is away for longer than a call should take: what waits
-// is worth a call beside it then, if the kind's Flight has room for one. back
-// reports whether the worker came in time.
+// leave begins a worker's call. If the worker is not back after a tenth of the limit for a
+// try, it is no longer active, so that other holds may get a call beside it if the kind's
+// Flight has room for one. back ends the call, and reports whether the worker came in time.
 func (n *line) leave(a *lane) (back func() bool) {
 	there, returned := true, false
 	overdue := time.AfterFunc(n.try()/10, func() {
@@ -222,7 +226,7 @@ func (n *line) leave(a *lane) (back func() bool) {
 	}
 }
 
-// end gives back the place of a worker who was overdue.
+// end gives back the place of a worker that was overdue.
 func (n *line) end(a *lane) {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
@@ -230,8 +234,8 @@ func (n *line) end(a *lane) {
 	n.staff()
 }
 
-// next takes the next batch from a lane; none ends the worker, whose place may
-// be of use to the other lane.
+// next takes the next batch from a lane. If it takes none, the worker ends, and gives its
+// place back, which the other lane may use.
 func (n *line) next(a *lane) []job {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
@@ -247,8 +251,8 @@ func (n *line) next(a *lane) []job {
 	return jobs
 }
 
-// gives reports whether a worker of a lane has to leave its place to the other
-// lane, of which nothing is tried although it may be. staff gives it to that.
+// gives reports whether a worker of a lane has to give its place up for the other lane: that
+// lane has a job that may be done, and no worker. staff then starts one.
 func (n *line) gives(a *lane) bool {
 	if a == &n.apart {
 		return n.common.places == 0 && n.first(&n.common) >= 0
@@ -256,6 +260,7 @@ func (n *line) gives(a *lane) bool {
 	return a.places > 1 && n.apart.places == 0 && n.first(&n.apart) >= 0
 }
 
+// take takes the next batch from a lane's queue; it is empty if no job may be done now.
 func (n *line) take(a *lane) []job {
 	if n.kind.Batch > 1 {
 		k := min(a.batch, len(a.queue))
@@ -276,11 +281,11 @@ func (n *line) take(a *lane) []job {
 	return []job{j}
 }
 
-// try is how long one release may take.
+// try is how long one Release may take.
 func (n *line) try() time.Duration { return cmp.Or(n.kind.Try, n.e.Try) }
 
-// release gives one batch back, within the limit for one try. hung says that it took
-// all of that.
+// release gives one batch back, within the limit for one try. hung says that the call has
+// used all of that time.
 func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hung bool) {
 	ctx, cancel := context.WithTimeout(ctx, n.try())
 	defer cancel()
@@ -303,8 +308,8 @@ func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hu
 	return errs, ctx.Err() != nil
 }
 
-// settle notes what became of a batch, lets its owners go on, and forgets in
-// one commit those that have nothing left.
+// settle notes what became of a batch, and lets its owners go on. Those that have nothing
+// left are forgotten in one commit.
 func (n *line) settle(jobs []job, errs []error, hung bool) {
 	e := n.e
 	if e.ctx.Err() != nil {
@@ -326,7 +331,7 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 			if n.pausesAfter(errs[i]) {
 				s.trouble = s.trouble.later(e, j.l.owner, errs[i], n.paused, func() { e.retry(j) })
 				s.queued = false
-				e.send(j.l, j.i) // into the line that pauses
+				e.send(j.l, j.i) // to wait in the line, which pauses
 			} else {
 				s.trouble = s.trouble.again(e, j.l.owner, errs[i], func() { e.retry(j) })
 			}

@@ -9,16 +9,17 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// lateLooks is how many looks of a kind may go on after their time. More are not
-// begun: each would cost a goroutine.
+// lateLooks is how many looks of a kind may go on after their time. If so many do, the
+// engine begins no more of them: each would cost a goroutine.
 const lateLooks = 16
 
-// errLate says that a kind is not asked, since it has not answered so often.
+// errLate says that the engine does not ask a kind, because too many earlier looks of the
+// kind have not ended.
 var errLate = errors.New("its former looks have not ended")
 
-// aside runs one look of a kind in a goroutine of its own and within Options.Look,
-// so that one which hangs keeps nobody from another kind. What it answers after its
-// time is not believed: it may be no more than what it had seen by then.
+// aside runs one look of a kind in a goroutine of its own, and within the kind's Look or
+// Options.Look: a kind that hangs delays no look at another kind. An answer that comes
+// after that time is not believed, because the kind may have seen only a part by then.
 func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds int, look func(context.Context) (T, error)) (T, error) {
 	var none, seen T
 	name := k.Name()
@@ -70,8 +71,8 @@ func aside[T any](ctx context.Context, e *Engine, k hold.Kind, op string, holds 
 	return seen, err
 }
 
-// hesitates reports whether a look of a kind has lately taken too long: who is in a
-// hurry does not ask it then.
+// hesitates reports whether a look of a kind has taken too long within the last six
+// Options.Look. A caller that is in a hurry does not ask such a kind.
 func (e *Engine) hesitates(k hold.Kind) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

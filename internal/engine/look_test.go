@@ -23,9 +23,9 @@ func failing(op string, id hold.ID) func(context.Context, string, hold.Hold) err
 	}
 }
 
-// A look at one kind that hangs, with or without an ear for its context, keeps no
-// other kind from being mended, and is no proof that all is well: a kind that asks a
-// cloud may hang for minutes.
+// A look at one kind hangs, and may or may not heed its context: a kind that asks a cloud may
+// hang for minutes. That keeps no other kind from being mended, and does not count as an
+// answer that all is well.
 func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 	for _, how := range []string{"verify", "verify, deaf", "find", "find, deaf"} {
 		t.Run(how, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 	}
 }
 
-// A pod whose link cannot be made again keeps no other pod's from being mended.
+// A pod whose link cannot be made again keeps no other pod's link from being mended.
 func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -119,8 +119,8 @@ func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 	})
 }
 
-// A plugin that got no answer cuts a pod off by itself, and may do so between a
-// repair's look for its deletion and the repair.
+// A plugin that got no answer cuts a pod off by itself. It may do so after a repair has
+// looked for the pod's deletion, and before the repair takes the link again.
 func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	going := false
 	n := newNodeOf(t, nil, func(o *engine.Options) { o.Going = func(hold.Owner) bool { return going } })
@@ -141,8 +141,8 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	}
 }
 
-// An agent that is told to stop does so, also while a kind hangs that does not hear
-// of it.
+// An agent that is told to stop does so, also while a kind hangs that does not heed its
+// context.
 func TestCloseWaitsForNobodyForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -180,8 +180,9 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 	})
 }
 
-// Who is about to rely on what an owner holds is not told that all is there by a kind
-// that does not answer. Who hears of changes asks that kind no more, for a while.
+// If a kind does not answer, Repair, which is for callers that are about to rely on the
+// owner, does not say that all is there. RepairSoon, which is for callers that hear of
+// changes, asks that kind no more for a while.
 func TestRepairBelievesNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -211,8 +212,8 @@ func TestRepairBelievesNoSilence(t *testing.T) {
 	})
 }
 
-// A Take that hangs, deaf to its context, keeps its own owner from departing, and no
-// sweep from its end: neither the one that sends it on its way, nor later ones.
+// A Take that hangs and does not heed its context keeps its own owner from departing. It
+// keeps no sweep from ending: neither the one that begins the departure, nor later ones.
 func TestSweepWaitsForNoHangingTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// A script is what the model test asks of an engine: waves of steps, those of a
-// wave at once. What stands after each wave follows from the script alone,
-// whatever fails, dies or is slow on the way.
+// A script is what the model test asks of an engine: waves of steps. The steps of a wave are
+// taken at once. Which owners stand after each wave follows from the script alone, whatever
+// fails, dies or is slow on the way.
 
 // verb is what a step does.
 type verb int
 
 const (
 	taking    verb = iota // a free name
-	claim                 // a name that somebody has: to be refused
-	releasing             // a name, with all who need it
+	claim                 // a name that an owner has: Take must refuse it
+	releasing             // a name, with all that need it
 	race                  // a free name is taken and released at once
 	orphan                // a name is taken while one that it needs is released
 	undo                  // a name loses a thing, and is released while that is repaired
@@ -27,7 +27,7 @@ const (
 	stray  // a thing with our stamp and no owner appears
 	change // a name loses a thing, and at times a need or an address, and gets another thing
 	expire // a process of a name comes to its end
-	grant  // a name gets an address, which rests when nobody has it any more
+	grant  // a name gets an address, which rests when no name has it any more
 	pass   // an address passes from one name to another
 	verbs
 )
@@ -35,21 +35,21 @@ const (
 type step struct {
 	verb  verb
 	name  string
-	needs []string // other names; change: which need is lost
+	needs []string // other names; change: the need that is lost
 	kinds []string
-	at    int // change: which thing is lost; expire: which process
-	tag   int // of the step
+	at    int // index of a thing; change: the lost one; expire: the process
+	tag   int // the step's number
 
 	address string // claim, change, grant, pass
-	from    string // change, pass: whose the address was; else, change: it is lost
+	from    string // change, pass: the name that had the address; "" in a change: the address is lost
 }
 
-// wanted is what the model says of a name that somebody has.
+// wanted is what the model knows of a name that is taken.
 type wanted struct {
 	kinds     []string
 	needs     []string
 	addresses []string
-	// retires says that it is released, and waits for those who need it.
+	// retires says that the name is released, and waits for those that need it.
 	retires bool
 }
 
@@ -60,7 +60,7 @@ type script struct {
 	model map[string]wanted
 	busy  map[string]int // in this wave: 1 shared, 2 alone
 	tags  int
-	rests []string // addresses that somebody has had
+	rests []string // addresses that a name had, and no name has any more
 }
 
 func newScript(seed uint64) *script {
@@ -71,7 +71,7 @@ func newScript(seed uint64) *script {
 	return s
 }
 
-// wave returns the next steps, and moves the model on.
+// wave returns the next steps, and makes them in the model.
 func (s *script) wave() []step {
 	s.busy = map[string]int{}
 	var wave []step
@@ -86,9 +86,9 @@ func (s *script) wave() []step {
 func (s *script) step() (step, bool) {
 	s.tags++
 	st := step{verb: verb(s.IntN(int(verbs))), tag: s.tags}
-	if s.IntN(2) == 0 { // most of life is coming and going
+	if s.IntN(2) == 0 { // most steps take or release something
 		st.verb = []verb{taking, releasing}[s.IntN(2)]
-	} else if s.IntN(3) == 0 { // and much of the rest is change
+	} else if s.IntN(3) == 0 { // and many of the others change something
 		st.verb = []verb{change, grant, grant, expire}[s.IntN(4)]
 	}
 	switch st.verb {
@@ -113,7 +113,7 @@ func (s *script) step() (step, bool) {
 		}
 		w := s.model[st.name]
 		if st.at = s.IntN(len(w.kinds)); w.kinds[st.at] == "block" {
-			return st, false // or it would not wait any more
+			return st, false // without its block, the name's release would not wait any more
 		}
 		st.kinds = s.kinds()[:1]
 		w.kinds = append(slices.Delete(slices.Clone(w.kinds), st.at, st.at+1), st.kinds...)
@@ -176,8 +176,8 @@ func (s *script) step() (step, bool) {
 	}
 }
 
-// passes lets a step pass an address to its name from another one, if there is one that
-// has any and is not in the way of this wave's other steps.
+// passes lets a step pass an address to its name from another one, if another one has an
+// address and is not busy in this wave.
 func (s *script) passes(st *step) bool {
 	for _, i := range s.Perm(len(s.names)) {
 		n := s.names[i]
@@ -196,13 +196,13 @@ func (s *script) passes(st *step) bool {
 	return false
 }
 
-// split returns all but one of a list, and that one.
+// split returns a list without its i-th element, and that element.
 func split(all []string, i int) ([]string, string) {
 	return slices.Delete(slices.Clone(all), i, i+1), all[i]
 }
 
-// pick chooses a name that is standing or not, and is not in the way of this
-// wave's other steps.
+// pick chooses a name that is standing, or one that is not, and that is not busy in this
+// wave.
 func (s *script) pick(name *string, standing bool, use int) bool {
 	for _, i := range s.Perm(len(s.names)) {
 		n := s.names[i]
@@ -216,8 +216,8 @@ func (s *script) pick(name *string, standing bool, use int) bool {
 	return false
 }
 
-// drop takes a name and all who go with it out of the model, unless one of them
-// is busy. Who waits for those who need it does so when the last of them is gone.
+// drop takes a name and all that go with it out of the model, unless one of them is busy. A
+// name that waits for those that need it goes when the last of them has gone.
 func (s *script) drop(name string) bool {
 	all := family(s.model, name)
 	if slices.ContainsFunc(all, func(n string) bool { return s.busy[n] > 0 }) {
@@ -233,8 +233,7 @@ func (s *script) drop(name string) bool {
 	return true
 }
 
-// retire takes out of the model who has waited for those who need it, and need not any
-// more.
+// retire takes the released names out of the model that no other name needs any more.
 func (s *script) retire() {
 	for again := true; again; {
 		again = false
@@ -250,10 +249,10 @@ func (s *script) retire() {
 	slices.Sort(s.rests)
 }
 
-// waits reports whether an owner of these kinds goes after those who need it.
+// waits reports whether the release of an owner of these kinds waits for those that need it.
 func waits(kinds []string) bool { return slices.Contains(kinds, "block") }
 
-// family returns a name and those who go with it.
+// family returns a name and those that go with it.
 func family(model map[string]wanted, name string) []string {
 	all := []string{name}
 	if waits(model[name].kinds) {
@@ -265,7 +264,7 @@ func family(model map[string]wanted, name string) []string {
 	return all
 }
 
-// needers returns those who need a name.
+// needers returns the names that need a name.
 func needers(model map[string]wanted, name string) []string {
 	var all []string
 	for n, w := range model {
@@ -288,7 +287,7 @@ func (s *script) kinds() []string {
 	return kinds
 }
 
-// state is what ledger and world should be, in words.
+// state says in words what the ledger and the world should have.
 func (s *script) state() string {
 	var lines []string
 	for n, w := range s.model {

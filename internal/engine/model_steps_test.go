@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// do takes one step, again and again where it fails. It reports whether the
-// step is done; it is not when the engine has died.
+// do takes one step, and tries it again as often as it fails. It reports whether the step is
+// done: it is not if the engine has died.
 func (r *modelRun) do(s step) bool {
 	ctx := r.t.Context()
 	switch s.verb {
@@ -56,7 +56,7 @@ func (r *modelRun) do(s step) bool {
 		r.mu.Unlock()
 		r.world.set(func() { r.world.things["rule "+string(id)] = id })
 	}
-	return true // a life that ended in a sweep needs no other
+	return true // if the engine has died in a sweep, no other sweep is needed
 }
 
 // incarnation makes an owner for a step.
@@ -90,7 +90,7 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 		if r.adopt(ctx, s.name) {
 			return true
 		}
-		if !r.doRelease(ctx, r.leave(s.name)) { // what an earlier try has left
+		if !r.doRelease(ctx, r.leave(s.name)) { // what earlier tries have left
 			return false
 		}
 		var needs []hold.ID
@@ -133,8 +133,8 @@ func (r *modelRun) doTake(ctx context.Context, s step) bool {
 	}
 }
 
-// adopt makes use of an incarnation that a life which has ended was taking, and
-// that this one has brought forward: at times, as a runtime may.
+// adopt makes an incarnation the name's owner that an earlier life of the engine was taking
+// and that this life has restored. It does so now and then, as a runtime may.
 func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	left := r.leave(name)
 	if len(left) == 0 || left[0][0] < 'p' {
@@ -142,11 +142,11 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	}
 	id := left[len(left)-1]
 	o, ok := r.ledger.Owner(id)
-	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // such as of one that is doomed
+	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // Repair refuses a doomed owner, for example
 		return false
 	}
 	if slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == "proc" && !r.world.has(h) }) {
-		return false // its end, says the engine: it had not begun
+		return false // the engine takes a process that was never begun for ended
 	}
 	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
 		return false
@@ -158,8 +158,8 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	return true
 }
 
-// doClaim takes a name that somebody has, or an address that somebody has or has had,
-// which must be refused.
+// doClaim takes a name that an owner has, or an address that an owner has or has had. Take
+// must refuse that.
 func (r *modelRun) doClaim(ctx context.Context, s step) bool {
 	var taken *ledger.NameTakenError
 	has := r.stands(s.name).ID
@@ -177,7 +177,7 @@ func (r *modelRun) doClaim(ctx context.Context, s step) bool {
 	return true
 }
 
-// doRelease releases owners until that is promised.
+// doRelease releases owners until Release returns nil.
 func (r *modelRun) doRelease(ctx context.Context, ids []hold.ID) bool {
 	for try := 0; len(ids) > 0; try++ {
 		err := r.Release(ctx, ids)
@@ -209,9 +209,9 @@ func (r *modelRun) doGrant(ctx context.Context, s step) bool {
 	})
 }
 
-// doPass passes an address from one owner to another, in a commit of its own or in one of
-// a change that changes nothing else. From then on it is the other one's, and never free
-// in between, or it would rest.
+// doPass passes an address from one owner to another, in a commit of its own, or in the commit
+// of a change that changes nothing else. From then on the other owner has the address. It is
+// never free in between, or it would rest.
 func (r *modelRun) doPass(ctx context.Context, s step) bool {
 	from, to, name := r.stands(s.from).ID, r.stands(s.name).ID, address(s.address)
 	return r.until(s, func() bool { return r.holder(name) == to }, func() error {
@@ -224,7 +224,7 @@ func (r *modelRun) doPass(ctx context.Context, s step) bool {
 	})
 }
 
-// until tries something again and again, until it is so: an answer may be lost.
+// until tries something until so returns true: a try may succeed and its answer be lost.
 func (r *modelRun) until(s step, so func() bool, try func() error) bool {
 	for n := 0; !so(); n++ {
 		switch err := try(); {
@@ -244,23 +244,23 @@ func (r *modelRun) holder(name hold.Name) hold.ID {
 	return id
 }
 
-// doChange takes a thing from an owner, and at times a need and an address, and gives it
-// another thing, which may discover the name of the one that goes, and at times another's
-// address.
+// doChange takes a thing from an owner, and now and then a need and an address. It gives the
+// owner another thing, which may discover the name of the lost one, and now and then another
+// owner's address.
 func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	o := r.stands(s.name)
 	fresh := &thing{K: s.kinds[0], N: fmt.Sprintf("%s-c%d", o.ID, s.tag)}
 	gained := hold.Hold{Owner: o.ID, Spec: fresh}
 	var lost hold.Hold
 	r.mu.Lock()
-	r.passed[fresh.String()] = true // as long as it may be taken back
+	r.passed[fresh.String()] = true // because a rollback may take it back
 	if o.Holds = slices.Clone(o.Holds); r.changing[s.tag].Spec == nil {
 		lost = o.Holds[s.at]
 		r.changing[s.tag] = lost
 		r.passed[lost.Spec.String()] = true
 		o.Holds = slices.Delete(o.Holds, s.at, s.at+1)
 		r.standing[s.name] = o
-	} else { // by a life that has ended
+	} else { // an earlier life has begun the change
 		lost = r.changing[s.tag]
 	}
 	if fresh.K == "lease" {
@@ -269,7 +269,7 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	var unneeded []hold.ID
 	if len(s.needs) > 0 {
 		unneeded = o.Needs[:1]
-		r.needs[o.ID] = o.Needs[1:] // what it did not need any more may go before Change answers
+		r.needs[o.ID] = o.Needs[1:] // the owner that it no longer needs may go before Change answers
 	}
 	from := r.standing[s.from].ID
 	if s.address != "" && s.from == "" {
@@ -284,7 +284,7 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 			}
 			ops = append(ops, ledger.Pass(from, o.ID, address(s.address)))
 		}
-		ctx, cancel := context.WithTimeout(ctx, r.brief()) // it may wait for a release that fails until somebody heals it
+		ctx, cancel := context.WithTimeout(ctx, r.brief()) // Change may wait for a release that fails until the fault is healed
 		gone, err := r.Change(ctx, o.ID, func(now *hold.Owner) error {
 			if s.from == "" {
 				now.Names = slices.DeleteFunc(now.Names, func(n hold.Name) bool { return n == address(s.address) })
@@ -316,7 +316,7 @@ func (r *modelRun) doChange(ctx context.Context, s step) bool {
 	}
 }
 
-// brief is how long a change may take before it is tried anew.
+// brief is how long a change may take before it is tried again.
 func (r *modelRun) brief() time.Duration {
 	if r.shape.bubble {
 		return 50 * time.Millisecond
@@ -324,8 +324,8 @@ func (r *modelRun) brief() time.Duration {
 	return 2 * time.Second
 }
 
-// doRace releases an owner, or one that it needs with those who go with that, while
-// it is taken.
+// doRace releases an owner while it is being taken, or, if needed is not empty, another owner
+// that it needs, with those that go with that one.
 func (r *modelRun) doRace(ctx context.Context, s step, needed []hold.ID) bool {
 	var needs []hold.ID
 	if n := len(needed); n > 0 {
@@ -344,7 +344,7 @@ func (r *modelRun) doRace(ctx context.Context, s step, needed []hold.ID) bool {
 	return r.doRelease(ctx, ids)
 }
 
-// doUndo releases an owner while what it lacks is taken again.
+// doUndo releases an owner while a sweep takes again what the owner lacks.
 func (r *modelRun) doUndo(ctx context.Context, name string) bool {
 	if o := r.stands(name); o.ID != "" {
 		r.lose(o)
@@ -357,8 +357,8 @@ func (r *modelRun) doUndo(ctx context.Context, name string) bool {
 	return done
 }
 
-// doSweep sweeps, in the middle of everything. What is on its way in or out is
-// not left over.
+// doSweep sweeps, in the middle of everything. Things of owners that are being taken or
+// released must not count as left over.
 func (r *modelRun) doSweep(ctx context.Context) {
 	rep, err := r.Sweep(ctx)
 	if err != nil && r.plan.Surfaced() == "" {
@@ -381,8 +381,8 @@ func (r *modelRun) expire(t *thing) {
 	})
 }
 
-// lose removes one of an owner's things behind the engine's back, if it is none that
-// would be taken for ended.
+// lose removes one of an owner's things behind the engine's back. It leaves processes alone,
+// which the engine would take for ended.
 func (r *modelRun) lose(o hold.Owner) {
 	t := o.Holds[int(o.ID[0])%len(o.Holds)].Spec.(*thing)
 	if t.K == "proc" {
@@ -390,7 +390,7 @@ func (r *modelRun) lose(o hold.Owner) {
 	}
 	r.world.set(func() {
 		delete(r.world.things, t.String())
-		delete(r.world.cut, t.String()) // the release of what it needs may have been here first
+		delete(r.world.cut, t.String()) // the release of an owner that this one needs may have cut it off before
 		delete(r.world.users, t.Uses)
 		r.world.moved[t.String()]++
 	})
@@ -403,9 +403,9 @@ func (r *modelRun) stands(name string) hold.Owner {
 	return r.standing[name]
 }
 
-// leave returns whom to release for a name to be free: its owner and all who go with
-// it, which nobody may rely on from now on, and what earlier tries have left. Who needs
-// an owner comes before it.
+// leave returns the owners that have to be released until a name is free: its owner and all
+// that go with it, which no step may rely on from now on, and what earlier tries have left.
+// An owner comes after the owners that need it.
 func (r *modelRun) leave(name string) []hold.ID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -430,7 +430,7 @@ func (r *modelRun) leave(name string) []hold.ID {
 	return slices.Clone(r.unsure[name])
 }
 
-// promise checks what Release has promised: its owners are cut off.
+// promise checks what a Release that returned nil has promised: its owners are cut off.
 func (r *modelRun) promise(ids []hold.ID) {
 	r.mu.Lock()
 	for _, id := range ids {
@@ -463,7 +463,7 @@ func (r *modelRun) await(ctx context.Context, id hold.ID) {
 	_ = r.Wait(ctx, id)
 }
 
-// heal ends a fault that goes on for too long.
+// heal ends the faults once something has been tried too often.
 func (r *modelRun) heal(try int) {
 	if try >= 3 {
 		r.plan.Heal()

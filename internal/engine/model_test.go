@@ -22,19 +22,19 @@ var (
 	opsFlag  = flag.Int("ops", 20000, "steps of the model test, over all its batch sizes")
 )
 
-// shape is how many holds one Release takes, and how many run at once. In a bubble time
-// passes only while nobody has anything to do: what must not happen before a time is seen
-// exactly.
+// shape is how many holds one Release takes, and how many Releases run at once. In a bubble
+// time passes only while nobody has anything to do, so that the test sees exactly whether
+// something happens too early.
 type shape struct {
 	batch, flight int
 	bubble        bool
 }
 
-// TestModel lets an engine live through a long random script (model_script_test.go):
-// owners, also nested ones, come and go, at once and against each other; in
-// each of the engine's lives one operation fails or is its last; things vanish
-// and appear behind its back. The model is asked whenever all has settled. The
-// same script has to give the same states with every batch size.
+// TestModel lets an engine live through a long random script (model_script_test.go). Owners,
+// some of which need others, come and go, at once and against each other. In each of the
+// engine's lives one operation fails or is its last. Things vanish and appear behind its
+// back. Whenever all has settled, the test compares ledger and world with the model. The
+// same script has to give the same states with every shape.
 func TestModel(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -71,30 +71,30 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// modelRun plays a script on a node, as a runtime does: what fails is tried
-// again, and what was not taken is released before.
+// modelRun plays a script on a node, as a runtime does: it tries again what fails, and
+// releases an owner that could not be taken before it tries again.
 type modelRun struct {
 	*node
 	shape  shape
 	script *script
-	random *rand.Rand // for what the states do not depend on
+	random *rand.Rand // for choices that the states do not depend on
 	plan   plans
 
 	mu       sync.Mutex
-	standing map[string]hold.Owner // by name: taken, says Take, and released by nobody
-	unsure   map[string][]hold.ID  // by name: incarnations to get rid of
-	promised map[hold.ID]bool      // released, says Release
+	standing map[string]hold.Owner // by name: Take has returned nil, and nobody has released it
+	unsure   map[string][]hold.ID  // by name: incarnations that are to be released
+	promised map[hold.ID]bool      // Release has returned nil
 	needs    map[hold.ID][]hold.ID
-	loose    map[hold.ID]bool // it may stand for others after its release
-	passed   map[string]bool  // by thing: a change has taken it from its owner, or gives it back
+	loose    map[hold.ID]bool // it may stand after its release, for owners that need it
+	passed   map[string]bool  // by thing: its owner has lost it by a change, or may lose it by a rollback
 	tried    map[string]bool  // by thing: its release was tried in this life
 	ordered  map[hold.ID]bool
-	changing map[int]hold.Hold    // by step: what a change takes away
-	strays   map[hold.ID]bool     // never taken by anybody
-	untaken  map[hold.ID]bool     // Take has failed, in this life
+	changing map[int]hold.Hold    // by step: the hold that a change takes away
+	strays   map[hold.ID]bool     // owners of stray things, which nobody ever took
+	untaken  map[hold.ID]bool     // Take has failed in this life
 	seen     map[string]bool      // reservations that were acquired in this life
 	parted   map[string]hold.Name // by thing: an address that a change takes away with it
-	told     map[string]int       // by process: how often somebody was told in this life that it has ended
+	told     map[string]int       // by process: how many events in this life said that it has ended
 	calls    *calls               // of this life
 	api      api
 
@@ -166,8 +166,8 @@ func (r *modelRun) watch(_ context.Context, op string, h hold.Hold) error {
 	return nil
 }
 
-// loosen notes that an owner, and whom it needs, may stand for others after their
-// release.
+// loosen notes that an owner and the owners that it needs may stand after their release, for
+// owners that need them.
 func (r *modelRun) loosen(id hold.ID) {
 	r.loose[id] = true
 	for _, need := range r.needs[id] {
@@ -180,9 +180,9 @@ func hasBlock(o hold.Owner) bool {
 	return ok
 }
 
-// watchOrder checks that what others rely on is the last of them: nothing of those
-// who need the owner is left, and, when a reservation goes, nothing that uses it, and no reservation that
-// came later.
+// watchOrder checks the order of releases. When a thing of an owner goes, nothing is left of
+// the owners that need that owner. When a reservation goes, nothing is left that uses it, and
+// no reservation that came later.
 func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 	r.world.set(func() {
 		for thing, id := range r.world.things {
@@ -197,8 +197,8 @@ func (r *modelRun) watchOrder(owner hold.ID, s *thing) {
 	})
 }
 
-// place is where a thing stands among those of its owner; what a change has brought
-// comes last.
+// place is where a thing stands in its owner's order. Things that a change has brought come
+// last.
 func place(name string) int {
 	i, changed := strings.CutPrefix(name[strings.IndexByte(name, '-')+1:], "c")
 	at, _ := strconv.Atoi(i)
@@ -239,8 +239,8 @@ func (r *modelRun) play(steps int) {
 	r.stop()
 }
 
-// insist takes steps at once, and those that the engine's end has left undone
-// again in its next life.
+// insist takes all steps of a wave at once. If the engine ends, it takes those that are not
+// done again in the engine's next life.
 func (r *modelRun) insist(wave []step) {
 	for !r.t.Failed() {
 		done := make([]bool, len(wave))
@@ -262,8 +262,8 @@ func (r *modelRun) insist(wave []step) {
 	}
 }
 
-// live starts an engine. If it is a faulty one, an operation of it will fail or
-// be its last; dying in Restore, it is started again.
+// live starts an engine. In a faulty life one operation will fail or be the last. If the
+// engine dies in Restore, live starts it again.
 func (r *modelRun) live(faulty bool) {
 	for {
 		r.plan = newPlans(r.random)
@@ -292,7 +292,7 @@ func (r *modelRun) live(faulty bool) {
 	}
 }
 
-// begin forgets what is true of one life only.
+// begin forgets what is only true of the last life.
 func (r *modelRun) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -300,8 +300,8 @@ func (r *modelRun) begin() {
 	r.calls, r.api = newCalls(), api{later: map[string]time.Time{}, asked: map[string]int{}}
 }
 
-// slowly lets others do something between what is seen and what is made of it, and
-// gives a release less time than some of what hangs takes.
+// slowly lets others do something between a drift's event and its repair. It also limits
+// tries to less time than some calls hang.
 func slowly(o *engine.Options) {
 	tell := o.Event
 	o.Try, o.Look = usual.try, usual.look
@@ -338,8 +338,9 @@ func (r *modelRun) dead() bool {
 	}
 }
 
-// afterRestart checks what a new engine has made of the ledger: who was taken
-// is, with all that it had unless Restore failed, and who was released goes.
+// afterRestart checks what a new engine has made of the ledger. An owner that was taken is
+// still wanted, and has all of its things, unless Restore failed. An owner that was released
+// is not wanted.
 func (r *modelRun) afterRestart(err error) {
 	if err != nil && r.plan.Surfaced() == "" {
 		r.t.Errorf("restoring: %v", err)
@@ -363,8 +364,8 @@ func (r *modelRun) afterRestart(err error) {
 	}
 }
 
-// settle ends the faults, waits until everything is as it should be, and
-// compares it with the model.
+// settle ends the faults, waits until nothing is under way any more, and compares ledger and
+// world with the model.
 func (r *modelRun) settle() {
 	if !r.dead() {
 		r.wantTried()
@@ -382,7 +383,7 @@ func (r *modelRun) settle() {
 			r.t.Errorf("waiting for %s: %v; owed %v; needed by %v; the fault was: %s", o, err, r.Owed(o.ID), r.ledger.Needers(o.ID), r.plan.Surfaced())
 		}
 	}
-	for len(r.Owed("")) > 0 && ctx.Err() == nil { // forgets that failed after they had their effect
+	for len(r.Owed("")) > 0 && ctx.Err() == nil { // forgets that were written and failed all the same
 		time.Sleep(50 * time.Microsecond)
 	}
 	r.sweepAll(ctx)
@@ -398,8 +399,9 @@ func (r *modelRun) settle() {
 	r.restart(true)
 }
 
-// sweepAll sweeps until what is missing is there, and what is left over, and is seen
-// twice, is not: three times, and a few more where a kind pauses, or this machine does.
+// sweepAll sweeps until missing things are back and things without an owner, which two
+// sweeps have to see, are gone. That takes three sweeps, and a few more if a kind pauses, or
+// if this machine does.
 func (r *modelRun) sweepAll(ctx context.Context) {
 	r.setQuiet(true)
 	for sweeps, good := 0, 0; good < 3; {
@@ -415,7 +417,8 @@ func (r *modelRun) sweepAll(ctx context.Context) {
 	}
 }
 
-// setQuiet lets kinds pause no more, and waits until none does; or lets them again.
+// setQuiet(true) ends the API's requests to pause, and waits until no kind pauses.
+// setQuiet(false) lets the API make them again.
 func (r *modelRun) setQuiet(quiet bool) {
 	r.mu.Lock()
 	r.api.quiet = quiet
@@ -425,7 +428,7 @@ func (r *modelRun) setQuiet(quiet bool) {
 	}
 }
 
-// stays reports whether an owner waits for one that nobody has released.
+// stays reports whether an owner waits for another one that nobody has released.
 func (r *modelRun) stays(id hold.ID) bool {
 	return slices.ContainsFunc(r.ledger.Needers(id), func(needer hold.ID) bool {
 		o, ok := r.ledger.Owner(needer)
@@ -433,7 +436,7 @@ func (r *modelRun) stays(id hold.ID) bool {
 	})
 }
 
-// state says in words, without IDs, what ledger and world have.
+// state says in words, without IDs, what the ledger and the world have.
 func (r *modelRun) state() string {
 	owners := r.ledger.Owners()
 	names := map[hold.ID]string{}
@@ -496,7 +499,7 @@ func (w *world) hasEnded(t *thing) bool {
 	return w.ended[t.String()]
 }
 
-// has reports whether a hold is there, and not cut off.
+// has reports whether a hold is there and not cut off.
 func (w *world) has(h hold.Hold) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 // limit is how long one call of a kind may take.
 type limit struct{ try, look time.Duration }
 
-// usual is what the engine's options say in the model's lives, and limits are those of
-// kinds that have limits of their own: of one a try is shorter and a look longer, of the
-// other it is the other way round.
+// usual has the limits of the engine's options in the model. limits has those of the kinds
+// that have limits of their own: one has a shorter try and a longer look than usual, the
+// other a longer try and a shorter look.
 var (
 	usual  = limit{5 * time.Millisecond, 2 * time.Second}
 	limits = map[string]limit{
@@ -32,17 +32,17 @@ var (
 type calls struct {
 	mu    sync.Mutex
 	under map[string]int   // by kind: releases under way
-	later map[string]pause // by kind: the last one that the engine has heard of
+	later map[string]pause // by kind: the last pause that the engine has heard of
 }
 
-// pause is from when until when nothing of a kind is to be tried.
+// pause is a time in which nothing of a kind is to be tried.
 type pause struct{ from, until time.Time }
 
 func newCalls() *calls { return &calls{under: map[string]int{}, later: map[string]pause{}} }
 
-// watch checks the calls of a kind: it has no more releases at once than its Flight says,
-// but for those of what nobody owns; each has the time that the kind says, or else the
-// options; and none begins while the kind has said that it is too early.
+// watch checks the calls of a kind. No more releases than its Flight are under way at once;
+// those of things without an owner do not count. Each call has the limit of the kind, or
+// else that of the options. None begins while the kind pauses.
 func (c *calls) watch(r *modelRun, k hold.Kind) hold.Kind {
 	name, lim := k.Name(), usual
 	if own, ok := limits[k.Name()]; ok {
@@ -57,7 +57,7 @@ func (c *calls) watch(r *modelRun, k hold.Kind) hold.Kind {
 	}
 	k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 		r.watchLimit(ctx, "verify "+name, lim.look, usual.look)
-		if rand.IntN(4) == 0 { // the world goes on between the ledger and it
+		if rand.IntN(4) == 0 { // the world changes after the engine has read the ledger
 			time.Sleep(100 * time.Microsecond)
 		}
 		return verify(ctx, look, hs)
@@ -106,7 +106,7 @@ func (c *calls) begins(r *modelRun, name, op string) {
 	}
 }
 
-// answers notes that the engine hears that it is too early.
+// answers notes the pauses that a kind's answers ask the engine for.
 func (c *calls) answers(name string, errs ...error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,15 +118,16 @@ func (c *calls) answers(name string, errs ...error) {
 	}
 }
 
-// api is what all kinds ask in one life. At times it says for a while, to whoever asks for
-// something of a kind, that it was asked too often.
+// api is what all kinds ask in one life. Now and then it begins a pause of one kind: until
+// the pause ends, it answers all calls of the kind that it was asked too often.
 type api struct {
-	quiet bool                 // it does so no more
-	later map[string]time.Time // by kind: until when it does
-	asked map[string]int       // by kind: how often since it has begun to
+	quiet bool                 // it begins no pause
+	later map[string]time.Time // by kind: the end of the last pause
+	asked map[string]int       // by kind: how often it was asked in the last pause
 }
 
-// askedInAPause is how many may have been on their way when a pause begins.
+// askedInAPause is how many calls may come in a pause, because they were on their way when it
+// began.
 const askedInAPause = 200
 
 // ask is called with modelRun.mu held.
@@ -136,9 +137,9 @@ func (a *api) ask(r *modelRun, kind string) error {
 	case now.Before(until):
 		if a.asked[kind]++; a.asked[kind] > askedInAPause {
 			r.t.Errorf("in a pause %s was asked %d times", kind, a.asked[kind])
-			return nil // or it would go on for ever
+			return nil // or the calls would go on for ever
 		}
-		return &hold.LaterError{At: now.Add(until.Sub(now) / 2), Err: errThrottled} // who has heard of the end keeps to it
+		return &hold.LaterError{At: now.Add(until.Sub(now) / 2), Err: errThrottled} // earlier than the end, which the engine must not forget for this
 	case a.quiet || rand.IntN(200) > 0:
 		return nil
 	}
@@ -146,7 +147,7 @@ func (a *api) ask(r *modelRun, kind string) error {
 	return &hold.LaterError{At: a.later[kind], Err: errThrottled}
 }
 
-// pause is for how long a kind is not to be asked.
+// pause is how long a kind's pause lasts.
 func (r *modelRun) pause() time.Duration {
 	if r.shape.bubble {
 		return 20 * time.Millisecond
@@ -154,8 +155,8 @@ func (r *modelRun) pause() time.Duration {
 	return 200 * time.Microsecond
 }
 
-// wantTried checks, where releases fail that nobody heals, that all that an ordered owner
-// uses is tried all the same. In a bubble alone it is known when all are through.
+// wantTried checks that all Use holds of an ordered owner are tried although some releases
+// fail and nothing heals them. Only in a bubble the test knows when all tries are over.
 func (r *modelRun) wantTried() {
 	if !r.shape.bubble || !r.plan.lasts("release ") {
 		return
@@ -176,8 +177,8 @@ func (r *modelRun) wantTried() {
 	}
 }
 
-// watchLimit checks that a call ends when it should: in a time that is the kind's, also
-// where the others have less.
+// watchLimit checks the deadline of a call: it is within the kind's own limit, and beyond the
+// usual limit if the kind's is longer.
 func (r *modelRun) watchLimit(ctx context.Context, what string, own, usual time.Duration) {
 	end, ok := ctx.Deadline()
 	if left := time.Until(end); !ok || left > own || own > usual && left <= usual {
@@ -185,7 +186,8 @@ func (r *modelRun) watchLimit(ctx context.Context, what string, own, usual time.
 	}
 }
 
-// hear listens to the engine, who tells of processes that have ended, and of no others.
+// hear checks that the engine sends Ended events only of processes that have ended, and
+// counts them.
 func (r *modelRun) hear(o *engine.Options) {
 	tell := o.Event
 	o.Event = func(e engine.Event) {
@@ -201,26 +203,26 @@ func (r *modelRun) hear(o *engine.Options) {
 		defer r.mu.Unlock()
 		r.told[t]++
 		r.world.set(func() {
-			if r.world.taken[t] && !r.world.ended[t] { // one that was never taken is taken for ended
+			if r.world.taken[t] && !r.world.ended[t] { // the engine takes one that was never taken for ended
 				r.t.Errorf("it is told that %s of %s has ended, which was released or is there", t, e.Owner.ID)
 			}
 		})
 	}
 }
 
-// toldOf returns how often it was told in this life that a process has ended.
+// toldOf returns how many events in this life said that a process has ended.
 func (r *modelRun) toldOf(t *thing) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.told[t.String()]
 }
 
-// plans are one life's faults: one, or two of which one does not end it.
+// plans are the faults of one life: one, or two of which the second does not end the life.
 type plans []plan
 
 type plan struct {
 	*fault.Plan
-	releases bool // it is about releases alone
+	releases bool // it hits only releases
 }
 
 func newPlans(random *rand.Rand) plans {
@@ -243,14 +245,14 @@ func newPlan(random *rand.Rand, modes []fault.Mode) plan {
 	hangs := time.Duration(random.IntN(10)) * time.Millisecond
 	p.Narrow, p.Looks = random.IntN(2) == 0, random.IntN(2) == 0
 	p.Beside = func(string) {
-		if p.Mode.Hangs() { // for longer than a try may take, at times
+		if p.Mode.Hangs() { // now and then for longer than a try may take
 			time.AfterFunc(hangs, p.Heal)
 		}
 	}
 	return plan{Plan: p}
 }
 
-// Decorate puts the first plan around the others, since it may end the life.
+// Decorate puts the first plan around the others, because it may end the life.
 func (ps plans) Decorate(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 	for _, p := range slices.Backward(ps) {
 		to, kinds := p.Decorate(l, ks)
@@ -271,7 +273,7 @@ func (ps plans) Heal() {
 	}
 }
 
-// lasts reports whether there was a fault, at operations of a sort, that goes on.
+// lasts reports whether faults have surfaced, and all of them go on at operations of one sort.
 func (ps plans) lasts(sort string) bool {
 	lasts := false
 	for _, p := range ps {
@@ -287,7 +289,7 @@ func (ps plans) lasts(sort string) bool {
 // Dead is closed when the life has ended.
 func (ps plans) Dead() <-chan struct{} { return ps[0].Dead() }
 
-// Surfaced says at which operations there were faults, or "".
+// Surfaced returns the operations at which faults have surfaced, or "".
 func (ps plans) Surfaced() string {
 	var at []string
 	for _, p := range ps {

@@ -13,8 +13,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// nameless makes things of a kind say nothing of their owners, as a pool's route
-// does: whoever takes one that is there has it, and whoever releases it removes it.
+// nameless makes a kind whose things do not say who owns them, as a pool's route does not:
+// an owner that takes a thing which is there has it, and an owner that releases it removes
+// it.
 func nameless(w *world, kind string) decorate {
 	return func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 		ks = slices.Clone(ks)
@@ -47,8 +48,8 @@ func shared(kind, name string) hold.Owner {
 	return o
 }
 
-// A thing without an owner that somebody takes while a sweep is about to remove it is
-// his, and stays: also if it is taken in the very moment.
+// An owner takes a thing that had none, while a sweep is about to remove it. The thing stays,
+// also if it is taken in the very moment of the removal.
 func TestSweepRemovesNothingThatIsTakenMeanwhile(t *testing.T) {
 	for _, when := range []string{"before", "in the moment"} {
 		t.Run(when, func(t *testing.T) {
@@ -98,8 +99,8 @@ func (l *lateLedger) Owner(id hold.ID) (hold.Owner, bool) {
 	return o, ok
 }
 
-// A repeated release of an owner that is forgotten at this moment does nothing: what
-// it had may be a successor's.
+// A repeated release of an owner that is being forgotten at this moment does nothing: the
+// owner's things may be a successor's by now.
 func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 	n := newNode(t)
 	n.stop()
@@ -136,7 +137,7 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 	if err := n.Depart(t.Context(), []hold.ID{former.ID}); err != nil {
 		t.Error(err)
 	}
-	late.once.Do(late.forget) // if nobody has asked
+	late.once.Do(late.forget) // if nobody has asked the ledger
 	if err := <-took; err != nil {
 		t.Fatal(err)
 	}

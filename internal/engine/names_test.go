@@ -22,8 +22,8 @@ func delegated(name, offers string, more ...string) hold.Owner {
 
 func named(name string) hold.Name { return hold.Name{Space: "found", Name: name} }
 
-// A name that only a hold's Acquire can choose is the owner's before the next hold is
-// acquired, and rests when the owner has gone, as any other.
+// A name that only a hold's Acquire can choose belongs to the owner before the next hold is
+// acquired. When the owner has gone, the name rests like any other.
 func TestDiscoveredName(t *testing.T) {
 	n := newNode(t)
 	n.rest = time.Hour
@@ -46,8 +46,8 @@ func TestDiscoveredName(t *testing.T) {
 	}
 }
 
-// A delegate that gives an address twice is not believed: the second pod does not get
-// it, what it was given is released as what it is, and the first pod is left alone.
+// A delegate gives an address twice. The second pod does not get it, what the delegate gave
+// is released as what it is, and the first pod is left alone.
 func TestNameDiscoveredTwice(t *testing.T) {
 	n := newNode(t)
 	first := delegated("first", "10.0.0.7", "wire")
@@ -78,8 +78,8 @@ func TestNameDiscoveredTwice(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// TestDiscoveredNameFaults lets each operation fail, or be the program's last: a name
-// that was discovered is the owner's as long as the owner lives, and no owner's then.
+// TestDiscoveredNameFaults lets each operation fail, or be the program's last. A name that
+// was discovered belongs to its owner as long as the owner lives, and to nobody afterwards.
 func TestDiscoveredNameFaults(t *testing.T) {
 	points := 0
 	for _, mode := range fault.Modes() {

@@ -20,8 +20,8 @@ func onto(o hold.Owner, needs ...hold.Owner) hold.Owner {
 	return o
 }
 
-// A pod stands on an ENI and on a lease: each of them takes the pod with it, and what
-// both hold goes after what the pod holds.
+// A pod needs an ENI and a lease. The release of either takes the pod with it, and the holds
+// of both go after the holds of the pod.
 func TestOwnerNeedsSeveral(t *testing.T) {
 	for _, which := range []string{"eni", "lease"} {
 		t.Run(which, func(t *testing.T) {
@@ -52,9 +52,9 @@ func TestOwnerNeedsSeveral(t *testing.T) {
 	}
 }
 
-// A block that is revoked waits for its pods, if its kind says so. Until the last of
-// them goes it is no new pod's, is not cut off, and gets back what it loses, also after
-// a restart. What the block stands on waits with it.
+// A block that is revoked waits for its pods, if its kind says so. Until the last of them
+// goes, no new pod gets it, it is not cut off, and it gets back what it loses, also after a
+// restart. The owners that the block needs wait with it.
 func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	n := newNode(t)
 	eni := owner("", "eni", "wire")
@@ -100,8 +100,8 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A release that joins one which waits for a pod is not answered before the block is cut
-// off, if the pod goes as well.
+// A release of a block joins one that waits for a pod. If the pod goes as well, the release
+// is not answered before the block is cut off.
 func TestJoinedDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Delegates of one pod are undone in reverse, each is tried, and one that fails keeps
-// none of the others.
+// The delegates of a pod are undone in reverse. Each is tried, and one that fails delays none
+// of the others.
 func TestOrderedUseHolds(t *testing.T) {
 	n := newNodeOf(t, nil, hourly)
 	o := owner("", "pod")

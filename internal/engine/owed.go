@@ -9,29 +9,30 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// Owed is a hold whose release has been tried and failed. It is tried again for
-// ever, with growing waits.
+// Owed is a hold whose release has been tried and has failed, or a commit that could not be
+// written. The engine tries it again for ever, with growing waits.
 type Owed struct {
-	Hold  hold.Hold // a zero Spec: what is to be written to the ledger, the promise or the forget
-	Since time.Time // of the first failure; of the promise, if an earlier run made it
-	Tries int       // of this run
-	Next  time.Time // of the next try; zero: this program cannot try it
-	Err   error     // of the last failure
+	Hold  hold.Hold // with a nil Spec: the promise or the forget could not be written to the ledger
+	Since time.Time // the first failure, or the promise if an earlier run of the program made it
+	Tries int       // in this run of the program
+	Next  time.Time // the next try; zero: this program cannot try it
+	Err   error     // the last failure
 }
 
-// trouble is what is known of a release that failed. Guarded by Engine.mu.
+// trouble is what is known of a release, a promise or a forget that has failed. Engine.mu
+// guards it.
 type trouble struct {
 	since, next time.Time
 	tries       int
 	err         error
 	hung        bool        // the last try took all of its time
-	asked       bool        // somebody wants to hear how the next try ends
-	timer       *time.Timer // of the next try; nil: there is none
+	asked       bool        // Retry has asked for the next try, and that try has not ended
+	timer       *time.Timer // starts the next try; nil: the line does, or there is none
 	try         func()
 }
 
-// again notes one more failure and arranges for the next try. Engine.mu is
-// held. The receiver may be nil: then it is the first failure.
+// again notes one more failure, and arranges for the next try after a wait. The receiver is
+// nil at the first failure. Engine.mu is held.
 func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble {
 	if t == nil {
 		t = &trouble{since: e.since(o), try: try}
@@ -45,8 +46,9 @@ func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble
 	return t
 }
 
-// later notes one more failure, after which the kind's line goes on with the hold by
-// itself, at a time. Engine.mu is held, and the receiver may be nil.
+// later notes one more failure for a hold that is already back in its line: the line pauses
+// until at, and then tries the hold without a timer. The receiver is nil at the first
+// failure. Engine.mu is held.
 func (t *trouble) later(e *Engine, o hold.Owner, err error, at time.Time, try func()) *trouble {
 	if t == nil {
 		t = &trouble{since: e.since(o), try: try}
@@ -57,8 +59,9 @@ func (t *trouble) later(e *Engine, o hold.Owner, err error, at time.Time, try fu
 	return t
 }
 
-// since is when trouble with an owner began that is noticed now. Of a release
-// that an earlier run promised no more is known than when.
+// since returns when a trouble with an owner began that has just been noticed. If an earlier
+// run of the program promised the owner's release, that is the time of the promise: this
+// run knows nothing of earlier failures.
 func (e *Engine) since(o hold.Owner) time.Time {
 	if !o.Wanted() && o.Releasing.Before(e.began) {
 		return o.Releasing
@@ -66,8 +69,7 @@ func (e *Engine) since(o hold.Owner) time.Time {
 	return e.now()
 }
 
-// hasten brings the next try forward, unless it is under way. Engine.mu is
-// held.
+// hasten starts the next try now, unless it is under way. Engine.mu is held.
 func (t *trouble) hasten(e *Engine) {
 	t.asked = true
 	if t.timer.Stop() {
@@ -76,13 +78,13 @@ func (t *trouble) hasten(e *Engine) {
 	}
 }
 
-// failed reports whether the last try has failed, and pending whether the next one
-// was asked for and has not ended.
+// failed reports whether the last try has failed, and no further one was asked for. pending
+// reports whether a try was asked for and has not ended.
 func (t *trouble) failed() bool  { return t != nil && !t.asked }
 func (t *trouble) pending() bool { return t != nil && t.asked }
 
-// tell reports whether a failure now is news: the first one, or that of a try
-// which was asked for.
+// tell reports whether a failure now deserves an event: it is the first one, or that of a
+// try that Retry has asked for.
 func (t *trouble) tell() bool { return t == nil || t.asked }
 
 func (t *trouble) stop() {
@@ -95,8 +97,8 @@ func (t *trouble) owed(h hold.Hold) Owed {
 	return Owed{Hold: h, Since: t.since, Tries: t.tries, Next: t.next, Err: t.err}
 }
 
-// troubles calls f for whatever of an owner has failed, with the hold that it
-// is about. Engine.mu is held.
+// troubles calls f for each trouble of an owner's release, with the hold that the trouble is
+// about, or with a hold without a spec for the forget. Engine.mu is held.
 func (l *leaving) troubles(f func(hold.Hold, *trouble)) {
 	for i, s := range l.state {
 		if s.trouble != nil {
@@ -108,8 +110,8 @@ func (l *leaving) troubles(f func(hold.Hold, *trouble)) {
 	}
 }
 
-// Owed lists what is owed, the longest first; of one owner only, if id is not
-// empty.
+// Owed lists what is owed, the oldest first. If id is not empty, it lists only what that
+// owner owes.
 func (e *Engine) Owed(id hold.ID) []Owed {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,10 +138,10 @@ func (e *Engine) Owed(id hold.ID) []Owed {
 	return owed
 }
 
-// Retry tries what is owed now instead of later, all of it or that of some
-// owners, and returns how many tries that is. A try under way counts, and is
-// not made twice. When such a try fails there is another event, and the waits
-// go on growing where they were.
+// Retry tries now, instead of later, what the owners of ids owe; without ids, what all
+// owners owe. It returns the number of tries. A try that is under way counts, and is not
+// made twice. If such a try fails, the engine sends another event, and the waits go on
+// growing from where they were. What waits for its kind's pause to end is not tried.
 func (e *Engine) Retry(ids ...hold.ID) int {
 	e.mu.Lock()
 	n := 0

@@ -17,7 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// hourly makes the waits between tries so long that none ends in a test.
+// hourly makes the waits between tries so long that no wait ends within a test.
 func hourly(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Hour, 8*time.Hour }
 
 // newNodeOf is newNode with options.
@@ -36,7 +36,7 @@ func tried(t *testing.T, n *node, ids ...hold.ID) {
 	}
 }
 
-// owes returns what an owner owes if that is one hold, tried so often.
+// owes returns what an owner owes, if that is one hold with that many tries.
 func owes(t *testing.T, n *node, id hold.ID, tries int) engine.Owed {
 	t.Helper()
 	var owed []engine.Owed
@@ -161,7 +161,7 @@ func (l *fullLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 	return l.Ledger.Commit(ctx, ops...)
 }
 
-// After a restart it is known since when something is owed: since its promise.
+// After a restart, a hold is owed since the promise of its owner's release.
 func TestOwedSurvivesARestart(t *testing.T) {
 	n := newNodeOf(t, nil, hourly)
 	o := owner("", "a", "wire")
@@ -189,8 +189,8 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	if owed := owes(t, n, o.ID, 1); !owed.Since.Equal(promised.Releasing) {
 		t.Errorf("after a restart it is owed since %v, want %v", owed.Since, promised.Releasing)
 	}
-	// The old kinds of another program show that it is owed, and not when it is
-	// tried: never.
+	// A program without the kind shows that the hold is owed, and no next try: it never
+	// tries it.
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:1] }, hourly)
 	if err := n.Restore(t.Context()); err != nil {
@@ -201,8 +201,8 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	}
 }
 
-// One pod's hold fails or hangs for ever, of each kind in turn, while 100
-// others come and go.
+// One pod's hold fails or hangs for ever, while 100 other pods come and go. Each kind has its
+// turn at that.
 func TestTroubleBlocksNoOtherPod(t *testing.T) {
 	for _, kind := range []string{"lease", "wire", "rule", "note"} {
 		for _, how := range []string{"fails", "hangs", "hangs and cannot be stopped"} {
@@ -288,8 +288,8 @@ func comeAndGo(t *testing.T, n *node, kinds []string) {
 	all.Wait()
 }
 
-// A hold that has hung is tried by itself from then on: it delays those that
-// were in its batch once.
+// A hold that has hung is tried by itself from then on: it delays the other holds of its
+// batch only once.
 func TestHungHoldIsTriedApart(t *testing.T) {
 	var mu sync.Mutex
 	together := 0 // calls with the bad hold and others

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// besides are what happens beside a fault: victim is whose operation it is, or the
-// parent.
+// besides are the things that may happen beside a fault. victim is the owner that the faulty
+// operation is about, or the parent if it is about none.
 var besides = []struct {
 	name string
 	do   func(r *pairRun, ctx context.Context, victim hold.ID)
@@ -29,8 +29,8 @@ var besides = []struct {
 
 const besideFull = 8
 
-// happen does what the pair has beside its fault: it begins before the faulty
-// operation goes on, or a moment later.
+// happen does what the pair has beside its fault. It begins before the faulty operation goes
+// on, or a moment later.
 func (r *pairRun) happen(what string) {
 	victim := r.plan.Victim()
 	if victim == "" {
@@ -61,8 +61,8 @@ func (r *pairRun) releaseAgain(ctx context.Context, victim hold.ID) {
 	}
 }
 
-// releaseImpatiently asks as a runtime does that gives up and comes again. What asks
-// no more costs nothing.
+// releaseImpatiently releases as a runtime does that gives up and comes again. A caller that
+// has given up must cost nothing.
 func (r *pairRun) releaseImpatiently(ctx context.Context, victim hold.ID) {
 	before := 0
 	for i := range 40 {
@@ -88,7 +88,7 @@ func (r *pairRun) sweepTwice(ctx context.Context, _ hold.ID) {
 	}
 }
 
-// tryAgain asks for another try of all that is owed, and hears its outcome.
+// tryAgain asks for another try of all that is owed, and waits for the outcome.
 func (r *pairRun) tryAgain(ctx context.Context, victim hold.ID) {
 	for range 3 {
 		tries := map[string]int{}
@@ -108,7 +108,7 @@ func (r *pairRun) tryAgain(ctx context.Context, victim hold.ID) {
 	}
 }
 
-// claim takes the victim's name for somebody else, who may have it if it is free.
+// claim takes the victim's name for another owner, which may have it if it is free.
 func (r *pairRun) claim(ctx context.Context, victim hold.ID) {
 	o, ok := r.ledger.Owner(victim)
 	if !ok || len(o.Names) == 0 {
@@ -120,7 +120,7 @@ func (r *pairRun) claim(ctx context.Context, victim hold.ID) {
 	}
 }
 
-// fillDisk lets the ledger refuse everything for a while, in which the agent sweeps.
+// fillDisk lets the ledger refuse everything for a while, and sweeps meanwhile.
 func (r *pairRun) fillDisk(ctx context.Context, _ hold.ID) {
 	disk := r.disk
 	disk.after.Store(1)

@@ -17,7 +17,7 @@ import (
 
 // How long things may take in a pair run, of the bubble's time.
 const (
-	patience = 50 * time.Second // of a step, whatever hangs: longer than all that the engine bounds
+	patience = 50 * time.Second // of a step, whatever hangs: longer than any limit of the engine
 	moment   = 5 * time.Millisecond
 )
 
@@ -50,7 +50,7 @@ func newPairRun(t *testing.T, p pair) *pairRun {
 	return r
 }
 
-// live starts an engine that the plan has, or has no more, a hand in.
+// live starts an engine, with the plan's faults or without them.
 func (r *pairRun) live() {
 	r.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 		for i := range ks {
@@ -78,7 +78,7 @@ func (r *pairRun) run() {
 	r.plan.Heal()
 	r.steps.Wait()
 	if r.watch.dead() {
-		time.Sleep(time.Minute) // until all that was under way has ended
+		time.Sleep(time.Minute) // by then all that was under way has ended
 		r.stop()
 		r.watch.begin()
 		r.live()
@@ -89,8 +89,8 @@ func (r *pairRun) run() {
 	r.end()
 }
 
-// step does something until it ends, and no longer than everything may take that
-// hangs: from then on it goes on beside what comes.
+// step does something, and waits until it has ended, but no longer than patience: if it hangs
+// longer, it goes on beside the next steps.
 func (r *pairRun) step(what string, f func(ctx context.Context) error) (err error, ended bool) {
 	if r.watch.dead() {
 		return fault.ErrKilled, false
@@ -113,8 +113,8 @@ func (r *pairRun) step(what string, f func(ctx context.Context) error) (err erro
 	return context.DeadlineExceeded, false
 }
 
-// bounded reports whether a step has to end whatever else does not. Only what is
-// deaf has a right to hang.
+// bounded reports whether a step has to end although something hangs. A step may hang only
+// if the fault does not heed its context, and is not at a Verify, Find, Release or Cut.
 func (r *pairRun) bounded() bool {
 	at := r.plan.Surfaced()
 	return r.mode != fault.HangDeaf || strings.HasPrefix(at, "verify") || strings.HasPrefix(at, "find") || strings.HasPrefix(at, "release") || strings.HasPrefix(at, "cut")
@@ -139,8 +139,8 @@ func (r *pairRun) script() {
 	})
 }
 
-// lose removes things behind the engine's back. One sweep brings all of them back
-// that are not the fault's.
+// lose removes things behind the engine's back. One sweep brings all of them back, except
+// those that the fault hits.
 func (r *pairRun) lose() {
 	lost := []hold.Hold{r.child.Holds[0], r.twin.Holds[0], r.pod.Holds[2], r.pod.Holds[0], r.parent.Holds[3]}
 	r.world.set(func() {
@@ -170,7 +170,8 @@ func (r *pairRun) lose() {
 	}
 }
 
-// vacated: who needs the place of the pod's wire does not wait for what else it owes.
+// vacated: a caller that needs the place of the pod's wire does not wait for what else the pod
+// owes.
 func (r *pairRun) vacated() {
 	err, ended := r.step("waiting for the pod's wire", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -195,7 +196,7 @@ func (r *pairRun) family() {
 		}
 	}
 	r.watch.mu.Lock()
-	before := r.watch.cutting // of the pod, for as long as it hangs
+	before := r.watch.cutting // the pod's cut, for as long as it hangs
 	r.watch.most = before
 	r.watch.mu.Unlock()
 	err, _ := r.step("releasing the family", func(ctx context.Context) error { return r.watch.release(ctx, r.Engine, r.parent.ID) })
@@ -206,7 +207,7 @@ func (r *pairRun) family() {
 	}
 }
 
-// others come and go at once while something is broken that is not theirs.
+// others come and go at once, while something is broken that they do not use.
 func (r *pairRun) others() {
 	at := r.plan.Surfaced()
 	if strings.HasPrefix(at, "commit") || !r.narrow && r.mode >= fault.FailForever {
@@ -237,7 +238,7 @@ func (r *pairRun) others() {
 	all.Wait()
 }
 
-// end releases everybody, now that all has healed. Nothing is left.
+// end releases all owners, now that all has healed. Nothing may be left.
 func (r *pairRun) end() {
 	r.disk.after.Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -272,7 +273,7 @@ func (r *pairRun) end() {
 	r.stop()
 }
 
-// goroutines returns the stacks of what the engine has under way.
+// goroutines returns the stacks of the engine's goroutines.
 func goroutines() string {
 	all := make([]byte, 1<<18)
 	traces := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")

@@ -19,11 +19,11 @@ var (
 
 // pair is a fault and something that happens beside it.
 type pair struct {
-	at     int        // the operation
-	mode   fault.Mode // what becomes of it
-	narrow bool       // what goes on does so for one owner, and not for a kind
-	beside int        // of besides
-	late   bool       // a moment after the operation has begun, and while all goes on
+	at     int        // the number of the operation that the fault hits
+	mode   fault.Mode // what the fault does to it
+	narrow bool       // a fault that goes on hits one owner, and not a whole kind
+	beside int        // index in besides
+	late   bool       // that happens a moment after the operation has begun, while all goes on
 }
 
 func (p pair) String() string {
@@ -41,11 +41,11 @@ func (p pair) words() string {
 	return fmt.Sprintf("%s at operation %d (of %s), and %s, %s", p.mode, p.at, where, besides[p.beside].name, when)
 }
 
-// TestPairs lets every operation of a small life, looks and commits included, fail,
-// hang or be the last, and while it does so something else happens (besides): what
-// one of the two cannot break, both may. Time is the bubble's, so that a hang costs
-// nothing. The rules are those of watch, and of pairRun: what is bounded ends in
-// time, and at last nothing is left.
+// TestPairs lets every operation of a small life, looks and commits included, fail, hang or
+// be the last. Meanwhile something else happens (besides), because two things together may
+// break what neither breaks alone. Time is the bubble's, so that a hang costs nothing. watch
+// and pairRun have the rules: steps that are bounded end in time, and at last nothing is
+// left.
 //
 // All pairs take minutes: go test -run TestPairs -pairs -1.
 func TestPairs(t *testing.T) {
@@ -113,7 +113,7 @@ func allPairs(operations int) []pair {
 	return all
 }
 
-// sample chooses pairs, every operation as often as any other.
+// sample chooses pairs, with every operation as often as any other.
 func sample(all []pair, operations, number int, seed uint64) []pair {
 	random := rand.New(rand.NewPCG(seed, 2))
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

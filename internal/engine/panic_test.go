@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A kind that panics, as one did when a socket of the pod broke, fails one
-// request: the owner is released like any other, and not waited for without end.
+// A kind that panics, as one did when a socket of the pod broke, fails only one request. The
+// owner is then released like any other, and no release waits for its turn for ever.
 func TestPanic(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")

@@ -9,14 +9,14 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A kind may say that nothing of it is to be tried before a time (hold.LaterError). Its
-// line pauses as one until then, and who acquires such a hold waits.
+// A kind may say that nothing of it is to be tried before a time (hold.LaterError). Until
+// then its whole line pauses, and each Take that has to acquire a hold of the kind waits.
 
-// pause lets the line rest until a time. Engine.mu is held.
+// pause lets the line pause until a time. It shortens no pause. Engine.mu is held.
 func (n *line) pause(until time.Time) {
 	now := n.e.now()
 	wait := until.Sub(now)
-	until = now.Add(wait) // by a clock that nobody sets
+	until = now.Add(wait) // by the monotonic clock, which nobody sets
 	if wait <= 0 || !until.After(n.paused) {
 		return
 	}
@@ -33,8 +33,9 @@ func (n *line) pause(until time.Time) {
 	})
 }
 
-// pausesAfter reports whether the line pauses, and an error asks for that. One that names
-// a time which has passed is like any other. Engine.mu is held.
+// pausesAfter lets the line pause if err is a LaterError, and reports whether it pauses
+// because of that. A LaterError whose time has passed is like any other error. Engine.mu is
+// held.
 func (n *line) pausesAfter(err error) bool {
 	var later *hold.LaterError
 	if !errors.As(err, &later) {
@@ -47,12 +48,12 @@ func (n *line) pausesAfter(err error) bool {
 // pauses reports whether nothing of the kind is to be tried now. Engine.mu is held.
 func (n *line) pauses() bool { return n.e.now().Before(n.paused) }
 
-// overdueAnswers is how often a kind may say that it is too early, and name a time that
-// has passed, until that is an error.
+// overdueAnswers is how often an Acquire may answer with a LaterError whose time has
+// passed, and is called again. After that, such an answer is an error.
 const overdueAnswers = 3
 
-// inTurn calls f when the kind does not pause, and again when it says that it is too
-// early. What would wait for longer than ctx allows is an error at once.
+// inTurn calls f as soon as the kind does not pause, and again after each LaterError that f
+// returns. If it would have to wait beyond the deadline of ctx, it returns an error at once.
 func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error {
 	n := e.lines[k.Name()]
 	for overdue := 0; ; {
@@ -79,7 +80,8 @@ func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error 
 	}
 }
 
-// sleepUntil waits for a time, if ctx lasts until then.
+// sleepUntil waits until a time. If the deadline of ctx is earlier, it returns an error at
+// once.
 func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 	if end, ok := ctx.Deadline(); ok && end.Before(at) {
 		return fmt.Errorf("the kind pauses until %s", at.UTC().Format(time.RFC3339))
@@ -94,9 +96,9 @@ func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 	}
 }
 
-// stranger releases something that nobody owns, unless the line has no place for it
-// now: it was not tried then. One has a place at most, since it may hang: the others are
-// for what is owned.
+// stranger releases a thing that has no owner. tried is false if the line has no place for
+// it now, or if the kind pauses. Of all such things at most one has a place, because its release may
+// hang: the other places are for things that have an owner.
 func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool) {
 	n.e.mu.Lock()
 	if n.strangers > 0 || n.busyBy() >= n.kind.Flight || n.pauses() {
@@ -119,7 +121,7 @@ func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool
 	if !begun {
 		return errClosing, false
 	}
-	limit := time.NewTimer(n.try()) // a kind may hear no context
+	limit := time.NewTimer(n.try()) // a kind may not heed its context
 	defer limit.Stop()
 	select {
 	case err = <-released:

@@ -14,8 +14,8 @@ import (
 
 var errThrottled = errors.New("too many requests")
 
-// throttled is a node in a bubble whose rules are an API's that says, from a time on
-// and for a minute, that it was asked too often. asked counts the calls of that minute.
+// throttled is a node in a bubble whose rules belong to an API. From a time on, and for a
+// minute, the API answers that it was asked too often. asked counts the calls of that minute.
 func throttled(t *testing.T, f func(t *testing.T, n *node, from func(), asked *int)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -37,8 +37,8 @@ func throttled(t *testing.T, f func(t *testing.T, n *node, from func(), asked *i
 	})
 }
 
-// An API that was asked too often is not asked by each owner that goes: its kind pauses
-// as one, other kinds go on, and what waits goes when the time has come.
+// After an API was asked too often, not each owner that goes asks it again: the whole kind
+// pauses, other kinds go on, and what waits goes when the time has come.
 func TestThrottledKindPausesAsOne(t *testing.T) {
 	throttled(t, func(t *testing.T, n *node, from func(), asked *int) {
 		var ids []hold.ID
@@ -63,7 +63,7 @@ func TestThrottledKindPausesAsOne(t *testing.T) {
 		}
 		n.Retry() // people may ask; the API is not asked for that
 		time.Sleep(30 * time.Second)
-		if *asked > 33 { // who was under way already
+		if *asked > 33 { // the calls that were under way already
 			t.Errorf("the API was asked %d times while it had said later", *asked)
 		}
 		if owed := n.Owed(""); len(owed) == 0 || owed[0].Next.Sub(begun) < 59*time.Second || !errors.Is(owed[0].Err, errThrottled) {
@@ -79,8 +79,8 @@ func TestThrottledKindPausesAsOne(t *testing.T) {
 	})
 }
 
-// Who takes what a kind must not be asked for now, waits if there is time for that,
-// and hears so at once if not.
+// A Take that needs a hold of a kind that pauses waits, if its context lasts long enough.
+// Otherwise it fails at once.
 func TestThrottledKindIsTakenLater(t *testing.T) {
 	throttled(t, func(t *testing.T, n *node, from func(), asked *int) {
 		from()
@@ -110,8 +110,8 @@ func TestThrottledKindIsTakenLater(t *testing.T) {
 	})
 }
 
-// "Later" that names a time which has passed, by this clock, is a failure like any other:
-// the API is asked again after the back-off, not at once.
+// A LaterError whose time has passed, by this clock, is a failure like any other: the API is
+// asked again after the back-off, not at once.
 func TestLaterInThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}

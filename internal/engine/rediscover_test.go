@@ -15,9 +15,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A program that ends between a discovery and its commit leaves a hold that is
-// there and a record that does not say what it is. The next one has to find it
-// out and write it down, or nobody ever does.
+// A program that ends between a discovery and its commit leaves a hold that is there, and a
+// record that lacks what was discovered. The next program has to discover it again and write
+// it down, because nobody else does.
 func TestRestoreWritesDownWhatIsDiscovered(t *testing.T) {
 	n := newNode(t)
 	n.stop()
@@ -58,8 +58,8 @@ func (n *node) loseLease(o hold.Owner, offers string) {
 	}
 }
 
-// A lease that is lost, and found anew under a name that another owner has, is given back:
-// until it is found under a name that is free, audits say that it is missing.
+// A lease is lost, and taken again under a name that another owner has. It is given back, and
+// audits say that it is missing until it is taken again under a free name.
 func TestRediscoversAnothersName(t *testing.T) {
 	n := newNode(t)
 	other, o := delegated("other", "theirs"), delegated("pod", "first", "rule")
@@ -89,8 +89,8 @@ func TestRediscoversAnothersName(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// What was found anew while the disk was full is written, with its name, by the next
-// sweep, and before anything else of the owner is changed.
+// A lease is taken again while the disk is full. The next sweep, or the next change of the
+// owner, first writes down what was discovered, with its name.
 func TestWritesDownLater(t *testing.T) {
 	later := map[string]func(*node, hold.ID) error{
 		"sweep": func(n *node, _ hold.ID) error {
@@ -129,8 +129,8 @@ func TestWritesDownLater(t *testing.T) {
 	}
 }
 
-// A block that stands for a pod after its release is released as what it is then: its lease
-// may have been lost meanwhile, and found anew.
+// A block that stands for a pod after its release is released as it is at its end: its lease
+// may have been lost and taken again meanwhile.
 func TestReleasesWhatWasFoundLast(t *testing.T) {
 	n := newNode(t)
 	block := delegated("block", "first", "block")
@@ -158,8 +158,8 @@ func TestReleasesWhatWasFoundLast(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A change whose way back could not be written has gained a lease under another owner's
-// name: that keeps nothing else of the owner from being found anew.
+// A change has gained a lease under another owner's name, and its rollback could not be
+// written. That does not keep the owner's other holds from being taken again.
 func TestRediscoversBesideRefusedGain(t *testing.T) {
 	n, disk := onDisk(t)
 	other := delegated("other", "theirs")

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// unforgetting is a ledger that cannot write that anybody is forgotten.
+// unforgetting is a ledger that refuses to forget any owner.
 type unforgetting struct{ engine.Ledger }
 
 func (l unforgetting) Commit(ctx context.Context, ops ...ledger.Op) error {
@@ -21,8 +21,8 @@ func (l unforgetting) Commit(ctx context.Context, ops ...ledger.Op) error {
 	return l.Ledger.Commit(ctx, ops...)
 }
 
-// What an owner has lost, and has got again by another change, is its own: also if the
-// program ends before the remnant that gave it back is forgotten.
+// An owner loses a thing by a change, and gets it again by another one. Then the thing is the
+// owner's, also if the program ends before the remnant that gave it back is forgotten.
 func TestRegainedOutlivesARestart(t *testing.T) {
 	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return unforgetting{l}, ks })
 	o := owner("", "pod", "wire", "proc")

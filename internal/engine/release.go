@@ -9,71 +9,74 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// leaving is an owner on its way out, from the cut to the forget. All of it is
-// guarded by Engine.mu.
+// leaving is the release of one owner, from just before the cut until the ledger has
+// forgotten the owner. Engine.mu guards all of it.
 type leaving struct {
 	owner   hold.Owner
-	state   []holdState // of owner.Holds
-	tried   bool        // to cut it: nothing is released before
-	cut     bool        // unreachable
-	final   bool        // nothing is left but the forget
-	trouble *trouble    // of the forget
-	gone    chan struct{}
+	state   []holdState              // of owner.Holds
+	tried   bool                     // its cut has been tried: nothing is released before
+	cut     bool                     // its cut has succeeded
+	final   bool                     // nothing is left to do but to forget it
+	trouble *trouble                 // of the forget
+	gone    chan struct{}            // closed once it is forgotten
 	stuck   chan struct{}            // closed once something is owed, and nothing else can be tried
-	without map[string]chan struct{} // by kind, of those who wait: closed once no hold of it is left
+	without map[string]chan struct{} // for WaitKind, by kind: closed once no hold of the kind is left
 }
 
 // holdState says how far the release of one hold is.
 type holdState struct {
 	stage    hold.Stage
-	cuts     bool // its kind has a Cut: the owner can be reached by it
-	queued   bool // at its line, or about to be
-	severed  bool // or its line sees to that
+	cuts     bool // its kind has a Cut: the owner can be reached by this hold
+	queued   bool // it is with its line: waits there, is being tried, or waits for its next try
+	severed  bool // its line sees to its cut's second leg (hold.Kind.Sever)
 	released bool
 	trouble  *trouble // after a failed try
 }
 
-// Release promises that owners go. When it returns nil, that is durable and
-// each of them is cut off; what they hold is given back from then on, without
-// end until it is done, and Wait waits for it. Who needs them goes with them, or,
-// where a kind of theirs says so (hold.Kind.Waits), is released first, by somebody
-// else: until then they stand.
-// Unknown ids are left out; releasing again joins the release under way. ops
-// are in the same commit, and may begin owners of ids that are releasing at
-// once.
+// Release promises that owners go. When it returns nil, the promise is durable and each
+// of the owners is cut off. The engine then gives back what they hold, and tries for as
+// long as it takes; Wait waits for that.
 //
-// An error means that the promise could not be written or that a cut failed.
-// Whoever is releasing in the ledger goes all the same. The caller should say
-// "try again". Who has to know which of the two it was calls Promise and Depart.
+// The owners that need one of them are released with it. If a kind of an owner says that
+// it waits (hold.Kind.Waits), they are not: the owner stands until somebody else has
+// released them.
+//
+// Release leaves unknown ids out. Releasing an owner again joins the release under way.
+// ops are in the commit of the promise, and may begin owners of ids that are releasing
+// from their first commit on.
+//
+// An error means that the promise could not be written, or that a cut failed. Each owner
+// that the ledger says is releasing goes all the same. The caller should say "try again".
+// A caller that has to know which of the two it was calls Promise and Depart instead.
 func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) error {
 	all, err := e.Promise(ctx, ids, ops...)
 	return errors.Join(err, e.Depart(ctx, all))
 }
 
-// Promise is the first half of Release: the commit. It returns who has to
-// depart: the known ones of ids and who goes with them, who needs an owner before it.
+// Promise is the first half of Release: the commit. It returns the owners that have to
+// depart: those of ids that the ledger knows, and the owners that are released with them.
+// An owner comes after the owners that need it.
 //
-// After an error nothing of ids and ops may be taken for promised: a commit that
-// was withdrawn may have had its effect, or not. Then only those are returned who
-// are releasing by this promise or by an earlier one.
+// After an error the caller may not take ids and ops for promised: a commit that was
+// withdrawn may have been written, or not. Promise then returns only those of the owners
+// that the ledger says are releasing, by this promise or by an earlier one.
 func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) ([]hold.ID, error) {
 	all, err := e.promise(ctx, ids, ops)
 	if err != nil {
 		all = e.promised(ids)
 	} else {
-		e.absolve(ids) // also who is forgotten by now
+		e.absolve(ids) // all does not have those that are forgotten by now
 	}
 	e.absolve(all)
 	return all, err
 }
 
-// promised returns those of ids, and of who goes with them, that are releasing.
+// promised returns those owners of the family of ids that are releasing.
 func (e *Engine) promised(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(e.family(ids), e.wanted)
 }
 
-// promise commits that owners and who goes with them are releasing, and returns
-// those that are known, who needs an owner before it.
+// promise commits that the family of ids is releasing, and returns that family.
 func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([]hold.ID, error) {
 	now := e.now()
 	for {
@@ -94,8 +97,9 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 			}
 		}
 		ops = nil
-		// Nobody who needs them has come in between, and nobody can now; ops may have
-		// begun some.
+		// An owner that needs one of them may have begun before the commit, or by ops: then
+		// the family has grown, and the loop goes on. None can begin now, because the
+		// ledger refuses to begin an owner that needs a releasing one.
 		if all = e.family(ids); !slices.ContainsFunc(all, e.wanted) {
 			return all, nil
 		}
@@ -108,8 +112,8 @@ func (e *Engine) wanted(id hold.ID) bool {
 	return ok && o.Wanted()
 }
 
-// family returns the known ones of ids with all who are released with them, who needs
-// an owner before it, each once.
+// family returns those of ids that the ledger knows, and all owners that are released
+// with them: each once, and after the owners that need it.
 func (e *Engine) family(ids []hold.ID) []hold.ID {
 	var all []hold.ID
 	seen := map[hold.ID]bool{}
@@ -136,7 +140,8 @@ func (e *Engine) family(ids []hold.ID) []hold.ID {
 	return all
 }
 
-// waits reports whether an owner goes after those who need it, and not with them.
+// waits reports whether an owner's release waits for the owners that need it. If not, its
+// release takes them with it.
 func (e *Engine) waits(o hold.Owner) bool {
 	return slices.ContainsFunc(o.Holds, func(h hold.Hold) bool {
 		k, err := e.kind(h)
@@ -144,11 +149,11 @@ func (e *Engine) waits(o hold.Owner) bool {
 	})
 }
 
-// stands reports whether what an owner holds is to be there: it is wanted, or its
-// release waits for one that needs it, and stands.
+// stands reports whether an owner's holds have to be there: the owner is wanted, or its
+// release waits for an owner that needs it and stands.
 func (e *Engine) stands(o hold.Owner) bool { return o.Wanted() || e.needed(o.ID) }
 
-// needed reports whether one that needs an owner stands.
+// needed reports whether an owner is needed by another one that stands.
 func (e *Engine) needed(id hold.ID) bool {
 	return slices.ContainsFunc(e.Ledger.Needers(id), func(needer hold.ID) bool {
 		o, ok := e.Ledger.Owner(needer)
@@ -180,9 +185,12 @@ func (e *Engine) unreleased(l *leaving) []hold.Hold {
 	return left
 }
 
-// advance sends what can be released now to its line: what others stand on, once
-// those who need the owner are gone. It reports whether the owner has nothing left and
-// can be forgotten, once. Engine.mu is held.
+// advance sends each hold that can be released now to its kind's line. Nothing goes before
+// the cut has been tried. While the owner can be reached, only the holds go that it can
+// be reached by. Use and Reserve holds wait until no owner needs this one any more. Reserve
+// holds go after all Use holds, one by one. If only Tell holds that have failed are left,
+// advance frees the owner's names. advance returns true if nothing is left and the owner
+// can be forgotten, and returns that only once. Engine.mu is held.
 func (e *Engine) advance(l *leaving) bool {
 	if !l.tried {
 		return false
@@ -214,17 +222,18 @@ func (e *Engine) advance(l *leaving) bool {
 	return false
 }
 
-// turn reports whether each Use hold that was acquired after the i-th one has been
-// tried, if it may be.
+// turn reports whether it is the i-th hold's turn in an owner whose Use holds go one after
+// the other: each Use hold that was acquired later is released, has failed, or may not be
+// tried yet.
 func (l *leaving) turn(i int, reachable bool) bool {
 	return !slices.ContainsFunc(l.state[i+1:], func(s holdState) bool {
 		return s.stage == hold.Use && !s.released && s.trouble == nil && (s.cuts || !reachable)
 	})
 }
 
-// reachable reports whether a cut has failed, and what it was about is still
-// there. Until it is not, what else the owner has might come back as soon as it
-// is released: its traffic leaves new traces.
+// reachable reports whether the cut has failed and a hold that it should have cut is still
+// there. As long as that is so, the owner's other holds are not released: its traffic
+// would leave new traces, such as connection tracking entries, at once.
 func (l *leaving) reachable() bool {
 	return !l.cut && slices.ContainsFunc(l.state, func(s holdState) bool { return s.cuts && !s.released })
 }
@@ -240,7 +249,7 @@ func (l *leaving) left(s hold.Stage) int {
 	return n
 }
 
-// lastReserve returns the index of the reserving hold that is next, or -1.
+// lastReserve returns the index of the Reserve hold that is to be released next, or -1.
 func (l *leaving) lastReserve() int {
 	for i := len(l.state) - 1; i >= 0; i-- {
 		if s := l.state[i]; s.stage == hold.Reserve && !s.released {
@@ -250,7 +259,7 @@ func (l *leaving) lastReserve() int {
 	return -1
 }
 
-// untold reports whether all that is left has been tried, and failed.
+// untold reports whether each hold that is left has been tried, and has failed.
 func (l *leaving) untold() bool {
 	for _, s := range l.state {
 		if !s.released && s.trouble == nil {

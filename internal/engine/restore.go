@@ -11,23 +11,24 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Restore brings the world to what the ledger says, after a start: it is Resume
-// and then Mend of what is missing.
+// Restore makes the world agree with the ledger after a start: it calls Resume, and then
+// Mend with what is missing.
 //
-// An error is joined of what could not be put right. It is no reason not to
-// serve: the next sweep tries again.
+// An error joins all that could not be put right. It is no reason not to serve: the next
+// sweep tries again.
 func (e *Engine) Restore(ctx context.Context) error {
 	missing, err := e.Resume(ctx, nil)
 	return errors.Join(err, e.Mend(ctx, missing))
 }
 
-// Missing is what a look found not to be as the ledger has it.
+// Missing lists the holds that a look did not find as the ledger has them.
 type Missing []drift
 
-// Resume is what has to be done after a start before anybody else uses the engine:
-// who was releasing is cut off again and goes to its end; who stands is
-// verified, and released where the home has ended. It waits for no pod: what has
-// to be taken again is returned, for Mend, beside which the engine may be used.
+// Resume does what has to be done after a start before anybody else uses the engine. It
+// cuts off again the owners that are releasing, and goes on with their release. It rolls
+// back changes that had not ended. It verifies the owners that stand, and releases those
+// whose home has ended. It waits for no pod: it only returns the holds that have to be
+// taken again. Mend takes them, and the engine may be used meanwhile.
 func (e *Engine) Resume(ctx context.Context, look *hold.Look) (Missing, error) {
 	var releasing []hold.ID
 	var standing []hold.Owner
@@ -57,21 +58,21 @@ func (e *Engine) Resume(ctx context.Context, look *hold.Look) (Missing, error) {
 	return missing, err
 }
 
-// drift is a hold that is not as its spec says.
+// drift is a hold that is not as its spec says, or that could not be seen.
 type drift struct {
 	owner hold.Owner
 	hold  hold.Hold
-	err   error // wraps hold.ErrGone or hold.ErrChanged; else it could not be seen
+	err   error // wraps hold.ErrGone or hold.ErrChanged; otherwise the hold could not be seen
 }
 
-// isSeen reports whether the hold was seen not to be as its spec says: what could
-// not be seen is no reason to touch it.
+// isSeen reports whether Verify has seen that the hold is gone or changed. Nobody touches a
+// hold that could not be seen.
 func (d drift) isSeen() bool {
 	return errors.Is(d.err, hold.ErrGone) || errors.Is(d.err, hold.ErrChanged)
 }
 
-// verify compares what owners hold with the world, one Verify a kind, all beside
-// each other. What it finds is in the order of the kinds.
+// verify compares owners' holds with the world. It calls one Verify for each kind, all at
+// once, and returns the drifts in the order of the kinds.
 func (e *Engine) verify(ctx context.Context, look *hold.Look, owners []hold.Owner) Missing {
 	return e.verifyKinds(ctx, look, e.Kinds, owners)
 }
@@ -109,7 +110,7 @@ func (e *Engine) verifyKind(ctx context.Context, look *hold.Look, k hold.Kind, h
 		errs := k.Verify(ctx, look, holds)
 		return errs, errors.Join(errs...)
 	})
-	if errs == nil { // it saw nothing
+	if errs == nil { // the kind has seen nothing
 		errs = make([]error, len(holds))
 		for i, h := range holds {
 			errs[i] = fmt.Errorf("looking at %s: %w", h.Spec, err)
@@ -118,8 +119,8 @@ func (e *Engine) verifyKind(ctx context.Context, look *hold.Look, k hold.Kind, h
 	return errs
 }
 
-// Verify compares what one owner holds with the world and says what differs,
-// joined; nil if nothing does.
+// Verify compares one owner's holds with the world, and returns all differences, joined. It
+// returns nil if nothing differs.
 func (e *Engine) Verify(ctx context.Context, o hold.Owner) error {
 	var errs []error
 	for _, d := range e.verify(ctx, nil, []hold.Owner{o}) {
@@ -128,12 +129,12 @@ func (e *Engine) Verify(ctx context.Context, o hold.Owner) error {
 	return errors.Join(errs...)
 }
 
-// mendsAtOnce is how many owners get back what they lack beside each other.
+// mendsAtOnce is how many owners one Mend mends at once.
 const mendsAtOnce = 8
 
-// Mend acquires what is missing again. Nobody waits for another owner longer than
-// Options.Mending. Owners for which it can never succeed are released, all in one
-// commit.
+// Mend acquires the missing holds again. Each owner has Options.Mending for that, so that no
+// owner delays another one for longer. Owners for which Mend can never succeed, because
+// their home is gone, are released, all in one commit.
 func (e *Engine) Mend(ctx context.Context, missing Missing) error {
 	var order []hold.ID
 	of := map[hold.ID]Missing{}
@@ -167,8 +168,8 @@ func (e *Engine) Mend(ctx context.Context, missing Missing) error {
 	return errors.Join(errs...)
 }
 
-// mendOne acquires what one owner lacks, within Options.Mending, whatever a kind
-// does about the end of its context.
+// mendOne acquires again what one owner lacks. It returns within Options.Mending, also if a
+// kind goes on after its context has ended.
 func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 	ctx, cancel := context.WithTimeout(ctx, e.Mending)
 	defer cancel()
@@ -177,7 +178,7 @@ func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 		var errs []error
 		for _, d := range missing {
 			e.event(Drifted, d.owner, d.hold.Spec.Kind(), d.err)
-			if err := e.reacquire(ctx, d); !errors.Is(err, ErrOvertaken) { // else it was released meanwhile
+			if err := e.reacquire(ctx, d); !errors.Is(err, ErrOvertaken) { // ErrOvertaken: released or changed meanwhile
 				errs = append(errs, err)
 			}
 		}
@@ -194,8 +195,8 @@ func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 	}
 }
 
-// reacquire takes one hold of an owner again. It waits for the owner's lock and
-// then looks again, or it would bring back what was cut off meanwhile.
+// reacquire takes one hold of an owner again. It waits for the owner's turn, and then looks
+// into the ledger again, or it would bring back a hold that was cut off meanwhile.
 func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	if !d.isSeen() {
 		return d.err
@@ -223,26 +224,27 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	} else {
 		err = e.acquire(ctx, d.hold)
 	}
-	if e.going(d.owner) { // since it was looked: whoever cut it off may have done so before
+	if e.going(d.owner) { // since the check above: it may have been cut off before the hold was acquired
 		return errors.Join(err, e.cutOff(ctx, d.owner.Holds), ErrOvertaken)
 	}
 	return err
 }
 
-// going reports whether nothing of a wanted owner is to be taken again.
+// going reports whether a wanted owner goes all the same: it is doomed, or its release was
+// asked for (Options.Going). None of its holds is to be taken again.
 func (e *Engine) going(o hold.Owner) bool {
 	return e.Doomed(o.ID) || e.Going != nil && e.Going(o)
 }
 
-// rediscover takes a hold whose kind discovers again, and writes down what was
-// discovered: the program may have ended in between the last time.
+// rediscover takes a hold again whose kind discovers, and writes down what it discovers. The
+// ledger may lack that, if the program ended between an Acquire and its commit.
 func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error {
 	was := h.Spec.String()
 	raw, err := json.Marshal(h.Spec)
 	if err != nil {
 		return fmt.Errorf("copying %s: %w", h.Spec, err)
 	}
-	h.Spec = k.New() // the one of the ledger is not ours to write into
+	h.Spec = k.New() // a copy: the ledger's own spec must not be written into
 	if err := json.Unmarshal(raw, h.Spec); err != nil {
 		return fmt.Errorf("copying %s: %w", was, err)
 	}
@@ -263,18 +265,19 @@ func (e *Engine) rediscover(ctx context.Context, k hold.Kind, h hold.Hold) error
 	return err
 }
 
-// Repair verifies owners and takes again what they lack: for those who are about to
-// rely on it. What a kind does not answer in time is an error. Of an owner that could
-// not be taken, and whose release is not promised yet, it answers ErrOvertaken. Of
-// one whose release is promised, maybe meanwhile, it answers nil, as nothing is to be
-// repaired: who wants to rely on the owner looks afterwards whether it is wanted.
+// Repair verifies owners, and takes again what they lack. It is for callers that are about
+// to rely on the owners. It returns an error if a kind does not answer in time, and
+// ErrOvertaken if an owner is doomed. If an owner's release is promised, maybe meanwhile,
+// Repair repairs nothing of it and returns nil: a caller that wants to rely on the owner
+// has to look afterwards whether it is wanted.
 func (e *Engine) Repair(ctx context.Context, ids ...hold.ID) error {
 	return e.repair(ctx, e.Kinds, ids)
 }
 
-// RepairSoon is Repair for those who see that something was changed under owners,
-// and do not wait for the sweep. A kind that has lately taken too long to look is
-// left to that, and is no error: nobody is told by it that all is well.
+// RepairSoon is Repair for callers that have seen somebody change things that owners hold,
+// and do not want to wait for the sweep. It leaves a kind that has lately taken too long to
+// look (hesitates) to the sweep, and returns no error for it: nil does not say that all is
+// well.
 func (e *Engine) RepairSoon(ctx context.Context, ids ...hold.ID) error {
 	return e.repair(ctx, slices.DeleteFunc(slices.Clone(e.Kinds), e.hesitates), ids)
 }

@@ -7,21 +7,22 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A cut is cheap, and may rest on something that others can take away, such as a
-// table. Most holds are given back right behind the answer to a DEL. Those that are
-// not, since they wait in their line or could not be given back, get the cut's
-// second leg (hold.Kind.Sever).
+// A cut is cheap, and may depend on something that others can take away, such as a table.
+// Most holds are released right after the answer to a DEL, and need no more. The others,
+// which have to wait in their line or could not be released, get the cut's second leg
+// (hold.Kind.Sever), which depends on nothing else.
 
 const (
-	// legAfter is how long a hold may wait for its release on one leg.
+	// legAfter is how long a hold may wait for its release before it gets the second leg.
 	legAfter = 50 * time.Millisecond
-	// legsAtOnce is how many holds get the second leg together, and legPause how
-	// long others have the kernel's locks in between.
+	// legsAtOnce is how many holds get the second leg in one call. legPause is the pause
+	// between two calls, in which others can have the kernel's locks.
 	legsAtOnce = 16
 	legPause   = 5 * time.Millisecond
 )
 
-// sever sees to it that what waits in a line is severed. Engine.mu is held.
+// sever starts a goroutine that severs the holds in n.legs when they are due, if none runs.
+// Engine.mu is held.
 func (n *line) sever() {
 	if n.severs {
 		return
@@ -40,13 +41,14 @@ func (n *line) sever() {
 	})
 }
 
-// seversAtOnce is how many calls of Sever there are at once, all but one of which
-// take longer than they should.
+// seversAtOnce is how many calls of a kind's Sever run at once, at most. A call begins
+// beside another one only after that one has taken longer than it should.
 const seversAtOnce = 4
 
-// severAll severs holds, and waits for that as long as a call should take: one that
-// hangs keeps no others. What fails here is severed by its release, or by who hears
-// that the table has gone. false: the engine is closing.
+// severAll severs holds, and waits for the call for a tenth of Options.Try: a call that
+// hangs delays no others. A failed call is not tried again: the holds' release ends what is
+// left of them, and whoever notices that the table has gone severs all that is cut off.
+// severAll returns false if the engine is closing.
 func (n *line) severAll(holds []hold.Hold) bool {
 	select {
 	case n.severing <- struct{}{}:
@@ -72,7 +74,7 @@ func (n *line) severAll(holds []hold.Hold) bool {
 	return true
 }
 
-// wait lets time pass; false: the engine is closing.
+// wait lets time pass. It returns false if the engine is closing.
 func (n *line) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -84,8 +86,8 @@ func (n *line) wait(d time.Duration) bool {
 	}
 }
 
-// oneLegged returns the next holds that are to be severed by now, and when to ask
-// again; 0 ends the severing.
+// oneLegged returns the next holds that are due to be severed, and after which time to ask
+// again. If that is 0, no holds are left, and the goroutine that severs ends.
 func (n *line) oneLegged() (holds []hold.Hold, again time.Duration) {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// What waits in its line is severed though the sever of another hangs, whatever that
-// is told: until then its cut rests on one leg.
+// A hold that waits in its line is severed, although the Sever of another hold hangs and does
+// not heed its context. Until it is severed, its cut has only one leg.
 func TestHangingSeverKeepsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		severed := map[hold.ID]bool{}

@@ -1,10 +1,11 @@
 package engine
 
-// What those hear who wait for an owner on its way out: that nothing more can be tried
-// for now, or that no hold of a kind is left (forget.go, await).
+// This file closes the channels that await (forget.go) waits for: leaving.stuck, when
+// nothing more of an owner can be tried for now, and those of leaving.without, when no hold
+// of a kind is left.
 
-// note closes stuck once something of an owner, or of those who need it, has failed and
-// nothing else can be tried. Engine.mu is held.
+// note closes l.stuck once a release of the owner, or of an owner that needs it, has failed
+// and nothing else of them can be tried for now. Engine.mu is held.
 func (e *Engine) note(l *leaving) {
 	failed := l.trouble.failed()
 	pending := l.trouble.pending()
@@ -28,7 +29,7 @@ func (e *Engine) note(l *leaving) {
 	}
 }
 
-// isStuck reports whether stuck is closed. Engine.mu is held.
+// isStuck reports whether l.stuck is closed. Engine.mu is held.
 func (l *leaving) isStuck() bool {
 	select {
 	case <-l.stuck:
@@ -38,8 +39,8 @@ func (l *leaving) isStuck() bool {
 	}
 }
 
-// unstick opens stuck again for an owner of which something is tried anew, and for
-// those that it needs. Engine.mu is held.
+// unstick gives an owner a new stuck channel, because something of the owner is tried anew,
+// and does the same for the owners that it needs. Engine.mu is held.
 func (e *Engine) unstick(l *leaving) {
 	if l == nil || !l.isStuck() {
 		return
@@ -50,8 +51,8 @@ func (e *Engine) unstick(l *leaving) {
 	}
 }
 
-// vacate tells who waits for it that no hold of a kind is left of an owner.
-// Engine.mu is held.
+// vacate tells those who wait for it (WaitKind) that the owner has no hold of a kind left,
+// if that is so. Engine.mu is held.
 func (l *leaving) vacate(kind string) {
 	if gone := l.without[kind]; gone != nil && !l.has(kind) {
 		close(gone)
@@ -59,7 +60,8 @@ func (l *leaving) vacate(kind string) {
 	}
 }
 
-// has reports whether a hold of a kind is not given back yet. Engine.mu is held.
+// has reports whether the owner has a hold of a kind that is not given back yet. Engine.mu
+// is held.
 func (l *leaving) has(kind string) bool {
 	for i, h := range l.owner.Holds {
 		if h.Spec.Kind() == kind && !l.state[i].released {

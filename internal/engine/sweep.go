@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Difference is the finding that what a Verify says makes.
+// Difference returns the finding for a hold of which Verify has said err.
 func Difference(h hold.Hold, err error) Finding {
 	f := Finding{Unreadable, h, h.Spec.Kind(), err}
 	switch {
@@ -28,20 +28,22 @@ type Report struct {
 	Findings      []Finding
 }
 
-// Audit compares the ledger with the world, and changes nothing. What is on its
-// way in or out is no finding, unless it is owed.
+// Audit compares the ledger with the world, and changes nothing. Owners that are being
+// taken or released are no findings, except for what they owe.
 func (e *Engine) Audit(ctx context.Context) Report {
 	report, _, _ := e.look(ctx, new(hold.Look))
 	return report
 }
 
-// Sweep is an audit that mends: what drifted is taken again, who is releasing in
-// the ledger alone is sent on its way, and what has our stamp but no owner is
-// removed once two sweeps have seen it. Where a kind is told of changes, a sweep
-// does not read all of the world anew each time (hold.Glance).
+// Sweep is an audit that mends. It takes again what drifted. It rolls back changes that
+// nobody goes on with, and writes down what could not be written. It begins the departure
+// of owners that the ledger says are releasing and that the engine has not begun to
+// release. It removes things that have our stamp and no owner, once two sweeps in a row
+// have seen them. A kind that hears of changes need not read all of the world anew in each
+// sweep (hold.Glance).
 func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	report, drifts, orphans := e.look(ctx, hold.Glance())
-	err := e.rollBackAll(ctx, e.Ledger.Owners()) // first, or what is coming would be written with what is mended
+	err := e.rollBackAll(ctx, e.Ledger.Owners()) // first, or Mend could write what a dead change was to gain
 	err = errors.Join(err, e.Mend(ctx, drifts), e.Depart(ctx, e.undeparted()), e.relearnAll(ctx))
 
 	e.mu.Lock()
@@ -59,7 +61,8 @@ func (e *Engine) Sweep(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// undeparted returns who is releasing in the ledger alone.
+// undeparted returns the owners that the ledger says are releasing and that the engine has
+// not begun to release.
 func (e *Engine) undeparted() []hold.ID {
 	var ids []hold.ID
 	for _, o := range e.Ledger.Owners() {
@@ -72,8 +75,8 @@ func (e *Engine) undeparted() []hold.ID {
 	return ids
 }
 
-// removeOrphan releases a thing that has our stamp and no owner, unless somebody has
-// taken it since that was seen.
+// removeOrphan releases a thing that has our stamp and no owner, unless an owner has taken
+// it since the look.
 func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	k, err := e.kind(h)
 	if err != nil {
@@ -88,9 +91,9 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
 	}
 	if !tried {
-		return nil // the next sweep does
+		return nil // the next sweep tries it
 	}
-	var heirs []hold.ID // who took it in this moment, and found it there
+	var heirs []hold.ID // owners whose Acquire found the thing there just before it was released
 	for _, o := range e.Ledger.Owners() {
 		if e.stands(o) && has(o.Settled(), h.Spec) {
 			heirs = append(heirs, o.ID)
@@ -99,10 +102,10 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	return e.Repair(ctx, heirs...)
 }
 
-// look finds what is left over, missing, changed or owed, in the look or the
-// glance that ctx is of, each kind's beside the others'. The world is read before the ledger, so that what is
-// taken in between is on the list; what is released in between is looked at
-// again.
+// look finds what is left over, missing, changed or owed; all kinds look at once. It reads
+// the world before the ledger, so that the ledger knows the owners of all things that were
+// seen, except those that were released in between. Therefore look reads the world again
+// if it has seen a thing without an owner: a thing that was released is gone by then.
 func (e *Engine) look(ctx context.Context, look *hold.Look) (Report, Missing, []hold.Hold) {
 	var r Report
 	found, unreadable := e.find(ctx, look)
@@ -139,7 +142,7 @@ func (e *Engine) look(ctx context.Context, look *hold.Look) (Report, Missing, []
 	return r, drifts, orphans
 }
 
-// find asks every kind for what has our stamp, all beside each other.
+// find asks all kinds at once for the things that have our stamp.
 func (e *Engine) find(ctx context.Context, look *hold.Look) (found []hold.Hold, unreadable []Finding) {
 	all, errs := make([][]hold.Hold, len(e.Kinds)), make([]error, len(e.Kinds))
 	var looks sync.WaitGroup
@@ -171,7 +174,7 @@ func (e *Engine) standing(drifts Missing) Missing {
 	return still
 }
 
-// unowned returns the found things that no owner's hold is about.
+// unowned returns the found things that are in no owner's list of holds.
 func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
 	byID := make(map[hold.ID]int, len(owners))
 	for i, o := range owners {
@@ -200,7 +203,7 @@ func unowned(found []hold.Hold, owners []hold.Owner) []hold.Hold {
 	return slices.DeleteFunc(left, func(h hold.Hold) bool { return owned[h.Spec.String()] })
 }
 
-// has reports whether one of holds is about the same thing.
+// has reports whether one of holds is the thing that s names.
 func has(holds []hold.Hold, s hold.Spec) bool {
 	return slices.ContainsFunc(holds, func(h hold.Hold) bool {
 		return h.Spec.Kind() == s.Kind() && h.Spec.String() == s.String()

@@ -54,8 +54,8 @@ func TestSweepRemovesOrphansAtTheSecondSighting(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// Who is releasing in the ledger alone, since the one who promised it never came
-// to send it on its way, is not so for ever.
+// An owner's release is promised, and whoever promised it never comes to Depart. The next
+// sweep begins the owner's departure.
 func TestSweepSendsOnTheirWay(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire", "rule")
@@ -75,7 +75,7 @@ func TestSweepSendsOnTheirWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-given: // before Wait sends it on its way itself
+	case <-given: // before Wait begins the departure itself
 	case <-time.After(10 * time.Second):
 		t.Fatal("nothing of it is given back")
 	}
@@ -120,7 +120,8 @@ func TestRepairDoesNotUndoARelease(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A kind that has no answer for a thing which nobody owns is in error, and ends nothing.
+// If a kind returns no answer for a thing without an owner, that is an error, and does not
+// end the program.
 func TestStrangerWithoutAnswer(t *testing.T) {
 	n := newNode(t)
 	n.stop()
@@ -139,8 +140,8 @@ func TestStrangerWithoutAnswer(t *testing.T) {
 	}
 }
 
-// A sweep does not wait for a kind that does not end the release of what nobody owns, and
-// what is owned goes beside it, however often it is swept.
+// A sweep does not wait for a kind that does not end the release of a thing without an owner.
+// Holds of owners are released beside that call, however many sweeps there are.
 func TestStrangerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}

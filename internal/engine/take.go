@@ -11,17 +11,20 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// undo is how long the release of an owner that could not be taken may take to
-// be written down and cut off.
+// undo limits how long a Take that failed waits until the owner's release is promised
+// and the owner cut off. It also limits other commits that must be written although the
+// caller has gone.
 const undo = 10 * time.Second
 
-// Take writes an owner down, with ops in the same commit, and then acquires its
-// holds in their order. When it returns nil the owner has all of them, and they
-// can be used. On an error the owner is not there, or is being released: its names
-// are not free before that has ended. If even the promise of that release cannot
-// be written, the owner is owed until it can: nobody repairs it meanwhile. A
-// *RefusedError, such as of a *ledger.NameTakenError, says that nothing has
-// changed.
+// Take writes an owner into the ledger, with ops in the same commit, and then acquires
+// the owner's holds in their order. When Take returns nil, the owner has all of its
+// holds, and they can be used.
+//
+// A *RefusedError, such as one around a *ledger.NameTakenError, says that nothing has
+// changed. After any other error the owner is being released, or is gone already: its
+// names are not free before its release has ended. If the promise of that release
+// cannot be written, the owner is doomed: the promise is owed and tried again for ever,
+// and nobody repairs the owner meanwhile.
 func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error {
 	if err := e.takeable(o); err != nil {
 		return &RefusedError{err}
@@ -41,10 +44,10 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 		err = e.acquireAll(taking, o, 0)
 	}
 	if err == nil {
-		e.event(Attached, o, "", nil) // before a release can have the lock
+		e.event(Attached, o, "", nil) // before a release can have the turn
 		return nil
 	}
-	e.doom(o.ID) // before a repair can have the lock
+	e.doom(o.ID) // before a repair can have the turn
 	leave()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
@@ -54,23 +57,24 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	return err
 }
 
-// begun reports whether an owner is in the ledger although the commit that begins it
-// has failed: its effect came, and its answer did not.
+// begun reports whether the ledger has an owner although the commit that begins the
+// owner has returned err: a commit that was withdrawn may have been written all the same.
+// After ledger.ErrExists the owner is there by an earlier Take.
 func (e *Engine) begun(id hold.ID, err error) bool {
 	_, there := e.Ledger.Owner(id)
 	return there && !errors.Is(err, ledger.ErrExists)
 }
 
-// doom marks an owner that could not be taken. It stays so until its release is
-// promised.
+// doom marks an owner that could not be taken. The mark stays until the owner's release
+// is promised.
 func (e *Engine) doom(id hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.doomed[id] = nil
 }
 
-// Doomed reports whether an owner could not be taken, and the promise of its
-// release is not written yet: it is wanted in the ledger alone.
+// Doomed reports whether an owner could not be taken and its release is not promised
+// yet: the ledger says that the owner is wanted, but nobody wants it any more.
 func (e *Engine) Doomed(id hold.ID) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,8 +82,8 @@ func (e *Engine) Doomed(id hold.ID) bool {
 	return doomed
 }
 
-// undo releases an owner that could not be taken. A promise that cannot be written
-// is tried again, for ever.
+// undo releases an owner that could not be taken. If the promise cannot be written, the
+// engine tries it again for ever.
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	all, err := e.Promise(ctx, []hold.ID{o.ID})
 	if err != nil && e.doomAgain(o, err) {
@@ -88,8 +92,8 @@ func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
 	return errors.Join(err, e.Depart(ctx, all))
 }
 
-// doomAgain arranges for another try to promise the release of an owner, unless
-// somebody else has promised it meanwhile.
+// doomAgain arranges for another try to promise a doomed owner's release, and returns
+// true, unless somebody else has promised it meanwhile.
 func (e *Engine) doomAgain(o hold.Owner, err error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,7 +104,7 @@ func (e *Engine) doomAgain(o hold.Owner, err error) bool {
 	return doomed
 }
 
-// absolve ends the doom of owners whose release is promised.
+// absolve takes owners whose release is promised off the list of the doomed.
 func (e *Engine) absolve(ids []hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +116,7 @@ func (e *Engine) absolve(ids []hold.ID) {
 	}
 }
 
-// takeable refuses what this program could not release again.
+// takeable refuses an owner that this program could not release again.
 func (e *Engine) takeable(o hold.Owner) error {
 	if !o.Wanted() {
 		return fmt.Errorf("taking %s: it is being released already", o.ID)
@@ -128,9 +132,10 @@ func (e *Engine) takeable(o hold.Owner) error {
 	return nil
 }
 
-// acquireAll acquires an owner's holds from one on, stopping at the first that fails,
-// and waits until they can be used. What a hold discovers is written down before the
-// next one is acquired.
+// acquireAll acquires an owner's holds from the index from on, stops at the first one
+// that fails, and waits until all of them can be used. A failed hold of stage Tell does
+// not stop it. What a hold discovers is written to the ledger before the next hold is
+// acquired.
 func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) error {
 	for i := from; i < len(o.Holds); i++ {
 		h := o.Holds[i]
@@ -153,7 +158,7 @@ func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) error {
 	return e.stillWanted(ctx, o.ID)
 }
 
-// Settle waits until what an owner holds can be used.
+// Settle waits until an owner's holds can be used.
 func (e *Engine) Settle(ctx context.Context, o hold.Owner) error { return e.settle(ctx, o.Settled()) }
 
 func (e *Engine) settle(ctx context.Context, holds []hold.Hold) error {
@@ -172,7 +177,7 @@ func (e *Engine) settle(ctx context.Context, holds []hold.Hold) error {
 	return nil
 }
 
-// acquire takes one hold, unless its owner has been released meanwhile.
+// acquire takes one hold, unless ctx has ended, as it does when the owner is released.
 func (e *Engine) acquire(ctx context.Context, h hold.Hold) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -196,8 +201,8 @@ func (e *Engine) acquire(ctx context.Context, h hold.Hold) error {
 	return fmt.Errorf("taking %s: %w", h.Spec, err)
 }
 
-// stillWanted looks again before an answer is given: an owner that was
-// released in the meantime was not taken.
+// stillWanted looks into the ledger once more before Take or Change answers: an owner
+// whose release was promised meanwhile counts as not taken.
 func (e *Engine) stillWanted(ctx context.Context, id hold.ID) error {
 	if o, ok := e.Ledger.Owner(id); !ok || !o.Wanted() {
 		return ErrOvertaken

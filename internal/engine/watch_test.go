@@ -15,24 +15,24 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// watch sees every call of a kind from the engine's side, also one that fails or
-// hangs, and holds it against the rules that no fault and no interleaving may
-// break. What is left to the world is that no name is in use twice.
+// watch sees every call of a kind from the engine's side, also one that fails or hangs, and
+// checks the rules that no fault and no interleaving may break. One rule is checked by the
+// world instead: no name is in use twice.
 type watch struct {
 	t     testing.TB
 	world *world
 	plan  *fault.Plan
 
 	mu      sync.Mutex
-	owners  map[hold.ID]hold.Owner // all that somebody has asked to take
-	failed  map[hold.ID]error      // what Take has answered, in this life
-	gone    map[hold.ID]bool       // Release has promised it
+	owners  map[hold.ID]hold.Owner // all owners that Take was called with
+	failed  map[hold.ID]error      // Take's errors in this life
+	gone    map[hold.ID]bool       // Release has returned nil
 	calls   map[string]int         // by kind: releases under way
-	seen    map[string]string      // what is to be discovered of a lease, while it is there
+	seen    map[string]string      // by lease that is there: what Acquire discovers of it
 	finds   int
-	cut     map[hold.Hold]bool // tried in this life; true: without an error
+	cut     map[hold.Hold]bool // holds whose cut was tried in this life; true: it succeeded
 	cutting int                // cuts under way
-	most    int                // of them at once
+	most    int                // the most cuts that were under way at once
 	restart bool               // an earlier life may have ended before it wrote down what it knew
 }
 
@@ -43,7 +43,7 @@ func newWatch(t testing.TB, w *world, p *fault.Plan) *watch {
 	}
 }
 
-// begin starts another life: what the former one knew is in the ledger, or lost.
+// begin starts another life: it knows of the former one only what is in the ledger.
 func (w *watch) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -65,7 +65,7 @@ func (w *watch) take(ctx context.Context, e *engine.Engine, o hold.Owner) error 
 	w.mu.Unlock()
 	err := e.Take(ctx, o)
 	var refused *engine.RefusedError
-	if err != nil && !errors.As(err, &refused) { // a ledger that refuses, and has written it, is the fault's alone
+	if err != nil && !errors.As(err, &refused) { // after a refusal only a fault of the ledger can have written the owner
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.failed[o.ID] = err
@@ -127,8 +127,8 @@ func (w *watch) kind(k hold.Kind) hold.Kind {
 	return k
 }
 
-// own returns the spec that an owner was to be taken with: the one that comes with a
-// call may be the ledger's copy of it.
+// own returns the spec that Take was called with. The spec of a call may be the ledger's copy
+// of it.
 func (w *watch) own(h hold.Hold) hold.Spec {
 	for _, own := range w.owners[h.Owner].Holds {
 		if own.Spec.String() == h.Spec.String() {
@@ -138,7 +138,7 @@ func (w *watch) own(h hold.Hold) hold.Spec {
 	return h.Spec
 }
 
-// acquires: nothing is taken of an owner that could not be taken, or was released.
+// acquires: no hold of an owner is taken after its Take has failed or it was released.
 func (w *watch) acquires(h hold.Hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,8 +150,8 @@ func (w *watch) acquires(h hold.Hold) {
 	}
 }
 
-// discovers fills in what is to be known of a lease that is there, be the answer an
-// error: something else each time it was made anew.
+// discovers fills in what an Acquire discovers of a lease that is there, also if the Acquire
+// fails. A lease that was made anew has something else to discover.
 func (w *watch) discovers(h hold.Hold) {
 	s := h.Spec.(*thing)
 	if s.K != "lease" || !w.world.has(h) {
@@ -166,7 +166,7 @@ func (w *watch) discovers(h hold.Hold) {
 	s.Seen = w.seen[s.N]
 }
 
-// lost says that a thing is not there any more, behind the engine's back.
+// lost notes that a thing has vanished behind the engine's back.
 func (w *watch) lost(h hold.Hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,8 +175,8 @@ func (w *watch) lost(h hold.Hold) {
 	}
 }
 
-// releases: a kind has no more calls at once than it may, and what each of them is
-// about may go now.
+// releases: a kind has no more calls at once than its Flight, and each hold of a call may go
+// now.
 func (w *watch) releases(kind string, flight int, hs []hold.Hold) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,9 +190,9 @@ func (w *watch) releases(kind string, flight int, hs []hold.Hold) {
 	}
 }
 
-// goes: an owner's hold goes after all that those have who need it, once it was tried to
-// cut the owner off, and only what a cut is about if that has failed. It goes with
-// what was discovered of it.
+// goes: an owner's hold goes after all holds of the owners that need it, and after a try to
+// cut the owner off. If the cut has failed, only holds go that have a cut. The release of a
+// hold knows what was discovered of it.
 func (w *watch) goes(h hold.Hold, things map[string]hold.ID) {
 	s := h.Spec.(*thing)
 	for _, name := range slices.Sorted(maps.Keys(things)) {

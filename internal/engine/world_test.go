@@ -22,14 +22,14 @@ import (
 type thing struct {
 	K    string `json:"k"`
 	N    string `json:"n"`
-	Uses string `json:"uses,omitempty"` // a name that is in use while it is there
+	Uses string `json:"uses,omitempty"` // a name that is in use while the thing is there
 	Seen string `json:"seen,omitempty"` // discovered
 
-	Offers string `json:"offers,omitempty"` // a name that is discovered, which only the world can choose
-	Name   string `json:"name,omitempty"`   // the same, once it is known
+	Offers string `json:"offers,omitempty"` // the name that the world gives when the thing is acquired
+	Name   string `json:"name,omitempty"`   // that name, once it is discovered
 }
 
-// Names are those that were discovered.
+// Names returns the name that was discovered.
 func (t *thing) Names() []hold.Name {
 	if t.Name == "" {
 		return nil
@@ -50,10 +50,10 @@ type world struct {
 	cut    map[string]bool
 	log    []string
 	batch  map[string]int  // largest Release of a kind
-	moved  map[string]int  // how often a thing was lost: what is discovered of it differs
+	moved  map[string]int  // how often a thing was lost: each time something else is discovered of it
 	taken  map[string]bool // things that were ever there
 	ended  map[string]bool // processes that have come to their end by themselves
-	// before runs ahead of every operation, unlocked; its error is the answer.
+	// before runs ahead of every operation, without mu. Its error is the operation's.
 	before func(ctx context.Context, op string, h hold.Hold) error
 }
 
@@ -127,7 +127,7 @@ func (w *world) acquire(ctx context.Context, h hold.Hold) error {
 	})
 }
 
-// discover fills in what a lease is found to be.
+// discover fills in what is to be discovered of a lease.
 func (w *world) discover(t *thing) {
 	if t.K != "lease" {
 		return
@@ -192,14 +192,14 @@ func (w *world) set(f func()) {
 	f()
 }
 
-// done returns the operations so far.
+// done returns all operations so far.
 func (w *world) done() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.log)
 }
 
-// residue says what is left.
+// residue says what is left in the world.
 func (w *world) residue() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,8 +230,8 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// memory returns a folder where an fsync costs nothing: these tests are about
-// order, and the ledger's own are about the disk.
+// memory returns a folder where an fsync costs nothing: these tests are about order. The
+// ledger's own tests are about the disk.
 func memory(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "berth")
 	if err != nil {

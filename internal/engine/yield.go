@@ -2,22 +2,21 @@ package engine
 
 import "time"
 
-// How releases keep out of the way of what is more urgent.
+// How releases keep out of the way of more urgent work.
 const (
-	// calmAfter is how long after an owner was taken others may be: where one pod
-	// starts, more do.
+	// calmAfter is how long releases still yield after the last Take has ended: where one
+	// pod starts, more are likely to follow.
 	calmAfter = 100 * time.Millisecond
-	// breath is how long a kind that is lazy, or yields to those who are being
-	// taken, lets others have the locks and the processors before each call. The
-	// answer to a DEL is on its way by then, and what many ends at once begin
-	// with, their promises and cuts, is over.
+	// breath is how long a kind that is lazy, or that yields to Takes, leaves the locks and
+	// the processors to others before each call. The answer to a DEL is on its way by then.
+	// If many owners are released at once, their promises and cuts are over by then.
 	breath = 50 * time.Millisecond
-	// jam is how many batches may wait for that.
+	// jam is how many full batches end the pause: the line has grown too long.
 	jam = 32
 )
 
-// rest waits before a call of a kind that is lazy or yields, unless somebody
-// waits for a release, or too many do.
+// rest waits before a call of a kind that is lazy or that yields. It does not wait if a
+// caller waits for releases, or if too many holds wait in the lane.
 func (n *line) rest(a *lane, took time.Duration) {
 	n.e.mu.Lock()
 	var pause time.Duration
@@ -33,15 +32,15 @@ func (n *line) rest(a *lane, took time.Duration) {
 		return
 	}
 	select {
-	case <-n.hurry: // of somebody who does not wait any more
+	case <-n.hurry: // a token from a caller that does not wait any more
 	default:
 	}
 	n.e.mu.Unlock()
 	n.gather(pause)
 }
 
-// gather lets holds come together for a kind's next batch, until somebody waits
-// for them.
+// gather lets holds come together for a kind's next batch, until the pause is over or a
+// caller is in a hurry.
 func (n *line) gather(pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -52,8 +51,8 @@ func (n *line) gather(pause time.Duration) {
 	}
 }
 
-// press keeps releases from making room for those who are being taken, until
-// whoever waits for them leaves.
+// press notes that a caller waits for releases, so that they do not pause for Takes, until
+// the caller calls leave.
 func (e *Engine) press() (leave func()) {
 	e.mu.Lock()
 	e.waiting++

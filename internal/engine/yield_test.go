@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Batches of one kind go several at once, but smaller ones, one after the other
-// and with pauses, while an owner is being taken, and shortly after: both need
-// the same locks of the kernel.
+// Several batches of one kind are released at once. While an owner is being taken, and
+// shortly after, they are smaller, and go one after the other, with pauses: both need the
+// same locks of the kernel.
 func TestReleasesYieldToTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
@@ -86,7 +86,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		ids = many(200)
 		drop(ids)
 		time.Sleep(95 * time.Millisecond)
-		if mu.Lock(); total < 4 { // the first may have paused before it knew of the others
+		if mu.Lock(); total < 4 { // the first call may have begun its pause before the others waited
 			t.Errorf("of very many, %d calls in a tenth of a second: they still pause", total)
 		}
 		mu.Unlock()

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// ChangedError is an ErrChanged that says one by one what of a thing is not as
-// its spec says.
+// ChangedError is an ErrChanged that lists how a thing differs from its spec.
 type ChangedError struct {
 	What        string // the thing
 	Differences []string
@@ -16,11 +15,11 @@ func (e *ChangedError) Error() string {
 	return e.What + ": " + ErrChanged.Error() + ": " + strings.Join(e.Differences, "; ")
 }
 
-// Is makes it an ErrChanged.
+// Is lets errors.Is take a ChangedError for ErrChanged.
 func (e *ChangedError) Is(target error) bool { return target == ErrChanged }
 
-// Differences returns what an error says that differs, one by one; of one that
-// does not tell them apart its text.
+// Differences returns the differences that err lists, if it is a ChangedError; otherwise the
+// text of err as the only difference. It returns none for nil.
 func Differences(err error) []string {
 	var c *ChangedError
 	switch {

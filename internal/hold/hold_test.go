@@ -33,8 +33,8 @@ func (w *wire) String() string { return "wire " + w.End }
 
 var wires = Kinds{{New: func() Spec { return new(wire) }}}
 
-// What is not known is kept as it was written, to be released by a program that
-// knows it.
+// The spec of an unknown kind is kept as it was written, for a program that knows the kind
+// and can release the hold.
 func TestDecode(t *testing.T) {
 	const record = `{"id":"abcdefghij","parent":"bbbbbbbbbb","meta":{"sort":"x"},"names":[{"space":"address","name":"10.88.0.7"}],` +
 		`"holds":[{"kind":"wire","spec":{"end":"a"}},{"kind":"later","spec":{"x":[1,2]}}],"releasing":"2026-01-02T03:04:05Z"}`
@@ -50,7 +50,7 @@ func TestDecode(t *testing.T) {
 	if h, ok := o.Find("later"); !ok || h.Spec != u || o.Wanted() || o.NamesIn("address")[0] != "10.88.0.7" {
 		t.Errorf("owner %v", o)
 	}
-	// A parent, of which earlier versions wrote one, is an owner that this one needs.
+	// Earlier versions wrote a parent. It is now one of the owner's needs.
 	want := strings.Replace(record, `"parent":"bbbbbbbbbb"`, `"needs":["bbbbbbbbbb"]`, 1)
 	if raw, err := json.Marshal(o); err != nil || string(raw) != want {
 		t.Errorf("written again it is %s, %v", raw, err)
@@ -70,7 +70,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// A clone's lists are its own: the ledger hands clones out.
+// A clone has lists of its own, because the ledger hands clones out.
 func TestClone(t *testing.T) {
 	o := Owner{ID: NewID(), Names: []Name{{"address", "a"}}, Holds: []Hold{{Spec: &wire{"a"}}}}
 	c := o.Clone()

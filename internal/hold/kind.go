@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// What Verify and Acquire say of a hold. They are wrapped with what was seen.
+// The answers of Verify and Acquire about a hold. A kind wraps them with what it has seen.
 var (
-	ErrGone     = errors.New("gone")                     // Verify: it is not there
-	ErrChanged  = errors.New("changed")                  // Verify: it is there, not as its spec says
-	ErrForeign  = errors.New("taken by somebody else")   // Acquire: its place is another's, which is left alone
-	ErrHomeless = errors.New("what it lived in is gone") // Acquire: cannot succeed any more: the pod is gone
+	ErrGone     = errors.New("gone")                     // Verify: the thing is not there
+	ErrChanged  = errors.New("changed")                  // Verify: the thing is there, but not as its spec says
+	ErrForeign  = errors.New("taken by somebody else")   // Acquire: somebody else's thing is in its place, and stays there
+	ErrHomeless = errors.New("what it lived in is gone") // Acquire: it can never succeed again, because the pod is gone
 )
 
-// LaterError is the answer of an Acquire or a Release that must not be tried again
-// before a time, such as that of an API which says that it was asked too often. It
-// holds for the kind as a whole: nothing else of it is acquired or released before.
+// LaterError is the answer of an Acquire or a Release that must not be tried again before
+// a time, for example because an API says that it was asked too often. It holds for the
+// whole kind: the engine acquires and releases no hold of the kind before that time.
 type LaterError struct {
 	At  time.Time
 	Err error // why
@@ -31,91 +31,96 @@ func (e *LaterError) Error() string {
 
 func (e *LaterError) Unwrap() error { return e.Err }
 
-// Stage says when a kind's holds are released, and what they mean to names.
+// Stage says when a kind's holds are released, and whether they keep their owner's names.
 type Stage int
 
 const (
-	// Reserve makes something reusable: a cloud association, a delegated
-	// address. Released strictly in reverse of acquisition, once no Use hold
-	// of the owner is left and nobody needs it.
+	// Reserve is for holds that reserve something for their owner, which others can have
+	// afterwards: a cloud association, a delegated address. They are released strictly in
+	// reverse of acquisition, once the owner has no Use hold left and no other owner
+	// needs it.
 	Reserve Stage = iota
-	// Use carries names: a link, a rule. Every one is tried on release,
-	// whatever fails beside it; in which order says Owner.Ordered.
+	// Use is for holds that use names: a link, a rule. The release tries each of them,
+	// also if others fail. Owner.Ordered says whether their order matters.
 	Use
-	// Tell informs others. It cannot fail Take, and keeps no name on release:
-	// its failure is owed by itself.
+	// Tell is for holds that only inform others. One that fails does not fail Take. One
+	// whose release fails is owed, but its owner's names are freed all the same.
 	Tell
 )
 
 func (s Stage) String() string { return [...]string{"reserve", "use", "tell"}[s] }
 
-// Kind takes, checks, cuts off and gives back one sort of hold. All of its
-// functions may be called at once for different holds, and again after a kill
-// at any instruction of an earlier call. They return soon after their context
-// ends.
+// Kind takes, checks, cuts off and gives back one sort of hold. All of its functions may be
+// called at once for different holds. Each may be called again after the program was killed
+// at any instruction of an earlier call. They return soon after their context ends.
 type Kind struct {
 	Stage Stage
 	// New returns a pointer to an empty spec, for the ledger to decode into.
 	New func() Spec
-	// Acquire takes the hold. "So already, and ours" is success; what stands
-	// in its place but is another's is ErrForeign, and never replaced.
+	// Acquire takes the hold. "So already, and ours" is success. If somebody else's
+	// thing is in its place, Acquire never replaces that, and returns ErrForeign.
 	Acquire func(context.Context, Hold) error
-	// Discovers says that Acquire fills in its spec, also if it fails. That is
-	// committed before the owner's next hold is acquired, with the names that the spec
-	// says then (Namer): the owner has them from that commit on. Where somebody else has
-	// one of them, the hold is refused, and the ledger keeps what else was discovered.
-	// Release has to do with a spec that lacks it: the program may end before the commit.
+	// Discovers says that Acquire fills in its spec, also if it fails. The engine commits
+	// the spec before it acquires the owner's next hold, together with the names that the
+	// spec then says (Namer): the owner has these names from that commit on. If somebody
+	// else has one of the names, the hold is refused, and the ledger keeps the rest of
+	// what was discovered. Release must be able to work with a spec that lacks what was
+	// discovered, because the program may end before the commit.
 	Discovers bool
-	// Settle waits until what Acquire took can be used. Take alone calls it, under
-	// the context of whoever asked: a repair does not wait for a pod. Where nothing
-	// is to be waited for it costs nothing. Optional.
+	// Settle waits until what Acquire took can be used. The engine calls it under the
+	// context of a caller who waits for that (Take, Change, Settle), and never in a
+	// repair, which does not wait for a pod. If there is nothing to wait for, it costs
+	// nothing. Optional.
 	Settle func(context.Context, Hold) error
-	// Verify compares holds with the world: nil, ErrGone or ErrChanged (both
-	// wrapped with what differs), or why it could not be seen. One answer a
-	// hold, in their order.
+	// Verify compares holds with the world. It returns one answer for each hold, in their
+	// order: nil, ErrGone or ErrChanged (both wrapped with what differs), or another
+	// error, which says why the hold could not be seen.
 	Verify func(context.Context, *Look, []Hold) []error
-	// Release gives holds back. "Not there" is success; another owner's is
-	// never touched. One answer a hold, in their order.
+	// Release gives holds back. "Not there" is success. Another owner's thing is never
+	// touched. Release returns one answer for each hold, in their order.
 	Release func(context.Context, []Hold) []error
-	// Batch is how many holds one Release takes: of any owners, if above 1;
-	// else one, serial in an owner and owners in parallel.
+	// Batch is how many holds one Release takes. If it is above 1, they may be of any
+	// owners. Otherwise a Release takes one hold: an owner's holds go one after the
+	// other, and different owners' holds go at once.
 	Batch int
-	// Flight is how many Release calls of the kind run at once, at most, whoever asks and
-	// however long they take; 0 is one.
+	// Flight limits how many Release calls of the kind run at once, whoever asks and
+	// however long they take. 0 is one, or 32 for a kind that does not batch.
 	Flight int
-	// Try limits one Release, and Look one Verify and one Find; 0 is what the engine's
+	// Try limits one Release, and Look one Verify and one Find. 0 is what the engine's
 	// options say.
 	Try, Look time.Duration
-	// Yield is how many holds one Release takes while owners are being taken,
-	// who need the same locks; it is below Batch. Then one runs at a time, after
-	// a pause, unless somebody waits or too much does. 0: the kind does not yield.
+	// Yield is how many holds one Release takes while owners are being taken, because
+	// Acquire needs the same locks. It is below Batch. Only one Release runs at a time
+	// then, after a pause, which is left out if a caller waits for releases or if too
+	// many holds wait. 0: the kind does not yield.
 	Yield int
-	// Lazy says that a Release costs as much for few holds as for many, and
-	// that nobody suffers from its delay. The engine lets a moment pass before
-	// each, and nine times as long as the last one took, unless somebody waits.
+	// Lazy says that a Release costs as much for few holds as for many, and that its
+	// delay harms nobody. Before each Release the engine waits for nine times as long as
+	// the last one took, at least 50 ms and at most 1 s, unless a caller waits for
+	// releases or too many holds wait.
 	Lazy bool
 	// Cut makes the hold's owner unreachable at once, cheaply. Optional.
 	Cut func(context.Context, Hold) error
-	// Sever is the cut's second leg: it makes cuts of holds stand by themselves,
-	// without a table, or anything else, that somebody could take away. It may cost
-	// more than Cut: it runs behind the answer to a DEL, for holds that have to wait
-	// in their line. "Not there" is success. It goes on past a hold that fails, and
-	// returns all that went wrong. Optional.
+	// Sever is the cut's second leg: it makes the cuts of holds independent of a table, or
+	// of anything else that somebody could take away. It may cost more than Cut, because
+	// it runs after the answer to a DEL, for holds that have to wait in their line. "Not
+	// there" is success. If it fails for one hold, Sever goes on with the others, and
+	// returns all errors. Optional.
 	Sever func(context.Context, []Hold) error
-	// Ends says that such a thing comes to an end by itself, as a process does: one of
-	// which Verify says ErrGone is not taken again, and no difference. Who listens to
-	// the engine's events is told, once in each life of the engine.
+	// Ends says that such a thing comes to an end by itself, as a process does. If Verify
+	// says ErrGone of it, the engine does not take it again, and does not count it as a
+	// difference. The engine sends one event of each such end, again in each of its lives.
 	Ends bool
-	// Waits says that an owner of such a hold is released after those who need it,
-	// whenever they go: until then the hold stands, and is mended. Where no kind of an
-	// owner says so, its release takes those who need it with it.
+	// Waits says that the release of an owner of such a hold waits for the owners that
+	// need it, whenever they go: until then the hold stands, and is mended. If no kind of
+	// an owner says so, the owner's release takes the owners that need it with it.
 	Waits bool
-	// Find returns everything in the world with this agent's stamp, as holds
-	// that Release can take. What it saw may serve a Verify in the same look. Optional.
+	// Find returns everything in the world that has this agent's stamp, as holds that
+	// Release can take. A Verify in the same look may use what Find has seen. Optional.
 	Find func(context.Context, *Look) ([]Hold, error)
 }
 
-// Name returns the name of the kind, as its specs say it.
+// Name returns the kind's name, which is what its specs return as Kind.
 func (k Kind) Name() string { return k.New().Kind() }
 
 // Kinds is an agent's ordered list of kinds.
@@ -131,9 +136,9 @@ func (ks Kinds) Get(name string) (Kind, bool) {
 	return Kind{}, false
 }
 
-// Decode reads an owner as a ledger record holds it. Specs of kinds that are
-// not in the list stay *Unknown. The one parent that earlier versions wrote is an
-// owner that this one needs.
+// Decode reads an owner from a ledger record. Specs of kinds that are not in the list stay
+// *Unknown. Earlier versions wrote one "parent" instead of "needs": Decode adds it to the
+// owner's needs.
 func (ks Kinds) Decode(raw []byte) (Owner, error) {
 	var record struct {
 		Owner
@@ -163,15 +168,15 @@ func (ks Kinds) Decode(raw []byte) (Owner, error) {
 	return o, nil
 }
 
-// VerifyEach calls f for every hold by itself: the Verify of a kind that has nothing to
-// gain from many at once, or from what it has seen.
+// VerifyEach makes a Verify that calls f for each hold. It is for a kind that gains nothing
+// from a look at many holds at once, or from what was seen earlier in the same look.
 func VerifyEach(f func(context.Context, Hold) error) func(context.Context, *Look, []Hold) []error {
 	each := Each(f)
 	return func(ctx context.Context, _ *Look, hs []Hold) []error { return each(ctx, hs) }
 }
 
-// Each calls f for every hold by itself: the Release of a kind that has nothing to gain
-// from many at once.
+// Each makes a Release that calls f for each hold. It is for a kind that gains nothing from
+// a release of many holds at once.
 func Each(f func(context.Context, Hold) error) func(context.Context, []Hold) []error {
 	return func(ctx context.Context, hs []Hold) []error {
 		errs := make([]error, len(hs))

@@ -23,24 +23,24 @@ func (n Name) String() string { return n.Space + ":" + n.Name }
 // attachment, an agent's pool, later a sandbox or a container.
 type Owner struct {
 	ID        ID              `json:"id"`
-	Needs     []ID            `json:"needs,omitempty"` // owners that it stands on: what they hold is released after what it holds
+	Needs     []ID            `json:"needs,omitempty"` // other owners, whose holds are released after this one's
 	Meta      json.RawMessage `json:"meta,omitempty"`  // opaque to engine and ledger
 	Names     []Name          `json:"names,omitempty"`
 	Ordered   bool            `json:"ordered,omitempty"`  // its Use holds are released one after the other, in reverse of acquisition
 	Holds     []Hold          `json:"holds,omitempty"`    // in order of acquisition
-	Before    *Extent         `json:"before,omitempty"`   // what lies beyond it is coming, by a change that has not ended; nil: nothing is
+	Before    *Extent         `json:"before,omitempty"`   // during a change: the extent of the owner's lists before it; what lies beyond is still to come
 	Releasing time.Time       `json:"releasing,omitzero"` // zero: wanted; terminal once set
 }
 
-// Extent is how long an owner's lists are.
+// Extent has the lengths of an owner's lists.
 type Extent struct {
 	Needs int `json:"needs"`
 	Names int `json:"names"`
 	Holds int `json:"holds"`
 }
 
-// Settled returns the owner's holds but those that a change is about to give it: they
-// may not be there yet, or be taken back.
+// Settled returns the owner's holds without those that a change under way is about to give
+// it: these may not be there yet, or may be taken back.
 func (o Owner) Settled() []Hold {
 	if o.Before == nil {
 		return o.Holds
@@ -51,8 +51,8 @@ func (o Owner) Settled() []Hold {
 // Wanted reports whether nobody has asked for the owner's release yet.
 func (o Owner) Wanted() bool { return o.Releasing.IsZero() }
 
-// Clone returns a copy that shares no slice with o. Specs are shared: they are
-// not changed once Take has answered.
+// Clone returns a copy with lists of its own. It shares the specs with o: nobody changes
+// them once Take has answered.
 func (o Owner) Clone() Owner {
 	o.Needs = slices.Clone(o.Needs)
 	o.Names = slices.Clone(o.Names)
@@ -62,31 +62,32 @@ func (o Owner) Clone() Owner {
 
 // Hold is one thing in the world that must be given back on its own.
 type Hold struct {
-	Owner ID // whose stamp it has
+	Owner ID // the owner whose stamp the thing has
 	Spec  Spec
-	// From is Owner, where an owner was passed the hold by that one; "": it is its own.
+	// From is set if another owner has passed the hold to the one whose record has it. It
+	// is then that other owner, and equals Owner. "": the hold is the record's own.
 	From ID
 }
 
-// Spec is a kind's plain struct (as a pointer), complete enough to release the
-// hold with nothing else known. Its fields are only ever added to.
+// Spec is a kind's plain struct (as a pointer). It is complete enough to release the hold
+// with nothing else known. Fields may be added to it, but never renamed or removed.
 type Spec interface {
 	Kind() string
 	// String names the thing in the kernel tools' words, such as
-	// "link babcd0123456789". It is unique among the things of its kind, and
-	// the same for a spec that Find made.
+	// "link babcd0123456789". The text is unique among the things of the kind. The
+	// spec that Find makes for a thing has the same text.
 	String() string
 }
 
-// Namer is a Spec of a kind that discovers names: an address that a delegate, an
-// operator or a cloud chooses. Names returns those that are known so far.
+// Namer is a Spec of a kind that discovers names, such as an address that a delegate, an
+// operator or a cloud chooses. Names returns the names that are known so far.
 type Namer interface {
 	Spec
 	Names() []Name
 }
 
-// Unknown is the spec of a kind that this program does not have. It is shown
-// and kept, and what holds it stays owed until a program that knows it runs.
+// Unknown is the spec of a kind that this program does not have. Berth shows and keeps it.
+// The release of its owner stays owed until a program that knows the kind runs.
 type Unknown struct {
 	Name string
 	Raw  json.RawMessage
@@ -100,15 +101,16 @@ func (u *Unknown) String() string { return fmt.Sprintf("%s %s", u.Name, u.Raw) }
 // MarshalJSON returns the spec as it was read.
 func (u *Unknown) MarshalJSON() ([]byte, error) { return u.Raw, nil }
 
-// holdJSON is how a hold stands in a record. The owner is the record's, or the one that
-// it is from.
+// holdJSON is how a record has a hold. The hold's owner is From, if that is set, and
+// otherwise the record's owner.
 type holdJSON struct {
 	Kind string          `json:"kind"`
 	Spec json.RawMessage `json:"spec"`
 	From ID              `json:"from,omitempty"`
 }
 
-// MarshalJSON writes {"kind": ..., "spec": ...}, and "from" of a hold that was passed.
+// MarshalJSON writes {"kind": ..., "spec": ...}, and "from" if another owner has passed the
+// hold.
 func (h Hold) MarshalJSON() ([]byte, error) {
 	raw, err := json.Marshal(h.Spec)
 	if err != nil {
@@ -117,8 +119,8 @@ func (h Hold) MarshalJSON() ([]byte, error) {
 	return json.Marshal(holdJSON{h.Spec.Kind(), raw, h.From})
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote, with every spec as *Unknown;
-// Kinds.Decode turns those it knows into their own types.
+// UnmarshalJSON reads what MarshalJSON wrote, with each spec as *Unknown. Kinds.Decode turns
+// the specs of the kinds that it knows into their own types.
 func (h *Hold) UnmarshalJSON(raw []byte) error {
 	var j holdJSON
 	if err := json.Unmarshal(raw, &j); err != nil {
@@ -138,7 +140,7 @@ func (h Hold) String() string {
 	return fmt.Sprintf("%s of %s", h.Spec.Kind(), h.Owner)
 }
 
-// NamesIn returns the owner's names in a space, in their order.
+// NamesIn returns the owner's names in a space, in the owner's order.
 func (o Owner) NamesIn(space string) []string {
 	var names []string
 	for _, n := range o.Names {

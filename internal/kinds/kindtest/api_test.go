@@ -26,7 +26,7 @@ type grantSpec struct {
 func (s *grantSpec) Kind() string   { return s.K }
 func (s *grantSpec) String() string { return s.K + " at " + s.Place }
 
-// Names is the number, once it is known.
+// Names returns the number, once it is known.
 func (s *grantSpec) Names() []hold.Name {
 	if s.Number == 0 {
 		return nil
@@ -34,7 +34,7 @@ func (s *grantSpec) Names() []hold.Name {
 	return []hold.Name{{Space: "number", Name: fmt.Sprint(s.Number)}}
 }
 
-// api is what the kind asks.
+// api is the API that the kind asks.
 type api struct {
 	mu     sync.Mutex
 	grants map[string]grant // by what it is called
@@ -101,7 +101,7 @@ func (a *api) lose(h hold.Hold) {
 	delete(a.grants, h.Spec.String())
 }
 
-// throttle lets the API say that it is asked too often.
+// throttle makes the API answer that it is asked too often.
 func (a *api) throttle(d time.Duration) (until time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,7 +109,7 @@ func (a *api) throttle(d time.Duration) (until time.Time) {
 	return a.later
 }
 
-// hang lets the API not answer.
+// hang keeps the API from answering.
 func (a *api) hang() (answer func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +123,7 @@ func (a *api) hang() (answer func()) {
 	}
 }
 
-// has returns what is granted, in words.
+// has returns in words what is granted.
 func (a *api) has() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -135,8 +135,7 @@ func (a *api) has() string {
 	return strings.Join(lines, "\n")
 }
 
-// kind is a kind of that API which discovers names. What it has of a kind's other options
-// is set by options.
+// kind returns a kind of that API, which discovers names. options set its other options.
 func (a *api) kind(name string, stage hold.Stage, options ...func(*hold.Kind)) hold.Kind {
 	k := hold.Kind{
 		Stage:     stage,
@@ -180,12 +179,12 @@ func (a *api) kind(name string, stage hold.Stage, options ...func(*hold.Kind)) h
 	return k
 }
 
-// The options that the toy can have.
+// The options that the toy kind can have.
 func thatEnds(k *hold.Kind)      { k.Ends = true }
 func thatWaits(k *hold.Kind)     { k.Waits = true }
 func thatIsLimited(k *hold.Kind) { k.Try, k.Look = time.Minute, time.Second }
 
-// granted is the toy kind with options, as it is tested.
+// granted is the toy kind with options, as a kind under test.
 func granted(options ...func(*hold.Kind)) Kind {
 	a := newAPI()
 	return Kind{
@@ -216,7 +215,7 @@ func granted(options ...func(*hold.Kind)) Kind {
 	}
 }
 
-// A kind with every option there is, and with some.
+// A kind with all options, and kinds with some of them.
 func TestToyOptions(t *testing.T) {
 	for name, options := range map[string][]func(*hold.Kind){
 		"all":      {thatEnds, thatWaits, thatIsLimited},

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// takeTwice: what is there already, and ours, is taken.
+// takeTwice: to take what is there already, and ours, succeeds and changes nothing.
 func takeTwice(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	h := t.fresh()
@@ -28,8 +28,8 @@ func takeTwice(tb testing.TB, k Kind) {
 	t.verify([]hold.Hold{h}, hold.ErrGone)
 }
 
-// releaseTwice: what is released is gone, without a trace, and releasing it
-// again is nothing.
+// releaseTwice: what is released is gone without a trace, and to release it again succeeds
+// and changes nothing.
 func releaseTwice(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	h := t.fresh()
@@ -43,7 +43,7 @@ func releaseTwice(tb testing.TB, k Kind) {
 	unchanged("after the second release, the world")
 }
 
-// releaseUntaken: an owner may be released before it has taken all it names.
+// releaseUntaken: an owner may be released before all of its holds are taken.
 func releaseUntaken(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	h := t.fresh()
@@ -53,8 +53,8 @@ func releaseUntaken(tb testing.TB, k Kind) {
 	unchanged("after the release of what was not taken, the world")
 }
 
-// releaseFromRecord: an agent killed right after Acquire knows the spec as it
-// was before, and from the ledger. That is enough.
+// releaseFromRecord: an agent that was killed right after Acquire has only the spec from the
+// ledger, as it was before Acquire. That is enough to release the hold.
 func releaseFromRecord(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	h := t.fresh()
@@ -66,8 +66,8 @@ func releaseFromRecord(tb testing.TB, k Kind) {
 	unchanged("after the release of what its record says, the world")
 }
 
-// find: what is taken is found by its stamp, as holds that can be released;
-// what is not taken is not.
+// find: Find finds what is taken by its stamp, as a hold that can be released, and does not
+// find what is not taken.
 func find(tb testing.TB, k Kind) {
 	if k.Find == nil {
 		return
@@ -116,8 +116,8 @@ func find(tb testing.TB, k Kind) {
 	}
 }
 
-// cut: a hold may be cut off again, or before it is taken; it is then released
-// like any other, and nobody else is cut off.
+// cut: a hold may be cut off again, before it is taken, and after it is released. A hold that
+// was cut off is released like any other, and no other hold is cut off.
 func cut(tb testing.TB, k Kind) {
 	if k.Cut == nil {
 		return

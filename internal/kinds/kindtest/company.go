@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// leaveOtherOwner: releasing one owner's leaves the other's, whether the one
-// has been taken or not.
+// leaveOtherOwner: to release one owner's hold leaves the other owner's hold alone, whether
+// the first one was taken or not.
 func leaveOtherOwner(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	a, b := t.fresh(), t.fresh()
@@ -32,8 +32,8 @@ func leaveOtherOwner(tb testing.TB, k Kind) {
 	unchanged("after others' releases, the world")
 }
 
-// leaveForeign: what stands in a hold's place and is not ours is not replaced,
-// not cut off and not released.
+// leaveForeign: a thing in a hold's place that is not ours is not replaced, not cut off and
+// not released.
 func leaveForeign(tb testing.TB, k Kind) {
 	if k.Foreign == nil {
 		tb.Log("no foreign thing can be in its place, says the kind's test")
@@ -58,7 +58,7 @@ func leaveForeign(tb testing.TB, k Kind) {
 		t.Fatalf("Verify takes the foreign thing for %s", h)
 	}
 	if k.Cut != nil {
-		// It may say that it could not, and must not do it.
+		// Cut may return an error, but must not touch the foreign thing.
 		_ = k.Cut(t.Context(), h)
 		still("a cut")
 	}
@@ -79,7 +79,8 @@ func leaveForeign(tb testing.TB, k Kind) {
 	unchanged("after all that, the world")
 }
 
-// batch: holds that are there and holds that are not, together, in any order.
+// batch: one call of Verify or Release may have holds that are there and holds that are not,
+// in any order.
 func batch(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	if got := len(k.Verify(t.Context(), nil, nil)) + len(k.Release(t.Context(), nil)); got != 0 {
@@ -104,7 +105,7 @@ func batch(tb testing.TB, k Kind) {
 	unchanged("after the batch, the world")
 }
 
-// atOnce: a kind's functions are called at once for different owners.
+// atOnce: a kind's functions may be called at once for different owners.
 func atOnce(tb testing.TB, k Kind) {
 	if k.Alone {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// one is a kind's function for one hold.
+// one is a function of a kind that takes one hold.
 type one = func(context.Context, hold.Hold) error
 
 // before runs first, and then f unless first fails.
@@ -27,7 +27,7 @@ func before(f one, first func(hold.Hold) error) one {
 	}
 }
 
-// removeAll removes every file beside h's.
+// removeAll removes all files in the folder of h's.
 func removeAll(h hold.Hold) error {
 	files, err := filepath.Glob(filepath.Dir(path(h)) + "/*")
 	for _, f := range files {
@@ -344,7 +344,7 @@ func notThereIsAnError(k *Kind) {
 	k.Acquire = before(k.Acquire, func(h hold.Hold) error { return os.WriteFile(path(h)+".token", nil, 0o600) })
 }
 
-// Each planted fault is seen by the check that it is for.
+// The check that a planted fault is for sees the fault.
 func TestFaultsAreSeen(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.check+"/"+fault.name, func(t *testing.T) {
@@ -355,7 +355,7 @@ func TestFaultsAreSeen(t *testing.T) {
 	}
 }
 
-// sees wants a check to fail, or not to.
+// sees fails unless a check fails, or passes, as it is wanted.
 func sees(t *testing.T, check string, k Kind, want bool) {
 	t.Helper()
 	ran := false
@@ -373,7 +373,7 @@ func sees(t *testing.T, check string, k Kind, want bool) {
 	}
 }
 
-// Every check sees a fault.
+// Each check sees at least one of the faults.
 func TestEveryCheckHasAFault(t *testing.T) {
 	for _, c := range checks {
 		seen := false

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of kinds")
 
-// golden: the JSON of a spec is what ledgers of older agents hold, so that its
-// fields may be added to, never renamed or removed.
+// golden: ledgers of older agents have specs as this JSON, so that fields may be added, but
+// never renamed or removed.
 func golden(t testing.TB, k Kind) {
 	t.Helper()
 	if k.Example == nil {
@@ -65,11 +65,12 @@ func golden(t testing.TB, k Kind) {
 	}
 }
 
-// fields is the struct behind a spec, which prints its fields.
+// fields returns the struct behind a spec: printed, it shows its fields, where the spec
+// would show its String.
 func fields(s hold.Spec) any { return reflect.Indirect(reflect.ValueOf(s)).Interface() }
 
-// zeroFields names what is zero at or below v, and the fields that are not
-// exported and so are never recorded.
+// zeroFields names the values at or below v that are zero, and the fields that are not
+// exported, which no ledger records.
 func zeroFields(v reflect.Value, at string) []string {
 	if v.IsZero() {
 		return []string{at}
@@ -77,7 +78,7 @@ func zeroFields(v reflect.Value, at string) []string {
 	v = reflect.Indirect(v)
 	var zero []string
 	switch _, text := v.Interface().(encoding.TextMarshaler); {
-	case text: // such as an address, whose fields are its own affair
+	case text: // such as an address: it is one value, whatever fields it has
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
 		for i := range v.Len() {
 			zero = append(zero, zeroFields(v.Index(i), fmt.Sprintf("%s[%d]", at, i))...)

@@ -8,11 +8,12 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// besides is how often cuts and releases meet. Most meetings pass each other by.
+// besides is how often the check runs cuts beside releases. Most of these runs do not hit
+// the moment in which the two could harm each other.
 const besides = 20
 
-// cutBesideRelease: a cut that failed is tried again while the hold is being
-// released. What Release has answered nil for is gone, whoever came in between.
+// cutBesideRelease: a cut that failed may be tried again while the hold is being released. A
+// hold for which Release has returned nil is gone, also if a cut came in between.
 func cutBesideRelease(tb testing.TB, k Kind) {
 	if k.Cut == nil || k.Alone {
 		return
@@ -42,8 +43,9 @@ func cutBesideRelease(tb testing.TB, k Kind) {
 	unchanged("after cuts beside releases, the world")
 }
 
-// disguised: what somebody has renamed is seen, found under the name that it
-// should have, put right, cut off and released like any other.
+// disguised: somebody has renamed a thing. Verify sees that, Find finds the thing under the
+// name that it should have, Acquire puts it right, and it is cut off and released like any
+// other.
 func disguised(tb testing.TB, k Kind) {
 	if k.Disguise == nil {
 		return

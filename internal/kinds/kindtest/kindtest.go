@@ -1,6 +1,6 @@
-// Package kindtest has the test that every kind must pass: that its holds can
-// be taken and given back any number of times, in any company, and that nobody
-// else's are touched.
+// Package kindtest has the test that every kind must pass: its holds can be taken and given
+// back any number of times, beside any other holds, and the kind never touches another
+// owner's things or anybody else's.
 //
 //	kindtest.Run(t, kindtest.Kind{
 //		Kind: link.New(...),
@@ -10,7 +10,7 @@
 //		Example:  &link.Spec{...},
 //		Snapshot: func() string { return nettest.Snapshot(t, nil).String() },
 //		Foreign: func(t testing.TB, h hold.Hold) func() error {
-//			... // make a link of that name, and another's
+//			... // make a link that has that name and is not ours
 //		},
 //	})
 package kindtest
@@ -33,41 +33,41 @@ import (
 type Kind struct {
 	hold.Kind
 
-	// Spec makes what owner takes: in a place of its own, not taken yet. With
-	// Alone, places may be one and the same.
+	// Spec makes a spec for a hold of owner, in a place of its own, which is not taken
+	// yet. With Alone, all specs may have the same place.
 	Spec func(t testing.TB, owner hold.ID) hold.Spec
-	// Alone says that one owner at a time can have a hold of this kind, such
-	// as an agent's only table: another's Acquire is then hold.ErrForeign.
+	// Alone says that only one owner at a time can have a hold of this kind, such as an
+	// agent's only table. Another owner's Acquire then returns hold.ErrForeign.
 	Alone bool
-	// Unseen says that Verify cannot see whether a hold is there, and is
-	// always content: there is nothing to take, only something to leave behind.
+	// Unseen says that Verify cannot see whether a hold is there, and always returns nil:
+	// Acquire makes nothing, and only what the owner leaves behind is to be removed.
 	Unseen bool
-	// Fake says that this is a stand-in for a real kind, with its specs, whose
-	// own test has the golden file: no Example is needed.
+	// Fake says that this kind is a stand-in for a real one and has its specs. The real
+	// kind's test has the golden file, so that this test needs no Example.
 	Fake bool
-	// Example has a value other than zero in each of its fields. As JSON, it
-	// is compared with testdata/<kind>.json (go test -update writes that).
+	// Example has a value other than zero in each of its fields. The test compares its
+	// JSON with testdata/<kind>.json (go test -update writes that file).
 	Example hold.Spec
-	// Snapshot describes what holds of this kind can leave behind, which is
-	// then compared. Optional.
+	// Snapshot describes everything that holds of this kind can leave behind. The checks
+	// compare snapshots. Optional.
 	Snapshot func() string
-	// Foreign puts somebody else's thing where h would go, and returns what
-	// tells whether it is still there, unchanged. Optional.
+	// Foreign puts somebody else's thing where h would go. intact returns an error if that
+	// thing is not there any more, or has changed. Optional.
 	Foreign func(t testing.TB, h hold.Hold) (intact func() error)
-	// Disguise does to h's thing, which is there, what another program might:
-	// gives it another name, so that it is not where one would look. Optional.
+	// Disguise gives h's thing, which is there, another name, as another program might, so
+	// that it is not found where its name would lead. Optional.
 	Disguise func(t testing.TB, h hold.Hold)
-	// End lets h's thing, which is there, come to its end by itself. A kind that
-	// Ends has it.
+	// End lets h's thing, which is there, come to its end by itself. Required if the kind
+	// Ends.
 	End func(t testing.TB, h hold.Hold)
-	// Lose takes h's thing, which is there, away. A kind that Waits, and does not
-	// end, has it.
+	// Lose takes h's thing, which is there, away. Required if the kind Waits and does not
+	// end.
 	Lose func(t testing.TB, h hold.Hold)
-	// Throttle lets what the kind asks say that it was asked too often, until a
+	// Throttle makes whatever the kind calls answer that it was asked too often, until a
 	// time, or until over is called. Optional.
 	Throttle func(t testing.TB) (until time.Time, over func())
-	// Hang lets what the kind asks not answer until answer is called. A kind that
-	// has a Try or a Look has it.
+	// Hang makes whatever the kind calls answer nothing until answer is called. Required
+	// if the kind has a Try or a Look.
 	Hang func(t testing.TB) (answer func())
 }
 
@@ -81,7 +81,7 @@ func Run(t *testing.T, k Kind) {
 	}
 }
 
-// checks are named after what is done.
+// checks are all checks, each named after what it does.
 var checks = []struct {
 	name string
 	run  func(testing.TB, Kind)
@@ -111,8 +111,8 @@ type try struct {
 	Kind
 }
 
-// fresh returns a hold of a new owner. It is released at the end of the test,
-// so that a check that fails does not fail the next.
+// fresh returns a hold of a new owner. The hold is released at the end of the check, so that
+// a check that fails leaves nothing for the next one.
 func (t try) fresh() hold.Hold {
 	t.Helper()
 	owner := hold.NewID()
@@ -128,10 +128,10 @@ func (t try) fresh() hold.Hold {
 	return h
 }
 
-// Name is the kind's, not the test's.
+// Name returns the kind's name, not the test's.
 func (t try) Name() string { return t.Kind.Name() }
 
-// copy returns h as a ledger gives it back.
+// copy returns h as a ledger would return it.
 func (t try) copy(h hold.Hold) hold.Hold {
 	t.Helper()
 	raw, err := json.Marshal(hold.Owner{ID: h.Owner, Holds: []hold.Hold{h}})
@@ -153,15 +153,15 @@ func (t try) take(h hold.Hold) {
 	if t.Settle == nil {
 		return
 	}
-	for range 2 { // once more: nothing is to be waited for
+	for range 2 { // the second time there is nothing to wait for
 		if err := t.Settle(t.Context(), h); err != nil {
 			t.Fatalf("settling %s: %v", h, err)
 		}
 	}
 }
 
-// release gives holds back in batches that the kind accepts, and says what
-// each answer was.
+// release gives holds back in batches that the kind accepts, and fails if one of them is
+// answered with an error.
 func (t try) release(hs ...hold.Hold) {
 	t.Helper()
 	for i, err := range t.releaseErrs(hs...) {
@@ -185,9 +185,8 @@ func (t try) releaseErrs(hs ...hold.Hold) []error {
 	return all
 }
 
-// verify compares what Verify says of each hold with want: nil, or
-// hold.ErrGone, or another error that must be in it. Of an unseen hold it says
-// nil, whatever is wanted.
+// verify fails unless Verify's answer about each hold wraps the error in want, or is nil
+// where want is nil. If the kind is Unseen, all answers have to be nil, whatever want says.
 func (t try) verify(hs []hold.Hold, want ...error) {
 	t.Helper()
 	got := t.Verify(t.Context(), nil, hs)
@@ -204,7 +203,7 @@ func (t try) verify(hs []hold.Hold, want ...error) {
 	}
 }
 
-// look takes a snapshot; what returns afterwards must find it unchanged.
+// look takes a snapshot. unchanged fails if a later snapshot differs from it.
 func (t try) look() (unchanged func(after string)) {
 	if t.Snapshot == nil {
 		return func(string) {}
@@ -218,5 +217,5 @@ func (t try) look() (unchanged func(after string)) {
 	}
 }
 
-// same reports whether two specs say the same.
+// same reports whether two specs are equal in all fields.
 func same(a, b hold.Spec) bool { return reflect.DeepEqual(a, b) }

@@ -19,7 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// meanwhile is what happens beside a fault, as it surfaces.
+// meanwhile has what may happen beside a fault when the fault surfaces.
 var meanwhile = map[string]func(*life){
 	"nothing":              func(*life) {},
 	"the process ends":     (*life).end,
@@ -29,9 +29,9 @@ var meanwhile = map[string]func(*life){
 }
 
 // TestOptionsFaults lets each operation of a small life fail, hang or be the last, while
-// something else happens: that of a pod with an address that an API chooses, two rules and
-// a process, to be undone in their order, on a block that waits for it. The API's kinds
-// have every option there is. Time is the bubble's.
+// something else happens. It is the life of a pod that has an address which an API chooses,
+// two rules and a process, which are released in order. The pod needs a block, whose release
+// waits for the pod. The API's kinds have all options that there are. Time is the bubble's.
 func TestOptionsFaults(t *testing.T) {
 	modes := append(fault.Modes(), fault.Hangs()...)
 	points := 0
@@ -64,7 +64,7 @@ func TestOptionsFaults(t *testing.T) {
 	}
 }
 
-// life is an engine with the toy's kinds, and what it does.
+// life is an engine with the toy kinds, and what the test knows of them.
 type life struct {
 	*engine.Engine
 	t      *testing.T
@@ -76,11 +76,11 @@ type life struct {
 	steps  sync.WaitGroup
 
 	block, pod hold.Owner
-	stands     bool // the pod, says Take, and nobody has released it
+	stands     bool // Take has returned nil for the pod, and nobody has released it
 
 	mu    sync.Mutex
 	ended bool            // the process has come to its end
-	told  int             // how often somebody was told so in this life
+	told  int             // how many events in this life said so
 	tried map[string]bool // things whose release was tried in this life
 }
 
@@ -144,12 +144,13 @@ func (l *life) start(decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, ho
 	})
 }
 
-// watch checks the calls of a kind, each of which is about one hold: none begins once the
-// engine has heard that it is too early, and each has the time that the kind says; what was acquired later is tried first, where an owner
-// asks for an order, and nothing of the block goes while the pod is there.
+// watch checks the calls of a kind, each of which is about one hold. None begins while the
+// engine knows that it is too early, and each has the limit that the kind says. If an owner
+// is Ordered, what was acquired later is tried first. Nothing of the block goes while the
+// pod is there.
 func (l *life) watch(k hold.Kind) hold.Kind {
 	acquire, release := k.Acquire, k.Release
-	var heard struct{ from, until time.Time } // of a pause, with life.mu held
+	var heard struct{ from, until time.Time } // the last pause; life.mu guards it
 	asks := func(h hold.Hold) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -200,7 +201,7 @@ func (l *life) watch(k hold.Kind) hold.Kind {
 	return k
 }
 
-// has reports whether a hold is there, whatever else the API says.
+// has reports whether a hold is there, also while the API answers otherwise.
 func (l *life) has(h hold.Hold) bool {
 	l.api.mu.Lock()
 	defer l.api.mu.Unlock()
@@ -275,10 +276,10 @@ func (l *life) dead() bool {
 	}
 }
 
-// live is what goes on until the faults end, whatever fails. The block is revoked, and
-// stands while the pod does.
+// live is what the test does until the faults end, whatever fails. The block is revoked, and
+// stands as long as the pod does.
 func (l *life) live(ctx context.Context) {
-	// The specs of what is taken are filled in: the test's own stay as they are.
+	// Take fills in specs: it gets copies, so that the test's own stay as they are.
 	_ = l.Take(ctx, ownCopy(l.block))
 	l.stands = l.Take(ctx, ownCopy(l.pod)) == nil
 	if l.plan.N > 20 {
@@ -302,8 +303,8 @@ func ownCopy(o hold.Owner) hold.Owner {
 	return o
 }
 
-// whole checks that who stands has all that it took, with the names that were discovered,
-// but for the process if that has ended, of which somebody was told.
+// whole checks that owners that stand have all that they took, with the names that were
+// discovered. Only the process may be missing, if it has ended and an event has said so.
 func (l *life) whole(ctx context.Context) {
 	time.Sleep(10 * time.Second) // until nothing is throttled
 	if _, err := l.Sweep(ctx); err != nil {

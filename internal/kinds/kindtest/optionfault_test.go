@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// after runs f, and then then.
+// after calls f, and afterwards then.
 func after(f one, then func(hold.Hold)) one {
 	return func(ctx context.Context, h hold.Hold) error {
 		err := f(ctx, h)
@@ -23,7 +23,7 @@ func deaf(f one) one {
 	return func(ctx context.Context, h hold.Hold) error { return f(context.WithoutCancel(ctx), h) }
 }
 
-// mapped changes what a function answers.
+// mapped changes the answer of a function.
 func mapped(f one, answer func(error) error) one {
 	return func(ctx context.Context, h hold.Hold) error { return answer(f(ctx, h)) }
 }
@@ -42,13 +42,13 @@ func eachVerify(k *Kind) one {
 	return func(ctx context.Context, h hold.Hold) error { return verify(ctx, nil, []hold.Hold{h})[0] }
 }
 
-// anew lets each take of what is there be a new one.
+// anew makes each Acquire of what is there take something new.
 func anew(k *Kind) {
 	release := eachRelease(k)
 	k.Acquire = before(k.Acquire, func(h hold.Hold) error { return release(context.Background(), h) })
 }
 
-// unlater turns an answer that is too early into another one.
+// unlater turns an answer that says "too early" into another one.
 func unlater(as func(*hold.LaterError) error) func(error) error {
 	return func(err error) error {
 		if later, ok := errors.AsType[*hold.LaterError](err); ok {
@@ -173,12 +173,12 @@ var optionFaults = []struct {
 	{"waits", "nobody says how it is lost", thatWaits, func(k *Kind) { k.Lose = nil }},
 }
 
-// Each fault that is planted in a kind with options is seen by the check that it is for,
-// which passes without it.
+// The check that a fault is for, which is planted in a kind with options, sees the fault, and
+// passes without it.
 func TestOptionFaultsAreSeen(t *testing.T) {
 	for _, fault := range optionFaults {
 		t.Run(fault.check+"/"+fault.name, func(t *testing.T) {
-			t.Parallel() // who waits for what does not end costs nobody anything
+			t.Parallel() // some of these wait long, and cost nothing meanwhile
 			var options []func(*hold.Kind)
 			if fault.option != nil {
 				options = append(options, fault.option)

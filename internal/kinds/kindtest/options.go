@@ -11,11 +11,13 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// The checks of what a kind need not have: each runs for those that say they have it.
+// These checks are about what is optional for a kind. Each runs only for kinds that say that
+// they have the option.
 
-// discovers: what Acquire has learned is in the hold, and in what the ledger makes of it.
-// Who takes it again, and does not know, learns the same. Names that are discovered are
-// nobody else's; a record without them is seen to differ, or nobody would write them down.
+// discovers: what Acquire discovers is in the hold's spec, and survives the ledger. An Acquire
+// with a spec that lacks it discovers the same again. No two holds discover the same name.
+// Verify says that a spec without its discovered names has changed: otherwise nobody would
+// take the hold again, and the names would never be written down.
 func discovers(tb testing.TB, k Kind) {
 	if !k.Discovers {
 		return
@@ -58,7 +60,7 @@ func discovers(tb testing.TB, k Kind) {
 	}
 }
 
-// namesOf returns the names that a hold says.
+// namesOf returns the names that a hold's spec says.
 func namesOf(h hold.Hold) []hold.Name {
 	if n, ok := h.Spec.(hold.Namer); ok {
 		return n.Names()
@@ -66,8 +68,8 @@ func namesOf(h hold.Hold) []hold.Name {
 	return nil
 }
 
-// ends: what has come to its end by itself is gone, is not begun again, and is released
-// like any other; nobody else has come to an end.
+// ends: a thing that has come to its end by itself is gone, Acquire does not begin it again,
+// and it is released like any other. No other thing has ended.
 func ends(tb testing.TB, k Kind) {
 	if !k.Ends {
 		return
@@ -100,8 +102,9 @@ func ends(tb testing.TB, k Kind) {
 	unchanged("after all are released, the world")
 }
 
-// later: who asks too often hears until when not to ask, and nothing has changed; nothing
-// is said to be gone, or changed, that could not be seen. Afterwards all is as ever.
+// later: while the kind must not ask, Acquire and Release return a LaterError with the time
+// until then, and change nothing, and Verify does not say that a hold is gone or changed.
+// Afterwards everything works as before.
 func later(tb testing.TB, k Kind) {
 	if k.Throttle == nil {
 		return
@@ -138,7 +141,7 @@ func later(tb testing.TB, k Kind) {
 	unchanged("after all are released, the world")
 }
 
-// blind fails if Verify has seen that a hold is gone, or changed, which it cannot see.
+// blind fails if Verify, which cannot see the hold now, says that it is gone or changed.
 func (t try) blind(h hold.Hold) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), brief)
@@ -150,14 +153,14 @@ func (t try) blind(h hold.Hold) {
 	}
 }
 
-// How long a call gets for which there is no answer, and how long it may go on then.
+// A call that gets no answer has a context of brief, and may go on for soon after that.
 const (
 	brief = 20 * time.Millisecond
 	soon  = time.Second
 )
 
-// limits: a kind that says how long its calls may take ends them then, whatever it asks
-// does not answer, and does not say that it has done or seen what it has not.
+// limits: a kind that limits its calls ends them when their context ends, also if whatever it
+// asks does not answer. It does not say that it has done or seen what it has not.
 func limits(tb testing.TB, k Kind) {
 	if k.Try == 0 && k.Look == 0 && k.Hang == nil {
 		return
@@ -206,8 +209,8 @@ func limits(tb testing.TB, k Kind) {
 	unchanged("after all are released, the world")
 }
 
-// waits: a hold on which other owners stand is mended for as long as they do, so that
-// Acquire has to take it again from what the ledger says, any number of times.
+// waits: a hold that other owners need is mended for as long as they need it. Acquire has to
+// take it again with the spec from the ledger, any number of times.
 func waits(tb testing.TB, k Kind) {
 	if !k.Waits {
 		return
@@ -216,7 +219,7 @@ func waits(tb testing.TB, k Kind) {
 		tb.Fatal("nobody stands on what only tells others")
 	}
 	if k.Ends {
-		return // its end is nobody's to mend
+		return // an end is not mended
 	}
 	if k.Lose == nil {
 		tb.Fatal("the kind says that others stand on it, and its test does not say how it is lost")

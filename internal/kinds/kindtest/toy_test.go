@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// A toy kind, whose hold is a file with its owner's ID in it. That it stands
-// in a directory is the file's place; cutting it off makes it read-only.
+// A toy kind. A hold is a file that has its owner's ID in it, and its place is the file's path.
+// A cut makes the file read-only.
 
 type toySpec struct {
 	Path  string   `json:"path"`
@@ -24,7 +24,7 @@ type toySpec struct {
 func (*toySpec) Kind() string     { return "toy" }
 func (s *toySpec) String() string { return "file " + s.Path }
 
-// toys is a directory of them.
+// toys is a directory of such files.
 type toys struct{ dir string }
 
 func path(h hold.Hold) string { return h.Spec.(*toySpec).Path }
@@ -40,7 +40,7 @@ func (ts toys) at(h hold.Hold) string {
 	return path(h)
 }
 
-// owner says whose file is at h's place: "" if there is none.
+// owner returns the owner of the file at h's place, or "" if there is none.
 func (ts toys) owner(h hold.Hold) (string, error) {
 	text, err := os.ReadFile(ts.at(h))
 	if errors.Is(err, os.ErrNotExist) {
@@ -95,7 +95,7 @@ func (ts toys) release(_ context.Context, h hold.Hold) error {
 	return there(os.Remove(ts.at(h)))
 }
 
-// there leaves out that a file has gone meanwhile.
+// there turns the error that a file has gone meanwhile into nil.
 func there(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -213,7 +213,7 @@ func listing(dir string) string {
 func TestToy(t *testing.T)      { Run(t, kind(t, false)) }
 func TestToyAlone(t *testing.T) { Run(t, kind(t, true)) }
 
-// A kind that has only what it must have.
+// A kind that has nothing optional.
 func TestToyBare(t *testing.T) {
 	k := kind(t, false)
 	k.Batch, k.Settle, k.Cut, k.Sever, k.Find, k.Snapshot, k.Foreign, k.Disguise = 0, nil, nil, nil, nil, nil, nil, nil
