@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -101,13 +100,13 @@ func (ms Modes) Of(name string) (Mode, error) {
 	return nil, fmt.Errorf("this agent has no mode %q", name)
 }
 
-// String lists the modes as a hint quotes them.
-func (ms Modes) String() string {
-	names := make([]string, len(ms))
-	for i, m := range ms {
-		names[i] = strconv.Quote(m.Name())
+// Expected says which modes a configuration may name. The first is the default.
+func (ms Modes) Expected() string {
+	text := strconv.Quote(ms[0].Name()) + ", which is also the default"
+	for _, m := range ms[1:] {
+		text += ", or " + strconv.Quote(m.Name())
 	}
-	return strings.Join(names, ", ")
+	return text
 }
 
 // Interface says what the plan of an attachment says of its interface; nothing, if it says

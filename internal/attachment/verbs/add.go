@@ -126,7 +126,7 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	}
 	m, err := v.modes.Of(conf.Mode)
 	if err != nil {
-		return nil, cni.ConfigError("mode", strconv.AppendQuote(nil, conf.Mode), v.modes.String()+`, which is also the default`)
+		return nil, cni.ConfigError("mode", strconv.AppendQuote(nil, conf.Mode), v.modes.Expected())
 	}
 	return &addition{
 		conf: conf,
@@ -165,18 +165,22 @@ func (v *Verbs) checkNetns(ref ns.Ref) error {
 // standing returns the attachment that an ADD repeats, if there is one. What
 // else has its key or its place in the pod is released first, or waited for;
 // not before all that can refuse the ADD has been looked at.
-func (v *Verbs) standing(ctx context.Context, add *addition) (*attachment.Entry, error) {
-	var old, former []hold.ID
+func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, err error) {
+	var old []hold.ID
+	var former []*attachment.Entry
 	for _, e := range v.index.Key(add.record.Key) {
 		if !e.Owner.Wanted() {
 			continue
 		}
 		if v.Engine.Doomed(e.Owner.ID) { // a failed ADD, whose release could not be promised yet
-			old, former = append(old, e.Owner.ID), append(former, e.Owner.ID)
+			old, former = append(old, e.Owner.ID), append(former, e)
 			continue
 		}
 		if e.At(add.record.Netns, add.record.Ifname) {
 			if err := asWished(e, add.conf); err != nil {
+				return nil, err
+			}
+			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // another one is for new pods
 				return nil, err
 			}
 			if err := v.askedAgain(ctx, e, add); err != nil {
@@ -190,7 +194,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (*attachment.Entry,
 		}
 		old = append(old, e.Owner.ID)
 		if !e.Record.KnowsNetns() { // it may be this one
-			former = append(former, e.Owner.ID)
+			former = append(former, e)
 		}
 	}
 	if err := v.fit(add); err != nil {
@@ -208,7 +212,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (*attachment.Entry,
 			return nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",
 				"%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.Owner.ID, e.Record.Key)
 		}
-		former = append(former, e.Owner.ID)
+		former = append(former, e)
 	}
 	if len(former) == 0 { // or it is theirs
 		if err := add.mode.Vacant(add.record); err != nil {
@@ -220,8 +224,14 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (*attachment.Entry,
 	}
 	ctx, cancel := context.WithTimeout(ctx, FormerLink)
 	defer cancel()
-	if err := v.Engine.WaitKind(ctx, add.mode.Place(), former...); err != nil { // what else they owe is in nobody's way
-		return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
+	for _, e := range former {
+		m, err := v.modes.Of(e.Record.Mode)
+		if err == nil {
+			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // what else it owes is in nobody's way
+		}
+		if err != nil {
+			return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
+		}
 	}
 	return nil, nil
 }

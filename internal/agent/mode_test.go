@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/attachment/verbs"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/modes"
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// strict is a mode that knows its own attachments alone.
+type strict struct{ mode.Finder }
+
+func (strict) Name() string { return "strict" }
+
+func (strict) Result(hold.Owner, attachment.Record) (*types100.Result, error) {
+	return nil, errors.New("it is another mode's")
+}
+
+// An attachment stays in its mode: an ADD that is repeated with another mode, which is for
+// new pods, is answered by the mode that made it. A mode that there is not is refused, and
+// the refusal says which there are.
+func TestAttachmentStaysInItsMode(t *testing.T) {
+	r := start(t)
+	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{routed, strict{routed}}, r.node.Identify)
+	pod := nettest.Pod(t)
+	was := addresses(r.add(request("c", pod)))
+	if now := addresses(r.add(request("c", pod, `"mode":"strict"`))); now[0] != was[0] {
+		t.Errorf("repeated with another mode it has %v, not %v", now, was)
+	}
+	if got := r.index.All()[0].Record.Mode; got != "routed" {
+		t.Errorf("its mode is %q", got)
+	}
+	_, err := r.tryAdd(request("d", nettest.Pod(t), `"mode":"bridge"`))
+	wantError(t, err, 7, `mode is "bridge"; expected "routed", which is also the default, or "strict"`)
+}
