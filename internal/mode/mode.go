@@ -1,6 +1,7 @@
 // Package mode says what a mode is: one way to give a pod an interface. A mode is a
-// folder below this one and a line in the agent's list (agent/agent.go). The verbs, the
-// deletions, the repairs and the views ask a Mode, and know no link.
+// folder below this one and a line in the list (mode/modes). The verbs and the views ask a
+// Mode, and know no kind. Deletions without an agent, repairs and the rebuild know pods by
+// what stands on their links (internal/stamp).
 package mode
 
 import (
@@ -42,12 +43,12 @@ type Mode interface {
 	Place() string
 	// Interface says what the plan of an attachment says of its interface.
 	Interface(o hold.Owner) (attachment.Interface, error)
-	// In is an attachment's owner with its interface in a network namespace, such as the
-	// one that it has by another path now.
+	// In returns an attachment's owner with its interface in another network namespace, or in
+	// the same one by another path.
 	In(netns ns.Ref, o hold.Owner) hold.Owner
-	// Again writes on the interface that an ADD, which began at started (CLOCK_BOOTTIME,
-	// ns), was answered with it: a deletion that meets the interface without the agent
-	// learns there when its attachment began.
+	// Again writes on the interface when a repeated ADD began (CLOCK_BOOTTIME, ns) whose
+	// answer the attachment is. A deletion that meets the interface without the agent reads
+	// there when the attachment's last ADD began.
 	Again(o hold.Owner, started int64) error
 	// Differs reports whether a link of the node is not as its owner's plan has it.
 	Differs(o hold.Owner, l rtnl.Link) bool
@@ -59,15 +60,15 @@ type Mode interface {
 // their links.
 type Finder interface {
 	Mode
-	// Sight looks at the link that a deletion of a key names, and which belongs to that
-	// key; nil: there is none, or another agent that lives has it. addrs are addresses that
-	// the deletion tells of.
+	// Sight looks at the link that a deletion names, and returns what it sees if the link
+	// is that of the deletion's key. nil means that there is no such link, or that an agent
+	// which runs has it. addrs are the addresses that the deletion tells of.
 	Sight(link string, k attachment.Key, addrs []netip.Addr) (*Sight, error)
-	// Adopt is the owner of an attachment that no record tells of. seen is its link, nil
-	// if that is gone; names are the addresses that it still has.
+	// Adopt returns the owner of an attachment that no record tells of. seen is its link,
+	// nil if the link is gone; names are the addresses that the attachment still has.
 	Adopt(id hold.ID, r attachment.Record, seen *Sight, names []netip.Addr) hold.Owner
-	// Survey finds every attachment of this agent's instance on the node. epoch is the one
-	// that they live in, now the wall clock's time.
+	// Survey finds every attachment of this agent's instance on the node. epoch is the epoch
+	// in which they live, and now the wall clock's time.
 	Survey(epoch string, now time.Time) ([]Found, error)
 }
 
