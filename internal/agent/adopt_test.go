@@ -416,3 +416,29 @@ func TestNamesTooLongForAnAlias(t *testing.T) {
 		t.Errorf("what was not deleted: %+v", l)
 	}
 }
+
+// A state folder is lost, and with it who had which address. The first agent of the next
+// one dies before it has done the deletions that wait. The agent after it lets their
+// addresses rest all the same: they began before the folder did.
+func TestDeletionsOfALostFolderAfterACrash(t *testing.T) {
+	r := newRig(t)
+	r.cooldown = time.Hour
+	r.begin()
+	d := r.deletion("gone", "bzzzzaaaaaaaaaa")
+	d.Started, d.Addresses = r.began()-1, []string{"10.88.0.77"}
+	r.restart()
+	r.enqueue(d)
+	must(t, r.drain.All(t.Context()))
+	nettest.Eventually(t, "it is done", func() bool { return len(r.index.Container("gone")) == 0 })
+	if rests := r.core.Ledger.Resting(); len(rests) != 1 || rests[0].Name.Name != "10.88.0.77" {
+		t.Errorf("the addresses that rest are %v", rests)
+	}
+	d.Started = r.node.Boottime() // a later one tells of nothing that the ledger does not know
+	d.Addresses = []string{"10.88.0.78"}
+	r.enqueue(d)
+	must(t, r.drain.All(t.Context()))
+	if rests := r.core.Ledger.Resting(); len(rests) != 1 {
+		t.Errorf("the addresses that rest are %v", rests)
+	}
+	r.wantClean()
+}

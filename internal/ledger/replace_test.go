@@ -135,3 +135,25 @@ func mustJSON(t *testing.T, v any) []byte {
 	}
 	return raw
 }
+
+// When the first agent of a state folder began is known for as long as the ledger lasts.
+func TestFounded(t *testing.T) {
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	l := open(t, opts)
+	if first, known := l.First(); known {
+		t.Errorf("a ledger that nobody founded says %+v", first)
+	}
+	l.Close()
+	want := First{Boot: "b", Started: 7}
+	if _, err := Replace(opts, []Op{Founded(want)}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l = open(t, opts)
+		if first, known := l.First(); !known || first != want {
+			t.Errorf("it says %+v, %t", first, known)
+		}
+		mustCommit(t, l, Begin(newOwner()))
+		l.Close()
+	}
+}
