@@ -40,10 +40,14 @@ func (d *Daemon) First() (ledger.First, bool) {
 // since others lock the state folder, such as backups; and an agent whose instance is
 // there needs no lock.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
+	minting := dir.Instance() + ".lock"
 	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
+		if _, left := os.Lstat(minting); err == nil && left == nil {
+			_ = os.Remove(minting) // who minted it was killed; or is about to end, and finds the instance
+		}
 		return id, false, err
 	}
-	locked, err := take(dir.Instance()+".lock", dir)
+	locked, err := take(minting, dir)
 	if err != nil {
 		return "", false, fmt.Errorf("locking %s, to begin an instance: %w", dir.State(), err)
 	}
