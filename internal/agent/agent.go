@@ -1,6 +1,6 @@
-// Package agent puts the node agent together: which rooms there are (agent.go), how they
-// open (start.go), what they do while the agent lives (run.go), and how it is removed from a node
-// (remove.go). What the agent does is in the rooms.
+// Package agent puts the node agent together: it lists the agent's rooms (agent.go), opens
+// them (start.go), lists what they do while the agent lives (run.go), and removes an agent
+// from a node (remove.go). The rooms do the agent's work.
 package agent
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/berth-net/berth/internal/traffic"
 )
 
-// Options are what an agent is started with.
+// Options are the options of an agent.
 type Options struct {
 	daemon.Options
 	Config  *config.Config
@@ -30,25 +30,25 @@ type Options struct {
 
 // Agent attaches and detaches pods of one node. It implements routes.Verbs.
 type Agent struct {
-	*verbs.Verbs // what a runtime asks
-	*show.Show   // what people ask
+	*verbs.Verbs // answers a runtime
+	*show.Show   // answers people
 
-	core    *daemon.Daemon // where and when it lives, its ledger and its engine
+	core    *daemon.Daemon // its place and its epoch, its ledger and its engine
 	node    *node.Node
 	index   *attachment.Index
-	ground  *ground.Ground   // what the agent itself holds
+	ground  *ground.Ground   // what the agent itself holds for all pods
 	drain   *drain.Drain     // deletions that no agent heard of
-	mend    *mend.Mend       // what others change
-	traffic *traffic.Traffic // what traffic leaves
-	rebuild *rebuild.Rebuild // what no ledger knows
+	mend    *mend.Mend       // mends what others change
+	traffic *traffic.Traffic // what pods' traffic leaves in connection tracking
+	rebuild *rebuild.Rebuild // refuses a ledger that lacks pods, or makes one anew
 }
 
 var _ routes.Verbs = (*Agent)(nil)
 
-// Sweep mends what drifted and removes what has no owner, once.
+// Sweep mends what has drifted, and removes what has no owner, once.
 func (a *Agent) Sweep(ctx context.Context) {
 	a.core.Sweep(ctx, daemon.Round{
-		Before: func(ctx context.Context) { // before what a plugin has cut off is taken for drift
+		Before: func(ctx context.Context) { // first, so that the sweep does not take what a plugin has cut off for drift
 			if err := a.drain.All(ctx); err != nil {
 				a.core.Log.Error("deletions wait", "err", err)
 			}
@@ -61,8 +61,7 @@ func (a *Agent) Sweep(ctx context.Context) {
 	})
 }
 
-// Close stops the agent's own work and closes the ledger. Pods stay as they
-// are.
+// Close stops the agent's own work and closes the ledger. Pods stay as they are.
 func (a *Agent) Close() error {
 	return errors.Join(a.core.Close(), a.closeNode())
 }

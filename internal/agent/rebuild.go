@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/rebuild"
 )
 
-// RebuildLedger makes a ledger that is lost, damaged or older than the pods anew
-// from what the kernel's stamps say (rebuild.Anew).
+// RebuildLedger replaces a ledger that is lost, damaged or older than the pods. It makes
+// the new one from the stamps on what is in the kernel (rebuild.Anew).
 func RebuildLedger(ctx context.Context, o Options) (*rebuild.Rebuilt, error) {
 	if err := rebuild.Possible(o.Root); err != nil {
 		return nil, err

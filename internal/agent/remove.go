@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// Remove gives back what an agent that is not running holds itself, so that
-// nothing of Berth is left on the node but its files. It refuses while a pod is
-// attached.
+// Remove gives back what an agent that is not running holds itself, so that only Berth's
+// files are left on the node. Remove refuses to do that while a pod is attached.
 func Remove(ctx context.Context, o Options) error {
 	a, err := Open(o)
 	if err != nil {

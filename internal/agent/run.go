@@ -11,14 +11,14 @@ import (
 	"github.com/berth-net/berth/internal/routes"
 )
 
-// Run is the life of an agent, until ctx ends. Each value of reload is a new
-// configuration to put into force; a nil channel brings none.
+// Run is the life of an agent, until ctx ends. Run puts each configuration that comes from
+// reload into force; a nil channel brings none.
 //
-// Order: the kernel's news are heard; the ledger's lock decides who the agent of
-// the root is; then the socket is there, so that plugins wait instead of finding
-// nobody; then who is being released is cut off again (resume); then verbs are
-// served, and what attached pods lack is taken again beside them. The end is the
-// other way round, and pods stay as they are.
+// The order is: the agent begins to hear the kernel's news. The ledger's lock decides which
+// process is the agent of the root. The agent makes its socket, so that plugins wait
+// instead of finding nobody. It cuts off again the owners that are being released (resume).
+// It serves verbs, and beside them it takes again what attached pods lack. It ends in the
+// reverse order, and pods stay as they are.
 func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 	reports := daemon.NewReports()
 	reports.Hear(&o.Options)
@@ -32,18 +32,18 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 	return errors.Join(err, a.Close())
 }
 
-// life is what an agent does on its own.
+// life lists what an agent does on its own.
 func (a *Agent) life(c *config.Config, reload <-chan *config.Config) daemon.Life {
 	intervals := make(chan time.Duration)
 	return daemon.Life{
-		Early: []func(context.Context){ // before the restore, whose cuts rely on the table
+		Early: []func(context.Context){ // these begin before the restore, because its cuts rely on the table
 			a.ground.KeepCut,
 			a.ground.KeepTable,
 		},
 		Metrics: c.Metrics,
 		Resume: func(ctx context.Context) (func(context.Context), error) {
 			mend, err := a.resume(ctx)
-			a.traffic.Exposed() // for what we know: nobody has kept the table since the last agent
+			a.traffic.Exposed() // nobody has kept the table since the last agent: the rules may not have held
 			return mend, err
 		},
 		Own: []func(context.Context){
@@ -52,8 +52,9 @@ func (a *Agent) life(c *config.Config, reload <-chan *config.Config) daemon.Life
 			a.traffic.KeepTrimmed,
 			a.mend.Keep,
 		},
-		// What has come since the restore's drain waits already. And what comes while the
-		// agent stops may be about a pod whose ADD is under way.
+		// Deletions that were queued after the restore's drain are waiting already.
+		// Those that are queued while the agent stops may be about a pod whose ADD
+		// is under way.
 		Lasting: []func(context.Context){a.drain.Keep},
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){

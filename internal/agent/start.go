@@ -18,13 +18,13 @@ import (
 	"github.com/berth-net/berth/internal/traffic"
 )
 
-// Open opens what an agent works with: its folders, the kernel, the ledger and
-// the views on it. The node is not touched before Restore.
+// Open opens what an agent works with: its folders, the kernel, the ledger and the views on
+// the ledger. The agent changes nothing on the node before Restore.
 func Open(o Options) (*Agent, error) { return open(o, node.Open, false) }
 
-// open is Open on a node that openNode opens. An agent that is going to watch
-// the node listens from here on, before the ledger is read; if that is refused, it
-// has listed its links for nothing.
+// open is Open on a node that openNode opens. If watches is set, the agent begins to hear
+// the kernel's news, and to list its links, before it opens the ledger. If the ledger
+// cannot be opened, that was in vain.
 func open(o Options, openNode func() (*node.Node, error), watches bool) (*Agent, error) {
 	a, err := openRooms(o, openNode)
 	if err != nil {
@@ -39,7 +39,7 @@ func open(o Options, openNode func() (*node.Node, error), watches bool) (*Agent,
 	return a, nil
 }
 
-// openRooms opens all but the ledger.
+// openRooms opens everything but the ledger.
 func openRooms(o Options, openNode func() (*node.Node, error)) (*Agent, error) {
 	n, err := openNode()
 	if err != nil {
@@ -52,7 +52,7 @@ func openRooms(o Options, openNode func() (*node.Node, error)) (*Agent, error) {
 	return a, nil
 }
 
-// furnish makes the rooms, each with those that it stands on.
+// furnish makes the rooms, and gives each the rooms that it uses.
 func (a *Agent) furnish(o Options) (err error) {
 	n := a.node
 	if a.core, err = daemon.New(o.Options, n.Place); err != nil {
@@ -81,7 +81,8 @@ func (a *Agent) furnish(o Options) (err error) {
 	}
 	finder, all := modes.List(a.core, n, a.ground, a.traffic)
 	a.index.Describe(all.Interface)
-	// The queue is open before anything is read of it, so that nothing is missed.
+	// The agent watches the queue before it reads the queue, so that it misses no
+	// deletion.
 	if a.drain, err = drain.Open(d, n.Noticed, a.index, a.ground.Pools, finder); err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func (a *Agent) furnish(o Options) (err error) {
 
 func (a *Agent) unreadable(err error) { a.core.Log.Error("a record cannot be read", "err", err) }
 
-// openLedger opens the ledger, enters this epoch, and builds the views.
+// openLedger opens the ledger, enters this epoch, and fills the views.
 func (a *Agent) openLedger() error {
 	if err := a.rebuild.Open(); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (a *Agent) openLedger() error {
 		return err
 	}
 	a.ground.Restore()
-	if err := a.ground.SetTable(); err != nil { // before whoever has the table verifies it
+	if err := a.ground.SetTable(); err != nil { // before the engine verifies the table
 		return err
 	}
 	a.core.OpenEngine(a.node.Kinds(), daemon.Hooks{
@@ -121,9 +122,9 @@ func (a *Agent) openLedger() error {
 	return nil
 }
 
-// stays names a pod that was attached in a former epoch and whose network namespace is at
-// its path yet; "" if there is none that can be seen. A number of a namespace that is never
-// used again says that it is the same.
+// stays names a pod that was attached in a former epoch and whose network namespace is
+// still at its path. It returns "" if it can see no such pod. The namespace's id, which the
+// kernel never uses again, tells that the namespace is the same.
 func (a *Agent) stays(former string) string {
 	for _, e := range a.index.All() {
 		if !e.Owner.Wanted() || e.Record.Epoch != former || e.Record.Netns.Ino == 0 {
@@ -136,7 +137,7 @@ func (a *Agent) stays(former string) string {
 	return ""
 }
 
-// Restore brings the node to what the ledger says: all of it, before it returns.
+// Restore brings the node to what the ledger says. When it returns, all of that is done.
 func (a *Agent) Restore(ctx context.Context) error {
 	mend, err := a.resume(ctx)
 	if err == nil {
@@ -145,15 +146,15 @@ func (a *Agent) Restore(ctx context.Context) error {
 	return err
 }
 
-// resume is what an agent does before it serves anybody: it takes what it holds
-// itself, does the deletions that wait, cuts off again who is being released, and
-// releases whose home has ended. What attached pods lack is for mend, beside the
-// verbs: pods have a say in how long that takes. What could not be put right is no
-// reason not to serve, least of all deletions: it is logged, and the sweep tries
-// again.
+// resume is what an agent does before it serves anybody. It takes what it holds itself,
+// does the deletions that wait, cuts off again the owners that are being released, and
+// releases those whose home has ended. It leaves what attached pods lack to mend, which
+// runs beside the verbs, because pods have a say in how long that takes. The agent serves,
+// deletions above all, even if resume could not put something right: resume logs that, and
+// the sweep tries again.
 func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {
 	own := a.ground.Begin(ctx)
-	if err := a.drain.Now(ctx); err != nil { // before the restore would set up again what was cut off
+	if err := a.drain.Now(ctx); err != nil { // first, so that the restore does not set up again what a plugin has cut off
 		a.core.Log.Error("deletions wait", "err", err)
 	}
 	mend = a.core.Resume(ctx)
