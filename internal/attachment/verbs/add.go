@@ -26,11 +26,11 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// FormerLink is how long an ADD waits for a link to go that is being released
-// and has its place in the pod.
+// FormerLink is how long an ADD waits until a former link, which is being released and has
+// the ADD's place in the pod, is gone.
 const FormerLink = 10 * time.Second
 
-// addition is an ADD whose input has been found good.
+// addition is an ADD or a CHECK whose input is valid.
 type addition struct {
 	conf   *netconf.Conf
 	mode   mode.Mode
@@ -38,15 +38,15 @@ type addition struct {
 	when   daemon.When
 }
 
-// Add attaches a container to a network (CNI 1.1, section 4, ADD). Repeated for
-// the same netns it answers the same; for another one the old incarnation is
-// released first.
+// Add attaches a container to a network (CNI 1.1, section 4, ADD). An ADD that is repeated
+// for the same network namespace gets the same answer. If it is repeated for another one,
+// Add first releases the old incarnation.
 //
-// A runtime must not ADD twice (CNI 1.1, section 2, "Lifecycle & Ordering"); one
-// that does repeats what nobody has answered, with the configuration of then. So
-// what that says by now of pool, mtu or dns is not compared: a change of the
-// network's configuration is for new pods. An address or a MAC that is asked for
-// and is not what stands is refused.
+// A runtime must not ADD twice (CNI 1.1, section 2, "Lifecycle & Ordering"). A runtime that
+// does so repeats an ADD to which it got no answer, and means that ADD's configuration. So
+// Add does not compare the pool, mtu or dns of the present configuration with the
+// attachment: a change of the network's configuration is for new pods. But Add refuses a
+// repeated ADD that asks for an address or a MAC which the attachment does not have.
 func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (json.RawMessage, error) {
 	add, err := v.parse(req, w)
 	if err != nil {
@@ -84,10 +84,11 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	return mode.EncodeResult(add.mode, e, add.conf)
 }
 
-// notDeleted looks for deletions again, behind the link: what was queued before that was
-// there could cut nothing off, and has been answered with success. Where nothing was told
-// of, as ever, it costs nothing. A fresh attachment of which this cannot be told is given
-// up.
+// notDeleted does the queued deletions of the key again, now that the link is there. A
+// plugin that queued a deletion before there was a link could cut nothing off, and has
+// answered success. If nothing new is in the queue, as is usual, notDeleted costs nothing.
+// If it cannot do the deletions, it releases the attachment, provided that this ADD made it
+// (fresh).
 func (v *Verbs) notDeleted(ctx context.Context, e *attachment.Entry, fresh bool) error {
 	if v.drain.Quiet() {
 		return nil
@@ -105,7 +106,7 @@ func (v *Verbs) notDeleted(ctx context.Context, e *attachment.Entry, fresh bool)
 	return nil
 }
 
-// parse checks an ADD's or a CHECK's input, and changes nothing.
+// parse checks the input of an ADD or a CHECK. It changes nothing.
 func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	conf, bad := netconf.Parse(req.Config)
 	if bad != nil {
@@ -146,8 +147,8 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	}, nil
 }
 
-// checkNetns refuses a netns that is gone, is not what the plugin saw at its
-// path, or is the agent's own.
+// checkNetns refuses a network namespace that is gone, that is not the one which the plugin
+// saw at the path, or that is the agent's own.
 func (v *Verbs) checkNetns(ref ns.Ref) error {
 	at, err := v.identify(ref)
 	switch {
@@ -162,9 +163,10 @@ func (v *Verbs) checkNetns(ref ns.Ref) error {
 	return nil
 }
 
-// standing returns the attachment that an ADD repeats, if there is one. What
-// else has its key or its place in the pod is released first, or waited for;
-// not before all that can refuse the ADD has been looked at.
+// standing returns the attachment that an ADD repeats, or nil if it repeats none. It
+// releases what else has the ADD's key, and a failed ADD that has its place in the pod, and
+// waits until former links in that place are gone. It begins that after every check that
+// can refuse the ADD.
 func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, err error) {
 	var old []hold.ID
 	var former []*attachment.Entry
@@ -172,7 +174,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 		if !e.Owner.Wanted() {
 			continue
 		}
-		if v.Engine.Doomed(e.Owner.ID) { // a failed ADD, whose release could not be promised yet
+		if v.Engine.Doomed(e.Owner.ID) { // of a failed ADD; its release could not be promised yet
 			old, former = append(old, e.Owner.ID), append(former, e)
 			continue
 		}
@@ -180,7 +182,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 			if err := asWished(e, add.conf); err != nil {
 				return nil, err
 			}
-			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // another one is for new pods
+			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // the mode in the configuration is for new pods
 				return nil, err
 			}
 			if err := v.askedAgain(ctx, e, add); err != nil {
@@ -193,7 +195,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 				"%s, in %s, began later", e.Owner.ID, e.Record.Netns.Path)
 		}
 		old = append(old, e.Owner.ID)
-		if !e.Record.KnowsNetns() { // it may be this one
+		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its link in the ADD's place
 			former = append(former, e)
 		}
 	}
@@ -201,7 +203,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 		return nil, err
 	}
 	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
-		if e.Owner.Wanted() { // unless its deletion waits, which has been promised
+		if e.Owner.Wanted() { // a deletion of it, which a plugin has promised, may wait
 			if err := v.drain.Key(ctx, e.Record.Key); err != nil {
 				return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
 			}
@@ -214,7 +216,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 		}
 		former = append(former, e)
 	}
-	if len(former) == 0 { // or it is theirs
+	if len(former) == 0 { // otherwise the interface there may be a former attachment's
 		if err := add.mode.Vacant(add.record); err != nil {
 			return nil, err
 		}
@@ -227,7 +229,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 	for _, e := range former {
 		m, err := v.modes.Of(e.Record.Mode)
 		if err == nil {
-			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // what else it owes is in nobody's way
+			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else it owes does not keep this ADD waiting
 		}
 		if err != nil {
 			return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
@@ -236,10 +238,10 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 	return nil, nil
 }
 
-// askedAgain writes down that an ADD is about to be answered with an attachment that
-// stands, and when it began: a DEL from before it, which is on its way still, must not
-// release it. From now on the pod is at the path that this ADD names; the one that an
-// earlier ADD has named may be gone.
+// askedAgain writes down when the ADD began that is about to be answered with a standing
+// attachment: a DEL that began before this ADD, and is still on its way, must not release
+// the attachment. It also writes down the path of the pod's network namespace that this ADD
+// names, because the path that an earlier ADD named may be gone.
 func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *addition) error {
 	rec := e.Record
 	if rec.BeganBefore(v.Epoch, add.when.Started-1) && rec.Epoch == v.Epoch {
@@ -263,9 +265,10 @@ func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *additi
 	}))
 }
 
-// whole sees to it that what an ADD answers again is there, and can be used: an
-// earlier try may have ended half-way, and its repair failed. Its link says when the
-// ADD began, to a DEL that comes to it without an agent.
+// whole makes sure that the attachment with which a repeated ADD is answered is complete
+// and can be used: an earlier try may have ended half-way, and the repair after it may have
+// failed. It also writes on the link when this ADD began, for a DEL that comes to the link
+// without an agent.
 func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) (*attachment.Entry, error) {
 	if err := v.Engine.Repair(ctx, e.Owner.ID); err != nil {
 		return nil, err
@@ -288,8 +291,8 @@ func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) (
 	return now, nil
 }
 
-// asWished refuses an ADD of what is attached already with another address, or
-// another MAC, than it asks for.
+// asWished refuses a repeated ADD that asks for an address or a MAC which the standing
+// attachment does not have.
 func asWished(e *attachment.Entry, c *netconf.Conf) error {
 	has := e.Interface
 	const otherwise = "invalid configuration: attached otherwise already"
@@ -306,7 +309,9 @@ func asWished(e *attachment.Entry, c *netconf.Conf) error {
 	return nil
 }
 
-// fit chooses the pool of a new attachment, and refuses what cannot go with it.
+// fit chooses the pool of a new attachment. It refuses the ADD if a deletion could not be
+// queued now, if the node lacks something that pods of the pool need, or if the mode cannot
+// attach to the pool what the configuration asks for.
 func (v *Verbs) fit(add *addition) error {
 	pool, err := v.ground.Pool(add.conf.Pool)
 	if err != nil {
@@ -322,7 +327,7 @@ func (v *Verbs) fit(add *addition) error {
 	return add.mode.Fit(add.record, add.conf)
 }
 
-// attach plans and takes a new incarnation.
+// attach plans a new incarnation, and has the engine take it.
 func (v *Verbs) attach(ctx context.Context, add *addition) (*attachment.Entry, error) {
 	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 )
 
-// Check compares an attachment with its prevResult and with the world, on the
-// host and in the pod, and names all that differs (CNI 1.1, section 4, CHECK).
+// Check compares an attachment with its prevResult, and with what is there on the host and
+// in the pod. Its error names all differences (CNI 1.1, section 4, CHECK).
 func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) error {
 	add, err := v.parse(req, w)
 	if err != nil {
@@ -56,8 +56,9 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 	return nil
 }
 
-// compare says what of an attachment is not as it should be: its holds, the
-// inside of its pod, and what the node has for all pods of its pool.
+// compare lists how an attachment differs from what it should be. It looks at the
+// attachment's holds, at the inside of its pod, and at what the agent itself holds for all
+// pods of the pool.
 func (v *Verbs) compare(ctx context.Context, m mode.Mode, e *attachment.Entry) []error {
 	var errs []error
 	note := func(err error) {
@@ -78,8 +79,9 @@ func (v *Verbs) compare(ctx context.Context, m mode.Mode, e *attachment.Entry) [
 	return errs
 }
 
-// seenIn is an attachment whose pod was not found when it was adopted, with the
-// network namespace that a CHECK of it names: that has to have its interface.
+// seenIn returns the attachment that a CHECK compares. That is e, unless the pod of e was
+// not found when e was adopted. Then it is e with the network namespace that the CHECK
+// names, which has to have the interface.
 func (v *Verbs) seenIn(m mode.Mode, netns ns.Ref, e *attachment.Entry) *attachment.Entry {
 	if e.Record.KnowsNetns() {
 		return e

@@ -14,18 +14,20 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Delete releases every attachment that a filter matches and whose ADD began
-// before this request. A DEL that names a key also leaves a tombstone in the
-// same commit, so that an ADD of that key which is older than it, and still on
-// its way, is refused. If it names a link as well, that chooses nobody of the key:
-// a runtime may know the result of an earlier ADD alone, or a wrong one, and means
-// what it has attached last. The link serves to find what the ledger lacks.
+// Delete releases every attachment that a filter matches and whose ADD began before this
+// request. A DEL that names a whole key also leaves a tombstone in the same commit: it
+// refuses an older ADD of that key that is still on its way. If the DEL names a link as
+// well, the link does not choose among the attachments of the key: the runtime may know
+// only the result of an earlier ADD, or a wrong one, and means what it has attached last.
+// The link serves to find an attachment that the ledger lacks.
 //
-// A DEL whose process began before an ADD, and became the plugin after it, may have been
-// asked for before that ADD or behind it: it releases nobody, fails, and is to be
-// repeated, which a new process tells. If the ADD is still on its way, it is refused.
+// If the DEL's process began before an ADD, and became the plugin after that ADD began,
+// nobody can tell whether the DEL was asked for before the ADD or after it. So Delete does
+// not release that ADD's attachment, and fails. The runtime repeats the DEL, and the new
+// process has begun after the ADD. If such an ADD is still on its way, the tombstone
+// refuses it.
 //
-// known is false if nothing matched, now or lately.
+// known is false if the filter matches no attachment, not even one that is being released.
 func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.When) (d api.Deleted, known bool, err error) {
 	var grave []ledger.Op
 	key, whole := keyOf(f)
@@ -34,8 +36,9 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 		grave = append(grave, ledger.Bury(v.tombstone(key, w)))
 		f.Link = ""
 	}
-	// Who is in the ledger now goes with the tombstone. Who came in before the
-	// tombstone and after the look goes in the second round; none can after it.
+	// The first round releases the attachments that are in the ledger now, together
+	// with the tombstone. The second round releases those that came into the ledger
+	// between the look and the tombstone. None can come in after the tombstone.
 	var all []hold.ID
 	for range 2 {
 		fresh, err := v.release(ctx, func() []*attachment.Entry {
@@ -48,7 +51,7 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 		grave = nil
 	}
 	if whole {
-		// A pod that only its link and its runtime know of.
+		// The link may lead to a pod that the ledger lacks.
 		more, err := v.drain.Unknown(ctx, key, link, w.Started, all)
 		if err != nil {
 			return api.Deleted{}, true, answer.Numbered(err)
@@ -79,11 +82,11 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, _ daemon.W
 	return v.deleted(ctx, []hold.ID{id}, wait), true, nil
 }
 
-// deleted answers a deletion whose promise is written: at once, or when all is
-// gone or the asker's time is up.
+// deleted answers a deletion whose promise is written. If wait is set, it answers when
+// everything is gone, or when the client's time is up; otherwise at once.
 func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Deleted {
 	if wait {
-		_ = v.Engine.Wait(ctx, ids...) // out of time is no error: the promise stands
+		_ = v.Engine.Wait(ctx, ids...) // no error if the time is up: the promise stands
 	}
 	d := api.Deleted{Released: len(ids)}
 	for _, id := range ids {
@@ -103,8 +106,8 @@ func (v *Verbs) deletable(f api.Filter, w daemon.When) []*attachment.Entry {
 	return slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Record.BeganBefore(v.Epoch, w.Started) })
 }
 
-// unsure returns an attachment of a key of which it cannot be told whether a deletion
-// was asked for before its ADD or behind it.
+// unsure returns an attachment of a key if it cannot be told whether the deletion was asked
+// for before the attachment's ADD or after it. It returns nil if there is none.
 func (v *Verbs) unsure(k attachment.Key, w daemon.When) *attachment.Entry {
 	es, _ := v.index.Called(k)
 	for _, e := range es {
@@ -115,9 +118,9 @@ func (v *Verbs) unsure(k attachment.Key, w daemon.When) *attachment.Entry {
 	return nil
 }
 
-// release promises the release of the attachments that find returns, with ops in
-// the same commit, and returns who they are. If an ADD has been answered with one
-// of them in between, find has to look again: that ADD may have begun later.
+// release promises the release of the attachments that find returns, with ops in the same
+// commit, and returns their ids. If a repeated ADD has been answered with one of them since
+// find looked, release calls find again: that ADD may have begun after the deletion.
 func (v *Verbs) release(ctx context.Context, find func() []*attachment.Entry, ops ...ledger.Op) ([]hold.ID, error) {
 	for {
 		var ids []hold.ID
@@ -135,19 +138,20 @@ func (v *Verbs) release(ctx context.Context, find func() []*attachment.Entry, op
 	}
 }
 
-// union returns the ids of both, each once.
+// union returns the ids of both lists, each once.
 func union(all, more []hold.ID) []hold.ID {
 	return append(all, slices.DeleteFunc(more, func(id hold.ID) bool { return slices.Contains(all, id) })...)
 }
 
-// keyOf returns the key that a filter names in full.
+// keyOf returns the key that a filter names. It returns false if the filter names only a
+// part of one.
 func keyOf(f api.Filter) (attachment.Key, bool) {
 	k := attachment.Key{Network: f.Network, ContainerID: f.Container, Ifname: f.Ifname}
 	return k, k.Network != "" && k.ContainerID != "" && k.Ifname != ""
 }
 
-// tombstone says that no ADD of a key may be executed that began before w ran. It
-// stands for as long as such an ADD may still be on its way.
+// tombstone returns the tombstone of a deletion. It refuses each ADD of the key that began
+// no later than w.Latest, and stands for as long as such an ADD may still be on its way.
 func (v *Verbs) tombstone(k attachment.Key, w daemon.When) ledger.Tombstone {
 	return ledger.Tombstone{Key: k.String(), Boot: v.Boot, Started: w.Latest(), Until: w.Latest() + int64(daemon.LongestRequest)}
 }

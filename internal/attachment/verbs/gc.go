@@ -12,21 +12,21 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// firstTries is how long a GC waits for the outcome of the first tries, to
-// answer what is owed.
+// firstTries is how long a GC waits until everything has been tried once, so that it can
+// answer how much is owed.
 const firstTries = 5 * time.Second
 
-// GC releases the attachments of one network that are not in the list of valid
-// ones (CNI 1.1, section 4, GC). Whatever began after the request is spared,
-// since the list cannot know it. All of them are tried, whatever fails of some;
-// what is owed by those that were released before is tried again. The answer
-// says what is owed then.
+// GC releases the attachments of one network that are not in the list of valid ones (CNI
+// 1.1, section 4, GC). It spares an attachment whose ADD began after the request, because
+// the list cannot have it, and one that is younger than the request's MinAge. If some
+// releases fail, GC tries the others all the same. It also tries again what attachments owe
+// that were being released before. The answer says how much is owed then.
 func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.Deleted, error) {
 	valid := make(map[api.GCValid]bool, len(req.Valid))
 	for _, v := range req.Valid {
 		valid[v] = true
 	}
-	mayBeValid := func(e *attachment.Entry) bool { // its key may lack an end
+	mayBeValid := func(e *attachment.Entry) bool { // the key in the record may lack its end
 		return slices.ContainsFunc(req.Valid, func(v api.GCValid) bool {
 			return e.MayBe(attachment.Key{Network: req.Network, ContainerID: v.ContainerID, Ifname: v.Ifname})
 		})
@@ -61,7 +61,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 	}
 	waiting, cancel := context.WithTimeout(ctx, firstTries)
 	defer cancel()
-	_ = v.Engine.Tried(waiting, append(left, going...)...) // out of time is no error: the promise stands
+	_ = v.Engine.Tried(waiting, append(left, going...)...) // no error if the time is up: the promise stands
 	if err != nil {
 		return api.Deleted{}, answer.Numbered(err)
 	}
@@ -69,7 +69,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 	return d, nil
 }
 
-// owes counts the holds that attachments owe.
+// owes counts what attachments owe.
 func (v *Verbs) owes(ids []hold.ID) int {
 	n := 0
 	for _, id := range ids {

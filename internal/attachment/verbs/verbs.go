@@ -1,5 +1,5 @@
-// Package verbs has what a runtime asks of the agent, a file each: add.go, del.go,
-// check.go, gc.go. What the verbs know of an interface they ask its mode.
+// Package verbs executes what a runtime asks of the agent. Each verb has a file: add.go,
+// del.go, check.go, gc.go. All that the verbs know of an interface comes from its mode.
 package verbs
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// repeats is how many ADDs of one key may wait for the one that has its turn. A
-// runtime has one under way, and maybe one that it has given up.
+// repeats is how many ADDs of one key may wait for the ADD that has the key's turn. A
+// runtime has one ADD under way, and maybe one that it has given up.
 const repeats = 8
 
 // Verbs are the verbs of an agent.
@@ -24,12 +24,12 @@ type Verbs struct {
 	ground   *ground.Ground
 	modes    mode.Modes
 	identify func(ns.Ref) (ns.Ref, error)
-	// keys give every attachment's key one order: ADDs of one key run one after another, as
-	// they came. DEL takes no turn; it overtakes (see del.go).
+	// keys puts the ADDs of each key in order: they run one after another, as they
+	// came. A DEL takes no turn: it overtakes the ADDs (see del.go).
 	keys turn.Turns[attachment.Key]
 }
 
-// New returns the verbs. identify says what is at a namespace's path (node.Node).
+// New returns the verbs. identify says which network namespace is at a path (node.Node).
 func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, identify func(ns.Ref) (ns.Ref, error)) *Verbs {
 	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, identify: identify, keys: turn.Turns[attachment.Key]{Most: repeats}}
 }
