@@ -1,5 +1,5 @@
 // Package answer gives the errors of the rooms below their CNI numbers (CNI 1.1, section
-// 5): the one place where that is done.
+// 5). It is the only place that does so.
 package answer
 
 import (

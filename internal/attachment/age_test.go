@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 )
 
-// An age counts by CLOCK_BOOTTIME, and from the ADD that made the attachment,
-// which is not always the last one.
+// An attachment's age counts by CLOCK_BOOTTIME, from the ADD that made the attachment. That
+// is not always the last ADD that was answered with it.
 func TestYoungerThan(t *testing.T) {
 	const now = int64(24 * time.Hour)
 	ago := func(d time.Duration) int64 { return now - int64(d) }
@@ -33,9 +33,9 @@ func TestYoungerThan(t *testing.T) {
 	}
 }
 
-// An attachment is older than a queued deletion if its ADD began before it in
-// the same boot, or in an earlier boot. Done again in a later boot, the deletion
-// spares what began there.
+// An attachment is older than a queued deletion if its ADD began no later in the same boot,
+// or in an earlier boot. A deletion that is done again in a later boot spares the
+// attachments whose ADDs began in that boot.
 func TestBeganBeforeDeletion(t *testing.T) {
 	for _, c := range []struct {
 		epoch   string
@@ -47,11 +47,11 @@ func TestBeganBeforeDeletion(t *testing.T) {
 		{"one/0/1/2", 4, "one", "one", true},
 		{"one/0/1/2", 5, "one", "one", true},
 		{"one/0/1/2", 6, "one", "one", false},
-		{"one/0/9/9", 6, "one", "one", false}, // another netns of the same boot
+		{"one/0/9/9", 6, "one", "one", false}, // the attachment is of another network namespace in the same boot
 		{"one/0/1/2", 4, "one", "two", true},
 		{"one/0/1/2", 6, "one", "two", false},
-		{"one/0/1/2", 6, "two", "two", true},  // it outlived a reboot
-		{"two/0/1/2", 4, "one", "two", false}, // the deletion did
+		{"one/0/1/2", 6, "two", "two", true},  // the attachment outlived a reboot
+		{"two/0/1/2", 4, "one", "two", false}, // the deletion outlived a reboot
 		{"one/0/1/2", 6, "two", "three", true},
 	} {
 		r := attachment.Record{Epoch: c.epoch, Started: c.started}

@@ -1,7 +1,7 @@
-// Package attachment says what an attachment is: its key, its record in the ledger, and
-// an index that finds attachments by what requests call them. Nothing here touches the
-// world. What an attachment holds, and the CNI result that follows from that, is its
-// mode's (internal/mode).
+// Package attachment says what an attachment is. It has the key of an attachment, its
+// record in the ledger, and an index that finds attachments by what requests call them. It
+// touches nothing in the world. The mode of an attachment (internal/mode) says what it
+// holds, and which CNI result follows from that.
 package attachment
 
 import (
@@ -31,14 +31,14 @@ type Record struct {
 	Mode    string    `json:"mode"`
 	DNS     types.DNS `json:"dns,omitzero"`
 	Created time.Time `json:"created"`           // by the wall clock, for people
-	Made    int64     `json:"made,omitempty"`    // the same in CLOCK_BOOTTIME, ns; 0: of an older version
-	Started int64     `json:"started"`           // CLOCK_BOOTTIME of the ADD's plugin, ns
-	Epoch   string    `json:"epoch"`             // in which Started and Netns mean something
-	Adopted bool      `json:"adopted,omitempty"` // made of what the kernel showed: the ledger was lost
-	Alike   bool      `json:"alike,omitempty"`   // adopted, as was another with the same Key, which may lack an end
+	Made    int64     `json:"made,omitempty"`    // the same time in CLOCK_BOOTTIME, ns; 0: an older version wrote the record
+	Started int64     `json:"started"`           // when the last ADD's plugin began, CLOCK_BOOTTIME, ns
+	Epoch   string    `json:"epoch"`             // the boot and network namespace in which Started and Netns mean something
+	Adopted bool      `json:"adopted,omitempty"` // the agent made the record from what the kernel showed, because the ledger lacked it
+	Alike   bool      `json:"alike,omitempty"`   // adopted beside another with the same Key, which may lack its end
 }
 
-// sort tells attachments' records from those of other owners.
+// sort tells the records of attachments from those of other owners.
 type sort struct {
 	Sort string `json:"sort"`
 }
@@ -52,7 +52,7 @@ func (r Record) Encode() json.RawMessage {
 		Record
 	}{sort{attachmentSort}, r})
 	if err != nil {
-		panic(fmt.Sprintf("attachment: encoding a record: %v", err)) // of plain strings and numbers
+		panic(fmt.Sprintf("attachment: encoding a record: %v", err)) // cannot happen: a record has only plain strings and numbers
 	}
 	return raw
 }
@@ -72,28 +72,28 @@ func Decode(o hold.Owner) (r Record, ok bool, err error) {
 	return rec.Record, rec.Sort == attachmentSort, nil
 }
 
-// KnowsNetns reports whether the record says which network namespace the pod
-// has. That of an adopted one may not have been found.
+// KnowsNetns reports whether the record says which network namespace the pod has. The
+// record of an adopted attachment does not if the namespace could not be found.
 func (r Record) KnowsNetns() bool { return r.Netns.Ino != 0 }
 
-// BeganBefore reports whether the attachment's ADD began before a request that
-// began at started (CLOCK_BOOTTIME, ns) in epoch: a late DEL must not meet a
-// successor with the same key.
+// BeganBefore reports whether the attachment's ADD began no later than a request that began
+// at started (CLOCK_BOOTTIME, ns) in epoch. It keeps a late DEL from releasing a successor
+// with the same key.
 func (r Record) BeganBefore(epoch string, started int64) bool {
 	return r.Epoch != epoch || r.Started <= started
 }
 
 // YoungerThan reports whether the attachment was made less than age before now
-// (CLOCK_BOOTTIME, ns) of a boot. One from an earlier boot was not.
+// (CLOCK_BOOTTIME, ns) of a boot. It is false for an attachment of an earlier boot.
 func (r Record) YoungerThan(age time.Duration, boot string, now int64) bool {
 	mine, _, _ := strings.Cut(r.Epoch, "/")
 	return age > 0 && mine == boot && now-cmp.Or(r.Made, r.Started) < int64(age)
 }
 
-// BeganBeforeDeletion reports whether the attachment's ADD began before a queued
-// deletion that began at started (CLOCK_BOOTTIME, ns) in a boot. now is the boot
-// that the node is in: a deletion of an earlier one is older than what began in
-// this one, however often it is done again.
+// BeganBeforeDeletion reports whether the attachment's ADD began no later than a queued
+// deletion that began at started (CLOCK_BOOTTIME, ns) in boot. now is the node's present
+// boot: a deletion of an earlier boot is older than each ADD of the present one, however
+// often the deletion is done again.
 func (r Record) BeganBeforeDeletion(boot string, started int64, now string) bool {
 	switch mine, _, _ := strings.Cut(r.Epoch, "/"); mine {
 	case boot:

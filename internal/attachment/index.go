@@ -18,7 +18,7 @@ import (
 type Entry struct {
 	Owner     hold.Owner
 	Record    Record
-	Interface Interface // what the plan says of it; zero if nothing does
+	Interface Interface // what the plan says of the interface; zero if the plan says nothing
 }
 
 // Interface is what an attachment's plan says of its interface.
@@ -30,7 +30,7 @@ type Interface struct {
 	Addresses []netip.Addr
 }
 
-// slot is a place in a pod that one link can have at a time.
+// slot is a place in a pod, which only one link can have at a time.
 type slot struct {
 	dev, ino, id uint64
 	ifname       string
@@ -38,8 +38,8 @@ type slot struct {
 
 func slotOf(r ns.Ref, ifname string) slot { return slot{r.Dev, r.Ino, r.ID, ifname} }
 
-// Index finds attachments by what requests call them. It is a view on the
-// ledger's commits, and knows nothing that is not there.
+// Index finds attachments by what requests call them. It is a view on the ledger's commits:
+// all that it knows comes from them.
 type Index struct {
 	describe func(hold.Owner, Record) Interface
 
@@ -47,7 +47,7 @@ type Index struct {
 	entries     map[hold.ID]*Entry
 	byContainer map[string]map[hold.ID]*Entry
 	bySlot      map[slot]map[hold.ID]*Entry
-	shorts      map[hold.ID]*Entry // adopted, and the record's key may lack an end
+	shorts      map[hold.ID]*Entry // adopted attachments whose key may lack its end
 }
 
 // NewIndex returns an empty index.
@@ -61,14 +61,15 @@ func NewIndex() *Index {
 	}
 }
 
-// Describe tells an index that is empty yet how to find out what the plan of an attachment,
-// an owner with its record, says of its interface.
+// Describe sets the function that returns what an attachment's plan says of its interface,
+// by its owner and its record. It is to be called while the index is empty.
 func (x *Index) Describe(by func(hold.Owner, Record) Interface) { x.describe = by }
 
-// Entry is an owner with its record, decoded.
+// Entry returns the entry of an owner and its decoded record.
 func (x *Index) Entry(o hold.Owner, r Record) *Entry { return &Entry{o, r, x.describe(o, r)} }
 
-// Decode is the attachment that an owner is; nil if it is none, or cannot be read.
+// Decode returns the entry of an owner. It returns nil if the owner is no attachment, or if
+// its record cannot be read.
 func (x *Index) Decode(o hold.Owner) *Entry {
 	if r, ok, err := Decode(o); ok && err == nil {
 		return x.Entry(o, r)
@@ -76,7 +77,7 @@ func (x *Index) Decode(o hold.Owner) *Entry {
 	return nil
 }
 
-// Apply follows one change of an owner.
+// Apply brings the index up to date with one change of an owner.
 func (x *Index) Apply(edit ledger.Edit) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -85,7 +86,7 @@ func (x *Index) Apply(edit ledger.Edit) error {
 		return nil
 	}
 	id := edit.After.ID
-	if old := x.entries[id]; old != nil && bytes.Equal(old.Owner.Meta, edit.After.Meta) { // most often
+	if old := x.entries[id]; old != nil && bytes.Equal(old.Owner.Meta, edit.After.Meta) { // the usual case: the record need not be decoded again
 		x.put(id, x.Entry(*edit.After, old.Record))
 		return nil
 	}
@@ -167,15 +168,15 @@ func (x *Index) Key(k Key) []*Entry {
 	return es
 }
 
-// Called returns the attachments that a deletion of a key is about: those of the
-// key, or else the adopted one whose alias is that of the key, as far as it goes. It
-// is unsure, and returns none, if several have or had that alias: their links alone
-// tell which is meant.
+// Called returns the attachments that a deletion of a key is about. These are the
+// attachments of that key or, if there are none, the adopted attachment whose alias is a
+// shortened one that fits the key. If several attachments have or had such an alias, Called
+// returns none, and unsure is true: only a link's name can tell which of them is meant.
 func (x *Index) Called(k Key) (es []*Entry, unsure bool) {
 	es = x.Key(k)
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if len(x.shorts) == 0 { // most often
+	if len(x.shorts) == 0 { // the usual case
 		return es, false
 	}
 	es = slices.DeleteFunc(es, func(e *Entry) bool { return x.shorts[e.Owner.ID] != nil })
@@ -193,13 +194,15 @@ func (x *Index) Called(k Key) (es []*Entry, unsure bool) {
 	return es, false
 }
 
-// At reports whether the attachment has a place in a pod.
+// At reports whether the attachment has the place ifname in the pod with this network
+// namespace.
 func (e *Entry) At(netns ns.Ref, ifname string) bool {
 	return slotOf(e.Record.Netns, e.Record.Ifname) == slotOf(netns, ifname)
 }
 
-// short returns the stamp of an attachment that was adopted from a link whose alias
-// may lack the end of its key. The record's key lacks the same end.
+// short returns the stamp of an attachment that was adopted from a link whose alias may
+// lack the end of the key. The record's key lacks the same end. It returns false for any
+// other attachment.
 func (e *Entry) short() (stamp.Stamp, bool) {
 	if !e.Record.Adopted {
 		return stamp.Stamp{}, false
@@ -209,25 +212,27 @@ func (e *Entry) short() (stamp.Stamp, bool) {
 	return s, ok && err == nil && s.Short() && k == e.Record.Key
 }
 
-// MayBe reports whether the attachment's key lacks an end, and begins as a key does.
+// MayBe reports whether k may be the attachment's key: the key in its record may lack its
+// end, and k begins with what the record has of it.
 func (e *Entry) MayBe(k Key) bool {
 	s, short := e.short()
 	return short && s.Is(k)
 }
 
-// Keyless reports whether the attachment was adopted from a link whose alias said
-// nothing of its key. A deletion is about it if it names its link.
+// Keyless reports whether the attachment was adopted from a link whose alias said nothing
+// of the key. A deletion is about such an attachment if the deletion names its link.
 func (e *Entry) Keyless() bool { return e.Record.Adopted && e.Record.Key == Key{} }
 
-// Slot returns the attachments with a link at that place in a pod.
+// Slot returns the attachments that have the place ifname in the pod with this network
+// namespace.
 func (x *Index) Slot(netns ns.Ref, ifname string) []*Entry {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return values(x.bySlot[slotOf(netns, ifname)])
 }
 
-// Homeless returns a test of owners: whether one is an attachment of another epoch than
-// this. After a reboot a path, and even an inode, may be another pod's.
+// Homeless returns a function that reports whether an owner is an attachment of another
+// epoch than this one. After a reboot a path, and even an inode, may be another pod's.
 func (x *Index) Homeless(epoch string) func(hold.Owner) bool {
 	return func(o hold.Owner) bool {
 		e := x.Get(o.ID)
@@ -235,8 +240,8 @@ func (x *Index) Homeless(epoch string) func(hold.Owner) bool {
 	}
 }
 
-// Since returns a function that says when the last ADD began that an attachment of this
-// epoch was the answer to, in CLOCK_BOOTTIME, ns; 0 if that is not known.
+// Since returns a function that says when the last ADD began that was answered with an
+// attachment of this epoch, in CLOCK_BOOTTIME, ns. It says 0 if that is not known.
 func (x *Index) Since(epoch string) func(hold.ID) int64 {
 	return func(id hold.ID) int64 {
 		if e := x.Get(id); e != nil && e.Record.Epoch == epoch {
@@ -246,8 +251,8 @@ func (x *Index) Since(epoch string) func(hold.ID) int64 {
 	}
 }
 
-// Follow keeps the index in step with the ledger's commits. A record that cannot be read
-// is told to bad.
+// Follow returns a function that keeps the index in step with the ledger's commits. It
+// tells bad of each record that cannot be read.
 func (x *Index) Follow(bad func(error)) func(ledger.Change) {
 	return func(c ledger.Change) {
 		for _, edit := range c.Owners {
@@ -268,7 +273,7 @@ func (x *Index) Restore(owners []hold.Owner) error {
 	return nil
 }
 
-// Matching returns the attachments that a filter matches, but for its State.
+// Matching returns the attachments that match a filter. It ignores the filter's State.
 func (x *Index) Matching(f api.Filter) []*Entry {
 	candidates := x.All
 	if f.Container != "" {
@@ -285,7 +290,7 @@ func values(m map[hold.ID]*Entry) []*Entry {
 	return es
 }
 
-// Matches reports whether a filter matches, but for its State.
+// Matches reports whether the attachment matches a filter. It ignores the filter's State.
 func (e *Entry) Matches(f api.Filter) bool {
 	r := e.Record
 	var pod api.Pod
