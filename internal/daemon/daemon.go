@@ -1,7 +1,7 @@
-// Package daemon is what every daemon of Berth's does around an engine: which process
-// serves a root (instance.go, lock.go), where and when that is (epoch.go), its ledger and
-// its engine (daemon.go), its life from the first start to the last sweep (life.go), and
-// the socket by which others reach it (reach.go). It knows no pod.
+// Package daemon does what every daemon of Berth's does around an engine. It decides which
+// process serves a root (instance.go, lock.go), in which boot and network namespace
+// (epoch.go). It opens the ledger and the engine (daemon.go), runs the daemon from its
+// start to its end (life.go), and keeps its socket there (reach.go). It knows no pod.
 package daemon
 
 import (
@@ -27,50 +27,52 @@ import (
 // When places a request in time (server.When).
 type When = server.When
 
-// LongestRequest is how long after its client ran a request may still be executed; the server
-// caps every deadline at it.
+// LongestRequest is how long after its client ran a request may still be executed. The
+// server caps every request's deadline there.
 const LongestRequest = server.MaxDeadline
 
-// Options are what a daemon is started with.
+// Options are the options of a daemon.
 type Options struct {
 	Root root.Dir
 	Log  *slog.Logger
-	// Moved says that it is meant when the network namespace is another one
-	// than in this boot's last run, or the state folder a new one: all pods of that run are
-	// given up.
+	// Moved says that somebody means it if the network namespace is another one than in
+	// this boot's last run, or if the state folder is a new one. The daemon then gives
+	// up all pods of that run.
 	Moved bool
-	// Event is told what happens. It must not block. Optional.
+	// Event is called with each event. It must not block. Optional.
 	Event func(api.Event)
-	// Observe is told how long a kind's operation took, for metrics. Optional.
+	// Observe is called after each operation of a kind, for metrics. Optional.
 	Observe func(kind, op string, took time.Duration, holds int, err error)
-	// Decorate may put something between the engine and what it works with:
+	// Decorate may put something between the engine and its ledger and kinds, such as
 	// fault injection in tests. Optional.
 	Decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
 }
 
-// Place is where a daemon lives, and by which clocks.
+// Place says where a daemon lives, and by which clocks.
 type Place struct {
 	Netns    ns.Ref           // the network namespace
 	Boot     string           // the boot's id
 	Wall     func() time.Time // the wall clock, which may be set at any time: for people
 	Boottime func() int64     // CLOCK_BOOTTIME, ns
-	// Sole makes this process the only one that serves an instance here; nil: it is.
+	// Sole makes this process the only one that serves an instance here. nil: it is the
+	// only one anyway.
 	Sole func(instance string, dir root.Dir) (*Lock, error)
 }
 
-// Core is what the rooms of a daemon share: where it lives, its ledger and its engine. Its
-// fields do not change once the engine is open.
+// Core is what the rooms of a daemon share: where the daemon lives, its ledger and its
+// engine. Its fields do not change once the engine is open, but for Doubt.
 type Core struct {
 	Options
 	Place
 	Started  time.Time
 	Instance string
-	Epoch    string          // boot and network namespace, as records have them
-	Clock    *boottime.Clock // what cooldowns go by
+	Epoch    string          // boot and network namespace, as records write them
+	Clock    *boottime.Clock // the clock of cooldowns
 	Ledger   *ledger.Ledger
 	Engine   *engine.Engine
 
-	// Doubt says that the last restore or sweep could not take all that is held.
+	// Doubt says that the last restore or sweep failed in part: something may be
+	// missing.
 	Doubt atomic.Bool
 
 	opened os.FileInfo // the ledger's file
@@ -79,12 +81,12 @@ type Core struct {
 // Daemon is one process that serves a root.
 type Daemon struct {
 	Core
-	born     int64           // when New was called, CLOCK_BOOTTIME in nanoseconds
-	first    bool            // this start has minted the instance: no daemon has run here before
-	locked   *Lock           // of the instance; nil: not yet
+	born     int64           // when New was called, CLOCK_BOOTTIME, ns
+	first    bool            // this start has made the instance id: no daemon has run here before
+	locked   *Lock           // the lock of the instance; nil: not locked
 	unmarked bool            // the marker of this epoch could not be written
-	notified <-chan struct{} // closed when the supervisor was told the last that notify had to tell
-	sweeping turn.One        // of the sweep that is under way
+	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
+	sweeping turn.One        // whoever has it sweeps
 }
 
 // New makes a daemon's folders, and opens nothing else.
@@ -102,16 +104,17 @@ func New(o Options, p Place) (*Daemon, error) {
 	return d, nil
 }
 
-// Views follow the ledger. Rest says for how long a name that is freed now must rest.
+// Views follow the ledger: each function of Follow is called with each change. Rest returns
+// how long a name that is freed now must rest.
 type Views struct {
 	Rest   func(hold.Name) time.Duration
 	Follow []func(ledger.Change)
 }
 
-// Follow lists what follows a ledger.
+// Follow makes the list of functions that follow a ledger.
 func Follow(views ...func(ledger.Change)) []func(ledger.Change) { return views }
 
-// LedgerOptions are those of this daemon's ledger.
+// LedgerOptions returns the options of this daemon's ledger.
 func (d *Daemon) LedgerOptions(kinds hold.Kinds, v Views) ledger.Options {
 	return ledger.Options{
 		Path: d.Root.Ledger(), Kinds: kinds, Rest: v.Rest, Clock: d.Clock, Boot: d.Boot,
@@ -132,8 +135,8 @@ func (d *Daemon) OpenLedger(o ledger.Options) (err error) {
 	return err
 }
 
-// LedgerTaken says why the file that the ledger writes is not the one at its path any
-// more; nil: it is.
+// LedgerTaken returns nil if the file at the ledger's path is the one that the ledger
+// writes. Otherwise it says why it is not.
 func (c *Core) LedgerTaken() error {
 	now, err := os.Stat(c.Root.Ledger())
 	if err == nil && !os.SameFile(now, c.opened) {
@@ -142,7 +145,7 @@ func (c *Core) LedgerTaken() error {
 	return err
 }
 
-// Hooks are what the engine asks and tells (engine.Options).
+// Hooks are functions that the engine calls (engine.Options).
 type Hooks struct {
 	Event    func(engine.Event)
 	Homeless func(hold.Owner) bool
@@ -160,10 +163,10 @@ func (d *Daemon) OpenEngine(kinds hold.Kinds, h Hooks) {
 	})
 }
 
-// Resume brings the world to what the ledger says, as far as that keeps verbs waiting
-// (engine.Resume), and returns what mends the rest.
+// Resume does the part of a restore that verbs have to wait for (engine.Resume). It returns
+// the function that does the rest.
 func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
-	missing, err := d.Engine.Resume(ctx, hold.Glance()) // what changes from the list on is heard
+	missing, err := d.Engine.Resume(ctx, hold.Glance()) // a glance is enough: what changes after the last list is heard of
 	if err != nil {
 		d.Log.Warn("restoring", "err", err)
 	}
@@ -176,16 +179,16 @@ func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
 	}
 }
 
-// Round is a sweep with what belongs to it. Found is told of each hold that was not as it
-// should be.
+// Round is what a sweep does beside the engine's sweep: Before comes first, Found is called
+// with each hold that was not as it should be, and After comes last.
 type Round struct {
 	Before func(context.Context)
 	Found  func(hold.Hold)
 	After  func(context.Context)
 }
 
-// Sweep does a round: it mends what drifted and removes what has no owner. Of two at once
-// the second waits for the first.
+// Sweep mends what has drifted, removes what has no owner, and calls the functions of r. If
+// another sweep is under way, it waits for that one to end first.
 func (d *Daemon) Sweep(ctx context.Context, r Round) {
 	done, err := d.sweeping.Take(ctx)
 	if err != nil {
@@ -207,7 +210,7 @@ func (d *Daemon) Sweep(ctx context.Context, r Round) {
 	r.After(ctx)
 }
 
-// Close stops the daemon's own work and closes the ledger. What is held stays as it is.
+// Close stops the daemon's own work and closes the ledger. All holds stay as they are.
 func (d *Daemon) Close() error {
 	if d.Engine != nil {
 		d.Engine.Close()

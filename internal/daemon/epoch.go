@@ -17,9 +17,10 @@ import (
 // before, though the node has not been rebooted.
 var ErrMoved = errors.New("started in another network namespace than before")
 
-// ReadMarker returns what the marker (root.Dir.Epoch) says, which a reboot takes away: the
-// epoch that an agent of this root entered last, and on a second line its instance id. What it does not say, or all of it if
-// there is none, or no file, is "".
+// ReadMarker reads the marker (root.Dir.Epoch), which a reboot takes away. Its first line
+// is the epoch that an agent of this root entered last, its second line that agent's
+// instance id. A line that the marker lacks is "". Both are "" if there is no marker, or if
+// something that is no file has its name.
 func ReadMarker(dir root.Dir) (epoch, instance string, err error) {
 	raw, err := root.ReadFile(dir.Epoch())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, root.ErrIrregular) {
@@ -29,25 +30,26 @@ func ReadMarker(dir root.Dir) (epoch, instance string, err error) {
 	return strings.TrimSpace(epoch), strings.TrimSpace(instance), nil
 }
 
-// ThisEpoch is the boot and the network namespace that the daemon lives in.
+// ThisEpoch returns the boot and the network namespace that the daemon lives in.
 func (p Place) ThisEpoch() ledger.Epoch {
 	e := ledger.Epoch{Boot: p.Boot}
 	e.Netns.Dev, e.Netns.Ino, e.Netns.ID = p.Netns.Dev, p.Netns.Ino, p.Netns.ID
 	return e
 }
 
-// EpochText is an epoch as records and tombstones have it.
+// EpochText returns an epoch as records and the marker write it.
 func EpochText(e ledger.Epoch) string {
 	return fmt.Sprintf("%s/%d/%d/%d", e.Boot, e.Netns.Dev, e.Netns.Ino, e.Netns.ID)
 }
 
-// Enter compares the epoch with the ledger's. After a reboot it writes the new one down.
-// In the same boot another network namespace is most likely a mistake that would release
-// everything that the ledger has: Enter refuses it with ErrMoved, unless the run folder's
-// marker is gone as well, as when a node that is a container was started again, or
-// Options.Moved says that it is meant. Without a marker, stays names what of the ledger is
-// still where it was in the former epoch, as nothing is when a container was started again;
-// "" is nothing.
+// Enter compares this epoch with the ledger's, and writes this one down if they differ, as
+// after a reboot. Another network namespace in the same boot is most likely a mistake,
+// which would release everything that the ledger has. So Enter refuses it with ErrMoved,
+// unless Options.Moved says that somebody means it, or the marker in the run folder is gone
+// as well: then the node may be a container that was started again. In that case Enter
+// calls stays, which names something of the ledger that is still where it was in the former
+// epoch. If it names something, Enter refuses all the same; "" is nothing, as in a
+// container that was started again.
 func (d *Daemon) Enter(stays func(former string) string) error {
 	marker := d.Root.Epoch()
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()
@@ -69,8 +71,8 @@ func (d *Daemon) Enter(stays func(former string) string) error {
 	return d.markSoon()
 }
 
-// SameEpoch refuses to go on without a ledger elsewhere than where the last daemon served
-// in this boot.
+// SameEpoch returns ErrMoved if the last daemon of this boot served in another network
+// namespace, unless Options.Moved is set. It is for a daemon whose ledger is lost.
 func (d *Daemon) SameEpoch() error {
 	was, _, err := ReadMarker(d.Root)
 	if err != nil {
@@ -82,8 +84,8 @@ func (d *Daemon) SameEpoch() error {
 	return nil
 }
 
-// markSoon is mark, but for a run folder that has no room, or cannot be written: deletions
-// that wait need no marker. keepReachable tries again.
+// markSoon is mark, but it returns no error if the run folder has no room or cannot be
+// written, because deletions that wait need no marker. keepReachable tries again.
 func (d *Daemon) markSoon() error {
 	err := d.mark()
 	d.unmarked = err != nil
@@ -94,13 +96,14 @@ func (d *Daemon) markSoon() error {
 	return err
 }
 
-// noRoom reports whether a file could not be made for want of room, or of a file system
-// that can be written.
+// noRoom reports whether a file could not be made because its file system has no room or
+// cannot be written.
 func noRoom(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 }
 
-// mark writes the marker, durably, unless it is there: it needs room, which /run may lack.
+// mark writes the marker, durably. It writes nothing if the marker is right already,
+// because /run may lack the room.
 func (d *Daemon) mark() error {
 	path, text := d.Root.Epoch(), d.Epoch+"\n"+d.Instance+"\n"
 	if raw, err := root.ReadFile(path); err == nil && string(raw) == text {
@@ -113,8 +116,8 @@ func (d *Daemon) mark() error {
 	return nil
 }
 
-// replaceFile writes a file so that it is whole or not there after a crash. What has
-// its name and is no file goes, but for a folder that is not empty.
+// replaceFile writes a file. A crash never leaves a part of it at path. replaceFile also
+// replaces what has the file's name and is no file, but for a folder that is not empty.
 func replaceFile(path, text string) error {
 	tmp := path + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -12,33 +12,33 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// ErrInstanceLost says that there is a ledger without the instance id by which
-// what it says can be found: under another one nothing could be released.
+// ErrInstanceLost says that there is a ledger, but not the instance id by which the
+// ledger's holds can be found on the node. Under another id none of them could be released.
 var ErrInstanceLost = errors.New("the agent's instance id is lost")
 
-// LoadInstance reads the daemon's instance id, or mints one. taken reports whether an
-// instance's marks are in use in this network namespace already; with an error none is
-// minted.
+// LoadInstance reads the daemon's instance id, or makes a new one. taken reports whether
+// the marks of an instance are in use in this network namespace already. If taken fails,
+// LoadInstance makes none.
 func (d *Daemon) LoadInstance(taken func(instance string) (bool, error)) (err error) {
 	d.Instance, d.first, err = loadInstance(d.Root, taken)
 	return err
 }
 
-// First returns when this daemon began, if it is the first of its state folder.
+// First returns when this daemon began, and whether it is the first one of its state
+// folder.
 func (d *Daemon) First() (ledger.First, bool) {
 	return ledger.First{Boot: d.Boot, Started: d.born}, d.first
 }
 
-// loadInstance returns the agent's instance id, and whether it was minted now, as the
-// first start does.
-// One whose file is lost is taken from the marker, as long as there is one. taken
-// reports whether a prefix is in use in this network namespace already.
+// loadInstance returns the agent's instance id, and whether it has made that id just now,
+// as the first start does. If the id's file is lost, loadInstance takes the id from the
+// marker, as long as there is a marker. taken is that of LoadInstance.
 //
-// One process at a time mints: of two agents that start at once the ledger's lock
-// lets one serve, and that comes later. Each would mint an id, and the file could
-// have that of the one that gives up. The lock for that is a file of the agent's own,
-// since others lock the state folder, such as backups; and an agent whose instance is
-// there needs no lock.
+// Only one process at a time makes an id. If two agents start at once, the ledger's lock
+// lets one of them serve, but only later: each would make an id before, and the file could
+// have the id of the one that gives up. The lock for that is a file of the agent's own,
+// because others, such as backups, lock the state folder. An agent that has an id already
+// needs no lock.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
 	minting := dir.Instance() + ".lock"
 	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -55,7 +55,7 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id s
 	return readOrMint(dir, taken)
 }
 
-// readInstance returns the instance id in its file; fs.ErrNotExist: there is none.
+// readInstance returns the instance id in its file, or fs.ErrNotExist if there is no file.
 func readInstance(dir root.Dir) (id string, err error) {
 	raw, err := root.ReadFile(dir.Instance())
 	if err != nil {
@@ -68,10 +68,10 @@ func readInstance(dir root.Dir) (id string, err error) {
 	return string(parsed), nil
 }
 
-// readOrMint is loadInstance for whoever has the lock.
+// readOrMint is the part of loadInstance that needs the lock.
 func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
 	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
-		return id, false, err // another process has minted it meanwhile
+		return id, false, err // no error: another process has made it meanwhile
 	}
 	_, was, err := ReadMarker(dir)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Of agents that start at once on a new root one will serve, whichever. All of them
-// have to have the id that its next start reads: by another one it would find
-// neither its pods' links nor its routes.
+// If agents start at once on a new root, any one of them may come to serve. So all of them
+// must have the id that its next start reads. By another id that start would find neither
+// its pods' links nor its routes.
 func TestAgentsThatStartAtOnceHaveOneInstance(t *testing.T) {
 	for range 50 {
 		dir := root.Dir(t.TempDir())
@@ -42,8 +42,8 @@ func TestAgentsThatStartAtOnceHaveOneInstance(t *testing.T) {
 	}
 }
 
-// Others may lock the state folder, such as a backup that hangs (`flock DIR tar ...`): an
-// instance is begun, and read, all the same.
+// Others, such as a backup that hangs, may lock the state folder (`flock DIR tar ...`). An
+// agent makes an instance id, and reads it, all the same.
 func TestStateFolderIsLocked(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	must(t, os.MkdirAll(dir.State(), 0o700))
@@ -76,7 +76,8 @@ func TestStateFolderIsLocked(t *testing.T) {
 	if !minted {
 		t.Error("no instance was begun")
 	}
-	// Who begins one, and hangs, keeps nobody who has one.
+	// An agent that hangs while it makes an id does not keep one from starting that has
+	// an id already.
 	begins, err := take(dir.Instance()+".lock", dir)
 	must(t, err)
 	defer func() { must(t, begins.release()) }()

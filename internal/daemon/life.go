@@ -12,37 +12,38 @@ import (
 	"github.com/berth-net/berth/internal/daemon/server"
 )
 
-// stopping is how long verbs under way may go on when the daemon is told to
-// stop.
+// stopping is how long verbs under way, and then the daemon's own work, may go on when the
+// daemon is told to stop.
 const stopping = 10 * time.Second
 
-// Life is what a daemon does on its own while it serves. Each function of a list has a
-// goroutine, and ends with its context.
+// Life lists what a daemon does on its own while it serves. Each function of a list has a
+// goroutine, and ends when its context ends.
 type Life struct {
-	// Early begins before Resume.
+	// Early functions begin before Resume.
 	Early []func(context.Context)
-	// Resume is done before verbs are served. mend is done beside them.
+	// Resume runs before verbs are served. The mend that it returns runs beside them.
 	Resume func(context.Context) (mend func(context.Context), err error)
-	// Own begins after Resume, before verbs are served.
+	// Own functions begin after Resume, before verbs are served.
 	Own []func(context.Context)
-	// Lasting begins with Own, and its context ends when no verb is under way any more.
+	// Lasting functions begin together with Own, but their context ends only when no
+	// verb is under way any more.
 	Lasting []func(context.Context)
-	// Later begins once verbs are served.
+	// Later functions begin once verbs are served.
 	Later []func(context.Context)
-	// Sweep is done every Interval. Intervals brings another interval.
+	// Sweep runs every Interval. Intervals brings another interval.
 	Sweep     func(context.Context)
 	Interval  time.Duration
 	Intervals <-chan time.Duration
-	// Metrics is the TCP address that metrics are served at; "": nowhere.
+	// Metrics is the TCP address at which metrics are served; "": they are not served.
 	Metrics string
-	// Serving is told in the log when verbs are served: pairs of keys and values.
+	// Serving returns pairs of keys and values for the log line that says that the
+	// daemon serves.
 	Serving func() []any
 }
 
-// Live is the life of a daemon whose ledger and engine are open, until ctx ends. It
-// leaves the daemon open. First the socket is there, so that clients wait instead of
-// finding nobody; then Life.Resume; then verbs are served. The end is the other way
-// round.
+// Live is the life of a daemon whose ledger and engine are open, until ctx ends. It leaves
+// them open. Live first makes the socket, so that clients wait instead of finding nobody.
+// Then it calls Life.Resume, and then it serves verbs. It ends in the reverse order.
 func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 	if err := srv.Listen(d.Root); noRoom(err) { // deletions that wait need no socket; keepReachable tries again
 		d.Log.Error("nobody can reach the agent", "err", err)
@@ -68,7 +69,7 @@ func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 	return err
 }
 
-// group is some of what a daemon does on its own, which ends together.
+// group is a set of a daemon's goroutines that end together.
 type group struct {
 	*Daemon
 	ctx    context.Context
@@ -88,7 +89,7 @@ func (g *group) begin(all ...func(context.Context)) {
 	}
 }
 
-// end ends all, and waits for it.
+// end ends the goroutines, and waits until they have ended, for stopping at most.
 func (g *group) end() {
 	g.cancel()
 	ended := make(chan struct{})
@@ -98,17 +99,17 @@ func (g *group) end() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(stopping): // for a kind that hangs, and does not hear of the end
+	case <-time.After(stopping): // a kind may hang, and not notice that its context has ended
 		g.Log.Warn("ending, though something of the agent's own has not")
 	}
 }
 
-// serve resumes, opens the API, and does what the daemon does on its own, until
-// ctx ends or the daemon cannot go on. What it begins of lasting goes on behind it.
+// serve resumes, opens the API, and runs the daemon's own work, until ctx ends or the
+// daemon cannot go on. The functions that it begins in lasting go on after it has returned.
 func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting *group) error {
 	own := d.group(ctx)
 	defer own.end()
-	ctx = own.ctx // ends with what this starts, should that end early
+	ctx = own.ctx // the functions of own end with this context, also if serve returns early
 	own.begin(l.Early...)
 	if l.Metrics != "" {
 		own.begin(func(ctx context.Context) { d.keepMetrics(ctx, srv, l.Metrics) })
@@ -117,7 +118,7 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // told to stop meanwhile: deletions may wait, which come before anybody is served
+	if ctx.Err() != nil { // told to stop meanwhile, so that Resume may have left deletions undone: nobody may be served before they are done
 		return whyEnded(ctx)
 	}
 	own.begin(l.Own...)
@@ -141,8 +142,8 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	}
 }
 
-// KeepSwept sweeps again and again, until ctx ends. Life.Intervals brings another time
-// between two sweeps, also while one is under way.
+// KeepSwept sweeps at every interval, until ctx ends. Life.Intervals may bring another
+// interval at any time, also while a sweep is under way.
 func (d *Daemon) KeepSwept(ctx context.Context, l Life) {
 	ticker := time.NewTicker(l.Interval)
 	defer ticker.Stop()
@@ -155,21 +156,21 @@ func (d *Daemon) KeepSwept(ctx context.Context, l Life) {
 		case every := <-l.Intervals:
 			ticker.Reset(every)
 		case <-ticker.C:
-			if !d.sweeping.Taken() { // or the last one goes on still
+			if !d.sweeping.Taken() { // otherwise the last one has not ended
 				sweep.Go(func() { l.Sweep(ctx) })
 			}
 		}
 	}
 }
 
-// Between two tries to serve metrics.
+// The pause between two tries to serve metrics, at first and at most.
 const (
 	metricsAgain = time.Second
 	metricsLater = time.Minute
 )
 
-// keepMetrics serves metrics at an address, as soon as nobody else has it. Without them
-// the daemon is as useful to pods.
+// keepMetrics serves metrics at an address. It tries until it can, for example until nobody
+// else has the address: pods do not need the metrics, so the daemon serves without them.
 func (d *Daemon) keepMetrics(ctx context.Context, srv *server.Server, addr string) {
 	for pause := metricsAgain; ; pause = min(2*pause, metricsLater) {
 		_, err := srv.ServeMetrics(addr)
@@ -181,8 +182,9 @@ func (d *Daemon) keepMetrics(ctx context.Context, srv *server.Server, addr strin
 	}
 }
 
-// notify tells the supervisor (sd_notify(3)) in a goroutine of its own, and one state
-// after the other: a supervisor that does not read its socket keeps nothing here.
+// notify tells the supervisor of a state (sd_notify(3)). It does so in a goroutine of its
+// own, after the states before: a supervisor that does not read its socket delays nothing
+// else.
 func (d *Daemon) notify(state string) {
 	before := d.notified
 	told := make(chan struct{})
@@ -198,7 +200,7 @@ func (d *Daemon) notify(state string) {
 	}()
 }
 
-// whyEnded is the error that ended a life; nil if the daemon was told to stop.
+// whyEnded returns the error that has ended a life, or nil if the daemon was told to stop.
 func whyEnded(ctx context.Context) error {
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

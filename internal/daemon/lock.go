@@ -13,25 +13,26 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// ErrTwice says that another agent of this instance lives in this network namespace:
-// each would make again what the other one's DEL has deleted.
+// ErrTwice says that another agent of this instance runs in this network namespace. Each of
+// the two would make again what the other one's DEL has deleted.
 var ErrTwice = errors.New("another agent of this instance is running")
 
 const (
-	lockWait = time.Second // for an agent that is just ending
+	lockWait = time.Second // how long take waits for an agent that is just ending
 	lockPoll = 10 * time.Millisecond
 )
 
-// Lock is a locked file. The kernel unlocks it when the process ends, however it does.
-// Only root can open it: what others could lock, such as an abstract socket's name or a
-// network namespace's own file, they could keep an agent from starting with.
+// Lock is a locked file. The kernel unlocks it when the process ends, however that happens.
+// Only root can open the file. With a lock that others could take, such as an abstract
+// socket's name or a network namespace's own file, they could keep an agent from starting.
 type Lock struct {
 	path string
 	file *os.File
 }
 
-// Alone sees to it that nobody else serves: at this root, or elsewhere with the same
-// instance. It changes nothing of the root's.
+// Alone makes sure that nobody else serves at this root, or elsewhere with the same
+// instance. It locks the instance, whose lock is outside the root, and changes nothing in
+// the root.
 func (d *Daemon) Alone() error {
 	if err := server.Unserved(d.Root); err != nil {
 		return err
@@ -43,14 +44,15 @@ func (d *Daemon) Alone() error {
 	if errors.Is(err, ErrTwice) {
 		return err
 	}
-	if err != nil { // as in a container that cannot write to /run
+	if err != nil { // for example in a container that cannot write to /run
 		d.Log.Warn("nothing keeps another agent of this instance from starting", "err", err)
 	}
 	d.locked = locked
 	return nil
 }
 
-// LockInstance returns a Place's Sole: it locks an instance in a network namespace.
+// LockInstance returns a function for Place.Sole, which locks an instance in a network
+// namespace.
 func LockInstance(netns ns.Ref) func(instance string, dir root.Dir) (*Lock, error) {
 	return func(instance string, dir root.Dir) (*Lock, error) {
 		path := root.Lock(instance, netns.Ino)
@@ -66,14 +68,15 @@ func LockInstance(netns ns.Ref) func(instance string, dir root.Dir) (*Lock, erro
 	}
 }
 
-// Others reports whether another daemon, of another instance, lives in this network
-// namespace.
+// Others reports whether a daemon of the given instance, which is not d's, runs in this
+// network namespace.
 func (d *Daemon) Others(instance string) bool {
 	_, locked := root.Locked(root.Lock(instance, d.Netns.Ino))
 	return locked
 }
 
-// LockAgain locks the instance again if somebody removed the file.
+// LockAgain locks the instance again if somebody has removed the lock's file. It returns
+// ErrTwice if another daemon has locked the instance since.
 func (d *Daemon) LockAgain() error {
 	if d.locked == nil || d.locked.there() {
 		return nil
@@ -87,7 +90,7 @@ func (d *Daemon) LockAgain() error {
 	return err
 }
 
-// take locks a file, which it makes if there is none, and writes down who has it.
+// take locks a file, and writes into it who has it. It makes the file if there is none.
 func take(path string, dir root.Dir) (*Lock, error) {
 	for end := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -97,7 +100,7 @@ func take(path string, dir root.Dir) (*Lock, error) {
 		l := &Lock{path, f}
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil && l.there() {
-			if f.Truncate(0) == nil { // where there is no room, the lock has to do
+			if f.Truncate(0) == nil { // if the disk is full, the lock alone is enough
 				_, _ = fmt.Fprintf(f, "process %d, --root %s\n", os.Getpid(), dir)
 			}
 			return l, nil
@@ -106,13 +109,13 @@ func take(path string, dir root.Dir) (*Lock, error) {
 			err = fmt.Errorf("%w (%s)", ErrTwice, root.Holder(f))
 		}
 		_ = f.Close()
-		if err != nil && err != unix.EWOULDBLOCK && err != unix.EINTR { // else it was removed by whoever had it
+		if err != nil && err != unix.EWOULDBLOCK && err != unix.EINTR { // otherwise try again: it is locked, or whoever had it has removed it
 			return nil, err
 		}
 	}
 }
 
-// there reports whether the locked file still has its name.
+// there reports whether the locked file is still the one at its path.
 func (l *Lock) there() bool {
 	locked, err := l.file.Stat()
 	if err != nil {
@@ -122,13 +125,13 @@ func (l *Lock) there() bool {
 	return err == nil && os.SameFile(locked, now)
 }
 
-// release gives a lock back, and takes its file away.
+// release removes the lock's file, and gives the lock back.
 func (l *Lock) release() error {
 	if l == nil {
 		return nil
 	}
 	if l.there() {
-		_ = os.Remove(l.path) // while it is locked, and so nobody else's; if it stays, it is an empty word
+		_ = os.Remove(l.path) // while it is locked, so that it is nobody else's; a file that stays does no harm
 	}
 	return l.file.Close()
 }

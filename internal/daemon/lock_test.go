@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// One has the lock at a time, and who is refused hears who that is. It outlives its
-// file, and not its holder; what a killed holder left is no lock.
+// Only one has the lock at a time, and whoever is refused hears who has it. The lock
+// outlives its file, but not its holder: a file that a killed holder left is no lock.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	must(t, os.WriteFile(path, []byte("process 1, --root /killed/by/a/long/name\n"), 0o600))
@@ -37,7 +37,7 @@ func TestLock(t *testing.T) {
 	}
 	two, err := take(path, "/b")
 	must(t, err)
-	must(t, one.release()) // which takes the other's file for none of its own
+	must(t, one.release()) // this must leave the other's file alone
 	if !two.there() {
 		t.Error("the file of a lock that is held is removed")
 	}
@@ -46,7 +46,7 @@ func TestLock(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	three, err := take(path, "/c") // of one that is just ending
+	three, err := take(path, "/c") // the other one is just ending
 	must(t, err)
 	must(t, three.release())
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {

@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// logRoom is how many bytes of lines wait for the reader of a log.
+// logRoom is how many bytes of lines may wait for the reader of a log.
 const logRoom = 1 << 20
 
-// LogWriter writes lines to a log that may block for ever: a pipe or a terminal that
-// nobody reads, or the socket of a logger that is stopped. Write itself never waits,
-// since whoever logs may have a pod to detach. If the lines that wait have no room,
-// the oldest are dropped, and the log says how many when somebody reads it again.
+// LogWriter writes lines to a log that may block for ever: a pipe or a terminal that nobody
+// reads, or the socket of a logger that is stopped. Write itself never waits, because the
+// caller may have a pod to detach. If there is no room for all lines that wait, LogWriter
+// drops the oldest ones, and writes into the log how many when somebody reads the log
+// again.
 type LogWriter struct {
 	to   io.Writer
 	room int
 
 	mu      sync.Mutex
-	more    sync.Cond // lines has one, or the writer is closed
+	more    sync.Cond // signalled when lines has got a line, and when the writer is closed
 	lines   [][]byte
-	size    int // of lines, in bytes
-	dropped int // lines that the log lacks, and has not been told of
+	size    int // of all lines, in bytes
+	dropped int // how many lines the log lacks and does not mention yet
 	closed  bool
 	done    chan struct{} // closed when all is written
 }
 
-// NewLogWriter returns a LogWriter, which a goroutine serves until Close.
+// NewLogWriter returns a LogWriter. A goroutine writes its lines until Close.
 func NewLogWriter(to io.Writer) *LogWriter { return newLogWriter(to, logRoom) }
 
 func newLogWriter(to io.Writer, room int) *LogWriter {
@@ -43,7 +44,7 @@ func (w *LogWriter) Write(line []byte) (int, error) {
 	defer w.mu.Unlock()
 	w.lines = append(w.lines, append([]byte(nil), line...))
 	w.size += len(line)
-	for w.size > w.room && len(w.lines) > 1 { // the newest says most
+	for w.size > w.room && len(w.lines) > 1 { // the newest line stays: it says most
 		w.size -= len(w.lines[0])
 		w.lines = w.lines[1:]
 		w.dropped++
@@ -52,8 +53,8 @@ func (w *LogWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close ends the writing, once all lines are written or patience has passed. To be
-// called once.
+// Close lets the writing end, and returns when all lines are written, or when patience has
+// passed. It must be called only once.
 func (w *LogWriter) Close(patience time.Duration) {
 	w.mu.Lock()
 	w.closed = true
@@ -84,7 +85,8 @@ func (w *LogWriter) keepWriting() {
 	}
 }
 
-// next waits for the next line. dropped is how many lines the log lacks before it.
+// next waits for the next line. dropped is how many lines before it the log lacks. more is
+// false if the writer is closed and all lines are taken.
 func (w *LogWriter) next() (line []byte, dropped int, more bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +102,7 @@ func (w *LogWriter) next() (line []byte, dropped int, more bool) {
 	return line, dropped, true
 }
 
-// miss counts lines that could not be written, such as to a file on a full disk.
+// miss counts lines that could not be written, for example because the disk is full.
 func (w *LogWriter) miss(lines int, err error) {
 	if err == nil {
 		return

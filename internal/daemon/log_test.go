@@ -42,8 +42,8 @@ func (r *logReader) lines() []string {
 	return strings.Split(strings.TrimSuffix(r.got.String(), "\n"), "\n")
 }
 
-// Nobody reads the log: whoever logs does not wait. When somebody reads, the newest lines
-// are there, in order, behind a word about those that are not.
+// If nobody reads the log, whoever logs does not wait. When somebody reads it again, it has
+// a line that says how many lines are missing, and then the newest lines, in order.
 func TestLogIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &logReader{free: make(chan struct{})}
@@ -51,7 +51,7 @@ func TestLogIsNotRead(t *testing.T) {
 		for i := range 30 {
 			fmt.Fprintf(w, "line %02d\n", i)
 			if i == 0 {
-				synctest.Wait() // the writer has it, and hangs
+				synctest.Wait() // the goroutine that writes has the line, and hangs
 			}
 		}
 		began := time.Now()
@@ -70,7 +70,7 @@ func TestLogIsNotRead(t *testing.T) {
 	})
 }
 
-// A log that is never read again keeps the end waiting no longer than it was told to.
+// If nobody ever reads the log again, Close waits no longer than its patience.
 func TestCloseOfLogIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &logReader{free: make(chan struct{})}
@@ -85,7 +85,8 @@ func TestCloseOfLogIsNotRead(t *testing.T) {
 	})
 }
 
-// What could not be written, as on a full disk, is told of when the log can be written again.
+// When the log can be written again, it says how many lines could not be written, for
+// example because the disk was full.
 func TestLogFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &logReader{free: make(chan struct{}), err: errors.New("no space left")}
@@ -104,7 +105,7 @@ func TestLogFails(t *testing.T) {
 	})
 }
 
-// A pipe takes what it has room for, as it is: nothing is written in two parts.
+// A pipe has room for a part of the lines at a time. No line is lost or mixed with another.
 func TestLogIsPipe(t *testing.T) {
 	r, to, err := os.Pipe()
 	must(t, err)

@@ -8,17 +8,18 @@ import (
 	"github.com/berth-net/berth/internal/daemon/server"
 )
 
-// presence is how long nobody may reach a daemon whose socket was removed.
+// presence is the time between two looks of keepReachable: a daemon whose socket was
+// removed is out of reach for no longer than that.
 const presence = time.Second
 
-// keepReachable makes the socket again if somebody removes it, what else is in its
-// folder, and the lock of the instance, until ctx ends. Whoever has that lock meanwhile
-// may give the same names out: keepReachable says so to usurped, and this daemon ends.
+// keepReachable makes the socket, the marker beside it and the lock of the instance again
+// if somebody removes them, until ctx ends. If another daemon has the lock by then, it may
+// give out the same names: keepReachable sends the error to usurped, and this daemon ends.
 func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped chan<- error) {
 	look := time.NewTicker(presence)
 	defer look.Stop()
 	var unheard string // why nobody can reach the daemon
-	var unlocked bool  // it could not lock its instance again
+	var unlocked bool  // the instance could not be locked again
 	for {
 		select {
 		case <-ctx.Done():
@@ -28,7 +29,7 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 		again, err := srv.Relisten()
 		if again {
 			d.Log.Warn("somebody removed the socket, and it is made again")
-			d.unmarked = true // it went with the folder
+			d.unmarked = true // the marker may have gone with the folder
 		}
 		if d.unmarked {
 			err := d.mark()

@@ -22,11 +22,12 @@ func (d *Daemon) ReleaseAll(ctx context.Context) error {
 }
 
 const (
-	removing = 30 * time.Second // how long all of it may take
-	waitWord = 3 * time.Second  // how long it is waited without a word
+	removing = 30 * time.Second // how long waitFor waits
+	waitWord = 3 * time.Second  // after which the log says what is still there
 )
 
-// waitFor waits until owners are gone, and says what it waits for.
+// waitFor waits until owners are gone. If that takes longer than waitWord, the log says
+// what it waits for.
 func (d *Daemon) waitFor(ctx context.Context, ids []hold.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, removing)
 	defer cancel()
@@ -38,7 +39,7 @@ func (d *Daemon) waitFor(ctx context.Context, ids []hold.ID) error {
 	return nil
 }
 
-// leftOf says what owners still hold, and why.
+// leftOf lists what owners still hold or owe, and why.
 func (d *Daemon) leftOf(ids []hold.ID) string {
 	var left []string
 	for _, id := range ids {

@@ -5,21 +5,22 @@ import (
 	"github.com/berth-net/berth/internal/events"
 )
 
-// Reports is where a daemon's parts say what happens, for those who ask its API.
+// Reports collects what happens in a daemon, for the clients of its API.
 type Reports struct {
 	Events  *events.Hub
 	Metrics *server.Metrics
 }
 
-// NewReports returns reports of which nothing is known yet.
+// NewReports returns empty reports.
 func NewReports() Reports {
 	return Reports{Events: events.NewHub(events.Remember), Metrics: server.NewMetrics()}
 }
 
-// Hear lets options report here.
+// Hear sets the functions of o that report events and operations, so that they report here.
 func (r Reports) Hear(o *Options) { o.Event, o.Observe = r.Events.Publish, r.Metrics.ObserveKind }
 
-// ServerOptions are those of a daemon's server, on which concurrency verbs execute at once.
+// ServerOptions returns the options of the daemon's server. concurrency is how many verbs
+// it executes at once.
 func (d *Daemon) ServerOptions(r Reports, concurrency int) server.Options {
 	r.Metrics.ObserveLedger(d.Ledger.Stats)
 	return server.Options{Metrics: r.Metrics, Concurrency: concurrency, Log: d.Log}
