@@ -15,25 +15,26 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
-// heldCIDR is a pool's CIDR that the ledger has, in the config or not.
+// heldCIDR is a pool's CIDR that an owner in the ledger has, whether or not it is in the
+// config.
 type heldCIDR struct {
 	owner    hold.ID
 	pool     string
 	cidr     netip.Prefix
-	cooldown time.Duration // what the pool said last, or ipam.Unknown
-	first    time.Duration // what it said first since the ledger was lost, as far as that is known, or ipam.Unknown
+	cooldown time.Duration // the pool's last cooldown, or ipam.Unknown
+	first    time.Duration // the pool's first cooldown since the ledger was lost; as cooldown, if the record has none
 }
 
 func (g *Ground) heldCIDRs() []heldCIDR {
 	var held []heldCIDR
 	for _, o := range g.Ledger.Owners() {
 		var rec nodeRecord
-		cidrs := o.NamesIn("cidr") // asked first: attachments, of which there are many, have none
+		cidrs := o.NamesIn("cidr") // before the record is decoded: most owners are attachments, which have no CIDR
 		if len(cidrs) == 0 || !o.Wanted() || json.Unmarshal(o.Meta, &rec) != nil || rec.Sort != poolSort {
 			continue
 		}
 		cooldown, err := time.ParseDuration(rec.Cooldown)
-		if err != nil { // of an older version, or rebuilt
+		if err != nil { // an older version wrote the record, or it was rebuilt
 			cooldown = ipam.Unknown
 		}
 		first, err := time.ParseDuration(rec.First)
@@ -49,8 +50,8 @@ func (g *Ground) heldCIDRs() []heldCIDR {
 	return held
 }
 
-// holdCIDRs takes the CIDRs of all pools, beside each other: however many hang, it
-// takes no longer than for one. It returns what failed, by pool.
+// holdCIDRs takes the CIDRs of all pools at once, so that it takes no longer if many of
+// them hang than if one does. It returns the errors by pool.
 func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 	var mu sync.Mutex
 	failed := map[string]error{}
@@ -83,9 +84,9 @@ func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
 	return ps
 }
 
-// Former makes owners of the routes of CIDRs that the configuration does
-// not have any more: pods may still be in them. All else of the agent's own is
-// taken at the start, and is there already.
+// Former makes owners for the routes of CIDRs that are not in the configuration any more,
+// because pods may still have addresses of these CIDRs. Everything else of the agent's own
+// is taken at the start, and needs no owner from here.
 func (g *Ground) Former(ctx context.Context) ([]hold.Owner, error) {
 	found, err := g.node.Routes.Kind().Find(ctx, nil)
 	if err != nil {

@@ -2,10 +2,9 @@ package ground
 
 import "fmt"
 
-// forwarding lets the node route between its pods and the world, for the
-// families that the pools have (`sysctl net.ipv4.ip_forward=1`,
-// `net.ipv6.conf.all.forwarding=1`). It stays so when the agent goes: others
-// may rely on it by then.
+// forwarding lets the node route between its pods and the world, for the IP families of the
+// pools (`sysctl net.ipv4.ip_forward=1`, `net.ipv6.conf.all.forwarding=1`). Forwarding
+// stays on when the agent goes, because others may rely on it by then.
 func (g *Ground) forwarding() error {
 	c := g.config.Load()
 	if !c.Forwarding {

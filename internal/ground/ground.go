@@ -1,7 +1,7 @@
-// Package ground is what all pods of a node stand on: the agent's nftables table, the
-// pools' routes, and forwarding. The agent holds them like everything else: an owner for
-// its table, and one for each CIDR of a pool, which are in the ledger. The package has
-// the pools (ipam), since what a pool has is what the ground holds for it.
+// Package ground keeps what all pods of a node rely on: the agent's nftables table, the
+// pools' routes, and forwarding. The agent holds the table and the routes as it holds
+// everything else: the ledger has an owner for the table, and one for each CIDR of a pool.
+// The package also keeps the pools (ipam), because it holds the CIDRs that the pools use.
 package ground
 
 import (
@@ -26,30 +26,30 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// Ground is what the agent itself holds, and the configuration that says what that is.
+// Ground keeps what the agent itself holds, and the configuration, which says what that is.
 type Ground struct {
 	*daemon.Core
 	Pools *ipam.IPAM
 	node  *node.Node
-	Hooks Hooks // to be set before the ledger is opened
+	Hooks Hooks // must be set before the ledger is opened
 
 	config    atomic.Pointer[config.Config]
-	began     *config.Config                   // the one that the agent was started with
-	rules     atomic.Pointer[nft.Ruleset]      // what the table was told last; nil: nothing
-	hanging   sync.Map                         // what is being taken, by what it is called
-	doubted   chan struct{}                    // has a token when the table is not what cuts rely on
-	turn      turn.One                         // of who changes which CIDRs are used, or gives some back
-	uplinkMTU int                              // the least of the default routes' links; 0: there are none
-	lack      atomic.Pointer[map[string]error] // what Hold could not take, by pool
+	began     *config.Config                   // the configuration that the agent was started with
+	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
+	hanging   sync.Map                         // what is being done aside, by its name (see aside)
+	doubted   chan struct{}                    // has a token while the table may not be what cuts rely on
+	turn      turn.One                         // whoever has it may change which CIDRs are used, or give some back
+	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
+	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
 }
 
-// Hooks are told of what the ground sees.
+// Hooks are functions that the ground calls when it sees something.
 type Hooks struct {
 	// Exposed is told that the table may have been missing or out of force.
 	Exposed func()
 	// Rests is told that an address has begun to rest.
 	Rests func()
-	// Tell is told what happened to an owner, by the API's type of an event.
+	// Tell is told of an event about an owner; typ is the API's type of the event.
 	Tell func(typ string, o hold.Owner, kind string, err error)
 }
 
@@ -64,12 +64,11 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	return g, err
 }
 
-// Config is the configuration that is in force.
+// Config returns the configuration that is in force.
 func (g *Ground) Config() *config.Config { return g.config.Load() }
 
-// Hold takes what the agent itself needs and does not have yet. What it
-// cannot take keeps it from attaching pods (see Equipped), but not from
-// detaching them.
+// Hold takes what the agent itself needs and does not have yet. What Hold cannot take keeps
+// the agent from attaching pods (see Equipped), but not from detaching them.
 func (g *Ground) Hold(ctx context.Context) error {
 	err := g.holdOne(ctx, nodeRecord{Sort: tableSort}, TableName, &table.Spec{Instance: g.Instance})
 	if err == nil {
@@ -81,21 +80,21 @@ func (g *Ground) Hold(ctx context.Context) error {
 		lack[pool] = err
 		all = errors.Join(all, err)
 	}
-	if ctx.Err() == nil { // or what is missing may be no more than time
+	if ctx.Err() == nil { // otherwise the errors may only say that the time was up
 		g.lack.Store(&lack)
 	}
 	return all
 }
 
-// everyPool stands for what the pods of all pools need. No pool has this name.
+// everyPool is the key of what the pods of all pools need. No pool has this name.
 const everyPool = ""
 
-// Equipped refuses a pool for whose pods the node has not what they need, such
-// as the table by which they are cut off, or their CIDR's unreachable route.
+// Equipped refuses a pool if the node lacks something that its pods need, such as the table
+// by which they are cut off, or their CIDR's unreachable route.
 func (g *Ground) Equipped(pool string) error {
 	lack := g.lack.Load()
 	if lack == nil {
-		return nil // of an agent that was not restored: it serves nobody
+		return nil // Hold has not run: the agent was not restored, and serves nobody
 	}
 	return errors.Join((*lack)[everyPool], (*lack)[pool])
 }
@@ -103,17 +102,19 @@ func (g *Ground) Equipped(pool string) error {
 const (
 	// formerHolder is how long holdOne waits for a former owner to be gone.
 	formerHolder = 10 * time.Second
-	// Holding is how long it waits for a kind to take one thing, or to look at it.
+	// Holding is how long holdOne waits until a kind has taken one thing, or looked at
+	// it.
 	Holding = 5 * time.Second
 )
 
-// holdOne takes one thing, unless an owner has it already; if that is in doubt,
-// it is looked at, and what is new in its record is written down. One that is on its
-// way out, such as of a CIDR that left the config and is back, is waited for.
+// holdOne takes one thing, unless an owner has it already. In that case it writes rec down
+// if the owner's record differs from it, and repairs the owner if the last restore or sweep
+// left a doubt. If that owner is being released, because its CIDR left the config and is
+// back now, for example, holdOne first waits until the owner is gone.
 func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, spec hold.Spec) error {
 	if id, held := g.Ledger.Holder(name); held {
 		if o, ok := g.Ledger.Owner(id); ok && o.Wanted() {
-			if g.Engine.Taking(id) || g.Engine.Doomed(id) { // in the ledger alone
+			if g.Engine.Taking(id) || g.Engine.Doomed(id) { // the ledger has the owner, but the thing may not be there
 				return fmt.Errorf("taking %s: an earlier try has not ended, or its release is not promised yet", spec)
 			}
 			same, doubt := sameRecord(o, rec), g.Doubt.Load()
@@ -142,9 +143,9 @@ func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, sp
 	})
 }
 
-// aside does something that may not hear of its context's end, and waits for it for
-// no longer than Holding: a start, a sweep and a new configuration go on without it.
-// It is not begun anew before it has ended.
+// aside calls do, which may not notice that its context has ended, and waits for it for
+// Holding at most: then a start, a sweep or a new configuration goes on without it. Until
+// do has ended, aside fails at once for the same what.
 func (g *Ground) aside(ctx context.Context, what string, do func(context.Context) error) error {
 	if _, goesOn := g.hanging.LoadOrStore(what, nil); goesOn {
 		return fmt.Errorf("taking %s: an earlier try has not ended", what)
@@ -165,12 +166,13 @@ func (g *Ground) aside(ctx context.Context, what string, do func(context.Context
 	}
 }
 
-// giveBack gives back the CIDRs that are out of the config and out of use. Which
-// these are is what the ledger has and IPAM has not: IPAM tells of each only once,
-// and a release that could not be promised has to be tried again.
+// giveBack gives back the CIDRs that are out of the config and out of use. These are the
+// CIDRs that the ledger has and IPAM does not have. giveBack does not go by what IPAM
+// reports as drained, because IPAM reports each CIDR only once, and a release that could
+// not be promised has to be tried again.
 func (g *Ground) giveBack(ctx context.Context) error {
 	now := g.Clock.Now()
-	_ = g.Pools.Drained(now) // forgets them
+	_ = g.Pools.Drained(now) // it makes IPAM forget the drained CIDRs
 	used := map[netip.Prefix]bool{}
 	for _, p := range g.Pools.Stats(now) {
 		for _, c := range p.CIDRs {
@@ -189,10 +191,10 @@ func (g *Ground) giveBack(ctx context.Context) error {
 	return errors.Join(g.Engine.Release(ctx, done), g.keepTable(ctx))
 }
 
-// Begin tells the table what should be in it, looks for the uplinks, and takes again what
-// the agent lacks of what it holds itself, before anything else is restored: cuts rely on
-// the table. What hangs is left to Keep, and then to the sweep: deletions wait for it no
-// longer.
+// Begin tells the table what it should contain, looks for the uplinks' MTU, and takes again
+// what the agent lacks of what it holds itself. The agent calls Begin before it restores
+// anything else, because cuts rely on the table. Begin leaves what hangs to Keep, and Keep
+// leaves it to the sweep, so that deletions do not wait for it any longer.
 func (g *Ground) Begin(ctx context.Context) error {
 	if err := g.keepTable(ctx); err != nil {
 		g.Log.Warn("telling the nftables table what should be in it", "err", err)
@@ -209,8 +211,8 @@ func (g *Ground) Begin(ctx context.Context) error {
 	return err
 }
 
-// Owners returns the owners that the agent itself is: of its table, and of its
-// pools' CIDRs.
+// Owners returns the agent's own owners: the owner of its table, and those of its pools'
+// CIDRs.
 func (g *Ground) Owners() []hold.ID {
 	var ids []hold.ID
 	if id, held := g.Ledger.Holder(TableName); held {
@@ -222,7 +224,7 @@ func (g *Ground) Owners() []hold.ID {
 	return ids
 }
 
-// Keep takes what the node needs, and gives back what it needs no more.
+// Keep takes what the node needs, and gives back what it does not need any more.
 func (g *Ground) Keep(ctx context.Context) {
 	done, err := g.turn.Take(ctx)
 	if err != nil {
@@ -237,8 +239,9 @@ func (g *Ground) Keep(ctx context.Context) {
 	}
 }
 
-// MTU returns that of pods whose configuration names none, in bytes: the agent's, the
-// uplinks', or Ethernet's.
+// MTU returns the MTU, in bytes, of pods whose configuration names none: the MTU in the
+// agent's configuration or, if there is none, the uplinks' or, without an uplink,
+// Ethernet's.
 func (g *Ground) MTU() int {
 	for _, mtu := range []int{g.Config().MTU, g.uplinkMTU} {
 		if mtu > 0 {
@@ -248,8 +251,8 @@ func (g *Ground) MTU() int {
 	return 1500
 }
 
-// Pool returns the name of the pool that a configuration names, "" being the
-// default one.
+// Pool returns the name of the pool that a network's configuration names; "" names the
+// default pool. It fails if the agent has no such pool.
 func (g *Ground) Pool(name string) (string, error) {
 	pools := g.Config().Pools
 	names := make([]string, len(pools))
@@ -261,7 +264,7 @@ func (g *Ground) Pool(name string) (string, error) {
 	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "pool %q is not one of the agent's: %s", name, strings.Join(names, ", "))
 }
 
-// CIDRs returns those that a pool gives addresses of.
+// CIDRs returns the CIDRs from which a pool gives addresses.
 func (g *Ground) CIDRs(pool string) []netip.Prefix {
 	for _, p := range g.Config().Pools {
 		if p.Name == pool {
@@ -271,11 +274,12 @@ func (g *Ground) CIDRs(pool string) []netip.Prefix {
 	return nil
 }
 
-// PoolOf returns the name of the pool that an address is of; "" if there is none.
+// PoolOf returns the name of the pool that has an address, or "" if no pool has it.
 func (g *Ground) PoolOf(a netip.Addr) string { return g.Pools.PoolOf(a) }
 
-// Under returns the names of the agent's own owners that an attachment needs: that of the
-// table by which it is cut off, and those of its addresses' CIDRs.
+// Under returns the names that the agent's own owners have and on which an attachment
+// relies: the name of the table by which the attachment is cut off, and those of its
+// addresses' CIDRs.
 func (g *Ground) Under(o hold.Owner) []hold.Name {
 	names := []hold.Name{TableName}
 	for _, p := range g.Pools.Stats(g.Clock.Now()) {

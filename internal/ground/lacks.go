@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/kinds/table"
 )
 
-// lacks are the API's words for what the node's kernel cannot have of the
-// agent's table, and what follows from that.
+// lacks lists the parts of the agent's table that a kernel may not support, with the API's
+// word for each, and with what follows if it is missing.
 var lacks = []struct {
 	part nft.Parts
 	word string
@@ -22,7 +22,7 @@ var lacks = []struct {
 	{nft.Multipath, api.LackMultipath, "who speaks MPTCP with a pod of the node's is not told that the pod is gone (nft_exthdr, Linux 5.18)"},
 }
 
-// lacking lists what the kernel lacks, as the API shows it.
+// lacking returns the API's words for parts that the kernel lacks.
 func lacking(p nft.Parts) []string {
 	var words []string
 	for _, l := range lacks {
@@ -33,7 +33,8 @@ func lacking(p nft.Parts) []string {
 	return words
 }
 
-// SayLacks says in the log what the kernel lacks, whenever that changes.
+// SayLacks is called whenever the parts of the table that the kernel lacks change. It
+// writes them into the log.
 func (g *Ground) SayLacks(p nft.Parts) {
 	if p == 0 {
 		g.Log.Info("the nftables table lacks nothing any more")
@@ -42,7 +43,8 @@ func (g *Ground) SayLacks(p nft.Parts) {
 	g.Log.Warn("the kernel cannot have all of the nftables table; each sweep tries again", "lacks", lacking(p), "so", because(p))
 }
 
-// LackFindings are an audit's findings of it.
+// LackFindings returns an audit's findings about the parts of the table that the kernel
+// lacks.
 func (g *Ground) LackFindings() []api.Finding {
 	p := g.node.Table.Lacks()
 	if p == 0 {
@@ -62,5 +64,5 @@ func because(p nft.Parts) string {
 	return strings.Join(so, "; ")
 }
 
-// Lacks lists what the kernel lacks, as the API shows it.
+// Lacks returns the API's words for the parts of the table that the kernel lacks.
 func (g *Ground) Lacks() []string { return lacking(g.node.Table.Lacks()) }

@@ -10,12 +10,12 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// nodeRecord is the Owner.Meta of these owners.
+// nodeRecord is the Owner.Meta of the agent's own owners.
 type nodeRecord struct {
 	Sort     string `json:"sort"` // "egress" or "pool"
 	Pool     string `json:"pool,omitempty"`
-	Cooldown string `json:"cooldown,omitempty"` // what the pool says, "1m5s"; "": not known
-	First    string `json:"first,omitempty"`    // what it said first since the ledger was lost; "": not lost
+	Cooldown string `json:"cooldown,omitempty"` // the pool's cooldown, such as "1m5s"; "": not known
+	First    string `json:"first,omitempty"`    // the pool's first cooldown since the ledger was lost; "": it was not lost
 }
 
 const (
@@ -23,20 +23,20 @@ const (
 	poolSort  = "pool"
 )
 
-// TableName is the name of the owner of the agent's table.
+// TableName is the name that the owner of the agent's table has.
 var TableName = hold.Name{Space: "agent", Name: "egress"}
 
-// CIDRName is the name of the owner of a pool's CIDR.
+// CIDRName returns the name that the owner of a pool's CIDR has.
 func CIDRName(p netip.Prefix) hold.Name { return hold.Name{Space: "cidr", Name: p.String()} }
 
-// sameRecord reports whether an owner of the agent's own has a record.
+// sameRecord reports whether the record of one of the agent's own owners is rec.
 func sameRecord(o hold.Owner, rec nodeRecord) bool {
 	var have nodeRecord
 	return json.Unmarshal(o.Meta, &have) == nil && have == rec
 }
 
-// amend gives an owner of the agent's own another record: once the CIDR is out of the
-// configuration, nothing else tells how long its addresses rest.
+// amend gives one of the agent's own owners another record. Once a CIDR is out of the
+// configuration, only this record tells how long the CIDR's addresses rest.
 func (g *Ground) amend(ctx context.Context, id hold.ID, rec nodeRecord) error {
 	err := g.Engine.Ledger.Commit(ctx, ledger.Update(id, func(o *hold.Owner) error {
 		o.Meta = rec.encode()
@@ -52,7 +52,7 @@ func (g *Ground) amend(ctx context.Context, id hold.ID, rec nodeRecord) error {
 func (r nodeRecord) encode() json.RawMessage {
 	meta, err := json.Marshal(r)
 	if err != nil {
-		panic(fmt.Sprintf("agent: encoding a node record: %v", err)) // of plain strings
+		panic(fmt.Sprintf("agent: encoding a node record: %v", err)) // cannot happen: a record has only plain strings
 	}
 	return meta
 }
@@ -62,8 +62,8 @@ func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
 	return hold.Owner{ID: id, Meta: rec.encode(), Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
 }
 
-// Whose says to people whose an owner's things are: a pool's or the node's; "" if they are
-// not the agent's own.
+// Whose tells people to what one of the agent's own owners belongs: to a pool or to the
+// node. It returns "" if it cannot read the owner's record.
 func Whose(o hold.Owner) string {
 	var rec nodeRecord
 	if json.Unmarshal(o.Meta, &rec) != nil {

@@ -10,9 +10,10 @@ import (
 	"github.com/berth-net/berth/internal/config"
 )
 
-// KeepConfigured puts new configurations into force, one after the other, until ctx
-// ends. What they take of the kernel may hang, and keeps nothing else. Each brings its
-// time between two sweeps to intervals.
+// KeepConfigured puts the configurations that come from reload into force, one after the
+// other, until ctx ends. What a configuration takes from the kernel may hang, and delays
+// only KeepConfigured. It sends the sweep interval of each configuration in force to
+// intervals.
 func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan *config.Config, intervals chan<- time.Duration) {
 	for {
 		select {
@@ -29,8 +30,8 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan *config.Confi
 	}
 }
 
-// Settle puts a changed configuration into force and says how that went. It
-// returns whether c is in force.
+// Settle puts a changed configuration into force, and logs how that went. It returns
+// whether c is in force.
 func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 	err := g.Reload(ctx, c)
 	switch inForce := g.config.Load() == c; {
@@ -48,8 +49,9 @@ func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 	return true
 }
 
-// waiting returns the keys that the agent was started with other values of, and
-// does not read again. What forwarding turned on stays on (see forwarding).
+// waiting returns the keys that the agent reads only at its start, and that have other
+// values in c than they had then. forwarding is not among them: what it has turned on stays
+// on.
 func (g *Ground) waiting(c *config.Config) []string {
 	var keys []string
 	for key, changed := range map[string]bool{
@@ -65,12 +67,13 @@ func (g *Ground) waiting(c *config.Config) []string {
 	return keys
 }
 
-// Reload puts a changed configuration into force. New CIDRs are used at once;
-// those that are gone drain: nothing new comes from them, and they are given
-// back when the last address has rested. One that is refused changes nothing;
-// what else fails is tried again by the sweep.
+// Reload puts a changed configuration into force. New CIDRs are used at once. CIDRs that
+// are not in it any more drain: no new address comes from them, and they are given back
+// when their last address has rested. If Reload refuses the configuration, nothing has
+// changed. If something else fails, the configuration is in force, and the sweep tries
+// again what failed.
 func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
-	done, err := g.turn.Take(ctx) // a sweep must not give back what comes into use
+	done, err := g.turn.Take(ctx) // so that no sweep gives back a CIDR that comes into use now
 	if err != nil {
 		return err
 	}

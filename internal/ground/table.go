@@ -11,9 +11,10 @@ import (
 	"github.com/berth-net/berth/internal/kinds/table"
 )
 
-// keepTable tells the table what should be in it, if that is not what it was told
-// last, and else has it written again if the kernel could not have all of it. What
-// else changes the table may hang, and with it who waits for that (aside).
+// keepTable tells the table what it should contain, if that is not what the table was told
+// last. Otherwise it lets the table try again to become complete, if the kernel did not
+// support all of it. keepTable works aside, because something else that changes the table
+// may hang, and then whoever waits for it hangs as well.
 func (g *Ground) keepTable(ctx context.Context) error {
 	return g.aside(ctx, "the rules of the nftables table", func(context.Context) error {
 		want := g.Ruleset()
@@ -24,16 +25,16 @@ func (g *Ground) keepTable(ctx context.Context) error {
 	})
 }
 
-// outside returns those of blocked CIDRs that are in no pool: pods' own addresses are
-// nobody's metadata service, whatever a cloud elsewhere has there.
+// outside returns those of the blocked CIDRs that are in no pool. An address of a pod is no
+// cloud's metadata service, whatever some other cloud has at that address.
 func outside(pools, blocked []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(blocked), func(b netip.Prefix) bool {
 		return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= b.Bits() && p.Overlaps(b) })
 	})
 }
 
-// Ruleset is what the agent's nftables table should say. Pools that drain are
-// in it as long as they are in use.
+// Ruleset returns what the agent's nftables table should contain. A CIDR that drains is in
+// it as long as it is in use.
 func (g *Ground) Ruleset() nft.Ruleset {
 	c := g.config.Load()
 	pools := prefixes(c.Pools)
@@ -56,13 +57,15 @@ func (g *Ground) Ruleset() nft.Ruleset {
 	}
 }
 
-// SetTable tells the table, before anybody verifies it, what should be in it.
+// SetTable tells the table what it should contain. The table must know that before it is
+// verified.
 func (g *Ground) SetTable() error { return g.node.Table.SetRuleset(g.Ruleset()) }
 
-// KeepTable keeps the table as it should be until ctx ends (table.Run).
+// KeepTable mends the table whenever others change it, until ctx ends (table.Keeper.Run).
 func (g *Ground) KeepTable(ctx context.Context) { g.node.Table.Run(ctx, g.drift) }
 
-// CutAnew is told that the table is not what the cuts of dying pods rely on.
+// CutAnew is called when the table is not what the cuts of dying pods rely on. It wakes
+// KeepCut.
 func (g *Ground) CutAnew() {
 	select {
 	case g.doubted <- struct{}{}:
@@ -70,8 +73,8 @@ func (g *Ground) CutAnew() {
 	}
 }
 
-// KeepCut makes the cuts of dying pods stand without the table whenever that is not
-// as it should be, until ctx ends.
+// KeepCut makes the cuts of dying pods independent of the table whenever the table is not
+// what they rely on, until ctx ends.
 func (g *Ground) KeepCut(ctx context.Context) {
 	for {
 		select {
@@ -85,7 +88,8 @@ func (g *Ground) KeepCut(ctx context.Context) {
 	}
 }
 
-// drift is told that somebody changed the agent's nftables table, or touched it.
+// drift is called when somebody has changed the agent's nftables table, or touched it
+// (table.Report).
 func (g *Ground) drift(drift, err error) {
 	id, held := g.Ledger.Holder(TableName)
 	if o, ok := g.Ledger.Owner(id); held && ok && drift != nil {
@@ -98,5 +102,5 @@ func (g *Ground) drift(drift, err error) {
 	if drift != nil {
 		g.Log.Info("the nftables table was changed by others and is restored", "drift", drift)
 	}
-	g.Hooks.Exposed() // whatever the table was in between
+	g.Hooks.Exposed() // the rules may not have held meanwhile
 }

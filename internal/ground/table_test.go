@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A pool that has what is a metadata service elsewhere keeps all of its addresses.
+// A pool keeps all of its addresses, also those that a metadata service has elsewhere.
 func TestNoPoolIsBlocked(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	blocked := []netip.Prefix{prefix("169.254.0.0/16"), prefix("100.100.100.200/32"), prefix("fd00:ec2::254/128")}

@@ -11,10 +11,10 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Rest returns for how long a name that is freed now must rest. Of an address whose
-// pool is not known any more, such as one of a ledger that an older version wrote, it
-// is as long as any pool is likely to have said: it may be given by another agent,
-// with other pools.
+// Rest returns how long a name that is freed now must rest. For an address whose pool
+// nobody knows any more, for example because an older version wrote the ledger, it returns
+// a cooldown that is as long as any pool is likely to have had: another agent, with other
+// pools, may give the address to a pod.
 func (g *Ground) Rest(n hold.Name) time.Duration {
 	if rest, known := g.Pools.Cooldown(n); known {
 		return rest
@@ -51,7 +51,7 @@ func freed(e ledger.Edit) []hold.Name {
 // Restore fills the pools from the ledger.
 func (g *Ground) Restore() {
 	first := map[netip.Prefix]time.Duration{}
-	for _, h := range g.heldCIDRs() { // which may be out of the config, and in use
+	for _, h := range g.heldCIDRs() { // a CIDR that is out of the config may still be in use
 		g.Pools.Drain(h.pool, h.cidr, h.cooldown)
 		if h.first != ipam.Unknown {
 			first[h.cidr] = h.first
@@ -76,8 +76,10 @@ func (g *Ground) Restore() {
 	g.Pools.Quarantine(q.Since, q.Until, first)
 }
 
-// Quarantine lets all addresses rest for as long as any does, as a ledger that is begun
-// anew needs it. Even where none does it says since when: a pool may come back.
+// Quarantine returns an op that lets all addresses rest, as a ledger needs it that replaces
+// a lost one: for the longest cooldown of all pools or, without pools, for the
+// configuration's. Even if that is 0, the op says when the ledger was lost, because a CIDR
+// that has a cooldown may come back into the configuration.
 func (g *Ground) Quarantine() ledger.Op {
 	rest := g.Pools.Longest()
 	if c := g.Config(); len(c.Pools) == 0 {
