@@ -1,5 +1,6 @@
-// Package node is the door to the node that an agent works on: all that the agent asks of
-// the kernel and changes there. Open opens the real kernel; nodetest has a node in memory.
+// Package node is an agent's door to its node: all that the agent asks of the kernel, and
+// changes there, goes through a Node. Open opens the real kernel; package nodetest has a
+// node in memory.
 package node
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Node is a node as its agent has it. Its fields do not change once the agent is open.
+// Node is an agent's door to its node. Its fields do not change once the agent is open.
 type Node struct {
 	daemon.Place
 	kinds.Marks
@@ -24,17 +25,18 @@ type Node struct {
 
 	Conn    Conn
 	Tracked kinds.Tracked
-	// Equip makes the doors of the kinds, once the node has its marks.
+	// Equip makes the doors of the kinds. Mark calls it once the node has its marks.
 	Equip func(*Node, Hooks) error
 	kinds.Doors
 
-	// Noticed calls back whenever something new is in the queue.
+	// Noticed arranges that a function is called whenever something new is in the
+	// queue.
 	Noticed func(*deletions.Queue, func()) error
-	// Identify says what is at a namespace's path, as ns.Ref.Open does.
+	// Identify says which namespace is at a path. It fails as ns.Ref.Open does.
 	Identify func(ns.Ref) (ns.Ref, error)
-	// Occupied reports whether an interface of a name is in a namespace.
+	// Occupied reports whether a namespace has an interface of a name, whoever made it.
 	Occupied func(ns.Ref, string) (bool, error)
-	// Ends looks for the other ends of links of the node, as link.FindEnds does.
+	// Ends looks for the pods' ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
 	// SetSysctl sets a sysctl of the node's network namespace.
 	SetSysctl func(name, value string) error
@@ -42,13 +44,13 @@ type Node struct {
 	Shut func() error
 }
 
-// Hooks are told of what the doors of the kinds see.
+// Hooks are functions that the doors of the kinds call.
 type Hooks = kinds.Hooks
 
 // Monitor tells of changes that others may have made.
 type Monitor = kinds.Monitor
 
-// Conn is rtnetlink, for what is no kind's.
+// Conn is rtnetlink, for everything that does not belong to a kind.
 type Conn interface {
 	Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error)
 	Link(name string) (rtnl.Link, error)
@@ -58,7 +60,7 @@ type Conn interface {
 	Close() error
 }
 
-// Mark gives the node an instance's marks, and makes its doors.
+// Mark sets the marks of the agent's instance, and makes the doors of the kinds.
 func (n *Node) Mark(instance string, h Hooks) error {
 	groups, err := stamp.GroupsOf(instance)
 	if err != nil {
@@ -72,7 +74,7 @@ func (n *Node) Mark(instance string, h Hooks) error {
 	return n.Equip(n, h)
 }
 
-// Kinds lists what an agent of this node can hold (kinds.Doors).
+// Kinds lists the kinds of hold that an agent of this node can have (kinds.Doors).
 func (n *Node) Kinds() hold.Kinds { return n.Doors.List(n.Tracked) }
 
 // Close closes the node.
@@ -81,13 +83,14 @@ func (n *Node) Close() error {
 	return n.Shut()
 }
 
-// Taken reports whether links with an instance's marks are on the node.
+// Taken reports whether the node has links with an instance's marks.
 func (n *Node) Taken(instance string) (bool, error) {
 	links, err := n.Conn.Veths(ofInstance(instance))
 	return len(links) > 0, err
 }
 
-// ofInstance keeps the links with an instance's stamp, whatever they are called.
+// ofInstance returns a filter that keeps the links with an instance's stamp, whatever their
+// names are now.
 func ofInstance(instance string) func(rtnl.Link) (bool, error) {
 	groups, err := stamp.GroupsOf(instance)
 	return func(l rtnl.Link) (bool, error) {
@@ -96,13 +99,13 @@ func ofInstance(instance string) func(rtnl.Link) (bool, error) {
 	}
 }
 
-// LinksOf lists the links with an instance's stamp, whatever they are called.
+// LinksOf lists the links with an instance's stamp, whatever their names are now.
 func (n *Node) LinksOf(instance string) ([]rtnl.Link, error) {
 	return rtnl.Steady(func() ([]rtnl.Link, error) { return n.Conn.Veths(ofInstance(instance)) })
 }
 
-// OwnLinks lists the links with this instance's stamp, under the names that ADD
-// gave them. Of two that claim to be the same the one that is called so is.
+// OwnLinks lists the links with this instance's stamp, under the names that ADD gave them.
+// If two links claim the same name, the link that has that name now counts.
 func (n *Node) OwnLinks() ([]rtnl.Link, error) {
 	all, err := n.LinksOf(n.Instance)
 	if err != nil {
@@ -127,8 +130,8 @@ func (n *Node) OwnLinks() ([]rtnl.Link, error) {
 	return links, nil
 }
 
-// WholeOwner returns whose a whole link of this instance is, as far as others have left
-// the link so. whole is false for other links.
+// WholeOwner returns the owner of a link that is whole (link.IsWhole) and this instance's,
+// as far as the marks that others have left on it tell. whole is false for any other link.
 func (n *Node) WholeOwner(l rtnl.Link) (id hold.ID, whole bool) {
 	if s, stamped := stamp.Parse(l.Alias); stamped && s.Instance != n.Instance {
 		return "", false

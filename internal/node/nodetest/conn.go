@@ -45,7 +45,7 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []rtnl.Route
-	for _, a := range slices.SortedFunc(maps.Keys(c.ways), netip.Addr.Compare) { // as a dump of one family, then the other
+	for _, a := range slices.SortedFunc(maps.Keys(c.ways), netip.Addr.Compare) { // in the order of the kernel's dumps: one family, then the other
 		l := c.ways[a]
 		if !f.Unreachable && (f.Index == 0 || f.Index == l.Index) {
 			all = append(all, rtnl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Index: l.Index})

@@ -11,23 +11,23 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// doors is what one agent has of a Node, from its start to its end. Whatever it
-// changes there goes through the plan: it may fail, or be its last.
+// doors is one agent's way to a Node, from the agent's start to its end. Each change that
+// the agent makes goes through the plan: it may fail, or be the agent's last one.
 type doors struct {
 	*Node
 	plan     *fault.Plan
 	instance string
 	groups   stamp.Groups
 	ruleset  nft.Ruleset
-	held     hold.ID // who has the table
+	held     hold.ID // the owner of the table; "": nobody has it
 	claims   *claims
 	batches  *atomic.Uint32
 	watched  func(op string, h hold.Hold)
 }
 
-// Open is node.Open for an agent on a node in memory. watched is told what happens to
-// an owner's link ("acquire", "cut", "sever", "release"), before it does; nil: nobody is
-// told.
+// Open returns a function that does what node.Open does, for an agent on a node in memory.
+// watched is called before each operation on an owner's link ("acquire", "cut", "sever",
+// "release"); it may be nil.
 func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() (*node.Node, error) {
 	return func() (*node.Node, error) {
 		k := &doors{Node: w, plan: p, claims: &claims{}, batches: &atomic.Uint32{}, watched: watched}
@@ -56,7 +56,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 	}
 }
 
-// step is one change of the node: a system call.
+// step makes one change of the node, as a system call does.
 func (k *doors) step(sort, what string, f func() error) error {
 	return k.plan.Around(sort, sort+" "+what, func() error {
 		k.mu.Lock()
@@ -65,11 +65,11 @@ func (k *doors) step(sort, what string, f func() error) error {
 	})
 }
 
-// intact reports whether the table drops what enters or leaves by dying links.
-// k.mu is held.
+// intact reports whether the table drops what enters or leaves by dying links. The caller
+// holds k.mu.
 func (k *doors) intact() bool { return k.table != nil && k.table.Instance == k.instance }
 
-// between lets others come in.
+// between lets others change the node between two system calls.
 func (k *doors) between() {
 	if k.Pause != nil {
 		k.Pause()

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// The kinds of a node in memory pass what the real ones do.
+// The kinds of a node in memory pass the same tests as the real kinds.
 func TestKinds(t *testing.T) {
 	w := New()
 	plan := fault.New(1, fault.FailBefore)
@@ -73,7 +73,8 @@ func withoutFind(k hold.Kind) hold.Kind {
 	return k
 }
 
-// foreignLink is somebody else's interface of the wanted name in the pod.
+// foreignLink puts somebody else's interface into the pod, with the name that the hold
+// wants.
 func (w *Node) foreignLink(_ testing.TB, h hold.Hold) func() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +92,7 @@ func (w *Node) foreignLink(_ testing.TB, h hold.Hold) func() error {
 	}
 }
 
-// foreignRoute is somebody else's route of the same destination and metric.
+// foreignRoute adds somebody else's route with the hold's destination and metric.
 func (w *Node) foreignRoute(_ testing.TB, h hold.Hold) func() error {
 	s := *h.Spec.(*poolroute.Spec)
 	w.pools[s] = false

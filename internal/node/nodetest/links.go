@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// links is the link kind. A link comes into being in three steps, like the
-// real one: born, whole inside the pod, live on the host.
+// links is the link kind. A link is made in three steps, like the real one: it is born, it
+// becomes whole inside the pod, and it becomes live on the host.
 type links struct{ *doors }
 
 func (k links) Kind() hold.Kind {
@@ -33,7 +33,7 @@ func (k links) Kind() hold.Kind {
 	}
 }
 
-// of returns a hold's spec, if its name is its owner's.
+// of returns a hold's spec. It fails if the link's name is not the one of the hold's owner.
 func (k links) of(h hold.Hold) (*link.Spec, error) {
 	s := h.Spec.(*link.Spec)
 	if want := stamp.Link(k.instance, h.Owner); s.Name != want {
@@ -87,7 +87,7 @@ func (k links) acquire(_ context.Context, h hold.Hold) error {
 	if err == nil {
 		err = k.furnish(s, l)
 	}
-	if err != nil { // best effort
+	if err != nil { // the deletion is best effort
 		return errors.Join(err, k.step("link", "delete "+s.Name, func() error { k.unlink(l); return nil }))
 	}
 	return nil
@@ -175,7 +175,7 @@ func (k links) VerifyPod(_ context.Context, h hold.Hold) error {
 	return nil
 }
 
-// sever sets links down that are cut off.
+// sever sets links down, which are cut off.
 func (k links) sever(_ context.Context, hs []hold.Hold) error {
 	var errs []error
 	for _, h := range hs {
@@ -194,7 +194,7 @@ func (k links) sever(_ context.Context, hs []hold.Hold) error {
 	return errors.Join(errs...)
 }
 
-// DownDying sets all links down that are cut off.
+// DownDying sets down all links that are cut off.
 func (k links) DownDying(context.Context) error {
 	return k.step("link", "set all down that are cut off", func() error {
 		for _, l := range k.links {

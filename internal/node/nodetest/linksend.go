@@ -7,15 +7,15 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// The end of links on a node in memory, with the rules of the real one: a batch joins
-// a group of its own, and that is deleted; nobody cuts off a link meanwhile; and what
-// the group has left is deleted by itself. Between any two system calls others may
-// come in (Node.Pause).
+// This file has the end of links on a node in memory. The rules are those of the real kind:
+// a batch of links joins a group of its own, and the group is deleted. Nobody cuts off one
+// of the links meanwhile. Links that the group has left behind are deleted one by one.
+// Between two system calls others may change the node (Node.Pause).
 
-// claims keep a cut and a deletion of one link from each other.
+// claims makes sure that a cut and a deletion of one link never run at once.
 type claims struct {
 	mu    sync.Mutex
-	taken map[string]chan struct{} // by name; closed when whoever has it is done
+	taken map[string]chan struct{} // by the link's name; closed when the claim ends
 }
 
 func (c *claims) claim(ctx context.Context, names ...string) (done func(), err error) {
@@ -55,8 +55,8 @@ func (c *claims) claim(ctx context.Context, names ...string) (done func(), err e
 	}
 }
 
-// cut moves a link into the dying group, and deletes the routes to it; where
-// the table cannot be relied on it sets the link down.
+// cut moves a link into a dying group, and deletes the routes to it. If the table cannot be
+// relied on, cut also sets the link down.
 func (k links) cut(ctx context.Context, h hold.Hold) error {
 	s, err := k.of(h)
 	if err != nil {
@@ -91,7 +91,7 @@ func (k links) cut(ctx context.Context, h hold.Hold) error {
 	})
 }
 
-// release deletes links, several by a group.
+// release deletes links; if there are several, by a group.
 func (k links) release(ctx context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var names []string
@@ -120,8 +120,8 @@ func (k links) release(ctx context.Context, hs []hold.Hold) []error {
 	return errs
 }
 
-// deleteGroup deletes links by a group that only they are in. What it leaves is for
-// deleteNamed.
+// deleteGroup deletes links by a group that only they are in. It leaves links that it
+// cannot delete to deleteNamed.
 func (k links) deleteGroup(names []string) {
 	group := k.groups.Batch(k.batches.Add(1))
 	regrouped := k.step("link", "regroup", func() error {
@@ -146,7 +146,7 @@ func (k links) deleteGroup(names []string) {
 	})
 }
 
-// deleteNamed deletes a link, if it is there.
+// deleteNamed deletes a link by its name, if it is there.
 func (k links) deleteNamed(name string) error {
 	k.mu.Lock()
 	there := k.links[name] != nil

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/node"
 )
 
-// monitor hears what happens on a node in memory, as rtnl.Monitor does.
+// monitor hears of changes on a node in memory, as rtnl.Monitor does.
 type monitor struct {
 	*doors
 	heard  chan rtnl.News
@@ -17,7 +17,7 @@ type monitor struct {
 	once   sync.Once
 }
 
-// listen begins to hear.
+// listen returns a monitor that hears of changes from now on.
 func (k *doors) listen() (node.Monitor, error) {
 	m := &monitor{doors: k, heard: make(chan rtnl.News, 64), closed: make(chan struct{})}
 	k.mu.Lock()
@@ -45,8 +45,9 @@ func (m *monitor) Close() error {
 	return nil
 }
 
-// tell lets who listens hear of a change: of live links, of the end of any, and
-// of routes. What there is no room for is lost. w.mu is held.
+// tell lets the monitor hear of a change, if it is a change of a live link, the end of any
+// link, or the end of a route. If there is no room, the monitor loses news, and hears of
+// that. The caller holds w.mu.
 func (w *Node) tell(n rtnl.News) {
 	m := w.monitor
 	if m == nil || n.Change != rtnl.RouteGone && n.Change != rtnl.LinkGone && n.Link.Group != m.groups.Live() {
@@ -63,7 +64,7 @@ func (w *Node) tell(n rtnl.News) {
 	}
 }
 
-// onNotice arranges for a call whenever something is put into the queue.
+// onNotice sets the function that Notice calls.
 func (w *Node) onNotice(_ *deletions.Queue, changed func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package nodetest has a node in memory, for models of whole programs: Open gives an
-// agent the doors of package node to it. Every change that an agent makes there goes
-// through a fault.Plan; what other programs, users and pods do to a node are methods of
-// Node (others.go, pods.go), and State shows all that there is.
+// Package nodetest has a node in memory, for models of whole programs. Open gives an agent
+// the doors of package node to that node. Every change that an agent makes there goes
+// through a fault.Plan. Methods of Node do what other programs, users and pods do to a node
+// (others.go, pods.go), and State shows everything on the node.
 //
-// The kinds of a node in memory pass kindtest (kinds_test.go), as the real ones do:
-// that makes it like the real node. It works in a bubble of synctest.
+// The kinds of a node in memory pass kindtest (kinds_test.go), as the real kinds do: that
+// makes the node like a real one. It works in a bubble of synctest.
 package nodetest
 
 import (
@@ -19,39 +19,40 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
-// Node is a node in memory: what an agent finds in its kernel, and leaves there. It
-// outlives the agents; each of them has doors of its own to it (doors.go).
+// Node is a node in memory: what an agent finds in the kernel, and leaves there. The node
+// outlives its agents. Each agent has doors of its own to the node (doors.go).
 type Node struct {
-	// Pause lets others come in between two system calls of one operation. It is set
-	// before the first agent opens the node; nil: nobody comes in.
+	// Pause is called between two system calls of one operation, to let others change
+	// the node. It is set before the first agent opens the node. nil: nobody changes
+	// anything.
 	Pause func()
 
 	mu    sync.Mutex
 	boots int
-	began time.Time     // this boot
-	ahead time.Duration // what the wall clock was set forward by
+	began time.Time     // when this boot began
+	ahead time.Duration // by how much the wall clock was set forward
 
-	clockSet bool // in this boot
+	clockSet bool // somebody has set the wall clock in this boot
 	self     ns.Ref
 
 	pods   map[string]*Pod // by path
 	links  map[string]*Link
 	ways   map[netip.Addr]*Link    // host routes, and the neighbours behind them
-	flows  map[netip.Addr]string   // connection tracking: the link that the address's traffic took
+	flows  map[netip.Addr]string   // connection tracking: the name of the link that the address's traffic took
 	pools  map[poolroute.Spec]bool // unreachable routes; false: somebody else's
 	table  *nft.Ruleset            // nil: there is none
-	news   chan struct{}           // of the table, for the one who watches it
+	news   chan struct{}           // has a token when somebody has changed the table, for tables.Run
 	sysctl map[string]string
 
-	noticed func()   // who watches the queue is told so
-	monitor *monitor // who listens; nil: nobody
+	noticed func()   // tells the agent that watches the queue of something new; nil: nobody watches
+	monitor *monitor // of the agent that listens; nil: nobody listens
 
-	ids    uint64   // namespaces of this boot, so far
-	inodes []uint64 // of namespaces that are gone: the last one is taken again first
-	index  int      // interfaces, so far
+	ids    uint64   // how many namespaces this boot has made so far
+	inodes []uint64 // of namespaces that are gone; new namespaces use them again, the last one first
+	index  int      // the index of the last interface that was made
 }
 
-// Link is a veth pair, by what its end on the node shows.
+// Link is a veth pair, as its end on the node shows it.
 type Link struct {
 	Name, Alias, MAC string
 	Group            uint32
@@ -67,7 +68,7 @@ type End struct {
 	MAC   string
 	MTU   int
 	Up    bool
-	Addrs []netip.Addr // each with the way out
+	Addrs []netip.Addr // each with a route out of the pod
 }
 
 // New returns a node that has just booted.
@@ -77,8 +78,8 @@ func New() *Node {
 	return w
 }
 
-// Reboot ends everything that a machine forgets, all pods with it. Namespaces count from
-// the same numbers again.
+// Reboot ends everything that a machine forgets in a reboot, and all pods. The numbers of
+// namespaces begin again where they began before.
 func (w *Node) Reboot() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,21 +94,21 @@ func (w *Node) Reboot() {
 	w.self = w.identity("/proc/thread-self/ns/net")
 }
 
-// Boot is the boot's id.
+// Boot returns the boot's id.
 func (w *Node) Boot() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return fmt.Sprintf("boot-%d", w.boots)
 }
 
-// Boottime is CLOCK_BOOTTIME. A boot takes a minute.
+// Boottime returns CLOCK_BOOTTIME, ns. It is a minute right after a boot.
 func (w *Node) Boottime() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return int64(time.Minute + time.Since(w.began))
 }
 
-// Wall is the wall clock, which anybody may set.
+// Wall returns the wall clock's time (SetClock).
 func (w *Node) Wall() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,8 +130,8 @@ func (w *Node) ClockSet() bool {
 	return w.clockSet
 }
 
-// Move lets the agents that open the node from now on find themselves in another network
-// namespace. back lets them find the former one again.
+// Move lets the agents that open the node from now on run in another network namespace.
+// back lets those that open it later run in the former one again.
 func (w *Node) Move() (back func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,7 +144,7 @@ func (w *Node) Move() (back func()) {
 	}
 }
 
-// unlink deletes a link, with the routes to it. w.mu is held.
+// unlink deletes a link and the routes to it. The caller holds w.mu.
 func (w *Node) unlink(l *Link) {
 	delete(w.links, l.Name)
 	delete(l.Pod.ends, l.Ifname)
@@ -151,7 +152,8 @@ func (w *Node) unlink(l *Link) {
 	w.tell(rtnl.News{Change: rtnl.LinkGone, Link: l.show()})
 }
 
-// unroute deletes the routes to a link, as setting it down does. w.mu is held.
+// unroute deletes the routes to a link, as the kernel does when a link goes down. The
+// caller holds w.mu.
 func (w *Node) unroute(l *Link) {
 	for a, to := range w.ways {
 		if to == l {
@@ -160,7 +162,7 @@ func (w *Node) unroute(l *Link) {
 	}
 }
 
-// show is a link as rtnetlink shows it.
+// show returns a link as rtnetlink shows it.
 func (l *Link) show() rtnl.Link {
 	return rtnl.Link{Index: l.Index, Name: l.Name, Alias: l.Alias, Group: l.Group, MTU: l.MTU, MAC: l.MAC, Up: l.Up}
 }

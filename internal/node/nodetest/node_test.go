@@ -13,7 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// What others do to a node shows in its state, and who listens is told of it.
+// What others do to a node shows in its state, and an agent that listens hears of it.
 func TestOthers(t *testing.T) {
 	addr := netip.MustParseAddr("10.1.0.1")
 	id := hold.NewID()

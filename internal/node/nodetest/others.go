@@ -9,11 +9,12 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
-// What other programs, users and pods do to a node. None of it goes through an agent's
-// plan; who listens is told of it.
+// This file has what other programs, users and pods do to a node. None of that goes through
+// an agent's plan. An agent that listens hears of it.
 
-// Put makes a link that no agent of this run has made, and routes to addresses over it,
-// where there are none. The pod's end is in a namespace to which no path leads.
+// Put makes a link that no agent of this run has made, and a route over it to each address
+// that has no route yet. The pod's end of the link is in a namespace to which no path
+// leads.
 func (w *Node) Put(l Link, addrs ...netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -27,8 +28,8 @@ func (w *Node) Put(l Link, addrs ...netip.Addr) {
 	}
 }
 
-// SetDown sets a link down, as the plugin does that cuts a pod off itself, or somebody
-// who should not. It reports whether the link is there.
+// SetDown sets a link down, as a plugin does that cuts off a pod without the agent, or as
+// somebody does who should not. It reports whether the link is there.
 //
 //	ip link set NAME down
 func (w *Node) SetDown(name string) bool {
@@ -103,9 +104,9 @@ func (w *Node) Flush() {
 	}
 }
 
-// Traffic lets every pod that can send do so: its addresses stand in connection
-// tracking from now on. An entry that another link has left there takes the
-// packets, and is returned.
+// Traffic lets every pod send that can, so that connection tracking has entries of its
+// addresses from now on. If another link has left an entry of such an address, the entry
+// leads the packets that link's way: astray says so.
 func (w *Node) Traffic() (astray []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// Pod is a network namespace. Its path may lead elsewhere by now.
+// Pod is a network namespace. Its path may lead to another one by now.
 type Pod struct {
 	node  *Node
-	boot  int // the boot that it was made in
+	boot  int // the boot in which it was made
 	ref   ns.Ref
-	ends  map[string]*Link // by the name in the pod
+	ends  map[string]*Link // by the interface's name in the pod
 	ended bool
 }
 
-// Pod makes a network namespace. From now on the path leads to it, and to no other.
+// Pod makes a network namespace. From now on the path leads to it.
 func (w *Node) Pod(path string) *Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -25,12 +25,12 @@ func (w *Node) Pod(path string) *Pod {
 	return p
 }
 
-// pod makes a network namespace to which no path leads yet. w.mu is held.
+// pod makes a network namespace to which no path leads yet. The caller holds w.mu.
 func (w *Node) pod(path string) *Pod {
 	return &Pod{node: w, boot: w.boots, ref: w.identity(path), ends: map[string]*Link{}}
 }
 
-// identity makes one for a new namespace. w.mu is held.
+// identity returns the identity of a new namespace. The caller holds w.mu.
 func (w *Node) identity(path string) ns.Ref {
 	w.ids++
 	ino := 4026531840 + w.ids
@@ -40,7 +40,7 @@ func (w *Node) identity(path string) ns.Ref {
 	return ns.Ref{Path: path, Dev: 4, Ino: ino, ID: w.ids}
 }
 
-// End ends a pod: its interfaces go, and their other ends with them.
+// End ends a pod. Its interfaces go, and so do their other ends.
 func (w *Node) End(p *Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -54,7 +54,7 @@ func (w *Node) End(p *Pod) {
 	}
 }
 
-// Ref is the pod's path, and what the path led to when the pod was made.
+// Ref returns the pod's path, with the identity of its namespace.
 func (p *Pod) Ref() ns.Ref { return p.ref }
 
 // Ended reports whether the pod has ended, or the node has rebooted.
@@ -64,7 +64,7 @@ func (p *Pod) Ended() bool {
 	return p.isEnded()
 }
 
-// isEnded is Ended. The node's mu is held.
+// isEnded is Ended for a caller that holds the node's mu.
 func (p *Pod) isEnded() bool { return p.ended || p.boot != p.node.boots }
 
 // Ends returns the links into the pod, by the name of the interface there.
@@ -78,7 +78,8 @@ func (p *Pod) Ends() map[string]Link {
 	return ends
 }
 
-// Identify says what is at a namespace's path.
+// Identify returns the namespace at a reference's path. It fails if that is another one
+// now.
 func (w *Node) Identify(ref ns.Ref) (ns.Ref, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +90,7 @@ func (w *Node) Identify(ref ns.Ref) (ns.Ref, error) {
 	return p.ref, nil
 }
 
-// occupied reports whether a namespace has an interface of that name.
+// occupied reports whether a namespace has an interface named ifname.
 func (w *Node) occupied(ref ns.Ref, ifname string) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +98,7 @@ func (w *Node) occupied(ref ns.Ref, ifname string) (bool, error) {
 	return err == nil && p.ends[ifname] != nil, err
 }
 
-// find returns the namespace that a reference is to. w.mu is held.
+// find returns the namespace that a reference means. The caller holds w.mu.
 func (w *Node) find(ref ns.Ref) (*Pod, error) {
 	p := w.pods[ref.Path]
 	if p == nil || !ref.Same(p.ref) {
@@ -106,7 +107,7 @@ func (w *Node) find(ref ns.Ref) (*Pod, error) {
 	return p, nil
 }
 
-// ends finds the pods of links, as link.FindEnds does.
+// ends finds the pods' ends of links, as link.FindEnds does.
 func (w *Node) ends(_ ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,16 +11,16 @@ import (
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
-// State is all that holds can leave behind on a node.
+// State is everything that holds can leave behind on a node.
 type State struct {
 	Links map[string]Link
-	Ways  map[netip.Addr]string   // host routes: the link's name
+	Ways  map[netip.Addr]string   // host routes: the name of the link that a route leads over
 	Flows map[netip.Addr]string   // connection tracking: the name of the link that the address's traffic took
-	Pools map[poolroute.Spec]bool // pools' routes; false: somebody else's
+	Pools map[poolroute.Spec]bool // pools' routes; false: the route is somebody else's
 	Table *nft.Ruleset            // nil: there is none
 }
 
-// State returns what there is on the node at one moment.
+// State returns the present state of the node.
 func (w *Node) State() State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (s State) String() string {
 
 func (l Link) String() string { return fmt.Sprintf("%+v in %s: %+v", l.show(), l.Pod.ref, l.End) }
 
-// copied returns the link as it is now. The node's mu is held.
+// copied returns a copy of the link as it is now. The caller holds the node's mu.
 func (l *Link) copied() Link {
 	c := *l
 	c.End.Addrs = slices.Clone(l.End.Addrs)
@@ -96,7 +96,7 @@ func (w *Node) Reachable(name string) bool {
 	return l != nil && w.reachable(l)
 }
 
-// reachable is Reachable of a link that is there. w.mu is held.
+// reachable is Reachable for a link that is there. The caller holds w.mu.
 func (w *Node) reachable(l *Link) bool {
 	if !l.Up || !l.End.Up {
 		return false
@@ -104,8 +104,8 @@ func (w *Node) reachable(l *Link) bool {
 	return w.table == nil || l.Group < w.table.CutLow || l.Group > w.table.CutHigh
 }
 
-// Lacks says what a pod lacks that is attached by a link and has addresses; nothing, if
-// all is there.
+// Lacks says what is missing of a pod's link, of the interface in the pod, or of its
+// addresses and their routes. It returns "" if nothing is missing.
 func (w *Node) Lacks(name string, p *Pod, ifname string, addrs []netip.Addr) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

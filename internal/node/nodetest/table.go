@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/kinds/table"
 )
 
-// tables is the kind of the table. Run is told of every change; between it and
-// the mending the table is not relied on.
+// tables is the table kind. Run hears when others delete the table. Until Run has written
+// it again, cuts do not rely on it (intact).
 type tables struct{ *doors }
 
 func (t tables) Kind() hold.Kind {
@@ -26,14 +26,14 @@ func (t tables) Kind() hold.Kind {
 	}
 }
 
-// wanted is the table for an owner.
+// wanted returns the table that an owner should have.
 func (t tables) wanted(o hold.ID) nft.Ruleset {
 	r := t.ruleset
 	r.Owner = string(o)
 	return r
 }
 
-// right reports whether the table is an owner's, and as it should be.
+// right reports whether the table is an owner's and as it should be.
 func (t tables) right(o hold.ID) bool {
 	return t.table != nil && reflect.DeepEqual(*t.table, t.wanted(o))
 }
@@ -54,7 +54,7 @@ func (t tables) SetRuleset(r nft.Ruleset) error {
 	return t.write(held)
 }
 
-// Retry and Lacks are those of a kernel that has everything.
+// Retry and Lacks answer for a kernel that supports all of the table.
 func (t tables) Retry() error     { return nil }
 func (t tables) Lacks() nft.Parts { return 0 }
 
@@ -112,7 +112,7 @@ func (t tables) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	return []hold.Hold{{Owner: hold.ID(t.table.Owner), Spec: &table.Spec{Instance: t.table.Instance}}}, nil
 }
 
-// Run puts the table back when somebody changes it.
+// Run puts the table back whenever somebody changes it, until ctx ends.
 func (t tables) Run(ctx context.Context, report table.Report) {
 	for {
 		t.mu.Lock()

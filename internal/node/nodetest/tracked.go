@@ -24,7 +24,7 @@ func (t tracked) Forget(addrs []netip.Addr) error {
 
 func (t tracked) ForgetExposed(conntrack.Rules) error { return nil }
 
-// Load and Trim are those of a table that is never full.
+// Load and Trim answer for a table that is never full.
 func (t tracked) Load() (entries, most int, err error) { return 0, 0, nil }
 func (t tracked) Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error) {
 	return nil, nil
