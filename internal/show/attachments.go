@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// List returns the attachments that a filter matches, the oldest first.
+// List returns the attachments that match a filter, the oldest first.
 func (s *Show) List(f api.Filter) []api.Attachment {
 	var list []api.Attachment
 	for _, e := range s.index.Matching(f) {
@@ -27,7 +27,7 @@ func (s *Show) List(f api.Filter) []api.Attachment {
 	return list
 }
 
-// Get returns one incarnation.
+// Get returns the attachment of an id, and false if there is none.
 func (s *Show) Get(id hold.ID) (api.Attachment, bool) {
 	e := s.index.Get(id)
 	if e == nil {
@@ -36,7 +36,7 @@ func (s *Show) Get(id hold.ID) (api.Attachment, bool) {
 	return s.show(e), true
 }
 
-// state says how far an attachment is.
+// state returns the API's word for how far an attachment is on its way in or out.
 func (s *Show) state(e *attachment.Entry, owed []engine.Owed) string {
 	switch {
 	case len(owed) > 0:
@@ -59,7 +59,7 @@ func (s *Show) show(e *attachment.Entry) api.Attachment {
 	return at
 }
 
-// describe is what the record alone says.
+// describe shows what the ledger alone says of an attachment.
 func describe(e *attachment.Entry) api.Attachment {
 	r := e.Record
 	at := api.Attachment{

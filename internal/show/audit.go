@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Audit compares the ledger with the node, and looks for deletions that wait in
-// vain. It changes nothing.
+// Audit compares the ledger with the node, and looks for deletions that wait in vain. It
+// changes nothing.
 func (s *Show) Audit(ctx context.Context) (api.Audit, error) {
 	at := s.Wall()
 	r := s.Engine.Audit(ctx)
@@ -27,8 +27,8 @@ func (s *Show) Audit(ctx context.Context) (api.Audit, error) {
 	return audit, nil
 }
 
-// unledgered says whether the ledger was taken away from under the agent, which
-// then writes what nobody will read again.
+// unledgered returns a finding if somebody has taken the ledger's file away from the
+// running agent: nobody will read again what the agent writes from then on.
 func (s *Show) unledgered() []api.Finding {
 	path := s.Root.Ledger()
 	err := s.LedgerTaken()
@@ -39,17 +39,17 @@ func (s *Show) unledgered() []api.Finding {
 		"%v; what is written now is lost with this process: restart berthd, which says what to do", err)}}
 }
 
-// AuditPods is an audit that looks into the attached pods as well.
+// AuditPods is Audit, and looks into the attached pods as well.
 func (s *Show) AuditPods(ctx context.Context) (api.Audit, error) {
 	audit, err := s.Audit(ctx)
 	if err == nil {
 		audit.Findings = append(audit.Findings, s.lookIntoPods(ctx)...)
-		err = ctx.Err() // some pods were not looked into
+		err = ctx.Err() // if ctx has ended, some pods were not looked into
 	}
 	return audit, err
 }
 
-// finding is a finding as the API shows it.
+// finding shows a finding of the engine.
 func (s *Show) finding(f engine.Finding) api.Finding {
 	out := api.Finding{Type: string(f.Type), Kind: f.Kind, Owner: string(f.Hold.Owner), Of: s.whose(f.Hold.Owner), What: f.Kind}
 	if f.Hold.Spec != nil {
@@ -64,11 +64,11 @@ func (s *Show) finding(f engine.Finding) api.Finding {
 	return out
 }
 
-// podsAtOnce is how many pods are looked into at once.
+// podsAtOnce is how many pods lookIntoPods looks into at once.
 const podsAtOnce = 8
 
-// lookIntoPods compares the inside of every attached pod with what it was given.
-// Nothing is repaired there: what a pod does inside is its own business.
+// lookIntoPods compares the inside of every attached pod with what the pod was given. The
+// agent repairs nothing there, because the inside is the pod's own business.
 func (s *Show) lookIntoPods(ctx context.Context) []api.Finding {
 	all := s.index.All()
 	slices.SortFunc(all, func(x, y *attachment.Entry) int { return strings.Compare(string(x.Owner.ID), string(y.Owner.ID)) })
@@ -95,8 +95,8 @@ func (s *Show) lookIntoPods(ctx context.Context) []api.Finding {
 	return list
 }
 
-// lookIntoPod returns what differs in a pod; nil: nothing does, or it is on its
-// way in or out.
+// lookIntoPod returns what differs in a pod. It returns nil if nothing differs, or if the
+// pod is being attached or released.
 func (s *Show) lookIntoPod(ctx context.Context, e *attachment.Entry) *api.Finding {
 	m, err := s.modes.Of(e.Record.Mode)
 	if err != nil || !e.Owner.Wanted() || s.Engine.Taking(e.Owner.ID) {

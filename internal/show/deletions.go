@@ -5,7 +5,7 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 )
 
-// Deletions shows a survey of the deletion queue, and what deletions.Look failed with.
+// Deletions shows a survey of the deletion queue. err is the error of the survey.
 func Deletions(s deletions.Survey, err error) api.Deletions {
 	d := api.Deletions{Queued: []api.QueuedDeletion{}, Damaged: []api.DamagedDeletion{}, Spares: s.Spares}
 	if err != nil {

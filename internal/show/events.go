@@ -6,10 +6,11 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Happened tells what happened to an owner, as the API shows it.
+// Happened publishes an event of the engine (Tell).
 func (s *Show) Happened(ev engine.Event) { s.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
 
-// Tell tells what happened to an owner, by the API's type of an event.
+// Tell publishes an event about an owner, with what the API shows of the owner. typ is the
+// API's type of the event; kind and err say what failed or drifted, if anything did.
 func (s *Show) Tell(typ string, o hold.Owner, kind string, err error) {
 	if s.Event == nil {
 		return
@@ -18,7 +19,7 @@ func (s *Show) Tell(typ string, o hold.Owner, kind string, err error) {
 	if err != nil {
 		out.Message = kind + ": " + err.Error()
 	}
-	if e := s.index.Decode(o); e != nil { // it may be out of the index by now
+	if e := s.index.Decode(o); e != nil { // not from the index, which may lack the owner by now
 		at := describe(e)
 		at.State = eventState[typ]
 		out.Attachment = &at

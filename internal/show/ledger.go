@@ -8,7 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Ledger shows what a ledger says.
+// Ledger shows the records of a ledger.
 func Ledger(s ledger.Snapshot) api.Ledger {
 	v := api.Ledger{
 		Schema: s.Schema,
@@ -17,7 +17,7 @@ func Ledger(s ledger.Snapshot) api.Ledger {
 	}
 	for _, o := range s.Owners {
 		raw, err := json.Marshal(o)
-		if err != nil { // what came out of a record goes into JSON again
+		if err != nil { // cannot happen: the owner was decoded from JSON
 			panic(fmt.Sprintf("show: owner %s: %v", o.ID, err))
 		}
 		v.Owners = append(v.Owners, raw)

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Owed lists what could not be released yet, and deletions that wait.
+// Owed lists what could not be released yet, and the deletions that wait.
 func (s *Show) Owed() api.OwedList {
 	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: s.deletions()}
 	for _, o := range s.Engine.Owed("") {
@@ -54,8 +54,8 @@ func (s *Show) deletionCount() api.DeletionCount {
 	return n
 }
 
-// RetryOwed tries what is owed now: of the owners with these ids, or all of it,
-// queued deletions as well.
+// RetryOwed tries now, instead of later, what the owners with these ids owe. Without ids it
+// tries all that is owed, and the queued deletions as well.
 func (s *Show) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error) {
 	tried := api.Retried{Holds: s.Engine.Retry(ids...)}
 	if len(ids) > 0 {
@@ -70,13 +70,15 @@ func (s *Show) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error) 
 	return tried, nil
 }
 
-// Stale is how long a deletion may wait before an audit finds it: the agent has
-// to have done it long before.
+// Stale is how long a queued deletion may wait. An audit finds those that have waited for
+// longer, because the agent should have done them long before.
 const Stale = time.Minute
 
-// late reports whether a deletion has waited for longer than Stale. That of an
-// earlier boot has been tried at the start. One of this boot was written as late
-// as longestAdd after its DEL began, which nothing but the wall clock can tell.
+// late reports whether a deletion has waited for longer than Stale. A deletion of an
+// earlier boot is late at once, because the agent has tried it at its start. A deletion of
+// this boot may have been written up to daemon.LongestRequest after its DEL began. Until
+// that time and Stale have passed, only the wall clock can tell how long the deletion has
+// waited.
 func (s *Show) late(e deletions.Entry) bool {
 	if e.Record.Boot != s.Boot {
 		return true
@@ -85,7 +87,8 @@ func (s *Show) late(e deletions.Entry) bool {
 	return age > daemon.LongestRequest+Stale || age > Stale && s.Wall().Sub(e.Written) > Stale
 }
 
-// undeleted says which deletions wait in vain.
+// undeleted returns a finding for each deletion that is late or damaged, and one if the
+// queue cannot be read.
 func (s *Show) undeleted() []api.Finding {
 	all, err := s.drain.Survey()
 	d := Deletions(all, err)
@@ -106,8 +109,8 @@ func (s *Show) undeleted() []api.Finding {
 	return fs
 }
 
-// whose says to people whose something is: a pod's, a container's, a pool's or
-// the node's; "" of what has no owner.
+// whose tells people to what an owner belongs: to a pod, a container, a pool or the node.
+// It returns "" if the ledger has no such owner.
 func (s *Show) whose(id hold.ID) string {
 	if e := s.index.Get(id); e != nil {
 		if p := e.Record.Pod; p != nil && p.Name != "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 )
 
-// An audit finds a deletion that the agent should have done long ago, and no
-// other, whatever the wall clock says.
+// An audit finds the deletions that the agent should have done long ago, and no others,
+// whatever the wall clock says.
 func TestLateDeletions(t *testing.T) {
 	real := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const up = int64(time.Hour)

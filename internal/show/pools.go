@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// Pools shows the figures of pools.
+// Pools shows the figures of pools, in their order.
 func Pools(all []ipam.Figures) []api.Pool {
 	pools := make([]api.Pool, len(all))
 	for i, p := range all {

@@ -1,6 +1,6 @@
-// Package show turns what the rooms below know into the API's types: what people and
-// programs see of attachments, the ledger, the pools and the deletion queue. It changes
-// nothing; RetryOwed asks the engine and the queue to try again.
+// Package show turns what the rooms below know into the API's types. It makes what people
+// and programs see of attachments, the ledger, the pools and the deletion queue. It changes
+// nothing; RetryOwed only asks the engine and the queue to try again.
 package show
 
 import (
@@ -23,7 +23,7 @@ type Show struct {
 	modes   mode.Modes
 }
 
-// New returns a Show of an agent of a version.
+// New returns a Show. version is the agent's version.
 func New(d *daemon.Core, version string, x *attachment.Index, q *drain.Drain, g *ground.Ground, t *traffic.Traffic, ms mode.Modes) *Show {
 	return &Show{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// Status says how the agent is, and whether an ADD to a pool could be served
-// now (CNI 1.1, section 4, STATUS): an error of code 50 says it could not. An
-// empty pool is the default one.
+// Status shows how the agent is, and whether it could serve an ADD to a pool now (CNI 1.1,
+// section 4, STATUS): an error of code 50 says that it could not. "" is the default pool;
+// for an unknown one the error is a configuration error.
 func (s *Show) Status(_ context.Context, pool string) (api.Status, error) {
 	st := api.Status{
 		Version:     s.Version,
@@ -44,8 +44,8 @@ func (s *Show) Status(_ context.Context, pool string) (api.Status, error) {
 	return st, nil
 }
 
-// Pools returns the pools' figures, the default pool first.
+// Pools returns the figures of the pools, the default pool first.
 func (s *Show) Pools() []api.Pool { return Pools(s.ground.Pools.Stats(s.Clock.Now())) }
 
-// Ledger returns all records, for people.
+// Ledger returns all records of the ledger, for people.
 func (s *Show) Ledger() api.Ledger { return Ledger(s.Core.Ledger.Snapshot()) }
