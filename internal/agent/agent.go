@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/routes"
-	"github.com/berth-net/berth/internal/show"
 	"github.com/berth-net/berth/internal/traffic"
+	"github.com/berth-net/berth/internal/views"
 )
 
 // Options are the options of an agent.
@@ -31,7 +31,7 @@ type Options struct {
 // Agent attaches and detaches pods of one node. It implements routes.Verbs.
 type Agent struct {
 	*verbs.Verbs // answers a runtime
-	*show.Show   // answers people
+	*views.Views // answers people
 
 	core    *daemon.Daemon // its place and its epoch, its ledger and its engine
 	node    *node.Node

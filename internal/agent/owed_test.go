@@ -16,7 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/show"
+	"github.com/berth-net/berth/internal/views"
 )
 
 // breaker makes operations of kinds fail while they are broken: also those of
@@ -146,7 +146,7 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 // shows what is owed; an audit finds those that should have been done by now.
 func TestWaitingDeletionsAreShown(t *testing.T) {
 	r := start(t)
-	for container, ago := range map[string]time.Duration{"old": show.Stale + time.Second, "new": 0} {
+	for container, ago := range map[string]time.Duration{"old": views.Stale + time.Second, "new": 0} {
 		rec := deletions.Record{Network: "net", Container: container, Ifname: "eth0", Boot: r.node.Boot, Started: r.node.Boottime() - int64(ago), Link: "babcdaaaaaaaaaa",
 			Addresses: []string{"10.88.0.9"}, Netns: "/run/netns/x", Cut: true, Reason: "no agent"}
 		if err := deletions.Write(r.root, rec); err != nil {
@@ -157,7 +157,7 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	list := r.Owed().Deletions
 	for _, q := range list.Queued {
 		if q.ContainerID == "old" {
-			long := time.Now().Add(-show.Stale - time.Second)
+			long := time.Now().Add(-views.Stale - time.Second)
 			if err := os.Chtimes(filepath.Join(folder, q.Name), long, long); err != nil {
 				t.Fatal(err)
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/rebuild"
-	"github.com/berth-net/berth/internal/show"
 	"github.com/berth-net/berth/internal/traffic"
+	"github.com/berth-net/berth/internal/views"
 )
 
 // Open opens what an agent works with: its folders, the kernel, the ledger and the views on
@@ -94,7 +94,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.Identify)
-	a.Show = show.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
+	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
 	return nil
 }

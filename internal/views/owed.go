@@ -1,4 +1,4 @@
-package show
+package views
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // Owed lists what could not be released yet, and the deletions that wait.
-func (s *Show) Owed() api.OwedList {
-	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: s.deletions()}
-	for _, o := range s.Engine.Owed("") {
+func (v *Views) Owed() api.OwedList {
+	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: v.deletions()}
+	for _, o := range v.Engine.Owed("") {
 		view := api.OwedHold{Owed: owedView(o)}
-		if e := s.index.Get(o.Hold.Owner); e != nil {
+		if e := v.index.Get(o.Hold.Owner); e != nil {
 			r := e.Record
 			view.Network, view.ContainerID, view.Ifname, view.Pod = r.Network, r.ContainerID, r.Ifname, r.Pod
 		}
@@ -40,13 +41,13 @@ func owedView(o engine.Owed) api.Owed {
 	return view
 }
 
-func (s *Show) deletions() api.Deletions {
-	all, err := s.drain.Survey()
-	return Deletions(all, err)
+func (v *Views) deletions() api.Deletions {
+	all, err := v.drain.Survey()
+	return show.Deletions(all, err)
 }
 
-func (s *Show) deletionCount() api.DeletionCount {
-	all, err := s.drain.Survey()
+func (v *Views) deletionCount() api.DeletionCount {
+	all, err := v.drain.Survey()
 	n := api.DeletionCount{Queued: len(all.Pending), Damaged: len(all.Damaged), Spares: all.Spares}
 	if err != nil {
 		n.Error = err.Error()
@@ -56,17 +57,17 @@ func (s *Show) deletionCount() api.DeletionCount {
 
 // RetryOwed tries now, instead of later, what the owners with these ids owe. Without ids it
 // tries all that is owed, and the queued deletions as well.
-func (s *Show) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error) {
-	tried := api.Retried{Holds: s.Engine.Retry(ids...)}
+func (v *Views) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error) {
+	tried := api.Retried{Holds: v.Engine.Retry(ids...)}
 	if len(ids) > 0 {
 		return tried, nil
 	}
-	all, err := s.drain.Survey()
+	all, err := v.drain.Survey()
 	if err != nil {
 		return tried, cni.Errorf(cni.CodeInternal, "failed", "%v", err)
 	}
 	tried.Deletions = len(all.Pending)
-	s.drain.Soon()
+	v.drain.Soon()
 	return tried, nil
 }
 
@@ -79,25 +80,25 @@ const Stale = time.Minute
 // this boot may have been written up to daemon.LongestRequest after its DEL began. Until
 // that time and Stale have passed, only the wall clock can tell how long the deletion has
 // waited.
-func (s *Show) late(e deletions.Entry) bool {
-	if e.Record.Boot != s.Boot {
+func (v *Views) late(e deletions.Entry) bool {
+	if e.Record.Boot != v.Boot {
 		return true
 	}
-	age := time.Duration(s.Boottime() - e.Record.Started)
-	return age > daemon.LongestRequest+Stale || age > Stale && s.Wall().Sub(e.Written) > Stale
+	age := time.Duration(v.Boottime() - e.Record.Started)
+	return age > daemon.LongestRequest+Stale || age > Stale && v.Wall().Sub(e.Written) > Stale
 }
 
 // undeleted returns a finding for each deletion that is late or damaged, and one if the
 // queue cannot be read.
-func (s *Show) undeleted() []api.Finding {
-	all, err := s.drain.Survey()
-	d := Deletions(all, err)
+func (v *Views) undeleted() []api.Finding {
+	all, err := v.drain.Survey()
+	d := show.Deletions(all, err)
 	var fs []api.Finding
 	if d.Error != "" {
-		fs = append(fs, api.Finding{Type: api.FindingUnreadable, Kind: "deletion", What: deletions.Path(s.Root), Detail: d.Error})
+		fs = append(fs, api.Finding{Type: api.FindingUnreadable, Kind: "deletion", What: deletions.Path(v.Root), Detail: d.Error})
 	}
 	for i, q := range d.Queued {
-		if s.late(all.Pending[i]) {
+		if v.late(all.Pending[i]) {
 			key := attachment.Key{Network: q.Network, ContainerID: q.ContainerID, Ifname: q.Ifname}
 			fs = append(fs, api.Finding{Type: api.FindingQueued, Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
 				Detail: fmt.Sprintf("the deletion of %s waits since %s", key, q.Written.UTC().Format(time.RFC3339))})
@@ -111,14 +112,14 @@ func (s *Show) undeleted() []api.Finding {
 
 // whose tells people to what an owner belongs: to a pod, a container, a pool or the node.
 // It returns "" if the ledger has no such owner.
-func (s *Show) whose(id hold.ID) string {
-	if e := s.index.Get(id); e != nil {
+func (v *Views) whose(id hold.ID) string {
+	if e := v.index.Get(id); e != nil {
 		if p := e.Record.Pod; p != nil && p.Name != "" {
 			return "pod " + p.Namespace + "/" + p.Name
 		}
 		return "container " + e.Record.ContainerID
 	}
-	if o, ok := s.Core.Ledger.Owner(id); ok {
+	if o, ok := v.Core.Ledger.Owner(id); ok {
 		return ground.Whose(o)
 	}
 	return ""

@@ -1,4 +1,4 @@
-package show
+package views
 
 import (
 	"testing"
@@ -28,7 +28,7 @@ func TestLateDeletions(t *testing.T) {
 		{"long ago, and the clock is set back", daemon.LongestRequest + 2*Stale, daemon.LongestRequest + 2*Stale, -time.Hour, "b", true},
 		{"in an earlier boot, by a clock that was ahead", time.Minute, time.Minute, -time.Hour, "a", true},
 	} {
-		a := &Show{Core: &daemon.Core{Place: daemon.Place{Boot: "b",
+		a := &Views{Core: &daemon.Core{Place: daemon.Place{Boot: "b",
 			Wall: func() time.Time { return real.Add(test.step) }, Boottime: func() int64 { return up }}}}
 		e := deletions.Entry{Record: deletions.Record{Boot: test.boot, Started: up - int64(test.began)}, Written: real.Add(-test.queued)}
 		if late := a.late(e); late != test.late {

@@ -1,4 +1,4 @@
-package show
+package views
 
 import (
 	"github.com/berth-net/berth/api"
@@ -7,24 +7,24 @@ import (
 )
 
 // Happened publishes an event of the engine (Tell).
-func (s *Show) Happened(ev engine.Event) { s.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
+func (v *Views) Happened(ev engine.Event) { v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
 
 // Tell publishes an event about an owner, with what the API shows of the owner. typ is the
 // API's type of the event; kind and err say what failed or drifted, if anything did.
-func (s *Show) Tell(typ string, o hold.Owner, kind string, err error) {
-	if s.Event == nil {
+func (v *Views) Tell(typ string, o hold.Owner, kind string, err error) {
+	if v.Event == nil {
 		return
 	}
 	out := api.Event{Type: typ, Owner: string(o.ID)}
 	if err != nil {
 		out.Message = kind + ": " + err.Error()
 	}
-	if e := s.index.Decode(o); e != nil { // not from the index, which may lack the owner by now
+	if e := v.index.Decode(o); e != nil { // not from the index, which may lack the owner by now
 		at := describe(e)
 		at.State = eventState[typ]
 		out.Attachment = &at
 	}
-	s.Event(out)
+	v.Event(out)
 }
 
 var eventState = map[string]string{

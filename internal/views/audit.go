@@ -1,4 +1,4 @@
-package show
+package views
 
 import (
 	"context"
@@ -15,23 +15,23 @@ import (
 
 // Audit compares the ledger with the node, and looks for deletions that wait in vain. It
 // changes nothing.
-func (s *Show) Audit(ctx context.Context) (api.Audit, error) {
-	at := s.Wall()
-	r := s.Engine.Audit(ctx)
-	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: append([]api.Finding{}, s.unledgered()...)}
-	for _, f := range append(r.Findings, s.traffic.Unrinsed()...) {
-		audit.Findings = append(audit.Findings, s.finding(f))
+func (v *Views) Audit(ctx context.Context) (api.Audit, error) {
+	at := v.Wall()
+	r := v.Engine.Audit(ctx)
+	audit := api.Audit{Time: at, Owners: r.Owners, Holds: r.Holds, Findings: append([]api.Finding{}, v.unledgered()...)}
+	for _, f := range append(r.Findings, v.traffic.Unrinsed()...) {
+		audit.Findings = append(audit.Findings, v.finding(f))
 	}
-	audit.Findings = append(audit.Findings, s.undeleted()...)
-	audit.Findings = append(audit.Findings, s.ground.LackFindings()...)
+	audit.Findings = append(audit.Findings, v.undeleted()...)
+	audit.Findings = append(audit.Findings, v.ground.LackFindings()...)
 	return audit, nil
 }
 
 // unledgered returns a finding if somebody has taken the ledger's file away from the
 // running agent: nobody will read again what the agent writes from then on.
-func (s *Show) unledgered() []api.Finding {
-	path := s.Root.Ledger()
-	err := s.LedgerTaken()
+func (v *Views) unledgered() []api.Finding {
+	path := v.Root.Ledger()
+	err := v.LedgerTaken()
 	if err == nil {
 		return nil
 	}
@@ -40,18 +40,18 @@ func (s *Show) unledgered() []api.Finding {
 }
 
 // AuditPods is Audit, and looks into the attached pods as well.
-func (s *Show) AuditPods(ctx context.Context) (api.Audit, error) {
-	audit, err := s.Audit(ctx)
+func (v *Views) AuditPods(ctx context.Context) (api.Audit, error) {
+	audit, err := v.Audit(ctx)
 	if err == nil {
-		audit.Findings = append(audit.Findings, s.lookIntoPods(ctx)...)
+		audit.Findings = append(audit.Findings, v.lookIntoPods(ctx)...)
 		err = ctx.Err() // if ctx has ended, some pods were not looked into
 	}
 	return audit, err
 }
 
 // finding shows a finding of the engine.
-func (s *Show) finding(f engine.Finding) api.Finding {
-	out := api.Finding{Type: string(f.Type), Kind: f.Kind, Owner: string(f.Hold.Owner), Of: s.whose(f.Hold.Owner), What: f.Kind}
+func (v *Views) finding(f engine.Finding) api.Finding {
+	out := api.Finding{Type: string(f.Type), Kind: f.Kind, Owner: string(f.Hold.Owner), Of: v.whose(f.Hold.Owner), What: f.Kind}
 	if f.Hold.Spec != nil {
 		out.What = f.Hold.Spec.String()
 	}
@@ -69,8 +69,8 @@ const podsAtOnce = 8
 
 // lookIntoPods compares the inside of every attached pod with what the pod was given. The
 // agent repairs nothing there, because the inside is the pod's own business.
-func (s *Show) lookIntoPods(ctx context.Context) []api.Finding {
-	all := s.index.All()
+func (v *Views) lookIntoPods(ctx context.Context) []api.Finding {
+	all := v.index.All()
 	slices.SortFunc(all, func(x, y *attachment.Entry) int { return strings.Compare(string(x.Owner.ID), string(y.Owner.ID)) })
 	findings := make([]*api.Finding, len(all))
 	var wg sync.WaitGroup
@@ -82,7 +82,7 @@ func (s *Show) lookIntoPods(ctx context.Context) []api.Finding {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			findings[i] = s.lookIntoPod(ctx, e)
+			findings[i] = v.lookIntoPod(ctx, e)
 		})
 	}
 	wg.Wait()
@@ -97,17 +97,17 @@ func (s *Show) lookIntoPods(ctx context.Context) []api.Finding {
 
 // lookIntoPod returns what differs in a pod. It returns nil if nothing differs, or if the
 // pod is being attached or released.
-func (s *Show) lookIntoPod(ctx context.Context, e *attachment.Entry) *api.Finding {
-	m, err := s.modes.Of(e.Record.Mode)
-	if err != nil || !e.Owner.Wanted() || s.Engine.Taking(e.Owner.ID) {
+func (v *Views) lookIntoPod(ctx context.Context, e *attachment.Entry) *api.Finding {
+	m, err := v.modes.Of(e.Record.Mode)
+	if err != nil || !e.Owner.Wanted() || v.Engine.Taking(e.Owner.ID) {
 		return nil
 	}
 	h, _ := e.Owner.Find(m.Place())
 	err = m.VerifyPod(ctx, e.Owner)
-	if now := s.index.Get(e.Owner.ID); err == nil || now == nil || !now.Owner.Wanted() {
+	if now := v.index.Get(e.Owner.ID); err == nil || now == nil || !now.Owner.Wanted() {
 		return nil
 	}
-	f := s.finding(engine.Difference(h, err))
+	f := v.finding(engine.Difference(h, err))
 	f.What = "interface " + e.Record.Ifname + " in " + e.Record.Netns.Path
 	return &f
 }

@@ -1,4 +1,4 @@
-package show
+package views
 
 import (
 	"slices"
@@ -11,10 +11,10 @@ import (
 )
 
 // List returns the attachments that match a filter, the oldest first.
-func (s *Show) List(f api.Filter) []api.Attachment {
+func (v *Views) List(f api.Filter) []api.Attachment {
 	var list []api.Attachment
-	for _, e := range s.index.Matching(f) {
-		if at := s.show(e); f.State == "" || f.State == at.State {
+	for _, e := range v.index.Matching(f) {
+		if at := v.show(e); f.State == "" || f.State == at.State {
 			list = append(list, at)
 		}
 	}
@@ -28,31 +28,31 @@ func (s *Show) List(f api.Filter) []api.Attachment {
 }
 
 // Get returns the attachment of an id, and false if there is none.
-func (s *Show) Get(id hold.ID) (api.Attachment, bool) {
-	e := s.index.Get(id)
+func (v *Views) Get(id hold.ID) (api.Attachment, bool) {
+	e := v.index.Get(id)
 	if e == nil {
 		return api.Attachment{}, false
 	}
-	return s.show(e), true
+	return v.show(e), true
 }
 
 // state returns the API's word for how far an attachment is on its way in or out.
-func (s *Show) state(e *attachment.Entry, owed []engine.Owed) string {
+func (v *Views) state(e *attachment.Entry, owed []engine.Owed) string {
 	switch {
 	case len(owed) > 0:
 		return api.StateOwed
 	case !e.Owner.Wanted():
 		return api.StateReleasing
-	case s.Engine.Taking(e.Owner.ID):
+	case v.Engine.Taking(e.Owner.ID):
 		return api.StateAttaching
 	}
 	return api.StateAttached
 }
 
-func (s *Show) show(e *attachment.Entry) api.Attachment {
-	owed := s.Engine.Owed(e.Owner.ID)
+func (v *Views) show(e *attachment.Entry) api.Attachment {
+	owed := v.Engine.Owed(e.Owner.ID)
 	at := describe(e)
-	at.State = s.state(e, owed)
+	at.State = v.state(e, owed)
 	for _, o := range owed {
 		at.Owed = append(at.Owed, owedView(o))
 	}

@@ -1,0 +1,52 @@
+package views
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/show"
+)
+
+// Status shows how the agent is, and whether it could serve an ADD to a pool now (CNI 1.1,
+// section 4, STATUS): an error of code 50 says that it could not. "" is the default pool;
+// for an unknown one the error is a configuration error.
+func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
+	st := api.Status{
+		Version:     v.Version,
+		Instance:    v.Instance,
+		Root:        string(v.Root),
+		PID:         os.Getpid(),
+		Started:     v.Started,
+		Attachments: map[string]int{},
+		Owed:        len(v.Engine.Owed("")),
+		Deletions:   v.deletionCount(),
+		Pools:       v.Pools(),
+		Lacks:       v.ground.Lacks(),
+	}
+	for _, e := range v.index.All() {
+		st.Attachments[v.state(e, v.Engine.Owed(e.Owner.ID))]++
+	}
+	pool, err := v.ground.Pool(pool)
+	if err != nil {
+		return st, err
+	}
+	if err := errors.Join(v.drain.Answers(), v.drain.Spared(), v.ground.Equipped(pool)); err != nil {
+		return st, cni.Errorf(cni.CodeNotAvailable, "the node is not ready for pods", "pool %s: %v", pool, err)
+	}
+	if err := v.traffic.ToWall(v.ground.Pools.Available(pool, v.Clock.Now())); err != nil {
+		return st, cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "%v", err)
+	}
+	if err := v.Core.Ledger.Writable(); err != nil {
+		return st, cni.Errorf(cni.CodeNotAvailable, "the ledger cannot take another attachment", "%v", err)
+	}
+	return st, nil
+}
+
+// Pools returns the figures of the pools, the default pool first.
+func (v *Views) Pools() []api.Pool { return show.Pools(v.ground.Pools.Stats(v.Clock.Now())) }
+
+// Ledger returns all records of the ledger, for people.
+func (v *Views) Ledger() api.Ledger { return show.Ledger(v.Core.Ledger.Snapshot()) }

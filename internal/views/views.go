@@ -1,0 +1,29 @@
+// Package show turns what the rooms below know into the API's types. It makes what people
+// and programs see of attachments, the ledger, the pools and the deletion queue. It changes
+// nothing; RetryOwed only asks the engine and the queue to try again.
+package views
+
+import (
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/drain"
+	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/traffic"
+)
+
+// Views shows what an agent knows.
+type Views struct {
+	*daemon.Core
+	Version string
+	index   *attachment.Index
+	drain   *drain.Drain
+	ground  *ground.Ground
+	traffic *traffic.Traffic
+	modes   mode.Modes
+}
+
+// New returns a Show. version is the agent's version.
+func New(d *daemon.Core, version string, x *attachment.Index, q *drain.Drain, g *ground.Ground, t *traffic.Traffic, ms mode.Modes) *Views {
+	return &Views{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms}
+}
