@@ -59,7 +59,7 @@ func (a *agent) startWith(h http.Handler) error {
 
 func (a *agent) stop() { a.server.Close() }
 
-// answer is what comes from now on.
+// answer sets the agent's answer from now on.
 func (a *agent) answer(status, body string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,7 +76,7 @@ func (a *agent) last() string {
 	return a.requests[len(a.requests)-1]
 }
 
-// numbers are what differs from run to run in a request.
+// numbers matches the parts of a request that differ from run to run.
 var numbers = regexp.MustCompile(`("(dev|ino|id)":)[0-9]+`)
 
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +108,7 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, a.body)
 }
 
-// limit says how long a request may take, or what is wrong with its times.
+// limit returns how long a request may take, or what is wrong with its times.
 func limit(h http.Header) string {
 	started, err := strconv.ParseInt(h.Get("Berth-Started"), 10, 64)
 	if now := boottime.Now(); err != nil || started > now || now-started > 60e9 {

@@ -14,11 +14,12 @@ import (
 	"github.com/berth-net/berth/internal/cni/wire"
 )
 
-// answer returns what an agent's answer means: something to print, a numbered
-// error, or err if it is as good as none: nothing that an agent says, or, where
-// the plugin can do without, that the agent cannot serve as things are on its
-// node (from 100 on, whatever their status). That it cannot tell what is meant is an
-// answer: only a new process can.
+// answer returns what an agent's answer means: something to print, or a numbered error. It
+// returns err if the answer is as good as none: no agent answers like this, or the plugin can
+// do without the agent, and the agent says that it cannot serve as things are on its node
+// (status 500 and above, or a code from 100 on). cni.MsgUnsure is an answer even then: this
+// plugin can tell no better than the agent whether the DEL is about the pod; only a new
+// process can.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil
@@ -31,19 +32,19 @@ func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) 
 	return nil, nil, fmt.Errorf("HTTP status %d with a body that this plugin does not know: %.100q", resp.Status, resp.Body)
 }
 
-// result is ADD's: the agent has put it into the configuration's version.
+// result accepts ADD's result, which the agent has put into the configuration's version.
 func result(resp wire.Response) ([]byte, bool) {
 	_, err := scan.Object(resp.Body)
 	return resp.Body, resp.Status == 200 && err == nil
 }
 
-// released is an api.Deleted, also with something owed (206), since the agent
-// has promised it, or that there is nothing to delete.
+// released accepts an api.Deleted, also if something is still owed (206), because the agent
+// has promised it. It also accepts the agent's answer that there is nothing to delete.
 func released(resp wire.Response) ([]byte, bool) {
 	switch resp.Status {
 	case 200, 206:
 		return nil, field(resp.Body, "released") != nil
-	case 404: // also that of a server that is no agent
+	case 404: // a server that is no agent may answer this, too
 		e := parseError(resp)
 		return nil, e != nil && e.Code == cni.CodeUnknown
 	}
@@ -52,7 +53,7 @@ func released(resp wire.Response) ([]byte, bool) {
 
 func nothing(resp wire.Response) ([]byte, bool) { return nil, resp.Status == 200 }
 
-// parseError reads an api.Error; nil if the answer is none.
+// parseError reads an api.Error; nil if the answer is not one.
 func parseError(resp wire.Response) *api.Error {
 	code, err := strconv.ParseUint(string(field(resp.Body, "code")), 10, 32)
 	if err != nil || code == 0 || resp.Status < 400 {
@@ -80,13 +81,13 @@ func field(raw []byte, key string) []byte {
 	return nil
 }
 
-// tryAgain answers for an agent that is away.
+// tryAgain is the error if the agent is away.
 func tryAgain(c *call, err error) *api.Error { return c.unanswered(cni.CodeTryAgain, err) }
 
 // notAvailable is tryAgain for STATUS.
 func notAvailable(c *call, err error) *api.Error { return c.unanswered(cni.CodeNotAvailable, err) }
 
-// unanswered says why there is no answer.
+// unanswered returns the error that says why there is no answer.
 func (c *call) unanswered(code uint, err error) *api.Error {
 	if e := c.noRoot(); e != nil {
 		return e
@@ -94,8 +95,8 @@ func (c *call) unanswered(code uint, err error) *api.Error {
 	return cni.Errorf(code, "the agent does not answer", "%v; is berthd running with --root %s?", err, c.head.Root)
 }
 
-// noRoot answers for a root directory that is not there. It will not come by
-// itself: that is the configuration's fault, not the agent's.
+// noRoot returns an error if the root directory is not there. The directory will not appear by
+// itself, so the configuration is wrong, and the agent is not to blame.
 func (c *call) noRoot() *api.Error {
 	dir := string(c.head.Root)
 	if info, err := os.Stat(dir); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && !info.IsDir() {
@@ -104,12 +105,13 @@ func (c *call) noRoot() *api.Error {
 	return nil
 }
 
-// noAgent answers for a root at which no agent has ever run: nobody would read
-// what is queued there. An agent that has lost its state, or has not been started
-// since the boot, has one of its two folders left; and who has a link, by ADD's result
-// or in the pod, was attached by an agent, whatever is left of it, unless that agent
-// runs, with another root. (The state folder alone is no sign of an agent: the plugin
-// makes it for its queue.)
+// noAgent returns an error if no agent has ever run with the root: nobody would read a
+// deletion that is queued there. An agent that has lost its state has its run folder left, and
+// one that has not been started since the boot its instance file. If both are gone, the state
+// folder, or a link of the pod by ADD's result or by its interface, still tells of an agent.
+// But then, if the agent of the pod's link runs, it has another root, and noAgent returns an
+// error. (The state folder alone is no sign of an agent: the plugin makes it, too, for its
+// queue.)
 func (c *call) noAgent() *api.Error {
 	if e := c.noRoot(); e != nil {
 		return e
@@ -130,13 +132,13 @@ func (c *call) noAgent() *api.Error {
 		"root is %.200q; no agent has ever run with this root, and the pod's link %s is of one that runs: %.200s", dir, link, who)
 }
 
-// there reports whether a file is there, for all that can be told.
+// there reports whether a file is there, or may be there.
 func there(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR)
 }
 
-// print prints a verb's output, if it has any.
+// print prints a verb's output, if it has any, and returns the exit status.
 func (p *plugin) print(out []byte) int {
 	if len(out) == 0 {
 		return 0
@@ -148,7 +150,7 @@ func (p *plugin) print(out []byte) int {
 	return 0
 }
 
-// fail prints an error in the version of the configuration.
+// fail prints an error in the version of the configuration, and returns the exit status.
 func (p *plugin) fail(version string, e *api.Error) int {
 	out := scan.AppendString([]byte(`{"cniVersion":`), printable(version))
 	out = strconv.AppendUint(append(out, `,"code":`...), uint64(e.Code), 10)
@@ -160,7 +162,7 @@ func (p *plugin) fail(version string, e *api.Error) int {
 	return 1
 }
 
-// printable returns the version itself if Berth speaks it, or the newest.
+// printable returns version if Berth speaks it, and the newest version otherwise.
 func printable(version string) string {
 	if cni.CheckVersion("ADD", version) != nil {
 		return cni.CurrentVersion

@@ -34,8 +34,8 @@ func queued(dir string) ([]deletions.Record, error) {
 	return all, err
 }
 
-// Links of the tests: of the agent at the root, of another agent, and of
-// nobody that Berth knows.
+// Links of the tests: one of the agent at the root, one of another agent, and one that is not
+// Berth's.
 const (
 	ownLink   = "babcdefghij2345"
 	otherLink = "bzzzzefghij2345"
@@ -49,7 +49,7 @@ type away struct {
 	links []string
 }
 
-// newAway makes the links anew, all up, and stamped as an agent does.
+// newAway makes the links anew, sets them up, and stamps them as an agent does.
 func newAway(t *testing.T, dir string) *away {
 	t.Helper()
 	nettest.Need(t)
@@ -100,7 +100,7 @@ func (a *away) del(keys string) (out string, code uint) {
 	return execute(a.T, podEnv("DEL"), strings.NewReader(conf(a.root, keys)))
 }
 
-// one returns the one deletion that is queued.
+// one returns the only deletion that is queued.
 func (a *away) one() deletions.Record {
 	a.Helper()
 	all, err := queued(a.root)
@@ -110,9 +110,8 @@ func (a *away) one() deletions.Record {
 	return all[0]
 }
 
-// Whatever keeps the agent from answering: the pod is cut off, and the deletion
-// is queued (cilium #22067 and #40931: pods stuck or leaked while the agent is
-// away).
+// Whatever keeps the agent from answering, the plugin cuts the pod off, and queues the
+// deletion (cilium #22067 and #40931: pods stuck or leaked while the agent is away).
 func TestAway(t *testing.T) {
 	for name, test := range map[string]struct {
 		agent  func(t *testing.T, dir root.Dir)
@@ -182,7 +181,7 @@ func bootID(t *testing.T) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// staleSocket is what an agent leaves that was killed.
+// staleSocket makes the socket that a killed agent leaves.
 func staleSocket(t *testing.T, dir root.Dir) {
 	a := &agent{root: string(dir)}
 	if err := a.start(); err != nil {
@@ -198,8 +197,8 @@ func staleSocket(t *testing.T, dir root.Dir) {
 	}
 }
 
-// An agent that lives, and could not cut the pod off, is no reason to succeed where the
-// plugin finds no link: the runtime repeats DEL. The deletion is queued all the same.
+// If an agent lives and could not cut the pod off, and the plugin finds no link, DEL does not
+// succeed: the runtime repeats it. The deletion is queued all the same.
 func TestNobodyCutsOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		result string

@@ -17,36 +17,35 @@ import (
 )
 
 const (
-	// leastCut is how long a cut may take, however late it is, and the queueing
-	// before it.
+	// leastCut is the time that the cut has at least, and also the queueing before it, however
+	// late it is.
 	leastCut = time.Second
 	// leastRead is how long the cut waits for a file that it can do without.
 	leastRead = 200 * time.Millisecond
 )
 
-// inTime does something that may wait for the kernel's lock of network settings, or
-// for a disk, on a thread of its own, until a deadline (CLOCK_BOOTTIME in
-// nanoseconds). Who waits for them cannot be interrupted, nor often killed: the
-// answer is out by the deadline, but the process is there until somebody gives the
-// lock back.
+// inTime runs do, which may wait for the kernel's lock of network settings or for a disk, on
+// a thread of its own, and waits for it until a deadline (CLOCK_BOOTTIME in nanoseconds). A
+// thread that waits for the lock or the disk cannot be interrupted, and often not even killed:
+// the plugin answers by the deadline, but its process stays until the wait ends.
 func inTime(deadline int64, who string, do func() error) error {
 	limit := func() time.Duration { return until(deadline) }
 	_, err := within(limit, who, func() (struct{}, error) { return struct{}{}, do() })
 	return err
 }
 
-// errLate is that something has not answered in time.
+// errLate says that something has not answered in time.
 var errLate = errors.New("has not answered in time")
 
-// until returns how long it is until a deadline, and leastCut at least.
+// until returns the time until a deadline, and leastCut at least.
 func until(deadline int64) time.Duration {
 	return max(leastCut, time.Duration(deadline-boottime.Now()))
 }
 
-// within is what do returns, or errLate if that takes longer than limit says. Where do
-// does not wait, and Go has one processor, it costs a few microseconds and no system
-// call: limit asks for the time, and a timer first sets up what it takes to wait for
-// files.
+// within returns what do returns, or errLate if do takes longer than limit says. If do does
+// not wait, and Go has one processor, within costs a few microseconds and no system call. It
+// calls limit, which asks for the time, and makes a timer, for which Go sets up its poller of
+// files, only if do does wait.
 func within[T any](limit func() time.Duration, who string, do func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -74,24 +73,23 @@ func within[T any](limit func() time.Duration, who string, do func() (T, error))
 	}
 }
 
-// cutOff sets down every link that can be found and is this attachment's: the
-// one that prevResult names, and the one that leads into the pod. They differ
-// where prevResult is of an earlier ADD of the same attachment, or wrong. No link
-// at all is as good as one that is down.
+// cutOff sets down every link of this attachment that it finds: the one that prevResult
+// names, and the one that leads into the pod. These differ if prevResult is of an earlier ADD
+// of the same attachment, or is wrong. No link at all is as good as a link that is down.
 func (c *call) cutOff() error {
 	named, err := c.named()
 	if err == nil {
 		err = c.cut(named)
 	}
-	inPod, lookErr := c.leadsTo() // looked for last: what is in the pod's way may take long
+	inPod, lookErr := c.leadsTo() // last, because the way through the pod may take long
 	if lookErr == nil && inPod != named {
 		lookErr = c.cut(inPod)
 	}
 	return errors.Join(err, lookErr)
 }
 
-// cut sets a link down, and so cuts its pod off. 0 is no link; one that is gone
-// is as good.
+// cut sets a link down, and so cuts its pod off. Index 0 means that there is no link. A link
+// that is gone is as good as one that is down.
 func (c *call) cut(index uint32) error {
 	if index == 0 {
 		return nil
@@ -104,10 +102,10 @@ func (c *call) cut(index uint32) error {
 	return nil
 }
 
-// misplaced reports whether the agent of this boot served in another network namespace
-// than this plugin is in, as under a runtime that has one of its own: the pod's link is
-// not seen from here. A pod whose namespace is not at its path has none, for all that is
-// known.
+// misplaced reports whether the agent of this boot served in another network namespace than
+// this plugin's, as under a runtime that has a namespace of its own. Then the plugin cannot
+// see the pod's link. misplaced is false for a pod whose namespace is not at its path: as far
+// as the plugin knows, such a pod has no link.
 func (c *call) misplaced() bool {
 	limit := func() time.Duration { return leastRead }
 	marker, err := within(limit, "the disk", func() (string, error) { return readShort(c.head.Root.Epoch()) })
@@ -139,18 +137,18 @@ func (c *call) misplaced() bool {
 	return true
 }
 
-// namesOurs reports whether prevResult names a link of the agent at the root, by
-// the link's name alone.
+// namesOurs reports whether prevResult names a link of the root's agent. Only the link's name
+// tells.
 func (c *call) namesOurs() bool {
 	link := c.head.HostVeth
 	return link != "" && isOf(c.head.Root, link[1:])
 }
 
-// named returns the index of the link that prevResult names, if its alias says that
-// it is this attachment's; 0 if not, or gone. One that somebody has renamed is found
-// by its altname. A prevResult can be wrong, and who is named by mistake must stay
-// connected: a link that has nobody's alias, since another program took it away, is
-// noted for leadsTo.
+// named returns the index of the link that prevResult names, if the link's alias says that it
+// is this attachment's; 0 if it is not, or is gone. If somebody has renamed the link, named
+// finds it by its altname. A prevResult can be wrong, and a pod that it names by mistake must
+// stay connected. So if the alias is nobody's, because another program took Berth's away,
+// named only notes the link for leadsTo.
 func (c *call) named() (uint32, error) {
 	if !c.namesOurs() {
 		return 0, nil
@@ -175,21 +173,20 @@ func (c *call) named() (uint32, error) {
 	return 0, nil
 }
 
-// leadsTo returns the index of the host's end of the link whose other end is the
-// pod's interface, if its alias says that it is this attachment's, or if the alias is
-// nobody's and prevResult names the link; else 0. The
-// pod is asked for a number alone, and of an alias that is cut off nobody can tell
-// whose it is, unless it is the incarnation that prevResult names: so a pod that
-// lies has nobody else cut off. The link's name says nothing: somebody may have
-// given it another one. Of the key's incarnations it is the one in the pod now,
-// unless its ADD began after this DEL, which is not about it then.
+// leadsTo returns the index of the host's end of the link whose other end is the pod's
+// interface, if the alias of the host's end says that it is this attachment's, or if the alias
+// is nobody's and prevResult names the link; otherwise 0. The pod tells only an index. A Short
+// alias, which may lack the end of its key, counts only for the incarnation that prevResult
+// names. So a pod that lies gets no other pod cut off. The link's name tells nothing, because
+// somebody may have renamed it. Of the key's incarnations leadsTo finds the one that is in the
+// pod now, unless the ADD of that one began after this DEL, which is not about it then.
 //
-// What cannot be seen, such as a namespace that is gone, is 0: this is a help for
-// runtimes that lost the result of ADD, send none (of configurations below 0.4.0)
-// or an old one, and for links that were renamed. Only what could be seen by another
-// try, as when there is no file descriptor left, is an error. That the kernel's answer
-// is lost (errLost) is none: the pod can bring that about for as long as it likes, as it
-// can hide its interface.
+// If leadsTo cannot see something, such as a namespace that is gone, it returns 0: it helps
+// runtimes that lost the result of ADD, that send none (configurations below 0.4.0) or an old
+// one, and it helps with links that were renamed. It returns an error only if another try may
+// see more, as when there was no file descriptor left. A lost answer of the kernel (errLost)
+// is no error: the pod can bring that about for as long as it likes, just as it can hide its
+// interface.
 func (c *call) leadsTo() (uint32, error) {
 	inside, end, err := c.ends()
 	if end == nil {
@@ -208,8 +205,8 @@ func (c *call) leadsTo() (uint32, error) {
 	return end.index(), nil
 }
 
-// older reports whether a link of this attachment is of an ADD that began before this
-// DEL, and notes one of which that cannot be told.
+// older reports whether a link of this attachment is of an ADD that began before this DEL. If
+// that cannot be told, older notes the link in c.unsure.
 func (c *call) older(s stamp.Stamp) bool {
 	if s.Start > c.started && s.Start <= c.running {
 		c.unsure = s.Link()
@@ -217,9 +214,9 @@ func (c *call) older(s stamp.Stamp) bool {
 	return s.Start <= c.started
 }
 
-// ends returns both ends of the link whose one end is the pod's interface, or why not.
+// ends returns both ends of the link that has the pod's interface as one end, or why it cannot.
 func (c *call) ends() (inside, host answer, err error) {
-	pod, err := c.openNetns() // one whose path hangs cannot be seen either
+	pod, err := c.openNetns() // fails also if the path hangs: then the pod cannot be seen either
 	if err != nil {
 		return nil, nil, err
 	}
@@ -239,9 +236,9 @@ func (c *call) ends() (inside, host answer, err error) {
 	return inside, host, err
 }
 
-// elsewhere returns a link of this attachment's whose agent runs, and what that one says
-// of itself, such as its root. It is asked for a root without an agent alone, which the
-// agent cannot have. What cannot be seen in time is none.
+// elsewhere returns a link of this attachment whose agent runs, and what that agent says of
+// itself, such as its root. noAgent calls it only for a root without an agent, so the agent of
+// the link must have another root. A link that cannot be seen in time is not returned.
 func (c *call) elsewhere() (link, who string) {
 	type found struct{ link, who string }
 	limit := func() time.Duration { return leastCut }
@@ -272,15 +269,15 @@ func (c *call) elsewhere() (link, who string) {
 	return f.link, f.who
 }
 
-// openNetns opens the pod's network namespace. Its path may hang; on a busy node it may
+// openNetns opens the pod's network namespace. The path may hang, and on a busy node it may
 // take a while.
 func (c *call) openNetns() (*ns.Netns, error) {
 	limit := func() time.Duration { return until(c.deadline) - leastRead }
 	return within(limit, "the network namespace's path", func() (*ns.Netns, error) { return ns.Open(c.netns) })
 }
 
-// passing returns an error in looking into the pod if another try may not have it,
-// and nil if it says that nothing can be seen.
+// passing returns err, an error in looking into the pod, if another try may succeed. It
+// returns nil if err means that nothing can be seen.
 func passing(err error) error {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} {
 		if errors.Is(err, e) {
@@ -294,10 +291,10 @@ func (c *call) key() stamp.Key {
 	return stamp.Key{Network: c.head.Name, ContainerID: c.container, Ifname: c.ifname}
 }
 
-// isOf reports whether what begins with an instance's id, or with the part of it
-// that links' names have, is of the instance that lives at a root. Where that
-// cannot be known, the form decides: 14 characters in an alphabet of 32 are nobody
-// else's by chance.
+// isOf reports whether id, which begins with an instance's id or with the part of it that
+// links' names have, is of the instance that lives at a root. If the root's instance is not
+// known, isOf reports true: the form of the name tells enough, because 14 characters in an
+// alphabet of 32 are not somebody else's by chance.
 func isOf(dir root.Dir, id string) bool {
 	instance, err := within(func() time.Duration { return leastRead }, "the disk", func() (string, error) { return readShort(dir.Instance()) })
 	if err != nil || len(instance) < stamp.PrefixLen {

@@ -26,8 +26,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Only what is known to be this agent's link is set down; the agent sees to the
-// rest when it is back.
+// The plugin sets down only a link that it knows to be this attachment's. The agent sees to
+// the rest when it is back.
 func TestCut(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*away)
@@ -66,7 +66,7 @@ func TestCut(t *testing.T) {
 			if r := a.one(); r.Link != test.link || r.Cut != test.cut || (r.Addresses != nil) != (test.link != "") {
 				t.Errorf("queued is %+v", r)
 			}
-			// And again, as a runtime does that has not heard of the success.
+			// And again, as a runtime does that has not received the success.
 			if out, code := a.del(test.prev); code != 0 || out != "" {
 				t.Fatalf("again: code %d: %s", code, out)
 			}
@@ -74,9 +74,9 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A process that somebody kept ready becomes the plugin, without an agent. Of a link whose
-// ADD began after the process it cannot tell whether it is meant: it leaves the link alone,
-// and says so. A new process cuts it off.
+// A process that somebody kept ready becomes the plugin, without an agent. If a link's ADD
+// began after the process, the plugin cannot tell whether the DEL is about that link: it
+// leaves the link alone, and says so. A new process cuts the link off.
 func TestCutInAProcessKeptReady(t *testing.T) {
 	for name, prev := range map[string]string{"by prevResult": prevResult(ownLink), "by the pod": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestCutInAProcessKeptReady(t *testing.T) {
 	}
 }
 
-// Without a usable prevResult, the interface in the pod leads to the link. It must
-// be stamped as this attachment's: a path may be another pod's by now, and a pod
+// Without a usable prevResult, the interface in the pod leads to the link. The link must be
+// stamped as this attachment's: the namespace's path may lead to another pod by now, and a pod
 // may have made the interface itself.
 func TestCutWhatLeadsIntoThePod(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -193,8 +193,8 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 	}
 }
 
-// A link that another program has renamed is found by its altname. That can be
-// anybody's: the alias has to say that it is meant.
+// The plugin finds a link that another program has renamed by its altname. Any link can have
+// that altname, so the alias has to say that the link is this attachment's.
 func TestCutWhatIsRenamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*away)
@@ -233,8 +233,8 @@ func TestCutWhatIsRenamed(t *testing.T) {
 	}
 }
 
-// The deletion is queued before the link goes down: an agent that sees that, and
-// would mend it, has to find it.
+// The deletion is queued before the link goes down: an agent that sees the link go down, and
+// would mend it, has to find the deletion.
 func TestQueuedBeforeCut(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	programs.Need(t, "strace")
@@ -253,9 +253,9 @@ func TestQueuedBeforeCut(t *testing.T) {
 	}
 }
 
-// Somebody may have the lock of all network settings, and what is in the way to
-// the pod's interface may take long: the deletion is queued before anything is
-// asked of rtnetlink, and before anybody looks into the pod.
+// Somebody may have the lock of all network settings, and the way to the pod's interface may
+// take long. So the plugin queues the deletion before it asks rtnetlink anything, and before
+// it looks into the pod.
 func TestQueuedBeforeLookedFor(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	programs.Need(t, "strace")
@@ -279,8 +279,8 @@ func TestQueuedBeforeLookedFor(t *testing.T) {
 	}
 }
 
-// What waits for the kernel for ever does not keep the plugin, and what comes late
-// has a little time all the same.
+// A call that waits for the kernel for ever does not keep the plugin, and a call that begins
+// late has a little time all the same.
 func TestInTime(t *testing.T) {
 	ever := make(chan error)
 	if err := inTime(boottime.Now(), "the kernel", func() error { return <-ever }); err == nil || !strings.Contains(err.Error(), "not answered in time") {
@@ -292,8 +292,8 @@ func TestInTime(t *testing.T) {
 	}
 }
 
-// Of two attachments whose keys begin alike nobody can tell by the alias which one
-// it is, unless prevResult names the incarnation.
+// If the keys of two attachments begin alike, the alias does not tell which of them a link is,
+// unless prevResult names the incarnation.
 func TestStampCutOffLeadsNowhere(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	pod := nettest.Pod(t)
@@ -315,19 +315,19 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 	}
 }
 
-// key is that of the tests' deletions, and another almost the same.
+// key is the key of the tests' deletions; the other key is almost the same.
 var (
 	key     = stamp.Key{Network: "net", ContainerID: "c1", Ifname: "eth0"}
 	another = stamp.Key{Network: "net", ContainerID: "c1", Ifname: "eth1"}
 )
 
-// stamp gives a link the alias that the agent gives one of an attachment.
+// stamp gives a link the alias that the agent gives the link of an attachment.
 func (a *away) stamp(name string, k stamp.Key) {
 	a.Helper()
 	a.alias(name, stamp.Alias(name[1:1+stamp.PrefixLen]+"234567", hold.ID(name[1+stamp.PrefixLen:]), k, 0))
 }
 
-// alias is `ip link set NAME alias TEXT`.
+// alias does `ip link set NAME alias TEXT`.
 func (a *away) alias(name, text string) {
 	a.Helper()
 	link, err := netlink.LinkByName(name)
@@ -345,7 +345,7 @@ func (a *away) lead(link string, pod *ns.Netns, ifname string) {
 	a.must(pod.Do(func() error { return netlink.LinkSetUp(peer) }))
 }
 
-// rename is `ip link set NAME name TO`.
+// rename does `ip link set NAME name TO`.
 func (a *away) rename(name, to string) {
 	a.Helper()
 	link, err := netlink.LinkByName(name)
@@ -354,7 +354,7 @@ func (a *away) rename(name, to string) {
 	a.links[slices.Index(a.links, name)] = to
 }
 
-// altname is `ip link property add dev NAME altname TEXT`.
+// altname does `ip link property add dev NAME altname TEXT`.
 func (a *away) altname(name, text string) {
 	a.Helper()
 	link, err := netlink.LinkByName(name)
@@ -362,7 +362,7 @@ func (a *away) altname(name, text string) {
 	a.must(netlink.LinkAddAltName(link, text))
 }
 
-// remove is `ip link delete NAME`.
+// remove does `ip link delete NAME`.
 func (a *away) remove(name string) {
 	a.Helper()
 	link, err := netlink.LinkByName(name)
@@ -370,7 +370,7 @@ func (a *away) remove(name string) {
 	a.must(netlink.LinkDel(link))
 }
 
-// setDown is `ip link set NAME down`.
+// setDown does `ip link set NAME down`.
 func (a *away) setDown(name string) {
 	a.Helper()
 	link, err := netlink.LinkByName(name)

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// On a disk that hangs, such as one that is frozen, or of a server that is away,
-// nothing can be promised. DEL says so in time, and the pod is cut off all the same.
+// On a disk that hangs, such as one that is frozen or whose server is away, the plugin can
+// promise nothing. DEL says so in time, and cuts the pod off all the same.
 func TestDiskHangs(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	nettest.Hang(t, root.Dir(a.root).State())
@@ -26,8 +26,8 @@ func TestDiskHangs(t *testing.T) {
 	}
 }
 
-// The path of a pod's namespace may be on a file system that hangs: DEL needs neither,
-// and succeeds in time.
+// The path of a pod's namespace may be on a file system that hangs. DEL does not need the
+// namespace, and succeeds in time.
 func TestNetnsPathHangs(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func TestNetnsPathHangs(t *testing.T) {
 	a.one()
 }
 
-// ADD and CHECK need it, and say in time that they have not got it.
+// ADD and CHECK need the namespace, and say in time that they cannot open it.
 func TestNetnsPathHangsForADDAndCHECK(t *testing.T) {
 	for _, command := range []string{"ADD", "CHECK"} {
 		t.Run(command, func(t *testing.T) {
@@ -58,8 +58,8 @@ func TestNetnsPathHangsForADDAndCHECK(t *testing.T) {
 	}
 }
 
-// With too few file descriptors to look into the pod, DEL does not say that it is
-// cut off: that nothing could be seen does not mean that nothing is there.
+// With too few file descriptors to look into the pod, DEL does not say that the pod is cut
+// off: it has seen no link, but there may be one.
 func TestTooFewFileDescriptors(t *testing.T) {
 	for files, cut := 6, false; !cut; files++ { // with fewer a Go program does not start
 		if files > 32 {

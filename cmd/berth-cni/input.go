@@ -14,28 +14,28 @@ import (
 type call struct {
 	verb
 	started, running  int64 // CLOCK_BOOTTIME in nanoseconds: the runtime asked for the verb between the two
-	deadline          int64 // likewise
+	deadline          int64 // CLOCK_BOOTTIME in nanoseconds
 	container, ifname string
 	netns             string // path
-	args              string // CNI_ARGS as it is
+	args              string // CNI_ARGS as it was given
 	trace             string
 	raw               []byte // stdin
 	head              cni.Head
-	found             bool   // a link of this attachment's, to be set down
-	down              bool   // one is
-	unsure            string // a link of this attachment's, of an ADD that began after started and before running
+	found             bool   // the cut has found a link of this attachment
+	down              bool   // a link of this attachment is down
+	unsure            string // a link of this attachment, of an ADD that began after started and before running
 	queued            *deletions.Record
-	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: it is somebody's
+	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: the alias is somebody's
 }
 
-// read reads the environment, then stdin. On an error the call has as much as
-// is known, at least the version to print the error in.
+// read reads the environment, then stdin. On an error the call has as much as read has found
+// out, and at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
 	c := &call{verb: v, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
 	c.head.Version = cni.CurrentVersion
 	bad := c.readEnv(p.getenv)
-	// Stdin is read even so: it has the version that the error is printed in,
-	// and a runtime that still writes to it would be killed by SIGPIPE.
+	// Read stdin even if bad is an error: stdin has the version to print the error in, and
+	// SIGPIPE would kill a runtime that still writes to it.
 	raw, e := p.readStdin(c.deadline)
 	if e != nil {
 		return c, first(bad, e)
@@ -49,7 +49,7 @@ func (p *plugin) read(name string, v verb) (*call, *api.Error) {
 	if e := first(bad, e); e != nil {
 		return c, e
 	}
-	if v.lenient { // what was attached in a version goes in any
+	if v.lenient { // a pod that was attached in one version can be deleted in any
 		return c, nil
 	}
 	return c, cni.CheckVersion(name, c.head.Version)

@@ -2,11 +2,11 @@
 // reads its environment and stdin, asks the agent, and prints what the agent
 // answers; the work is the agent's.
 //
-// Its files in the order of a run: main, start (when it began), plugin
-// (dispatch), input, verb (what each verb asks), answer (what comes of the
-// answer); and for DEL, while the agent is away, promise, cut and netlink. It starts thousands of times on a
-// node, so it links nothing that takes time to start, such as net
-// (weight_test.go), and uses nothing of encoding/json but a type in package api.
+// Its files in the order of a run: main, start (when it began), plugin (dispatch), input,
+// verb (what each verb asks), answer (what follows from the answer); and for DEL, while the
+// agent is away, promise, cut, netlink and orphan. It starts thousands of times on a node, so
+// it links nothing that takes time to start, such as net (weight_test.go), and uses nothing of
+// encoding/json but a type in package api.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 func main() { os.Exit(mainPlugin(unix.Stdin).run()) }
 
-// mainPlugin is the plugin as a process runs it.
+// mainPlugin returns the plugin as a process runs it.
 func mainPlugin(stdin int) *plugin {
 	now := boottime.Now()
 	return &plugin{
@@ -38,7 +38,7 @@ func mainPlugin(stdin int) *plugin {
 // plugin is one run, with the edges of its process.
 type plugin struct {
 	started int64 // CLOCK_BOOTTIME in nanoseconds: when its process began
-	began   int64 // when it was here; its limits count from then
+	began   int64 // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
 	getenv  func(string) string
 	stdin   func(p []byte, deadline int64) (int, error) // io.EOF at its end
 	typed   bool                                        // stdin is a terminal

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// build builds a program of this module into bin.
+// build builds a program of this module into the folder bin.
 func build(pkg, name string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -8,18 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device says which link of the calling thread's network namespace is meant: by
-// its name, by its altname or, without either, by its index.
+// device names a link of the calling thread's network namespace: by its name, by its altname
+// or, without either, by its index.
 type device struct {
 	name, altname string
 	index         uint32
 }
 
-// answer is what the kernel says of a link, a message of RTM_NEWLINK; nil says
-// nothing.
+// answer is what the kernel says of a link: a message of RTM_NEWLINK; nil says nothing.
 type answer []byte
 
-// look is `ip link show`.
+// look asks the kernel for a link, as `ip link show` does.
 func look(d device) (answer, error) {
 	var buf [16 << 10]byte
 	got, err := ask(message(d, unix.RTM_GETLINK, unix.NLM_F_REQUEST, 0), buf[:])
@@ -69,8 +68,8 @@ func (a answer) number(typ uint16) uint32 {
 	return binary.NativeEndian.Uint32(value)
 }
 
-// setDown is `ip link set LINK down`, by the link's index: whose the link is was
-// asked before, and a name may be another's by now.
+// setDown does `ip link set LINK down` by the link's index. It does not use the name, which
+// another link may have by now, after the caller has found out whose the link is.
 func setDown(index uint32) error {
 	var buf [4096]byte
 	answer, err := ask(message(device{index: index}, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
@@ -90,15 +89,16 @@ func ask(message, buf []byte) ([]byte, error) {
 	return exchange(fd, message, buf)
 }
 
-// errLost is that there was no room for the kernel's answer: others in the network
-// namespace have filled the socket, since the kernel answers once.
+// errLost says that the socket had no room for the kernel's only answer: others in the network
+// namespace have filled it.
 var errLost = errors.New("the kernel's answer is lost")
 
-// exchange is ask by a socket. Who has CAP_NET_ADMIN in the network namespace, as a pod
-// may in its own, can write to the socket as well, and before the kernel does. What is
-// not the kernel's, whose port is 0, is passed over.
+// exchange is ask with a given socket. Whoever has CAP_NET_ADMIN in the network namespace, as
+// a pod may have in its own, can write to the socket as well, even before the kernel does.
+// exchange skips all messages but the kernel's, whose port is 0.
 func exchange(fd int, message, buf []byte) ([]byte, error) {
-	// The kernel has done it, and answered, when sendto returns; so nobody waits.
+	// The kernel has done what the message says, and has answered, when sendto returns. So
+	// exchange does not wait.
 	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, err
 	}
@@ -118,11 +118,11 @@ func exchange(fd int, message, buf []byte) ([]byte, error) {
 	}
 }
 
-// message is a message about a link, which clears the flags that change has.
+// message returns a message about a link. It clears those of the link's flags that change has.
 func message(d device, typ, flags uint16, change uint32) []byte {
 	order := binary.NativeEndian
 	// struct nlmsghdr
-	b := order.AppendUint32(make([]byte, 0, 64), 0) // length: below
+	b := order.AppendUint32(make([]byte, 0, 64), 0) // length: set below
 	b = order.AppendUint16(b, typ)
 	b = order.AppendUint16(b, flags)
 	b = order.AppendUint32(b, 1) // sequence
@@ -139,7 +139,7 @@ func message(d device, typ, flags uint16, change uint32) []byte {
 	return b
 }
 
-// attribute appends a struct rtattr that is a string, unless that is empty.
+// attribute appends a struct rtattr with a string, unless the string is empty.
 func attribute(b []byte, typ uint16, text string) []byte {
 	if text == "" {
 		return b

@@ -10,10 +10,10 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod with CAP_NET_ADMIN answers what the plugin asks in its namespace, before the
-// kernel does: with an error of a node that lacks something, or with a link of its own.
-// Or it fills the plugin's socket. What it says is not heard, and an answer that is lost
-// is none: it makes no DEL fail.
+// A pod with CAP_NET_ADMIN answers the plugin's questions in the pod's namespace before the
+// kernel does: with an error of a node that lacks something, or with a link of its own. Or it
+// fills the plugin's socket. The plugin ignores what the pod says. If the kernel's answer is
+// lost, that makes no DEL fail.
 func TestPodAnswersForKernel(t *testing.T) {
 	nettest.Need(t)
 	pod := nettest.Pod(t)

@@ -7,9 +7,9 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// orphaned reports whether the pod's interface leads to a link of this attachment's that an
-// agent made whose folders are lost: nobody serves its instance. The link is cut off like
-// any other, and the deletion is queued for the agent that comes.
+// orphaned reports whether the pod's interface leads to a link of this attachment whose
+// instance nobody serves: the folders of the agent that made the link are lost. The plugin
+// cuts the link off like any other, and queues the deletion for the next agent.
 func (c *call) orphaned() bool {
 	index, err := c.leadsTo()
 	if err != nil || index == 0 {
@@ -25,7 +25,7 @@ func (c *call) orphaned() bool {
 	}
 	var here unix.Stat_t
 	if unix.Stat("/proc/thread-self/ns/net", &here) != nil {
-		return true // where nobody can be seen, nobody serves
+		return true // if the plugin cannot see who serves, nobody does
 	}
 	_, served := root.Locked(root.Lock(s.Instance, here.Ino))
 	return !served

@@ -46,8 +46,8 @@ func (p *plugin) run() int {
 
 // ask sends the verb's request, and returns what is printed on success.
 func (c *call) ask() ([]byte, *api.Error) {
-	// From here on it waits. The runtime's monitor would look after the second
-	// processor every 20 µs for 10 ms: in a burst, a fifth of the plugin's time.
+	// From here on the plugin mostly waits. With a second processor, the Go runtime's monitor
+	// would wake up every 20 µs for 10 ms: in a burst, a fifth of the plugin's time.
 	runtime.GOMAXPROCS(1)
 	r := wire.Request{Started: c.started, Running: c.running, Deadline: c.deadline - int64(c.reserve), Trace: c.trace}
 	if e := c.request(c, &r); e != nil {
@@ -67,7 +67,7 @@ func (c *call) ask() ([]byte, *api.Error) {
 	return out, e
 }
 
-// called reports whether a runtime seems to have executed the plugin.
+// called reports whether a container runtime seems to have executed the plugin.
 func (p *plugin) called() bool {
 	for _, name := range []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH"} {
 		if p.getenv(name) != "" {
@@ -77,13 +77,13 @@ func (p *plugin) called() bool {
 	return false
 }
 
-// about says to a person what this is.
+// about tells a person what this program is.
 func (p *plugin) about() {
 	fmt.Fprintf(p.stderr, "CNI plugin berth-cni %s: executed by container runtimes, configured by stdin; see `berth --help`\n"+
 		"CNI protocol versions supported: %s\n", version.Text, strings.Join(cni.Versions(), ", "))
 }
 
-// supported is the answer to VERSION, in the version that stdin names.
+// supported returns the answer to VERSION, in the version that stdin names.
 func (p *plugin) supported() []byte {
 	current := cni.CurrentVersion
 	if !p.typed {

@@ -16,19 +16,19 @@ import (
 // reserve is how much of its time DEL keeps for promise.
 const reserve = 3 * time.Second
 
-// bootIDFile has the id of this boot, in which the clock means something.
+// bootIDFile has the id of this boot. Times of CLOCK_BOOTTIME mean something only in one boot.
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// promise answers for an agent that is away when it should delete: the plugin
-// queues the deletion for it, and cuts the pod off itself. nil is success: the
-// deletion is on disk, and nobody is reached through the pod's link. why says
-// what is the matter with the agent.
+// promise stands in for an agent that is away when it should delete: the plugin queues the
+// deletion for the agent, and cuts the pod off itself. nil is success: the deletion is on
+// disk, and nobody can be reached through the pod's link. why says what is the matter with the
+// agent.
 //
-// The deletion is queued first, and nothing is asked of the kernel before: an
-// agent that sees the link go down, and would mend it, finds it; and the kernel
-// may let the plugin wait, while somebody has the lock of all its network
-// settings. If either fails, or does not end, as with a disk that hangs, the other
-// is done all the same, and DEL is to be repeated.
+// promise queues the deletion first, and asks nothing of the kernel's network before. So an
+// agent that sees the link go down, and would mend it, finds the deletion; and the kernel may
+// let the plugin wait while somebody has the lock of all its network settings. If the queueing
+// or the cut fails, or does not end, as with a disk that hangs, the plugin does the other all
+// the same, and DEL is to be repeated.
 func promise(c *call, why error) *api.Error {
 	queueErr := inTime(c.deadline-int64(leastCut), "the disk", func() error {
 		if e := c.noAgent(); e != nil {
@@ -49,13 +49,13 @@ func promise(c *call, why error) *api.Error {
 		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
 	case cutErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
-	case c.unsure != "": // the deletion that is queued spares it; its repetition, in a new process, does not
+	case c.unsure != "": // the queued deletion spares that link; a repeated DEL, in a new process, does not
 		return cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure, "%v; the ADD of %s began after this process, and before that became the plugin; repeat DEL", why, c.unsure)
 	case c.found:
 	case c.misplaced():
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: this plugin is in another network namespace than the agent was; "+
 			"the deletion is queued; repeat DEL when the agent runs", why)
-	case reachable(why): // else the agent is away, and no link at all is as good as one that is down
+	case reachable(why): // otherwise the agent is away, and no link at all is as good as one that is down
 		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; the deletion is queued; repeat DEL", why)
 	}
 	return nil
@@ -67,7 +67,7 @@ func reachable(why error) bool {
 	return errors.As(why, &e) && e.Code == cni.CodeTryAgain && e.Msg == cni.MsgReachable
 }
 
-// enqueue puts the deletion into the queue of the agent.
+// enqueue puts the deletion into the agent's queue.
 func (c *call) enqueue(why error) error {
 	boot, err := readShort(bootIDFile)
 	if err != nil {
@@ -92,17 +92,17 @@ func (c *call) enqueue(why error) error {
 	return nil
 }
 
-// uncut takes back, in the queue, that the pod is cut off: its link was not found, as
-// where prevResult is another pod's or an old one, or could not be set down. Who looks at
-// the queue is told so, and the agent does the deletion among the first. If that fails
-// the deletion is queued all the same.
+// uncut takes back in the queue that the pod is cut off. The plugin calls it if it could not
+// set the link down, or found no link, as when prevResult is another pod's or an old one. Then
+// people who look at the queue see it, and the agent does the deletion among the first. If
+// uncut fails, the deletion stays in the queue as it was.
 func (c *call) uncut() {
 	limit := func() time.Duration { return leastRead }
 	_, _ = within(limit, "the disk", func() (struct{}, error) { return struct{}{}, deletions.Uncut(c.head.Root, *c.queued) })
 }
 
-// readShort reads a file of one short line, and waits for nobody who would write to
-// a FIFO. (os.ReadFile would first set up what it takes to wait for many files.)
+// readShort reads a file of one short line. It does not wait if the file is a FIFO to which
+// nobody writes. (os.ReadFile would first set up Go's poller of files.)
 func readShort(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Where nothing can be promised, DEL says what is wrong, and the pod is cut off
-// all the same.
+// If the plugin can promise nothing, DEL says what is wrong, and cuts the pod off all the
+// same.
 func TestNotPromised(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(a *away, folder string)
@@ -55,7 +55,7 @@ func TestNotPromised(t *testing.T) {
 	}
 }
 
-// fill takes all that is left of the root's disk.
+// fill takes all room that is left on the root's disk.
 func (a *away) fill() {
 	a.Helper()
 	f, err := os.Create(filepath.Join(a.root, "filler"))

@@ -65,8 +65,8 @@ func start(t testing.TB, root string, h http.HandlerFunc) {
 	t.Cleanup(a.stop)
 }
 
-// The request of ADD is what the API's types say, and the agent finds the same
-// namespace by it; also below a root that is too long for a socket's address.
+// The request of ADD is as the API's types say, and by it the agent finds the same namespace,
+// also below a root that is too long for a socket's address.
 func TestAddRequest(t *testing.T) {
 	for _, dir := range []string{"r", strings.Repeat("long/", 40)} {
 		root := filepath.Join(t.TempDir(), dir)
@@ -110,7 +110,7 @@ func TestStdinTooLarge(t *testing.T) {
 	}
 }
 
-// Endless input is not read to its end (CVE-2022-31030).
+// The plugin stops reading input that does not end (CVE-2022-31030).
 func TestStdinEndless(t *testing.T) {
 	endless := io.LimitReader(zeros{}, 64*api.MaxBody).(*io.LimitedReader)
 	env := podEnv("DEL")
@@ -148,8 +148,7 @@ func TestAnswerSizes(t *testing.T) {
 	}
 }
 
-// inside runs the plugin in this process, with little of the time left that it
-// has for asking.
+// inside runs the plugin in this process, with little of its time for the request left.
 func inside(t *testing.T, env map[string]string, stdin io.Reader, typed bool) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -185,7 +184,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// A stdin that does not end is given up on, too.
+// The plugin also gives up on a stdin that does not end in time.
 func TestStdinHangs(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -221,7 +220,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// What cannot be printed is a failure.
+// The plugin fails if it cannot print its answer.
 func TestStdoutBroken(t *testing.T) {
 	p := &plugin{
 		getenv: func(name string) string { return map[string]string{"CNI_COMMAND": "VERSION"}[name] },

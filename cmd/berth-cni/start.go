@@ -9,20 +9,19 @@ import (
 // statFile says when this process began.
 const statFile = "/proc/self/stat"
 
-// statTick is the unit of times in /proc/PID/stat: 1/USER_HZ s, the same on
-// every architecture of Linux that Go knows.
+// statTick is the unit of times in /proc/PID/stat: 1/USER_HZ s, which is the same on every
+// architecture of Linux that Go knows.
 const statTick = 10 * time.Millisecond
 
 // startOf returns when this process began, or a little later, but not after now
-// (CLOCK_BOOTTIME in nanoseconds). It decides which of two verbs overtakes the
-// other: a DEL whose exec took long is as old as the runtime's wish, and not as
-// young as the first instruction here. Of two verbs, one of which began after the
-// other had ended, it is the later one that has the later start.
+// (CLOCK_BOOTTIME in nanoseconds). The starts decide which of two verbs overtakes the other: a
+// DEL whose exec took long is as old as the runtime's wish, and not as young as its first
+// instruction. If one verb began after another had ended, its start is later, too.
 //
-// The wish may be younger than the process, though: a runtime may keep processes ready,
-// one of which becomes the plugin (execve) when it is needed. The kernel does not tell
-// when it did. So a DEL says both, when it began and when it was here, and of a pod whose
-// ADD began in between it is repeated (cni.MsgUnsure).
+// The runtime's wish may be younger than the process, though: a runtime may keep processes
+// ready, and one of them becomes the plugin (execve) when it is needed. The kernel does not
+// tell when that was. So a DEL says both when its process began and when the plugin ran, and
+// the runtime has to repeat the DEL of a pod whose ADD began in between (cni.MsgUnsure).
 func startOf(now int64) int64 {
 	stat, err := readShort(statFile)
 	if err != nil {
@@ -35,12 +34,12 @@ func startOf(now int64) int64 {
 	return min(now, end)
 }
 
-// born returns the end of the tick in which a process began, by its
-// /proc/PID/stat (proc_pid_stat(5)). false is that it does not say so, or that
-// the process has waited for children: a shell may run one verb, and become the
-// next one itself (sh -c "berth-cni; exec berth-cni"), and began before both.
+// born returns the end of the tick in which a process began, by its /proc/PID/stat
+// (proc_pid_stat(5)). ok is false if stat does not say so, or if the process has waited for
+// children: a shell that runs one verb may become the next one itself
+// (sh -c "berth-cni; exec berth-cni"), and began before both.
 func born(stat string) (end int64, ok bool) {
-	// The second field is the program's name in parentheses, whatever that has in it.
+	// The second field is the program's name in parentheses. The name can have any characters.
 	name := strings.LastIndexByte(stat, ')')
 	if name < 0 {
 		return 0, false

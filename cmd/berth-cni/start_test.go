@@ -24,7 +24,7 @@ type starts struct {
 	began []int64
 }
 
-// listen lets it answer at a root; slow is how long that takes at least.
+// listen makes the agent answer at a root. Each answer takes slow at least.
 func (s *starts) listen(t *testing.T, root string, slow time.Duration) {
 	start(t, root, func(w http.ResponseWriter, r *http.Request) {
 		at, err := strconv.ParseInt(r.Header.Get("Berth-Started"), 10, 64)
@@ -41,7 +41,7 @@ func (s *starts) listen(t *testing.T, root string, slow time.Duration) {
 	})
 }
 
-// newDelete is a DEL that can be started.
+// newDelete returns the command of a DEL.
 func newDelete(root string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(bin, "berth-cni"))
 	for k, v := range podEnv("DEL") {
@@ -51,8 +51,8 @@ func newDelete(root string) *exec.Cmd {
 	return cmd
 }
 
-// A plugin whose exec takes long began when the runtime made its process, and not
-// when it came to its first instruction: what was attached meanwhile is younger.
+// A plugin whose exec takes long began when the runtime made its process, and not at its first
+// instruction: an attachment that was made in between is younger.
 func TestStartOfSlowExec(t *testing.T) {
 	nettest.Need(t)
 	root := t.TempDir()
@@ -79,8 +79,8 @@ func TestStartOfSlowExec(t *testing.T) {
 	}
 }
 
-// Verbs one after the other are in order, also within a tick of the kernel's, and
-// never younger than they are.
+// The starts of verbs that run one after the other are in order, also within a tick of the
+// kernel's, and no start is later than the verb itself.
 func TestStartsInOrder(t *testing.T) {
 	root := t.TempDir()
 	var s starts
@@ -99,8 +99,8 @@ func TestStartsInOrder(t *testing.T) {
 	}
 }
 
-// A shell becomes the last program that it runs: that one did not begin when the
-// shell did.
+// A shell becomes the last program that it runs. That program did not begin when the shell
+// did.
 func TestStartOfShellsLast(t *testing.T) {
 	root := t.TempDir()
 	var s starts
@@ -120,7 +120,7 @@ func TestStartOfShellsLast(t *testing.T) {
 	}
 }
 
-// FuzzBorn reads /proc/PID/stat; the name in it is anybody's choice.
+// FuzzBorn reads /proc/PID/stat. Anybody can choose the name in it.
 func FuzzBorn(f *testing.F) {
 	const good = "7 (berth-cni) R 1 7 7 0 -1 4194304 298 0 0 0 0 17 0 0 20 0 4 0 132535 1256550400 580"
 	for _, stat := range []string{

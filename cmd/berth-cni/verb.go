@@ -14,20 +14,20 @@ import (
 // verb is what distinguishes the verbs from each other.
 type verb struct {
 	limit       time.Duration // from the plugin's first instruction to its answer
-	reserve     time.Duration // of it, what the plugin keeps for doing without the agent
-	pod         bool          // it is about one attachment: the environment names it
-	netnsNeeded bool          // of a pod that must be there
-	lenient     bool          // of the configuration, only what names the attachment is read
+	reserve     time.Duration // the part of limit that the plugin keeps for doing without the agent
+	pod         bool          // the verb is about one attachment, which the environment names
+	netnsNeeded bool          // the pod's network namespace must be there
+	lenient     bool          // only that part of the configuration is read which names the attachment
 	// request fills in method, target and body.
 	request func(*call, *wire.Request) *api.Error
 	// success returns what is printed if an answer means success.
 	success func(wire.Response) (out []byte, ok bool)
-	// away answers for an agent that did not; nil is success. It is not known
-	// whether the agent has executed the request.
+	// away is called if the agent did not answer, and returns the verb's error; nil is success.
+	// Nobody knows whether the agent has executed the request.
 	away func(*call, error) *api.Error
 }
 
-// verbs are those that an agent is needed for.
+// verbs are the verbs that need an agent.
 var verbs = map[string]verb{
 	"ADD": {
 		limit: 60 * time.Second, pod: true, netnsNeeded: true,
@@ -51,7 +51,7 @@ var verbs = map[string]verb{
 	},
 }
 
-// post makes a request of a body.
+// post returns a verb's request that posts a body to a path.
 func post(path string, body func(*call) ([]byte, *api.Error)) func(*call, *wire.Request) *api.Error {
 	return func(c *call, r *wire.Request) (e *api.Error) {
 		r.Method, r.Target = "POST", path
@@ -60,12 +60,12 @@ func post(path string, body func(*call) ([]byte, *api.Error)) func(*call, *wire.
 	}
 }
 
-// attachment is an api.AddRequest. This body and that of GC are written by hand:
+// attachment returns an api.AddRequest. This body and that of GC are written by hand:
 // json.Marshal makes the plugin 10 % larger (2.37 MB, not 2.15) and an ADD 0.1 ms slower
 // (p50 1.54 ms, not 1.45 and 1.41; 800 of each by turns, the program as it is twice, 2 cores).
 //
-// The namespace stays open until the plugin ends: what the agent looks at is what was
-// meant, or it can see that it is not.
+// The namespace stays open until the plugin ends. So the agent opens the namespace that the
+// runtime meant, or it can see that it has opened another one.
 func attachment(c *call) ([]byte, *api.Error) {
 	netns, err := c.openNetns()
 	if errors.Is(err, errLate) {
@@ -87,7 +87,7 @@ func attachment(c *call) ([]byte, *api.Error) {
 	return append(b, '}'), nil
 }
 
-// validAttachments is an api.GCRequest.
+// validAttachments returns an api.GCRequest.
 func validAttachments(c *call) ([]byte, *api.Error) {
 	valid, e := cni.ParseGC(c.raw)
 	if e != nil {
@@ -110,8 +110,8 @@ func validAttachments(c *call) ([]byte, *api.Error) {
 	return append(b, '}'), nil
 }
 
-// deletion names the attachment by its key, and by its incarnation where the
-// runtime kept the result.
+// deletion names the attachment by its key and, if the runtime kept the result of ADD, by its
+// incarnation's link.
 func deletion(c *call, r *wire.Request) *api.Error {
 	r.Method = "DELETE"
 	r.Target = api.PathAttachments + "?network=" + c.head.Name + "&container=" + c.container +
@@ -133,8 +133,8 @@ func status(c *call, r *wire.Request) *api.Error {
 	return nil
 }
 
-// escape makes text fit for a query's value (RFC 3986, section 2). net/url
-// would do, but brings packages that take longer to start than to be used.
+// escape makes text fit for a query's value (RFC 3986, section 2). net/url would do it, too,
+// but it brings packages that take longer to start than to use.
 func escape(text string) string {
 	const hex = "0123456789ABCDEF"
 	var b []byte

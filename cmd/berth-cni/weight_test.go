@@ -25,7 +25,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// These take longer to start than the plugin runs: net brings a resolver,
+// These packages take longer to start than the plugin runs: net brings a resolver,
 // net/netip a goroutine (by unique), hash/crc32 tables, the others what they
 // need.
 func TestImports(t *testing.T) {
@@ -44,8 +44,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// BenchmarkExec compares the plugin with a program that does nothing: one that
-// answers VERSION, and a whole DEL.
+// BenchmarkExec compares the plugin, which answers VERSION or does a whole DEL, with a program
+// that does nothing.
 func BenchmarkExec(b *testing.B) {
 	empty := filepath.Join(b.TempDir(), "empty.go")
 	if err := os.WriteFile(empty, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {

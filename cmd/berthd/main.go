@@ -1,5 +1,5 @@
-// Command berthd is Berth's node agent: it attaches pods to the network and
-// takes them off it, and gives back what they held whatever else is broken.
+// Command berthd is Berth's node agent: it attaches pods to the network, detaches them, and
+// gives back what they held, whatever else is broken.
 package main
 
 import (
@@ -34,11 +34,11 @@ type flags struct {
 	rebuild bool
 }
 
-// lastWords is how long the end waits for somebody to read the log.
+// lastWords is how long the agent waits at its end for somebody to read the log.
 const lastWords = time.Second
 
 func main() {
-	// Nobody may read what the agent says, or whoever read it has died: neither is a
+	// It may be that nobody reads the agent's log, or that its reader has died. Neither is a
 	// reason to stop working for pods.
 	signal.Ignore(syscall.SIGPIPE)
 	log := daemon.NewLogWriter(os.Stderr)
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// command is the program, which logs to a writer.
+// command returns the program, which logs to a writer.
 func command(log io.Writer) *cobra.Command {
 	var f flags
 	c := &cobra.Command{
@@ -86,8 +86,8 @@ SIGTERM ends the agent; pods keep their network.`,
 	return c
 }
 
-// place makes the root absolute. One that is not there is an error: it is
-// misspelt more often than new.
+// place makes the root absolute. A root that is not there is an error: it is misspelt more
+// often than new.
 func (f *flags) place() error {
 	if f.root == "" {
 		return errors.New("--root is empty")
@@ -126,7 +126,7 @@ func run(_ context.Context, f flags, to io.Writer) error {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // told again, it ends at once
+	context.AfterFunc(ctx, stop) // a second signal ends the agent at once
 	if f.rebuild {
 		return rebuildLedger(ctx, o)
 	}
@@ -136,8 +136,8 @@ func run(_ context.Context, f flags, to io.Writer) error {
 	return agent.Run(ctx, o, reloads(ctx, f, log))
 }
 
-// reloads sends a new configuration for each SIGHUP. One that is wrong is logged,
-// and the old one stays.
+// reloads sends a new configuration for each SIGHUP. If the configuration is wrong, reloads
+// logs why, and the old one stays in force.
 func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Config {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)

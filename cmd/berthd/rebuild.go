@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/rebuild"
 )
 
-// rebuildLedger makes a lost ledger anew and says what is in it, and what is not.
+// rebuildLedger makes a lost ledger anew, and prints what is in the new one and what is lost.
 func rebuildLedger(ctx context.Context, o agent.Options) error {
 	made, err := agent.RebuildLedger(ctx, o)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// What a DEL pays while the agent is away: two fsyncs, mostly.
+// The time that a DEL pays while the agent is away: mostly two fsyncs.
 func BenchmarkWrite(b *testing.B) {
 	dir := root.Dir(b.TempDir())
 	for b.Loop() {
@@ -15,13 +15,13 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// What every ADD pays: a look at a queue that has nothing but spare files.
+// The time that every ADD pays: a look at a queue that has nothing but spare files.
 func BenchmarkPendingOf(b *testing.B) {
 	q := open(b, root.Dir(b.TempDir()))
 	if _, err := q.Refill(); err != nil {
 		b.Fatal(err)
 	}
-	q.now = func() time.Time { return time.Now().Add(restless) } // it is long since
+	q.now = func() time.Time { return time.Now().Add(restless) } // the folder has not changed for long
 	for b.Loop() {
 		if of, err := q.PendingOf("net", "c1", "eth0"); err != nil || len(of) > 0 {
 			b.Fatal(of, err)
@@ -29,7 +29,7 @@ func BenchmarkPendingOf(b *testing.B) {
 	}
 }
 
-// What the agent pays at its start for each deletion that waits.
+// The time that the agent pays at its start for each deletion that waits.
 func BenchmarkPending(b *testing.B) {
 	dir := root.Dir(b.TempDir())
 	for i := range 100 {

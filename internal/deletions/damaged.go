@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Damaged is a file that was found in the queue and is no deletion. It is kept
-// in the folder damaged/ for people: what it was to delete may still be there.
+// Damaged is a file that was found in the queue and is no deletion. The queue keeps it in
+// the folder damaged/ for people: the pod that it was to delete may still be there.
 type Damaged struct {
 	Name  string
 	Err   error     // what is wrong with it
@@ -46,8 +46,8 @@ func (q *Queue) Damaged() ([]Damaged, error) {
 	return all, nil
 }
 
-// damaged opens the folder of what was set aside, and returns what is in it;
-// no folder if there is none.
+// damaged opens the folder of files that were set aside, and returns it with the names in
+// it. The folder is nil if there is none.
 func (f *folder) damaged() (*folder, []string, error) {
 	path := f.path + "/" + damagedName
 	fd, err := openDir(f.fd, damagedName)
@@ -66,8 +66,8 @@ func (f *folder) damaged() (*folder, []string, error) {
 	return d, names, nil
 }
 
-// setAside moves a file that is no deletion into the folder damaged/. It stays
-// what it is: a folder, a symbolic link.
+// setAside moves a file that is no deletion into the folder damaged/. It changes nothing of
+// the file, which may be a folder or a symbolic link.
 func (f *folder) setAside(name string) error {
 	fd, err := makeDir(f.fd, damagedName, openDir)
 	if err == nil {
@@ -81,8 +81,8 @@ func (f *folder) setAside(name string) error {
 	return nil
 }
 
-// moveTo moves a file into another folder. If there is one of that name, it
-// gets another name; if it is gone, that is fine.
+// moveTo moves a file into another folder. If that folder has a file of the same name, the
+// moved file gets another name. It is no error if the file is gone.
 func (f *folder) moveTo(fd int, name string) error {
 	to := name
 	var st unix.Stat_t
@@ -99,9 +99,9 @@ func (f *folder) moveTo(fd int, name string) error {
 	return nil
 }
 
-// TakeBack moves what was set aside and can be read as a deletion, by a newer
-// program for instance, back into the queue. It is for the agent's start. What it
-// fails with is no reason not to do what waits already.
+// TakeBack moves those files back into the queue that were set aside and can be read as
+// deletions now, for instance because this program is newer. It is for the agent's start.
+// An error is no reason not to do the deletions that wait already.
 func (q *Queue) TakeBack() error {
 	f, err := openFolder(q.dir)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// newName is a name for a record's file.
+// newName returns a name for a record's file.
 func newName(t testing.TB, r Record) string {
 	t.Helper()
 	name, err := r.newName()
@@ -25,7 +25,7 @@ func newName(t testing.TB, r Record) string {
 	return name
 }
 
-// damage puts something that is no deletion where one should be.
+// damage lists things that are no deletions, and how to put each in a deletion's place.
 var damage = map[string]struct {
 	put  func(path string) error
 	want string // in the error
@@ -59,8 +59,8 @@ func content(text string) func(path string) error {
 	return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
 }
 
-// Each is set aside, shown, and in nobody's way (cilium: a truncated file is
-// lost; PEERS.md, B).
+// The queue sets each damaged file aside, shows it, and does the other deletions (cilium: a
+// truncated file is lost; PEERS.md, B).
 func TestDamaged(t *testing.T) {
 	for name, test := range damage {
 		t.Run(name, func(t *testing.T) {
@@ -91,8 +91,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// Other files are nobody's deletions either, and of the same name there may be
-// several.
+// Other files are no deletions, either, and several of them may have the same name.
 func TestForeignFiles(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
@@ -118,7 +117,7 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// A look for one attachment's deletions leaves the others' alone.
+// A look for one attachment's deletions leaves those of other attachments alone.
 func TestPendingOfDamaged(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
@@ -138,8 +137,7 @@ func TestPendingOfDamaged(t *testing.T) {
 
 func sorted(names ...string) []string { slices.Sort(names); return names }
 
-// What was written by a newer program is set aside by an older one, and done by
-// the next newer one.
+// An older program sets aside what a newer one has written, and the next newer one does it.
 func TestTakeBack(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	open(t, dir)
@@ -167,8 +165,8 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
-// What the system says when a file cannot be read now is nothing about the file; what
-// is in the file, or what it is, will be the same the next time.
+// An error of the system in reading a file says nothing about the file. An error about the
+// file's content or its type will be the same the next time.
 func TestPassing(t *testing.T) {
 	for _, err := range []error{unix.EIO, unix.EACCES, unix.EPERM, unix.EMFILE, unix.ENOMEM, unix.ESTALE, unix.EUCLEAN} {
 		if !passing(fmt.Errorf("reading: %w", err)) {
@@ -183,8 +181,8 @@ func TestPassing(t *testing.T) {
 	}
 }
 
-// What can be read can be done, also where nothing can be set aside; and what
-// cannot is not lost.
+// Deletions that can be read can be done, also where nothing can be set aside; and those that
+// cannot be read are not lost.
 func TestNothingSetAside(t *testing.T) {
 	nettest.Need(t) // for the mount
 	dir := root.Dir(mount(t, "size=1m"))

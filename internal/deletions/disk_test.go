@@ -27,8 +27,7 @@ func mount(t *testing.T, options string) string {
 	return dir
 }
 
-// mountExt4 is `mkfs.ext4 FILE; mount -o loop FILE DIR`, where the machine lets
-// us.
+// mountExt4 does `mkfs.ext4 FILE; mount -o loop FILE DIR`, if the machine allows it.
 func mountExt4(t *testing.T) string {
 	t.Helper()
 	programs.Need(t, "mkfs.ext4", "mount")
@@ -62,7 +61,7 @@ func remount(t *testing.T, dir string, flags uintptr) {
 	}
 }
 
-// fillBlocks takes all blocks that are left of a disk.
+// fillBlocks takes all blocks that are left on a disk.
 func fillBlocks(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -81,7 +80,7 @@ func fillBlocks(t *testing.T, dir string) {
 	}
 }
 
-// fillInodes takes all inodes that are left of a disk.
+// fillInodes takes all inodes that are left on a disk.
 func fillInodes(t *testing.T, dir string) {
 	t.Helper()
 	filler := filepath.Join(dir, "filler")
@@ -94,8 +93,8 @@ func fillInodes(t *testing.T, dir string) {
 	}
 }
 
-// On a disk that is really full as many deletions find room as there are spare
-// files, and not one of them is lost.
+// On a disk that is really full, as many deletions find room as there are spare files, and
+// none of them is lost.
 func TestFullDisk(t *testing.T) {
 	nettest.Need(t) // for the mount
 	tmpfs := func(options string) func(*testing.T) string {
@@ -121,7 +120,7 @@ func TestFullDisk(t *testing.T) {
 				t.Fatalf("the disk is not full: %v", err)
 			}
 
-			// Several at once, each its own.
+			// Several at once, each with a deletion of its own.
 			var wg sync.WaitGroup
 			for w := range 4 {
 				wg.Go(func() {
@@ -156,7 +155,7 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("%d files are left", len(got))
 			}
 
-			// The agent does some, and keeps their room.
+			// The agent does some deletions, and keeps their room.
 			for _, e := range entries[:10] {
 				if err := q.Remove(e.Name); err != nil {
 					t.Fatal(err)

@@ -1,7 +1,7 @@
-// Package deletions is the queue of deletions that no agent has heard of: what
-// a DEL writes while the agent is away, and what the agent does when it is
-// back. The plugin links the part that writes; so nothing here may need net or
-// context (see the plugin's weight_test.go), nor encode with encoding/json.
+// Package deletions is the queue of deletions that no agent has heard of. A DEL writes a
+// deletion while the agent is away, and the agent does it when it is back. The plugin links
+// the part that writes; so nothing here may import net or context, not even through another
+// package (see the plugin's weight_test.go), nor encode with encoding/json.
 //
 // A queue is the folder ROOT/var/lib/berth/deletions:
 //
@@ -10,9 +10,9 @@
 //	tmp-...                                                            a deletion that is being written
 //	damaged/                                                           what cannot be read as a deletion
 //
-// Names of deletions are never used again, so that an agent that removes one
-// that it has done cannot remove a newer one of the same pod. A deletion is
-// written elsewhere in the folder, and renamed when it is whole: who reads it
-// sees all of it. A runtime repeats DEL, and each time is a deletion; on a disk
-// without any room those make room that newer ones of the same pod say (room.go).
+// A deletion's name is never used again: when an agent removes a deletion that it has done,
+// it cannot remove a newer one of the same pod. A deletion is written under another name in
+// the folder, and is renamed when it is whole, so that a reader sees all of it. A runtime
+// repeats DEL, and each DEL writes a deletion. On a disk without any room, the writer makes
+// room of deletions that a newer one of the same pod repeats (room.go).
 package deletions

@@ -12,19 +12,18 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Path is a queue's folder.
+// Path returns the path of a queue's folder.
 func Path(dir root.Dir) string { return filepath.Join(dir.State(), "deletions") }
 
-// folder is an open folder. What is in it is reached by that, and never
-// through a symbolic link: so nobody can exchange it meanwhile.
+// folder is an open folder. All access to its files goes through fd, and never through a
+// symbolic link, so that nobody can exchange the folder meanwhile.
 type folder struct {
 	fd   int
 	path string
 }
 
-// openFolder opens a queue's folder, and makes it where it is missing. Root
-// itself has to be there: a mistyped one would take deletions that no agent
-// ever looks at.
+// openFolder opens a queue's folder, and makes it if it is missing. The root itself has to
+// be there: a mistyped root would take deletions at which no agent ever looks.
 func openFolder(dir root.Dir) (*folder, error) {
 	path := Path(dir)
 	fd, err := openDir(unix.AT_FDCWD, path)
@@ -41,8 +40,7 @@ func openFolder(dir root.Dir) (*folder, error) {
 	return &folder{fd, path}, nil
 }
 
-// shut sees to it that nobody else can write into a folder: who can, deletes any
-// pod.
+// shut makes sure that nobody else can write into a folder: whoever can, can delete any pod.
 func shut(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -57,12 +55,12 @@ func shut(fd int) error {
 	return unix.Fchmod(fd, 0o700)
 }
 
-// mayOwn reports whether a user's folder may be that of a program of euid.
+// mayOwn reports whether a program of user euid accepts a folder that belongs to user uid.
 func mayOwn(uid uint32, euid int) bool { return uid == 0 || int(uid) == euid }
 
 func (f *folder) close() { unix.Close(f.fd) }
 
-// makeFolder is `mkdir -p -m 0700`, durably, from the root on.
+// makeFolder does `mkdir -p -m 0700` durably, for the folders below the root.
 func makeFolder(dir root.Dir) (fd int, err error) {
 	at, err := openPath(string(dir))
 	if err != nil {
@@ -75,7 +73,7 @@ func makeFolder(dir root.Dir) (fd int, err error) {
 	}
 	parts := strings.Split(below, "/")
 	for i, name := range parts {
-		open := openPathAt // an administrator may have moved them elsewhere
+		open := openPathAt // follows symbolic links: an administrator may have moved the folders elsewhere
 		if i == len(parts)-1 {
 			open = openDir
 		}
@@ -110,7 +108,7 @@ func openPathAt(at int, name string) (int, error) {
 	return openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// openDir opens a folder that is one, and no symbolic link to one.
+// openDir opens a folder. A symbolic link to a folder is an error.
 func openDir(at int, name string) (int, error) {
 	return openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
@@ -128,7 +126,7 @@ func openat(at int, name string, flags int, mode uint32) (fd int, err error) {
 
 func fsync(fd int) error { return retry(func() error { return unix.Fsync(fd) }) }
 
-// retry calls f again if a signal came.
+// retry calls f again for as long as signals interrupt it.
 func retry(f func() error) error {
 	for {
 		if err := f(); err != unix.EINTR {

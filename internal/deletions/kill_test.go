@@ -13,12 +13,12 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// steps are the system calls by which a writer changes anything. strace counts
-// each by itself, in each thread; the writer has one.
+// steps are the system calls by which a writer changes anything. strace counts each of them
+// by itself, and in each thread by itself; the writer has one thread.
 var steps = []string{"mkdirat", "pwrite64", "fdatasync", "fsync", "renameat", "unlinkat"}
 
-// A writer dies before each of its steps, in turn, and then none does: what was
-// promised is there, once, and nothing is ever half there.
+// A writer dies before each of its steps in turn, and at last one writer lives. A deletion
+// that was promised is there, once, and none is ever half there.
 func TestKills(t *testing.T) {
 	nettest.Need(t) // for the mount
 	programs.Need(t, "strace")
@@ -86,7 +86,7 @@ func writeUntil(t *testing.T, dir root.Dir, step string, when int) (promised boo
 	return promised
 }
 
-// checkKilled checks what a writer has left that died before a step.
+// checkKilled checks what a writer that died before a step has left.
 func checkKilled(t *testing.T, dir root.Dir, step string, promised bool) {
 	t.Helper()
 	q := open(t, dir)
@@ -102,7 +102,7 @@ func checkKilled(t *testing.T, dir root.Dir, step string, promised bool) {
 			t.Error(err)
 		}
 	}
-	// A writer that died an hour ago leaves nothing.
+	// Nothing is left of a writer that died an hour ago.
 	f, err := openFolder(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -9,21 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restless is how long ago a folder must have changed for its time of change to
-// say that it has not changed since: some file systems count in seconds.
+// restless is how old a folder's time of change must be before the same time proves that the
+// folder has not changed since: some file systems count in seconds.
 const restless = 3 * time.Second
 
-// lastLook is what was in the folder, when it had last changed long before. A
-// look costs a tenth of a millisecond, for the spare files; and every ADD looks.
+// lastLook is what a look has found in the folder, if the folder had not changed for restless
+// by then. It serves until the folder changes. Listing the folder costs a tenth of a
+// millisecond, because of the spare files, and every ADD looks.
 type lastLook struct {
 	sync.Mutex
 	dev, ino uint64
 	changed  unix.Timespec // zero: nothing is known
-	stepped  time.Duration // of the clock: set since, it may show the same time for a later change
+	stepped  time.Duration // by how much the clock was set until then: a clock that is set can show the same time again for a later change
 	names    []string
 }
 
-// look returns the names in the folder that have to be deletions'.
+// look returns the names in the folder that ought to be deletions'.
 func (q *Queue) look(f *folder) ([]string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
@@ -36,7 +37,7 @@ func (q *Queue) look(f *folder) ([]string, error) {
 		defer s.Unlock()
 		return s.names, nil
 	}
-	s.Unlock() // the folder may hang
+	s.Unlock() // before list, which waits if the folder hangs
 	names, err := f.list()
 	if err != nil {
 		return nil, err
@@ -57,8 +58,8 @@ func (q *Queue) look(f *folder) ([]string, error) {
 	return waiting, nil
 }
 
-// queued reports whether a name in the folder is one of a file that has to be a
-// deletion: of all files, but those that have another purpose.
+// queued reports whether the file of a name in the folder ought to be a deletion. All files
+// ought to be, except those that have another purpose.
 func queued(name string) bool {
 	return name != damagedName && name != "lost+found" &&
 		!strings.HasPrefix(name, tmpPrefix) && !strings.HasPrefix(name, sparePrefix)

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// What is written is seen at once, however quickly one follows the other.
+// The queue sees each deletion at once, however quickly one follows another.
 func TestLookAtOnce(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
@@ -26,7 +26,7 @@ func TestLookAtOnce(t *testing.T) {
 	}
 }
 
-// A folder that has not changed for long is not read again, until it changes.
+// The queue does not read a folder again that has not changed for long, until it changes.
 func TestLookOnce(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)

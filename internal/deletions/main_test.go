@@ -12,7 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// envWrite makes the test program a plugin that writes: a root.
+// envWrite makes the test program a plugin that writes into the queue of a root, which is the
+// variable's value.
 const envWrite = "DELETIONS_TEST_WRITE"
 
 func TestMain(m *testing.M) {
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// example is a deletion with everything in it.
+// example is a deletion with all fields set.
 var example = Record{
 	Network: "net", Container: "c1", Ifname: "eth0",
 	Link: "babcdabcdefghij", Addresses: []string{"10.88.0.7", "fd88::7"}, Netns: "/run/netns/c1",
@@ -36,7 +37,7 @@ var example = Record{
 	Reason: "connecting to /run/berth/berthd.sock: connection refused",
 }
 
-// numbered is a deletion of some container.
+// numbered returns a deletion of some container.
 func numbered(i int) Record {
 	r := example
 	r.Container, r.Started = "c"+strconv.Itoa(i), int64(1000+i)
@@ -62,7 +63,7 @@ func mustWrite(t testing.TB, dir root.Dir, records ...Record) {
 	}
 }
 
-// mustPending returns what waits, with nothing wrong.
+// mustPending returns the deletions that wait, and fails the test on an error.
 func mustPending(t testing.TB, q *Queue) []Entry {
 	t.Helper()
 	entries, err := q.Pending()
@@ -72,7 +73,7 @@ func mustPending(t testing.TB, q *Queue) []Entry {
 	return entries
 }
 
-// containers are those of entries.
+// containers returns the containers of entries.
 func containers(entries []Entry) string {
 	var all []string
 	for _, e := range entries {
@@ -81,7 +82,7 @@ func containers(entries []Entry) string {
 	return strings.Join(all, " ")
 }
 
-// files returns the names in a root's queue, but those of spare files.
+// files returns the names in a root's queue without those of spare files.
 func files(t testing.TB, dir root.Dir) []string {
 	t.Helper()
 	entries, err := os.ReadDir(Path(dir))

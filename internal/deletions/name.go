@@ -10,7 +10,8 @@ import (
 
 const hex = "0123456789abcdef"
 
-// Names in the folder that are no deletions'.
+// Names and beginnings of names in the folder that are no deletions', and the suffix of
+// deletions' names.
 const (
 	damagedName = "damaged"
 	tmpPrefix   = "tmp-"
@@ -26,15 +27,15 @@ const (
 	nameLen    = keyLen + 1 + startedLen + 1 + randomLen + len(suffix)
 )
 
-// spareName is a spare file's name. It says to people what it is for, and is
-// longer than a deletion's: so there is room for that in the folder, too.
+// spareName returns the name of a spare file. The name tells people what the file is for. It
+// is longer than a deletion's name, so that the folder has room for that name, too.
 func spareName(i int) string {
 	return fmt.Sprintf("%s%03d-keeps-room-for-a-deletion-on-a-full-disk", sparePrefix, i)
 }
 
-// keyName begins the names of a key's deletions: its FNV-1a hash of 64 bits. The
-// record says whose a deletion is, so that a hash that two keys share does no
-// harm; and crypto/sha256 brings what takes longer to start than to be used.
+// keyName returns the beginning of the names of a key's deletions: the key's FNV-1a hash of
+// 64 bits. If two keys have the same hash, that does no harm, because the record says whose a
+// deletion is. crypto/sha256 would take longer to start than to use.
 func keyName(network, container, ifname string) string {
 	hash := uint64(14695981039346656037)
 	for _, c := range []byte(network + "/" + container + "/" + ifname) {
@@ -43,7 +44,7 @@ func keyName(network, container, ifname string) string {
 	return hexText(hash)
 }
 
-// newName is a name for a deletion, which no other has.
+// newName returns a name for a deletion that no other deletion has.
 func (r Record) newName() (string, error) {
 	random, err := randomText()
 	if err != nil {
@@ -52,7 +53,7 @@ func (r Record) newName() (string, error) {
 	return keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(uint64(r.Started)) + "-" + random + suffix, nil
 }
 
-// randomText is randomLen characters by chance.
+// randomText returns randomLen random hexadecimal digits.
 func randomText() (string, error) {
 	n, err := random()
 	return hexText(uint64(n))[16-randomLen:], err
@@ -83,7 +84,7 @@ func isName(name string) bool {
 	return true
 }
 
-// hexText is 16 digits.
+// hexText returns n as 16 hexadecimal digits.
 func hexText(n uint64) string {
 	text := make([]byte, 0, 16)
 	for shift := 60; shift >= 0; shift -= 4 {

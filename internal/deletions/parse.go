@@ -8,9 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/cni/scan"
 )
 
-// parse reads what encode has written, with any number of blanks behind it: a
-// spare file is longer than its deletion. Keys that are not known are left
-// alone.
+// parse reads what encode has written, with any number of blanks behind it, because a spare
+// file is longer than its deletion. It ignores keys that it does not know.
 func parse(raw []byte) (Record, error) {
 	if len(raw) > MaxSize {
 		return Record{}, fmt.Errorf("%d bytes; a deletion has at most %d", len(raw), MaxSize)

@@ -15,17 +15,17 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Queue is the agent's end of a root's queue. It can be used by several
-// goroutines. Each call opens the folder anew, and makes it if it is gone: what
-// the plugin writes after that is found.
+// Queue is the agent's end of a root's queue. Several goroutines can use it. Each call opens
+// the folder anew, and makes it if it is gone, so that the queue finds what the plugin writes
+// after that.
 type Queue struct {
 	dir    root.Dir
 	now    func() time.Time
-	clock  *boottime.Clock // tells when now was set
+	clock  *boottime.Clock // tells when somebody sets the clock of now
 	seen   lastLook
 	refill sync.Mutex // one Refill at a time: two would make the same files
 	once   sync.Once
-	closed chan struct{} // by Close
+	closed chan struct{} // Close closes it
 }
 
 // Entry is a deletion that waits.
@@ -47,14 +47,14 @@ func Open(dir root.Dir) (*Queue, error) {
 	return q, nil
 }
 
-// Pending returns the deletions that wait, oldest first: in the order of the
-// boots in which they began, and of their Started within a boot. Files that are
-// no deletions are set aside. After an error the entries are right as far as
-// they go; all others are still there.
+// Pending returns the deletions that wait, oldest first: in the order of the boots in which
+// they began, and by Started within a boot. It sets files aside that are no deletions. After
+// an error the entries are right as far as they go, and all other files are still in the
+// queue.
 func (q *Queue) Pending() ([]Entry, error) { return q.pending("") }
 
-// PendingOf is Pending for one key. Where nothing has changed in the folder, it
-// costs a few microseconds, however many deletions of other keys wait.
+// PendingOf is Pending for one key. If nothing has changed in the folder, it costs a few
+// microseconds, however many deletions of other keys wait.
 func (q *Queue) PendingOf(network, container, ifname string) ([]Entry, error) {
 	entries, err := q.pending(keyName(network, container, ifname))
 	return slices.DeleteFunc(entries, func(e Entry) bool {
@@ -73,7 +73,7 @@ func (q *Queue) Waiting() (int, error) {
 	return len(names), err
 }
 
-// pending returns those whose name begins with prefix.
+// pending returns the deletions whose names begin with prefix.
 func (q *Queue) pending(prefix string) ([]Entry, error) {
 	f, err := openFolder(q.dir)
 	if err != nil {
@@ -94,7 +94,7 @@ func (q *Queue) pending(prefix string) ([]Entry, error) {
 		switch {
 		case err == nil:
 			entries = append(entries, e)
-		case errors.Is(err, unix.ENOENT): // another goroutine has done it
+		case errors.Is(err, unix.ENOENT): // another goroutine has done the deletion
 		case passing(err):
 			errs = append(errs, fmt.Errorf("reading the deletion %s: %w", name, err))
 		default:
@@ -105,8 +105,8 @@ func (q *Queue) pending(prefix string) ([]Entry, error) {
 	return entries, errors.Join(errs...)
 }
 
-// sortEntries sorts by boot and Started. Boots are in the order in which their
-// first deletions were written.
+// sortEntries sorts entries by boot, and by Started within a boot. The boots are in the order
+// in which their first deletions were written.
 func sortEntries(entries []Entry) {
 	first := make(map[string]time.Time)
 	for _, e := range entries {
@@ -124,8 +124,7 @@ func sortEntries(entries []Entry) {
 	})
 }
 
-// Remove removes deletions that are done, durably. One that is not there is
-// removed already.
+// Remove removes deletions that are done, durably. It is no error if a deletion is not there.
 func (q *Queue) Remove(names ...string) error {
 	f, err := openFolder(q.dir)
 	if err != nil {

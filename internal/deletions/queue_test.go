@@ -25,7 +25,7 @@ func TestQueue(t *testing.T) {
 		t.Errorf("in a new queue %d wait, %v", n, err)
 	}
 	began := time.Now().Add(-time.Minute)
-	mustWrite(t, dir, example, numbered(2), example) // the same one again
+	mustWrite(t, dir, example, numbered(2), example) // the same deletion again
 	entries := mustPending(t, q)
 	if got := containers(entries); got != "c2 c1 c1" {
 		t.Errorf("pending are %s", got)
@@ -45,7 +45,7 @@ func TestQueue(t *testing.T) {
 	if of, err := q.PendingOf("net", "c1", "eth1"); err != nil || len(of) != 0 {
 		t.Errorf("of another interface pending are %v, %v", of, err)
 	}
-	for range 2 { // what is removed is removed
+	for range 2 { // the second time there is nothing left to remove
 		if err := q.Remove(entries[1].Name); err != nil {
 			t.Error(err)
 		}
@@ -61,7 +61,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// Remove removes deletions alone.
+// Remove removes nothing but deletions.
 func TestRemoveRefuses(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
@@ -83,8 +83,8 @@ func TestRemoveRefuses(t *testing.T) {
 	}
 }
 
-// Deletions come in the order in which they began, those of an earlier boot
-// first, whatever the clock was then.
+// Deletions come in the order in which they began, those of an earlier boot first, whatever
+// the clock showed then.
 func TestOrder(t *testing.T) {
 	at := func(boot string, started int64, written int) Entry {
 		return Entry{Name: boot + string(rune('a'+started)), Record: Record{Boot: boot, Started: started}, Written: time.Unix(int64(written), 0)}
@@ -107,8 +107,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Whatever the folder is like below a root that is there, it is made, for
-// nobody else to look into.
+// Whatever is missing below a root that is there, the queue makes its folder, into which
+// nobody else can look.
 func TestMakesFolder(t *testing.T) {
 	old := unix.Umask(0)
 	defer unix.Umask(old)
@@ -133,8 +133,8 @@ func TestMakesFolder(t *testing.T) {
 	}
 }
 
-// An administrator may have moved the state elsewhere, but the queue's folder
-// is a folder (CVE-2025-0750, CVE-2026-53489: links led out of one).
+// An administrator may have moved the state elsewhere by a symbolic link, but the queue's
+// folder itself must be no link (CVE-2025-0750, CVE-2026-53489: links led out of a folder).
 func TestLinks(t *testing.T) {
 	dir, elsewhere := root.Dir(t.TempDir()), t.TempDir()
 	if err := os.Symlink(elsewhere, filepath.Join(string(dir), "var")); err != nil {
@@ -184,8 +184,8 @@ func TestNoRoot(t *testing.T) {
 	}
 }
 
-// Many plugins at once, and an agent that takes away what it sees: each
-// deletion is seen at least once, and none half.
+// Many plugins write at once, and an agent removes what it sees. The agent sees each deletion
+// at least once, and none half.
 func TestConcurrent(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
@@ -232,7 +232,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// Somebody removes the folder: who has it open writes into the next one.
+// Somebody removes the folder: a writer that has it open writes into the next one.
 func TestFolderRemoved(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)

@@ -19,7 +19,7 @@ var (
 
 // list returns the names in the folder, in no order.
 func (f *folder) list() ([]string, error) {
-	fd, err := openat(f.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0) // its offset is its own
+	fd, err := openat(f.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0) // a descriptor with an offset of its own
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", f.path, err)
 	}
@@ -32,8 +32,8 @@ func (f *folder) list() ([]string, error) {
 	return names, nil
 }
 
-// read reads a file as a deletion. It never follows a symbolic link, and never
-// waits for what is no regular file.
+// read reads a file as a deletion. It never follows a symbolic link, and never waits for a
+// file that is not regular.
 func (f *folder) read(name string) (Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -59,7 +59,8 @@ func (f *folder) read(name string) (Entry, error) {
 		err = errKey
 	}
 	if err != nil {
-		// A newer one may say the same, and the file have become another's meanwhile.
+		// A newer deletion may repeat this one, and a writer may have taken the file for another
+		// deletion meanwhile (room.go).
 		if gone := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); gone == unix.ENOENT {
 			return Entry{}, gone
 		}
@@ -68,7 +69,7 @@ func (f *folder) read(name string) (Entry, error) {
 	return Entry{Name: name, Record: r, Written: time.Unix(st.Mtim.Unix())}, nil
 }
 
-// readAll reads a file, of which no more than is too much.
+// readAll reads a file, but no more than MaxSize+1 bytes: more than MaxSize is too much.
 func readAll(fd int) ([]byte, error) {
 	raw := make([]byte, MaxSize+1)
 	n := 0
@@ -86,9 +87,9 @@ func readAll(fd int) ([]byte, error) {
 	return raw[:n], nil
 }
 
-// passing reports whether an error in reading a file is the system's, and says nothing
-// about the file: it may be a deletion all the same, and stays in its place until it
-// can be read.
+// passing reports whether an error in reading a file is the system's, and so says nothing
+// about the file. The file may be a deletion all the same, and stays in its place until
+// somebody can read it.
 func passing(err error) bool {
 	var no unix.Errno
 	return errors.As(err, &no)

@@ -9,16 +9,16 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// MaxSize is how long a deletion's file may be, in bytes: one block of every
-// file system, which a spare file has.
+// MaxSize is the largest size of a deletion's file, in bytes, and the size of a spare file:
+// one block of every file system.
 const MaxSize = 4096
 
-// version is that of the form below. Within a version, keys are only added.
+// version is the version of the form below. Within a version one may only add keys.
 const version = "1"
 
-// Record is a deletion: which incarnations are meant, and what is known of
-// them. It is about those of its key whose ADD began before it did, whatever
-// link it names: that may be of an earlier ADD, or a wrong one.
+// Record is a deletion: which incarnations it means, and what the plugin knows of them. It is
+// about those incarnations of its key whose ADD began before it did, whatever link it names:
+// the link may be of an earlier ADD, or a wrong one.
 type Record struct {
 	Network, Container, Ifname string
 
@@ -27,11 +27,11 @@ type Record struct {
 	Netns     string   // CNI_NETNS as it was given, for people
 	Boot      string   // the boot's id (/proc/sys/kernel/random/boot_id)
 	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
-	Cut       bool     // the plugin sets the pod's link down: Uncut takes it back if it could not; if not, the agent has to hurry
+	Cut       bool     // the plugin sets the pod's link down; if it cannot, Uncut clears Cut, and the agent has to hurry
 	Reason    string   // why the agent did not answer, for people
 }
 
-// Key is the attachment's.
+// Key returns the attachment's key.
 func (r Record) Key() stamp.Key {
 	return stamp.Key{Network: r.Network, ContainerID: r.Container, Ifname: r.Ifname}
 }
@@ -50,9 +50,9 @@ const (
 	sumSize  = len(sumBegin) + 8 + len(sumEnd)
 )
 
-// encode returns the record's JSON with a newline, of at most MaxSize bytes:
-// what a longer one leaves out is Reason, then Netns, then Addresses, which the
-// deletion can do without.
+// encode returns the record's JSON with a newline, in at most MaxSize bytes. If the record is
+// too long, encode leaves out Reason, then Netns, then Addresses, until it fits: the deletion
+// can do without them.
 func (r Record) encode() ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -111,8 +111,8 @@ func seal(b []byte) []byte {
 	return append(b, sumEnd...)
 }
 
-// crc32c is CRC-32C (RFC 3720, appendix B.4), bit by bit: a deletion is short,
-// and hash/crc32 takes 0.2 ms for a table at every start of the plugin.
+// crc32c computes the CRC-32C (RFC 3720, appendix B.4) bit by bit. A deletion is short, and
+// hash/crc32 would take 0.2 ms for a table at every start of the plugin.
 func crc32c(b []byte) uint32 {
 	sum := ^uint32(0)
 	for _, c := range b {
@@ -129,7 +129,7 @@ func appendText(b []byte, key, text string) []byte {
 	return scan.AppendString(b, text)
 }
 
-// check refuses what would not say which incarnations are meant.
+// check refuses a record that does not say which incarnations it means.
 func (r Record) check() error {
 	switch {
 	case r.Network == "" || r.Container == "" || r.Ifname == "":

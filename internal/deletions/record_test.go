@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What an older plugin has written is what a newer agent reads.
+// A newer agent reads what an older plugin has written.
 func TestForm(t *testing.T) {
 	const file = "testdata/version1.json"
 	want, err := os.ReadFile(file)
@@ -95,8 +95,8 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// One changed byte, wherever it is, and one missing end, however short, is
-// noticed; but for the newline at the end.
+// parse notices one changed byte, wherever it is, and a missing end, however short, except
+// for the newline at the end.
 func TestParseDamage(t *testing.T) {
 	raw, err := example.encode()
 	if err != nil {
@@ -124,7 +124,7 @@ func TestParseDamage(t *testing.T) {
 	}
 }
 
-// sealed is a text with the right checksum in place of its last brace.
+// sealed returns a text with the right checksum in place of its last brace.
 func sealed(text string) []byte { return seal([]byte(strings.TrimSuffix(text, "}"))) }
 
 func TestParse(t *testing.T) {
@@ -169,7 +169,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// Whatever is read as a deletion is written as the same one.
+// If parse reads something as a deletion, encode writes the same deletion.
 func FuzzParse(f *testing.F) {
 	for _, r := range []Record{example, {Network: "n", Container: "c", Ifname: "e", Boot: "b", Started: 1}} {
 		raw, err := r.encode()

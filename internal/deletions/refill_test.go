@@ -10,9 +10,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Several refills at once, such as that of a start and that of what the start's
-// own spare files made the watch tell, make each file once: none that is there
-// is replaced under the eyes of who looks for it. Found by make crash.
+// Several refills at once make each file once, and replace no file that is there while
+// somebody looks for it. That happened with the refill of a start and a second one: the watch
+// had told of the spare files that the first one made. Found by make crash.
 func TestRefillAtOnce(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q, err := Open(dir)

@@ -8,24 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// says reports whether a deletion says all that another one does: done, it leaves
-// the other nothing to do. Both may wait, since a runtime repeats DEL.
+// says reports whether r says all that o says: once the agent has done r, o has nothing left
+// to do. Both may wait, because a runtime repeats DEL.
 func (r Record) says(o Record) bool {
 	if r.Network != o.Network || r.Container != o.Container || r.Ifname != o.Ifname || r.Boot != o.Boot || r.Started < o.Started {
 		return false
 	}
-	// What else a deletion has is about its link, to find what no ledger knows.
+	// The other fields are about the link, by which the agent finds a pod that no ledger knows.
 	return o.Link == "" || r.Link == o.Link &&
 		(len(o.Addresses) == 0 || slices.Equal(r.Addresses, o.Addresses)) && (o.Netns == "" || r.Netns == o.Netns)
 }
 
-// makeRoom makes room of deletions that newer ones say, of any key, for at most
-// Spares of them, and returns how many there were. Where a name can tell that a
-// deletion is the only one of its key, it is not read.
+// makeRoom makes room of at most Spares deletions, of any key, that newer ones repeat, and
+// returns of how many. It does not read a deletion whose name tells that it is the only one
+// of its key.
 //
-// Nothing is lost by it, whoever does the same meanwhile or dies: the newest of
-// those that say the same is removed by an agent alone, who has done it, and it is
-// on disk before the first of the others goes.
+// Nothing is lost by it, even if others do the same meanwhile or die: of the deletions that
+// say the same, only an agent removes the newest, after it has done it, and the newest is on
+// disk before the first of the others goes.
 func (f *folder) makeRoom() (made int, err error) {
 	names, err := f.list()
 	if err != nil {
@@ -52,7 +52,8 @@ func (f *folder) makeRoom() (made int, err error) {
 	return made, nil
 }
 
-// said returns which of the files in the folder are deletions that newer ones say.
+// said returns the files in the folder that are deletions which newer ones repeat, at most
+// Spares of them.
 func (f *folder) said(names []string) (said []string) {
 	waiting := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !isName(name) })
 	slices.Sort(waiting) // by key, then by Started
@@ -71,7 +72,7 @@ func (f *folder) said(names []string) (said []string) {
 			}
 		}
 		e, err := f.read(waiting[i])
-		if err != nil { // done meanwhile, or damaged, which is the agent's to see
+		if err != nil { // the agent has done it meanwhile, or it is damaged, and the agent sets it aside
 			continue
 		}
 		if slices.ContainsFunc(newer, func(r Record) bool { return r.says(e.Record) }) {
@@ -83,9 +84,9 @@ func (f *folder) said(names []string) (said []string) {
 	return said
 }
 
-// giveUp makes a deletion's file the i-th spare one, which keeps its room from
-// others who write to a full disk; or removes it, if it is not as long as that, or
-// there is one.
+// giveUp makes a deletion's file the i-th spare file, which keeps the room from others that
+// write to a full disk. It removes the file instead if the file does not have the size of a
+// spare one, or if there is an i-th spare file.
 func (f *folder) giveUp(name string, i int) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)

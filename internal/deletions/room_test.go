@@ -49,7 +49,7 @@ func TestSays(t *testing.T) {
 	}
 }
 
-// repeated is the n-th DEL of a pod.
+// repeated returns the n-th DEL of a pod.
 func repeated(n int) Record {
 	r := example
 	r.Started += int64(n)
@@ -66,7 +66,7 @@ func pendingOf(t *testing.T, q *Queue) []Entry {
 	return of
 }
 
-// fullDisk is a disk with spare files and no other room, which is tmpfs or ext4.
+// fullDisk makes a disk with spare files and no other room: tmpfs or ext4.
 func fullDisk(t *testing.T, mount func(*testing.T) string) (root.Dir, *Queue) {
 	t.Helper()
 	nettest.Need(t) // for the mount
@@ -78,8 +78,8 @@ func fullDisk(t *testing.T, mount func(*testing.T) string) (root.Dir, *Queue) {
 
 func tmpfs(t *testing.T) string { return mount(t, "size=4m") }
 
-// A runtime repeats one pod's DEL on a full disk, and no agent is there: it is in
-// nobody's way, and what it says first and last is kept.
+// A runtime repeats one pod's DEL on a full disk, and no agent is there. The repetitions take
+// no room from other pods. The queue keeps the last DEL, and those that it does not repeat.
 func TestRepeatedOnFullDisk(t *testing.T) {
 	for name, mount := range map[string]func(*testing.T) string{"tmpfs": tmpfs, "ext4": mountExt4} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestRepeatedOnFullDisk(t *testing.T) {
 	}
 }
 
-// What was written while the disk had room, and is shorter than a spare file, makes
+// Deletions that were written while the disk had room, and are shorter than a spare file, make
 // room, too.
 func TestRepeatedBeforeTheDiskWasFull(t *testing.T) {
 	nettest.Need(t) // for the mount
@@ -138,8 +138,8 @@ func TestRepeatedBeforeTheDiskWasFull(t *testing.T) {
 	}
 }
 
-// A writer who makes room dies before each of its steps: the deletion that others
-// repeat is there all the same.
+// A writer that makes room dies before each of its steps. A deletion that is repeated is there
+// all the same.
 func TestKillsInMakingRoom(t *testing.T) {
 	programs.Need(t, "strace")
 	for _, step := range append([]string{"renameat2"}, steps...) {
@@ -193,8 +193,8 @@ func withFolder(dir root.Dir, do func(*folder) error) error {
 	return do(f)
 }
 
-// Several runtimes repeat their DELs on a full disk, and an agent does them
-// meanwhile: of each what was promised last is seen.
+// Several runtimes repeat their DELs on a full disk, and an agent does them meanwhile. The
+// agent sees the DEL that each runtime was promised last.
 func TestMakingRoomWhileDrained(t *testing.T) {
 	dir, q := fullDisk(t, tmpfs)
 	const writers, each = 6, 200
@@ -227,7 +227,7 @@ func TestMakingRoomWhileDrained(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if !last && len(entries) < Spares/2 { // else there is no need of room
+		if !last && len(entries) < Spares/2 { // otherwise there is no need to make room
 			continue
 		}
 		for _, e := range entries {
@@ -252,8 +252,8 @@ func TestMakingRoomWhileDrained(t *testing.T) {
 	}
 }
 
-// BenchmarkMakeRoom is what a DEL pays on a disk without any room where many pods'
-// deletions wait, none twice.
+// BenchmarkMakeRoom measures the time that a DEL pays on a disk without any room on which
+// deletions of many pods wait, one of each.
 func BenchmarkMakeRoom(b *testing.B) {
 	dir := root.Dir(b.TempDir())
 	f, err := openFolder(dir)
@@ -277,8 +277,8 @@ func BenchmarkMakeRoom(b *testing.B) {
 	}
 }
 
-// On a full disk, writers die that have taken a spare file. Their files are room for
-// others at once, and spare files again; that of one who lives is his.
+// On a full disk, writers die that have taken a spare file. Their files make room for others
+// at once, and become spare files again. A writer that lives keeps its file.
 func TestRoomOfKilledWriters(t *testing.T) {
 	nettest.Need(t) // for the mount
 	dir := root.Dir(mount(t, "size=4m"))

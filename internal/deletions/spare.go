@@ -10,22 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spares is how many spare files a queue has when an agent has just run. They
-// are for deletions on a disk that is full. While there is room, those from
-// reserved on serve as well: a deletion in a spare file takes half the time,
-// since nothing of it but its name is news to the file system.
+// Spares is how many spare files a queue has when an agent has just run. They are for
+// deletions on a full disk. While the disk has room, deletions use those from number reserved
+// on as well: a deletion in a spare file takes half the time, because only its name is new to
+// the file system.
 const (
 	Spares   = 256
 	reserved = 128
 )
 
-// staleAfter is how old a temporary file is whose writer is dead.
+// staleAfter is the age from which a temporary file's writer counts as dead.
 const staleAfter = time.Hour
 
 var errNoSpare = errors.New("there is none left")
 
-// badSpareError says that one spare file cannot be written: somebody has cut it, or put
-// something else in its place. It hides what ENOENT would say of the file.
+// badSpareError says that one spare file cannot be written: somebody has shortened it, or has
+// put something else in its place. It does not wrap err, because ENOENT would say that there
+// is no such spare file.
 type badSpareError struct {
 	name string
 	err  error
@@ -33,12 +34,12 @@ type badSpareError struct {
 
 func (e *badSpareError) Error() string { return fmt.Sprintf("using %s: %v", e.name, e.err) }
 
-// mostBroken is how many spare files fail for another reason than a full disk before
-// writeSpare gives up: each may have waited for a disk that is broken.
+// mostBroken is the number of spare files after which writeSpare gives up, if they fail for
+// another reason than a full disk: each of them may have waited for a broken disk.
 const mostBroken = 3
 
-// writeSpare writes into some spare file, whose blocks are on the disk already. One that
-// is damaged stays where it is, and spoils no other.
+// writeSpare writes a deletion into some spare file, whose blocks are on the disk already. A
+// damaged spare file stays where it is, and writeSpare tries the others.
 func (f *folder) writeSpare(r Record, content []byte) error {
 	var first error
 	broken := 0
@@ -67,10 +68,10 @@ func (f *folder) writeSpare(r Record, content []byte) error {
 	return errNoSpare
 }
 
-// guesses is how many spare files writeQuick looks for.
+// guesses is how many spare files writeQuick tries, each at random.
 const guesses = 3
 
-// writeQuick writes into a spare file that is not reserved, if it finds one.
+// writeQuick writes a deletion into a spare file that is not reserved, if it finds one.
 func (f *folder) writeQuick(r Record, content []byte) error {
 	for range guesses {
 		n, err := random()
@@ -84,8 +85,8 @@ func (f *folder) writeQuick(r Record, content []byte) error {
 	return errNoSpare
 }
 
-// useSpare writes into one spare file. unix.ENOENT says that it is not there:
-// taken before, or by a deletion that is being written now.
+// useSpare writes a deletion into one spare file. unix.ENOENT says that the file is not
+// there: an earlier deletion has it, or one that is being written now.
 func (f *folder) useSpare(i int, r Record, content []byte) error {
 	tmp, err := f.rename(spareName(i), tmpName)
 	if err != nil {
@@ -93,32 +94,33 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 	}
 	fd, err := f.claim(tmp)
 	if errors.Is(err, unix.ENOENT) {
-		return unix.ENOENT // taken for a dead writer's
+		return unix.ENOENT // somebody took it for a dead writer's file
 	}
 	if err == nil {
-		defer unix.Close(fd) // when it is enqueued
+		defer unix.Close(fd) // keeps the lock until the deletion is enqueued
 		padding := bytes.Repeat([]byte{' '}, MaxSize-len(content))
 		err = fill(fd, append(content[:len(content):len(content)], padding...))
 	}
 	if err != nil {
-		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i)) // Refill replaces it
+		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i)) // Refill replaces the bad file
 		return &badSpareError{spareName(i), err}
 	}
 	if err = f.enqueue(r, tmp); err != nil {
-		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i))     // for the next one
-		return fmt.Errorf("using %s: %v", spareName(i), err) // of which ENOENT would say something else
+		_ = unix.Renameat(f.fd, tmp, f.fd, spareName(i))     // for the next deletion
+		return fmt.Errorf("using %s: %v", spareName(i), err) // not %w: ENOENT would say that there is no such spare file
 	}
 	return nil
 }
 
-// claim opens a temporary file and locks it, for as long as it is open: so who needs
-// room can tell a file whose writer is dead. unix.ENOENT says that it is no longer
-// there, or another's.
+// claim opens a temporary file and locks it for as long as it is open, so that others that
+// need room can tell whether the file's writer is dead. unix.ENOENT says that the file is no
+// longer there, or that somebody else has it.
 func (f *folder) claim(tmp string) (fd int, err error) {
 	if fd, err = openat(f.fd, tmp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
 		return -1, err
 	}
-	// Others take a file with its lock alone; so one that has its name still keeps it.
+	// Others take a file only with its lock. So if the locked file still has its name, nobody
+	// has taken it, and nobody will.
 	var mine, named unix.Stat_t
 	err = retry(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	switch err {
@@ -139,8 +141,8 @@ func (f *folder) claim(tmp string) (fd int, err error) {
 	return fd, nil
 }
 
-// takeBack makes spare files again of those whose writers were killed, for at most
-// enough of the missing ones, and returns how many there were.
+// takeBack makes spare files again of temporary files whose writers were killed, at most
+// enough, and returns how many it made.
 func (f *folder) takeBack(enough int) (taken int) {
 	names, err := f.list()
 	if err != nil {
@@ -176,18 +178,18 @@ func (f *folder) takeBack(enough int) (taken int) {
 	return taken
 }
 
-// Refill makes spare files until there are Spares of them, and removes the
-// temporary files of writers that died more than an hour ago. spares is how
-// many there are then, also after an error.
+// Refill makes spare files until there are Spares of them, and removes the temporary files of
+// writers that died more than an hour ago. spares is the number of spare files afterwards,
+// also after an error.
 func (q *Queue) Refill() (spares int, err error) {
 	f, err := openFolder(q.dir)
 	if err != nil {
 		return 0, err
 	}
 	defer f.close()
-	q.refill.Lock() // behind what hangs while the folder's file system does
+	q.refill.Lock() // after openFolder, which may hang with the folder's file system
 	defer q.refill.Unlock()
-	f.takeBack(Spares) // before there are new ones: they keep the room
+	f.takeBack(Spares) // before new spare files are made: the temporary files have the room already
 	staleErr := f.removeStale(staleAfter)
 	var missing []int
 	for i := range Spares {
@@ -215,7 +217,7 @@ func (q *Queue) Refill() (spares int, err error) {
 	return spares, errors.Join(staleErr, err)
 }
 
-// makeSpare makes a spare file, whole or not at all.
+// makeSpare makes the i-th spare file, whole or not at all.
 func (f *folder) makeSpare(i int) error {
 	tmp, err := tmpName()
 	if err != nil {
@@ -226,7 +228,7 @@ func (f *folder) makeSpare(i int) error {
 		return fmt.Errorf("making a spare file in %s: %w", f.path, err)
 	}
 	defer unix.Close(fd)
-	_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // from here on it looks like a dead writer's
+	_ = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) // without the lock, the file would look like a dead writer's once it has its size
 	err = fill(fd, bytes.Repeat([]byte{' '}, MaxSize))
 	if err == nil {
 		err = unix.Renameat(f.fd, tmp, f.fd, spareName(i))
@@ -238,9 +240,9 @@ func (f *folder) makeSpare(i int) error {
 	return nil
 }
 
-// removeStale removes temporary files that nobody writes any more, those whose
-// inodes have not changed for age. (The content of a spare file may be old when
-// it is taken.)
+// removeStale removes temporary files that nobody writes any more: those whose inodes have
+// not changed for age. (The time of the content does not tell, because a spare file's content
+// may be old when a writer takes it.)
 func (f *folder) removeStale(age time.Duration) error {
 	names, err := f.list()
 	if err != nil {

@@ -15,14 +15,13 @@ import (
 
 // Survey is what a queue has, for people.
 type Survey struct {
-	Pending []Entry   // as Queue.Pending has them
-	Damaged []Damaged // set aside, or still to be, oldest first
+	Pending []Entry   // in the order of Queue.Pending
+	Damaged []Damaged // those that are set aside, and those that are still to be; oldest first
 	Spares  int
 }
 
-// Look surveys a root's queue and changes nothing, with an agent or without. A
-// folder that is not there is an empty queue. After an error the survey is
-// right as far as it goes.
+// Look surveys a root's queue, whether an agent runs or not, and changes nothing. A folder
+// that is not there is an empty queue. After an error the survey is right as far as it goes.
 func Look(dir root.Dir) (Survey, error) {
 	path := Path(dir)
 	fd, err := openDir(unix.AT_FDCWD, path)
@@ -51,7 +50,7 @@ func Look(dir root.Dir) (Survey, error) {
 		switch {
 		case err == nil:
 			s.Pending = append(s.Pending, e)
-		case errors.Is(err, unix.ENOENT): // the agent has done it meanwhile
+		case errors.Is(err, unix.ENOENT): // the agent has done the deletion meanwhile
 		case passing(err):
 			errs = append(errs, fmt.Errorf("reading the deletion %s: %w", name, err))
 		default:
@@ -75,13 +74,12 @@ func Look(dir root.Dir) (Survey, error) {
 	return s, errors.Join(errs...)
 }
 
-// errReadable is what is wrong with a file that was set aside by a program
-// which knew less than this one.
+// errReadable is the Err of a file that an older program set aside, which could not read it.
 var errReadable = errors.New("it can be read now; the agent's next start takes it back")
 
 func (s *Survey) addDamaged(f *folder, name string, why error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil { // or it is gone
+	if err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil { // otherwise the file is gone
 		s.Damaged = append(s.Damaged, Damaged{name, why, time.Unix(st.Ctim.Unix())})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Looking finds all there is, and changes nothing.
+// Look finds all that there is, and changes nothing.
 func TestLook(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	if s, err := Look(dir); err != nil || len(s.Pending)+len(s.Damaged)+s.Spares != 0 {

@@ -9,9 +9,10 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Uncut writes a deletion that Write has queued anew, in its file's place, without its
-// Cut. Until then, and after an error, the deletion is queued as it was. One that the
-// agent has done meanwhile may be queued once more: it spares what began after it.
+// Uncut replaces the file of a deletion that Write has queued with one that says that the pod
+// is not cut off. Until then, and after an error, the deletion is queued as it was. If the
+// agent does the deletion meanwhile, Uncut may queue it once more, which does no harm: the
+// deletion spares what began after it.
 func Uncut(dir root.Dir, r Record) error {
 	begins := keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(uint64(r.Started)) + "-"
 	r.Cut = false
@@ -29,7 +30,7 @@ func Uncut(dir root.Dir, r Record) error {
 		if err != nil || !strings.HasPrefix(name, begins) {
 			continue
 		}
-		if e, readErr := f.read(name); readErr == nil && e.Record.Link == r.Link { // else it is done, or of another result
+		if e, readErr := f.read(name); readErr == nil && e.Record.Link == r.Link { // otherwise it is done, or of another result of ADD
 			err = f.replace(name, content)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// A deletion whose cut came to nothing is queued without it, once, in its file; others
-// stay as they are.
+// Uncut queues a deletion without its Cut once, in the same file. Other deletions stay as they
+// are.
 func TestUncut(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q, err := Open(dir)

@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how often a folder is looked at that cannot be watched.
+// lookEvery is the time between two looks at a folder that cannot be watched.
 const lookEvery = time.Second
 
-// Events of inotify(7). Some of those that end a watch come unasked.
+// Events of inotify(7). The kernel sends some of those that end a watch unasked.
 const (
 	watched = unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 	ended   = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT
 )
 
-// Watch calls changed, in a goroutine of its own and one call at a time,
-// whenever there may be something new in the queue, until the queue is closed.
-// When it returns, the watch stands: what is written from then on is noticed.
-// A folder that is removed is made again, and watched.
+// Watch calls changed, in a goroutine of its own and one call at a time, whenever there may
+// be something new in the queue, until the queue is closed. The watch stands when Watch
+// returns, and misses nothing that is written from then on. If somebody removes the folder,
+// Watch makes it again, and watches the new one.
 //
-// Where inotify cannot be had (its instances are limited by user, and every
-// second program wants one), it looks once a second.
+// If Watch cannot have an inotify instance (each user has a limited number, and every second
+// program wants one), it calls changed once a second.
 func (q *Queue) Watch(changed func()) error {
 	events, err := q.inotify()
 	if err != nil {
@@ -34,15 +34,15 @@ func (q *Queue) Watch(changed func()) error {
 	return nil
 }
 
-// Close ends the watches of a queue. A call of their functions may still be
-// under way. There is nothing else to close.
+// Close ends the watches of a queue. A call of changed may still be under way. A queue has
+// nothing else to close.
 func (q *Queue) Close() error {
 	q.once.Do(func() { close(q.closed) })
 	return nil
 }
 
-// inotify watches the folder, which is made if it is missing; nil if inotify
-// cannot be had.
+// inotify watches the folder, and makes it if it is missing. It returns no file if there is
+// no inotify instance to be had.
 func (q *Queue) inotify() (*os.File, error) {
 	f, err := openFolder(q.dir)
 	if err != nil {
@@ -53,7 +53,7 @@ func (q *Queue) inotify() (*os.File, error) {
 	if err != nil {
 		return nil, nil
 	}
-	// Through the open folder: its path may be another's by now.
+	// Through the open folder, because its path may lead to another folder by now.
 	if _, err := unix.InotifyAddWatch(fd, fmt.Sprintf("/proc/self/fd/%d", f.fd), watched|unix.IN_ONLYDIR); err != nil {
 		unix.Close(fd)
 		return nil, nil
@@ -61,8 +61,8 @@ func (q *Queue) inotify() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "inotify"), nil
 }
 
-// keepWatching calls changed for what events tell, and what they missed when
-// they have to be had anew.
+// keepWatching calls changed when events tell of something. It also calls changed around each
+// time that it has to watch anew, because events may have been missed.
 func (q *Queue) keepWatching(events *os.File, changed func()) {
 	for {
 		if events != nil {
@@ -78,14 +78,14 @@ func (q *Queue) keepWatching(events *os.File, changed func()) {
 			return
 		default:
 		}
-		changed()               // for those who look at nothing as long as nothing is told of: the folder may hang
-		events, _ = q.inotify() // the next look says what is wrong with the folder
+		changed()               // before inotify, which may hang with the folder: some look only when they are told
+		events, _ = q.inotify() // whoever looks next is told what is wrong with the folder
 		changed()
 	}
 }
 
-// follow calls changed for events until the folder is no longer the queue's, or
-// the queue is closed.
+// follow calls changed for events until the folder is no longer the queue's folder, or the
+// queue is closed.
 func (q *Queue) follow(events *os.File, changed func()) {
 	over := make(chan struct{})
 	defer close(over)
@@ -96,7 +96,7 @@ func (q *Queue) follow(events *os.File, changed func()) {
 		}
 		events.Close() // ends Read
 	}()
-	buf := make([]byte, 64<<10) // many events at once are one call
+	buf := make([]byte, 64<<10) // room for many events, which are one call of changed
 	for {
 		n, err := events.Read(buf)
 		if err != nil || hasEnded(buf[:n]) {
@@ -106,8 +106,7 @@ func (q *Queue) follow(events *os.File, changed func()) {
 	}
 }
 
-// hasEnded reports whether one of some struct inotify_event is about the end of
-// the watch.
+// hasEnded reports whether one of events (struct inotify_event) is about the end of the watch.
 func hasEnded(events []byte) bool {
 	for len(events) >= unix.SizeofInotifyEvent {
 		mask, length := binary.NativeEndian.Uint32(events[4:]), binary.NativeEndian.Uint32(events[12:])

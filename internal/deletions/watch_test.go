@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// watching has a queue watched; what it returns fails the test unless the watch
-// tells soon, and the queue then has so many deletions.
+// watching watches a queue. The function that it returns fails the test unless the watch tells
+// soon, and the queue then has the given number of deletions.
 func watching(t *testing.T, q *Queue, watch func(changed func()) error) (soon func(n int)) {
 	t.Helper()
 	told := make(chan struct{}, 1)
@@ -53,7 +53,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Who removes the folder, or moves it away, does not end the watch.
+// The watch goes on if somebody removes the folder, or moves it away.
 func TestWatchFolderGone(t *testing.T) {
 	for name, remove := range map[string]func(path string) error{
 		"removed": os.RemoveAll,
@@ -86,7 +86,7 @@ func TestWatchFolderGone(t *testing.T) {
 	}
 }
 
-// Where there is no inotify to be had at first, it is looked for again.
+// If there is no inotify instance to be had at first, the watch tries again.
 func TestWatchWithoutInotify(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
@@ -100,7 +100,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 	soon(2)
 }
 
-// A folder that is missing is made; a root is not.
+// The queue makes a folder that is missing, but never a root.
 func TestWatchNoFolder(t *testing.T) {
 	q := open(t, root.Dir(t.TempDir()))
 	if err := os.RemoveAll(filepath.Dir(Path(q.dir))); err != nil {

@@ -9,19 +9,19 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Write puts a deletion into the queue of a root. Without an error it is on
-// disk, for good, and an agent that watches has seen it. With one it may be
-// there all the same, which does no harm: who is told so repeats it.
+// Write puts a deletion into the queue of a root. If it returns nil, the deletion is on disk
+// for good, and an agent that watches is told of it. After an error the deletion may be there
+// all the same, which does no harm: whoever gets the error repeats the deletion.
 //
-// On a full disk or quota (ENOSPC, EDQUOT) it takes a spare file; and where
-// there are many, it takes one for speed. When none is left, room is made of
-// deletions that others repeat.
+// On a full disk or quota (ENOSPC, EDQUOT) Write uses a spare file. If there are many spare
+// files, it uses one for speed. If none is left, it makes room of deletions that newer ones
+// repeat.
 func Write(dir root.Dir, r Record) error {
 	content, err := r.encode()
 	if err != nil {
 		return fmt.Errorf("queueing the deletion: %w", err)
 	}
-	// Once more if somebody removes the folder, or the temporary file, meanwhile.
+	// A second time if somebody removes the folder, or the temporary file, meanwhile.
 	for range 2 {
 		if err = write(dir, r, content); !errors.Is(err, unix.ENOENT) {
 			break
@@ -59,35 +59,35 @@ func write(dir root.Dir, r Record, content []byte) error {
 	return nil
 }
 
-// writeInRoom makes room, and writes into that.
+// writeInRoom makes room, and writes the deletion there.
 func (f *folder) writeInRoom(r Record, content []byte) error {
 	made, err := f.makeRoom()
 	if made == 0 {
 		return errors.Join(errNoSpare, err)
 	}
-	if err = f.writeSpare(r, content); errors.Is(err, errNoSpare) { // files that were no spare ones are removed
+	if err = f.writeSpare(r, content); errors.Is(err, errNoSpare) { // the files could not become spare ones, and are removed
 		return f.writeNew(r, content)
 	}
 	return err
 }
 
-// full reports whether there is no room, for anybody or for this user.
+// full reports whether an error says that there is no room, for anybody or for this user.
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// writeNew writes a file of its own.
+// writeNew writes a deletion into a new file.
 func (f *folder) writeNew(r Record, content []byte) error {
 	tmp, err := f.writeTmp(content)
 	if err != nil {
 		return err
 	}
 	if err := f.enqueue(r, tmp); err != nil {
-		_ = unix.Unlinkat(f.fd, tmp, 0) // or the agent does it
+		_ = unix.Unlinkat(f.fd, tmp, 0) // if that fails, the agent removes the file
 		return err
 	}
 	return nil
 }
 
-// writeTmp writes a temporary file, durably but for its name.
+// writeTmp writes a temporary file. The content is durable, the name is not.
 func (f *folder) writeTmp(content []byte) (tmp string, err error) {
 	tmp, err = tmpName()
 	if err != nil {
@@ -100,7 +100,7 @@ func (f *folder) writeTmp(content []byte) (tmp string, err error) {
 	err = fill(fd, content)
 	unix.Close(fd)
 	if err != nil {
-		_ = unix.Unlinkat(f.fd, tmp, 0) // or the agent does it
+		_ = unix.Unlinkat(f.fd, tmp, 0) // if that fails, the agent removes the file
 		return "", err
 	}
 	return tmp, nil
@@ -135,9 +135,9 @@ func (f *folder) enqueue(r Record, tmp string) error {
 // manyNames is how many names rename tries on a full disk.
 const manyNames = 16
 
-// rename renames a file to what newName says, another name each time. On a full
-// disk one of them finds room in the folder: ext4 chooses the block by the
-// name's hash, and cannot split one that is full (seen, for 1 name of 40).
+// rename renames a file to a name that newName returns, which is another one each time. On a
+// full disk it tries several names until one finds room in the folder: ext4 chooses a block by
+// the name's hash, and cannot split a block that is full (seen for 1 name in 40).
 func (f *folder) rename(from string, newName func() (string, error)) (to string, err error) {
 	for range manyNames {
 		if to, err = newName(); err != nil {

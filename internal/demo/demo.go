@@ -1,12 +1,11 @@
-// Package demo is `berth demo`: a node of its own in fresh namespaces, on which
-// the real agent and the real plugin attach and detach pods while the agent is
-// killed, and a count of what they leave behind.
+// Package demo is `berth demo`. It makes a node of its own in fresh namespaces. There the
+// real agent and the real plugin attach and detach pods while the agent is killed. At the end
+// the demo counts what they leave behind.
 //
-// It runs in two processes. The outer one (enter.go) makes namespaces and runs
-// the program again inside; the inner one is the node, and tells the story
-// (story.go). It keeps its files on a tmpfs of its own, and its processes die with
-// it, so that however it ends, every process, mount, link and file of the demo
-// goes with it.
+// The demo runs in two processes. The outer one (enter.go) makes namespaces and runs the
+// program again inside. The inner one is the node, and tells the story (story.go). It keeps
+// its files on a tmpfs of its own, and its processes die with it. So however the inner process
+// ends, every process, mount, link and file of the demo goes with it.
 package demo
 
 import (
@@ -22,14 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrResidue says that something was left behind; it has been printed.
+// ErrResidue says that something was left behind. The demo has printed what.
 var ErrResidue = errors.New("something is left behind")
 
-// beside are the programs that the demo runs. They lie beside the running program.
+// beside lists the programs that the demo runs. They lie beside the running program.
 var beside = []string{"berthd", "berth-cni"}
 
-// Run runs the demo and prints it to out. In the outer process an error can be
-// an *exec.ExitError: the inner one has said why already.
+// Run runs the demo and prints it to out. In the outer process an error can be an
+// *exec.ExitError: then the inner process has printed why.
 func Run(ctx context.Context, out *os.File) error {
 	inside := os.Getenv(envInside) != ""
 	bin, err := programsFolder()
@@ -46,8 +45,8 @@ func Run(ctx context.Context, out *os.File) error {
 	return tell(ctx, n, newPrinter(out))
 }
 
-// programsFolder returns the folder of the running program, which has to have
-// the others too.
+// programsFolder returns the folder of the running program. It fails if the other programs
+// are not there.
 func programsFolder() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -64,7 +63,7 @@ func programsFolder() (string, error) {
 
 // tell tells the story, and counts what is left at its end.
 func tell(ctx context.Context, n *node, p *printer) error {
-	// A death signal is sent when the thread ends that started the process.
+	// The kernel sends a death signal when the thread ends that started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	s := &story{node: n, printer: p, agent: process.New(n.bin, n.root, "default="+pool4+","+pool6)}

@@ -14,14 +14,14 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// The tests run where they are started, for the demo is what has to make namespaces;
-// they only look at the machine's network.
+// The tests run in the namespaces in which they are started, because the demo itself has to
+// make namespaces. They only look at the machine's network.
 func TestMain(m *testing.M) { os.Exit(programs.Outside(m)) }
 
 // demo is the command, as `make demo` runs it, of the programs in a folder.
 func demo(dir string) *exec.Cmd { return exec.Command(filepath.Join(dir, "berth"), "demo") }
 
-// need skips the test where the kernel gives out no namespaces.
+// need skips the test if the kernel gives out no namespaces.
 func need(t *testing.T, out []byte) {
 	t.Helper()
 	if strings.Contains(string(out), "making fresh namespaces for the demo: ") {
@@ -43,7 +43,7 @@ func TestDemo(t *testing.T) {
 	})
 }
 
-// testDemo runs the demo to its good end and looks whether that is true.
+// testDemo runs the demo to its good end, and checks that what it says is true.
 func testDemo(t *testing.T, as *syscall.SysProcAttr) {
 	before := machine(t)
 	tmp := t.TempDir()
@@ -79,7 +79,7 @@ func testDemo(t *testing.T, as *syscall.SysProcAttr) {
 	}
 }
 
-// machine shows what the demo must not touch.
+// machine lists what the demo must not touch.
 func machine(t *testing.T) string {
 	t.Helper()
 	all, err := oracle.Look()
@@ -93,7 +93,7 @@ func machine(t *testing.T) string {
 	return fmt.Sprintf("%s\ndemo's mounts: %d", all.Only("link", "route"), strings.Count(string(mounts), "berth-demo"))
 }
 
-// processes returns those that run a program of Berth's.
+// processes returns the processes that run a program of Berth's.
 func processes(t *testing.T) (running []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -108,8 +108,8 @@ func processes(t *testing.T) (running []string) {
 	return running
 }
 
-// What is left behind is seen: here, what an agent that is never told to give
-// it back holds itself.
+// The demo sees what is left behind: here, what the agent itself holds, because nobody tells
+// it to give that back.
 func TestResidue(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"berth", "berth-cni"} {
@@ -170,7 +170,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// Without its programs it says what to do.
+// Without its programs the demo says what to do.
 func TestPrograms(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Link(filepath.Join(programs.Own(t), "berth"), filepath.Join(dir, "berth")); err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// The demo goes away whole when it is told to, and when it is killed.
+// The demo leaves nothing when it is told to end, and when it is killed.
 func TestEnd(t *testing.T) {
 	for _, c := range []struct {
 		signal unix.Signal
-		step   string // at which it is sent
+		step   string // at which the signal is sent
 		code   int    // -1: by the signal
 		says   string
 	}{

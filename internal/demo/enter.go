@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// envInside is set for the inner process, which has files of the namespaces
-// that were left from descriptor 3 on, in the order of apart.
+// envInside is set for the inner process. From descriptor 3 on, that process has open files
+// of the namespaces that it has left, in the order of apart.
 const envInside = "BERTH_DEMO_INSIDE"
 
-// apart are the namespaces that the demo must not share with the machine, as
-// files of /proc/self/ns.
+// apart lists the namespaces that the demo must not share with the machine, as files of
+// /proc/self/ns.
 var apart = []string{"net", "mnt"}
 
 // goodbye is how long the inner process may take to end when it is told to.
 const goodbye = 5 * time.Second
 
-// enter runs this program again in fresh namespaces: as root of network and
-// mount, as anybody else in a user namespace as well. It returns when that process has ended.
+// enter runs this program again in fresh namespaces: root gets a network and a mount
+// namespace, anybody else a user namespace as well. It returns when that process has ended.
 func enter(ctx context.Context, out *os.File) error {
 	var left []*os.File
 	for _, name := range apart {
@@ -36,7 +36,7 @@ func enter(ctx context.Context, out *os.File) error {
 		defer f.Close()
 		left = append(left, f)
 	}
-	// A death signal is sent when the thread ends that started the process.
+	// The kernel sends a death signal when the thread ends that started the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -55,7 +55,7 @@ func enter(ctx context.Context, out *os.File) error {
 	return nil
 }
 
-// inner is the process inside, which ends when ctx does.
+// inner returns the command of the inner process, which ends when ctx does.
 func inner(ctx context.Context, out *os.File, left []*os.File, user bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -68,7 +68,7 @@ func inner(ctx context.Context, out *os.File, left []*os.File, user bool) *exec.
 	return cmd
 }
 
-// hint says what can be done when the kernel refuses namespaces (clone(2)).
+// hint says what a user can do when the kernel refuses namespaces (clone(2)).
 func hint(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):

@@ -25,8 +25,7 @@ func (s *story) restart(ctx context.Context) error {
 	return nil
 }
 
-// detach detaches the other pods, and waits until nothing is left to be
-// released.
+// detach detaches the other pods, and waits until the agent has released everything.
 func (s *story) detach(ctx context.Context) error {
 	rest := slices.DeleteFunc(slices.Clone(s.pods), func(p *pod) bool { return p.detached })
 	took, err := each(rest, func(p *pod) (bool, error) {
@@ -53,7 +52,7 @@ func (s *story) detach(ctx context.Context) error {
 	return nil
 }
 
-// audit asks the agent what is left over or missing, and looks for itself.
+// audit asks the agent what is left over or missing, and then asks the kernel itself.
 func (s *story) audit(ctx context.Context) error {
 	audit, err := s.agent.API.Audit(ctx)
 	if err != nil {
@@ -83,7 +82,8 @@ func (s *story) audit(ctx context.Context) error {
 	return nil
 }
 
-// remove ends the pods and the agent, and compares the node with what it was.
+// remove ends the agent and the pods, and compares the node with its state before the agent
+// came.
 func (s *story) remove(context.Context) error {
 	if err := s.agent.Stop(); err != nil {
 		return err

@@ -7,16 +7,15 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// look lists, straight from the kernel and with nothing of Berth's, what
-// attaching pods changes in a network namespace. Whether the node forwards is not
-// among that.
+// look lists what attaching pods changes in a network namespace, straight from the kernel and
+// with nothing of Berth's. The list leaves out whether the node forwards.
 func look() (oracle.State, error) {
 	all, err := oracle.Look()
 	return all.Without("sysctl"), err
 }
 
-// changed returns what was added, and what is missing. A table counts once, with all
-// that is in it.
+// changed returns what was added, and what is missing. An nftables table counts once, with
+// all that is in it.
 func changed(before, after oracle.State) (found []string) {
 	for line := range strings.Lines(before.Diff(after)) {
 		sign, what := line[0], strings.TrimSpace(line[1:])
@@ -32,7 +31,7 @@ func changed(before, after oracle.State) (found []string) {
 	return slices.Compact(found)
 }
 
-// mounts lists the network namespaces that are kept by a path below dir.
+// mounts lists the network namespaces that a mount below dir keeps.
 func mounts(dir string) ([]string, error) {
 	all, err := oracle.Mounts()
 	return changed(all.But([]string{"mount " + dir + "/"}), all), err

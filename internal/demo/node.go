@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is the machine that the story is about: the inner process's namespaces.
+// node is the node that the story is about: the inner process's namespaces.
 type node struct {
 	bin  string // folder of the programs
 	root string // the agent's --root
 	dir  string // everything else of the demo: pods' namespaces, libcni's cache
 }
 
-// newNode furnishes the fresh namespaces.
+// newNode prepares the fresh namespaces: mounts, folders, and lo.
 func newNode(bin string) (*node, error) {
 	if err := guard(); err != nil {
 		return nil, fmt.Errorf("the demo is not in namespaces of its own, and touches nothing: %w; unset %s", err, envInside)
 	}
-	// mount --make-rslave /: what is mounted here is not seen outside, and what
-	// is unmounted outside is not kept here.
+	// mount --make-rslave /: mounts that are made here are not seen outside, and mounts that
+	// are removed outside are not kept here.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return nil, fmt.Errorf("keeping mounts apart: %w", err)
 	}
@@ -52,8 +52,8 @@ func newNode(bin string) (*node, error) {
 func (n *node) netnsDir() string { return filepath.Join(n.dir, "netns") }
 func (n *node) cacheDir() string { return filepath.Join(n.dir, "cni-cache") }
 
-// guard refuses to work anywhere but in fresh namespaces, other than those whose
-// files the outer process has passed on. It closes them.
+// guard refuses to work anywhere but in fresh namespaces. It compares them with the
+// machine's, whose files the outer process has passed on, and closes the files.
 func guard() error {
 	for i, name := range apart {
 		fd := 3 + i
@@ -83,8 +83,8 @@ func guard() error {
 	return nil
 }
 
-// mountTmpfs mounts an empty file system for all of the demo's files, over a
-// folder that every machine has and that the programs are not in.
+// mountTmpfs mounts an empty file system for all files of the demo, over a folder that every
+// machine has and in which the programs do not lie. It returns that folder.
 func mountTmpfs(bin string) (string, error) {
 	for _, dir := range []string{"/run", "/tmp", "/mnt", "/var"} {
 		info, err := os.Stat(dir)

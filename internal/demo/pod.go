@@ -20,11 +20,11 @@ import (
 type pod struct {
 	netns     *ns.Netns
 	runtime   *libcni.RuntimeConf
-	addresses map[string]netip.Addr // by family, of family4 and family6
+	addresses map[string]netip.Addr // by family: family4, family6
 	detached  bool                  // DEL has answered success
 }
 
-// makePod is `ip netns add podN` in a folder of the demo.
+// makePod does what `ip netns add podNN` does, in a folder of the demo.
 func (n *node) makePod(number int) (*pod, error) {
 	name := fmt.Sprintf("pod%02d", number)
 	path := filepath.Join(n.netnsDir(), name)
@@ -38,7 +38,7 @@ func (n *node) makePod(number int) (*pod, error) {
 	}}, nil
 }
 
-// links lists what the pod has besides lo: `ip -n podNN link`.
+// links lists the links that the pod has besides lo, as `ip -n podNN link` does.
 func (p *pod) links() (names []string, err error) {
 	err = p.netns.Do(func() error {
 		all, err := net.Interfaces()
@@ -100,8 +100,8 @@ func (w network) detach(ctx context.Context, p *pod) error {
 // width is how many verbs the demo has under way at once.
 const width = 4
 
-// each calls f for every pod, width at once, and returns what the calls took
-// that f counts.
+// each calls f for every pod, width pods at once. It returns how long the calls took, of those
+// for which f says that they count.
 func each(pods []*pod, f func(*pod) (counts bool, err error)) ([]time.Duration, error) {
 	var (
 		mu   sync.Mutex

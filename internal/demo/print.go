@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// printer prints what happens as it happens.
+// printer prints what happens when it happens.
 type printer struct {
 	out   io.Writer
-	live  bool // a terminal: unfinished lines may be drawn over
+	live  bool // out is a terminal: the next line may replace an unfinished one
 	begun time.Time
 
 	mu    sync.Mutex
@@ -26,7 +26,7 @@ func newPrinter(out *os.File) *printer {
 	return &printer{out: out, live: err == nil, begun: time.Now()}
 }
 
-// Printing cannot fail the demo: its exit code tells what came of it.
+// Printing ignores errors: they do not fail the demo, whose exit code tells how it went.
 
 // printf prints whole lines.
 func (p *printer) printf(format string, args ...any) {
@@ -36,13 +36,12 @@ func (p *printer) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.out, format, args...)
 }
 
-// step prints what has been done, with the time since the beginning.
+// step prints what the demo has done, with the time since the beginning.
 func (p *printer) step(what, format string, args ...any) {
 	p.printf("%s\n", p.line(what, format, args...))
 }
 
-// progress shows how far a step is, on a terminal only: the next line takes its
-// place.
+// progress shows how far a step is, on a terminal only. The next line replaces it.
 func (p *printer) progress(what string, done, all int) {
 	if !p.live {
 		return
@@ -66,7 +65,7 @@ func (p *printer) clear() {
 	}
 }
 
-// times prints a table of what verbs took.
+// times prints a table of how long verbs took.
 func (p *printer) times(verbs []string, took map[string][]time.Duration) {
 	p.printf("\n            calls       p50       p99\n")
 	for _, verb := range verbs {
@@ -78,7 +77,8 @@ func (p *printer) times(verbs []string, took map[string][]time.Duration) {
 
 func millis(d time.Duration) string { return fmt.Sprintf("%5.1f ms", float64(d)/1e6) }
 
-// quantile returns the smallest of all that at least a share q is not above.
+// quantile returns the smallest element of all such that at least the share q of all elements
+// are not greater.
 func quantile(all []time.Duration, q float64) time.Duration {
 	if len(all) == 0 {
 		return 0

@@ -19,8 +19,8 @@ import (
 // The demo's measures.
 const (
 	podCount = 20
-	leave    = 12 // pods that are detached around the agent's end; the others stay
-	killAt   = 6  // of them that are detached when the agent is killed
+	leave    = 12 // pods that are detached before and after the agent is killed; the others stay
+	killAt   = 6  // how many of these are detached when the agent is killed
 	pool4    = "10.88.0.0/24"
 	pool6    = "fd00:88::/112"
 
@@ -39,7 +39,7 @@ type story struct {
 	bare    oracle.State               // the node before the agent came
 	idle    oracle.State               // with the agent, before there were attachments
 	queued  int                        // deletions that waited for the agent
-	residue []string                   // what was found left behind, a line each
+	residue []string                   // what is left behind, a line each
 }
 
 func (s *story) tell(ctx context.Context) error {
@@ -127,8 +127,8 @@ func familyOf(a netip.Addr) string {
 	return family6
 }
 
-// pingAll pings every pod of to from every other pod of from, in a family, and
-// returns how many echos were sent and how many answered.
+// pingAll pings every pod of to from every other pod of from, in a family. It returns how many
+// echos were sent and how many were answered.
 func pingAll(from, to []*pod, family string, wait time.Duration) (sent, answered int, err error) {
 	for _, p := range from {
 		err := p.netns.Do(func() error {
@@ -165,9 +165,8 @@ func (s *story) reach(what, between string, pods []*pod) error {
 	return nil
 }
 
-// detachAndKill detaches pods and kills the agent in the middle. A DEL that
-// finds no agent cuts the pod off, leaves the deletion in the agent's queue, and
-// succeeds all the same.
+// detachAndKill detaches pods, and kills the agent in the middle. A DEL that finds no agent
+// cuts the pod off, writes the deletion into the agent's queue, and succeeds all the same.
 func (s *story) detachAndKill(ctx context.Context) error {
 	var done atomic.Int64
 	took, err := each(s.pods[:leave], func(p *pod) (bool, error) {
@@ -198,8 +197,8 @@ func (s *story) detachAndKill(ctx context.Context) error {
 	return nil
 }
 
-// withoutAgent shows what holds while there is no agent: its ledger can be
-// read, those who are attached talk, and those who are detached are cut off.
+// withoutAgent shows what holds while there is no agent: its ledger can be read, attached pods
+// reach each other, and detached pods are cut off.
 func (s *story) withoutAgent(context.Context) error {
 	records, err := ledger.Read(root.Dir(s.root).Ledger(), nil)
 	if err != nil {
@@ -239,7 +238,7 @@ func (s *story) withoutAgent(context.Context) error {
 	return s.outOfReach(attached[:1], detached)
 }
 
-// outOfReach pings detached pods from one that is attached.
+// outOfReach pings detached pods from attached ones, and fails if one of them answers.
 func (s *story) outOfReach(from, detached []*pod) error {
 	for _, family := range families {
 		sent, answered, err := pingAll(from, detached, family, noEcho)

@@ -12,27 +12,28 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// A deletion may be about a pod that the ledger knows nothing of, since it was
-// lost. What the deletion says and the stamp of the pod's link are enough: the
-// agent makes an owner of them, begun and releasing in one commit, and from then
-// on everything is as usual.
+// A deletion may be about a pod that the ledger does not know, because a former ledger was
+// lost. The deletion and the stamp of the pod's link say enough: the agent makes an owner
+// from them. One commit begins the owner and makes it releasing. From then on the owner is
+// released like any other.
 
-// adopt adds the owner that a deletion is about and that the ledger lacks: its
-// link, if that is there and its alias says the same key and incarnation, and its
-// addresses, unless they are somebody else's by now, or rest. Of a pod without a link
-// they are adopted only if its deletion is older than all that is known here. What the
-// kernel remembers of an address's traffic is forgotten for its owner alone, so that
-// this cannot meet a successor; what rests is rinsed before it is given anew
-// (rinse.go). If there is neither link nor address, there is nothing to delete.
+// adopt adds to w the owner that a deletion is about and that the ledger lacks. The owner
+// gets the link, if the link is there and its alias says the deletion's key and the
+// incarnation. It gets those of the addresses that nobody else has by now and that do not
+// rest. If there is no link, it gets addresses only if the deletion is older than all that
+// this ledger knows (precedes). The kernel forgets an address's traffic only for the owner
+// that has the address, so that the successor of a pod loses nothing; an address that rests
+// is rinsed before it is given anew (internal/traffic/rinse.go). If there is neither link
+// nor address, there is nothing to delete.
 //
-// The caller has the turn until what it adopts is committed: of two who adopt the
-// same, one would claim the addresses and the other commit.
+// The caller keeps the turn until the owner is committed. Otherwise, if two callers adopted
+// the same pod, one could claim the addresses and the other commit.
 func (d *Drain) adopt(w *work, r deletions.Record) {
 	id, named := stamp.LinkID(r.Link)
 	if !named {
 		id = hold.NewID()
 	} else if _, known := d.Ledger.Owner(id); known {
-		e := d.index.Get(id) // one of this very key began later, or is meant already
+		e := d.index.Get(id) // if its key is exactly r's, it began later or is in meant(r)
 		mayBe := e != nil && (e.MayBe(r.Key()) || e.Keyless() && len(d.meant(r)) == 0)
 		if mayBe && e.Record.BeganBeforeDeletion(r.Boot, r.Started, d.Boot) {
 			w.ids = append(w.ids, id)
@@ -40,7 +41,7 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 		return
 	}
 	if slices.Contains(w.adopted, id) {
-		return // by an earlier deletion of the same
+		return // an earlier deletion of the same pod has adopted it
 	}
 	rec := attachment.Record{
 		Key: r.Key(), Mode: d.finder.Name(), Created: d.Wall(), Made: d.Boottime(), Epoch: d.Epoch, Adopted: true,
@@ -57,8 +58,8 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 	}
 	if seen != nil {
 		addrs = seen.Addresses
-	} else { // of the addresses there is only the deletion's word
-		id = hold.NewID() // the link's own may be that of one who is being forgotten at this moment
+	} else { // only the deletion says which addresses the pod had
+		id = hold.NewID() // the ledger may be forgetting the owner with the link's own id at this moment
 		addrs = slices.DeleteFunc(addrs, func(x netip.Addr) bool { return d.pools.PoolOf(x) == "" || !d.precedes(r) })
 	}
 	names := d.pools.Adopt(addrs, d.Clock.Now())
@@ -75,9 +76,9 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 	w.ops = append(w.ops, ledger.Begin(o), ledger.Releasing(id, d.Wall()))
 }
 
-// precedes reports whether a deletion began before the first agent of this ledger did: a
-// former state folder is lost, and with it who had which address. A ledger that was begun
-// otherwise has all who may have one, or lets all addresses rest.
+// precedes reports whether a deletion began before the first agent of this ledger did.
+// Then a former state folder is lost, and with it the record of which pod had which address.
+// Any other ledger has all owners that may have an address, or lets all addresses rest.
 func (d *Drain) precedes(r deletions.Record) bool {
 	first, known := d.Ledger.First()
 	switch {
@@ -89,7 +90,7 @@ func (d *Drain) precedes(r deletions.Record) bool {
 	return r.Boot != d.Boot // this boot began after that of the first agent
 }
 
-// parseAddrs reads those of some texts that are addresses.
+// parseAddrs returns the addresses among texts, sorted and each once.
 func parseAddrs(texts []string) []netip.Addr {
 	var addrs []netip.Addr
 	for _, t := range texts {
@@ -101,8 +102,8 @@ func parseAddrs(texts []string) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// disown gives back the addresses of adopted owners that were not begun: those
-// of the others have left adopting with their commit.
+// disown gives back the addresses of adopted owners that no commit has begun. The commit
+// takes the others out of adopting (Follow).
 func (d *Drain) disown(w *work) {
 	for _, id := range w.adopted {
 		if names, ok := d.adopting.LoadAndDelete(id); ok {

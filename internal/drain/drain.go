@@ -1,8 +1,8 @@
 // Package drain is the agent's end of the deletion queue. A deletion that no agent heard
-// of waits in a file (internal/deletions); it is done before the API opens, and whenever
-// one is found later. Its file is removed after the commit that promises the release:
-// should the agent die in between, the deletion is done again, and spares what began
-// after it. So nothing of the queue has to be in the ledger.
+// of waits in a file (internal/deletions). The agent does the deletions that wait before its
+// API opens, and later ones when it finds them. It removes a deletion's file after the commit
+// that promises the release. If the agent dies in between, the next one does the deletion
+// again, and the deletion spares what began after it. So the ledger need not record the queue.
 package drain
 
 import (
@@ -31,11 +31,12 @@ const (
 	// the longest.
 	drainAgain = time.Second
 	drainLater = time.Minute
-	// stopped is how long a drain waits for whoever takes a pod that it deletes to
-	// stop: what waits behind it may be of others. The engine goes on by itself.
+	// stopped limits how long a drain waits until the pods that it deletes are cut off, and
+	// until an ADD or a repair of one has stopped: deletions of other pods may wait behind it.
+	// The engine goes on by itself.
 	stopped = 2 * time.Second
-	// skew is how far ahead of the agent's clock a deletion may begin, as a request
-	// may (daemon.When).
+	// skew is how far ahead of the agent's clock a deletion may begin. A request may begin as
+	// far ahead (daemon.When).
 	skew = time.Millisecond
 )
 
@@ -47,17 +48,17 @@ type Drain struct {
 	pools  *ipam.IPAM
 	finder mode.Finder
 
-	adopting sync.Map // hold.ID to []netip.Addr: adopted, not in the ledger yet
+	adopting sync.Map // hold.ID to []netip.Addr: claimed for adopted owners that are not in the ledger yet
 }
 
-// Open opens the queue and watches it by noticed (node.Node): what is written from now on
-// is noticed. finder is the mode that adopts what the ledger lacks.
+// Open opens the queue and watches it by noticed (node.Node), so that no deletion that is
+// written from now on is missed. finder is the mode that adopts what the ledger lacks.
 func Open(d *daemon.Core, noticed func(*deletions.Queue, func()) error, x *attachment.Index, pools *ipam.IPAM, finder mode.Finder) (*Drain, error) {
 	q := &Drain{Core: d, index: x, pools: pools, finder: finder}
 	return q, q.open(noticed)
 }
 
-// Follow keeps what is being adopted in step with the ledger's commits.
+// Follow keeps adopting in step with the ledger's commits.
 func (d *Drain) Follow(c ledger.Change) {
 	for _, edit := range c.Owners {
 		if edit.Before == nil {
@@ -66,9 +67,9 @@ func (d *Drain) Follow(c ledger.Change) {
 	}
 }
 
-// All does the deletions that wait. What fails stays in the queue; it is tried
-// again by the next drain, and holds up no other container's. It waits for a folder
-// that hangs no longer than drainLimit: going says then whom nobody may mend.
+// All does the deletions that wait. A deletion that fails stays in the queue for the next
+// drain, and holds up no deletion of another container. All waits no longer than drainLimit
+// for a folder that hangs: Going then says which attachments must not be repaired.
 func (d *Drain) All(ctx context.Context) error {
 	_, err := patience.Call(&d.calls, draining, drainLimit, func() (none struct{}, err error) {
 		return none, d.Now(ctx)
@@ -79,7 +80,7 @@ func (d *Drain) All(ctx context.Context) error {
 	return err
 }
 
-// Now is All, for as long as it takes.
+// Now is All without the limit.
 func (d *Drain) Now(ctx context.Context) error {
 	told := d.told.Load()
 	err := d.drainAll(ctx)
@@ -99,7 +100,7 @@ func (d *Drain) drainAll(ctx context.Context) error {
 		return err
 	}
 	d.Log.Info("doing deletions that were written down while no agent answered", "deletions", len(pending))
-	// Who was not cut off can still send.
+	// Pods that nobody has cut off can still send: their deletions come first.
 	slices.SortStableFunc(pending, func(x, y deletions.Entry) int { return order(x.Record.Cut) - order(y.Record.Cut) })
 	errs := []error{err}
 	for chunk := range slices.Chunk(pending, drainBy) {
@@ -115,9 +116,9 @@ func order(cut bool) int {
 	return 0
 }
 
-// Key does the deletions of one key, before an ADD of it. It waits for a folder that
-// hangs no longer than lookLimit, and drainLimit if there are some: others want the
-// ADD's place.
+// Key does the deletions of one key, before an ADD of that key. If the folder hangs, Key
+// waits for it no longer than lookLimit, and drainLimit more if it has found deletions: other
+// requests want the ADD's place.
 func (d *Drain) Key(ctx context.Context, k attachment.Key) error {
 	pending, err := d.lookFor(k)
 	if len(pending) > 0 {
@@ -132,7 +133,7 @@ func (d *Drain) Key(ctx context.Context, k attachment.Key) error {
 	return nil
 }
 
-// lookFor is pendingOf, for lookLimit.
+// lookFor is pendingOf, but waits no longer than lookLimit.
 func (d *Drain) lookFor(k attachment.Key) ([]deletions.Entry, error) {
 	pending, err := patience.Call(&d.calls, looking, lookLimit, func() ([]deletions.Entry, error) { return d.pendingOf(k) }, nil)
 	if err == patience.ErrHangs {
@@ -148,11 +149,11 @@ func (d *Drain) pendingOf(k attachment.Key) ([]deletions.Entry, error) {
 	return pending, err
 }
 
-// date makes now of the start of deletions that begin later than that, in this
-// boot: somebody in another time namespace has written them, or somebody's error.
-// Undated, such a deletion would be about every ADD until its time has come, and
-// so would its tombstone. The API refuses a request from the future instead
-// (daemon.When): there somebody is told.
+// date sets the start of each deletion of this boot that begins in the future to now. Such a
+// deletion comes from a plugin in another time namespace, or from an error. With its own
+// start, it and its tombstone would be about every ADD until that time has come. The API
+// refuses a request from the future instead (daemon.When), because there somebody gets the
+// answer.
 func (d *Drain) date(entries []deletions.Entry) {
 	for i := range entries {
 		r := &entries[i].Record
@@ -164,10 +165,10 @@ func (d *Drain) date(entries []deletions.Entry) {
 	}
 }
 
-// undertake promises deletions in one commit, cuts off whom they are about, and
-// removes their files. If the commit fails each is tried by itself; one that fails
-// keeps back what comes after it for the same container. Whom a cut fails of is
-// promised all the same, and the engine's to try again.
+// undertake promises deletions in one commit, cuts off the pods that they are about, and
+// removes their files. If the commit fails, it tries each deletion by itself; after one that
+// fails it leaves later deletions of the same container in the queue. A cut that fails
+// changes nothing of the promise: the engine tries the cut again.
 func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error {
 	done := entries
 	records := make([]deletions.Record, len(entries))
@@ -208,9 +209,10 @@ func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error 
 	return errors.Join(errs...)
 }
 
-// Unknown releases the attachment that a DEL's link names, if it is not among those that
-// are being released: only its link and its runtime may know of it. started is when the DEL
-// began, CLOCK_BOOTTIME in nanoseconds. It returns who is released now.
+// Unknown releases the attachment that a DEL's link names, unless its id is in known, the
+// attachments that are being released already. It is for an attachment that only the link
+// and the runtime may know of. started is when the DEL began, CLOCK_BOOTTIME in nanoseconds.
+// Unknown returns the owners that it releases.
 func (d *Drain) Unknown(ctx context.Context, k attachment.Key, link string, started int64, known []hold.ID) ([]hold.ID, error) {
 	if id, named := stamp.LinkID(link); !named || slices.Contains(known, id) {
 		return nil, nil
@@ -221,14 +223,14 @@ func (d *Drain) Unknown(ctx context.Context, k attachment.Key, link string, star
 	return more, errors.Join(err, d.Engine.Depart(ctx, more))
 }
 
-// attempts is how often a deletion looks again at a ledger that has changed
-// since it looked.
+// attempts is how often Promise tries to adopt owners if an ADD takes their id or their
+// addresses first.
 const attempts = 3
 
-// Promise commits that whom deletions are about is releasing, with the deletions'
-// tombstones, and returns who that is, to be departed (engine.Depart). nil is that
-// all of it is in the ledger. After an error nothing is, for all that is known, but
-// the release of those that are returned.
+// Promise commits that the owners which deletions are about are releasing, with the
+// deletions' tombstones. It returns these owners; the caller has the engine cut them off
+// (engine.Depart). If the error is nil, all of it is in the ledger. After an error, only the
+// release of the owners that it returns is known to be there.
 func (d *Drain) Promise(ctx context.Context, records ...deletions.Record) ([]hold.ID, error) {
 	var going []hold.ID
 	for try := 1; ; try++ {
@@ -236,9 +238,9 @@ func (d *Drain) Promise(ctx context.Context, records ...deletions.Record) ([]hol
 		going = append(going, more...)
 		var taken *ledger.NameTakenError
 		switch {
-		case err == nil && d.missed(records): // an ADD came between the look and the tombstone; none can now
+		case err == nil && d.missed(records): // an ADD came between the look and the tombstone; no other can now
 		case try < attempts && (errors.Is(err, ledger.ErrExists) || errors.As(err, &taken)): // an ADD was faster
-		case errors.Is(err, ledger.ErrChanged): // an ADD has been answered with one of them, and may have begun later
+		case errors.Is(err, ledger.ErrChanged): // a repeated ADD was answered with one of the owners, and may have begun after the deletion
 		default:
 			return going, err
 		}
@@ -253,11 +255,11 @@ func (d *Drain) tryPromise(ctx context.Context, records []deletions.Record) ([]h
 			return nil, err
 		}
 		defer done()
-		w = d.plan(records) // who had the turn before may have adopted them
+		w = d.plan(records) // whoever had the turn before may have adopted the unknown ones
 		for _, r := range w.unknown {
 			d.adopt(w, r)
 		}
-		defer d.disown(w) // what is not begun by then
+		defer d.disown(w) // the owners that the commit has not begun
 	}
 	if err := errors.Join(w.errs...); err != nil || len(w.ids)+len(w.ops) == 0 {
 		return nil, err
@@ -265,19 +267,19 @@ func (d *Drain) tryPromise(ctx context.Context, records []deletions.Record) ([]h
 	return d.Engine.Promise(ctx, w.ids, w.ops...)
 }
 
-// missed reports whether somebody is wanted whom deletions are about.
+// missed reports whether an owner that deletions are about is still wanted.
 func (d *Drain) missed(records []deletions.Record) bool {
 	return slices.ContainsFunc(records, func(r deletions.Record) bool {
 		return slices.ContainsFunc(d.meant(r), func(e *attachment.Entry) bool { return e.Owner.Wanted() })
 	})
 }
 
-// work is what some deletions come to.
+// work is what one commit has to do for some deletions.
 type work struct {
-	ids     []hold.ID
+	ids     []hold.ID // owners to be released
 	ops     []ledger.Op
-	unknown []deletions.Record // about somebody whom the ledger may lack
-	adopted []hold.ID          // begun by ops
+	unknown []deletions.Record // deletions whose owner the ledger may lack
+	adopted []hold.ID          // owners that ops begin
 	errs    []error
 }
 
@@ -290,7 +292,7 @@ func (d *Drain) plan(records []deletions.Record) *work {
 			w.ids = append(w.ids, e.Owner.ID)
 			w.ops = append(w.ops, ledger.Unchanged(e.Owner))
 		}
-		// A tombstone is of use while an older ADD may be on its way.
+		// A tombstone is of use as long as an older ADD may be on its way.
 		if until := r.Started + int64(daemon.LongestRequest); r.Boot == d.Boot && until > now {
 			w.ops = append(w.ops, ledger.Bury(ledger.Tombstone{
 				Key: r.Key().String(), Boot: r.Boot, Started: r.Started, Until: until,
@@ -305,10 +307,10 @@ func (d *Drain) plan(records []deletions.Record) *work {
 	return w
 }
 
-// meant returns the incarnations that a deletion is about: those of its key whose
-// ADD began before it. The link that it names does not choose among them: a
-// runtime may know the result of an earlier ADD alone, or a wrong one, and means
-// what it has attached last.
+// meant returns the incarnations that a deletion is about: those of its key whose ADD began
+// before it. The link that the deletion names does not choose among them: the runtime may
+// have only the result of an earlier ADD, or a wrong one, and means the incarnation that it
+// attached last.
 func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 	es, _ := d.index.Called(r.Key())
 	return slices.DeleteFunc(es, func(e *attachment.Entry) bool {
@@ -316,8 +318,8 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 	})
 }
 
-// Going reports whether a deletion of an attachment waits: what a plugin has cut
-// off must not come back before that is done.
+// Going reports whether a deletion of an attachment waits, or may wait: a pod that a plugin
+// has cut off must not get its network back before the deletion is done.
 func (d *Drain) Going(o hold.Owner) bool {
 	e := d.index.Get(o.ID)
 	if e == nil {
@@ -337,8 +339,8 @@ func hasLink(e *attachment.Entry, name string) bool {
 	return ok && id == e.Owner.ID
 }
 
-// Keep does deletions as they come in, until ctx ends, and then those that have come
-// in until then. After one that failed it tries again by itself.
+// Keep does deletions as they come in, until ctx ends, and then once more those that have
+// come in by then. After a drain that failed it tries again by itself.
 func (d *Drain) Keep(ctx context.Context) {
 	failed := 0 // drains in a row
 	var again <-chan time.Time
@@ -365,8 +367,8 @@ func (d *Drain) Keep(ctx context.Context) {
 	}
 }
 
-// WarnUnsure tells people of a deletion that nobody is released by, since its key is
-// that of several pods, for all that is known.
+// WarnUnsure logs a deletion of k that releases nobody because k may be the key of several
+// adopted pods.
 func (d *Drain) WarnUnsure(k attachment.Key) {
 	if _, unsure := d.index.Called(k); unsure {
 		d.Log.Warn("a deletion releases nobody: the ledger was lost, and several pods' names begin so; each is released with its network namespace",

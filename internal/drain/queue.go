@@ -11,11 +11,11 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// leastSpares is how few spare files there may be for new pods to be attached: so many
+// leastSpares is the least number of spare files with which new pods are attached. That many
 // deletions can be written down on a full disk.
 const leastSpares = 64
 
-// errNoSpares is what keeps an ADD off a disk on which its DEL may find no room.
+// errNoSpares refuses an ADD because its DEL might find no room on the disk.
 var errNoSpares = errors.New("too little room is kept for deletions while no agent runs")
 
 // queue is the agent's end of the deletion queue.
@@ -23,13 +23,13 @@ type queue struct {
 	*deletions.Queue
 	news  chan struct{}         // has a token when there may be something new
 	spare atomic.Pointer[error] // why there are too few spare files; nil: there are enough
-	turn  turn.One              // of who adopts, from the look to the commit
+	turn  turn.One              // whoever adopts has it, from the look to the commit
 	calls patience.Calls        // to the folder, whose file system may hang
-	told  atomic.Int64          // how often something new was told of
-	done  atomic.Int64          // what told was when all that waited was done
+	told  atomic.Int64          // how often the watch has told of something new
+	done  atomic.Int64          // told at the start of the last drain that did all; -1: no drain has
 }
 
-// How long the folder may take to answer. What takes longer goes on by itself.
+// How long callers wait for the folder. A call that takes longer goes on by itself.
 const (
 	lookLimit  = 2 * time.Second
 	drainLimit = 5 * time.Second
@@ -44,12 +44,12 @@ const (
 	refilling = "refill"
 )
 
-// Quiet reports whether nothing can wait: all that did was done, and the kernel, which
-// asks no file system, has told of nothing since.
+// Quiet reports whether no deletion can wait: a drain has done all that waited, and the
+// kernel has told of nothing new since. Quiet does not ask the folder, which may hang.
 func (q *queue) Quiet() bool { return q.done.Load() == q.told.Load() }
 
-// Answers says why the folder cannot be looked at, as an ADD looks; nil: it can. Of a
-// folder that a Survey has just waited for in vain it asks no more.
+// Answers looks at the folder as an ADD does, and returns why that fails; nil: it works. It
+// does not ask a folder for which a Survey has just waited in vain.
 func (q *queue) Answers() error {
 	if q.calls.Hang(surveying) {
 		return fmt.Errorf("looking for deletions: %w", patience.ErrHangs)
@@ -61,14 +61,14 @@ func (q *queue) Answers() error {
 	return err
 }
 
-// open opens the queue and watches it: what is written from now on is
-// noticed.
+// open opens the queue and watches it, so that no deletion that is written from now on is
+// missed.
 func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 	q, err := deletions.Open(d.Root)
 	if err != nil {
 		return err
 	}
-	if err := q.TakeBack(); err != nil { // it stays where it is, for people
+	if err := q.TakeBack(); err != nil { // what was set aside stays there, for people
 		d.Log.Warn("looking for deletions among those that were set aside", "err", err)
 	}
 	d.Queue, d.news = q, make(chan struct{}, 1)
@@ -86,11 +86,11 @@ func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 	return nil
 }
 
-// KeepSpares keeps room for deletions on a disk that is full by then. While
-// there is too little of it no pod is attached: its deletion might fail.
+// KeepSpares makes spare files, which keep room for deletions on a disk that becomes full.
+// While there are too few of them no pod is attached, because its deletion might fail.
 func (d *Drain) KeepSpares() {
 	n, err := patience.Call(&d.calls, refilling, fillLimit, d.Refill, nil)
-	if err == patience.ErrHangs { // Key says so to those who attach pods
+	if err == patience.ErrHangs { // Key refuses ADDs meanwhile
 		d.Log.Warn("keeping room for deletions", "err", err)
 		return
 	}
@@ -105,7 +105,7 @@ func (d *Drain) KeepSpares() {
 	d.spare.Store(&err)
 }
 
-// Spared says why too little room is kept for deletions, or nil.
+// Spared returns why there are too few spare files, or nil.
 func (d *Drain) Spared() error {
 	if err := d.spare.Load(); err != nil {
 		return *err
@@ -113,7 +113,7 @@ func (d *Drain) Spared() error {
 	return nil
 }
 
-// Survey is deletions.Look, for as long as a person waits.
+// Survey is deletions.Look, but waits no longer than lookLimit, because a person waits for it.
 func (d *Drain) Survey() (deletions.Survey, error) {
 	s, err := patience.Call(&d.calls, surveying, lookLimit, func() (deletions.Survey, error) { return deletions.Look(d.Root) }, nil)
 	if err == patience.ErrHangs {
@@ -122,10 +122,10 @@ func (d *Drain) Survey() (deletions.Survey, error) {
 	return s, err
 }
 
-// Soon has Keep try the deletions that wait.
+// Soon makes Keep try the deletions that wait.
 func (d *Drain) Soon() {
 	select {
 	case d.news <- struct{}{}:
-	default: // and is about to
+	default: // Keep is about to try them
 	}
 }

@@ -36,12 +36,12 @@ func Send(to netip.Addr, wait time.Duration) error {
 	}
 	defer unix.Close(s)
 
-	// Type, code, checksum, then what comes back as it is: identifier,
-	// sequence number and data, all of them random.
+	// Type, code and checksum come first. Identifier, sequence number and data follow: they are
+	// random, and the reply repeats them.
 	message := make([]byte, 24)
 	message[0] = request
 	rand.Read(message[4:])
-	if to.Is4() { // the kernel does it for ICMPv6
+	if to.Is4() { // for ICMPv6 the kernel sets the checksum
 		binary.BigEndian.PutUint16(message[2:], Checksum(message))
 	}
 	sa, err := sockaddr(to)
@@ -79,8 +79,8 @@ func Send(to netip.Addr, wait time.Duration) error {
 	}
 }
 
-// sockaddr writes an address as the kernel wants it. A zone is an interface of
-// the calling thread's namespace, by name or by index.
+// sockaddr returns an address in the form that the kernel wants. A zone names an interface of
+// the calling thread's namespace, by its name or by its index.
 func sockaddr(to netip.Addr) (unix.Sockaddr, error) {
 	if to.Is4() {
 		return &unix.SockaddrInet4{Addr: to.As4()}, nil
@@ -100,7 +100,7 @@ func sockaddr(to netip.Addr) (unix.Sockaddr, error) {
 	return sa, nil
 }
 
-// Checksum is the Internet checksum (RFC 1071).
+// Checksum returns the Internet checksum (RFC 1071).
 func Checksum(b []byte) uint16 {
 	var sum uint32
 	for i, c := range b {

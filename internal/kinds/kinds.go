@@ -17,17 +17,17 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Doors are what the kinds do in the kernel, and what else their users ask of them.
+// Doors are the kinds' ways into the kernel, with what else their users ask of them.
 type Doors struct {
 	Table  Table
 	Routes interface{ Kind() hold.Kind } // of the pools
 	Links  Links
-	// Monitor begins to hear of changes by others; nil: nothing tells of them.
+	// Monitor begins to hear of changes by others; nil: this node cannot tell of them.
 	Monitor func() (Monitor, error)
 }
 
-// List lists the kinds, in the order in which a restart verifies them: first what keeps
-// dead pods' packets away, then the pods' links.
+// List lists the kinds, in the order in which a restart verifies them: first the kinds that
+// keep dead pods' packets away, then the pods' links.
 func (d *Doors) List(t Tracked) hold.Kinds {
 	return hold.Kinds{
 		d.Table.Kind(),
@@ -37,7 +37,7 @@ func (d *Doors) List(t Tracked) hold.Kinds {
 	}
 }
 
-// Open makes the doors to the network namespace here, to which conn leads.
+// Open makes the doors to the network namespace here. conn leads to the same namespace.
 func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	barrier := table.New(table.Options{
 		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs,
@@ -60,24 +60,24 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	}
 }
 
-// Marks are what an instance's things on the node are known by.
+// Marks tell an instance's things on the node from those of others.
 type Marks struct {
 	Instance string
 	Groups   stamp.Groups // of links
 	Metric   uint32       // of the pools' routes
 }
 
-// Hooks are told of what the doors see.
+// Hooks are what the doors call.
 type Hooks struct {
-	// Lacks is told which parts of the nftables table the kernel cannot have, whenever
-	// that changes.
+	// Lacks is called with the parts of the nftables table that the kernel cannot have,
+	// whenever they change.
 	Lacks func(nft.Parts)
-	// Differs is told that the table is not what the cuts of dying pods rely on.
+	// Differs is called if the table is not as the cuts of dying pods need it.
 	Differs func()
-	// Exposed is told that a link was not among those that the table's rules are for.
+	// Exposed is called if a link was not among the links that the table's rules are for.
 	Exposed func()
-	// Since is when the last ADD began that was answered with an attachment, in
-	// CLOCK_BOOTTIME, ns; 0: not known.
+	// Since returns when the last ADD began that was answered with an attachment
+	// (CLOCK_BOOTTIME, ns); 0: not known.
 	Since func(hold.ID) int64
 }
 

@@ -1,5 +1,5 @@
-// Package mend puts right at once what others do to the links and routes of those who are
-// wanted, as the kernel tells it. The sweep finds what the kernel does not tell.
+// Package mend repairs the links and routes of wanted owners as soon as the kernel tells that
+// others have changed them. The sweep finds changes that the kernel does not tell.
 package mend
 
 import (
@@ -21,25 +21,26 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Mend hears of changes, and mends what they concern.
+// Mend hears of changes, and repairs the owners that they concern.
 type Mend struct {
 	*daemon.Core
 	node  *node.Node
 	index *attachment.Index
 	modes mode.Modes
 	hooks Hooks
-	news  node.Monitor // what is listened to; nil: nothing is
+	news  node.Monitor // tells of changes; nil: nobody listens
 }
 
-// Hooks are what is done besides.
+// Hooks are what Mend calls besides.
 type Hooks struct {
-	// Drain does the deletions that wait: what a plugin has cut off must not come back.
+	// Drain does the deletions that wait: a pod that a plugin has cut off must not get its
+	// network back.
 	Drain func(context.Context) error
 	// Sweep looks at everything.
 	Sweep func(context.Context)
-	// Exposed is told that a link may have been out of the table's rules.
+	// Exposed is called if the table's rules may not have held for a link.
 	Exposed func()
-	// Taint is told of a hold that was not as it should be.
+	// Taint is called with each hold of an owner that was repaired.
 	Taint func(hold.Hold)
 }
 
@@ -48,12 +49,12 @@ func New(d *daemon.Core, n *node.Node, x *attachment.Index, ms mode.Modes, h Hoo
 	return &Mend{Core: d, node: n, index: x, modes: ms, hooks: h}
 }
 
-// Listen begins to hear what is done to links and routes. What is heard is
-// acted upon by Keep. Unless deletions wait, which the kernel would do more
-// slowly meanwhile, what links there are is read from now on.
+// Listen begins to hear what others do to links and routes. Keep acts upon it. If no
+// deletion waits, the agent begins to list the node's links now; beside that list the kernel
+// would do deletions more slowly.
 func (m *Mend) Listen(waiting func() (int, error)) {
 	if m.node.Monitor == nil {
-		return // of a node that cannot tell: the sweep sees it
+		return // this node cannot tell of changes: the sweep sees them
 	}
 	news, err := m.node.Monitor()
 	if err != nil {
@@ -69,13 +70,13 @@ func (m *Mend) Listen(waiting func() (int, error)) {
 // Close ends listening. It may be called again.
 func (m *Mend) Close() {
 	if m.news != nil {
-		_ = m.news.Close() // the one that Keep closes is closed already
+		_ = m.news.Close() // fails if Keep has closed it already
 	}
 }
 
-// Keep mends at once what others do to the links and routes of those who are
-// wanted, until ctx ends. A link that was set down and up looks well, and has
-// lost its routes.
+// Keep repairs the links and routes of wanted owners when others change them, until ctx
+// ends. A link that somebody set down and up again looks as it should, but it has lost its
+// routes.
 func (m *Mend) Keep(ctx context.Context) {
 	if m.news == nil {
 		return
@@ -98,7 +99,7 @@ func (m *Mend) Keep(ctx context.Context) {
 	}()
 	defer func() {
 		m.Close()
-		for range heard { // until the other has ended
+		for range heard { // until the goroutine that listens has ended
 		}
 	}()
 	w := NewWatcher(m)
@@ -120,7 +121,7 @@ func (m *Mend) Keep(ctx context.Context) {
 	}
 }
 
-// mend takes again what an owner lacks.
+// mend takes again what an owner lacks. first says that this owner was not repaired lately.
 func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) {
 	o, ok := m.Ledger.Owner(id)
 	if !ok {
@@ -135,7 +136,8 @@ func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) {
 	}
 }
 
-// routeName is the name that the owner of a route of Berth's has.
+// routeName returns the name by which the ledger finds the owner of a route: a pod's address,
+// or a CIDR of a pool.
 func routeName(r rtnl.Route) hold.Name {
 	if r.Dst.IsSingleIP() {
 		return ipam.Name(r.Dst.Addr())
@@ -143,8 +145,8 @@ func routeName(r rtnl.Route) hold.Name {
 	return ground.CIDRName(r.Dst)
 }
 
-// linkOwner returns whose link this is: by its name, or, if it has been
-// renamed, by its alias or its second name.
+// linkOwner returns the owner of a link: by the link's name or, if somebody has renamed the
+// link, by its alias or its second name.
 func (m *Mend) linkOwner(l rtnl.Link) (hold.ID, bool) {
 	if id, ok := stamp.LinkID(l.Name); ok && strings.HasPrefix(l.Name, stamp.Links(m.Instance)) {
 		return id, true
@@ -166,8 +168,8 @@ func (m *Mend) differs(id hold.ID, l rtnl.Link) bool {
 	return err == nil && of.Differs(e.Owner, l)
 }
 
-// podGone reports whether an attachment's link has gone with its pod: what is
-// left of it is for DEL, or for the sweep.
+// podGone reports whether an attachment's pod is gone, and took the link with it. Then DEL or
+// the sweep sees to what is left of the attachment.
 func (m *Mend) podGone(id hold.ID) bool {
 	e := m.index.Get(id)
 	if e == nil {

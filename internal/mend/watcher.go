@@ -10,55 +10,57 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// How long after news somebody's things are looked at, and mended.
+// How long the watcher waits between news of an owner's things and their repair.
 const (
-	// Soon lets what belongs together happen, and one look serve it.
+	// Soon is the wait after most news. Changes that belong together arrive within it, and
+	// one repair serves them all.
 	Soon = 20 * time.Millisecond
-	// Down is what a link that was set Down, and not up again, is given: it may
-	// be a plugin that cuts a pod off because this agent did not answer in time,
-	// and its deletion be about to be in the queue.
+	// Down is the wait after a link was set down, and not up again: the plugin may have cut
+	// the pod off because this agent did not answer in time, and its deletion may be about to
+	// appear in the queue.
 	Down = 300 * time.Millisecond
-	// Fight doubles with each repair of the same owner, up to Truce: somebody
-	// else wants it otherwise. It is forgotten after four times as long, or calm.
+	// Fight is the wait after the first repair of an owner. It doubles with each further one,
+	// up to Truce, because somebody else wants the owner's things otherwise. The repairs are
+	// forgotten once nobody has changed anything for four such waits, and for calm at least.
 	Fight, Truce, calm = 100 * time.Millisecond, 30 * time.Second, 2 * time.Second
 	// Everything is the least time between two looks at everything.
 	Everything = 5 * time.Second
 )
 
-// Watcher knows whose things are to be looked at, and when.
+// Watcher knows which owners are to be repaired, and when.
 type Watcher struct {
 	*Mend
 	suspects map[hold.ID]*suspect
-	all      time.Time // when everything is looked at; zero: need not be
-	looked   time.Time // when it last was
+	all      time.Time // when to look at everything; zero: no need to
+	looked   time.Time // when the watcher last looked at everything
 
 	work    sync.WaitGroup
 	places  chan struct{} // has a token for each repair under way
-	mending sync.Map      // hold.ID of those who are being repaired, or are about to be
+	mending sync.Map      // hold.ID of owners that are being repaired, or are about to be
 }
 
-// mendsAtOnce is how many owners' things are repaired beside each other: a repair
-// that a pod makes slow keeps no other pod's.
+// mendsAtOnce is how many owners are repaired beside each other, so that a repair which a pod
+// makes slow does not hold up the repairs of other pods.
 const mendsAtOnce = 8
 
 func NewWatcher(m *Mend) *Watcher {
 	return &Watcher{Mend: m, suspects: map[hold.ID]*suspect{}, places: make(chan struct{}, mendsAtOnce)}
 }
 
-// Wait waits until what was begun has ended.
+// Wait waits until all that Act began has ended.
 func (w *Watcher) Wait() { w.work.Wait() }
 
 // suspect is an owner whose things somebody may have changed.
 type suspect struct {
-	at      time.Time // when they are looked at; zero: they were, at last
-	down    bool      // its link is, for what we know
-	last    time.Time
-	repairs int  // lately
-	gone    bool // nothing is known but that its link is, perhaps with its pod
-	loose   bool // its link was not among the live ones, which the table's rules are for
+	at      time.Time // when the owner is to be repaired; zero: nothing is due
+	down    bool      // its link is down, by the last news
+	last    time.Time // when it was last repaired
+	repairs int       // how often it was repaired lately
+	gone    bool      // the only news is that its link is gone, perhaps with its pod
+	loose   bool      // its link was outside the live group, for which the table's rules are, or had a master
 }
 
-// Hear notes who a piece of news is about, if it is not as it should be.
+// Hear notes the owner that a piece of news is about, if something is not as it should be.
 func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 	m := w.Mend
 	switch n.Change {
@@ -68,7 +70,7 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 		}
 	case rtnl.RouteGone:
 		id, ok := m.Ledger.Holder(routeName(n.Route))
-		if s := w.suspects[id]; ok && (s == nil || !s.down) { // or it goes with the link
+		if s := w.suspects[id]; ok && (s == nil || !s.down) { // if the link is down, the kernel took the route with it
 			w.note(id, now, Soon)
 		}
 	case rtnl.LinkDown:
@@ -106,7 +108,7 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 	}
 }
 
-// note arranges for a look at an owner's things, unless it is being released.
+// note arranges for a repair of an owner, unless the owner is being released.
 func (w *Watcher) note(id hold.ID, now time.Time, after time.Duration) {
 	if o, ok := w.Ledger.Owner(id); !ok || !o.Wanted() {
 		return
@@ -126,7 +128,7 @@ func (w *Watcher) note(id hold.ID, now time.Time, after time.Duration) {
 	}
 }
 
-// wait is how long an owner's things are left alone after a repair.
+// wait returns how long an owner is left alone after a repair.
 func (s *suspect) wait() time.Duration {
 	if s.repairs == 0 {
 		return 0
@@ -139,7 +141,7 @@ func (s *suspect) over(now time.Time) bool {
 	return s.at.IsZero() && now.Sub(s.last) > max(calm, 4*s.wait())
 }
 
-// Next returns how long nothing has to be done.
+// Next returns how long nothing is due.
 func (w *Watcher) Next(now time.Time) time.Duration {
 	wait := time.Hour
 	if !w.all.IsZero() {
@@ -156,7 +158,7 @@ func (w *Watcher) Next(now time.Time) time.Duration {
 	return max(wait, 0)
 }
 
-// Act begins what is due, and waits for none of it.
+// Act begins the repairs that are due, and does not wait for them.
 func (w *Watcher) Act(ctx context.Context, now time.Time) {
 	m := w.Mend
 	if !w.all.IsZero() && !w.all.After(now) {
@@ -164,7 +166,7 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 		m.Log.Info("more has changed than the kernel could tell: looking at everything")
 		w.work.Go(func() {
 			m.hooks.Sweep(ctx)
-			m.hooks.Exposed() // a link may have been away and back
+			m.hooks.Exposed() // a link may have left the live group and come back
 		})
 	}
 	due := map[hold.ID]suspect{}
@@ -173,7 +175,7 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 			continue
 		}
 		_, mending := w.mending.Load(id)
-		if mending || m.Engine.Taking(id) { // the ADD's own doing, or it will see
+		if mending || m.Engine.Taking(id) { // the news may be of the ADD's own doing, or the ADD will see the change
 			s.at = now.Add(Fight)
 			continue
 		}
@@ -187,10 +189,10 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 	}
 }
 
-// mendAll repairs what is due, beside each other.
+// mendAll repairs the owners that are due, beside each other.
 func (w *Watcher) mendAll(ctx context.Context, due map[hold.ID]suspect) {
 	m := w.Mend
-	if err := m.hooks.Drain(ctx); err != nil { // what a plugin has cut off must not come back
+	if err := m.hooks.Drain(ctx); err != nil { // a pod that a plugin has cut off must not get its network back
 		m.Log.Error("deletions wait", "err", err)
 	}
 	for id, s := range due {

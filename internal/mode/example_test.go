@@ -25,7 +25,7 @@ import (
 // kind "note" keeps a file on the node that says which pod an attachment is of; the mode
 // "noted" is routed, with a note.
 
-// note is the spec of a note: what the ledger keeps of it.
+// note is the spec of a note, which the ledger keeps.
 type note struct {
 	File string `json:"file"` // its name in the folder
 	Text string `json:"text"`
@@ -60,8 +60,8 @@ func (dir notes) read(path string) (text string, ours bool, err error) {
 	return text, ours, err
 }
 
-// acquire may be done again after a crash: "so already, and ours" is success. What is
-// another's stays.
+// acquire may be called again after a crash: "so already, and ours" is success. It leaves a
+// file that is another's alone.
 func (dir notes) acquire(_ context.Context, h hold.Hold) error {
 	if _, ours, err := dir.read(dir.path(h)); err == nil && !ours {
 		return fmt.Errorf("%s: %w", dir.path(h), hold.ErrForeign)
@@ -85,7 +85,7 @@ func (dir notes) verify(_ context.Context, h hold.Hold) error {
 	return err
 }
 
-// release takes "not there" for success, and leaves what is another's.
+// release takes "not there" for success, and leaves a file that is another's alone.
 func (dir notes) release(_ context.Context, h hold.Hold) error {
 	if _, ours, err := dir.read(dir.path(h)); errors.Is(err, fs.ErrNotExist) || err == nil && !ours {
 		return nil
@@ -106,7 +106,7 @@ func (dir notes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	return all, err
 }
 
-// TestNotes holds the kind to what every kind must pass.
+// TestNotes runs the checks that every kind must pass.
 func TestNotes(t *testing.T) {
 	dir := notes(t.TempDir())
 	kindtest.Run(t, kindtest.Kind{
@@ -132,7 +132,7 @@ func TestNotes(t *testing.T) {
 	})
 }
 
-// noted is the mode: all that it does not say otherwise is as in routed.
+// noted is the mode. It does everything as routed does, except what its own methods do.
 type noted struct{ *routed.Routed }
 
 var _ mode.Mode = noted{}
@@ -149,7 +149,7 @@ func (m noted) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *net
 	return o, undo, nil
 }
 
-// TestNoted plans an attachment of the mode, and looks for its note.
+// TestNoted plans an attachment of the mode, and looks for the attachment's note.
 func TestNoted(t *testing.T) {
 	pools, err := ipam.New([]ipam.PoolConfig{{Name: "default", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/24")}}})
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package mode says what a mode is: one way to give a pod an interface. A mode is a
 // folder below this one and a line in the list (mode/modes). The verbs and the views ask a
 // Mode, and know no kind. Deletions without an agent, repairs and the rebuild know pods by
-// what stands on their links (internal/stamp).
+// the stamps on their links (internal/stamp).
 package mode
 
 import (
@@ -26,8 +26,8 @@ type Mode interface {
 	// Name is what configurations and records call the mode.
 	Name() string
 
-	// Fit refuses what cannot be attached to the pool of a record as a configuration asks
-	// for. It changes nothing.
+	// Fit refuses an attachment that cannot have what its configuration asks for with the
+	// record's pool. It changes nothing.
 	Fit(r attachment.Record, c *netconf.Conf) error
 	// Vacant refuses a place in a pod (network namespace and interface name) that
 	// somebody else's interface has. It changes nothing.
@@ -41,14 +41,14 @@ type Mode interface {
 	// Place is the name of the kind whose hold takes the interface's place in the pod. An
 	// ADD waits until the former owner of the place has released that hold.
 	Place() string
-	// Interface says what the plan of an attachment says of its interface.
+	// Interface describes the attachment's interface, as its plan has it.
 	Interface(o hold.Owner) (attachment.Interface, error)
 	// In returns an attachment's owner with its interface in another network namespace, or in
 	// the same one by another path.
 	In(netns ns.Ref, o hold.Owner) hold.Owner
-	// Again writes on the interface when a repeated ADD began (CLOCK_BOOTTIME, ns) whose
-	// answer the attachment is. A deletion that meets the interface without the agent reads
-	// there when the attachment's last ADD began.
+	// Again writes onto the interface when a repeated ADD began (CLOCK_BOOTTIME, ns) that was
+	// answered with the attachment. A deletion without an agent reads there when the
+	// attachment's last ADD began.
 	Again(o hold.Owner, started int64) error
 	// Differs reports whether a link of the node is not as its owner's plan has it.
 	Differs(o hold.Owner, l rtnl.Link) bool
@@ -56,8 +56,8 @@ type Mode interface {
 	VerifyPod(ctx context.Context, o hold.Owner) error
 }
 
-// Finder is a mode whose attachments can be found without a ledger, by what stands on
-// their links.
+// Finder is a mode whose attachments can be found without a ledger, by the stamps on their
+// links.
 type Finder interface {
 	Mode
 	// Sight looks at the link that a deletion names, and returns what it sees if the link
@@ -80,18 +80,18 @@ type Sight struct {
 	Addresses   []netip.Addr // of the pod
 }
 
-// Found is an attachment as it was found in the kernel.
+// Found is an attachment that was found in the kernel.
 type Found struct {
 	Owner     hold.Owner
 	Record    attachment.Record
 	Addresses []netip.Addr
-	Lost      []string // what is not known of it
+	Lost      []string // what the kernel does not tell of it
 }
 
-// Modes are the modes of an agent. The first is that of records that name none.
+// Modes are the modes of an agent. Records that name no mode are of the first.
 type Modes []Mode
 
-// Of returns the mode of a name.
+// Of returns the mode of a name, and the first for "".
 func (ms Modes) Of(name string) (Mode, error) {
 	for _, m := range ms {
 		if m.Name() == name || name == "" {
@@ -110,8 +110,8 @@ func (ms Modes) Expected() string {
 	return text
 }
 
-// Interface says what the plan of an attachment says of its interface; nothing, if it says
-// none.
+// Interface describes the attachment's interface, as its plan has it. The zero Interface
+// means that the plan does not say.
 func (ms Modes) Interface(o hold.Owner, r attachment.Record) attachment.Interface {
 	m, err := ms.Of(r.Mode)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// EncodeResult is the CNI result of an attachment in the version of its configuration.
+// EncodeResult returns the CNI result of an attachment in the version of its configuration.
 func EncodeResult(m Mode, e *attachment.Entry, c *netconf.Conf) (json.RawMessage, error) {
 	res, err := m.Result(e.Owner, e.Record)
 	if err != nil {
@@ -35,7 +35,7 @@ func ParseResult(c *netconf.Conf) (*types100.Result, error) {
 	return prev, nil
 }
 
-// Against says what a prevResult has otherwise than the record.
+// Against returns what a prevResult lacks of the result that follows from the record.
 func Against(m Mode, e *attachment.Entry, prev *types100.Result) []string {
 	want, err := m.Result(e.Owner, e.Record)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package process runs berthd as a process that can be killed and started again: for
-// the demo, and for tests.
+// Package process runs berthd as a process that can be killed and started again, for the demo
+// and for tests.
 package process
 
 import (
@@ -31,16 +31,17 @@ type Agent struct {
 	bin   string   // folder of berthd
 	pools []string // each NAME=CIDR,...
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when cmd has been waited for
+	ended chan struct{} // closed when cmd.Wait has returned
 }
 
-// New returns the agent of a folder, which does not run yet: berthd is in bin.
+// New returns the agent of a root folder. The agent does not run yet. bin is the folder of
+// berthd.
 func New(bin, rootDir string, pools ...string) *Agent {
 	return &Agent{Root: rootDir, API: client.New(root.Dir(rootDir).Socket()), bin: bin, pools: pools}
 }
 
-// Start starts the process, again if it was stopped or killed, and waits until
-// it serves, or ctx ends.
+// Start starts the process, also again after it was stopped or killed, and waits until it
+// serves. It fails if ctx ends before.
 func (a *Agent) Start(ctx context.Context) error {
 	cmd, err := a.command()
 	if err != nil {
@@ -67,8 +68,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	}
 }
 
-// command is berthd with its pools and what else is said. It writes into the log,
-// which whoever runs it closes.
+// command returns berthd with its pools and with args. It writes into the log file, which the
+// caller closes.
 func (a *Agent) command(args ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(a.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -83,21 +84,21 @@ func (a *Agent) command(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Log is the file that has what the agent printed.
+// Log returns the path of the file that has what the agent printed.
 func (a *Agent) Log() string { return filepath.Join(a.Root, "berthd.log") }
 
-// LastWords is the end of the agent's log.
+// LastWords returns the last 10 lines of the agent's log.
 func (a *Agent) LastWords() string {
 	raw, _ := os.ReadFile(a.Log())
 	lines := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
 	return string(bytes.Join(lines[max(0, len(lines)-10):], []byte("\n")))
 }
 
-// Kill is SIGKILL; the process is gone when it returns.
+// Kill sends SIGKILL. The process is gone when Kill returns.
 func (a *Agent) Kill() error { return a.end(unix.SIGKILL) }
 
-// Stop is SIGTERM; an error says that the agent did not end by that. Stopping
-// what does not run is nothing.
+// Stop sends SIGTERM, and fails if that does not end the agent. It does nothing if the agent
+// does not run.
 func (a *Agent) Stop() error {
 	a.API.Close()
 	return a.end(unix.SIGTERM)
@@ -106,7 +107,8 @@ func (a *Agent) Stop() error {
 // Signal sends a signal to the process, such as SIGSTOP.
 func (a *Agent) Signal(signal unix.Signal) error { return a.cmd.Process.Signal(signal) }
 
-// PID is the process that was started last, and ExitCode how it ended.
+// PID returns the id of the process that was started last, and ExitCode the exit code with
+// which it ended.
 func (a *Agent) PID() int      { return a.cmd.Process.Pid }
 func (a *Agent) ExitCode() int { return a.cmd.ProcessState.ExitCode() }
 
@@ -127,7 +129,7 @@ func (a *Agent) end(signal unix.Signal) error {
 	}
 }
 
-// Remove has the stopped agent give back what it holds itself: berthd --remove.
+// Remove runs berthd --remove, which gives back what the stopped agent itself holds.
 func (a *Agent) Remove() error {
 	cmd, err := a.command("--remove")
 	if err != nil {

@@ -18,18 +18,17 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ErrLedgerLost says that there are pods of this agent and no ledger that tells
-// of them. With an empty one their links would be without an owner, and swept
-// away.
+// ErrLedgerLost says that this agent's pods are here, and no ledger that knows of them. By
+// an empty ledger their links would have no owner, and the sweep would take them away.
 var ErrLedgerLost = errors.New("the agent's ledger is lost")
 
-// ErrLedgerOld says that there are pods of this agent that its ledger does not know
-// of: an older copy was put in its place. By that one their links would be swept
-// away, and their addresses given to others.
+// ErrLedgerOld says that the ledger does not know of some of this agent's pods: an older copy
+// was put in its place. By that copy, the sweep would take these pods' links away, and others
+// would get their addresses.
 var ErrLedgerOld = errors.New("the agent's ledger is older than its pods")
 
-// Open opens the ledger, if it is the one that an agent last wrote here, or begins one. If
-// that is refused, the ledger may be open all the same.
+// Open opens the ledger, if it is the one that an agent last wrote here, or begins one if
+// there is none. After a refusal the ledger may be open all the same.
 func (r *Rebuild) Open() error {
 	if err := r.begin(); err != nil {
 		return err
@@ -40,11 +39,12 @@ func (r *Rebuild) Open() error {
 	return r.refuseOld()
 }
 
-// begin sees to it that the state folder is the one that an agent served from last, and that no ledger is begun over pods that an earlier one
-// knew of, or beside an agent whose ledger somebody has taken away. One that was
-// lost when nothing was left of it, or nothing but what queued deletions name, is
-// begun with a quarantine: which addresses rest was lost with it. The first one of a state
-// folder says when it was begun.
+// begin makes sure that there is a ledger file. It refuses a state folder that is not the one
+// from which an agent served last. If the ledger is missing, begin does not begin one over
+// pods that an earlier ledger knew of, nor beside an agent whose ledger somebody has taken
+// away. If the lost ledger's pods have left nothing, or only what queued deletions name, it
+// begins a ledger with a quarantine, because nobody knows any more which addresses rest. The
+// first ledger of a state folder says when it was begun.
 func (r *Rebuild) begin() error {
 	if err := r.refuseOther(); err != nil {
 		return err
@@ -80,8 +80,8 @@ func (r *Rebuild) begin() error {
 	return err
 }
 
-// ledgerThere reports whether there is a ledger, damaged or not. An empty file
-// is what a crash leaves of one that was about to be made.
+// ledgerThere reports whether there is a ledger, damaged or not. An empty file is none: a
+// crash leaves it when a ledger was about to be made.
 func ledgerThere(path string) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,17 +93,17 @@ func ledgerThere(path string) (bool, error) {
 	return info.Size() > 0, nil
 }
 
-// refuseOld refuses a ledger that was opened and is not the one that an agent last
-// wrote here: there is a pod that it does not know of, or an agent serves with
-// another one. A refusal changes nothing. If queued deletions name all such pods, the
-// ledger is an older copy all the same, and which addresses rest was lost with the current
-// one: all addresses rest first.
+// refuseOld refuses the opened ledger if it is not the one that an agent last wrote here: a
+// pod is here that it does not know of, or an agent serves with another ledger. A refusal
+// changes nothing. If queued deletions name all such pods, refuseOld accepts the ledger. It
+// is an older copy all the same, and only the current one said which addresses rest; so all
+// addresses rest first.
 func (r *Rebuild) refuseOld() error {
 	if err := r.Alone(); err != nil {
 		return err
 	}
 	if was := r.Ledger.Epoch(); r.Moved && was.Boot == r.Boot && daemon.EpochText(was) != r.Epoch {
-		return nil // the pods that were here once were given up when the agent moved away
+		return nil // the agent gave up the pods here when it once moved away from this namespace
 	}
 	newer, err := r.unknown(func(id hold.ID) bool { _, ok := r.Ledger.Owner(id); return ok })
 	if err != nil || len(newer) == 0 {
@@ -122,10 +122,11 @@ func (r *Rebuild) refuseOld() error {
 		ErrLedgerOld, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 }
 
-// unknown returns the pods' links that a ledger with these owners ought to know of:
-// those of this instance that are whole, as far as others have left them so. An owner is
-// on the disk before its link is made, and forgotten when the link has been seen to be
-// gone; so one without an owner is that of a pod which a later ledger knew.
+// unknown returns the pods' links that a ledger ought to know of and does not: the whole
+// links of this instance, as far as others have left them so, for whose id owned is false.
+// An owner is on the disk before its link is made, and is forgotten only after its link was
+// seen to be gone. So a whole link without an owner is that of a pod which a later ledger
+// knew.
 func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	isNew := func(l rtnl.Link) bool {
 		id, whole := r.node.WholeOwner(l)
@@ -138,15 +139,15 @@ func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	if err == nil && !slices.ContainsFunc(seen, isNew) {
 		return nil, nil
 	}
-	links, err := r.node.OwnLinks() // that list may have been read before the last agent ended
+	links, err := r.node.OwnLinks() // again, because the list above may have been read before the last agent ended
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(links, func(l rtnl.Link) bool { return !isNew(l) }), nil
 }
 
-// undoomed returns the links that no queued deletion is about: the deletions adopt the
-// others.
+// undoomed returns the links that no queued deletion is about. The deletions adopt the other
+// links.
 func (r *Rebuild) undoomed(links []rtnl.Link) ([]rtnl.Link, error) {
 	return undoomed(links, r.drain.Pending)
 }
@@ -172,7 +173,7 @@ func undoomed(links []rtnl.Link, queued func() ([]deletions.Entry, error)) ([]rt
 	return left, nil
 }
 
-// explain adds to the refusal of a damaged ledger what else can be done.
+// explain adds to the refusal of a damaged ledger that --rebuild-ledger can make it anew.
 func (r *Rebuild) explain(err error) error {
 	var damaged *ledger.DamagedError
 	if !errors.As(err, &damaged) {
@@ -186,7 +187,7 @@ func (r *Rebuild) explain(err error) error {
 		"%s sets it aside and adopts them: %w", ErrLedgerLost, len(links), r.rebuildCommand(), err)
 }
 
-// rebuildCommand is what an operator types to have the ledger made anew.
+// rebuildCommand returns the command that makes the ledger anew.
 func (r *Rebuild) rebuildCommand() string { return rebuildCommand(r.Root) }
 
 func rebuildCommand(dir root.Dir) string {

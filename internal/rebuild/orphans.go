@@ -12,15 +12,15 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ErrOrphans says that this is the first start of a root, and that pods are here which an
-// agent has attached that nobody can find: its state was lost with its run folder.
+// ErrOrphans says that this is the first start of a root, and that pods are here whose agent
+// nobody can find: its state folder and its run folder are both lost.
 var ErrOrphans = errors.New("pods of an agent that is not here")
 
 // RefuseOrphans refuses to begin a root over pods of an instance that nobody serves. Most
-// likely somebody took the agent's state away, and the pods are its own: under a new instance
-// they would be nobody's, and a DEL of theirs would find nothing to do. Links that queued deletions name
-// are left out: the deletions adopt them. Options.Moved says that the pods are given up, or
-// another agent's.
+// likely these are the root's own pods, and somebody took the agent's state away. Under a new
+// instance the pods would be nobody's, and their DELs would find nothing to do. Links that
+// queued deletions name do not count: the deletions adopt them. Options.Moved says that the
+// pods are given up, or are another agent's.
 func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 	if d.Moved {
 		return nil
@@ -61,7 +61,8 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 		ErrOrphans, s.Instance, len(left), left[0].Name, d.Root, s.Instance, d.Root.Instance(), rebuildCommand(d.Root))
 }
 
-// wholeOfAny reports whether a link is a whole one of any instance of Berth's, by its alias.
+// wholeOfAny reports whether a link is a whole one of some instance of Berth's, which its
+// alias names.
 func wholeOfAny(l rtnl.Link) bool {
 	s, stamped := stamp.Parse(l.Alias)
 	groups, err := stamp.GroupsOf(s.Instance)

@@ -9,14 +9,14 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ErrOtherInstance says that the state folder is not the one that an agent served
-// from last, and that pods of that agent's are still here.
+// ErrOtherInstance says that the state folder is not the one from which an agent served
+// last, and that pods of that agent's are still here.
 var ErrOtherInstance = errors.New("the state folder is another one than the agent served from last")
 
-// refuseOther refuses a state folder that was put, or mounted, in the place of the one
-// that an agent served from in this epoch, while pods of that one's are here: by this
-// one's instance id and ledger they are nobody's. Those that queued deletions name are
-// left out: the deletions adopt them.
+// refuseOther refuses a state folder that was put, or mounted, in the place of the one from
+// which an agent served in this epoch, while pods of that agent's are here: by this folder's
+// instance id and ledger they are nobody's. Pods that queued deletions name do not count:
+// the deletions adopt them.
 func (r *Rebuild) refuseOther() error {
 	entered, was, err := daemon.ReadMarker(r.Root)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package rebuild is about what no ledger knows. It refuses to begin or to open a ledger
-// that does not know of the pods that are here (lost.go, other.go), and makes one anew from
-// what the kernel tells of them (rebuild.go).
+// Package rebuild is about pods that no ledger knows. It refuses to begin or to open a ledger
+// that does not know of the pods on the node (lost.go, other.go, orphans.go), and makes a
+// ledger anew from what the kernel tells of them (rebuild.go).
 package rebuild
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Rebuilt says what became of a ledger that was made anew.
+// Rebuilt describes a ledger that was made anew.
 type Rebuilt struct {
-	Kept  string    // where the former one is now; "" if there was none
+	Kept  string    // where the former ledger is now; "" if there was none
 	Until time.Time // when the addresses that nobody has can be given out; zero: at once
 	Pods  []mode.Found
-	Lost  []string // what the kernel does not tell of any of them
+	Lost  []string // what the kernel tells of none of the pods
 }
 
-// lostForAll is what stands in no stamp.
+// lostForAll lists what no link's stamp says.
 var lostForAll = []string{
 	"pods' names: attachments are known by network, container and interface alone",
 	"pods' DNS settings: a repeated ADD answers without them",
@@ -49,17 +49,17 @@ type Rebuild struct {
 	ledger ledger.Options
 }
 
-// New returns a Rebuild for the ledger that o says. finder is the mode that finds
+// New returns a Rebuild for the ledger that o describes. finder is the mode that finds
 // attachments without a ledger.
 func New(d *daemon.Daemon, n *node.Node, q *drain.Drain, g *ground.Ground, finder mode.Finder, o ledger.Options) *Rebuild {
 	return &Rebuild{Daemon: d, node: n, drain: q, ground: g, finder: finder, ledger: o}
 }
 
-// Possible says why the ledger of a root cannot be made anew; nil: nothing is known
-// against it. It looks before anything is opened.
+// Possible returns why the ledger of a root cannot be made anew; nil: no reason is known.
+// It is for the time before anything is opened.
 func Possible(dir root.Dir) error {
-	// Somebody may have taken its ledger away: what it still writes there would be
-	// missing in the new one.
+	// Somebody may have taken away the ledger of an agent that runs. What that agent still
+	// writes into it would be missing in the new one.
 	if err := server.Unserved(dir); err != nil {
 		return fmt.Errorf("%w, with the ledger that it opened: stop it first", err)
 	}
@@ -69,15 +69,15 @@ func Possible(dir root.Dir) error {
 	return nil
 }
 
-// remembered reports whether the marker has the instance id.
+// remembered reports whether the root's epoch marker has the instance id.
 func remembered(dir root.Dir) bool {
 	_, instance, err := daemon.ReadMarker(dir)
 	return err == nil && instance != ""
 }
 
-// Anew makes a ledger that is lost, damaged or older than the pods anew from what the
-// kernel's stamps say. The pods stay as they are. An agent that runs, or an intact ledger,
-// is an error.
+// Anew makes a ledger anew, from the stamps of the links in the kernel, if the ledger is
+// lost, damaged or older than the pods. The pods stay as they are. It is an error if an agent
+// runs, or if the ledger is intact.
 func (r *Rebuild) Anew(ctx context.Context) (*Rebuilt, error) {
 	if err := r.refuseOther(); err != nil {
 		return nil, err

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 )
 
-// Claim takes one address of each family that the pool has, the requested ones
-// first. If all that it could take is due, it sees to the pass.
+// Claim takes one address of each family that the pool has: the wanted addresses, if there
+// are any. If the addresses that it could take are all due, it does a rinsing pass first.
 func (t *Traffic) Claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	for {
 		c, err := t.claimNow(pool, wanted)
@@ -33,8 +33,8 @@ func (t *Traffic) claimNow(pool string, wanted []netip.Addr) (ipam.Claim, error)
 	return c, t.ToWall(err)
 }
 
-// ToWall makes the times in an error of IPAM's, which are the agent's clock's,
-// those of the wall clock, for people.
+// ToWall turns the times in an error of IPAM's, which are the agent's clock's, into times of
+// the wall clock, for people.
 func (t *Traffic) ToWall(err error) error {
 	var full *ipam.ExhaustedError
 	var addr *ipam.AddrError

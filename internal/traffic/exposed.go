@@ -6,10 +6,10 @@ import (
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 )
 
-// Exposed is told that the nftables table may have been missing or out of force, or a
-// pod's link not among those that its rules are for, and that all is well again. Who
-// sees that says so: whoever keeps the table (ground), mends the link (link.Options)
-// or hears of both ends of it (watcher), and a start.
+// Exposed says that the nftables table may have been missing or out of force, or a pod's
+// link not among the links that its rules are for, and that all is well again. Its callers
+// are those that see this: the keeper of the table (ground), the repair of a link
+// (link.Options), the watcher of links (mend), and the agent's start.
 func (t *Traffic) Exposed() {
 	select {
 	case t.uncovered <- struct{}{}:
@@ -17,9 +17,10 @@ func (t *Traffic) Exposed() {
 	}
 }
 
-// KeepHidden forgets, whenever the rules may not have held, the connections that began
-// meanwhile and that the rules would not have let begin so: with pods' own addresses, or
-// to where nothing goes. It ends with ctx.
+// KeepHidden makes the kernel forget, whenever the rules may not have held, the connections
+// that began meanwhile and that the rules would not have let begin in this way, such as those
+// that leave with a pod's own address, or go to a blocked one (conntrack.ForgetExposed). It
+// ends with ctx.
 func (t *Traffic) KeepHidden(ctx context.Context) {
 	for {
 		select {

@@ -13,12 +13,11 @@ import (
 	"github.com/berth-net/berth/internal/patience"
 )
 
-// What the kernel remembers of a pod's traffic is forgotten when the pod is
-// released (kind flows), and once more when its address leaves its cooldown:
-// somebody who still sends to the address, by a rule that lags behind, may have
-// left traces meanwhile, if the pool's unreachable route was missing. Nobody
-// gets the address before that (ipam.Due). One pass over the table is for all
-// addresses that are due.
+// The agent makes the kernel forget a pod's traffic when the pod is released (kind flows),
+// and once more when the pod's address leaves its cooldown. In between, somebody may still
+// send to the address because of a rule that lags behind, and leaves traces if the pool's
+// unreachable route was missing. Nobody gets the address before the second time (ipam.Due).
+// One pass over the connection tracking table serves all addresses that are due.
 
 const (
 	// RinseEvery is the least time between two passes that nobody waits for.
@@ -27,7 +26,7 @@ const (
 	rinseAgain = time.Minute
 )
 
-// Rests tells that an address has begun to rest, or is due.
+// Rests says that an address has begun to rest, or is due.
 func (t *Traffic) Rests() {
 	select {
 	case t.wake <- struct{}{}:
@@ -35,8 +34,8 @@ func (t *Traffic) Rests() {
 	}
 }
 
-// rinse does a pass, if an address is due, and returns when the next one will
-// be; zero: none rests. Whoever comes while one is under way waits for it.
+// rinse does a pass, if an address is due, and returns when the next address will be due;
+// zero: none rests. A caller waits for a pass that is under way already.
 func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	done, err := t.turn.Take(ctx)
 	if err != nil {
@@ -63,7 +62,7 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	return pass.Next, nil
 }
 
-// KeepRinsed does the passes that nobody waits for, until ctx ends.
+// KeepRinsed does the passes that no ADD waits for, until ctx ends.
 func (t *Traffic) KeepRinsed(ctx context.Context) {
 	failed := 0 // passes in a row
 	for ctx.Err() == nil {
@@ -83,9 +82,8 @@ func (t *Traffic) KeepRinsed(ctx context.Context) {
 	}
 }
 
-// Taint is told of a hold that was not as it should be, and is mended. While a
-// pool's route was missing, packets to addresses that nobody has may have left
-// traces.
+// Taint says that a hold was not as it should be, and was repaired. If the hold is a pool's
+// route, packets to addresses that nobody has may have left traces while it was missing.
 func (t *Traffic) Taint(h hold.Hold) {
 	if route, ok := h.Spec.(*poolroute.Spec); ok {
 		t.ground.Pools.Taint(route.CIDR)
@@ -93,7 +91,7 @@ func (t *Traffic) Taint(h hold.Hold) {
 	}
 }
 
-// Unrinsed is the finding of an audit that a pass has failed.
+// Unrinsed returns an audit's finding that the last pass has failed, or none.
 func (t *Traffic) Unrinsed() []engine.Finding {
 	failed := t.failed.Load()
 	if failed == nil {

@@ -1,6 +1,7 @@
-// Package traffic sees to what pods' traffic leaves in the kernel's connection tracking:
-// it forgets what concerns an address before the address is given anew (rinse.go, claim.go),
-// what is too much of a pod's (trim.go), and what began while the rules did not hold (exposed.go).
+// Package traffic sees to the entries that pods' traffic leaves in the kernel's connection
+// tracking. It deletes the entries of an address before the address is given anew (rinse.go,
+// claim.go), those that a pod has too many of (trim.go), and those of connections that began
+// while the rules did not hold (exposed.go).
 package traffic
 
 import (
@@ -13,14 +14,14 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// Traffic is what is known of it.
+// Traffic keeps connection tracking clean.
 type Traffic struct {
 	*daemon.Core
 	ground *ground.Ground
 	node   *node.Node
 	index  *attachment.Index
 
-	turn      turn.One                 // of the pass over resting addresses that is under way
+	turn      turn.One                 // a rinsing pass that is under way has it
 	wake      chan struct{}            // has a token once an address has begun to rest
 	failed    atomic.Pointer[rinseErr] // of the last pass; nil: it succeeded
 	uncovered chan struct{}            // has a token when connections may have begun without the table

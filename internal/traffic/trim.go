@@ -13,35 +13,36 @@ import (
 	"github.com/berth-net/berth/internal/kinds/flows"
 )
 
-// The nftables table limits what a pod opens (kernel/nft/limit.go). It does not see
-// closed TCP connections, which a pod can keep in connection tracking by a packet each
-// two minutes, or make open ones again. So the agent looks how full connection
-// tracking is, and deletes what is too much of a pod's before there is no room for
-// others, or no port of the node's address for a destination of the pod's.
+// The nftables table limits the connections that a pod opens (kernel/nft/limit.go). It does
+// not see closed TCP connections, which a pod can keep in connection tracking with a packet
+// every two minutes, or turn into open ones again. So the agent looks how full connection
+// tracking is. It deletes entries of a pod that has too many before there is no room for
+// other pods, or no free port of the node's address for one destination.
 
 const (
-	// trimEvery is the time between two looks how full it is: two files are read.
+	// trimEvery is the time between two looks how full connection tracking is. A look reads
+	// two files.
 	trimEvery = 2 * time.Second
-	// trimRest is how many times as long as going over the table took nobody does so
-	// again: where it is full of what is nobody's in particular, a look takes 0.4 s for
-	// 262,144 entries.
+	// trimRest is how long the agent rests after going over the table, in multiples of the
+	// time that this took. A table of 262,144 entries that is full, but of no pod's in
+	// particular, takes 0.4 s.
 	trimRest = 20
-	// portsRest is trimRest where there is room, but may be no port. A pod with half of
-	// the ports needs a second to take the others, if it has opened nothing for half a
-	// minute, and else half a minute (nft's dropHasty).
+	// portsRest is trimRest where the table has room, but there may be no free port. A pod
+	// that has half of the ports takes the others in one second if it has opened nothing for
+	// half a minute, and in half a minute otherwise (nft's dropHasty).
 	portsRest = 50
-	// trimming is how long one time may take.
+	// trimming limits how long going over the table may take.
 	trimming = 30 * time.Second
-	// ports is how many ports an address of the node has for a destination, of those
-	// that masquerade gives. With fewer entries than that one is free.
+	// ports is how many ports masquerade can give to one destination with one address of the
+	// node. While there are fewer entries than that, a port is free.
 	ports = 1<<16 - 1024
 )
 
-// KeepTrimmed deletes pods' entries that are too many, whenever connection tracking is
+// KeepTrimmed deletes entries of pods that have too many, whenever connection tracking is
 // three quarters full, or has three quarters as many entries as there are ports, until
 // ctx ends.
 func (t *Traffic) KeepTrimmed(ctx context.Context) {
-	var trimmed, failed bool // the last time
+	var trimmed, failed bool // what the last Trim did
 	for pause := trimEvery; ; {
 		daemon.Sleep(ctx, pause, nil)
 		if ctx.Err() != nil {
@@ -61,16 +62,17 @@ func (t *Traffic) KeepTrimmed(ctx context.Context) {
 	}
 }
 
-// trimBounds are how many entries a pod may have when connection tracking has so many, of
-// so many that it can have; and for how many times as long as it takes to see to that
-// nobody does so again. With rest 0 it is not time to.
+// trimBounds returns how many entries a pod may have. connections is how many connections a
+// pod may open, entries is how many entries connection tracking has, and most how many it can
+// have. rest is how long to rest after a Trim, in multiples of the time that it took; 0: no
+// Trim is needed now.
 func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.Duration) {
 	if connections == 0 || most == 0 {
 		return b, 0
 	}
 	if entries >= most-most/4 {
 		b, rest = conntrack.Bounds{
-			Closed: min(2*connections, most/2), // or closed ones of one pod could fill a small table
+			Closed: min(2*connections, most/2), // half, so that one pod's closed connections cannot fill a small table
 			All:    2 * connections,
 		}, trimRest
 	}
@@ -83,8 +85,8 @@ func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.D
 	return b, rest
 }
 
-// Trim does that once, if it is time to. It returns whose entries are gone, and how
-// many, and what trimBounds says of the time until the next one.
+// Trim goes over connection tracking once, if trimBounds says that it is time to. It returns
+// the pods whose entries it deleted, with how many, and the rest that trimBounds says.
 func (t *Traffic) Trim(ctx context.Context) (gone []string, rest time.Duration, err error) {
 	connections := t.ground.Config().Connections
 	if connections == 0 {

@@ -7,9 +7,9 @@ import (
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 )
 
-// What a pod may have follows from what can run out: room in connection tracking, or the
-// ports of masquerade for one destination, of which the pod keeps half in closed
-// connections. Where its share is all of them, nobody keeps it from taking them.
+// How many entries a pod may have depends on what can run out: room in connection tracking, or
+// the ports of masquerade for one destination, of which a pod keeps half in closed
+// connections. A pod whose share is all of the ports may take all of them.
 func TestTrimBounds(t *testing.T) {
 	const most, share = 262144, 32768
 	for _, tt := range []struct {

@@ -2,13 +2,12 @@ package turn
 
 import "context"
 
-// Place is what somebody who works has, and others want: a request's place among those
-// that execute at once.
+// Place is a request's place among those that execute at once. Others wait for it.
 type Place struct {
-	// Leave gives it back. done is called when the wait is over, which does not take it
-	// again: what comes then is short.
+	// Leave gives the place back before a wait. The caller calls done when the wait is over.
+	// done does not take the place again, because the work that is left is short.
 	Leave func() (done func())
-	// Ended is closed when waits are to end, with Why.
+	// Ended is closed when waits are to end. They end with Why.
 	Ended <-chan struct{}
 	Why   error
 }
@@ -20,9 +19,9 @@ func WithPlace(ctx context.Context, p Place) context.Context {
 	return context.WithValue(ctx, placeKey{}, p)
 }
 
-// Aside gives the place of ctx back, if it has one, before a wait that others decide on:
-// whoever does not end it keeps nobody else. It returns the context of the wait, which
-// ends when waits are to end, and what to call when it is over.
+// Aside gives the place of ctx back, if ctx has one, before a wait that others end: if they
+// never end it, the wait keeps no other request from executing. Aside returns the context of
+// the wait, which also ends when waits are to end, and a function to call when the wait is over.
 func Aside(ctx context.Context) (_ context.Context, over func()) {
 	p, has := ctx.Value(placeKey{}).(Place)
 	if !has {

@@ -1,6 +1,6 @@
-// Package turn has locks that are waited for under a context: one for each key (Turns),
-// and one alone (One). Whoever has waited longest has the next turn. Aside gives back the
-// place that a request has while it waits for something else.
+// Package turn has locks for which one waits under a context: one lock for each key (Turns),
+// and a single one (One). Whoever has waited longest has the next turn. Aside gives back a
+// request's place while the request waits for something else.
 package turn
 
 import (
@@ -20,12 +20,12 @@ type Turns[K comparable] struct {
 	Most int
 
 	mu    sync.Mutex
-	lines map[K][]chan struct{} // of keys whose turn somebody has: who waits, each closed when its turn comes
+	lines map[K][]chan struct{} // by each key whose turn somebody has: those who wait; a channel is closed when its turn comes
 }
 
-// Take waits for the key's turn until ctx ends. It fails with ErrCrowded if Most wait
-// already, and with the cause of ctx. Whoever has given up costs nothing. done ends the
-// turn; it must be called once.
+// Take waits for the key's turn until ctx ends. It fails with ErrCrowded if Most callers wait
+// already, and with the cause of ctx if ctx ends. A caller who has given up takes no place in
+// the line. done ends the turn; it must be called once.
 func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
 	t.mu.Lock()
 	line, taken := t.lines[key]
@@ -56,7 +56,7 @@ func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
 		t.lines[key] = slices.Delete(t.lines[key], at, at+1)
 	}
 	t.mu.Unlock()
-	if at < 0 { // its turn has come in this very moment
+	if at < 0 { // the turn has come at this very moment
 		t.next(key)
 	}
 	return nil, context.Cause(ctx)
@@ -75,7 +75,7 @@ func (t *Turns[K]) next(key K) {
 	close(line[0])
 }
 
-// One is a turn that all wait for. The zero One is ready.
+// One is a single turn, which all callers wait for. The zero One is ready.
 type One struct{ turns Turns[struct{}] }
 
 // Take waits for the turn until ctx ends; it fails with the cause of ctx. done ends the

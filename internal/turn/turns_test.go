@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Behind a turn that does not end no more than Most wait, and none longer than its
-// context; whoever has given up costs nothing. The others' turns come in their order.
+// No more than Most callers wait behind a turn that does not end, and none waits longer than
+// its context lasts. Callers who have given up take no place. The others get their turns in
+// order.
 func TestLongTurnKeepsFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, key = 8, "c"
@@ -59,7 +60,7 @@ func TestLongTurnKeepsFew(t *testing.T) {
 	})
 }
 
-// A turn that comes in the moment when whoever waits gives up goes on to the next one.
+// If a turn comes at the moment when its caller gives up, it passes on to the next caller.
 func TestTurnThatNobodyTakes(t *testing.T) {
 	const key = "c"
 	k := &Turns[string]{}
@@ -83,7 +84,7 @@ func TestTurnThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// One is a turn for all.
+// One is a single turn for all callers.
 func TestOne(t *testing.T) {
 	var o One
 	done, err := o.Take(t.Context())

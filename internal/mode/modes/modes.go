@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/traffic"
 )
 
-// List lists the modes of an agent's attachments. finder is the one that adopts and finds
-// what no ledger knows; attachments of other modes are found as its own.
+// List lists the modes of an agent's attachments. finder is the mode that adopts and finds
+// what no ledger knows; it takes attachments of other modes for its own.
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(routed.Options{
 		Instance: n.Instance, Groups: n.Groups, Netns: n.Netns, Boottime: n.Boottime, Warn: d.Log.Warn, Others: d.Others,

@@ -15,10 +15,10 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Sight looks at the link that a deletion of a key names. nil is that there is no such link,
-// that it is another attachment's, or that it is another agent's that lives: Berth leaves
-// it alone then. A link of an instance that nobody serves may be that of this node's
-// former agent.
+// Sight looks at the link that a deletion of a key names. nil means that there is no such
+// link, that it is another attachment's, or that it belongs to another agent that lives: then
+// Berth leaves the link alone. It sees a link of an instance that nobody serves, which may be
+// a link of this node's former agent.
 func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode.Sight, error) {
 	l, err := m.Conn.Link(name)
 	if errors.Is(err, kernel.ErrNotFound) {
@@ -42,15 +42,15 @@ func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode
 	return &mode.Sight{Name: name, Alias: l.Alias, MTU: l.MTU, Addresses: once(slices.Concat(stamped(l.Alias), hosts(routes), addrs))}, nil
 }
 
-// Adopt is the owner of an attachment that no record tells of. What it holds is what is
-// seen of its link, nil if that is gone, and the names, its addresses.
+// Adopt returns the owner of an attachment that no record tells of. The owner holds the link
+// as it was seen, and none if seen is nil. names are the addresses that it has.
 func (*Routed) Adopt(id hold.ID, r attachment.Record, seen *mode.Sight, names []netip.Addr) hold.Owner {
 	return owner(id, r, adopted(id, r, seen), names, names)
 }
 
-// adopted returns the link of an attachment that no record tells of, as far as it
-// can be told from what is seen: enough to cut it off and to delete it, and, if
-// the pod's addresses are known, to keep it.
+// adopted returns the link of an attachment that no record tells of, as far as s shows it.
+// That is enough to cut the link off and to delete it, and also to keep it if the pod's
+// addresses are known.
 func adopted(id hold.ID, r attachment.Record, s *mode.Sight) *link.Spec {
 	if s == nil {
 		return nil

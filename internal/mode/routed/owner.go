@@ -11,9 +11,9 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// owner is the owner that an attachment is, by what it holds: its link, nil if
-// that is gone; names, the addresses that are its own; and traffic, the
-// addresses whose connections are to be forgotten when it ends.
+// owner returns an attachment's owner. veth is its link, nil if the link is gone. names are
+// its addresses. When the owner ends, the kernel is made to forget the connections of the
+// addresses in traffic.
 func owner(id hold.ID, r attachment.Record, veth *link.Spec, names, traffic []netip.Addr) hold.Owner {
 	o := hold.Owner{ID: id, Meta: r.Encode()}
 	for _, a := range names {
@@ -28,8 +28,8 @@ func owner(id hold.ID, r attachment.Record, veth *link.Spec, names, traffic []ne
 	return o
 }
 
-// In is an attachment's owner with its link in a network namespace, such as the one that
-// it has by another path now. o stays as it is.
+// In returns an attachment's owner with its link in another network namespace, or in the same
+// one by another path. o stays as it is.
 func (*Routed) In(netns ns.Ref, o hold.Owner) hold.Owner {
 	o = o.Clone()
 	for i, h := range o.Holds {

@@ -13,11 +13,11 @@ import (
 // wish is what an ADD asks for beyond its record.
 type wish struct {
 	MTU int
-	MAC net.HardwareAddr // nil: chosen
+	MAC net.HardwareAddr // nil: Berth chooses one
 }
 
-// plan returns the owner that a routed attachment is: what it will hold, given
-// its incarnation, the agent's instance and the addresses claimed for it.
+// plan returns the owner that a routed attachment will be, with all that it will hold. id is
+// its incarnation, instance the agent's, and addrs are the addresses claimed for it.
 func plan(id hold.ID, instance string, r attachment.Record, w wish, addrs []netip.Addr) hold.Owner {
 	mac, hostMAC := link.MACs(id)
 	if w.MAC != nil {
@@ -36,7 +36,7 @@ func plan(id hold.ID, instance string, r attachment.Record, w wish, addrs []neti
 	return owner(id, r, veth, addrs, addrs)
 }
 
-// texts are addresses as an alias has them.
+// texts returns addresses as an alias has them.
 func texts(addrs []netip.Addr) []string {
 	all := make([]string, len(addrs))
 	for i, a := range addrs {

@@ -12,13 +12,13 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// Result is the CNI result of an attachment, a function of its record.
+// Result returns the CNI result of an attachment: a function of its record.
 func (*Routed) Result(o hold.Owner, r attachment.Record) (*types100.Result, error) {
 	_, spec, err := linkOf(o)
 	if err != nil {
 		return nil, err
 	}
-	podEnd := 1 // the index in Interfaces
+	podEnd := 1 // index of the pod's end in Interfaces
 	res := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
 		Interfaces: []*types100.Interface{

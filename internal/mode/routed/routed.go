@@ -1,8 +1,8 @@
 // Package routed is the mode that gives a pod a veth pair, addresses of a pool, and
 // routes on the node that lead to them.
 //
-// routed.go has what the verbs ask; plan.go, owner.go and result.go are pure functions of
-// an attachment's plan; adopt.go and survey.go find attachments that no ledger knows.
+// routed.go answers the verbs. plan.go, owner.go and result.go are pure functions of an
+// attachment's plan. adopt.go and survey.go find attachments that no ledger knows.
 package routed
 
 import (
@@ -36,11 +36,11 @@ type Options struct {
 	// Others reports whether another agent of an instance lives in this network namespace.
 	Others func(instance string) bool
 	Pools  Pools
-	// MTU is that of pods whose configuration names none, in bytes.
+	// MTU returns the MTU, in bytes, of pods whose configuration names none.
 	MTU func() int
-	// Claim takes addresses of a pool, wanted ones if there are any.
+	// Claim takes addresses of a pool: the wanted ones, if there are any.
 	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
-	// Unclaim gives back what nobody has used.
+	// Unclaim gives back addresses that nobody has used.
 	Unclaim func(ipam.Claim)
 	// Ends looks for the other ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
@@ -52,7 +52,7 @@ type Options struct {
 	Warn func(msg string, args ...any)
 }
 
-// Links is the kind that the pods' links are of (kinds/link).
+// Links is the kind of the pods' links (kinds/link).
 type Links interface {
 	VerifyPod(context.Context, hold.Hold) error
 	Restamp(s *link.Spec, start int64) error
@@ -65,11 +65,11 @@ type Conn interface {
 	Neighbours() ([]rtnl.Neighbour, error)
 }
 
-// Pools say what there is of a pool.
+// Pools are the agent's pools.
 type Pools interface {
-	// CIDRs are those that a pool gives addresses of.
+	// CIDRs returns the prefixes from which a pool gives addresses.
 	CIDRs(pool string) []netip.Prefix
-	// PoolOf is the name of the pool that an address is of; "" if there is none.
+	// PoolOf returns the name of the pool that has an address; "" if none has it.
 	PoolOf(netip.Addr) string
 }
 
@@ -106,11 +106,11 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 	return nil
 }
 
-// Vacant refuses a place in a pod that has somebody else's interface. The link's kind
+// Vacant refuses a place in a pod where somebody else has an interface. The link's kind
 // would refuse it, too, but by then addresses are claimed, and would have to rest.
 func (m *Routed) Vacant(r attachment.Record) error {
 	if there, err := m.Occupied(r.Netns, r.Ifname); err != nil || !there {
-		return nil // what cannot be seen is for the link's kind to say
+		return nil // if the pod cannot be seen, the link's kind says so
 	}
 	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s is none of this agent's", r.Ifname, r.Netns.Path)
 }
@@ -138,7 +138,7 @@ func linkOf(o hold.Owner) (hold.Hold, *link.Spec, error) {
 	return h, spec, nil
 }
 
-// Interface says what the plan of an attachment says of its interface.
+// Interface describes the attachment's interface, as its plan has it.
 func (*Routed) Interface(o hold.Owner) (attachment.Interface, error) {
 	_, s, err := linkOf(o)
 	if err != nil {
@@ -147,7 +147,8 @@ func (*Routed) Interface(o hold.Owner) (attachment.Interface, error) {
 	return attachment.Interface{Host: s.Name, Alias: s.Alias, MAC: s.MAC, MTU: s.MTU, Addresses: s.Addresses}, nil
 }
 
-// Again writes on the host's end when the ADD began that was answered with it.
+// Again writes onto the host's end when the repeated ADD began that was answered with the
+// attachment.
 func (m *Routed) Again(o hold.Owner, started int64) error {
 	_, s, err := linkOf(o)
 	if err != nil {
@@ -160,7 +161,7 @@ func (m *Routed) Again(o hold.Owner, started int64) error {
 func (m *Routed) VerifyPod(ctx context.Context, o hold.Owner) error {
 	h, _, err := linkOf(o)
 	if err != nil {
-		return nil // of a pod whose link is gone there is nothing to compare with
+		return nil // the plan of a pod whose link is gone has nothing to compare with
 	}
 	return m.Links.VerifyPod(ctx, h)
 }

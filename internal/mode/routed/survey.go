@@ -56,10 +56,10 @@ func (m *Routed) Survey(epoch string, now time.Time) ([]mode.Found, error) {
 }
 
 // nodeSays returns the pods' addresses, by the names of their links, as the node has them.
-// A pod has no say in any of that: what a link's alias says goes first, which stays when
-// others take away the routes, or when the link goes down; then come the routes, and the
-// permanent neighbours, which stay when the routes are flushed. An address is the first
-// link's that has it.
+// Pods cannot change any of this. A link's alias comes first: it stays when others take the
+// routes away, or when the link goes down. Then come the routes, and at last the permanent
+// neighbours, which stay when the routes are flushed. If several links have an address, the
+// first of them gets it.
 func nodeSays(links []rtnl.Link, routes []rtnl.Route, neighbours []rtnl.Neighbour) map[string][]netip.Addr {
 	given, taken := map[string][]netip.Addr{}, map[netip.Addr]bool{}
 	for _, says := range []func(rtnl.Link) []netip.Addr{
@@ -86,11 +86,11 @@ func nodeSays(links []rtnl.Link, routes []rtnl.Route, neighbours []rtnl.Neighbou
 	return given
 }
 
-// believe adds addresses that pods alone tell of, by what their interfaces have. A pod can
-// give its interface any address. It is believed where the node knows of none of a family: if
-// the pod says one address of that family that a pool could have given, which the node
-// does not say to be another pod's, and which no other such pod says to be its own. Any
-// other address is nobody's, and rests.
+// believe adds to given addresses that only the pods' own interfaces have. A pod can give its
+// interface any address. So a pod is believed only for a family of which the node knows no
+// address of this pod's, and only if its interface has exactly one address of that family
+// that is a pool's and that the node does not give to another pod. If another such pod claims
+// the same address, neither is believed. All other addresses are nobody's, and rest.
 func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends map[string]link.PodEnd) {
 	taken, claims := map[netip.Addr]bool{}, map[netip.Addr]int{}
 	for _, addrs := range given {
@@ -120,7 +120,7 @@ func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends 
 	}
 }
 
-// hasFamily reports whether one of some addresses is of an address's family.
+// hasFamily reports whether one of addrs is of the same family as of.
 func hasFamily(addrs []netip.Addr, of netip.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == of.Is4() })
 }
@@ -132,8 +132,8 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// markAlike marks pods with the same key, which lacks an end: their links alone tell
-// which is which, also when only one of them is left.
+// markAlike marks pods that have the same key, because the key lacks its end. Only their
+// links tell which is which, also when only one of the pods is left.
 func markAlike(pods []mode.Found) {
 	count := map[attachment.Key]int{}
 	for _, p := range pods {
@@ -147,11 +147,11 @@ func markAlike(pods []mode.Found) {
 	}
 }
 
-// found is the attachment that a link stands for.
+// found returns the attachment that a link stands for.
 func (m *Routed) found(l rtnl.Link, seen mode.Sight, end link.PodEnd, epoch string, now time.Time) mode.Found {
 	id, _ := stamp.LinkID(l.Name)
 	p := mode.Found{Addresses: seen.Addresses}
-	// Started is 0 where the alias does not say it: every deletion comes after it.
+	// Started stays 0 if the alias does not say it: then every deletion comes after it.
 	p.Record = attachment.Record{Netns: end.Netns, Mode: netconf.ModeRouted, Created: now, Made: m.Boottime(), Epoch: epoch, Adopted: true}
 	s, stamped := stamp.Parse(l.Alias)
 	key, err := s.Key()
@@ -191,7 +191,7 @@ func routed(routes []rtnl.Route, index int) []netip.Addr {
 	return hosts(slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool { return r.Index != index }))
 }
 
-// stamped returns the addresses that a link's alias says.
+// stamped returns the addresses in a link's alias.
 func stamped(alias string) []netip.Addr {
 	s, _ := stamp.Parse(alias)
 	var addrs []netip.Addr
