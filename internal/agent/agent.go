@@ -63,7 +63,7 @@ func (a *Agent) Sweep(ctx context.Context) {
 
 // Close stops the agent's own work and closes the ledger. Pods stay as they are.
 func (a *Agent) Close() error {
-	return errors.Join(a.core.Close(), a.closeNode())
+	return errors.Join(a.core.Close(), a.closeNode(), a.core.Unlock())
 }
 
 func (a *Agent) closeNode() error {

@@ -29,3 +29,29 @@ func TestStartWithoutLock(t *testing.T) {
 	must(t, r.open())
 	must(t, r.Restore(t.Context()))
 }
+
+// The lock is given back last: until nothing of an agent can reach the kernel any more, no
+// other may serve its instance.
+func TestLockIsGivenBackLast(t *testing.T) {
+	r := start(t)
+	r.close()
+	o, err := r.options()
+	must(t, err)
+	var held bool
+	a, err := open(o, func() (*node.Node, error) {
+		n, err := r.kernel()
+		shut := n.Shut
+		n.Shut = func() error {
+			_, held = root.Locked(root.Lock(n.Instance, n.Netns.Ino))
+			return shut()
+		}
+		return n, err
+	}, false)
+	must(t, err)
+	must(t, a.Close())
+	if !held {
+		t.Error("another agent could have begun before this one's requests ended")
+	}
+	must(t, r.open())
+	must(t, r.Restore(t.Context()))
+}

@@ -86,6 +86,7 @@ type Daemon struct {
 	locked   *Lock           // the lock of the instance; nil: not locked
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
+	deaf     bool            // there was no room for the socket yet; keepReachable's, once Live has begun it
 	sweeping turn.One        // whoever has it sweeps
 }
 
@@ -215,8 +216,12 @@ func (d *Daemon) Close() error {
 	if d.Engine != nil {
 		d.Engine.Close()
 	}
-	return errors.Join(d.closeLedger(), d.locked.release())
+	return d.closeLedger()
 }
+
+// Unlock gives the lock of the instance back. It comes last of all: until no request of the
+// daemon can reach the kernel any more, no other daemon may serve the instance.
+func (d *Daemon) Unlock() error { return d.locked.release() }
 
 // closeLedger closes the ledger, if it is open.
 func (d *Daemon) closeLedger() error {

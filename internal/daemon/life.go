@@ -16,6 +16,10 @@ import (
 // daemon is told to stop.
 const stopping = 10 * time.Second
 
+// lastLook is how long what lasts until no verb is under way may take to end. With the
+// engine's own end, all waits together stay below the unit's TimeoutStopSec.
+const lastLook = 3 * time.Second
+
 // Life lists what a daemon does on its own while it serves. Each function of a list has a
 // goroutine, and ends when its context ends.
 type Life struct {
@@ -47,6 +51,7 @@ type Life struct {
 func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 	if err := srv.Listen(d.Root); noRoom(err) { // deletions that wait need no socket; keepReachable tries again
 		d.Log.Error("nobody can reach the agent", "err", err)
+		d.deaf = true
 	} else if err != nil {
 		return err
 	}
@@ -64,7 +69,7 @@ func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 	underWay, done := context.WithTimeout(context.Background(), stopping)
 	defer done()
 	err = errors.Join(err, srv.Shutdown(underWay))
-	lasting.end()
+	lasting.end(lastLook)
 	<-served
 	return err
 }
@@ -89,8 +94,8 @@ func (g *group) begin(all ...func(context.Context)) {
 	}
 }
 
-// end ends the goroutines, and waits until they have ended, for stopping at most.
-func (g *group) end() {
+// end ends the goroutines, and waits until they have ended, for limit at most.
+func (g *group) end(limit time.Duration) {
 	g.cancel()
 	ended := make(chan struct{})
 	go func() {
@@ -99,7 +104,7 @@ func (g *group) end() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(stopping): // a kind may hang, and not notice that its context has ended
+	case <-time.After(limit): // a kind may hang, and not notice that its context has ended
 		g.Log.Warn("ending, though something of the agent's own has not")
 	}
 }
@@ -108,7 +113,7 @@ func (g *group) end() {
 // daemon cannot go on. The functions that it begins in lasting go on after it has returned.
 func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting *group) error {
 	own := d.group(ctx)
-	defer own.end()
+	defer own.end(stopping)
 	ctx = own.ctx // the functions of own end with this context, also if serve returns early
 	own.begin(l.Early...)
 	if l.Metrics != "" {

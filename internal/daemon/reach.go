@@ -28,7 +28,12 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 		}
 		again, err := srv.Relisten()
 		if again {
-			d.Log.Warn("somebody removed the socket, and it is made again")
+			if d.deaf {
+				d.Log.Info("the socket is made")
+			} else {
+				d.Log.Warn("somebody removed the socket, and it is made again")
+			}
+			d.deaf = false
 			d.unmarked = true // the marker may have gone with the folder
 		}
 		if d.unmarked {
