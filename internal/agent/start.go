@@ -124,10 +124,11 @@ func (a *Agent) openLedger() error {
 
 // stays names a pod that was attached in a former epoch and whose network namespace is
 // still at its path. It returns "" if it can see no such pod. The namespace's id, which the
-// kernel never uses again, tells that the namespace is the same.
+// kernel never uses again, tells that the namespace is the same. Kernels before 5.14 tell no
+// id, and there nothing is certain.
 func (a *Agent) stays(former string) string {
 	for _, e := range a.index.All() {
-		if !e.Owner.Wanted() || e.Record.Epoch != former || e.Record.Netns.Ino == 0 {
+		if !e.Owner.Wanted() || e.Record.Epoch != former || e.Record.Netns.ID == 0 {
 			continue
 		}
 		if _, err := a.node.Identify(e.Record.Netns); err == nil {

@@ -56,7 +56,7 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 	s, _ := stamp.Parse(left[0].Alias)
 	return fmt.Errorf("%w: nobody serves instance %s, and %d links of pods are here (%s ...), while %s is begun anew: "+
 		"if that was this root's agent, whose state is lost, put its folders back, or write %s into %s, and run %s; "+
-		"if it is another agent of this node's, start that one first; or delete these pods; "+
+		"if it is another agent of this node's, start that one first, or let both have the host's /run, where its lock is; or delete these pods; "+
 		"or say --moved, if nobody will ever delete them here",
 		ErrOrphans, s.Instance, len(left), left[0].Name, d.Root, s.Instance, d.Root.Instance(), rebuildCommand(d.Root))
 }

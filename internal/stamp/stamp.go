@@ -158,7 +158,9 @@ func Alike(a, b string) bool {
 	x, ok := Parse(a)
 	y, also := Parse(b)
 	x.Start, y.Start = 0, 0
-	x.addrs, y.addrs = "", ""
+	if x.addrs == "" || y.addrs == "" {
+		x.addrs, y.addrs = "", ""
+	}
 	return ok && also && x == y
 }
 

@@ -137,3 +137,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Aliases with different addresses differ; one that has none is like any, as those are that
+// earlier versions wrote.
+func TestAlikeByAddresses(t *testing.T) {
+	k := Key{"net", "c", "eth0"}
+	with := func(addrs ...string) string { return Alias("aaaaaaaaaa", "bbbbbbbbbb", k, 1, addrs...) }
+	if !Alike(with("10.0.0.1"), with()) || !Alike(with(), with("10.0.0.1")) || !Alike(with("10.0.0.1"), with("10.0.0.1")) {
+		t.Error("aliases of one attachment differ")
+	}
+	if Alike(with("10.0.0.1"), with("10.0.0.2")) {
+		t.Error("aliases that say different addresses are alike")
+	}
+}
