@@ -274,7 +274,7 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	}
 }
 
-// In cilium #35411 and #40219 every DEL waited for the walk through connection tracking.
+// In cilium #35411, #40219, every DEL waited for the walk through connection tracking.
 func TestHangingKindKeepsNobodyElse(t *testing.T) {
 	n := newNode(t)
 	hung, other := owner("", "hung", "rule"), owner("", "other", "wire")

@@ -20,7 +20,7 @@ func (t *table) Forget(addrs []netip.Addr) error {
 	return t.err
 }
 
-// One pass over the table serves all pods. In cilium #35411 and #40219 each deletion
+// One pass over the table serves all pods. In cilium #35411, #40219, each deletion
 // walked the whole table.
 func TestOnePassForAll(t *testing.T) {
 	a, b := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("fd00:88::1")
