@@ -244,8 +244,7 @@ func TestOlderLedger(t *testing.T) {
 // An older copy of the ledger lacks a pod whose deletion waits, with a result that has lost
 // the addresses: they rest all the same, and all that the copy may lack besides.
 func TestOlderLedgerLetsAddressesRest(t *testing.T) {
-	a := newAgent(t, nettest.Node(t), "--pool=default=10.88.0.0/29")
-	a.start()
+	a := startAgent(t, "--pool=default=10.88.0.0/29")
 	a.add("c0", nettest.Pod(t))
 	a.stop()
 	older := a.read()
