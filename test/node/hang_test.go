@@ -79,6 +79,7 @@ func TestQueueHangs(t *testing.T) {
 // again, STATUS says that no pod can be attached, and others have their turn.
 func TestQueueHangsInBurst(t *testing.T) {
 	a := newAgent(t, nil, pools)
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	a.configure("concurrency: 4\nsweepInterval: 1h\n")
 	a.start()
 	a.podsOf(1)

@@ -37,6 +37,7 @@ func (a *agent) full() (read *os.File) {
 // starts, does deletions that wait, attaches, refuses, mends, detaches and ends.
 func TestLogIsNotRead(t *testing.T) {
 	a := newAgent(t, nil, "--pool=default=10.88.0.0/29")
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	a.configure("concurrency: 4\n")
 	a.start()
 	pods, got := a.podsOf(3)
@@ -63,6 +64,7 @@ func TestLogIsNotRead(t *testing.T) {
 // Whoever read the agent's log has died: the agent lives.
 func TestLogReaderDies(t *testing.T) {
 	a := newAgent(t, nil, "--pool=default=10.88.0.0/29")
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	read := a.full()
 	read.Close()
 	a.start()

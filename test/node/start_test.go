@@ -21,6 +21,7 @@ import (
 // does on its own, and ends. When the supervisor reads, it hears that the agent is ready.
 func TestSupervisorIsDeaf(t *testing.T) {
 	a := newAgent(t, nil, pools)
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	path := filepath.Join(t.TempDir(), "notify")
 	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -79,6 +80,7 @@ func TestMetricsPortIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := newAgent(t, nil, pools, "--metrics="+taken.Addr().String())
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	a.start()
 	a.podsOf(1)
 	if err := taken.Close(); err != nil {
@@ -100,6 +102,7 @@ func TestMetricsPortIsTaken(t *testing.T) {
 // found no room is written when there is some.
 func TestRunIsFull(t *testing.T) {
 	a := newAgent(t, nil, pools)
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -144,6 +147,7 @@ func TestRunIsFull(t *testing.T) {
 // deleted meanwhile, and makes the socket when it can.
 func TestRunHasNoInodes(t *testing.T) {
 	a := newAgent(t, nil, pools)
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
 		t.Fatal(err)
 	}
