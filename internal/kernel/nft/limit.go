@@ -136,16 +136,7 @@ func isNew(group uint32) []expr.Any {
 func limitResumed(group, most uint32) []rule {
 	begins := fmt.Sprintf("iifgroup %d ct status & confirmed == 0 tcp flags ! syn", group)
 	isResumed := func(then ...expr.Any) []expr.Any {
-		return slices.Concat(isNew(group), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
-			&expr.Payload{
-				OperationType: expr.PayloadLoad, DestRegister: reg,
-				Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1,
-			},
-			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{2}, Xor: []byte{0}},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{0}},
-		}, then)
+		return slices.Concat(isNew(group), syn(expr.CmpOpEq), then)
 	}
 	return []rule{
 		{

@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reg is the register that every rule computes in, 16 bytes wide (NFT_REG_1).
-const reg = 1
-
 // dropGroup drops what comes in ("iifgroup") or goes out ("oifgroup") by a link
 // whose group is in [low, high].
 //
@@ -36,14 +33,6 @@ func dropGroup(word string, low, high uint32) rule {
 			},
 			&expr.Verdict{Kind: expr.VerdictDrop},
 		},
-	}
-}
-
-// enters lets a rule go on if the packet came in by a link of a group.
-func enters(group uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
 	}
 }
 
@@ -89,86 +78,6 @@ func dropFromElsewhere(group uint32, f family) rule {
 				&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: make([]byte, 4)},
 				&expr.Verdict{Kind: expr.VerdictDrop},
 			}),
-	}
-}
-
-// leavesBy lets a rule go on if the packet leaves by a link of a group.
-func leavesBy(group uint32) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
-	}
-}
-
-// dropTooBig drops what a link of a group tells the node about path MTUs. The node would
-// believe it about a packet to anybody: the kernel needs no socket for what it answered by
-// itself (icmp_err), nor a port to guess for sockets that speak with everybody. It keeps
-// the MTU for ten minutes, also for what it forwards there. Pods are one hop away, and the
-// node knows their MTU.
-//
-//	iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed drop
-//	iifgroup 1073741824 icmpv6 type packet-too-big drop
-func dropTooBig(group uint32, f family) rule {
-	words, exprs := f.tooBig()
-	return rule{
-		text:  fmt.Sprintf("iifgroup %d %s drop", group, words),
-		exprs: slices.Concat(enters(group), exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
-	}
-}
-
-// dropTooBigOfNothing drops what a link of a group tells another one about path MTUs, if it
-// is about no connection: a pod could say so about packets of another's to anybody, which
-// were never sent, and the other's kernel would keep it for ten minutes. What is about a
-// connection may be true, because pods may forward to networks of their own.
-//
-//	iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked
-//		icmp type destination-unreachable icmp code frag-needed drop
-func dropTooBigOfNothing(group uint32, f family) rule {
-	words, exprs := f.tooBig()
-	return rule{
-		text:  fmt.Sprintf("iifgroup %[1]d oifgroup %[1]d ct state invalid,untracked %[2]s drop", group, words),
-		exprs: slices.Concat(enters(group), leavesBy(group), ofNothing(), exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
-	}
-}
-
-// tooBig lets a rule go on if a packet is an ICMP error that says that another one was too
-// big (RFC 1191, RFC 4443). It returns the rule's text, too.
-func (f family) tooBig() (words string, exprs []expr.Any) {
-	words, head := "icmp type destination-unreachable icmp code frag-needed", []byte{3, 4} // type and code
-	if f.proto == ipv6.proto {
-		words, head = "icmpv6 type packet-too-big", []byte{2}
-	}
-	return words, []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.icmp}},
-		&expr.Payload{
-			OperationType: expr.PayloadLoad, DestRegister: reg,
-			Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: uint32(len(head)),
-		},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: head},
-	}
-}
-
-// dropMultipath takes MPTCP out of what the links of a group say to the node when a TCP
-// connection begins, so that it is an ordinary one, whoever opens it. The kernel ends a
-// pod's TCP connections with the node if it is told to, but not MPTCP's: it waits a minute
-// for another path (net.mptcp.close_timeout), and the node's program is told nothing.
-//
-//	iifgroup 1073741824 tcp flags syn reset tcp option mptcp
-func dropMultipath(group uint32) rule {
-	const mptcp = 30 // RFC 8684
-	return rule{
-		text: fmt.Sprintf("iifgroup %d tcp flags syn reset tcp option mptcp", group),
-		exprs: append(enters(group),
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
-			&expr.Payload{
-				OperationType: expr.PayloadLoad, DestRegister: reg,
-				Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1,
-			},
-			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{2}, Xor: []byte{0}},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{0}},
-			&resetOption{kind: mptcp}),
 	}
 }
 
@@ -343,15 +252,6 @@ func dropInvalid(f family) rule {
 	}
 }
 
-// ofNothing lets a rule go on if a packet belongs to no connection.
-func ofNothing() []expr.Any {
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
-		mask(expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
-	}
-}
-
 // dropStray drops a pod's ICMP error about a connection that the node itself began with a
 // machine outside. The kernel takes such an error for a part of that connection, which is
 // not masqueraded, so the error would leave with the pod's own address. No pod has a
@@ -398,55 +298,5 @@ func acceptKnown() rule {
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
 			&expr.Verdict{Kind: expr.VerdictAccept},
 		},
-	}
-}
-
-// mask clears all but the given bits of the register's first 4 bytes, which are in the
-// host's byte order.
-func mask(bits uint32) expr.Any {
-	return &expr.Bitwise{
-		SourceRegister: reg, DestRegister: reg, Len: 4,
-		Mask: binary.NativeEndian.AppendUint32(nil, bits), Xor: make([]byte, 4),
-	}
-}
-
-// leaves lets a rule go on if a packet's source is in the pools and its destination is
-// neither in the pools nor in the excluded CIDRs. It returns the rule's text, too.
-func (f family) leaves() (words string, exprs []expr.Any) {
-	pools, excluded := "pools"+f.suffix, "excluded"+f.suffix
-	exprs = f.protocol()
-	exprs = append(exprs, f.match(f.saddr, pools, false)...)
-	exprs = append(exprs, f.match(f.daddr, pools, true)...)
-	exprs = append(exprs, f.match(f.daddr, excluded, true)...)
-	return fmt.Sprintf("%[1]s saddr @%[2]s %[1]s daddr != @%[2]s %[1]s daddr != @%[3]s", f.word, pools, excluded), exprs
-}
-
-// protocol lets a rule go on if a packet is of the family.
-func (f family) protocol() []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.proto}},
-	}
-}
-
-// load loads the first bytes of the address at offset in the network header. It ends the
-// rule if the packet is not of the family.
-func (f family) load(offset, bytes uint32) []expr.Any {
-	return append(f.protocol(), f.address(offset, bytes))
-}
-
-func (f family) address(offset, bytes uint32) expr.Any {
-	return &expr.Payload{
-		OperationType: expr.PayloadLoad, DestRegister: reg,
-		Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: bytes,
-	}
-}
-
-// match lets a rule go on if the address at offset is in the set or, with not, if it is
-// not.
-func (f family) match(offset uint32, set string, not bool) []expr.Any {
-	return []expr.Any{
-		f.address(offset, f.datatype.Bytes),
-		&expr.Lookup{SourceRegister: reg, SetName: set, Invert: not},
 	}
 }

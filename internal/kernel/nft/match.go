@@ -1,0 +1,104 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// reg is the register that every rule computes in, 16 bytes wide (NFT_REG_1).
+const reg = 1
+
+// enters lets a rule go on if the packet came in by a link of a group.
+func enters(group uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+	}
+}
+
+// leavesBy lets a rule go on if the packet leaves by a link of a group.
+func leavesBy(group uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+	}
+}
+
+// ofNothing lets a rule go on if a packet belongs to no connection.
+func ofNothing() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+		mask(expr.CtStateBitINVALID | expr.CtStateBitUNTRACKED),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+	}
+}
+
+// mask clears all but the given bits of the register's first 4 bytes, which are in the
+// host's byte order.
+func mask(bits uint32) expr.Any {
+	return &expr.Bitwise{
+		SourceRegister: reg, DestRegister: reg, Len: 4,
+		Mask: binary.NativeEndian.AppendUint32(nil, bits), Xor: make([]byte, 4),
+	}
+}
+
+// leaves lets a rule go on if a packet's source is in the pools and its destination is
+// neither in the pools nor in the excluded CIDRs. It returns the rule's text, too.
+func (f family) leaves() (words string, exprs []expr.Any) {
+	pools, excluded := "pools"+f.suffix, "excluded"+f.suffix
+	exprs = f.protocol()
+	exprs = append(exprs, f.match(f.saddr, pools, false)...)
+	exprs = append(exprs, f.match(f.daddr, pools, true)...)
+	exprs = append(exprs, f.match(f.daddr, excluded, true)...)
+	return fmt.Sprintf("%[1]s saddr @%[2]s %[1]s daddr != @%[2]s %[1]s daddr != @%[3]s", f.word, pools, excluded), exprs
+}
+
+// protocol lets a rule go on if a packet is of the family.
+func (f family) protocol() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{f.proto}},
+	}
+}
+
+// load loads the first bytes of the address at offset in the network header. It ends the
+// rule if the packet is not of the family.
+func (f family) load(offset, bytes uint32) []expr.Any {
+	return append(f.protocol(), f.address(offset, bytes))
+}
+
+func (f family) address(offset, bytes uint32) expr.Any {
+	return &expr.Payload{
+		OperationType: expr.PayloadLoad, DestRegister: reg,
+		Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: bytes,
+	}
+}
+
+// match lets a rule go on if the address at offset is in the set or, with not, if it is
+// not.
+func (f family) match(offset uint32, set string, not bool) []expr.Any {
+	return []expr.Any{
+		f.address(offset, f.datatype.Bytes),
+		&expr.Lookup{SourceRegister: reg, SetName: set, Invert: not},
+	}
+}
+
+// syn lets a rule go on if a TCP segment begins a connection (op CmpOpNeq), or if it does not
+// (op CmpOpEq).
+//
+//	tcp flags syn
+func syn(op expr.CmpOp) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{
+			OperationType: expr.PayloadLoad, DestRegister: reg,
+			Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1,
+		},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{2}, Xor: []byte{0}},
+		&expr.Cmp{Op: op, Register: reg, Data: []byte{0}},
+	}
+}
