@@ -5,25 +5,25 @@ import "strings"
 // reasons say why a target is missed, by the beginning of its name, as profiles and traces
 // of such runs have shown.
 var reasons = []struct{ target, what string }{
-	{"ADD p50 / floor", "In the agent an ADD takes 1.2 ms when nobody else runs (`go test -bench Verbs ./internal/agent`): 0.45 ms are the ledger's commit, two fdatasyncs, and 0.8 ms the link. " +
-		"The rest above the floor is the way there: a connection, and four wake-ups of sleeping threads, which this virtual machine makes dear and its neighbours dearer: the floor itself varies by a factor of two between runs."},
-	{"DEL p50 / floor", "In the agent a DEL takes 0.6 ms with its commit; see ADD for the rest."},
-	{"DEL p50, times faster than", "A DEL cannot take less than the floor; 8 times faster was measured where the floor was 1.5 ms, and here it is about twice that, while the peers' wait for the kernel stayed the same."},
-	{`DEL p50 with "wait"`, "Berth also forgets the pod's connection tracking entries before it answers, which the reference plugins do not: a pass over the kernel's table takes 6.5 ms (262,144 buckets), and the link's deletion waits for processors that are in it."},
-	{"250 ADDs at once", "See ADD p50; all of them share the kernel's one lock for links."},
-	{"250 DELs at once", "See DEL p50; answered DELs' links are deleted at the same time, on the same two processors."},
-	{"DELs by the API a second", "The kernel's lock for links: 32 links take it for 12 to 20 ms on a node with few links and up to twice that with thousands. They go while the next pods' DELs are answered, whose cuts need it as well, and which go first: the table has both rates."},
-	{"longest stall of another", "One message deletes 32 links, and the lock is held for all of them; fewer a message would make everything slower, and the median stall is nothing."},
-	{"longest ADD meanwhile", "An ADD may have to wait for two or three messages that delete 16 links each, if it comes as they begin."},
-	{"ADD p50 with", "What is left grows with the number of network namespaces, not of attachments (the last row of that table has the namespaces alone): the kernel looks through all namespaces' ids for each message about a link."},
-	{"DEL p50 with", "The floor's own variation between the two nodes is as large."},
-	{"restart with", "5,000 records are decoded while the kernel lists 5,000 links, for each of which it walks the ids of all pods' network namespaces; the two processors are busy with that all the time."},
-	{"DEL p50 while the agent is away", "A process starts, and waits twice for the disk, for the deletion and for its name, and once for the kernel's lock on links. On a busy machine these waits decide, which the floor does not have."},
-	{"start with 1000 queued", "The kernel deletes the links, 32 a message, while the agent restores the rest. The agent's CPU, in the table below, is its own part and the kernel's on its behalf; the rest is waiting for the disk and, on a busy machine, for processors."},
-	{"CPU of a sweep", "10,000 routes and as many neighbours are read, and held against the ledger. Links are listed every ten minutes alone: for each of them the kernel walks all 5,000 namespaces' ids (net_eq_idr)."},
-	{"longest wait of another's change of a link in a second", "It is during audits, which list all links: the kernel makes a hundred of them known in one go, with its lock held, and walks 5,000 namespaces' ids for each. Sweeps have a row of their own."},
-	{"ADD p99 while", "250 requests, their cuts and their messages share the kernel's one lock for links and two processors with the ADD. Deletions let it go first, but not in the middle of a message of 16 links. ptp's, in the same table, is a hundred times as long."},
-	{"claim and free", "The benchmark ran beside others on a shared machine; alone it shows 117 to 147 ns. It does not allocate, and no pool's size or fill makes it slower."},
+	{"ADD p50 / floor", "In the agent an ADD takes 1.2 ms when nothing else runs (`go test -bench Verbs ./internal/agent`): the ledger's commit, with two fdatasyncs, takes 0.45 ms, and the link 0.8 ms. " +
+		"The rest above the floor is the way to the agent: a connection, and four wake-ups of sleeping threads. Wake-ups are slow on this virtual machine, and slower when its neighbours are busy: the floor itself varies by a factor of two between runs."},
+	{"DEL p50 / floor", "In the agent a DEL takes 0.6 ms, its commit included. ADD p50 explains the rest."},
+	{"DEL p50, times faster than", "A DEL cannot take less time than the floor. Berth was 8 times faster where the floor was 1.5 ms. Here the floor is about twice that, and the reference plugins wait for the kernel as long as there."},
+	{`DEL p50 with "wait"`, "Before this DEL answers, Berth also deletes the pod's connection tracking entries, and the reference plugins do not. Going over the kernel's table (262,144 buckets) takes 6.5 ms, and the link's deletion waits for processors that do so."},
+	{"250 ADDs at once", "See ADD p50. All ADDs share the kernel's one lock for links."},
+	{"250 DELs at once", "See DEL p50. Meanwhile the same two processors delete the links of DELs that were answered before."},
+	{"DELs a second by the API", "The kernel holds its lock for links for 12 to 20 ms to delete 32 links on a node with few links, and up to twice that with thousands. Meanwhile the agent answers the next pods' DELs, whose cuts need the lock, too, and go first. The table has both rates."},
+	{"longest wait to change another link", "One message deletes 32 links, and the kernel holds the lock for all of them. Fewer links a message would make everything slower, and the median wait is next to nothing."},
+	{"longest ADD while the API", "An ADD that comes when deletions begin may have to wait for two or three messages that delete 16 links each."},
+	{"ADD p50 with", "The difference grows with the number of network namespaces, not of attachments (the last row of that table has the namespaces alone): for each message about a link, the kernel looks through all namespaces' ids."},
+	{"DEL p50 with", "The floor differs as much between the two nodes."},
+	{"restart with", "The agent decodes 5,000 records while the kernel lists 5,000 links. For each link, the kernel walks the ids of all pods' network namespaces. That keeps both processors busy all the time."},
+	{"DEL p50 while the agent is away", "The plugin waits twice for the disk, for the deletion and for its name, and once for the kernel's lock for links. The floor has none of these waits, and on a busy machine they are long."},
+	{"start with 1000 queued", "The kernel deletes the links, 32 a message, while the agent restores the rest. The agent's CPU in the table below includes the kernel's work for the agent; the rest is waiting for the disk and, on a busy machine, for processors."},
+	{"CPU of a sweep", "A sweep reads 10,000 routes and as many neighbours, and compares them with the ledger. It lists links only every ten minutes: for each link, the kernel walks all 5,000 namespaces' ids (net_eq_idr)."},
+	{"longest wait to change a link in a second", "The longest wait is during audits, which list all links: the kernel holds its lock while it describes a hundred links, and walks 5,000 namespaces' ids for each. Sweeps have a row of their own."},
+	{"ADD p99 while", "250 requests, their cuts and their messages share the kernel's one lock for links and two processors with the ADD. Deletions let the ADD go first, but not in the middle of a message of 16 links. ptp's ADD, in the same table, waits a hundred times as long."},
+	{"claim and free", "The benchmark ran beside others on a shared machine; alone it shows 117 to 147 ns. A claim allocates no memory, and no size or fill of a pool makes it slower."},
 }
 
 // reason returns why a target is missed, or "".

@@ -70,18 +70,17 @@ func rule(columns int) string { return strings.Repeat("|---", columns) + "|\n" }
 // preamble says how to read the tables.
 const preamble = `# Benchmarks
 
-Written by ` + "`make bench`" + `; do not edit. Everything below is from one run, in fresh
-namespaces, and contestants took turns in every round. **Floor** is a Go plugin
-that does nothing (test/peers/noop), driven by libcni like the others. A p50 is
-the median of the rounds' p50s, "rounds' p50" their least and greatest; a p99 is
-of all samples. A ratio is the median of the ratios within each round, with the
-least and the greatest behind it: what differs by less than these is noise.
-"One at a time" is in network namespaces that nobody has used before.
-Every attachment has one IPv4 address, if it does not say otherwise; the time is
-all that a runtime waits for, execs and libcni's cache included. ` + "`berth+wait`" + ` is
-` + "`\"wait\": true`" + `: the link is gone before DEL answers, as with the other plugins. The
-fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on a machine of this
-sort), cannot be had from the Go module proxy and is missing.
+Written by ` + "`make bench`" + `; do not edit. All figures are from one run in fresh namespaces, in
+which the contestants took turns in every round. The **floor** is a Go plugin that does nothing
+(test/peers/noop); libcni drives it like the others. A p50 is the median of all rounds' p50s;
+"rounds' p50" has the least and the greatest of these. A p99 is of all samples. A ratio is the
+median of the ratios within each round; behind it are the least and the greatest ratio. A
+difference that is smaller than this spread is noise. "One at a time" is in network namespaces
+that nobody has used before. Every attachment has one IPv4 address, unless its row says
+otherwise. A time is all that a runtime waits for, execs and libcni's cache included.
+` + "`berth+wait`" + ` is Berth with ` + "`\"wait\": true`" + `: DEL answers when the link is gone, as the other
+plugins' DEL does. The fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on such a
+machine), is missing, because the Go module proxy does not have it.
 
 `
 
@@ -102,7 +101,7 @@ func (r *report) text() string {
 		}
 	}
 	if len(r.held) > 0 {
-		s.WriteString("\n## What holds the missed ones\n\n" + strings.Join(r.held, ""))
+		s.WriteString("\n## Why targets are missed\n\n" + strings.Join(r.held, ""))
 	}
 	for _, n := range r.notes {
 		s.WriteString("\n" + n + ".\n")

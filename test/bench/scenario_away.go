@@ -116,7 +116,7 @@ func (b *bench) queued(ctx context.Context, count int) error {
 		}
 		serving, gone, cpu = append(serving, s.serving), append(gone, s.gone), append(cpu, s.cpu)
 	}
-	t := b.report.section("Start of the agent with queued deletions, from its exec",
+	t := b.report.section("Start of the agent with queued deletions, timed from its exec",
 		"queued", "starts", "requests are served, median s", "the last link is gone, median s", "least-greatest ms", "agent's CPU ms")
 	t.row(fmt.Sprint(count), fmt.Sprint(len(gone)), fmt.Sprintf("%.3f", median(serving).Seconds()),
 		fmt.Sprintf("%.3f", median(gone).Seconds()), gone.span(), num(median(cpu)))

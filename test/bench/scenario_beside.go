@@ -20,7 +20,7 @@ type besides struct {
 func (b *bench) besideTable() *table {
 	if b.besides.table == nil {
 		b.besides.table = b.report.section(fmt.Sprintf("ADD one at a time while %d DELs are in flight", deleted),
-			"by", "idle p50 ms", "idle p99 ms", "beside p50 ms", "beside p99 ms", "p99 above idle ms", "ADDs beside")
+			"by", "idle p50 ms", "idle p99 ms", "with DELs p50 ms", "with DELs p99 ms", "p99 above idle ms", "ADDs with DELs")
 	}
 	return b.besides.table
 }
@@ -47,7 +47,7 @@ func beside(ctx context.Context, b *bench) error {
 // by executing the plugins; there 250 processes compete with the ADD.
 func besideExecs(ctx context.Context, b *bench) error {
 	if all := b.besides.above; len(all) > 0 {
-		b.report.atMost(fmt.Sprintf("ADD p99 while %d DELs are in flight, above idle", deleted), ms(median(all)), 20, "ms")
+		b.report.atMost(fmt.Sprintf("ADD p99 while %d DELs are in flight, above p99 when idle", deleted), ms(median(all)), 20, "ms")
 	}
 	ps, err := b.pods.first(2 * deleted)
 	if err != nil {

@@ -29,8 +29,8 @@ func sweep(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	t := b.report.section("A look at all attachments, of which none differs",
-		"attachments", "look", "CPU ms, median", "least-greatest ms", "a link's change meanwhile: p50 ms", "p99 ms", "a second's longest, median", "least-greatest ms")
+	t := b.report.section("Sweeps and audits that find no difference",
+		"attachments", "what runs", "CPU ms, median", "least-greatest ms", "change of a link: p50 ms", "p99 ms", "longest in a second, median", "least-greatest ms")
 	show := func(look, spent, span string, waits stalls) {
 		t.row(fmt.Sprint(full), look, spent, span, num(percentile(waits.lock, 50)), num(percentile(waits.lock, 99)),
 			num(median(waits.seconds())), waits.seconds().span())
@@ -57,7 +57,7 @@ func sweep(ctx context.Context, b *bench) error {
 	}
 	show("audit, or a sweep that lists the links", num(median(audits)), series(audits).span(), audited)
 	b.report.atMost(fmt.Sprintf("CPU of a sweep of %d attachments", full), median(sweeps).Seconds()*1e3, 150, "ms")
-	b.report.atMost("longest wait of another's change of a link in a second of sweeps or audits",
+	b.report.atMost("longest wait to change a link in a second of sweeps or audits",
 		ms(max(median(swept.seconds()), median(audited.seconds()))), 20, "ms")
 	if _, err := b.agent.detach(ctx, ps); err != nil {
 		return err

@@ -18,9 +18,9 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 	}
 	t := b.report.section(fmt.Sprintf("The agent's API without an exec, %d requests at once", apiClients),
 		"round", "ADD/s", "ADD p50 ms", "ADD p99 ms", "agent's CPU ms an ADD",
-		"DEL/s answered", "DEL p50 ms", "DEL p99 ms", "DEL/s, links gone", "agent's CPU ms a DEL")
-	s := b.report.section("What others wait while links are deleted at that speed",
-		"when", "change of another link p50 ms", "p99 ms", "worst ms", "ADD beside p50 ms", "p99 ms", "worst ms")
+		"DEL/s answered", "DEL p50 ms", "DEL p99 ms", "DEL/s until links are gone", "agent's CPU ms a DEL")
+	s := b.report.section("How long others wait while the API deletes links",
+		"when", "change of another link p50 ms", "p99 ms", "worst ms", "ADD p50 ms", "p99 ms", "worst ms")
 	s.row(append([]string{"quiet"}, quiet.cells()...)...)
 	if err := b.serial(ctx, spare[:b.pick(128, 32)]); err != nil {
 		return err
@@ -47,9 +47,9 @@ func (b *bench) throughput(ctx context.Context, spare, busy []*pod, keep int) er
 		worstLock = append(worstLock, ms(slices.Max(d.stalls.lock)))
 		worstAdd = append(worstAdd, ms(slices.Max(d.stalls.add)))
 	}
-	b.report.atLeast("DELs by the API a second, links gone", median(gone), 2000, "/s")
-	b.report.atMost("longest stall of another link's change meanwhile", median(worstLock), 20, "ms")
-	b.report.atMost("longest ADD meanwhile, above a quiet one's p50", median(worstAdd)-ms(percentile(quiet.add, 50)), 20, "ms")
+	b.report.atLeast("DELs a second by the API, until the links are gone", median(gone), 2000, "/s")
+	b.report.atMost("longest wait to change another link while the API deletes links", median(worstLock), 20, "ms")
+	b.report.atMost("longest ADD while the API deletes links, above an idle ADD's p50", median(worstAdd)-ms(percentile(quiet.add, 50)), 20, "ms")
 	b.report.note("Without execs the agent answers %.0f ADDs/s and %.0f DELs/s", median(adds), median(dels))
 	if _, err := b.drain(ctx, spare, rest); err != nil {
 		return err
