@@ -44,8 +44,8 @@ func head(w io.Writer, judged []judgement) {
 Written by `+"`make conform`"+`, which runs [`+"`berth conform`"+`](../conform/README.md) on
 Berth and on the reference plugins (containernetworking/plugins, in the version
 of test/peers/go.mod). Linux %s, %s.
-A check that a plugin has nothing for is "-"; one that is not judged, since it
-would find again what another has found, is "(-)".
+"-" is a check that cannot be made with the plugin. "(-)" is a check that is not judged, because
+it would find again what another check has found.
 
 | | what is judged | pass | fail | leak | - | (-) | took |
 |---|---|--:|--:|--:|--:|--:|--:|
