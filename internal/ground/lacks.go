@@ -10,16 +10,16 @@ import (
 )
 
 // lacks lists the parts of the agent's table that a kernel may not support, with the API's
-// word for each, and with what follows if it is missing.
+// word for each, and with what happens if the part is missing.
 var lacks = []struct {
 	part nft.Parts
 	word string
 	so   string
 }{
-	{nft.Sources, api.LackSources, "pods can send in others' names (nft_fib)"},
-	{nft.Invalid, api.LackInvalid, "what belongs to no connection leaves with pods' addresses (nft_ct)"},
-	{nft.Limit, api.LackConnections, "a pod can fill connection tracking (nft_connlimit, nft_numgen)"},
-	{nft.Multipath, api.LackMultipath, "who speaks MPTCP with a pod of the node's is not told that the pod is gone (nft_exthdr, Linux 5.18)"},
+	{nft.Sources, api.LackSources, "pods can send from others' addresses, and others from pods' addresses (nft_fib)"},
+	{nft.Invalid, api.LackInvalid, "packets that belong to no connection leave the node with pods' addresses (nft_ct)"},
+	{nft.Limit, api.LackConnections, "one pod can fill connection tracking (nft_connlimit, nft_numgen)"},
+	{nft.Multipath, api.LackMultipath, "a program of the node that speaks MPTCP with a pod is told only after a timeout that the pod is gone (nft_exthdr, Linux 5.18)"},
 }
 
 // lacking returns the API's words for parts that the kernel lacks.
@@ -37,10 +37,10 @@ func lacking(p nft.Parts) []string {
 // writes them into the log.
 func (g *Ground) SayLacks(p nft.Parts) {
 	if p == 0 {
-		g.Log.Info("the nftables table lacks nothing any more")
+		g.Log.Info("the kernel now supports all rules of the nftables table")
 		return
 	}
-	g.Log.Warn("the kernel cannot have all of the nftables table; each sweep tries again", "lacks", lacking(p), "so", because(p))
+	g.Log.Warn("the kernel does not support some rules of the nftables table; each sweep tries them again", "lacks", lacking(p), "so", because(p))
 }
 
 // LackFindings returns an audit's findings about the parts of the table that the kernel
@@ -51,7 +51,7 @@ func (g *Ground) LackFindings() []api.Finding {
 		return nil
 	}
 	return []api.Finding{{Type: api.FindingMissing, Kind: table.KindName, What: (&table.Spec{Instance: g.Instance}).String(),
-		Detail: fmt.Sprintf("this kernel cannot have all of it: %s", because(p))}}
+		Detail: fmt.Sprintf("this kernel does not support some rules of the table: %s", because(p))}}
 }
 
 func because(p nft.Parts) string {
