@@ -19,7 +19,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
 
-.PHONY: build demo test model crash deps peers bench conform lint fuzz clean help
+.PHONY: build demo test fresh model crash deps peers bench conform lint fuzz clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -40,6 +40,10 @@ test: deps build peers ## every test; as root it first installs what they use (s
 			echo "$(GO) -C $$m test $(GOTESTFLAGS) ./..."; $(GO) -C $$m test $(GOTESTFLAGS) ./...; \
 		fi; \
 	done
+
+fresh: ## the README's commands in fresh clones on a minimal Debian, as a plain user and as root
+	test/fresh tester make demo test
+	test/fresh root env CI=true make demo test
 
 model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
 	$(GO) test ./internal/agent -run 'TestWhole$$' -whole $(OPS) -v -timeout 40m

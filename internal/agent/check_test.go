@@ -47,8 +47,8 @@ func TestCheckNamesEachDifference(t *testing.T) {
 		{"pod's IPv4 neighbour", "pod", "ip neigh del 169.254.1.1 dev eth0", pod + "no neighbour 169.254.1.1 at MAC"},
 		{"pod's IPv6 neighbour", "pod", "ip neigh replace fe80::1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
 			pod + "no neighbour fe80::1 at MAC"},
-		{"pod hears router advertisements", "pod", "sysctl -qw net.ipv6.conf.eth0.accept_ra=2", pod + "accept_ra 2, not 0"},
-		{"pod's IPv6 off", "pod", "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1", pod + "no address fd00:88::1/128; no route ...; disable_ipv6 1, not 0"},
+		{"pod hears router advertisements", "pod sysctl", "ipv6/conf/eth0/accept_ra 2", pod + "accept_ra 2, not 0"},
+		{"pod's IPv6 off", "pod sysctl", "ipv6/conf/eth0/disable_ipv6 1", pod + "no address fd00:88::1/128; no route ...; disable_ipv6 1, not 0"},
 
 		{"result without an address", "result", `"fd00:88::1/128" "fd00:88::7/128"`, "prevResult lacks the address fd00:88::1/128"},
 		{"result of another link", "result", `"HOST" "bother"`, "prevResult lacks the interface HOST (MAC)"},
@@ -66,6 +66,9 @@ func TestCheckNamesEachDifference(t *testing.T) {
 			switch c.at {
 			case "pod":
 				nettest.Run(t, netns, command)
+			case "pod sysctl":
+				name, value, _ := strings.Cut(command, " ")
+				nettest.Sysctl(t, netns, name, value)
 			case "host":
 				nettest.Run(t, r.node.Here, command)
 			case "result":

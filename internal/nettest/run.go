@@ -28,3 +28,17 @@ func Run(t testing.TB, at *ns.Netns, command string) {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
 }
+
+// Sysctl writes a sysctl, such as "ipv4/tcp_syncookies", inside a Node or Pod; nil means
+// the test's own node. The test needs no program for it, and ends if the kernel refuses.
+func Sysctl(t testing.TB, at *ns.Netns, name, value string) {
+	t.Helper()
+	write := func() error { return ns.SetSysctl(name, value) }
+	if at != nil {
+		inside := write
+		write = func() error { return at.Do(inside) }
+	}
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+}

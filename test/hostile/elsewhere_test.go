@@ -48,7 +48,7 @@ func begun(t *testing.T, by netip.Addr) (n int) {
 func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
 	n := newNode(t, plain)
 	for _, link := range []string{"all", "up0"} {
-		sysctl(t, "net/ipv4/conf/"+link+"/rp_filter", "0")
+		sysctl(t, "ipv4/conf/"+link+"/rp_filter", "0")
 	}
 	b, v := n.add("b"), n.add("v")
 	free4, free6 := netip.MustParseAddr("10.88.7.7"), netip.MustParseAddr("fd00:88::7777")
@@ -98,7 +98,7 @@ func TestMetadataDoesNotBegin(t *testing.T) {
 	a := n.add("a")
 	w, send, heard, atA := a.wire(t), n.uplinkWire(t), listen(t, n.lan), listen(t, a.at)
 	for _, link := range []string{"all", "up0"} {
-		sysctl(t, "net/ipv4/conf/"+link+"/rp_filter", "1") // which is no help: the default route is there
+		sysctl(t, "ipv4/conf/"+link+"/rp_filter", "1") // which is no help: the default route is there
 	}
 	for _, way := range []struct{ own, metadata, lan, node netip.Addr }{
 		{a.ip4, netip.MustParseAddr("169.254.169.254"), lan4, node4},

@@ -62,7 +62,7 @@ func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 			nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
 			const port = 2049
 			echo := nettest.Serve(t, n.lan, network, netip.AddrPortFrom(lan4, port).String())
-			nettest.Run(t, n.lan, "sysctl -qw net.ipv4.tcp_syncookies=2") // nobody completes what the pod begins
+			nettest.Sysctl(t, n.lan, "ipv4/tcp_syncookies", "2") // nobody completes what the pod begins
 			for _, who := range []*ns.Netns{b.at, nil} {
 				if err := dialFrom(who, network, echo, 700); err != nil {
 					t.Fatalf("before: %v", err)
@@ -106,7 +106,7 @@ func TestClosedConnectionsTakeNotAllPorts(t *testing.T) {
 	w := a.wire(t)
 	const port = 6443
 	echo := nettest.Serve(t, n.lan, "tcp4", netip.AddrPortFrom(lan4, port).String())
-	nettest.Run(t, n.lan, "sysctl -qw net.ipv4.tcp_syncookies=2")
+	nettest.Sysctl(t, n.lan, "ipv4/tcp_syncookies", "2")
 	for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
 		if _, err := nettest.Talk(from, "tcp4", echo, 2*time.Second); err != nil {
 			t.Fatalf("%s before: %v", who, err)

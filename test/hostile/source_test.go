@@ -125,8 +125,8 @@ func TestLoopbackIsOutOfReach(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
 	p, w := newProbe(t, a.host), a.wire(t)
-	sysctl(t, "net/ipv4/conf/all/route_localnet", "1")
-	sysctl(t, "net/ipv4/conf/all/accept_source_route", "1")
+	sysctl(t, "ipv4/conf/all/route_localnet", "1")
+	sysctl(t, "ipv4/conf/all/accept_source_route", "1")
 
 	loop, nobody := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("0.0.0.0")
 	all := netip.MustParseAddr("255.255.255.255")
@@ -149,8 +149,8 @@ func TestLoopbackIsOutOfReach(t *testing.T) {
 // IPv6 segment routing on for all links: to the node itself and from there outside, or
 // to the metadata service. Nothing leaves the node; what asks for no segments does.
 func TestSegmentsLeadNowhere(t *testing.T) {
-	sysctl(t, "net/ipv6/conf/all/seg6_enabled", "1")
-	sysctl(t, "net/ipv6/conf/default/seg6_enabled", "1")
+	sysctl(t, "ipv6/conf/all/seg6_enabled", "1")
+	sysctl(t, "ipv6/conf/default/seg6_enabled", "1")
 	n := newNode(t, plain)
 	a := n.add("a")
 	w, heard := a.wire(t), listen(t, n.lan)
@@ -213,7 +213,7 @@ func TestAnnouncementsNoteNobody(t *testing.T) {
 // fails if the node then has a neighbour on the pod's link that Berth has not set.
 func notesNobody(t *testing.T, setting string, send func(w *wire, a *pod, i byte, says []netip.Addr)) {
 	t.Helper()
-	sysctl(t, "net/"+setting, "1")
+	sysctl(t, setting, "1")
 	n := newNode(t, plain)
 	a, b := n.add("a"), n.add("b")
 	p, w := newProbe(t, a.host), a.wire(t)
@@ -245,13 +245,8 @@ func by(packet []byte, to netip.Addr) []byte {
 // sysctl sets a sysctl of the node's until the test ends.
 func sysctl(t *testing.T, name, value string) {
 	t.Helper()
-	set := func(value string) {
-		if out, err := exec.Command("sysctl", "-qw", strings.ReplaceAll(name, "/", ".")+"="+value).CombinedOutput(); err != nil {
-			t.Fatalf("sysctl: %v %s", err, out)
-		}
-	}
-	set(value)
-	t.Cleanup(func() { set("0") })
+	nettest.Sysctl(t, nil, name, value)
+	t.Cleanup(func() { nettest.Sysctl(t, nil, name, "0") })
 }
 
 // A pod asks 169.254.169.254, where clouds keep a machine's credentials. Unless the
