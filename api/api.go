@@ -159,7 +159,7 @@ const (
 	LackSources     = "sources"     // nothing keeps pods from sending with others' addresses
 	LackInvalid     = "invalid"     // packets that belong to no connection leave without masquerade
 	LackConnections = "connections" // nothing limits the connections of a pod
-	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are not told that one is gone
+	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are told late that a pod is gone
 )
 
 // Lacks lists the Lack constants.
