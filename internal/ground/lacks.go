@@ -16,10 +16,10 @@ var lacks = []struct {
 	word string
 	so   string
 }{
-	{nft.Sources, api.LackSources, "pods can send in others' names (nft_fib)"},
-	{nft.Invalid, api.LackInvalid, "what belongs to no connection leaves with pods' addresses (nft_ct)"},
-	{nft.Limit, api.LackConnections, "a pod can fill connection tracking (nft_connlimit, nft_numgen)"},
-	{nft.Multipath, api.LackMultipath, "who speaks MPTCP with a pod of the node's is not told that the pod is gone (nft_exthdr, Linux 5.18)"},
+	{nft.Sources, api.LackSources, "pods can send from addresses that are not theirs (nft_fib)"},
+	{nft.Invalid, api.LackInvalid, "packets that belong to no connection leave the node with pods' addresses (nft_ct)"},
+	{nft.Limit, api.LackConnections, "one pod can fill the connection tracking table (nft_connlimit, nft_numgen)"},
+	{nft.Multipath, api.LackMultipath, "a program of the node that has an MPTCP connection with a pod is not told when the pod is gone (nft_exthdr, Linux 5.18)"},
 }
 
 // lacking returns the API's words for parts that the kernel lacks.
@@ -37,10 +37,10 @@ func lacking(p nft.Parts) []string {
 // writes them into the log.
 func (g *Ground) SayLacks(p nft.Parts) {
 	if p == 0 {
-		g.Log.Info("the nftables table lacks nothing any more")
+		g.Log.Info("the nftables table is complete now")
 		return
 	}
-	g.Log.Warn("the kernel cannot have all of the nftables table; each sweep tries again", "lacks", lacking(p), "so", because(p))
+	g.Log.Warn("this kernel does not take all rules of the nftables table; each sweep tries again", "lacks", lacking(p), "so", because(p))
 }
 
 // LackFindings returns an audit's findings about the parts of the table that the kernel
@@ -51,7 +51,7 @@ func (g *Ground) LackFindings() []api.Finding {
 		return nil
 	}
 	return []api.Finding{{Type: api.FindingMissing, Kind: table.KindName, What: (&table.Spec{Instance: g.Instance}).String(),
-		Detail: fmt.Sprintf("this kernel cannot have all of it: %s", because(p))}}
+		Detail: fmt.Sprintf("this kernel does not take all rules of the table: %s", because(p))}}
 }
 
 func because(p nft.Parts) string {
