@@ -56,7 +56,7 @@ func (a Answer) Failure() (*Error, error) {
 	var e Error
 	switch err := json.Unmarshal(a.Stdout, &e); {
 	case err != nil:
-		return nil, fmt.Errorf("its output is no JSON: %w", err)
+		return nil, fmt.Errorf("its output is not JSON: %w", err)
 	case e.Code == 0 || e.Msg == "":
 		return nil, errors.New(`its output lacks "code" or "msg"`)
 	}
@@ -70,7 +70,7 @@ func (a Answer) String() string {
 	case a.Hung:
 		return what + fmt.Sprintf("did not end within %s", a.Took.Round(time.Second))
 	case a.garbled():
-		return what + "success, but what it writes is no JSON: " + short(a.Stdout)
+		return what + "success, but its output is not JSON: " + short(a.Stdout)
 	case a.Exit == 0:
 		return strings.TrimSuffix(what+"success "+short(a.Stdout), " ")
 	case a.Exit < 0:

@@ -18,17 +18,17 @@ var addChecks = []Check{
 	},
 	{
 		Name: "add/prev-result", Spec: "CNI 1.1.0, section 5, ADD Success, last paragraph; 0.4.0, Network Configuration Lists",
-		Says:  "a plugin puts out the prevResult that it was given, with its own changes",
+		Says:  "a plugin prints the prevResult that it was given, with its own changes",
 		Needs: []string{"add/result"}, run: addPrevResult,
 	},
 	{
 		Name: "add/error-form", Spec: "CNI 1.1.0, section 2, Errors, and section 5, Error (the exit code must, the form should); 0.4.0, Result (both must)",
-		Says: "a failed ADD ends with a code other than 0 and an error on standard output that has a code and a message",
+		Says: "a failed ADD exits with a code other than 0, and writes an error with a code and a message to standard output",
 		Each: true, Needs: []string{"basic/attach"}, run: addErrorForm,
 	},
 	{
 		Name: "add/existing-interface", Spec: "CNI 1.1.0, section 2, ADD; 0.4.0, Result: interfaces",
-		Says:  "ADD of an interface name that the container has already is an error, and the interface stays as it is",
+		Says:  "ADD fails if the container already has an interface of that name, and leaves this interface as it is",
 		Needs: []string{"add/result", "add/error-form"}, run: addExistingInterface,
 	},
 	{
@@ -38,17 +38,17 @@ var addChecks = []Check{
 	},
 	{
 		Name: "add/failed-leaves-nothing", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL (it should)",
-		Says:  "after a failed ADD and the DEL that is due then, nothing is left",
+		Says:  "after a failed ADD and the DEL that has to follow it, nothing is left",
 		Needs: []string{"leak/add-del"}, run: addFailedLeavesNothing,
 	},
 	{
 		Name: "add/failed-undone", Spec: "CNI 1.1.0, section 4, Delegated plugin execution procedure: DEL before a delegate's failure is returned (it should); of other failures the suite's own",
-		Says:  "a failed ADD leaves nothing even if no DEL follows, as when the runtime has ended meanwhile",
+		Says:  "a failed ADD leaves nothing even if no DEL follows, for example because the runtime has ended",
 		Needs: []string{"add/failed-leaves-nothing"}, run: addFailedUndone,
 	},
 	{
 		Name: "add/after-failed", Spec: "the suite's own: an ordinary ADD works, whatever was tried before",
-		Says:  "an ADD that failed, and its DEL, do not stand in the way of later ones",
+		Says:  "a failed ADD and its DEL do not keep later ADDs from working",
 		Needs: []string{"basic/attach"}, run: addAfterFailed,
 	},
 }
@@ -70,14 +70,14 @@ func (t *T) mustAddOne(plugin int, a *Attachment) {
 		t.Fatalf("an ordinary ADD fails: %s", got)
 	}
 	if !json.Valid(got.Stdout) {
-		t.Fatalf("%s ADD succeeds, and what it writes is no JSON: %q", got.Call.Type, short(got.Stdout))
+		t.Fatalf("%s ADD succeeds, but its output is not JSON: %q", got.Call.Type, short(got.Stdout))
 	}
 	a.Result = got.Stdout
 }
 
 func addPrevResult(t *T) {
 	if len(t.suite.list.Plugins) < 2 {
-		t.Unsupportedf("the list has one plugin only: none is given a prevResult")
+		t.Unsupportedf("the list has only one plugin, so that no plugin is given a prevResult")
 	}
 	a := t.NewAttachment()
 	for i, p := range t.suite.list.Plugins {
@@ -121,9 +121,9 @@ func (t *T) judgeKept(plugin string, a *Attachment, prev json.RawMessage) {
 	switch all := len(is.Interfaces)+len(is.IPs) == 0 && len(was.Interfaces)+len(was.IPs) > 0; {
 	case len(lost) == 0:
 	case older(t.Version, "1.0.0") && !all:
-		t.Notef("%s suppresses of its prevResult: %s", plugin, strings.Join(lost, ", "))
+		t.Notef("%s leaves out these parts of its prevResult: %s", plugin, strings.Join(lost, ", "))
 	default:
-		t.Failf("the result of %s lacks, of its prevResult: %s", plugin, strings.Join(lost, ", "))
+		t.Failf("the result of %s lacks these parts of its prevResult: %s", plugin, strings.Join(lost, ", "))
 	}
 }
 
@@ -160,9 +160,9 @@ func addExistingInterface(t *T) {
 	a := t.NewAttachment()
 	was := t.squat(a)
 	got := t.Add(a)
-	t.wantError(got, "ADD of "+a.Ifname+", which the container has")
+	t.wantError(got, "ADD of "+a.Ifname+", which the container has already")
 	if is := t.squatter(a); is != was {
-		t.Failf("the interface that was there was changed.\nbefore: %s\nafter:  %s", was, is)
+		t.Failf("ADD changed the interface that was there.\nbefore: %s\nafter:  %s", was, is)
 	}
 }
 
@@ -183,9 +183,9 @@ func addErrorForm(t *T) {
 		return
 	}
 	if older(t.Version, "1.0.0") {
-		t.Failf("%s: code %d is reserved, and means nothing: %s", nowhere, e.Code, got)
+		t.Failf("%s: the error has code %d, which is reserved and has no meaning: %s", nowhere, e.Code, got)
 	} else {
-		t.Notef("%s: code %d is reserved, and means nothing: %s", nowhere, e.Code, got)
+		t.Notef("%s: the error has code %d, which is reserved and has no meaning: %s", nowhere, e.Code, got)
 	}
 }
 

@@ -18,7 +18,7 @@ type failure struct {
 func (t *T) failures() []failure {
 	all := []failure{
 		{what: nowhere, add: (*T).addNowhere},
-		{what: "ADD of an interface that the container has", add: (*T).addTwice},
+		{what: "ADD of an interface that the container has already", add: (*T).addTwice},
 	}
 	if _, ok := t.ipam(); ok {
 		all = append(all, failure{what: "ADD whose IPAM plugin fails", add: (*T).addWithoutIPAM})
@@ -89,7 +89,7 @@ func addFailedLeavesNothing(t *T) {
 		before = t.wantNothingNew(before, f.what+" and DEL")
 	}
 	if judged == 0 {
-		t.Unsupportedf("every DEL after a failed ADD fails, so that what is left cannot be judged")
+		t.Unsupportedf("every DEL after a failed ADD fails, so that the suite cannot judge what is left")
 	}
 }
 

@@ -20,15 +20,15 @@ func (t *T) judgeForm(plugin string, r *result) {
 	}
 	for _, one := range r.Routes {
 		if _, _, err := net.ParseCIDR(one.Dst); err != nil {
-			t.Failf("a route of the result of %s goes to %q, which is no prefix", plugin, one.Dst)
+			t.Failf("a route of the result of %s goes to %q, which is not a prefix", plugin, one.Dst)
 		}
 		if one.GW != "" && net.ParseIP(one.GW) == nil {
-			t.Failf("a route of the result of %s goes by %q, which is no address", plugin, one.GW)
+			t.Failf("a route of the result of %s goes by %q, which is not an address", plugin, one.GW)
 		}
 	}
 	for _, one := range r.DNS.Nameservers {
 		if net.ParseIP(one) == nil {
-			t.Failf("a nameserver of the result of %s is %q, which is no address", plugin, one)
+			t.Failf("a nameserver of the result of %s is %q, which is not an address", plugin, one)
 		}
 	}
 }
@@ -47,12 +47,12 @@ func (t *T) judgeIP(plugin string, one ip) {
 	case versioned && one.Version == nil:
 		t.Failf(`address %s in the result of %s lacks its "version", as %s has it`, one.Address, plugin, t.Version)
 	case versioned && *one.Version != family:
-		t.Failf("address %s in the result of %s is said to be of IPv%s", one.Address, plugin, *one.Version)
+		t.Failf("address %s in the result of %s has the wrong version, IPv%s", one.Address, plugin, *one.Version)
 	case !versioned && one.Version != nil:
-		t.Notef(`address %s in the result of %s has a "version", which went with 1.0.0`, one.Address, plugin)
+		t.Notef(`address %s in the result of %s has a "version", which CNI has no more since 1.0.0`, one.Address, plugin)
 	}
 	if gw := net.ParseIP(one.Gateway); one.Gateway != "" && (gw == nil || (gw.To4() == nil) != (family == "6")) {
-		t.Failf("the gateway of %s in the result of %s is %q, which is no address of its family", one.Address, plugin, one.Gateway)
+		t.Failf("the gateway of %s in the result of %s is %q, which is not an address of its family", one.Address, plugin, one.Gateway)
 	}
 }
 
@@ -71,7 +71,7 @@ func (t *T) judgeTruth(a *Attachment, r *result) {
 	}
 	for _, one := range r.IPs {
 		if one.Interface != nil && (*one.Interface < 0 || *one.Interface >= len(r.Interfaces)) {
-			t.Failf("address %s is of interface %d, and the result lists %d", one.Address, *one.Interface, len(r.Interfaces))
+			t.Failf("the result gives address %s to interface %d, but lists only %d", one.Address, *one.Interface, len(r.Interfaces))
 		}
 	}
 	if at >= 0 {
@@ -95,27 +95,27 @@ func (t *T) noInterface(a *Attachment) {
 	if len(others) == 0 {
 		t.Unsupportedf("the plugins make no interface in the network namespace")
 	}
-	t.Failf("the container has no %s after ADD, but %s", a.Ifname, strings.Join(others, ", "))
+	t.Failf("after ADD the container has no interface %s, but it has %s", a.Ifname, strings.Join(others, ", "))
 }
 
 // judgeInterface compares an interface as the result lists it with the real one.
 func (t *T) judgeInterface(a *Attachment, listed iface, l *podLink) {
 	if listed.Sandbox != a.Pod.Path {
 		if sameFile(listed.Sandbox, a.Pod.Path) {
-			t.Notef("the result has %s for the sandbox; it should be CNI_NETNS, %s", listed.Sandbox, a.Pod.Path)
+			t.Notef("the result says sandbox %s; it should say CNI_NETNS, %s", listed.Sandbox, a.Pod.Path)
 		} else {
-			t.Failf("the result has %q for the sandbox of %s; CNI_NETNS is %s", listed.Sandbox, a.Ifname, a.Pod.Path)
+			t.Failf("the result says sandbox %q for %s, but CNI_NETNS is %s", listed.Sandbox, a.Ifname, a.Pod.Path)
 		}
 	}
 	is := l.Attrs().HardwareAddr
 	switch mac, err := net.ParseMAC(listed.MAC); {
 	case listed.MAC == "" && len(is) > 0:
-		t.Notef("the result lacks the MAC of %s, which is %s", a.Ifname, is)
+		t.Notef("the result lacks the MAC of %s, whose MAC is %s", a.Ifname, is)
 	case listed.MAC == "":
 	case err != nil:
-		t.Failf("the result has %q for the MAC of %s", listed.MAC, a.Ifname)
+		t.Failf("the result says %q for the MAC of %s, which is not a MAC", listed.MAC, a.Ifname)
 	case mac.String() != is.String():
-		t.Failf("the result has %s for the MAC of %s, which is %s", mac, a.Ifname, is)
+		t.Failf("the result says MAC %s for %s, whose MAC is %s", mac, a.Ifname, is)
 	}
 }
 
@@ -130,11 +130,11 @@ func (t *T) judgeAddresses(a *Attachment, r *result, at int, l *podLink) {
 		has := l.has(addr)
 		switch {
 		case has == nil && one.Interface != nil:
-			t.Failf("the result has %s for an address of %s, which has it not", one.Address, a.Ifname)
+			t.Failf("the result lists address %s of %s, but the interface does not have it", one.Address, a.Ifname)
 		case has != nil && one.Interface == nil:
-			t.Failf("address %s is on %s, and the result does not say of which interface it is", one.Address, a.Ifname)
+			t.Failf("%[2]s has address %[1]s, but the result does not say which interface has this address", one.Address, a.Ifname)
 		case has != nil && has.Mask.String() != prefix.Mask.String():
-			t.Notef("the result has %s for an address of %s, which is %s there", one.Address, a.Ifname, has.IPNet)
+			t.Notef("the result lists address %s of %s, but the interface has it as %s", one.Address, a.Ifname, has.IPNet)
 		}
 	}
 	for _, has := range l.addrs {
@@ -163,9 +163,9 @@ func (t *T) judgeHost(r *result) {
 		}
 		switch mac, ok := has[one.Name]; {
 		case !ok:
-			t.Failf("the result lists %s on the host, which is not there", one.Name)
+			t.Failf("the result lists %s on the host, but the host has no such interface", one.Name)
 		case one.MAC != "" && !strings.EqualFold(one.MAC, mac):
-			t.Notef("the result has %s for the MAC of %s on the host, which is %s", one.MAC, one.Name, mac)
+			t.Notef("the result says MAC %s for %s on the host, whose MAC is %s", one.MAC, one.Name, mac)
 		}
 	}
 }

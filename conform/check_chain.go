@@ -4,17 +4,17 @@ package conform
 var chainChecks = []Check{
 	{
 		Name: "chain/check", Spec: "CNI 1.1.0, section 2, CHECK, and section 3, Checking an attachment", Since: "0.4.0",
-		Says:  "every plugin of the list finds well, with the list's last result, what it and the plugins after it did",
+		Says:  "after ADD of the whole list, CHECK with the list's last result succeeds for every plugin, also for those whose work a later plugin changed",
 		Needs: []string{"check/well"}, run: chainCheck,
 	},
 	{
 		Name: "chain/failed-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering: DEL even if ADD failed",
-		Says:  "when a plugin's ADD fails, the list's DEL succeeds and cleans up, though that plugin and those after it were not added",
+		Says:  "when a plugin's ADD fails, the list's DEL succeeds and cleans up, although that plugin and those after it were not added",
 		Needs: []string{"del/never-added"}, run: chainFailedAdd,
 	},
 	{
 		Name: "chain/del-one", Spec: "CNI 1.1.0, section 2, DEL (it should), and section 3, Deleting an attachment: in reverse order",
-		Says:  "a plugin's DEL spares what the plugins before it did, whose turn comes later",
+		Says:  "a plugin's DEL spares what the plugins before it did, because their own DEL comes later",
 		Needs: []string{"basic/attach"}, run: chainDelOne,
 	},
 }
@@ -67,7 +67,7 @@ func chainDelOne(t *T) {
 	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
 		p := t.suite.list.Plugins[i].Type
 		if t.linkNow(a) == nil {
-			t.Fatalf("the interface is gone before the turn of %s, which is plugin %d of the list", p, i+1)
+			t.Fatalf("the interface is gone before the DEL of %s, plugin %d of the list", p, i+1)
 		}
 		if got := t.Exec(t.Call("DEL", i, a, a.Result)); !got.OK() {
 			t.Fatalf("an ordinary DEL fails: %s", got)

@@ -20,7 +20,7 @@ var checkChecks = []Check{
 			t.checkable()
 			a := t.Attached()
 			if got := t.Check(a); !got.OK() {
-				t.Failf("CHECK of what was just added fails: %s", got)
+				t.Failf("CHECK right after ADD fails: %s", got)
 			}
 		},
 	},
@@ -69,7 +69,7 @@ func (t *T) checkAfter(hurt func(*T, *Attachment, *result, *podLink) damage) {
 	d := hurt(t, a, t.mustResult(a), l)
 	got := t.Check(a)
 	if now := t.linkNow(a); got.OK() && now != nil && d.healed(now) {
-		t.Notef("CHECK succeeds after %s, which was healed meanwhile", d.what)
+		t.Notef("CHECK succeeds after %s, because the damage is healed by now", d.what)
 		return
 	}
 	t.wantError(got, "CHECK after "+d.what)

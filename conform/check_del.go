@@ -45,7 +45,7 @@ var delChecks = []Check{
 	},
 	{
 		Name: "del/netns-not-one", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should; that a file may be left at its path is the suite's own)",
-		Says:  "DEL succeeds if the path of the network namespace is but a file, which is what is left when it is unmounted, and frees the addresses",
+		Says:  "DEL succeeds if the path of the network namespace is an ordinary file, as it is after an unmount, and frees the addresses",
 		Needs: []string{"del/netns-gone"},
 		run: func(t *T) {
 			t.delBereft(func(a *Attachment) string {
@@ -68,12 +68,12 @@ var delChecks = []Check{
 	},
 	{
 		Name: "del/after-failed-add", Spec: "CNI 1.1.0, section 2, DEL: best effort (it should), and section 3, Lifecycle & Ordering; 0.4.0, Parameters, DEL (it should)",
-		Says:  "the DEL that is due after a failed ADD, of all plugins of the list, succeeds",
+		Says:  "the DEL of all plugins of the list, which has to follow a failed ADD, succeeds",
 		Needs: []string{"del/never-added", "del/netns-gone"}, run: delAfterFailedAdd,
 	},
 	{
 		Name: "del/spares-successor", Spec: "CNI 1.1.0, section 2, DEL: several calls for the same attachment (it must take them; that others are spared is the suite's own)",
-		Says:  "a DEL that is repeated late spares the pod that may have the address by now",
+		Says:  "a DEL that is repeated late spares the pod that has the address by then",
 		Needs: []string{"add/result", "leak/add-del", "del/idempotent"}, run: delSparesSuccessor,
 	},
 }
@@ -130,7 +130,7 @@ func (t *T) delBereft(take func(*Attachment) string) {
 	}
 	t.wantDel(a, what)
 	if len(t.suite.StateDirs) == 0 {
-		t.Notef("whether addresses were freed cannot be seen: no state folder is given")
+		t.Notef("the suite cannot see whether addresses were freed: no state folder is given")
 		return
 	}
 	t.WantNothingNew(before.And(t.Seen().Without("file", "file-content")), what)

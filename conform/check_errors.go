@@ -11,32 +11,32 @@ import (
 var errorChecks = []Check{
 	{
 		Name: "errors/version", Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result (both: it should)",
-		Says:  "a version that the plugin does not support is refused with code 1",
+		Says:  "the plugin refuses a version that it does not support with code 1",
 		Needs: []string{"add/error-form"}, run: errorsVersion,
 	},
 	{
 		Name: "errors/environment", Spec: "CNI 1.1.0, section 2, ADD: required environment parameters, and section 5, Error: code 4 (it should be that, and must name the variable)",
-		Says:  "a required variable that is missing is an error 4, which names it",
+		Says:  "if a required variable is missing, the plugin fails with code 4 and names the variable",
 		Needs: []string{"add/error-form"}, run: errorsEnvironment,
 	},
 	{
 		Name: "errors/command", Spec: "CNI 1.1.0, section 2, CNI operations, and section 5, Error: code 4 (it should)",
-		Says:  "a CNI_COMMAND that does not exist is an error 4",
+		Says:  "the plugin refuses a CNI_COMMAND that does not exist with code 4",
 		Needs: []string{"add/error-form"}, run: errorsCommand,
 	},
 	{
 		Name: "errors/json", Spec: "CNI 1.1.0, section 5, Error: code 6 (it should)",
-		Says:  "a configuration that is no JSON is an error 6",
+		Says:  "the plugin refuses a configuration that is not JSON with code 6",
 		Needs: []string{"add/error-form"}, run: errorsJSON,
 	},
 	{
 		Name: "errors/name", Spec: "CNI 1.1.0, section 1, Configuration format: name, and section 5, Error (the form should; another code than 7 is a note)",
-		Says:  "a network name that is missing or bad, if the plugin minds it, is an error of the usual form",
+		Says:  "if the plugin refuses a missing or bad network name, its error has the usual form",
 		Needs: []string{"add/error-form"}, run: errorsName,
 	},
 	{
-		Name: "errors/no-residue", Spec: "the suite's own: what is refused was never begun",
-		Says:  "a call that is refused changes nothing",
+		Name: "errors/no-residue", Spec: "the suite's own: a refused call has not begun",
+		Says:  "a refused call changes nothing",
 		Needs: []string{"leak/add-del"}, run: errorsNoResidue,
 	},
 }
@@ -114,12 +114,12 @@ func (t *T) tryFault(f fault, judge func(Answer)) {
 // is none, wantError reports that and returns nil.
 func (t *T) wantError(got Answer, what string) *Error {
 	if got.OK() || got.Hung || got.Exit < 0 {
-		t.Failf("%s: an error is due, and this came: %s", what, got)
+		t.Failf("%s: expected an error, but got: %s", what, got)
 		return nil
 	}
 	e, err := got.Failure()
 	if err != nil {
-		t.Failf("%s: the error has not the form that it should have: %v: %s", what, err, got)
+		t.Failf("%s: the error does not have the form of a CNI error: %v: %s", what, err, got)
 		return nil
 	}
 	return e
@@ -166,11 +166,11 @@ func errorsName(t *T) {
 	for _, f := range badNames {
 		t.tryFault(f, func(got Answer) {
 			if got.OK() {
-				t.Notef("ADD %s is not refused", f.what)
+				t.Notef("the plugin does not refuse ADD %s", f.what)
 				return
 			}
 			if e := t.wantError(got, "ADD "+f.what); e != nil && e.Code != 7 {
-				t.Notef("ADD %s: the code is %d; 7 is meant for this: %s", f.what, e.Code, got)
+				t.Notef("ADD %s: the code is %d, but CNI has code 7 for this: %s", f.what, e.Code, got)
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func errorsNoResidue(t *T) {
 	for _, f := range slices.Concat(faults, badNames[:1]) {
 		t.tryFault(f, func(got Answer) {
 			if got.OK() {
-				t.Notef("ADD %s is not refused", f.what)
+				t.Notef("the plugin does not refuse ADD %s", f.what)
 			}
 		})
 		before = t.wantNothingNew(before, "a refused ADD "+f.what)

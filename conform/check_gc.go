@@ -9,7 +9,7 @@ import (
 var gcChecks = []Check{
 	{
 		Name: "gc/nothing", Spec: "CNI 1.1.0, section 2, CNI operations and GC (it should)", Since: "1.1.0",
-		Says:  "plugins that speak 1.1.0 know GC, and complete it without error",
+		Says:  "plugins that support 1.1.0 support GC, and complete it without error",
 		Needs: []string{"basic/attach"}, run: gcNothing,
 	},
 	{
@@ -34,12 +34,12 @@ var gcChecks = []Check{
 	},
 	{
 		Name: "gc/continues", Spec: "CNI 1.1.0, section 2, GC (it should)", Since: "1.1.0",
-		Says:  "an attachment that cannot be cleaned up does not keep GC from the others",
+		Says:  "GC cleans up the other attachments even if it cannot clean up one",
 		Needs: []string{"gc/unlisted"}, run: gcContinues,
 	},
 	{
 		Name: "gc/delegated", Spec: "CNI 1.1.0, section 2, GC (it must forward), and section 4, Delegated plugin execution procedure (the error should be returned)", Since: "1.1.0",
-		Says:  "GC is forwarded to the plugins that are delegated to, and their error is returned",
+		Says:  "a plugin forwards GC to the plugins that it delegates to, and returns their error",
 		Needs: []string{"gc/nothing"}, run: gcDelegated,
 	},
 }
@@ -95,7 +95,7 @@ func gcOtherNetwork(t *T) {
 	a := t.NewAttachment()
 	a.Keys = map[string]any{"name": t.suite.list.Name + "-other"}
 	if got := t.Add(a); !got.OK() {
-		t.Unsupportedf("under another network's name nothing can be attached: %s", got)
+		t.Unsupportedf("the plugins attach nothing under another network's name: %s", got)
 	}
 	before := t.Seen()
 	t.wantGC()
@@ -157,8 +157,8 @@ func gcDelegated(t *T) {
 	got := t.Exec(c)
 	switch {
 	case !s.called():
-		t.Failf("GC is not forwarded to %s: %s", s.name, got)
+		t.Failf("GC does not reach %s: %s", s.name, got)
 	case got.OK():
-		t.Failf("GC of %s fails, and yet: %s", s.name, got)
+		t.Failf("GC of %s fails, but the plugin that delegates to it succeeds: %s", s.name, got)
 	}
 }

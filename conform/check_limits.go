@@ -10,22 +10,22 @@ import (
 var limitChecks = []Check{
 	{
 		Name: "limits/container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID",
-		Says:  "an id may be as long as runtimes make them, and have every character that is allowed; two that differ in one character are two",
+		Says:  "a container id may be as long as runtimes make it, and have every character that is allowed; two ids that differ in one character are two containers",
 		Needs: []string{"add/result", "leak/add-del"}, run: limitsContainerID,
 	},
 	{
 		Name: "limits/bad-container-id", Spec: "CNI 1.1.0, section 2, Parameters: CNI_CONTAINERID, and section 5, Error: code 4 (the form should; that nothing is left is the suite's own)",
-		Says:  "an id that is not allowed, if the plugin minds it, is an error of the usual form; else it is an id like others",
+		Says:  "if the plugin refuses a container id that is not allowed, its error has the usual form; if not, the id works like any other",
 		Needs: []string{"add/error-form", "leak/add-del"}, run: limitsBadContainerID,
 	},
 	{
 		Name: "limits/ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD",
-		Says:  "an interface name may be of 15 bytes",
+		Says:  "an interface name may have 15 bytes",
 		Needs: []string{"add/result", "leak/add-del"}, run: limitsIfname,
 	},
 	{
 		Name: "limits/bad-ifname", Spec: "CNI 1.1.0, section 2, Parameters: CNI_IFNAME; 0.4.0, Parameters, ADD (both: an error must; that nothing changes is the suite's own)",
-		Says:  "an interface name that cannot be used is an error, and changes nothing",
+		Says:  "ADD of an interface name that cannot be used fails, and changes nothing",
 		Needs: []string{"add/error-form", "leak/add-del"}, run: limitsBadIfname,
 	},
 	{
@@ -35,12 +35,12 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "keys/unknown", Spec: "CNI 1.1.0, section 1, Other keys, and section 5, Error: code 2",
-		Says:  "a key that the plugin does not know is either ignored or an error of the usual form",
+		Says:  "the plugin either ignores a key that it does not know, or refuses it with an error of the usual form",
 		Needs: []string{"add/error-form", "leak/add-del"}, run: keysUnknown,
 	},
 	{
 		Name: "args/ignore-unknown", Spec: "the suite's own: CNI's CONVENTIONS.md, CNI_ARGS; what runtimes of Kubernetes set",
-		Says:  "with IgnoreUnknown=1 in CNI_ARGS, those that the plugin does not know are ignored",
+		Says:  "with IgnoreUnknown=1 in CNI_ARGS, the plugin ignores the arguments that it does not know",
 		Needs: []string{"basic/attach"}, run: argsIgnoreUnknown,
 	},
 }
@@ -68,7 +68,7 @@ func limitsContainerID(t *T) {
 	first, second := t.NewAttachment(), t.NewAttachment()
 	t.MustAdd(first)
 	if got := t.Add(second); !got.OK() {
-		t.Notef("two ids that are almost the same were not tried: the list attaches one container only: %s", got)
+		t.Notef("the suite did not try two ids that are almost the same: the list attaches only one container: %s", got)
 		return
 	}
 	t.MustDel(first)
@@ -99,7 +99,7 @@ func limitsBadContainerID(t *T) {
 		if got := t.Add(a); !got.OK() {
 			t.wantError(got, what)
 		} else {
-			t.Notef("%s is not refused", what)
+			t.Notef("the plugin does not refuse %s", what)
 			t.wantDel(a, "DEL of container "+id)
 		}
 		t.WantNothingNew(before, what)
@@ -139,7 +139,7 @@ func limitsNetworkName(t *T) {
 	plain := t.NewAttachment()
 	plain.Keys = map[string]any{"name": "conform"}
 	if got := t.Add(plain); !got.OK() {
-		t.Unsupportedf("networks have to be known to the plugins by their names: %s", got)
+		t.Unsupportedf("the plugins attach only in networks whose names they know: %s", got)
 	}
 	t.wantDel(plain, "DEL of network conform")
 	a := t.NewAttachment()
@@ -175,9 +175,9 @@ func keysUnknown(t *T) {
 	switch e := t.wantError(got, "ADD with an unknown key"); {
 	case e == nil:
 	case e.Code == 2 && !(strings.Contains(e.Msg+e.Details, key) && strings.Contains(e.Msg+e.Details, value)):
-		t.Failf("the error of code 2 does not have the unknown key %s and its value: %s", key, got)
+		t.Failf("the error of code 2 does not name the unknown key %s and its value: %s", key, got)
 	default:
-		t.Notef("unknown keys are refused, which is allowed: %s", got)
+		t.Notef("the plugin refuses unknown keys, which is allowed: %s", got)
 	}
 	a.Keys = maps.Clone(a.Keys)
 	delete(a.Keys, key)

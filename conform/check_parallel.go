@@ -16,7 +16,7 @@ var parallelChecks = []Check{
 	},
 	{
 		Name: "status/exhausted", Spec: "CNI 1.1.0, section 2, STATUS (it should)", Since: "1.1.0",
-		Says:  "STATUS fails when what there is a limited number of, such as addresses, is used up",
+		Says:  "STATUS fails when something limited, such as the addresses, is used up",
 		Needs: []string{"status/available", "leak/add-del"}, run: statusExhausted,
 	},
 }
@@ -44,7 +44,7 @@ func parallelPods(t *T) {
 	}
 	for i, got := range t.beside(pods, t.tryDel) {
 		if !got.OK() {
-			t.Failf("of %d DELs at once that of %s fails: %s", crowd, pods[i].ID, got)
+			t.Failf("of %d DELs at once, the DEL of %s fails: %s", crowd, pods[i].ID, got)
 		}
 	}
 	for _, a := range pods {
@@ -52,9 +52,9 @@ func parallelPods(t *T) {
 	}
 	if failed > 0 {
 		if room := t.room(crowd); room < crowd {
-			t.Unsupportedf("the list attaches %d pods, also one by one; %d are needed", room, crowd)
+			t.Unsupportedf("the list attaches only %d pods, even one by one; this check needs %d", room, crowd)
 		}
-		t.Fatalf("of %d ADDs at once %d fail, which work one by one: %s", crowd, failed, why)
+		t.Fatalf("of %d ADDs at once, %d fail, although they work one by one: %s", crowd, failed, why)
 	}
 	t.WantNothingNew(before, "ADDs and then DELs, all at once")
 }
@@ -111,7 +111,7 @@ func parallelSamePod(t *T) {
 	if got := t.Add(b); !got.OK() {
 		t.Del(b)
 		t.Del(a)
-		t.Unsupportedf("the list attaches a container once; ADD under another interface name: %s", got)
+		t.Unsupportedf("the list attaches a container only once; ADD under another interface name: %s", got)
 	}
 	if got := t.Del(b); !got.OK() {
 		t.Fatalf("DEL of the container's second attachment fails while the first is there: %s", got)

@@ -9,12 +9,12 @@ var statusChecks = []Check{
 	},
 	{
 		Name: "status/delegated", Spec: "CNI 1.1.0, section 2, STATUS: Plugin considerations (it must ask, and should fail)", Since: "1.1.0",
-		Says:  "STATUS asks the plugins that are delegated to, and fails if they do",
+		Says:  "a plugin's STATUS asks the plugins that it delegates to, and fails if they fail",
 		Needs: []string{"status/available"}, run: statusDelegated,
 	},
 	{
 		Name: "status/daemon", Spec: "CNI 1.1.0, section 2, STATUS", Since: "1.1.0",
-		Says:  "STATUS fails when what ADD needs, such as a daemon, is away",
+		Says:  "STATUS fails when something that ADD needs, such as a daemon, does not run",
 		Needs: []string{"status/available"}, run: statusDaemon,
 	},
 }
@@ -43,7 +43,7 @@ func (t *T) networkCall(verb string, plugin int, keys map[string]any) Call {
 
 func statusAvailable(t *T) {
 	if got := t.Status(); !got.OK() {
-		t.Failf("ADD works, and STATUS says: %s", got)
+		t.Failf("ADD works, but STATUS says: %s", got)
 	}
 	a := t.Attached()
 	if got := t.Status(); !got.OK() {
@@ -61,7 +61,7 @@ func statusDelegated(t *T) {
 	case !s.called():
 		t.Failf("STATUS does not ask %s, which ADD needs: %s", s.name, got)
 	case got.OK():
-		t.Failf("STATUS of %s fails with code 50, and yet: %s", s.name, got)
+		t.Failf("STATUS of %s fails with code 50, but the plugin that delegates to it succeeds: %s", s.name, got)
 	}
 }
 
@@ -88,13 +88,13 @@ func statusExhausted(t *T) {
 		t.must(a.Pod.Remove())
 	}
 	if t.suite.room >= crowd {
-		t.Unsupportedf("the list attaches %d pods and more; it is filled up only if its range is smaller", crowd)
+		t.Unsupportedf("the list attaches %d pods or more; this check needs a smaller address range, which it can use up", crowd)
 	}
 	if status.OK() {
-		t.Failf("ADD fails (%s), and STATUS says: %s", full, status)
+		t.Failf("ADD fails (%s), but STATUS says: %s", full, status)
 	}
 	if got := t.Status(); !got.OK() {
-		t.Failf("all pods are gone, and STATUS says: %s", got)
+		t.Failf("all pods are gone, but STATUS says: %s", got)
 	}
 }
 
@@ -108,18 +108,18 @@ func statusDaemon(t *T) {
 	t.must(t.Node.Hook(t.ctx, "start"))
 	t.Del(a)
 	if added.OK() {
-		t.Unsupportedf("ADD works without the daemon too")
+		t.Unsupportedf("ADD also works without the daemon")
 	}
 	if status.OK() {
-		t.Failf("with the daemon stopped ADD fails (%s), and STATUS says: %s", added, status)
+		t.Failf("with the daemon stopped ADD fails (%s), but STATUS says: %s", added, status)
 		return
 	}
 	if e, err := status.Failure(); err != nil {
-		t.Failf("STATUS fails with the daemon stopped, but not as errors should look: %v: %s", err, status)
+		t.Failf("with the daemon stopped, STATUS fails, but its error does not have the form of a CNI error: %v: %s", err, status)
 	} else if e.Code != 50 && e.Code != 51 {
-		t.Notef("the code is %d; 50 and 51 are made for this", e.Code)
+		t.Notef("the code is %d, but CNI has codes 50 and 51 for this", e.Code)
 	}
 	if got := t.Status(); !got.OK() {
-		t.Failf("the daemon is back, and STATUS says: %s", got)
+		t.Failf("the daemon is back, but STATUS says: %s", got)
 	}
 }

@@ -10,7 +10,7 @@ import (
 var versionChecks = []Check{
 	{
 		Name: "version/answer", Spec: "CNI 1.1.0, section 5, VERSION Success; 0.4.0, Parameters, VERSION",
-		Says: "VERSION is answered with the versions that the plugin supports, among them the list's",
+		Says: "the answer to VERSION lists the versions that the plugin supports, among them the list's",
 		Each: true,
 		run:  versionAnswer,
 	},
@@ -21,7 +21,7 @@ var versionChecks = []Check{
 	},
 	{
 		Name: "version/newer", Spec: "CNI 1.1.0, section 2, VERSION (it should), and section 1, Version considerations",
-		Says:  "a runtime of a newer version, too, can ask what the plugin supports",
+		Says:  "a runtime of a newer CNI version can ask which versions the plugin supports",
 		Needs: []string{"version/answer"}, run: versionNewer,
 	},
 }
@@ -53,13 +53,13 @@ func versionAnswer(t *T) {
 		case !got.OK():
 			t.Failf("VERSION fails: %s", got)
 		case err != nil:
-			t.Failf("what VERSION answers is no version result: %v: %s", err, got)
+			t.Failf("the answer to VERSION is not a version result: %v: %s", err, got)
 		case info.Version == "":
 			t.Failf(`the answer lacks "cniVersion": %s`, got)
 		case len(info.Supported) == 0:
 			t.Failf(`the answer lacks "supportedVersions": %s`, got)
 		case !slices.Contains(info.Supported, t.suite.list.Version):
-			t.Failf("the list's version %s is not among those that are supported: %s", t.suite.list.Version, got)
+			t.Failf("the list's version %s is not among the supported versions: %s", t.suite.list.Version, got)
 		}
 	}
 }
@@ -67,7 +67,7 @@ func versionAnswer(t *T) {
 func versionEcho(t *T) {
 	for i := range t.suite.list.Plugins {
 		if got, info, _ := t.askVersion(i, t.Version); got.OK() && info.Version != t.Version {
-			t.Failf("asked in version %s, it answers in %s: %s", t.Version, info.Version, got)
+			t.Failf("the request is in version %s, the answer in %s: %s", t.Version, info.Version, got)
 		}
 	}
 }
@@ -78,9 +78,9 @@ func versionNewer(t *T) {
 	for i := range t.suite.list.Plugins {
 		switch got, info, err := t.askVersion(i, unknowable); {
 		case err != nil || len(info.Supported) == 0:
-			t.Failf("asked in version %s, it does not say which it supports: %s", unknowable, got)
+			t.Failf("asked in version %s, the plugin does not say which versions it supports: %s", unknowable, got)
 		case !got.OK():
-			t.Notef("asked in version %s, it says which it supports, but ends with exit code %d", unknowable, got.Exit)
+			t.Notef("asked in version %s, the plugin says which versions it supports, but ends with exit code %d", unknowable, got.Exit)
 		}
 	}
 }

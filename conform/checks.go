@@ -10,7 +10,7 @@ var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, d
 var basicChecks = []Check{
 	{
 		Name: "basic/attach", Spec: "CNI 1.1.0, section 2, ADD and DEL",
-		Says: "a container is attached by ADD and detached by DEL",
+		Says: "ADD attaches a container, and DEL detaches it",
 		run: func(t *T) {
 			a := t.Attached()
 			t.MustDel(a)

@@ -87,7 +87,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	if len(s.report.Results) == 0 {
-		return nil, fmt.Errorf("no check is called like %s", o.Run)
+		return nil, fmt.Errorf("no check has a name that matches %s", o.Run)
 	}
 	s.report.Took = time.Since(s.report.When)
 	return &s.report, nil
@@ -161,13 +161,13 @@ func (s *suite) try(ctx context.Context, c Check, version, name string) {
 // missing returns that check's name, too.
 func (s *suite) missing(c Check, version string) (check, why string) {
 	if older(version, c.Since) {
-		return "", fmt.Sprintf("the list's version is %s; this came with %s", version, c.Since)
+		return "", fmt.Sprintf("the list's version is %s; CNI has had this since %s", version, c.Since)
 	}
 	for _, need := range needed(c) {
 		for _, r := range s.report.Results {
 			base, in, each := strings.Cut(r.Check, "@")
 			if base == need && r.Outcome.Bad() && (!each || in == version) {
-				return r.Check, fmt.Sprintf("not judged: %s does not hold (%s), and the same would be found here", r.Check, r.Outcome)
+				return r.Check, fmt.Sprintf("not judged: %s does not hold (%s), and this check would find the same", r.Check, r.Outcome)
 			}
 		}
 	}

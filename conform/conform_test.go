@@ -198,7 +198,7 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	check, later := s.missing(Check{Since: "1.1.0", Needs: []string{"leak/add-del"}}, "1.0.0")
-	if check != "" || later != "the list's version is 1.0.0; this came with 1.1.0" {
+	if check != "" || later != "the list's version is 1.0.0; CNI has had this since 1.1.0" {
 		t.Errorf("what came later: %q", later)
 	}
 }
@@ -210,7 +210,7 @@ func TestRight(t *testing.T) {
 			t.Parallel()
 			for _, r := range judgedBy(t, planted(""), version, run).Results {
 				name, _, _ := strings.Cut(r.Check, "@")
-				later := strings.HasPrefix(strings.Join(r.Seen, ""), "the list's version is "+version+"; this came with ")
+				later := strings.HasPrefix(strings.Join(r.Seen, ""), "the list's version is "+version+"; CNI has had this since ")
 				if r.Outcome.Bad() || r.Outcome == Unsupported && !slices.Contains(absent, name) && !later {
 					t.Errorf("%s: %s: %s", r.Check, r.Outcome, strings.Join(r.Seen, "\n"))
 				}

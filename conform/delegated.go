@@ -43,7 +43,7 @@ func (t *T) standInFor(verb string) *standIn {
 		t.must(os.WriteFile(filepath.Join(dir, ipam.Type), []byte(script), 0o755))
 		return s
 	}
-	t.Unsupportedf("no plugin of the list has an IPAM plugin that it delegates to")
+	t.Unsupportedf("no plugin of the list delegates to an IPAM plugin")
 	return nil
 }
 

@@ -46,7 +46,7 @@ func (t *T) points(verb string) []point {
 	}
 	t.must(a.Pod.Remove())
 	if len(all) == 0 {
-		t.Unsupportedf("no system call of %s was seen that changes anything", verb)
+		t.Unsupportedf("the suite saw no system call of %s that changes anything", verb)
 	}
 	return spread(all, t.suite.Points)
 }

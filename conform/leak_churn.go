@@ -11,7 +11,7 @@ var manyChecks = []Check{
 	},
 	{
 		Name: "leak/conntrack", Spec: "the suite's own, for containernetworking/plugins issues 123 and 1190",
-		Says:  "no flow that a port map brought to a pod that is gone is remembered: it would go to nobody, or to the next pod with its address",
+		Says:  "after DEL the node remembers no flow that a port mapping sent to the pod: it would go to nobody, or to the next pod with that address",
 		Needs: []string{"leak/add-del"}, run: leakConntrack,
 	},
 }
@@ -70,7 +70,7 @@ func leakChurn(t *T) {
 		done += n
 	}
 	if done < t.suite.Churn {
-		t.Notef("%d pods were to come; that takes longer than %s", t.suite.Churn, churnTime)
+		t.Notef("the suite stopped early: %d pods take longer than %s", t.suite.Churn, churnTime)
 	}
 	t.Notef("%d pods came and went, the first %d one by one, the others %d at once", done, min(done, oneByOne), together)
 	t.WantNothingNew(before, "ADD and DEL of many pods")

@@ -25,7 +25,7 @@ func leakConntrack(t *T) {
 	r := t.mustResult(a)
 	addrs := r.addresses(r.of(a))
 	if len(addrs) == 0 {
-		t.Unsupportedf("the result of ADD says no address of the pod's interface")
+		t.Unsupportedf("the result of ADD lists no address of the pod's interface")
 	}
 	unsent := map[string]error{}
 	var tracked []string
@@ -38,7 +38,7 @@ func leakConntrack(t *T) {
 		tracked = flowsOf(t.Seen(), addrs)
 	}
 	if len(tracked) == 0 {
-		why := "the node tracks no flow of a pod's"
+		why := "the node tracks no flow of a pod"
 		for _, gateway := range []string{Gateway4, Gateway6} {
 			if err := unsent[gateway]; err != nil {
 				why += fmt.Sprintf("; sending to %s: %v", gateway, err)

@@ -9,12 +9,12 @@ import (
 var lifeChecks = []Check{
 	{
 		Name: "leak/daemon", Spec: "CNI 1.1.0, section 2, DEL: best effort, even if resources or state are missing (it should)",
-		Says:  "what is attached, or was to be, when a daemon stops is cleaned up by DEL, at the latest once the daemon is back",
+		Says:  "DEL cleans up what was attached, or being attached, when the daemon stopped, at the latest once the daemon is back",
 		Needs: []string{"leak/add-del", "del/idempotent"}, run: leakDaemon,
 	},
 	{
 		Name: "leak/reboot", Spec: "CNI 1.1.0, section 2, DEL: even if the network namespace is gone (it should)",
-		Says:  "what a pod held before a reboot is released by the DEL after it",
+		Says:  "the DEL after a reboot releases what a pod held before it",
 		Needs: []string{"del/netns-gone"}, run: leakReboot,
 	},
 }
@@ -58,7 +58,7 @@ func leakDaemon(t *T) {
 			continue
 		}
 		if got := t.Del(one.a); !got.OK() {
-			t.Failf("DEL fails also once the daemon is back: %s", got)
+			t.Failf("DEL fails even after the daemon is back: %s", got)
 		}
 	}
 	t.must(attached.Pod.Remove())

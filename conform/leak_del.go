@@ -4,17 +4,17 @@ package conform
 var leakChecks = []Check{
 	{
 		Name: "leak/del-only", Spec: "CNI 1.1.0, section 2, DEL (it should)",
-		Says:  "DEL of what was never added makes nothing either",
+		Says:  "DEL of what was never added leaves nothing new",
 		Needs: []string{"leak/add-del"}, run: leakDelOnly,
 	},
 	{
 		Name: "leak/netns-gone", Spec: "CNI 1.1.0, section 2, DEL (it should)",
-		Says:  "DEL cleans up on the node also when the pod's network namespace is gone",
+		Says:  "DEL cleans up the node even when the pod's network namespace is gone",
 		Needs: []string{"del/netns-gone"}, run: leakNetnsGone,
 	},
 	{
 		Name: "leak/no-netns", Spec: "CNI 1.1.0, section 2, DEL (it should)",
-		Says:  "DEL cleans up on the node also without CNI_NETNS, which is optional",
+		Says:  "DEL cleans up the node even without CNI_NETNS, which is optional",
 		Needs: []string{"del/without-netns"}, run: leakNoNetns,
 	},
 	{

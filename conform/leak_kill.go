@@ -6,12 +6,12 @@ import "encoding/json"
 var killChecks = []Check{
 	{
 		Name: "leak/kill-add", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should), and section 3, Lifecycle & Ordering",
-		Says:  "an ADD that was killed half-way is followed by a DEL, which cleans up what there is",
+		Says:  "the DEL after an ADD that was killed half-way cleans up what that ADD left",
 		Needs: []string{"del/never-added"}, run: leakKillAdd,
 	},
 	{
 		Name: "leak/kill-del", Spec: "CNI 1.1.0, section 2, DEL: even if state is missing (it should)",
-		Says:  "a DEL that was killed half-way is repeated, and cleans up what is still there",
+		Says:  "a repeated DEL cleans up what a DEL that was killed half-way left",
 		Needs: []string{"leak/add-del", "del/idempotent"}, run: leakKillDel,
 	},
 }
@@ -92,7 +92,7 @@ func (t *T) delKilled(a *Attachment, p point) (last Answer) {
 func (t *T) failedStep(format string, args ...any) {
 	t.Failf(format, args...)
 	if len(t.seen) >= mostSteps {
-		t.Fatalf("... which is enough; the other steps were not tried")
+		t.Fatalf("... which is enough; the suite left out the other steps")
 	}
 }
 

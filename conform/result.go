@@ -44,7 +44,7 @@ type routeItem struct {
 func readResult(raw json.RawMessage) (*result, error) {
 	var r result
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return nil, fmt.Errorf("the result of ADD has not the form that it should have: %w: %s", err, short(raw))
+		return nil, fmt.Errorf("the result of ADD does not have the form of a CNI result: %w: %s", err, short(raw))
 	}
 	return &r, nil
 }

@@ -3,7 +3,7 @@ package conform
 // secondChecks are about something that many checks need: two pods at the same time.
 var secondChecks = []Check{{
 	Name: "basic/second-pod", Spec: "CNI 1.1.0, section 3, Lifecycle & Ordering",
-	Says:  "a pod is attached while another is",
+	Says:  "a pod can be attached while another one is attached",
 	Needs: []string{"basic/attach"}, run: func(t *T) { t.needSecondPod() },
 }}
 
@@ -28,6 +28,6 @@ func (t *T) needSecondPod() {
 		}
 	}
 	if t.suite.second != "yes" {
-		t.Unsupportedf("the list attaches one pod at a time; ADD of a second: %s", t.suite.second)
+		t.Unsupportedf("the list attaches only one pod at a time; ADD of a second pod: %s", t.suite.second)
 	}
 }

@@ -91,7 +91,7 @@ func base(dir string) string {
 
 func (s *store) open(dir string) error {
 	if _, err := os.Stat(dir); err != nil && base(dir) == "/" {
-		return errors.New("it would be in the root folder; make it first")
+		return errors.New("the suite makes no folder in the root folder; make it first")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return errors.Join(err, s.denied[base(dir)])

@@ -76,14 +76,14 @@ func (s *suite) place() error {
 			return err
 		}
 		if within(abs, volatile) {
-			return fmt.Errorf("%s: what is in %s cannot be used, since a node has one of its own", abs, volatile)
+			return fmt.Errorf("%s: the suite cannot use what is in %s, because each node has its own", abs, volatile)
 		}
 		info, err := os.Stat(abs)
 		if err != nil {
 			return fmt.Errorf("the folder of the %s: %w", what, err)
 		}
 		if !info.IsDir() {
-			return fmt.Errorf("%s is no folder", abs)
+			return fmt.Errorf("%s is not a folder", abs)
 		}
 		*p = abs
 	}
@@ -93,16 +93,16 @@ func (s *suite) place() error {
 			return err
 		}
 		if within(abs, "/proc") || within(abs, "/sys") || within(abs, "/dev") {
-			return fmt.Errorf("%s is no folder for state: plugins keep files elsewhere", abs)
+			return fmt.Errorf("%s cannot be a state folder: plugins keep no files there", abs)
 		}
 		if abs == "/" || within(s.BinDir, abs) || s.HookDir != "" && within(s.HookDir, abs) {
-			return fmt.Errorf("state folder %s has more in it than state: it is emptied for each check", abs)
+			return fmt.Errorf("state folder %s has more in it than state, and the suite empties it for each check", abs)
 		}
 		s.StateDirs[i] = abs
 	}
 	for _, p := range s.list.Plugins {
 		if strings.Contains(p.Type, "/") {
-			return fmt.Errorf("%s: type %q is no program's name", s.Conf, p.Type)
+			return fmt.Errorf("%s: type %q cannot be a program's name", s.Conf, p.Type)
 		}
 		if err := executable(filepath.Join(s.BinDir, p.Type)); err != nil {
 			return fmt.Errorf("plugin %w", err)
@@ -136,7 +136,7 @@ func (s *suite) placeHooks() error {
 func executable(path string) error {
 	switch err := unix.Access(path, unix.X_OK); {
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%s may not be executed: see chmod +x", path)
+		return fmt.Errorf("%s is not executable: see chmod +x", path)
 	case err != nil:
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -35,7 +35,7 @@ type stop struct{}
 func (t *T) do(c Check) {
 	n, err := t.suite.newNode(t.ctx)
 	if err != nil {
-		t.outcome, t.seen = Unsupported, []string{"no node could be made: " + err.Error()}
+		t.outcome, t.seen = Unsupported, []string{"the suite could not make a node: " + err.Error()}
 		return
 	}
 	t.Node = n
@@ -59,7 +59,7 @@ func (t *T) noteReadOnly() {
 	if !t.outcome.Bad() || !strings.Contains(strings.ToLower(strings.Join(t.seen, "\n")), unix.EROFS.Error()) {
 		return
 	}
-	t.Notef("of the machine's folders can be written here: %s; for others there is --state-dir", strings.Join(t.store.writable(), ", "))
+	t.Notef("here plugins can write only to these folders of the machine: %s; --state-dir adds others", strings.Join(t.store.writable(), ", "))
 	for _, dir := range slices.Sorted(maps.Keys(t.store.denied)) {
 		t.Notef("%v", t.store.denied[dir])
 	}
@@ -163,11 +163,11 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 		switch {
 		case len(left) == 0:
 			if waited > time.Second {
-				t.Notef("after %s all was gone only after %s", after, waited.Round(poll))
+				t.Notef("after %s it took %s until all was gone", after, waited.Round(poll))
 			}
 			return
 		case waited > t.suite.Grace:
-			t.Leakf("after %s are left:\n%s", after, some(left, 20))
+			t.Leakf("after %s these are left:\n%s", after, some(left, 20))
 			return
 		}
 		time.Sleep(poll)
@@ -179,10 +179,10 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 // whose says to whom they belong.
 func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
 	if gone := t.Seen().New(before); len(gone) > 0 {
-		t.Failf("%s took from %s:\n%s", who, whose, some(gone, 20))
+		t.Failf("%s removed these from %s:\n%s", who, whose, some(gone, 20))
 	}
 	if t.linkNow(a) == nil {
-		t.Failf("%s took the interface of %s", who, whose)
+		t.Failf("%s removed the interface of %s", who, whose)
 	}
 }
 

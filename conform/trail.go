@@ -36,9 +36,9 @@ func (r *trail) look(step string) {
 		}
 	}
 	r.told = append(r.told, left...)
-	r.t.Leakf("after %s are left:\n%s", step, some(left, 8))
+	r.t.Leakf("after %s these are left:\n%s", step, some(left, 8))
 	if r.leaky++; r.leaky == mostSteps {
-		r.t.Leakf("... which is enough; the other steps were not tried")
+		r.t.Leakf("... which is enough; the suite left out the other steps")
 		panic(stop{})
 	}
 }

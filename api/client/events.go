@@ -71,7 +71,7 @@ func (c *Client) lines(ctx context.Context, body io.Reader, yield func(api.Event
 	}
 	err := lines.Err()
 	if err == nil {
-		err = errors.New("the stream ended without a last line")
+		err = errors.New("the agent's event stream broke off")
 	}
 	yield(api.Event{}, c.broken(ctx, err))
 }

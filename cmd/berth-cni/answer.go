@@ -29,7 +29,7 @@ func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) 
 	} else if e != nil {
 		return nil, e, nil
 	}
-	return nil, nil, fmt.Errorf("HTTP status %d with a body that this plugin does not know: %.100q", resp.Status, resp.Body)
+	return nil, nil, fmt.Errorf("HTTP status %d with a body that this plugin cannot read: %.100q", resp.Status, resp.Body)
 }
 
 // result accepts ADD's result, which the agent has put into the configuration's version.
@@ -100,7 +100,7 @@ func (c *call) unanswered(code uint, err error) *api.Error {
 func (c *call) noRoot() *api.Error {
 	dir := string(c.head.Root)
 	if info, err := os.Stat(dir); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && !info.IsDir() {
-		return cni.Errorf(cni.CodeConfig, "invalid configuration: root", "root is %.200q, which is no directory; expected the --root of an agent", dir)
+		return cni.Errorf(cni.CodeConfig, "invalid configuration: root", "root is %.200q, which is not a directory; expected the --root of an agent", dir)
 	}
 	return nil
 }
@@ -122,14 +122,14 @@ func (c *call) noAgent() *api.Error {
 	}
 	const invalid = "invalid configuration: root"
 	if c.head.HostVeth == "" && !there(dir.State()) && !c.orphaned() {
-		return cni.Errorf(cni.CodeConfig, invalid, "root is %.200q; no agent has ever run with this root; is berthd's --root another?", dir)
+		return cni.Errorf(cni.CodeConfig, invalid, "root is %.200q, but no agent has ever run with this root; does berthd have another --root?", dir)
 	}
 	link, who := c.elsewhere()
 	if link == "" {
 		return nil
 	}
 	return cni.Errorf(cni.CodeConfig, invalid,
-		"root is %.200q; no agent has ever run with this root, and the pod's link %s is of one that runs: %.200s", dir, link, who)
+		"root is %.200q, but no agent has ever run with this root, and the pod's link %s belongs to a running agent: %.200s", dir, link, who)
 }
 
 // there reports whether a file is there, or may be there.

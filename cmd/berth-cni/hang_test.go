@@ -17,7 +17,7 @@ func TestDiskHangs(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	nettest.Hang(t, root.Dir(a.root).State())
 	status, out, _ := inside(t, podEnv("DEL"), strings.NewReader(conf(a.root, prevResult(ownLink))), false)
-	if status != 1 || failure(t, []byte(out)) != 11 || !strings.Contains(out, "the deletion is not promised") ||
+	if status != 1 || failure(t, []byte(out)) != 11 || !strings.Contains(out, "the plugin could not queue the deletion") ||
 		!strings.Contains(out, "the disk has not answered in time") {
 		t.Errorf("%d %s", status, out)
 	}

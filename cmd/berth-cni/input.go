@@ -106,7 +106,7 @@ func (p *plugin) readStdin(deadline int64) ([]byte, *api.Error) {
 }
 
 func tooLarge() *api.Error {
-	return cni.Errorf(cni.CodeConfig, "the configuration is too large", "a request may have %d bytes", api.MaxBody)
+	return cni.Errorf(cni.CodeConfig, "the configuration is too large", "a request may have at most %d bytes", api.MaxBody)
 }
 
 // first returns the first error that is one.

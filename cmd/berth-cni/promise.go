@@ -46,17 +46,17 @@ func promise(c *call, why error) *api.Error {
 	}
 	switch {
 	case queueErr != nil:
-		return cni.Errorf(cni.CodeTryAgain, "the deletion is not promised", "%v; and: %v; repeat DEL", why, queueErr)
+		return cni.Errorf(cni.CodeTryAgain, "the plugin could not queue the deletion", "the agent: %v; the queue: %v; repeat DEL", why, queueErr)
 	case cutErr != nil:
-		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: %v; the deletion is queued; repeat DEL", why, cutErr)
+		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off from the network", "the agent: %v; the cut: %v; the deletion is queued; repeat DEL", why, cutErr)
 	case c.unsure != "": // the queued deletion spares that link; a repeated DEL, in a new process, does not
-		return cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure, "%v; the ADD of %s began after this process, and before that became the plugin; repeat DEL", why, c.unsure)
+		return cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure, "%v; the ADD of %s began after this DEL's process started, but before that process ran the plugin; repeat DEL", why, c.unsure)
 	case c.found:
 	case c.misplaced():
-		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; and: this plugin is in another network namespace than the agent was; "+
+		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off from the network", "%v; this plugin runs in another network namespace than the agent did; "+
 			"the deletion is queued; repeat DEL when the agent runs", why)
 	case reachable(why): // otherwise the agent is away, and no link at all is as good as one that is down
-		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off", "%v; the deletion is queued; repeat DEL", why)
+		return cni.Errorf(cni.CodeTryAgain, "the pod is not cut off from the network", "%v; the deletion is queued; repeat DEL", why)
 	}
 	return nil
 }

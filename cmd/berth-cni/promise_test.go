@@ -45,7 +45,7 @@ func TestNotPromised(t *testing.T) {
 			a := newAway(t, dir)
 			test.prepare(a, deletions.Path(root.Dir(dir)))
 			out, code := a.del(prevResult(ownLink))
-			if code != 11 || !strings.Contains(out, "the deletion is not promised") || !strings.Contains(out, test.want) || !strings.Contains(out, "berthd.sock: no such file") {
+			if code != 11 || !strings.Contains(out, "the plugin could not queue the deletion") || !strings.Contains(out, test.want) || !strings.Contains(out, "berthd.sock: no such file") {
 				t.Errorf("code %d: %s", code, out)
 			}
 			if got := a.down(); got != ownLink {

@@ -60,10 +60,10 @@ func command(log io.Writer) *cobra.Command {
 		Short: "Berth's node agent",
 		Long: `Berth's node agent.
 
-SIGHUP reads the configuration again. One that is wrong, or has a pool that
-overlaps another that is still in use, is refused: the log says why, and nothing
-has changed. concurrency, metrics and logLevel are read at the start alone.
-SIGTERM ends the agent; pods keep their network.`,
+On SIGHUP, berthd reads the configuration again. It refuses a configuration that
+has an error, or a pool that overlaps a former pool still in use: the log says
+why, and nothing changes. It reads concurrency, metrics and logLevel only when
+it starts. SIGTERM ends the agent; pods keep their network.`,
 		Example: `  berthd                                             # a node's agent: /etc/berth/berthd.yaml
   berthd --root /tmp/a --pool default=10.88.0.0/16,fd00:88::/64
   berthd --root /tmp/a --remove                      # give back what the agent itself holds`,
@@ -76,12 +76,12 @@ SIGTERM ends the agent; pods keep their network.`,
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.root, "root", string(root.Default), "folder under which all of the agent's files lie")
-	fl.StringVar(&f.config, "config", "", "configuration file (default ROOT/etc/berth/berthd.yaml, if it is there)")
+	fl.StringVar(&f.config, "config", "", "configuration file (default ROOT/etc/berth/berthd.yaml, if that exists)")
 	fl.StringArrayVar(&f.pools, "pool", nil, "pool as NAME=CIDR[,CIDR...]; repeatable, the first is the default")
 	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
-	fl.BoolVar(&f.moved, "moved", false, "start in another network namespace than before, or without the state of before, and give up the pods of then")
-	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and end; refused while pods are attached")
-	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "make a lost, damaged or outdated ledger anew from what the kernel tells of the pods, and end; they stay as they are")
+	fl.BoolVar(&f.moved, "moved", false, "start although the network namespace is not the former one, or the former state is lost; the agent gives up the pods that it had there")
+	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and exit; refused while pods are attached")
+	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "rebuild a lost, damaged or outdated ledger from the pods' links in the kernel, and exit; the pods stay as they are")
 	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")
 	return c
 }
@@ -99,11 +99,11 @@ func (f *flags) place() error {
 	f.root = dir
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--root: there is no %s: make it first", dir)
+		return fmt.Errorf("--root: %s does not exist: make it first", dir)
 	case err != nil:
 		return fmt.Errorf("--root: %w", err)
 	case !info.IsDir():
-		return fmt.Errorf("--root: %s is no directory", dir)
+		return fmt.Errorf("--root: %s is not a directory", dir)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Conf
 			}
 			c, err := f.load()
 			if err != nil {
-				log.Error("the new configuration is refused, and nothing has changed", "err", err)
+				log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
 				continue
 			}
 			select {

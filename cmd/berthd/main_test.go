@@ -24,9 +24,9 @@ func TestPlace(t *testing.T) {
 	}
 	for given, want := range map[string]string{
 		"":         "--root is empty",
-		"a":        "there is no " + dir + "/a: make it first",
-		file:       "is no directory",
-		file + "/": "is no directory",
+		"a":        dir + "/a does not exist: make it first",
+		file:       "is not a directory",
+		file + "/": "is not a directory",
 		"file/a":   "not a directory",
 	} {
 		c := command(io.Discard)

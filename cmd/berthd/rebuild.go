@@ -21,14 +21,14 @@ func rebuildLedger(ctx context.Context, o agent.Options) error {
 		return err
 	}
 	if made.Kept != "" {
-		o.Log.Warn("the former ledger is kept", "path", made.Kept)
+		o.Log.Warn("berthd kept the former ledger", "path", made.Kept)
 	}
 	for _, lost := range made.Lost {
-		o.Log.Warn("lost with the ledger", "what", lost)
+		o.Log.Warn("the rebuilt ledger lacks what only the former one said", "what", lost)
 	}
 	for _, p := range made.Pods {
 		if len(p.Lost) > 0 {
-			o.Log.Warn("lost of an attachment", "id", p.Owner.ID, "key", p.Record.Key, "what", strings.Join(p.Lost, "; "))
+			o.Log.Warn("the rebuilt ledger lacks something about an attachment", "id", p.Owner.ID, "key", p.Record.Key, "what", strings.Join(p.Lost, "; "))
 		}
 	}
 	return show(os.Stdout, made)
@@ -52,14 +52,14 @@ func show(w io.Writer, made *rebuild.Rebuilt) error {
 	}
 	fmt.Fprintf(t, "\n%d attachments adopted.", len(made.Pods))
 	if !made.Until.IsZero() {
-		fmt.Fprintf(t, " No other address is given out until %s.", made.Until.UTC().Format(time.RFC3339))
+		fmt.Fprintf(t, " The agent gives out no other address until %s.", made.Until.UTC().Format(time.RFC3339))
 	}
 	fmt.Fprintln(t, " Lost:")
 	for _, lost := range made.Lost {
 		fmt.Fprintln(t, "  "+lost)
 	}
 	if made.Kept != "" {
-		fmt.Fprintln(t, "The former ledger is kept as "+made.Kept)
+		fmt.Fprintln(t, "berthd kept the former ledger as "+made.Kept)
 	}
 	return t.Flush()
 }

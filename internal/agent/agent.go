@@ -50,7 +50,7 @@ func (a *Agent) Sweep(ctx context.Context) {
 	a.core.Sweep(ctx, daemon.Round{
 		Before: func(ctx context.Context) { // first, so that the sweep does not take what a plugin has cut off for drift
 			if err := a.drain.All(ctx); err != nil {
-				a.core.Log.Error("deletions wait", "err", err)
+				a.core.Log.Error("could not carry out all queued deletions", "err", err)
 			}
 		},
 		Found: a.traffic.Taint,

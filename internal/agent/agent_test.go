@@ -373,7 +373,7 @@ func TestDelInAProcessKeptReady(t *testing.T) {
 	early := now() // another ADD, which is on its way
 	kept.Running = now().Started
 	_, _, err := r.Delete(t.Context(), key("c"), true, kept)
-	wantError(t, err, 11, "before that became the plugin: repeat DEL")
+	wantError(t, err, 11, "before that process ran the plugin: repeat DEL")
 	r.wantAttached("c")
 	if !r.del("c", true) {
 		t.Error("the DEL of a new process meets nobody")
@@ -426,9 +426,9 @@ func TestRepeatedAddWithOtherWishes(t *testing.T) {
 	pod := nettest.Pod(t)
 	first := r.add(request("c", pod, `"runtimeConfig":{"ips":["10.88.0.50","fd00:88::50"],"mac":"0a:00:00:00:00:05"}`))
 	for wish, says := range map[string]string{
-		`"runtimeConfig":{"ips":["10.88.0.51"]}`:           "10.88.0.51 is asked for",
-		`"runtimeConfig":{"ips":["10.88.0.50","fd00::1"]}`: "fd00::1 is asked for",
-		`"runtimeConfig":{"mac":"0a:00:00:00:00:06"}`:      "0a:00:00:00:00:06 is asked for",
+		`"runtimeConfig":{"ips":["10.88.0.51"]}`:           "asks for address 10.88.0.51",
+		`"runtimeConfig":{"ips":["10.88.0.50","fd00::1"]}`: "asks for address fd00::1",
+		`"runtimeConfig":{"mac":"0a:00:00:00:00:06"}`:      "asks for MAC 0a:00:00:00:00:06",
 	} {
 		_, err := r.tryAdd(request("c", pod, wish))
 		wantError(t, err, 7, says)
@@ -569,7 +569,7 @@ func TestBadInput(t *testing.T) {
 		{"MTU", request("c", pod, `"mtu":1000`), 7, "1280"},
 		{"version", change(func(q *api.AddRequest) { q.Config = json.RawMessage(`{"cniVersion":"9.0.0","name":"net","type":"x"}`) }), 1, "9.0.0"},
 		{"netns path", change(func(q *api.AddRequest) { q.Netns.Path = "relative" }), 4, "CNI_NETNS"},
-		{"no netns", change(func(q *api.AddRequest) { q.Netns.Path = regular }), 102, "no network namespace"},
+		{"no netns", change(func(q *api.AddRequest) { q.Netns.Path = regular }), 102, "not a network namespace"},
 		{"netns gone", change(func(q *api.AddRequest) { q.Netns.Path = "/run/netns/none" }), 102, "none"},
 		{"another netns", change(func(q *api.AddRequest) { q.Netns.Ino++ }), 102, ""},
 		{"the node's netns", change(func(q *api.AddRequest) {

@@ -200,7 +200,7 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 		spoil func(t *testing.T, r *rig) (heal func())
 		says  string
 	}{
-		"as usual": {func(*testing.T, *rig) func() { return func() {} }, "overtaken by a DEL of the same attachment"},
+		"as usual": {func(*testing.T, *rig) func() { return func() {} }, "a DEL of the same attachment overtook this request"},
 		"the queue cannot be read": {func(t *testing.T, r *rig) func() {
 			dir, file := deletions.Path(r.root), deletions.Path(r.root)+".file"
 			must(t, os.WriteFile(file, nil, 0o600))
@@ -209,7 +209,7 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 			}
 			swap()
 			return swap
-		}, "a later deletion could not be done"},
+		}, "the agent could not carry out a later deletion"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)

@@ -182,7 +182,7 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	if err != nil || len(a.Findings) != 2 {
 		t.Fatalf("audit: %+v, %v", a.Findings, err)
 	}
-	if f := a.Findings[0]; f.Type != "queued" || f.Of != "container old" || !strings.Contains(f.Detail, "net/old/eth0 waits since") {
+	if f := a.Findings[0]; f.Type != "queued" || f.Of != "container old" || !strings.Contains(f.Detail, "net/old/eth0 has been waiting since") {
 		t.Errorf("finding: %+v", f)
 	}
 	if f := a.Findings[1]; f.Type != "damaged" || f.What != "junk" || f.Detail != list.Damaged[0].Error {

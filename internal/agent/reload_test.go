@@ -38,10 +38,10 @@ func TestSettle(t *testing.T) {
 		inForce bool
 		want    string
 	}{
-		{"default=10.88.0.0/25", 64, false, false, "refused, and nothing has changed"},
-		{"default=10.89.0.0/24", 64, true, true, "in force, but for what failed"},
+		{"default=10.88.0.0/25", 64, false, false, "refuses the new configuration, and keeps"},
+		{"default=10.89.0.0/24", 64, true, true, "in force, except for what failed"},
 		{"default=10.89.0.0/24", 64, false, true, "the new configuration is in force\""},
-		{"default=10.89.0.0/24", 65, false, true, "read at the next start alone\" keys=[concurrency]"},
+		{"default=10.89.0.0/24", 65, false, true, "berthd reads only when it starts\" keys=[concurrency]"},
 	} {
 		said.Reset()
 		r.pools = []string{step.pool}

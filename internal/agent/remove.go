@@ -21,7 +21,7 @@ func (a *Agent) remove(ctx context.Context) error {
 		return err
 	}
 	if err := a.core.Engine.Restore(ctx); err != nil {
-		a.core.Log.Warn("restoring", "err", err)
+		a.core.Log.Warn("could not restore everything", "err", err)
 	}
 	attached := 0
 	for _, e := range a.index.All() {
@@ -30,7 +30,7 @@ func (a *Agent) remove(ctx context.Context) error {
 		}
 	}
 	if attached > 0 {
-		return fmt.Errorf("%d pods are attached: detach them first (berth attachments)", attached)
+		return fmt.Errorf("%d pods are attached: detach them first (`berth attachments` lists them)", attached)
 	}
 	return a.core.ReleaseAll(ctx)
 }

@@ -99,7 +99,9 @@ func (a *Agent) furnish(o Options) (err error) {
 	return nil
 }
 
-func (a *Agent) unreadable(err error) { a.core.Log.Error("a record cannot be read", "err", err) }
+func (a *Agent) unreadable(err error) {
+	a.core.Log.Error("could not read a record of the ledger", "err", err)
+}
 
 // openLedger opens the ledger, enters this epoch, and fills the views.
 func (a *Agent) openLedger() error {
@@ -156,7 +158,7 @@ func (a *Agent) Restore(ctx context.Context) error {
 func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err error) {
 	own := a.ground.Begin(ctx)
 	if err := a.drain.Now(ctx); err != nil { // first, so that the restore does not set up again what a plugin has cut off
-		a.core.Log.Error("deletions wait", "err", err)
+		a.core.Log.Error("could not carry out all queued deletions", "err", err)
 	}
 	mend = a.core.Resume(ctx)
 	if own != nil {

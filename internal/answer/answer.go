@@ -34,9 +34,9 @@ func Numbered(err error) error {
 	case errors.Is(err, ledger.ErrFull):
 		return cni.Errorf(cni.CodeIO, "the ledger cannot take another attachment", "%v", err)
 	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
-		return cni.Errorf(cni.CodeTryAgain, "overtaken by a DEL of the same attachment", "%v", err)
+		return cni.Errorf(cni.CodeTryAgain, "a DEL of the same attachment overtook this request", "%v", err)
 	case errors.Is(err, hold.ErrForeign):
-		return cni.Errorf(cni.CodeTaken, "interface or address is somebody else's", "%v", err)
+		return cni.Errorf(cni.CodeTaken, "the interface or address belongs to another owner", "%v", err)
 	case errors.Is(err, hold.ErrHomeless):
 		return cni.Errorf(cni.CodeNetns, "the pod's network namespace is gone", "%v", err)
 	case errors.Is(err, engine.ErrReachable):

@@ -118,7 +118,7 @@ func TestOwedRetry(t *testing.T) {
 			t.Errorf("%q: exit code %d, %q", arg, code, errs)
 		}
 	}
-	if _, errs, code := run(a, "owed"); code != 0 || errs != "berth: not all queued deletions are known: input/output error\n" {
+	if _, errs, code := run(a, "owed"); code != 0 || errs != "berth: this list of queued deletions is incomplete: input/output error\n" {
 		t.Errorf("exit code %d, %q", code, errs)
 	}
 }
@@ -162,7 +162,7 @@ func TestStatusOfHanging(t *testing.T) {
 	var out, errs strings.Builder
 	app := &app{stdout: &out, stderr: &errs, patience: time.Millisecond, now: time.Now}
 	code := app.run(context.Background(), []string{"--root", string(a.Dir), "status"})
-	for _, want := range []string{"away: it does not answer within 1ms\n", "\nledger        " + a.Dir.Ledger(), "\nnext          it hangs: look at its log"} {
+	for _, want := range []string{"away: the agent does not answer within 1ms\n", "\nledger        " + a.Dir.Ledger(), "\nnext          the agent hangs: look at its log"} {
 		if code != 1 || errs.Len() > 0 || !strings.Contains(out.String(), want) {
 			t.Errorf("exit code %d, %q, %q not in\n%s", code, errs.String(), want, out.String())
 		}
@@ -198,7 +198,7 @@ func TestReleaseOwed(t *testing.T) {
 		code int
 	}{{[]string{"release", "c1"}, 0}, {[]string{"release", "--wait", "c1"}, 1}} {
 		out, errs, code := run(a, c.args...)
-		if code != c.code || errs != "" || !strings.Contains(out, "aaaaaaaaaa  1 release owed, tried again  pod default/web-0  10.88.0.7,fd00::7\n") {
+		if code != c.code || errs != "" || !strings.Contains(out, "aaaaaaaaaa  1 release owed; agent retries  pod default/web-0  10.88.0.7,fd00::7\n") {
 			t.Errorf("%v: exit code %d, %q\n%s", c.args, code, errs, out)
 		}
 	}
@@ -220,7 +220,7 @@ func TestGCBeganBeforeItsList(t *testing.T) {
 	a.Open()
 	a.Verbs.Put(routestest.Attachment("bbbbbbbbbb", "c2"))
 	out, errs, code := run(a, "gc", "--network", "net", "--keep", "c2")
-	if code != 0 || !strings.Contains(out, "aaaaaaaaaa  released  one that was being attached  -\n") {
+	if code != 0 || !strings.Contains(out, "aaaaaaaaaa  released  an attachment that was still being made  -\n") {
 		t.Errorf("%d: %s%s", code, out, errs)
 	}
 	if began == 0 || began > listed {

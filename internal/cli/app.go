@@ -50,7 +50,7 @@ func (a *app) prepare(*cobra.Command, []string) (err error) {
 	switch a.output {
 	case "", "wide", "json":
 	default:
-		return usage{fmt.Errorf("-o %s: there are wide and json", a.output)}
+		return usage{fmt.Errorf("-o %s: expected wide or json", a.output)}
 	}
 	if a.root == "" {
 		return usage{fmt.Errorf("--root is empty")}

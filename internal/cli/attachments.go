@@ -17,7 +17,7 @@ func (a *app) attachmentsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "attachments",
 		Aliases: []string{"at"},
-		Short:   "List the attachments, also those that are being released or owed",
+		Short:   "List the attachments, including those that the agent is still releasing",
 		Example: `  berth attachments
   berth at -o wide --namespace default
   berth at --pod default/web
@@ -25,12 +25,12 @@ func (a *app) attachmentsCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return a.attachments(c.Context(), f) },
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.Network, "network", "", "only of the CNI network of this name")
-	fl.StringVar(&f.Container, "container", "", "only of the container (or pod sandbox) of this id, in full")
-	fl.StringVar(&f.Namespace, "namespace", "", "only of pods of this namespace")
-	fl.StringVar(&f.Pod, "pod", "", "only of pods of this name, or NAMESPACE/NAME")
-	fl.StringVar(&f.Address, "address", "", "only with this address")
-	fl.StringVar(&f.State, "state", "", "only "+strings.Join(api.States(), ", "))
+	fl.StringVar(&f.Network, "network", "", "only those of the CNI network with this name")
+	fl.StringVar(&f.Container, "container", "", "only those of the container (or pod sandbox) with this full id")
+	fl.StringVar(&f.Namespace, "namespace", "", "only those of pods in this namespace")
+	fl.StringVar(&f.Pod, "pod", "", "only those of the pod with this name, or NAMESPACE/NAME")
+	fl.StringVar(&f.Address, "address", "", "only those with this address")
+	fl.StringVar(&f.State, "state", "", "only those in this state: "+strings.Join(api.States(), ", "))
 	mustComplete(c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(api.States(), cobra.ShellCompDirectiveNoFileComp)))
 	return c
 }

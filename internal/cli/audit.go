@@ -13,14 +13,14 @@ func (a *app) auditCommand() *cobra.Command {
 	var pods bool
 	c := &cobra.Command{
 		Use:   "audit [--pods]",
-		Short: "Look for what is left over or missing; exit code 0 exactly when nothing is",
+		Short: "Look for what is left over or missing; exit code 0 only if nothing is",
 		Long: `Have the agent compare its ledger with the node. The audit finds things that
 bear the agent's stamp and have no owner, things that an owner should have and
-lacks, things that differ, what is owed, and deletions that wait in vain. With
+lacks, things that differ, what is owed, and queued deletions that are late. With
 --pods it looks into the attached pods as well: at their interface, addresses,
 routes and neighbours, which the agent never repairs. The exit code is 0 exactly
-when the audit finds nothing, 1 when it finds something, and 2 when it cannot be
-made, such as when the agent is away.`,
+when the audit finds nothing, 1 when it finds something, and 2 when the audit
+fails, for example because the agent is away.`,
 		Example: `  berth audit
   berth audit --pods
   berth audit -o json | jq '.findings[]'`,

@@ -40,7 +40,7 @@ func subject(at api.Attachment) string {
 		return "pod " + pod
 	}
 	if at.ContainerID == "" {
-		return "one that was being attached"
+		return "an attachment that was still being made"
 	}
 	return "container " + at.ContainerID
 }
@@ -74,7 +74,7 @@ func unique(list []api.Attachment) []api.Attachment {
 }
 
 func unknown(arg string) error {
-	return fmt.Errorf("%.200q is no attachment's id, pod, container or address; see `berth attachments`", arg)
+	return fmt.Errorf("%.200q is not the id, pod, container or address of an attachment; see `berth attachments`", arg)
 }
 
 // ambiguous prints the candidates on stderr, since they are no answer.

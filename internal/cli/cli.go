@@ -39,7 +39,7 @@ func (a *app) command() *cobra.Command {
 		Short: "Show and steer Berth's node agent",
 		Long: `berth shows and steers berthd, the node agent that attaches pods to the network
 and takes them off it, and installs its CNI plugin.`,
-		Example: `  berth status                       # how the agent is; useful when it is down, too
+		Example: `  berth status                       # how the agent is; works when it is down, too
   berth attachments                  # which pods it has attached
   berth owed                         # what could not be given back yet, and why
   berth audit                        # exit code 0: nothing is left over or missing

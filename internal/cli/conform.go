@@ -33,18 +33,18 @@ func (a *app) conformCommand() *cobra.Command {
 func (o *conforming) cobraCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform --bin-dir DIR --conf FILE.conflist",
-		Short: "Judge any CNI plugin by the specification, and look for leaks",
-		Long: `Judge CNI plugins from outside, by the specification (0.4.0 to 1.1.0) and by
-what they leave behind: after DEL, after a kill in the middle, after a reboot.
-It works with any plugins, and needs nothing of Berth.
+		Short: "Test any CNI plugin against the specification, and look for leaks",
+		Long: `Test CNI plugins from outside: whether they follow the specification (0.4.0 to
+1.1.0), and what they leave behind after DEL, after a kill in the middle and
+after a reboot. It works with any plugins, and needs nothing of Berth.
 
 It works in fresh namespaces, as root or as any user: the machine's network and
-its files stay as they are. The plugins have to keep their files between calls
-below a --state-dir, or in /run: each check finds these empty. What they write
-to /dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp is gone afterwards; all
-other files are read-only to them. The exit code is 0 if there is neither a fail
-nor a leak, 1 if there is one, and 2 if that is not known, because of a wrong
-command line, a missing file or an interrupt.`,
+its files stay as they are. The plugins have to keep the files that they need
+between calls below a --state-dir or in /run, which are empty when a check
+begins. They can write to /dev/shm, /etc, /tmp, /var/lib, /var/log and /var/tmp,
+too, but that is gone afterwards; all other files are read-only to them. The exit
+code is 0 if no check fails or finds a leak, 1 if one does, and 2 if the command
+could not run all checks: a wrong command line, a missing file or an interrupt.`,
 		Example: `  berth conform --bin-dir /opt/cni/bin --conf /etc/cni/net.d/10-net.conflist \
       --state-dir /var/lib/cni
   berth conform --bin-dir bin --conf net.conflist --run '^leak/'      # some checks
@@ -56,16 +56,16 @@ command line, a missing file or an interrupt.`,
 	}
 	o.given = c
 	fl := c.Flags()
-	fl.StringVar(&o.BinDir, "bin-dir", "", "where the plugins are, and those that they delegate to")
+	fl.StringVar(&o.BinDir, "bin-dir", "", "folder that has the plugins, and those that they delegate to")
 	fl.StringVar(&o.Conf, "conf", "", "the network configuration list")
-	fl.StringArrayVar(&o.StateDirs, "state-dir", nil, "a folder of the plugins' files (repeatable; without it "+conform.DefaultStateDir+")")
-	fl.StringVar(&o.HookDir, "hook-dir", "", `programs "start" and "stop" of a daemon that the plugins need`)
+	fl.StringArrayVar(&o.StateDirs, "state-dir", nil, "folder in which the plugins keep files (repeatable; default "+conform.DefaultStateDir+")")
+	fl.StringVar(&o.HookDir, "hook-dir", "", `folder that has the programs "start" and "stop" for a daemon that the plugins need`)
 	fl.StringVar(&o.run, "run", "", "only checks whose name matches this regular expression")
 	fl.DurationVar(&o.Timeout, "timeout", conform.DefaultTimeout, "how long a plugin may take for a call")
-	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long things may stay after DEL")
-	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points of a verb a plugin is killed")
+	fl.DurationVar(&o.Grace, "grace", conform.DefaultGrace, "how long after DEL something may still be there")
+	fl.IntVar(&o.Points, "points", conform.DefaultPoints, "at how many points of a verb the suite kills a plugin")
 	fl.IntVar(&o.Churn, "churn", conform.DefaultChurn, "how many pods come and go in the churn check")
-	fl.BoolVar(&o.list, "list", false, "list the checks, and judge nothing")
+	fl.BoolVar(&o.list, "list", false, "list the checks, and run none")
 	fl.StringVarP(&o.format, "output", "o", "table", strings.Join(conform.Formats(), ", "))
 	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(conform.Formats(), cobra.ShellCompDirectiveNoFileComp)))
 	return c
@@ -74,14 +74,14 @@ command line, a missing file or an interrupt.`,
 // prepare checks the flags.
 func (o *conforming) prepare() (err error) {
 	if !conform.HasFormat(o.format) {
-		return usage{fmt.Errorf("-o %s: there are %s", o.format, strings.Join(conform.Formats(), ", "))}
+		return usage{fmt.Errorf("-o %s: expected one of %s", o.format, strings.Join(conform.Formats(), ", "))}
 	}
 	if o.run != "" {
 		if o.Run, err = regexp.Compile(o.run); err != nil {
 			return usage{fmt.Errorf("--run: %w", err)}
 		}
 		if !slices.ContainsFunc(conform.Checks(), o.chosen) {
-			return usage{fmt.Errorf("--run %s: no check is called so; `berth conform --list` says what they are called", o.run)}
+			return usage{fmt.Errorf("--run %s: no check has such a name; `berth conform --list` lists the names", o.run)}
 		}
 	}
 	if o.list {
@@ -164,5 +164,5 @@ func (o *conforming) interrupted(report *conform.Report) error {
 			return err
 		}
 	}
-	return unjudged(fmt.Errorf("interrupted after %d checks; nothing of them is left", len(report.Results)))
+	return unjudged(fmt.Errorf("interrupted after %d checks; they left nothing behind", len(report.Results)))
 }

@@ -22,7 +22,7 @@ otherwise the exit code is not 0.`,
 		Example: `  berth demo`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if a.output != "" {
-				return usage{errors.New("the demo tells a story, and has no -o")}
+				return usage{errors.New("berth demo has no -o: it only prints text")}
 			}
 			return demo.Run(c.Context(), os.Stdout)
 		},

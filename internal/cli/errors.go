@@ -81,11 +81,11 @@ func (a *app) complain(format string, args ...any) {
 func (a *app) remedy(err error) string {
 	switch {
 	case errors.Is(err, client.ErrAway):
-		return fmt.Sprintf("; is berthd running with --root %s? `berth status` tells what is known without it", a.root)
+		return fmt.Sprintf("; is berthd running with --root %s? `berth status` shows what is known without the agent", a.root)
 	case errors.Is(err, fs.ErrPermission):
 		return "; run it as root"
 	case errors.Is(err, context.DeadlineExceeded):
-		return "; the agent hangs or still restores what its ledger says: see `berth status`"
+		return "; the agent hangs, or still restores what its ledger says: see `berth status`"
 	}
 	return ""
 }

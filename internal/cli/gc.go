@@ -36,10 +36,10 @@ func (a *app) gcCommand() *cobra.Command {
 		Use:   "gc --network NAME --keep ID... | --all",
 		Short: "Release all of a network's attachments but those to keep, as a runtime's GC does",
 		Long: `Release all of a network's attachments but those to keep, as a runtime's GC does
-(CNI 1.1). It tries all of them, even if the release of some fails, and tries
-again what earlier releases in the network owe. Name an attachment to keep by
-its ID, pod, container id, address or host veth. GC spares what has been
-attached meanwhile.`,
+(CNI 1.1). It tries to release all of them, even if some fail, and tries again
+what earlier releases in the network still owe. Name an attachment to keep by
+its ID, pod, container id, address or host veth. GC spares attachments that were
+made after it began.`,
 		Example: `  berth gc --network berth --keep default/web,default/db --dry-run
   berth gc --network berth --keep h4kq2mzt7c --keep 4f1c9a7d2b60
   berth gc --network berth --all --min-age 1h`,
@@ -65,7 +65,7 @@ attached meanwhile.`,
 	fl.StringVar(&f.network, "network", "", "the CNI network's name")
 	fl.StringSliceVar(&f.keep, "keep", nil, "attachments to keep; repeatable, or with commas")
 	fl.BoolVar(&f.all, "all", false, "keep none")
-	fl.DurationVar(&f.minAge, "min-age", 0, "also keep what was attached less than this long ago, such as 10m")
+	fl.DurationVar(&f.minAge, "min-age", 0, "also keep attachments younger than this, such as 10m")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "only say what would be released")
 	return c
 }
@@ -123,6 +123,6 @@ func (a *app) showGC(v gcView) {
 		a.showReleased(v.Released, v.DryRun)
 	}
 	if v.Owed > 0 {
-		a.say("%s\n", a.ink(red, count(v.Owed, "release")+" of the network owed, tried again; see `berth owed`"))
+		a.say("%s\n", a.ink(red, count(v.Owed, "release")+" of the network failed so far, and the agent tries again; see `berth owed`"))
 	}
 }

@@ -36,7 +36,7 @@ func (a *app) installCommand() *cobra.Command {
 		Short: "Put the CNI plugin and its configuration in place, or remove them",
 		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime. It
 replaces each file in one step, even while runtimes execute it, and leaves a
-file alone that is right already. --uninstall removes the files again. It
+file that is already right as it is. --uninstall removes the files again. It
 refuses while pods are attached, because their runtime needs the plugin to
 detach them. install also refuses to replace the configuration of another --root
 while pods are attached with that root.`,
@@ -59,7 +59,7 @@ while pods are attached with that root.`,
 	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
 	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: the folder of this program)")
 	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
-	fl.BoolVar(&f.force, "force", false, "also while pods are attached, or where that cannot be told")
+	fl.BoolVar(&f.force, "force", false, "go on even if pods are attached, or if berth cannot tell whether they are")
 	return c
 }
 

@@ -33,7 +33,7 @@ var kinds = hold.Kinds{
 func (a *app) ledgerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ledger",
-		Short: "Print the ledger: who has which names and holds; works without the agent, too",
+		Short: "Print the ledger: which owner has which names and holds; works without the agent, too",
 		Long: `Print the ledger: every owner with its names and holds, the names that rest, and
 the keys that were deleted lately. If no agent answers, the command reads the
 ledger's file itself, and writes nothing.`,

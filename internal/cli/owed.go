@@ -19,13 +19,13 @@ import (
 func (a *app) owedCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "owed",
-		Short: "List what could not be given back yet, since when, why, and how often that was tried",
-		Long: `List what is owed. That is holds whose release has failed: the agent tries it
-again for ever, after growing pauses. It is also deletions that the plugin has
-left in the agent's queue while the agent was away, and files in the queue that
-cannot be read. What one pod owes does not keep other pods from coming or going,
-and no other pod gets its addresses. If the agent is down, the command shows the
-queue and how many releases the ledger has; the exit code is then 1.`,
+		Short: "List what the agent could not give back yet: since when, why, and how often it tried",
+		Long: `List what is owed: holds whose release has failed, which the agent tries again
+for ever, after growing pauses; deletions that the plugin left in the agent's
+queue while the agent was away; and files in that queue that the agent cannot
+read. What one pod owes does not keep other pods from coming or going, and no
+other pod gets its addresses. If the agent is down, the command shows the queue
+and how many releases the ledger has; the exit code is then 1.`,
 		Example: `  berth owed
   berth owed -o wide
   berth owed -o json | jq '.holds[] | select(.tries > 10)'
@@ -34,10 +34,11 @@ queue and how many releases the ledger has; the exit code is then 1.`,
 	}
 	retry := &cobra.Command{
 		Use:   "retry [ID|POD|CONTAINER...]",
-		Short: "Try what is owed now instead of later",
-		Long: `Try what is owed now instead of later: all of it and queued deletions, or only
-what these owners, pods or containers owe. It does not wait for the tries. See
-berth owed for the outcome, or berth events -f, which shows when a try fails.`,
+		Short: "Have the agent try now, not later, to give back what is owed",
+		Long: `Have the agent try now, not later, to give back what is owed: all of it, with
+the queued deletions, or only what the given owners, pods or containers owe. The
+command does not wait for the outcome: berth owed shows it, and berth events -f
+shows each try that fails.`,
 		Example: `  berth owed retry
   berth owed retry h4kq2mzt7c
   berth owed retry default/web && sleep 1 && berth owed`,
@@ -71,7 +72,7 @@ func (a *app) owedAway(away error) error {
 			a.showOwed(list)
 		}
 		if n := a.lookAtLedger().Attachments["releasing"]; n > 0 {
-			a.say("%s in the ledger, which `berth ledger` shows: the agent goes on when it starts\n", count(n, "release"))
+			a.say("%s in the ledger (see `berth ledger`): the agent goes on when it starts\n", count(n, "release"))
 		}
 	})
 	return errors.Join(away, err)
@@ -109,7 +110,7 @@ func (a *app) showOwed(list api.OwedList) {
 		a.table(t)
 	}
 	if err := list.Deletions.Error; err != "" {
-		a.none("berth: not all queued deletions are known: %s", oneLine(fmt.Errorf("%s", err)))
+		a.none("berth: this list of queued deletions is incomplete: %s", oneLine(fmt.Errorf("%s", err)))
 	} else if len(tables) == 0 {
 		a.none("nothing is owed")
 	}

@@ -37,7 +37,7 @@ func (a *app) releaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "release [ID|POD|CONTAINER...]",
 		Short: "Take pods off the network, as a runtime's DEL does",
-		Long: `Take pods off the network, as a runtime's DEL does, without asking back. When
+		Long: `Take pods off the network, as a runtime's DEL does, without confirmation. When
 the command returns, the release is promised: the pods are cut off, and the
 agent gives back what they held, whatever happens. With --wait it returns when
 all is gone; the exit code is 1 if that takes longer than 2 minutes.`,
@@ -54,7 +54,7 @@ all is gone; the exit code is 1 if that takes longer than 2 minutes.`,
 		RunE: func(c *cobra.Command, args []string) error { return a.release(c.Context(), args, f) },
 	}
 	fl := c.Flags()
-	fl.StringArrayVar(&f.containers, "container", nil, "all attachments of the container of this id, in full; repeatable")
+	fl.StringArrayVar(&f.containers, "container", nil, "all attachments of the container with this full id; repeatable")
 	fl.StringArrayVar(&f.pods, "pod", nil, "all attachments of this pod, NAMESPACE/NAME; repeatable")
 	fl.BoolVar(&f.wait, "wait", false, "return when all is gone")
 	return c
@@ -178,7 +178,7 @@ func (a *app) showReleased(views []releaseView, dryRun bool) {
 		case v.Gone:
 			result = cell{"released", green}
 		case v.Owed > 0:
-			result = cell{fmt.Sprintf("%s owed, tried again", count(v.Owed, "release")), red}
+			result = cell{fmt.Sprintf("%s owed; agent retries", count(v.Owed, "release")), red}
 		}
 		t.row(v.ID, result, v.Subject, strings.Join(v.Addresses, ","))
 	}

@@ -13,8 +13,8 @@ import (
 func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID|POD|CONTAINER|IP",
-		Short: "Show all there is to know of an attachment",
-		Long: `Show all there is to know of the attachment with this ID, pod (NAMESPACE/NAME or
+		Short: "Show everything that is known about an attachment",
+		Long: `Show everything known about the attachment with this ID, pod (NAMESPACE/NAME or
 NAME), container id, address or host veth. The beginning of an ID or a container
 id is enough. If the argument names several attachments, the command lists them
 and the exit code is 1.`,

@@ -28,9 +28,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show how the agent is; exit code 0 exactly when it serves requests",
 		Long: `Show how the agent is: what is attached, what is owed, how full the pools are.
 If no agent answers within 3 seconds, the command reads the ledger itself, and
-says what it has and what to do. The exit code is 0 exactly when the agent
-serves requests, and 1 while the agent still restores what its ledger says, or
-is away.`,
+shows what the ledger has and what to do. The exit code is 0 exactly when the
+agent serves requests, and 1 while the agent still restores what its ledger
+says, or is away.`,
 		Example: `  berth status
   berth --root /tmp/a status -o json | jq .owed
   until berth status >/dev/null 2>&1; do sleep 0.1; done    # wait for the agent`,
@@ -66,8 +66,8 @@ func (a *app) status(ctx context.Context) error {
 		v.Error, v.Away = oneLine(err), &away
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 		away := a.look()
-		away.Next = "it hangs: look at its log (journalctl -u berthd), and start it anew"
-		v.Error, v.Away = fmt.Sprintf("it does not answer within %s", a.patience), &away
+		away.Next = "the agent hangs: look at its log (journalctl -u berthd), and restart it"
+		v.Error, v.Away = fmt.Sprintf("the agent does not answer within %s", a.patience), &away
 	case err != nil:
 		return err
 	}
@@ -122,7 +122,7 @@ func (a *app) showDeletions(n api.DeletionCount) {
 		parts = append(parts, a.ink(red, fmt.Sprintf("%d damaged, set aside", n.Damaged)))
 	}
 	if n.Error != "" {
-		parts = append(parts, a.ink(red, "not all known: "+oneLine(errors.New(n.Error))))
+		parts = append(parts, a.ink(red, "this count is incomplete: "+oneLine(errors.New(n.Error))))
 	}
 	if len(parts) > 0 {
 		a.fact("deletions", "%s; see `berth owed`", strings.Join(parts, ", "))

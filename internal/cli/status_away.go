@@ -37,9 +37,9 @@ func (a *app) look() awayView {
 }
 
 func (a *app) lookAtLedger() awayView {
-	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: "start it: systemctl start berthd"}
+	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: "start the agent: systemctl start berthd"}
 	if a.root != "/" {
-		v.Next = "start it: " + a.berthd()
+		v.Next = "start the agent: " + a.berthd()
 	}
 	s, err := ledger.Read(v.Ledger, kinds)
 	var damaged *ledger.DamagedError
@@ -47,19 +47,19 @@ func (a *app) lookAtLedger() awayView {
 	case errors.Is(err, fs.ErrNotExist):
 		v.Error = "there is none: no agent has run here yet"
 		if a.ranHere() {
-			v.Error = "it is missing, and an agent has run here"
-			v.Next = "put it back, or " + v.Next + "; if pods of it are left, it says so and what to do"
+			v.Error = "it is missing, although an agent has run here"
+			v.Next = "put the ledger back, or " + v.Next + "; if the ledger's pods are left, berthd says so and what to do"
 		}
 		return v
 	case errors.Is(err, ledger.ErrLocked):
 		v.Error = "an agent has it open"
-		v.Next = "it is starting, or hangs: try again; look at its log (journalctl -u berthd); start it anew"
+		v.Next = "the agent is starting, or hangs: try again, look at its log (journalctl -u berthd), or restart it"
 		return v
 	case errors.Is(err, fs.ErrPermission):
 		v.Error, v.Next = err.Error(), "run this as root"
 		return v
 	case errors.As(err, &damaged):
-		v.Error, v.Next = err.Error(), "berthd does not start on a damaged ledger: without an intact copy, "+a.berthd("--rebuild-ledger")
+		v.Error, v.Next = err.Error(), "berthd does not start with a damaged ledger: put an intact copy in its place, or run "+a.berthd("--rebuild-ledger")
 		return v
 	case err != nil:
 		v.Error = err.Error()
@@ -118,9 +118,9 @@ func (a *app) showAway(v statusView) {
 	case w.Boot == "":
 		a.fact("epoch", "none yet")
 	case w.ThisBoot:
-		a.fact("epoch", "this boot: those pods keep their network; no other is attached until the agent runs, and who is deleted is cut off and queued")
+		a.fact("epoch", "this boot: these pods keep their network; until the agent runs, no other pod is attached, and the plugin cuts off and queues each pod that is deleted")
 	default:
-		a.fact("epoch", "an earlier boot: those pods are gone, and the agent gives back what they had when it starts")
+		a.fact("epoch", "an earlier boot: these pods are gone, and the agent gives back what they had when it starts")
 	}
 	a.fact("next", "%s", w.Next)
 }
@@ -128,12 +128,12 @@ func (a *app) showAway(v statusView) {
 // showWaiting says what an agent that is away will do when it starts.
 func (a *app) showWaiting(n api.DeletionCount) {
 	if n.Queued > 0 {
-		a.fact("deletions", "%s queued: the agent does them when it starts", count(n.Queued, "deletion"))
+		a.fact("deletions", "%s queued for the agent's next start", count(n.Queued, "deletion"))
 	}
 	if n.Damaged > 0 {
 		a.fact("damaged", "%s in %s; see `berth owed`", a.ink(red, count(n.Damaged, "file")+" that cannot be read"), deletions.Path(a.dir()))
 	}
 	if n.Error != "" {
-		a.fact("deletions", "%s", a.ink(red, "not all known: "+oneLine(errors.New(n.Error))))
+		a.fact("deletions", "%s", a.ink(red, "this count is incomplete: "+oneLine(errors.New(n.Error))))
 	}
 }

@@ -24,7 +24,7 @@ func (a *app) uninstall(ctx context.Context, f installFlags) error {
 		return fmt.Errorf("cannot tell whether pods are attached: %w (--force removes the plugin all the same)", err)
 	}
 	if n > 0 && !f.force {
-		return fmt.Errorf("%s attached: their runtime needs the plugin to detach them; drain the node first, or say --force", count(n, "pod"))
+		return fmt.Errorf("%s attached: their runtime needs the plugin to detach them; drain the node first, or use --force", count(n, "pod"))
 	}
 	var done []fileView
 	action, err := unplace(f.confPath())
@@ -36,7 +36,7 @@ func (a *app) uninstall(ctx context.Context, f installFlags) error {
 	if err != nil {
 		return err
 	}
-	action = "kept, for " + user + " uses it"
+	action = "kept, because " + user + " uses it"
 	if user == "" {
 		if action, err = unplace(f.pluginPath()); err != nil {
 			return err
@@ -57,7 +57,7 @@ func (a *app) attached(ctx context.Context) (int, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		for _, trace := range []string{a.dir().Instance(), a.dir().Epoch()} {
 			if _, there := os.Lstat(trace); !errors.Is(there, os.ErrNotExist) {
-				return 0, fmt.Errorf("%w, and an agent has run here: there is %s", err, trace)
+				return 0, fmt.Errorf("%w, but an agent has run here: %s exists", err, trace)
 			}
 		}
 		return 0, nil
@@ -85,10 +85,10 @@ func (a *app) stays(ctx context.Context, f installFlags) error {
 	former.root = filepath.Clean(was)
 	n, err := former.attached(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot tell whether pods are attached with --root %s, which %s has: %w (--force replaces it all the same)", was, f.confPath(), err)
+		return fmt.Errorf("cannot tell whether pods are attached with --root %s, which the present %s names: %w (--force replaces that file all the same)", was, f.confPath(), err)
 	}
 	if n > 0 {
-		return fmt.Errorf("%s attached with --root %s, which %s has: their runtime needs that to detach them; drain the node first, or say --force",
+		return fmt.Errorf("%s attached with --root %s, which the present %s names: their runtime needs that file to detach them; drain the node first, or use --force",
 			count(n, "pod"), was, f.confPath())
 	}
 	return nil

@@ -28,11 +28,11 @@ const (
 )
 
 // MsgReachable is the message for a DEL that is promised, but whose pod is not cut off yet.
-const MsgReachable = "a pod could not be cut off"
+const MsgReachable = "the agent could not cut a pod off from the network"
 
 // MsgUnsure is the message of a DEL that may be older than the ADD of whom it names, or
 // younger: its process began before that ADD, and became the plugin after it.
-const MsgUnsure = "it cannot be told whether this DEL is about the pod"
+const MsgUnsure = "this DEL may be older or newer than the pod's ADD"
 
 // maxShown is how many bytes of a given value an error shows at most.
 const maxShown = 64

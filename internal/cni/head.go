@@ -73,7 +73,7 @@ func ParseVersion(raw []byte) string {
 // Whatever else is wrong with such a configuration follows from that.
 func notList(fields scan.Fields) *api.Error {
 	if list := fields.Get("plugins"); list != nil {
-		return FieldError("plugins", list, "this is a list of plugins; a plugin takes one of them, as libcni passes it")
+		return FieldError("plugins", list, "this is a whole plugin list; a plugin takes one entry of it, as libcni passes it")
 	}
 	return nil
 }

@@ -61,10 +61,10 @@ func TestParseHead(t *testing.T) {
 			t.Errorf("%s: %v, want code %d", raw, e, code)
 		}
 	}
-	// A list of plugins, piped in by hand, is refused as such, whatever else it lacks.
+	// A whole plugin list, piped in by hand, is refused as such, whatever else it lacks.
 	for _, raw := range []string{`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni"}]}`, `{"plugins":[],"cniVersion":"1.0.0"}`} {
 		h, e := cni.ParseHead([]byte(raw))
-		if e == nil || e.Code != 2 || !strings.Contains(e.Details, "this is a list of plugins") || h.Version != "1.0.0" {
+		if e == nil || e.Code != 2 || !strings.Contains(e.Details, "this is a whole plugin list") || h.Version != "1.0.0" {
 			t.Errorf("%s: version %q, %v", raw, h.Version, e)
 		}
 	}

@@ -80,9 +80,9 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	switch {
 	case len(c.Pools) > 0, flags.Remove:
 	case absent:
-		return nil, fmt.Errorf("no pool: there is no %s: name one there, or with --pool NAME=CIDR", path)
+		return nil, fmt.Errorf("no pool: %s does not exist: name a pool there, or with --pool NAME=CIDR", path)
 	default:
-		return nil, fmt.Errorf("no pool: name one under pools in %s, or with --pool NAME=CIDR", path)
+		return nil, fmt.Errorf("no pool: name a pool under pools in %s, or with --pool NAME=CIDR", path)
 	}
 	// File and flags are each valid by themselves by now, but may not fit together.
 	if err := cmp.Or(ipam.Validate(c.Pools), c.checkMTU()); err != nil {

@@ -144,7 +144,7 @@ func TestLoadWithoutAFile(t *testing.T) {
 	_, err := Load(dir, Flags{Pools: pools, File: missing})
 	wantError(t, "a named one is not there", err, "reading config: open "+missing+": no such file")
 	_, err = Load(dir, Flags{})
-	wantError(t, "neither file nor flag", err, "no pool: there is no "+dir.Config()+": name one there, or with --pool NAME=CIDR")
+	wantError(t, "neither file nor flag", err, "no pool: "+dir.Config()+" does not exist: name a pool there, or with --pool NAME=CIDR")
 	if c, err := Load(dir, Flags{Remove: true}); err != nil || len(c.Pools) != 0 {
 		t.Errorf("who only gives back: %+v, %v", c, err)
 	}
@@ -173,7 +173,7 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "# x\nmasquerade:\n  enable: true\n", `line 4: unknown key "enable"`},
 		{"pools:\n- name: a\n  cidr: 10.0.0.0/24\nx: 1\n", `line 3: unknown key "cidr"; line 4: unknown key "x"`},
 		{onePool + "MTU: 1500", `line 2: unknown key "MTU"`},
-		{onePool + "mtu: 1500\nmtu: 1400", `line 3: key "mtu" is there twice`},
+		{onePool + "mtu: 1500\nmtu: 1400", `line 3: key "mtu" appears twice`},
 		{"pools: 10.0.0.0/24", "line 1: `pools: 10.0.0.0/24`: want a list, such as [{name: default, cidrs: [10.88.0.0/16]}]"},
 		{"pools:\n- 10.0.0.0/24", "line 2: `- 10.0.0.0/24`: want keys and values, such as {name: default, cidrs: [10.88.0.0/16]}"},
 		{"pools:\n- name: a\n  cidrs: 10.0.0.0/24\n", "line 3: `cidrs: 10.0.0.0/24`: want a list, such as [10.88.0.0/16]"},
@@ -182,8 +182,8 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "masquerade: true", "line 2: `masquerade: true`: want keys and values, such as {enabled: true}"},
 		{"[a]: 1\n", "line 1: `[a]: 1`: want a word"},
 		{"<<: {mtu: large}", "line 1: `<<: {mtu: large}`: want a number"},
-		{"pools:\n- &a {<<: [*a, *a]}\n", "yaml: line 2: merges (<<) go more than 16 deep"},
-		{"blockedCIDRs: &a [" + strings.Repeat("10.0.0.0/8,", 2000) + "]\npools: [" + strings.Repeat("{cidrs: *a},", 2000) + "]", "yaml: line 1: aliases say too much"},
+		{"pools:\n- &a {<<: [*a, *a]}\n", "yaml: line 2: merges (<<) are nested more than 16 deep"},
+		{"blockedCIDRs: &a [" + strings.Repeat("10.0.0.0/8,", 2000) + "]\npools: [" + strings.Repeat("{cidrs: *a},", 2000) + "]", "yaml: line 1: aliases make the file too long"},
 		{"[", "near line 1: did not find expected node content"},
 		{"pools:\n- name: a\n\tcidrs: [10.0.0.0/24]\n", "yaml: line 3: is indented with a tab"},
 		{"\tpools:\n", "yaml: line 1: is indented with a tab"},
@@ -196,11 +196,11 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "---\n{", "has more than one YAML document"},
 		{strings.Repeat("#", maxFile+1), "larger than 1048576 bytes"},
 
-		{"pools: []", "no pool: name one under pools in"},
+		{"pools: []", "no pool: name a pool under pools in"},
 		{"pools: [{cidrs: [10.0.0.0/24]}]", `pool name "": want 1 to 63 of a-z`},
 		{"pools: [{name: Blue, cidrs: [10.0.0.0/24]}]", `pool name "Blue": want 1 to 63 of a-z`},
-		{"mtu: 1500\npools:\n- name: a\n", "yaml: line 3: pool a: has no CIDR"},
-		{"pools: [{name: a, cidrs: [10.0.0.0/24]}, {name: a, cidrs: [10.0.1.0/24]}]", "pool a: there are two of this name"},
+		{"mtu: 1500\npools:\n- name: a\n", "yaml: line 3: pool a has no CIDR"},
+		{"pools: [{name: a, cidrs: [10.0.0.0/24]}, {name: a, cidrs: [10.0.1.0/24]}]", "pool a: two pools have this name"},
 		{"pools: [{name: a, cidrs: [10.0.0.0/33]}]", `line 1: pool a: "10.0.0.0/33" is not a CIDR, such as 10.88.0.0/16`},
 		{"pools: [{name: a, cidrs: [10.0.0.0]}]", "line 1: pool a: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
 		{"pools: [{name: a, cidrs: ['fe80::1%eth0']}]", `"fe80::1%eth0" is not a CIDR`},
@@ -222,8 +222,8 @@ func TestLoadRefuses(t *testing.T) {
 		{"pools: [{name: a, cidrs: ['fd00::/64']}]\nmtu: 1279", "mtu: 1279 is not within 1280 to 65535"},
 		{onePool + "concurrency: 0", "yaml: line 2: concurrency: 0 is not within 1 to 4096"},
 		{onePool + "concurrency: 4097", "concurrency: 4097 is not within 1 to 4096"},
-		{onePool + "logLevel: loud", `yaml: line 2: logLevel: "loud" is none of debug, info, warn, error`},
-		{onePool + "logLevel: ''", `logLevel: "" is none of`},
+		{onePool + "logLevel: loud", `yaml: line 2: logLevel: "loud" is not one of debug, info, warn, error`},
+		{onePool + "logLevel: ''", `logLevel: "" is not one of`},
 		{onePool + "metrics: 9477", `yaml: line 2: metrics: "9477": want [HOST]:PORT, such as 127.0.0.1:9477`},
 		{onePool + "metrics: node:9477", `metrics: "node:9477": want an IP address and a port of 0 to 65535`},
 		{onePool + "metrics: 127.0.0.1:65536", `metrics: "127.0.0.1:65536": want an IP address`},
@@ -266,9 +266,9 @@ func TestFlagsRefused(t *testing.T) {
 		{Flags{Pools: []string{"a="}}, `--pool a=: "" is not a CIDR`},
 		{Flags{Pools: []string{"a=10.0.0.0/24,"}}, `"" is not a CIDR`},
 		{Flags{Pools: []string{"a=10.0.0.0/24, 10.0.1.0/24"}}, `" 10.0.1.0/24" is not a CIDR`},
-		{Flags{Pools: []string{"a=10.0.0.0/24,10.0.0.0/24"}}, "pool a: has 10.0.0.0/24 twice"},
+		{Flags{Pools: []string{"a=10.0.0.0/24,10.0.0.0/24"}}, "pool a lists 10.0.0.0/24 twice"},
 		{Flags{Pools: []string{"a=10.0.0.1/24"}}, "is 10.0.0.0/24 meant?"},
-		{Flags{Pools: []string{"a=10.0.0.0/24", "a=10.0.1.0/24"}}, "pool a: there are two of this name"},
+		{Flags{Pools: []string{"a=10.0.0.0/24", "a=10.0.1.0/24"}}, "pool a: two pools have this name"},
 		{Flags{Pools: []string{"x=10.88.1.0/24"}}, "pool x: 10.88.1.0/24 overlaps 10.88.0.0/16 of pool default"},
 		{Flags{File: mtu, Pools: []string{"a=fd00::/64"}}, "config " + mtu + " and flags: mtu: 1279 is not within 1280 to 65535"},
 		{Flags{Metrics: "9477"}, `--metrics "9477": want [HOST]:PORT`},

@@ -54,7 +54,7 @@ func (r *reader) value(n *yaml.Node, to take) {
 	}
 	switch r.read++; {
 	case r.read == maxRead:
-		r.complain(n, "aliases say too much")
+		r.complain(n, "aliases make the file too long")
 	case r.read < maxRead && n.ShortTag() != "!!null":
 		to(r, n)
 	}
@@ -81,7 +81,7 @@ func (r *reader) keys(n *yaml.Node, example string, known map[string]take) {
 		case !ok:
 			r.complain(key, "unknown key %q", name)
 		case own[name]:
-			r.complain(key, "key %q is there twice", name)
+			r.complain(key, "key %q appears twice", name)
 		default:
 			own[name] = true
 			r.value(value, to)
@@ -99,7 +99,7 @@ func (r *reader) keys(n *yaml.Node, example string, known map[string]take) {
 // an earlier mapping takes precedence over a later one.
 func (r *reader) merge(n *yaml.Node, example string, known map[string]take) {
 	if r.merging == maxMerges { // or a mapping merges itself
-		r.complain(n, "merges (<<) go more than %d deep", maxMerges)
+		r.complain(n, "merges (<<) are nested more than %d deep", maxMerges)
 		r.read = maxRead // so that nothing more is read
 		return
 	}

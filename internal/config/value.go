@@ -78,7 +78,7 @@ func parseLogLevel(s string) (slog.Level, error) {
 			return l, nil
 		}
 	}
-	return 0, fmt.Errorf("logLevel: %.80q is none of debug, info, warn, error", s)
+	return 0, fmt.Errorf("logLevel: %.80q is not one of debug, info, warn, error", s)
 }
 
 // parseMetrics reads a TCP address. If it names no host, the loopback is meant: leaving out

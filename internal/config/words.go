@@ -14,8 +14,8 @@ var slips = map[string]string{
 	"mapping values are not allowed in this context": "is a space missing after a colon, or a line indented too far?",
 	"did not find expected ',' or ']'":               "a [ without its ]",
 	"did not find expected ',' or '}'":               "a { without its }",
-	"did not find expected key":                      "a line that is not indented as the one before it",
-	"did not find expected '-' indicator":            "a line that is not indented as the one before it",
+	"did not find expected key":                      "a line is not indented like the one before it",
+	"did not find expected '-' indicator":            "a line is not indented like the one before it",
 	"could not find expected ':'":                    "a key without its colon",
 }
 
@@ -29,7 +29,7 @@ func slip(err error, lines []string) error {
 		return strings.Contains(indent, "\t")
 	})
 	if tab >= 0 {
-		return fmt.Errorf("line %d: is indented with a tab: YAML has spaces alone", tab+1)
+		return fmt.Errorf("line %d: is indented with a tab: YAML allows only spaces", tab+1)
 	}
 	s := strings.TrimPrefix(err.Error(), "yaml: ")
 	n := line(s)

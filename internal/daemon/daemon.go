@@ -141,7 +141,7 @@ func (d *Daemon) OpenLedger(o ledger.Options) (err error) {
 func (c *Core) LedgerTaken() error {
 	now, err := os.Stat(c.Root.Ledger())
 	if err == nil && !os.SameFile(now, c.opened) {
-		err = errors.New("another file is in its place")
+		err = errors.New("another file has taken the place of the agent's ledger")
 	}
 	return err
 }
@@ -169,13 +169,13 @@ func (d *Daemon) OpenEngine(kinds hold.Kinds, h Hooks) {
 func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
 	missing, err := d.Engine.Resume(ctx, hold.Glance()) // a glance is enough: what changes after the last list is heard of
 	if err != nil {
-		d.Log.Warn("restoring", "err", err)
+		d.Log.Warn("could not restore everything", "err", err)
 	}
 	d.Doubt.Store(err != nil)
 	return func(ctx context.Context) {
 		if err := d.Engine.Mend(ctx, missing); err != nil && ctx.Err() == nil {
 			d.Doubt.Store(true)
-			d.Log.Warn("restoring what pods lack", "err", err)
+			d.Log.Warn("could not restore all that pods lack", "err", err)
 		}
 	}
 }
@@ -200,7 +200,7 @@ func (d *Daemon) Sweep(ctx context.Context, r Round) {
 	report, err := d.Engine.Sweep(ctx)
 	d.Doubt.Store(err != nil)
 	if err != nil {
-		d.Log.Warn("sweep", "err", err)
+		d.Log.Warn("a sweep could not do everything", "err", err)
 	}
 	for _, f := range report.Findings {
 		r.Found(f.Hold)

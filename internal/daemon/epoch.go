@@ -15,7 +15,7 @@ import (
 
 // ErrMoved says that the agent was started in another network namespace than
 // before, though the node has not been rebooted.
-var ErrMoved = errors.New("started in another network namespace than before")
+var ErrMoved = errors.New("the agent was started in another network namespace than before")
 
 // ReadMarker reads the marker (root.Dir.Epoch), which a reboot takes away. Its first line
 // is the epoch that an agent of this root entered last, its second line that agent's
@@ -55,12 +55,12 @@ func (d *Daemon) Enter(stays func(former string) string) error {
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()
 	if was.Boot == now.Boot && was != now && !d.Moved {
 		if _, err := os.Stat(marker); err == nil {
-			return fmt.Errorf("%w: start it where it ran, or remove %s (or say --moved) if all of its pods are gone", ErrMoved, marker)
+			return fmt.Errorf("%w: start it in the former one; or, if all of its pods are gone, remove %s or use --moved", ErrMoved, marker)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("looking for the marker of this epoch: %w", err)
 		}
 		if there := stays(EpochText(was)); there != "" {
-			return fmt.Errorf("%w, and %s is still there: start it where it ran, or say --moved to give up all of its pods", ErrMoved, there)
+			return fmt.Errorf("%w, and %s is still there: start the agent in the former one, or use --moved to give up all of its pods", ErrMoved, there)
 		}
 	}
 	if was != now {
@@ -79,7 +79,7 @@ func (d *Daemon) SameEpoch() error {
 		return err
 	}
 	if strings.HasPrefix(was, d.Boot+"/") && was != d.Epoch && !d.Moved {
-		return fmt.Errorf("%w, and its ledger is lost: start it where it ran, or say --moved if all of its pods are gone", ErrMoved)
+		return fmt.Errorf("%w, and its ledger is lost: start it in the former one, or use --moved if all of its pods are gone", ErrMoved)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (d *Daemon) markSoon() error {
 	err := d.mark()
 	d.unmarked = err != nil
 	if noRoom(err) {
-		d.Log.Warn("should the ledger be lost, nothing would keep an agent from starting in another network namespace", "err", err)
+		d.Log.Warn("could not write the marker that keeps an agent without a ledger from starting in another network namespace", "err", err)
 		return nil
 	}
 	return err
@@ -132,7 +132,7 @@ func replaceFile(path, text string) error {
 		return err
 	}
 	if err := unix.Rmdir(path); err != nil && err != unix.ENOTDIR && err != unix.ENOENT {
-		return fmt.Errorf("removing the folder %s, which is in a file's place: %w", path, err)
+		return fmt.Errorf("removing the folder %s, which is in the place of a file: %w", path, err)
 	}
 	return os.Rename(tmp, path)
 }

@@ -81,8 +81,8 @@ func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id str
 		return string(id), false, writeInstance(dir, string(id))
 	}
 	if _, err := os.Stat(dir.Ledger()); err == nil {
-		return "", false, fmt.Errorf("%w: %s is missing beside %s: write it there again, it is what follows \"berth-\" in the name of its table "+
-			"(nft list tables); or, if the node was rebooted since, remove the ledger as well: none of its pods is left",
+		return "", false, fmt.Errorf("%w: %s is missing, but %s exists: write the id into the missing file again; it follows \"berth-\" in the name of the agent's table "+
+			"(nft list tables); or, if the node was rebooted since, remove the ledger as well, because none of its pods is left",
 			ErrInstanceLost, dir.Instance(), dir.Ledger())
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("looking for a ledger: %w", err)

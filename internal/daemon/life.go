@@ -50,7 +50,7 @@ type Life struct {
 // Then it calls Life.Resume, and then it serves verbs. It ends in the reverse order.
 func (d *Daemon) Live(ctx context.Context, srv *server.Server, l Life) error {
 	if err := srv.Listen(d.Root); noRoom(err) { // deletions that wait need no socket; keepReachable tries again
-		d.Log.Error("nobody can reach the agent", "err", err)
+		d.Log.Error("nobody can reach the agent, because it could not make its socket", "err", err)
 		d.deaf = true
 	} else if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (g *group) end(limit time.Duration) {
 	select {
 	case <-ended:
 	case <-time.After(limit): // a kind may hang, and not notice that its context has ended
-		g.Log.Warn("ending, though something of the agent's own has not")
+		g.Log.Warn("the agent ends, although some of its background work has not ended")
 	}
 }
 
@@ -141,9 +141,9 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	case <-ctx.Done():
 		return whyEnded(ctx)
 	case <-d.Ledger.Failed():
-		return fmt.Errorf("going on needs a new start: %w", d.Ledger.Writable())
+		return fmt.Errorf("the agent cannot go on: %w", d.Ledger.Writable())
 	case err := <-usurped:
-		return fmt.Errorf("ending, since the lock of the instance was removed and is another's now: %w", err)
+		return fmt.Errorf("the agent ends, because somebody removed the lock of its instance and another agent has locked the instance: %w", err)
 	}
 }
 
@@ -182,7 +182,7 @@ func (d *Daemon) keepMetrics(ctx context.Context, srv *server.Server, addr strin
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		d.Log.Error("metrics are not served", "err", err, "next try in", pause)
+		d.Log.Error("could not serve metrics", "err", err, "next try in", pause)
 		Sleep(ctx, pause, nil)
 	}
 }
@@ -200,7 +200,7 @@ func (d *Daemon) notify(state string) {
 			<-before
 		}
 		if _, err := systemd.SdNotify(false, state); err != nil {
-			d.Log.Warn("telling systemd", "err", err)
+			d.Log.Warn("could not tell systemd about the agent's state", "err", err)
 		}
 	}()
 }

@@ -45,7 +45,7 @@ func (d *Daemon) Alone() error {
 		return err
 	}
 	if err != nil { // for example in a container that cannot write to /run
-		d.Log.Warn("nothing keeps another agent of this instance from starting", "err", err)
+		d.Log.Warn("could not lock the instance: nothing keeps another agent of this instance from starting", "err", err)
 	}
 	d.locked = locked
 	return nil
@@ -58,7 +58,7 @@ func LockInstance(netns ns.Ref) func(instance string, dir root.Dir) (*Lock, erro
 		path := root.Lock(instance, netns.Ino)
 		l, err := take(path, dir)
 		if errors.Is(err, ErrTwice) {
-			return nil, fmt.Errorf("%w: if %s was moved here, end that one first; if it is a copy, for an agent of its own, "+
+			return nil, fmt.Errorf("%w: if root %s was moved here, end that agent first; if this root is a copy for a new agent, "+
 				"remove %s and %s", err, dir, dir.State(), dir.Run())
 		}
 		if err != nil {

@@ -76,7 +76,7 @@ func (w *LogWriter) keepWriting() {
 			return
 		}
 		if dropped > 0 {
-			_, err := fmt.Fprintf(w.to, "time=%s level=WARN msg=\"log lines were dropped, since nobody read the log\" lines=%d\n",
+			_, err := fmt.Fprintf(w.to, "time=%s level=WARN msg=\"the agent dropped log lines, because nobody read the log\" lines=%d\n",
 				time.Now().Format("2006-01-02T15:04:05.000Z07:00"), dropped)
 			w.miss(dropped, err)
 		}

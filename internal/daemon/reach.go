@@ -29,9 +29,9 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 		again, err := srv.Relisten()
 		if again {
 			if d.deaf {
-				d.Log.Info("the socket is made")
+				d.Log.Info("the agent has made its socket")
 			} else {
-				d.Log.Warn("somebody removed the socket, and it is made again")
+				d.Log.Warn("somebody removed the socket, and the agent made it again")
 			}
 			d.deaf = false
 			d.unmarked = true // the marker may have gone with the folder
@@ -39,7 +39,7 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 		if d.unmarked {
 			err := d.mark()
 			if err != nil && again {
-				d.Log.Warn("the run folder was removed", "err", err)
+				d.Log.Warn("could not write the marker into the run folder", "err", err)
 			}
 			d.unmarked = err != nil
 		}
@@ -49,13 +49,13 @@ func (d *Daemon) keepReachable(ctx context.Context, srv *server.Server, usurped 
 			return
 		}
 		if bad != nil && !unlocked {
-			d.Log.Error("the lock of the instance was removed", "err", bad)
+			d.Log.Error("somebody removed the lock of the instance, and the agent could not lock it again", "err", bad)
 		}
 		unlocked = bad != nil
 		if was := unheard; err == nil {
 			unheard = ""
 		} else if unheard = err.Error(); unheard != was {
-			d.Log.Error("the socket was removed", "err", err)
+			d.Log.Error("could not make the socket again", "err", err)
 		}
 	}
 }

@@ -31,10 +31,12 @@ const (
 func (d *Daemon) waitFor(ctx context.Context, ids []hold.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, removing)
 	defer cancel()
-	word := time.AfterFunc(waitWord, func() { d.Log.Info("waiting until it is gone", "what", d.leftOf(ids)) })
+	word := time.AfterFunc(waitWord, func() {
+		d.Log.Info("waiting until all that the agent itself holds is given back", "what", d.leftOf(ids))
+	})
 	defer word.Stop()
 	if err := d.Engine.Wait(ctx, ids...); err != nil {
-		return fmt.Errorf("still there: %s: %w", d.leftOf(ids), err)
+		return fmt.Errorf("the agent still holds %s: %w", d.leftOf(ids), err)
 	}
 	return nil
 }

@@ -38,12 +38,12 @@ var damage = map[string]struct {
 	"too long":   {content(whole + strings.Repeat(" ", MaxSize)), "at most 4096"},
 	"very long":  {func(path string) error { return errors.Join(content("")(path), os.Truncate(path, 1<<40)) }, "at most 4096"},
 	"another's":  {content(otherKey()), "another attachment's"},
-	"folder":     {func(path string) error { return os.Mkdir(path, 0o700) }, "no regular file"},
-	"full":       {func(path string) error { return os.MkdirAll(path+"/in/it", 0o700) }, "no regular file"},
-	"link":       {func(path string) error { return os.Symlink("/etc/hostname", path) }, "no regular file"},
-	"link away":  {func(path string) error { return os.Symlink("nowhere", path) }, "no regular file"},
-	"link round": {func(path string) error { return os.Symlink(filepath.Base(path), path) }, "no regular file"},
-	"pipe":       {func(path string) error { return unix.Mkfifo(path, 0o600) }, "no regular file"},
+	"folder":     {func(path string) error { return os.Mkdir(path, 0o700) }, "not a regular file"},
+	"full":       {func(path string) error { return os.MkdirAll(path+"/in/it", 0o700) }, "not a regular file"},
+	"link":       {func(path string) error { return os.Symlink("/etc/hostname", path) }, "not a regular file"},
+	"link away":  {func(path string) error { return os.Symlink("nowhere", path) }, "not a regular file"},
+	"link round": {func(path string) error { return os.Symlink(filepath.Base(path), path) }, "not a regular file"},
+	"pipe":       {func(path string) error { return unix.Mkfifo(path, 0o600) }, "not a regular file"},
 }
 
 var whole = func() string { raw, _ := example.encode(); return string(raw) }()

@@ -35,7 +35,7 @@ func openFolder(dir root.Dir) (*folder, error) {
 	}
 	if err := shut(fd); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("closing %s to others: %w", path, err)
+		return nil, fmt.Errorf("making %s private: %w", path, err)
 	}
 	return &folder{fd, path}, nil
 }

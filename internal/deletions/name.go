@@ -66,7 +66,7 @@ func random() (uint32, error) {
 		case err == nil && n == len(b):
 			return binary.NativeEndian.Uint32(b[:]), nil
 		case err != nil && err != unix.EINTR:
-			return 0, fmt.Errorf("finding a name by chance: %w", err)
+			return 0, fmt.Errorf("choosing a random name: %w", err)
 		}
 	}
 }

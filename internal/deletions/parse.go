@@ -12,7 +12,7 @@ import (
 // file is longer than its deletion. It ignores keys that it does not know.
 func parse(raw []byte) (Record, error) {
 	if len(raw) > MaxSize {
-		return Record{}, fmt.Errorf("%d bytes; a deletion has at most %d", len(raw), MaxSize)
+		return Record{}, fmt.Errorf("it has %d bytes; a deletion has at most %d", len(raw), MaxSize)
 	}
 	raw = bytes.TrimRight(raw, " \n")
 	if err := checkSum(raw); err != nil {

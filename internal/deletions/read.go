@@ -14,7 +14,7 @@ import (
 var (
 	errName    = errors.New("its name is not one of a deletion")
 	errKey     = errors.New("its name is that of another attachment's deletion")
-	errRegular = errors.New("it is no regular file")
+	errRegular = errors.New("it is not a regular file")
 )
 
 // list returns the names in the folder, in no order.

@@ -39,7 +39,7 @@ func (r Record) Key() stamp.Key {
 // Why a file is no deletion.
 var (
 	ErrChecksum = errors.New("the checksum is wrong")
-	ErrVersion  = errors.New("the version is not one that this program knows")
+	ErrVersion  = errors.New("this program does not know its version")
 	errNoSum    = errors.New("it does not end with a checksum")
 )
 
@@ -68,7 +68,7 @@ func (r Record) encode() ([]byte, error) {
 			return b, nil
 		}
 	}
-	return nil, fmt.Errorf("the deletion's names are too long: a file has %d bytes", MaxSize)
+	return nil, fmt.Errorf("the deletion's names are too long: a file has room for %d bytes", MaxSize)
 }
 
 func (r Record) append(b []byte) []byte {

@@ -97,7 +97,7 @@ func (f *folder) giveUp(name string, i int) error {
 		err = unix.Unlinkat(f.fd, name, 0)
 	}
 	if err != nil && err != unix.ENOENT {
-		return fmt.Errorf("removing the deletion %s, which a newer one says: %w", strings.TrimSuffix(name, suffix), err)
+		return fmt.Errorf("removing the deletion %s, which a newer one replaces: %w", strings.TrimSuffix(name, suffix), err)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ const (
 // staleAfter is the age from which a temporary file's writer counts as dead.
 const staleAfter = time.Hour
 
-var errNoSpare = errors.New("there is none left")
+var errNoSpare = errors.New("no spare file is left")
 
 // badSpareError says that one spare file cannot be written: somebody has shortened it, or has
 // put something else in its place. It does not wrap err, because ENOENT would say that there

@@ -75,7 +75,7 @@ func Look(dir root.Dir) (Survey, error) {
 }
 
 // errReadable is the Err of a file that an older program set aside, which could not read it.
-var errReadable = errors.New("it can be read now; the agent's next start takes it back")
+var errReadable = errors.New("this program can read it; the agent puts it back into the queue at its next start")
 
 func (s *Survey) addDamaged(f *folder, name string, why error) {
 	var st unix.Stat_t

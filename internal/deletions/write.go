@@ -54,7 +54,7 @@ func write(dir root.Dir, r Record, content []byte) error {
 		spareErr = f.writeInRoom(r, content)
 	}
 	if spareErr != nil {
-		return fmt.Errorf("%w; and with a spare file: %w", err, spareErr)
+		return fmt.Errorf("%w; using a spare file instead: %w", err, spareErr)
 	}
 	return nil
 }

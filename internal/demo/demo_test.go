@@ -62,7 +62,7 @@ func testDemo(t *testing.T, as *syscall.SysProcAttr) {
 	}
 	for _, want := range []string{
 		`20 pods attached`, `380 of 380 inet echos`, `380 of 380 inet6 echos`, `SIGKILL`, `[1-9]\d* DELs found no agent`,
-		`none of 12 detached pods answers`, `serves again after .*, and has done the [1-9]\d* queued deletions before`, `ADD +20 `, `DEL +20 `,
+		`none of 12 detached pods answers`, `serves again after .*, and carried out the [1-9]\d* queued deletions first`, `ADD +20 `, `DEL +20 `,
 	} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("nothing of %q", want)
@@ -155,7 +155,7 @@ func TestGuard(t *testing.T) {
 		files []*os.File
 		why   string
 	}{
-		{[]*os.File{null, null}, "file 3 is no namespace"},
+		{[]*os.File{null, null}, "file 3 is not a namespace"},
 		{[]*os.File{same("net"), same("mnt")}, "the net namespace is the machine's"},
 		{[]*os.File{same("mnt"), same("mnt")}, "the mnt namespace is the machine's"},
 	} {
@@ -163,7 +163,7 @@ func TestGuard(t *testing.T) {
 		cmd.Env = append(os.Environ(), envInside+"=1")
 		cmd.ExtraFiles = c.files
 		out, err := cmd.CombinedOutput()
-		want := "berth: the demo is not in namespaces of its own, and touches nothing: " + c.why + "; unset " + envInside + "\n"
+		want := "berth: the demo does not run in namespaces of its own, and so it touches nothing: " + c.why + "; unset " + envInside + "\n"
 		if err == nil || string(out) != want {
 			t.Errorf("%v: %s", err, out)
 		}

@@ -19,9 +19,9 @@ func (s *story) restart(ctx context.Context) error {
 		return err
 	}
 	if len(list) != podCount-leave {
-		return fmt.Errorf("%d pods are attached after a start with %d queued deletions, and %d should be", len(list), s.queued, podCount-leave)
+		return fmt.Errorf("%d pods are attached after a start with %d queued deletions, but %d should be", len(list), s.queued, podCount-leave)
 	}
-	s.step("restart", "the agent serves again after %s, and has done the %d queued deletions before", round(time.Since(begun)), s.queued)
+	s.step("restart", "the agent serves again after %s, and carried out the %d queued deletions first", round(time.Since(begun)), s.queued)
 	return nil
 }
 
@@ -45,7 +45,7 @@ func (s *story) detach(ctx context.Context) error {
 			break
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("waited %s in vain for the agent to release all: %d attachments are left", patience, len(left))
+			return fmt.Errorf("the agent did not release all within %s: %d attachments are left", patience, len(left))
 		}
 	}
 	s.step("release", "every link, route and record of theirs is given back")
@@ -61,7 +61,7 @@ func (s *story) audit(ctx context.Context) error {
 	for _, f := range audit.Findings {
 		s.residue = append(s.residue, fmt.Sprintf("audit: %s %s %s %s", f.Type, f.What, f.Owner, f.Detail))
 	}
-	s.step("audit", "%d things left over or missing, says the agent", len(audit.Findings))
+	s.step("audit", "the agent finds %d things left over or missing", len(audit.Findings))
 
 	now, err := look()
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *story) audit(ctx context.Context) error {
 		}
 	}
 	s.residue = append(s.residue, found...)
-	s.step("look", "%d links, routes, neighbours, tables, conntrack entries too many or missing, says the kernel", len(found))
+	s.step("look", "the kernel shows %d links, routes, neighbours, tables, conntrack entries too many or missing", len(found))
 	return nil
 }
 

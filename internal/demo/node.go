@@ -22,7 +22,7 @@ type node struct {
 // newNode prepares the fresh namespaces: mounts, folders, and lo.
 func newNode(bin string) (*node, error) {
 	if err := guard(); err != nil {
-		return nil, fmt.Errorf("the demo is not in namespaces of its own, and touches nothing: %w; unset %s", err, envInside)
+		return nil, fmt.Errorf("the demo does not run in namespaces of its own, and so it touches nothing: %w; unset %s", err, envInside)
 	}
 	// mount --make-rslave /: mounts that are made here are not seen outside, and mounts that
 	// are removed outside are not kept here.
@@ -63,7 +63,7 @@ func guard() error {
 			return fmt.Errorf("looking at file %d: %w", fd, err)
 		}
 		if fs.Type != unix.NSFS_MAGIC {
-			return fmt.Errorf("file %d is no namespace", fd)
+			return fmt.Errorf("file %d is not a namespace", fd)
 		}
 		if err := errors.Join(unix.Fstat(fd, &left), unix.Stat("/proc/self/ns/"+name, &here)); err != nil {
 			return fmt.Errorf("comparing namespaces: %w", err)
@@ -78,7 +78,7 @@ func guard() error {
 		return fmt.Errorf("listing links: %w", err)
 	}
 	if len(links) != 1 {
-		return fmt.Errorf("there are %d links, and not lo alone", len(links))
+		return fmt.Errorf("there are %d links, not only lo", len(links))
 	}
 	return nil
 }

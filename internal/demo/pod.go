@@ -81,7 +81,7 @@ func (w network) attach(ctx context.Context, p *pod) error {
 	for _, ip := range result.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {
-			return fmt.Errorf("address %s in the result of ADD", ip.Address.IP)
+			return fmt.Errorf("the result of ADD has the bad address %s", ip.Address.IP)
 		}
 		p.addresses[familyOf(addr.Unmap())] = addr.Unmap()
 	}

@@ -88,7 +88,7 @@ const patience = 30 * time.Second
 
 // serve starts the agent and returns when it serves.
 func (s *story) serve(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %s in vain", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %s", patience))
 	defer cancel()
 	return s.agent.Start(ctx)
 }
@@ -190,7 +190,7 @@ func (s *story) detachAndKill(ctx context.Context) error {
 		return err
 	}
 	s.queued = len(queue.Pending)
-	s.step("detach", "%d pods detached; %d DELs found no agent, cut the pod off and left it to the next one", done.Load(), s.queued)
+	s.step("detach", "%d pods detached; %d DELs found no agent, cut the pod off and queued the deletion", done.Load(), s.queued)
 	if s.queued == 0 {
 		return fmt.Errorf("the agent was killed too late: nothing was left to detach")
 	}
@@ -230,7 +230,7 @@ func (s *story) withoutAgent(context.Context) error {
 		detached = append(detached, p)
 	}
 	if missed > s.queued {
-		return fmt.Errorf("%d pods are detached, and the ledger has them attached; %d deletions are queued", missed, s.queued)
+		return fmt.Errorf("%d pods are detached, but the ledger has them attached; %d deletions are queued", missed, s.queued)
 	}
 	if err := s.reach("ping", "between pods still attached, with no agent", attached); err != nil {
 		return err

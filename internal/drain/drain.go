@@ -75,7 +75,7 @@ func (d *Drain) All(ctx context.Context) error {
 		return none, d.Now(ctx)
 	}, nil)
 	if err == patience.ErrHangs {
-		err = fmt.Errorf("doing deletions: %w", err)
+		err = fmt.Errorf("carrying out queued deletions: %w", err)
 	}
 	return err
 }
@@ -94,12 +94,12 @@ func (d *Drain) drainAll(ctx context.Context) error {
 	pending, err := d.Pending()
 	d.date(pending)
 	if err != nil {
-		err = fmt.Errorf("looking for deletions: %w", err)
+		err = fmt.Errorf("looking for queued deletions: %w", err)
 	}
 	if len(pending) == 0 {
 		return err
 	}
-	d.Log.Info("doing deletions that were written down while no agent answered", "deletions", len(pending))
+	d.Log.Info("carrying out deletions that the plugin queued while no agent answered", "deletions", len(pending))
 	// Pods that nobody has cut off can still send: their deletions come first.
 	slices.SortStableFunc(pending, func(x, y deletions.Entry) int { return order(x.Record.Cut) - order(y.Record.Cut) })
 	errs := []error{err}
@@ -128,7 +128,7 @@ func (d *Drain) Key(ctx context.Context, k attachment.Key) error {
 		err = errors.Join(err, undone)
 	}
 	if err != nil {
-		return fmt.Errorf("deletions of %s come first: %w", k, err)
+		return fmt.Errorf("the queued deletions of %s come first: %w", k, err)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (d *Drain) Key(ctx context.Context, k attachment.Key) error {
 func (d *Drain) lookFor(k attachment.Key) ([]deletions.Entry, error) {
 	pending, err := patience.Call(&d.calls, looking, lookLimit, func() ([]deletions.Entry, error) { return d.pendingOf(k) }, nil)
 	if err == patience.ErrHangs {
-		err = fmt.Errorf("looking for deletions: %w", err)
+		err = fmt.Errorf("looking for queued deletions: %w", err)
 	}
 	return pending, err
 }
@@ -158,7 +158,7 @@ func (d *Drain) date(entries []deletions.Entry) {
 	for i := range entries {
 		r := &entries[i].Record
 		if now := d.Boottime(); r.Boot == d.Boot && r.Started > now+int64(skew) {
-			d.Log.Warn("a queued deletion is from the future, and is taken to be of now: is its plugin in another time namespace?",
+			d.Log.Warn("a queued deletion's time is in the future, and the agent takes the present time instead: is its plugin in another time namespace?",
 				"deletion", entries[i].Name, "ahead", time.Duration(r.Started-now))
 			r.Started = now
 		}
@@ -197,7 +197,7 @@ func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error 
 	waiting, cancel := context.WithTimeout(ctx, stopped)
 	defer cancel()
 	if err := d.Engine.Depart(waiting, going); err != nil {
-		d.Log.Warn("a queued deletion is promised, and its cut is tried again", "err", err)
+		d.Log.Warn("could not cut off the pod of a queued deletion; the agent tries again", "err", err)
 	}
 	names := make([]string, len(done))
 	for i, e := range done {
@@ -348,7 +348,7 @@ func (d *Drain) Keep(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if err := d.All(context.WithoutCancel(ctx)); err != nil {
-				d.Log.Error("deletions wait for the next agent", "err", err)
+				d.Log.Error("could not carry out all queued deletions; the next agent does", "err", err)
 			}
 			return
 		case <-d.news:
@@ -358,7 +358,7 @@ func (d *Drain) Keep(ctx context.Context) {
 		if err := d.All(ctx); err != nil {
 			failed++
 			pause := patience.Backoff(drainAgain, drainLater, failed)
-			d.Log.Error("deletions wait", "err", err, "next try in", pause)
+			d.Log.Error("could not carry out all queued deletions", "err", err, "next try in", pause)
 			again = time.After(pause)
 			continue
 		}
@@ -371,7 +371,7 @@ func (d *Drain) Keep(ctx context.Context) {
 // adopted pods.
 func (d *Drain) WarnUnsure(k attachment.Key) {
 	if _, unsure := d.index.Called(k); unsure {
-		d.Log.Warn("a deletion releases nobody: the ledger was lost, and several pods' names begin so; each is released with its network namespace",
+		d.Log.Warn("a deletion releases no pod: the ledger was lost, and the deletion fits several pods by what their links' aliases still say; the agent releases each pod when its network namespace is gone",
 			"key", k)
 	}
 }

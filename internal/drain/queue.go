@@ -16,7 +16,7 @@ import (
 const leastSpares = 64
 
 // errNoSpares refuses an ADD because its DEL might find no room on the disk.
-var errNoSpares = errors.New("too little room is kept for deletions while no agent runs")
+var errNoSpares = errors.New("there is too little room for deletions while no agent runs")
 
 // queue is the agent's end of the deletion queue.
 type queue struct {
@@ -52,11 +52,11 @@ func (q *queue) Quiet() bool { return q.done.Load() == q.told.Load() }
 // does not ask a folder for which a Survey has just waited in vain.
 func (q *queue) Answers() error {
 	if q.calls.Hang(surveying) {
-		return fmt.Errorf("looking for deletions: %w", patience.ErrHangs)
+		return fmt.Errorf("looking for queued deletions: %w", patience.ErrHangs)
 	}
 	_, err := patience.Call(&q.calls, looking, lookLimit, q.Waiting, nil)
 	if err != nil {
-		err = fmt.Errorf("looking for deletions: %w", err)
+		err = fmt.Errorf("looking for queued deletions: %w", err)
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 		return err
 	}
 	if err := q.TakeBack(); err != nil { // what was set aside stays there, for people
-		d.Log.Warn("looking for deletions among those that were set aside", "err", err)
+		d.Log.Warn("could not look again at deletions that were set aside", "err", err)
 	}
 	d.Queue, d.news = q, make(chan struct{}, 1)
 	d.done.Store(-1)
@@ -91,17 +91,17 @@ func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 func (d *Drain) KeepSpares() {
 	n, err := patience.Call(&d.calls, refilling, fillLimit, d.Refill, nil)
 	if err == patience.ErrHangs { // Key refuses ADDs meanwhile
-		d.Log.Warn("keeping room for deletions", "err", err)
+		d.Log.Warn("could not keep room for deletions", "err", err)
 		return
 	}
 	if err != nil {
-		d.Log.Warn("keeping room for deletions", "spare files", n, "err", err)
+		d.Log.Warn("could not keep room for deletions", "spare files", n, "err", err)
 	}
 	if err == nil || n >= leastSpares {
 		d.spare.Store(nil)
 		return
 	}
-	err = fmt.Errorf("%w: %d spare files, and %d are needed: %w", errNoSpares, n, leastSpares, err)
+	err = fmt.Errorf("%w: there are %d spare files, but %d are needed: %w", errNoSpares, n, leastSpares, err)
 	d.spare.Store(&err)
 }
 

@@ -128,7 +128,7 @@ func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.O
 	d.gained.names, d.lost.names = differ(o.Names, after.Names)
 	for i, h := range after.Holds {
 		if h.Spec == nil || has(after.Holds[:i], h.Spec) {
-			return nil, fmt.Errorf("%w: hold %d has no spec, or is there twice", ledger.ErrInvalid, i)
+			return nil, fmt.Errorf("%w: hold %d has no spec, or appears twice", ledger.ErrInvalid, i)
 		}
 		if !has(o.Holds, h.Spec) {
 			d.gained.holds = append(d.gained.holds, hold.Hold{Owner: id, Spec: h.Spec})

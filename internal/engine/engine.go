@@ -26,7 +26,7 @@ import (
 )
 
 // ErrOvertaken says that an owner was released while it was being taken.
-var ErrOvertaken = errors.New("overtaken by a release")
+var ErrOvertaken = errors.New("a release has overtaken it")
 
 // RefusedError says that a Take or a Change did not begin: nothing has changed.
 type RefusedError struct{ Err error }

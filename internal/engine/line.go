@@ -299,7 +299,7 @@ func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hu
 		return nil
 	})
 	if len(errs) != len(holds) {
-		err := fmt.Errorf("kind %s: %d answers for %d holds", n.kind.Name(), len(errs), len(holds))
+		err := fmt.Errorf("kind %s gave %d answers for %d holds", n.kind.Name(), len(errs), len(holds))
 		errs = make([]error, len(holds))
 		for i := range errs {
 			errs[i] = err

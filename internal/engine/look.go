@@ -15,7 +15,7 @@ const lateLooks = 16
 
 // errLate says that the engine does not ask a kind, because too many earlier looks of the
 // kind have not ended.
-var errLate = errors.New("its former looks have not ended")
+var errLate = errors.New("too many earlier looks have not ended")
 
 // aside runs one look of a kind in a goroutine of its own, and within the kind's Look or
 // Options.Look: a kind that hangs delays no look at another kind. An answer that comes

@@ -84,7 +84,7 @@ func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error 
 // once.
 func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 	if end, ok := ctx.Deadline(); ok && end.Before(at) {
-		return fmt.Errorf("the kind pauses until %s", at.UTC().Format(time.RFC3339))
+		return fmt.Errorf("this kind of hold pauses until %s", at.UTC().Format(time.RFC3339))
 	}
 	timer := time.NewTimer(at.Sub(e.now()))
 	defer timer.Stop()
@@ -126,7 +126,7 @@ func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool
 	select {
 	case err = <-released:
 	case <-limit.C:
-		return fmt.Errorf("it has not ended within %s", n.try()), true
+		return fmt.Errorf("the release has not ended within %s", n.try()), true
 	}
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()

@@ -126,7 +126,7 @@ func (e *Engine) takeable(o hold.Owner) error {
 			return fmt.Errorf("taking %s: %w", o.ID, err)
 		}
 		if h.Owner != o.ID {
-			return fmt.Errorf("taking %s: its hold %s is another owner's", o.ID, h)
+			return fmt.Errorf("taking %s: its hold %s belongs to another owner", o.ID, h)
 		}
 	}
 	return nil

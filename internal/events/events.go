@@ -24,7 +24,7 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("reader too slow: events %d to %d are forgotten", e.From, e.To)
+	return fmt.Sprintf("the reader was too slow: the agent has forgotten events %d to %d", e.From, e.To)
 }
 
 // Hub numbers events, remembers the latest and wakes their readers.

@@ -20,7 +20,7 @@ func (g *Ground) forwarding() error {
 	}
 	for name := range sysctls {
 		if err := g.node.SetSysctl(name, "1"); err != nil {
-			return fmt.Errorf("turning on forwarding (or say forwarding: false): %w", err)
+			return fmt.Errorf("turning on forwarding (forwarding: false leaves it alone): %w", err)
 		}
 	}
 	return nil

@@ -135,7 +135,7 @@ func (g *Ground) holdOne(ctx context.Context, rec nodeRecord, name hold.Name, sp
 		waiting, cancel := context.WithTimeout(ctx, formerHolder)
 		defer cancel()
 		if err := g.Engine.Wait(waiting, id); err != nil {
-			return fmt.Errorf("waiting for the former owner %s of %s to go: %w", id, spec, err)
+			return fmt.Errorf("waiting until the former owner %s of %s is released: %w", id, spec, err)
 		}
 	}
 	return g.aside(ctx, spec.String(), func(ctx context.Context) error {
@@ -197,16 +197,16 @@ func (g *Ground) giveBack(ctx context.Context) error {
 // leaves it to the sweep, so that deletions do not wait for it any longer.
 func (g *Ground) Begin(ctx context.Context) error {
 	if err := g.keepTable(ctx); err != nil {
-		g.Log.Warn("telling the nftables table what should be in it", "err", err)
+		g.Log.Warn("could not bring the nftables table up to date", "err", err)
 	}
 	var err error
 	if g.uplinkMTU, err = g.node.Conn.UplinkMTU(); err != nil {
-		g.Log.Warn("looking for the uplink's MTU", "err", err)
+		g.Log.Warn("could not find out the uplink's MTU", "err", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*Holding)
 	defer cancel()
 	if err = g.Engine.Repair(ctx, g.Owners()...); err != nil {
-		g.Log.Warn("restoring what the agent itself holds", "err", err)
+		g.Log.Warn("could not restore all that the agent itself holds", "err", err)
 	}
 	return err
 }
@@ -232,10 +232,10 @@ func (g *Ground) Keep(ctx context.Context) {
 	}
 	defer done()
 	if err := g.Hold(ctx); err != nil {
-		g.Log.Warn("taking what the node needs", "err", err)
+		g.Log.Warn("could not take all that the agent itself holds on the node", "err", err)
 	}
 	if err := g.giveBack(ctx); err != nil {
-		g.Log.Warn("giving back drained pools", "err", err)
+		g.Log.Warn("could not give back all drained pools", "err", err)
 	}
 }
 
@@ -261,7 +261,7 @@ func (g *Ground) Pool(name string) (string, error) {
 			return p.Name, nil
 		}
 	}
-	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "pool %q is not one of the agent's: %s", name, strings.Join(names, ", "))
+	return "", cni.Errorf(cni.CodeConfig, "unknown pool", "the agent has no pool %q; its pools are %s", name, strings.Join(names, ", "))
 }
 
 // CIDRs returns the CIDRs from which a pool gives addresses.

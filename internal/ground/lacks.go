@@ -18,7 +18,7 @@ var lacks = []struct {
 }{
 	{nft.Sources, api.LackSources, "pods can send from others' addresses, and others from pods' addresses (nft_fib)"},
 	{nft.Invalid, api.LackInvalid, "packets that belong to no connection leave the node with pods' addresses (nft_ct)"},
-	{nft.Limit, api.LackConnections, "one pod can fill connection tracking (nft_connlimit, nft_numgen)"},
+	{nft.Limit, api.LackConnections, "one pod can fill the connection tracking table (nft_connlimit, nft_numgen)"},
 	{nft.Multipath, api.LackMultipath, "a program of the node that speaks MPTCP with a pod is told only after a timeout that the pod is gone (nft_exthdr, Linux 5.18)"},
 }
 

@@ -36,15 +36,15 @@ func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 	err := g.Reload(ctx, c)
 	switch inForce := g.config.Load() == c; {
 	case !inForce:
-		g.Log.Error("the new configuration is refused, and nothing has changed", "err", err)
+		g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
 		return false
 	case err != nil:
-		g.Log.Error("the new configuration is in force, but for what failed; the sweep tries it again", "err", err)
+		g.Log.Error("the new configuration is in force, except for what failed; the sweep tries that again", "err", err)
 	default:
 		g.Log.Info("the new configuration is in force")
 	}
 	if keys := g.waiting(c); len(keys) > 0 {
-		g.Log.Warn("changed in the configuration, and read at the next start alone", "keys", keys)
+		g.Log.Warn("the new configuration changes keys that berthd reads only when it starts", "keys", keys)
 	}
 	return true
 }

@@ -83,7 +83,7 @@ func (g *Ground) KeepCut(ctx context.Context) {
 		case <-g.doubted:
 		}
 		if err := g.node.Links.DownDying(ctx); err != nil {
-			g.Log.Warn("cutting dying pods off without the nftables table", "err", err)
+			g.Log.Warn("could not set down the links of all pods that are being released", "err", err)
 		}
 	}
 }
@@ -96,11 +96,11 @@ func (g *Ground) drift(drift, err error) {
 		g.Hooks.Tell(api.EventDrift, o, table.KindName, drift)
 	}
 	if err != nil {
-		g.Log.Warn("keeping the nftables table", "drift", drift, "err", err)
+		g.Log.Warn("could not restore the nftables table", "drift", drift, "err", err)
 		return
 	}
 	if drift != nil {
-		g.Log.Info("the nftables table was changed by others and is restored", "drift", drift)
+		g.Log.Info("somebody changed the nftables table, and the agent restored it", "drift", drift)
 	}
 	g.Hooks.Exposed() // the rules may not have held meanwhile
 }

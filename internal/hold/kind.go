@@ -11,10 +11,10 @@ import (
 
 // The answers of Verify and Acquire about a hold. A kind wraps them with what it has seen.
 var (
-	ErrGone     = errors.New("gone")                     // Verify: the thing is not there
-	ErrChanged  = errors.New("changed")                  // Verify: the thing is there, but not as its spec says
-	ErrForeign  = errors.New("taken by somebody else")   // Acquire: somebody else's thing is in its place, and stays there
-	ErrHomeless = errors.New("what it lived in is gone") // Acquire: it can never succeed again, because the pod is gone
+	ErrGone     = errors.New("gone")                       // Verify: the thing is not there
+	ErrChanged  = errors.New("changed")                    // Verify: the thing is there, but not as its spec says
+	ErrForeign  = errors.New("taken by somebody else")     // Acquire: somebody else's thing is in its place, and stays there
+	ErrHomeless = errors.New("what it belongs in is gone") // Acquire: it can never succeed again, because the pod is gone
 )
 
 // LaterError is the answer of an Acquire or a Release that must not be tried again before
@@ -26,7 +26,7 @@ type LaterError struct {
 }
 
 func (e *LaterError) Error() string {
-	return fmt.Sprintf("not before %s: %v", e.At.UTC().Format(time.RFC3339), e.Err)
+	return fmt.Sprintf("no new try before %s: %v", e.At.UTC().Format(time.RFC3339), e.Err)
 }
 
 func (e *LaterError) Unwrap() error { return e.Err }

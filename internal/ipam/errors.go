@@ -16,7 +16,7 @@ var (
 	ErrTwice       = errors.New("a second address of one family")
 	ErrTaken       = errors.New("in use")
 	ErrResting     = errors.New("in cooldown")
-	ErrDue         = errors.New("not free before the traces of its traffic are forgotten")
+	ErrDue         = errors.New("not free until the node has forgotten the last pod's traffic")
 )
 
 // AddrError says why a requested address cannot be given out.
@@ -51,14 +51,14 @@ type ExhaustedError struct {
 
 func (e *ExhaustedError) Error() string {
 	if e.Lost {
-		return fmt.Sprintf("pool %s gives out no address until %s: the ledger was lost, and with it which ones rest",
+		return fmt.Sprintf("pool %s gives out no address until %s: the ledger was lost, and only it knew which addresses rest",
 			e.Pool, e.NextFree.UTC().Format(time.RFC3339))
 	}
 	s := fmt.Sprintf("pool %s has no free %s address: %d in all, %d in use, %d in cooldown",
 		e.Pool, e.Family, e.Size, e.Used, e.Resting)
 	switch {
 	case e.Due > 0:
-		s += fmt.Sprintf(", %d of them only until the traces of their traffic are forgotten", e.Due)
+		s += fmt.Sprintf(", %d of them only until the node has forgotten the last pods' traffic", e.Due)
 	case !e.NextFree.IsZero():
 		s += ", the first of them until " + e.NextFree.UTC().Format(time.RFC3339)
 	}

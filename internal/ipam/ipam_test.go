@@ -175,7 +175,7 @@ func TestClaimExact(t *testing.T) {
 		}
 	}
 	_, err := p.ClaimExact("a", addrs("10.0.0.6"), at(30))
-	want(t, fmt.Sprint(err), "pool a: requested address 10.0.0.6: not free before the traces of its traffic are forgotten")
+	want(t, fmt.Sprint(err), "pool a: requested address 10.0.0.6: not free until the node has forgotten the last pod's traffic")
 	if !errors.Is(err, ErrDue) {
 		t.Errorf("%v: not %v", err, ErrDue)
 	}
@@ -256,7 +256,7 @@ func TestRestore(t *testing.T) {
 	want(t, show(p.Claim("a", at(0))), "10.0.0.6")
 	want(t, show(p.Claim("a", at(0))), "10.7.0.0")
 	_, err := p.Claim("a", at(0))
-	want(t, fmt.Sprint(err), "pool a has no free IPv4 address: 7 in all, 4 in use, 3 in cooldown, 2 of them only until the traces of their traffic are forgotten")
+	want(t, fmt.Sprint(err), "pool a has no free IPv4 address: 7 in all, 4 in use, 3 in cooldown, 2 of them only until the node has forgotten the last pods' traffic")
 	rinse(p, at(0))
 	for _, a := range []string{"10.0.0.3", "10.0.0.1"} {
 		want(t, show(p.Claim("a", at(0))), a)

@@ -61,9 +61,9 @@ func Validate(pools []PoolConfig) error {
 		case !ValidName(p.Name):
 			return fmt.Errorf("pool name %.80q: want 1 to 63 of a-z, 0-9 and -, not beginning with -", p.Name)
 		case names[p.Name]:
-			return fmt.Errorf("pool %s: there are two of this name", p.Name)
+			return fmt.Errorf("pool %s: two pools have this name", p.Name)
 		case len(p.CIDRs) == 0:
-			return fmt.Errorf("pool %s: has no CIDR", p.Name)
+			return fmt.Errorf("pool %s has no CIDR", p.Name)
 		case p.Cooldown < 0:
 			return fmt.Errorf("pool %s: cooldown %s is below zero", p.Name, p.Cooldown)
 		}
@@ -82,7 +82,7 @@ func Validate(pools []PoolConfig) error {
 		a, b := all[i-1], all[i]
 		switch {
 		case a.prefix == b.prefix && a.pool == b.pool:
-			return fmt.Errorf("pool %s: has %s twice", a.pool, a.prefix)
+			return fmt.Errorf("pool %s lists %s twice", a.pool, a.prefix)
 		case a.prefix.Overlaps(b.prefix):
 			return fmt.Errorf("pool %s: %s overlaps %s of pool %s", b.pool, b.prefix, a.prefix, a.pool)
 		}

@@ -18,7 +18,7 @@ func TestQuarantine(t *testing.T) {
 	if !errors.As(err, &full) || !full.NextFree.Equal(at(30)) {
 		t.Errorf("a claim: %v", err)
 	}
-	want(t, err.Error(), "pool a gives out no address until "+at(30).Format(time.RFC3339)+": the ledger was lost, and with it which ones rest")
+	want(t, err.Error(), "pool a gives out no address until "+at(30).Format(time.RFC3339)+": the ledger was lost, and only it knew which addresses rest")
 	if _, err := p.ClaimExact("a", addrs("10.0.0.5"), at(29)); !errors.As(err, &full) {
 		t.Errorf("an exact claim: %v", err)
 	}

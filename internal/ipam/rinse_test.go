@@ -22,7 +22,7 @@ func TestDueUntilRinsed(t *testing.T) {
 	pass = p.Due(at(30))
 	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(40))), "[10.0.0.1] true")
 	want(t, fmt.Sprint(p.Available("a", at(30))), "<nil>") // because it could claim after a pass
-	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, 1 of them only until the traces of their traffic are forgotten")
+	want(t, show(p.Claim("a", at(30))), "pool a has no free IPv4 address: 2 in all, 0 in use, 2 in cooldown, 1 of them only until the node has forgotten the last pods' traffic")
 	set(t, p, 30, poolOf("a", "10.0.0.0/30", "fd00::/64")) // the address stays due in the new layout
 	again := p.Due(at(30))
 	want(t, fmt.Sprint(again.Addrs), "[10.0.0.1]")

@@ -110,7 +110,7 @@ func check(o hold.Owner) error {
 			return fmt.Errorf("%w: name %.80q has more than %d bytes", ErrInvalid, n, MaxName)
 		}
 		if slices.Contains(o.Names[:i], n) {
-			return fmt.Errorf("%w: name %s is there twice", ErrInvalid, n)
+			return fmt.Errorf("%w: name %s appears twice", ErrInvalid, n)
 		}
 	}
 	if b := o.Before; b != nil && (b.Needs > len(o.Needs) || b.Names > len(o.Names) || b.Holds > len(o.Holds) || min(b.Needs, b.Names, b.Holds) < 0) {

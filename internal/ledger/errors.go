@@ -48,6 +48,6 @@ type DamagedError struct {
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("ledger %s is damaged: %s; it is left as it is. "+
-		"Put an intact copy in its place, or have berthd --rebuild-ledger make one from what the kernel tells of the pods", e.Path, e.What)
+	return fmt.Sprintf("ledger %s is damaged: %s; the file stays as it is. "+
+		"Put an intact copy in its place, or run berthd --rebuild-ledger, which makes one from the pods' links in the kernel", e.Path, e.What)
 }

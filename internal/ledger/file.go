@@ -51,7 +51,7 @@ func lockFile(f *os.File, path string, how int) (size int64, err error) {
 		return 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s is no regular file", path)
+		return 0, fmt.Errorf("%s is not a regular file", path)
 	}
 	for deadline := time.Now().Add(lockWait); ; time.Sleep(lockPoll) {
 		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
@@ -169,7 +169,7 @@ func explain(err error) error {
 	case isFull(err):
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w (the agent must be able to write its ledger; `berth ledger` reads it without)", err)
+		return fmt.Errorf("%w (the agent must be able to write its ledger; `berth ledger` only reads it)", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w (its folder must exist)", err)
 	}

@@ -129,10 +129,10 @@ func TestBadFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"text":       "no bbolt file",
-		"short":      "too few",
+		"text":       "it is not a bbolt file",
+		"short":      "too short",
 		"dir":        "is a directory",
-		"fifo":       "no regular file",
+		"fifo":       "not a regular file",
 		"missing/db": "its folder must exist",
 	} {
 		_, err := Open(testOptions(in(name), newClock()))

@@ -83,7 +83,7 @@ func loadHead(found map[string][]record, img *image) (*head, error) {
 		return nil, damaged("head: %w", err)
 	}
 	if h.Schema > Schema {
-		return nil, fmt.Errorf("schema %d, this program knows up to %d: %w", h.Schema, Schema, ErrNewer)
+		return nil, fmt.Errorf("the file has schema %d, this program knows schemas up to %d: %w", h.Schema, Schema, ErrNewer)
 	}
 	if h.Seq != img.txid {
 		return nil, damaged("head is of transaction %d, the file of %d", h.Seq, img.txid)
@@ -144,7 +144,7 @@ func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
 	}
 	for id := range s.needers {
 		if s.owners[id] == nil {
-			return damaged("owner %s, which others need, is not there", id)
+			return damaged("owner %s, which others need, has no record", id)
 		}
 	}
 	return nil
@@ -160,7 +160,7 @@ func loadOwner(r record, kinds hold.Kinds) (*entry, error) {
 	o, err := kinds.Decode(body)
 	if err != nil {
 		// The checksum is right, so this is no damage: another version has written it.
-		return nil, fmt.Errorf("record of owner %s is not understood: %w", r.key, err)
+		return nil, fmt.Errorf("this program does not understand the record of owner %s: %w", r.key, err)
 	}
 	if string(o.ID) != string(r.key) {
 		return nil, damaged("owner %.40q says it is %s", r.key, o.ID)
@@ -172,7 +172,7 @@ func loadReleasing(found map[string][]record, s *state) error {
 	return each(found, bucketReleasing, func(key string, rec releasingRecord) error {
 		e := s.owners[hold.ID(key)]
 		if e == nil {
-			return damaged("owner %.40q is releasing, and not there", key)
+			return damaged("owner %.40q is releasing, but has no record", key)
 		}
 		e.owner.Releasing = time.Unix(0, rec.At).UTC()
 		return nil
@@ -183,10 +183,10 @@ func loadRests(found map[string][]record, read reading, s *state) error {
 	return each(found, bucketRests, func(key string, rec restRecord) error {
 		n, ok := nameOf(key)
 		if !ok {
-			return damaged("rest %.40q is no name", key)
+			return damaged("rest %.40q is not a name", key)
 		}
 		if holder, ok := s.names[n]; ok {
-			return damaged("name %s rests, and owner %s has it", n, holder)
+			return damaged("name %s rests, but owner %s has it", n, holder)
 		}
 		freed, until := read(span(rec))
 		s.rests[n] = Rest{n, freed, until}

@@ -71,7 +71,7 @@ func readImage(f *os.File, size int64) (*image, error) {
 	for i := range metas {
 		page := make([]byte, pageHead+metaLen)
 		if _, err := f.ReadAt(page, int64(i)*pageSize); err == io.EOF {
-			return nil, damaged("%d bytes are too few", size)
+			return nil, damaged("a file of %d bytes is too short", size)
 		} else if err != nil {
 			return nil, fmt.Errorf("reading meta page %d: %w", i, err)
 		}
@@ -85,7 +85,7 @@ func readImage(f *os.File, size int64) (*image, error) {
 		m = metas[1]
 	}
 	if m.high < 2 || m.high > uint64(size)/pageSize {
-		return nil, damaged("it ends after %d bytes, %d pages of %d should be there", size, m.high, pageSize)
+		return nil, damaged("it ends after %d bytes, but should have %d pages of %d bytes", size, m.high, pageSize)
 	}
 	if m.freelist != noFreelist {
 		return nil, damaged("it has a free list: another program has written to it")
@@ -104,7 +104,7 @@ func parseMeta(b []byte) meta {
 	sum.Write(b[:56])
 	switch {
 	case order.Uint32(b) != boltMagic:
-		m.valid = fmt.Errorf("no bbolt file")
+		m.valid = fmt.Errorf("it is not a bbolt file")
 	case sum.Sum64() != order.Uint64(b[56:]):
 		m.valid = errChecksum
 	case order.Uint32(b[4:]) != boltVersion:
@@ -120,7 +120,7 @@ func parseMeta(b []byte) meta {
 func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 	return img.tree(img.root, nil, nil, func(flags uint32, name, val []byte) error {
 		if flags != flagBucket || len(val) < 16 {
-			return damaged("root element %.40q is no bucket", name)
+			return damaged("root element %.40q is not a bucket", name)
 		}
 		img.buckets = append(img.buckets, string(name))
 		record := func(flags uint32, key, val []byte) error {
@@ -134,7 +134,7 @@ func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 		}
 		page := val[16:]
 		if len(page) < pageHead {
-			return damaged("bucket %.40q is cut off", name)
+			return damaged("bucket %.40q breaks off", name)
 		}
 		if flags := order.Uint16(page[8:]); flags != flagLeaf {
 			return damaged("bucket %.40q has a page of type %#x", name, flags)
@@ -223,7 +223,7 @@ func (img *image) page(id uint64) ([]byte, error) {
 	}
 	page := img.data[id*pageSize:]
 	if have := order.Uint64(page); have != id {
-		return nil, damaged("page %d says it is %d", id, have)
+		return nil, damaged("page %d says that it is page %d", id, have)
 	}
 	overflow := uint64(order.Uint32(page[12:]))
 	if id+overflow >= high {

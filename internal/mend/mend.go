@@ -58,7 +58,7 @@ func (m *Mend) Listen(waiting func() (int, error)) {
 	}
 	news, err := m.node.Monitor()
 	if err != nil {
-		m.Log.Warn("changes by others are mended by the sweep alone", "err", err)
+		m.Log.Warn("could not listen to the kernel: only the sweep mends what others change", "err", err)
 		return
 	}
 	m.news = news
@@ -90,7 +90,7 @@ func (m *Mend) Keep(ctx context.Context) {
 				return
 			}
 			if err != nil {
-				m.Log.Warn("listening to the kernel", "err", err)
+				m.Log.Warn("could not read what the kernel says about changes", "err", err)
 				news = []rtnl.News{{Change: rtnl.Lost}}
 				daemon.Sleep(ctx, time.Second, nil)
 			}
@@ -132,7 +132,7 @@ func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) {
 		m.hooks.Taint(h)
 	}
 	if err != nil && ctx.Err() == nil && first {
-		m.Log.Warn("mending what others have changed", "owner", id, "err", err)
+		m.Log.Warn("could not mend what others have changed", "owner", id, "err", err)
 	}
 }
 

@@ -163,7 +163,7 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 	m := w.Mend
 	if !w.all.IsZero() && !w.all.After(now) {
 		w.all, w.looked = time.Time{}, now
-		m.Log.Info("more has changed than the kernel could tell: looking at everything")
+		m.Log.Info("the kernel could not report all changes: the agent looks at everything")
 		w.work.Go(func() {
 			m.hooks.Sweep(ctx)
 			m.hooks.Exposed() // a link may have left the live group and come back
@@ -193,7 +193,7 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 func (w *Watcher) mendAll(ctx context.Context, due map[hold.ID]suspect) {
 	m := w.Mend
 	if err := m.hooks.Drain(ctx); err != nil { // a pod that a plugin has cut off must not get its network back
-		m.Log.Error("deletions wait", "err", err)
+		m.Log.Error("could not carry out all queued deletions", "err", err)
 	}
 	for id, s := range due {
 		select {

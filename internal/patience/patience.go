@@ -11,7 +11,7 @@ import (
 
 // ErrHangs says that a call did not end in time, or was not made because an earlier one
 // hangs.
-var ErrHangs = errors.New("its file system does not answer")
+var ErrHangs = errors.New("the file system does not answer")
 
 // Calls remembers by name which calls hang, so that nobody else waits for the same, or
 // spends a thread on it. A call may hang for ever although its path answers again, namely

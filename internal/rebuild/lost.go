@@ -67,15 +67,15 @@ func (r *Rebuild) begin() error {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("%w: %s is missing, and %d links of this agent's pods are here (%s ...): "+
-			"put it back, or make it anew from what the kernel tells of them: %s",
+		return fmt.Errorf("%w: %s is missing, but %d links of this agent's pods are on the node (%s ...): "+
+			"put the ledger back, or rebuild it from these links: %s",
 			ErrLedgerLost, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 	}
 	if first, yes := r.First(); yes {
 		_, err = ledger.Replace(r.ledger, []ledger.Op{ledger.Founded(first)})
 		return err
 	}
-	r.Log.Warn("the ledger was lost, and nothing of its pods is left; addresses rest first", "ledger", r.Root.Ledger())
+	r.Log.Warn("the ledger was lost, and none of its pods is left; the agent begins a new ledger, and all addresses rest first", "ledger", r.Root.Ledger())
 	_, err = ledger.Replace(r.ledger, []ledger.Op{r.ground.Quarantine()})
 	return err
 }
@@ -114,11 +114,11 @@ func (r *Rebuild) refuseOld() error {
 		return err
 	}
 	if len(left) == 0 {
-		r.Log.Warn("the ledger is older than pods whose deletions wait; addresses rest first", "ledger", r.Root.Ledger(), "links", len(newer))
+		r.Log.Warn("the ledger is older than some pods, all of which have queued deletions; all addresses rest first", "ledger", r.Root.Ledger(), "links", len(newer))
 		return r.Ledger.Commit(context.Background(), r.ground.Quarantine())
 	}
-	return fmt.Errorf("%w: %s does not know of %d links of this agent's pods that are here (%s ...): "+
-		"put its current copy in its place, or make it anew from what the kernel tells of them: %s",
+	return fmt.Errorf("%w: %s does not know of %d links of this agent's pods that are on the node (%s ...): "+
+		"put the current ledger in its place, or rebuild it from these links: %s",
 		ErrLedgerOld, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 }
 
@@ -158,7 +158,7 @@ func undoomed(links []rtnl.Link, queued func() ([]deletions.Entry, error)) ([]rt
 	}
 	pending, err := queued()
 	if err != nil {
-		return nil, fmt.Errorf("looking for deletions: %w", err)
+		return nil, fmt.Errorf("looking for queued deletions: %w", err)
 	}
 	doomed := map[string]deletions.Record{}
 	for _, e := range pending {
@@ -183,8 +183,8 @@ func (r *Rebuild) explain(err error) error {
 	if look != nil {
 		return errors.Join(err, look)
 	}
-	return fmt.Errorf("%w: %d links of this agent's pods are here; if there is no intact copy, "+
-		"%s sets it aside and adopts them: %w", ErrLedgerLost, len(links), r.rebuildCommand(), err)
+	return fmt.Errorf("%w: %d links of this agent's pods are on the node; if there is no intact copy of the ledger, "+
+		"%s sets the ledger aside and adopts these pods: %w", ErrLedgerLost, len(links), r.rebuildCommand(), err)
 }
 
 // rebuildCommand returns the command that makes the ledger anew.

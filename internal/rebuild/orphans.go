@@ -14,7 +14,7 @@ import (
 
 // ErrOrphans says that this is the first start of a root, and that pods are here whose agent
 // nobody can find: its state folder and its run folder are both lost.
-var ErrOrphans = errors.New("pods of an agent that is not here")
+var ErrOrphans = errors.New("the node has pods of an agent that does not run")
 
 // RefuseOrphans refuses to begin a root over pods of an instance that nobody serves. Most
 // likely these are the root's own pods, and somebody took the agent's state away. Under a new
@@ -54,10 +54,10 @@ func RefuseOrphans(d *daemon.Daemon, n *node.Node) error {
 		return err
 	}
 	s, _ := stamp.Parse(left[0].Alias)
-	return fmt.Errorf("%w: nobody serves instance %s, and %d links of pods are here (%s ...), while %s is begun anew: "+
-		"if that was this root's agent, whose state is lost, put its folders back, or write %s into %s, and run %s; "+
-		"if it is another agent of this node's, start that one first, or let both have the host's /run, where its lock is; or delete these pods; "+
-		"or say --moved, if nobody will ever delete them here",
+	return fmt.Errorf("%w: no agent serves instance %s, but %d links of its pods are on the node (%s ...), and root %s is new: "+
+		"if the instance is the former one of this root, whose state is lost, put the root's folders back, or write %s into %s and run %s; "+
+		"if the instance belongs to another agent of this node, start that agent first, or give both agents the host's /run, which has its lock; or delete these pods; "+
+		"or use --moved, if nobody will ever delete these pods here",
 		ErrOrphans, s.Instance, len(left), left[0].Name, d.Root, s.Instance, d.Root.Instance(), rebuildCommand(d.Root))
 }
 

@@ -11,7 +11,7 @@ import (
 
 // ErrOtherInstance says that the state folder is not the one from which an agent served
 // last, and that pods of that agent's are still here.
-var ErrOtherInstance = errors.New("the state folder is another one than the agent served from last")
+var ErrOtherInstance = errors.New("the state folder is not the one from which an agent served here last")
 
 // refuseOther refuses a state folder that was put, or mounted, in the place of the one from
 // which an agent served in this epoch, while pods of that agent's are here: by this folder's
@@ -35,12 +35,12 @@ func (r *Rebuild) refuseOther() error {
 	}
 	marker := r.Root.Epoch()
 	if len(left) == 0 {
-		r.Log.Warn("the state folder is another one than the agent served from last; none of that agent's pods is left, and its table and routes may be",
+		r.Log.Warn("the state folder is not the one from which an agent served here last; none of that agent's pods is left, but its table and routes may be",
 			"instance", r.Instance, "was", was, "table", stamp.Table(was))
 		return nil
 	}
-	return fmt.Errorf("%w, and %d links of that agent's pods are here (%s ...): %s says %s, and %s says %s: "+
-		"take away what was mounted over the former folder, or put it back; or delete these pods, and start it then; "+
-		"or remove %s, if nobody will ever delete them",
+	return fmt.Errorf("%w, and %d links of that agent's pods are on the node (%s ...): %s says %s, but %s says %s: "+
+		"unmount what covers the former folder, or put that folder back; or delete these pods, and then start the agent; "+
+		"or remove %s, if nobody will ever delete these pods",
 		ErrOtherInstance, len(left), left[0].Name, r.Root.Instance(), r.Instance, marker, was, marker)
 }

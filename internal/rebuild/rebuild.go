@@ -34,9 +34,9 @@ type Rebuilt struct {
 var lostForAll = []string{
 	"pods' names: attachments are known by network, container and interface alone",
 	"pods' DNS settings: a repeated ADD answers without them",
-	"when attachments were made: as if it were now",
-	"which addresses rest: all that nobody has rest for a full cooldown",
-	"tombstones: an ADD that was overtaken by its DEL, and is still on its way, is executed",
+	"when attachments were made: they count as made now",
+	"which addresses rest: every address that no pod has rests for a full cooldown",
+	"tombstones: if a DEL overtook its ADD, and the ADD arrives only now, the agent executes it",
 }
 
 // Rebuild compares a daemon's ledger with the links of its pods.
@@ -61,10 +61,10 @@ func Possible(dir root.Dir) error {
 	// Somebody may have taken away the ledger of an agent that runs. What that agent still
 	// writes into it would be missing in the new one.
 	if err := server.Unserved(dir); err != nil {
-		return fmt.Errorf("%w, with the ledger that it opened: stop it first", err)
+		return fmt.Errorf("%w, and has the ledger open: stop it first", err)
 	}
 	if _, err := os.Stat(dir.Instance()); err != nil && !remembered(dir) {
-		return fmt.Errorf("%w: nothing tells which links are this agent's: %w", daemon.ErrInstanceLost, err)
+		return fmt.Errorf("%w: nothing says which links are this agent's: %w", daemon.ErrInstanceLost, err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrIrregular says that a path leads to something that is no regular file.
-var ErrIrregular = errors.New("it is no regular file")
+var ErrIrregular = errors.New("it is not a regular file")
 
 // Open opens a regular file to read, and refuses anything else: a plain open of a FIFO or a
 // device may wait for ever, and so may a read from it.

@@ -14,10 +14,10 @@ import (
 var (
 	descOwners   = prometheus.NewDesc("berth_attachments", "Attachments by state.", []string{"state"}, nil)
 	descOwed     = prometheus.NewDesc("berth_owed", "Holds whose release has failed so far.", []string{"kind"}, nil)
-	descOwedAge  = prometheus.NewDesc("berth_owed_oldest_seconds", "How long the hold has been owed that is owed the longest.", []string{"kind"}, nil)
+	descOwedAge  = prometheus.NewDesc("berth_owed_oldest_seconds", "How long the oldest owed hold has been owed.", []string{"kind"}, nil)
 	descQueued   = prometheus.NewDesc("berth_deletions_queued", "Deletions that the plugin has left for the agent.", nil, nil)
 	descDamaged  = prometheus.NewDesc("berth_deletions_damaged", "Files in the queue that cannot be read as deletions, and are set aside.", nil, nil)
-	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Deletions that would have room on a full disk.", nil, nil)
+	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Further deletions that have room on a full disk.", nil, nil)
 	descPoolSize = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
 	descPoolUsed = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
 	descPoolRest = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)

@@ -27,7 +27,7 @@ func (a *agent) retryOwed(r *server.Request) (*server.Answer, error) {
 		return nil, err
 	}
 	if len(req.IDs) > maxRetries {
-		return nil, cni.Errorf(cni.CodeConfig, "too many ids", "%d; expected %d or fewer, or none for all", len(req.IDs), maxRetries)
+		return nil, cni.Errorf(cni.CodeConfig, "too many ids", "there are %d; expected at most %d, or none to try all that is owed", len(req.IDs), maxRetries)
 	}
 	var ids []hold.ID
 	for _, text := range req.IDs {

@@ -63,8 +63,8 @@ func deletion(q server.Query) (api.Filter, error) {
 		return api.Filter{}, err
 	}
 	if f.Container == "" && (f.Namespace == "" || f.Pod == "") {
-		return api.Filter{}, cni.Errorf(cni.CodeEnv, "too little to delete by",
-			"a deletion names a container, or a namespace and a pod")
+		return api.Filter{}, cni.Errorf(cni.CodeEnv, "the request does not say what to delete",
+			"a deletion must name a container, or a namespace and a pod")
 	}
 	return f, nil
 }

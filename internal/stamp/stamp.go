@@ -196,7 +196,7 @@ func (s Stamp) Key() (k Key, err error) {
 }
 
 // errElse says why a deletion leaves a link alone.
-var errElse = errors.New("the link is not that attachment's")
+var errElse = errors.New("the link does not belong to the attachment")
 
 // Check compares what a deletion names, a key and the name of its incarnation's host veth,
 // with the alias of the link of that name. It returns nil if the deletion means that link,
@@ -207,7 +207,7 @@ func Check(name, alias string, k Key) error {
 	case !ok:
 		return fmt.Errorf("%w: its alias %.300q is not `berth INSTANCE ID KEY @START =ADDRESS,...`", errElse, alias)
 	case s.Link() != name:
-		return fmt.Errorf("%w: its name is %s, and its alias %q", errElse, name, alias)
+		return fmt.Errorf("%w: its name is %s, but its alias is %q", errElse, name, alias)
 	case !s.Is(k):
 		return fmt.Errorf("%w: its alias is %q, not that of %s", errElse, alias, k)
 	}

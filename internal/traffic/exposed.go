@@ -31,7 +31,7 @@ func (t *Traffic) KeepHidden(ctx context.Context) {
 		r := t.ground.Ruleset()
 		rules := conntrack.Rules{Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked}
 		if err := t.node.Tracked.ForgetExposed(rules); err != nil {
-			t.Log.Warn("connections that began while the table's rules did not hold may go on as they are", "err", err)
+			t.Log.Warn("could not delete the connections that began while the nftables rules did not hold", "err", err)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	if err != nil {
 		err = fmt.Errorf("forgetting the traffic of %d addresses whose cooldown is over: %w", len(pass.Addrs), err)
 		if t.failed.Swap(&rinseErr{len(pass.Addrs), err}) == nil {
-			t.Log.Warn("addresses stay out of use, and it is tried again", "err", err)
+			t.Log.Warn("addresses stay out of use, and the agent tries again to forget their traffic", "err", err)
 		}
 		return pass.Next, err
 	}

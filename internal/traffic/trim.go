@@ -52,10 +52,10 @@ func (t *Traffic) KeepTrimmed(ctx context.Context) {
 		gone, rest, err := t.Trim(ctx)
 		pause = max(trimEvery, rest*time.Since(begun))
 		if err != nil && !failed && ctx.Err() == nil {
-			t.Log.Warn("a pod may fill connection tracking", "err", err)
+			t.Log.Warn("could not keep pods from filling the connection tracking table", "err", err)
 		}
 		if len(gone) > 0 && !trimmed {
-			t.Log.Warn("connection tracking, or the ports of masquerade, would have run out: entries of pods that had too many are deleted",
+			t.Log.Warn("the connection tracking table, or the ports for masquerade, had almost run out: the agent deleted entries of pods that had too many",
 				"pods", len(gone), "such as", gone[:min(len(gone), 5)])
 		}
 		trimmed, failed = len(gone) > 0, err != nil

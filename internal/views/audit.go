@@ -36,7 +36,7 @@ func (v *Views) unledgered() []api.Finding {
 		return nil
 	}
 	return []api.Finding{{Type: api.FindingMissing, Kind: "ledger", What: path, Detail: fmt.Sprintf(
-		"%v; what is written now is lost with this process: restart berthd, which says what to do", err)}}
+		"%v; all that the agent writes now is lost when it ends: restart berthd, which says what to do", err)}}
 }
 
 // AuditPods is Audit, and looks into the attached pods as well.

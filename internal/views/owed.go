@@ -101,7 +101,7 @@ func (v *Views) undeleted() []api.Finding {
 		if v.late(all.Pending[i]) {
 			key := attachment.Key{Network: q.Network, ContainerID: q.ContainerID, Ifname: q.Ifname}
 			fs = append(fs, api.Finding{Type: api.FindingQueued, Kind: "deletion", Of: "container " + q.ContainerID, What: q.Name,
-				Detail: fmt.Sprintf("the deletion of %s waits since %s", key, q.Written.UTC().Format(time.RFC3339))})
+				Detail: fmt.Sprintf("the deletion of %s has been waiting since %s", key, q.Written.UTC().Format(time.RFC3339))})
 		}
 	}
 	for _, f := range d.Damaged {

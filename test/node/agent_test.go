@@ -315,5 +315,5 @@ func (a *agent) says(what string, do func()) {
 // What berthd says of a SIGHUP.
 const (
 	inForce    = "the new configuration is in force"
-	notInForce = "the new configuration is refused, and nothing has changed"
+	notInForce = "berthd refuses the new configuration, and keeps the one in force"
 )

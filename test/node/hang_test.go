@@ -117,7 +117,7 @@ func TestQueueHangsInBurst(t *testing.T) {
 		t.Errorf("GC: %v", err)
 	}
 	_, err := a.exec("STATUS", "", "")
-	programs.WantError(t, err, cni.CodeNotAvailable, "its file system does not answer")
+	programs.WantError(t, err, cni.CodeNotAvailable, "the file system does not answer")
 	a.del("c0")
 }
 

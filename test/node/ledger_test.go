@@ -64,7 +64,7 @@ func TestDamagedLedger(t *testing.T) {
 			if err := os.WriteFile(path, bad, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			a.refused("ledger "+path+" is damaged", "it is left as it is")
+			a.refused("ledger "+path+" is damaged", "the file stays as it is")
 			if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, bad) {
 				t.Errorf("the damaged file was changed (%v)", err)
 			}

@@ -29,7 +29,7 @@ func TestBothFoldersLost(t *testing.T) {
 	}
 	nettest.NoPing(t, pods[0], got[1].addrs[0])
 	for range 2 {
-		a.refused("pods of an agent that is not here", "3 links", strings.TrimSpace(string(raw)), a.root.Instance(), "--rebuild-ledger", "--moved")
+		a.refused("the node has pods of an agent that does not run", "3 links", strings.TrimSpace(string(raw)), a.root.Instance(), "--rebuild-ledger", "--moved")
 	}
 	if _, err := os.Stat(a.root.Instance()); err == nil {
 		t.Error("the refusal has begun an instance")
@@ -89,7 +89,7 @@ func TestFirstStartBesideAnother(t *testing.T) {
 	programs.WantError(t, a.tryDel("c1", pods[1].Ref().Path), 7, "no agent has ever run with this root")
 	nettest.Ping(t, pods[0], got[1].addrs[0])
 	other.kill()
-	a.refused("pods of an agent that is not here", "start that one first")
+	a.refused("the node has pods of an agent that does not run", "start that agent first")
 	other.start()
 	a.start()
 	a.remove()

@@ -39,12 +39,12 @@ func TestRebuildLedger(t *testing.T) {
 	if err := runFor(cmd); err != nil {
 		t.Fatalf("berthd --rebuild-ledger: %v\n%s", err, log.String())
 	}
-	for _, want := range []string{"net/c0/eth0", "net/c1/eth0", "net/c2/eth0", "default", ps[0].Ref().Path, "3 attachments adopted", "No other address is given out until", "DNS"} {
+	for _, want := range []string{"net/c0/eth0", "net/c1/eth0", "net/c2/eth0", "default", ps[0].Ref().Path, "3 attachments adopted", "The agent gives out no other address until", "DNS"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
 	}
-	if !strings.Contains(log.String(), "lost with the ledger") {
+	if !strings.Contains(log.String(), "the rebuilt ledger lacks what only the former one said") {
 		t.Errorf("the log does not say what is lost:\n%s", log.String())
 	}
 	still()
@@ -330,7 +330,7 @@ func TestSecondAgentWithoutItsLedger(t *testing.T) {
 			a.startWatched()
 			take(a)
 			there, _ := os.ReadFile(a.root.Ledger())
-			a.refused("another agent is serving here")
+			a.refused("another agent serves this root")
 			if now, _ := os.ReadFile(a.root.Ledger()); !bytes.Equal(now, there) {
 				t.Errorf("the second agent has written a ledger: %d bytes were there, and %d are", len(there), len(now))
 			}

@@ -100,7 +100,7 @@ func TestLockTakenWhileFrozen(t *testing.T) {
 	a.lose(a.lockFile())
 	b.start()
 	a.signal(unix.SIGCONT)
-	const ending = "the lock of the instance was removed and is another's now"
+	const ending = "somebody removed the lock of its instance and another agent has locked the instance"
 	eventuallyWithin(t, "the first one to end", 10*time.Second, func() bool { return strings.Contains(a.log.String(), ending) })
 	a.kill()
 	b.del("c1", wait)
@@ -174,7 +174,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 			swap()
 			for _, arg := range []string{"--moved", "--remove", "--rebuild-ledger"} {
 				a.args = []string{pools, arg}
-				a.refused("another one than the agent served from last", "2 links", a.root.Instance(), a.marker())
+				a.refused("not the one from which an agent served here last", "2 links", a.root.Instance(), a.marker())
 			}
 			a.args = []string{pools}
 			mend(a, swap, func() {
@@ -259,7 +259,7 @@ func TestDelAtARootOfNobody(t *testing.T) {
 			was := indexOf(t, is.host)
 			for _, how := range []string{"served", "hung"} {
 				err := nobodys.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw))
-				programs.WantError(t, err, 7, "no agent has ever run with this root, and the pod's link "+is.host+" is of one that runs: process ")
+				programs.WantError(t, err, 7, "no agent has ever run with this root, and the pod's link "+is.host+" belongs to a running agent: process ")
 				if err != nil && !strings.Contains(err.Error(), ", --root "+string(a.root)) {
 					t.Errorf("%s: it does not say which root is meant: %v", how, err)
 				}

@@ -146,7 +146,7 @@ func TestCut(t *testing.T) {
 		{"held by somebody else", func(t *testing.T, a *agent) func() {
 			a.wantRight()
 			var leave func()
-			a.says("keeping the nftables table", func() { leave = squat(t, a.table()) })
+			a.says("could not restore the nftables table", func() { leave = squat(t, a.table()) })
 			return leave
 		}},
 	} {

@@ -54,21 +54,21 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	}
 	if add.conf.PrevResult != nil {
 		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: prevResult",
-			"mode %s makes an interface of its own: it has to be the first plugin of its list", add.record.Mode)
+			"mode %s makes its own interface: berth-cni has to be the first plugin of the list", add.record.Mode)
 	}
 	if err := v.checkNetns(add.record.Netns); err != nil {
 		return nil, err
 	}
 	unlock, err := v.keys.Take(ctx, add.record.Key)
 	if errors.Is(err, turn.ErrCrowded) {
-		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%d ADDs of the same attachment wait already", repeats)
+		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%d ADDs of the same attachment are waiting already", repeats)
 	}
 	if err != nil {
 		return nil, answer.Numbered(err)
 	}
 	defer unlock()
 	if err := v.drain.Key(ctx, add.record.Key); err != nil {
-		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
+		return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 	}
 	e, err := v.standing(ctx, add)
 	fresh := err == nil && e == nil
@@ -98,7 +98,7 @@ func (v *Verbs) notDeleted(ctx context.Context, e *attachment.Entry, fresh bool)
 		if fresh {
 			undone = v.Engine.Release(context.WithoutCancel(ctx), []hold.ID{e.Owner.ID})
 		}
-		return cni.Errorf(cni.CodeTryAgain, "a later deletion could not be done", "%v", errors.Join(err, undone))
+		return cni.Errorf(cni.CodeTryAgain, "the agent could not carry out a later deletion", "%v", errors.Join(err, undone))
 	}
 	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
 		return engine.ErrOvertaken
@@ -153,7 +153,7 @@ func (v *Verbs) checkNetns(ref ns.Ref) error {
 	at, err := v.identify(ref)
 	switch {
 	case errors.Is(err, ns.ErrNotNetns):
-		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is no network namespace", "%s: %v", ref.Path, err)
+		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is not a network namespace", "%s: %v", ref.Path, err)
 	case err != nil:
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS cannot be used", "%s: %v", ref.Path, err)
 	}
@@ -191,8 +191,8 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 			return v.whole(ctx, e, add)
 		}
 		if !e.Record.BeganBefore(v.Epoch, add.when.Started) {
-			return nil, cni.Errorf(cni.CodeTryAgain, "overtaken by a later ADD of the same attachment",
-				"%s, in %s, began later", e.Owner.ID, e.Record.Netns.Path)
+			return nil, cni.Errorf(cni.CodeTryAgain, "a later ADD of the same attachment overtook this one",
+				"the ADD of %s, in %s, began later", e.Owner.ID, e.Record.Netns.Path)
 		}
 		old = append(old, e.Owner.ID)
 		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its link in the ADD's place
@@ -205,7 +205,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
 		if e.Owner.Wanted() { // a deletion of it, which a plugin has promised, may wait
 			if err := v.drain.Key(ctx, e.Record.Key); err != nil {
-				return nil, cni.Errorf(cni.CodeTryAgain, "an earlier deletion could not be done", "%v", err)
+				return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 			}
 		}
 		if v.Engine.Doomed(e.Owner.ID) {
@@ -232,7 +232,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else it owes does not keep this ADD waiting
 		}
 		if err != nil {
-			return nil, fmt.Errorf("waiting for the former link of %s in %s to go: %w", add.record.Ifname, add.record.Netns.Path, err)
+			return nil, fmt.Errorf("waiting until the former link of interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
 		}
 	}
 	return nil, nil
@@ -295,16 +295,16 @@ func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) (
 // attachment does not have.
 func asWished(e *attachment.Entry, c *netconf.Conf) error {
 	has := e.Interface
-	const otherwise = "invalid configuration: attached otherwise already"
+	const otherwise = "invalid configuration: already attached with other settings"
 	for _, addr := range c.IPs {
 		if !slices.Contains(has.Addresses, addr) {
 			return cni.Errorf(cni.CodeConfig, otherwise,
-				"%s stands as %s with %v, and the address %s is asked for: DEL it first", e.Record.Key, e.Owner.ID, has.Addresses, addr)
+				"%s is already attached as %s with addresses %v, but this ADD asks for address %s: DEL it first", e.Record.Key, e.Owner.ID, has.Addresses, addr)
 		}
 	}
 	if mac := net.HardwareAddr(c.MAC).String(); c.MAC != nil && mac != has.MAC {
 		return cni.Errorf(cni.CodeConfig, otherwise,
-			"%s stands as %s with the MAC %s, and %s is asked for: DEL it first", e.Record.Key, e.Owner.ID, has.MAC, mac)
+			"%s is already attached as %s with MAC %s, but this ADD asks for MAC %s: DEL it first", e.Record.Key, e.Owner.ID, has.MAC, mac)
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (v *Verbs) fit(add *addition) error {
 		return err
 	}
 	if err := v.drain.Spared(); err != nil {
-		return cni.Errorf(cni.CodeIO, "a deletion might find no room", "%v", err)
+		return cni.Errorf(cni.CodeIO, "the disk may lack room for this pod's deletion", "%v", err)
 	}
 	if err := v.ground.Equipped(pool); err != nil {
 		return cni.Errorf(cni.CodeTryAgain, "the node is not ready for pods", "pool %s: %v", pool, err)

@@ -22,7 +22,7 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 		return err
 	}
 	if add.conf.PrevResult == nil {
-		return cni.Errorf(cni.CodeConfig, "prevResult is missing", "CHECK of %s compares with the result of ADD", add.record.Key)
+		return cni.Errorf(cni.CodeConfig, "prevResult is missing", "CHECK of %s compares the attachment with the result of its ADD", add.record.Key)
 	}
 	prev, err := mode.ParseResult(add.conf)
 	if err != nil {
@@ -44,14 +44,14 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 	e = v.seenIn(m, add.record.Netns, e)
 	var differ []string
 	if !e.Record.Netns.Same(add.record.Netns) {
-		differ = append(differ, fmt.Sprintf("it was attached to another network namespace, at %s", e.Record.Netns.Path))
+		differ = append(differ, fmt.Sprintf("the attachment belongs to another network namespace, at %s", e.Record.Netns.Path))
 	}
 	differ = append(differ, mode.Against(m, e, prev)...)
 	for _, err := range v.compare(ctx, m, e) {
 		differ = append(differ, err.Error())
 	}
 	if len(differ) > 0 {
-		return cni.Errorf(cni.CodeCheck, fmt.Sprintf("attachment %s differs", e.Owner.ID), "%s", strings.Join(differ, "\n"))
+		return cni.Errorf(cni.CodeCheck, fmt.Sprintf("attachment %s is not as it should be", e.Owner.ID), "%s", strings.Join(differ, "\n"))
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 		all = union(all, more)
 		if e := v.unsure(key, w); e != nil {
 			return api.Deleted{}, true, cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure,
-				"%s: its ADD began after this DEL's process, and before that became the plugin: repeat DEL", e.Owner.ID)
+				"the ADD of %s began after this DEL's process started, but before that process ran the plugin: repeat DEL", e.Owner.ID)
 		}
 	}
 	if len(all) == 0 {

@@ -66,7 +66,7 @@ func parse(raw []byte, version string) (*types100.Result, error) {
 	}
 	for _, ip := range r.IPs {
 		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(r.Interfaces)) {
-			return nil, fmt.Errorf("address %s is of interface %d, of %d", ip.Address.String(), *i, len(r.Interfaces))
+			return nil, fmt.Errorf("address %s names interface %d, but the result lists only %d", ip.Address.String(), *i, len(r.Interfaces))
 		}
 	}
 	return r, nil
@@ -103,7 +103,7 @@ func checkNil(r types.Result) error {
 		found = slices.Contains(r.Interfaces, nil) || slices.Contains(r.IPs, nil) || slices.Contains(r.Routes, nil)
 	}
 	if found {
-		return errors.New("null in a list")
+		return errors.New("one of its lists contains null")
 	}
 	return nil
 }

@@ -118,7 +118,7 @@ func (s *scanner) object(field func(key string, value []byte)) error {
 		}
 		if seen[key] {
 			s.at = start
-			return s.errorf("key %.100q is there twice", key)
+			return s.errorf("key %.100q appears twice", key)
 		}
 		seen[key] = true
 		s.blanks()

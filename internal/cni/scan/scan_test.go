@@ -38,9 +38,9 @@ func TestObjectRefuses(t *testing.T) {
 		`{"a":1,}`:                 "at byte 7: expected '\"', found '}'",
 		`{"a":1 "b":2}`:            "at byte 7: expected ',' or '}', found '\"'",
 		`{"a" 1}`:                  "at byte 5: expected ':', found '1'",
-		`{"a":1,"a":2}`:            `at byte 7: key "a" is there twice`,
-		`{"a":1,"\u0061":2}`:       `at byte 7: key "a" is there twice`,
-		`{"x":[{"a":1,"a":2}]}`:    `at byte 13: key "a" is there twice`,
+		`{"a":1,"a":2}`:            `at byte 7: key "a" appears twice`,
+		`{"a":1,"\u0061":2}`:       `at byte 7: key "a" appears twice`,
+		`{"x":[{"a":1,"a":2}]}`:    `at byte 13: key "a" appears twice`,
 		`{"a":}`:                   "at byte 5: expected a value, found '}'",
 		`{"a":nul}`:                "at byte 5: expected a value, found 'n'",
 		`{"a":+1}`:                 "at byte 5: expected a value, found '+'",
@@ -127,7 +127,7 @@ func FuzzObject(f *testing.F) {
 		var want map[string]json.RawMessage
 		stdErr := json.Unmarshal(raw, &want)
 		if err != nil {
-			for _, stricter := range []string{"there twice", "nested deeper", "not UTF-8", "surrogate"} {
+			for _, stricter := range []string{"appears twice", "nested deeper", "not UTF-8", "surrogate"} {
 				if strings.Contains(err.Error(), stricter) {
 					return
 				}

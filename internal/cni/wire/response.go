@@ -17,7 +17,7 @@ const (
 )
 
 var (
-	errCut  = errors.New("the answer is cut off")
+	errCut  = errors.New("the answer breaks off")
 	errHead = errors.New("the answer's head is longer than 16 KiB")
 	errBody = errors.New("the answer's body is longer than 1 MiB")
 )
@@ -45,7 +45,7 @@ func ReadResponse(from io.Reader) (Response, error) {
 	switch {
 	case status == 204 || status == 304: // never have a body
 	case chunked && length >= 0:
-		err = errors.New("the answer has a Content-Length and chunks")
+		err = errors.New("the answer has both a Content-Length and chunks")
 	case chunked:
 		resp.Body, err = r.chunks()
 	case length >= 0:
@@ -103,7 +103,7 @@ func (r *reader) line() (string, error) {
 		case c == '\n' && len(line) > 0 && line[len(line)-1] == '\r':
 			return string(line[:len(line)-1]), nil
 		case c == '\n', len(line) > 0 && line[len(line)-1] == '\r', c < ' ' && c != '\r' && c != '\t':
-			return "", fmt.Errorf("byte %#02x in the answer's head", c)
+			return "", fmt.Errorf("the answer's head contains byte %#02x", c)
 		}
 		line = append(line, c)
 	}
@@ -138,7 +138,7 @@ func (r *reader) statusLine() (int, error) {
 	code, _, _ := strings.Cut(rest, " ")
 	status, err := strconv.ParseUint(code, 10, 16)
 	if proto != "HTTP/1.1" || err != nil || len(code) != 3 || status < 200 || status > 599 {
-		return 0, fmt.Errorf("not the beginning of an HTTP answer: %.60q", line)
+		return 0, fmt.Errorf("the answer does not begin as HTTP does: %.60q", line)
 	}
 	return int(status), nil
 }
@@ -154,19 +154,19 @@ func (r *reader) headers() (length int, chunked bool, err error) {
 		}
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || name == "" || strings.ContainsAny(name, " \t\r") {
-			return 0, false, fmt.Errorf("not a header: %.60q", line)
+			return 0, false, fmt.Errorf("the answer has a line that is not a header: %.60q", line)
 		}
 		value = strings.Trim(value, " \t")
 		switch strings.ToLower(name) {
 		case "content-length":
 			n, err := strconv.ParseUint(value, 10, 31)
 			if err != nil || length >= 0 {
-				return 0, false, fmt.Errorf("bad header: %.60q", line)
+				return 0, false, fmt.Errorf("the answer has a bad header: %.60q", line)
 			}
 			length = int(n)
 		case "transfer-encoding":
 			if chunked || !strings.EqualFold(value, "chunked") {
-				return 0, false, fmt.Errorf("bad header: %.60q", line)
+				return 0, false, fmt.Errorf("the answer has a bad header: %.60q", line)
 			}
 			chunked = true
 		}
@@ -184,14 +184,14 @@ func (r *reader) chunks() ([]byte, error) {
 		}
 		n, err := strconv.ParseUint(line, 16, 31)
 		if err != nil {
-			return nil, fmt.Errorf("not the size of a chunk: %.60q", line)
+			return nil, fmt.Errorf("the answer has a bad chunk size: %.60q", line)
 		}
 		if body, err = r.take(body, int(n)); err != nil {
 			return nil, err
 		}
 		if line, err = r.line(); err != nil || line != "" {
 			if err == nil {
-				err = fmt.Errorf("a chunk goes on with %.60q", line)
+				err = fmt.Errorf("a chunk of the answer goes on after its end, with %.60q", line)
 			}
 			return nil, err
 		}

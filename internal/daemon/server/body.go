@@ -32,7 +32,7 @@ func (r *Request) Body(v any, required ...string) error {
 		return &statusError{http.StatusRequestEntityTooLarge,
 			cni.Errorf(cni.CodeDecode, "the request is too large", "a body has at most %d bytes", api.MaxBody)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return cni.Errorf(cni.CodeTryAgain, "the request did not arrive", "its body was not there after %v", bodyTime)
+		return cni.Errorf(cni.CodeTryAgain, "the request did not arrive", "its body did not arrive within %v", bodyTime)
 	case err != nil:
 		return cni.Errorf(cni.CodeDecode, "the request did not arrive", "reading its body: %v", err)
 	}
@@ -49,11 +49,11 @@ func decode(raw []byte, v any, required ...string) error {
 		err = d.Decode(v)
 	}
 	if err != nil {
-		return cni.Errorf(cni.CodeDecode, "the request is not what is expected", "its body: %v", err)
+		return cni.Errorf(cni.CodeDecode, "the request is malformed", "its body: %v", err)
 	}
 	for _, key := range required {
 		if !slices.ContainsFunc(fields, func(f scan.Field) bool { return f.Key == key }) {
-			return cni.Errorf(cni.CodeConfig, "the request is incomplete", "its body has no %q", key)
+			return cni.Errorf(cni.CodeConfig, "the request is incomplete", "its body lacks %q", key)
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ func (c *conns) bound(fresh net.Conn) {
 		_ = conn.Close() // no client waits for an answer on it
 		return
 	}
-	c.log.Warn("connection refused: there are too many", "most", c.most)
+	c.log.Warn("connection refused: too many connections are open", "most", c.most)
 	body, _ := encode(cni.Errorf(cni.CodeTryAgain, "too many connections", "%d are open", c.most)) // strings and a number: it cannot fail
 	_ = fresh.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(fresh, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",

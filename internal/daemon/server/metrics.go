@@ -89,8 +89,8 @@ func (m *Metrics) handler(log *slog.Logger) http.Handler {
 }
 
 var (
-	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that have a place.", nil, nil)
-	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for a place.", []string{"lane"}, nil)
+	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that are being executed.", nil, nil)
+	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for their turn.", []string{"lane"}, nil)
 	descServing   = prometheus.NewDesc("berth_serving", "1 once the agent has restored what its ledger says.", nil, nil)
 )
 
@@ -131,7 +131,7 @@ func (c *serverCollector) Collect(ch chan<- prometheus.Metric) {
 var (
 	descBatch   = prometheus.NewDesc("berth_ledger_commits_per_transaction", "Commits that one transaction of the ledger made durable.", nil, nil)
 	descBusy    = prometheus.NewDesc("berth_ledger_busy_seconds_total", "Time spent in transactions.", nil, nil)
-	descRecords = prometheus.NewDesc("berth_ledger_records", "What the ledger has.", []string{"sort"}, nil)
+	descRecords = prometheus.NewDesc("berth_ledger_records", "Records in the ledger.", []string{"sort"}, nil)
 	descFile    = prometheus.NewDesc("berth_ledger_file_bytes", "Size of the ledger's file.", nil, nil)
 	descReserve = prometheus.NewDesc("berth_ledger_reserve_ok", "0: the disk is full, and only deletions are written.", nil, nil)
 )

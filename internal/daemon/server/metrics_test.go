@@ -122,7 +122,7 @@ func TestServeMetrics(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, path := range []string{pathToys, pathToys + "/bear", pathState, pathNews, "/"} {
-		if status, body := ask(path); status != 404 || !strings.Contains(body, "all that is served here") {
+		if status, body := ask(path); status != 404 || !strings.Contains(body, "this address serves only") {
 			t.Errorf("%s by TCP: %d %s", path, status, body)
 		}
 	}

@@ -24,13 +24,13 @@ func parseQuery(r *http.Request, allowed ...string) (Query, error) {
 	for name, v := range values {
 		switch {
 		case !slices.Contains(allowed, name):
-			expected := "this request has none"
+			expected := "this request takes no parameters"
 			if len(allowed) > 0 {
 				expected = "expected " + strings.Join(allowed, ", ")
 			}
 			return nil, cni.Errorf(cni.CodeEnv, "unknown query parameter", "%.64q; %s", name, expected)
 		case len(v) > 1:
-			return nil, cni.Errorf(cni.CodeEnv, "invalid query parameter "+name, "it is there %d times", len(v))
+			return nil, cni.Errorf(cni.CodeEnv, "invalid query parameter "+name, "it appears %d times", len(v))
 		case v[0] == "":
 			return nil, cni.Errorf(cni.CodeEnv, "invalid query parameter "+name, "it is empty; leave it out to match everything")
 		}

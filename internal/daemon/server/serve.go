@@ -27,7 +27,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	rt, id, err := s.router.find(r.Method, r.URL.Path, w.Header())
 	if err == nil && r.Method != http.MethodPost && r.ContentLength != 0 {
-		err = cni.Errorf(cni.CodeDecode, "unexpected body", "%s %s has none", r.Method, rt.Path)
+		err = cni.Errorf(cni.CodeDecode, "unexpected body", "%s %s takes no body", r.Method, rt.Path)
 	}
 	switch {
 	case err != nil:
@@ -121,7 +121,7 @@ func (s *Server) aside(leave func()) func() (done func()) {
 func (s *Server) write(w http.ResponseWriter, a *Answer) {
 	raw, err := encode(a.Value)
 	if err != nil {
-		s.log.Error("encoding an answer", "error", err)
+		s.log.Error("could not encode an answer", "error", err)
 		a = toAnswer(fmt.Errorf("encoding the answer: %w", err))
 		raw, _ = encode(a.Value) // an *api.Error is strings and a number: it cannot fail
 	}
@@ -129,7 +129,7 @@ func (s *Server) write(w http.ResponseWriter, a *Answer) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(raw)))
 	w.WriteHeader(a.Status)
 	if _, err := w.Write(raw); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		s.log.Debug("writing an answer", "error", err)
+		s.log.Debug("could not write an answer", "error", err)
 	}
 }
 

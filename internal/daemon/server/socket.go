@@ -19,7 +19,7 @@ import (
 )
 
 // ErrServed says that a daemon answers at a root already.
-var ErrServed = errors.New("another agent is serving here")
+var ErrServed = errors.New("another agent serves this root")
 
 // socket is the API's unix socket. Only root and the daemon's own user can connect: the
 // modes of the directory and of the socket keep others out, and Accept checks each peer's
@@ -55,7 +55,7 @@ func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 	// can use it.
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("removing what a killed agent left: %w", err)
+		return nil, fmt.Errorf("removing the socket that a killed agent left: %w", err)
 	}
 	l, err := bind(fresh)
 	if err != nil {
@@ -87,13 +87,13 @@ func makeRun(dir root.Dir) error {
 		return fmt.Errorf("looking at the run folder: %w", err)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s is no folder", run)
+		return fmt.Errorf("%s is not a folder", run)
 	}
 	if uid := info.Sys().(*syscall.Stat_t).Uid; int(uid) != os.Geteuid() {
 		return fmt.Errorf("%s belongs to user %d, not to the agent's %d", run, uid, os.Geteuid())
 	}
 	if err := os.Chmod(run, 0o700); err != nil {
-		return fmt.Errorf("closing the run folder to others: %w", err)
+		return fmt.Errorf("making the run folder private: %w", err)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func checkStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("looking for a socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is there and is no socket", path)
+		return fmt.Errorf("%s exists, and is not a socket", path)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -143,7 +143,7 @@ func bind(path string) (*net.UnixListener, error) {
 // publish gives a socket its mode and its place.
 func publish(fresh, path string) (os.FileInfo, error) {
 	if err := os.Chmod(fresh, 0o600); err != nil {
-		return nil, fmt.Errorf("closing the socket to others: %w", err)
+		return nil, fmt.Errorf("making the socket private: %w", err)
 	}
 	file, err := os.Lstat(fresh)
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *socket) remove() {
 		return
 	}
 	if err := os.Remove(s.path); err != nil {
-		s.log.Warn("removing the socket", "error", err)
+		s.log.Warn("could not remove the socket", "error", err)
 	}
 }
 

@@ -73,11 +73,11 @@ func TestListenRefuses(t *testing.T) {
 		want    string
 	}{
 		"no root": {func(dir root.Dir) error { return os.Remove(string(dir)) }, "no such file or directory"},
-		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), nil, 0o600) }, "is no socket"},
+		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), nil, 0o600) }, "is not a socket"},
 		"no folder": {func(dir root.Dir) error {
 			elsewhere := filepath.Join(string(dir), "elsewhere")
 			return errors.Join(os.Remove(dir.Run()), os.Mkdir(elsewhere, 0o700), os.Symlink(elsewhere, dir.Run()))
-		}, "is no folder"},
+		}, "is not a folder"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := root.Dir(t.TempDir())

@@ -30,7 +30,7 @@ func (s *Server) stream(rt *Route, w http.ResponseWriter, r *http.Request) {
 	case s.readers <- struct{}{}:
 		defer func() { <-s.readers }()
 	default:
-		s.write(w, toAnswer(cni.Errorf(cni.CodeTryAgain, "too many readers of "+rt.Verb, "%d read already", maxReaders)))
+		s.write(w, toAnswer(cni.Errorf(cni.CodeTryAgain, "too many readers of "+rt.Verb, "%d are reading already", maxReaders)))
 		return
 	}
 	source, err := s.source(rt, w, r)

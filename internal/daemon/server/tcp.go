@@ -28,7 +28,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	open := map[string]bool{api.PathMetrics: true, api.PathHealth: true}
 	tcp := s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !open[r.URL.Path] {
-			s.write(w, toAnswer(noPath(r.URL.Path, api.PathMetrics+" and "+api.PathHealth+" are all that is served here")))
+			s.write(w, toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
 			return
 		}
 		s.ServeHTTP(w, r)
@@ -36,7 +36,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	s.tcp.Store(tcp)
 	go func() {
 		if err := tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("serving metrics ended", "address", addr, "error", err)
+			s.log.Error("the metrics server has ended", "address", addr, "error", err)
 		}
 	}()
 	return l.Addr(), nil

@@ -88,7 +88,7 @@ func TestSlowClient(t *testing.T) {
 	}{
 		"header": {"GET /v1/health HTTP/1.1\r\nHost:", headTime, ""},
 		"body": {"POST /v1/toys HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{\"name\":", bodyTime,
-			"its body was not there after 5s"},
+			"its body did not arrive within 5s"},
 		"next request": {"GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\n", idleTime, `{"serving":true}`},
 	} {
 		t.Run(name, func(t *testing.T) {

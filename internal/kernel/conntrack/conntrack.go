@@ -92,7 +92,7 @@ func (t *Table) forget(is func(entry []byte) bool) error {
 			return nil
 		}
 		if err == nil && n == maxDumps-1 {
-			err = kernel.As(kernel.ErrInterrupted, fmt.Errorf("the table changed under way, %d times", maxDumps))
+			err = kernel.As(kernel.ErrInterrupted, fmt.Errorf("the table changed while it was read, %d times", maxDumps))
 		}
 	}
 	if errors.Is(err, kernel.ErrUnsupported) {

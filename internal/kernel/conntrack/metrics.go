@@ -92,7 +92,7 @@ func (t *Table) forgetMetrics(addrs []netip.Addr) error {
 		return nil // t.tcp stays nil, so later calls do not ask again
 	}
 	t.broken() // the next call opens all sockets anew
-	return kernel.Classify(fmt.Errorf("forgetting what TCP remembers: %w", err))
+	return kernel.Classify(fmt.Errorf("deleting TCP's metrics of addresses: %w", err))
 }
 
 func (m *metrics) close() {

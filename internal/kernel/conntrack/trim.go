@@ -24,7 +24,7 @@ func (t *Table) Load() (entries, most int, err error) {
 		return 0, 0, nil
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("looking how full connection tracking is: %w", err)
+		return 0, 0, fmt.Errorf("reading how full connection tracking is: %w", err)
 	}
 	return entries, most, nil
 }
@@ -131,7 +131,7 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 		return true
 	})
 	if err != nil {
-		err = fmt.Errorf("deleting connections that are too many: %w", err)
+		err = fmt.Errorf("deleting the connections that a pod has too many: %w", err)
 	}
 	return gone, err
 }

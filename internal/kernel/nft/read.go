@@ -60,7 +60,7 @@ func (t *Tables) read(name string) (have table, at Generation, err error) {
 		}
 		return have, after, nil
 	}
-	return table{}, 0, fmt.Errorf("reading nftables table %s: it is changed all the time: %w", name, kernel.ErrAgain)
+	return table{}, 0, fmt.Errorf("reading nftables table %s: it keeps changing: %w", name, kernel.ErrAgain)
 }
 
 // generation reads the current generation.

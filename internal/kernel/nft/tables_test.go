@@ -198,13 +198,13 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 		{`set pools4 lacks 10.99.0.0/24`, func(c *nftables.Conn) {
 			c.SetDeleteElements(pools, elements([]span{{netip.MustParseAddr("10.99.0.0"), netip.MustParseAddr("10.99.0.255")}}))
 		}},
-		{`set pools4 has 1.2.3.4 too`, func(c *nftables.Conn) {
+		{`set pools4 also has 1.2.3.4`, func(c *nftables.Conn) {
 			c.SetAddElements(pools, elements([]span{{netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("1.2.3.4")}}))
 		}},
 		{`set mine is foreign`, func(c *nftables.Conn) {
 			c.AddSet(&nftables.Set{Table: nt, ID: 9, Name: "mine", KeyType: nftables.TypeIPAddr}, nil)
 		}},
-		{`1 foreign objects are in it`, func(c *nftables.Conn) {
+		{`it has 1 foreign objects`, func(c *nftables.Conn) {
 			c.AddObj(&nftables.NamedObj{Table: nt, Name: "n", Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
 		}},
 	} {

@@ -66,7 +66,7 @@ func diff(want, have table) []string {
 		say("flags are %#x, not %#x", have.flags, want.flags)
 	}
 	if have.others != want.others {
-		say("%d foreign objects are in it", have.others)
+		say("it has %d foreign objects", have.others)
 	}
 	for _, w := range want.sets {
 		i := slices.IndexFunc(have.sets, func(s set) bool { return s.name == w.name })
@@ -82,7 +82,7 @@ func diff(want, have table) []string {
 			say("set %s lacks %s", w.name, some(lacks))
 		}
 		if more := without(h.ranges, w.ranges); len(more) > 0 {
-			say("set %s has %s too", w.name, some(more))
+			say("set %s also has %s", w.name, some(more))
 		}
 	}
 	for _, h := range have.sets {

@@ -50,7 +50,7 @@ func (r Ref) Open() (*Netns, error) {
 	}
 	if !r.Same(n.ref) {
 		n.Close()
-		return nil, fmt.Errorf("opening %s: %w: net:[%d] with id %d stands there, not net:[%d] with id %d",
+		return nil, fmt.Errorf("opening %s: %w: the path is now net:[%d] with id %d, not net:[%d] with id %d",
 			r.Path, ErrGone, n.ref.Ino, n.ref.ID, r.Ino, r.ID)
 	}
 	return n, nil

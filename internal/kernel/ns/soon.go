@@ -50,7 +50,7 @@ func limitOf(path string) time.Duration {
 }
 
 // errMayHang says that opening a path may mean asking a server.
-var errMayHang = errors.New("its file system may have to be waited for")
+var errMayHang = errors.New("its file system may not answer at once")
 
 // kernels are the folders in which runtimes and `ip netns` keep namespaces.
 var kernels = []string{"/run/netns/", "/var/run/netns/"}

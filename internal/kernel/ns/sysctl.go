@@ -64,7 +64,7 @@ func HasLink(name string) bool {
 // system shows each thread the network namespace that the thread is in (proc(5)).
 func openSysctl(name string, flags int) (int, error) {
 	if !filepath.IsLocal(name) {
-		return -1, fmt.Errorf("the name leads elsewhere")
+		return -1, fmt.Errorf("the name leads out of net")
 	}
 	proc := ownProc.use()
 	defer proc.done()

@@ -216,5 +216,5 @@ func (c *Conn) walk(r Request, begin func(), each func(body []byte) error) error
 			return nil
 		}
 	}
-	return kernel.As(kernel.ErrInterrupted, fmt.Errorf("%s: changed under way, %d times", r.text, maxDumps))
+	return kernel.As(kernel.ErrInterrupted, fmt.Errorf("%s: the list changed while it was read, %d times", r.text, maxDumps))
 }

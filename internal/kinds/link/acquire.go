@@ -147,7 +147,7 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	case errors.Is(get, kernel.ErrNotFound): // no link has the host's name, so the pod's is taken
 		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
 	case get == nil && !l.owns(s, link):
-		return link, false, fmt.Errorf("link %s is %s, of %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
+		return link, false, fmt.Errorf("the name %s leads to link %s, whose alias is %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
 	}
 	return link, false, get
 }
@@ -167,7 +167,7 @@ func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	}
 	link.Alias = l.alias(s)
 	if errors.Is(named, kernel.ErrExists) && l.conn.Do(rtnl.GetAltLink(alt, &other)) == nil && l.owns(s, other) {
-		return fmt.Errorf("link %s is called %s: %w", s.Name, other.Name, hold.ErrForeign)
+		return fmt.Errorf("somebody has renamed link %s to %s: %w", s.Name, other.Name, hold.ErrForeign)
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 		return nil
 	}
 	if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.Alias(of.Since(start)))); err != nil {
-		return fmt.Errorf("link %s: its alias: %w", s.Name, err)
+		return fmt.Errorf("changing the alias of link %s: %w", s.Name, err)
 	}
 	return nil
 }

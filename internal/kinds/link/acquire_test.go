@@ -44,12 +44,12 @@ func TestAcquireRefuses(t *testing.T) {
 		{"no address", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Addresses = nil }, nil, "no address"},
 		{"IPv4 in IPv6", func(_ *testing.T, _ *ns.Netns, h hold.Hold) {
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("::ffff:10.88.0.7")}
-		}, nil, "neither"},
+		}, nil, "plain IPv4 or IPv6"},
 		{"address that the pod's end cannot have", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { // an error inside the pod once ended in a panic
 			spec(h).Addresses = []netip.Addr{netip.MustParseAddr("ff05::1")}
 		}, nil, "ip addr add ff05::1"},
 		{"long alias", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Alias = strings.Repeat("a", 256) }, nil, "256 bytes"},
-		{"another owner's name", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Name = "btestabcdefghij" }, nil, "is not that of"},
+		{"another owner's name", func(_ *testing.T, _ *ns.Netns, h hold.Hold) { spec(h).Name = "btestabcdefghij" }, nil, "does not belong to"},
 		{"route taken", func(t *testing.T, _ *ns.Netns, h hold.Hold) {
 			r := rtnl.Route{Dst: netip.PrefixFrom(spec(h).Addresses[0], 32), Index: 1}
 			must(t, f.conn.Do(rtnl.AddRoute(r)))
@@ -203,7 +203,7 @@ func TestRepair(t *testing.T) {
 		{"IPv6 ended and back", "no route to fd88", func(l netlink.Link, _ hold.Hold) error {
 			return errors.Join(netlink.LinkSetMTU(l, 1000), netlink.LinkSetMTU(l, 1400))
 		}},
-		{"port of a bridge", "port of link ", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMaster(l, bridge) }},
+		{"port of a bridge", "attached to link ", func(l netlink.Link, _ hold.Hold) error { return netlink.LinkSetMaster(l, bridge) }},
 		{"MAC", "address 02:00:00:00:00:01, not", func(l netlink.Link, _ hold.Hold) error {
 			return netlink.LinkSetHardwareAddr(l, []byte{2, 0, 0, 0, 0, 1})
 		}},

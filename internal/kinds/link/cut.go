@@ -49,7 +49,7 @@ func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, 
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for others' links: %w", context.Cause(ctx))
+		return fmt.Errorf("waiting for the cuts of other links: %w", context.Cause(ctx))
 	}
 	link, err := find()
 	if err != nil {

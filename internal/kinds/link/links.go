@@ -106,7 +106,7 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 	}
 	want := stamp.Link(l.prefix, h.Owner)
 	if n := len(stamp.Links(l.prefix)); len(s.Name) != len(want) || s.Name[0] != want[0] || s.Name[n:] != want[n:] {
-		return nil, fmt.Errorf("link %s is not that of %s, which is %s", s.Name, h.Owner, want)
+		return nil, fmt.Errorf("link %s does not belong to %s, whose link is %s", s.Name, h.Owner, want)
 	}
 	return s, nil
 }

@@ -92,7 +92,7 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	if doubt != nil {
 		return rtnl.Link{}, doubt
 	}
-	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("no link is %s, under any name", s.Name))
+	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s does not exist, under any name", s.Name))
 }
 
 // certain makes a way for elsewhere of one that cannot fail, but only lead nowhere.

@@ -91,7 +91,7 @@ func TestRenamed(t *testing.T) {
 			if routes, err := f.conn.Routes(rtnl.RouteFilter{Index: cutAt}); err != nil || len(routes) > 0 {
 				t.Errorf("the way to the pod is %v, %v", routes, err)
 			}
-			if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "renamed other") {
+			if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "renamed to other") {
 				t.Errorf("Verify says %v", err)
 			}
 			f.release(cut, h)

@@ -91,9 +91,9 @@ func (s *Spec) check() (ends, error) {
 	}
 	switch {
 	case e.pod.String() != s.MAC || e.host.String() != s.HostMAC:
-		return e, fmt.Errorf("MACs %s and %s: want lower case and colons, as the kernel's are shown", s.MAC, s.HostMAC)
+		return e, fmt.Errorf("MACs %s and %s: want lower case and colons, as ip link shows them", s.MAC, s.HostMAC)
 	case len(s.Alias) > 255 || strings.ContainsRune(s.Alias, 0):
-		return e, fmt.Errorf("alias %.40q of %d bytes: not one of at most 255 without a NUL", s.Alias, len(s.Alias))
+		return e, fmt.Errorf("alias %.40q has %d bytes: want at most 255, and no NUL", s.Alias, len(s.Alias))
 	case s.Ifname == "":
 		return e, fmt.Errorf("no interface name")
 	case len(s.Addresses) == 0:
@@ -101,7 +101,7 @@ func (s *Spec) check() (ends, error) {
 	}
 	for _, a := range s.Addresses {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
-			return e, fmt.Errorf("address %s: neither IPv4 nor IPv6 by itself", a)
+			return e, fmt.Errorf("address %s: want plain IPv4 or IPv6", a)
 		}
 	}
 	return e, nil

@@ -88,7 +88,7 @@ func (l *Links) compare(s *Spec, seen view) error {
 	var d []string
 	differ := func(format string, args ...any) { d = append(d, fmt.Sprintf(format, args...)) }
 	if link.Name != s.Name {
-		differ("renamed %s", link.Name)
+		differ("renamed to %s", link.Name)
 	}
 	switch {
 	case link.Group == l.groups.Live():
@@ -109,7 +109,7 @@ func (l *Links) compare(s *Spec, seen view) error {
 		differ("mtu %d, not %d", link.MTU, s.mtu())
 	}
 	if link.Master != 0 {
-		differ("port of link %d", link.Master)
+		differ("attached to link %d as its master", link.Master)
 	}
 	if !link.Up {
 		differ("down")

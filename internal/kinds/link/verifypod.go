@@ -128,7 +128,7 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 const inPod = 4096
 
 // errLong says that a list in a pod is longer than inPod.
-var errLong = fmt.Errorf("the pod has more than %d of them on this interface, and the rest is not looked at", inPod)
+var errLong = fmt.Errorf("the pod has more than %d of them on this interface, and the agent does not look at the rest", inPod)
 
 // missingAddresses returns those of a pod's addresses that its interface lacks. It looks up
 // each IPv6 address. It lists the IPv4 addresses, and keeps nothing of what else is in the

@@ -110,7 +110,7 @@ func TestVerifyPodLongLists(t *testing.T) {
 
 	gateway := rtnl.Route{Dst: prefixOf(link.Gateway4), Index: eth0.Index}
 	must(t, inside.Do(rtnl.DelRoute(gateway)))
-	if err := f.links.VerifyPod(t.Context(), h); err == nil || errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "the rest is not looked at") {
+	if err := f.links.VerifyPod(t.Context(), h); err == nil || errors.Is(err, hold.ErrChanged) || !strings.Contains(err.Error(), "does not look at the rest") {
 		t.Errorf("with a route among %d that is not there VerifyPod says %v", long, err)
 	}
 	// A route that stands before Berth's does not hide it.

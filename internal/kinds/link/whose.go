@@ -176,5 +176,5 @@ func ofInstance(instance, name string) bool {
 
 // errUnsure says why Berth leaves a link alone that may be the one of a spec.
 func errUnsure(s *Spec, link rtnl.Link) error {
-	return fmt.Errorf("link %s (index %d) may be %s: its alias %q is not one of Berth's, and too little else shows whose it is", link.Name, link.Index, s.Name, link.Alias)
+	return fmt.Errorf("link %s (index %d) may be Berth's link %s, but its alias %q is not Berth's, and too little else shows whose link it is: Berth leaves it alone", link.Name, link.Index, s.Name, link.Alias)
 }

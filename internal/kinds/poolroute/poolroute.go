@@ -76,7 +76,7 @@ func (r *Routes) spec(h hold.Hold) (*Spec, error) {
 	case !ok:
 		return nil, fmt.Errorf("a hold of kind %s is not a pool route", h.Spec.Kind())
 	case s.Metric != r.Metric:
-		return nil, fmt.Errorf("%s is not this instance's, whose metric is %d", s, r.Metric)
+		return nil, fmt.Errorf("%s does not belong to this instance, whose metric is %d", s, r.Metric)
 	case !s.CIDR.IsValid() || s.CIDR != s.CIDR.Masked():
 		return nil, fmt.Errorf("%s is not a CIDR", s.CIDR)
 	}

@@ -157,7 +157,7 @@ func (k *Keeper) acquire(_ context.Context, h hold.Hold) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held != "" && k.held != h.Owner {
-		return fmt.Errorf("acquiring %s for %s: %w: %s", h.Spec, h.Owner, hold.ErrForeign, k.held)
+		return fmt.Errorf("acquiring %s for %s: %w: owner %s has it", h.Spec, h.Owner, hold.ErrForeign, k.held)
 	}
 	want := k.wanted(h.Owner, h.Spec.(*Spec).Instance)
 	if k.compare(want) != nil {
@@ -175,7 +175,7 @@ func (k *Keeper) verify(_ context.Context, h hold.Hold) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held != "" && k.held != h.Owner {
-		return fmt.Errorf("%s of %s is %w: %s has it", h.Spec, h.Owner, hold.ErrGone, k.held)
+		return fmt.Errorf("%s of %s is %w: owner %s has it", h.Spec, h.Owner, hold.ErrGone, k.held)
 	}
 	instance := h.Spec.(*Spec).Instance
 	err := k.compare(k.wanted(h.Owner, instance))
@@ -184,7 +184,7 @@ func (k *Keeper) verify(_ context.Context, h hold.Hold) error {
 	}
 	if errors.Is(err, hold.ErrChanged) {
 		if holder, _, herr := k.tables.Holder(instance); herr == nil && holder != "" && holder != string(h.Owner) {
-			return fmt.Errorf("%s of %s is %w: it is of %s now", h.Spec, h.Owner, hold.ErrGone, holder)
+			return fmt.Errorf("%s of %s is %w: owner %s has it now", h.Spec, h.Owner, hold.ErrGone, holder)
 		}
 	}
 	return err

@@ -28,11 +28,11 @@ func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode
 		return nil, fmt.Errorf("looking at the link of %s: %w", k, err)
 	}
 	if err := stamp.Check(name, l.Alias, k); err != nil {
-		m.Warn("a deletion names a link that is not its own, which is left alone", "key", k, "err", err)
+		m.Warn("a deletion names a link that does not belong to its attachment; the agent leaves the link alone", "key", k, "err", err)
 		return nil, nil
 	}
 	if s, _ := stamp.Parse(l.Alias); s.Instance != m.Instance && m.Others(s.Instance) {
-		m.Warn("a deletion names a link of another agent's, which is left alone", "key", k, "link", name, "instance", s.Instance)
+		m.Warn("a deletion names a link of another agent; this agent leaves the link alone", "key", k, "link", name, "instance", s.Instance)
 		return nil, nil
 	}
 	routes, err := m.Conn.Routes(rtnl.RouteFilter{Index: l.Index})

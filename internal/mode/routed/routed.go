@@ -112,7 +112,7 @@ func (m *Routed) Vacant(r attachment.Record) error {
 	if there, err := m.Occupied(r.Netns, r.Ifname); err != nil || !there {
 		return nil // if the pod cannot be seen, the link's kind says so
 	}
-	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s is none of this agent's", r.Ifname, r.Netns.Path)
+	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s does not belong to this agent", r.Ifname, r.Netns.Path)
 }
 
 // Plan claims an address of each family that the pool has.
@@ -133,7 +133,7 @@ func linkOf(o hold.Owner) (hold.Hold, *link.Spec, error) {
 	}
 	spec, ok := h.Spec.(*link.Spec)
 	if !ok {
-		return h, nil, fmt.Errorf("attachment %s: its link was written by another program", o.ID)
+		return h, nil, fmt.Errorf("attachment %s: another version of berthd wrote the record of its link", o.ID)
 	}
 	return h, spec, nil
 }

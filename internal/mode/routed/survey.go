@@ -112,7 +112,7 @@ func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends 
 	for w, addrs := range said {
 		switch {
 		case len(addrs) > 1 || claims[addrs[0]] > 1:
-			m.Warn("nothing but a pod's own word tells its address, and it says several, or those of other pods: none is believed, and all rest",
+			m.Warn("only the pod itself says which address it has, and it says several, or one that another pod claims: the agent believes none of them, and they rest",
 				"link", w.link, "says", addrs)
 		default:
 			given[w.link] = append(given[w.link], addrs[0])
