@@ -400,8 +400,8 @@ func (r *modelRun) settle() {
 }
 
 // sweepAll sweeps until missing things are back and things without an owner, which two
-// sweeps have to see, are gone. That takes three sweeps, and a few more if a kind pauses, or
-// if this machine does.
+// sweeps have to see, are gone. That takes three sweeps, and more if a kind pauses, or if a
+// busy machine makes a release outlast its try.
 func (r *modelRun) sweepAll(ctx context.Context) {
 	r.setQuiet(true)
 	for sweeps, good := 0, 0; good < 3; {
@@ -410,7 +410,7 @@ func (r *modelRun) sweepAll(ctx context.Context) {
 			good = 0
 			time.Sleep(time.Millisecond)
 		}
-		if sweeps++; sweeps == 10 && err != nil {
+		if sweeps++; sweeps == 1000 && err != nil {
 			r.t.Errorf("sweep: %v", err)
 			return
 		}
