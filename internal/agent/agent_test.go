@@ -31,6 +31,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 // rig is a node of one test: a root folder and an agent that can be started
 // again on it.
 type rig struct {

@@ -16,16 +16,6 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func linkNamed(t testing.TB, name string) netlink.Link {
 	t.Helper()
 	l, err := netlink.LinkByName(name)

@@ -17,6 +17,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 const prefix = "test"
 
 // Addresses of the node, on lo.
@@ -156,10 +158,3 @@ func (f *fixture) alias() string { return fmt.Sprint("other", plans.Add(1)) }
 func prefixOf(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func spec(h hold.Hold) *link.Spec { return h.Spec.(*link.Spec) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
