@@ -33,9 +33,7 @@ func (r *rig) lose(instance bool) {
 		files = append(files, r.root.Instance(), r.root.Epoch())
 	}
 	for _, f := range files {
-		if err := os.Remove(f); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, os.Remove(f))
 	}
 }
 
@@ -80,16 +78,10 @@ func TestStatelessDeletion(t *testing.T) {
 				r.enqueue(lost)
 				s := r.pendingNames()
 				r.lose(false)
-				if err := r.open(); err != nil {
-					t.Fatal(err)
-				}
-				if err := r.drain.Remove(s...); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.open())
+				must(t, r.drain.Remove(s...))
 				r.enqueue(second)
-				if err := r.Restore(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Restore(t.Context()))
 				if _, known, err := r.Delete(t.Context(), api.Filter{Network: "net", Container: "a", Ifname: "eth0", Link: link}, true, now()); err != nil || !known {
 					t.Errorf("DEL: known %v, %v", known, err)
 				}
@@ -123,9 +115,7 @@ func TestStatelessDeletion(t *testing.T) {
 
 func (r *rig) pendingNames() []string {
 	pending, err := r.drain.Pending()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	var names []string
 	for _, e := range pending {
 		names = append(names, e.Name)
@@ -142,9 +132,7 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	link, _ := r.linkOf("a")
 	other, _ := r.linkOf("b")
 	was := r.core.Instance
-	if err := r.removeNode(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.removeNode())
 	r.lose(true)
 	for container, l := range map[string]string{"a": link, "b": other} {
 		if err := r.open(); !errors.Is(err, rebuild.ErrOrphans) || !strings.Contains(err.Error(), was) {
@@ -272,9 +260,7 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 			d.Addresses, d.Started = addrs, r.began()-1
 			b.set(true, "release", flows.KindName, "")
 			r.enqueue(d) // the runtime repeats it
-			if err := r.drain.All(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.drain.All(t.Context()))
 			pod := nettest.Pod(t)
 			if _, err := r.tryAdd(request("heir", pod)); cooldown > 0 { // else the adopted owner may have the address's name
 				wantError(t, err, 100, "")
@@ -300,9 +286,7 @@ func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig
 	r = start(t)
 	r.add(request("a", nettest.Pod(t)))
 	link, addrs := r.linkOf("a")
-	if err := r.removeNode(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.removeNode())
 	r.lose(true)
 	r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return decorate(l), ks }
 	d = r.deletion("a", link)

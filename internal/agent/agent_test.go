@@ -172,12 +172,8 @@ func (r *rig) restart() {
 // bringUp opens the rig's agent and has it restore what its ledger says.
 func (r *rig) bringUp() {
 	r.t.Helper()
-	if err := r.open(); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.Restore(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.open())
+	must(r.t, r.Restore(r.t.Context()))
 }
 
 // releaseAll deletes every attachment, trying again as a runtime does.
@@ -507,9 +503,7 @@ func TestCheck(t *testing.T) {
 			r := start(t)
 			pod := nettest.Pod(t)
 			raw, err := r.Add(t.Context(), request("c", pod), now())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			at, command, _ := strings.Cut(c.damage, " ")
 			command = strings.Replace(command, "HOST", r.List(api.Filter{})[0].HostVeth, 1)
 			switch at {
@@ -534,9 +528,7 @@ func TestCheckNeedsAnAttachmentAndItsResult(t *testing.T) {
 	pod := nettest.Pod(t)
 	wantError(t, r.Check(t.Context(), request("c", pod), now()), 7, "prevResult")
 	raw, err := r.Add(t.Context(), request("c", pod), now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.del("c", true)
 	wantError(t, r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now()), 3, "not attached")
 }
@@ -550,9 +542,7 @@ func TestBadInput(t *testing.T) {
 		return req
 	}
 	regular := t.TempDir() + "/file"
-	if err := os.WriteFile(regular, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(regular, nil, 0o600))
 	before := nettest.Snapshot(t, nil)
 	for _, c := range []struct {
 		name string
@@ -633,9 +623,7 @@ func TestPoolsDrain(t *testing.T) {
 		if err == nil {
 			err = r.ground.Reload(t.Context(), c)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	reload()
 	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "10.89.0.0/24") {

@@ -33,9 +33,7 @@ func (r *rig) deletion(container, link string) deletions.Record {
 
 func (r *rig) enqueue(d deletions.Record) {
 	r.t.Helper()
-	if err := deletions.Write(r.root, d); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, deletions.Write(r.root, d))
 }
 
 // undertaken does a deletion as a drain does, without its file.
@@ -48,9 +46,7 @@ func (r *rig) undertaken(d deletions.Record) error {
 func (r *rig) queued() int {
 	r.t.Helper()
 	s, err := deletions.Look(r.root)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return len(s.Pending)
 }
 
@@ -163,9 +159,7 @@ func TestAddDrainsItsKey(t *testing.T) {
 	r.enqueue(d)
 	r.enqueue(r.deletion("b", ""))
 	r.add(request("a", pod))
-	if err := r.core.Engine.Wait(t.Context(), former); err != nil { // ADD waits for its link alone
-		t.Fatal(err)
-	}
+	must(t, r.core.Engine.Wait(t.Context(), former)) // ADD waits for its link alone
 	if n := r.queued(); n != 1 {
 		t.Errorf("%d deletions wait, want that of the other key", n)
 	}
@@ -305,9 +299,7 @@ func TestReplaySparesSuccessor(t *testing.T) {
 	for _, named := range []string{link, ""} {
 		d := r.deletion("a", named)
 		r.enqueue(d)
-		if err := r.undertaken(d); err != nil { // and no removal
-			t.Fatal(err)
-		}
+		must(t, r.undertaken(d)) // and no removal
 		r.wantGone("a")
 		s, err := deletions.Look(r.root)
 		if err != nil || len(s.Pending) != 1 {
@@ -413,9 +405,7 @@ func TestNoSparesNoAdd(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
 	r.drain.KeepSpares()
-	if err := r.drain.Spared(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.drain.Spared())
 	dir := deletions.Path(r.root)
 	makeFile(t, dir) // no spare can be made
 	r.drain.KeepSpares()
@@ -423,9 +413,7 @@ func TestNoSparesNoAdd(t *testing.T) {
 	if err == nil {
 		t.Error("ADD succeeds")
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(dir))
 	_, err = r.tryAdd(request("b", nettest.Pod(t)))
 	wantError(t, err, 5, "spare")
 	_, err = r.Status(t.Context(), "")
@@ -442,15 +430,9 @@ func TestNoSparesNoAdd(t *testing.T) {
 func makeFile(t *testing.T, folder string) {
 	t.Helper()
 	other := folder + "-was"
-	if err := os.WriteFile(other, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(other, nil, 0o600))
+	must(t, unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE))
+	must(t, os.RemoveAll(other))
 }
 
 // A thousand deletions are done in a few commits, and all links go.
@@ -468,13 +450,9 @@ func TestManyDeletions(t *testing.T) {
 		r.enqueue(r.deletion(e.Record.ContainerID, e.Interface.Host))
 	}
 	r.close()
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.open())
 	before := r.core.Ledger.Stats().Commits
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	promised := r.core.Ledger.Stats()
 	for _, e := range r.index.All() {
 		if e.Owner.Wanted() {
@@ -482,9 +460,7 @@ func TestManyDeletions(t *testing.T) {
 		}
 	}
 	t.Logf("%d commits so far, forgets included", promised.Commits-before)
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Restore(t.Context()))
 	nettest.Eventually(t, "all are gone", func() bool { return len(r.index.All()) == 0 })
 	if n := r.queued(); n != 0 {
 		t.Errorf("%d deletions wait", n)
@@ -497,7 +473,5 @@ func rename(t *testing.T, from, to string) {
 	if err == nil {
 		err = errors.Join(os.WriteFile(to, raw, 0o600), os.Remove(from))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -169,9 +169,7 @@ func (f *faultRun) afterRestart() {
 	}
 	f.core.Engine.Close() // nothing is released any more
 	leaving := f.index.Container("c")[0].Owner.ID
-	if err := f.core.Ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.core.Ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())))
 	for _, command := range []string{
 		"ip link del " + f.List(key("b"))[0].HostVeth,
 		"ip route del " + f.List(key("a"))[0].Addresses[0],

@@ -104,9 +104,7 @@ func TestChange(t *testing.T) {
 	if err := <-again; err != nil {
 		t.Error(err)
 	}
-	if err := n.Wait(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), gone))
 	if rec, _ := n.ledger.Owner(o.ID); len(rec.Holds) != 4 || !n.world.has(rec.Holds[3]) {
 		t.Errorf("the rule is not there again: %v", rec)
 	}
@@ -297,9 +295,7 @@ func TestChangeEndsNeed(t *testing.T) {
 			pod := onto(owner("", "pod", "wire", "rule"), block)
 			take(t, n, block)
 			take(t, n, pod)
-			if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 			if _, err := n.Change(t.Context(), pod.ID, change); err != nil {
 				t.Fatal(err)
 			}
@@ -320,9 +316,7 @@ func TestChangeEndsNeed(t *testing.T) {
 			t.Error("the change is made on a full disk")
 		}
 		disk.after.Store(0)
-		if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 		if rec, _ := n.ledger.Owner(pod.ID); rec.Before == nil {
 			t.Fatal("the change is rolled back on a full disk")
 		}
@@ -374,12 +368,8 @@ func TestNameOfTwoHolds(t *testing.T) {
 				o.Holds = append(o.Holds[:1], lease(o.ID, "b"))
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := n.Wait(t.Context(), gone); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, n.Wait(t.Context(), gone))
 			if id, held := n.ledger.Holder(named("addr")); !held || id != o.ID {
 				t.Errorf("the address is %q's (%t)", id, held)
 			}

@@ -113,9 +113,7 @@ func TestDeafCutsKeepNoPlaces(t *testing.T) {
 func BenchmarkDepart(b *testing.B) {
 	n := newNode(b)
 	o := owner("", "a", "wire")
-	if err := n.Take(b.Context(), o); err != nil {
-		b.Fatal(err)
-	}
+	must(b, n.Take(b.Context(), o))
 	let := make(chan struct{})
 	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
 		if op == "release" {
@@ -124,12 +122,8 @@ func BenchmarkDepart(b *testing.B) {
 		return nil
 	}
 	defer close(let)
-	if err := n.Release(b.Context(), []hold.ID{o.ID}); err != nil {
-		b.Fatal(err)
-	}
+	must(b, n.Release(b.Context(), []hold.ID{o.ID}))
 	for b.Loop() {
-		if err := n.Depart(b.Context(), []hold.ID{o.ID}); err != nil {
-			b.Fatal(err)
-		}
+		must(b, n.Depart(b.Context(), []hold.ID{o.ID}))
 	}
 }

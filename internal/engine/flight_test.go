@@ -60,9 +60,7 @@ func TestFlightIsStrict(t *testing.T) {
 				}
 				time.Sleep(time.Second) // no owner is being taken any more
 				for _, id := range all {
-					if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, n.Release(t.Context(), []hold.ID{id}))
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()

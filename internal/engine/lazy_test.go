@@ -33,9 +33,7 @@ func TestLazyKindGathers(t *testing.T) {
 			return nil
 		}
 		drop := func(id hold.ID) {
-			if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{id}))
 		}
 		want := func(when string, after time.Duration, left int) {
 			t.Helper()
@@ -52,9 +50,7 @@ func TestLazyKindGathers(t *testing.T) {
 		drop(ids[2])
 		want("while the line gathers more", 40*time.Millisecond, 2)
 		start := time.Now()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		if took := time.Since(start); took > 25*time.Millisecond || n.world.batch["wire"] != 2 {
 			t.Errorf("gone after %v in batches of up to %d, want 20ms and 2: nobody hastened", took, n.world.batch["wire"])
 		}

@@ -133,9 +133,7 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 		}
 		return nil
 	}
-	if err := n.Repair(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Repair(t.Context(), o.ID))
 	if n.world.has(o.Holds[0]) || !n.world.cut["wire "+string(o.ID)] {
 		t.Error("what was cut off is connected again")
 	}
@@ -156,9 +154,7 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 			}
 			return nil
 		}
-		if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 		synctest.Wait()
 		begun := time.Now() // of the bubble's clock
 		n.stop()
@@ -170,12 +166,8 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 		n.world.before = func(context.Context, string, hold.Hold) error { return nil }
 		n.start(nil)
 		defer n.stop()
-		if err := n.Restore(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Wait(t.Context(), o.ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Restore(t.Context()))
+		must(t, n.Wait(t.Context(), o.ID))
 		wantResidue(t, n, empty)
 	})
 }

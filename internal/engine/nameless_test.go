@@ -118,9 +118,7 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 		}
 		return nil
 	}
-	if err := n.Release(t.Context(), []hold.ID{former.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{former.ID}))
 	took := make(chan error, 1)
 	late.id, late.forget = former.ID, func() {
 		close(let)
@@ -138,9 +136,7 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 		t.Error(err)
 	}
 	late.once.Do(late.forget) // if nobody has asked the ledger
-	if err := <-took; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-took)
 	if err := n.Wait(t.Context(), former.ID); err != nil {
 		t.Error(err)
 	}

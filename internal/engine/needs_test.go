@@ -63,9 +63,7 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	for _, o := range []hold.Owner{eni, block, a, b} {
 		take(t, n, o)
 	}
-	if err := n.Release(t.Context(), []hold.ID{eni.ID, block.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{eni.ID, block.ID}))
 	stands := func(when string) {
 		t.Helper()
 		n.world.set(func() { delete(n.world.things, "rule "+string(block.ID)) })
@@ -91,12 +89,8 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	stands("after a restart")
 	release(t, n, b.ID)
 	stands("with one pod left")
-	if err := n.Release(t.Context(), []hold.ID{a.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), a.ID, block.ID, eni.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{a.ID}))
+	must(t, n.Wait(t.Context(), a.ID, block.ID, eni.ID))
 	wantResidue(t, n, empty)
 }
 

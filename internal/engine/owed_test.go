@@ -31,9 +31,7 @@ func newNodeOf(t *testing.T, d decorate, change ...func(*engine.Options)) *node 
 
 func tried(t *testing.T, n *node, ids ...hold.ID) {
 	t.Helper()
-	if err := n.Tried(t.Context(), ids...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Tried(t.Context(), ids...))
 }
 
 // owes returns what an owner owes, if that is one hold with that many tries.
@@ -68,9 +66,7 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 		return nil
 	}
 	let <- struct{}{}
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	first := owes(t, n, o.ID, 1)
 	if wait := time.Until(first.Next); wait < 20*time.Minute || wait > time.Hour {
@@ -109,9 +105,7 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 	broken.Store(0)
 	let <- struct{}{}
 	n.Retry()
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	if got := n.Retry(); got != 0 {
 		t.Errorf("%d tries when nothing is owed", got)
 	}
@@ -127,9 +121,7 @@ func TestRetryOfAForget(t *testing.T) {
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	full.after.Store(2) // the promise is written, the forget is not
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	if owed := owes(t, n, o.ID, 1); owed.Hold.Spec != nil || owed.Hold.Owner != o.ID || owed.Err.Error() != "disk full" {
 		t.Errorf("owed: %+v", owed)
@@ -141,9 +133,7 @@ func TestRetryOfAForget(t *testing.T) {
 	}
 	full.after.Store(0)
 	n.Retry()
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 }
 
 // fullLedger refuses commits from the after-th one on, unless that is 0.
@@ -172,9 +162,7 @@ func TestOwedSurvivesARestart(t *testing.T) {
 		}
 		return nil
 	}
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	promised, _ := n.ledger.Owner(o.ID)
 	if owed := n.Owed(o.ID)[0]; owed.Since.Before(promised.Releasing) {
@@ -182,9 +170,7 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	}
 	n.stop()
 	n.start(nil, hourly)
-	if err := n.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Restore(t.Context()))
 	tried(t, n, o.ID)
 	if owed := owes(t, n, o.ID, 1); !owed.Since.Equal(promised.Releasing) {
 		t.Errorf("after a restart it is owed since %v, want %v", owed.Since, promised.Releasing)
@@ -193,9 +179,7 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	// tries it.
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:1] }, hourly)
-	if err := n.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Restore(t.Context()))
 	if owed := owes(t, n, o.ID, 0); !owed.Since.Equal(promised.Releasing) || !owed.Next.IsZero() || n.Retry() != 0 {
 		t.Errorf("what this program cannot try: %+v", owed)
 	}
@@ -242,9 +226,7 @@ func TestTroubleBlocksNoOtherPod(t *testing.T) {
 						return errors.New("device busy")
 					}
 				}
-				if err := n.Release(t.Context(), []hold.ID{bad.ID}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, n.Release(t.Context(), []hold.ID{bad.ID}))
 				<-first // or others may be in the very call that never returns
 				comeAndGo(t, n, all)
 				if _, there := n.ledger.Owner(bad.ID); !there {
@@ -252,9 +234,7 @@ func TestTroubleBlocksNoOtherPod(t *testing.T) {
 				}
 				close(heal)
 				n.Retry()
-				if err := n.Wait(t.Context(), bad.ID); err != nil {
-					t.Fatal(err)
-				}
+				must(t, n.Wait(t.Context(), bad.ID))
 				wantResidue(t, n, empty)
 			})
 		}
@@ -326,12 +306,8 @@ func TestHungHoldIsTriedApart(t *testing.T) {
 		ids = append(ids, o.ID)
 	}
 	bad = ids[3]
-	if err := n.Release(t.Context(), ids); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), slices.Delete(slices.Clone(ids), 3, 4)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), ids))
+	must(t, n.Wait(t.Context(), slices.Delete(slices.Clone(ids), 3, 4)...))
 	for range 3 {
 		<-alone
 	}

@@ -26,9 +26,7 @@ func TestPanic(t *testing.T) {
 		}()
 		_ = n.Take(t.Context(), o)
 	}()
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	if err := n.Wait(t.Context(), o.ID); err != nil {
 		t.Error(err)
 	}

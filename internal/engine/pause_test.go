@@ -51,13 +51,9 @@ func TestThrottledKindPausesAsOne(t *testing.T) {
 		from()
 		begun := time.Now()
 		for _, id := range ids {
-			if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{id}))
 		}
-		if err := n.WaitKind(t.Context(), "wire", ids...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.WaitKind(t.Context(), "wire", ids...))
 		if took := time.Since(begun); took > time.Second {
 			t.Errorf("other kinds waited for %s", took)
 		}
@@ -69,9 +65,7 @@ func TestThrottledKindPausesAsOne(t *testing.T) {
 		if owed := n.Owed(""); len(owed) == 0 || owed[0].Next.Sub(begun) < 59*time.Second || !errors.Is(owed[0].Err, errThrottled) {
 			t.Errorf("owed: %v", owed)
 		}
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		if took := time.Since(begun); took > 62*time.Second {
 			t.Errorf("all is released after %s", took)
 		}

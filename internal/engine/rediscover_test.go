@@ -137,9 +137,7 @@ func TestReleasesWhatWasFoundLast(t *testing.T) {
 	pod := onto(owner("", "pod", "wire"), block)
 	take(t, n, block)
 	take(t, n, pod)
-	if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 	n.loseLease(block, "second")
 	if _, err := n.Sweep(t.Context()); err != nil {
 		t.Fatal(err)

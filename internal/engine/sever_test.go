@@ -41,9 +41,7 @@ func TestHangingSeverKeepsNoOther(t *testing.T) {
 		take(t, n, first)
 		take(t, n, second)
 		for _, o := range []hold.Owner{first, second} {
-			if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 			time.Sleep(time.Second) // of the bubble's clock
 		}
 		time.Sleep(10 * time.Second)

@@ -60,9 +60,7 @@ func TestSweepSendsOnTheirWay(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire", "rule")
 	take(t, n, o)
-	if err := n.ledger.Commit(t.Context(), ledger.Releasing(o.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.ledger.Commit(t.Context(), ledger.Releasing(o.ID, time.Now())))
 	var once sync.Once
 	given := make(chan struct{})
 	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
@@ -79,9 +77,7 @@ func TestSweepSendsOnTheirWay(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("nothing of it is given back")
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }
 
@@ -107,13 +103,9 @@ func TestRepairDoesNotUndoARelease(t *testing.T) {
 	released := make(chan error)
 	go func() { released <- n.Release(context.Background(), []hold.ID{o.ID}) }()
 	close(let)
-	if err := <-released; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-released)
 	<-swept
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	if _, err := n.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}

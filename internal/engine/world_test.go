@@ -16,7 +16,10 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
 )
+
+var must = nettest.Must
 
 // thing is the spec of every kind in these tests: something in a world of maps.
 type thing struct {
@@ -247,9 +250,7 @@ func (n *node) start(d decorate, change ...func(*engine.Options)) {
 	n.t.Helper()
 	kinds := n.world.kinds()
 	l, err := ledger.Open(ledger.Options{Path: n.path, Kinds: kinds, Rest: n.restOf})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	n.ledger = l
 	o := engine.Options{
 		Ledger: l, Kinds: kinds, Backoff: 10 * time.Microsecond, MaxBackoff: 200 * time.Microsecond,

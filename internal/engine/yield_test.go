@@ -48,9 +48,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 			return ids
 		}
 		drop := func(ids []hold.ID) {
-			if err := n.Release(t.Context(), ids); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), ids))
 		}
 		wants := func(when string, wantCalls, wantLargest int) {
 			mu.Lock()
