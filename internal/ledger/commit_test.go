@@ -62,9 +62,7 @@ func TestGroupCommit(t *testing.T) {
 		waitQueued(l, i+1)
 	}
 	g.leave <- Change{}
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-first)
 	change := <-g.entered
 	if len(change.Owners) != 2 {
 		t.Errorf("%d edits, want those of the one who got the port", len(change.Owners))
@@ -136,9 +134,7 @@ func TestNeverWanted(t *testing.T) {
 	opts.Applied = func(c Change) { changes = append(changes, c) }
 	l := open(t, opts)
 	o := newOwner(hold.Name{Space: "port", Name: "80"})
-	if err := l.Commit(t.Context(), Begin(o), Releasing(o.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Commit(t.Context(), Begin(o), Releasing(o.ID, time.Now())))
 	if err := l.Commit(t.Context(), Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now())); err != nil {
 		t.Fatal(err)
 	}
@@ -216,9 +212,7 @@ func TestGiveUp(t *testing.T) {
 	last := commitAsync(t.Context(), l, Forget(in.ID, opts.Clock.Now()))
 	<-g.entered
 	g.leave <- Change{}
-	if err := <-last; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-last)
 	if _, ok := l.Owner(out.ID); ok || l.Stats().Transactions != 2 {
 		t.Errorf("what was withdrawn was written: %v, %+v", ok, l.Stats())
 	}

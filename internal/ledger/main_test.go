@@ -24,6 +24,8 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
+var must = nettest.Must
+
 func newSeed(t testing.TB) int64 {
 	s := *seed
 	if s == 0 {
