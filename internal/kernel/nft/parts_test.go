@@ -84,9 +84,7 @@ func TestLacks(t *testing.T) {
 func TestLacksTooMuch(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()
-	if err := tables.Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Replace(r))
 	lacking(tables, &expr.Masq{})
 	other := r
 	other.Owner = "anotherone"

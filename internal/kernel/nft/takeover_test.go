@@ -101,9 +101,7 @@ func TestTakeoverOfAFormerTable(t *testing.T) {
 		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
 		select {
 		case err := <-taken:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		default:
 			continue
 		}

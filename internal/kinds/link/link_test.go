@@ -94,9 +94,7 @@ func TestReadyAtOnce(t *testing.T) {
 	for range 20 {
 		pod, _ := f.pod(both)
 		for _, node := range []netip.Addr{node4, node6} {
-			if err := nettest.Echo(pod, node, nettest.Deadline); err != nil {
-				t.Fatal(err)
-			}
+			must(t, nettest.Echo(pod, node, nettest.Deadline))
 		}
 	}
 }
