@@ -99,9 +99,7 @@ func TestAddOutlivesItsClient(t *testing.T) {
 	for i := range clients {
 		r := n.begin(call{verb: "ADD", container: fmt.Sprint("dead", i), netns: nettest.Pod(t).Ref().Path})
 		r.asks()
-		if err := r.cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.cmd.Process.Kill())
 		_ = r.cmd.Wait()
 	}
 	thaw()

@@ -18,6 +18,8 @@ import (
 
 func TestMain(m *testing.M) { programs.Main(m) }
 
+var must = nettest.Must
+
 // Configurations of the agent.
 const (
 	plain = "pools:\n- {name: default, cidrs: [10.88.0.0/24, 'fd00:88::/64']}\n"
@@ -60,9 +62,7 @@ func look(t *testing.T) nettest.State { return nettest.Snapshot(t, nil).Without(
 func address(t *testing.T) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr, err := netlink.ParseAddr("192.0.2.1/32")
 	if err == nil {
 		err = netlink.AddrReplace(lo, addr)
@@ -121,9 +121,7 @@ func (n *node) has(container string) bool {
 func (n *node) pool() api.PoolCIDR {
 	n.t.Helper()
 	ps, err := n.API.Pools(context.Background())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return ps[0].CIDRs[0]
 }
 
@@ -138,9 +136,7 @@ func (n *node) restart() {
 func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
 	pid := n.PID()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, unix.Kill(pid, unix.SIGSTOP))
 	thaw = func() { _ = unix.Kill(pid, unix.SIGCONT) } // it may have been killed
 	n.t.Cleanup(thaw)
 	return thaw

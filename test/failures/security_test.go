@@ -27,9 +27,7 @@ func TestHostileNames(t *testing.T) {
 	n := newNode(t, plain)
 	trap := filepath.Join(n.Root, "trap")
 	marker := filepath.Join(n.Root, "sprung")
-	if err := os.WriteFile(trap, fmt.Appendf(nil, "#!/bin/sh\ntouch %s\n", marker), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(trap, fmt.Appendf(nil, "#!/bin/sh\ntouch %s\n", marker), 0o755))
 	pod := nettest.Pod(t)
 	before := look(t)
 	for _, c := range []struct {
@@ -68,9 +66,7 @@ func TestHostileNames(t *testing.T) {
 func TestRogueRouterAdvertisement(t *testing.T) {
 	nettest.Need(t)
 	byDefault := func(value string) {
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_ra", []byte(value), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_ra", []byte(value), 0))
 	}
 	byDefault("2") // also where the node forwards
 	defer byDefault("1")
@@ -92,9 +88,7 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 	// neither a table nor an agent which puts it back.
 	n.Crash()
 	nettest.Run(t, nil, "nft flush ruleset")
-	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0))
 	nettest.Eventually(t, "a node that listens to take the route", func() bool {
 		advertise(t, pod)
 		return strings.Contains(routes(), learnt)

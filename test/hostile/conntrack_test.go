@@ -17,13 +17,9 @@ import (
 func kernelInt(t *testing.T, name string) int {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/sys/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 

@@ -57,9 +57,7 @@ func (n *node) tryAdd(container string, keys ...string) (*pod, error) {
 func (n *node) add(container string) *pod {
 	n.t.Helper()
 	p, err := n.tryAdd(container)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return p
 }
 
@@ -80,9 +78,7 @@ func (n *node) tryDel(p *pod, keys ...string) error {
 
 func (n *node) del(p *pod, keys ...string) {
 	n.t.Helper()
-	if err := n.tryDel(p, keys...); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.tryDel(p, keys...))
 }
 
 // wait has a DEL answered when all is gone.

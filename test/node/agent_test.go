@@ -69,9 +69,7 @@ func newAgent(t *testing.T, node *ns.Netns, args ...string) *agent {
 	t.Helper()
 	nettest.Need(t)
 	dir, err := os.MkdirTemp("/run", "root-") // a tmpfs of the node's own
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := &agent{t: t, bin: programs.Own(t), root: root.Dir(dir), node: node, args: args, log: &text{}}
 	a.api = client.New(a.root.Socket())
 	t.Cleanup(func() {
@@ -131,9 +129,7 @@ func (a *agent) berthd(args ...string) *exec.Cmd {
 // start starts berthd and waits until it serves.
 func (a *agent) start(args ...string) {
 	a.t.Helper()
-	if err := a.tryStart(args...); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, a.tryStart(args...))
 }
 
 func (a *agent) tryStart(args ...string) error {

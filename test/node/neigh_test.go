@@ -18,9 +18,7 @@ import (
 func neighbourEntries(t *testing.T, index int, addrs []netip.Addr) (entries []netlink.Neigh) {
 	t.Helper()
 	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, n := range all {
 		addr, _ := netip.AddrFromSlice(n.IP)
 		if n.LinkIndex == index || slices.Contains(addrs, addr.Unmap()) {
@@ -34,9 +32,7 @@ func neighbourEntries(t *testing.T, index int, addrs []netip.Addr) (entries []ne
 func index(t *testing.T, name string) int {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return link.Attrs().Index
 }
 

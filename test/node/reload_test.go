@@ -44,9 +44,7 @@ func TestReloadPools(t *testing.T) {
 		a.add("again", again, `"pool":"extra"`)
 		a.del("again", wait)
 	}
-	if err := os.Remove(a.root.Config()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.root.Config()))
 	a.reload(notInForce) // no pool is left
 
 	a.configure(quick)

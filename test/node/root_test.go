@@ -32,13 +32,9 @@ func (a *agent) copied() *agent {
 func (a *agent) lockFile() string {
 	a.t.Helper()
 	raw, err := os.ReadFile(a.root.Instance())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	self, err := ns.Self()
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	defer self.Close()
 	return root.Lock(strings.TrimSpace(string(raw)), self.Ref().Ino)
 }
@@ -162,9 +158,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 			results := map[string]string{}
 			for _, c := range []string{"c0", "c1"} {
 				out, err := a.exec("ADD", c, nettest.Pod(t).Ref().Path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				results[c] = string(out)
 			}
 			for _, at := range a.list() {
@@ -203,9 +197,7 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	other.start()
 	pod, from := nettest.Pod(t), nettest.Pod(t)
 	raw, err := owner.exec("ADD", "c", pod.Ref().Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	is := owner.add("c", pod)
 	owner.add("from", from)
 	was := indexOf(t, is.host)
@@ -244,16 +236,12 @@ func TestDelAtARootOfNobody(t *testing.T) {
 			pod, from := nettest.Pod(t), nettest.Pod(t)
 			a.add("from", from)
 			raw, err := a.exec("ADD", "c", pod.Ref().Path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			is := a.add("c", pod)
 			nobodys := newAgent(t, nil)
 			if !prev { // left by an earlier plugin
 				raw = []byte("null")
-				if err := os.MkdirAll(nobodys.root.State(), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.MkdirAll(nobodys.root.State(), 0o700))
 			}
 			files := nettest.Files(t, string(nobodys.root))
 			was := indexOf(t, is.host)
@@ -283,8 +271,6 @@ func TestDelAtARootOfNobody(t *testing.T) {
 func indexOf(t *testing.T, link string) int {
 	t.Helper()
 	l, err := netlink.LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l.Attrs().Index
 }

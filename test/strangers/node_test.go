@@ -17,6 +17,8 @@ import (
 
 func TestMain(m *testing.M) { programs.Main(m) }
 
+var must = nettest.Must
+
 // network is the name of the configuration that the tests use.
 const network = "strangers"
 
@@ -41,14 +43,10 @@ func newNode(t *testing.T) *node {
 func address(t *testing.T) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, cidr := range []string{"192.0.2.1/32", "2001:db8::1/128"} {
 		addr, err := netlink.ParseAddr(cidr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := netlink.AddrReplace(lo, addr); err != nil { // ip address replace CIDR dev lo
 			t.Fatalf("adding %s to lo: %v", cidr, err)
 		}
