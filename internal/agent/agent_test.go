@@ -87,9 +87,7 @@ func (r *rig) begin() {
 			t.Errorf("removing: %v", err)
 		}
 		r.close()
-		if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
-			t.Errorf("residue:\n%s", diff)
-		}
+		nettest.Same(t, before, nettest.Snapshot(t, nil).Without("sysctl"), "residue")
 	})
 }
 
@@ -283,9 +281,7 @@ func TestPodsReachEachOtherAndLeaveNothing(t *testing.T) {
 			r.wantClean()
 			r.del("a", true)
 			r.del("b", true)
-			if diff := empty.Diff(nettest.Snapshot(t, nil).Without("sysctl", "conntrack")); diff != "" {
-				t.Errorf("left on the node:\n%s", diff)
-			}
+			nettest.Same(t, empty, nettest.Snapshot(t, nil).Without("sysctl", "conntrack"), "left on the node")
 			if links := nettest.Snapshot(t, a).Only("link").String(); strings.Contains(links, "eth0") {
 				t.Errorf("left in the pod:\n%s", links)
 			}
@@ -578,9 +574,7 @@ func TestBadInput(t *testing.T) {
 	if n := len(r.index.All()); n > 0 {
 		t.Errorf("%d attachments", n)
 	}
-	if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-		t.Errorf("bad input changed:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, nil), "bad input changed")
 }
 
 // A pod that has an interface of that name, made by somebody else, costs no
@@ -597,9 +591,7 @@ func TestTakenIfname(t *testing.T) {
 		t.Helper()
 		_, err := r.tryAdd(request(container, pod))
 		wantError(t, err, 101, "eth0")
-		if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-			t.Errorf("the failed ADD changed the pod:\n%s", diff)
-		}
+		nettest.Same(t, before, nettest.Snapshot(t, pod), "the failed ADD changed the pod")
 	}
 	refused("c")
 	refused("d")

@@ -46,7 +46,5 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 	r.bringUp()
 	defer r.close()
 	must(t, r.remove(t.Context()))
-	if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
-		t.Errorf("residue:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, nil).Without("sysctl"), "residue")
 }

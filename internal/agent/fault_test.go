@@ -39,9 +39,7 @@ func TestFaults(t *testing.T) {
 				f.cooldown = time.Hour
 				scenario(f)
 				f.end()
-				if diff := before.Diff(oracle(t, pods)); diff != "" {
-					t.Errorf("residue:\n%s", diff)
-				}
+				nettest.Same(t, before, oracle(t, pods), "residue")
 				if t.Failed() {
 					t.Fatalf("%s: %s at operation %d (%s)", name, mode, at, f.plan.Surfaced())
 				}
@@ -83,9 +81,7 @@ func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points in
 				}
 				others.Wait()
 				f.end()
-				if diff := before.Diff(oracle(t, pods)); diff != "" {
-					t.Errorf("residue:\n%s", diff)
-				}
+				nettest.Same(t, before, oracle(t, pods), "residue")
 				if t.Failed() {
 					t.Fatalf("%s: %s at operation %d (%s), with somebody who comes in", name, mode, at, f.plan.Surfaced())
 				}

@@ -121,9 +121,7 @@ func TestRefusedRemovalChangesNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "1 pods are attached") {
 		t.Errorf("Remove: %v, want that a pod is attached", err)
 	}
-	if diff := before.Diff(nettest.Snapshot(t, nil).Only("nft")); diff != "" {
-		t.Errorf("it changed the node:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, nil).Only("nft"), "it changed the node")
 	r.bringUp()
 }
 

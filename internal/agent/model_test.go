@@ -158,9 +158,7 @@ func (m *agentModel) play(ops int) {
 		}
 		nettest.Delete(m.t, p)
 	}
-	if diff := before.Diff(nettest.Snapshot(m.t, nil).Without("sysctl")); diff != "" {
-		m.t.Errorf("residue:\n%s", diff)
-	}
+	nettest.Same(m.t, before, nettest.Snapshot(m.t, nil).Without("sysctl"), "residue")
 }
 
 // live starts the agent; a faulty one is started again if it dies at that. What

@@ -159,9 +159,7 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 	}))
 	before := nettest.Snapshot(t, pod)
 	r.Sweep(t.Context())
-	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-		t.Errorf("a sweep changes the pod:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, pod), "a sweep changes the pod")
 	r.wantClean()
 
 	e := r.index.All()[0]

@@ -51,9 +51,7 @@ func TestSnapshot(t *testing.T) {
 			if err := node.Do(c.undo); err != nil {
 				t.Fatal(err)
 			}
-			if diff := before.Diff(Snapshot(t, node)); diff != "" {
-				t.Errorf("seen after it is undone:\n%s", diff)
-			}
+			Same(t, before, Snapshot(t, node), "seen after it is undone")
 		})
 	}
 }

@@ -39,9 +39,7 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 			}
 		}
 	}
-	if diff := whole.Diff(look(t)); diff != "" {
-		t.Errorf("a late DEL changed:\n%s", diff)
-	}
+	nettest.Same(t, whole, look(t), "a late DEL changed")
 	nettest.Ping(t, nil, heir.Addr)
 	n.Audit(n.t)
 }

@@ -62,9 +62,7 @@ func TestLateDelSparesTheAddresssNewOwner(t *testing.T) {
 		n.del("old", old.prevResult(), wait)
 		n.restart()
 	}
-	if diff := whole.Diff(look(t)); diff != "" {
-		t.Errorf("the old pod's DEL has changed:\n%s", diff)
-	}
+	nettest.Same(t, whole, look(t), "the old pod's DEL has changed")
 	if _, err := nettest.Talk(nil, "udp", at, 10*time.Second); err != nil {
 		t.Error(err)
 	}
@@ -157,9 +155,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	_, err := n.tryAdd("c", pod)
 	programs.WantError(t, err, 101, "eth0")
 	n.wantNothing()
-	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-		t.Errorf("the failed ADD has changed the pod:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, pod), "the failed ADD has changed the pod")
 	n.del("c")
 }
 

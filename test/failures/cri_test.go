@@ -216,9 +216,7 @@ func TestNoRuleIsAPods(t *testing.T) {
 	for i := range 3 {
 		n.add(fmt.Sprint("c", i), nettest.Pod(t))
 	}
-	if diff := without.Diff(look(t).Only("nft", "rule")); diff != "" {
-		t.Errorf("pods have rules:\n%s", diff)
-	}
+	nettest.Same(t, without, look(t).Only("nft", "rule"), "pods have rules")
 	n.restart()
 	n.collect()
 	n.wantNothing()

@@ -86,9 +86,7 @@ func (n *node) giveBack(before nettest.State) {
 	if err := n.Remove(); err != nil {
 		n.t.Errorf("%v\n%s", err, n.LastWords())
 	}
-	if diff := before.Diff(look(n.t)); diff != "" {
-		n.t.Errorf("left behind when the agent was removed:\n%s", diff)
-	}
+	nettest.Same(n.t, before, look(n.t), "left behind when the agent was removed")
 }
 
 // wantNothing waits until nothing is left of any pod, and audits.

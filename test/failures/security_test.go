@@ -53,9 +53,7 @@ func TestHostileNames(t *testing.T) {
 			programs.WantError(t, err, c.code, "")
 		}
 	}
-	if diff := before.Diff(look(t)); diff != "" {
-		t.Errorf("hostile names have changed:\n%s", diff)
-	}
+	nettest.Same(t, before, look(t), "hostile names have changed")
 	if _, err := os.Stat(marker); err == nil {
 		t.Error("the trap was executed")
 	}
@@ -194,9 +192,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 			t.Errorf("ADD with %s%s: %v", c.keys, c.args, err)
 		}
 	}
-	if diff := before.Diff(look(t).And(nettest.Snapshot(t, pod))); diff != "" {
-		t.Errorf("refused requests have changed:\n%s", diff)
-	}
+	nettest.Same(t, before, look(t).And(nettest.Snapshot(t, pod)), "refused requests have changed")
 }
 
 // CVE-2023-27595: filters were dropped while the agent restarted.
@@ -213,9 +209,7 @@ func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
 			dial(t, p.pod, "192.0.2.1").wantAnswer()
 		}
 		n.killAtCut(pods)
-		if diff := table.Diff(look(t).Only("nft")); diff != "" {
-			t.Errorf("without an agent the table has changed:\n%s", diff)
-		}
+		nettest.Same(t, table, look(t).Only("nft"), "without an agent the table has changed")
 		drain(heard)
 		links := look(t).Only("link").String()
 		for _, p := range pods {

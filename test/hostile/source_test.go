@@ -50,9 +50,7 @@ func TestForeignSources(t *testing.T) {
 			}
 		}
 	}
-	if diff := before.Diff(routes()); diff != "" {
-		t.Errorf("the node has learnt from a pod:\n%s", diff)
-	}
+	nettest.Same(t, before, routes(), "the node has learnt from a pod")
 	n.Audit(t)
 }
 

@@ -109,9 +109,7 @@ func (a *agent) startWatched() {
 	t.Cleanup(func() {
 		a.releaseAll()
 		a.remove()
-		if diff := before.Diff(look()); diff != "" {
-			t.Errorf("residue:\n%s", diff)
-		}
+		nettest.Same(t, before, look(), "residue")
 	})
 }
 
@@ -227,9 +225,7 @@ func (a *agent) refused(says ...string) {
 	if strings.Contains(out.String(), "goroutine") {
 		a.t.Errorf("berthd panics:\n%s", out.String())
 	}
-	if diff := before.Diff(nettest.Snapshot(a.t, a.node).Without("conntrack")); diff != "" {
-		a.t.Errorf("berthd refuses to start, and changes the node:\n%s", diff)
-	}
+	nettest.Same(a.t, before, nettest.Snapshot(a.t, a.node).Without("conntrack"), "berthd refuses to start, and changes the node")
 }
 
 // runFor runs a command that has to end by itself.

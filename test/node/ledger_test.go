@@ -137,9 +137,7 @@ func TestFullDisk(t *testing.T) {
 	before := nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")
 	_, err := a.tryAdd("last", last, bulk)
 	programs.WantError(t, err, 5, "disk full")
-	if diff := before.Diff(nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")); diff != "" {
-		t.Errorf("the refused ADD changed:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack"), "the refused ADD changed")
 	_, err = a.exec("STATUS", "", "")
 	programs.WantError(t, err, 50, "disk full")
 
@@ -214,9 +212,7 @@ func TestLedgerInUse(t *testing.T) {
 	pods, got := a.podsOf(2)
 	files := nettest.Files(t, string(a.root))
 	a.refused("ledger is in use", fmt.Sprint(a.cmd.Process.Pid))
-	if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
-		t.Errorf("the refusal changed files:\n%s", diff)
-	}
+	nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
 	pingAll(t, pods[0], got[1])
 	a.add("c2", nettest.Pod(t))
 	a.wantClean()

@@ -121,9 +121,7 @@ func TestRebootSparesWhoHasThePath(t *testing.T) {
 	if err := a.tryDel("c0", path); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
-	if diff := before.Diff(nettest.Snapshot(t, stranger)); diff != "" {
-		t.Errorf("a stranger's network namespace was changed:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, stranger), "a stranger's network namespace was changed")
 }
 
 // In the same boot another network namespace is a mistake that would release
@@ -148,12 +146,8 @@ func TestMovedByMistake(t *testing.T) {
 	if !bytes.Equal(ledger, read()) {
 		t.Error("the refusal changed the ledger")
 	}
-	if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
-		t.Errorf("the refusal changed files:\n%s", diff)
-	}
-	if diff := world.Diff(nettest.Snapshot(t, home).And(nettest.Snapshot(t, pods[0])).Without("conntrack")); diff != "" {
-		t.Errorf("the refusal changed the network namespace where the pods are:\n%s", diff)
-	}
+	nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
+	nettest.Same(t, world, nettest.Snapshot(t, home).And(nettest.Snapshot(t, pods[0])).Without("conntrack"), "the refusal changed the network namespace where the pods are")
 
 	a.node = home
 	a.start()

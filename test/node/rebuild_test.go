@@ -211,9 +211,7 @@ func TestOlderLedger(t *testing.T) {
 			}
 			files := nettest.Files(t, string(a.root))
 			a.refused("older than its pods", "1 links", "--rebuild-ledger")
-			if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
-				t.Errorf("the refusal changed files:\n%s", diff)
-			}
+			nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
 			if c.hurt == "" {
 				pingAll(t, old, got)
 			}

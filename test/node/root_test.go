@@ -52,9 +52,7 @@ func TestCopiedRoot(t *testing.T) {
 	b.refused(refusal, "--root "+string(a.root), b.root.State())
 	b.args = []string{pools, "--remove"}
 	b.refused(refusal)
-	if diff := files.Diff(nettest.Files(t, filepath.Join(string(b.root), "var"))); diff != "" {
-		t.Errorf("the refusal changed files:\n%s", diff)
-	}
+	nettest.Same(t, files, nettest.Files(t, filepath.Join(string(b.root), "var")), "the refusal changed files")
 	b.lose(b.root.Ledger())
 	b.args = []string{pools, "--rebuild-ledger"}
 	b.refused(refusal)
@@ -256,9 +254,7 @@ func TestDelAtARootOfNobody(t *testing.T) {
 				}
 			}
 			a.signal(unix.SIGCONT)
-			if diff := files.Diff(nettest.Files(t, string(nobodys.root))); diff != "" {
-				t.Errorf("it changes the folder of nobody:\n%s", diff)
-			}
+			nettest.Same(t, files, nettest.Files(t, string(nobodys.root)), "it changes the folder of nobody")
 			if now := indexOf(t, is.host); now != was {
 				t.Errorf("the link was deleted, and made again: it was %d, and is %d", was, now)
 			}

@@ -208,9 +208,7 @@ func TestFlush(t *testing.T) {
 	a.kill()
 	flush(t)
 	a.start()
-	if diff := whole.Diff(nettest.Snapshot(t, nil).Only("nft")); diff != "" {
-		t.Errorf("after a restart the table differs:\n%s", diff)
-	}
+	nettest.Same(t, whole, nettest.Snapshot(t, nil).Only("nft"), "after a restart the table differs")
 	a.wantClean()
 }
 

@@ -74,9 +74,7 @@ func TestAcquireRefuses(t *testing.T) {
 			if err == nil || test.is != nil && !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("%v: not %v, saying %q", err, test.is, test.says)
 			}
-			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-				t.Errorf("the node changed:\n%s", diff)
-			}
+			nettest.Same(t, before, nettest.Snapshot(t, nil), "the node changed")
 			if got := f.inside(t, h); got != inside {
 				t.Errorf("the pod was\n%s\nand is\n%s", inside, got)
 			}
@@ -248,12 +246,8 @@ func TestRepair(t *testing.T) {
 				t.Errorf("told %d times of what began by a link that no rule was for", exposed)
 			}
 			f.show(h)
-			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-				t.Errorf("the node changed:\n%s", diff)
-			}
-			if diff := inside.Diff(nettest.Snapshot(t, pod)); diff != "" {
-				t.Errorf("the pod changed:\n%s", diff)
-			}
+			nettest.Same(t, before, nettest.Snapshot(t, nil), "the node changed")
+			nettest.Same(t, inside, nettest.Snapshot(t, pod), "the pod changed")
 			for _, a := range spec(h).Addresses {
 				nettest.Ping(t, nil, a)
 			}
