@@ -215,15 +215,10 @@ func (f *faultRun) withQueue() {
 
 // try adds a pod, which may fail; an address it gets must be a new one.
 func (f *faultRun) try(container string, pod int) {
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
+	ctx, cancel := f.plan.Context(f.t.Context()) // when the program is dead nothing goes on any more
 	defer cancel()
-	go func() {
-		select {
-		case <-f.plan.Dead(): // nothing goes on any more
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel = context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	res, err := f.tryAddUntil(ctx, request(container, f.pods[pod]))
 	if err != nil {
 		return
@@ -248,10 +243,8 @@ func (f *faultRun) delete(container string) {
 // settle waits until nothing is being released, or is not going to be.
 func (f *faultRun) settle() {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		select {
-		case <-f.plan.Dead():
+		if f.plan.IsDead() {
 			return
-		default:
 		}
 		busy := false
 		for _, o := range f.core.Ledger.Owners() {

@@ -178,14 +178,7 @@ func (m *agentModel) live(faulty bool) {
 		if err := m.open(); err != nil {
 			m.t.Fatalf("opening: %v", err)
 		}
-		m.ctx, m.end = context.WithCancel(m.t.Context())
-		go func(dead <-chan struct{}, ctx context.Context, end context.CancelFunc) {
-			select {
-			case <-dead:
-				end()
-			case <-ctx.Done():
-			}
-		}(m.plan.Dead(), m.ctx, m.end)
+		m.ctx, m.end = m.plan.Context(m.t.Context())
 		err := m.Restore(m.ctx)
 		if err != nil && m.plan.Surfaced() == "" {
 			m.t.Errorf("restoring: %v", err)
@@ -221,14 +214,7 @@ func (m *agentModel) finish() {
 	m.close()
 }
 
-func (m *agentModel) dead() bool {
-	select {
-	case <-m.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (m *agentModel) dead() bool { return m.plan.IsDead() }
 
 // note remembers what happened, to be told should the test fail.
 func (m *agentModel) note(format string, args ...any) {

@@ -306,14 +306,7 @@ func (r *wholeRun) live(faulty bool) bool {
 			r.fail("opening: %v", err)
 			return false
 		}
-		r.ctx, r.end = context.WithCancel(context.Background())
-		r.watch.Go(func() {
-			select {
-			case <-r.plan.Dead():
-				r.end()
-			case <-r.ctx.Done():
-			}
-		})
+		r.ctx, r.end = r.plan.Context(context.Background())
 		a, ctx := r.Agent, r.ctx // as Run does
 		reloads := make(chan *config.Config)
 		r.reloads = reloads
@@ -389,14 +382,7 @@ func (r *wholeRun) restart(faulty bool) {
 	r.live(faulty)
 }
 
-func (r *wholeRun) dead() bool {
-	select {
-	case <-r.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (r *wholeRun) dead() bool { return r.plan.IsDead() }
 
 // fail ends the run. What was the first to go wrong is told.
 func (r *wholeRun) fail(format string, args ...any) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,14 +14,9 @@ import (
 
 // deafCuts lets the cuts of some owners hang, whatever their contexts say, until
 // heal is called.
-func deafCuts(n *node, owners ...hold.Owner) (heal func()) {
+func deafCuts(n *node, owners ...hold.ID) (heal func()) {
 	healed := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-		if op == "cut" && slices.ContainsFunc(owners, func(o hold.Owner) bool { return o.ID == h.Owner }) {
-			<-healed
-		}
-		return nil
-	}
+	n.world.before = hanging(healed, "cut", owners...)
 	return func() { close(healed) }
 }
 
@@ -44,7 +38,7 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		o := owner("", "a", "wire")
 		take(t, n, o)
-		heal := deafCuts(n, o)
+		heal := deafCuts(n, o.ID)
 		for _, patience := range []time.Duration{100 * time.Millisecond, time.Hour} {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			began := time.Now()
@@ -80,16 +74,15 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 // same call: a drain and the start of the agent release all of their owners in one call.
 func TestDeafCutsKeepNoPlaces(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		var deaf []hold.Owner
 		var ids []hold.ID
 		for i := range 40 {
 			o := owner("", "deaf "+string(rune('a'+i)), "wire")
 			take(t, n, o)
-			deaf, ids = append(deaf, o), append(ids, o.ID)
+			ids = append(ids, o.ID)
 		}
 		good := owner("", "good", "wire")
 		take(t, n, good)
-		heal := deafCuts(n, deaf...)
+		heal := deafCuts(n, ids...)
 		began := time.Now()
 		err := n.Release(t.Context(), append(ids, good.ID))
 		if took := time.Since(began); !errors.Is(err, engine.ErrReachable) || took > n.Mending {
@@ -115,12 +108,7 @@ func BenchmarkDepart(b *testing.B) {
 	o := owner("", "a", "wire")
 	must(b, n.Take(b.Context(), o))
 	let := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "release" {
-			<-let
-		}
-		return nil
-	}
+	n.world.before = hanging(let, "release")
 	defer close(let)
 	must(b, n.Release(b.Context(), []hold.ID{o.ID}))
 	for b.Loop() {

@@ -86,12 +86,7 @@ func TestReleasedIsNotEnded(t *testing.T) {
 		t.Error(err)
 	}
 	meanwhile = func() {}
-	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
-		if op == "acquire" {
-			return n.Repair(ctx, taken.ID)
-		}
-		return nil
-	}
+	n.world.before = on("acquire", func(ctx context.Context, _ hold.Hold) error { return n.Repair(ctx, taken.ID) })
 	take(t, n, taken)
 	for _, o := range []hold.Owner{released, changed, taken} {
 		if types := n.eventTypes(o.ID); strings.Contains(types, "ended") {

@@ -269,12 +269,7 @@ func TestHangingKindKeepsNobodyElse(t *testing.T) {
 	take(t, n, hung)
 	take(t, n, other)
 	let := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-		if op == "release" && h.Owner == hung.ID {
-			<-let
-		}
-		return nil
-	}
+	n.world.before = hanging(let, "release", hung.ID)
 	must(t, n.Release(t.Context(), []hold.ID{hung.ID, other.ID}))
 	must(t, n.Wait(t.Context(), other.ID))
 	close(let)

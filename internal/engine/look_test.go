@@ -13,16 +13,6 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// failing is a world in which an operation on an owner's things fails.
-func failing(op string, id hold.ID) func(context.Context, string, hold.Hold) error {
-	return func(_ context.Context, o string, h hold.Hold) error {
-		if o == op && h.Owner == id {
-			return errors.New("device busy")
-		}
-		return nil
-	}
-}
-
 // A look at one kind hangs, and may or may not heed its context: a kind that asks a cloud may
 // hang for minutes. That keeps no other kind from being mended, and does not count as an
 // answer that all is well.
@@ -95,12 +85,7 @@ func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 		take(t, n, bad)
 		take(t, n, good)
 		heal := make(chan struct{})
-		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-			if op == "acquire" && h.Owner == bad.ID {
-				<-heal // whatever its context says
-			}
-			return nil
-		}
+		n.world.before = hanging(heal, "acquire", bad.ID) // whatever its context says
 		n.world.set(func() { clear(n.world.things) })
 		swept := make(chan error, 1)
 		go func() {
@@ -127,12 +112,7 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	n.world.set(func() { clear(n.world.things); clear(n.world.users) })
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "acquire" {
-			going = true
-		}
-		return nil
-	}
+	n.world.before = on("acquire", func(context.Context, hold.Hold) error { going = true; return nil })
 	must(t, n.Repair(t.Context(), o.ID))
 	if n.world.has(o.Holds[0]) || !n.world.cut["wire "+string(o.ID)] {
 		t.Error("what was cut off is connected again")
@@ -148,12 +128,7 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 		o := owner("", "a", "rule")
 		take(t, n, o)
 		heal := make(chan struct{})
-		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-			if op == "release" {
-				<-heal
-			}
-			return nil
-		}
+		n.world.before = hanging(heal, "release")
 		must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 		synctest.Wait()
 		begun := time.Now() // of the bubble's clock
@@ -212,12 +187,7 @@ func TestSweepWaitsForNoHangingTake(t *testing.T) {
 		n.start(nil)
 		defer n.stop()
 		heal := make(chan struct{})
-		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-			if op == "acquire" {
-				<-heal // whatever its context says
-			}
-			return nil
-		}
+		n.world.before = hanging(heal, "acquire") // whatever its context says
 		o := owner("", "a", "wire")
 		taken := make(chan error, 1)
 		go func() { taken <- n.Take(t.Context(), o) }()

@@ -329,14 +329,7 @@ func (r *modelRun) end() {
 	r.stop()
 }
 
-func (r *modelRun) dead() bool {
-	select {
-	case <-r.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (r *modelRun) dead() bool { return r.plan.IsDead() }
 
 // afterRestart checks what a new engine has made of the ledger. An owner that was taken is
 // still wanted, and has all of its things, unless Restore failed. An owner that was released

@@ -112,12 +112,7 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 	former, heir := shared("rule", "a"), shared("rule", "a")
 	take(t, n, former)
 	let := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "release" {
-			<-let
-		}
-		return nil
-	}
+	n.world.before = hanging(let, "release")
 	must(t, n.Release(t.Context(), []hold.ID{former.ID}))
 	took := make(chan error, 1)
 	late.id, late.forget = former.ID, func() {

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -112,12 +111,7 @@ func TestJoinedDeparture(t *testing.T) {
 		defer n.stop()
 		take(t, n, block)
 		take(t, n, pod)
-		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-			if op == "cut" && h.Owner == block.ID {
-				<-cut
-			}
-			return nil
-		}
+		n.world.before = hanging(cut, "cut", block.ID)
 		answered := map[string]bool{}
 		release := func(who string, ids ...hold.ID) {
 			if err := n.Release(t.Context(), ids); err != nil {

@@ -156,12 +156,7 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	n := newNodeOf(t, nil, hourly)
 	o := owner("", "a", "wire")
 	take(t, n, o)
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "release" {
-			return errors.New("device busy")
-		}
-		return nil
-	}
+	n.world.before = failing("release")
 	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	promised, _ := n.ledger.Owner(o.ID)

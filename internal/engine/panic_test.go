@@ -12,12 +12,7 @@ import (
 func TestPanic(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "acquire" {
-			panic("of a kind")
-		}
-		return nil
-	}
+	n.world.before = on("acquire", func(context.Context, hold.Hold) error { panic("of a kind") })
 	func() {
 		defer func() {
 			if recover() == nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ type world struct {
 	taken  map[string]bool // things that were ever there
 	ended  map[string]bool // processes that have come to their end by themselves
 	// before runs ahead of every operation, without mu. Its error is the operation's.
-	before func(ctx context.Context, op string, h hold.Hold) error
+	before before
 }
 
 func newWorld(t testing.TB) *world {
@@ -65,6 +66,28 @@ func newWorld(t testing.TB) *world {
 		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{}, moved: map[string]int{}, taken: map[string]bool{}, ended: map[string]bool{},
 		before: func(context.Context, string, hold.Hold) error { return nil },
 	}
+}
+
+type before = func(ctx context.Context, op string, h hold.Hold) error
+
+// on is a world's before that runs f ahead of one operation on the owners' things. No owners
+// are everybody.
+func on(op string, f func(context.Context, hold.Hold) error, owners ...hold.ID) before {
+	return func(ctx context.Context, o string, h hold.Hold) error {
+		if o == op && (len(owners) == 0 || slices.Contains(owners, h.Owner)) {
+			return f(ctx, h)
+		}
+		return nil
+	}
+}
+
+func failing(op string, owners ...hold.ID) before {
+	return on(op, func(context.Context, hold.Hold) error { return errors.New("device busy") }, owners...)
+}
+
+// hanging lets an operation wait for let, whatever its context says.
+func hanging(let <-chan struct{}, op string, owners ...hold.ID) before {
+	return on(op, func(context.Context, hold.Hold) error { <-let; return nil }, owners...)
 }
 
 func (w *world) kinds() hold.Kinds {

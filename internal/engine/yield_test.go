@@ -96,12 +96,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 
 		ids = many(40)
 		slow, taken := owner("", "slow", "rule"), make(chan struct{})
-		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-			if op == "acquire" && h.Owner == slow.ID {
-				<-taken
-			}
-			return nil
-		}
+		n.world.before = hanging(taken, "acquire", slow.ID)
 		var taking sync.WaitGroup
 		taking.Go(func() { take(t, n, slow) })
 		synctest.Wait()

@@ -267,14 +267,7 @@ func (l *life) stop() {
 	}
 }
 
-func (l *life) dead() bool {
-	select {
-	case <-l.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (l *life) dead() bool { return l.plan.IsDead() }
 
 // live is what the test does until the faults end, whatever fails. The block is revoked, and
 // stands as long as the pod does.
