@@ -160,8 +160,7 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 		}, "eth0", "", ""},
 		"a pod that lies": {func(a *away, pod *ns.Netns) {
 			a.stamp(ownLink, key)
-			link, err := netlink.LinkByName(ownLink)
-			must(a, err)
+			link := nettest.Link(a, ownLink)
 			must(a, pod.Do(func() error {
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lie", Index: link.Attrs().Index}, PeerName: "eth1"})
 			}))
@@ -298,8 +297,7 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	pod := nettest.Pod(t)
 	a.lead(ownLink, pod, "eth0")
-	own, err := netlink.LinkByName(ownLink)
-	must(a, err)
+	own := nettest.Link(a, ownLink)
 	for _, test := range []struct {
 		network int
 		named   string
@@ -330,16 +328,14 @@ func (a *away) stamp(name string, k stamp.Key) {
 // alias does `ip link set NAME alias TEXT`.
 func (a *away) alias(name, text string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	must(a, err)
+	link := nettest.Link(a, name)
 	must(a, netlink.LinkSetAlias(link, text))
 }
 
 // lead moves a link's other end into a pod.
 func (a *away) lead(link string, pod *ns.Netns, ifname string) {
 	a.Helper()
-	peer, err := netlink.LinkByName(fmt.Sprintf("peer%d", slices.Index(a.links, link)))
-	must(a, err)
+	peer := nettest.Link(a, fmt.Sprintf("peer%d", slices.Index(a.links, link)))
 	must(a, netlink.LinkSetName(peer, ifname))
 	must(a, netlink.LinkSetNsFd(peer, pod.Fd()))
 	must(a, pod.Do(func() error { return netlink.LinkSetUp(peer) }))
@@ -348,8 +344,7 @@ func (a *away) lead(link string, pod *ns.Netns, ifname string) {
 // rename does `ip link set NAME name TO`.
 func (a *away) rename(name, to string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	must(a, err)
+	link := nettest.Link(a, name)
 	must(a, netlink.LinkSetName(link, to))
 	a.links[slices.Index(a.links, name)] = to
 }
@@ -357,23 +352,20 @@ func (a *away) rename(name, to string) {
 // altname does `ip link property add dev NAME altname TEXT`.
 func (a *away) altname(name, text string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	must(a, err)
+	link := nettest.Link(a, name)
 	must(a, netlink.LinkAddAltName(link, text))
 }
 
 // remove does `ip link delete NAME`.
 func (a *away) remove(name string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	must(a, err)
+	link := nettest.Link(a, name)
 	must(a, netlink.LinkDel(link))
 }
 
 // setDown does `ip link set NAME down`.
 func (a *away) setDown(name string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	must(a, err)
+	link := nettest.Link(a, name)
 	must(a, netlink.LinkSetDown(link))
 }

@@ -48,8 +48,7 @@ func (n *node) killAtCut(pods []attached) {
 	defer close(done)
 	groups := map[string]uint32{} // of those that are not cut off
 	for _, p := range pods {
-		link, err := netlink.LinkByName(p.host)
-		must(n.t, err)
+		link := nettest.Link(n.t, p.host)
 		groups[p.host] = link.Attrs().Group
 	}
 	gc := n.begin(call{verb: "GC", keys: []string{validKey()}})

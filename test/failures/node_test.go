@@ -61,8 +61,7 @@ func look(t *testing.T) nettest.State { return nettest.Snapshot(t, nil).Without(
 //	ip address replace 192.0.2.1/32 dev lo
 func address(t *testing.T) {
 	t.Helper()
-	lo, err := netlink.LinkByName("lo")
-	must(t, err)
+	lo := nettest.Link(t, "lo")
 	addr, err := netlink.ParseAddr("192.0.2.1/32")
 	if err == nil {
 		err = netlink.AddrReplace(lo, addr)

@@ -18,7 +18,7 @@ import (
 // nothing then: only if it is told of success, all have to be cut off or gone.
 func (a *agent) stopAtCut(got []attached, del func() error) {
 	a.t.Helper()
-	live := group(a.t, got[0].host)
+	live := nettest.Link(a.t, got[0].host).Attrs().Group
 	cuts := newCuts(a.t, got)
 	answered := make(chan error, 1)
 	go func() { answered <- del() }()
@@ -45,14 +45,6 @@ func (a *agent) stopAtCut(got []attached, del func() error) {
 		}
 	}
 	a.signal(unix.SIGSTOP)
-}
-
-// group returns a link's group.
-func group(t *testing.T, name string) uint32 {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	must(t, err)
-	return link.Attrs().Group
 }
 
 // cuts is what the kernel tells of pods being cut off: the way to them ends

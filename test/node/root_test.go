@@ -198,7 +198,7 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	must(t, err)
 	is := owner.add("c", pod)
 	owner.add("from", from)
-	was := indexOf(t, is.host)
+	was := nettest.Link(t, is.host).Attrs().Index
 	del := func(how string) {
 		t.Helper()
 		if err := other.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw)); err != nil {
@@ -207,7 +207,7 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	}
 	untouched := func(how string) {
 		t.Helper()
-		if now := indexOf(t, is.host); now != was {
+		if now := nettest.Link(t, is.host).Attrs().Index; now != was {
 			t.Errorf("%s: the link was deleted, and made again: it was %d, and is %d", how, was, now)
 		}
 		nettest.Ping(t, from, is.addrs[0])
@@ -242,7 +242,7 @@ func TestDelAtARootOfNobody(t *testing.T) {
 				must(t, os.MkdirAll(nobodys.root.State(), 0o700))
 			}
 			files := nettest.Files(t, string(nobodys.root))
-			was := indexOf(t, is.host)
+			was := nettest.Link(t, is.host).Attrs().Index
 			for _, how := range []string{"served", "hung"} {
 				err := nobodys.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw))
 				programs.WantError(t, err, 7, "no agent has ever run with this root, and the pod's link "+is.host+" is of one that runs: process ")
@@ -255,18 +255,11 @@ func TestDelAtARootOfNobody(t *testing.T) {
 			}
 			a.signal(unix.SIGCONT)
 			nettest.Same(t, files, nettest.Files(t, string(nobodys.root)), "it changes the folder of nobody")
-			if now := indexOf(t, is.host); now != was {
+			if now := nettest.Link(t, is.host).Attrs().Index; now != was {
 				t.Errorf("the link was deleted, and made again: it was %d, and is %d", was, now)
 			}
 			wantUp(t, is)
 			nettest.Ping(t, from, is.addrs[0])
 		})
 	}
-}
-
-func indexOf(t *testing.T, link string) int {
-	t.Helper()
-	l, err := netlink.LinkByName(link)
-	must(t, err)
-	return l.Attrs().Index
 }

@@ -42,8 +42,7 @@ func newNode(t *testing.T) *node {
 // them.
 func address(t *testing.T) {
 	t.Helper()
-	lo, err := netlink.LinkByName("lo")
-	must(t, err)
+	lo := nettest.Link(t, "lo")
 	for _, cidr := range []string{"192.0.2.1/32", "2001:db8::1/128"} {
 		addr, err := netlink.ParseAddr(cidr)
 		must(t, err)

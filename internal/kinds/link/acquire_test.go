@@ -182,8 +182,7 @@ func TestRepair(t *testing.T) {
 	f.forwarding()
 	nettest.Run(t, nil, "ip link add a-bridge address 02:00:00:00:00:0b type bridge")
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del a-bridge") })
-	bridge, err := netlink.LinkByName("a-bridge")
-	must(t, err)
+	bridge := nettest.Link(t, "a-bridge")
 	for _, test := range []struct {
 		name, says string
 		drift      func(link netlink.Link, h hold.Hold) error
@@ -227,8 +226,7 @@ func TestRepair(t *testing.T) {
 			f.show(h) // brings its carrier, and with it a route for multicast, up to date
 			f.show(other)
 			before, inside := nettest.Snapshot(t, nil), nettest.Snapshot(t, pod)
-			l, err := netlink.LinkByName(spec(h).Name)
-			must(t, err)
+			l := nettest.Link(t, spec(h).Name)
 			must(t, test.drift(l, h))
 			for _, hs := range [][]hold.Hold{{h}, {other, h}} {
 				errs := f.kind.Verify(t.Context(), nil, hs)
@@ -282,8 +280,7 @@ func TestVerifyBehindRule(t *testing.T) {
 func TestRepairUnseen(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod("4")
-	l, err := netlink.LinkByName(spec(h).Name)
-	must(t, err)
+	l := nettest.Link(t, spec(h).Name)
 	must(t, netlink.LinkSetDown(l))
 	// A socket keeps the pod's namespace alive.
 	var inside *rtnl.Conn

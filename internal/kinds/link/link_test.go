@@ -115,8 +115,7 @@ func TestFamilies(t *testing.T) {
 			}
 			want := slices.Clone(spec(h).Addresses)
 			must(t, pod.Do(func() error {
-				eth0, err := netlink.LinkByName("eth0")
-				must(t, err)
+				eth0 := nettest.Link(t, "eth0")
 				have, err := netlink.AddrList(eth0, netlink.FAMILY_ALL)
 				must(t, err)
 				var got []netip.Addr
