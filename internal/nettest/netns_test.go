@@ -15,9 +15,7 @@ import (
 func netnsOf(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return strings.TrimSpace(string(out))
 }
 
