@@ -93,9 +93,7 @@ func TestStatelessDeletion(t *testing.T) {
 			if r.hasLink(link) || r.hasLink(other) {
 				t.Error("a link is left")
 			}
-			if n := r.queued(); n > 0 {
-				t.Errorf("%d deletions wait", n)
-			}
+			r.wantQueued(0)
 			resting := map[string]bool{}
 			for _, x := range r.core.Ledger.Resting() {
 				resting[x.Name.Name] = true
@@ -106,9 +104,7 @@ func TestStatelessDeletion(t *testing.T) {
 				}
 			}
 			r.wantClean()
-			if err := r.drain.All(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must(t, r.drain.All(t.Context()))
 		})
 	}
 }
@@ -172,9 +168,7 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	r.add(request("b", b))
 	link, _ := r.linkOf("b")
 	r.enqueue(r.deletion("unknown", link))
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	r.wantAttached("b")
 
 	// The same of a link that the ledger does not know.
@@ -187,16 +181,12 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		r.enqueue(r.deletion("x", stray))
-		if err := r.drain.All(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, r.drain.All(t.Context()))
 		if !r.hasLink(stray) || len(r.index.Container("x")) > 0 {
 			t.Errorf("a link with the alias %q was deleted as x's", alias)
 		}
 	}
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 }
 
 // An address of a deletion that somebody else has by now stays theirs, with the
@@ -212,9 +202,7 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	d.Started = r.began() - 1
 	d.Addresses = append([]string{"10.88.0.77", "192.0.2.1", "no address"}, addrs...)
 	r.enqueue(d)
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	nettest.Eventually(t, "it is done", func() bool { return len(r.index.Container("gone")) == 0 })
 	if rests := r.core.Ledger.Resting(); len(rests) != 1 || rests[0].Name.Name != "10.88.0.77" {
 		t.Errorf("the addresses that rest are %v", rests)
@@ -324,9 +312,7 @@ func TestTwoAdoptAtOnce(t *testing.T) {
 		_, _, err := r.Delete(ctx, f, false, now())
 		t.Logf("the other one: %v", err)
 	}
-	if err := r.undertaken(d); err != nil {
-		t.Error(err)
-	}
+	must(t, r.undertaken(d))
 	r.wantAddressesBack()
 	if r.hasLink(d.Link) {
 		t.Error("the link is left")
@@ -366,9 +352,7 @@ func TestAdoptionThatFails(t *testing.T) {
 			if !effect {
 				r.wantAddressesBack()
 			}
-			if err := r.undertaken(d); err != nil {
-				t.Error(err)
-			}
+			must(t, r.undertaken(d))
 			r.wantAddressesBack()
 			if r.hasLink(d.Link) {
 				t.Error("the link is left")

@@ -50,6 +50,13 @@ func (r *rig) queued() int {
 	return len(s.Pending)
 }
 
+func (r *rig) wantQueued(want int) {
+	r.t.Helper()
+	if n := r.queued(); n != want {
+		r.t.Errorf("%d deletions wait, want %d", n, want)
+	}
+}
+
 func (r *rig) wantGone(container string) {
 	r.t.Helper()
 	nettest.Eventually(r.t, container+" is gone", func() bool { return len(r.List(key(container))) == 0 })
@@ -89,9 +96,7 @@ func TestDrainAtStart(t *testing.T) {
 	r.wantGone("b")
 	r.wantGone("c")
 	r.wantAttached("d")
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 	r.wantClean()
 }
 
@@ -105,9 +110,7 @@ func TestStartWithoutWhatWasSetAside(t *testing.T) {
 	r.restart()
 	r.wantGone("a")
 	must(t, os.Remove(filepath.Join(deletions.Path(r.root), "damaged")))
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 	r.wantClean()
 }
 
@@ -141,9 +144,7 @@ func TestAddDrainsWhoHasItsPlace(t *testing.T) {
 	r.add(request("b", pod))
 	r.wantGone("a")
 	r.wantAttached("b")
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 	r.wantClean()
 }
 
@@ -160,14 +161,10 @@ func TestAddDrainsItsKey(t *testing.T) {
 	r.enqueue(r.deletion("b", ""))
 	r.add(request("a", pod))
 	must(t, r.core.Engine.Wait(t.Context(), former)) // ADD waits for its link alone
-	if n := r.queued(); n != 1 {
-		t.Errorf("%d deletions wait, want that of the other key", n)
-	}
+	r.wantQueued(1) // that of the other key
 	r.wantAttached("a")
 	r.enqueue(d) // as after a crash between the commit and the removal
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	r.wantAttached("a")
 	for _, to := range addresses(r.add(request("c", nettest.Pod(t)))) {
 		nettest.Ping(t, pod, to)
@@ -247,9 +244,7 @@ func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {
 		t.Logf("ADD: %v", err) // it may have been answered before the deletion was done
 	}
 	must(t, <-ended)
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait, and the agent has ended", n)
-	}
+	r.wantQueued(0) // the agent has ended
 	r.bringUp()
 	r.wantGone("c")
 	r.wantClean()
@@ -270,9 +265,7 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		if !r.drain.Going(r.index.Get(id).Owner) {
 			t.Error("nothing says that a is going")
 		}
-		if err := r.drain.All(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, r.drain.All(t.Context()))
 		r.wantGone("a")
 		tomb, ok := r.core.Ledger.Tombstone(attachment.Key{Network: "net", ContainerID: "a", Ifname: "eth0"}.String())
 		if left := time.Duration(tomb.Until - r.node.Boottime()); !ok || left > server.MaxDeadline {
@@ -281,9 +274,7 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		r.add(request("a", pod))
 		r.wantAttached("a")
 		r.del("a", true)
-		if n := r.queued(); n > 0 {
-			t.Errorf("%d deletions wait", n)
-		}
+		r.wantQueued(0)
 	}
 	r.wantClean()
 }
@@ -312,9 +303,7 @@ func TestReplaySparesSuccessor(t *testing.T) {
 		r.add(request("a", pod))
 		rename(t, aside, file)
 		r.restart()
-		if n := r.queued(); n != 0 {
-			t.Errorf("%d deletions wait", n)
-		}
+		r.wantQueued(0)
 		r.wantAttached("a")
 		r.wantClean()
 	}
@@ -331,17 +320,13 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	if err := r.drain.All(t.Context()); err == nil {
 		t.Error("a drain without a ledger succeeds")
 	}
-	if n := r.queued(); n != 1 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(1)
 	_, err := r.tryAdd(request("a", nettest.Pod(t)))
 	wantError(t, err, 11, "deletion")
 	r.restart()
 	r.wantGone("a")
 	r.wantAttached("b")
-	if n := r.queued(); n != 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 }
 
 // A commit that was withdrawn has written no tombstone, whatever is releasing
@@ -359,12 +344,8 @@ func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
 	if err := r.drain.All(ctx); err == nil {
 		t.Error("a drain whose context has ended succeeds")
 	}
-	if n := r.queued(); n != 2 {
-		t.Errorf("%d deletions wait", n)
-	}
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	r.wantQueued(2)
+	must(t, r.drain.All(t.Context()))
 	_, err := r.Add(t.Context(), request("k", nettest.Pod(t)), early)
 	wantError(t, err, 11, "")
 	b.heal()
@@ -389,9 +370,7 @@ func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
 		}
 		r.wantAttached("c")
 	}
-	if err := r.undertaken(d); err != nil {
-		t.Error(err)
-	}
+	must(t, r.undertaken(d))
 	if l := r.List(key("c")); len(l) > 0 && l[0].Releasing == nil {
 		t.Errorf("left is %+v", l)
 	}
@@ -462,9 +441,7 @@ func TestManyDeletions(t *testing.T) {
 	t.Logf("%d commits so far, forgets included", promised.Commits-before)
 	must(t, r.Restore(t.Context()))
 	nettest.Eventually(t, "all are gone", func() bool { return len(r.index.All()) == 0 })
-	if n := r.queued(); n != 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 }
 
 func rename(t *testing.T, from, to string) {

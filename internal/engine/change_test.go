@@ -299,9 +299,7 @@ func TestChangeEndsNeed(t *testing.T) {
 			if _, err := n.Change(t.Context(), pod.ID, change); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Wait(t.Context(), block.ID); err != nil {
-				t.Error(err)
-			}
+			must(t, n.Wait(t.Context(), block.ID))
 			release(t, n, pod.ID)
 			wantResidue(t, n, empty)
 		})
@@ -323,9 +321,7 @@ func TestChangeEndsNeed(t *testing.T) {
 		if _, err := n.Sweep(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := n.Wait(t.Context(), block.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), block.ID))
 		release(t, n, pod.ID)
 		wantResidue(t, n, empty)
 	})

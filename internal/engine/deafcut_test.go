@@ -60,12 +60,7 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 			t.Errorf("50 releases have left %d goroutines", grown)
 		}
 		heal()
-		if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-			t.Error(err)
-		}
-		if err := n.Wait(t.Context(), o.ID); err != nil {
-			t.Error(err)
-		}
+		release(t, n, o.ID)
 		wantResidue(t, n, empty)
 	})
 }
@@ -88,16 +83,12 @@ func TestDeafCutsKeepNoPlaces(t *testing.T) {
 		if took := time.Since(began); !errors.Is(err, engine.ErrReachable) || took > n.Mending {
 			t.Errorf("all of them: after %v: %v", took, err)
 		}
-		if err := n.Wait(t.Context(), good.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), good.ID))
 		if took := time.Since(began); took > n.Mending {
 			t.Errorf("another owner goes after %v", took)
 		}
 		heal()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wantResidue(t, n, empty)
 	})
 }

@@ -73,9 +73,7 @@ func TestReleasedIsNotEnded(t *testing.T) {
 	take(t, n, released)
 	take(t, n, changed)
 	meanwhile = sync.OnceFunc(func() { release(t, n, released.ID) })
-	if err := n.Repair(t.Context(), released.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Repair(t.Context(), released.ID))
 	meanwhile = sync.OnceFunc(func() {
 		gone, err := n.Change(t.Context(), changed.ID, func(o *hold.Owner) error { o.Holds = nil; return nil })
 		if err != nil || n.Wait(t.Context(), gone) != nil {
@@ -103,9 +101,7 @@ func TestEndsAgain(t *testing.T) {
 	take(t, n, o)
 	for i := 1; i < 3; i++ {
 		n.end(o.Holds[1])
-		if err := n.Repair(t.Context(), o.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Repair(t.Context(), o.ID))
 		if types := n.eventTypes(o.ID); strings.Count(types, "ended") != i {
 			t.Errorf("end %d: events %s", i, types)
 		}

@@ -69,8 +69,7 @@ func TestCutsOfAFamilyGoSideBySide(t *testing.T) {
 	for i := range children {
 		take(t, n, owner(parent.ID, string(rune('a'+i)), "wire"))
 	}
-	must(t, n.Release(t.Context(), []hold.ID{parent.ID}))
-	must(t, n.Wait(t.Context(), parent.ID))
+	release(t, n, parent.ID)
 	wantResidue(t, n, empty)
 }
 

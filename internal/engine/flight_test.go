@@ -74,9 +74,7 @@ func TestFlightIsStrict(t *testing.T) {
 					}
 					clear(hangs)
 				})
-				if err := n.Wait(ctx, all...); err != nil {
-					t.Error(err)
-				}
+				must(t, n.Wait(ctx, all...))
 				wantResidue(t, n, empty)
 			})
 		})

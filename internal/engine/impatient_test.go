@@ -80,9 +80,7 @@ func TestWaitWaitsForWhoIsOnlyPromised(t *testing.T) {
 	if err := <-released; err != nil {
 		t.Error(err)
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }
 

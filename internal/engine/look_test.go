@@ -205,9 +205,7 @@ func TestSweepWaitsForNoHangingTake(t *testing.T) {
 		if err := <-taken; !errors.Is(err, engine.ErrOvertaken) {
 			t.Errorf("Take: %v", err)
 		}
-		if err := n.Wait(t.Context(), o.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), o.ID))
 		wantResidue(t, n, empty)
 	})
 }

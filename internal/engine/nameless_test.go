@@ -127,14 +127,10 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	if err := n.Depart(t.Context(), []hold.ID{former.ID}); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Depart(t.Context(), []hold.ID{former.ID}))
 	late.once.Do(late.forget) // if nobody has asked the ledger
 	must(t, <-took)
-	if err := n.Wait(t.Context(), former.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Wait(t.Context(), former.ID))
 	if err := n.Verify(t.Context(), heir); err != nil {
 		t.Errorf("the heir: %v", err)
 	}

@@ -137,9 +137,7 @@ func TestJoinedDeparture(t *testing.T) {
 				t.Error("the release is not answered")
 			}
 		})
-		if err := n.Wait(t.Context(), block.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), block.ID))
 		wantResidue(t, n, empty)
 	})
 }

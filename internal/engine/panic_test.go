@@ -21,8 +21,5 @@ func TestPanic(t *testing.T) {
 		}()
 		_ = n.Take(t.Context(), o)
 	}()
-	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Error(err)
-	}
+	release(t, n, o.ID)
 }

@@ -61,9 +61,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		ids := many(40)
 		time.Sleep(time.Second)
 		drop(ids)
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wants("alone", 4, 4)
 
 		ids = many(40)
@@ -73,9 +71,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		time.Sleep(30 * time.Millisecond)
 		wants("a little later", 1, 2)
 		begun := time.Now()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wants("once somebody waits, and nobody is taken", 4, 4)
 		if took := time.Since(begun); took > 100*time.Millisecond {
 			t.Errorf("who waits does so for %v, pauses included", took)
@@ -89,9 +85,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		}
 		mu.Unlock()
 		wants("of very many, just after somebody was taken", 1, 2)
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wants("and then", 4, 4)
 
 		ids = many(40)
@@ -105,9 +99,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		wants("beside one who is being taken", 1, 2)
 		close(taken)
 		taking.Wait()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		release(t, n, slow.ID)
 	})
 }
