@@ -53,19 +53,7 @@ func newRig(t testing.TB, pools ...string) *rig {
 	if len(pools) == 0 {
 		pools = []string{"default=10.88.0.0/24,fd00:88::/64"}
 	}
-	dir := memory(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &rig{t: t, root: root.Dir(dir), pools: pools}
-}
-
-// memory makes a folder where an fsync costs nothing, if there is such a place.
-// The caller removes it.
-func memory(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "berth")
-	if err != nil {
-		return t.TempDir()
-	}
-	return dir
+	return &rig{t: t, root: root.Dir(nettest.Memory(t)), pools: pools}
 }
 
 func start(t testing.TB, pools ...string) *rig {

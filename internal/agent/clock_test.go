@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/traffic"
@@ -33,7 +34,7 @@ type clocked struct {
 
 // inClocked runs a test in a bubble.
 func inClocked(t *testing.T, test func(*clocked)) {
-	dir := memory(t)
+	dir := nettest.Memory(t)
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
 		c := &clocked{t: t, root: root.Dir(dir), world: nodetest.New()}

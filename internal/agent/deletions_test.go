@@ -161,7 +161,7 @@ func TestAddDrainsItsKey(t *testing.T) {
 	r.enqueue(r.deletion("b", ""))
 	r.add(request("a", pod))
 	must(t, r.core.Engine.Wait(t.Context(), former)) // ADD waits for its link alone
-	r.wantQueued(1) // that of the other key
+	r.wantQueued(1)                                  // that of the other key
 	r.wantAttached("a")
 	r.enqueue(d) // as after a crash between the commit and the removal
 	must(t, r.drain.All(t.Context()))

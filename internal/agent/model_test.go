@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -31,10 +32,7 @@ var (
 // A model knows who is attached with which address.
 func TestModel(t *testing.T) {
 	nettest.Need(t)
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -seed %d", seed)
 	faults := 0
 	cooldowns := []time.Duration{time.Hour, 0, time.Hour, time.Millisecond}

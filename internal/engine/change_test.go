@@ -225,7 +225,7 @@ func TestChangeFaults(t *testing.T) {
 }
 
 func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.ID)) {
-	n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+	n := bareNode(t)
 	n.start(nil)
 	o := pluggable()
 	take(t, n, o)

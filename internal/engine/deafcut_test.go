@@ -23,10 +23,7 @@ func deafCuts(n *node, owners ...hold.ID) (heal func()) {
 // inBubble runs f with a node of the bubble's time.
 func inBubble(t *testing.T, f func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil)
-		defer n.stop()
-		f(t, n)
+		f(t, newNode(t))
 	})
 }
 

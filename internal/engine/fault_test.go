@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 }
 
 func faultRun(t *testing.T, plan *fault.Plan, late bool) {
-	n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+	n := bareNode(t)
 	parent := owner("", "parent", "lease", "wire", "rule", "note")
 	child := owner(parent.ID, "child", "wire", "lease")
 	leaving := owner("", "leaving", "wire")

@@ -20,7 +20,7 @@ func TestFlightIsStrict(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				calls, most := 0, 0
 				hangs := map[hold.ID]bool{}
-				n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+				n := bareNode(t)
 				n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 					wire := &ks[1]
 					release := wire.Release

@@ -14,12 +14,10 @@ import (
 // for nine times as long as that Release took, and stops when somebody waits for releases.
 func TestLazyKindGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			ks[1].Lazy, ks[1].Flight = true, 1 // wire
 			return l, ks
 		})
-		defer n.stop()
 		var ids []hold.ID
 		for _, name := range []string{"first", "second", "third"} {
 			o := owner("", name, "wire")

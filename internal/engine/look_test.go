@@ -31,8 +31,7 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 					case <-heal:
 					}
 				}
-				n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-				n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 					if strings.HasPrefix(how, "verify") {
 						ks[0].Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 							hang(ctx)
@@ -44,7 +43,6 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 					}
 					return l, ks
 				})
-				defer n.stop()
 				o := owner("", "a", "lease", "rule")
 				take(t, n, o)
 				n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
@@ -78,9 +76,7 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 // A pod whose link cannot be made again keeps no other pod's link from being mended.
 func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil)
-		defer n.stop()
+		n := newNode(t)
 		bad, good := owner("", "bad", "rule"), owner("", "good", "rule")
 		take(t, n, bad)
 		take(t, n, good)
@@ -123,7 +119,7 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 // context.
 func TestCloseWaitsForNobodyForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n := bareNode(t)
 		n.start(nil)
 		o := owner("", "a", "rule")
 		take(t, n, o)
@@ -152,16 +148,14 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 // changes, asks that kind no more for a while.
 func TestRepairBelievesNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 		heal := make(chan struct{})
-		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			ks[1].Verify = func(_ context.Context, look *hold.Look, hs []hold.Hold) []error {
 				<-heal // whatever its context says
 				return make([]error, len(hs))
 			}
 			return l, ks
 		})
-		defer n.stop()
 		o := owner("", "a", "wire", "rule")
 		take(t, n, o)
 		for try := range 2 { // the first finds out that the kind hesitates
@@ -183,9 +177,7 @@ func TestRepairBelievesNoSilence(t *testing.T) {
 // keeps no sweep from ending: neither the one that begins the departure, nor later ones.
 func TestSweepWaitsForNoHangingTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil)
-		defer n.stop()
+		n := newNode(t)
 		heal := make(chan struct{})
 		n.world.before = hanging(heal, "acquire") // whatever its context says
 		o := owner("", "a", "wire")

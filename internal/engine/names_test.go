@@ -83,7 +83,7 @@ func TestDiscoveredNameFaults(t *testing.T) {
 	for _, mode := range fault.Modes() {
 		for at := 1; ; at++ {
 			plan := fault.New(at, mode)
-			n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+			n := bareNode(t)
 			n.start(plan.Decorate)
 			o := delegated("pod", "10.0.0.7", "wire")
 			err := n.Take(t.Context(), o)

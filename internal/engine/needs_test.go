@@ -97,18 +97,16 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 // is not answered before the block is cut off.
 func TestJoinedDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 		block := owner("", "block", "wire", "block")
 		pod := onto(owner("", "pod", "wire"), block)
 		let, cut := make(chan struct{}), make(chan struct{})
-		n.start(nil, func(o *engine.Options) {
+		n := newNodeOf(t, nil, func(o *engine.Options) {
 			o.Event = func(e engine.Event) {
 				if e.Type == engine.Releasing && e.Owner.ID == block.ID {
 					<-let
 				}
 			}
 		})
-		defer n.stop()
 		take(t, n, block)
 		take(t, n, pod)
 		n.world.before = hanging(cut, "cut", block.ID)

@@ -20,15 +20,6 @@ import (
 // hourly makes the waits between tries so long that no wait ends within a test.
 func hourly(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Hour, 8*time.Hour }
 
-// newNodeOf is newNode with options.
-func newNodeOf(t *testing.T, d decorate, change ...func(*engine.Options)) *node {
-	t.Helper()
-	n := newNode(t)
-	n.stop()
-	n.start(d, change...)
-	return n
-}
-
 func tried(t *testing.T, n *node, ids ...hold.ID) {
 	t.Helper()
 	must(t, n.Tried(t.Context(), ids...))

@@ -18,9 +18,7 @@ var errThrottled = errors.New("too many requests")
 // minute, the API answers that it was asked too often. asked counts the calls of that minute.
 func throttled(t *testing.T, f func(t *testing.T, n *node, from func(), asked *int)) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Millisecond, 10*time.Millisecond })
-		defer n.stop()
+		n := newNodeOf(t, nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Millisecond, 10*time.Millisecond })
 		var until time.Time
 		asked := 0
 		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
@@ -108,9 +106,7 @@ func TestThrottledKindIsTakenLater(t *testing.T) {
 // asked again after the back-off, not at once.
 func TestLaterInThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Minute, time.Minute })
-		defer n.stop()
+		n := newNodeOf(t, nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Minute, time.Minute })
 		o := owner("", "pod", "wire", "rule")
 		take(t, n, o)
 		asked := 0

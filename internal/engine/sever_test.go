@@ -16,7 +16,7 @@ func TestHangingSeverKeepsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		severed := map[hold.ID]bool{}
 		heal := make(chan struct{})
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n := bareNode(t)
 		first := owner("", "first", "wire")
 		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			wire := &ks[1]

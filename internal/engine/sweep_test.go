@@ -136,14 +136,12 @@ func TestStrangerWithoutAnswer(t *testing.T) {
 // Holds of owners are released beside that call, however many sweeps there are.
 func TestStrangerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			for i := range ks {
 				ks[i].Flight = 4
 			}
 			return l, ks
 		})
-		defer n.stop()
 		free := make(chan struct{})
 		defer close(free)
 		n.world.set(func() { n.world.things["rule stray"] = hold.NewID() })

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -248,23 +247,23 @@ type node struct {
 	events []engine.Event
 }
 
-func newNode(t testing.TB) *node {
-	t.Helper()
-	n := &node{t: t, world: newWorld(t), path: filepath.Join(memory(t), "ledger.db")}
-	n.start(nil)
-	t.Cleanup(n.stop)
-	return n
+// bareNode is a node whose engine does not run yet. Its fsyncs cost nothing: these tests are
+// about order. The ledger's own tests are about the disk.
+func bareNode(t testing.TB) *node {
+	return &node{t: t, world: newWorld(t), path: filepath.Join(nettest.Memory(t), "ledger.db")}
 }
 
-// memory returns a folder where an fsync costs nothing: these tests are about order. The
-// ledger's own tests are about the disk.
-func memory(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "berth")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+func newNode(t testing.TB) *node {
+	t.Helper()
+	return newNodeOf(t, nil)
+}
+
+func newNodeOf(t testing.TB, d decorate, change ...func(*engine.Options)) *node {
+	t.Helper()
+	n := bareNode(t)
+	n.start(d, change...)
+	t.Cleanup(n.stop)
+	return n
 }
 
 type decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)

@@ -17,7 +17,7 @@ import (
 // same locks of the kernel.
 func TestReleasesYieldToTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n := bareNode(t)
 		var mu sync.Mutex
 		calls, total, most, largest := 0, 0, 0, 0
 		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {

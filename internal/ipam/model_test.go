@@ -333,10 +333,7 @@ func checkExhausted(t *testing.T, pool PoolConfig, owned map[netip.Addr]bool, re
 }
 
 func restore(p *IPAM, owned map[netip.Addr]bool, rests map[netip.Addr]time.Time) {
-	var claimed []netip.Addr
-	for a := range owned {
-		claimed = append(claimed, a)
-	}
+	claimed := slices.Collect(maps.Keys(owned))
 	var rested []Resting
 	for a, until := range rests {
 		rested = append(rested, Resting{a, until})

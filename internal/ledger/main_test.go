@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"flag"
 	"os"
 	"testing"
@@ -27,10 +28,7 @@ func TestMain(m *testing.M) {
 var must = nettest.Must
 
 func newSeed(t testing.TB) int64 {
-	s := *seed
-	if s == 0 {
-		s = time.Now().UnixNano()
-	}
+	s := cmp.Or(*seed, time.Now().UnixNano())
 	t.Logf("replay with -seed %d", s)
 	return s
 }

@@ -6,9 +6,9 @@ package failures
 
 import (
 	"context"
+	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
@@ -57,18 +57,9 @@ func newNode(t *testing.T, config string) *node {
 func look(t *testing.T) nettest.State { return nettest.Snapshot(t, nil).Without("mount", "sysctl") }
 
 // address gives the node an address that it talks to pods from.
-//
-//	ip address replace 192.0.2.1/32 dev lo
 func address(t *testing.T) {
 	t.Helper()
-	lo := nettest.Link(t, "lo")
-	addr, err := netlink.ParseAddr("192.0.2.1/32")
-	if err == nil {
-		err = netlink.AddrReplace(lo, addr)
-	}
-	if err != nil {
-		t.Fatalf("adding 192.0.2.1 to lo: %v", err)
-	}
+	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo")
 }
 
 // giveBack detaches every pod, wants nothing to be left of them, and removes
@@ -106,12 +97,9 @@ func (n *node) wantNothing() {
 
 // has reports whether a container is attached.
 func (n *node) has(container string) bool {
-	for _, at := range programs.List(n.t, n.API) {
-		if at.ContainerID == container && at.State == "attached" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(programs.List(n.t, n.API), func(at api.Attachment) bool {
+		return at.ContainerID == container && at.State == "attached"
+	})
 }
 
 // pool returns the figures of the first CIDR.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -160,9 +161,7 @@ func (d *toy) ask(ctx context.Context, method, target, body string, header http.
 	if err != nil {
 		return asked{err: err}
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return client.Dial(ctx, d.dir.Socket())
 	}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -62,19 +63,10 @@ func (f *fixture) forwarding() {
 	must(f, ns.SetSysctl("ipv6/conf/all/forwarding", "1"))
 	for _, a := range []netip.Addr{node4, node6} {
 		address := rtnl.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: 1}
-		if have, err := f.conn.Addresses(1); err != nil || !contains(have, address) {
+		if have, err := f.conn.Addresses(1); err != nil || !slices.Contains(have, address) {
 			must(f, f.conn.Do(rtnl.AddAddress(address)))
 		}
 	}
-}
-
-func contains[T comparable](list []T, item T) bool {
-	for _, i := range list {
-		if i == item {
-			return true
-		}
-	}
-	return false
 }
 
 // both are the families of a dual-stack pod.
