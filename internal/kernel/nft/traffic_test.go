@@ -64,23 +64,9 @@ func TestReplaceLeavesNoGap(t *testing.T) {
 			}
 		}
 	}()
-	var keys []string
-	for sent := 0; ; sent++ {
-		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
-		select {
-		case err := <-replaced:
-			must(t, err)
-		default:
-			continue
-		}
-		break
-	}
+	keys := w.sendUntil(a, b, replaced)
 	w.exchange("afterwards", func(from, to *place) bool { return from != a && to != a })
-	for _, key := range keys {
-		if _, ok := w.source(key); ok {
-			t.Errorf("slipped through: %s", key)
-		}
-	}
+	w.wantUnheard(keys)
 	t.Logf("%d datagrams sent meanwhile", len(keys))
 }
 

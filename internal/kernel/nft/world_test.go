@@ -142,6 +142,29 @@ func (w *world) send(from, to *place, family int, tag string) string {
 	return text + " at " + to.name
 }
 
+// sendUntil sends datagrams both ways until something is done, and returns their keys.
+func (w *world) sendUntil(a, b *place, done <-chan error) (keys []string) {
+	w.t.Helper()
+	for sent := 0; ; sent++ {
+		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
+		select {
+		case err := <-done:
+			must(w.t, err)
+			return keys
+		default:
+		}
+	}
+}
+
+func (w *world) wantUnheard(keys []string) {
+	w.t.Helper()
+	for _, key := range keys {
+		if _, ok := w.source(key); ok {
+			w.t.Errorf("slipped through: %s", key)
+		}
+	}
+}
+
 // source returns the source address of a datagram that arrived.
 func (w *world) source(key string) (netip.Addr, bool) {
 	w.log.mu.Lock()

@@ -104,6 +104,16 @@ func (f *fixture) pod(families string) (*ns.Netns, hold.Hold) {
 	return pod, h
 }
 
+// wantRepaired acquires a hold again, which has to be the link at that index.
+func (f *fixture) wantRepaired(h hold.Hold, at int) {
+	f.Helper()
+	must(f, f.kind.Acquire(f.Context(), h))
+	must(f, f.verify(h))
+	if l := f.show(h); l.Index != at {
+		f.Errorf("link %d became %d", at, l.Index)
+	}
+}
+
 // many makes links that share one pod, as eth0, eth1 and so on.
 func (f *fixture) many(n int, families string) []hold.Hold {
 	f.Helper()

@@ -118,11 +118,7 @@ func TestRenamedIsRepaired(t *testing.T) {
 			pod, h := f.pod(both)
 			f.hide(pod, h, hidden)
 			at := f.rename(h)
-			must(t, f.kind.Acquire(t.Context(), h))
-			must(t, f.verify(h))
-			if l := f.show(h); l.Index != at {
-				t.Errorf("link %d became %d", at, l.Index)
-			}
+			f.wantRepaired(h, at)
 		})
 	}
 }
