@@ -318,9 +318,7 @@ func TestChangeEndsNeed(t *testing.T) {
 		if rec, _ := n.ledger.Owner(pod.ID); rec.Before == nil {
 			t.Fatal("the change is rolled back on a full disk")
 		}
-		if _, err := n.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		mustSweep(t, n)
 		must(t, n.Wait(t.Context(), block.ID))
 		release(t, n, pod.ID)
 		wantResidue(t, n, empty)
@@ -402,9 +400,7 @@ func TestRediscoveredBesideWayBack(t *testing.T) {
 		n.world.moved[name]++
 	})
 	for range 2 {
-		if _, err := n.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		mustSweep(t, n)
 	}
 	rec, _ := n.ledger.Owner(o.ID)
 	said := rec.Holds[1].Spec.(*thing).Names()

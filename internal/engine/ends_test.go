@@ -80,9 +80,7 @@ func TestReleasedIsNotEnded(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	mustSweep(t, n)
 	meanwhile = func() {}
 	n.world.before = on("acquire", func(ctx context.Context, _ hold.Hold) error { return n.Repair(ctx, taken.ID) })
 	take(t, n, taken)

@@ -33,6 +33,12 @@ func release(t *testing.T, n *node, ids ...hold.ID) {
 	}
 }
 
+func mustSweep(t *testing.T, n *node) {
+	t.Helper()
+	_, err := n.Sweep(t.Context())
+	must(t, err)
+}
+
 func wantResidue(t *testing.T, n *node, want string) {
 	t.Helper()
 	if got := n.world.residue(); got != want {

@@ -59,9 +59,7 @@ func TestSweepRemovesNothingThatIsTakenMeanwhile(t *testing.T) {
 			n.world.set(func() { n.world.things["rule a"] = "" })
 			other := owner("", "other", "wire")
 			take(t, n, other)
-			if _, err := n.Sweep(t.Context()); err != nil { // the first sighting
-				t.Fatal(err)
-			}
+			mustSweep(t, n) // the first sighting
 			o := shared("rule", "a")
 			n.world.set(func() { delete(n.world.things, "wire "+string(other.ID)); delete(n.world.users, "other") })
 			var once sync.Once
@@ -71,9 +69,7 @@ func TestSweepRemovesNothingThatIsTakenMeanwhile(t *testing.T) {
 				}
 				return nil
 			}
-			if _, err := n.Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			mustSweep(t, n)
 			if err := n.Verify(t.Context(), o); err != nil {
 				t.Errorf("after the sweep: %v", err)
 			}

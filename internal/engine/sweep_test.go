@@ -29,9 +29,7 @@ func TestSweepMendsDrift(t *testing.T) {
 	if got, want := findings(n), "missing rule "+string(o.ID)+"\n"; got != want {
 		t.Errorf("audit: %q, want %q", got, want)
 	}
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, n)
 	if got := findings(n); got != "" {
 		t.Errorf("audit after the sweep: %q", got)
 	}
@@ -47,9 +45,7 @@ func TestSweepRemovesOrphansAtTheSecondSighting(t *testing.T) {
 		if got := findings(n); got != want {
 			t.Errorf("audit before sweep %d: %q, want %q", i+1, got, want)
 		}
-		if _, err := n.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustSweep(t, n)
 	}
 	wantResidue(t, n, empty)
 }
@@ -69,9 +65,7 @@ func TestSweepSendsOnTheirWay(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, n)
 	select {
 	case <-given: // before Wait begins the departure itself
 	case <-time.After(10 * time.Second):
@@ -106,9 +100,7 @@ func TestRepairDoesNotUndoARelease(t *testing.T) {
 	must(t, <-released)
 	<-swept
 	must(t, n.Wait(t.Context(), o.ID))
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, n)
 	wantResidue(t, n, empty)
 }
 
@@ -124,9 +116,7 @@ func TestStrangerWithoutAnswer(t *testing.T) {
 		return l, ks
 	})
 	n.world.set(func() { n.world.things["rule stray"] = hold.NewID() })
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	mustSweep(t, n)
 	if _, err := n.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "0 answers for 1 holds") {
 		t.Errorf("the sweep says %v", err)
 	}

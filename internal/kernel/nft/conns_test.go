@@ -27,9 +27,7 @@ func TestConns(t *testing.T) {
 				if err := tables.Replace(r); err != nil {
 					t.Error(err)
 				}
-				if _, err := tables.Verify(r); err != nil {
-					t.Error(err)
-				}
+				wantWhole(t, tables, r)
 			}
 		})
 	}

@@ -415,9 +415,7 @@ func TestLimitOutlivesComplete(t *testing.T) {
 	if lacks := tables.Lacks(); lacks != 0 {
 		t.Errorf("the kernel has all by now, and the table lacks %v", lacks)
 	}
-	if _, err := tables.Verify(r); err != nil {
-		t.Error(err)
-	}
+	wantWhole(t, tables, r)
 }
 
 // A pool that comes or goes, or one more blocked network, gives no pod its share anew.

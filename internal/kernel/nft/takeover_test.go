@@ -97,9 +97,7 @@ func TestTakeoverOfAFormerTable(t *testing.T) {
 		}
 	}()
 	keys := w.sendUntil(a, b, taken)
-	if _, err := tables.Verify(r); err != nil {
-		t.Error(err)
-	}
+	wantWhole(t, tables, r)
 	w.exchange("afterwards", func(from, to *place) bool {
 		return notA(from, to) && (from != b || to != beyond) && (from != beyond || to != b)
 	})
