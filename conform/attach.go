@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"sync"
 )
@@ -84,9 +85,7 @@ func (t *T) Call(verb string, plugin int, a *Attachment, prev json.RawMessage) C
 	if rc := p.runtimeConfig(a.Runtime); rc != nil {
 		keys["runtimeConfig"] = rc
 	}
-	for k, v := range a.Keys {
-		keys[k] = v
-	}
+	maps.Copy(keys, a.Keys)
 	return Call{Type: p.Type, Verb: verb, Env: a.env(), Stdin: t.suite.list.Conf(plugin, keys)}
 }
 

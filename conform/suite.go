@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,18 +48,10 @@ func (o *Options) fill() {
 	if o.StateDirs == nil {
 		o.StateDirs = []string{DefaultStateDir}
 	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
-	if o.Grace == 0 {
-		o.Grace = DefaultGrace
-	}
-	if o.Points == 0 {
-		o.Points = DefaultPoints
-	}
-	if o.Churn == 0 {
-		o.Churn = DefaultChurn
-	}
+	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
+	o.Grace = cmp.Or(o.Grace, DefaultGrace)
+	o.Points = cmp.Or(o.Points, DefaultPoints)
+	o.Churn = cmp.Or(o.Churn, DefaultChurn)
 }
 
 // place makes the paths absolute and checks that they exist.

@@ -54,23 +54,16 @@ func newAway(t *testing.T, dir string) *away {
 	t.Helper()
 	nettest.Need(t)
 	a := &away{T: t, root: dir, links: []string{ownLink, otherLink, alien}}
-	a.must(os.MkdirAll(root.Dir(dir).State(), 0o700))
-	a.must(os.WriteFile(root.Dir(dir).Instance(), []byte("abcd234567\n"), 0o600))
+	must(a, os.MkdirAll(root.Dir(dir).State(), 0o700))
+	must(a, os.WriteFile(root.Dir(dir).Instance(), []byte("abcd234567\n"), 0o600))
 	for i, name := range a.links {
 		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Flags: net.FlagUp}, PeerName: fmt.Sprintf("peer%d", i)}
-		a.must(netlink.LinkAdd(link)) // ip link add NAME up type veth peer name peerN
+		must(a, netlink.LinkAdd(link)) // ip link add NAME up type veth peer name peerN
 		t.Cleanup(func() { netlink.LinkDel(link) })
 	}
 	a.stamp(ownLink, key)
 	a.stamp(otherLink, key)
 	return a
-}
-
-func (a *away) must(err error) {
-	a.Helper()
-	if err != nil {
-		a.Fatal(err)
-	}
 }
 
 // down returns which links are not up.
@@ -120,9 +113,7 @@ func TestAway(t *testing.T) {
 		"no socket": {func(*testing.T, root.Dir) {}, "no such file or directory"},
 		"refused":   {staleSocket, "connection refused"},
 		"no folder": {func(t *testing.T, dir root.Dir) {
-			if err := os.WriteFile(filepath.Join(string(dir), "run"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(string(dir), "run"), nil, 0o600))
 		}, "not a directory"},
 		"full": {func(t *testing.T, dir root.Dir) {
 			start(t, string(dir), func(w http.ResponseWriter, r *http.Request) {
@@ -175,26 +166,18 @@ func TestAway(t *testing.T) {
 func bootID(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(raw))
 }
 
 // staleSocket makes the socket that a killed agent leaves.
 func staleSocket(t *testing.T, dir root.Dir) {
 	a := &agent{root: string(dir)}
-	if err := a.start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.start())
 	again := dir.Socket() + ".kept" // closing it removes the name
-	if err := os.Link(dir.Socket(), again); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Link(dir.Socket(), again))
 	a.stop()
-	if err := os.Rename(again, dir.Socket()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(again, dir.Socket()))
 }
 
 // If an agent lives and could not cut the pod off, and the plugin finds no link, DEL does not

@@ -48,9 +48,9 @@ func TestCut(t *testing.T) {
 		"another pod's":      {func(a *away) { a.stamp(ownLink, another) }, prevResult(ownLink), "", ownLink, false},
 		"another's alias":    {func(a *away) { a.alias(ownLink, "somebody's") }, prevResult(ownLink), "", ownLink, false},
 		"down":               {func(a *away) { a.setDown(ownLink) }, prevResult(ownLink), ownLink, ownLink, true},
-		"instance gone":      {func(a *away) { a.must(os.Remove(root.Dir(a.root).Instance())) }, prevResult(otherLink), otherLink, otherLink, true},
-		"instance damaged":   {func(a *away) { a.must(os.Truncate(root.Dir(a.root).Instance(), 0)) }, prevResult(ownLink), ownLink, ownLink, true},
-		"everything removed": {func(a *away) { a.must(os.RemoveAll(filepath.Join(a.root, "var"))) }, prevResult(ownLink), ownLink, ownLink, true},
+		"instance gone":      {func(a *away) { must(a, os.Remove(root.Dir(a.root).Instance())) }, prevResult(otherLink), otherLink, otherLink, true},
+		"instance damaged":   {func(a *away) { must(a, os.Truncate(root.Dir(a.root).Instance(), 0)) }, prevResult(ownLink), ownLink, ownLink, true},
+		"everything removed": {func(a *away) { must(a, os.RemoveAll(filepath.Join(a.root, "var"))) }, prevResult(ownLink), ownLink, ownLink, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAway(t, t.TempDir())
@@ -153,16 +153,15 @@ func TestCutWhatLeadsIntoThePod(t *testing.T) {
 			a.alias("babcdefghij6666", "")
 		}, "eth0", prevResult("babcdefghij6666"), ""},
 		"no interface": {nil, "eth1", "", ""},
-		"no namespace": {func(a *away, pod *ns.Netns) { a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
+		"no namespace": {func(a *away, pod *ns.Netns) { must(a, unix.Unmount(pod.Ref().Path, unix.MNT_DETACH)) }, "eth0", "", ""},
 		"gone": {func(a *away, pod *ns.Netns) {
-			a.must(unix.Unmount(pod.Ref().Path, unix.MNT_DETACH))
-			a.must(os.Remove(pod.Ref().Path))
+			must(a, unix.Unmount(pod.Ref().Path, unix.MNT_DETACH))
+			must(a, os.Remove(pod.Ref().Path))
 		}, "eth0", "", ""},
 		"a pod that lies": {func(a *away, pod *ns.Netns) {
 			a.stamp(ownLink, key)
-			link, err := netlink.LinkByName(ownLink)
-			a.must(err)
-			a.must(pod.Do(func() error {
+			link := nettest.Link(a, ownLink)
+			must(a, pod.Do(func() error {
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lie", Index: link.Attrs().Index}, PeerName: "eth1"})
 			}))
 		}, "eth1", "", ""},
@@ -298,8 +297,7 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 	a := newAway(t, t.TempDir())
 	pod := nettest.Pod(t)
 	a.lead(ownLink, pod, "eth0")
-	own, err := netlink.LinkByName(ownLink)
-	a.must(err)
+	own := nettest.Link(a, ownLink)
 	for _, test := range []struct {
 		network int
 		named   string
@@ -330,50 +328,44 @@ func (a *away) stamp(name string, k stamp.Key) {
 // alias does `ip link set NAME alias TEXT`.
 func (a *away) alias(name, text string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	a.must(err)
-	a.must(netlink.LinkSetAlias(link, text))
+	link := nettest.Link(a, name)
+	must(a, netlink.LinkSetAlias(link, text))
 }
 
 // lead moves a link's other end into a pod.
 func (a *away) lead(link string, pod *ns.Netns, ifname string) {
 	a.Helper()
-	peer, err := netlink.LinkByName(fmt.Sprintf("peer%d", slices.Index(a.links, link)))
-	a.must(err)
-	a.must(netlink.LinkSetName(peer, ifname))
-	a.must(netlink.LinkSetNsFd(peer, pod.Fd()))
-	a.must(pod.Do(func() error { return netlink.LinkSetUp(peer) }))
+	peer := nettest.Link(a, fmt.Sprintf("peer%d", slices.Index(a.links, link)))
+	must(a, netlink.LinkSetName(peer, ifname))
+	must(a, netlink.LinkSetNsFd(peer, pod.Fd()))
+	must(a, pod.Do(func() error { return netlink.LinkSetUp(peer) }))
 }
 
 // rename does `ip link set NAME name TO`.
 func (a *away) rename(name, to string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	a.must(err)
-	a.must(netlink.LinkSetName(link, to))
+	link := nettest.Link(a, name)
+	must(a, netlink.LinkSetName(link, to))
 	a.links[slices.Index(a.links, name)] = to
 }
 
 // altname does `ip link property add dev NAME altname TEXT`.
 func (a *away) altname(name, text string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	a.must(err)
-	a.must(netlink.LinkAddAltName(link, text))
+	link := nettest.Link(a, name)
+	must(a, netlink.LinkAddAltName(link, text))
 }
 
 // remove does `ip link delete NAME`.
 func (a *away) remove(name string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	a.must(err)
-	a.must(netlink.LinkDel(link))
+	link := nettest.Link(a, name)
+	must(a, netlink.LinkDel(link))
 }
 
 // setDown does `ip link set NAME down`.
 func (a *away) setDown(name string) {
 	a.Helper()
-	link, err := netlink.LinkByName(name)
-	a.must(err)
-	a.must(netlink.LinkSetDown(link))
+	link := nettest.Link(a, name)
+	must(a, netlink.LinkSetDown(link))
 }

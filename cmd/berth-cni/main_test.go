@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
+var must = nettest.Must
+
 // build builds a program of this module into the folder bin.
 func build(pkg, name string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), pkg)

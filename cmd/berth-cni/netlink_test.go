@@ -68,15 +68,9 @@ func TestPodAnswersForKernel(t *testing.T) {
 func netlinkSocket(t *testing.T) (int, unix.Sockaddr) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	address, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fd, address
 }

@@ -26,21 +26,19 @@ func TestNotPromised(t *testing.T) {
 	}{
 		"disk full": {func(a *away, folder string) { a.fill() }, "no space left on device"},
 		"read-only": {func(a *away, folder string) {
-			a.must(unix.Mount("", a.root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+			must(a, unix.Mount("", a.root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 		}, "read-only file system"},
-		"a file": {func(a *away, folder string) { a.must(os.WriteFile(folder, nil, 0o600)) }, "not a directory"},
-		"a link": {func(a *away, folder string) { a.must(os.Symlink("/tmp", folder)) }, "opening "},
+		"a file": {func(a *away, folder string) { must(a, os.WriteFile(folder, nil, 0o600)) }, "not a directory"},
+		"a link": {func(a *away, folder string) { must(a, os.Symlink("/tmp", folder)) }, "opening "},
 		"no state": {func(a *away, folder string) {
-			a.must(os.RemoveAll(filepath.Dir(folder)))
-			a.must(os.WriteFile(filepath.Dir(folder), nil, 0o600))
+			must(a, os.RemoveAll(filepath.Dir(folder)))
+			must(a, os.WriteFile(filepath.Dir(folder), nil, 0o600))
 		}, "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			nettest.Need(t)
-			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
 			defer unix.Unmount(dir, unix.MNT_DETACH)
 			a := newAway(t, dir)
 			test.prepare(a, deletions.Path(root.Dir(dir)))
@@ -59,7 +57,7 @@ func TestNotPromised(t *testing.T) {
 func (a *away) fill() {
 	a.Helper()
 	f, err := os.Create(filepath.Join(a.root, "filler"))
-	a.must(err)
+	must(a, err)
 	defer f.Close()
 	for err == nil {
 		_, err = f.Write(make([]byte, 4096))
@@ -73,13 +71,11 @@ func (a *away) fill() {
 func TestPromisedOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	nettest.Need(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"))
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	a := newAway(t, dir)
 	q, err := deletions.Open(root.Dir(dir))
-	a.must(err)
+	must(a, err)
 	if _, err := q.Refill(); err != nil {
 		t.Fatal(err)
 	}
@@ -106,10 +102,10 @@ func TestWithoutRights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAway(t, t.TempDir())
 			for path := root.Dir(a.root).State(); len(path) >= len(a.root); path = filepath.Dir(path) {
-				a.must(os.Chmod(path, 0o755))
+				must(a, os.Chmod(path, 0o755))
 			}
-			a.must(os.Chmod(filepath.Dir(a.root), 0o755))
-			a.must(os.Chmod(root.Dir(a.root).State(), test.mode))
+			must(a, os.Chmod(filepath.Dir(a.root), 0o755))
+			must(a, os.Chmod(root.Dir(a.root).State(), test.mode))
 			cmd := exec.Command(filepath.Join(bin, "berth-cni"))
 			for k, v := range podEnv("DEL") {
 				cmd.Env = append(cmd.Env, k+"="+v)
@@ -125,7 +121,7 @@ func TestWithoutRights(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 					t.Errorf("another user's queue is read: %+v, %v", all, err)
 				}
-				a.must(os.Chown(folder, 0, 0))
+				must(a, os.Chown(folder, 0, 0))
 				all, err = queued(a.root)
 			}
 			if err != nil || len(all) != test.queued {

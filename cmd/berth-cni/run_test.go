@@ -59,9 +59,7 @@ func failure(t testing.TB, out []byte) uint {
 func start(t testing.TB, root string, h http.HandlerFunc) {
 	t.Helper()
 	a := &agent{root: root}
-	if err := a.startWith(h); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.startWith(h))
 	t.Cleanup(a.stop)
 }
 
@@ -81,9 +79,7 @@ func TestAddRequest(t *testing.T) {
 		})
 		netns := filepath.Join("/proc", "self", "ns", "net")
 		self, err := ns.Open(netns)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer self.Close()
 		config := conf(root, ` "dns" : {"search":["\u00e9"]}`)
 		if out, code := execute(t, podEnv("ADD"), strings.NewReader(config)); code != 0 || out != "{}" {
@@ -135,9 +131,7 @@ func TestAnswerSizes(t *testing.T) {
 		body := `{"x":"` + strings.Repeat("x", size-8) + `"}`
 		func() {
 			a := &agent{root: root}
-			if err := a.start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.start())
 			defer a.stop()
 			a.answer("200", body)
 			out, code := execute(t, podEnv("ADD"), strings.NewReader(conf(root, "")))
@@ -187,9 +181,7 @@ func TestHang(t *testing.T) {
 // The plugin also gives up on a stdin that does not end in time.
 func TestStdinHangs(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	defer w.Close()
 	io.WriteString(w, `{"cniVersion":`)

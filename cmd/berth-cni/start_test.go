@@ -63,17 +63,11 @@ func TestStartOfSlowExec(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := boottime.Now()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	made := boottime.Now()
 	nettest.Eventually(t, "something begins after it", func() bool { return boottime.Now() > made+int64(5*statTick) })
-	if err := syscall.PtraceDetach(cmd.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.PtraceDetach(cmd.Process.Pid))
+	must(t, cmd.Wait())
 	if len(s.began) != 1 || s.began[0] < before || s.began[0] > made+int64(statTick) {
 		t.Errorf("made from %d to %d, it says %v", before, made, s.began)
 	}

@@ -16,9 +16,7 @@ const maxSize = 2_500_000
 // The plugin is executed for every verb (cilium, general: 17 to 79 MB).
 func TestSize(t *testing.T) {
 	info, err := os.Stat(filepath.Join(bin, "berth-cni"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("%d bytes", info.Size())
 	if info.Size() > maxSize {
 		t.Errorf("the plugin has %d bytes, more than %d", info.Size(), maxSize)
@@ -30,9 +28,7 @@ func TestSize(t *testing.T) {
 // need.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	deps := strings.Fields(string(out))
 	if !slices.Contains(deps, "os") {
 		t.Fatalf("no list of packages: %q", out)
@@ -48,17 +44,11 @@ func TestImports(t *testing.T) {
 // that does nothing.
 func BenchmarkExec(b *testing.B) {
 	empty := filepath.Join(b.TempDir(), "empty.go")
-	if err := os.WriteFile(empty, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
-		b.Fatal(err)
-	}
-	if err := build(empty, "empty"); err != nil {
-		b.Fatal(err)
-	}
+	must(b, os.WriteFile(empty, []byte("package main\n\nfunc main() {}\n"), 0o600))
+	must(b, build(empty, "empty"))
 	root := b.TempDir()
 	a := &agent{root: root}
-	if err := a.start(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, a.start())
 	defer a.stop()
 	a.answer("200", `{"released":1,"owed":0}`)
 	programs := []struct{ name, program, command string }{

@@ -33,9 +33,7 @@ func (r *rig) lose(instance bool) {
 		files = append(files, r.root.Instance(), r.root.Epoch())
 	}
 	for _, f := range files {
-		if err := os.Remove(f); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, os.Remove(f))
 	}
 }
 
@@ -80,16 +78,10 @@ func TestStatelessDeletion(t *testing.T) {
 				r.enqueue(lost)
 				s := r.pendingNames()
 				r.lose(false)
-				if err := r.open(); err != nil {
-					t.Fatal(err)
-				}
-				if err := r.drain.Remove(s...); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.open())
+				must(t, r.drain.Remove(s...))
 				r.enqueue(second)
-				if err := r.Restore(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Restore(t.Context()))
 				if _, known, err := r.Delete(t.Context(), api.Filter{Network: "net", Container: "a", Ifname: "eth0", Link: link}, true, now()); err != nil || !known {
 					t.Errorf("DEL: known %v, %v", known, err)
 				}
@@ -101,9 +93,7 @@ func TestStatelessDeletion(t *testing.T) {
 			if r.hasLink(link) || r.hasLink(other) {
 				t.Error("a link is left")
 			}
-			if n := r.queued(); n > 0 {
-				t.Errorf("%d deletions wait", n)
-			}
+			r.wantQueued(0)
 			resting := map[string]bool{}
 			for _, x := range r.core.Ledger.Resting() {
 				resting[x.Name.Name] = true
@@ -114,18 +104,14 @@ func TestStatelessDeletion(t *testing.T) {
 				}
 			}
 			r.wantClean()
-			if err := r.drain.All(t.Context()); err != nil {
-				t.Error(err)
-			}
+			must(t, r.drain.All(t.Context()))
 		})
 	}
 }
 
 func (r *rig) pendingNames() []string {
 	pending, err := r.drain.Pending()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	var names []string
 	for _, e := range pending {
 		names = append(names, e.Name)
@@ -142,9 +128,7 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	link, _ := r.linkOf("a")
 	other, _ := r.linkOf("b")
 	was := r.core.Instance
-	if err := r.removeNode(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.removeNode())
 	r.lose(true)
 	for container, l := range map[string]string{"a": link, "b": other} {
 		if err := r.open(); !errors.Is(err, rebuild.ErrOrphans) || !strings.Contains(err.Error(), was) {
@@ -184,9 +168,7 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	r.add(request("b", b))
 	link, _ := r.linkOf("b")
 	r.enqueue(r.deletion("unknown", link))
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	r.wantAttached("b")
 
 	// The same of a link that the ledger does not know.
@@ -199,16 +181,12 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		r.enqueue(r.deletion("x", stray))
-		if err := r.drain.All(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, r.drain.All(t.Context()))
 		if !r.hasLink(stray) || len(r.index.Container("x")) > 0 {
 			t.Errorf("a link with the alias %q was deleted as x's", alias)
 		}
 	}
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 }
 
 // An address of a deletion that somebody else has by now stays theirs, with the
@@ -224,9 +202,7 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	d.Started = r.began() - 1
 	d.Addresses = append([]string{"10.88.0.77", "192.0.2.1", "no address"}, addrs...)
 	r.enqueue(d)
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	nettest.Eventually(t, "it is done", func() bool { return len(r.index.Container("gone")) == 0 })
 	if rests := r.core.Ledger.Resting(); len(rests) != 1 || rests[0].Name.Name != "10.88.0.77" {
 		t.Errorf("the addresses that rest are %v", rests)
@@ -272,9 +248,7 @@ func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 			d.Addresses, d.Started = addrs, r.began()-1
 			b.set(true, "release", flows.KindName, "")
 			r.enqueue(d) // the runtime repeats it
-			if err := r.drain.All(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.drain.All(t.Context()))
 			pod := nettest.Pod(t)
 			if _, err := r.tryAdd(request("heir", pod)); cooldown > 0 { // else the adopted owner may have the address's name
 				wantError(t, err, 100, "")
@@ -300,9 +274,7 @@ func startLost(t *testing.T, decorate func(engine.Ledger) engine.Ledger) (r *rig
 	r = start(t)
 	r.add(request("a", nettest.Pod(t)))
 	link, addrs := r.linkOf("a")
-	if err := r.removeNode(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.removeNode())
 	r.lose(true)
 	r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return decorate(l), ks }
 	d = r.deletion("a", link)
@@ -340,9 +312,7 @@ func TestTwoAdoptAtOnce(t *testing.T) {
 		_, _, err := r.Delete(ctx, f, false, now())
 		t.Logf("the other one: %v", err)
 	}
-	if err := r.undertaken(d); err != nil {
-		t.Error(err)
-	}
+	must(t, r.undertaken(d))
 	r.wantAddressesBack()
 	if r.hasLink(d.Link) {
 		t.Error("the link is left")
@@ -382,9 +352,7 @@ func TestAdoptionThatFails(t *testing.T) {
 			if !effect {
 				r.wantAddressesBack()
 			}
-			if err := r.undertaken(d); err != nil {
-				t.Error(err)
-			}
+			must(t, r.undertaken(d))
 			r.wantAddressesBack()
 			if r.hasLink(d.Link) {
 				t.Error("the link is left")

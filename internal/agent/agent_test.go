@@ -31,6 +31,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 // rig is a node of one test: a root folder and an agent that can be started
 // again on it.
 type rig struct {
@@ -51,19 +53,7 @@ func newRig(t testing.TB, pools ...string) *rig {
 	if len(pools) == 0 {
 		pools = []string{"default=10.88.0.0/24,fd00:88::/64"}
 	}
-	dir := memory(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &rig{t: t, root: root.Dir(dir), pools: pools}
-}
-
-// memory makes a folder where an fsync costs nothing, if there is such a place.
-// The caller removes it.
-func memory(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "berth")
-	if err != nil {
-		return t.TempDir()
-	}
-	return dir
+	return &rig{t: t, root: root.Dir(nettest.Memory(t)), pools: pools}
 }
 
 func start(t testing.TB, pools ...string) *rig {
@@ -85,9 +75,7 @@ func (r *rig) begin() {
 			t.Errorf("removing: %v", err)
 		}
 		r.close()
-		if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
-			t.Errorf("residue:\n%s", diff)
-		}
+		nettest.Same(t, before, nettest.Snapshot(t, nil).Without("sysctl"), "residue")
 	})
 }
 
@@ -170,12 +158,8 @@ func (r *rig) restart() {
 // bringUp opens the rig's agent and has it restore what its ledger says.
 func (r *rig) bringUp() {
 	r.t.Helper()
-	if err := r.open(); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.Restore(r.t.Context()); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.open())
+	must(r.t, r.Restore(r.t.Context()))
 }
 
 // releaseAll deletes every attachment, trying again as a runtime does.
@@ -285,9 +269,7 @@ func TestPodsReachEachOtherAndLeaveNothing(t *testing.T) {
 			r.wantClean()
 			r.del("a", true)
 			r.del("b", true)
-			if diff := empty.Diff(nettest.Snapshot(t, nil).Without("sysctl", "conntrack")); diff != "" {
-				t.Errorf("left on the node:\n%s", diff)
-			}
+			nettest.Same(t, empty, nettest.Snapshot(t, nil).Without("sysctl", "conntrack"), "left on the node")
 			if links := nettest.Snapshot(t, a).Only("link").String(); strings.Contains(links, "eth0") {
 				t.Errorf("left in the pod:\n%s", links)
 			}
@@ -505,9 +487,7 @@ func TestCheck(t *testing.T) {
 			r := start(t)
 			pod := nettest.Pod(t)
 			raw, err := r.Add(t.Context(), request("c", pod), now())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			at, command, _ := strings.Cut(c.damage, " ")
 			command = strings.Replace(command, "HOST", r.List(api.Filter{})[0].HostVeth, 1)
 			switch at {
@@ -532,9 +512,7 @@ func TestCheckNeedsAnAttachmentAndItsResult(t *testing.T) {
 	pod := nettest.Pod(t)
 	wantError(t, r.Check(t.Context(), request("c", pod), now()), 7, "prevResult")
 	raw, err := r.Add(t.Context(), request("c", pod), now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.del("c", true)
 	wantError(t, r.Check(t.Context(), request("c", pod, `"prevResult":`+string(raw)), now()), 3, "not attached")
 }
@@ -548,9 +526,7 @@ func TestBadInput(t *testing.T) {
 		return req
 	}
 	regular := t.TempDir() + "/file"
-	if err := os.WriteFile(regular, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(regular, nil, 0o600))
 	before := nettest.Snapshot(t, nil)
 	for _, c := range []struct {
 		name string
@@ -586,9 +562,7 @@ func TestBadInput(t *testing.T) {
 	if n := len(r.index.All()); n > 0 {
 		t.Errorf("%d attachments", n)
 	}
-	if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-		t.Errorf("bad input changed:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, nil), "bad input changed")
 }
 
 // A pod that has an interface of that name, made by somebody else, costs no
@@ -605,9 +579,7 @@ func TestTakenIfname(t *testing.T) {
 		t.Helper()
 		_, err := r.tryAdd(request(container, pod))
 		wantError(t, err, 101, "eth0")
-		if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-			t.Errorf("the failed ADD changed the pod:\n%s", diff)
-		}
+		nettest.Same(t, before, nettest.Snapshot(t, pod), "the failed ADD changed the pod")
 	}
 	refused("c")
 	refused("d")
@@ -631,9 +603,7 @@ func TestPoolsDrain(t *testing.T) {
 		if err == nil {
 			err = r.ground.Reload(t.Context(), c)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	reload()
 	if routes := nettest.Snapshot(t, nil).Only("route").String(); !strings.Contains(routes, "10.89.0.0/24") {

@@ -15,9 +15,7 @@ func TestAuditMissesItsLedger(t *testing.T) {
 	r.add(request("c", nettest.Pod(t)))
 	path := r.root.Ledger()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := func(says string) {
 		t.Helper()
 		a, err := r.Audit(t.Context())
@@ -27,16 +25,10 @@ func TestAuditMissesItsLedger(t *testing.T) {
 		}
 	}
 	r.wantClean()
-	if err := os.Rename(path, path+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".away"))
 	found("no such file")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, raw, 0o600))
 	found("another file")
-	if err := os.Rename(path+".away", path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path+".away", path))
 	r.wantClean()
 }

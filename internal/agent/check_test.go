@@ -58,9 +58,7 @@ func TestCheckNamesEachDifference(t *testing.T) {
 			r := start(t)
 			netns := nettest.Pod(t)
 			raw, err := r.Add(t.Context(), request("c", netns), now())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			veth := r.List(api.Filter{})[0].HostVeth
 			command := strings.NewReplacer("HOST", veth, "TABLE", "berth-"+r.core.Instance).Replace(c.command)
 			switch c.at {

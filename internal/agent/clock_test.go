@@ -16,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/fault"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/traffic"
@@ -33,7 +34,7 @@ type clocked struct {
 
 // inClocked runs a test in a bubble.
 func inClocked(t *testing.T, test func(*clocked)) {
-	dir := memory(t)
+	dir := nettest.Memory(t)
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(t *testing.T) {
 		c := &clocked{t: t, root: root.Dir(dir), world: nodetest.New()}
@@ -46,18 +47,14 @@ func inClocked(t *testing.T, test func(*clocked)) {
 func (c *clocked) open() {
 	c.t.Helper()
 	conf, err := config.Load(c.root, config.Flags{Pools: []string{"default=10.88.0.0/24"}})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	conf.Pools[0].Cooldown = time.Minute
 	o := Options{Config: conf, Version: "test", Options: daemon.Options{Root: c.root, Log: slog.New(slog.DiscardHandler)}}
 	unharmed := c.world.Open(fault.New(1<<30, fault.FailBefore), nil)
 	if c.Agent, err = open(o, unharmed, false); err != nil {
 		c.t.Fatal(err)
 	}
-	if err := c.Restore(context.Background()); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.Restore(context.Background()))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func(a *Agent) { a.traffic.KeepRinsed(ctx); close(done) }(c.Agent)
@@ -67,9 +64,7 @@ func (c *clocked) open() {
 func (c *clocked) close() {
 	c.t.Helper()
 	c.end()
-	if err := c.Agent.Close(); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.Agent.Close())
 }
 
 func (c *clocked) when() server.When {
@@ -107,9 +102,7 @@ func (c *clocked) play(script string) {
 			c.close()
 			if what == "reboot" {
 				c.world.Reboot()
-				if err := os.RemoveAll(c.root.Run()); err != nil {
-					c.t.Fatal(err)
-				}
+				must(c.t, os.RemoveAll(c.root.Run()))
 			}
 			c.open()
 		default:
@@ -165,9 +158,7 @@ func TestCooldownWhileTheClockIsSet(t *testing.T) {
 	} {
 		t.Run(script, func(t *testing.T) {
 			inClocked(t, func(c *clocked) {
-				if err := c.add("a"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.add("a"))
 				if !strings.Contains(script, "del") {
 					c.play("del")
 				}
@@ -213,9 +204,7 @@ func TestGCWhileTheClockIsSet(t *testing.T) {
 	} {
 		t.Run(script, func(t *testing.T) {
 			inClocked(t, func(c *clocked) {
-				if err := c.add("a"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.add("a"))
 				c.play(script)
 				for _, min := range []time.Duration{0, age - time.Second, age + time.Second} {
 					want := 1

@@ -33,9 +33,7 @@ func (r *rig) deletion(container, link string) deletions.Record {
 
 func (r *rig) enqueue(d deletions.Record) {
 	r.t.Helper()
-	if err := deletions.Write(r.root, d); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, deletions.Write(r.root, d))
 }
 
 // undertaken does a deletion as a drain does, without its file.
@@ -48,10 +46,15 @@ func (r *rig) undertaken(d deletions.Record) error {
 func (r *rig) queued() int {
 	r.t.Helper()
 	s, err := deletions.Look(r.root)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return len(s.Pending)
+}
+
+func (r *rig) wantQueued(want int) {
+	r.t.Helper()
+	if n := r.queued(); n != want {
+		r.t.Errorf("%d deletions wait, want %d", n, want)
+	}
 }
 
 func (r *rig) wantGone(container string) {
@@ -93,9 +96,7 @@ func TestDrainAtStart(t *testing.T) {
 	r.wantGone("b")
 	r.wantGone("c")
 	r.wantAttached("d")
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 	r.wantClean()
 }
 
@@ -109,9 +110,7 @@ func TestStartWithoutWhatWasSetAside(t *testing.T) {
 	r.restart()
 	r.wantGone("a")
 	must(t, os.Remove(filepath.Join(deletions.Path(r.root), "damaged")))
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 	r.wantClean()
 }
 
@@ -145,9 +144,7 @@ func TestAddDrainsWhoHasItsPlace(t *testing.T) {
 	r.add(request("b", pod))
 	r.wantGone("a")
 	r.wantAttached("b")
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 	r.wantClean()
 }
 
@@ -163,17 +160,11 @@ func TestAddDrainsItsKey(t *testing.T) {
 	r.enqueue(d)
 	r.enqueue(r.deletion("b", ""))
 	r.add(request("a", pod))
-	if err := r.core.Engine.Wait(t.Context(), former); err != nil { // ADD waits for its link alone
-		t.Fatal(err)
-	}
-	if n := r.queued(); n != 1 {
-		t.Errorf("%d deletions wait, want that of the other key", n)
-	}
+	must(t, r.core.Engine.Wait(t.Context(), former)) // ADD waits for its link alone
+	r.wantQueued(1)                                  // that of the other key
 	r.wantAttached("a")
 	r.enqueue(d) // as after a crash between the commit and the removal
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	r.wantAttached("a")
 	for _, to := range addresses(r.add(request("c", nettest.Pod(t)))) {
 		nettest.Ping(t, pod, to)
@@ -253,9 +244,7 @@ func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {
 		t.Logf("ADD: %v", err) // it may have been answered before the deletion was done
 	}
 	must(t, <-ended)
-	if n := r.queued(); n > 0 {
-		t.Errorf("%d deletions wait, and the agent has ended", n)
-	}
+	r.wantQueued(0) // the agent has ended
 	r.bringUp()
 	r.wantGone("c")
 	r.wantClean()
@@ -276,9 +265,7 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		if !r.drain.Going(r.index.Get(id).Owner) {
 			t.Error("nothing says that a is going")
 		}
-		if err := r.drain.All(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, r.drain.All(t.Context()))
 		r.wantGone("a")
 		tomb, ok := r.core.Ledger.Tombstone(attachment.Key{Network: "net", ContainerID: "a", Ifname: "eth0"}.String())
 		if left := time.Duration(tomb.Until - r.node.Boottime()); !ok || left > server.MaxDeadline {
@@ -287,9 +274,7 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		r.add(request("a", pod))
 		r.wantAttached("a")
 		r.del("a", true)
-		if n := r.queued(); n > 0 {
-			t.Errorf("%d deletions wait", n)
-		}
+		r.wantQueued(0)
 	}
 	r.wantClean()
 }
@@ -305,9 +290,7 @@ func TestReplaySparesSuccessor(t *testing.T) {
 	for _, named := range []string{link, ""} {
 		d := r.deletion("a", named)
 		r.enqueue(d)
-		if err := r.undertaken(d); err != nil { // and no removal
-			t.Fatal(err)
-		}
+		must(t, r.undertaken(d)) // and no removal
 		r.wantGone("a")
 		s, err := deletions.Look(r.root)
 		if err != nil || len(s.Pending) != 1 {
@@ -320,9 +303,7 @@ func TestReplaySparesSuccessor(t *testing.T) {
 		r.add(request("a", pod))
 		rename(t, aside, file)
 		r.restart()
-		if n := r.queued(); n != 0 {
-			t.Errorf("%d deletions wait", n)
-		}
+		r.wantQueued(0)
 		r.wantAttached("a")
 		r.wantClean()
 	}
@@ -339,17 +320,13 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	if err := r.drain.All(t.Context()); err == nil {
 		t.Error("a drain without a ledger succeeds")
 	}
-	if n := r.queued(); n != 1 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(1)
 	_, err := r.tryAdd(request("a", nettest.Pod(t)))
 	wantError(t, err, 11, "deletion")
 	r.restart()
 	r.wantGone("a")
 	r.wantAttached("b")
-	if n := r.queued(); n != 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 }
 
 // A commit that was withdrawn has written no tombstone, whatever is releasing
@@ -367,12 +344,8 @@ func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
 	if err := r.drain.All(ctx); err == nil {
 		t.Error("a drain whose context has ended succeeds")
 	}
-	if n := r.queued(); n != 2 {
-		t.Errorf("%d deletions wait", n)
-	}
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Error(err)
-	}
+	r.wantQueued(2)
+	must(t, r.drain.All(t.Context()))
 	_, err := r.Add(t.Context(), request("k", nettest.Pod(t)), early)
 	wantError(t, err, 11, "")
 	b.heal()
@@ -397,9 +370,7 @@ func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
 		}
 		r.wantAttached("c")
 	}
-	if err := r.undertaken(d); err != nil {
-		t.Error(err)
-	}
+	must(t, r.undertaken(d))
 	if l := r.List(key("c")); len(l) > 0 && l[0].Releasing == nil {
 		t.Errorf("left is %+v", l)
 	}
@@ -413,9 +384,7 @@ func TestNoSparesNoAdd(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
 	r.drain.KeepSpares()
-	if err := r.drain.Spared(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.drain.Spared())
 	dir := deletions.Path(r.root)
 	makeFile(t, dir) // no spare can be made
 	r.drain.KeepSpares()
@@ -423,9 +392,7 @@ func TestNoSparesNoAdd(t *testing.T) {
 	if err == nil {
 		t.Error("ADD succeeds")
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(dir))
 	_, err = r.tryAdd(request("b", nettest.Pod(t)))
 	wantError(t, err, 5, "spare")
 	_, err = r.Status(t.Context(), "")
@@ -442,15 +409,9 @@ func TestNoSparesNoAdd(t *testing.T) {
 func makeFile(t *testing.T, folder string) {
 	t.Helper()
 	other := folder + "-was"
-	if err := os.WriteFile(other, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(other, nil, 0o600))
+	must(t, unix.Renameat2(unix.AT_FDCWD, other, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE))
+	must(t, os.RemoveAll(other))
 }
 
 // A thousand deletions are done in a few commits, and all links go.
@@ -468,13 +429,9 @@ func TestManyDeletions(t *testing.T) {
 		r.enqueue(r.deletion(e.Record.ContainerID, e.Interface.Host))
 	}
 	r.close()
-	if err := r.open(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.open())
 	before := r.core.Ledger.Stats().Commits
-	if err := r.drain.All(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.drain.All(t.Context()))
 	promised := r.core.Ledger.Stats()
 	for _, e := range r.index.All() {
 		if e.Owner.Wanted() {
@@ -482,13 +439,9 @@ func TestManyDeletions(t *testing.T) {
 		}
 	}
 	t.Logf("%d commits so far, forgets included", promised.Commits-before)
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Restore(t.Context()))
 	nettest.Eventually(t, "all are gone", func() bool { return len(r.index.All()) == 0 })
-	if n := r.queued(); n != 0 {
-		t.Errorf("%d deletions wait", n)
-	}
+	r.wantQueued(0)
 }
 
 func rename(t *testing.T, from, to string) {
@@ -497,7 +450,5 @@ func rename(t *testing.T, from, to string) {
 	if err == nil {
 		err = errors.Join(os.WriteFile(to, raw, 0o600), os.Remove(from))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

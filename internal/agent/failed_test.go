@@ -20,9 +20,7 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 	r := newRig(t)
 	before := nettest.Snapshot(t, nil).Without("sysctl")
 	conf, err := r.conf()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conf.SweepInterval = time.Hour // it is not the sweep that notices
 	ended := make(chan error, 1)
 	go func() {
@@ -35,12 +33,8 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 		return err == nil && h.Serving
 	})
 	whole, err := os.ReadFile(r.root.Ledger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(r.root.Ledger(), 8192); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Truncate(r.root.Ledger(), 8192))
 	if _, err := c.Delete(t.Context(), key("c"), false); err == nil || client.IsUnknown(err) {
 		t.Errorf("a deletion whose tombstone cannot be written: %v", err)
 	}
@@ -48,15 +42,9 @@ func TestFailedLedgerEndsTheAgent(t *testing.T) {
 		t.Errorf("the agent ended with %v, want %v", err, ledger.ErrFailed)
 	}
 	// With its ledger back it goes on.
-	if err := os.WriteFile(r.root.Ledger(), whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(r.root.Ledger(), whole, 0o600))
 	r.bringUp()
 	defer r.close()
-	if err := r.remove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if diff := before.Diff(nettest.Snapshot(t, nil).Without("sysctl")); diff != "" {
-		t.Errorf("residue:\n%s", diff)
-	}
+	must(t, r.remove(t.Context()))
+	nettest.Same(t, before, nettest.Snapshot(t, nil).Without("sysctl"), "residue")
 }

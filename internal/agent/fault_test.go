@@ -39,9 +39,7 @@ func TestFaults(t *testing.T) {
 				f.cooldown = time.Hour
 				scenario(f)
 				f.end()
-				if diff := before.Diff(oracle(t, pods)); diff != "" {
-					t.Errorf("residue:\n%s", diff)
-				}
+				nettest.Same(t, before, oracle(t, pods), "residue")
 				if t.Failed() {
 					t.Fatalf("%s: %s at operation %d (%s)", name, mode, at, f.plan.Surfaced())
 				}
@@ -83,9 +81,7 @@ func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points in
 				}
 				others.Wait()
 				f.end()
-				if diff := before.Diff(oracle(t, pods)); diff != "" {
-					t.Errorf("residue:\n%s", diff)
-				}
+				nettest.Same(t, before, oracle(t, pods), "residue")
 				if t.Failed() {
 					t.Fatalf("%s: %s at operation %d (%s), with somebody who comes in", name, mode, at, f.plan.Surfaced())
 				}
@@ -169,9 +165,7 @@ func (f *faultRun) afterRestart() {
 	}
 	f.core.Engine.Close() // nothing is released any more
 	leaving := f.index.Container("c")[0].Owner.ID
-	if err := f.core.Ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.core.Ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())))
 	for _, command := range []string{
 		"ip link del " + f.List(key("b"))[0].HostVeth,
 		"ip route del " + f.List(key("a"))[0].Addresses[0],
@@ -221,15 +215,10 @@ func (f *faultRun) withQueue() {
 
 // try adds a pod, which may fail; an address it gets must be a new one.
 func (f *faultRun) try(container string, pod int) {
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
+	ctx, cancel := f.plan.Context(f.t.Context()) // when the program is dead nothing goes on any more
 	defer cancel()
-	go func() {
-		select {
-		case <-f.plan.Dead(): // nothing goes on any more
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel = context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	res, err := f.tryAddUntil(ctx, request(container, f.pods[pod]))
 	if err != nil {
 		return
@@ -254,10 +243,8 @@ func (f *faultRun) delete(container string) {
 // settle waits until nothing is being released, or is not going to be.
 func (f *faultRun) settle() {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		select {
-		case <-f.plan.Dead():
+		if f.plan.IsDead() {
 			return
-		default:
 		}
 		busy := false
 		for _, o := range f.core.Ledger.Owners() {

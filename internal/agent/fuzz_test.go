@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/berth-net/berth/api"
@@ -99,12 +100,7 @@ func numbered(t *testing.T, err error) {
 }
 
 func allReleasing(list []api.Attachment) bool {
-	for _, at := range list {
-		if at.Releasing == nil {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(at api.Attachment) bool { return at.Releasing == nil })
 }
 
 // FuzzFilter: whatever a filter says, what it lists matches it, a deletion by

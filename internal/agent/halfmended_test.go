@@ -25,7 +25,7 @@ func TestVerbsMeetWhatIsNotMendedYet(t *testing.T) {
 	r.close()
 	for c := range pods {
 		link, _ := r.linkOf(c)
-		must(t, netlink.LinkDel(linkNamed(t, link)))
+		must(t, netlink.LinkDel(nettest.Link(t, link)))
 	}
 	must(t, r.open())
 	mend, err := r.resume(t.Context())

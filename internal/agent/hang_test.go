@@ -86,7 +86,7 @@ func TestHangingSweepKeepsNothingElse(t *testing.T) {
 		t.Fatal("nobody reads the configuration")
 	}
 	nettest.Eventually(t, "the new configuration is read", func() bool { return len(reload) == 0 })
-	must(t, netlink.LinkSetDown(linkNamed(t, link)))
+	must(t, netlink.LinkSetDown(nettest.Link(t, link)))
 	nettest.Eventually(t, "the link is mended", func() bool {
 		l, err := netlink.LinkByName(link)
 		return err == nil && l.Attrs().Flags&1 != 0
@@ -102,8 +102,8 @@ func TestRepairsWaitForNoOtherPod(t *testing.T) {
 	goodLink := r.add(request("good", good)).Interfaces[0].Name
 	id := r.id("bad")
 	r.close()
-	must(t, netlink.LinkDel(linkNamed(t, badLink)))
-	must(t, netlink.LinkSetDown(linkNamed(t, goodLink)))
+	must(t, netlink.LinkDel(nettest.Link(t, badLink)))
+	must(t, netlink.LinkSetDown(nettest.Link(t, goodLink)))
 	heal := make(chan struct{})
 	defer close(heal)
 	o, err := r.options()
@@ -124,7 +124,7 @@ func TestRepairsWaitForNoOtherPod(t *testing.T) {
 		return err == nil && l.Attrs().Flags&1 != 0
 	}
 	nettest.Eventually(t, "the other pod's link is mended by the restart", isUp)
-	must(t, netlink.LinkSetDown(linkNamed(t, goodLink)))
+	must(t, netlink.LinkSetDown(nettest.Link(t, goodLink)))
 	nettest.Eventually(t, "the other pod's link is mended by who watches", isUp)
 	if _, err := c.Add(t.Context(), request("also", also)); err != nil {
 		t.Errorf("ADD: %v", err)

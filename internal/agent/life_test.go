@@ -89,9 +89,7 @@ func TestToldToStopWhileItRestores(t *testing.T) {
 	r.close()
 	ctx, stop := context.WithCancel(t.Context())
 	o, err := r.options()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var said bytes.Buffer
 	o.Log = slog.New(slog.NewTextHandler(&said, nil))
 	o.Decorate = change("egress", func(k *hold.Kind) {
@@ -123,9 +121,7 @@ func TestRefusedRemovalChangesNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "1 pods are attached") {
 		t.Errorf("Remove: %v, want that a pod is attached", err)
 	}
-	if diff := before.Diff(nettest.Snapshot(t, nil).Only("nft")); diff != "" {
-		t.Errorf("it changed the node:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, nil).Only("nft"), "it changed the node")
 	r.bringUp()
 }
 
@@ -142,14 +138,10 @@ func TestCIDRIsBackWhileItGoes(t *testing.T) {
 	reload := func(ctx context.Context, pools ...string) error {
 		r.pools = pools
 		c, err := r.conf()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return r.ground.Reload(ctx, c)
 	}
-	if err := reload(t.Context(), "default=10.88.0.0/24"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reload(t.Context(), "default=10.88.0.0/24"))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := reload(ctx, "default=10.88.0.0/24", "extra=10.89.0.0/24"); err == nil {
@@ -194,15 +186,11 @@ func TestLostInstance(t *testing.T) {
 	if err == nil {
 		err = errors.Join(os.Remove(r.root.Instance()), os.Remove(r.root.Epoch()))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := r.open(); !errors.Is(err, daemon.ErrInstanceLost) {
 		t.Errorf("opening: %v, want daemon.ErrInstanceLost", err)
 	}
-	if err := os.WriteFile(r.root.Instance(), raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(r.root.Instance(), raw, 0o600))
 }
 
 // The marker has the instance as well: its file is made anew, and the pods stay;
@@ -213,13 +201,9 @@ func TestInstanceFromMarker(t *testing.T) {
 	was := r.core.Instance
 	for _, ledger := range []bool{true, false} {
 		r.close()
-		if err := os.Remove(r.root.Instance()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(r.root.Instance()))
 		if !ledger {
-			if err := os.Remove(r.root.Ledger()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(r.root.Ledger()))
 			if _, err := r.rebuild(); err != nil {
 				t.Fatal(err)
 			}

@@ -90,9 +90,7 @@ func (m *agentModel) opReboot() {
 	})
 	m.run("ip -4 route flush type unreachable")
 	m.run("ip -6 route flush type unreachable")
-	if err := os.RemoveAll(m.root.Run()); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, os.RemoveAll(m.root.Run()))
 	m.boots, m.booted = m.boots+1, boottime.Now()
 	for i := range m.pods {
 		m.pods[i] = nettest.Pod(m.t)
@@ -118,9 +116,7 @@ func (m *agentModel) pluginDelete(c string) (cut string) {
 		rec.Cut = m.random.IntN(4) > 0
 	}
 	m.note("queued: %+v", rec)
-	if err := deletions.Write(m.root, rec); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, deletions.Write(m.root, rec))
 	if rec.Cut && !b.hurt { // or it may be gone
 		m.run("ip link set " + link + " down")
 		return link
@@ -157,16 +153,12 @@ func (m *agentModel) putGarbage() {
 		return
 	}
 	rec := deletions.Record{Network: "net", Container: c, Ifname: "eth0", Boot: m.node.Boot, Started: m.now().Started}
-	if err := deletions.Write(m.root, rec); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, deletions.Write(m.root, rec))
 	found, err := filepath.Glob(filepath.Join(deletions.Path(m.root), fmt.Sprintf("*-%016x-*.json", rec.Started)))
 	if err != nil || len(found) != 1 {
 		m.t.Fatalf("the deletion of %s is in %v, %v", c, found, err)
 	}
-	if err := os.Truncate(found[0], int64(m.random.IntN(60))); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, os.Truncate(found[0], int64(m.random.IntN(60))))
 	m.note("a damaged deletion of %s", c)
 	m.damaged++
 }
@@ -201,13 +193,9 @@ func (m *agentModel) emptied() {
 func (m *agentModel) deleteTable() {
 	m.flushed = true
 	here, err := ns.Self()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, err)
 	defer here.Close()
-	if err := nft.Open(here).Delete(m.core.Instance); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, nft.Open(here).Delete(m.core.Instance))
 }
 
 // run runs a command on the node, agent or not.

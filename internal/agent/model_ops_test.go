@@ -435,9 +435,7 @@ func (m *agentModel) opDamage() {
 // opFlush deletes the agent's nftables table, as `nft flush ruleset` does.
 func (m *agentModel) opFlush() {
 	m.flushed = true
-	if err := nft.Open(m.node.Here).Delete(m.core.Instance); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, nft.Open(m.node.Here).Delete(m.core.Instance))
 }
 
 // opReload adds the second pool to the configuration, or takes it out.
@@ -449,9 +447,7 @@ func (m *agentModel) opReload() {
 	}
 	for try := 0; !m.dead(); try++ {
 		conf, err := m.conf()
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		must(m.t, err)
 		ctx, cancel := m.patience()
 		err = m.ground.Reload(ctx, conf)
 		cancel()

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -31,10 +32,7 @@ var (
 // A model knows who is attached with which address.
 func TestModel(t *testing.T) {
 	nettest.Need(t)
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -seed %d", seed)
 	faults := 0
 	cooldowns := []time.Duration{time.Hour, 0, time.Hour, time.Millisecond}
@@ -158,9 +156,7 @@ func (m *agentModel) play(ops int) {
 		}
 		nettest.Delete(m.t, p)
 	}
-	if diff := before.Diff(nettest.Snapshot(m.t, nil).Without("sysctl")); diff != "" {
-		m.t.Errorf("residue:\n%s", diff)
-	}
+	nettest.Same(m.t, before, nettest.Snapshot(m.t, nil).Without("sysctl"), "residue")
 }
 
 // live starts the agent; a faulty one is started again if it dies at that. What
@@ -180,14 +176,7 @@ func (m *agentModel) live(faulty bool) {
 		if err := m.open(); err != nil {
 			m.t.Fatalf("opening: %v", err)
 		}
-		m.ctx, m.end = context.WithCancel(m.t.Context())
-		go func(dead <-chan struct{}, ctx context.Context, end context.CancelFunc) {
-			select {
-			case <-dead:
-				end()
-			case <-ctx.Done():
-			}
-		}(m.plan.Dead(), m.ctx, m.end)
+		m.ctx, m.end = m.plan.Context(m.t.Context())
 		err := m.Restore(m.ctx)
 		if err != nil && m.plan.Surfaced() == "" {
 			m.t.Errorf("restoring: %v", err)
@@ -223,14 +212,7 @@ func (m *agentModel) finish() {
 	m.close()
 }
 
-func (m *agentModel) dead() bool {
-	select {
-	case <-m.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (m *agentModel) dead() bool { return m.plan.IsDead() }
 
 // note remembers what happened, to be told should the test fail.
 func (m *agentModel) note(format string, args ...any) {

@@ -109,9 +109,7 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 	b.set(true, "release", "link", id)
 	before := time.Now()
 	r.del("c", false)
-	if err := r.core.Engine.Tried(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.core.Engine.Tried(t.Context(), id))
 	list := r.Owed()
 	if len(list.Holds) != 1 {
 		t.Fatalf("owed: %+v", list.Holds)
@@ -136,9 +134,7 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 	if tried, err := r.RetryOwed(t.Context(), []hold.ID{id}); err != nil || tried.Holds > 1 {
 		t.Errorf("%+v are tried, %v", tried, err)
 	}
-	if err := r.core.Engine.Wait(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.core.Engine.Wait(t.Context(), id))
 	r.wantClean()
 }
 
@@ -149,23 +145,17 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	for container, ago := range map[string]time.Duration{"old": views.Stale + time.Second, "new": 0} {
 		rec := deletions.Record{Network: "net", Container: container, Ifname: "eth0", Boot: r.node.Boot, Started: r.node.Boottime() - int64(ago), Link: "babcdaaaaaaaaaa",
 			Addresses: []string{"10.88.0.9"}, Netns: "/run/netns/x", Cut: true, Reason: "no agent"}
-		if err := deletions.Write(r.root, rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, deletions.Write(r.root, rec))
 	}
 	folder := deletions.Path(r.root)
 	list := r.Owed().Deletions
 	for _, q := range list.Queued {
 		if q.ContainerID == "old" {
 			long := time.Now().Add(-views.Stale - time.Second)
-			if err := os.Chtimes(filepath.Join(folder, q.Name), long, long); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chtimes(filepath.Join(folder, q.Name), long, long))
 		}
 	}
-	if err := os.WriteFile(filepath.Join(folder, "junk"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(folder, "junk"), []byte("x"), 0o600))
 	list = r.Owed().Deletions
 	if len(list.Queued) != 2 || len(list.Damaged) != 1 || list.Damaged[0].Name != "junk" || list.Damaged[0].Error == "" || list.Error != "" {
 		t.Fatalf("deletions: %+v", list)
@@ -199,7 +189,5 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	if a, _ := r.Audit(t.Context()); len(a.Findings) != 1 || a.Findings[0].Type != "unreadable" || a.Findings[0].Kind != "deletion" {
 		t.Errorf("audit: %+v", a.Findings)
 	}
-	if err := os.Remove(folder); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(folder))
 }

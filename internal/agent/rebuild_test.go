@@ -28,9 +28,7 @@ import (
 func (r *rig) rebuild() (*rebuild.Rebuilt, error) {
 	r.t.Helper()
 	o, err := r.options()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return RebuildLedger(r.t.Context(), o)
 }
 
@@ -69,9 +67,7 @@ func testRebuild(t *testing.T, lose func(*rig)) {
 	}
 	reach(t, a, resB)
 	made, err := r.rebuild()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	reach(t, a, resB)
 	if len(made.Pods) != 4 || time.Until(made.Until) < 59*time.Minute {
 		t.Errorf("rebuilt: %+v", made)
@@ -133,9 +129,7 @@ func testRebuild(t *testing.T, lose func(*rig)) {
 func check(t *testing.T, r *rig, req api.AddRequest, res any) {
 	t.Helper()
 	prev, err := json.Marshal(res)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Config = json.RawMessage(strings.TrimSuffix(string(req.Config), "}") + `,"prevResult":` + string(prev) + "}")
 	if err := r.Check(t.Context(), req, now()); err != nil {
 		t.Errorf("CHECK: %v", err)
@@ -151,15 +145,11 @@ func asJSON(v any) string {
 func damage(t testing.TB, dir root.Dir) {
 	t.Helper()
 	raw, err := os.ReadFile(dir.Ledger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range raw {
 		raw[i] ^= 0x55
 	}
-	if err := os.WriteFile(dir.Ledger(), raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir.Ledger(), raw, 0o600))
 	t.Cleanup(func() {
 		if kept, _ := filepath.Glob(dir.Ledger() + ".damaged-*"); len(kept) != 1 {
 			t.Errorf("kept: %v", kept)
@@ -191,9 +181,7 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	link.NetnsFolders = nil
 	t.Cleanup(func() { link.NetnsFolders = was })
 	made, err := r.rebuild()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range made.Pods {
 		want := "[network namespace]"
 		if p.Record.ContainerID == "" {
@@ -248,18 +236,14 @@ func TestLostLedgerElsewhere(t *testing.T) {
 	r := start(t)
 	r.lose(false)
 	marker := r.root.Epoch()
-	if err := os.WriteFile(marker, []byte(r.node.Boot+"/1/2/3\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(marker, []byte(r.node.Boot+"/1/2/3\n"), 0o600))
 	if err := r.open(); !errors.Is(err, daemon.ErrMoved) {
 		t.Errorf("opened elsewhere: %v", err)
 	}
 	if _, err := r.rebuild(); !errors.Is(err, daemon.ErrMoved) {
 		t.Errorf("rebuilt elsewhere: %v", err)
 	}
-	if err := os.WriteFile(marker, []byte(r.core.Epoch+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(marker, []byte(r.core.Epoch+"\n"), 0o600))
 	r.bringUp()
 }
 

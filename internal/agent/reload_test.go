@@ -17,17 +17,13 @@ func TestSettle(t *testing.T) {
 	b := newBreaker()
 	r.decorate = b.decorate
 	o, err := r.options()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var said bytes.Buffer
 	o.Log = slog.New(slog.NewTextHandler(&said, nil))
 	if r.Agent, err = Open(o); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Restore(t.Context()))
 	defer func() { r.releaseAll(); r.remove(context.Background()); r.close() }()
 	r.add(request("c", nettest.Pod(t)))
 
@@ -47,9 +43,7 @@ func TestSettle(t *testing.T) {
 		r.pools = []string{step.pool}
 		b.set(step.fail, "acquire", "poolroute", "")
 		c, err := r.conf()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.Concurrency = step.workers
 		got := r.ground.Settle(t.Context(), c)
 		if in := r.ground.Config() == c; got != step.inForce || in != got || !strings.Contains(said.String(), step.want) {

@@ -18,7 +18,7 @@ import (
 func (r *rig) renameLink(container, name string) (index int) {
 	r.t.Helper()
 	host, _ := r.linkOf(container)
-	l := linkNamed(r.t, host)
+	l := nettest.Link(r.t, host)
 	must(r.t, netlink.LinkSetName(l, name))
 	return l.Attrs().Index
 }
@@ -69,11 +69,11 @@ func TestSweepRemovesRenamedOrphans(t *testing.T) {
 	orphan := func(name, instance string) int {
 		must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer" + name}))
 		alias := stamp.Alias(instance, hold.NewID(), attachment.Key{Network: "n", ContainerID: name, Ifname: "eth0"}, 0)
-		must(t, netlink.LinkSetAlias(linkNamed(t, name), alias))
-		return linkNamed(t, name).Attrs().Index
+		must(t, netlink.LinkSetAlias(nettest.Link(t, name), alias))
+		return nettest.Link(t, name).Attrs().Index
 	}
 	ours, others := orphan("mine0", r.core.Instance), orphan("mine1", "zzzzzzzzzz")
-	defer netlink.LinkDel(linkNamed(t, "mine1"))
+	defer netlink.LinkDel(nettest.Link(t, "mine1"))
 	for range 2 {
 		if got := r.findings(); !slices.Equal(got, []string{"left-over link"}) {
 			t.Errorf("an audit finds %v", got)
@@ -105,7 +105,7 @@ func TestRebuildRenamed(t *testing.T) {
 		}
 	}
 	r.bringUp()
-	if host, _ := r.linkOf("c"); linkNamed(t, host).Attrs().Index != index {
+	if host, _ := r.linkOf("c"); nettest.Link(t, host).Attrs().Index != index {
 		t.Errorf("the link has not got its name back")
 	}
 	for _, to := range addresses(res) {

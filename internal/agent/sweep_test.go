@@ -16,23 +16,6 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// must fails the test on an error.
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func linkNamed(t testing.TB, name string) netlink.Link {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	must(t, err)
-	return l
-}
-
 // network is a CIDR as netlink has it.
 func network(t testing.TB, cidr string) *net.IPNet {
 	t.Helper()
@@ -77,7 +60,7 @@ func TestSweepMends(t *testing.T) {
 		finds  string
 	}{
 		{"host route deleted", func(r *rig, host string) {
-			must(r.t, netlink.RouteDel(&netlink.Route{Dst: network(r.t, "10.88.0.1/32"), LinkIndex: linkNamed(r.t, host).Attrs().Index, Scope: unix.RT_SCOPE_LINK}))
+			must(r.t, netlink.RouteDel(&netlink.Route{Dst: network(r.t, "10.88.0.1/32"), LinkIndex: nettest.Link(r.t, host).Attrs().Index, Scope: unix.RT_SCOPE_LINK}))
 		}, "changed link"},
 		{"unreachable route deleted", func(r *rig, _ string) {
 			must(r.t, netlink.RouteDel(r.unreachable("10.88.0.0/24")))
@@ -86,21 +69,21 @@ func TestSweepMends(t *testing.T) {
 			must(r.t, netlink.RouteDel(r.unreachable("fd00:88::/64")))
 		}, "missing poolroute"},
 		{"table flushed", func(r *rig, _ string) { flushTables(r.t) }, "missing egress"},
-		{"link down", func(r *rig, host string) { must(r.t, netlink.LinkSetDown(linkNamed(r.t, host))) }, "changed link"},
+		{"link down", func(r *rig, host string) { must(r.t, netlink.LinkSetDown(nettest.Link(r.t, host))) }, "changed link"},
 		{"link down and up", func(r *rig, host string) {
-			l := linkNamed(r.t, host)
+			l := nettest.Link(r.t, host)
 			must(r.t, netlink.LinkSetDown(l), netlink.LinkSetUp(l))
 		}, "changed link"},
-		{"link renamed", func(r *rig, host string) { must(r.t, netlink.LinkSetName(linkNamed(r.t, host), "other")) }, "changed link"},
-		{"link deleted", func(r *rig, host string) { must(r.t, netlink.LinkDel(linkNamed(r.t, host))) }, "missing link"},
-		{"group changed", func(r *rig, host string) { must(r.t, netlink.LinkSetGroup(linkNamed(r.t, host), 0)) }, "changed link"},
-		{"MTU changed", func(r *rig, host string) { must(r.t, netlink.LinkSetMTU(linkNamed(r.t, host), 1300)) }, "changed link"},
+		{"link renamed", func(r *rig, host string) { must(r.t, netlink.LinkSetName(nettest.Link(r.t, host), "other")) }, "changed link"},
+		{"link deleted", func(r *rig, host string) { must(r.t, netlink.LinkDel(nettest.Link(r.t, host))) }, "missing link"},
+		{"group changed", func(r *rig, host string) { must(r.t, netlink.LinkSetGroup(nettest.Link(r.t, host), 0)) }, "changed link"},
+		{"MTU changed", func(r *rig, host string) { must(r.t, netlink.LinkSetMTU(nettest.Link(r.t, host), 1300)) }, "changed link"},
 		{"MAC changed", func(r *rig, host string) {
-			must(r.t, netlink.LinkSetHardwareAddr(linkNamed(r.t, host), net.HardwareAddr{2, 0, 0, 0, 0, 9}))
+			must(r.t, netlink.LinkSetHardwareAddr(nettest.Link(r.t, host), net.HardwareAddr{2, 0, 0, 0, 0, 9}))
 		}, "changed link"},
-		{"alias changed", func(r *rig, host string) { must(r.t, netlink.LinkSetAlias(linkNamed(r.t, host), "mine")) }, "changed link"},
+		{"alias changed", func(r *rig, host string) { must(r.t, netlink.LinkSetAlias(nettest.Link(r.t, host), "mine")) }, "changed link"},
 		{"neighbours flushed", func(r *rig, host string) {
-			all, err := netlink.NeighList(linkNamed(r.t, host).Attrs().Index, unix.AF_UNSPEC)
+			all, err := netlink.NeighList(nettest.Link(r.t, host).Attrs().Index, unix.AF_UNSPEC)
 			must(r.t, err)
 			for _, n := range all {
 				must(r.t, netlink.NeighDel(&n))
@@ -169,9 +152,7 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 	}))
 	before := nettest.Snapshot(t, pod)
 	r.Sweep(t.Context())
-	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-		t.Errorf("a sweep changes the pod:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, pod), "a sweep changes the pod")
 	r.wantClean()
 
 	e := r.index.All()[0]
@@ -214,7 +195,7 @@ func TestSweepRemovesOrphansTheSecondTime(t *testing.T) {
 		LinkAttrs: netlink.LinkAttrs{Name: name, Group: r.node.Groups.Live()},
 		PeerName:  "orphan",
 	}))
-	must(t, netlink.LinkSetAlias(linkNamed(t, name), stamp.Alias(r.core.Instance, id, attachment.Key{}, 0)))
+	must(t, netlink.LinkSetAlias(nettest.Link(t, name), stamp.Alias(r.core.Instance, id, attachment.Key{}, 0)))
 	must(t, netlink.RouteAdd(r.unreachable("10.66.0.0/16")))
 	with := nettest.Snapshot(t, nil).Only("link", "route").String()
 	want := []string{"left-over link", "left-over poolroute"}

@@ -32,7 +32,7 @@ func TestWatcher(t *testing.T) {
 			t.Errorf("%s: looks in %s, not %s", what, got, want)
 		}
 	}
-	attrs := linkNamed(t, res.Interfaces[0].Name).Attrs()
+	attrs := nettest.Link(t, res.Interfaces[0].Name).Attrs()
 	link := rtnl.Link{
 		Name: attrs.Name, Alias: attrs.Alias, MAC: attrs.HardwareAddr.String(), MTU: attrs.MTU, Group: attrs.Group, Index: attrs.Index, Up: true,
 	}
@@ -79,7 +79,7 @@ func TestWatcher(t *testing.T) {
 
 	w.Hear(rtnl.News{Change: rtnl.Lost}, now)
 	now = now.Add(mend.Soon)
-	must(t, netlink.LinkDel(linkNamed(t, link.Name)))
+	must(t, netlink.LinkDel(nettest.Link(t, link.Name)))
 	w.Act(t.Context(), now)
 	w.Wait() // everything
 	r.wantClean()
@@ -171,7 +171,7 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	must(t, err)
 	_, err = r.node.Links.Kind().Find(t.Context(), hold.Glance()) // the list has ended
 	must(t, err)
-	must(t, netlink.LinkSetMTU(linkNamed(t, name), 1300)) // ip link set NAME mtu 1300
+	must(t, netlink.LinkSetMTU(nettest.Link(t, name), 1300)) // ip link set NAME mtu 1300
 	must(t, r.Restore(t.Context()))
 	if len(r.findings()) == 0 {
 		t.Error("the restore has listed the links once more")

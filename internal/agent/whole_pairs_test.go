@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -127,12 +128,7 @@ func (r *wholeRun) doBulk(s wholeStep) bool {
 		all.Go(func() { done[i] = r.insistDelete(c, s.n>>i&^2) })
 	}
 	all.Wait()
-	for _, d := range done {
-		if !d {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(done, false)
 }
 
 // doLateQueued executes an ADD that a queued deletion has overtaken. Its container is

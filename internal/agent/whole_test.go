@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/node/nodetest"
 	"github.com/berth-net/berth/internal/root"
@@ -46,10 +48,7 @@ const wholeWaves = 1500
 // The rules are in whole_rules_test.go. A script that fails is cut down to the
 // few waves that are needed for it to fail.
 func TestWhole(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -run TestWhole -seed %d -whole %d", seed, *wholeFlag)
 	defer debug.SetGCPercent(debug.SetGCPercent(800)) // a third of the time else
 	began := time.Now()
@@ -200,7 +199,7 @@ type stay struct {
 
 // playWhole plays a script in a bubble of synctest.
 func playWhole(t *testing.T, seeds []uint64, shape int) *wholeRun {
-	dir := memory(t)
+	dir := nettest.Memory(t)
 	defer os.RemoveAll(dir)
 	r := &wholeRun{
 		t: t, root: root.Dir(dir), shape: shape, script: newWholeScript(),
@@ -306,14 +305,7 @@ func (r *wholeRun) live(faulty bool) bool {
 			r.fail("opening: %v", err)
 			return false
 		}
-		r.ctx, r.end = context.WithCancel(context.Background())
-		r.watch.Go(func() {
-			select {
-			case <-r.plan.Dead():
-				r.end()
-			case <-r.ctx.Done():
-			}
-		})
+		r.ctx, r.end = r.plan.Context(context.Background())
 		a, ctx := r.Agent, r.ctx // as Run does
 		reloads := make(chan *config.Config)
 		r.reloads = reloads
@@ -389,14 +381,7 @@ func (r *wholeRun) restart(faulty bool) {
 	r.live(faulty)
 }
 
-func (r *wholeRun) dead() bool {
-	select {
-	case <-r.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (r *wholeRun) dead() bool { return r.plan.IsDead() }
 
 // fail ends the run. What was the first to go wrong is told.
 func (r *wholeRun) fail(format string, args ...any) {

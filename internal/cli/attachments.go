@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,10 +93,8 @@ func sameAddress(text string, list []string) bool {
 	if err != nil {
 		return false
 	}
-	for _, s := range list {
-		if have, err := netip.ParseAddr(s); err == nil && have == ip.Unmap() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(s string) bool {
+		have, err := netip.ParseAddr(s)
+		return err == nil && have == ip.Unmap()
+	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 	"unicode/utf8"
 )
@@ -59,9 +60,7 @@ func (t *table) row(values ...any) {
 		case string:
 			row[i] = cell{text: v}
 		}
-		if row[i].text == "" {
-			row[i].text = "-"
-		}
+		row[i].text = cmp.Or(row[i].text, "-")
 	}
 	t.rows = append(t.rows, row)
 }

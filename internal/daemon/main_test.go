@@ -1,12 +1,5 @@
 package daemon
 
-import "testing"
+import "github.com/berth-net/berth/internal/nettest"
 
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
+var must = nettest.Must

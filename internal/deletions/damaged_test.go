@@ -19,9 +19,7 @@ import (
 func newName(t testing.TB, r Record) string {
 	t.Helper()
 	name, err := r.newName()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return name
 }
 
@@ -68,9 +66,7 @@ func TestDamaged(t *testing.T) {
 			q := open(t, dir)
 			mustWrite(t, dir, numbered(2))
 			bad := newName(t, example)
-			if err := test.put(filepath.Join(Path(dir), bad)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, test.put(filepath.Join(Path(dir), bad)))
 			for range 2 {
 				if got := containers(mustPending(t, q)); got != "c2" {
 					t.Errorf("pending are %q", got)
@@ -97,9 +93,7 @@ func TestForeignFiles(t *testing.T) {
 	q := open(t, dir)
 	for range 3 {
 		for _, name := range []string{"notes.txt", ".hidden", "x.json"} {
-			if err := os.WriteFile(filepath.Join(Path(dir), name), []byte(whole), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(Path(dir), name), []byte(whole), 0o600))
 		}
 		if err := os.Mkdir(filepath.Join(Path(dir), "lost+found"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			t.Fatal(err)
@@ -123,9 +117,7 @@ func TestPendingOfDamaged(t *testing.T) {
 	q := open(t, dir)
 	mine, other := newName(t, example), newName(t, numbered(2))
 	for _, name := range []string{mine, other} {
-		if err := os.WriteFile(filepath.Join(Path(dir), name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(Path(dir), name), nil, 0o600))
 	}
 	if got, err := q.PendingOf("net", "c1", "eth0"); err != nil || len(got) > 0 {
 		t.Errorf("%v, %v", got, err)
@@ -144,15 +136,9 @@ func TestTakeBack(t *testing.T) {
 	mustWrite(t, dir, example)
 	name := files(t, dir)[0]
 	path := filepath.Join(Path(dir), damagedName)
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(Path(dir), name), filepath.Join(path, name)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(path, newName(t, example)), []byte("still"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(path, 0o700))
+	must(t, os.Rename(filepath.Join(Path(dir), name), filepath.Join(path, name)))
+	must(t, os.WriteFile(filepath.Join(path, newName(t, example)), []byte("still"), 0o600))
 	q := open(t, dir)
 	if err := q.TakeBack(); err != nil {
 		t.Error(err)
@@ -189,9 +175,7 @@ func TestNothingSetAside(t *testing.T) {
 	q := open(t, dir)
 	mustWrite(t, dir, example)
 	bad := newName(t, example)
-	if err := os.WriteFile(filepath.Join(Path(dir), bad), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(Path(dir), bad), nil, 0o600))
 	remount(t, string(dir), unix.MS_RDONLY)
 	entries, err := q.Pending()
 	if got := containers(entries); got != "c1" || !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), bad) {

@@ -20,9 +20,7 @@ import (
 func mount(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
 	unmountLater(t, dir)
 	return dir
 }
@@ -32,9 +30,7 @@ func mountExt4(t *testing.T) string {
 	t.Helper()
 	programs.Need(t, "mkfs.ext4", "mount")
 	file, dir := filepath.Join(t.TempDir(), "disk"), t.TempDir()
-	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 16<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 16<<20)))
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", file).CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
 	}
@@ -56,18 +52,14 @@ func unmountLater(t *testing.T, dir string) {
 // remount changes the flags of a mount.
 func remount(t *testing.T, dir string, flags uintptr) {
 	t.Helper()
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""))
 }
 
 // fillBlocks takes all blocks that are left on a disk.
 func fillBlocks(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for _, size := range []int{1 << 16, 1} { // the rest of the last block, too
 		for page := make([]byte, size); err == nil; {
@@ -157,16 +149,12 @@ func TestFullDisk(t *testing.T) {
 
 			// The agent does some deletions, and keeps their room.
 			for _, e := range entries[:10] {
-				if err := q.Remove(e.Name); err != nil {
-					t.Fatal(err)
-				}
+				must(t, q.Remove(e.Name))
 			}
 			if n, err := q.Refill(); n < 1 || n > 10 || err == nil {
 				t.Errorf("%d spare files in the room of 10 deletions, %v", n, err)
 			}
-			if err := os.RemoveAll(filepath.Join(string(dir), "filler")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(filepath.Join(string(dir), "filler")))
 			if n, err := q.Refill(); n != Spares || err != nil {
 				t.Errorf("%d spare files, %v", n, err)
 			}

@@ -21,12 +21,8 @@ func TestFolderIsShut(t *testing.T) {
 		},
 	} {
 		dir := root.Dir(t.TempDir())
-		if err := os.MkdirAll(Path(dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(Path(dir), 0o777); err != nil { // whatever the umask
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(Path(dir), 0o700))
+		must(t, os.Chmod(Path(dir), 0o777)) // whatever the umask
 		if err := use(dir); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -62,9 +62,7 @@ func refill(t *testing.T, dir root.Dir) {
 func useQuick(t *testing.T, dir root.Dir) {
 	t.Helper()
 	for i := reserved; i < Spares; i++ {
-		if err := os.Remove(filepath.Join(Path(dir), spareName(i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(filepath.Join(Path(dir), spareName(i))))
 	}
 }
 
@@ -104,9 +102,7 @@ func checkKilled(t *testing.T, dir root.Dir, step string, promised bool) {
 	}
 	// Nothing is left of a writer that died an hour ago.
 	f, err := openFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.close()
 	if err := f.removeStale(0); err != nil {
 		t.Error(err)

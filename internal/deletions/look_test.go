@@ -20,9 +20,7 @@ func TestLookAtOnce(t *testing.T) {
 		if len(got) != 1 || got[0].Record.Container != numbered(i).Container {
 			t.Fatalf("after deletion %d pending are %q", i, containers(got))
 		}
-		if err := q.Remove(got[0].Name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, q.Remove(got[0].Name))
 	}
 }
 

@@ -29,6 +29,8 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
+var must = nettest.Must
+
 // example is a deletion with all fields set.
 var example = Record{
 	Network: "net", Container: "c1", Ifname: "eth0",
@@ -47,9 +49,7 @@ func numbered(i int) Record {
 func open(t testing.TB, dir root.Dir) *Queue {
 	t.Helper()
 	q, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { q.Close() })
 	return q
 }
@@ -57,9 +57,7 @@ func open(t testing.TB, dir root.Dir) *Queue {
 func mustWrite(t testing.TB, dir root.Dir, records ...Record) {
 	t.Helper()
 	for _, r := range records {
-		if err := Write(dir, r); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Write(dir, r))
 	}
 }
 
@@ -67,9 +65,7 @@ func mustWrite(t testing.TB, dir root.Dir, records ...Record) {
 func mustPending(t testing.TB, q *Queue) []Entry {
 	t.Helper()
 	entries, err := q.Pending()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return entries
 }
 
@@ -86,9 +82,7 @@ func containers(entries []Entry) string {
 func files(t testing.TB, dir root.Dir) []string {
 	t.Helper()
 	entries, err := os.ReadDir(Path(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), sparePrefix) {

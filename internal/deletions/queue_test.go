@@ -68,9 +68,7 @@ func TestRemoveRefuses(t *testing.T) {
 	if _, err := q.Refill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(dir.Ledger(), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(dir.Ledger(), nil, 0o600))
 	for _, name := range []string{spareName(0), "../ledger.db", "", ".", "/etc/hostname"} {
 		if err := q.Remove(name); err == nil {
 			t.Errorf("%q: no error", name)
@@ -114,9 +112,7 @@ func TestMakesFolder(t *testing.T) {
 	defer unix.Umask(old)
 	for _, there := range []string{"", "var", "var/lib", "var/lib/berth", "var/lib/berth/deletions"} {
 		dir := root.Dir(t.TempDir())
-		if err := os.MkdirAll(filepath.Join(string(dir), there), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(string(dir), there), 0o755))
 		mustWrite(t, dir, example)
 		if got := containers(mustPending(t, open(t, dir))); got != "c1" {
 			t.Errorf("with %q there, pending are %q", there, got)
@@ -137,22 +133,16 @@ func TestMakesFolder(t *testing.T) {
 // folder itself must be no link (CVE-2025-0750, CVE-2026-53489: links led out of a folder).
 func TestLinks(t *testing.T) {
 	dir, elsewhere := root.Dir(t.TempDir()), t.TempDir()
-	if err := os.Symlink(elsewhere, filepath.Join(string(dir), "var")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(elsewhere, filepath.Join(string(dir), "var")))
 	mustWrite(t, dir, example)
 	if got := containers(mustPending(t, open(t, dir))); got != "c1" {
 		t.Errorf("pending are %q", got)
 	}
 
 	dir = root.Dir(t.TempDir())
-	if err := os.MkdirAll(dir.State(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir.State(), 0o700))
 	target := t.TempDir()
-	if err := os.Symlink(target, Path(dir)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(target, Path(dir)))
 	if err := Write(dir, example); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("writing through a link: %v", err)
 	}
@@ -176,9 +166,7 @@ func TestNoRoot(t *testing.T) {
 		t.Errorf("the root was made: %v", err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	if err := Write(root.Dir(file), example); !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("%v", err)
 	}
@@ -237,15 +225,11 @@ func TestFolderRemoved(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q := open(t, dir)
 	for range 3 {
-		if err := os.RemoveAll(Path(dir)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(Path(dir)))
 		if got := mustPending(t, q); len(got) > 0 {
 			t.Errorf("a new folder has %v", got)
 		}
-		if err := os.RemoveAll(dir.State()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(dir.State()))
 		mustWrite(t, dir, example)
 		if got := containers(mustPending(t, q)); got != "c1" {
 			t.Errorf("pending are %q", got)

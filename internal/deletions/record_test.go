@@ -13,13 +13,9 @@ import (
 func TestForm(t *testing.T) {
 	const file = "testdata/version1.json"
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := example.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if string(got) != string(want) {
 		t.Errorf("the form has changed; %s:\n%sgot:\n%s", file, want, got)
 	}
@@ -99,9 +95,7 @@ func TestEncodeRefuses(t *testing.T) {
 // for the newline at the end.
 func TestParseDamage(t *testing.T) {
 	raw, err := example.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw = raw[:len(raw)-1]
 	for i := range raw {
 		for _, bit := range []byte{1, 0x20, 0x80} {
@@ -173,9 +167,7 @@ func TestChecksum(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, r := range []Record{example, {Network: "n", Container: "c", Ifname: "e", Boot: "b", Started: 1}} {
 		raw, err := r.encode()
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(raw, false)
 		f.Add(raw[:len(raw)-1-sumSize], true)
 	}

@@ -16,9 +16,7 @@ import (
 func TestRefillAtOnce(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer q.Close()
 	var mu sync.Mutex
 	inodes := map[uint64]bool{}

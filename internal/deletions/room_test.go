@@ -60,9 +60,7 @@ func repeated(n int) Record {
 func pendingOf(t *testing.T, q *Queue) []Entry {
 	t.Helper()
 	of, err := q.PendingOf(example.Network, example.Container, example.Ifname)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return of
 }
 
@@ -152,17 +150,13 @@ func TestKillsInMakingRoom(t *testing.T) {
 					continue
 				}
 				content, err := r.encode()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for j := range Spares {
 					if err := os.Remove(filepath.Join(Path(dir), spareName(j))); err == nil {
 						break
 					}
 				}
-				if err := withFolder(dir, func(f *folder) error { return f.writeNew(r, content) }); err != nil {
-					t.Fatal(err)
-				}
+				must(t, withFolder(dir, func(f *folder) error { return f.writeNew(r, content) }))
 			}
 			promised = writeUntil(t, dir, step, when)
 			of := pendingOf(t, q)
@@ -257,18 +251,12 @@ func TestMakingRoomWhileDrained(t *testing.T) {
 func BenchmarkMakeRoom(b *testing.B) {
 	dir := root.Dir(b.TempDir())
 	f, err := openFolder(dir)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer f.close()
 	for i := range 10_000 {
 		name, err := numbered(i).newName()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(f.path, name), nil, 0o600); err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
+		must(b, os.WriteFile(filepath.Join(f.path, name), nil, 0o600))
 	}
 	for b.Loop() {
 		if made, err := f.makeRoom(); made != 0 || err != nil {
@@ -285,28 +273,20 @@ func TestRoomOfKilledWriters(t *testing.T) {
 	refill(t, dir)
 	fillBlocks(t, string(dir))
 	f, err := openFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.close()
 	var living string
 	for i := range Spares {
 		tmp, err := f.rename(spareName(i), tmpName)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if i == 0 {
 			fd, err := f.claim(tmp)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer unix.Close(fd)
 			living = tmp
 		}
 	}
-	if err := Write(dir, example); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Write(dir, example))
 	q := open(t, dir)
 	if n := len(mustPending(t, q)); n != 1 {
 		t.Errorf("%d deletions wait", n)
@@ -332,9 +312,7 @@ func TestDamagedSpares(t *testing.T) {
 	spare := func(i int) string { return filepath.Join(Path(dir), spareName(i)) }
 	remove := func(i int) {
 		t.Helper()
-		if err := os.Remove(spare(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(spare(i)))
 	}
 	remove(1)
 	remove(2)
@@ -343,9 +321,7 @@ func TestDamagedSpares(t *testing.T) {
 		os.Truncate(spare(0), 0), os.Truncate(spare(reserved), 0), os.Truncate(spare(Spares-2), 0),
 		os.Symlink("elsewhere", spare(1)), os.Mkdir(spare(2), 0o700),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	const good = Spares - 6
 	fillBlocks(t, string(dir))
@@ -360,9 +336,7 @@ func TestDamagedSpares(t *testing.T) {
 	if n := len(mustPending(t, q)); n != good {
 		t.Errorf("%d deletions wait, not %d", n, good)
 	}
-	if err := os.Remove(filepath.Join(string(dir), "filler")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(string(dir), "filler")))
 	if n, err := q.Refill(); n != Spares-1 || err == nil { // a folder stays
 		t.Errorf("%d spare files, %v", n, err)
 	}

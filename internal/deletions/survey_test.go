@@ -20,22 +20,16 @@ func TestLook(t *testing.T) {
 	}
 	for i, container := range []string{"first", "second"} {
 		r := Record{Network: "net", Container: container, Ifname: "eth0", Boot: "b", Started: int64(i + 1)}
-		if err := Write(dir, r); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Write(dir, r))
 	}
 	q, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer q.Close()
 	if _, err := q.Refill(); err != nil {
 		t.Fatal(err)
 	}
 	junk := func(name string) {
-		if err := os.WriteFile(filepath.Join(Path(dir), name), []byte("junk"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(Path(dir), name), []byte("junk"), 0o600))
 	}
 	junk("old junk")
 	if _, err := q.Pending(); err != nil { // sets it aside
@@ -72,8 +66,6 @@ func tree(t *testing.T, dir root.Dir) string {
 		all = append(all, path)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.Join(all, "\n")
 }

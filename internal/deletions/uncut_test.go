@@ -13,23 +13,15 @@ import (
 func TestUncut(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer q.Close()
 	later, another := example, example
 	later.Started++
 	another.Container = "another"
-	if err := errors.Join(Write(dir, example), Write(dir, later), Write(dir, another)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(Write(dir, example), Write(dir, later), Write(dir, another)))
 	before, err := q.Pending()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := Uncut(dir, example); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, Uncut(dir, example))
 	after, err := q.Pending()
 	if err != nil || len(after) != len(before) {
 		t.Fatalf("%+v, %v", after, err)

@@ -21,9 +21,7 @@ func watching(t *testing.T, q *Queue, watch func(changed func()) error) (soon fu
 		default:
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func(n int) {
 		t.Helper()
 		nettest.Eventually(t, "the watch tells of the deletions", func() bool {
@@ -45,12 +43,8 @@ func TestWatch(t *testing.T) {
 		mustWrite(t, dir, numbered(i))
 		soon(i + 1)
 	}
-	if err := q.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, q.Close())
+	must(t, q.Close())
 }
 
 // The watch goes on if somebody removes the folder, or moves it away.
@@ -74,9 +68,7 @@ func TestWatchFolderGone(t *testing.T) {
 			soon := watching(t, q, q.Watch)
 			mustWrite(t, dir, example)
 			soon(1)
-			if err := remove(Path(dir)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, remove(Path(dir)))
 			soon(0)
 			mustWrite(t, dir, example)
 			soon(1)
@@ -103,17 +95,13 @@ func TestWatchWithoutInotify(t *testing.T) {
 // The queue makes a folder that is missing, but never a root.
 func TestWatchNoFolder(t *testing.T) {
 	q := open(t, root.Dir(t.TempDir()))
-	if err := os.RemoveAll(filepath.Dir(Path(q.dir))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(filepath.Dir(Path(q.dir))))
 	soon := watching(t, q, q.Watch)
 	mustWrite(t, q.dir, example)
 	soon(1)
 
 	gone := open(t, root.Dir(t.TempDir()))
-	if err := os.RemoveAll(string(gone.dir)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(string(gone.dir)))
 	if err := gone.Watch(func() {}); err == nil {
 		t.Error("a root that is gone is watched")
 	}

@@ -15,13 +15,9 @@ func TestReleaseBeginsOwners(t *testing.T) {
 	n := newNode(t)
 	stray, other := owner("", "a", "wire", "rule"), owner("", "b", "wire", "rule")
 	take(t, n, other)
-	if err := n.Take(t.Context(), stray); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Take(t.Context(), stray))
 	// As if the ledger had lost it.
-	if err := n.ledger.Commit(t.Context(), ledger.Forget(stray.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.ledger.Commit(t.Context(), ledger.Forget(stray.ID, time.Now())))
 	begun := n.ledger.Stats().Transactions
 	if err := n.Release(t.Context(), []hold.ID{stray.ID}, ledger.Begin(stray), ledger.Releasing(stray.ID, time.Now())); err != nil {
 		t.Fatal(err)
@@ -29,9 +25,7 @@ func TestReleaseBeginsOwners(t *testing.T) {
 	if log := n.world.done(); !slices.Contains(log, "cut wire "+string(stray.ID)) {
 		t.Errorf("released, and not cut off: %v", log)
 	}
-	if err := n.Wait(t.Context(), stray.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), stray.ID))
 	if commits := n.ledger.Stats().Transactions - begun; commits != 2 {
 		t.Errorf("%d commits, want the promise and the forget", commits)
 	}

@@ -104,9 +104,7 @@ func TestChange(t *testing.T) {
 	if err := <-again; err != nil {
 		t.Error(err)
 	}
-	if err := n.Wait(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), gone))
 	if rec, _ := n.ledger.Owner(o.ID); len(rec.Holds) != 4 || !n.world.has(rec.Holds[3]) {
 		t.Errorf("the rule is not there again: %v", rec)
 	}
@@ -227,7 +225,7 @@ func TestChangeFaults(t *testing.T) {
 }
 
 func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.ID)) {
-	n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+	n := bareNode(t)
 	n.start(nil)
 	o := pluggable()
 	take(t, n, o)
@@ -297,15 +295,11 @@ func TestChangeEndsNeed(t *testing.T) {
 			pod := onto(owner("", "pod", "wire", "rule"), block)
 			take(t, n, block)
 			take(t, n, pod)
-			if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 			if _, err := n.Change(t.Context(), pod.ID, change); err != nil {
 				t.Fatal(err)
 			}
-			if err := n.Wait(t.Context(), block.ID); err != nil {
-				t.Error(err)
-			}
+			must(t, n.Wait(t.Context(), block.ID))
 			release(t, n, pod.ID)
 			wantResidue(t, n, empty)
 		})
@@ -320,18 +314,12 @@ func TestChangeEndsNeed(t *testing.T) {
 			t.Error("the change is made on a full disk")
 		}
 		disk.after.Store(0)
-		if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 		if rec, _ := n.ledger.Owner(pod.ID); rec.Before == nil {
 			t.Fatal("the change is rolled back on a full disk")
 		}
-		if _, err := n.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := n.Wait(t.Context(), block.ID); err != nil {
-			t.Error(err)
-		}
+		mustSweep(t, n)
+		must(t, n.Wait(t.Context(), block.ID))
 		release(t, n, pod.ID)
 		wantResidue(t, n, empty)
 	})
@@ -374,12 +362,8 @@ func TestNameOfTwoHolds(t *testing.T) {
 				o.Holds = append(o.Holds[:1], lease(o.ID, "b"))
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := n.Wait(t.Context(), gone); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, n.Wait(t.Context(), gone))
 			if id, held := n.ledger.Holder(named("addr")); !held || id != o.ID {
 				t.Errorf("the address is %q's (%t)", id, held)
 			}
@@ -416,9 +400,7 @@ func TestRediscoveredBesideWayBack(t *testing.T) {
 		n.world.moved[name]++
 	})
 	for range 2 {
-		if _, err := n.Sweep(t.Context()); err != nil {
-			t.Error(err)
-		}
+		mustSweep(t, n)
 	}
 	rec, _ := n.ledger.Owner(o.ID)
 	said := rec.Holds[1].Spec.(*thing).Names()

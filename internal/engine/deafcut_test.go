@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,24 +14,16 @@ import (
 
 // deafCuts lets the cuts of some owners hang, whatever their contexts say, until
 // heal is called.
-func deafCuts(n *node, owners ...hold.Owner) (heal func()) {
+func deafCuts(n *node, owners ...hold.ID) (heal func()) {
 	healed := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-		if op == "cut" && slices.ContainsFunc(owners, func(o hold.Owner) bool { return o.ID == h.Owner }) {
-			<-healed
-		}
-		return nil
-	}
+	n.world.before = hanging(healed, "cut", owners...)
 	return func() { close(healed) }
 }
 
 // inBubble runs f with a node of the bubble's time.
 func inBubble(t *testing.T, f func(t *testing.T, n *node)) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil)
-		defer n.stop()
-		f(t, n)
+		f(t, newNode(t))
 	})
 }
 
@@ -44,7 +35,7 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		o := owner("", "a", "wire")
 		take(t, n, o)
-		heal := deafCuts(n, o)
+		heal := deafCuts(n, o.ID)
 		for _, patience := range []time.Duration{100 * time.Millisecond, time.Hour} {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			began := time.Now()
@@ -66,12 +57,7 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 			t.Errorf("50 releases have left %d goroutines", grown)
 		}
 		heal()
-		if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-			t.Error(err)
-		}
-		if err := n.Wait(t.Context(), o.ID); err != nil {
-			t.Error(err)
-		}
+		release(t, n, o.ID)
 		wantResidue(t, n, empty)
 	})
 }
@@ -80,31 +66,26 @@ func TestDeafCutKeepsNobody(t *testing.T) {
 // same call: a drain and the start of the agent release all of their owners in one call.
 func TestDeafCutsKeepNoPlaces(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
-		var deaf []hold.Owner
 		var ids []hold.ID
 		for i := range 40 {
 			o := owner("", "deaf "+string(rune('a'+i)), "wire")
 			take(t, n, o)
-			deaf, ids = append(deaf, o), append(ids, o.ID)
+			ids = append(ids, o.ID)
 		}
 		good := owner("", "good", "wire")
 		take(t, n, good)
-		heal := deafCuts(n, deaf...)
+		heal := deafCuts(n, ids...)
 		began := time.Now()
 		err := n.Release(t.Context(), append(ids, good.ID))
 		if took := time.Since(began); !errors.Is(err, engine.ErrReachable) || took > n.Mending {
 			t.Errorf("all of them: after %v: %v", took, err)
 		}
-		if err := n.Wait(t.Context(), good.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), good.ID))
 		if took := time.Since(began); took > n.Mending {
 			t.Errorf("another owner goes after %v", took)
 		}
 		heal()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wantResidue(t, n, empty)
 	})
 }
@@ -113,23 +94,12 @@ func TestDeafCutsKeepNoPlaces(t *testing.T) {
 func BenchmarkDepart(b *testing.B) {
 	n := newNode(b)
 	o := owner("", "a", "wire")
-	if err := n.Take(b.Context(), o); err != nil {
-		b.Fatal(err)
-	}
+	must(b, n.Take(b.Context(), o))
 	let := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "release" {
-			<-let
-		}
-		return nil
-	}
+	n.world.before = hanging(let, "release")
 	defer close(let)
-	if err := n.Release(b.Context(), []hold.ID{o.ID}); err != nil {
-		b.Fatal(err)
-	}
+	must(b, n.Release(b.Context(), []hold.ID{o.ID}))
 	for b.Loop() {
-		if err := n.Depart(b.Context(), []hold.ID{o.ID}); err != nil {
-			b.Fatal(err)
-		}
+		must(b, n.Depart(b.Context(), []hold.ID{o.ID}))
 	}
 }

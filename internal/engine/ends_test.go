@@ -73,25 +73,16 @@ func TestReleasedIsNotEnded(t *testing.T) {
 	take(t, n, released)
 	take(t, n, changed)
 	meanwhile = sync.OnceFunc(func() { release(t, n, released.ID) })
-	if err := n.Repair(t.Context(), released.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Repair(t.Context(), released.ID))
 	meanwhile = sync.OnceFunc(func() {
 		gone, err := n.Change(t.Context(), changed.ID, func(o *hold.Owner) error { o.Holds = nil; return nil })
 		if err != nil || n.Wait(t.Context(), gone) != nil {
 			t.Error(err)
 		}
 	})
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	mustSweep(t, n)
 	meanwhile = func() {}
-	n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
-		if op == "acquire" {
-			return n.Repair(ctx, taken.ID)
-		}
-		return nil
-	}
+	n.world.before = on("acquire", func(ctx context.Context, _ hold.Hold) error { return n.Repair(ctx, taken.ID) })
 	take(t, n, taken)
 	for _, o := range []hold.Owner{released, changed, taken} {
 		if types := n.eventTypes(o.ID); strings.Contains(types, "ended") {
@@ -108,9 +99,7 @@ func TestEndsAgain(t *testing.T) {
 	take(t, n, o)
 	for i := 1; i < 3; i++ {
 		n.end(o.Holds[1])
-		if err := n.Repair(t.Context(), o.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Repair(t.Context(), o.ID))
 		if types := n.eventTypes(o.ID); strings.Count(types, "ended") != i {
 			t.Errorf("end %d: events %s", i, types)
 		}

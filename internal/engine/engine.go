@@ -13,6 +13,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,21 +111,11 @@ type Engine struct {
 // New returns an engine that does nothing yet: Restore lets it go on with what
 // the ledger says.
 func New(o Options) *Engine {
-	if o.Try == 0 {
-		o.Try = 30 * time.Second
-	}
-	if o.Look == 0 {
-		o.Look = 10 * time.Second
-	}
-	if o.Mending == 0 {
-		o.Mending = 10 * time.Second
-	}
-	if o.Backoff == 0 {
-		o.Backoff = 250 * time.Millisecond
-	}
-	if o.MaxBackoff == 0 {
-		o.MaxBackoff = time.Minute
-	}
+	o.Try = cmp.Or(o.Try, 30*time.Second)
+	o.Look = cmp.Or(o.Look, 10*time.Second)
+	o.Mending = cmp.Or(o.Mending, 10*time.Second)
+	o.Backoff = cmp.Or(o.Backoff, 250*time.Millisecond)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, time.Minute)
 	if o.Clock == nil {
 		o.Clock = boottime.NewClock(nil, nil)
 	}

@@ -33,6 +33,12 @@ func release(t *testing.T, n *node, ids ...hold.ID) {
 	}
 }
 
+func mustSweep(t *testing.T, n *node) {
+	t.Helper()
+	_, err := n.Sweep(t.Context())
+	must(t, err)
+}
+
 func wantResidue(t *testing.T, n *node, want string) {
 	t.Helper()
 	if got := n.world.residue(); got != want {
@@ -122,9 +128,7 @@ func TestFailedTakeIsUndone(t *testing.T) {
 	if err := n.Take(t.Context(), o); !errors.Is(err, boom) {
 		t.Fatalf("Take: %v, want boom", err)
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 	if _, taken := n.ledger.Holder(o.Names[0]); taken {
 		t.Error("the name is still taken")
@@ -181,13 +185,9 @@ func TestSecondReleaseJoinsTheFirst(t *testing.T) {
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	for range 3 {
-		if err := n.Release(t.Context(), []hold.ID{o.ID, "unknownxxx"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Release(t.Context(), []hold.ID{o.ID, "unknownxxx"}))
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	if got := n.eventTypes(o.ID); strings.Count(got, "releasing") != 1 || strings.Count(got, "released") != 1 {
 		t.Errorf("events: %s", got)
 	}
@@ -217,9 +217,7 @@ func TestFailedCutIsAnErrorAndIsTriedAgain(t *testing.T) {
 		t.Errorf("second Release: %v after %d cuts, want nil after 2", err, cuts)
 	}
 	close(stuck)
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }
 
@@ -243,9 +241,7 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 		}
 		return nil
 	}
-	if err := n.Release(t.Context(), []hold.ID{bad.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{bad.ID}))
 	release(t, n, good.ID)
 	for range 5 {
 		<-tries
@@ -262,9 +258,7 @@ func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 		t.Errorf("world: %s", got)
 	}
 	close(heal)
-	if err := n.Wait(t.Context(), bad.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), bad.ID))
 	wantResidue(t, n, empty)
 	if len(n.Owed("")) != 0 {
 		t.Errorf("still owed: %v", n.Owed(""))
@@ -281,22 +275,11 @@ func TestHangingKindKeepsNobodyElse(t *testing.T) {
 	take(t, n, hung)
 	take(t, n, other)
 	let := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-		if op == "release" && h.Owner == hung.ID {
-			<-let
-		}
-		return nil
-	}
-	if err := n.Release(t.Context(), []hold.ID{hung.ID, other.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), other.ID); err != nil {
-		t.Fatal(err)
-	}
+	n.world.before = hanging(let, "release", hung.ID)
+	must(t, n.Release(t.Context(), []hold.ID{hung.ID, other.ID}))
+	must(t, n.Wait(t.Context(), other.ID))
 	close(let)
-	if err := n.Wait(t.Context(), hung.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), hung.ID))
 }
 
 func TestUntoldKeepsNoName(t *testing.T) {
@@ -316,9 +299,7 @@ func TestUntoldKeepsNoName(t *testing.T) {
 		return nil
 	}
 	take(t, n, o) // a Tell hold that fails does not fail it
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	nettest.Eventually(t, "the name is free", func() bool {
 		_, taken := n.ledger.Holder(o.Names[0])
 		return !taken
@@ -330,9 +311,7 @@ func TestUntoldKeepsNoName(t *testing.T) {
 		t.Errorf("owed: %v", owed)
 	}
 	close(heal)
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 }
 
 func TestManyReleasesAreOneBatch(t *testing.T) {
@@ -369,19 +348,13 @@ func TestUnknownKindIsKeptAndOwed(t *testing.T) {
 	take(t, n, o)
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:2] }) // without rule
-	if err := n.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Restore(t.Context()))
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	if owed := n.Owed(o.ID); len(owed) != 1 || !strings.Contains(owed[0].Err.Error(), `does not know the kind "rule"`) {
 		t.Errorf("owed: %+v", owed)
 	}
 	n.restart() // with all kinds: the release goes on
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }
 
@@ -392,9 +365,7 @@ func TestRestoreGoesOnWithTheLedger(t *testing.T) {
 		take(t, n, o)
 	}
 	n.Close() // no release goes on any more
-	if err := n.ledger.Commit(t.Context(), ledger.Releasing(leaving.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.ledger.Commit(t.Context(), ledger.Releasing(leaving.ID, time.Now())))
 	n.world.set(func() {
 		delete(n.world.things, "wire "+string(stays.ID))
 		delete(n.world.users, "stays")
@@ -407,12 +378,8 @@ func TestRestoreGoesOnWithTheLedger(t *testing.T) {
 		delete(n.world.things, "wire "+string(lost.ID))
 		delete(n.world.users, "lost")
 	})
-	if err := n.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), leaving.ID, lost.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Restore(t.Context()))
+	must(t, n.Wait(t.Context(), leaving.ID, lost.ID))
 	left := n.ledger.Owners()
 	if len(left) != 1 || left[0].ID != stays.ID {
 		t.Errorf("left: %v, want only the one that stays", left)

@@ -76,9 +76,7 @@ func TestTakeBegunByAFailedCommit(t *testing.T) {
 		t.Errorf("Take: %v", err)
 	}
 	nettest.Eventually(t, "it is gone", func() bool { _, there := n.ledger.Owner(o.ID); return !there })
-	if err := n.Take(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Take(t.Context(), o))
 	if err := n.Take(t.Context(), o); !errors.As(err, &refused) || !errors.Is(err, ledger.ErrExists) {
 		t.Errorf("Take of who is there: %v", err)
 	}
@@ -224,9 +222,7 @@ func TestRepeatedReleasesCostNoGoroutine(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Error("taken")
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 }
 
 // GC asks for another try, and answers with the outcome of that try, not of the one before.
@@ -235,9 +231,7 @@ func TestTriedWaitsForTheTryThatWasAskedFor(t *testing.T) {
 	o := owner("", "a", "rule")
 	take(t, n, o)
 	n.world.before = failing("release", o.ID)
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	reached, let := make(chan struct{}), make(chan struct{})
 	n.world.before = func(context.Context, string, hold.Hold) error {

@@ -26,20 +26,14 @@ func TestUseGoesAfterItsChildrens(t *testing.T) {
 		}
 		return nil
 	}
-	if err := n.Release(t.Context(), []hold.ID{parent.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{parent.ID}))
 	<-reached
-	if err := n.WaitKind(t.Context(), "wire", child.ID); err != nil { // by then the engine has gone on
-		t.Fatal(err)
-	}
+	must(t, n.WaitKind(t.Context(), "wire", child.ID)) // by then the engine has gone on
 	if log := n.world.done(); slices.Contains(log, "release rule "+string(parent.ID)) {
 		t.Errorf("the parent's rule goes beside its child's: %q", log)
 	}
 	close(let)
-	if err := n.Wait(t.Context(), parent.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), parent.ID))
 	log := n.world.done()
 	if slices.Index(log, "release rule "+string(parent.ID)) < slices.Index(log, "release rule "+string(child.ID)) {
 		t.Errorf("the order is %q", log)
@@ -75,12 +69,7 @@ func TestCutsOfAFamilyGoSideBySide(t *testing.T) {
 	for i := range children {
 		take(t, n, owner(parent.ID, string(rune('a'+i)), "wire"))
 	}
-	if err := n.Release(t.Context(), []hold.ID{parent.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), parent.ID); err != nil {
-		t.Fatal(err)
-	}
+	release(t, n, parent.ID)
 	wantResidue(t, n, empty)
 }
 
@@ -92,15 +81,11 @@ func TestTriedOfAParentWhoseChildIsStuck(t *testing.T) {
 	take(t, n, parent)
 	take(t, n, child)
 	n.world.before = failing("release", child.ID)
-	if err := n.Release(t.Context(), []hold.ID{parent.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{parent.ID}))
 	tried(t, n, parent.ID)
 	n.world.before = func(context.Context, string, hold.Hold) error { return nil }
 	if n.Retry(child.ID) != 1 {
 		t.Error("nothing of the child is tried again")
 	}
-	if err := n.Wait(t.Context(), parent.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), parent.ID))
 }

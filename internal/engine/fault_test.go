@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -39,7 +38,7 @@ func TestFaults(t *testing.T) {
 }
 
 func faultRun(t *testing.T, plan *fault.Plan, late bool) {
-	n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+	n := bareNode(t)
 	parent := owner("", "parent", "lease", "wire", "rule", "note")
 	child := owner(parent.ID, "child", "wire", "lease")
 	leaving := owner("", "leaving", "wire")
@@ -97,14 +96,8 @@ func faultRun(t *testing.T, plan *fault.Plan, late bool) {
 // settle waits until a release has ended, the program has died, or a failure has come that
 // does not heal by itself.
 func settle(n *node, plan *fault.Plan, id hold.ID) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	go func() {
-		select {
-		case <-plan.Dead():
-			cancel(fault.ErrKilled)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel := plan.Context(context.Background())
+	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		n.Wait(ctx, id)
@@ -113,11 +106,10 @@ func settle(n *node, plan *fault.Plan, id hold.ID) {
 	for i := 0; ; i++ {
 		select {
 		case <-done:
-			cancel(nil)
 			return
 		case <-time.After(time.Millisecond):
 			if plan.Mode == fault.FailForever && len(n.Owed("")) > 0 && i > 2 {
-				cancel(fmt.Errorf("owed"))
+				cancel()
 			}
 		}
 	}

@@ -20,7 +20,7 @@ func TestFlightIsStrict(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				calls, most := 0, 0
 				hangs := map[hold.ID]bool{}
-				n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+				n := bareNode(t)
 				n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 					wire := &ks[1]
 					release := wire.Release
@@ -60,9 +60,7 @@ func TestFlightIsStrict(t *testing.T) {
 				}
 				time.Sleep(time.Second) // no owner is being taken any more
 				for _, id := range all {
-					if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, n.Release(t.Context(), []hold.ID{id}))
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
@@ -76,9 +74,7 @@ func TestFlightIsStrict(t *testing.T) {
 					}
 					clear(hangs)
 				})
-				if err := n.Wait(ctx, all...); err != nil {
-					t.Error(err)
-				}
+				must(t, n.Wait(ctx, all...))
 				wantResidue(t, n, empty)
 			})
 		})

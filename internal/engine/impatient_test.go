@@ -80,9 +80,7 @@ func TestWaitWaitsForWhoIsOnlyPromised(t *testing.T) {
 	if err := <-released; err != nil {
 		t.Error(err)
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }
 
@@ -107,9 +105,7 @@ func TestEventsOfATakeComeBeforeThoseOfItsRelease(t *testing.T) {
 	})
 	take(t, n, o)
 	<-done
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	if got := n.eventTypes(o.ID); got != "attaching attached releasing released" {
 		t.Errorf("events: %s", got)
 	}
@@ -139,9 +135,7 @@ func TestNothingElseGoesWhileAnOwnerIsReachable(t *testing.T) {
 	if err := n.Release(t.Context(), []hold.ID{o.ID}); err == nil {
 		t.Error("Release hides that the cut failed")
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	log := n.world.done()
 	if want := []string{"release wire " + string(o.ID), "release rule " + string(o.ID)}; !slices.Equal(log[2:], want) {
 		t.Errorf("released %v, want %v", log[2:], want)

@@ -14,12 +14,10 @@ import (
 // for nine times as long as that Release took, and stops when somebody waits for releases.
 func TestLazyKindGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			ks[1].Lazy, ks[1].Flight = true, 1 // wire
 			return l, ks
 		})
-		defer n.stop()
 		var ids []hold.ID
 		for _, name := range []string{"first", "second", "third"} {
 			o := owner("", name, "wire")
@@ -33,9 +31,7 @@ func TestLazyKindGathers(t *testing.T) {
 			return nil
 		}
 		drop := func(id hold.ID) {
-			if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{id}))
 		}
 		want := func(when string, after time.Duration, left int) {
 			t.Helper()
@@ -52,9 +48,7 @@ func TestLazyKindGathers(t *testing.T) {
 		drop(ids[2])
 		want("while the line gathers more", 40*time.Millisecond, 2)
 		start := time.Now()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		if took := time.Since(start); took > 25*time.Millisecond || n.world.batch["wire"] != 2 {
 			t.Errorf("gone after %v in batches of up to %d, want 20ms and 2: nobody hastened", took, n.world.batch["wire"])
 		}

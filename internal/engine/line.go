@@ -62,9 +62,7 @@ type leg struct {
 func newLine(e *Engine, k hold.Kind) *line {
 	if k.Batch <= 1 {
 		k.Batch = 1
-		if k.Flight == 0 {
-			k.Flight = singles
-		}
+		k.Flight = cmp.Or(k.Flight, singles)
 	}
 	k.Flight = max(k.Flight, 1)
 	return &line{

@@ -13,16 +13,6 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// failing is a world in which an operation on an owner's things fails.
-func failing(op string, id hold.ID) func(context.Context, string, hold.Hold) error {
-	return func(_ context.Context, o string, h hold.Hold) error {
-		if o == op && h.Owner == id {
-			return errors.New("device busy")
-		}
-		return nil
-	}
-}
-
 // A look at one kind hangs, and may or may not heed its context: a kind that asks a cloud may
 // hang for minutes. That keeps no other kind from being mended, and does not count as an
 // answer that all is well.
@@ -41,8 +31,7 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 					case <-heal:
 					}
 				}
-				n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-				n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 					if strings.HasPrefix(how, "verify") {
 						ks[0].Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
 							hang(ctx)
@@ -54,7 +43,6 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 					}
 					return l, ks
 				})
-				defer n.stop()
 				o := owner("", "a", "lease", "rule")
 				take(t, n, o)
 				n.world.set(func() { delete(n.world.things, "rule "+string(o.ID)) })
@@ -88,19 +76,12 @@ func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 // A pod whose link cannot be made again keeps no other pod's link from being mended.
 func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil)
-		defer n.stop()
+		n := newNode(t)
 		bad, good := owner("", "bad", "rule"), owner("", "good", "rule")
 		take(t, n, bad)
 		take(t, n, good)
 		heal := make(chan struct{})
-		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-			if op == "acquire" && h.Owner == bad.ID {
-				<-heal // whatever its context says
-			}
-			return nil
-		}
+		n.world.before = hanging(heal, "acquire", bad.ID) // whatever its context says
 		n.world.set(func() { clear(n.world.things) })
 		swept := make(chan error, 1)
 		go func() {
@@ -127,15 +108,8 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	n.world.set(func() { clear(n.world.things); clear(n.world.users) })
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "acquire" {
-			going = true
-		}
-		return nil
-	}
-	if err := n.Repair(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	n.world.before = on("acquire", func(context.Context, hold.Hold) error { going = true; return nil })
+	must(t, n.Repair(t.Context(), o.ID))
 	if n.world.has(o.Holds[0]) || !n.world.cut["wire "+string(o.ID)] {
 		t.Error("what was cut off is connected again")
 	}
@@ -145,20 +119,13 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 // context.
 func TestCloseWaitsForNobodyForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n := bareNode(t)
 		n.start(nil)
 		o := owner("", "a", "rule")
 		take(t, n, o)
 		heal := make(chan struct{})
-		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-			if op == "release" {
-				<-heal
-			}
-			return nil
-		}
-		if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-			t.Fatal(err)
-		}
+		n.world.before = hanging(heal, "release")
+		must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 		synctest.Wait()
 		begun := time.Now() // of the bubble's clock
 		n.stop()
@@ -170,12 +137,8 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 		n.world.before = func(context.Context, string, hold.Hold) error { return nil }
 		n.start(nil)
 		defer n.stop()
-		if err := n.Restore(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Wait(t.Context(), o.ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Restore(t.Context()))
+		must(t, n.Wait(t.Context(), o.ID))
 		wantResidue(t, n, empty)
 	})
 }
@@ -185,16 +148,14 @@ func TestCloseWaitsForNobodyForEver(t *testing.T) {
 // changes, asks that kind no more for a while.
 func TestRepairBelievesNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 		heal := make(chan struct{})
-		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			ks[1].Verify = func(_ context.Context, look *hold.Look, hs []hold.Hold) []error {
 				<-heal // whatever its context says
 				return make([]error, len(hs))
 			}
 			return l, ks
 		})
-		defer n.stop()
 		o := owner("", "a", "wire", "rule")
 		take(t, n, o)
 		for try := range 2 { // the first finds out that the kind hesitates
@@ -216,16 +177,9 @@ func TestRepairBelievesNoSilence(t *testing.T) {
 // keeps no sweep from ending: neither the one that begins the departure, nor later ones.
 func TestSweepWaitsForNoHangingTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil)
-		defer n.stop()
+		n := newNode(t)
 		heal := make(chan struct{})
-		n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-			if op == "acquire" {
-				<-heal // whatever its context says
-			}
-			return nil
-		}
+		n.world.before = hanging(heal, "acquire") // whatever its context says
 		o := owner("", "a", "wire")
 		taken := make(chan error, 1)
 		go func() { taken <- n.Take(t.Context(), o) }()
@@ -243,9 +197,7 @@ func TestSweepWaitsForNoHangingTake(t *testing.T) {
 		if err := <-taken; !errors.Is(err, engine.ErrOvertaken) {
 			t.Errorf("Take: %v", err)
 		}
-		if err := n.Wait(t.Context(), o.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), o.ID))
 		wantResidue(t, n, empty)
 	})
 }

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -36,10 +37,7 @@ type shape struct {
 // back. Whenever all has settled, the test compares ledger and world with the model. The
 // same script has to give the same states with every shape.
 func TestModel(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -seed %d", seed)
 	shapes := []shape{{1, 1, false}, {1, 32, true}, {2, 3, false}, {8, 2, true}, {32, 1, false}}
 	var first []string
@@ -104,7 +102,7 @@ type modelRun struct {
 
 func newModelRun(t *testing.T, seed uint64, sh shape) *modelRun {
 	r := &modelRun{
-		node:     &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"},
+		node:     bareNode(t),
 		shape:    sh,
 		script:   newScript(seed),
 		random:   rand.New(rand.NewPCG(seed, uint64(sh.batch<<8|sh.flight))),
@@ -329,14 +327,7 @@ func (r *modelRun) end() {
 	r.stop()
 }
 
-func (r *modelRun) dead() bool {
-	select {
-	case <-r.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (r *modelRun) dead() bool { return r.plan.IsDead() }
 
 // afterRestart checks what a new engine has made of the ledger. An owner that was taken is
 // still wanted, and has all of its things, unless Restore failed. An owner that was released

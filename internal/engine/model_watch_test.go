@@ -286,8 +286,8 @@ func (ps plans) lasts(sort string) bool {
 	return lasts
 }
 
-// Dead is closed when the life has ended.
-func (ps plans) Dead() <-chan struct{} { return ps[0].Dead() }
+// IsDead reports whether the life has ended.
+func (ps plans) IsDead() bool { return ps[0].IsDead() }
 
 // Surfaced returns the operations at which faults have surfaced, or "".
 func (ps plans) Surfaced() string {

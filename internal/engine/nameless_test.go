@@ -59,9 +59,7 @@ func TestSweepRemovesNothingThatIsTakenMeanwhile(t *testing.T) {
 			n.world.set(func() { n.world.things["rule a"] = "" })
 			other := owner("", "other", "wire")
 			take(t, n, other)
-			if _, err := n.Sweep(t.Context()); err != nil { // the first sighting
-				t.Fatal(err)
-			}
+			mustSweep(t, n) // the first sighting
 			o := shared("rule", "a")
 			n.world.set(func() { delete(n.world.things, "wire "+string(other.ID)); delete(n.world.users, "other") })
 			var once sync.Once
@@ -71,9 +69,7 @@ func TestSweepRemovesNothingThatIsTakenMeanwhile(t *testing.T) {
 				}
 				return nil
 			}
-			if _, err := n.Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			mustSweep(t, n)
 			if err := n.Verify(t.Context(), o); err != nil {
 				t.Errorf("after the sweep: %v", err)
 			}
@@ -112,15 +108,8 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 	former, heir := shared("rule", "a"), shared("rule", "a")
 	take(t, n, former)
 	let := make(chan struct{})
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "release" {
-			<-let
-		}
-		return nil
-	}
-	if err := n.Release(t.Context(), []hold.ID{former.ID}); err != nil {
-		t.Fatal(err)
-	}
+	n.world.before = hanging(let, "release")
+	must(t, n.Release(t.Context(), []hold.ID{former.ID}))
 	took := make(chan error, 1)
 	late.id, late.forget = former.ID, func() {
 		close(let)
@@ -134,16 +123,10 @@ func TestReleaseOfWhoIsBeingForgotten(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	if err := n.Depart(t.Context(), []hold.ID{former.ID}); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Depart(t.Context(), []hold.ID{former.ID}))
 	late.once.Do(late.forget) // if nobody has asked the ledger
-	if err := <-took; err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), former.ID); err != nil {
-		t.Error(err)
-	}
+	must(t, <-took)
+	must(t, n.Wait(t.Context(), former.ID))
 	if err := n.Verify(t.Context(), heir); err != nil {
 		t.Errorf("the heir: %v", err)
 	}

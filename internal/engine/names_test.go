@@ -64,9 +64,7 @@ func TestNameDiscoveredTwice(t *testing.T) {
 	if err := n.Take(t.Context(), second); !errors.As(err, &taken) || taken.Owner != first.ID {
 		t.Errorf("%v, want that the first has it", err)
 	}
-	if err := n.Wait(t.Context(), second.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), second.ID))
 	if name := <-released; name != "10.0.0.7" {
 		t.Errorf("released as %q: what was discovered is lost", name)
 	}
@@ -85,7 +83,7 @@ func TestDiscoveredNameFaults(t *testing.T) {
 	for _, mode := range fault.Modes() {
 		for at := 1; ; at++ {
 			plan := fault.New(at, mode)
-			n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+			n := bareNode(t)
 			n.start(plan.Decorate)
 			o := delegated("pod", "10.0.0.7", "wire")
 			err := n.Take(t.Context(), o)
@@ -123,9 +121,7 @@ func TestNamesPass(t *testing.T) {
 	from, to := owner("", "from", "wire"), owner("", "to", "rule")
 	from.Names = append(from.Names, named("10.0.0.7"))
 	take(t, n, from)
-	if err := n.Take(t.Context(), to, ledger.Pass(from.ID, to.ID, named("10.0.0.7"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Take(t.Context(), to, ledger.Pass(from.ID, to.ID, named("10.0.0.7"))))
 	for _, when := range []string{"passed", "after a restart"} {
 		if id, _ := n.ledger.Holder(named("10.0.0.7")); id != to.ID {
 			t.Errorf("%s: it is %q's", when, id)

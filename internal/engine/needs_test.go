@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -63,9 +62,7 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	for _, o := range []hold.Owner{eni, block, a, b} {
 		take(t, n, o)
 	}
-	if err := n.Release(t.Context(), []hold.ID{eni.ID, block.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{eni.ID, block.ID}))
 	stands := func(when string) {
 		t.Helper()
 		n.world.set(func() { delete(n.world.things, "rule "+string(block.ID)) })
@@ -91,12 +88,8 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	stands("after a restart")
 	release(t, n, b.ID)
 	stands("with one pod left")
-	if err := n.Release(t.Context(), []hold.ID{a.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), a.ID, block.ID, eni.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{a.ID}))
+	must(t, n.Wait(t.Context(), a.ID, block.ID, eni.ID))
 	wantResidue(t, n, empty)
 }
 
@@ -104,26 +97,19 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 // is not answered before the block is cut off.
 func TestJoinedDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
 		block := owner("", "block", "wire", "block")
 		pod := onto(owner("", "pod", "wire"), block)
 		let, cut := make(chan struct{}), make(chan struct{})
-		n.start(nil, func(o *engine.Options) {
+		n := newNodeOf(t, nil, func(o *engine.Options) {
 			o.Event = func(e engine.Event) {
 				if e.Type == engine.Releasing && e.Owner.ID == block.ID {
 					<-let
 				}
 			}
 		})
-		defer n.stop()
 		take(t, n, block)
 		take(t, n, pod)
-		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-			if op == "cut" && h.Owner == block.ID {
-				<-cut
-			}
-			return nil
-		}
+		n.world.before = hanging(cut, "cut", block.ID)
 		answered := map[string]bool{}
 		release := func(who string, ids ...hold.ID) {
 			if err := n.Release(t.Context(), ids); err != nil {
@@ -149,9 +135,7 @@ func TestJoinedDeparture(t *testing.T) {
 				t.Error("the release is not answered")
 			}
 		})
-		if err := n.Wait(t.Context(), block.ID); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), block.ID))
 		wantResidue(t, n, empty)
 	})
 }

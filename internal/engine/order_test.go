@@ -24,9 +24,7 @@ func TestOrderedUseHolds(t *testing.T) {
 		}
 		return nil
 	}
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	log := n.world.done()
 	if log = log[3:]; !slices.Equal(log, []string{"release rule c", "release rule a"}) {
@@ -37,8 +35,6 @@ func TestOrderedUseHolds(t *testing.T) {
 	}
 	n.world.before = func(context.Context, string, hold.Hold) error { return nil }
 	n.Retry(o.ID)
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }

@@ -20,20 +20,9 @@ import (
 // hourly makes the waits between tries so long that no wait ends within a test.
 func hourly(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Hour, 8*time.Hour }
 
-// newNodeOf is newNode with options.
-func newNodeOf(t *testing.T, d decorate, change ...func(*engine.Options)) *node {
-	t.Helper()
-	n := newNode(t)
-	n.stop()
-	n.start(d, change...)
-	return n
-}
-
 func tried(t *testing.T, n *node, ids ...hold.ID) {
 	t.Helper()
-	if err := n.Tried(t.Context(), ids...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Tried(t.Context(), ids...))
 }
 
 // owes returns what an owner owes, if that is one hold with that many tries.
@@ -68,9 +57,7 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 		return nil
 	}
 	let <- struct{}{}
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	first := owes(t, n, o.ID, 1)
 	if wait := time.Until(first.Next); wait < 20*time.Minute || wait > time.Hour {
@@ -109,9 +96,7 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 	broken.Store(0)
 	let <- struct{}{}
 	n.Retry()
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	if got := n.Retry(); got != 0 {
 		t.Errorf("%d tries when nothing is owed", got)
 	}
@@ -127,9 +112,7 @@ func TestRetryOfAForget(t *testing.T) {
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	full.after.Store(2) // the promise is written, the forget is not
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	if owed := owes(t, n, o.ID, 1); owed.Hold.Spec != nil || owed.Hold.Owner != o.ID || owed.Err.Error() != "disk full" {
 		t.Errorf("owed: %+v", owed)
@@ -141,9 +124,7 @@ func TestRetryOfAForget(t *testing.T) {
 	}
 	full.after.Store(0)
 	n.Retry()
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 }
 
 // fullLedger refuses commits from the after-th one on, unless that is 0.
@@ -166,15 +147,8 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	n := newNodeOf(t, nil, hourly)
 	o := owner("", "a", "wire")
 	take(t, n, o)
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "release" {
-			return errors.New("device busy")
-		}
-		return nil
-	}
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
+	n.world.before = failing("release")
+	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	promised, _ := n.ledger.Owner(o.ID)
 	if owed := n.Owed(o.ID)[0]; owed.Since.Before(promised.Releasing) {
@@ -182,9 +156,7 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	}
 	n.stop()
 	n.start(nil, hourly)
-	if err := n.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Restore(t.Context()))
 	tried(t, n, o.ID)
 	if owed := owes(t, n, o.ID, 1); !owed.Since.Equal(promised.Releasing) {
 		t.Errorf("after a restart it is owed since %v, want %v", owed.Since, promised.Releasing)
@@ -193,9 +165,7 @@ func TestOwedSurvivesARestart(t *testing.T) {
 	// tries it.
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:1] }, hourly)
-	if err := n.Restore(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Restore(t.Context()))
 	if owed := owes(t, n, o.ID, 0); !owed.Since.Equal(promised.Releasing) || !owed.Next.IsZero() || n.Retry() != 0 {
 		t.Errorf("what this program cannot try: %+v", owed)
 	}
@@ -242,9 +212,7 @@ func TestTroubleBlocksNoOtherPod(t *testing.T) {
 						return errors.New("device busy")
 					}
 				}
-				if err := n.Release(t.Context(), []hold.ID{bad.ID}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, n.Release(t.Context(), []hold.ID{bad.ID}))
 				<-first // or others may be in the very call that never returns
 				comeAndGo(t, n, all)
 				if _, there := n.ledger.Owner(bad.ID); !there {
@@ -252,9 +220,7 @@ func TestTroubleBlocksNoOtherPod(t *testing.T) {
 				}
 				close(heal)
 				n.Retry()
-				if err := n.Wait(t.Context(), bad.ID); err != nil {
-					t.Fatal(err)
-				}
+				must(t, n.Wait(t.Context(), bad.ID))
 				wantResidue(t, n, empty)
 			})
 		}
@@ -326,12 +292,8 @@ func TestHungHoldIsTriedApart(t *testing.T) {
 		ids = append(ids, o.ID)
 	}
 	bad = ids[3]
-	if err := n.Release(t.Context(), ids); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), slices.Delete(slices.Clone(ids), 3, 4)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), ids))
+	must(t, n.Wait(t.Context(), slices.Delete(slices.Clone(ids), 3, 4)...))
 	for range 3 {
 		<-alone
 	}

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -32,10 +33,7 @@ const besideFull = 8
 // happen does what the pair has beside its fault. It begins before the faulty operation goes
 // on, or a moment later.
 func (r *pairRun) happen(what string) {
-	victim := r.plan.Victim()
-	if victim == "" {
-		victim = r.parent.ID
-	}
+	victim := cmp.Or(r.plan.Victim(), r.parent.ID)
 	done := make(chan struct{})
 	r.steps.Go(func() {
 		defer close(done)

@@ -36,7 +36,7 @@ type pairRun struct {
 
 func newPairRun(t *testing.T, p pair) *pairRun {
 	r := &pairRun{
-		node:   &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"},
+		node:   bareNode(t),
 		pair:   p,
 		plan:   fault.New(p.at, p.mode),
 		parent: owner("", "parent", "lease", "wire", "rule", "note"),

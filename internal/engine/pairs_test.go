@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -49,10 +50,7 @@ func (p pair) words() string {
 //
 // All pairs take minutes: go test -run TestPairs -pairs -1.
 func TestPairs(t *testing.T) {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	if *pairFlag != "" {
 		var p pair
 		if _, err := fmt.Sscanf(strings.ReplaceAll(*pairFlag, ",", " "), "%d %d %t %d %t", &p.at, &p.mode, &p.narrow, &p.beside, &p.late); err != nil {

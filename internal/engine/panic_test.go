@@ -12,12 +12,7 @@ import (
 func TestPanic(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")
-	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
-		if op == "acquire" {
-			panic("of a kind")
-		}
-		return nil
-	}
+	n.world.before = on("acquire", func(context.Context, hold.Hold) error { panic("of a kind") })
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -26,10 +21,5 @@ func TestPanic(t *testing.T) {
 		}()
 		_ = n.Take(t.Context(), o)
 	}()
-	if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Error(err)
-	}
+	release(t, n, o.ID)
 }

@@ -18,9 +18,7 @@ var errThrottled = errors.New("too many requests")
 // minute, the API answers that it was asked too often. asked counts the calls of that minute.
 func throttled(t *testing.T, f func(t *testing.T, n *node, from func(), asked *int)) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Millisecond, 10*time.Millisecond })
-		defer n.stop()
+		n := newNodeOf(t, nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Millisecond, 10*time.Millisecond })
 		var until time.Time
 		asked := 0
 		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
@@ -51,13 +49,9 @@ func TestThrottledKindPausesAsOne(t *testing.T) {
 		from()
 		begun := time.Now()
 		for _, id := range ids {
-			if err := n.Release(t.Context(), []hold.ID{id}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{id}))
 		}
-		if err := n.WaitKind(t.Context(), "wire", ids...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.WaitKind(t.Context(), "wire", ids...))
 		if took := time.Since(begun); took > time.Second {
 			t.Errorf("other kinds waited for %s", took)
 		}
@@ -69,9 +63,7 @@ func TestThrottledKindPausesAsOne(t *testing.T) {
 		if owed := n.Owed(""); len(owed) == 0 || owed[0].Next.Sub(begun) < 59*time.Second || !errors.Is(owed[0].Err, errThrottled) {
 			t.Errorf("owed: %v", owed)
 		}
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		if took := time.Since(begun); took > 62*time.Second {
 			t.Errorf("all is released after %s", took)
 		}
@@ -114,9 +106,7 @@ func TestThrottledKindIsTakenLater(t *testing.T) {
 // asked again after the back-off, not at once.
 func TestLaterInThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Minute, time.Minute })
-		defer n.stop()
+		n := newNodeOf(t, nil, func(o *engine.Options) { o.Backoff, o.MaxBackoff = time.Minute, time.Minute })
 		o := owner("", "pod", "wire", "rule")
 		take(t, n, o)
 		asked := 0

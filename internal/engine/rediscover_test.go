@@ -78,9 +78,7 @@ func TestRediscoversAnothersName(t *testing.T) {
 		t.Errorf("the name is %q's", id)
 	}
 	n.loseLease(o, "free")
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	mustSweep(t, n)
 	rec, _ := n.ledger.Owner(o.ID)
 	if _, lease := leaseOf(rec); lease.Name != "free" || !slices.Contains(rec.Names, named("free")) || findings(n) != "" {
 		t.Errorf("the lease is %+v, the names %v; the audit finds %q", lease, rec.Names, findings(n))
@@ -137,13 +135,9 @@ func TestReleasesWhatWasFoundLast(t *testing.T) {
 	pod := onto(owner("", "pod", "wire"), block)
 	take(t, n, block)
 	take(t, n, pod)
-	if err := n.Release(t.Context(), []hold.ID{block.ID}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 	n.loseLease(block, "second")
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, n)
 	var released string
 	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
 		if s := h.Spec.(*thing); s.K == "lease" && op == "release" {
@@ -177,9 +171,7 @@ func TestRediscoversBesideRefusedGain(t *testing.T) {
 	}
 	n.loseLease(o, "second")
 	told := len(n.events)
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	mustSweep(t, n)
 	if n := len(n.events) - told; n > 20 {
 		t.Errorf("%d events", n)
 	}

@@ -43,9 +43,7 @@ func TestRegainedOutlivesARestart(t *testing.T) {
 		return nil
 	}
 	n.restart()
-	if err := n.Wait(t.Context(), remnants...); err != nil {
-		t.Error(err)
-	}
+	must(t, n.Wait(t.Context(), remnants...))
 	if rep, err := n.Sweep(t.Context()); err != nil || len(rep.Findings) > 0 || !n.world.has(o.Holds[1]) {
 		t.Errorf("the sweep finds %v, %v; it is there: %t", rep.Findings, err, n.world.has(o.Holds[1]))
 	}

@@ -16,7 +16,7 @@ func TestHangingSeverKeepsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		severed := map[hold.ID]bool{}
 		heal := make(chan struct{})
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n := bareNode(t)
 		first := owner("", "first", "wire")
 		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			wire := &ks[1]
@@ -41,9 +41,7 @@ func TestHangingSeverKeepsNoOther(t *testing.T) {
 		take(t, n, first)
 		take(t, n, second)
 		for _, o := range []hold.Owner{first, second} {
-			if err := n.Release(t.Context(), []hold.ID{o.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 			time.Sleep(time.Second) // of the bubble's clock
 		}
 		time.Sleep(10 * time.Second)

@@ -29,9 +29,7 @@ func TestSweepMendsDrift(t *testing.T) {
 	if got, want := findings(n), "missing rule "+string(o.ID)+"\n"; got != want {
 		t.Errorf("audit: %q, want %q", got, want)
 	}
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, n)
 	if got := findings(n); got != "" {
 		t.Errorf("audit after the sweep: %q", got)
 	}
@@ -47,9 +45,7 @@ func TestSweepRemovesOrphansAtTheSecondSighting(t *testing.T) {
 		if got := findings(n); got != want {
 			t.Errorf("audit before sweep %d: %q, want %q", i+1, got, want)
 		}
-		if _, err := n.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustSweep(t, n)
 	}
 	wantResidue(t, n, empty)
 }
@@ -60,9 +56,7 @@ func TestSweepSendsOnTheirWay(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire", "rule")
 	take(t, n, o)
-	if err := n.ledger.Commit(t.Context(), ledger.Releasing(o.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.ledger.Commit(t.Context(), ledger.Releasing(o.ID, time.Now())))
 	var once sync.Once
 	given := make(chan struct{})
 	n.world.before = func(_ context.Context, op string, _ hold.Hold) error {
@@ -71,17 +65,13 @@ func TestSweepSendsOnTheirWay(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mustSweep(t, n)
 	select {
 	case <-given: // before Wait begins the departure itself
 	case <-time.After(10 * time.Second):
 		t.Fatal("nothing of it is given back")
 	}
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
 	wantResidue(t, n, empty)
 }
 
@@ -107,16 +97,10 @@ func TestRepairDoesNotUndoARelease(t *testing.T) {
 	released := make(chan error)
 	go func() { released <- n.Release(context.Background(), []hold.ID{o.ID}) }()
 	close(let)
-	if err := <-released; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-released)
 	<-swept
-	if err := n.Wait(t.Context(), o.ID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Wait(t.Context(), o.ID))
+	mustSweep(t, n)
 	wantResidue(t, n, empty)
 }
 
@@ -132,9 +116,7 @@ func TestStrangerWithoutAnswer(t *testing.T) {
 		return l, ks
 	})
 	n.world.set(func() { n.world.things["rule stray"] = hold.NewID() })
-	if _, err := n.Sweep(t.Context()); err != nil {
-		t.Error(err)
-	}
+	mustSweep(t, n)
 	if _, err := n.Sweep(t.Context()); err == nil || !strings.Contains(err.Error(), "0 answers for 1 holds") {
 		t.Errorf("the sweep says %v", err)
 	}
@@ -144,14 +126,12 @@ func TestStrangerWithoutAnswer(t *testing.T) {
 // Holds of owners are released beside that call, however many sweeps there are.
 func TestStrangerHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
-		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			for i := range ks {
 				ks[i].Flight = 4
 			}
 			return l, ks
 		})
-		defer n.stop()
 		free := make(chan struct{})
 		defer close(free)
 		n.world.set(func() { n.world.things["rule stray"] = hold.NewID() })

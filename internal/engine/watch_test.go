@@ -213,11 +213,4 @@ func (w *watch) goes(h hold.Hold, things map[string]hold.ID) {
 	}
 }
 
-func (w *watch) dead() bool {
-	select {
-	case <-w.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (w *watch) dead() bool { return w.plan.IsDead() }

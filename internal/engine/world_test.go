@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +16,10 @@ import (
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
 )
+
+var must = nettest.Must
 
 // thing is the spec of every kind in these tests: something in a world of maps.
 type thing struct {
@@ -54,7 +57,7 @@ type world struct {
 	taken  map[string]bool // things that were ever there
 	ended  map[string]bool // processes that have come to their end by themselves
 	// before runs ahead of every operation, without mu. Its error is the operation's.
-	before func(ctx context.Context, op string, h hold.Hold) error
+	before before
 }
 
 func newWorld(t testing.TB) *world {
@@ -62,6 +65,28 @@ func newWorld(t testing.TB) *world {
 		t: t, things: map[string]hold.ID{}, users: map[string]hold.ID{}, cut: map[string]bool{}, batch: map[string]int{}, moved: map[string]int{}, taken: map[string]bool{}, ended: map[string]bool{},
 		before: func(context.Context, string, hold.Hold) error { return nil },
 	}
+}
+
+type before = func(ctx context.Context, op string, h hold.Hold) error
+
+// on is a world's before that runs f ahead of one operation on the owners' things. No owners
+// are everybody.
+func on(op string, f func(context.Context, hold.Hold) error, owners ...hold.ID) before {
+	return func(ctx context.Context, o string, h hold.Hold) error {
+		if o == op && (len(owners) == 0 || slices.Contains(owners, h.Owner)) {
+			return f(ctx, h)
+		}
+		return nil
+	}
+}
+
+func failing(op string, owners ...hold.ID) before {
+	return on(op, func(context.Context, hold.Hold) error { return errors.New("device busy") }, owners...)
+}
+
+// hanging lets an operation wait for let, whatever its context says.
+func hanging(let <-chan struct{}, op string, owners ...hold.ID) before {
+	return on(op, func(context.Context, hold.Hold) error { <-let; return nil }, owners...)
 }
 
 func (w *world) kinds() hold.Kinds {
@@ -222,23 +247,23 @@ type node struct {
 	events []engine.Event
 }
 
-func newNode(t testing.TB) *node {
-	t.Helper()
-	n := &node{t: t, world: newWorld(t), path: filepath.Join(memory(t), "ledger.db")}
-	n.start(nil)
-	t.Cleanup(n.stop)
-	return n
+// bareNode is a node whose engine does not run yet. Its fsyncs cost nothing: these tests are
+// about order. The ledger's own tests are about the disk.
+func bareNode(t testing.TB) *node {
+	return &node{t: t, world: newWorld(t), path: filepath.Join(nettest.Memory(t), "ledger.db")}
 }
 
-// memory returns a folder where an fsync costs nothing: these tests are about order. The
-// ledger's own tests are about the disk.
-func memory(t testing.TB) string {
-	dir, err := os.MkdirTemp("/dev/shm", "berth")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+func newNode(t testing.TB) *node {
+	t.Helper()
+	return newNodeOf(t, nil)
+}
+
+func newNodeOf(t testing.TB, d decorate, change ...func(*engine.Options)) *node {
+	t.Helper()
+	n := bareNode(t)
+	n.start(d, change...)
+	t.Cleanup(n.stop)
+	return n
 }
 
 type decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
@@ -247,9 +272,7 @@ func (n *node) start(d decorate, change ...func(*engine.Options)) {
 	n.t.Helper()
 	kinds := n.world.kinds()
 	l, err := ledger.Open(ledger.Options{Path: n.path, Kinds: kinds, Rest: n.restOf})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	n.ledger = l
 	o := engine.Options{
 		Ledger: l, Kinds: kinds, Backoff: 10 * time.Microsecond, MaxBackoff: 200 * time.Microsecond,

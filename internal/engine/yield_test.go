@@ -17,7 +17,7 @@ import (
 // same locks of the kernel.
 func TestReleasesYieldToTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{t: t, world: newWorld(t), path: memory(t) + "/ledger.db"}
+		n := bareNode(t)
 		var mu sync.Mutex
 		calls, total, most, largest := 0, 0, 0, 0
 		n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
@@ -48,9 +48,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 			return ids
 		}
 		drop := func(ids []hold.ID) {
-			if err := n.Release(t.Context(), ids); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.Release(t.Context(), ids))
 		}
 		wants := func(when string, wantCalls, wantLargest int) {
 			mu.Lock()
@@ -63,9 +61,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		ids := many(40)
 		time.Sleep(time.Second)
 		drop(ids)
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wants("alone", 4, 4)
 
 		ids = many(40)
@@ -75,9 +71,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		time.Sleep(30 * time.Millisecond)
 		wants("a little later", 1, 2)
 		begun := time.Now()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wants("once somebody waits, and nobody is taken", 4, 4)
 		if took := time.Since(begun); took > 100*time.Millisecond {
 			t.Errorf("who waits does so for %v, pauses included", took)
@@ -91,19 +85,12 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		}
 		mu.Unlock()
 		wants("of very many, just after somebody was taken", 1, 2)
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		wants("and then", 4, 4)
 
 		ids = many(40)
 		slow, taken := owner("", "slow", "rule"), make(chan struct{})
-		n.world.before = func(_ context.Context, op string, h hold.Hold) error {
-			if op == "acquire" && h.Owner == slow.ID {
-				<-taken
-			}
-			return nil
-		}
+		n.world.before = hanging(taken, "acquire", slow.ID)
 		var taking sync.WaitGroup
 		taking.Go(func() { take(t, n, slow) })
 		synctest.Wait()
@@ -112,9 +99,7 @@ func TestReleasesYieldToTakes(t *testing.T) {
 		wants("beside one who is being taken", 1, 2)
 		close(taken)
 		taking.Wait()
-		if err := n.Wait(t.Context(), ids...); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Wait(t.Context(), ids...))
 		release(t, n, slow.ID)
 	})
 }

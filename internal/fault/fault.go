@@ -111,6 +111,26 @@ func (p *Plan) Counted() int {
 // operations have no effect.
 func (p *Plan) Dead() <-chan struct{} { return p.died }
 
+// Context returns a copy of ctx that ends when the program has been killed.
+func (p *Plan) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.died:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// IsDead reports whether the program has been killed.
+func (p *Plan) IsDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
 // Heal ends the plan: from now on no operation fails or hangs, also none that is under way,
 // and the program does not die. A program that is dead stays dead.
 func (p *Plan) Heal() {

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/nettest"
 )
+
+var must = nettest.Must
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
@@ -29,9 +32,7 @@ func poolOf(name string, cidrs ...string) PoolConfig {
 func mustNew(t testing.TB, pools ...PoolConfig) *IPAM {
 	t.Helper()
 	p, err := New(pools)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -226,14 +227,10 @@ func TestRequestedOutOfTheMiddleOfTheRested(t *testing.T) {
 
 func TestRemembersOnlySoMany(t *testing.T) {
 	p, err := newIPAM([]PoolConfig{poolOf("a", "fd00::/64")}, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 10_000 {
 		c, err := p.Claim("a", t0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p.Free(c.V6, time.Time{})
 	}
 	if n := len(p.byName["a"].v6.slots); n != lists+4 {

@@ -15,9 +15,7 @@ func prefixes(s ...string) (ps []netip.Prefix) {
 
 func set(t *testing.T, p *IPAM, seconds int, pools ...PoolConfig) {
 	t.Helper()
-	if err := p.Set(pools, at(seconds)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Set(pools, at(seconds)))
 }
 
 func TestAddedCIDRIsUsedNext(t *testing.T) {

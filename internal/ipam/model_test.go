@@ -174,9 +174,7 @@ func TestModel(t *testing.T) {
 	eachSeed(t, 40, func(t *testing.T, rng *rand.Rand) {
 		keep := rng.IntN(8)
 		p, err := newIPAM(pools, keep)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := newModel(pools, keep)
 		now := t0
 		for range 1500 {
@@ -267,9 +265,7 @@ func TestModelOfChanges(t *testing.T) {
 	eachSeed(t, 40, func(t *testing.T, rng *rand.Rand) {
 		config := configs[0]
 		p, err := newIPAM(config, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		owned := make(map[netip.Addr]bool)
 		rests := make(map[netip.Addr]time.Time)
 		now := t0
@@ -298,9 +294,7 @@ func TestModelOfChanges(t *testing.T) {
 				}
 			case op < 39:
 				config = configs[rng.IntN(len(configs))]
-				if err := p.Set(config, now); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Set(config, now))
 			default:
 				if p, err = newIPAM(config, 3); err != nil {
 					t.Fatal(err)
@@ -339,10 +333,7 @@ func checkExhausted(t *testing.T, pool PoolConfig, owned map[netip.Addr]bool, re
 }
 
 func restore(p *IPAM, owned map[netip.Addr]bool, rests map[netip.Addr]time.Time) {
-	var claimed []netip.Addr
-	for a := range owned {
-		claimed = append(claimed, a)
-	}
+	claimed := slices.Collect(maps.Keys(owned))
 	var rested []Resting
 	for a, until := range rests {
 		rested = append(rested, Resting{a, until})

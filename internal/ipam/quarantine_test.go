@@ -38,9 +38,7 @@ func TestQuarantineOfPoolThatComesBack(t *testing.T) {
 	short.Cooldown, long.Cooldown = 10*time.Second, 100*time.Second
 	p := mustNew(t, short)
 	p.Quarantine(at(20), at(30), nil)
-	if err := p.Set([]PoolConfig{short, long}, at(40)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Set([]PoolConfig{short, long}, at(40)))
 	if err := p.Available("a", at(40)); err != nil {
 		t.Error(err)
 	}
@@ -59,9 +57,7 @@ func TestRaisedCooldownAfterQuarantine(t *testing.T) {
 	short.Cooldown, raised.Cooldown, late.Cooldown = 10*time.Second, 100*time.Second, 50*time.Second
 	p := mustNew(t, short)
 	p.Quarantine(at(20), at(30), nil)
-	if err := p.Set([]PoolConfig{raised}, at(40)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Set([]PoolConfig{raised}, at(40)))
 	want(t, show(p.Claim("a", at(40))), "10.0.0.1")
 	first := map[netip.Prefix]time.Duration{}
 	for _, c := range raised.CIDRs {

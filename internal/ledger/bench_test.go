@@ -66,9 +66,7 @@ func filled(b testing.TB, owners int) string {
 			ops = nil
 		}
 	}
-	if err := l.Close(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, l.Close())
 	return path
 }
 
@@ -79,9 +77,7 @@ func BenchmarkOpen(b *testing.B) {
 			b.ResetTimer()
 			for range b.N {
 				l, err := Open(Options{Path: path, Kinds: testKinds})
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				b.StopTimer()
 				l.Close()
 				b.StartTimer()

@@ -121,16 +121,12 @@ func playClock(t *testing.T, script string) (*Ledger, *clock) {
 		case "free":
 			free()
 		case "crash", "reboot":
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Close())
 			if what == "reboot" {
 				c.reboot()
 			}
 			l = open(t, testOptions(path, c))
-			if err := l.SetEpoch(Epoch{Boot: c.boot}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.SetEpoch(Epoch{Boot: c.boot}))
 		default:
 			t.Fatal(fmt.Sprint("no such event: ", event))
 		}

@@ -44,14 +44,20 @@ func waitQueued(l *Ledger, n int) {
 	}
 }
 
+// gated opens a ledger whose transactions wait at a gate.
+func gated(t *testing.T) (*gate, *Ledger, Options) {
+	t.Helper()
+	g := newGate()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	opts.Applied = g.applied
+	return g, open(t, opts), opts
+}
+
 // Commits that wait while a transaction is written are the next transaction, and a commit
 // that is refused in it does not harm the others (aws, from source: each change wrote and
 // fsynced the whole checkpoint, under the lock).
 func TestGroupCommit(t *testing.T) {
-	g := newGate()
-	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
-	opts.Applied = g.applied
-	l := open(t, opts)
+	g, l, _ := gated(t)
 
 	first := commitAsync(t.Context(), l, Begin(newOwner()))
 	<-g.entered
@@ -62,9 +68,7 @@ func TestGroupCommit(t *testing.T) {
 		waitQueued(l, i+1)
 	}
 	g.leave <- Change{}
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-first)
 	change := <-g.entered
 	if len(change.Owners) != 2 {
 		t.Errorf("%d edits, want those of the one who got the port", len(change.Owners))
@@ -136,9 +140,7 @@ func TestNeverWanted(t *testing.T) {
 	opts.Applied = func(c Change) { changes = append(changes, c) }
 	l := open(t, opts)
 	o := newOwner(hold.Name{Space: "port", Name: "80"})
-	if err := l.Commit(t.Context(), Begin(o), Releasing(o.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Commit(t.Context(), Begin(o), Releasing(o.ID, time.Now())))
 	if err := l.Commit(t.Context(), Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now())); err != nil {
 		t.Fatal(err)
 	}
@@ -152,10 +154,7 @@ func TestNeverWanted(t *testing.T) {
 
 // Many commits that wait share one transaction.
 func TestOneBatch(t *testing.T) {
-	g := newGate()
-	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
-	opts.Applied = g.applied
-	l := open(t, opts)
+	g, l, _ := gated(t)
 	first := commitAsync(t.Context(), l, Begin(newOwner()))
 	<-g.entered
 	const n = 100
@@ -182,10 +181,7 @@ func TestOneBatch(t *testing.T) {
 // A caller that gives up before a transaction has its ops withdraws them. One that gives up
 // later waits for the outcome.
 func TestGiveUp(t *testing.T) {
-	g := newGate()
-	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
-	opts.Applied = g.applied
-	l := open(t, opts)
+	g, l, _ := gated(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	in := newOwner()
@@ -213,12 +209,10 @@ func TestGiveUp(t *testing.T) {
 	if err := l.Commit(ctx, Begin(out)); !errors.Is(err, context.Canceled) {
 		t.Errorf("commit with an ended context: %v", err)
 	}
-	last := commitAsync(t.Context(), l, Forget(in.ID, opts.Clock.Now()))
+	last := commitAsync(t.Context(), l, Forget(in.ID, newClock().now))
 	<-g.entered
 	g.leave <- Change{}
-	if err := <-last; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-last)
 	if _, ok := l.Owner(out.ID); ok || l.Stats().Transactions != 2 {
 		t.Errorf("what was withdrawn was written: %v, %+v", ok, l.Stats())
 	}
@@ -226,10 +220,7 @@ func TestGiveUp(t *testing.T) {
 
 // Close waits for the transaction that is being written, and refuses the other commits.
 func TestCloseWaiting(t *testing.T) {
-	g := newGate()
-	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
-	opts.Applied = g.applied
-	l := open(t, opts)
+	g, l, opts := gated(t)
 	in := newOwner()
 	inBatch := commitAsync(t.Context(), l, Begin(in))
 	<-g.entered

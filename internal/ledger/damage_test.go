@@ -25,12 +25,8 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 	l, err := Open(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.SetEpoch(Epoch{Boot: "b"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, l.SetEpoch(Epoch{Boot: "b"}))
 	parent := newOwner(address("p/parent"))
 	ops := []Op{Begin(parent)}
 	big := newOwner()
@@ -55,17 +51,11 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	}
 	mustCommit(t, l, ops...)
 	pages = l.store.room.high
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	raw, err = os.ReadFile(opts.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want, err = Read(opts.Path, testKinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(want.Owners) < 10 || len(want.Resting) < 4 || len(want.Tombstones) < 4 {
 		t.Fatalf("sample has too little: %+v", want)
 	}
@@ -106,9 +96,7 @@ func (s *spoilt) read(what string, at int) (damaged bool) {
 func (s *spoilt) open(what string, at int, damaged bool) {
 	s.t.Helper()
 	before, err := os.ReadFile(s.path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	l, err := Open(testOptions(s.path, newClock()))
 	var d *DamagedError
 	if errors.As(err, &d) != damaged || !damaged && err != nil {
@@ -131,9 +119,7 @@ func (s *spoilt) open(what string, at int, damaged bool) {
 		mustCommit(s.t, l, Releasing(o.ID, newClock().now), Bury(Tombstone{Key: string(o.ID)}))
 	}
 	want := contentOf(l)
-	if err := l.Close(); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, l.Close())
 	again := open(s.t, testOptions(s.path, newClock()))
 	defer again.Close()
 	sameContent(s.t, contentOf(again), want)
@@ -144,13 +130,9 @@ func TestFlippedBytes(t *testing.T) {
 	raw, pages, want := sample(t)
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
 	s := &spoilt{t, filepath.Join(t.TempDir(), "flipped.db"), want}
-	if err := os.WriteFile(s.path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.path, raw, 0o600))
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	noticed, opened := 0, 0
 	used := usedPages(t, s.path)
@@ -188,21 +170,13 @@ func TestFlippedBytes(t *testing.T) {
 func usedPages(t testing.TB, path string) []bool {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	img, err := readImage(f, info.Size())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := img.walk(func(string, []byte, []byte) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, img.walk(func(string, []byte, []byte) error { return nil }))
 	return img.seen
 }
 
@@ -224,9 +198,7 @@ func TestTruncated(t *testing.T) {
 		lengths = append(lengths, 1+random.IntN(pages*pageSize))
 	}
 	for _, n := range lengths {
-		if err := os.WriteFile(s.path, raw[:n], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(s.path, raw[:n], 0o600))
 		damaged := s.read("length", n)
 		if damaged != (n < pages*pageSize) {
 			t.Errorf("length %d: damaged %v", n, damaged)
@@ -244,9 +216,7 @@ func TestLostPages(t *testing.T) {
 			spoil := bytes.Clone(raw[:pages*pageSize])
 			copy(spoil[to*pageSize:][:pageSize], raw[from*pageSize:][:pageSize])
 			order.PutUint64(spoil[to*pageSize:], uint64(to)) // it says it is that page
-			if err := os.WriteFile(s.path, spoil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(s.path, spoil, 0o600))
 			s.read("copy of page", from*1000+to)
 		}
 	}
@@ -261,9 +231,7 @@ func TestWrongRecords(t *testing.T) {
 	lone.Needs = []hold.ID{b.ID}
 	record := func(o hold.Owner) []byte {
 		raw, err := json.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return raw
 	}
 	thief := b
@@ -297,9 +265,7 @@ func TestWrongRecords(t *testing.T) {
 				w.put(test.key, []byte(test.body))
 				return errors.Join(w.err, putHead(tx, &l.store.head))
 			})
-			if err := errors.Join(err, l.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, l.Close()))
 			_, err = Open(opts)
 			var d *DamagedError
 			if err == nil || errors.As(err, &d) != test.damaged || !strings.Contains(err.Error(), test.text) {
@@ -326,9 +292,7 @@ func TestBuckets(t *testing.T) {
 				l.store.head.Seq = uint64(tx.ID())
 				return errors.Join(change(tx), putHead(tx, &l.store.head))
 			})
-			if err := errors.Join(err, l.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, l.Close()))
 			var d *DamagedError
 			if _, err := Open(opts); !errors.As(err, &d) || !strings.Contains(d.What, "bucket") {
 				t.Errorf("Open says %v", err)
@@ -368,9 +332,7 @@ func TestNewer(t *testing.T) {
 				l.store.head.Seq = uint64(tx.ID())
 				return change(tx, &l.store.head)
 			})
-			if err := errors.Join(err, l.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, l.Close()))
 			var d *DamagedError
 			if _, err := Open(opts); !errors.Is(err, ErrNewer) || errors.As(err, &d) {
 				t.Errorf("Open says %v", err)
@@ -389,9 +351,7 @@ func TestCutOffWhileOpen(t *testing.T) {
 	opts := testOptions(path, newClock())
 	l := open(t, opts)
 	id := l.Owners()[20].ID
-	if err := os.Truncate(path, 2*pageSize); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(path, 2*pageSize))
 	select {
 	case <-l.Failed():
 		t.Error("it has failed before a write")

@@ -26,9 +26,7 @@ func TestCreate(t *testing.T) {
 	for name, prepare := range tests {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "ledger.db")
-			if err := prepare(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, prepare(path))
 			opts := testOptions(path, newClock())
 			l := open(t, opts)
 			mustCommit(t, l, Begin(newOwner()))
@@ -120,14 +118,12 @@ func TestBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	text := strings.Repeat("this is no ledger\n", 1000)
-	if err := errors.Join(
+	must(t, errors.Join(
 		os.WriteFile(in("text"), []byte(text), 0o600),
 		os.WriteFile(in("short"), []byte("x"), 0o600),
 		os.Mkdir(in("dir"), 0o700),
 		unix.Mkfifo(in("fifo"), 0o600),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	for name, want := range map[string]string{
 		"text":       "it is not a bbolt file",
 		"short":      "too short",
@@ -149,9 +145,7 @@ func TestBadFiles(t *testing.T) {
 	if _, err := os.Stat(in("absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Read has made a file (%v)", err)
 	}
-	if err := os.WriteFile(in("empty"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(in("empty"), nil, 0o600))
 	if snap, err := Read(in("empty"), testKinds); err != nil || len(snap.Owners) != 0 {
 		t.Errorf("Read of an empty file: %+v, %v", snap, err)
 	}
@@ -165,9 +159,7 @@ func TestReadOnly(t *testing.T) {
 	l := open(t, opts)
 	mustCommit(t, l, Begin(newOwner()))
 	l.Close()
-	if err := unix.Mount("tmpfs", d.dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", d.dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	if snap, err := Read(d.ledger(), testKinds); err != nil || len(snap.Owners) != 1 {
 		t.Errorf("Read: %+v, %v", snap, err)
 	}

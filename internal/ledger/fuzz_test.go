@@ -46,13 +46,9 @@ func FuzzRecord(f *testing.F) {
 // may differ then, but a file that passes must be safe for bbolt.
 func FuzzOpen(f *testing.F) {
 	raw, err := os.ReadFile(golden) // the same for every run, as the corpus is
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	want, err := Read(golden, testKinds)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	pages := len(raw) / pageSize
 	root := uint32(order.Uint64(raw[pageHead+16:]))
 	patch := func(off uint32, b byte) []byte { return []byte{byte(off), byte(off >> 8), byte(off >> 16), b} }
@@ -88,9 +84,7 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 		spoilt = spoilt[:max(0, used-512*int(cut))]
-		if err := os.WriteFile(path, spoilt, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, spoilt, 0o600))
 		got, err := Read(path, testKinds)
 		if err != nil || len(spoilt) == 0 {
 			if mend || err == nil {

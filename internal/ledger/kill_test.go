@@ -79,12 +79,8 @@ func TestKill(t *testing.T) {
 		child.Env = append(os.Environ(), envChild+"="+path)
 		child.Stderr = os.Stderr
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, child.Start())
 		// Early kills come while the child opens the ledger, and the first one while it
 		// creates it.
 		timer := time.AfterFunc(time.Duration(random.Int64N(int64(60*time.Millisecond))), func() { child.Process.Kill() })
@@ -116,9 +112,7 @@ func TestKill(t *testing.T) {
 func checkHeard(t *testing.T, path string, heard map[hold.ID]said) {
 	t.Helper()
 	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	resting := map[hold.Name]bool{}
 	for _, r := range l.Resting() {

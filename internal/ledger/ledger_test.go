@@ -76,9 +76,7 @@ func testOptions(path string, c *clock) Options {
 func open(t testing.TB, opts Options) *Ledger {
 	t.Helper()
 	l, err := Open(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -94,9 +92,7 @@ func newOwner(names ...hold.Name) hold.Owner {
 
 func mustCommit(t testing.TB, l *Ledger, ops ...Op) {
 	t.Helper()
-	if err := l.Commit(t.Context(), ops...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Commit(t.Context(), ops...))
 }
 
 func sameContent(t testing.TB, have, want content) {
@@ -116,9 +112,7 @@ func TestReopen(t *testing.T) {
 	a.Holds = append(a.Holds, hold.Hold{Owner: a.ID, Spec: &hold.Unknown{Name: "later", Raw: json.RawMessage(`{"x":1}`)}})
 	epoch := Epoch{Boot: "boot-1"}
 	epoch.Netns.Ino = 4026531840
-	if err := l.SetEpoch(epoch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.SetEpoch(epoch))
 	mustCommit(t, l, Begin(a), Begin(b), Begin(kid))
 	mustCommit(t, l, Releasing(kid.ID, c.now), Bury(Tombstone{"net/c1/eth0", "boot-1", 5, c.Boottime() + 1}))
 	mustCommit(t, l, Forget(b.ID, c.now), Update(a.ID, func(o *hold.Owner) error {
@@ -129,9 +123,7 @@ func TestReopen(t *testing.T) {
 	if len(want.Owners) != 2 || len(want.Rests) != 1 || len(want.Tombs) != 1 {
 		t.Fatalf("unexpected content %+v", want)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	if err := l.Commit(t.Context(), Forget(a.ID, c.now)); !errors.Is(err, ErrClosed) {
 		t.Errorf("commit after close: %v", err)
 	}
@@ -147,14 +139,10 @@ func TestReopen(t *testing.T) {
 	if o, _ := again.Owner(a.ID); o.Holds[1].Spec.(*flexible).Found != "here" {
 		t.Errorf("update is lost: %+v", o.Holds[1].Spec)
 	}
-	if err := again.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.Close())
 
 	snap, err := Read(opts.Path, testKinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !reflect.DeepEqual(snap.Owners, want.Owners) || !reflect.DeepEqual(snap.Resting, want.Rests) || snap.Epoch != want.Epoch {
 		t.Errorf("snapshot %+v, want %+v", snap, want)
 	}
@@ -167,13 +155,9 @@ func TestReopen(t *testing.T) {
 func copyOf(t testing.TB, l *Ledger) string {
 	t.Helper()
 	raw, err := os.ReadFile(l.opts.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(t.TempDir(), "copy.db")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, raw, 0o600))
 	return path
 }
 
@@ -185,18 +169,12 @@ const golden = "testdata/v1.db"
 func TestGolden(t *testing.T) {
 	if *updateGolden {
 		raw, pages, _ := sample(t)
-		if err := os.WriteFile(golden, raw[:pages*pageSize], 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(golden, raw[:pages*pageSize], 0o644))
 	}
 	raw, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(t.TempDir(), "ledger.db")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, raw, 0o600))
 	l := open(t, testOptions(path, newClock()))
 	if s := l.Stats(); s.Owners != 14 || s.Names != 13 || s.Resting != 4 || s.Tombstones != 4 || l.Epoch().Boot != "b" {
 		t.Errorf("golden ledger has %+v, epoch %+v", s, l.Epoch())

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"flag"
 	"os"
 	"testing"
@@ -24,11 +25,10 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
+var must = nettest.Must
+
 func newSeed(t testing.TB) int64 {
-	s := *seed
-	if s == 0 {
-		s = time.Now().UnixNano()
-	}
+	s := cmp.Or(*seed, time.Now().UnixNano())
 	t.Logf("replay with -seed %d", s)
 	return s
 }

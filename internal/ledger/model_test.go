@@ -331,9 +331,7 @@ func TestModel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, w.clock))
 	m := model{map[hold.ID]hold.Owner{}, map[hold.Name]modelRest{}, map[string]Tombstone{}, Epoch{Boot: w.clock.boot}}
-	if err := l.SetEpoch(m.epoch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.SetEpoch(m.epoch))
 	commits := 4000
 	if testing.Short() {
 		commits = 400
@@ -369,15 +367,11 @@ func TestModel(t *testing.T) {
 			m = next
 		}
 		if w.IntN(30) == 0 && w.around() {
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Close())
 			l = open(t, testOptions(path, w.clock))
 			if w.ahead = w.clock.step; w.clock.boot != m.epoch.Boot {
 				m = m.rebooted(w.clock)
-				if err := l.SetEpoch(m.epoch); err != nil { // as an agent does
-					t.Fatal(err)
-				}
+				must(t, l.SetEpoch(m.epoch)) // as an agent does
 			}
 		}
 		if want != nil || w.IntN(4) == 0 {
@@ -425,9 +419,7 @@ func TestChurn(t *testing.T) {
 			continue
 		}
 		want := contentOf(l)
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Close())
 		l = open(t, opts)
 		sameContent(t, contentOf(l), want)
 		if len(want.Owners) != len(ids) {

@@ -58,9 +58,7 @@ func TestPruneTombstones(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 	l := open(t, opts)
-	if err := l.SetEpoch(Epoch{Boot: "one"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.SetEpoch(Epoch{Boot: "one"}))
 	bury := func(key, boot string, until time.Duration) {
 		mustCommit(t, l, Bury(Tombstone{key, boot, 1, c.Boottime() + int64(until)}))
 	}
@@ -84,9 +82,7 @@ func TestPruneTombstones(t *testing.T) {
 	if n := l.Stats().Tombstones; n != pruneLag+1 {
 		t.Errorf("%d tombstones, want %d and the long one", n, pruneLag)
 	}
-	if err := l.SetEpoch(Epoch{Boot: "two"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.SetEpoch(Epoch{Boot: "two"}))
 	if n := l.Stats().Tombstones; n != 0 {
 		t.Errorf("%d tombstones of another boot", n)
 	}

@@ -20,9 +20,7 @@ func TestReplace(t *testing.T) {
 			mustCommit(t, l, Begin(newOwner()))
 			l.Close()
 			raw, err := os.ReadFile(opts.Path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i := range raw {
 				raw[i] ^= 0x55
 			}
@@ -43,9 +41,7 @@ func TestReplace(t *testing.T) {
 			}
 			ops = append(ops, Begin(gone), Releasing(gone.ID, c.now))
 			kept, err := Replace(opts, ops)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, half := range []string{".rebuilt", ".new"} {
 				if _, err := os.Stat(opts.Path + half); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("%s is left (%v)", half, err)
@@ -122,17 +118,13 @@ func TestQuarantine(t *testing.T) {
 
 func writeAll(t *testing.T, path string, raw []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, raw, 0o600))
 }
 
 func mustJSON(t *testing.T, v any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw
 }
 

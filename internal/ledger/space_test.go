@@ -26,9 +26,7 @@ type disk struct {
 func newDisk(t *testing.T, bytes string) *disk {
 	nettest.Need(t)
 	d := &disk{t, t.TempDir()}
-	if err := unix.Mount("tmpfs", d.dir, "tmpfs", 0, "size="+bytes); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", d.dir, "tmpfs", 0, "size="+bytes))
 	t.Cleanup(func() {
 		if err := unix.Unmount(d.dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -43,9 +41,7 @@ func (d *disk) ledger() string { return filepath.Join(d.dir, "ledger.db") }
 func (d *disk) fill() {
 	d.t.Helper()
 	f, err := os.OpenFile(filepath.Join(d.dir, "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, err)
 	defer f.Close()
 	for page := make([]byte, 1<<16); ; {
 		if _, err = f.Write(page); err != nil {
@@ -61,9 +57,7 @@ func (d *disk) fill() {
 func (d *disk) mustBeFull() {
 	d.t.Helper()
 	var s unix.Statfs_t
-	if err := unix.Statfs(d.dir, &s); err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, unix.Statfs(d.dir, &s))
 	if s.Bavail != 0 {
 		d.t.Fatalf("the disk has %d free blocks", s.Bavail)
 	}
@@ -71,9 +65,7 @@ func (d *disk) mustBeFull() {
 
 func (d *disk) free() {
 	d.t.Helper()
-	if err := os.Remove(filepath.Join(d.dir, "filler")); err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, os.Remove(filepath.Join(d.dir, "filler")))
 }
 
 // beginUntilFull begins owners until they are refused.
@@ -88,9 +80,7 @@ func beginUntilFull(t *testing.T, l *Ledger, from int) {
 			t.Logf("%d more owners, then: %v", i, err)
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	t.Fatal("owners are still begun on a full disk")
 }
@@ -146,9 +136,7 @@ func TestFullDisk(t *testing.T) {
 		if len(want.Owners) != 0 || len(want.Rests) < 2*owners || len(want.Tombs) < owners {
 			t.Fatalf("%d owners, %d rests, %d tombstones", len(want.Owners), len(want.Rests), len(want.Tombs))
 		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Close())
 		l = open(t, opts)
 		sameContent(t, contentOf(l), want)
 		d.mustBeFull()
@@ -178,9 +166,7 @@ func TestFullDiskLarge(t *testing.T) {
 	}
 	d.fill()
 	for err := error(nil); !errors.Is(err, ErrFull); err = l.Commit(t.Context(), large()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for _, o := range l.Owners() {
 		mustCommit(t, l, Releasing(o.ID, c.now))
@@ -241,9 +227,7 @@ func TestFullAtCreation(t *testing.T) {
 	if info, err := os.Stat(d.ledger()); err != nil || info.Size() > 0 {
 		t.Errorf("left behind: %v, %v", info, err)
 	}
-	if err := unix.Mount("tmpfs", d.dir, "tmpfs", unix.MS_REMOUNT, "size=32m"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", d.dir, "tmpfs", unix.MS_REMOUNT, "size=32m"))
 	mustCommit(t, open(t, opts), Begin(newOwner()))
 }
 
@@ -275,19 +259,13 @@ func TestShort(t *testing.T) {
 // end.
 func TestAllocateByWriting(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if _, err := f.WriteString("kept"); err != nil {
 		t.Fatal(err)
 	}
-	if err := zero(f, 200_000); err != nil {
-		t.Fatal(err)
-	}
-	if err := zero(f, 100_000); err != nil {
-		t.Fatal(err)
-	}
+	must(t, zero(f, 200_000))
+	must(t, zero(f, 100_000))
 	raw, err := os.ReadFile(f.Name())
 	if err != nil || len(raw) != 200_000 || string(raw[:5]) != "kept\x00" {
 		t.Errorf("%d bytes, %.10q, %v", len(raw), raw, err)

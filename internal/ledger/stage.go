@@ -165,9 +165,7 @@ func (b *batch) forget(id hold.ID, at time.Time) error {
 
 func (b *batch) bury(t Tombstone) {
 	if old, ok := b.tombs.get(t.Key); ok && old.Boot == t.Boot {
-		if old.Started > t.Started {
-			t.Started = old.Started
-		}
+		t.Started = max(t.Started, old.Started)
 		t.Until = max(t.Until, old.Until)
 		if t == old {
 			return

@@ -62,19 +62,11 @@ func Against(m Mode, e *attachment.Entry, prev *types100.Result) []string {
 }
 
 func hasAddress(res *types100.Result, want *types100.IPConfig) bool {
-	for _, ip := range res.IPs {
-		if ip.Address.IP.Equal(want.Address.IP) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(res.IPs, func(ip *types100.IPConfig) bool { return ip.Address.IP.Equal(want.Address.IP) })
 }
 
 func hasInterface(res *types100.Result, want *types100.Interface) bool {
-	for _, i := range res.Interfaces {
-		if i.Name == want.Name && strings.EqualFold(i.Mac, want.Mac) && (i.Sandbox == "") == (want.Sandbox == "") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(res.Interfaces, func(i *types100.Interface) bool {
+		return i.Name == want.Name && strings.EqualFold(i.Mac, want.Mac) && (i.Sandbox == "") == (want.Sandbox == "")
+	})
 }

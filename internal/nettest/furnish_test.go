@@ -13,16 +13,12 @@ import (
 func TestFurnish(t *testing.T) {
 	Need(t)
 	links, err := netlink.LinkList()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if len(links) != 1 || links[0].Attrs().Name != "lo" || links[0].Attrs().RawFlags&1 == 0 {
 		t.Errorf("a fresh node has other links than lo, or it is down: %v", links)
 	}
 	info, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if strings.Contains(string(info), " shared:") || strings.Contains(string(info), " master:") {
 		t.Errorf("mounts are seen outside, or come from there:\n%s", info)
 	}
@@ -43,9 +39,7 @@ func TestFurnish(t *testing.T) {
 func TestFurnishKeepsCgroups(t *testing.T) {
 	Need(t)
 	info, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if !strings.Contains(string(info), " /sys/fs/cgroup") || !strings.Contains(string(info), " - sysfs nettest ") {
 		t.Log("no cgroups are mounted here, or /sys is the machine's")
 		return
@@ -55,9 +49,7 @@ func TestFurnishKeepsCgroups(t *testing.T) {
 		t.Errorf("no cgroups are left: %v", err)
 	}
 	uids, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	machine := strings.Contains(string(uids), "4294967295") // no user namespace
 	if machine && strings.Count(string(info), " /sys/fs/cgroup ") != 1 {
 		t.Errorf("/sys/fs/cgroup is mounted more than once:\n%s", info)

@@ -9,9 +9,7 @@
 //		before := nettest.Snapshot(t, nil)
 //		pod := nettest.Pod(t)
 //		...
-//		if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-//			t.Errorf("left behind:\n%s", diff)
-//		}
+//		nettest.Same(t, before, nettest.Snapshot(t, nil), "left behind")
 //	}
 package nettest
 

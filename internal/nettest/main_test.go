@@ -48,9 +48,7 @@ func TestInner(t *testing.T) {
 	case "need":
 		Need(t)
 		self, err := ns.Self()
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		fmt.Println("inside", hostID(self.Ref()))
 	case "fail":
 		t.Fail()
@@ -85,9 +83,7 @@ func run(t *testing.T, cmd *exec.Cmd) (string, int) {
 func TestMainLeavesTheHost(t *testing.T) {
 	out, code := run(t, program(t, "need"))
 	self, err := ns.Self()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if code != 0 || !strings.Contains(out, "inside ") || strings.Contains(out, "inside "+hostID(self.Ref())) {
 		t.Errorf("exit %d; want a namespace other than %s:\n%s", code, hostID(self.Ref()), out)
 	}
@@ -108,9 +104,7 @@ func TestMainPassesFilesOn(t *testing.T) {
 	cmd := program(t, "files")
 	for i := range 10 { // beyond 9, since numbers and their texts sort differently then
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		fmt.Fprintf(w, "pipe%d", i)
 		w.Close()
 		if 3+i == leftOut {
@@ -162,15 +156,11 @@ func TestMainDiesAsAWhole(t *testing.T) {
 			continue
 		}
 		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		cmd.WaitDelay = Deadline / 6 // in case a process survives the program
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		Must(t, cmd.Start())
 		defer cmd.Process.Kill()
 		var pid int
 		var pod string

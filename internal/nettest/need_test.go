@@ -16,9 +16,7 @@ import (
 // have none), or if the node would hide something that the tests need.
 func TestNeedSkipsWithAReason(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	const script = `echo 0 >/proc/sys/user/max_net_namespaces && exec "$0" "$@"`
 	limited := func(env ...string) *exec.Cmd {
 		cmd := program(t, "need")
@@ -59,9 +57,7 @@ func TestNeedSkipsWithAReason(t *testing.T) {
 // A process that believes to be inside a node, but is not, must not run a test.
 func TestNeedGuardsTheHost(t *testing.T) {
 	self, err := ns.Self()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	defer self.Close()
 	cmd := program(t, "need")
 	cmd.Env = append(cmd.Env, envHost+"="+hostID(self.Ref()), envState+"=ready")
@@ -88,9 +84,7 @@ func plainUser(t *testing.T, cmd *exec.Cmd) bool {
 	t.Helper()
 	const uid = 54321
 	tmp, err := os.MkdirTemp("", "nettest")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	if err := os.Chown(tmp, uid, uid); err != nil {
 		return false

@@ -15,9 +15,7 @@ import (
 func netnsOf(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return strings.TrimSpace(string(out))
 }
 
@@ -52,9 +50,7 @@ func TestRun(t *testing.T) {
 	if links := Snapshot(t, pod).Only("link").String(); !strings.Contains(links, "here") {
 		t.Errorf("the pod has the links\n%s", links)
 	}
-	if diff := own.Diff(Snapshot(t, nil).Only("link")); diff != "" {
-		t.Errorf("the node's own links change by:\n%s", diff)
-	}
+	Same(t, own, Snapshot(t, nil).Only("link"), "the node's own links change by")
 	Run(t, nil, "ip link add here type veth peer name there")
 	Run(t, nil, "ip link del here")
 	t.Setenv("PATH", "/nowhere")
@@ -78,9 +74,7 @@ func TestDelete(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s after Delete: %v", path, err)
 	}
-	if diff := before.Diff(Snapshot(t, nil).Only("mount")); diff != "" {
-		t.Errorf("left behind:\n%s", diff)
-	}
+	Same(t, before, Snapshot(t, nil).Only("mount"), "left behind")
 	Delete(t, pod)
 	if _, err := pod.Ref().Open(); !errors.Is(err, ns.ErrGone) {
 		t.Errorf("opening what is deleted: %v", err)

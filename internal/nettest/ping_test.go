@@ -42,9 +42,7 @@ func wire(t *testing.T, a, b *ns.Netns) {
 	if err == nil {
 		err = b.Do(func() error { return up("wire1", "192.0.2.2/24", "fd00::2/64") })
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 }
 
 func TestPing(t *testing.T) {

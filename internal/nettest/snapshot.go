@@ -23,6 +23,15 @@ func Snapshot(t testing.TB, at *ns.Netns) State {
 	return s
 }
 
+// Same fails the test if two snapshots differ, with what in front of the difference:
+// "the failed ADD changed the pod".
+func Same(t testing.TB, before, after State, what string) {
+	t.Helper()
+	if diff := before.Diff(after); diff != "" {
+		t.Errorf("%s:\n%s", what, diff)
+	}
+}
+
 // Look is Snapshot for programs that are no tests.
 func Look(at *ns.Netns) (s State, err error) {
 	if err := Inside(); err != nil {

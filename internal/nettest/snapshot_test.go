@@ -18,9 +18,7 @@ import (
 func cidr(t *testing.T, s string) *net.IPNet {
 	t.Helper()
 	n, err := netlink.ParseIPNet(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return n
 }
 
@@ -35,25 +33,17 @@ type change struct {
 func TestSnapshot(t *testing.T) {
 	node := Node(t)
 	base := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "base0"}, PeerName: "base1"}
-	if err := node.Do(func() error { return netlink.LinkAdd(base) }); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, node.Do(func() error { return netlink.LinkAdd(base) }))
 	changes := slices.Concat(linkChanges(base), routeChanges(t, base), otherChanges())
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			before := Snapshot(t, node)
-			if err := node.Do(c.do); err != nil {
-				t.Fatal(err)
-			}
+			Must(t, node.Do(c.do))
 			if diff := before.Diff(Snapshot(t, node)); !strings.Contains(diff, c.sees) {
 				t.Errorf("not seen, %q:\n%s", c.sees, diff)
 			}
-			if err := node.Do(c.undo); err != nil {
-				t.Fatal(err)
-			}
-			if diff := before.Diff(Snapshot(t, node)); diff != "" {
-				t.Errorf("seen after it is undone:\n%s", diff)
-			}
+			Must(t, node.Do(c.undo))
+			Same(t, before, Snapshot(t, node), "seen after it is undone")
 		})
 	}
 }
@@ -175,9 +165,7 @@ func delTable() error {
 
 func TestSnapshotShowsNftWhole(t *testing.T) {
 	node := Node(t)
-	if err := node.Do(addTable); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, node.Do(addTable))
 	got := Snapshot(t, node).Only("nft").String()
 	for _, want := range []string{
 		"nft inet berth-test\n",

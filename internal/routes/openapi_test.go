@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -221,9 +222,7 @@ func converse(t *testing.T, router routers.Router, e example) string {
 	if e.body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for k, v := range e.header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, e.header)
 	route, params, err := router.FindRoute(req)
 	if err != nil {
 		t.Fatalf("%s: not documented: %v", name, err)

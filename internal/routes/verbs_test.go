@@ -3,6 +3,7 @@ package routes_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -41,9 +42,7 @@ func request(t *testing.T, a *routestest.Agent, method, target, body string, hea
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	status, h, raw := exchange(t, a, req, false)
 	return status, h, string(raw)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -68,12 +69,7 @@ func rows(judged []judgement) []string {
 				}
 			}
 		}
-		of := make([]string, 0, len(found))
-		for name := range found {
-			of = append(of, name)
-		}
-		slices.Sort(of)
-		names = append(names, of...)
+		names = append(names, slices.Sorted(maps.Keys(found))...)
 	}
 	return names
 }

@@ -76,14 +76,10 @@ func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 	d.write(t, conflist, append(plugins, filepath.Join(peers, "loopback")))
 
 	log, err := os.Create(filepath.Join(d.dir, "containerd.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command("containerd", "--config", filepath.Join(d.dir, "config.toml"))
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Signal(unix.SIGTERM)
 		cmd.Wait()
@@ -120,32 +116,20 @@ func needs(t *testing.T) (peers string) {
 func (d *daemon) write(t *testing.T, conflist string, plugins []string) {
 	t.Helper()
 	runc, err := exec.LookPath("runc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var config bytes.Buffer
-	if err := configuration.Execute(&config, map[string]string{"Dir": d.dir, "Image": imageName, "Runc": runc}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, configuration.Execute(&config, map[string]string{"Dir": d.dir, "Image": imageName, "Runc": runc}))
 	for name, content := range map[string]string{
 		"config.toml": config.String(), "cni/net.d/10-test.conflist": conflist, "crictl.yaml": "timeout: 60\n",
 	} {
 		path := filepath.Join(d.dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	bin := filepath.Join(d.dir, "cni", "bin")
-	if err := os.MkdirAll(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(bin, 0o700))
 	for _, p := range plugins {
-		if err := os.Symlink(p, filepath.Join(bin, filepath.Base(p))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(p, filepath.Join(bin, filepath.Base(p))))
 	}
 }
 

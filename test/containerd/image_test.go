@@ -60,22 +60,16 @@ func writeImage(t *testing.T, file string) {
 	for name, content := range parts {
 		files = append(files, tarFile{name: name, mode: 0o644, content: content})
 	}
-	if err := os.WriteFile(file, archive(t, files), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, archive(t, files), 0o644))
 }
 
 // layerFiles are the files of the image: busybox under its applets' names.
 func layerFiles(t *testing.T) []tarFile {
 	t.Helper()
 	path, err := exec.LookPath("busybox")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	busybox, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := []tarFile{{name: "bin/busybox", mode: 0o755, content: busybox}}
 	for _, a := range applets {
 		files = append(files, tarFile{name: filepath.Join("bin", a), mode: 0o777, link: "busybox"})
@@ -100,24 +94,18 @@ func archive(t *testing.T, files []tarFile) []byte {
 		if f.link != "" {
 			h.Typeflag, h.Linkname = tar.TypeSymlink, f.link
 		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.WriteHeader(h))
 		if _, err := w.Write(f.content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return out.Bytes()
 }
 
 func encode(t *testing.T, v any) []byte {
 	t.Helper()
 	raw, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw
 }

@@ -14,6 +14,8 @@ import (
 
 func TestMain(m *testing.M) { programs.Main(m) }
 
+var must = nettest.Must
+
 // pods is how many run at once.
 const pods = 10
 
@@ -33,30 +35,22 @@ func TestPods(t *testing.T) {
 	ring(t, ps)
 
 	// What runs does not need the agent, and it finds everything again.
-	if err := agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, agent.Kill())
 	ring(t, ps)
-	if err := agent.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, agent.Start(t.Context()))
 	ring(t, ps)
 
 	each(t, "stopping", ps[:3], (*pod).stop)
 	each(t, "stopping again", ps[:3], (*pod).stop)
 
 	// Pods that end while the agent is away end once it is back, at the latest.
-	if err := agent.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, agent.Stop())
 	for _, p := range ps[3:5] {
 		if err := p.stop(); err != nil {
 			t.Logf("with the agent away: %v", err)
 		}
 	}
-	if err := agent.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, agent.Start(t.Context()))
 	each(t, "stopping", ps, (*pod).stop)
 	each(t, "removing", ps, (*pod).remove)
 	agent.NothingLeft(t, empty)

@@ -7,24 +7,22 @@ import (
 	"github.com/berth-net/berth/test/crash/killer"
 )
 
-func removeAll(dir string) error { return os.RemoveAll(dir) }
-
 // bare prepares a root that no agent has ever been started with.
 func bare(w *world) error {
-	if err := w.stop(); err != nil {
-		return err
-	}
 	if err := removed(w); err != nil {
 		return err
 	}
-	if err := removeAll(w.root.Run()); err != nil {
+	if err := os.RemoveAll(w.root.Run()); err != nil {
 		return err
 	}
-	return removeAll(w.root.State())
+	return os.RemoveAll(w.root.State())
 }
 
-// removed is `berthd --remove`, which has to leave nothing.
+// removed stops the agent. Then `berthd --remove` has to leave nothing.
 func removed(w *world) error {
+	if err := w.stop(); err != nil {
+		return err
+	}
 	if status, err := w.remove(nil); err != nil || status != 0 {
 		return fmt.Errorf("berthd --remove ends with status %#x (%v)", status, err)
 	}
@@ -48,9 +46,6 @@ func begun(w *world) error {
 	if err := w.ledger(); err != nil {
 		return err
 	}
-	if err := w.stop(); err != nil {
-		return err
-	}
 	if err := removed(w); err != nil {
 		return err
 	}
@@ -72,9 +67,6 @@ func removing(w *world, judge killer.Judge) error {
 // removedAgain settles the world again.
 func removedAgain(w *world, _ error) error {
 	if err := w.audit(); err != nil {
-		return err
-	}
-	if err := w.stop(); err != nil {
 		return err
 	}
 	if err := removed(w); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -82,7 +83,7 @@ func reboot(w *world) error {
 	if err := w.node.Delete(); err != nil {
 		return err
 	}
-	if err := removeAll(w.root.Run()); err != nil {
+	if err := os.RemoveAll(w.root.Run()); err != nil {
 		return err
 	}
 	if err := w.newNode(); err != nil {

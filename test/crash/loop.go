@@ -182,8 +182,5 @@ func (l *churn) end() error {
 	if err := w.clean(); err != nil {
 		return err
 	}
-	if err := w.stop(); err != nil {
-		return err
-	}
 	return removed(w)
 }

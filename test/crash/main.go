@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -64,9 +65,7 @@ func flags() options {
 	flag.BoolVar(&o.verbose, "v", false, "say each point")
 	flag.Parse()
 	o.verbs = strings.FieldsFunc(verbs, func(r rune) bool { return r == ',' })
-	if o.seed == 0 {
-		o.seed = rand.Uint64()>>32 + 1
-	}
+	o.seed = cmp.Or(o.seed, rand.Uint64()>>32+1)
 	var err error
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)

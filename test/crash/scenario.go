@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,10 +63,7 @@ const mostCalls = 2000
 // run kills the verb's program at each of its calls.
 func (s *scenario) run(bin string, say func(format string, args ...any)) (t *tally, err error) {
 	t = &tally{calls: map[string]bool{}, covered: map[point]bool{}}
-	conf := s.conf
-	if conf == "" {
-		conf = pools4
-	}
+	conf := cmp.Or(s.conf, pools4)
 	w, err := newWorld(bin, conf)
 	defer func() { err = errors.Join(err, w.close()) }()
 	if s.cooldown > 0 {

@@ -86,9 +86,7 @@ func TestTruncatedDeletion(t *testing.T) {
 	if err == nil { // in a spare file there are blanks behind it
 		err = os.Truncate(files[0], int64(len(bytes.TrimSpace(raw))/2))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n.del("c1")
 	n.Again()
 	nettest.Eventually(t, "the whole one to be done", func() bool { return !n.has("c1") })
@@ -118,19 +116,11 @@ func TestDelSaysWhatFails(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))
 	n.Crash()
-	if err := os.Rename(folder(n), folder(n)+".away"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(folder(n), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(folder(n), folder(n)+".away"))
+	must(t, os.WriteFile(folder(n), nil, 0o600))
 	programs.WantError(t, n.tryDel("c"), 11, "deletions")
-	if err := os.Remove(folder(n)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(folder(n)+".away", folder(n)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(folder(n)))
+	must(t, os.Rename(folder(n)+".away", folder(n)))
 	n.del("c")
 	n.Again()
 	n.wantNothing()
@@ -143,8 +133,6 @@ func folder(n *node) string { return filepath.Join(root.Dir(n.Root).State(), "de
 func waiting(t *testing.T, n *node) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder(n), "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }

@@ -25,9 +25,7 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 	add := func(container string) (*ns.Netns, attached) {
 		pod := nettest.Pod(t)
 		got, err := parse(n.exec(call{verb: "ADD", container: container, netns: pod.Ref().Path, args: args}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return pod, got
 	}
 	_, old := add("old")
@@ -41,9 +39,7 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 			}
 		}
 	}
-	if diff := whole.Diff(look(t)); diff != "" {
-		t.Errorf("a late DEL changed:\n%s", diff)
-	}
+	nettest.Same(t, whole, look(t), "a late DEL changed")
 	nettest.Ping(t, nil, heir.Addr)
 	n.Audit(n.t)
 }
@@ -106,13 +102,9 @@ func TestForeignRemovalIsMended(t *testing.T) {
 	nettest.Run(t, nil, fmt.Sprintf("ip route del %s dev %s", got, got.host))
 	nettest.Run(t, nil, "ip route del unreachable 10.88.0.0/24")
 	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.FlushRuleset() // nft flush ruleset
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Flush())
 	nettest.Eventually(t, "everything to be back", func() bool {
 		return whole.Diff(look(t).Only("route", "rule", "nft", "link")) == ""
 	})
@@ -126,13 +118,9 @@ func TestForeignRemovalIsMended(t *testing.T) {
 func TestXtablesLockIsNobodysConcern(t *testing.T) {
 	nettest.Need(t)
 	lock, err := os.Create("/run/xtables.lock") // of the test's own /run
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))
 	n.restart()
@@ -146,9 +134,7 @@ func TestXtablesLockIsNobodysConcern(t *testing.T) {
 func TestPodsEndIsBornInThePod(t *testing.T) {
 	n := newNode(t, plain)
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
-	if err := netlink.LinkSubscribe(updates, done); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkSubscribe(updates, done))
 	defer close(done)
 	hosts := map[string]bool{}
 	for _, got := range n.burst(30) {

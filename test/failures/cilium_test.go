@@ -62,9 +62,7 @@ func TestLateDelSparesTheAddresssNewOwner(t *testing.T) {
 		n.del("old", old.prevResult(), wait)
 		n.restart()
 	}
-	if diff := whole.Diff(look(t)); diff != "" {
-		t.Errorf("the old pod's DEL has changed:\n%s", diff)
-	}
+	nettest.Same(t, whole, look(t), "the old pod's DEL has changed")
 	if _, err := nettest.Talk(nil, "udp", at, 10*time.Second); err != nil {
 		t.Error(err)
 	}
@@ -99,9 +97,7 @@ func TestAddOutlivesItsClient(t *testing.T) {
 	for i := range clients {
 		r := n.begin(call{verb: "ADD", container: fmt.Sprint("dead", i), netns: nettest.Pod(t).Ref().Path})
 		r.asks()
-		if err := r.cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.cmd.Process.Kill())
 		_ = r.cmd.Wait()
 	}
 	thaw()
@@ -159,9 +155,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	_, err := n.tryAdd("c", pod)
 	programs.WantError(t, err, 101, "eth0")
 	n.wantNothing()
-	if diff := before.Diff(nettest.Snapshot(t, pod)); diff != "" {
-		t.Errorf("the failed ADD has changed the pod:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, pod), "the failed ADD has changed the pod")
 	n.del("c")
 }
 

@@ -26,9 +26,7 @@ func TestOwedIsKept(t *testing.T) {
 	for try := 0; left == 0 && try < 10; try++ { // all may be done before the agent is killed
 		n.killAtCut(n.burst(40))
 		out, err := n.Berth(t.Context(), "ledger", "-o", "json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		left = strings.Count(out, `"releasing"`)
 		if held := strings.Count(out, `"kind": "link"`); held != left {
 			t.Errorf("%d links are in the ledger, %d attachments are releasing:\n%s", held, left, out)
@@ -46,16 +44,11 @@ func TestOwedIsKept(t *testing.T) {
 func (n *node) killAtCut(pods []attached) {
 	n.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
-	if err := netlink.LinkSubscribe(updates, done); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, netlink.LinkSubscribe(updates, done))
 	defer close(done)
 	groups := map[string]uint32{} // of those that are not cut off
 	for _, p := range pods {
-		link, err := netlink.LinkByName(p.host)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		link := nettest.Link(n.t, p.host)
 		groups[p.host] = link.Attrs().Group
 	}
 	gc := n.begin(call{verb: "GC", keys: []string{validKey()}})
@@ -97,14 +90,10 @@ func TestAnotherPluginFailsAtDel(t *testing.T) {
 	n := newNode(t, brisk)
 	broken := filepath.Join(t.TempDir(), "broken")
 	script := "#!/bin/sh\ncat >/dev/null\ntest \"$CNI_COMMAND\" != DEL && echo '{\"cniVersion\":\"1.0.0\"}'\n"
-	if err := os.WriteFile(broken, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(broken, []byte(script), 0o755))
 	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni","root":%q},{"type":"broken"}]}`, n.Root))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	runtime := libcni.NewCNIConfigWithCacheDir([]string{n.bin, filepath.Dir(broken)}, t.TempDir(), nil)
 	pod := nettest.Pod(t)
 	rt := &libcni.RuntimeConf{ContainerID: "c", NetNS: pod.Ref().Path, IfName: "eth0"}
@@ -124,9 +113,7 @@ func TestEmptyCacheOfLibcni(t *testing.T) {
 	n := newNode(t, plain)
 	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil,
 		`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"berth-cni","root":%q}]}`, n.Root))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cache := t.TempDir()
 	runtime := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, cache, nil)
 	for _, left := range []int64{0, 1, 100} { // bytes
@@ -134,9 +121,7 @@ func TestEmptyCacheOfLibcni(t *testing.T) {
 		if _, err := runtime.AddNetworkList(t.Context(), list, rt); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Truncate(filepath.Join(cache, "results", "net-c-eth0"), left); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(filepath.Join(cache, "results", "net-c-eth0"), left))
 		if err := runtime.DelNetworkList(t.Context(), list, rt); err != nil {
 			t.Errorf("DEL with %d bytes of cache: %v", left, err)
 		}
@@ -214,9 +199,7 @@ func TestAddWhileAddRuns(t *testing.T) {
 	var got []string
 	for _, r := range runs {
 		a, err := parse(r.end())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got = append(got, a.result)
 	}
 	if got[0] != got[1] || got[1] != got[2] || len(programs.List(n.t, n.API)) != 1 {
@@ -232,9 +215,7 @@ func TestNoRuleIsAPods(t *testing.T) {
 	for i := range 3 {
 		n.add(fmt.Sprint("c", i), nettest.Pod(t))
 	}
-	if diff := without.Diff(look(t).Only("nft", "rule")); diff != "" {
-		t.Errorf("pods have rules:\n%s", diff)
-	}
+	nettest.Same(t, without, look(t).Only("nft", "rule"), "pods have rules")
 	n.restart()
 	n.collect()
 	n.wantNothing()

@@ -52,14 +52,10 @@ func TestEndlessInput(t *testing.T) {
 		t.Errorf("the plugin had %d MiB", peak>>20)
 	}
 	conn, err := client.Dial(t.Context(), root.Dir(n.Root).Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	req, err := http.NewRequest("POST", "http://berthd"+api.PathAttachments, endless())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := req.Write(conn); err == nil {
 		t.Error("the agent reads an endless request to its end")
 	}

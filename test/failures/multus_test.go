@@ -51,16 +51,12 @@ func TestReinstallWhileThePluginRuns(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(newer, "berth-cni"), append(program, "newer"...), 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	runs := n.begin(call{verb: "ADD", container: "c", netns: nettest.Pod(t).Ref().Path, path: dir + "/bin/berth-cni"})
 	install(newer)
 	runs.feed()
 	got, err := parse(runs.end())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nettest.Ping(t, nil, got.Addr)
 	now, err := os.ReadFile(dir + "/bin/berth-cni")
 	if err != nil || len(now) != len(program)+len("newer") {

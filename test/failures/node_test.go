@@ -6,9 +6,9 @@ package failures
 
 import (
 	"context"
+	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
@@ -17,6 +17,8 @@ import (
 )
 
 func TestMain(m *testing.M) { programs.Main(m) }
+
+var must = nettest.Must
 
 // Configurations of the agent.
 const (
@@ -55,21 +57,9 @@ func newNode(t *testing.T, config string) *node {
 func look(t *testing.T) nettest.State { return nettest.Snapshot(t, nil).Without("mount", "sysctl") }
 
 // address gives the node an address that it talks to pods from.
-//
-//	ip address replace 192.0.2.1/32 dev lo
 func address(t *testing.T) {
 	t.Helper()
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr, err := netlink.ParseAddr("192.0.2.1/32")
-	if err == nil {
-		err = netlink.AddrReplace(lo, addr)
-	}
-	if err != nil {
-		t.Fatalf("adding 192.0.2.1 to lo: %v", err)
-	}
+	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo")
 }
 
 // giveBack detaches every pod, wants nothing to be left of them, and removes
@@ -86,9 +76,7 @@ func (n *node) giveBack(before nettest.State) {
 	if err := n.Remove(); err != nil {
 		n.t.Errorf("%v\n%s", err, n.LastWords())
 	}
-	if diff := before.Diff(look(n.t)); diff != "" {
-		n.t.Errorf("left behind when the agent was removed:\n%s", diff)
-	}
+	nettest.Same(n.t, before, look(n.t), "left behind when the agent was removed")
 }
 
 // wantNothing waits until nothing is left of any pod, and audits.
@@ -109,21 +97,16 @@ func (n *node) wantNothing() {
 
 // has reports whether a container is attached.
 func (n *node) has(container string) bool {
-	for _, at := range programs.List(n.t, n.API) {
-		if at.ContainerID == container && at.State == "attached" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(programs.List(n.t, n.API), func(at api.Attachment) bool {
+		return at.ContainerID == container && at.State == "attached"
+	})
 }
 
 // pool returns the figures of the first CIDR.
 func (n *node) pool() api.PoolCIDR {
 	n.t.Helper()
 	ps, err := n.API.Pools(context.Background())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return ps[0].CIDRs[0]
 }
 
@@ -138,9 +121,7 @@ func (n *node) restart() {
 func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
 	pid := n.PID()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, unix.Kill(pid, unix.SIGSTOP))
 	thaw = func() { _ = unix.Kill(pid, unix.SIGCONT) } // it may have been killed
 	n.t.Cleanup(thaw)
 	return thaw

@@ -51,13 +51,9 @@ func (n *node) begin(c call) *run {
 	}
 	r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.err
 	from, to, err := os.Pipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	r.cmd.Stdin, r.stdin = from, to
-	if err := r.cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, r.cmd.Start())
 	from.Close()
 	fmt.Fprint(to, " ") // which JSON allows
 	nettest.Eventually(n.t, "the plugin to read", func() bool {

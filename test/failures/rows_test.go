@@ -69,9 +69,7 @@ func issues(text string) []string {
 func comments(t *testing.T, path string) map[string]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := map[string]string{}
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
@@ -87,9 +85,7 @@ func comments(t *testing.T, path string) map[string]string {
 func TestReliabilityDocument(t *testing.T) {
 	top := programs.Tree(t)
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "RELIABILITY.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var listed []string
 	for _, row := range strings.Split(string(raw), "\n") {
 		cells := strings.Split(strings.Trim(row, "| "), " | ")

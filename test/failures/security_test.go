@@ -27,9 +27,7 @@ func TestHostileNames(t *testing.T) {
 	n := newNode(t, plain)
 	trap := filepath.Join(n.Root, "trap")
 	marker := filepath.Join(n.Root, "sprung")
-	if err := os.WriteFile(trap, fmt.Appendf(nil, "#!/bin/sh\ntouch %s\n", marker), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(trap, fmt.Appendf(nil, "#!/bin/sh\ntouch %s\n", marker), 0o755))
 	pod := nettest.Pod(t)
 	before := look(t)
 	for _, c := range []struct {
@@ -55,9 +53,7 @@ func TestHostileNames(t *testing.T) {
 			programs.WantError(t, err, c.code, "")
 		}
 	}
-	if diff := before.Diff(look(t)); diff != "" {
-		t.Errorf("hostile names have changed:\n%s", diff)
-	}
+	nettest.Same(t, before, look(t), "hostile names have changed")
 	if _, err := os.Stat(marker); err == nil {
 		t.Error("the trap was executed")
 	}
@@ -68,9 +64,7 @@ func TestHostileNames(t *testing.T) {
 func TestRogueRouterAdvertisement(t *testing.T) {
 	nettest.Need(t)
 	byDefault := func(value string) {
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_ra", []byte(value), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_ra", []byte(value), 0))
 	}
 	byDefault("2") // also where the node forwards
 	defer byDefault("1")
@@ -92,9 +86,7 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 	// neither a table nor an agent which puts it back.
 	n.Crash()
 	nettest.Run(t, nil, "nft flush ruleset")
-	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0))
 	nettest.Eventually(t, "a node that listens to take the route", func() bool {
 		advertise(t, pod)
 		return strings.Contains(routes(), learnt)
@@ -200,9 +192,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 			t.Errorf("ADD with %s%s: %v", c.keys, c.args, err)
 		}
 	}
-	if diff := before.Diff(look(t).And(nettest.Snapshot(t, pod))); diff != "" {
-		t.Errorf("refused requests have changed:\n%s", diff)
-	}
+	nettest.Same(t, before, look(t).And(nettest.Snapshot(t, pod)), "refused requests have changed")
 }
 
 // CVE-2023-27595: filters were dropped while the agent restarted.
@@ -219,9 +209,7 @@ func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
 			dial(t, p.pod, "192.0.2.1").wantAnswer()
 		}
 		n.killAtCut(pods)
-		if diff := table.Diff(look(t).Only("nft")); diff != "" {
-			t.Errorf("without an agent the table has changed:\n%s", diff)
-		}
+		nettest.Same(t, table, look(t).Only("nft"), "without an agent the table has changed")
 		drain(heard)
 		links := look(t).Only("link").String()
 		for _, p := range pods {

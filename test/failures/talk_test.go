@@ -33,9 +33,7 @@ func answer(t *testing.T, at *ns.Netns, addr string) (heard chan string) {
 		}()
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return heard
 }
 
@@ -68,9 +66,7 @@ func dial(t *testing.T, from *ns.Netns, addr string) flow {
 		c.Conn, err = net.Dial("udp", addr+":53")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }

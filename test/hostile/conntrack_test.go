@@ -17,13 +17,9 @@ import (
 func kernelInt(t *testing.T, name string) int {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/sys/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -79,9 +75,7 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 			n := newNode(t, plain)
 			a, b := n.add("a"), n.add("b")
 			w := a.wire(t)
-			// Nobody in the pod answers, and ends a connection.
-			nettest.Run(t, a.at, "nft add table inet mute")
-			nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+			a.mute(t)
 
 			for i := range most + 1000 {
 				c.open(a, w, i)
@@ -122,8 +116,7 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 	n := newNode(t, fmt.Sprintf("connections: %d\n", most*5/8)+plain)
 	a, b := n.add("a"), n.add("b")
 	w := a.wire(t)
-	nettest.Run(t, a.at, "nft add table inet mute")
-	nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+	a.mute(t)
 	echo := nettest.Serve(t, n.lan, "udp4", "192.0.2.2:0")
 	say := func(i int, back bool, flags byte, seq, acked uint32) {
 		from, to := uint16(1+i%30000), uint16(40000+i/30000)
@@ -175,8 +168,7 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 func TestShareOutlivesItsLink(t *testing.T) {
 	n := newNode(t, "connections: 2048\n"+plain)
 	a := n.add("a")
-	nettest.Run(t, a.at, "nft add table inet mute")
-	nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+	a.mute(t)
 	const most = 2048 * 5 / 4
 	for round := range uint16(3) {
 		w := a.wire(t)

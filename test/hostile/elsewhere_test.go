@@ -17,9 +17,7 @@ func (n *node) uplinkWire(t *testing.T) (send func(packet []byte)) {
 	w := openWire(t, n.lan, false)
 	t.Cleanup(func() { unix.Close(w.fd) })
 	up, err := net.InterfaceByName("up0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func(packet []byte) { w.send(ether(up.HardwareAddr, w.mac, packet)) }
 }
 
@@ -31,9 +29,7 @@ func begun(t *testing.T, by netip.Addr) (n int) {
 		family = unix.AF_INET6
 	}
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range flows {
 		if f.Forward.SrcIP.Equal(by.AsSlice()) {
 			n++

@@ -54,18 +54,14 @@ func TestTableAwayAndBackExposesNobodyForLong(t *testing.T) {
 	for name, away := range map[string]func(t *testing.T) (back func()){
 		"asleep and awake": func(t *testing.T) func() {
 			tables, err := exec.Command("nft", "list", "tables").Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			table := "inet " + regexp.MustCompile(`berth-\w+`).FindString(string(tables))
 			nettest.Run(t, nil, "nft add table "+table+" { flags dormant; }")
 			return func() { nettest.Run(t, nil, "nft add table "+table) }
 		},
 		"flushed and loaded": func(t *testing.T) func() {
 			saved, err := exec.Command("nft", "list", "ruleset").Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			nft(t, firewall)
 			return func() { nft(t, "flush ruleset\n"+string(saved)) }
 		},
@@ -191,9 +187,7 @@ func (p *pod) asksMetadata(n *node) (asks net.Conn) {
 	n.t.Helper()
 	nettest.Run(n.t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
 	echo := nettest.Serve(n.t, n.lan, "udp4", "169.254.169.254:80")
-	if err := p.at.Do(func() (err error) { asks, err = net.Dial("udp4", echo.String()); return err }); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, p.at.Do(func() (err error) { asks, err = net.Dial("udp4", echo.String()); return err }))
 	return asks
 }
 

@@ -56,12 +56,10 @@ func (p *pod) ear(t *testing.T) *ear {
 	t.Helper()
 	e := &ear{last: map[netip.Addr]uint64{}}
 	var conn *net.UDPConn
-	if err := p.at.Do(func() (err error) {
+	must(t, p.at.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.ip4, floodPort)))
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	t.Cleanup(func() { conn.Close() })
 	go func() {
 		buf := make([]byte, 64)

@@ -116,9 +116,7 @@ func (n *node) freezeAtDown(pods []*pod) []*pod {
 	n.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
 	defer close(done)
-	if err := netlink.LinkSubscribe(updates, done); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, netlink.LinkSubscribe(updates, done))
 	left := map[string]bool{}
 	for _, p := range pods {
 		left[p.host] = true
@@ -135,9 +133,7 @@ func (n *node) freezeAtDown(pods []*pod) []*pod {
 			if u.Attrs().Flags&net.FlagUp != 0 || !left[u.Attrs().Name] {
 				continue
 			}
-			if err := n.Freeze(); err != nil { // a link that is being deleted is gone by then
-				n.t.Fatal(err)
-			}
+			must(n.t, n.Freeze()) // a link that is being deleted is gone by then
 			if down := n.down(pods); len(down) > 0 {
 				return down
 			}
@@ -205,9 +201,7 @@ func TestTableIsRestored(t *testing.T) {
 	e, lives := v.ear(t), a.flood(t, a.ip4, v.ip4)
 	lies := a.flood(t, netip.MustParseAddr("192.0.2.77"), v.ip4)
 	st, err := n.API.Status(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	table := "inet berth-" + st.Instance
 	rules := func() string { // but for whose connections are counted, which chance decides
 		lines := strings.SplitAfter(nettest.Snapshot(t, nil).Only("nft").String(), "\n")

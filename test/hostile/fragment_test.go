@@ -51,16 +51,12 @@ func TestFragmentsOfTheDeadAreNotPutTogether(t *testing.T) {
 		if seconds := kernelInt(t, kept); time.Duration(seconds)*time.Second >= config.DefaultCooldown {
 			t.Errorf("%s is %d s, and the default cooldown %s", kept, seconds, config.DefaultCooldown)
 		}
-		if err := os.WriteFile("/proc/sys/"+kept, []byte("1"), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("/proc/sys/"+kept, []byte("1"), 0))
 	}
 	n := newNode(t, "cooldown: 2s\n"+plain+"- {name: one, cidrs: [10.99.0.7/32, 'fd00:99::7/128']}\n")
 	peer := n.add("peer")
 	dead, err := n.tryAdd("dead", `"pool":"one"`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const head, tail = "What I say, I say myself", "to you alone, and nobody"
 	lie := tail[12:] + tail[:12] // which has the same checksum
 	lies, fromDead := dead.wire(t), newProbe(t, dead.host)
@@ -100,16 +96,12 @@ func (p *pod) addr6() netip.Addr { return p.ip6 }
 func (p *pod) datagrams(t *testing.T, at netip.Addr) <-chan string {
 	t.Helper()
 	var conn *net.UDPConn
-	if err := p.at.Do(func() (err error) {
+	must(t, p.at.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, floodPort)))
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	heard := make(chan string, 1)
-	if err := conn.SetReadDeadline(time.Now().Add(nettest.Deadline)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.SetReadDeadline(time.Now().Add(nettest.Deadline)))
 	go func() {
 		defer conn.Close()
 		buf := make([]byte, 256)

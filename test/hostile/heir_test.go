@@ -14,13 +14,9 @@ import (
 func TestHeirHearsNothingForTheDead(t *testing.T) {
 	n := newNode(t, "cooldown: 2s\n"+plain+"- {name: one, cidrs: [10.99.0.7/32]}\n")
 	dead, err := n.tryAdd("dead", `"pool":"one"`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp", net.JoinHostPort(node4.String(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	accepted := make(chan net.Conn, 1)
 	go func() {
@@ -28,9 +24,7 @@ func TestHeirHearsNothingForTheDead(t *testing.T) {
 			accepted <- c
 		}
 	}()
-	if err := dead.at.Do(func() error { _, err := net.Dial("tcp", l.Addr().String()); return err }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dead.at.Do(func() error { _, err := net.Dial("tcp", l.Addr().String()); return err }))
 	says := <-accepted
 	defer says.Close()
 	n.del(dead, wait)

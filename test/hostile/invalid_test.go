@@ -88,9 +88,7 @@ func TestErrorsAboutOthersConnectionsStayInside(t *testing.T) {
 	}
 	for _, c := range []struct{ there, own, src netip.Addr }{{lan4, node4, a.ip4}, {metadata, node4, a.ip4}, {lan6, node6, a.ip6}} {
 		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(c.there, 5000)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		asked := func() bool {
 			_, _ = conn.Write([]byte("hello")) // nobody listens there

@@ -36,7 +36,5 @@ func TestLinkLocalIsNotHeard(t *testing.T) {
 			t.Errorf("passed into the node: %s", passed)
 		}
 	}
-	if diff := before.Diff(learnt()); diff != "" {
-		t.Errorf("the node has learnt from a pod:\n%s", diff)
-	}
+	nettest.Same(t, before, learnt(), "the node has learnt from a pod")
 }

@@ -31,9 +31,7 @@ func TestLongTablesInPodCostNoMemory(t *testing.T) {
 	for i := range podRoutes {
 		fmt.Fprintf(&batch, "route add 20.%d.%d.%d/32 dev eth0 proto 98\n", i>>16, i>>8&255, i&255)
 	}
-	if err := os.WriteFile(routes, []byte(batch.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(routes, []byte(batch.String()), 0o600))
 	nettest.Run(t, a.at, "ip -batch "+routes)
 
 	var busy sync.WaitGroup
@@ -61,18 +59,12 @@ func TestLongTablesInPodCostNoMemory(t *testing.T) {
 func (n *node) peak() int64 {
 	n.t.Helper()
 	st, err := n.API.Status(n.t.Context(), "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", st.PID))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	_, after, _ := strings.Cut(string(status), "\nVmHWM:")
 	value, _, _ := strings.Cut(after, " kB\n")
 	kb, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return kb << 10
 }

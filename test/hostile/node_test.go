@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 	programs.Main(m)
 }
 
+var must = nettest.Must
+
 // plain is a configuration whose sweep does not come within a test: what is
 // mended is mended because somebody noticed.
 const plain = "sweepInterval: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/20, 'fd00:88::/64']}\n"
@@ -138,9 +140,7 @@ func (n *node) wantGone() {
 func signal(s unix.Signal) func(*node) {
 	return func(n *node) {
 		n.t.Helper()
-		if err := n.Signal(s); err != nil {
-			n.t.Fatal(err)
-		}
+		must(n.t, n.Signal(s))
 	}
 }
 

@@ -148,9 +148,7 @@ func TestDeadClientsCostNoShare(t *testing.T) {
 func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	patience := unix.Timeval{Usec: 20_000}
-	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
 	go func() {
 		defer close(ended)
 		buf := make([]byte, 4096)

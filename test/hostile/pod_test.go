@@ -57,9 +57,7 @@ func (n *node) tryAdd(container string, keys ...string) (*pod, error) {
 func (n *node) add(container string) *pod {
 	n.t.Helper()
 	p, err := n.tryAdd(container)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return p
 }
 
@@ -80,9 +78,7 @@ func (n *node) tryDel(p *pod, keys ...string) error {
 
 func (n *node) del(p *pod, keys ...string) {
 	n.t.Helper()
-	if err := n.tryDel(p, keys...); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.tryDel(p, keys...))
 }
 
 // wait has a DEL answered when all is gone.
@@ -91,6 +87,13 @@ const wait = `"wait":true`
 func (n *node) check(p *pod) error {
 	_, err := n.Exec("CHECK", p.id, p.at.Ref().Path, `"prevResult":`+p.result)
 	return err
+}
+
+// mute has nobody in the pod answer, and end a connection.
+func (p *pod) mute(t *testing.T) {
+	t.Helper()
+	nettest.Run(t, p.at, "nft add table inet mute")
+	nettest.Run(t, p.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
 }
 
 // linkOf returns the link with that name, or nil.

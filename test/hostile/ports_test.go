@@ -58,8 +58,7 @@ func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 			n := newNode(t, plain)
 			a, b := n.add("a"), n.add("b")
 			w := a.wire(t)
-			nettest.Run(t, a.at, "nft add table inet mute")
-			nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+			a.mute(t)
 			const port = 2049
 			echo := nettest.Serve(t, n.lan, network, netip.AddrPortFrom(lan4, port).String())
 			nettest.Sysctl(t, n.lan, "ipv4/tcp_syncookies", "2") // nobody completes what the pod begins

@@ -56,9 +56,7 @@ func TestRebuildBelievesNoPod(t *testing.T) {
 				nettest.Run(t, liar.at, "ip addr add 10.88.5.5/32 dev eth0")
 			}
 			n.Crash()
-			if err := os.Remove(root.Dir(n.Root).Ledger()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(root.Dir(n.Root).Ledger()))
 			away(pods)
 			out, err := exec.Command(filepath.Join(n.bin, "berthd"), "--root", string(n.Root), "--rebuild-ledger").CombinedOutput()
 			if err != nil {

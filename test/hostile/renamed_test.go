@@ -165,9 +165,7 @@ func TestHiddenLinkIsFound(t *testing.T) {
 	nettest.Run(t, nil, "ip link property del dev "+a.host+" altname berth-"+a.host)
 	nettest.Run(t, nil, "ip link set "+a.host+" name ren0")
 	n.del(a)
-	if err := unix.Unmount(a.at.Ref().Path, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(a.at.Ref().Path, unix.MNT_DETACH))
 	n.Again()
 	nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
 	if linkOf(t, "ren0") != nil {

@@ -21,9 +21,7 @@ var named = regexp.MustCompile(`\[(Test\w+)\]\(\.\./([^)]+_test\.go)\)`)
 func TestSecurityDocument(t *testing.T) {
 	top := programs.Tree(t)
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "SECURITY.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	listed := map[string]bool{}
 	for line := range strings.SplitSeq(string(raw), "\n") {
 		links := named.FindAllStringSubmatch(line, -1)
@@ -55,9 +53,7 @@ func TestSecurityDocument(t *testing.T) {
 func tests(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := map[string]bool{}
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {

@@ -50,9 +50,7 @@ func TestForeignSources(t *testing.T) {
 			}
 		}
 	}
-	if diff := before.Diff(routes()); diff != "" {
-		t.Errorf("the node has learnt from a pod:\n%s", diff)
-	}
+	nettest.Same(t, before, routes(), "the node has learnt from a pod")
 	n.Audit(t)
 }
 
@@ -223,9 +221,7 @@ func notesNobody(t *testing.T, setting string, send func(w *wire, a *pod, i byte
 	p.settled(w, a)
 	for _, family := range []string{"-4", "-6"} {
 		out, err := exec.Command("ip", family, "neigh", "show", "dev", a.host).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for line := range strings.Lines(string(out)) {
 			if !strings.Contains(line, "PERMANENT") {
 				t.Errorf("the node notes %s", strings.TrimSpace(line))

@@ -43,9 +43,7 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	nettest.Ping(t, nil, b.ip4)
 
 	socket := root.Dir(n.Root).Socket()
-	if err := os.Remove(socket); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(socket))
 	nettest.Eventually(t, "the socket to be there again", func() bool {
 		_, err := os.Lstat(socket)
 		return !errors.Is(err, fs.ErrNotExist)

@@ -15,9 +15,7 @@ func TestProgramsAreStatic(t *testing.T) {
 	bin := programs.Own(t)
 	for _, name := range []string{"berth", "berthd", "berth-cni"} {
 		f, err := elf.Open(filepath.Join(bin, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		for _, p := range f.Progs {
 			if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {

@@ -113,12 +113,10 @@ func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 		}
 
 		var conn net.Conn
-		if err := v.at.Do(func() (err error) {
+		must(t, v.at.Do(func() (err error) {
 			conn, err = net.Dial("udp", netip.AddrPortFrom(as.own, 4433).String())
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		defer conn.Close()
 		port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 		nettest.Eventually(t, "a word about a connection", func() bool {
@@ -151,24 +149,16 @@ func TestProgramIsToldOfDeadMultipath(t *testing.T) {
 			var says net.Conn // of the node's program
 			var err error
 			if who == "pod" {
-				if err := listens(node4.String()); err != nil {
-					t.Fatal(err)
-				}
-				if err := dead.at.Do(func() error { _, err := dials(); return err }); err != nil {
-					t.Fatal(err)
-				}
+				must(t, listens(node4.String()))
+				must(t, dead.at.Do(func() error { _, err := dials(); return err }))
 				says, err = l.Accept()
 			} else {
-				if err := dead.at.Do(func() error { return listens(dead.ip4.String()) }); err != nil {
-					t.Fatal(err)
-				}
+				must(t, dead.at.Do(func() error { return listens(dead.ip4.String()) }))
 				if says, err = dials(); err == nil {
 					_, err = l.Accept()
 				}
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer says.Close()
 			defer l.Close()
 			n.del(dead, wait)

@@ -39,13 +39,9 @@ func TestUnitAllowsWhatTheAgentDoes(t *testing.T) {
 	}
 	bin := t.TempDir()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, to := range map[string]string{confined: self, "berth": filepath.Join(own, "berth"), "berth-cni": filepath.Join(own, "berth-cni")} {
-		if err := os.Symlink(to, filepath.Join(bin, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, filepath.Join(bin, name)))
 	}
 
 	n := newNodeOf(t, bin, "sweepInterval: 1s\nmetrics: 127.0.0.1:9477\n"+strings.TrimPrefix(plain, "sweepInterval: 1h\n"))
@@ -62,9 +58,7 @@ func TestUnitAllowsWhatTheAgentDoes(t *testing.T) {
 	if _, err := n.Exec("GC", "", "", `"cni.dev/valid-attachments":[{"containerID":"p3","ifname":"eth0"},{"containerID":"p4","ifname":"eth0"}]`); err != nil {
 		t.Error(err)
 	}
-	if err := os.Remove(root.Dir(n.Root).Socket()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(root.Dir(n.Root).Socket()))
 	nettest.Eventually(t, "the socket to be there again", func() bool {
 		_, err := os.Lstat(root.Dir(n.Root).Socket())
 		return err == nil
@@ -102,9 +96,7 @@ func TestUnitAllowsWhatTheAgentDoes(t *testing.T) {
 func readUnit(t *testing.T) map[string][]string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(programs.Tree(t), "deploy", "berthd.service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	unit := map[string][]string{}
 	for line := range strings.SplitSeq(string(raw), "\n") {
 		if name, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
@@ -124,9 +116,7 @@ func calls(t *testing.T, names []string) (allowed []int) {
 		t.Fatalf("looking for golang.org/x/sys: %v", err)
 	}
 	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(module)), "unix", "zsysnum_linux_"+runtime.GOARCH+".go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	number := map[string]int{}
 	for _, m := range regexp.MustCompile(`(?m)^\s+SYS_(\w+)\s+= (\d+)`).FindAllStringSubmatch(string(source), -1) {
 		number[strings.ToLower(m[1])], _ = strconv.Atoi(m[2]) // \d+

@@ -77,9 +77,7 @@ func listen(t *testing.T, at *ns.Netns) *tap {
 	w := openWire(t, at, true)
 	p := &tap{heard: map[seen]int{}}
 	patience := unix.Timeval{Usec: 20_000}
-	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
 	if unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) != nil {
 		_ = unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<20) // as much as a plain user may have
 	}

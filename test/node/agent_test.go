@@ -69,9 +69,7 @@ func newAgent(t *testing.T, node *ns.Netns, args ...string) *agent {
 	t.Helper()
 	nettest.Need(t)
 	dir, err := os.MkdirTemp("/run", "root-") // a tmpfs of the node's own
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := &agent{t: t, bin: programs.Own(t), root: root.Dir(dir), node: node, args: args, log: &text{}}
 	a.api = client.New(a.root.Socket())
 	t.Cleanup(func() {
@@ -111,9 +109,7 @@ func (a *agent) startWatched() {
 	t.Cleanup(func() {
 		a.releaseAll()
 		a.remove()
-		if diff := before.Diff(look()); diff != "" {
-			t.Errorf("residue:\n%s", diff)
-		}
+		nettest.Same(t, before, look(), "residue")
 	})
 }
 
@@ -131,9 +127,7 @@ func (a *agent) berthd(args ...string) *exec.Cmd {
 // start starts berthd and waits until it serves.
 func (a *agent) start(args ...string) {
 	a.t.Helper()
-	if err := a.tryStart(args...); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, a.tryStart(args...))
 }
 
 func (a *agent) tryStart(args ...string) error {
@@ -231,9 +225,7 @@ func (a *agent) refused(says ...string) {
 	if strings.Contains(out.String(), "goroutine") {
 		a.t.Errorf("berthd panics:\n%s", out.String())
 	}
-	if diff := before.Diff(nettest.Snapshot(a.t, a.node).Without("conntrack")); diff != "" {
-		a.t.Errorf("berthd refuses to start, and changes the node:\n%s", diff)
-	}
+	nettest.Same(a.t, before, nettest.Snapshot(a.t, a.node).Without("conntrack"), "berthd refuses to start, and changes the node")
 }
 
 // runFor runs a command that has to end by itself.

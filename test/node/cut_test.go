@@ -18,7 +18,7 @@ import (
 // nothing then: only if it is told of success, all have to be cut off or gone.
 func (a *agent) stopAtCut(got []attached, del func() error) {
 	a.t.Helper()
-	live := group(a.t, got[0].host)
+	live := nettest.Link(a.t, got[0].host).Attrs().Group
 	cuts := newCuts(a.t, got)
 	answered := make(chan error, 1)
 	go func() { answered <- del() }()
@@ -47,16 +47,6 @@ func (a *agent) stopAtCut(got []attached, del func() error) {
 	a.signal(unix.SIGSTOP)
 }
 
-// group returns a link's group.
-func group(t *testing.T, name string) uint32 {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return link.Attrs().Group
-}
-
 // cuts is what the kernel tells of pods being cut off: the way to them ends
 // after their link has joined the group that is dropped (of which it tells
 // nothing), or their link is set down.
@@ -75,12 +65,8 @@ func newCuts(t *testing.T, got []attached) *cuts {
 	}
 	done := make(chan struct{})
 	t.Cleanup(func() { close(done) })
-	if err := netlink.LinkSubscribe(c.links, done); err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.RouteSubscribe(c.routes, done); err != nil {
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkSubscribe(c.links, done))
+	must(t, netlink.RouteSubscribe(c.routes, done))
 	for _, g := range got {
 		c.left[g.host] = true
 		c.ways[g.addrs[len(g.addrs)-1].String()] = g.host
@@ -153,9 +139,7 @@ func TestQueuedSaysWhoIsCutOff(t *testing.T) {
 func (a *agent) wantQueued(container string, cut bool) {
 	a.t.Helper()
 	s, err := deletions.Look(a.root)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	i := slices.IndexFunc(s.Pending, func(e deletions.Entry) bool { return e.Record.Container == container })
 	if i < 0 || s.Pending[i].Record.Cut != cut {
 		a.t.Errorf("the deletion of %s, which is cut off: %v, is not among %+v", container, cut, s.Pending)

@@ -105,7 +105,5 @@ func inside(t *testing.T, at *ns.Netns, f func() error) {
 	if at != nil {
 		run = at.Do
 	}
-	if err := run(f); err != nil {
-		t.Fatal(err)
-	}
+	must(t, run(f))
 }

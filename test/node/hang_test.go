@@ -24,19 +24,13 @@ import (
 // bind mounts a network namespace on a file.
 func bind(t *testing.T, pod *ns.Netns, path string) {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(pod.Ref().Path, path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, unix.Mount(pod.Ref().Path, path, "", unix.MS_BIND, ""))
 }
 
 func unbind(t *testing.T, path string, flags int) {
 	t.Helper()
-	if err := unix.Unmount(path, flags); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(path, flags))
 }
 
 // While the folder of queued deletions hangs, links are mended, sweeps go on, and people
@@ -66,10 +60,8 @@ func TestQueueHangs(t *testing.T) {
 	nettest.NoPing(t, pods[1], got[0].addrs[0])
 	heal()
 	unbind(t, folder, unix.MNT_DETACH)
-	if err := unix.Mount("hangs", folder, "tmpfs", 0, "mode=700"); err != nil { // for Hang to unmount
-		t.Fatal(err)
-	}
-	t.Cleanup(a.kill) // before that: it has the folder
+	must(t, unix.Mount("hangs", folder, "tmpfs", 0, "mode=700")) // for Hang to unmount
+	t.Cleanup(a.kill)                                            // before that: it has the folder
 	eventuallyWithin(t, "deletions to be looked for again", 20*time.Second, func() bool {
 		return a.tryDel("c1", pods[1].Ref().Path) == nil && len(a.list()) == 0
 	})
@@ -134,9 +126,7 @@ func TestNetnsHangsBehindProc(t *testing.T) {
 			given := fmt.Sprintf("/proc/%d/root%s", os.Getpid(), path)
 			if how == "link" {
 				given = "/run/netns/link-" + filepath.Base(filepath.Dir(dir))
-				if err := os.Symlink(path, given); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Symlink(path, given))
 				t.Cleanup(func() { os.Remove(given) })
 			}
 			if _, err := a.exec("ADD", "gone", given); err != nil {
@@ -184,9 +174,7 @@ func TestHangingPathIsReused(t *testing.T) {
 	})
 	a.del("heir", wait)
 	unbind(t, path, 0)
-	if err := unix.Mount("hangs", dir, "tmpfs", 0, ""); err != nil { // for Hang to unmount
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("hangs", dir, "tmpfs", 0, "")) // for Hang to unmount
 }
 
 // What hangs in a folder in which pods are looked for, or is mounted over the folder
@@ -215,9 +203,7 @@ func TestRebuildBesideHangingPath(t *testing.T) {
 			go func() { done <- rebuild.Run() }()
 			select {
 			case err := <-done:
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			case <-time.After(20 * time.Second):
 				_ = rebuild.Process.Kill()
 				heal()
@@ -235,9 +221,7 @@ func TestRebuildBesideHangingPath(t *testing.T) {
 // folderFor makes a folder for a test.
 func folderFor(t *testing.T, path string) string {
 	t.Helper()
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(path, 0o755))
 	t.Cleanup(func() { os.Remove(path) })
 	return path
 }
@@ -247,9 +231,7 @@ func folderFor(t *testing.T, path string) string {
 func sleeper(t *testing.T, pod *ns.Netns) string {
 	t.Helper()
 	p := nettest.Command(pod, "sleep", "1000")
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Start())
 	t.Cleanup(func() {
 		_ = p.Process.Kill()
 		_ = p.Wait()

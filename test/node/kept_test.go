@@ -21,24 +21,18 @@ func (a *agent) keptReady(verb, container, pod string, keys ...string) (become f
 	a.t.Helper()
 	plugin := a.command(verb, container, pod, keys...)
 	fifo := filepath.Join(a.t.TempDir(), "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, unix.Mkfifo(fifo, 0o600))
 	var out bytes.Buffer
 	cmd := exec.Command("bash", "-c", `read <"$0"; exec "$1"`, fifo, plugin.Path)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = plugin.Env, plugin.Stdin, &out, &out
-	if err := cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, cmd.Start())
 	a.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	const tick = 10e6 // ns
 	made := boottime.Now()
 	nettest.Eventually(a.t, "the tick to end", func() bool { return boottime.Now() > made+2*tick })
 	return func() error {
 		a.t.Helper()
-		if err := os.WriteFile(fifo, []byte("now\n"), 0o600); err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, os.WriteFile(fifo, []byte("now\n"), 0o600))
 		if err := cmd.Wait(); err != nil {
 			return programs.Refusal(out.Bytes(), err, "")
 		}

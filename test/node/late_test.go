@@ -30,9 +30,7 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 	cmd := exec.Command("strace", "-f", "-qq", "-o", trace, "-e", "trace="+call, "-e", inject, del.Path)
 	var out bytes.Buffer
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(del.Env, "PATH="+os.Getenv("PATH")), del.Stdin, &out, &out
-	if err := cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, cmd.Start())
 	a.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	nettest.Eventually(a.t, "DEL to stop at "+call, func() bool {
 		raw, _ := os.ReadFile(trace)
@@ -42,13 +40,9 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 		a.t.Helper()
 		tracer := cmd.Process.Pid
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", tracer, tracer))
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, err)
 		plugin, err := strconv.Atoi(strings.Fields(string(raw))[0])
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, err)
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
 		for { // strace stops each of its threads once
@@ -128,9 +122,7 @@ func TestLateDelSparesWhatWasMended(t *testing.T) {
 				return
 			}
 			pingAll(t, other, heir)
-			if err := os.Remove(a.root.Ledger()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(a.root.Ledger()))
 			if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -150,16 +142,12 @@ func TestLateDelBehindRebuild(t *testing.T) {
 	a := startAgent(t, pools)
 	first, second := nettest.Pod(t), nettest.Pod(t)
 	result, err := a.exec("ADD", "c", first.Ref().Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	goOn := a.stopped("socket", "c", first.Ref().Path, `"prevResult":`+string(result))
 	a.del("c", wait)
 	heir := a.add("c", second)
 	a.kill()
-	if err := os.Remove(a.root.Ledger()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.root.Ledger()))
 	if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -179,9 +167,7 @@ func TestRepeatedDelTakesNoAddress(t *testing.T) {
 	a.kill()
 	const result = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"babcdefghij2345"},{"name":"eth0","sandbox":"/x"}],` +
 		`"ips":[{"address":"10.88.0.4/32"},{"address":"10.88.0.5/32"}]}`
-	if err := a.tryDel("gone", "", result); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.tryDel("gone", "", result))
 	a.start()
 	a.podsOf(2)
 }

@@ -21,9 +21,7 @@ import (
 // tmpfs mounts a file system of its own on a folder.
 func tmpfs(t *testing.T, at, options string) {
 	t.Helper()
-	if err := os.MkdirAll(at, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(at, 0o700))
 	if err := unix.Mount("ledger", at, "tmpfs", 0, options); err != nil {
 		t.Fatalf("mount -t tmpfs -o %s: %v", options, err)
 	}
@@ -42,9 +40,7 @@ func TestDamagedLedger(t *testing.T) {
 	a.kill()
 	path := a.root.Ledger()
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Pages that are no longer in use may have the record, too.
 	first := bytes.Index(good, []byte(`"containerID":"c1"`))
 	if first < 0 {
@@ -61,9 +57,7 @@ func TestDamagedLedger(t *testing.T) {
 		"torn in the head": append(make([]byte, 8192), good[8192:]...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(path, bad, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, bad, 0o600))
 			a.refused("ledger "+path+" is damaged", "the file stays as it is")
 			if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, bad) {
 				t.Errorf("the damaged file was changed (%v)", err)
@@ -71,9 +65,7 @@ func TestDamagedLedger(t *testing.T) {
 			pingAll(t, pods[0], got[1])
 		})
 	}
-	if err := os.WriteFile(path, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, good, 0o600))
 	a.start()
 	a.wantClean()
 	if n := len(a.list()); n != 2 {
@@ -86,18 +78,12 @@ func TestDamagedInstance(t *testing.T) {
 	a.podsOf(1)
 	a.kill()
 	good, err := os.ReadFile(a.root.Instance())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, bad := range []string{"", "../../etc", "ABCDEFGHIJ\n"} {
-		if err := os.WriteFile(a.root.Instance(), []byte(bad), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(a.root.Instance(), []byte(bad), 0o600))
 		a.refused(a.root.Instance())
 	}
-	if err := os.WriteFile(a.root.Instance(), good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(a.root.Instance(), good, 0o600))
 	a.start()
 	a.wantClean()
 }
@@ -111,9 +97,7 @@ func TestReadOnlyLedger(t *testing.T) {
 	pods, got := a.podsOf(2)
 	a.stop()
 	remount := func(flags uintptr) {
-		if err := unix.Mount("", a.root.State(), "", unix.MS_REMOUNT|flags, "size=16m"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, unix.Mount("", a.root.State(), "", unix.MS_REMOUNT|flags, "size=16m"))
 	}
 	remount(unix.MS_RDONLY)
 	a.refused("read-only file system")
@@ -153,9 +137,7 @@ func TestFullDisk(t *testing.T) {
 	before := nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")
 	_, err := a.tryAdd("last", last, bulk)
 	programs.WantError(t, err, 5, "disk full")
-	if diff := before.Diff(nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack")); diff != "" {
-		t.Errorf("the refused ADD changed:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, a.node).And(nettest.Snapshot(t, last)).Without("conntrack"), "the refused ADD changed")
 	_, err = a.exec("STATUS", "", "")
 	programs.WantError(t, err, 50, "disk full")
 
@@ -208,18 +190,14 @@ func (a *agent) fill() (empty func()) {
 	a.t.Helper()
 	filler := filepath.Join(a.root.State(), "filler")
 	f, err := os.Create(filler)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	_, err = io.Copy(f, zeros{})
 	if f.Close(); !errors.Is(err, unix.ENOSPC) {
 		a.t.Fatalf("filling the disk: %v", err)
 	}
 	return func() {
 		a.t.Helper()
-		if err := os.Remove(filler); err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, os.Remove(filler))
 	}
 }
 
@@ -234,9 +212,7 @@ func TestLedgerInUse(t *testing.T) {
 	pods, got := a.podsOf(2)
 	files := nettest.Files(t, string(a.root))
 	a.refused("ledger is in use", fmt.Sprint(a.cmd.Process.Pid))
-	if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
-		t.Errorf("the refusal changed files:\n%s", diff)
-	}
+	nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
 	pingAll(t, pods[0], got[1])
 	a.add("c2", nettest.Pod(t))
 	a.wantClean()

@@ -15,20 +15,14 @@ import (
 func (a *agent) full() (read *os.File) {
 	a.t.Helper()
 	read, write, err := os.Pipe()
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	a.t.Cleanup(func() { read.Close(); write.Close() })
 	fd := int(write.Fd()) // which makes it block, as berthd gets it
-	if err := unix.SetNonblock(fd, true); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, unix.SetNonblock(fd, true))
 	for err == nil {
 		_, err = unix.Write(fd, make([]byte, 512))
 	}
-	if err := unix.SetNonblock(fd, false); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, unix.SetNonblock(fd, false))
 	a.err = write
 	return read
 }

@@ -6,7 +6,10 @@ package node
 import (
 	"testing"
 
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
 
 func TestMain(m *testing.M) { programs.Main(m) }
+
+var must = nettest.Must

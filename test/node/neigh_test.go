@@ -18,9 +18,7 @@ import (
 func neighbourEntries(t *testing.T, index int, addrs []netip.Addr) (entries []netlink.Neigh) {
 	t.Helper()
 	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, n := range all {
 		addr, _ := netip.AddrFromSlice(n.IP)
 		if n.LinkIndex == index || slices.Contains(addrs, addr.Unmap()) {
@@ -28,16 +26,6 @@ func neighbourEntries(t *testing.T, index int, addrs []netip.Addr) (entries []ne
 		}
 	}
 	return entries
-}
-
-// index returns a link's index.
-func index(t *testing.T, name string) int {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return link.Attrs().Index
 }
 
 // What the node knows of a pod's neighbours, by Berth or by itself, goes with
@@ -60,7 +48,7 @@ func TestNeighbourEntriesGo(t *testing.T) {
 			a.start()
 			t.Cleanup(func() { a.releaseAll(); a.remove() }) // what the learnt ones said leaves traces, which are not Berth's
 			pods, got := a.podsOf(1)
-			host := index(t, got[0].host)
+			host := nettest.Link(t, got[0].host).Attrs().Index
 
 			// Berth's own are permanent. One of an address that somebody routes to the pod
 			// is learnt, and others are asked for in vain.
@@ -101,7 +89,7 @@ func TestNeighbourEntriesGo(t *testing.T) {
 			if !slices.Equal(heir.addrs, got[0].addrs) {
 				t.Fatalf("the successor has %v, not %v", heir.addrs, got[0].addrs)
 			}
-			its := index(t, heir.host)
+			its := nettest.Link(t, heir.host).Attrs().Index
 			for _, n := range neighbourEntries(t, its, known) {
 				if n.LinkIndex != its {
 					t.Errorf("of the successor's address the node knows %v, and its link is %d", n, its)

@@ -81,9 +81,7 @@ func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	other.releaseAll()
 	other.remove()
 	same.remove()
-	if diff := alone.Diff(seen(t)); diff != "" {
-		t.Errorf("the neighbours are gone, and the first agent's things have changed:\n%s", diff)
-	}
+	nettest.Same(t, alone, seen(t), "the neighbours are gone, and the first agent's things have changed")
 	first.wantClean()
 	for i := range pods {
 		pingAll(t, pods[i], got[(i+1)%3])
@@ -134,9 +132,8 @@ func TestNeighboursAddress(t *testing.T) {
 			programs.WantError(t, err, 101, "ip route add "+c.addr)
 			same.del("c0")
 			same.wantGone()
-			if diff := before.Diff(seen(t)) + inside.Diff(nettest.Snapshot(t, pod)); diff != "" {
-				t.Errorf("the refused ADD changed:\n%s", diff)
-			}
+			nettest.Same(t, before, seen(t), "the refused ADD changed")
+			nettest.Same(t, inside, nettest.Snapshot(t, pod), "the refused ADD changed")
 			pingAll(t, pods[1], got[0])
 			first.wantClean()
 			nettest.Eventually(t, "an address that is nobody's", func() bool {
@@ -160,9 +157,7 @@ func TestRemove(t *testing.T) {
 	if err := runFor(a.berthd("--remove")); err == nil {
 		t.Error("--remove with two pods attached succeeds")
 	}
-	if diff := full.Diff(seen(t)); diff != "" {
-		t.Errorf("the refused --remove changed:\n%s", diff)
-	}
+	nettest.Same(t, full, seen(t), "the refused --remove changed")
 	pingAll(t, pods[0], got[1])
 	a.start()
 	if err := runFor(a.berthd("--remove")); err == nil {
@@ -171,8 +166,6 @@ func TestRemove(t *testing.T) {
 	a.del("c0", wait)
 	a.del("c1", wait)
 	a.remove()
-	if diff := empty.Diff(seen(t)); diff != "" {
-		t.Errorf("--remove left:\n%s", diff)
-	}
+	nettest.Same(t, empty, seen(t), "--remove left")
 	a.remove() // once more is nothing
 }

@@ -17,9 +17,7 @@ func TestBothFoldersLost(t *testing.T) {
 	a := startAgent(t, pools)
 	pods, got := a.podsOf(3)
 	raw, err := os.ReadFile(a.root.Instance())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.kill()
 	a.lose(a.root.State())
 	a.lose(a.root.Run())
@@ -35,9 +33,7 @@ func TestBothFoldersLost(t *testing.T) {
 		t.Error("the refusal has begun an instance")
 	}
 	pingAll(t, pods[0], got[2])
-	if err := os.WriteFile(a.root.Instance(), raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(a.root.Instance(), raw, 0o600))
 	a.rebuild()
 	a.start()
 	nettest.Eventually(t, "the deleted pod is gone", func() bool { return len(a.list()) == 2 })
@@ -55,13 +51,9 @@ func TestBothFoldersLostAndPodsGivenUp(t *testing.T) {
 		a := newAgent(t, nettest.Node(t), pools)
 		a.start()
 		raw, err := a.exec("ADD", "c", nettest.Pod(t).Ref().Path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		is, err := programs.ReadResult(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		a.kill()
 		a.lose(a.root.State())
 		a.lose(a.root.Run())
@@ -69,9 +61,7 @@ func TestBothFoldersLostAndPodsGivenUp(t *testing.T) {
 			a.start("--moved")
 			continue
 		}
-		if err := a.tryDel("c", "", `"prevResult":`+string(raw)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.tryDel("c", "", `"prevResult":`+string(raw)))
 		a.start()
 		nettest.Eventually(t, "the pod is gone", func() bool {
 			return !strings.Contains(nettest.Snapshot(t, a.node).Only("link").String(), is.Host)

@@ -22,9 +22,7 @@ func (a *agent) reboot(pods ...*ns.Netns) {
 	for _, p := range append(pods, a.node) {
 		nettest.Delete(a.t, p)
 	}
-	if err := os.RemoveAll(a.root.Run()); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, os.RemoveAll(a.root.Run()))
 	a.node = nettest.Node(a.t)
 }
 
@@ -33,9 +31,7 @@ func anotherBoot(t *testing.T) {
 	t.Helper()
 	const at = "/proc/sys/kernel/random/boot_id"
 	fake := t.TempDir() + "/boot_id"
-	if err := os.WriteFile(fake, []byte("01234567-89ab-cdef-0123-456789abcdef\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(fake, []byte("01234567-89ab-cdef-0123-456789abcdef\n"), 0o644))
 	if err := unix.Mount(fake, at, "", unix.MS_BIND, ""); err != nil {
 		t.Fatalf("mount --bind %s %s: %v", fake, at, err)
 	}
@@ -100,9 +96,7 @@ func TestReboot(t *testing.T) {
 func (a *agent) pools() api.PoolCIDR {
 	a.t.Helper()
 	ps, err := a.api.Pools(a.t.Context())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	return ps[0].CIDRs[0]
 }
 
@@ -117,12 +111,8 @@ func TestRebootSparesWhoHasThePath(t *testing.T) {
 	a.reboot(pods...)
 
 	stranger := nettest.Pod(t)
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount(stranger.Ref().Path, path, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, unix.Mount(stranger.Ref().Path, path, "", unix.MS_BIND, ""))
 	defer func() { unix.Unmount(path, unix.MNT_DETACH); os.Remove(path) }()
 	nettest.Run(t, stranger, "ip link add eth0 type veth peer name other")
 	before := nettest.Snapshot(t, stranger)
@@ -131,9 +121,7 @@ func TestRebootSparesWhoHasThePath(t *testing.T) {
 	if err := a.tryDel("c0", path); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
-	if diff := before.Diff(nettest.Snapshot(t, stranger)); diff != "" {
-		t.Errorf("a stranger's network namespace was changed:\n%s", diff)
-	}
+	nettest.Same(t, before, nettest.Snapshot(t, stranger), "a stranger's network namespace was changed")
 }
 
 // In the same boot another network namespace is a mistake that would release
@@ -147,9 +135,7 @@ func TestMovedByMistake(t *testing.T) {
 	a.kill()
 	read := func() []byte {
 		raw, err := os.ReadFile(a.root.Ledger())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return raw
 	}
 	ledger, files := read(), nettest.Files(t, string(a.root))
@@ -160,12 +146,8 @@ func TestMovedByMistake(t *testing.T) {
 	if !bytes.Equal(ledger, read()) {
 		t.Error("the refusal changed the ledger")
 	}
-	if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
-		t.Errorf("the refusal changed files:\n%s", diff)
-	}
-	if diff := world.Diff(nettest.Snapshot(t, home).And(nettest.Snapshot(t, pods[0])).Without("conntrack")); diff != "" {
-		t.Errorf("the refusal changed the network namespace where the pods are:\n%s", diff)
-	}
+	nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
+	nettest.Same(t, world, nettest.Snapshot(t, home).And(nettest.Snapshot(t, pods[0])).Without("conntrack"), "the refusal changed the network namespace where the pods are")
 
 	a.node = home
 	a.start()

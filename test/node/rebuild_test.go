@@ -85,19 +85,13 @@ func TestRebuildWithLongNames(t *testing.T) {
 	containers := []string{"a" + end, "b" + end, "away" + end[4:], end + "1", end + "2"}
 	for _, c := range containers {
 		out, err := a.execIn(network, "ADD", c, nettest.Pod(t).Ref().Path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		results[c] = string(out)
 	}
 	lone, unlisted, away, twin, other := containers[0], containers[1], containers[2], containers[3], containers[4]
 	a.kill()
-	if err := os.Remove(a.root.Ledger()); err != nil {
-		t.Fatal(err)
-	}
-	if err := runFor(a.berthd("--rebuild-ledger")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.root.Ledger()))
+	must(t, runFor(a.berthd("--rebuild-ledger")))
 	verb("DEL", away)
 	a.start()
 
@@ -140,25 +134,19 @@ func TestRebuildWithLongNames(t *testing.T) {
 func (a *agent) read() []byte {
 	a.t.Helper()
 	raw, err := os.ReadFile(a.root.Ledger())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	return raw
 }
 
 func (a *agent) write(raw []byte) {
 	a.t.Helper()
-	if err := os.WriteFile(a.root.Ledger(), raw, 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, os.WriteFile(a.root.Ledger(), raw, 0o600))
 }
 
 // lose takes a file away, or a folder.
 func (a *agent) lose(path string) {
 	a.t.Helper()
-	if err := os.RemoveAll(path); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, os.RemoveAll(path))
 }
 
 func (a *agent) rebuild() {
@@ -223,9 +211,7 @@ func TestOlderLedger(t *testing.T) {
 			}
 			files := nettest.Files(t, string(a.root))
 			a.refused("older than its pods", "1 links", "--rebuild-ledger")
-			if diff := files.Diff(nettest.Files(t, string(a.root))); diff != "" {
-				t.Errorf("the refusal changed files:\n%s", diff)
-			}
+			nettest.Same(t, files, nettest.Files(t, string(a.root)), "the refusal changed files")
 			if c.hurt == "" {
 				pingAll(t, old, got)
 			}
@@ -251,22 +237,14 @@ func TestOlderLedgerLetsAddressesRest(t *testing.T) {
 	a.start()
 	pod := nettest.Pod(t)
 	raw, err := a.exec("ADD", "c1", pod.Ref().Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var result map[string]any
-	if err := json.Unmarshal(raw, &result); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &result))
 	delete(result, "ips")
 	cut, err := json.Marshal(result)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.stop()
-	if err := a.tryDel("c1", pod.Ref().Path, `"prevResult":`+string(cut)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.tryDel("c1", pod.Ref().Path, `"prevResult":`+string(cut)))
 	a.write(older)
 	a.start()
 	_, err = a.tryAdd("new", nettest.Pod(t))
@@ -285,9 +263,7 @@ func TestRebuildWithoutAlias(t *testing.T) {
 			a := startAgent(t, pools)
 			pod, other := nettest.Pod(t), nettest.Pod(t)
 			result, err := a.exec("ADD", "c", pod.Ref().Path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			a.add("other", other)
 			host := a.list()[slices.IndexFunc(a.list(), func(at api.Attachment) bool { return at.ContainerID == "c" })].HostVeth
 			a.kill()

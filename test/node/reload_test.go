@@ -44,9 +44,7 @@ func TestReloadPools(t *testing.T) {
 		a.add("again", again, `"pool":"extra"`)
 		a.del("again", wait)
 	}
-	if err := os.Remove(a.root.Config()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.root.Config()))
 	a.reload(notInForce) // no pool is left
 
 	a.configure(quick)
@@ -110,9 +108,7 @@ func TestStop(t *testing.T) {
 	pods, got := a.podsOf(3)
 	before := seen(t)
 	a.stop()
-	if diff := before.Diff(seen(t)); diff != "" {
-		t.Errorf("stopping changed the node:\n%s", diff)
-	}
+	nettest.Same(t, before, seen(t), "stopping changed the node")
 	if _, err := os.Lstat(a.root.Socket()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is still there: %v", err)
 	}
@@ -124,9 +120,7 @@ func TestStop(t *testing.T) {
 		pingAll(t, pods[i], got[(i+1)%3])
 	}
 	a.start()
-	if diff := before.Diff(seen(t)); diff != "" {
-		t.Errorf("starting again changed the node:\n%s", diff)
-	}
+	nettest.Same(t, before, seen(t), "starting again changed the node")
 	a.wantClean()
 }
 

@@ -32,13 +32,9 @@ func (a *agent) copied() *agent {
 func (a *agent) lockFile() string {
 	a.t.Helper()
 	raw, err := os.ReadFile(a.root.Instance())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	self, err := ns.Self()
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	defer self.Close()
 	return root.Lock(strings.TrimSpace(string(raw)), self.Ref().Ino)
 }
@@ -56,9 +52,7 @@ func TestCopiedRoot(t *testing.T) {
 	b.refused(refusal, "--root "+string(a.root), b.root.State())
 	b.args = []string{pools, "--remove"}
 	b.refused(refusal)
-	if diff := files.Diff(nettest.Files(t, filepath.Join(string(b.root), "var"))); diff != "" {
-		t.Errorf("the refusal changed files:\n%s", diff)
-	}
+	nettest.Same(t, files, nettest.Files(t, filepath.Join(string(b.root), "var")), "the refusal changed files")
 	b.lose(b.root.Ledger())
 	b.args = []string{pools, "--rebuild-ledger"}
 	b.refused(refusal)
@@ -162,9 +156,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 			results := map[string]string{}
 			for _, c := range []string{"c0", "c1"} {
 				out, err := a.exec("ADD", c, nettest.Pod(t).Ref().Path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				results[c] = string(out)
 			}
 			for _, at := range a.list() {
@@ -203,12 +195,10 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	other.start()
 	pod, from := nettest.Pod(t), nettest.Pod(t)
 	raw, err := owner.exec("ADD", "c", pod.Ref().Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	is := owner.add("c", pod)
 	owner.add("from", from)
-	was := indexOf(t, is.host)
+	was := nettest.Link(t, is.host).Attrs().Index
 	del := func(how string) {
 		t.Helper()
 		if err := other.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw)); err != nil {
@@ -217,7 +207,7 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	}
 	untouched := func(how string) {
 		t.Helper()
-		if now := indexOf(t, is.host); now != was {
+		if now := nettest.Link(t, is.host).Attrs().Index; now != was {
 			t.Errorf("%s: the link was deleted, and made again: it was %d, and is %d", how, was, now)
 		}
 		nettest.Ping(t, from, is.addrs[0])
@@ -244,19 +234,15 @@ func TestDelAtARootOfNobody(t *testing.T) {
 			pod, from := nettest.Pod(t), nettest.Pod(t)
 			a.add("from", from)
 			raw, err := a.exec("ADD", "c", pod.Ref().Path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			is := a.add("c", pod)
 			nobodys := newAgent(t, nil)
 			if !prev { // left by an earlier plugin
 				raw = []byte("null")
-				if err := os.MkdirAll(nobodys.root.State(), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.MkdirAll(nobodys.root.State(), 0o700))
 			}
 			files := nettest.Files(t, string(nobodys.root))
-			was := indexOf(t, is.host)
+			was := nettest.Link(t, is.host).Attrs().Index
 			for _, how := range []string{"served", "hung"} {
 				err := nobodys.tryDel("c", pod.Ref().Path, `"prevResult":`+string(raw))
 				programs.WantError(t, err, 7, "no agent has ever run with this root, and the pod's link "+is.host+" belongs to a running agent: process ")
@@ -268,23 +254,12 @@ func TestDelAtARootOfNobody(t *testing.T) {
 				}
 			}
 			a.signal(unix.SIGCONT)
-			if diff := files.Diff(nettest.Files(t, string(nobodys.root))); diff != "" {
-				t.Errorf("it changes the folder of nobody:\n%s", diff)
-			}
-			if now := indexOf(t, is.host); now != was {
+			nettest.Same(t, files, nettest.Files(t, string(nobodys.root)), "it changes the folder of nobody")
+			if now := nettest.Link(t, is.host).Attrs().Index; now != was {
 				t.Errorf("the link was deleted, and made again: it was %d, and is %d", was, now)
 			}
 			wantUp(t, is)
 			nettest.Ping(t, from, is.addrs[0])
 		})
 	}
-}
-
-func indexOf(t *testing.T, link string) int {
-	t.Helper()
-	l, err := netlink.LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.Attrs().Index
 }

@@ -15,12 +15,8 @@ func TestRunFolderRemoved(t *testing.T) {
 	pods, got := a.podsOf(2)
 	gone := nettest.Pod(t)
 	a.add("gone", gone)
-	if err := os.RemoveAll(a.root.Run()); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.tryDel("gone", gone.Ref().Path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(a.root.Run()))
+	must(t, a.tryDel("gone", gone.Ref().Path))
 	nettest.NoPing(t, gone, got[0].addrs[0])
 
 	nettest.Eventually(t, "the socket to be there again", func() bool { _, err := os.Lstat(a.root.Socket()); return err == nil })

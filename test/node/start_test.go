@@ -24,36 +24,26 @@ func TestSupervisorIsDeaf(t *testing.T) {
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	path := filepath.Join(t.TempDir(), "notify")
 	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer supervisor.Close()
 	fill, err := net.DialUnix("unixgram", nil, supervisor.LocalAddr().(*net.UnixAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer fill.Close()
 	for err == nil { // until it is full, so that the next one waits
-		if err := fill.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fill.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 		_, err = fill.Write([]byte("STATUS=another's"))
 	}
 	a.env = []string{"NOTIFY_SOCKET=" + path}
 	a.start()
 	a.add("c", nettest.Pod(t))
-	if err := os.Remove(a.root.Socket()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.root.Socket()))
 	nettest.Eventually(t, "the socket to be made again", func() bool {
 		_, err := os.Stat(a.root.Socket())
 		return err == nil
 	})
 	a.del("c", wait)
 	read := func() string {
-		if err := supervisor.SetReadDeadline(time.Now().Add(nettest.Deadline)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, supervisor.SetReadDeadline(time.Now().Add(nettest.Deadline)))
 		buf := make([]byte, 64)
 		n, err := supervisor.Read(buf)
 		if err != nil {
@@ -64,9 +54,7 @@ func TestSupervisorIsDeaf(t *testing.T) {
 	for said := read(); said != "READY=1"; said = read() {
 	}
 	for err = nil; err == nil; { // full again
-		if err := fill.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fill.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 		_, err = fill.Write([]byte("STATUS=another's"))
 	}
 	a.stop()
@@ -76,16 +64,12 @@ func TestSupervisorIsDeaf(t *testing.T) {
 // port is free.
 func TestMetricsPortIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := newAgent(t, nil, pools, "--metrics="+taken.Addr().String())
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	a.start()
 	a.podsOf(1)
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, taken.Close())
 	nettest.Eventually(t, "metrics to be served", func() bool {
 		resp, err := http.Get("http://" + taken.Addr().String() + "/metrics")
 		if err != nil {
@@ -103,18 +87,14 @@ func TestMetricsPortIsTaken(t *testing.T) {
 func TestRunIsFull(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
-	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(a.root.Run(), 0o700))
 	tmpfs(t, a.root.Run(), "size=64k")
 	a.start()
 	pods, got := a.podsOf(2)
 	fill := func() {
 		t.Helper()
 		f, err := os.OpenFile(filepath.Join(a.root.Run(), "filler"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := io.Copy(f, zeros{}); !errors.Is(err, unix.ENOSPC) {
 			t.Fatalf("filling the run folder: %v", err)
 		}
@@ -127,15 +107,11 @@ func TestRunIsFull(t *testing.T) {
 	nettest.Eventually(t, "the deletion to be done", func() bool { return len(a.list()) == 1 })
 	nettest.NoPing(t, pods[1], got[0].addrs[0])
 	a.kill()
-	if err := os.Remove(a.marker()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(a.marker()))
 	fill()
 	a.start()
 	a.del("c1", wait)
-	if err := os.Remove(filepath.Join(a.root.Run(), "filler")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(a.root.Run(), "filler")))
 	nettest.Eventually(t, "the marker to be written", func() bool {
 		_, err := os.Stat(a.marker())
 		return err == nil
@@ -148,9 +124,7 @@ func TestRunIsFull(t *testing.T) {
 func TestRunHasNoInodes(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
-	if err := os.MkdirAll(a.root.Run(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(a.root.Run(), 0o700))
 	tmpfs(t, a.root.Run(), "nr_inodes=100")
 	a.start()
 	pods, got := a.podsOf(2)
@@ -171,13 +145,9 @@ func TestRunHasNoInodes(t *testing.T) {
 		return err == nil && len(files) == 0
 	})
 	for _, name := range fillers {
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(name))
 	}
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-started)
 	nettest.NoPing(t, pods[1], got[0].addrs[0])
 	a.del("c1", wait)
 	a.stop()

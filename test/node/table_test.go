@@ -21,9 +21,7 @@ import (
 func flush(t *testing.T) {
 	t.Helper()
 	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.FlushRuleset()
 	if err := c.Flush(); err != nil {
 		t.Fatalf("nft flush ruleset: %v", err)
@@ -46,15 +44,11 @@ const (
 func squat(t *testing.T, table string) (leave func()) {
 	t.Helper()
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	message := func(typ netlink.HeaderType, flags netlink.HeaderFlags, family byte, subsystem byte, attrs ...netlink.Attribute) netlink.Message {
 		raw, err := netlink.MarshalAttributes(attrs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return netlink.Message{
 			Header: netlink.Header{Type: typ, Flags: netlink.Request | flags},
 			Data:   append([]byte{family, 0, 0, subsystem}, raw...),
@@ -81,9 +75,7 @@ func squat(t *testing.T, table string) (leave func()) {
 func (a *agent) table() string {
 	a.t.Helper()
 	st, err := a.api.Status(a.t.Context(), "")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	return "berth-" + st.Instance
 }
 
@@ -191,9 +183,7 @@ func (a *agent) wantRight() {
 func (a *agent) findings() []string {
 	a.t.Helper()
 	audit, err := a.api.Audit(a.t.Context())
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	var all []string
 	for _, f := range audit.Findings {
 		all = append(all, fmt.Sprint(f))
@@ -218,9 +208,7 @@ func TestFlush(t *testing.T) {
 	a.kill()
 	flush(t)
 	a.start()
-	if diff := whole.Diff(nettest.Snapshot(t, nil).Only("nft")); diff != "" {
-		t.Errorf("after a restart the table differs:\n%s", diff)
-	}
+	nettest.Same(t, whole, nettest.Snapshot(t, nil).Only("nft"), "after a restart the table differs")
 	a.wantClean()
 }
 

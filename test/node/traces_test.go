@@ -47,9 +47,7 @@ type dnatRule struct {
 func lag(t *testing.T, rules ...dnatRule) (catchUp func()) {
 	t.Helper()
 	c, err := nftables.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "lag"})
 	chain := c.AddChain(&nftables.Chain{
 		Name: "c", Table: table, Type: nftables.ChainTypeNAT,

@@ -111,9 +111,7 @@ func (a *agent) follow(t *testing.T) (drifts func() int64) {
 func (a *agent) disagreements(t *testing.T) string {
 	t.Helper()
 	audit, err := a.api.Audit(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := ""
 	for _, f := range audit.Findings {
 		s += fmt.Sprintf("%s %s: %s\n", f.Type, f.What, f.Detail)

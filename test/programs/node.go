@@ -31,28 +31,20 @@ func RunNode(t testing.TB, bin, yaml string) *Node {
 // Configure writes berthd.yaml.
 func Configure(t testing.TB, dir root.Dir, yaml string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(dir.Config()), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir.Config(), []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, os.MkdirAll(filepath.Dir(dir.Config()), 0o700))
+	nettest.Must(t, os.WriteFile(dir.Config(), []byte(yaml), 0o600))
 }
 
 // Crash kills the agent with SIGKILL; Again starts a killed agent again.
 func (n *Node) Crash() {
 	n.t.Helper()
-	if err := n.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
+	nettest.Must(n.t, n.Kill())
 	n.API.Close()
 }
 
 func (n *Node) Again() {
 	n.t.Helper()
-	if err := n.Start(context.Background()); err != nil {
-		n.t.Fatal(err)
-	}
+	nettest.Must(n.t, n.Start(context.Background()))
 }
 
 // Exec runs berth-cni for the agent. keys are those of Conf.
@@ -64,9 +56,7 @@ func (n *Node) Exec(verb, container, netns string, keys ...string) ([]byte, erro
 func List(t testing.TB, c *client.Client) []api.Attachment {
 	t.Helper()
 	l, err := c.List(context.Background(), api.Filter{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	return l
 }
 

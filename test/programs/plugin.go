@@ -70,9 +70,6 @@ func ReadResult(raw []byte) (Attached, error) {
 	return got, nil
 }
 
-// PrevResult returns the key of a configuration that has the answer as its prevResult.
-func (a Attached) PrevResult() string { return `"prevResult":` + a.Raw }
-
 // Refusal returns the error of a plugin that failed, read from its output out. A numbered
 // error (CNI 1.1, section 5, "Error") becomes an *api.Error. For any other output, the
 // returned error has why and complaint, the plugin's stderr.

@@ -16,9 +16,7 @@ import (
 func Tree(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd() // go test runs a test in its package's folder
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	for ; dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir

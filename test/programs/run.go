@@ -20,9 +20,7 @@ func Run(t testing.TB, bin, root string, pools ...string) *Agent {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	return agent
 }
 

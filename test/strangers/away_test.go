@@ -53,9 +53,7 @@ func neverUp(t *testing.T, name string) (gone func()) {
 		t.Fatalf("link %s is not down: %v, %v", name, link, err)
 	}
 	updates, done := make(chan netlink.LinkUpdate, 1024), make(chan struct{})
-	if err := netlink.LinkSubscribe(updates, done); err != nil { // ip monitor link
-		t.Fatal(err)
-	}
+	must(t, netlink.LinkSubscribe(updates, done)) // ip monitor link
 	t.Cleanup(func() { close(done) })
 	return func() {
 		t.Helper()
@@ -82,14 +80,10 @@ func neverUp(t *testing.T, name string) (gone func()) {
 func (n *node) queued(t *testing.T) []deletions.Entry {
 	t.Helper()
 	q, err := deletions.Open(root.Dir(n.agent.Root))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer q.Close()
 	entries, err := q.Pending()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return entries
 }
 
@@ -105,9 +99,7 @@ func TestLibcniDelWithoutAgent(t *testing.T) {
 			r, rt, kept := newRuntime(t, n, "1.1.0", ""), of("away-"+name, pod), of("kept-"+name, other)
 			addrs, keptAddrs := addrsOf(r.add(t, rt)), addrsOf(r.add(t, kept))
 			connected(t, pod, addrs)
-			if err := end(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, end())
 
 			r.del(t, rt)
 			cutOff(t, pod, addrs)
@@ -121,9 +113,7 @@ func TestLibcniDelWithoutAgent(t *testing.T) {
 			}
 
 			gone := neverUp(t, n.queued(t)[0].Record.Link)
-			if err := n.agent.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.agent.Start(t.Context()))
 			nettest.Eventually(t, "the agent has done what is queued", func() bool { return len(n.queued(t)) == 0 })
 			gone()
 			cutOff(t, pod, addrs)
@@ -144,9 +134,7 @@ func TestLibcniDelHungAgent(t *testing.T) {
 	n.empty = nettest.Snapshot(t, nil)
 	r, rt := newRuntime(t, n, "1.1.0", ""), of("hung", pod)
 	addrs := addrsOf(r.add(t, rt))
-	if err := n.agent.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.agent.Signal(unix.SIGSTOP))
 	defer n.agent.Signal(unix.SIGCONT)
 	r.del(t, rt)
 	cutOff(t, pod, addrs)
@@ -155,9 +143,7 @@ func TestLibcniDelHungAgent(t *testing.T) {
 		t.Fatalf("queued are %+v", queued)
 	}
 	gone := neverUp(t, queued[0].Record.Link)
-	if err := n.agent.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.agent.Signal(unix.SIGCONT))
 	gone()
 	nettest.Eventually(t, "the agent has done what is queued", func() bool { return len(n.queued(t)) == 0 })
 	n.agent.NothingLeft(t, n.empty)
@@ -170,9 +156,7 @@ func TestCnitoolDelWithoutAgent(t *testing.T) {
 	n.empty = nettest.Snapshot(t, nil)
 	tool, netns := newCnitool(t, n, "1.1.0"), pod.Ref().Path
 	tool.must(t, "add", netns)
-	if err := n.agent.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.agent.Kill())
 	tool.must(t, "del", netns)
 	for _, a := range nodeAddrs {
 		nettest.NoPing(t, pod, a)
@@ -180,9 +164,7 @@ func TestCnitoolDelWithoutAgent(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(tool.lib, "cni", "results", "*")); err != nil || len(left) > 0 {
 		t.Errorf("libcni still has %v, %v", left, err)
 	}
-	if err := n.agent.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.agent.Start(t.Context()))
 	n.agent.NothingLeft(t, n.empty)
 }
 
@@ -207,13 +189,9 @@ func TestLibcniDelWithoutAgentAndCache(t *testing.T) {
 			r, rt := newRuntime(t, n, test.version, ""), of("no-cache", pod)
 			r.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin}, cache, nil)
 			addrs := addrsOf(r.add(t, rt))
-			if err := n.agent.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.agent.Kill())
 			if test.lost {
-				if err := os.RemoveAll(filepath.Join(cache, "results")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.RemoveAll(filepath.Join(cache, "results")))
 			}
 			if !test.named {
 				rt.NetNS = ""
@@ -225,9 +203,7 @@ func TestLibcniDelWithoutAgentAndCache(t *testing.T) {
 			if test.named {
 				cutOff(t, pod, addrs)
 			}
-			if err := n.agent.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, n.agent.Start(t.Context()))
 			cutOff(t, pod, addrs)
 			n.agent.NothingLeft(t, n.empty)
 		})

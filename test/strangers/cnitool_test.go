@@ -27,9 +27,7 @@ func newCnitool(t *testing.T, n *node, version string) *cnitool {
 	t.Helper()
 	peers := programs.Peers(t, "cnitool")
 	confs := t.TempDir()
-	if err := os.WriteFile(filepath.Join(confs, "10-test.conflist"), []byte(n.conflist(version, "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(confs, "10-test.conflist"), []byte(n.conflist(version, "")), 0o600))
 	return &cnitool{
 		path: filepath.Join(peers, "cnitool"), lib: t.TempDir(),
 		env: append(os.Environ(), "CNI_PATH="+n.bin, "NETCONFPATH="+confs),
@@ -63,9 +61,7 @@ func TestCnitool(t *testing.T) {
 	tool.must(t, "status", netns)
 	for range 2 { // DEL leaves the pod as it was
 		var result current.Result
-		if err := json.Unmarshal([]byte(tool.must(t, "add", netns)), &result); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(tool.must(t, "add", netns)), &result))
 		if len(result.IPs) != 2 {
 			t.Fatalf("ADD answers %v, not one address of each family", result.IPs)
 		}
@@ -113,9 +109,7 @@ func TestCnitool(t *testing.T) {
 func TestCnitoolStatusWithoutAgent(t *testing.T) {
 	n := newNode(t)
 	tool := newCnitool(t, n, "1.1.0")
-	if err := n.agent.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.agent.Stop())
 	out, err := tool.run("status", "/proc/self/ns/net")
 	if err == nil || !strings.Contains(out, "berthd") {
 		t.Errorf("STATUS with no agent: %v\n%s", err, out)

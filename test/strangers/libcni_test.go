@@ -23,9 +23,7 @@ type runtime struct {
 func newRuntime(t *testing.T, n *node, specVersion, keys string) *runtime {
 	t.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(n.conflist(specVersion, keys)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &runtime{libcni.NewCNIConfigWithCacheDir([]string{n.bin}, t.TempDir(), nil), list}
 }
 
@@ -40,9 +38,7 @@ func (r *runtime) add(t *testing.T, rt *libcni.RuntimeConf) *current.Result {
 		t.Errorf("the result has version %s, the configuration %s", got.Version(), r.list.CNIVersion)
 	}
 	result, err := current.NewResultFromResult(got)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return result
 }
 
@@ -62,9 +58,7 @@ func of(container string, pod *ns.Netns) *libcni.RuntimeConf {
 func has(t *testing.T, specVersion, since string) bool {
 	t.Helper()
 	ok, err := version.GreaterThanOrEqualTo(specVersion, since)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ok
 }
 

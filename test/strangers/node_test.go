@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
 
 func TestMain(m *testing.M) { programs.Main(m) }
+
+var must = nettest.Must
 
 // network is the name of the configuration that the tests use.
 const network = "strangers"
@@ -40,19 +41,8 @@ func newNode(t *testing.T) *node {
 // them.
 func address(t *testing.T) {
 	t.Helper()
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, cidr := range []string{"192.0.2.1/32", "2001:db8::1/128"} {
-		addr, err := netlink.ParseAddr(cidr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.AddrReplace(lo, addr); err != nil { // ip address replace CIDR dev lo
-			t.Fatalf("adding %s to lo: %v", cidr, err)
-		}
-	}
+	nettest.Run(t, nil, "ip address replace 192.0.2.1/32 dev lo")
+	nettest.Run(t, nil, "ip address replace 2001:db8::1/128 dev lo")
 }
 
 // conflist is a configuration of some spec version. Further keys of the plugin

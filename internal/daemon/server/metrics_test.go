@@ -88,9 +88,7 @@ func TestMetrics(t *testing.T) {
 func TestServeMetrics(t *testing.T) {
 	a := startToy(t)
 	addr, err := a.ServeMetrics(":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.HasPrefix(addr.String(), "127.0.0.1:") {
 		t.Errorf("without a host it listens on %v", addr)
 	}
@@ -99,9 +97,7 @@ func TestServeMetrics(t *testing.T) {
 	}
 	ask := func(path string) (int, string) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+addr.String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tr := &http.Transport{}
 		defer tr.CloseIdleConnections()
 		resp, err := tr.RoundTrip(req)
@@ -110,9 +106,7 @@ func TestServeMetrics(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return resp.StatusCode, string(body)
 	}
 	if status, body := ask(api.PathMetrics); status != 200 || !strings.Contains(body, "berth_serving 0") {
@@ -126,9 +120,7 @@ func TestServeMetrics(t *testing.T) {
 			t.Errorf("%s by TCP: %d %s", path, status, body)
 		}
 	}
-	if err := a.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Shutdown(t.Context()))
 	if status, body := ask(api.PathHealth); status != 0 {
 		t.Errorf("after the stop: %d %s", status, body)
 	}

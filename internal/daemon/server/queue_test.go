@@ -70,9 +70,7 @@ func TestQueueTakesTurns(t *testing.T) {
 		q := newQueue(1, 100, testLanes...)
 		q.open()
 		leave, err := q.enter(t.Context(), laneRest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := enterAll(t, q, laneMake, laneMake, laneMake, laneMake, laneBreak, laneBreak, laneTidy, laneRest)
 		if s := order(got); s != nil {
 			t.Fatalf("%v executed beside another one", s)
@@ -222,9 +220,7 @@ func BenchmarkQueue(b *testing.B) {
 	q.open()
 	for b.Loop() {
 		leave, err := q.enter(context.Background(), laneBreak)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		leave()
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -127,14 +128,10 @@ func (rt router) find(method, path string, h http.Header) (*Route, string, error
 	if r := found[method]; r != nil {
 		return r, id, nil
 	}
-	var allowed []string
-	for m := range found {
-		allowed = append(allowed, m)
-	}
-	slices.Sort(allowed)
-	h.Set("Allow", strings.Join(allowed, ", "))
+	allowed := strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+	h.Set("Allow", allowed)
 	return nil, "", &statusError{http.StatusMethodNotAllowed,
-		cni.Errorf(cni.CodeEnv, "no such method", "%.16q; %s has %s", method, path, strings.Join(allowed, ", "))}
+		cni.Errorf(cni.CodeEnv, "no such method", "%.16q; %s has %s", method, path, allowed)}
 }
 
 // noPath returns a 404 whose code is not that of an unknown thing, so that no client takes

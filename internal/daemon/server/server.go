@@ -8,6 +8,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,9 +78,7 @@ type Server struct {
 
 // New returns a server on which requests wait until Open.
 func New(o Options) *Server {
-	if o.Concurrency == 0 {
-		o.Concurrency = 64
-	}
+	o.Concurrency = cmp.Or(o.Concurrency, 64)
 	s := &Server{
 		metrics:  o.Metrics,
 		log:      o.Log,

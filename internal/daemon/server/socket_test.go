@@ -21,17 +21,13 @@ import (
 func mode(t *testing.T, path string) fs.FileMode {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return info.Mode()
 }
 
 func TestSocketIsClosedToOthers(t *testing.T) {
 	dir := root.Dir(t.TempDir())
-	if err := os.MkdirAll(dir.Run(), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir.Run(), 0o777))
 	a := newToy(t, dir, 0)
 	a.run(t)
 	if m := mode(t, dir.Run()); m != fs.ModeDir|0o700 {
@@ -54,9 +50,7 @@ func TestSocketIsClosedToOthers(t *testing.T) {
 
 func TestLongRoot(t *testing.T) {
 	dir := root.Dir(filepath.Join(t.TempDir(), strings.Repeat("r", 200)))
-	if err := os.Mkdir(string(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(string(dir), 0o755))
 	a := newToy(t, dir, 0)
 	a.run(t)
 	if h, err := a.client.Health(t.Context()); err != nil || h.Serving {
@@ -82,13 +76,9 @@ func TestListenRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := root.Dir(t.TempDir())
 			if name != "no root" {
-				if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.MkdirAll(dir.Run(), 0o700))
 			}
-			if err := test.prepare(dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, test.prepare(dir))
 			err := newToy(t, dir, 0).Listen(dir)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want ... %s", err, test.want)
@@ -104,24 +94,16 @@ func TestListenRefuses(t *testing.T) {
 // A second agent cannot listen beside a live one, but can replace one that was killed.
 func TestSocketIsNotStolen(t *testing.T) {
 	dir := root.Dir(t.TempDir())
-	if err := os.MkdirAll(dir.Run(), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir.Run(), 0o700))
 	killed, err := net.Listen("unix", dir.Socket())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	killed.(*net.UnixListener).SetUnlinkOnClose(false)
 	a := newToy(t, dir, 0)
 	if err := a.Listen(dir); !errors.Is(err, ErrServed) {
 		t.Fatalf("beside a live agent: %v", err)
 	}
-	if err := killed.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir.Socket()+".new", nil, 0o600); err != nil { // the agent was killed while it listened
-		t.Fatal(err)
-	}
+	must(t, killed.Close())
+	must(t, os.WriteFile(dir.Socket()+".new", nil, 0o600)) // the agent was killed while it listened
 	a.run(t)
 	if _, err := a.client.Health(t.Context()); err != nil {
 		t.Errorf("in the place of a killed agent: %v", err)
@@ -133,14 +115,10 @@ func TestSuccessorKeepsItsSocket(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	first := newToy(t, dir, 0)
 	first.run(t)
-	if err := os.Remove(dir.Socket()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(dir.Socket()))
 	second := newToy(t, dir, 0)
 	second.run(t)
-	if err := first.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Shutdown(t.Context()))
 	if _, err := second.client.Health(t.Context()); err != nil {
 		t.Errorf("after the predecessor's stop: %v", err)
 	}
@@ -164,9 +142,7 @@ func TestRelisten(t *testing.T) {
 			if _, err := connected.Health(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := remove(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, remove())
 			if again, err := a.Relisten(); !again || err != nil {
 				t.Errorf("%v, %v", again, err)
 			}
@@ -192,18 +168,12 @@ func TestRelistenSparesOthers(t *testing.T) {
 		"a file":           func() error { return os.WriteFile(a.dir.Socket(), nil, 0o600) },
 		"nowhere to be at": func() error { return os.RemoveAll(string(a.dir)) },
 	} {
-		if err := os.Remove(a.dir.Socket()); err != nil {
-			t.Fatal(err)
-		}
-		if err := put(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(a.dir.Socket()))
+		must(t, put())
 		if again, err := a.Relisten(); again || err == nil || !strings.Contains(err.Error(), "berthd.sock again: ") {
 			t.Errorf("%s: %v, %v", name, again, err)
 		}
-		if err := os.MkdirAll(a.dir.Run(), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(a.dir.Run(), 0o700))
 		if err := os.Remove(a.dir.Socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		}
@@ -220,17 +190,13 @@ func TestPeer(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	base, err := os.MkdirTemp("/tmp", "peer") // other users cannot enter t.TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(base) })
 	dir := root.Dir(base)
 	a := newToy(t, dir, 0)
 	a.run(t)
 	for path, mode := range map[string]fs.FileMode{base: 0o755, dir.Run(): 0o755, dir.Socket(): 0o666} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, mode))
 	}
 	for uid, want := range map[int]error{0: nil, 12345: unix.ECONNRESET} {
 		if got := askAs(t, uid, dir.Socket()); !errors.Is(got, want) {
@@ -264,9 +230,7 @@ func askAs(t *testing.T, uid int, path string) error {
 	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return d.conn, nil }}
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://daemon/v1/health", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := tr.RoundTrip(req)
 	if err != nil {
 		t.Log(err) // EOF, EPIPE or ECONNRESET: the server closed it

@@ -68,9 +68,7 @@ func TestReadersAreBounded(t *testing.T) {
 	read := func() *http.Response {
 		t.Helper()
 		res, err := at.Client().Get(at.URL + pathNews) // this returns when the stream has begun
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return res
 	}
 	var readers []*http.Response
@@ -84,9 +82,7 @@ func TestReadersAreBounded(t *testing.T) {
 	refused := read()
 	defer refused.Body.Close()
 	said := new(api.Error)
-	if err := json.NewDecoder(refused.Body).Decode(said); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.NewDecoder(refused.Body).Decode(said))
 	wantCode(t, said, cni.CodeTryAgain, "too many readers of news")
 	readers[0].Body.Close()
 	d.readers <- struct{}{} // there is room once the server has noticed that a reader left

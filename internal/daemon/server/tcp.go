@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -18,9 +19,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics address %q: %w", addr, err)
 	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
+	host = cmp.Or(host, "127.0.0.1")
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
 		return nil, fmt.Errorf("listening for metrics: %w", err)

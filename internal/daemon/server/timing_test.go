@@ -54,9 +54,7 @@ func TestQuietStream(t *testing.T) {
 	inBubble(t, func(t *testing.T, conn net.Conn, news news) {
 		io.WriteString(conn, "GET /v1/news HTTP/1.1\r\nHost: a\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.AfterFunc(10*time.Minute, func() { news <- "a bear" })
 		lines, empty := bufio.NewScanner(resp.Body), 0
 		for lines.Scan() && lines.Text() == "" {

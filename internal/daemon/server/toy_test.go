@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -15,9 +16,12 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+var must = nettest.Must
 
 // The toy daemon's lanes, in the order of their turns.
 var (
@@ -67,9 +71,7 @@ func startToy(t testing.TB) *toy {
 // run serves until the test ends, or Shutdown.
 func (d *toy) run(t testing.TB) {
 	t.Helper()
-	if err := d.Listen(d.dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Listen(d.dir))
 	ended := make(chan error, 1)
 	go func() { ended <- d.Serve() }()
 	t.Cleanup(func() {
@@ -159,9 +161,7 @@ func (d *toy) ask(ctx context.Context, method, target, body string, header http.
 	if err != nil {
 		return asked{err: err}
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return client.Dial(ctx, d.dir.Socket())
 	}}

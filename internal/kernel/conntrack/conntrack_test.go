@@ -17,12 +17,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must
 
 // open opens the table of the test's node, which is empty when the test ends.
 func open(t testing.TB) *conntrack.Table {

@@ -13,16 +13,12 @@ import (
 func TestConns(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()
-	if err := tables.Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Replace(r))
 	if tables.conns.writer != nil || tables.conns.reader != nil {
 		t.Error("open, and nobody watches")
 	}
 	w, err := tables.Watch(r.Instance)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	writer, reader := tables.conns.writer, tables.conns.reader
 	var all sync.WaitGroup
 	for range 4 { // only one of them gets the open sockets
@@ -31,16 +27,12 @@ func TestConns(t *testing.T) {
 				if err := tables.Replace(r); err != nil {
 					t.Error(err)
 				}
-				if _, err := tables.Verify(r); err != nil {
-					t.Error(err)
-				}
+				wantWhole(t, tables, r)
 			}
 		})
 	}
 	all.Wait()
-	if err := tables.Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Replace(r))
 	if tables.conns.writer == nil || tables.conns.reader == nil || writer == nil || reader == nil {
 		t.Error("nothing is open, and somebody watches")
 	}
@@ -56,13 +48,9 @@ func TestConns(t *testing.T) {
 	other := r
 	other.Instance = "jihgfedcba"
 	for range 2 {
-		if err := tables.Replace(other); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tables.Replace(other))
 	}
-	if err := tables.Delete("jihgfedcba"); err != nil { // there is no such table: the kernel refuses
-		t.Fatal(err)
-	}
+	must(t, tables.Delete("jihgfedcba")) // there is no such table: the kernel refuses
 	if _, err := tables.Verify(r); err != nil {
 		t.Errorf("what was given up: %v", err)
 	}

@@ -26,9 +26,7 @@ func newHostile(t *testing.T, edit func(*Ruleset)) (w *world, a, b, beyond *plac
 	r = sample()
 	r.Excluded = nil
 	edit(&r)
-	if err := Open(w.node.at).Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Open(w.node.at).Replace(r))
 	w.group(a, r.Live)
 	w.group(b, r.Live)
 	return w, a, b, beyond, w.frames(a), r
@@ -198,11 +196,11 @@ func TestBlocked(t *testing.T) {
 			for i := range 2 {
 				cloud, local := netip.MustParseAddr(clouds[i]), netip.MustParseAddr(locals[i])
 				lo := w.up(w.handle(w.node.at), "lo")
-				w.must(w.handle(beyond.at).AddrAdd(w.up(w.handle(beyond.at), "lo"), &netlink.Addr{IPNet: host(cloud), Flags: unix.IFA_F_NODAD}))
-				w.must(w.handle(w.node.at).AddrAdd(lo, &netlink.Addr{IPNet: host(local), Flags: unix.IFA_F_NODAD}))
+				must(w.t, w.handle(beyond.at).AddrAdd(w.up(w.handle(beyond.at), "lo"), &netlink.Addr{IPNet: host(cloud), Flags: unix.IFA_F_NODAD}))
+				must(w.t, w.handle(w.node.at).AddrAdd(lo, &netlink.Addr{IPNet: host(local), Flags: unix.IFA_F_NODAD}))
 				mac := beyond.peer(w)
 				w.neighbour(w.handle(w.node.at), beyond.link, cloud, mac)
-				w.must(w.handle(w.node.at).RouteAdd(&netlink.Route{LinkIndex: beyond.link.Attrs().Index, Dst: host(cloud), Scope: netlink.SCOPE_LINK}))
+				must(w.t, w.handle(w.node.at).RouteAdd(&netlink.Route{LinkIndex: beyond.link.Attrs().Index, Dst: host(cloud), Scope: netlink.SCOPE_LINK}))
 				nettest.Eventually(t, "names and the node's own", func() bool {
 					from.send(packet(a.addrs[i], cloud, unix.IPPROTO_UDP, udp(68, 80, fmt.Sprint("say cloud", i))))
 					from.send(packet(a.addrs[i], cloud, unix.IPPROTO_UDP, udp(68, 53, fmt.Sprint("say names", i))))
@@ -367,7 +365,7 @@ func TestHaste(t *testing.T) {
 	})
 	w.forget(a)
 	for _, p := range []*place{a, b} { // answers would end the entries at once
-		w.must(w.handle(beyond.at).RouteAdd(&netlink.Route{Dst: host(p.addrs[0]), Type: unix.RTN_BLACKHOLE}))
+		must(w.t, w.handle(beyond.at).RouteAdd(&netlink.Route{Dst: host(p.addrs[0]), Type: unix.RTN_BLACKHOLE}))
 	}
 	open(from, a)
 	if n := w.entries(); n != allowed {
@@ -399,9 +397,9 @@ func TestLimitOutlivesComplete(t *testing.T) {
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
 	tables := Open(w.node.at)
 	lacking(tables, &expr.Fib{})
-	w.must(tables.Replace(r))
+	must(w.t, tables.Replace(r))
 	for sweep := range uint16(3) {
-		w.must(tables.Complete(r))
+		must(w.t, tables.Complete(r))
 		if lacks := tables.Lacks(); lacks != Sources {
 			t.Fatalf("the table lacks %v", lacks)
 		}
@@ -413,13 +411,11 @@ func TestLimitOutlivesComplete(t *testing.T) {
 		t.Errorf("%d entries after three looks, want %d", n, allowed)
 	}
 	lacking(tables)
-	w.must(tables.Complete(r))
+	must(w.t, tables.Complete(r))
 	if lacks := tables.Lacks(); lacks != 0 {
 		t.Errorf("the kernel has all by now, and the table lacks %v", lacks)
 	}
-	if _, err := tables.Verify(r); err != nil {
-		t.Error(err)
-	}
+	wantWhole(t, tables, r)
 }
 
 // A pool that comes or goes, or one more blocked network, gives no pod its share anew.
@@ -435,7 +431,7 @@ func TestLimitOutlivesChange(t *testing.T) {
 	} {
 		was := r
 		edit(&r)
-		w.must(tables.Change(was, r))
+		must(w.t, tables.Change(was, r))
 		for sport := range uint16(3 * allowed) {
 			from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(1000+1000*uint16(i)+sport, 67, "")))
 		}
@@ -445,7 +441,7 @@ func TestLimitOutlivesChange(t *testing.T) {
 	}
 	was := r
 	r.Connections *= 2
-	w.must(tables.Change(was, r))
+	must(w.t, tables.Change(was, r))
 	for sport := range uint16(3 * allowed) {
 		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(9000+sport, 67, "")))
 	}
@@ -469,7 +465,7 @@ func (w *world) entries() (n int) {
 // forget deletes a pod's entries, as the kind flows does when a pod goes.
 func (w *world) forget(p *place) {
 	c, err := conntrack.Open(w.node.at)
-	w.must(err)
+	must(w.t, err)
 	defer c.Close()
-	w.must(c.Forget(p.addrs))
+	must(w.t, c.Forget(p.addrs))
 }

@@ -20,14 +20,12 @@ func TestLive(t *testing.T) {
 	w, a, b, _ := newNode(t)
 	r := sample()
 	r.Live = r.CutLow - 2
-	if err := Open(w.node.at).Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Open(w.node.at).Replace(r))
 	w.group(a, r.Live)
 	w.group(b, r.Live)
 	lo := w.up(w.handle(a.at), "lo")
 	for _, addr := range b.addrs {
-		w.must(w.handle(a.at).AddrAdd(lo, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
+		must(w.t, w.handle(a.at).AddrAdd(lo, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
 	}
 	padN := string([]byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0}) // an option that only pads
 	wraps := []struct {

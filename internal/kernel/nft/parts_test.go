@@ -56,9 +56,7 @@ func TestLacks(t *testing.T) {
 				if err := tables.Replace(r); err != nil || tables.Lacks() != tt.want {
 					t.Fatalf("lacks %b, %v, want %b", tables.Lacks(), err, tt.want)
 				}
-				if _, err := tables.Verify(r); err != nil {
-					t.Error(err)
-				}
+				wantWhole(t, tables, r)
 			}
 			have, _, err := tables.read(r.Table())
 			if err != nil || diff(r.table(tt.want), have) != nil {
@@ -84,18 +82,14 @@ func TestLacks(t *testing.T) {
 func TestLacksTooMuch(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()
-	if err := tables.Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Replace(r))
 	lacking(tables, &expr.Masq{})
 	other := r
 	other.Owner = "anotherone"
 	if err := tables.Replace(other); !errors.Is(err, kernel.ErrNotFound) || tables.Lacks() != 0 {
 		t.Errorf("%v, lacks %b, want not found", err, tables.Lacks())
 	}
-	if _, err := tables.Verify(r); err != nil {
-		t.Error(err)
-	}
+	wantWhole(t, tables, r)
 	other.Masquerade = false
 	if err := tables.Replace(other); err != nil || tables.Lacks() != 0 {
 		t.Errorf("without masquerade: %v, lacks %b", err, tables.Lacks())

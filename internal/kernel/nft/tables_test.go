@@ -20,6 +20,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 // sample is a ruleset that sets every field.
 func sample() Ruleset {
 	return Ruleset{
@@ -65,6 +67,13 @@ var variants = []struct {
 	{"20 kB of CIDRs", func(r *Ruleset) { r.Excluded = many() }},
 }
 
+func wantWhole(t *testing.T, tables *Tables, r Ruleset) {
+	t.Helper()
+	if _, err := tables.Verify(r); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestReplaceAndVerify(t *testing.T) {
 	for _, tt := range variants {
 		t.Run(tt.name, func(t *testing.T) {
@@ -76,12 +85,8 @@ func TestReplaceAndVerify(t *testing.T) {
 				t.Fatalf("before it is written: %v, want ErrGone", err)
 			}
 			for range 2 { // the second replaces the first
-				if err := tables.Replace(r); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := tables.Verify(r); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tables.Replace(r))
+				wantWhole(t, tables, r)
 			}
 			owner, there, err := tables.Holder(r.Instance)
 			if owner != r.Owner || !there || err != nil {
@@ -89,9 +94,7 @@ func TestReplaceAndVerify(t *testing.T) {
 			}
 			t.Run("nft", func(t *testing.T) { compareWithNft(t, at, r) })
 			for range 2 { // the second has nothing to delete
-				if err := tables.Delete(r.Instance); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tables.Delete(r.Instance))
 			}
 			if _, there, err := tables.Holder(r.Instance); there || err != nil {
 				t.Errorf("after it is deleted: there %v, %v", there, err)
@@ -123,9 +126,7 @@ func TestChange(t *testing.T) {
 		}
 	}
 	nftRun(t, at, "", "add", "chain", "inet", last.Table(), "foreign")
-	if err := tables.Change(last, last); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Change(last, last))
 	if _, err := tables.Verify(last); err != nil {
 		t.Errorf("after somebody else's change: %v", err)
 	}
@@ -211,9 +212,7 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 		t.Run(tt.want, func(t *testing.T) {
 			at := nettest.Node(t)
 			tables := Open(at)
-			if err := tables.Replace(sample()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tables.Replace(sample()))
 			edit(t, at, tt.edit)
 			_, err := tables.Verify(sample())
 			if tt.want == "" {
@@ -223,9 +222,7 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 			} else if !errors.Is(err, ErrChanged) || !strings.Contains(err.Error(), tt.want) {
 				t.Fatalf("%v, want ErrChanged: %s", err, tt.want)
 			}
-			if err := tables.Replace(sample()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tables.Replace(sample()))
 			if _, err := tables.Verify(sample()); err != nil {
 				t.Errorf("after replacing it: %v", err)
 			}
@@ -237,13 +234,9 @@ func TestVerifySaysWhatDiffers(t *testing.T) {
 func edit(t *testing.T, at *ns.Netns, f func(*nftables.Conn)) {
 	t.Helper()
 	c, err := nftables.New(nftables.WithNetNSFd(at.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f(c)
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Flush())
 }
 
 // A table that is replaced or changed is never half there: a reader sees either the old
@@ -260,9 +253,7 @@ func TestReplaceIsAtOnce(t *testing.T) {
 func isAtOnce(t *testing.T, a, b Ruleset, write func(t *Tables, was, now Ruleset) error) {
 	at := nettest.Node(t)
 	tables := Open(at)
-	if err := tables.Replace(a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Replace(a))
 	done := make(chan error)
 	go func() {
 		for i := range 100 {
@@ -277,9 +268,7 @@ func isAtOnce(t *testing.T, a, b Ruleset, write func(t *Tables, was, now Ruleset
 	for reads := 0; ; reads++ {
 		select {
 		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if reads == 0 {
 				t.Fatal("nothing was read meanwhile")
 			}
@@ -287,9 +276,7 @@ func isAtOnce(t *testing.T, a, b Ruleset, write func(t *Tables, was, now Ruleset
 		default:
 		}
 		have, _, err := tables.read(a.Table())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if da, db := diff(a.table(0), have), diff(b.table(0), have); da != nil && db != nil {
 			t.Fatalf("neither the one (%v) nor the other (%v)", da, db)
 		}
@@ -302,16 +289,12 @@ func TestInstancesSideBySide(t *testing.T) {
 	a, b := sample(), sample()
 	b.Instance, b.Owner = "jihgfedcba", "anotherone"
 	for _, r := range []Ruleset{a, b, a} {
-		if err := tables.Replace(r); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tables.Replace(r))
 	}
 	if _, err := tables.Verify(b); err != nil {
 		t.Errorf("the other instance's table, after a replacement: %v", err)
 	}
-	if err := tables.Delete(a.Instance); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Delete(a.Instance))
 	if _, err := tables.Verify(b); err != nil {
 		t.Errorf("the other instance's table, after a deletion: %v", err)
 	}
@@ -321,9 +304,7 @@ func TestWatch(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)
 	w, err := tables.Watch(sample().Instance)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close()
 	var gone, others bool
 	next := func(want bool, what string, f func()) {
@@ -351,18 +332,12 @@ func TestWatch(t *testing.T) {
 			t.Fatalf("%s: generation %d, %v, want %d", what, made, err, now)
 		}
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	other := sample()
 	other.Instance = "jihgfedcba"
-	next(true, "written", func() { must(tables.Replace(sample())) })
-	next(false, "another's written", func() { must(tables.Replace(other)) })
-	next(true, "replaced", func() { must(tables.Replace(sample())) })
-	next(false, "another's deleted", func() { must(tables.Delete(other.Instance)) })
+	next(true, "written", func() { must(t, tables.Replace(sample())) })
+	next(false, "another's written", func() { must(t, tables.Replace(other)) })
+	next(true, "replaced", func() { must(t, tables.Replace(sample())) })
+	next(false, "another's deleted", func() { must(t, tables.Delete(other.Instance)) })
 	if gone || others {
 		t.Errorf("a table that its owner replaces is gone (%v), or touched by others (%v)", gone, others)
 	}
@@ -374,7 +349,7 @@ func TestWatch(t *testing.T) {
 	if !gone || !others {
 		t.Error("a table that is flushed with everything is not gone")
 	}
-	next(true, "written again", func() { must(tables.Replace(sample())) })
+	next(true, "written again", func() { must(t, tables.Replace(sample())) })
 	if gone || others {
 		t.Error("a table that is written again is gone, or not by its owner")
 	}
@@ -385,19 +360,13 @@ func TestWatchMissesNothing(t *testing.T) {
 	at := nettest.Node(t)
 	tables := Open(at)
 	w, err := tables.Watch(sample().Instance)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer w.Close()
-	if err := w.c.SetReadBuffer(1); err != nil { // the kernel's minimum
-		t.Fatal(err)
-	}
+	must(t, w.c.SetReadBuffer(1)) // the kernel's minimum
 	other := sample()
 	other.Instance, other.Excluded = "jihgfedcba", many()
 	for range 3 {
-		if err := tables.Replace(other); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tables.Replace(other))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), nettest.Deadline)
 	defer cancel()
@@ -415,9 +384,7 @@ func BenchmarkReplace(b *testing.B) {
 			r := sample()
 			r.Pools = pools
 			for b.Loop() {
-				if err := tables.Replace(r); err != nil {
-					b.Fatal(err)
-				}
+				must(b, tables.Replace(r))
 			}
 		})
 	}
@@ -425,9 +392,7 @@ func BenchmarkReplace(b *testing.B) {
 
 func BenchmarkVerify(b *testing.B) {
 	tables := Open(nettest.Node(b))
-	if err := tables.Replace(sample()); err != nil {
-		b.Fatal(err)
-	}
+	must(b, tables.Replace(sample()))
 	for b.Loop() {
 		if _, err := tables.Verify(sample()); err != nil {
 			b.Fatal(err)

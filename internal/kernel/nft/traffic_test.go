@@ -24,9 +24,7 @@ func newNode(t *testing.T) (w *world, a, b, beyond *place) {
 func TestCut(t *testing.T) {
 	w, a, _, _ := newNode(t)
 	r := sample()
-	if err := Open(w.node.at).Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Open(w.node.at).Replace(r))
 	everybody := func(_, _ *place) bool { return true }
 	butA := func(from, to *place) bool { return from != a && to != a }
 	for _, step := range []struct {
@@ -54,9 +52,7 @@ func TestReplaceLeavesNoGap(t *testing.T) {
 	w, a, b, _ := newNode(t)
 	tables := Open(w.node.at)
 	r := sample()
-	if err := tables.Replace(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tables.Replace(r))
 	w.group(a, r.CutLow)
 	replaced := make(chan error, 1)
 	go func() {
@@ -68,25 +64,9 @@ func TestReplaceLeavesNoGap(t *testing.T) {
 			}
 		}
 	}()
-	var keys []string
-	for sent := 0; ; sent++ {
-		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
-		select {
-		case err := <-replaced:
-			if err != nil {
-				t.Fatal(err)
-			}
-		default:
-			continue
-		}
-		break
-	}
+	keys := w.sendUntil(a, b, replaced)
 	w.exchange("afterwards", func(from, to *place) bool { return from != a && to != a })
-	for _, key := range keys {
-		if _, ok := w.source(key); ok {
-			t.Errorf("slipped through: %s", key)
-		}
-	}
+	w.wantUnheard(keys)
 	t.Logf("%d datagrams sent meanwhile", len(keys))
 }
 
@@ -109,9 +89,7 @@ func TestMasquerade(t *testing.T) {
 			r := sample()
 			r.Excluded = nil
 			tt.edit(&r)
-			if err := Open(w.node.at).Replace(r); err != nil {
-				t.Fatal(err)
-			}
+			must(t, Open(w.node.at).Replace(r))
 			w.exchange("x", func(_, _ *place) bool { return true })
 			for family := range 2 {
 				for _, hop := range []struct {

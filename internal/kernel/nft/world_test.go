@@ -67,17 +67,17 @@ func (w *world) add(name string, at *ns.Netns, v4, v6 string) *place {
 	// ip link add NAME addr MAC type veth peer name eth0 addr MAC netns PLACE
 	veth := netlink.NewVeth(netlink.LinkAttrs{Name: name, HardwareAddr: macs[0]})
 	veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = "eth0", macs[1], netlink.NsFd(at.Fd())
-	w.must(inNode.LinkAdd(veth))
+	must(w.t, inNode.LinkAdd(veth))
 	p.link = w.up(inNode, name)
 	w.up(inPlace, "lo")
 	eth0 := w.up(inPlace, "eth0")
 	for i, gateway := range []string{"169.254.1.1", "fe80::1"} {
 		own, gw := p.addrs[i], netip.MustParseAddr(gateway)
-		w.must(inPlace.AddrAdd(eth0, &netlink.Addr{IPNet: host(own), Flags: unix.IFA_F_NODAD}))
+		must(w.t, inPlace.AddrAdd(eth0, &netlink.Addr{IPNet: host(own), Flags: unix.IFA_F_NODAD}))
 		w.neighbour(inPlace, eth0, gw, macs[0])
-		w.must(inPlace.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: everything(i), Gw: gw.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
+		must(w.t, inPlace.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Dst: everything(i), Gw: gw.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}))
 		w.neighbour(inNode, p.link, own, macs[1])
-		w.must(inNode.RouteAdd(&netlink.Route{LinkIndex: p.link.Attrs().Index, Dst: host(own), Scope: netlink.SCOPE_LINK}))
+		must(w.t, inNode.RouteAdd(&netlink.Route{LinkIndex: p.link.Attrs().Index, Dst: host(own), Scope: netlink.SCOPE_LINK}))
 	}
 	w.all = append(w.all, p)
 	w.listen(p)
@@ -89,7 +89,7 @@ func (w *world) address(p *place, v4, v6 string) {
 	w.t.Helper()
 	w.node.addrs = []netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}
 	for _, addr := range w.node.addrs {
-		w.must(w.handle(w.node.at).AddrAdd(p.link, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
+		must(w.t, w.handle(w.node.at).AddrAdd(p.link, &netlink.Addr{IPNet: host(addr), Flags: unix.IFA_F_NODAD}))
 	}
 	w.listen(w.node)
 }
@@ -97,7 +97,7 @@ func (w *world) address(p *place, v4, v6 string) {
 // group moves the node's end of a place's veth pair: ip link set NAME group GROUP
 func (w *world) group(p *place, group uint32) {
 	w.t.Helper()
-	w.must(w.handle(w.node.at).LinkSetGroup(p.link, int(group)))
+	must(w.t, w.handle(w.node.at).LinkSetGroup(p.link, int(group)))
 }
 
 // listen records the datagrams that arrive at a place, until the test ends.
@@ -140,6 +140,29 @@ func (w *world) send(from, to *place, family int, tag string) string {
 		return nil
 	})
 	return text + " at " + to.name
+}
+
+// sendUntil sends datagrams both ways until something is done, and returns their keys.
+func (w *world) sendUntil(a, b *place, done <-chan error) (keys []string) {
+	w.t.Helper()
+	for sent := 0; ; sent++ {
+		keys = append(keys, w.send(a, b, 0, fmt.Sprint("out ", sent)), w.send(b, a, 1, fmt.Sprint("in ", sent)))
+		select {
+		case err := <-done:
+			must(w.t, err)
+			return keys
+		default:
+		}
+	}
+}
+
+func (w *world) wantUnheard(keys []string) {
+	w.t.Helper()
+	for _, key := range keys {
+		if _, ok := w.source(key); ok {
+			w.t.Errorf("slipped through: %s", key)
+		}
+	}
 }
 
 // source returns the source address of a datagram that arrived.
@@ -201,22 +224,15 @@ func (w *world) exchange(tag string, should func(from, to *place) bool) []string
 	return got
 }
 
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 func (w *world) inside(at *ns.Netns, f func() error) {
 	w.t.Helper()
-	w.must(at.Do(f))
+	must(w.t, at.Do(f))
 }
 
 func (w *world) handle(at *ns.Netns) *netlink.Handle {
 	w.t.Helper()
 	h, err := netlink.NewHandleAt(netns.NsHandle(at.Fd()), unix.NETLINK_ROUTE)
-	w.must(err)
+	must(w.t, err)
 	w.t.Cleanup(h.Close)
 	return h
 }
@@ -225,15 +241,15 @@ func (w *world) handle(at *ns.Netns) *netlink.Handle {
 func (w *world) up(h *netlink.Handle, name string) netlink.Link {
 	w.t.Helper()
 	link, err := h.LinkByName(name)
-	w.must(err)
-	w.must(h.LinkSetUp(link))
+	must(w.t, err)
+	must(w.t, h.LinkSetUp(link))
 	return link
 }
 
 // neighbour: ip neigh add ADDR lladdr MAC dev LINK nud permanent
 func (w *world) neighbour(h *netlink.Handle, link netlink.Link, addr netip.Addr, mac net.HardwareAddr) {
 	w.t.Helper()
-	w.must(h.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}))
+	must(w.t, h.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}))
 }
 
 func host(addr netip.Addr) *net.IPNet {

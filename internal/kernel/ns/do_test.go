@@ -112,9 +112,7 @@ func TestDoEndsAThreadThatCannotReturn(t *testing.T) {
 		}
 		return strand()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nettest.Eventually(t, "the thread's end", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", stranded))
 		return errors.Is(err, os.ErrNotExist)
@@ -125,9 +123,7 @@ func TestSysctl(t *testing.T) {
 	nettest.Need(t)
 	const name = "ipv4/ip_forward"
 	home, err := ns.Sysctl(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other := map[string]string{"0": "1", "1": "0"}[home]
 	n := nettest.Pod(t)
 	err = n.Do(func() error {
@@ -140,9 +136,7 @@ func TestSysctl(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := ns.Sysctl(name); got != home || err != nil {
 		t.Errorf("%s outside is %q (%v), and was %q", name, got, err, home)
 	}
@@ -173,14 +167,12 @@ func TestSysctlRefuses(t *testing.T) {
 func TestHasLink(t *testing.T) {
 	nettest.Need(t)
 	inside := nettest.Pod(t)
-	if err := inside.Do(func() error {
+	must(t, inside.Do(func() error {
 		for name, want := range map[string]bool{"lo": true, "eth0": false, "all": false, "default": false, "..": false, "lo/mtu": false} {
 			if got := ns.HasLink(name); got != want {
 				t.Errorf("%s: %v", name, got)
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }

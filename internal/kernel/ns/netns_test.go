@@ -21,22 +21,18 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(os.WriteFile(at("file"), nil, 0o600))
-	must(unix.Mkfifo(at("fifo"), 0o600))
-	must(os.Symlink("loop", at("loop")))
-	must(os.Symlink("nowhere", at("dangling")))
+	must(t, os.WriteFile(at("file"), nil, 0o600))
+	must(t, unix.Mkfifo(at("fifo"), 0o600))
+	must(t, os.Symlink("loop", at("loop")))
+	must(t, os.Symlink("nowhere", at("dangling")))
 	short := filepath.Join(os.TempDir(), "s"+strconv.Itoa(os.Getpid())) // a socket's path is limited
 	listener, err := net.Listen("unix", short)
-	must(err)
+	must(t, err)
 	defer listener.Close()
 
 	before := openFiles(t)
@@ -79,13 +75,9 @@ func TestOpenRefuses(t *testing.T) {
 func TestIdentity(t *testing.T) {
 	a, b := nettest.Pod(t), nettest.Pod(t)
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(a.Ref().Path, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(a.Ref().Path, link))
 	again, err := ns.Open(link)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer again.Close()
 	if again.Ref().Path != link {
 		t.Errorf("opened at %s, shown at %s", link, again.Ref().Path)
@@ -118,9 +110,7 @@ func TestIdentity(t *testing.T) {
 		t.Error("an unknown id makes a namespace another")
 	}
 	var cookie uint64
-	if err := a.Do(func() (err error) { cookie, err = ns.Cookie(); return err }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Do(func() (err error) { cookie, err = ns.Cookie(); return err }))
 	if cookie != a.Ref().ID {
 		t.Logf("this kernel's ids and cookies differ: %d and %d", a.Ref().ID, cookie)
 	}
@@ -146,9 +136,7 @@ func TestRefOpen(t *testing.T) {
 	pod := nettest.Pod(t)
 	ref := pod.Ref()
 	n, err := ref.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n.Close()
 
 	other := nettest.Pod(t)
@@ -165,9 +153,7 @@ func TestRefOpen(t *testing.T) {
 	if _, err := ref.Open(); !errors.Is(err, ns.ErrGone) {
 		t.Errorf("nothing at the path: %v", err)
 	}
-	if err := os.WriteFile(ref.Path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ref.Path, nil, 0o600))
 	if _, err := ref.Open(); !errors.Is(err, ns.ErrGone) || !strings.Contains(err.Error(), "regular file") {
 		t.Errorf("a file at the path: %v", err)
 	}
@@ -176,13 +162,9 @@ func TestRefOpen(t *testing.T) {
 func TestRefIsTheAPIs(t *testing.T) {
 	r := ns.Ref{Path: "/run/netns/a", Dev: 4, Ino: 5, ID: 6}
 	a, err := json.Marshal(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := json.Marshal(api.Netns(r))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if string(a) != string(b) {
 		t.Errorf("%s here, %s in the API", a, b)
 	}
@@ -190,9 +172,7 @@ func TestRefIsTheAPIs(t *testing.T) {
 
 func TestClosedTwice(t *testing.T) {
 	n, err := ns.Self()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
@@ -212,9 +192,7 @@ func TestImportsAreFew(t *testing.T) {
 			continue
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, i := range f.Imports {
 			path, _ := strconv.Unquote(i.Path.Value)
 			own := path == "github.com/berth-net/berth/internal/patience" // of the standard library alone
@@ -228,8 +206,6 @@ func TestImportsAreFew(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(entries)
 }

@@ -15,14 +15,10 @@ func TestNew(t *testing.T) {
 	nettest.Need(t)
 	home, path := threadNetns(), filepath.Join(t.TempDir(), "pod")
 	n, err := ns.New(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { nettest.Delete(t, n) })
 	again, err := n.Ref().Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again.Close()
 	if got := threadNetns(); got != home || got == named(n) {
 		t.Errorf("in %s after New made %s, and before in %s", got, named(n), home)

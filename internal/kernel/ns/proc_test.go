@@ -15,9 +15,7 @@ func TestSysctlOfManyNamespaces(t *testing.T) {
 	const name = "ipv4/conf/default/log_martians"
 	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t)}
 	for i, pod := range pods {
-		if err := pod.Do(func() error { return ns.SetSysctl(name, strconv.Itoa(i)) }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pod.Do(func() error { return ns.SetSysctl(name, strconv.Itoa(i)) }))
 	}
 	for n := range 1000 {
 		i := n % len(pods)

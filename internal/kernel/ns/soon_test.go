@@ -67,9 +67,7 @@ func TestOpenSoonIsOpen(t *testing.T) {
 	pod := nettest.Pod(t)
 	folder := filepath.Dir(pod.Ref().Path)
 	link, file := filepath.Join(folder, "a-link"), filepath.Join(folder, "a-file")
-	if err := errors.Join(os.Symlink(pod.Ref().Path, link), os.WriteFile(file, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Symlink(pod.Ref().Path, link), os.WriteFile(file, nil, 0o600)))
 	t.Cleanup(func() { _ = errors.Join(os.Remove(link), os.Remove(file)) })
 	for _, path := range []string{
 		pod.Ref().Path, link, file, filepath.Join(folder, "none"), folder, "/var" + pod.Ref().Path,

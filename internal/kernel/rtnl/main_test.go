@@ -13,6 +13,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 // open connects to a network namespace; nil is the test's node.
 func open(t testing.TB, at *ns.Netns) *rtnl.Conn {
 	t.Helper()
@@ -45,12 +47,3 @@ func named(prefix string) func(rtnl.Link) (bool, error) {
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-
-func must(t testing.TB, errs ...error) {
-	t.Helper()
-	for _, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}

@@ -102,8 +102,7 @@ func TestMonitor(t *testing.T) {
 	must(t, c.Do(rtnl.SetLink(monitored+"live", rtnl.Up()), rtnl.SetLink(monitored+"live", rtnl.Down())))
 
 	// A live link that somebody renames, and one that gets another group.
-	link, err := netlink.LinkByName(monitored + "live")
-	must(t, err)
+	link := nettest.Link(t, monitored+"live")
 	must(t, netlink.LinkSetName(link, "renamed"))
 	wait("set renamed mtu 1300")
 	must(t, netlink.LinkSetName(link, monitored+"live"))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // meanwhile has what may happen beside a fault when the fault surfaces.
@@ -85,7 +85,7 @@ type life struct {
 }
 
 func newLife(t *testing.T, plan *fault.Plan, beside func(*life)) *life {
-	l := &life{t: t, api: newAPI(), plan: plan, path: filepath.Join(memory(t), "ledger.db")}
+	l := &life{t: t, api: newAPI(), plan: plan, path: filepath.Join(nettest.Memory(t), "ledger.db")}
 	l.beside = sync.OnceFunc(func() { beside(l) })
 	l.block = ownerOf("block", "pool")
 	l.pod = ownerOf("pod", "address", "rule a", "rule b", "proc")
@@ -98,16 +98,6 @@ func newLife(t *testing.T, plan *fault.Plan, beside func(*life)) *life {
 		}
 	}
 	return l
-}
-
-// memory returns a folder where an fsync costs nothing.
-func memory(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "berth")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // ownerOf makes an owner of things of the API.
@@ -267,14 +257,7 @@ func (l *life) stop() {
 	}
 }
 
-func (l *life) dead() bool {
-	select {
-	case <-l.plan.Dead():
-		return true
-	default:
-		return false
-	}
-}
+func (l *life) dead() bool { return l.plan.IsDead() }
 
 // live is what the test does until the faults end, whatever fails. The block is revoked, and
 // stands as long as the pod does.

@@ -74,9 +74,7 @@ func TestAcquireRefuses(t *testing.T) {
 			if err == nil || test.is != nil && !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("%v: not %v, saying %q", err, test.is, test.says)
 			}
-			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-				t.Errorf("the node changed:\n%s", diff)
-			}
+			nettest.Same(t, before, nettest.Snapshot(t, nil), "the node changed")
 			if got := f.inside(t, h); got != inside {
 				t.Errorf("the pod was\n%s\nand is\n%s", inside, got)
 			}
@@ -184,8 +182,7 @@ func TestRepair(t *testing.T) {
 	f.forwarding()
 	nettest.Run(t, nil, "ip link add a-bridge address 02:00:00:00:00:0b type bridge")
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del a-bridge") })
-	bridge, err := netlink.LinkByName("a-bridge")
-	must(t, err)
+	bridge := nettest.Link(t, "a-bridge")
 	for _, test := range []struct {
 		name, says string
 		drift      func(link netlink.Link, h hold.Hold) error
@@ -229,8 +226,7 @@ func TestRepair(t *testing.T) {
 			f.show(h) // brings its carrier, and with it a route for multicast, up to date
 			f.show(other)
 			before, inside := nettest.Snapshot(t, nil), nettest.Snapshot(t, pod)
-			l, err := netlink.LinkByName(spec(h).Name)
-			must(t, err)
+			l := nettest.Link(t, spec(h).Name)
 			must(t, test.drift(l, h))
 			for _, hs := range [][]hold.Hold{{h}, {other, h}} {
 				errs := f.kind.Verify(t.Context(), nil, hs)
@@ -248,12 +244,8 @@ func TestRepair(t *testing.T) {
 				t.Errorf("told %d times of what began by a link that no rule was for", exposed)
 			}
 			f.show(h)
-			if diff := before.Diff(nettest.Snapshot(t, nil)); diff != "" {
-				t.Errorf("the node changed:\n%s", diff)
-			}
-			if diff := inside.Diff(nettest.Snapshot(t, pod)); diff != "" {
-				t.Errorf("the pod changed:\n%s", diff)
-			}
+			nettest.Same(t, before, nettest.Snapshot(t, nil), "the node changed")
+			nettest.Same(t, inside, nettest.Snapshot(t, pod), "the pod changed")
 			for _, a := range spec(h).Addresses {
 				nettest.Ping(t, nil, a)
 			}
@@ -288,8 +280,7 @@ func TestVerifyBehindRule(t *testing.T) {
 func TestRepairUnseen(t *testing.T) {
 	f := newFixture(t)
 	pod, h := f.pod("4")
-	l, err := netlink.LinkByName(spec(h).Name)
-	must(t, err)
+	l := nettest.Link(t, spec(h).Name)
 	must(t, netlink.LinkSetDown(l))
 	// A socket keeps the pod's namespace alive.
 	var inside *rtnl.Conn

@@ -18,14 +18,10 @@ import (
 func TestClaims(t *testing.T) {
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	groups, err := stamp.GroupsOf("testaaaaaa")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
 	planned := func() hold.Hold {
 		id := hold.NewID()
@@ -33,9 +29,7 @@ func TestClaims(t *testing.T) {
 	}
 	a, b := planned(), planned()
 	done, err := l.claims.claim(t.Context(), a.Spec.(*Spec).Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := l.Kind()
 	for what, do := range map[string]func(context.Context, hold.Hold) error{
 		"cut":     k.Cut,

@@ -12,6 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
+var must = nettest.Must
+
 // A pod with a long list of interfaces, or of addresses, is found all the same,
 // and a rebuild keeps next to nothing of them.
 func TestFindPodsLongLists(t *testing.T) {
@@ -76,12 +78,5 @@ func TestFindPodsDecoy(t *testing.T) {
 		if ends := lookInto(conn, seen, map[int]WantedEnd{host.Index: {Link: host, PodMAC: mac}}); len(ends) != want {
 			t.Errorf("in %s: %+v, want %d", at.Ref(), ends, want)
 		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

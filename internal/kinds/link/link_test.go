@@ -94,9 +94,7 @@ func TestReadyAtOnce(t *testing.T) {
 	for range 20 {
 		pod, _ := f.pod(both)
 		for _, node := range []netip.Addr{node4, node6} {
-			if err := nettest.Echo(pod, node, nettest.Deadline); err != nil {
-				t.Fatal(err)
-			}
+			must(t, nettest.Echo(pod, node, nettest.Deadline))
 		}
 	}
 }
@@ -117,8 +115,7 @@ func TestFamilies(t *testing.T) {
 			}
 			want := slices.Clone(spec(h).Addresses)
 			must(t, pod.Do(func() error {
-				eth0, err := netlink.LinkByName("eth0")
-				must(t, err)
+				eth0 := nettest.Link(t, "eth0")
 				have, err := netlink.AddrList(eth0, netlink.FAMILY_ALL)
 				must(t, err)
 				var got []netip.Addr

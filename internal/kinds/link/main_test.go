@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -16,6 +17,8 @@ import (
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
+
+var must = nettest.Must
 
 const prefix = "test"
 
@@ -60,19 +63,10 @@ func (f *fixture) forwarding() {
 	must(f, ns.SetSysctl("ipv6/conf/all/forwarding", "1"))
 	for _, a := range []netip.Addr{node4, node6} {
 		address := rtnl.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Index: 1}
-		if have, err := f.conn.Addresses(1); err != nil || !contains(have, address) {
+		if have, err := f.conn.Addresses(1); err != nil || !slices.Contains(have, address) {
 			must(f, f.conn.Do(rtnl.AddAddress(address)))
 		}
 	}
-}
-
-func contains[T comparable](list []T, item T) bool {
-	for _, i := range list {
-		if i == item {
-			return true
-		}
-	}
-	return false
 }
 
 // both are the families of a dual-stack pod.
@@ -108,6 +102,16 @@ func (f *fixture) pod(families string) (*ns.Netns, hold.Hold) {
 	f.take(h)
 	f.Cleanup(func() { f.release(h) })
 	return pod, h
+}
+
+// wantRepaired acquires a hold again, which has to be the link at that index.
+func (f *fixture) wantRepaired(h hold.Hold, at int) {
+	f.Helper()
+	must(f, f.kind.Acquire(f.Context(), h))
+	must(f, f.verify(h))
+	if l := f.show(h); l.Index != at {
+		f.Errorf("link %d became %d", at, l.Index)
+	}
 }
 
 // many makes links that share one pod, as eth0, eth1 and so on.
@@ -156,10 +160,3 @@ func (f *fixture) alias() string { return fmt.Sprint("other", plans.Add(1)) }
 func prefixOf(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func spec(h hold.Hold) *link.Spec { return h.Spec.(*link.Spec) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -24,9 +24,7 @@ func TestMirrorHearsWhileItLists(t *testing.T) {
 		m.hear([]rtnl.News{{Change: rtnl.LinkSet, Link: rtnl.Link{Index: 2, Name: "btest2", MTU: 1300}}})
 		return old, err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, ok := m.glance(t.Context())
 	slices.SortFunc(got, func(a, b rtnl.Link) int { return a.Index - b.Index })
 	want := []rtnl.Link{{Index: 2, Name: "btest2", MTU: 1300}, old[2]}
@@ -79,22 +77,16 @@ func (l *Links) known(t testing.TB) bool {
 func TestListAhead(t *testing.T) {
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	groups, err := stamp.GroupsOf("testaaaaaa")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
 	if l.known(t) {
 		t.Error("nobody has listed, and the links are known")
 	}
 	m, err := conn.Monitor(groups, stamp.Links("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := l.Follow(m)
 	l.ListAhead()
 	if !l.known(t) {

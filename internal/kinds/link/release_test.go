@@ -86,8 +86,7 @@ func TestMany(t *testing.T) {
 	}
 	gone, down := 17, 77
 	f.release(hs[gone])
-	l, err := netlink.LinkByName(spec(hs[down]).Name)
-	must(t, err)
+	l := nettest.Link(t, spec(hs[down]).Name)
 	must(t, netlink.LinkSetDown(l))
 	for i, err := range f.kind.Verify(t.Context(), nil, hs) {
 		want := map[int]error{gone: hold.ErrGone, down: hold.ErrChanged}[i]
@@ -113,8 +112,7 @@ func TestReleaseOneByOne(t *testing.T) {
 	hs := f.many(3, "4")
 	// lo cannot be deleted; the test moves it into the group of the next batch.
 	lo := func(group int) {
-		l, err := netlink.LinkByName("lo")
-		must(t, err)
+		l := nettest.Link(t, "lo")
 		must(t, netlink.LinkSetGroup(l, group))
 	}
 	next := f.nextBatch()

@@ -39,8 +39,7 @@ type hide struct{ second, index, routes, end bool }
 
 func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
 	f.Helper()
-	l, err := netlink.LinkByName(spec(h).Name)
-	must(f, err)
+	l := nettest.Link(f, spec(h).Name)
 	if what.second {
 		must(f, netlink.LinkDelAltName(l, stamp.AltName(spec(h).Name)))
 	}
@@ -56,8 +55,7 @@ func (f *fixture) hide(pod *ns.Netns, h hold.Hold, what hide) {
 	if what.end {
 		elsewhere := nettest.Pod(f)
 		must(f, pod.Do(func() error {
-			eth0, err := netlink.LinkByName(spec(h).Ifname)
-			must(f, err)
+			eth0 := nettest.Link(f, spec(h).Ifname)
 			return netlink.LinkSetNsFd(eth0, elsewhere.Fd())
 		}))
 	}
@@ -120,11 +118,7 @@ func TestRenamedIsRepaired(t *testing.T) {
 			pod, h := f.pod(both)
 			f.hide(pod, h, hidden)
 			at := f.rename(h)
-			must(t, f.kind.Acquire(t.Context(), h))
-			must(t, f.verify(h))
-			if l := f.show(h); l.Index != at {
-				t.Errorf("link %d became %d", at, l.Index)
-			}
+			f.wantRepaired(h, at)
 		})
 	}
 }

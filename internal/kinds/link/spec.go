@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -67,12 +68,7 @@ func (s *Spec) mtu() int {
 
 // has reports whether the pod has an address of IPv6 or, with false, of IPv4.
 func (s *Spec) has(ipv6 bool) bool {
-	for _, a := range s.Addresses {
-		if a.Is6() == ipv6 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool { return a.Is6() == ipv6 })
 }
 
 // ends are a spec's parsed link-layer addresses.

@@ -58,8 +58,7 @@ func TestVerifyPod(t *testing.T) {
 			f.TB = t
 			pod, h := f.pod(both)
 			must(t, pod.Do(func() error {
-				eth0, err := netlink.LinkByName("eth0")
-				must(t, err)
+				eth0 := nettest.Link(t, "eth0")
 				return test.change(eth0, spec(h))
 			}))
 			f.wants(h, test.is, test.says)

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -161,10 +162,7 @@ func NameOf(instance string, groups stamp.Groups, link rtnl.Link) (string, bool)
 	if !stampless(link) {
 		return stamp.Own(instance, link.Name, link.Alias)
 	}
-	name := link.Given
-	if name == "" {
-		name = link.Name
-	}
+	name := cmp.Or(link.Given, link.Name)
 	return name, link.Veth && ofInstance(instance, name) && signsOf(name, groups, link).enough()
 }
 

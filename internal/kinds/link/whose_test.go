@@ -101,11 +101,7 @@ func TestStrippedIsRepaired(t *testing.T) {
 			if err := f.verify(h); !errors.Is(err, hold.ErrChanged) {
 				t.Errorf("Verify says %v", err)
 			}
-			must(t, f.kind.Acquire(t.Context(), h))
-			must(t, f.verify(h))
-			if l := f.show(h); l.Index != at {
-				t.Errorf("link %d became %d", at, l.Index)
-			}
+			f.wantRepaired(h, at)
 		})
 	}
 }
@@ -265,11 +261,7 @@ func TestExchanged(t *testing.T) {
 			if f.at(at).Index != 0 {
 				t.Errorf("what is released is there: %+v", f.at(at))
 			}
-			must(t, f.kind.Acquire(t.Context(), other))
-			must(t, f.verify(other))
-			if l := f.show(other); l.Index != otherAt {
-				t.Errorf("link %d became %d", otherAt, l.Index)
-			}
+			f.wantRepaired(other, otherAt)
 		})
 	}
 }

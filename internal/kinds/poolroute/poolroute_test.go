@@ -23,6 +23,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+var must = nettest.Must
+
 func newKind(t testing.TB, instance string) (hold.Kind, uint32) {
 	t.Helper()
 	nettest.Need(t)
@@ -106,12 +108,5 @@ func TestUnreachable(t *testing.T) {
 	must(t, k.Release(context.Background(), []hold.Hold{h})[0])
 	if err := nettest.Echo(nil, to, 0); !errors.Is(err, unix.ENETUNREACH) {
 		t.Errorf("a packet to %s without the route: %v, not %v", to, err, unix.ENETUNREACH)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@
 package table
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,9 +225,7 @@ func (k *Keeper) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	if !there {
 		return nil, nil
 	}
-	if holder == "" {
-		holder = string(k.held) // somebody has changed the rules, so that they do not name one owner
-	}
+	holder = cmp.Or(holder, string(k.held)) // somebody has changed the rules, so that they do not name one owner
 	return []hold.Hold{{Owner: hold.ID(holder), Spec: spec}}, nil
 }
 

@@ -6,6 +6,7 @@
 package routed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -172,9 +173,6 @@ func (m *Routed) Differs(o hold.Owner, l rtnl.Link) bool {
 	if err != nil {
 		return false
 	}
-	mtu := s.MTU
-	if mtu == 0 {
-		mtu = link.DefaultMTU
-	}
+	mtu := cmp.Or(s.MTU, link.DefaultMTU)
 	return l.Name != s.Name || !stamp.Alike(l.Alias, s.Alias) || l.MAC != s.HostMAC || l.MTU != mtu || l.Master != 0 || l.Group != m.Groups.Live()
 }

@@ -1,6 +1,7 @@
 package killer
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"strings"
@@ -48,10 +49,7 @@ func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	}
 	var what []string
 	for _, typ := range types {
-		name := rtnetlink[typ]
-		if name == "" {
-			name = conntrack[typ]
-		}
+		name := cmp.Or(rtnetlink[typ], conntrack[typ])
 		if name != "" && !slices.Contains(what, name) {
 			what = append(what, name)
 		}

@@ -165,15 +165,10 @@ func (p *Process) Watch(judge Judge) {
 
 // Signal sends a signal, unless the process is gone.
 func (p *Process) Signal(s unix.Signal) {
-	select {
-	case <-p.done:
-	default:
+	if !p.Gone() {
 		_ = unix.Kill(p.Pid, s)
 	}
 }
-
-// Done returns a channel that is closed when the process is gone.
-func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Gone reports whether the process is gone.
 func (p *Process) Gone() bool {
