@@ -15,8 +15,10 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // queued returns the deletions that wait at a root, in their order.
@@ -158,6 +160,78 @@ func TestAway(t *testing.T) {
 			r.Started, r.Reason = 0, ""
 			if !reflect.DeepEqual(r, want) {
 				t.Errorf("queued is %+v, not %+v", r, want)
+			}
+		})
+	}
+}
+
+// A pod whose network namespace and link are both gone, as after a reboot, cannot be reached:
+// the queue says that it is cut off. That a link is not found by its names proves nothing while
+// the pod may be there, or while the node has a link that may be the pod's: one with the pod's
+// alias, or one of the agent's groups that has nobody's alias.
+func TestGoneIsCutOff(t *testing.T) {
+	here, err := ns.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	marker := func(boot string, inode uint64) func(*away) {
+		return func(a *away) {
+			must(a, os.MkdirAll(root.Dir(a.root).Run(), 0o700))
+			text := fmt.Sprintf("%s/%d/%d/0\nabcd234567\n", boot, here.Ref().Dev, inode)
+			must(a, os.WriteFile(root.Dir(a.root).Epoch(), []byte(text), 0o600))
+		}
+	}
+	served := marker(bootID(t), here.Ref().Ino)
+	const gone = "/run/netns/berth-none"
+	for name, test := range map[string]struct {
+		netns   string
+		prepare func(*away)
+		cut     bool
+	}{
+		"all is gone":             {gone, served, true},
+		"after a reboot":          {gone, func(*away) {}, true},
+		"after a reboot, no path": {"", func(*away) {}, true},
+		"an older boot's marker":  {"", marker("8a1f9c5e-0000-4000-8000-000000000000", 1), true},
+		"no path":                 {"", served, false},
+		"the pod is there":        {"/proc/self/ns/net", served, false},
+		"there, and no marker":    {"/proc/self/ns/net", func(*away) {}, false},
+		"no path to tell by":      {"/proc/self/ns/net/x", served, false},
+		"the agent was elsewhere": {gone, marker(bootID(t), here.Ref().Ino+1), false},
+		"its name": {gone, func(a *away) {
+			link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: ownLink}, PeerName: "again"}
+			must(a, netlink.LinkAdd(link))
+			a.Cleanup(func() { netlink.LinkDel(link) })
+		}, false},
+		"another's link": {gone, func(a *away) { a.alias(alien, stamp.Alias("abcd234567", "bcdefghij2", another, 0)) }, true},
+		"its alias":      {gone, func(a *away) { a.alias(alien, stamp.Alias("abcd234567", "bcdefghij2", key, 0)) }, false},
+		"its group": {gone, func(a *away) {
+			groups, err := stamp.GroupsOf("abcd")
+			must(a, err)
+			link, err := netlink.LinkByName(alien)
+			must(a, err)
+			must(a, netlink.LinkSetGroup(link, int(groups.Live())))
+		}, false},
+		"too many links to look at": {gone, func(a *away) {
+			for i := range mostLinks / 2 {
+				many := netlink.LinkAttrs{Name: fmt.Sprint("many", i), Group: 7}
+				must(a, netlink.LinkAdd(&netlink.Veth{LinkAttrs: many, PeerName: fmt.Sprint("more", i)}))
+			}
+			a.Cleanup(func() { nettest.Run(a, nil, "ip link del group 7") })
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			a.remove(ownLink)
+			a.alias(otherLink, "")
+			test.prepare(a)
+			env := podEnv("DEL")
+			env["CNI_NETNS"] = test.netns
+			if out, code := execute(t, env, strings.NewReader(conf(a.root, prevResult(ownLink)))); code != 0 || out != "" {
+				t.Fatalf("code %d: %s", code, out)
+			}
+			if r := a.one(); r.Cut != test.cut {
+				t.Errorf("queued is %+v", r)
 			}
 		})
 	}

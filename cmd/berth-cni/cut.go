@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -107,26 +106,7 @@ func (c *call) cut(index uint32) error {
 // see the pod's link. misplaced is false for a pod whose namespace is not at its path: as far
 // as the plugin knows, such a pod has no link.
 func (c *call) misplaced() bool {
-	limit := func() time.Duration { return leastRead }
-	marker, err := within(limit, "the disk", func() (string, error) { return readShort(c.head.Root.Epoch()) })
-	if err != nil {
-		return false
-	}
-	boot, err := readShort(bootIDFile)
-	if err != nil {
-		return false
-	}
-	epoch, _, _ := strings.Cut(marker, "\n")
-	there, ok := strings.CutPrefix(epoch, boot+"/")
-	self, err := ns.Self()
-	if !ok || err != nil {
-		return false
-	}
-	defer self.Close()
-	here := self.Ref()
-	inode := fmt.Sprintf("%d/%d/", here.Dev, here.Ino)
-	id, same := strings.CutPrefix(there, inode)
-	if same && (here.ID == 0 || id == "0" || id == strconv.FormatUint(here.ID, 10)) {
+	if c.servedLast() != elsewhere {
 		return false
 	}
 	pod, err := c.openNetns()
@@ -189,6 +169,7 @@ func (c *call) named() (uint32, error) {
 // interface.
 func (c *call) leadsTo() (uint32, error) {
 	inside, end, err := c.ends()
+	c.noPod = errors.Is(err, ns.ErrGone)
 	if end == nil {
 		return 0, passing(err)
 	}

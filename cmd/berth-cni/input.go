@@ -23,6 +23,7 @@ type call struct {
 	head              cni.Head
 	found             bool   // the cut has found a link of this attachment
 	down              bool   // a link of this attachment is down
+	noPod             bool   // nothing is at the path of the pod's network namespace
 	unsure            string // a link of this attachment, of an ADD that began after started and before running
 	queued            *deletions.Record
 	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: the alias is somebody's

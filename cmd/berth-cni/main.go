@@ -4,9 +4,9 @@
 //
 // Its files in the order of a run: main, start (when it began), plugin (dispatch), input,
 // verb (what each verb asks), answer (what follows from the answer); and for DEL, while the
-// agent is away, promise, cut, netlink and orphan. It starts thousands of times on a node, so
-// it links nothing that takes time to start, such as net (weight_test.go), and uses nothing of
-// encoding/json but a type in package api.
+// agent is away, promise, cut, gone, netlink and orphan. It starts thousands of times on a
+// node, so it links nothing that takes time to start, such as net (weight_test.go), and uses
+// nothing of encoding/json but a type in package api.
 package main
 
 import (

@@ -102,6 +102,11 @@ func exchange(fd int, message, buf []byte) ([]byte, error) {
 	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, err
 	}
+	return receive(fd, buf)
+}
+
+// receive returns what the kernel has answered, and does not wait for it.
+func receive(fd int, buf []byte) ([]byte, error) {
 	for {
 		n, from, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
 		switch {
@@ -117,6 +122,57 @@ func exchange(fd int, message, buf []byte) ([]byte, error) {
 		}
 	}
 }
+
+// links calls see with each link of the calling thread's network namespace, as `ip link show`
+// lists them, until see returns false. If links returns an error, it may not have called see
+// with all of them.
+func links(see func(answer) bool) error {
+	order := binary.NativeEndian
+	m := message(device{}, unix.RTM_GETLINK, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, 0)
+	m = order.AppendUint16(m, unix.SizeofRtAttr+4)
+	m = order.AppendUint16(m, unix.IFLA_EXT_MASK)
+	m = order.AppendUint32(m, skipStats)
+	order.PutUint32(m, uint32(len(m)))
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var buf [32 << 10]byte
+	part, err := exchange(fd, m, buf[:])
+	for ; err == nil; part, err = receive(fd, buf[:]) {
+		for len(part) > 0 {
+			if len(part) < unix.SizeofNlMsghdr {
+				return errPart
+			}
+			size := int(order.Uint32(part))
+			if size < unix.SizeofNlMsghdr || size > len(part) || order.Uint16(part[6:])&unix.NLM_F_DUMP_INTR != 0 {
+				return errPart
+			}
+			switch order.Uint16(part[4:]) {
+			case unix.NLMSG_DONE:
+				if size < unix.SizeofNlMsghdr+4 || order.Uint32(part[unix.SizeofNlMsghdr:]) != 0 {
+					return errPart
+				}
+				return nil
+			case unix.RTM_NEWLINK:
+				if !see(answer(part[:size])) {
+					return nil
+				}
+			default:
+				return errPart
+			}
+			part = part[min((size+3)&^3, len(part)):]
+		}
+	}
+	return err
+}
+
+// skipStats is RTEXT_FILTER_SKIP_STATS of include/uapi/linux/rtnetlink.h.
+const skipStats = 1 << 3
+
+// errPart says that the kernel has not listed all, as when links changed meanwhile.
+var errPart = errors.New("the kernel's list is not whole")
 
 // message returns a message about a link. It clears those of the link's flags that change has.
 func message(d device, typ, flags uint16, change uint32) []byte {

@@ -41,7 +41,7 @@ func promise(c *call, why error) *api.Error {
 	}
 	cutErr := inTime(c.deadline, "the kernel", c.cutOff)
 	late := errors.Is(cutErr, errLate)
-	if queueErr == nil && c.queued.Cut && (late || !c.down) {
+	if queueErr == nil && c.queued.Cut && (late || !c.down && (cutErr != nil || !c.gone())) {
 		c.uncut()
 	}
 	switch {
@@ -93,7 +93,8 @@ func (c *call) enqueue(why error) error {
 }
 
 // uncut takes back in the queue that the pod is cut off. The plugin calls it if it could not
-// set the link down, or found no link, as when prevResult is another pod's or an old one. Then
+// set the link down, or found no link and cannot tell that there is none (gone), as when
+// prevResult is another pod's or an old one. Then
 // people who look at the queue see it, and the agent does the deletion among the first. If
 // uncut fails, the deletion stays in the queue as it was.
 func (c *call) uncut() {

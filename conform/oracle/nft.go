@@ -1,7 +1,9 @@
 package oracle
 
 import (
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
 )
 
 // nftFamilies are the NFPROTO_ numbers as nft(8) writes them.
@@ -17,8 +20,19 @@ var nftFamilies = map[nft.TableFamily]string{
 	nft.TableFamilyARP: "arp", nft.TableFamilyNetdev: "netdev", nft.TableFamilyBridge: "bridge",
 }
 
-// nftables is `nft list ruleset`, without counters.
+// nftables is `nft list ruleset`, without counters. Of some errors package nft keeps only the
+// text: settled has to know again that something has gone meanwhile.
 func nftables() ([]string, error) {
+	lines, err := listNftables()
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		if before, ok := strings.CutSuffix(err.Error(), unix.ENOENT.Error()); ok {
+			err = fmt.Errorf("%s%w", before, unix.ENOENT)
+		}
+	}
+	return lines, err
+}
+
+func listNftables() ([]string, error) {
 	conn, err := nft.New()
 	if absent(err) {
 		return nil, nil
@@ -40,7 +54,11 @@ func nftables() ([]string, error) {
 	var lines []string
 	for _, t := range tables {
 		prefix := fmt.Sprintf("nft %s %s", nftFamilies[t.Family], t.Name)
-		lines = append(lines, prefix)
+		head := prefix
+		if flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, t.Flags)); flags != 0 { // dormant, for example
+			head += fmt.Sprintf(" flags %#x", flags)
+		}
+		lines = append(lines, head)
 		for _, c := range chains {
 			if c.Table.Name != t.Name || c.Table.Family != t.Family {
 				continue

@@ -49,7 +49,9 @@ func isPlugged(n *node, id hold.ID) (plugged, before bool) {
 	}
 	names := map[hold.Name]bool{}
 	for _, m := range o.Names {
-		names[m] = true
+		if m.Space != "address" { // an address may come with the change
+			names[m] = true
+		}
 	}
 	kinds := fmt.Sprint(o.Holds)
 	all := things == len(o.Holds) && o.Before == nil && o.Wanted()
@@ -194,14 +196,15 @@ func TestReleaseOvertakesChange(t *testing.T) {
 
 // TestChangeFaults lets each operation of a change fail, or be the program's last, while
 // somebody sweeps, releases or changes beside it. Afterwards the owner is as it was before
-// or as the change makes it, and nothing of the other state is left.
+// or as the change makes it, and nothing of the other state is left. An address, which the
+// change's ops pass to the owner, is where that state has it.
 func TestChangeFaults(t *testing.T) {
 	points := 0
-	beside := map[string]func(*node, hold.ID){
-		"":        func(*node, hold.ID) {},
-		"sweep":   func(n *node, _ hold.ID) { n.Sweep(context.Background()) },
-		"release": func(n *node, id hold.ID) { n.Release(context.Background(), []hold.ID{id}) },
-		"change":  func(n *node, id hold.ID) { n.Change(context.Background(), id, plug) },
+	beside := map[string]func(*node, hold.ID, ledger.Op){
+		"":        func(*node, hold.ID, ledger.Op) {},
+		"sweep":   func(n *node, _ hold.ID, _ ledger.Op) { n.Sweep(context.Background()) },
+		"release": func(n *node, id hold.ID, _ ledger.Op) { n.Release(context.Background(), []hold.ID{id}) },
+		"change":  func(n *node, id hold.ID, op ledger.Op) { n.Change(context.Background(), id, plug, op) },
 	}
 	for who, run := range beside {
 		for _, mode := range fault.Modes() {
@@ -224,12 +227,15 @@ func TestChangeFaults(t *testing.T) {
 	}
 }
 
-func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.ID)) {
+func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.ID, ledger.Op)) {
 	n := bareNode(t)
 	n.start(nil)
-	o := pluggable()
+	o, giver := pluggable(), owner("", "giver", "wire")
+	giver.Names = append(giver.Names, address("a"))
 	take(t, n, o)
+	take(t, n, giver)
 	n.stop()
+	passes := ledger.Pass(giver.ID, o.ID, address("a"))
 	var others sync.WaitGroup
 	others.Add(1) // for the fault, which may surface in the engine's background
 	n.start(plan.Decorate)
@@ -237,10 +243,10 @@ func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.
 	plan.Beside = func(string) {
 		go func() {
 			defer others.Done()
-			run(then, o.ID)
+			run(then, o.ID, passes)
 		}()
 	}
-	_, err := n.Change(t.Context(), o.ID, plug)
+	_, err := n.Change(t.Context(), o.ID, plug, passes)
 	plan.Heal()
 	if plan.Surfaced() != "" {
 		others.Wait()
@@ -258,19 +264,28 @@ func changeRun(t *testing.T, plan *fault.Plan, who string, run func(*node, hold.
 		rec, _ := n.ledger.Owner(o.ID)
 		t.Errorf("Change says %v, and the owner is %+v (as before: %t, as it was to be: %t)", err, rec, before, plugged)
 	}
-	var all []hold.ID
-	for _, o := range n.ledger.Owners() {
-		all = append(all, o.ID)
+	holder := giver.ID
+	if plugged {
+		holder = o.ID
+	}
+	if id, _ := n.ledger.Holder(address("a")); who != "release" && id != holder {
+		t.Errorf("Change says %v, and the address is %q's, want %s's; the change is made: %t", err, id, holder, plugged)
+	}
+	var lost []hold.ID
+	for _, rec := range n.ledger.Owners() {
+		if rec.ID != o.ID && rec.ID != giver.ID {
+			lost = append(lost, rec.ID)
+		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := n.Wait(ctx, slices.DeleteFunc(all, func(id hold.ID) bool { return id == o.ID })...); err != nil {
+	if err := n.Wait(ctx, lost...); err != nil {
 		t.Errorf("what was lost is not given back: %v; owed %v", err, n.Owed(""))
 	}
 	if rep := n.Audit(t.Context()); len(rep.Findings) > 0 {
 		t.Errorf("audit: %v", rep.Findings)
 	}
-	release(t, n, o.ID)
+	release(t, n, o.ID, giver.ID)
 	wantResidue(t, n, empty)
 	if left := n.ledger.Owners(); len(left) > 0 {
 		t.Errorf("left: %v", left)

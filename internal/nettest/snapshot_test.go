@@ -1,6 +1,7 @@
 package nettest
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -178,5 +179,38 @@ func TestSnapshotShowsNftWhole(t *testing.T) {
 		if !strings.Contains(got+"\n", want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
+	}
+	Run(t, node, "nft add table inet berth-test { flags dormant ; }") // its rules do not hold any more
+	if got := Snapshot(t, node).Only("nft").String() + "\n"; !strings.Contains(got, "nft inet berth-test flags 0x1\n") {
+		t.Errorf("that the table sleeps is missing in:\n%s", got)
+	}
+}
+
+// Tables that come and go meanwhile keep nobody from taking a snapshot.
+func TestSnapshotWhileNftChanges(t *testing.T) {
+	node := Node(t)
+	done, changed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		changed <- node.Do(func() (err error) {
+			for err == nil {
+				select {
+				case <-done:
+					return nil
+				default:
+					err = errors.Join(addTable(), delTable())
+				}
+			}
+			return err
+		})
+	}()
+	for range 200 {
+		if _, err := Look(node); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(done)
+	if err := <-changed; err != nil {
+		t.Error(err)
 	}
 }

@@ -5,8 +5,11 @@ import "context"
 // Place is a request's place among those that execute at once. Others wait for it.
 type Place struct {
 	// Leave gives the place back before a wait. The caller calls done when the wait is over.
-	// done does not take the place again, because the work that is left is short.
-	Leave func() (done func())
+	// left is false if too many requests wait so: then the request keeps its place.
+	Leave func() (done func(), left bool)
+	// Enter waits for a place again, for a request that goes on after its wait. A request
+	// whose work that is left is short does without.
+	Enter func(context.Context) error
 	// Ended is closed when waits are to end. They end with Why.
 	Ended <-chan struct{}
 	Why   error
@@ -27,7 +30,13 @@ func Aside(ctx context.Context) (_ context.Context, over func()) {
 	if !has {
 		return ctx, func() {}
 	}
-	done := p.Leave()
+	done, _ := p.Leave()
+	ctx, cancel := p.wait(ctx)
+	return ctx, func() { cancel(); done() }
+}
+
+// wait returns the context of a wait, which also ends when waits are to end.
+func (p Place) wait(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
@@ -36,5 +45,5 @@ func Aside(ctx context.Context) (_ context.Context, over func()) {
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, func() { cancel(nil); done() }
+	return ctx, func() { cancel(nil) }
 }

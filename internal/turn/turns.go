@@ -18,14 +18,18 @@ var ErrCrowded = errors.New("wait for the same turn already")
 type Turns[K comparable] struct {
 	// Most is how many may wait for a key's turn; 0: as many as come.
 	Most int
+	// Aside has those who wait give the place of their context back (Place), and enter anew
+	// once they have their turn. So a turn that does not end keeps no place but its own.
+	Aside bool
 
 	mu    sync.Mutex
 	lines map[K][]chan struct{} // by each key whose turn somebody has: those who wait; a channel is closed when its turn comes
 }
 
 // Take waits for the key's turn until ctx ends. It fails with ErrCrowded if Most callers wait
-// already, and with the cause of ctx if ctx ends. A caller who has given up takes no place in
-// the line. done ends the turn; it must be called once.
+// already, or if the caller should wait aside and cannot; with the cause of ctx if ctx ends;
+// and with the error of entering anew. A caller who has given up takes no place in the line.
+// done ends the turn; it must be called once.
 func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
 	t.mu.Lock()
 	line, taken := t.lines[key]
@@ -45,10 +49,8 @@ func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
 	t.lines[key] = append(line, mine)
 	t.mu.Unlock()
 
-	select {
-	case <-mine:
+	if err = t.await(ctx, mine); err == nil {
 		return func() { t.next(key) }, nil
-	case <-ctx.Done():
 	}
 	t.mu.Lock()
 	at := slices.Index(t.lines[key], mine)
@@ -56,10 +58,37 @@ func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
 		t.lines[key] = slices.Delete(t.lines[key], at, at+1)
 	}
 	t.mu.Unlock()
-	if at < 0 { // the turn has come at this very moment
+	if at < 0 { // the turn has come, maybe at this very moment
 		t.next(key)
 	}
-	return nil, context.Cause(ctx)
+	return nil, err
+}
+
+// await waits for mine to be closed. Whoever has the turn may wait for a place, so nobody who
+// keeps one waits for the turn: all places could be theirs.
+func (t *Turns[K]) await(ctx context.Context, mine <-chan struct{}) error {
+	p, has := ctx.Value(placeKey{}).(Place)
+	if !has || !t.Aside {
+		select {
+		case <-mine:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	done, left := p.Leave()
+	defer done()
+	if !left {
+		return fmt.Errorf("others %w, and too many requests wait", ErrCrowded)
+	}
+	wait, over := p.wait(ctx)
+	defer over()
+	select {
+	case <-mine:
+		return p.Enter(ctx)
+	case <-wait.Done():
+		return context.Cause(wait)
+	}
 }
 
 // next gives the turn to whoever has waited longest.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,71 @@ func TestTurnThatNobodyTakes(t *testing.T) {
 	if len(k.lines) > 0 {
 		t.Errorf("%d keys are taken by nobody", len(k.lines))
 	}
+}
+
+// Those who wait aside keep no place, and have one again when their turn has come. Who cannot
+// wait aside, cannot enter again, or is told to end takes no turn.
+func TestTurnAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const key = "c"
+		k := &Turns[string]{Aside: true}
+		ended, why := make(chan struct{}), errors.New("the end")
+		enterErr, full := error(nil), false
+		var did []string
+		ctx := WithPlace(t.Context(), Place{
+			Leave: func() (func(), bool) {
+				did = append(did, "leave")
+				return func() { did = append(did, "done") }, !full
+			},
+			Enter: func(context.Context) error { did = append(did, "enter"); return enterErr },
+			Ended: ended, Why: why,
+		})
+		unlock, err := k.Take(ctx, key)
+		must(t, err)
+		if len(did) > 0 {
+			t.Errorf("without a wait: %q", did)
+		}
+		wait := func(before func()) (func(), error) {
+			did = nil
+			var done func()
+			var err error
+			waited := make(chan struct{})
+			go func() { done, err = k.Take(ctx, key); close(waited) }()
+			synctest.Wait()
+			before()
+			<-waited
+			return done, err
+		}
+		want := func(what string, err, wanted error, calls ...string) {
+			t.Helper()
+			if !errors.Is(err, wanted) || !slices.Equal(did, calls) {
+				t.Errorf("%s: %v, %q", what, err, did)
+			}
+		}
+		unlock2, err := wait(func() {
+			if !slices.Equal(did, []string{"leave"}) {
+				t.Errorf("while it waits: %q", did)
+			}
+			unlock()
+		})
+		must(t, err)
+		want("its turn has come", err, nil, "leave", "enter", "done")
+		full = true
+		_, err = wait(func() {})
+		want("too many wait", err, ErrCrowded, "leave", "done")
+		full, enterErr = false, errors.New("no place")
+		_, err = wait(func() { unlock2() })
+		want("no place again", err, enterErr, "leave", "enter", "done")
+		unlock, err = k.Take(ctx, key) // nobody has the turn
+		must(t, err)
+		_, err = wait(func() { close(ended) })
+		want("told to end", err, why, "leave", "done")
+		unlock()
+		synctest.Wait()
+		if len(k.lines) > 0 {
+			t.Errorf("%d keys are left", len(k.lines))
+		}
+	})
 }
 
 // One is a single turn for all callers.

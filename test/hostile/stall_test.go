@@ -2,7 +2,10 @@ package hostile
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -65,17 +68,16 @@ func TestUnsettledPodsHoldNobodyElse(t *testing.T) {
 	}
 }
 
-// Such pods are given a second interface while they run. As long as their ADDs wait for
-// them, others' ADDs, lists and audits have their turns, and the agent ends as soon as it
-// is told to.
+// Such pods are given a second interface while they run, and the runtime repeats those ADDs.
+// As long as all these ADDs wait for the pods, others' ADDs, lists and audits have their
+// turns, and the agent ends as soon as it is told to.
 func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
-	n := newNode(t, "concurrency: 4\n"+plain) // 3 places for ADDs
+	const metrics = "127.0.0.1:9478"
+	n := newNode(t, "concurrency: 4\nmetrics: "+metrics+"\n"+plain) // 3 places for ADDs
 	hostile := n.adds("a", 4)
 	var all sync.WaitGroup
 	var answered atomic.Int32
-	for _, p := range hostile {
-		nettest.Run(t, p.at, "ip rule del pref 0")
-		nettest.Run(t, p.at, "ip -6 rule del pref 0")
+	add := func(p *pod) {
 		add := programs.Plugin(n.bin, "ADD", p.id, p.at.Ref().Path)
 		add.Env = append(add.Env, "CNI_IFNAME=net1") // the last one counts
 		add.Stdin = strings.NewReader(programs.Conf(n.Root))
@@ -87,10 +89,25 @@ func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
 		})
 	}
 	for _, p := range hostile {
+		nettest.Run(t, p.at, "ip rule del pref 0")
+		nettest.Run(t, p.at, "ip -6 rule del pref 0")
+		add(p)
+	}
+	for _, p := range hostile {
 		nettest.Eventually(t, "the second interface to be there", func() bool {
 			return nettest.Command(p.at, "ip", "link", "show", "net1").Run() == nil
 		})
+		add(p)
 	}
+	nettest.Eventually(t, "all ADDs to wait without a place", func() bool {
+		resp, err := http.Get("http://" + metrics + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		return err == nil && strings.Contains(string(text), fmt.Sprintf("\nberth_requests_aside %d\n", 2*len(hostile)))
+	})
 	n.add("innocent")
 	if _, err := n.API.Audit(t.Context()); err != nil {
 		t.Error(err)

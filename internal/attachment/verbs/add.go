@@ -61,7 +61,7 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	}
 	unlock, err := v.keys.Take(ctx, add.record.Key)
 	if errors.Is(err, turn.ErrCrowded) {
-		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%d ADDs of the same attachment are waiting already", repeats)
+		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%v", err)
 	}
 	if err != nil {
 		return nil, answer.Numbered(err)

@@ -25,11 +25,12 @@ type Verbs struct {
 	modes    mode.Modes
 	identify func(ns.Ref) (ns.Ref, error)
 	// keys puts the ADDs of each key in order: they run one after another, as they
-	// came. A DEL takes no turn: it overtakes the ADDs (see del.go).
+	// came, and those that wait keep no place, since the pod may decide how long the first
+	// one takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
 	keys turn.Turns[attachment.Key]
 }
 
 // New returns the verbs. identify says which network namespace is at a path (node.Node).
 func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, identify func(ns.Ref) (ns.Ref, error)) *Verbs {
-	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, identify: identify, keys: turn.Turns[attachment.Key]{Most: repeats}}
+	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, identify: identify, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
 }

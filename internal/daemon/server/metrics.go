@@ -91,6 +91,7 @@ func (m *Metrics) handler(log *slog.Logger) http.Handler {
 var (
 	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that are being executed.", nil, nil)
 	descWaiting   = prometheus.NewDesc("berth_requests_waiting", "Requests that wait for their turn.", []string{"lane"}, nil)
+	descAside     = prometheus.NewDesc("berth_requests_aside", "Requests that wait for others, and let others execute meanwhile.", nil, nil)
 	descServing   = prometheus.NewDesc("berth_serving", "1 once the agent has restored what its ledger says.", nil, nil)
 )
 
@@ -101,7 +102,7 @@ type serverCollector struct {
 }
 
 func (c *serverCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descExecuting, descWaiting, descServing} {
+	for _, d := range []*prometheus.Desc{descExecuting, descWaiting, descAside, descServing} {
 		ch <- d
 	}
 	for _, m := range c.more {
@@ -115,6 +116,7 @@ func (c *serverCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	busy, waiting := c.s.queue.load()
 	gauge(descExecuting, float64(busy))
+	gauge(descAside, float64(len(c.s.asides)))
 	for l, n := range waiting {
 		gauge(descWaiting, float64(n), l.Name)
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -78,14 +77,12 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 	_ = conn.SetWriteDeadline(end)
 	ctx, cancel := context.WithTimeout(r.Context(), when.budget())
 	defer cancel()
-	var left func()
+	p := &place{server: s, route: rt}
 	if rt.Lane != (Lane{}) {
-		leave, err := s.queue.enter(ctx, rt.Lane)
-		if err != nil {
-			return nil, fmt.Errorf("%s did not get its turn: %w", rt.Verb, err)
+		if err := p.enter(ctx); err != nil {
+			return nil, err
 		}
-		left = sync.OnceFunc(leave)
-		defer left()
+		defer p.leave()
 	}
 	if when.Remaining() <= 0 { // the context's clock stands still in a suspended machine
 		return nil, expired(when)
@@ -94,27 +91,14 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 		ctx, cancel = context.WithTimeout(s.ctx, when.budget())
 		defer cancel()
 	}
-	if left != nil {
-		ctx = turn.WithPlace(ctx, turn.Place{Leave: s.aside(left), Ended: s.stopping, Why: numbered(errStopping)})
+	if rt.Lane != (Lane{}) {
+		ctx = turn.WithPlace(ctx, turn.Place{Leave: p.aside, Enter: p.enter, Ended: s.stopping, Why: numbered(errStopping)})
 	}
 	query, err := parseQuery(r, rt.Parameters...)
 	if err != nil {
 		return nil, err
 	}
 	return rt.Call(&Request{Ctx: ctx, When: when, ID: id, Query: query, server: s, w: w, http: r})
-}
-
-// aside returns what lets a request wait without its place. Too many at once keep theirs.
-func (s *Server) aside(leave func()) func() (done func()) {
-	return func() func() {
-		select {
-		case s.asides <- struct{}{}:
-			leave()
-			return func() { <-s.asides }
-		default:
-			return func() {}
-		}
-	}
 }
 
 // write sends an answer. If the client has left, write only logs that.

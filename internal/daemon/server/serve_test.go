@@ -311,15 +311,58 @@ func TestAside(t *testing.T) {
 	}
 }
 
+// Those who wait for a turn keep no place, and have one again once it is their turn.
+func TestTurnsAside(t *testing.T) {
+	const many = 5
+	d := newToy(t, root.Dir(t.TempDir()), 4) // 3 places for those that make toys
+	turns := &turn.Turns[string]{Aside: true}
+	begun, finish := make(chan struct{}), make(chan struct{})
+	d.hook = func(ctx context.Context, verb string, _ When) error {
+		if verb != "make" {
+			return nil
+		}
+		done, err := turns.Take(ctx, "toy")
+		if err != nil {
+			return err
+		}
+		defer done()
+		begun <- struct{}{}
+		<-finish
+		return nil
+	}
+	d.run(t)
+	d.Open()
+	made := make(chan error, many)
+	for range many {
+		go func() { made <- d.makeOne(t.Context()) }()
+	}
+	for left := many - 1; left >= 0; left-- {
+		<-begun
+		d.waitFor(t, fmt.Sprintf("berth_requests_aside %d", left))
+		d.waitFor(t, "berth_requests_executing 1")
+		if err := d.look(t.Context()); err != nil {
+			t.Error(err)
+		}
+		finish <- struct{}{}
+		if err := <-made; err != nil {
+			t.Error(err)
+		}
+	}
+	d.waitFor(t, "berth_requests_executing 0")
+	if len(d.asides) != 0 {
+		t.Errorf("%d wait aside", len(d.asides))
+	}
+}
+
 // Of too many that would wait aside some keep their places.
 func TestAsidesAreBounded(t *testing.T) {
 	d := newToy(t, root.Dir(t.TempDir()), 4)
 	for range maxAsides {
 		d.asides <- struct{}{}
 	}
-	left := false
-	d.aside(func() { left = true })()()
-	if left || len(d.asides) != maxAsides {
+	p := &place{server: d.Server, give: func() { t.Error("the place is given back") }}
+	done, left := p.aside()
+	if done(); left || len(d.asides) != maxAsides {
 		t.Errorf("left: %v, %d wait aside", left, len(d.asides))
 	}
 }
