@@ -27,10 +27,11 @@ type Ruleset struct {
 	// Live is the link group of pods' links; 0: there are no rules about them. A
 	// packet that enters by such a link passes only if its source address is routed to
 	// that link and its destination is no loopback address. Blocked and Connections
-	// apply to it too. By other links no connection begins from a source address in
-	// Pools that is not routed there. What live links say about path MTUs does not reach
-	// the node, nor, if it is about no connection, another live link. The node speaks no
-	// MPTCP with them.
+	// apply to it too. By other links come no connection, no error and no fragment from a
+	// source address in Pools that is not routed there. What live links say about path MTUs
+	// does not reach the node, nor, if it is about no connection, another live link, nor, if
+	// the MTU is below 1280 bytes, anybody from whom Masquerade hides the link. The node
+	// speaks no MPTCP with live links.
 	Live uint32
 
 	// Blocked lists destinations to which the node forwards nothing from live links,
@@ -72,8 +73,8 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // one that came by the last fragment's link. In postrouting, priority raw comes before
 // masquerade too; packets that the host itself sends pass only through postrouting. New
 // connections are counted, and their sources compared with the pools, after connection
-// tracking has seen them, and before anybody redirects them (-100). No chain has a name that is a keyword of nft(8), because nft
-// could not load a listing of such a table.
+// tracking has seen them, and before anybody redirects them (-100). No chain has a name that
+// is a keyword of nft(8), because nft could not load a listing of such a table.
 func (r Ruleset) table(lacks Parts) table {
 	t := table{
 		name: r.Table(),
@@ -99,11 +100,11 @@ func (r Ruleset) table(lacks Parts) table {
 		in := &t.chains[0]
 		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropLinkLocal(r.Live), dropToLoopback(r.Live))
 		if lacks&Sources == 0 {
-			in.rules = append(in.rules, dropSpoofed(r.Live))
+			in.rules = append(in.rules, dropSpoofed(r.Live), dropFragmentFromElsewhere(r.Live, ipv4), dropFragmentFromElsewhere(r.Live, ipv6))
 		}
 		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
 		if tracks {
-			begins.rules = append(begins.rules, acceptConfirmed())
+			begins.rules = append(begins.rules, acceptConfirmed()...)
 		}
 		if lacks&Sources == 0 {
 			begins.rules = append(begins.rules, dropFromElsewhere(r.Live, ipv4), dropFromElsewhere(r.Live, ipv6))
@@ -115,7 +116,7 @@ func (r Ruleset) table(lacks Parts) table {
 		told := chain{name: "node_in", typ: "filter", hook: hookInput, priority: priorityFilter}
 		told.rules = append(told.rules, dropTooBig(r.Live, ipv4), dropTooBig(r.Live, ipv6))
 		if lacks&Multipath == 0 {
-			told.rules = append(told.rules, dropMultipath(r.Live))
+			told.rules = append(told.rules, dropMultipath(r.Live)...)
 		}
 		t.chains = append(t.chains, begins, told)
 	}
@@ -126,6 +127,9 @@ func (r Ruleset) table(lacks Parts) table {
 			set{name: "excluded4", of: ipv4.datatype, ranges: excluded4}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
 		if lacks&Invalid == 0 {
 			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6), dropStray(ipv4), dropStray(ipv6))
+		}
+		if r.Live != 0 {
+			forwarded.rules = append(forwarded.rules, dropSmallMTU(r.Live))
 		}
 	}
 	if r.Live != 0 && tracks && lacks&Invalid == 0 {
