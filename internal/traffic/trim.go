@@ -37,9 +37,6 @@ const (
 	portsRest = 50
 	// trimming limits how long going over the table may take.
 	trimming = 30 * time.Second
-	// ports is how many ports masquerade can give to one destination with one address of the
-	// node. While there are fewer entries than that, a port is free.
-	ports = 1<<16 - 1024
 )
 
 // KeepTrimmed deletes entries of pods that have too many, whenever connection tracking is
@@ -68,9 +65,10 @@ func (t *Traffic) KeepTrimmed(ctx context.Context) {
 
 // trimBounds returns how many entries a pod may have. connections is how many connections a
 // pod may open, entries is how many entries connection tracking has, and most how many it can
-// have. rest is how long to rest after a Trim, in multiples of the time that it took; 0: no
-// Trim is needed now.
-func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.Duration) {
+// have. ports is how many ports masquerade can give to one destination with one address of the
+// node: while there are fewer entries than that, a port is free. rest is how long to rest after
+// a Trim, in multiples of the time that it took; 0: no Trim is needed now.
+func trimBounds(connections, entries, most, ports int) (b conntrack.Bounds, rest time.Duration) {
 	if connections == 0 || most == 0 {
 		return b, 0
 	}
@@ -93,15 +91,15 @@ func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.D
 // Trim goes over connection tracking once, if trimBounds says that it is time to. It returns
 // the pods whose entries it deleted, with how many, and how long to rest, as trimBounds does.
 func (t *Traffic) Trim(ctx context.Context) (gone []string, rest time.Duration, err error) {
-	connections := t.ground.Config().Connections
-	if connections == 0 {
+	c := t.ground.Config()
+	if c.Connections == 0 {
 		return nil, 0, nil
 	}
 	entries, most, err := t.node.Tracked.Load()
 	if err != nil {
 		return nil, 0, err
 	}
-	bounds, rest := trimBounds(connections, entries, most)
+	bounds, rest := trimBounds(c.Connections, entries, most, c.Masquerade.Ports.Len())
 	if rest == 0 {
 		return nil, 0, nil
 	}

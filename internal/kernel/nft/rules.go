@@ -225,19 +225,19 @@ func masquerade(f family) rule {
 	}
 }
 
-// masqueradePorts is masquerade for a protocol with ports: it gives out ports from 1024
-// on. Otherwise the kernel would give a connection from a port below 1024 another port
+// masqueradePorts is masquerade for a protocol with ports: it gives out ports of a range, which
+// begins at 1024 or later. Otherwise the kernel would give a connection from a port below 1024 another port
 // below 1024 (nf_nat_l4proto_unique_tuple). The node's address has only 424 or 511 of
 // those for each destination, and a pod could take them all. Besides, some servers
 // believe that a client with such a port is root on the node. word is tcp, udp or sctp:
 // nftables accepts a range of ports only in a rule for one protocol.
 //
 //	meta l4proto tcp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random
-func masqueradePorts(f family, word string, proto byte) rule {
-	const first, maxReg = 1024, 2 // NFT_REG_2
+func masqueradePorts(f family, word string, proto byte, first, last uint16) rule {
+	const maxReg = 2 // NFT_REG_2
 	words, exprs := f.leaves()
 	return rule{
-		text: fmt.Sprintf("meta l4proto %s %s masquerade to :%d-65535 fully-random", word, words, first),
+		text: fmt.Sprintf("meta l4proto %s %s masquerade to :%d-%d fully-random", word, words, first, last),
 		exprs: slices.Concat(
 			[]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
@@ -246,7 +246,7 @@ func masqueradePorts(f family, word string, proto byte) rule {
 			exprs,
 			[]expr.Any{
 				&expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, first)},
-				&expr.Immediate{Register: maxReg, Data: []byte{0xff, 0xff}},
+				&expr.Immediate{Register: maxReg, Data: binary.BigEndian.AppendUint16(nil, last)},
 				&masqTo{flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED | unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY, min: reg, max: maxReg},
 			}),
 	}

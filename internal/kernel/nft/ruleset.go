@@ -9,6 +9,7 @@
 package nft
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/berth-net/berth/internal/stamp"
@@ -46,12 +47,13 @@ type Ruleset struct {
 	Connections uint32
 
 	// Masquerade hides the addresses of Pools: a packet from Pools to anywhere but
-	// Pools and Excluded gets the address of the link that it leaves by, and a port from
-	// 1024 on. Packets that connection tracking calls invalid, or does not track, cannot
-	// be given another address: the rules drop them. They also drop pods' ICMP errors
-	// about the node's own connections.
-	Masquerade      bool
-	Pools, Excluded []netip.Prefix
+	// Pools and Excluded gets the address of the link that it leaves by, and a port of
+	// FirstPort to LastPort, which are 1024 and 65535 if they are 0. Packets that connection
+	// tracking calls invalid, or does not track, cannot be given another address: the rules
+	// drop them. They also drop pods' ICMP errors about the node's own connections.
+	Masquerade          bool
+	Pools, Excluded     []netip.Prefix
+	FirstPort, LastPort uint16
 
 	// Each list of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
 	// their host bits are ignored.
@@ -151,10 +153,11 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	if r.Masquerade {
 		out := chain{name: "nat_out", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat}
+		first, last := cmp.Or(r.FirstPort, 1024), cmp.Or(r.LastPort, 65535)
 		for _, f := range []family{ipv4, ipv6} {
 			out.rules = append(out.rules,
-				masqueradePorts(f, "tcp", unix.IPPROTO_TCP), masqueradePorts(f, "udp", unix.IPPROTO_UDP),
-				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP), masquerade(f))
+				masqueradePorts(f, "tcp", unix.IPPROTO_TCP, first, last), masqueradePorts(f, "udp", unix.IPPROTO_UDP, first, last),
+				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP, first, last), masquerade(f))
 		}
 		t.chains = append(t.chains, out)
 	}
