@@ -39,7 +39,14 @@ type Config struct {
 type Masquerade struct {
 	Enabled       bool
 	ExcludedCIDRs []netip.Prefix
+	Ports         Ports // that pods' traffic leaves by
 }
+
+// Ports is a range of ports, both ends included.
+type Ports struct{ First, Last uint16 }
+
+// Len returns how many ports there are.
+func (p Ports) Len() int { return int(p.Last) - int(p.First) + 1 }
 
 // Flags are what berthd's command line says about the configuration.
 type Flags struct {

@@ -26,7 +26,7 @@ pools:
   - 10.99.0.0/24
 cooldown: 1m
 mtu: 9000
-masquerade: {enabled: false, excludedCIDRs: [192.168.0.0/16]}
+masquerade: {enabled: false, excludedCIDRs: [192.168.0.0/16], ports: 20000-51819}
 blockedCIDRs: [100.64.0.0/10]
 connections: 64
 concurrency: 7
@@ -67,7 +67,7 @@ func TestLoad(t *testing.T) {
 		},
 		Cooldown:      time.Minute,
 		MTU:           9000,
-		Masquerade:    Masquerade{ExcludedCIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}},
+		Masquerade:    Masquerade{ExcludedCIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}, Ports: Ports{20000, 51819}},
 		BlockedCIDRs:  []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")},
 		Connections:   64,
 		Concurrency:   7,
@@ -78,7 +78,7 @@ func TestLoad(t *testing.T) {
 	defaults := Config{
 		Pools:      []ipam.PoolConfig{pool("a", 65*time.Second, "10.0.0.0/24")},
 		Cooldown:   65 * time.Second,
-		Masquerade: Masquerade{Enabled: true},
+		Masquerade: Masquerade{Enabled: true, Ports: Ports{1024, 65535}},
 		BlockedCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fd00:ec2::254/128"),
 			netip.MustParsePrefix("fd20:ce::254/128"), netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"),
@@ -233,6 +233,11 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "connections: 63", "yaml: line 2: connections: 63 is neither 0 nor within 64 to 16777216"},
 		{onePool + "connections: -1", "connections: -1 is neither 0 nor within"},
 		{onePool + "connections: 16777217", "connections: 16777217 is neither 0 nor within"},
+		{onePool + "masquerade: {ports: 1023-65535}", "yaml: line 2: masquerade.ports: 1023-65535 begins below 1024"},
+		{onePool + "masquerade: {ports: 2000-3022}", "masquerade.ports: 2000-3022 has fewer than 1024 ports"},
+		{onePool + "masquerade: {ports: 3000-2000}", "masquerade.ports: 3000-2000 has fewer than 1024 ports"},
+		{onePool + "masquerade: {ports: 1024-65536}", `masquerade.ports: "1024-65536" is not a range of ports, such as 1024-65535`},
+		{onePool + "masquerade: {ports: 5000}", `masquerade.ports: "5000" is not a range of ports`},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
 	} {

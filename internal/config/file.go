@@ -24,6 +24,7 @@ const (
 	defaultSweepInterval = 30 * time.Second
 	defaultLogLevel      = "info"
 	defaultConnections   = 32768 // an eighth of what most nodes track, half of a node's ports
+	defaultPorts         = "1024-65535"
 )
 
 // defaultBlocked are the addresses at which clouds give credentials to anybody who asks
@@ -69,6 +70,7 @@ type filePool struct {
 type fileMasquerade struct {
 	Enabled       said[bool]
 	ExcludedCIDRs said[[]said[string]]
+	Ports         said[string]
 }
 
 // Examples for errors about a value of the wrong type.
@@ -109,6 +111,7 @@ func (m *fileMasquerade) take(r *reader, n *yaml.Node) {
 	r.keys(n, "{enabled: true}", map[string]take{
 		"enabled":       scalar(&m.Enabled),
 		"excludedCIDRs": list(&m.ExcludedCIDRs, exampleCIDRs, scalar),
+		"ports":         scalar(&m.Ports),
 	})
 }
 
@@ -142,6 +145,9 @@ func parse(text []byte) (*Config, time.Duration, error) {
 	}
 	if c.Masquerade.ExcludedCIDRs, err = parseCIDRs("masquerade.excludedCIDRs", f.Masquerade.ExcludedCIDRs.or(nil)); err != nil {
 		return nil, 0, err
+	}
+	if c.Masquerade.Ports, err = parsePorts(f.Masquerade.Ports.or(defaultPorts)); err != nil {
+		return nil, 0, f.Masquerade.Ports.wrong(fmt.Errorf("masquerade.ports: %w", err))
 	}
 	if c.BlockedCIDRs, err = parseCIDRs("blockedCIDRs", f.BlockedCIDRs.or(saying(defaultBlocked))); err != nil {
 		return nil, 0, err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	maxConcurrency = 4096
 	minConnections = 64
 	maxConnections = 1 << 24
+	minPort        = 1024 // a server may believe that a client with a port below is root
+	minPorts       = 1024 // that masquerade needs
 )
 
 // bounds are the least and the greatest that a duration can be.
@@ -70,6 +73,23 @@ func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time
 		return 0, s.wrong(fmt.Errorf("%s: %.80s is not within %s to %s", key, *s.value, b.least, b.most))
 	}
 	return d, nil
+}
+
+// parsePorts reads a range of ports for masquerade.
+func parsePorts(s string) (Ports, error) {
+	low, high, _ := strings.Cut(s, "-")
+	first, err := strconv.ParseUint(low, 10, 16)
+	last, err2 := strconv.ParseUint(high, 10, 16)
+	p := Ports{uint16(first), uint16(last)}
+	switch {
+	case err != nil || err2 != nil:
+		return p, fmt.Errorf("%.80q is not a range of ports, such as 1024-65535", s)
+	case p.First < minPort:
+		return p, fmt.Errorf("%s begins below %d", s, minPort)
+	case p.Len() < minPorts:
+		return p, fmt.Errorf("%s has fewer than %d ports", s, minPorts)
+	}
+	return p, nil
 }
 
 func parseLogLevel(s string) (slog.Level, error) {

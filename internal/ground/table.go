@@ -54,6 +54,8 @@ func (g *Ground) Ruleset() nft.Ruleset {
 		Masquerade:  c.Masquerade.Enabled,
 		Pools:       pools,
 		Excluded:    c.Masquerade.ExcludedCIDRs,
+		FirstPort:   c.Masquerade.Ports.First,
+		LastPort:    c.Masquerade.Ports.Last,
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 
 // The nftables table limits the connections that a pod opens (kernel/nft/limit.go). It does
 // not see closed TCP connections, which a pod can keep in connection tracking with a packet
-// every two minutes, or turn into open ones again. So the agent looks how full connection
+// every two minutes, or turn into open ones again. Nor does it count what others open to the
+// pod, which the pod can keep there by an answer. So the agent looks how full connection
 // tracking is. It deletes entries of a pod that has too many before there is no room for
 // other pods, or no free port of the node's address for one destination.
 
@@ -27,15 +28,15 @@ const (
 	// time that this took. A table of 262,144 entries that is full, but of no pod's in
 	// particular, takes 0.4 s.
 	trimRest = 20
+	// trimAgain is trimRest if pods had too many. Nothing limits how fast others open
+	// connections to a pod: one that works with them would fill the table again meanwhile.
+	trimAgain = 2
 	// portsRest is trimRest where the table has room, but there may be no free port. A pod
 	// that has half of the ports takes the others in one second if it has opened nothing for
 	// half a minute, and in half a minute otherwise (nft's dropHasty).
 	portsRest = 50
 	// trimming limits how long going over the table may take.
 	trimming = 30 * time.Second
-	// ports is how many ports masquerade can give to one destination with one address of the
-	// node. While there are fewer entries than that, a port is free.
-	ports = 1<<16 - 1024
 )
 
 // KeepTrimmed deletes entries of pods that have too many, whenever connection tracking is
@@ -64,9 +65,10 @@ func (t *Traffic) KeepTrimmed(ctx context.Context) {
 
 // trimBounds returns how many entries a pod may have. connections is how many connections a
 // pod may open, entries is how many entries connection tracking has, and most how many it can
-// have. rest is how long to rest after a Trim, in multiples of the time that it took; 0: no
-// Trim is needed now.
-func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.Duration) {
+// have. ports is how many ports masquerade can give to one destination with one address of the
+// node: while there are fewer entries than that, a port is free. rest is how long to rest after
+// a Trim, in multiples of the time that it took; 0: no Trim is needed now.
+func trimBounds(connections, entries, most, ports int) (b conntrack.Bounds, rest time.Duration) {
 	if connections == 0 || most == 0 {
 		return b, 0
 	}
@@ -74,6 +76,7 @@ func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.D
 		b, rest = conntrack.Bounds{
 			Closed: min(2*connections, most/2), // half, so that one pod's closed connections cannot fill a small table
 			All:    2 * connections,
+			Others: true, // whoever has filled it
 		}, trimRest
 	}
 	if half := max(connections, ports/2); entries >= ports-ports/4 && half < ports {
@@ -86,17 +89,17 @@ func trimBounds(connections, entries, most int) (b conntrack.Bounds, rest time.D
 }
 
 // Trim goes over connection tracking once, if trimBounds says that it is time to. It returns
-// the pods whose entries it deleted, with how many, and the rest that trimBounds says.
+// the pods whose entries it deleted, with how many, and how long to rest, as trimBounds does.
 func (t *Traffic) Trim(ctx context.Context) (gone []string, rest time.Duration, err error) {
-	connections := t.ground.Config().Connections
-	if connections == 0 {
+	c := t.ground.Config()
+	if c.Connections == 0 {
 		return nil, 0, nil
 	}
 	entries, most, err := t.node.Tracked.Load()
 	if err != nil {
 		return nil, 0, err
 	}
-	bounds, rest := trimBounds(connections, entries, most)
+	bounds, rest := trimBounds(c.Connections, entries, most, c.Masquerade.Ports.Len())
 	if rest == 0 {
 		return nil, 0, nil
 	}
@@ -117,6 +120,9 @@ func (t *Traffic) Trim(ctx context.Context) (gone []string, rest time.Duration, 
 		gone, total = append(gone, fmt.Sprintf("%s: %d", all[i].Record.Key, n)), total+n
 	}
 	slices.Sort(gone)
+	if bounds.Others && len(gone) > 0 {
+		rest = trimAgain
+	}
 	if t.Observe != nil {
 		t.Observe(flows.KindName, "trim", time.Since(begun), total, err)
 	}

@@ -162,6 +162,59 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 	n.wantGone()
 }
 
+// A machine of the LAN opens TCP connections to a pod without end, and the pod answers, so that
+// the kernel keeps them for days. Nobody counts them. When the table is three quarters full the
+// agent deletes what is too much: another pod and the node open theirs, and DEL is short.
+func TestConnectionsFromOutsideAreTrimmed(t *testing.T) {
+	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	w, send := a.wire(t), n.uplinkWire(t)
+	nettest.Run(t, a.at, "nft add table inet mute")
+	nettest.Run(t, a.at, "nft add chain inet mute in { type filter hook input priority 0 ; policy drop ; }")
+	nettest.Run(t, n.lan, "nft add table inet mute")
+	nettest.Run(t, n.lan, "nft add chain inet mute out { type filter hook output priority 0 ; }")
+	nettest.Run(t, n.lan, "nft add rule inet mute out tcp flags rst drop")
+	echo := nettest.Serve(t, n.lan, "udp4", "192.0.2.2:0")
+	opened := 0
+	open := func(many int) {
+		for _, flags := range []byte{syn, syn | ack, ack} { // in turn, so that each comes behind the one before
+			for i := opened; i < opened+many; i++ {
+				from, to := uint16(1024+i%60000), uint16(1000+i/60000)
+				switch flags {
+				case syn:
+					send(tcpPacket(lan4, a.ip4, from, to, syn, 1, 0))
+				case syn | ack:
+					w.send(ether(a.mac, w.mac, tcpPacket(a.ip4, lan4, to, from, syn|ack, 1, 2)))
+				case ack:
+					send(tcpPacket(lan4, a.ip4, from, to, ack, 2, 2))
+				}
+			}
+		}
+		opened += many
+	}
+	for fullest, end := 0, time.Now().Add(4*time.Minute); ; {
+		now := tracked(t)
+		if fullest = max(fullest, now); fullest >= most*3/4 && now < most/2 {
+			break // the agent has seen it
+		}
+		if time.Now().After(end) {
+			t.Fatalf("of %d entries there are %d, and have been %d", most, now, fullest)
+		}
+		if now < most*13/16 { // as fast as a pod can, the table would be full before the agent looks
+			open(128)
+		}
+	}
+	for who, from := range map[string]*ns.Netns{"another pod": b.at, "the node": nil} {
+		if _, err := nettest.Talk(from, "udp4", echo, 2*time.Second); err != nil {
+			t.Errorf("%s gets no connection, with %d entries of %d: %v", who, tracked(t), most, err)
+		}
+	}
+	n.del(a, wait)
+	nettest.Eventually(t, "the pod's entries to be gone", func() bool { return tracked(t) < 1000 })
+	n.wantGone()
+}
+
 // A pod opens its share of connections and deletes its end, which deletes the node's.
 // The agent makes the link again; the pod opens a share more, and again. It has one
 // share all the same.

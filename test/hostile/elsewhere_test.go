@@ -24,11 +24,7 @@ func (n *node) uplinkWire(t *testing.T) (send func(packet []byte)) {
 // begun counts the connections that are tracked in an address's name.
 func begun(t *testing.T, by netip.Addr) (n int) {
 	t.Helper()
-	family := netlink.InetFamily(unix.AF_INET)
-	if by.Is6() {
-		family = unix.AF_INET6
-	}
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family(by))
 	must(t, err)
 	for _, f := range flows {
 		if f.Forward.SrcIP.Equal(by.AsSlice()) {
@@ -36,6 +32,14 @@ func begun(t *testing.T, by netip.Addr) (n int) {
 		}
 	}
 	return n
+}
+
+// family is an address's.
+func family(of netip.Addr) netlink.InetFamily {
+	if of.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
 }
 
 // A machine of the LAN sends in a pod's name to another pod, which answers, on a node that
@@ -74,6 +78,41 @@ func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
 		}
 		if k := begun(t, way.name); k > 0 {
 			t.Errorf("%d connections from elsewhere to %s are tracked in the name of %s", k, way.to, way.name)
+		}
+	}
+}
+
+// A machine of the LAN sends errors in a pod's name about its own connection with another pod,
+// which connection tracking takes for a part of that. The other pod hears nothing of them, and
+// hears the same errors in the machine's own name.
+func TestErrorsInAPodsNameFromElsewhere(t *testing.T) {
+	n := newNode(t, plain)
+	for _, link := range []string{"all", "up0"} {
+		sysctl(t, "ipv4/conf/"+link+"/rp_filter", "0")
+	}
+	v, b := n.add("v"), n.add("b")
+	send, heard := n.uplinkWire(t), listen(t, b.at)
+	for _, way := range []struct {
+		name, to, server, node netip.Addr
+		network                string
+		proto                  byte
+	}{{v.ip4, b.ip4, lan4, node4, "udp4", icmp4}, {v.ip6, b.ip6, lan6, node6, "udp6", icmp6}} {
+		server := nettest.Serve(t, n.lan, way.network, netip.AddrPortFrom(way.server, 4433).String())
+		from, err := nettest.Talk(b.at, way.network, server, nettest.Deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as := func(src netip.Addr) int {
+			return heard.count(func(s seen) bool { return s == seen{src, way.to, way.proto} })
+		}
+		nettest.Eventually(t, "an error in the machine's own name", func() bool {
+			for _, src := range []netip.Addr{way.name, way.server} {
+				send(tooBig(src, way.node, 1280, udpPacket(way.node, way.server, from.Port(), 4433, "some words and more")))
+			}
+			return as(way.server) > 0
+		})
+		if k := as(way.name); k > 0 {
+			t.Errorf("%s hears %d errors from %s, which has sent none", way.to, k, way.name)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -38,6 +39,51 @@ func TestFragmentsOfOthersAreNotPutTogether(t *testing.T) {
 		talks.send(ether(talker.mac, talks.mac, last))
 		if got := <-heard; got != head+tail {
 			t.Errorf("from %s comes %q, and %q was sent", src, got, head+tail)
+		}
+	}
+}
+
+// A machine of the LAN sends the end of a datagram in a pod's name before that pod sends its
+// own, on a node that checks no paths (rp_filter). Nothing of it is in what the pod's peer
+// hears. What the machine sends in pieces in its own name is put together.
+func TestFragmentsFromLanAreNotPutTogether(t *testing.T) {
+	n := newNode(t, plain)
+	for _, link := range []string{"all", "up0"} {
+		sysctl(t, "ipv4/conf/"+link+"/rp_filter", "0")
+	}
+	talker, peer := n.add("talker"), n.add("peer")
+	lies, talks := n.uplinkWire(t), talker.wire(t)
+	fromLan, fromTalker := newProbe(t, "up0"), newProbe(t, talker.host)
+	const head, tail = "What I say, I say myself", "to you alone, and nobody"
+	lie := tail[12:] + tail[:12] // which has the same checksum
+	for _, way := range []struct {
+		addr func(*pod) netip.Addr
+		own  netip.Addr
+	}{{(*pod).addr4, lan4}, {(*pod).addr6, lan6}} {
+		src, dst := way.addr(talker), way.addr(peer)
+		heard := peer.datagrams(t, dst)
+		first, last := fragments(src, dst, head, tail)
+		_, lied := fragments(src, dst, head, lie)
+		lies(lied)
+		nettest.Eventually(t, "what the machine sends behind it", func() bool {
+			lies(packet(way.own, dst, marker, make([]byte, 8)))
+			return slices.ContainsFunc(fromLan.passed(through), func(s string) bool {
+				return s == fmt.Sprint(way.own, " ", dst, " ", marker)
+			})
+		})
+		talks.send(ether(talker.mac, talks.mac, first))
+		fromTalker.settled(talks, talker)
+		talks.send(ether(talker.mac, talks.mac, last))
+		if got := <-heard; got != head+tail {
+			t.Errorf("from %s comes %q, and %q was sent", src, got, head+tail)
+		}
+
+		heard = peer.datagrams(t, dst)
+		first, last = fragments(way.own, dst, head, tail)
+		lies(first)
+		lies(last)
+		if got := <-heard; got != head+tail {
+			t.Errorf("from %s comes %q, and %q was sent", way.own, got, head+tail)
 		}
 	}
 }

@@ -96,12 +96,17 @@ const (
 
 // tcpPacket is a TCP segment without data.
 func tcpPacket(src, dst netip.Addr, from, to uint16, flags byte, seq, acked uint32) []byte {
-	m := make([]byte, 20)
+	return tcpOptions(src, dst, from, to, flags, seq, acked, nil)
+}
+
+// tcpOptions is tcpPacket with options, whose length is a multiple of 4 bytes.
+func tcpOptions(src, dst netip.Addr, from, to uint16, flags byte, seq, acked uint32, options []byte) []byte {
+	m := append(make([]byte, 20, 60), options...)
 	binary.BigEndian.PutUint16(m, from)
 	binary.BigEndian.PutUint16(m[2:], to)
 	binary.BigEndian.PutUint32(m[4:], seq)
 	binary.BigEndian.PutUint32(m[8:], acked)
-	m[12], m[13] = 0x50, flags
+	m[12], m[13] = byte(len(m)/4<<4), flags
 	binary.BigEndian.PutUint16(m[14:], 1000)
 	return packet(src, dst, tcp, withSum(src, dst, tcp, m, 16))
 }

@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -92,6 +94,46 @@ func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 			}
 			forget(t)
 		})
+	}
+}
+
+// A pod opens flows to one destination, to get the port of a service of the node's towards it. The
+// configuration leaves that port out of those that masquerade gives, and the pod gets none but
+// these.
+func TestPortsThatAreLeftOut(t *testing.T) {
+	const first, last, many = 20000, 51819, 500 // WireGuard has the next one
+	n := newNode(t, fmt.Sprintf("masquerade: {ports: %d-%d}\n", first, last)+plain)
+	a := n.add("a")
+	w, heard := a.wire(t), listen(t, n.lan)
+	for _, as := range []struct{ own, to, node netip.Addr }{{a.ip4, lan4, node4}, {a.ip6, lan6, node6}} {
+		for _, proto := range []byte{udp, tcp} {
+			for i := range uint16(many) {
+				if from := 51820 + i; proto == udp { // masquerade would keep these, if it could
+					w.send(ether(a.mac, w.mac, udpPacket(as.own, as.to, from, 51820, "hello")))
+				} else {
+					w.send(ether(a.mac, w.mac, tcpPacket(as.own, as.to, from, 51820, syn, 1, 0)))
+				}
+			}
+		}
+		nettest.Eventually(t, "the pod's last packet", func() bool {
+			w.send(ether(a.mac, w.mac, packet(as.own, as.to, marker, make([]byte, 8))))
+			return heard.count(func(s seen) bool { return s == seen{as.node, as.to, marker} }) > 0
+		})
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family(as.own))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tracked := 0
+		for _, f := range flows {
+			if p := f.Reverse.DstPort; f.Forward.DstPort == 51820 {
+				if tracked++; p < first || p > last {
+					t.Errorf("a pod gets port %d", p)
+				}
+			}
+		}
+		if tracked < many {
+			t.Errorf("%d flows are tracked, want %d of each protocol", tracked, many)
+		}
 	}
 }
 

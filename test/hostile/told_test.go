@@ -127,6 +127,43 @@ func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 	}
 }
 
+// A pod tells a server outside, about its own masqueraded flow, that the path is narrow. The
+// server would believe it about the node's address, and so about all pods. It hears of no MTU
+// below 1280, and of 1280 it does: pods may forward.
+func TestOutsideIsToldNoSmallPathMTU(t *testing.T) {
+	n := newNode(t, plain)
+	a := n.add("a")
+	w := a.wire(t)
+	for _, as := range []struct {
+		own, server, node netip.Addr
+		network           string
+	}{{a.ip4, lan4, node4, "udp4"}, {a.ip6, lan6, node6, "udp6"}} {
+		nettest.Serve(t, n.lan, as.network, netip.AddrPortFrom(as.server, 4433).String())
+		known := func() string {
+			out, err := nettest.Command(n.lan, "ip", "route", "get", as.node.String()).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			_, after, _ := strings.Cut(string(out), " mtu ")
+			return after
+		}
+		tell := func(mtu uint16) {
+			w.send(ether(a.mac, w.mac, udpPacket(as.own, as.server, 5000, 4433, "hello")))
+			w.send(ether(a.mac, w.mac, tooBig(as.own, as.server, mtu, udpPacket(as.server, as.own, 4433, 5000, strings.Repeat("x", 500)))))
+		}
+		nettest.Eventually(t, "a word about the path", func() bool {
+			for _, mtu := range []uint16{0, 100, 552, 1279} {
+				tell(mtu)
+			}
+			tell(1280) // the server believes the least
+			return known() != ""
+		})
+		if got := known(); !strings.HasPrefix(got, "1280 ") {
+			t.Errorf("the server's path to %s has an MTU of %s", as.node, got)
+		}
+	}
+}
+
 // A pod that speaks MPTCP with a program of the node, whoever opens the connection, dies
 // while the program has something to say. The program is told that the connection is over.
 func TestProgramIsToldOfDeadMultipath(t *testing.T) {

@@ -38,53 +38,58 @@ func sysctl(name string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(raw)))
 }
 
-// Bounds are how many entries one pod may have of connections that it began.
+// Bounds are how many entries one pod may have.
 type Bounds struct {
-	Closed int // Trim deletes entries of closed TCP connections, as long as the pod has more entries than this
-	All    int // if the pod still has more entries than this, Trim deletes others, too
+	Closed int  // Trim deletes entries of closed TCP connections, as long as the pod has more entries than this
+	All    int  // if the pod still has more entries than this, Trim deletes others, too
+	Others bool // what others have begun, and what goes to the pod, counts as well, unless another pod has begun it
 }
 
-// hoard counts the entries of connections that one pod began.
-type hoard struct{ closed, open kinds }
+// hoard counts a pod's entries, those that Trim deletes first before others: see rank.
+type hoard [8]int
 
-// kinds counts entries: those that no NAT has touched, and the others.
-type kinds struct{ plain, translated int }
+// open is the rank of a hoard's first entries that are not closed.
+const open = 4
 
-func (k kinds) all() int { return k.plain + k.translated }
-
-// first returns n entries of k, plain ones before others.
-func (k kinds) first(n int) kinds {
-	n = max(0, min(n, k.all()))
-	plain := min(k.plain, n)
-	return kinds{plain, n - plain}
+// rank returns an entry's place in a hoard.
+func rank(closed, translated, begun bool) (r int) {
+	if !closed {
+		r = open
+	}
+	if translated {
+		r += 2
+	}
+	if begun {
+		r++
+	}
+	return r
 }
 
 // over returns how many entries of a hoard Trim has to delete.
-func (b Bounds) over(h hoard) hoard {
-	closed := h.closed.first(h.closed.all() + h.open.all() - b.Closed)
-	return hoard{closed, h.open.first(h.closed.all() - closed.all() + h.open.all() - b.All)}
+func (b Bounds) over(h hoard) (over hoard) {
+	left := 0
+	for _, n := range h {
+		left += n
+	}
+	for r, n := range h {
+		bound := b.Closed
+		if r >= open {
+			bound = b.All
+		}
+		over[r] = max(0, min(n, left-bound))
+		left -= over[r]
+	}
+	return over
 }
 
-// of returns the counter for an entry.
-func (h *hoard) of(closed, plain bool) *int {
-	k := &h.open
-	if closed {
-		k = &h.closed
-	}
-	if plain {
-		return &k.plain
-	}
-	return &k.translated
-}
-
-// Trim deletes entries of pods that have begun too many connections. whose gives the
-// number of the pod that has an address, of either family. Trim returns how many entries it
-// deleted, by pod number.
+// Trim deletes entries of pods that have too many. whose gives the number of the pod that has
+// an address, of either family. Trim returns how many entries it deleted, by pod number.
 //
 // Of closed connections, and of others, it first deletes those that no NAT has touched. They
 // go on with their next packet, whereas a masqueraded connection is over with its entry. And
 // if somebody made entries in the pod's name while the rules were missing, these are among
-// them: they do not cost the pod its connections with the world.
+// them: they do not cost the pod its connections with the world. Of two that are alike, Trim
+// first deletes the one that the pod has not begun, because others can have a pod have those.
 //
 // It goes over the table once to count, and once more if a pod has too many. Each pass
 // takes 1.5 µs for each entry, and memory for two messages and the counts. Trim has
@@ -97,9 +102,9 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	}
 	have := map[int]hoard{}
 	_, err = own.pass(ctx, func(entry []byte) bool {
-		if n, closed, plain, ok := begun(entry, whose); ok {
+		if n, r, ok := b.hoarder(entry, whose); ok {
 			h := have[n]
-			*h.of(closed, plain)++
+			h[r]++
 			have[n] = h
 		}
 		return false
@@ -118,15 +123,11 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	}
 	gone = map[int]int{}
 	_, err = own.pass(ctx, func(entry []byte) bool {
-		n, closed, plain, ok := begun(entry, whose)
-		if !ok || left[n] == nil {
+		n, r, ok := b.hoarder(entry, whose)
+		if !ok || left[n] == nil || left[n][r] == 0 {
 			return false
 		}
-		more := left[n].of(closed, plain)
-		if *more == 0 {
-			return false
-		}
-		*more--
+		left[n][r]--
 		gone[n]++
 		return true
 	})
@@ -136,28 +137,33 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 	return gone, err
 }
 
-// begun returns the number of the pod that began an entry's connection; ok is false if no
-// pod did. closed reports whether that is a closed TCP connection, which the rules do not
-// count any more; plain, that no NAT has touched it.
-func begun(entry []byte, whose map[netip.Addr]int) (n int, closed, plain, ok bool) {
+// hoarder returns the number of the pod for which an entry counts, and the entry's rank; ok is
+// false if it counts for none. An entry counts for the pod that began it, and only if no pod
+// did for the one that it goes to, so that none counts twice.
+func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bool) {
 	var orig ends
+	var closed, translated, begun bool
 	for len(entry) > 0 {
 		typ, value, rest := next(entry)
 		entry = rest
 		switch typ {
 		case attrOrig:
 			orig = endsOf(value)
-			if n, ok = whose[orig.src]; !ok {
-				return 0, false, false, false
+			if n, begun = whose[orig.src]; !begun && !b.Others {
+				return 0, 0, false
 			}
 		case attrReply: // the kernel lists it behind the original direction
-			plain = untranslated(orig, endsOf(value))
+			reply := endsOf(value)
+			translated = !untranslated(orig, reply)
+			if ok = begun; !begun {
+				n, ok = whose[reply.src]
+			}
 		case attrProto:
 			state := inside(inside(value, attrProtoTCP), attrTCPState)
-			closed = len(state) == 1 && (state[0] == tcpTimeWait || state[0] == tcpClose)
+			closed = len(state) == 1 && (state[0] == tcpTimeWait || state[0] == tcpClose) // which the rules do not count any more
 		}
 	}
-	return n, closed, plain, ok
+	return n, rank(closed, translated, begun), ok
 }
 
 // inside returns the value of the first attribute of a type; nil if there is none.

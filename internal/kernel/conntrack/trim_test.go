@@ -120,6 +120,49 @@ func TestTrim(t *testing.T) {
 	})
 }
 
+// If Trim is to count what others have begun as well, an entry that goes to a pod counts for that
+// pod, also by a service's address. One from pod to pod counts for the pod that began it alone.
+// Of entries that are alike, Trim first deletes those that others have begun.
+func TestTrimCountsOthers(t *testing.T) {
+	table := open(t)
+	const pod, friend, node, outside, service = "10.88.0.2", "10.88.0.3", "192.0.2.9", "192.0.2.1", "10.96.0.1"
+	serve := func(port int, src, dst string) { enterAt(t, 80, 0, port, src, dst, pod, src) }
+	for i := range 40 {
+		serve(1+i, outside, pod)
+		serve(1001+i, node, service)
+		serve(2001+i, friend, pod)
+		enterAt(t, 80, 0, 3001+i, pod, outside, outside, node) // masqueraded
+		enterAt(t, 80, 0, 4001+i, pod, friend, friend, pod)
+	}
+	whose := map[netip.Addr]int{netip.MustParseAddr(pod): 1, netip.MustParseAddr(friend): 2}
+	for _, step := range []struct {
+		b    conntrack.Bounds
+		want map[int]int
+		left [5]int // by thousands of ports
+	}{
+		{conntrack.Bounds{Closed: 80, All: 80}, nil, [5]int{40, 40, 40, 40, 40}},
+		{conntrack.Bounds{Closed: 150, All: 150, Others: true}, map[int]int{1: 10}, [5]int{30, 40, 40, 40, 40}},
+		{conntrack.Bounds{Closed: 100, All: 100, Others: true}, map[int]int{1: 50}, [5]int{0, 40, 40, 40, 20}},
+		{conntrack.Bounds{Closed: 50, All: 50, Others: true}, map[int]int{1: 50}, [5]int{0, 10, 40, 40, 0}},
+		{conntrack.Bounds{Closed: 30, All: 30, Others: true}, map[int]int{1: 20, 2: 10}, [5]int{0, 0, 30, 30, 0}},
+	} {
+		gone, err := table.Trim(context.Background(), whose, step.b)
+		must(t, err)
+		if !maps.Equal(gone, step.want) {
+			t.Errorf("with %+v, gone are %v, want %v", step.b, gone, step.want)
+		}
+		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+		must(t, err)
+		var left [5]int
+		for _, f := range flows {
+			left[f.Forward.SrcPort/1000]++
+		}
+		if left != step.left {
+			t.Errorf("with %+v, left are %v, want %v", step.b, left, step.left)
+		}
+	}
+}
+
 // Trim deletes connections that no NAT has touched before others, so that entries which
 // somebody has made in a pod's name do not cost the pod its connections with the world.
 func TestTrimSparesTranslated(t *testing.T) {

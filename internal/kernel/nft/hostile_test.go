@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -387,6 +388,58 @@ func TestHaste(t *testing.T) {
 	open(w.frames(b), b)
 	if n := w.entries(); n < allowed {
 		t.Errorf("another pod opens %d connections, want %d", n, allowed)
+	}
+}
+
+// The node hears no segment of a live link by which it would speak MPTCP, however many such
+// options the segment has. It hears segments that begin with one such option, without it, and
+// those that have other options. Other links say what they like.
+func TestMultipath(t *testing.T) {
+	w, a, b, _, from, r := newHostile(t, func(*Ruleset) {})
+	w.group(b, r.Live+1)
+	other := w.frames(b)
+	w.overhear(w.node, "ip4:tcp", "0.0.0.0")
+	w.overhear(w.node, "ip6:tcp", "::")
+	capable, join := []byte{30, 4, 0x01, 0x01}, append([]byte{30, 12, 0x10, 1}, make([]byte, 8)...)
+	answer := append([]byte{30, 20, 0x01, 0x01}, make([]byte, 16)...)
+	stamps := append([]byte{1, 1, 8, 10}, make([]byte, 8)...)
+	lost := append([]byte{1, 1, 5, 18}, make([]byte, 16)...) // two blocks of a SACK
+	const syn, ack = 2, 16
+	for i, tt := range []struct {
+		flags   byte
+		options [][]byte
+		heard   bool
+	}{
+		{syn, nil, true},
+		{syn, [][]byte{stamps, capable}, true},
+		{syn | ack, [][]byte{capable}, true},
+		{syn, [][]byte{capable, capable}, false},
+		{syn | ack, [][]byte{capable, stamps, capable}, false},
+		{syn, [][]byte{capable, join}, false},
+		{syn, [][]byte{capable, capable, join}, false},
+		{ack, [][]byte{answer}, false},
+		{ack, [][]byte{stamps, answer}, false},
+		{ack, [][]byte{stamps, lost}, true},
+		{ack, [][]byte{stamps}, true},
+	} {
+		options := slices.Concat(tt.options...)
+		segment := func(text string) []byte {
+			s := tcp(tt.flags, "")
+			s[12] = byte(5+len(options)/4) << 4
+			return slices.Concat(s, options, []byte("say "+text))
+		}
+		for family := range 2 {
+			text := fmt.Sprint(i, " by ", family)
+			nettest.Eventually(t, text+" by another link", func() bool {
+				from.send(packet(a.addrs[family], w.node.addrs[family], unix.IPPROTO_TCP, segment(text)))
+				from.send(packet(a.addrs[family], w.node.addrs[family], unix.IPPROTO_TCP, tcp(ack, "say behind "+text)))
+				other.send(packet(b.addrs[family], w.node.addrs[family], unix.IPPROTO_TCP, segment("other's "+text)))
+				return w.said("behind "+text, w.node) && w.said("other's "+text, w.node)
+			})
+			if got := w.said(text, w.node); got != tt.heard {
+				t.Errorf("flags %#x, options %x, family %d: heard %v, want %v", tt.flags, tt.options, family, got, tt.heard)
+			}
+		}
 	}
 }
 

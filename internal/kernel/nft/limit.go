@@ -88,7 +88,8 @@ func sampled(connections uint32) (oneIn, upTo uint32) {
 }
 
 // limit returns the sets and rules that hold each link of the group to so many
-// connections. The rules come behind acceptConfirmed. Where all connections are counted, no link needs to be strict.
+// connections. The rules come behind acceptConfirmed. Where all connections are counted, no
+// link needs to be strict.
 func limit(group, connections uint32) (sets []set, rules []rule) {
 	sets, rules = append(sets, resumed, tired), append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
 	sets, rules = append(sets, counted, crowded), append(rules, dropCrowded(group))
@@ -98,20 +99,25 @@ func limit(group, connections uint32) (sets []set, rules []rule) {
 	return append(sets, hasty), append(rules, dropHasty(group, connections), countNew(group, connections))
 }
 
-// acceptConfirmed lets all packets skip the other rules, except the first packets of
-// connections.
+// acceptConfirmed lets all packets of connections skip the other rules, except their first
+// ones. The first rule alone lets most pass; the second lets those pass whom nobody has
+// answered. Errors about a connection do not skip the rules: nothing has checked their source.
 //
-//	ct status & confirmed != 0 accept
-func acceptConfirmed() rule {
-	return rule{
-		text: "ct status & confirmed != 0 accept",
+//	ct state established accept
+//	ct state new ct status & confirmed != 0 accept
+func acceptConfirmed() []rule {
+	return []rule{acceptKnown(), {
+		text: "ct state new ct status & confirmed != 0 accept",
 		exprs: []expr.Any{
+			&expr.Ct{Key: expr.CtKeySTATE, Register: reg},
+			mask(expr.CtStateBitNEW),
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
 			mask(confirmed),
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
 			&expr.Verdict{Kind: expr.VerdictAccept},
 		},
-	}
+	}}
 }
 
 // isNew lets a rule go on if a packet came in by a link of a group and is the first of

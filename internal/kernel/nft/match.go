@@ -91,14 +91,39 @@ func (f family) match(offset uint32, set string, not bool) []expr.Any {
 //
 //	tcp flags syn
 func syn(op expr.CmpOp) []expr.Any {
+	return append(tcpBits(13, 2), &expr.Cmp{Op: op, Register: reg, Data: []byte{0}})
+}
+
+// tcpBits loads those bits of a byte of the TCP header that the mask has. It ends the rule if
+// the packet is not TCP.
+func tcpBits(offset uint32, mask byte) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_TCP}},
 		&expr.Payload{
 			OperationType: expr.PayloadLoad, DestRegister: reg,
-			Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1,
+			Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 1,
 		},
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{2}, Xor: []byte{0}},
-		&expr.Cmp{Op: op, Register: reg, Data: []byte{0}},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{mask}, Xor: []byte{0}},
+	}
+}
+
+// isFragment lets a rule go on if a packet of the family is a fragment. It returns the rule's
+// text, too.
+func (f family) isFragment() (words string, exprs []expr.Any) {
+	if f.proto == ipv4.proto {
+		// more fragments, or an offset
+		return "ip frag-off & 0x3fff != 0", []expr.Any{
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: reg,
+				Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2,
+			},
+			&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 2, Mask: []byte{0x3f, 0xff}, Xor: []byte{0, 0}},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{0, 0}},
+		}
+	}
+	return "exthdr frag exists", []expr.Any{
+		&expr.Exthdr{DestRegister: reg, Type: unix.IPPROTO_FRAGMENT, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{1}},
 	}
 }

@@ -212,7 +212,10 @@ func expression(raw []byte) (expr.Any, string, error) {
 		if kind := h[unix.NFTA_EXTHDR_TYPE]; err == nil && !reads && !writes && len(kind) == 1 && number(h[unix.NFTA_EXTHDR_OP]) == unix.NFT_EXTHDR_OP_TCPOPT {
 			return &resetOption{kind: kind[0]}, name, nil
 		}
-		return nil, name, err
+		if err != nil || !reads || writes {
+			return nil, name, err
+		}
+		e = &expr.Exthdr{}
 	case "ct":
 		e = &expr.Ct{}
 	case "bitwise":

@@ -52,10 +52,11 @@ func dropSpoofed(group uint32) rule {
 	}
 }
 
-// dropFromElsewhere drops a connection's first packet if its source address is in the pools
-// but not routed to the link that it came in by, which is no link of the group. Otherwise
-// somebody outside could fill connection tracking in a pod's name. For the group's links
-// dropSpoofed has said the same. The kernel's fib lets through what comes in by lo.
+// dropFromElsewhere drops a connection's first packet, or an error about a connection, if its
+// source address is in the pools but not routed to the link that it came in by, which is no
+// link of the group. Otherwise somebody outside could fill connection tracking in a pod's
+// name. For the group's links dropSpoofed has said the same. The kernel's fib lets through
+// what comes in by lo.
 //
 //	iifgroup != 1073741824 ip saddr @pools4 fib saddr . iif oif missing drop
 //
@@ -63,15 +64,31 @@ func dropSpoofed(group uint32) rule {
 // would cost too much (see dropInvalid). Only a table that tracks no connections has no
 // acceptConfirmed; there all packets pay.
 func dropFromElsewhere(group uint32, f family) rule {
+	return f.fromElsewhere(group, "", nil)
+}
+
+// dropFragmentFromElsewhere is dropFromElsewhere for fragments. It comes before the node puts
+// them together, because the whole counts as what its last fragment is: somebody outside
+// could write the end of what a pod says.
+//
+//	iifgroup != 1073741824 ip frag-off & 0x3fff != 0 ip saddr @pools4 fib saddr . iif oif missing drop
+func dropFragmentFromElsewhere(group uint32, f family) rule {
+	words, exprs := f.isFragment()
+	return f.fromElsewhere(group, words+" ", exprs)
+}
+
+// fromElsewhere is dropFromElsewhere for packets for which only lets the rule go on.
+func (f family) fromElsewhere(group uint32, words string, only []expr.Any) rule {
 	pools := "pools" + f.suffix
 	return rule{
-		text: fmt.Sprintf("iifgroup != %d %s saddr @%s fib saddr . iif oif missing drop", group, f.word, pools),
+		text: fmt.Sprintf("iifgroup != %d %s%s saddr @%s fib saddr . iif oif missing drop", group, words, f.word, pools),
 		exprs: slices.Concat(
 			[]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
 				&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
 			},
 			f.protocol(),
+			only,
 			f.match(f.saddr, pools, false),
 			[]expr.Any{
 				&expr.Fib{Register: reg, ResultOIF: true, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true},
@@ -208,19 +225,19 @@ func masquerade(f family) rule {
 	}
 }
 
-// masqueradePorts is masquerade for a protocol with ports: it gives out ports from 1024
-// on. Otherwise the kernel would give a connection from a port below 1024 another port
+// masqueradePorts is masquerade for a protocol with ports: it gives out ports of a range, which
+// begins at 1024 or later. Otherwise the kernel would give a connection from a port below 1024 another port
 // below 1024 (nf_nat_l4proto_unique_tuple). The node's address has only 424 or 511 of
 // those for each destination, and a pod could take them all. Besides, some servers
 // believe that a client with such a port is root on the node. word is tcp, udp or sctp:
 // nftables accepts a range of ports only in a rule for one protocol.
 //
 //	meta l4proto tcp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 masquerade to :1024-65535 fully-random
-func masqueradePorts(f family, word string, proto byte) rule {
-	const first, maxReg = 1024, 2 // NFT_REG_2
+func masqueradePorts(f family, word string, proto byte, first, last uint16) rule {
+	const maxReg = 2 // NFT_REG_2
 	words, exprs := f.leaves()
 	return rule{
-		text: fmt.Sprintf("meta l4proto %s %s masquerade to :%d-65535 fully-random", word, words, first),
+		text: fmt.Sprintf("meta l4proto %s %s masquerade to :%d-%d fully-random", word, words, first, last),
 		exprs: slices.Concat(
 			[]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
@@ -229,7 +246,7 @@ func masqueradePorts(f family, word string, proto byte) rule {
 			exprs,
 			[]expr.Any{
 				&expr.Immediate{Register: reg, Data: binary.BigEndian.AppendUint16(nil, first)},
-				&expr.Immediate{Register: maxReg, Data: []byte{0xff, 0xff}},
+				&expr.Immediate{Register: maxReg, Data: binary.BigEndian.AppendUint16(nil, last)},
 				&masqTo{flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED | unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY, min: reg, max: maxReg},
 			}),
 	}

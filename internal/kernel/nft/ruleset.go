@@ -9,6 +9,7 @@
 package nft
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/berth-net/berth/internal/stamp"
@@ -27,10 +28,11 @@ type Ruleset struct {
 	// Live is the link group of pods' links; 0: there are no rules about them. A
 	// packet that enters by such a link passes only if its source address is routed to
 	// that link and its destination is no loopback address. Blocked and Connections
-	// apply to it too. By other links no connection begins from a source address in
-	// Pools that is not routed there. What live links say about path MTUs does not reach
-	// the node, nor, if it is about no connection, another live link. The node speaks no
-	// MPTCP with them.
+	// apply to it too. By other links come no connection, no error and no fragment from a
+	// source address in Pools that is not routed there. What live links say about path MTUs
+	// does not reach the node, nor, if it is about no connection, another live link, nor, if
+	// the MTU is below 1280 bytes, anybody from whom Masquerade hides the link. The node
+	// speaks no MPTCP with live links.
 	Live uint32
 
 	// Blocked lists destinations to which the node forwards nothing from live links,
@@ -45,12 +47,13 @@ type Ruleset struct {
 	Connections uint32
 
 	// Masquerade hides the addresses of Pools: a packet from Pools to anywhere but
-	// Pools and Excluded gets the address of the link that it leaves by, and a port from
-	// 1024 on. Packets that connection tracking calls invalid, or does not track, cannot
-	// be given another address: the rules drop them. They also drop pods' ICMP errors
-	// about the node's own connections.
-	Masquerade      bool
-	Pools, Excluded []netip.Prefix
+	// Pools and Excluded gets the address of the link that it leaves by, and a port of
+	// FirstPort to LastPort, which are 1024 and 65535 if they are 0. Packets that connection
+	// tracking calls invalid, or does not track, cannot be given another address: the rules
+	// drop them. They also drop pods' ICMP errors about the node's own connections.
+	Masquerade          bool
+	Pools, Excluded     []netip.Prefix
+	FirstPort, LastPort uint16
 
 	// Each list of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
 	// their host bits are ignored.
@@ -72,8 +75,8 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // one that came by the last fragment's link. In postrouting, priority raw comes before
 // masquerade too; packets that the host itself sends pass only through postrouting. New
 // connections are counted, and their sources compared with the pools, after connection
-// tracking has seen them, and before anybody redirects them (-100). No chain has a name that is a keyword of nft(8), because nft
-// could not load a listing of such a table.
+// tracking has seen them, and before anybody redirects them (-100). No chain has a name that
+// is a keyword of nft(8), because nft could not load a listing of such a table.
 func (r Ruleset) table(lacks Parts) table {
 	t := table{
 		name: r.Table(),
@@ -99,11 +102,11 @@ func (r Ruleset) table(lacks Parts) table {
 		in := &t.chains[0]
 		in.rules = append(in.rules, dropNobody(r.Live, ipv4), dropNobody(r.Live, ipv6), dropLinkLocal(r.Live), dropToLoopback(r.Live))
 		if lacks&Sources == 0 {
-			in.rules = append(in.rules, dropSpoofed(r.Live))
+			in.rules = append(in.rules, dropSpoofed(r.Live), dropFragmentFromElsewhere(r.Live, ipv4), dropFragmentFromElsewhere(r.Live, ipv6))
 		}
 		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
 		if tracks {
-			begins.rules = append(begins.rules, acceptConfirmed())
+			begins.rules = append(begins.rules, acceptConfirmed()...)
 		}
 		if lacks&Sources == 0 {
 			begins.rules = append(begins.rules, dropFromElsewhere(r.Live, ipv4), dropFromElsewhere(r.Live, ipv6))
@@ -115,7 +118,7 @@ func (r Ruleset) table(lacks Parts) table {
 		told := chain{name: "node_in", typ: "filter", hook: hookInput, priority: priorityFilter}
 		told.rules = append(told.rules, dropTooBig(r.Live, ipv4), dropTooBig(r.Live, ipv6))
 		if lacks&Multipath == 0 {
-			told.rules = append(told.rules, dropMultipath(r.Live))
+			told.rules = append(told.rules, dropMultipath(r.Live)...)
 		}
 		t.chains = append(t.chains, begins, told)
 	}
@@ -126,6 +129,9 @@ func (r Ruleset) table(lacks Parts) table {
 			set{name: "excluded4", of: ipv4.datatype, ranges: excluded4}, set{name: "excluded6", of: ipv6.datatype, ranges: excluded6})
 		if lacks&Invalid == 0 {
 			forwarded.rules = append(forwarded.rules, acceptKnown(), dropInvalid(ipv4), dropInvalid(ipv6), dropStray(ipv4), dropStray(ipv6))
+		}
+		if r.Live != 0 {
+			forwarded.rules = append(forwarded.rules, dropSmallMTU(r.Live))
 		}
 	}
 	if r.Live != 0 && tracks && lacks&Invalid == 0 {
@@ -147,10 +153,11 @@ func (r Ruleset) table(lacks Parts) table {
 	}
 	if r.Masquerade {
 		out := chain{name: "nat_out", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat}
+		first, last := cmp.Or(r.FirstPort, 1024), cmp.Or(r.LastPort, 65535)
 		for _, f := range []family{ipv4, ipv6} {
 			out.rules = append(out.rules,
-				masqueradePorts(f, "tcp", unix.IPPROTO_TCP), masqueradePorts(f, "udp", unix.IPPROTO_UDP),
-				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP), masquerade(f))
+				masqueradePorts(f, "tcp", unix.IPPROTO_TCP, first, last), masqueradePorts(f, "udp", unix.IPPROTO_UDP, first, last),
+				masqueradePorts(f, "sctp", unix.IPPROTO_SCTP, first, last), masquerade(f))
 		}
 		t.chains = append(t.chains, out)
 	}

@@ -96,6 +96,8 @@ func TestRulesetString(t *testing.T) {
 		iifgroup 1073741824 ip6 saddr fe80::/10 drop comment "ownerowner"
 		iifgroup 1073741824 ip daddr 127.0.0.0/8 drop comment "ownerowner"
 		iifgroup 1073741824 fib saddr . iif oif missing drop comment "ownerowner"
+		iifgroup != 1073741824 ip frag-off & 0x3fff != 0 ip saddr @pools4 fib saddr . iif oif missing drop comment "ownerowner"
+		iifgroup != 1073741824 exthdr frag exists ip6 saddr @pools6 fib saddr . iif oif missing drop comment "ownerowner"
 	}
 
 	chain cut_out {
@@ -105,7 +107,8 @@ func TestRulesetString(t *testing.T) {
 
 	chain new_in {
 		type filter hook prerouting priority mangle; policy accept;
-		ct status & confirmed != 0 accept comment "ownerowner"
+		ct state established accept comment "ownerowner"
+		ct state new ct status & confirmed != 0 accept comment "ownerowner"
 		iifgroup != 1073741824 ip saddr @pools4 fib saddr . iif oif missing drop comment "ownerowner"
 		iifgroup != 1073741824 ip6 saddr @pools6 fib saddr . iif oif missing drop comment "ownerowner"
 		iifgroup 1073741824 ct status & confirmed == 0 tcp flags ! syn update @tired { iif limit rate over 16384/minute burst 8192 packets } drop comment "ownerowner"
@@ -123,6 +126,8 @@ func TestRulesetString(t *testing.T) {
 		iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed drop comment "ownerowner"
 		iifgroup 1073741824 icmpv6 type packet-too-big drop comment "ownerowner"
 		iifgroup 1073741824 tcp flags syn reset tcp option mptcp comment "ownerowner"
+		iifgroup 1073741824 tcp flags syn tcp option mptcp exists drop comment "ownerowner"
+		iifgroup 1073741824 tcp doff > 9 tcp option mptcp exists drop comment "ownerowner"
 	}
 
 	chain through {
@@ -132,6 +137,7 @@ func TestRulesetString(t *testing.T) {
 		ct state invalid,untracked ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
 		ct state related ct direction original ct status & snat == 0 meta l4proto icmp ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
 		ct state related ct direction original ct status & snat == 0 meta l4proto ipv6-icmp ip6 saddr @pools6 ip6 daddr != @pools6 ip6 daddr != @excluded6 drop comment "ownerowner"
+		iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed icmp mtu < 1280 ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop comment "ownerowner"
 		iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked icmp type destination-unreachable icmp code frag-needed drop comment "ownerowner"
 		iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked icmpv6 type packet-too-big drop comment "ownerowner"
 		oifgroup 1073741824 ct state new ip saddr @blocked4 drop comment "ownerowner"

@@ -57,6 +57,7 @@ var variants = []struct {
 	{"no live links", func(r *Ruleset) { r.Live = 0 }},
 	{"nothing blocked", func(r *Ruleset) { r.Blocked = nil }},
 	{"no limit", func(r *Ruleset) { r.Connections = 0 }},
+	{"some ports", func(r *Ruleset) { r.FirstPort, r.LastPort = 20000, 51819 }},
 	{"a small limit", func(r *Ruleset) { r.Connections = 100 }},
 	{"nothing but the cut", func(r *Ruleset) { r.Live, r.Masquerade = 0, false }},
 	{"no owner", func(r *Ruleset) { r.Owner = "" }},

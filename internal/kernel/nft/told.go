@@ -1,10 +1,12 @@
 package nft
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // dropTooBig drops what a link of a group tells the node about path MTUs. The node would
@@ -56,16 +58,67 @@ func (f family) tooBig() (words string, exprs []expr.Any) {
 	}
 }
 
+// leastTold is the least MTU that an outside machine may hear from a pod about masqueraded
+// traffic, in bytes: IPv6's (RFC 8200, 5).
+const leastTold = 1280
+
+// dropSmallMTU drops what a link of a group tells a machine outside about a path with a
+// small MTU, where masquerade would hide who says so. The machine believes it about the
+// node's address, and for ten minutes cuts what it sends there to all pods. Pods may need to
+// tell of larger ones, because they may forward. No machine believes in a smaller one by IPv6.
+//
+//	iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed icmp mtu < 1280
+//		ip saddr @pools4 ip daddr != @pools4 ip daddr != @excluded4 drop
+func dropSmallMTU(group uint32) rule {
+	told, isTold := ipv4.tooBig()
+	words, leaves := ipv4.leaves()
+	return rule{
+		text: fmt.Sprintf("iifgroup %d %s icmp mtu < %d %s drop", group, told, leastTold, words),
+		exprs: slices.Concat(enters(group), isTold, []expr.Any{
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: reg,
+				Base: expr.PayloadBaseTransportHeader, Offset: 6, Len: 2,
+			},
+			&expr.Cmp{Op: expr.CmpOpLt, Register: reg, Data: binary.BigEndian.AppendUint16(nil, leastTold)},
+		}, leaves, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+	}
+}
+
 // dropMultipath takes MPTCP out of what the links of a group say to the node when a TCP
 // connection begins, so that it is an ordinary one, whoever opens it. The kernel ends a
 // pod's TCP connections with the node if it is told to, but not MPTCP's: it waits a minute
 // for another path (net.mptcp.close_timeout), and the node's program is told nothing.
 //
+// The first rule takes out a segment's first MPTCP option alone. No honest SYN has two, so
+// the second rule drops one that still has an option. When the node has answered with a SYN
+// cookie, the pod's ACK alone makes the connection MPTCP's (mptcp_subflow_init_cookie_req).
+// An option that can do that has 20 bytes or more, so that the third rule looks for options
+// in long headers only.
+//
 //	iifgroup 1073741824 tcp flags syn reset tcp option mptcp
-func dropMultipath(group uint32) rule {
+//	iifgroup 1073741824 tcp flags syn tcp option mptcp exists drop
+//	iifgroup 1073741824 tcp doff > 9 tcp option mptcp exists drop
+func dropMultipath(group uint32) []rule {
 	const mptcp = 30 // RFC 8684
-	return rule{
-		text:  fmt.Sprintf("iifgroup %d tcp flags syn reset tcp option mptcp", group),
-		exprs: slices.Concat(enters(group), syn(expr.CmpOpNeq), []expr.Any{&resetOption{kind: mptcp}}),
+	const short = 9  // words of 4 bytes: a header that has no room for such an option
+	drop := []expr.Any{
+		&expr.Exthdr{DestRegister: reg, Type: mptcp, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpTcpopt},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{1}},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}
+	return []rule{
+		{
+			text:  fmt.Sprintf("iifgroup %d tcp flags syn reset tcp option mptcp", group),
+			exprs: slices.Concat(enters(group), syn(expr.CmpOpNeq), []expr.Any{&resetOption{kind: mptcp}}),
+		},
+		{
+			text:  fmt.Sprintf("iifgroup %d tcp flags syn tcp option mptcp exists drop", group),
+			exprs: slices.Concat(enters(group), syn(expr.CmpOpNeq), drop),
+		},
+		{
+			text: fmt.Sprintf("iifgroup %d tcp doff > %d tcp option mptcp exists drop", group, short),
+			exprs: slices.Concat(enters(group), tcpBits(12, 0xf0),
+				[]expr.Any{&expr.Cmp{Op: expr.CmpOpGt, Register: reg, Data: []byte{short << 4}}}, drop),
+		},
 	}
 }
