@@ -112,9 +112,12 @@ type Filter struct {
 }
 
 // Deleted answers a deletion: 200 with Owed 0 when all is released or promised, 206 when
-// something is owed. If nothing that the deletion names is known, the answer is 404, and
-// the agent has recorded before that no earlier ADD may make it. With ?wait=true the answer
-// comes when all is gone, or when the deadline is near.
+// something is owed. If nothing that the deletion names is known, the answer is 404. If the
+// deletion names a whole key (network, container and ifname), the agent has recorded before
+// any of these answers that no earlier ADD may make the attachment. A deletion of all of a
+// container or of a pod records nothing: an ADD that is still on its way may attach the
+// container behind the answer. With ?wait=true the answer comes when all is gone, or when the
+// deadline is near.
 type Deleted struct {
 	Released int `json:"released"` // attachments whose deletion is promised or done
 	Owed     int `json:"owed"`     // holds whose release has failed so far

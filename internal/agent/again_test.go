@@ -8,10 +8,13 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -135,6 +138,55 @@ func TestRepeatedAddOutlivesACut(t *testing.T) {
 		nettest.Ping(t, other, addresses(first)[0])
 	}
 	r.wantClean()
+}
+
+// A client of the API does not know the id of the pod's network namespace. The agent does,
+// and records it: otherwise an ADD that names the id would be another pod's, and a later
+// namespace with the same inode would be this pod's.
+func TestRepeatedAddNamesTheNamespacesID(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	without := request("c", pod)
+	without.Netns.ID = 0
+	first := r.add(without)
+	if got := r.index.All()[0].Record.Netns; got != pod.Ref() {
+		t.Errorf("the record has %+v, not %+v", got, pod.Ref())
+	}
+	for _, req := range []api.AddRequest{request("c", pod), without} {
+		if again := r.add(req); told(again) != told(first) {
+			t.Errorf("the ADD again answers %s, and at first %s", told(again), told(first))
+		}
+	}
+}
+
+// A DEL begins behind the last look of a repeated ADD, whose last step then finds no link.
+// The answer is that a DEL has overtaken the ADD, and not that something is broken.
+func TestRepeatedAddIsOvertakenAtItsLastStep(t *testing.T) {
+	r := start(t)
+	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
+	m := &lateDeletion{Finder: routed}
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.node.Identify)
+	pod := nettest.Pod(t)
+	r.add(request("c", pod))
+	m.first = func() { r.del("c", true) }
+	_, err := r.tryAdd(request("c", pod))
+	wantError(t, err, 11, "overtaken")
+	if m.failed == nil {
+		t.Error("the last step has not failed")
+	}
+}
+
+// lateDeletion is a mode in which something happens before the last step of a repeated ADD.
+type lateDeletion struct {
+	mode.Finder
+	first  func()
+	failed error
+}
+
+func (m *lateDeletion) Again(o hold.Owner, started int64) error {
+	m.first()
+	m.failed = m.Finder.Again(o, started)
+	return m.failed
 }
 
 // busyLedger lets something happen before its next commit, once.

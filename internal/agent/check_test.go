@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -90,6 +92,41 @@ func TestCheckNamesEachDifference(t *testing.T) {
 				t.Errorf("it says\n%s\nand not\n%s", says, c.says)
 			}
 		})
+	}
+}
+
+// A runtime binds a pod's network namespace to another path, and removes the first one. CHECK
+// looks at the pod by the path that it is given.
+func TestCheckAtAnotherPath(t *testing.T) {
+	r := start(t)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	raw, err := r.Add(t.Context(), request("c", pod), now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := request("c", pod, `"prevResult":`+string(raw))
+	was := req.Netns.Path
+	req.Netns.Path = other.Ref().Path
+	bind(t, was, req.Netns.Path)
+	defer bind(t, req.Netns.Path, was) // for whoever deletes the pod
+	for _, id := range []uint64{req.Netns.ID, 0} {
+		req.Netns.ID = id
+		if err := r.Check(t.Context(), req, now()); err != nil {
+			t.Errorf("CHECK at another path: %v", err)
+		}
+	}
+	nettest.Run(t, other, "ip link set eth0 mtu 1400") // whose path leads to pod
+	wantError(t, r.Check(t.Context(), req, now()), 103, "mtu 1400")
+}
+
+// bind moves a mount to another path.
+func bind(t *testing.T, from, to string) {
+	t.Helper()
+	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(from, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
 	}
 }
 

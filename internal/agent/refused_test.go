@@ -1,9 +1,22 @@
 package agent
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/root"
 )
 
 // An ADD that is refused leaves the attachment that it would have replaced.
@@ -21,5 +34,101 @@ func TestRefusedAddReleasesNothing(t *testing.T) {
 	wantError(t, err, 101, "belongs to")
 	if left := r.List(key("a")); len(left) != 1 || left[0].ID != before || left[0].Releasing != nil {
 		t.Errorf("after refused ADDs: %+v", left)
+	}
+}
+
+// An ADD for another network namespace is refused: the attachment that it would have replaced
+// stands and can be reached, and the addresses that the ADD had claimed are free.
+func TestRefusedMoveReleasesNothing(t *testing.T) {
+	const ips, spare = `"runtimeConfig":{"ips":["%s"]}`, `"pool":"spare"`
+	for _, c := range []struct {
+		name, asks string
+		code       uint
+		says       string
+	}{
+		{"address in use", fmt.Sprintf(ips, "10.88.0.2"), 101, "in use"},
+		{"its own address", fmt.Sprintf(ips, "10.88.0.1"), 101, "DEL it first"},
+		{"address that rests", fmt.Sprintf(ips, "10.88.0.3"), 101, "in cooldown"},
+		{"address of no pool", fmt.Sprintf(ips, "10.99.0.1"), 101, "not in the pool"},
+		{"full pool", `"pool":"full"`, 100, "no free IPv4 address"},
+		{"full disk", spare, 5, "disk full"},
+		{"later DEL", spare, 11, "overtaken"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, "default=10.88.0.0/29", "full=10.87.0.1/32", "spare=10.86.0.1/32")
+			dir := t.TempDir()
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+					t.Error(err)
+				}
+			})
+			r.root, r.cooldown = root.Dir(dir), time.Minute
+			r.begin()
+			a, b, free := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
+			was := addresses(r.add(request("a", a)))[0]
+			r.add(request("b", b))
+			r.add(request("rests", free))
+			r.del("rests", true)
+			r.add(request("full", nettest.Pod(t), `"pool":"full"`))
+			before, when := r.List(key("a"))[0].ID, now()
+			switch c.name {
+			case "full disk":
+				defer r.fillDisk(dir)()
+			case "later DEL": // it spared the attachment, since it began before the first ADD, or nobody can tell
+				grave := ledger.Tombstone{Key: "net/a/eth0", Boot: r.core.Boot, Started: when.Started, Until: when.Deadline}
+				if err := r.core.Ledger.Commit(t.Context(), ledger.Bury(grave)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := r.Add(t.Context(), request("a", free, c.asks), when)
+			wantError(t, err, c.code, c.says)
+			if left := r.List(key("a")); len(left) != 1 || left[0].ID != before || left[0].Releasing != nil {
+				t.Fatalf("after the refused ADD: %+v", left)
+			}
+			nettest.Ping(t, b, was)
+			if free := r.ground.Pools.Available("spare", r.core.Clock.Now()); free != nil {
+				t.Errorf("after the refused ADD: %v", free)
+			}
+		})
+	}
+}
+
+// fillDisk fills the file system of the rig's root, and its ledger, until no owner can be
+// begun. The function that it returns makes room again.
+func (r *rig) fillDisk(dir string) func() {
+	r.t.Helper()
+	filler := filepath.Join(dir, "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer f.Close()
+	for page := make([]byte, 1<<16); err == nil; {
+		_, err = f.Write(page)
+	}
+	var ids []hold.ID
+	for _, size := range []int{1 << 16, 1 << 10, 1} { // the room that is left for a small one is too small for a large one
+		meta := json.RawMessage(`{"sort":"` + strings.Repeat("x", size) + `"}`)
+		for err = nil; err == nil && len(ids) < 5000; {
+			id := hold.NewID()
+			err = r.core.Ledger.Commit(r.t.Context(), ledger.Begin(hold.Owner{ID: id, Meta: meta}))
+			ids = append(ids, id)
+		}
+		if !errors.Is(err, ledger.ErrFull) {
+			r.t.Fatalf("the disk is not full: %v", err)
+		}
+	}
+	return func() {
+		if err := os.Remove(filler); err != nil {
+			r.t.Fatal(err)
+		}
+		for _, id := range ids {
+			if err := r.core.Ledger.Commit(context.Background(), ledger.Forget(id, r.core.Clock.Now())); err != nil {
+				r.t.Fatal(err)
+			}
+		}
 	}
 }

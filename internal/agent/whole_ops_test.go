@@ -199,7 +199,8 @@ func (r *wholeRun) doAdd(s wholeStep) bool {
 		if try >= 2 {
 			r.cure()
 		}
-		if s.n>>try&1 == 0 && s.verb != "repeat" && !r.insistDelete(s.c, s.n) { // as a runtime may
+		// As a runtime may; it must, if the address that it asks for is the container's own in another pod.
+		if (s.n>>try&1 == 0 || try > 3) && s.verb != "repeat" && !r.insistDelete(s.c, s.n) {
 			return false
 		}
 	}

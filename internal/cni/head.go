@@ -29,7 +29,12 @@ type Head struct {
 // ParseHead reads the head of a configuration. Also with an error, Version is set as far as
 // it could be read, since the error is printed in that version.
 func ParseHead(raw []byte) (Head, *api.Error) {
-	h, fields, e := essentials(raw, notList)
+	h := Head{Version: CurrentVersion, Root: root.Default}
+	fields, err := scan.Object(raw)
+	if err != nil {
+		return h, DecodeError(err)
+	}
+	h, e := essentials(fields, notList)
 	if e != nil {
 		return h, e
 	}
@@ -47,10 +52,15 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 }
 
 // ParseDel is ParseHead for DEL, which must not fail because of a key that a release does
-// not need. Only the keys that say which attachment of which agent is meant have to be
-// readable.
+// not need, nor because of what is within its value. Only the keys that say which attachment
+// of which agent is meant have to be readable.
 func ParseDel(raw []byte) (Head, *api.Error) {
-	h, fields, e := essentials(raw, nil)
+	h := Head{Version: CurrentVersion, Root: root.Default}
+	fields, err := scan.Top(raw, "cniVersion", "name", "root")
+	if err != nil {
+		return h, DecodeError(err)
+	}
+	h, e := essentials(fields, nil)
 	if e != nil {
 		return h, e
 	}
@@ -80,40 +90,36 @@ func notList(fields scan.Fields) *api.Error {
 
 // essentials reads version, name and root, and what prevResult says of Berth's attachment.
 // If check is not nil, its error comes before all others but those about the version.
-func essentials(raw []byte, check func(scan.Fields) *api.Error) (h Head, fields scan.Fields, e *api.Error) {
+func essentials(fields scan.Fields, check func(scan.Fields) *api.Error) (h Head, e *api.Error) {
 	h = Head{Version: CurrentVersion, Root: root.Default}
-	fields, err := scan.Object(raw)
-	if err != nil {
-		return h, nil, DecodeError(err)
-	}
 	v, e := textField(fields, "cniVersion")
 	if e != nil {
-		return h, nil, e
+		return h, e
 	}
 	if h.Version = v; v == "" {
 		h.Version = firstVersion
 	}
 	if check != nil {
 		if e := check(fields); e != nil {
-			return h, nil, e
+			return h, e
 		}
 	}
 	if h.Name, e = textField(fields, "name"); e != nil {
-		return h, nil, e
+		return h, e
 	}
 	if h.Name == "" {
-		return h, nil, MissingError("name", "the network's name: "+expectID)
+		return h, MissingError("name", "the network's name: "+expectID)
 	}
 	if e := CheckNetworkName(h.Name); e != nil {
-		return h, nil, e
+		return h, e
 	}
 	dir, e := rootField(fields)
 	if e != nil {
-		return h, nil, e
+		return h, e
 	}
 	h.Root = dir
 	h.HostVeth, h.Addresses = ours(fields.Get("prevResult"))
-	return h, fields, nil
+	return h, nil
 }
 
 func rootField(fields scan.Fields) (root.Dir, *api.Error) {

@@ -87,6 +87,12 @@ func TestParseDelIsLenient(t *testing.T) {
 		conf(`"prevResult":{"ip4":{"ip":"10.0.0.1/32"}}`):                                                {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345","sandbox":5}]}`):                     {Version: "1.1.0", Name: "net", Root: "/"},
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345"}],"ips":{}}`):                        {Version: "1.1.0", Name: "net", Root: "/", HostVeth: "babcdefghij2345"},
+		// What is unreadable within a key that DEL does not need.
+		conf(`"prevResult":{"a":1,"a":2},"args":{"a":1,"a":2}`):             {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"prevResult":{"a":"\ud800"},"ipMasq":"\ud800"`):               {Version: "1.1.0", Name: "net", Root: "/"},
+		conf("\"prevResult\":{\"a\":\"\xff\"},\"\xff\":5"):                  {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(prev + `,"prevResult":{},"wait":true,"args":1,"args":2`):       {Version: "1.1.0", Name: "net", Root: "/", Wait: true},
+		conf(`"args":` + strings.Repeat("[", 99) + strings.Repeat("]", 99)): {Version: "1.1.0", Name: "net", Root: "/"},
 		// Another plugin's address.
 		conf(`"prevResult":{"interfaces":[{"name":"veth0"}],"ips":[{"address":"10.0.0.1/24"}]}`): {Version: "1.1.0", Name: "net", Root: "/"},
 	} {
@@ -97,6 +103,7 @@ func TestParseDelIsLenient(t *testing.T) {
 	// But DEL never guesses which attachment is meant.
 	for raw, code := range map[string]uint{
 		``: 6, conf(`"name":5`): 7, conf(`"name":"a b"`): 7, conf(`"cniVersion":5`): 7, conf(`"root":5`): 7, conf(`"root":"x"`): 7, conf("") + ",": 6,
+		conf(`"name":"net","name":"net"`): 6, conf(`"root":"/a","root":"/b"`): 6, conf(`"name":"\ud800"`): 7,
 	} {
 		if h, e := cni.ParseDel([]byte(raw)); e == nil || e.Code != code {
 			t.Errorf("%s: %+v, %v, want code %d", raw, h, e, code)

@@ -79,6 +79,8 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 // precedes reports whether a deletion began before the first agent of this ledger did.
 // Then a former state folder is lost, and with it the record of which pod had which address.
 // Any other ledger has all owners that may have an address, or lets all addresses rest.
+// Nothing says which of two earlier boots came first: a deletion of a boot that is neither
+// this one nor the first agent's is taken for older, since to let an address rest harms nobody.
 func (d *Drain) precedes(r deletions.Record) bool {
 	first, known := d.Ledger.First()
 	switch {

@@ -17,7 +17,7 @@ const (
 )
 
 // Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, Forget,
-// Bury, Unburied, Enter or Quarantined.
+// Bury, Unburied, Room, Enter or Quarantined.
 type Op interface {
 	// ready does, in the caller's goroutine, what needs nothing of the ledger's state.
 	ready(*Ledger) (step, error)
@@ -72,6 +72,10 @@ func Bury(t Tombstone) Op { return bury{t} }
 // has a tombstone of that boot whose Started is started or later (CLOCK_BOOTTIME in
 // nanoseconds): a deletion that came after this request had begun.
 func Unburied(key, boot string, started int64) Op { return unburied{key, boot, started} }
+
+// Room changes nothing. It fails with ErrFull, and so refuses the commit, if the disk has no
+// room for another owner.
+func Room() Op { return fits{} }
 
 // Enter sets the epoch. A new epoch ends tombstones of other boots.
 func Enter(e Epoch) Op { return setEpoch{e} }
@@ -195,11 +199,9 @@ func (op unburied) ready(*Ledger) (step, error) {
 	}}, nil
 }
 
-// spare is the op that Writable commits. It changes nothing, and fails if there is no room
-// for an owner.
-type spare struct{}
+type fits struct{}
 
-func (spare) ready(*Ledger) (step, error) {
+func (fits) ready(*Ledger) (step, error) {
 	return step{0, func(b *batch) error { return b.take(usualOwner) }}, nil
 }
 

@@ -56,7 +56,7 @@ func (l *Ledger) Writable() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return l.Commit(ctx, spare{})
+	return l.Commit(ctx, Room())
 }
 
 func (c *counters) batch(commits int, took time.Duration) {

@@ -33,7 +33,8 @@ type Mode interface {
 	// somebody else's interface has. It changes nothing.
 	Vacant(r attachment.Record) error
 	// Plan chooses all names, such as addresses, and returns the owner that the
-	// attachment will be. undo gives the names back; it is called if the ledger refuses the owner.
+	// attachment will be. undo gives the names back; it is called if the owner does not get
+	// into the ledger.
 	Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (o hold.Owner, undo func(), err error)
 	// Result is the CNI result of an attachment: a function of its record.
 	Result(o hold.Owner, r attachment.Record) (*types100.Result, error)

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +41,7 @@ type addition struct {
 
 // Add attaches a container to a network (CNI 1.1, section 4, ADD). An ADD that is repeated
 // for the same network namespace gets the same answer. If it is repeated for another one,
-// Add first releases the old incarnation.
+// Add releases the old incarnation, once nothing can refuse the new one any more.
 //
 // A runtime must not ADD twice (CNI 1.1, section 2, "Lifecycle & Ordering"). A runtime that
 // does so repeats an ADD to which it got no answer, and means that ADD's configuration. So
@@ -56,7 +57,7 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: prevResult",
 			"mode %s makes its own interface: berth-cni has to be the first plugin of the list", add.record.Mode)
 	}
-	if err := v.checkNetns(add.record.Netns); err != nil {
+	if err := v.checkNetns(add); err != nil {
 		return nil, err
 	}
 	unlock, err := v.keys.Take(ctx, add.record.Key)
@@ -70,10 +71,10 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	if err := v.drain.Key(ctx, add.record.Key); err != nil {
 		return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 	}
-	e, err := v.standing(ctx, add)
+	e, former, err := v.standing(ctx, add)
 	fresh := err == nil && e == nil
 	if fresh {
-		e, err = v.attach(ctx, add)
+		e, err = v.attach(ctx, add, former)
 	}
 	if err == nil {
 		err = v.notDeleted(ctx, e, fresh)
@@ -148,8 +149,11 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 }
 
 // checkNetns refuses a network namespace that is gone, that is not the one which the plugin
-// saw at the path, or that is the agent's own.
-func (v *Verbs) checkNetns(ref ns.Ref) error {
+// saw at the path, or that is the agent's own. It completes the record: a client of the API
+// may not know the namespace's id, and a record without an id would fit a later namespace
+// with the same inode.
+func (v *Verbs) checkNetns(add *addition) error {
+	ref := add.record.Netns
 	at, err := v.identify(ref)
 	switch {
 	case errors.Is(err, ns.ErrNotNetns):
@@ -160,70 +164,75 @@ func (v *Verbs) checkNetns(ref ns.Ref) error {
 	if v.Netns.Same(at) {
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is the node's own network namespace", "%s: a pod needs one of its own", ref.Path)
 	}
+	add.record.Netns.ID = cmp.Or(ref.ID, at.ID)
 	return nil
 }
 
-// standing returns the attachment that an ADD repeats, or nil if it repeats none. It
-// releases what else has the ADD's key, and a failed ADD that has its place in the pod, and
-// waits until former links in that place are gone. It begins that after every check that
-// can refuse the ADD.
-func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, err error) {
-	var old []hold.ID
+// standing returns the attachment that an ADD repeats, or nil if it repeats none. old are
+// the attachments of the ADD's key that stand elsewhere, which a new one replaces: standing
+// leaves them alone, because the ADD can still be refused. It releases failed ADDs of the
+// key, and one that has the ADD's place in the pod, and waits until former links in that
+// place are gone.
+func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, old []*attachment.Entry, err error) {
+	var failed []hold.ID
 	var former []*attachment.Entry
+	mayBeThere := false // a link of old, in the ADD's place
 	for _, e := range v.index.Key(add.record.Key) {
 		if !e.Owner.Wanted() {
 			continue
 		}
 		if v.Engine.Doomed(e.Owner.ID) { // of a failed ADD; its release could not be promised yet
-			old, former = append(old, e.Owner.ID), append(former, e)
+			failed, former = append(failed, e.Owner.ID), append(former, e)
 			continue
 		}
 		if e.At(add.record.Netns, add.record.Ifname) {
 			if err := asWished(e, add.conf); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if add.mode, err = v.modes.Of(e.Record.Mode); err != nil { // the mode in the configuration is for new pods
-				return nil, err
+				return nil, nil, err
 			}
-			if err := v.askedAgain(ctx, e, add); err != nil {
-				return nil, err
-			}
-			return v.whole(ctx, e, add)
+			e, err := v.again(ctx, e, add)
+			return e, nil, err
 		}
 		if !e.Record.BeganBefore(v.Epoch, add.when.Started) {
-			return nil, cni.Errorf(cni.CodeTryAgain, "a later ADD of the same attachment overtook this one",
+			return nil, nil, cni.Errorf(cni.CodeTryAgain, "a later ADD of the same attachment overtook this one",
 				"the ADD of %s, in %s, began later", e.Owner.ID, e.Record.Netns.Path)
 		}
-		old = append(old, e.Owner.ID)
-		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its link in the ADD's place
-			former = append(former, e)
-		}
+		old = append(old, e)
+		mayBeThere = mayBeThere || !e.Record.KnowsNetns()
 	}
 	if err := v.fit(add); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, e := range v.index.Slot(add.record.Netns, add.record.Ifname) {
 		if e.Owner.Wanted() { // a deletion of it, which a plugin has promised, may wait
 			if err := v.drain.Key(ctx, e.Record.Key); err != nil {
-				return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
+				return nil, nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 			}
 		}
 		if v.Engine.Doomed(e.Owner.ID) {
-			old = append(old, e.Owner.ID)
+			failed = append(failed, e.Owner.ID)
 		} else if now := v.index.Get(e.Owner.ID); now != nil && now.Owner.Wanted() {
-			return nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",
+			return nil, nil, cni.Errorf(cni.CodeTaken, "interface exists in the pod",
 				"%s in %s belongs to attachment %s (%s)", add.record.Ifname, add.record.Netns.Path, e.Owner.ID, e.Record.Key)
 		}
 		former = append(former, e)
 	}
-	if len(former) == 0 { // otherwise the interface there may be a former attachment's
+	if len(former) == 0 && !mayBeThere { // otherwise the interface there may be a former attachment's
 		if err := add.mode.Vacant(add.record); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	if err := v.Engine.Release(ctx, old); err != nil {
-		return nil, err
+	if err := v.Engine.Release(ctx, failed); err != nil {
+		return nil, nil, err
 	}
+	return nil, old, v.gone(ctx, add, former)
+}
+
+// gone waits until the links of former attachments are gone that may have the ADD's place
+// in the pod.
+func (v *Verbs) gone(ctx context.Context, add *addition, former []*attachment.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, FormerLink)
 	defer cancel()
 	for _, e := range former {
@@ -232,10 +241,24 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else it owes does not keep this ADD waiting
 		}
 		if err != nil {
-			return nil, fmt.Errorf("waiting until the former link of interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
+			return fmt.Errorf("waiting until the former link of interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
 		}
 	}
-	return nil, nil
+	return nil
+}
+
+// again answers an ADD with the attachment that it repeats. If that is being released by
+// now, the release has overtaken the ADD, whatever else the ADD has met.
+func (v *Verbs) again(ctx context.Context, e *attachment.Entry, add *addition) (*attachment.Entry, error) {
+	err := v.askedAgain(ctx, e, add)
+	if err == nil {
+		err = v.whole(ctx, e, add)
+	}
+	now := v.index.Get(e.Owner.ID)
+	if now == nil || !now.Owner.Wanted() {
+		return nil, engine.ErrOvertaken
+	}
+	return now, err
 }
 
 // askedAgain writes down when the ADD began that is about to be answered with a standing
@@ -269,26 +292,24 @@ func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *additi
 // and can be used: an earlier try may have ended half-way, and the repair after it may have
 // failed. It also writes on the link when this ADD began, for a DEL that comes to the link
 // without an agent.
-func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) (*attachment.Entry, error) {
+func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) error {
 	if err := v.Engine.Repair(ctx, e.Owner.ID); err != nil {
-		return nil, err
+		return err
 	}
 	now := v.index.Get(e.Owner.ID)
 	if now == nil || !now.Owner.Wanted() {
-		return nil, engine.ErrOvertaken
+		return engine.ErrOvertaken
 	}
 	if err := v.Engine.Settle(ctx, now.Owner); err != nil {
-		return nil, err
+		return err
 	}
 	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
-		return nil, engine.ErrOvertaken
+		return engine.ErrOvertaken
 	}
 	if started := add.when.Started; e.Record.BeganBefore(v.Epoch, started-1) {
-		if err := add.mode.Again(now.Owner, started); err != nil {
-			return nil, err
-		}
+		return add.mode.Again(now.Owner, started)
 	}
-	return now, nil
+	return nil
 }
 
 // asWished refuses a repeated ADD that asks for an address or a MAC which the standing
@@ -327,13 +348,26 @@ func (v *Verbs) fit(add *addition) error {
 	return add.mode.Fit(add.record, add.conf)
 }
 
-// attach plans a new incarnation, and has the engine take it.
-func (v *Verbs) attach(ctx context.Context, add *addition) (*attachment.Entry, error) {
+// attach plans a new incarnation, which replaces old, and has the engine take it. Nothing
+// of old goes before the new one's addresses are claimed.
+func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Entry) (*attachment.Entry, error) {
+	for _, e := range old {
+		if err := elsewhere(e, add.conf); err != nil {
+			return nil, err
+		}
+	}
 	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
 	if err != nil {
 		return nil, err
 	}
-	err = v.Engine.Take(ctx, o, ledger.Unburied(add.record.Key.String(), v.Boot, add.record.Started))
+	unburied := ledger.Unburied(add.record.Key.String(), v.Boot, add.record.Started)
+	if len(old) > 0 {
+		if err := v.replace(ctx, add, old, unburied); err != nil {
+			undo()
+			return nil, err
+		}
+	}
+	err = v.Engine.Take(ctx, o, unburied)
 	var refused *engine.RefusedError
 	if errors.As(err, &refused) {
 		undo()
@@ -342,4 +376,34 @@ func (v *Verbs) attach(ctx context.Context, add *addition) (*attachment.Entry, e
 		return nil, err
 	}
 	return v.index.Entry(o, add.record), nil
+}
+
+// elsewhere refuses an ADD that asks for an address of an attachment which it would replace:
+// the address has to rest before another link can have it.
+func elsewhere(e *attachment.Entry, c *netconf.Conf) error {
+	for _, addr := range c.IPs {
+		if slices.Contains(e.Interface.Addresses, addr) {
+			return cni.Errorf(cni.CodeTaken, "address not available",
+				"%s is already attached as %s in %s with address %s: DEL it first", e.Record.Key, e.Owner.ID, e.Record.Netns.Path, addr)
+		}
+	}
+	return nil
+}
+
+// replace releases attachments that stand elsewhere, for one that is about to be taken. The
+// commit refuses what the ledger would refuse then: they must not go for an ADD that a DEL
+// has overtaken (unburied), or for which the disk has no room.
+func (v *Verbs) replace(ctx context.Context, add *addition, old []*attachment.Entry, unburied ledger.Op) error {
+	var ids []hold.ID
+	var former []*attachment.Entry
+	for _, e := range old {
+		ids = append(ids, e.Owner.ID)
+		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its link in the ADD's place
+			former = append(former, e)
+		}
+	}
+	if err := v.Engine.Release(ctx, ids, unburied, ledger.Room()); err != nil {
+		return err
+	}
+	return v.gone(ctx, add, former)
 }

@@ -79,14 +79,19 @@ func (v *Verbs) compare(ctx context.Context, m mode.Mode, e *attachment.Entry) [
 	return errs
 }
 
-// seenIn returns the attachment that a CHECK compares. That is e, unless the pod of e was
-// not found when e was adopted. Then it is e with the network namespace that the CHECK
-// names, which has to have the interface.
+// seenIn returns the attachment that a CHECK compares: e in the pod's network namespace by
+// the path that the CHECK names, because the path that ADD named may be gone. If the pod of
+// e was not found when e was adopted, the namespace that the CHECK names has to have the
+// interface. If e has another namespace than that, seenIn returns e as it is.
 func (v *Verbs) seenIn(m mode.Mode, netns ns.Ref, e *attachment.Entry) *attachment.Entry {
-	if e.Record.KnowsNetns() {
+	rec := e.Record
+	switch known := rec.KnowsNetns(); {
+	case !known:
+		rec.Netns = netns
+	case rec.Netns.Same(netns) && rec.Netns.Path != netns.Path:
+		rec.Netns.Path = netns.Path
+	default:
 		return e
 	}
-	rec := e.Record
-	rec.Netns = netns
 	return v.index.Entry(m.In(netns, e.Owner), rec)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/stamp"
 
 	"github.com/vishvananda/netlink/nl"
@@ -12,7 +13,7 @@ import (
 )
 
 // Route is a route with Berth's protocol number. It is in the main table unless Table says
-// otherwise; functions here read routes of the main table only.
+// otherwise; only EachRoute reads routes of other tables.
 type Route struct {
 	Dst         netip.Prefix
 	Unreachable bool       // the kernel answers with an ICMP error; the route has neither link nor gateway
@@ -138,7 +139,7 @@ func MatchRouteBy(addr netip.Addr, index int, route *Route) Request {
 		body: body(parts...),
 		answer: func(b []byte) error {
 			seen, ours, err := parseRoute(b)
-			if ours {
+			if ours && seen.Table == 0 {
 				*route = seen
 			}
 			return err
@@ -165,14 +166,15 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 
 // RouteFilter chooses among Berth's routes.
 type RouteFilter struct {
-	Index       int  // of the link; 0: any
-	Unreachable bool // true: unreachable routes only; false: all others
+	Index       int    // of the link; 0: any
+	Unreachable bool   // true: unreachable routes only; false: all others
+	Table       uint32 // 0: main
 }
 
-// Routes lists Berth's routes of both families in the main table. The kernel
-// filters, but walks the whole table.
+// Routes lists Berth's routes of both families in a table. The kernel filters, but walks the
+// whole table.
 //
-//	ip route show proto 98 [dev DEV] type unicast|unreachable
+//	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable
 func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	var routes []Route
 	for _, family := range families {
@@ -187,9 +189,9 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 
 // EachRoute calls each for the routes that Routes would list. If they change while they
 // are listed, it calls each twice for some. An error of each ends the list and is
-// returned; if it is ErrStop, EachRoute returns nil.
+// returned; if it is ErrStop, EachRoute returns nil. A table that is not there has no routes.
 //
-//	ip route show proto 98 [dev DEV] type unicast|unreachable
+//	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable
 func (c *Conn) EachRoute(f RouteFilter, each func(Route) error) error {
 	stopped := false
 	for _, family := range families {
@@ -202,6 +204,9 @@ func (c *Conn) EachRoute(f RouteFilter, each func(Route) error) error {
 			stopped = errors.Is(err, ErrStop)
 			return err
 		})
+		if f.Table != 0 && errors.Is(err, kernel.ErrNotFound) {
+			continue
+		}
 		if err != nil || stopped {
 			return err
 		}
@@ -225,6 +230,11 @@ func (f RouteFilter) request(family uint8) Request {
 		text += " type unreachable"
 	}
 	parts := []nl.NetlinkRequestData{msg}
+	if f.Table != 0 {
+		msg.Table = unix.RT_TABLE_UNSPEC
+		parts = append(parts, nl.NewRtAttr(unix.RTA_TABLE, nl.Uint32Attr(f.Table)))
+		text += fmt.Sprint(" table ", f.Table)
+	}
 	if f.Index != 0 {
 		parts = append(parts, nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(f.Index))))
 		text += fmt.Sprint(" dev ", f.Index)
@@ -236,12 +246,12 @@ func (f RouteFilter) request(family uint8) Request {
 // that the request asks it to leave out.
 func (f RouteFilter) parse(b []byte) (Route, bool, error) {
 	route, ours, err := parseRoute(b)
-	ours = ours && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
+	ours = ours && route.Table == f.Table && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
 	return route, ours, err
 }
 
-// parseRoute reads an RTM_NEWROUTE, and reports whether it is one of Berth's routes in the
-// main table, of a type that Route can express.
+// parseRoute reads an RTM_NEWROUTE, and reports whether it is one of Berth's routes, of a
+// type that Route can express.
 func parseRoute(b []byte) (Route, bool, error) {
 	var r Route
 	var dst netip.Addr
@@ -255,6 +265,10 @@ func parseRoute(b []byte) (Route, bool, error) {
 			r.Index = int(uint32Of(value))
 		case unix.RTA_PRIORITY:
 			r.Metric = uint32Of(value)
+		case unix.RTA_TABLE:
+			if r.Table = uint32Of(value); r.Table == unix.RT_TABLE_MAIN {
+				r.Table = 0
+			}
 		}
 	}); err != nil {
 		return Route{}, false, err
@@ -276,5 +290,5 @@ func parseRoute(b []byte) (Route, bool, error) {
 	default:
 		return r, false, nil
 	}
-	return r, m.Protocol == stamp.Protocol && m.Table == unix.RT_TABLE_MAIN, nil
+	return r, m.Protocol == stamp.Protocol, nil
 }

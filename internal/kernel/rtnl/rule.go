@@ -19,6 +19,15 @@ type Rule struct {
 	Specific bool
 }
 
+// String returns the rule as ip's arguments.
+func (r Rule) String() string {
+	text := fmt.Sprintf("from %s lookup %d pref %d", r.From, r.Table, r.Priority)
+	if r.Specific {
+		text += " suppress_prefixlength 0"
+	}
+	return text + fmt.Sprint(" proto ", stamp.Protocol)
+}
+
 // From include/uapi/linux/fib_rules.h.
 const (
 	actToTable = 1 // FR_ACT_TO_TBL
@@ -40,7 +49,6 @@ func AddRule(r Rule) Request {
 		Src_len: uint8(r.From.BitLen()),
 		Type:    actToTable,
 	}}
-	text := fmt.Sprintf("ip rule add from %s lookup %d pref %d", r.From, r.Table, r.Priority)
 	parts := []nl.NetlinkRequestData{
 		msg,
 		nl.NewRtAttr(attrSrc, r.From.AsSlice()),
@@ -49,13 +57,55 @@ func AddRule(r Rule) Request {
 		nl.NewRtAttr(attrProtocol, []byte{stamp.Protocol}),
 	}
 	if r.Specific {
-		text += " suppress_prefixlength 0"
 		parts = append(parts, nl.NewRtAttr(attrSuppressPrefixLength, nl.Uint32Attr(0)))
 	}
 	return Request{
-		text:  fmt.Sprint(text, " proto ", stamp.Protocol),
+		text:  "ip rule add " + r.String(),
 		typ:   unix.RTM_NEWRULE,
 		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
 		body:  body(parts...),
 	}
+}
+
+// EachRule calls each for Berth's rules of a family, IPv6 or else IPv4. If they change while
+// they are listed, it calls each twice for some. An error of each ends the list and is
+// returned; if it is ErrStop, EachRule returns nil.
+//
+//	ip -4|-6 rule show proto 98
+func (c *Conn) EachRule(ipv6 bool, each func(Rule) error) error {
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET}}
+	if ipv6 {
+		msg.Family = unix.AF_INET6
+	}
+	request := Request{text: fmt.Sprint("ip rule show proto ", stamp.Protocol), typ: unix.RTM_GETRULE, body: body(msg)}
+	return c.walk(request, func() {}, func(b []byte) error {
+		r, ours, err := parseRule(b)
+		if err != nil || !ours {
+			return err
+		}
+		return each(r)
+	})
+}
+
+// parseRule reads an RTM_NEWRULE, and reports whether it is one of Berth's rules.
+func parseRule(b []byte) (r Rule, ours bool, err error) {
+	err = attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
+		switch typ {
+		case attrSrc:
+			r.From, _ = netip.AddrFromSlice(value)
+		case attrPriority:
+			r.Priority = uint32Of(value)
+		case attrTable:
+			r.Table = uint32Of(value)
+		case attrSuppressPrefixLength: // -1: the rule ignores nothing
+			r.Specific = uint32Of(value) == 0
+		case attrProtocol:
+			ours = len(value) == 1 && value[0] == stamp.Protocol
+		}
+	})
+	if err != nil {
+		return Rule{}, false, err
+	}
+	m := nl.DeserializeRtMsg(b)
+	return r, ours && r.From.IsValid() && int(m.Src_len) == r.From.BitLen() && m.Type == actToTable, nil
 }

@@ -168,19 +168,12 @@ const laterMetric = 1 << 16
 //	ip rule add from ADDR lookup T
 func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
 	var rs []rtnl.Request
-	for _, r := range behind {
-		r.Table = laterMetric + uint32(r.Index)
+	routes, rules := s.returnPlan(behind)
+	for _, r := range routes {
 		rs = append(rs, rtnl.AddRoute(r))
-		if r.Dst.Bits() > 0 { // the route to the gateway
-			continue
-		}
-		for _, a := range s.Addresses {
-			if a.Is4() == r.Dst.Addr().Is4() {
-				rs = append(rs,
-					rtnl.AddRule(rtnl.Rule{From: a, Table: unix.RT_TABLE_MAIN, Priority: returnPriority, Specific: true}),
-					rtnl.AddRule(rtnl.Rule{From: a, Table: r.Table, Priority: returnPriority + 1}))
-			}
-		}
+	}
+	for _, r := range rules {
+		rs = append(rs, rtnl.AddRule(r))
 	}
 	for _, err := range c.Each(rs...) {
 		if err != nil && !errors.Is(err, kernel.ErrExists) { // an earlier interface with this address may have left them
@@ -188,6 +181,25 @@ func (s *Spec) returnWay(c *rtnl.Conn, behind []rtnl.Route) error {
 		}
 	}
 	return nil
+}
+
+// returnPlan returns what returnWay adds.
+func (s *Spec) returnPlan(behind []rtnl.Route) (routes []rtnl.Route, rules []rtnl.Rule) {
+	for _, r := range behind {
+		r.Table = laterMetric + uint32(r.Index)
+		routes = append(routes, r)
+		if r.Dst.Bits() > 0 { // the route to the gateway
+			continue
+		}
+		for _, a := range s.Addresses {
+			if a.Is4() == r.Dst.Addr().Is4() {
+				rules = append(rules,
+					rtnl.Rule{From: a, Table: unix.RT_TABLE_MAIN, Priority: returnPriority, Specific: true},
+					rtnl.Rule{From: a, Table: r.Table, Priority: returnPriority + 1})
+			}
+		}
+	}
+	return routes, rules
 }
 
 // returnPriority is the priority of returnWay's first rule; the second has the next one.

@@ -102,12 +102,19 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 	for _, a := range missing {
 		differ("no address %s", a)
 	}
-	routes, err := missingRoutes(c, s, link.Index)
+	routes, behind, err := missingRoutes(c, s, link.Index)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range routes {
+	back, rules, err := missingReturn(c, s, behind)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range append(routes, back...) {
 		differ("no route %s", r)
+	}
+	for _, r := range rules {
+		differ("no rule %s", r)
 	}
 
 	for _, g := range s.gateways() {
@@ -163,9 +170,10 @@ func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) 
 	return append(missing, missing4...), nil
 }
 
-// missingRoutes returns those of a pod's routes that the pod lacks. It looks each up, in
-// constant time, and lists the pod's routes only if a look-up finds another route.
-func missingRoutes(c *rtnl.Conn, s *Spec, index int) ([]rtnl.Route, error) {
+// missingRoutes returns those of a pod's routes that the pod lacks, and those that are behind
+// another interface's (laterMetric). It looks each up, in constant time, and lists the pod's
+// routes only if a look-up finds another route.
+func missingRoutes(c *rtnl.Conn, s *Spec, index int) (missing, behind []rtnl.Route, err error) {
 	wanted := s.podRoutes(index)
 	seen := make([]rtnl.Route, len(wanted))
 	rs := make([]rtnl.Request, len(wanted))
@@ -173,24 +181,64 @@ func missingRoutes(c *rtnl.Conn, s *Spec, index int) ([]rtnl.Route, error) {
 		rs[i] = rtnl.MatchRouteBy(probe(r.Dst), index, &seen[i])
 	}
 	c.Each(rs...) // a route that the look-up does not find may still be in the list
-	var missing []rtnl.Route
+	is := func(seen, r rtnl.Route) bool {
+		if seen != withMetric(r, seen.Metric) {
+			return false
+		}
+		if seen.Metric == laterMetric+uint32(index) {
+			behind = append(behind, r)
+		}
+		return true
+	}
 	for i, r := range wanted {
-		if seen[i] != withMetric(r, seen[i].Metric) {
+		if !is(seen[i], r) {
 			missing = append(missing, r)
 		}
 	}
 	if len(missing) == 0 {
-		return nil, nil
+		return nil, behind, nil
 	}
 	looked := 0
-	err := c.EachRoute(rtnl.RouteFilter{Index: index}, func(seen rtnl.Route) error {
-		missing = slices.DeleteFunc(missing, func(r rtnl.Route) bool { return seen == withMetric(r, seen.Metric) })
+	err = c.EachRoute(rtnl.RouteFilter{Index: index}, func(seen rtnl.Route) error {
+		missing = slices.DeleteFunc(missing, func(r rtnl.Route) bool { return is(seen, r) })
 		return enough(len(missing), &looked)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("looking for routes: %w", err)
+		return nil, nil, fmt.Errorf("looking for routes: %w", err)
 	}
-	return missing, nil
+	return missing, behind, nil
+}
+
+// missingReturn returns what a pod lacks of what returnWay has added for routes that are
+// behind another interface's. It lists the table and the rules. The usual pod has one
+// interface, and no such routes.
+func missingReturn(c *rtnl.Conn, s *Spec, behind []rtnl.Route) (routes []rtnl.Route, rules []rtnl.Rule, err error) {
+	if len(behind) == 0 {
+		return nil, nil, nil
+	}
+	routes, rules = s.returnPlan(behind)
+	looked := 0
+	err = c.EachRoute(rtnl.RouteFilter{Index: behind[0].Index, Table: routes[0].Table}, func(seen rtnl.Route) error {
+		routes = slices.DeleteFunc(routes, func(r rtnl.Route) bool { return seen == withMetric(r, seen.Metric) })
+		return enough(len(routes), &looked)
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("looking for routes: %w", err)
+	}
+	for _, ipv6 := range []bool{false, true} {
+		if !slices.ContainsFunc(rules, func(r rtnl.Rule) bool { return r.From.Is6() == ipv6 }) {
+			continue
+		}
+		looked := 0
+		err := c.EachRule(ipv6, func(seen rtnl.Rule) error {
+			rules = slices.DeleteFunc(rules, func(r rtnl.Rule) bool { return seen == r })
+			return enough(len(rules), &looked)
+		})
+		if err != nil {
+			return nil, nil, fmt.Errorf("looking for policy rules: %w", err)
+		}
+	}
+	return routes, rules, nil
 }
 
 // probe returns an address by which a look-up finds the route to a prefix, if there is no

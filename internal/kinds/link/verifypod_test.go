@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -78,6 +79,48 @@ func TestVerifyPod(t *testing.T) {
 		nettest.Delete(t, pod)
 		f.wants(h, hold.ErrGone, ns.ErrGone.Error())
 	})
+}
+
+// CHECK names what a pod's second interface lacks of that by which its answers leave. Another
+// route to where CHECK looks, and other rules, hide nothing.
+func TestVerifyPodOfSecondInterface(t *testing.T) {
+	f := newFixture(t)
+	for _, test := range []struct{ change, says string }{
+		{"ip route add 203.0.113.0/24 dev eth0; ip rule add from 10.1.1.1 lookup 7 pref 32764", ""},
+		{"ip rule del pref 32764", "no rule from ADDR4 lookup 254 pref 32764 suppress_prefixlength 0 proto 98"},
+		{"ip rule del pref 32765", "no rule from ADDR4 lookup TABLE pref 32765 proto 98"},
+		{"ip -6 rule del pref 32764", "no rule from ADDR6 lookup 254 pref 32764 suppress_prefixlength 0 proto 98"},
+		{"ip -6 rule del pref 32765", "no rule from ADDR6 lookup TABLE pref 32765 proto 98"},
+		{"ip route del default table TABLE", "no route 0.0.0.0/0 via 169.254.1.1 dev INDEX onlink table TABLE proto 98"},
+		{"ip route flush table TABLE", "no route 169.254.1.1/32 dev INDEX table TABLE proto 98; no route 0.0.0.0/0 via"},
+		{"ip -6 route del default table TABLE", "no route ::/0 via fe80::1 dev INDEX onlink table TABLE proto 98"},
+	} {
+		t.Run(test.change, func(t *testing.T) {
+			f := *f
+			f.TB = t
+			pod, _ := f.pod(both)
+			second := f.hold(pod.Ref(), both)
+			s := spec(second)
+			s.Ifname = "net1"
+			f.take(second)
+			f.wants(second, nil, "")
+			inside, err := rtnl.Open(pod)
+			must(t, err)
+			defer inside.Close()
+			net1, err := inside.Link("net1")
+			must(t, err)
+			in := strings.NewReplacer("INDEX", fmt.Sprint(net1.Index), "TABLE", fmt.Sprint(1<<16+net1.Index),
+				"ADDR4", s.Addresses[0].String(), "ADDR6", s.Addresses[1].String())
+			for _, command := range strings.Split(in.Replace(test.change), "; ") {
+				nettest.Run(t, pod, command)
+			}
+			if test.says == "" {
+				f.wants(second, nil, "")
+				return
+			}
+			f.wants(second, hold.ErrChanged, ": changed: "+in.Replace(test.says))
+		})
+	}
 }
 
 func (f *fixture) wants(h hold.Hold, is error, says string) {
