@@ -170,7 +170,7 @@ func TestRepeatedAddIsOvertakenAtItsLastStep(t *testing.T) {
 	r.add(request("c", pod))
 	m.first = func() { r.del("c", true) }
 	_, err := r.tryAdd(request("c", pod))
-	wantError(t, err, 11, "overtaken")
+	wantError(t, err, 11, "overtook")
 	if m.failed == nil {
 		t.Error("the last step has not failed")
 	}

@@ -52,7 +52,7 @@ func TestRefusedMoveReleasesNothing(t *testing.T) {
 		{"address of no pool", fmt.Sprintf(ips, "10.99.0.1"), 101, "not in the pool"},
 		{"full pool", `"pool":"full"`, 100, "no free IPv4 address"},
 		{"full disk", spare, 5, "disk full"},
-		{"later DEL", spare, 11, "overtaken"},
+		{"later DEL", spare, 11, "overtook"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, "default=10.88.0.0/29", "full=10.87.0.1/32", "spare=10.86.0.1/32")
