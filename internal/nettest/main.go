@@ -30,7 +30,7 @@ import (
 
 // Environment variables.
 const (
-	// envRequired, set to 1, turns every skip of Need into a failure.
+	// envRequired, set to 1, turns every skip of Need and Program into a failure.
 	envRequired = "NETTEST_REQUIRED"
 	// envHost identifies the network namespace that the tests left, in hostID's form. A
 	// process that has this variable is in the node already.

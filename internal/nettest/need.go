@@ -25,14 +25,20 @@ func Need(t testing.TB) {
 		t.Fatal("nettest: TestMain has to call nettest.Main or nettest.Enter")
 	}
 	if node.reason != "" {
-		if os.Getenv(envRequired) == "1" {
-			t.Fatalf("nettest: %s, and %s=1 is set", node.reason, envRequired)
-		}
-		t.Skip("nettest: " + node.reason)
+		skip(t, node.reason)
 	}
 	if err := Inside(); err != nil {
 		t.Fatalf("nettest: %v", err)
 	}
+}
+
+// skip skips a test with the reason, or fails it where no test may be skipped.
+func skip(t testing.TB, reason string) {
+	t.Helper()
+	if os.Getenv(envRequired) == "1" {
+		t.Fatalf("nettest: %s, and %s=1 is set", reason, envRequired)
+	}
+	t.Skip("nettest: " + reason)
 }
 
 // Inside is Need for programs that are no tests: nil inside a node.

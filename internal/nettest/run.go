@@ -10,16 +10,12 @@ import (
 )
 
 // Run runs a command, such as "ip link set lo up", inside a Node or Pod; nil means the
-// test's own node. It ends the test if the command fails. Blanks separate the command's
-// words; a word cannot contain one. If PATH lacks the program, as a plain user's may, Run
-// looks for it in /usr/sbin.
+// test's own node. It ends the test if the command fails, and skips it if the machine lacks
+// the program (Program). Blanks separate the command's words; a word cannot contain one.
 func Run(t testing.TB, at *ns.Netns, command string) {
 	t.Helper()
 	words := strings.Fields(command)
-	name := words[0]
-	if _, err := exec.LookPath(name); err != nil {
-		name = filepath.Join("/usr/sbin", name)
-	}
+	name := Program(t, words[0])
 	cmd := exec.Command(name, words[1:]...)
 	if at != nil {
 		cmd = Command(at, name, words[1:]...)
@@ -27,6 +23,21 @@ func Run(t testing.TB, at *ns.Netns, command string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
+}
+
+// Program returns the path of a program in PATH or, since a plain user's PATH may lack that,
+// in /usr/sbin. If the machine lacks the program, Program skips the test with the reason; it
+// fails the test if NETTEST_REQUIRED=1 is set.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	path, err := exec.LookPath(filepath.Join("/usr/sbin", name))
+	if err != nil {
+		skip(t, name+" is missing: run `make deps` as root")
+	}
+	return path
 }
 
 // Sysctl writes a sysctl, such as "ipv4/tcp_syncookies", inside a Node or Pod; nil means
