@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	installed "github.com/berth-net/berth/test/programs"
 )
 
 // faults are the faults of the planted plugin, with the checks that find each.
@@ -64,6 +66,9 @@ var faults = []struct {
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.fault, func(t *testing.T) {
+			if f.fault == "masquerade-left" {
+				installed.Need(t, "iptables") // the planted plugin runs it
+			}
 			t.Parallel()
 			var caught []string
 			var why strings.Builder
