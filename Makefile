@@ -41,8 +41,8 @@ test: deps build peers ## every test; as root it first installs what they use (s
 		fi; \
 	done
 
-fresh: ## the README's commands in fresh clones on a minimal Debian, as a plain user and as root
-	test/fresh tester make demo test
+fresh: ## the README's commands in fresh clones on a minimal Debian: the demo as a plain user, both as root
+	test/fresh tester make demo
 	test/fresh root env CI=true make demo test
 
 model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
