@@ -35,8 +35,8 @@ func TestTrim(t *testing.T) {
 		want                 conntrack.Bounds // zero: nobody looks
 	}{
 		{"room", 749, 100, conntrack.Bounds{}},
-		{"nearly full", 750, 100, conntrack.Bounds{Closed: 200, All: 200}},
-		{"a small table", 1000, 800, conntrack.Bounds{Closed: 500, All: 1600}},
+		{"nearly full", 750, 100, conntrack.Bounds{Closed: 200, All: 200, Others: true}},
+		{"a small table", 1000, 800, conntrack.Bounds{Closed: 500, All: 1600, Others: true}},
 		{"no limit", 1000, 0, conntrack.Bounds{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
