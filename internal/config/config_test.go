@@ -237,6 +237,7 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "masquerade: {ports: 2000-3022}", "masquerade.ports: 2000-3022 has fewer than 1024 ports"},
 		{onePool + "masquerade: {ports: 3000-2000}", "masquerade.ports: 3000-2000 has fewer than 1024 ports"},
 		{onePool + "masquerade: {ports: 1024-65536}", `masquerade.ports: "1024-65536" is not a range of ports, such as 1024-65535`},
+		{onePool + "masquerade: {ports: 1024-32767}", "masquerade.ports: 1024-32767 has 31744 ports, of which one pod could take all: connections must be less, and is 32768"},
 		{onePool + "masquerade: {ports: 5000}", `masquerade.ports: "5000" is not a range of ports`},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},

@@ -149,6 +149,9 @@ func parse(text []byte) (*Config, time.Duration, error) {
 	if c.Masquerade.Ports, err = parsePorts(f.Masquerade.Ports.or(defaultPorts)); err != nil {
 		return nil, 0, f.Masquerade.Ports.wrong(fmt.Errorf("masquerade.ports: %w", err))
 	}
+	if s, n := f.Masquerade.Ports.or(defaultPorts), c.Masquerade.Ports.Len(); s != defaultPorts && c.Connections >= n {
+		return nil, 0, f.Masquerade.Ports.wrong(fmt.Errorf("masquerade.ports: %s has %d ports, of which one pod could take all: connections must be less, and is %d", s, n, c.Connections))
+	}
 	if c.BlockedCIDRs, err = parseCIDRs("blockedCIDRs", f.BlockedCIDRs.or(saying(defaultBlocked))); err != nil {
 		return nil, 0, err
 	}

@@ -83,7 +83,7 @@ func trimBounds(connections, entries, most, ports int) (b conntrack.Bounds, rest
 		if rest == 0 {
 			return conntrack.Bounds{Closed: half, All: half + half/2}, portsRest
 		}
-		b.Closed, b.All = min(b.Closed, half), min(b.All, half+half/2)
+		b.Closed, b.Begun = min(b.Closed, half), half+half/2 // what others have begun takes no port
 	}
 	return b, rest
 }

@@ -42,6 +42,7 @@ func sysctl(name string) (int, error) {
 type Bounds struct {
 	Closed int  // Trim deletes entries of closed TCP connections, as long as the pod has more entries than this
 	All    int  // if the pod still has more entries than this, Trim deletes others, too
+	Begun  int  // if the pod still has more entries than this of connections that it began, Trim deletes some of them; 0: no bound
 	Others bool // what others have begun, and what goes to the pod, counts as well, unless another pod has begun it
 }
 
@@ -78,6 +79,18 @@ func (b Bounds) over(h hoard) (over hoard) {
 		}
 		over[r] = max(0, min(n, left-bound))
 		left -= over[r]
+	}
+	if b.Begun == 0 {
+		return over
+	}
+	begun := 0
+	for r := 1; r < len(h); r += 2 {
+		begun += h[r] - over[r]
+	}
+	for r := 1; r < len(h); r += 2 {
+		more := max(0, min(h[r]-over[r], begun-b.Begun))
+		over[r] += more
+		begun -= more
 	}
 	return over
 }

@@ -143,7 +143,8 @@ func TestTrimCountsOthers(t *testing.T) {
 		{conntrack.Bounds{Closed: 80, All: 80}, nil, [5]int{40, 40, 40, 40, 40}},
 		{conntrack.Bounds{Closed: 150, All: 150, Others: true}, map[int]int{1: 10}, [5]int{30, 40, 40, 40, 40}},
 		{conntrack.Bounds{Closed: 100, All: 100, Others: true}, map[int]int{1: 50}, [5]int{0, 40, 40, 40, 20}},
-		{conntrack.Bounds{Closed: 50, All: 50, Others: true}, map[int]int{1: 50}, [5]int{0, 10, 40, 40, 0}},
+		{conntrack.Bounds{Closed: 100, All: 100, Begun: 40, Others: true}, map[int]int{1: 20}, [5]int{0, 40, 40, 40, 0}},
+		{conntrack.Bounds{Closed: 50, All: 50, Others: true}, map[int]int{1: 30}, [5]int{0, 10, 40, 40, 0}},
 		{conntrack.Bounds{Closed: 30, All: 30, Others: true}, map[int]int{1: 20, 2: 10}, [5]int{0, 0, 30, 30, 0}},
 	} {
 		gone, err := table.Trim(context.Background(), whose, step.b)

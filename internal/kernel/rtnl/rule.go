@@ -72,7 +72,7 @@ func AddRule(r Rule) Request {
 // returned; if it is ErrStop, EachRule returns nil.
 //
 //	ip -4|-6 rule show proto 98
-func (c *Conn) EachRule(ipv6 bool, each func(Rule) error) error {
+func (c *Conn) EachRule(ipv6 bool, each func(r Rule, ours bool) error) error {
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET}}
 	if ipv6 {
 		msg.Family = unix.AF_INET6
@@ -80,10 +80,10 @@ func (c *Conn) EachRule(ipv6 bool, each func(Rule) error) error {
 	request := Request{text: fmt.Sprint("ip rule show proto ", stamp.Protocol), typ: unix.RTM_GETRULE, body: body(msg)}
 	return c.walk(request, func() {}, func(b []byte) error {
 		r, ours, err := parseRule(b)
-		if err != nil || !ours {
+		if err != nil {
 			return err
 		}
-		return each(r)
+		return each(r, ours)
 	})
 }
 

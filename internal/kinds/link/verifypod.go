@@ -230,8 +230,8 @@ func missingReturn(c *rtnl.Conn, s *Spec, behind []rtnl.Route) (routes []rtnl.Ro
 			continue
 		}
 		looked := 0
-		err := c.EachRule(ipv6, func(seen rtnl.Rule) error {
-			rules = slices.DeleteFunc(rules, func(r rtnl.Rule) bool { return seen == r })
+		err := c.EachRule(ipv6, func(seen rtnl.Rule, ours bool) error {
+			rules = slices.DeleteFunc(rules, func(r rtnl.Rule) bool { return ours && seen == r })
 			return enough(len(rules), &looked)
 		})
 		if err != nil {
