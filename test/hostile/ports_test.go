@@ -102,7 +102,7 @@ func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 // these.
 func TestPortsThatAreLeftOut(t *testing.T) {
 	const first, last, many = 20000, 51819, 500 // WireGuard has the next one
-	n := newNode(t, fmt.Sprintf("masquerade: {ports: %d-%d}\n", first, last)+plain)
+	n := newNode(t, fmt.Sprintf("connections: 16384\nmasquerade: {ports: %d-%d}\n", first, last)+plain)
 	a := n.add("a")
 	w, heard := a.wire(t), listen(t, n.lan)
 	for _, as := range []struct{ own, to, node netip.Addr }{{a.ip4, lan4, node4}, {a.ip6, lan6, node6}} {
