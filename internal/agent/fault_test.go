@@ -141,6 +141,16 @@ func (f *faultRun) begin(faulty bool) {
 	f.up = f.Restore(f.t.Context()) == nil
 }
 
+// beginWithPods starts an agent without a fault and attaches pods a, b and c.
+func (f *faultRun) beginWithPods() {
+	f.begin(false)
+	for i, c := range []string{"a", "b", "c"} {
+		if err := f.attach(c, i, time.Minute); err != nil {
+			f.t.Fatalf("before any fault: attaching %s: %v", c, err)
+		}
+	}
+}
+
 // verbs adds three pods and takes them away again in different ways.
 func (f *faultRun) verbs() {
 	f.begin(true)
@@ -159,10 +169,7 @@ func (f *faultRun) verbs() {
 // afterRestart leaves a pod that is well, one whose link is gone, one that is
 // releasing, and an unmade repair to an agent that starts under the plan.
 func (f *faultRun) afterRestart() {
-	f.begin(false)
-	for i, c := range []string{"a", "b", "c"} {
-		f.try(c, i)
-	}
+	f.beginWithPods()
 	f.core.Engine.Close() // nothing is released any more
 	leaving := f.index.Container("c")[0].Owner.ID
 	must(f.t, f.core.Ledger.Commit(f.t.Context(), ledger.Releasing(leaving, time.Now())))
@@ -184,10 +191,7 @@ func (f *faultRun) afterRestart() {
 // that its plugin has cut off, of one that it has not, and of one that the
 // ledger does not know. A successor of the first is attached in between.
 func (f *faultRun) withQueue() {
-	f.begin(false)
-	for i, c := range []string{"a", "b", "c"} {
-		f.try(c, i)
-	}
+	f.beginWithPods()
 	link, addrs := f.linkOf("a")
 	nettest.Run(f.t, f.node.Here, "ip link set "+link+" down")
 	cut := f.deletion("a", link)
@@ -213,15 +217,18 @@ func (f *faultRun) withQueue() {
 	}
 }
 
-// try adds a pod, which may fail; an address it gets must be a new one.
-func (f *faultRun) try(container string, pod int) {
+// try adds a pod, which may fail or hang.
+func (f *faultRun) try(container string, pod int) { _ = f.attach(container, pod, time.Second) }
+
+// attach adds a pod, within limit; an address that the pod gets must be a new one.
+func (f *faultRun) attach(container string, pod int, limit time.Duration) error {
 	ctx, cancel := f.plan.Context(f.t.Context()) // when the program is dead nothing goes on any more
 	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, time.Second)
+	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
 	res, err := f.tryAddUntil(ctx, request(container, f.pods[pod]))
 	if err != nil {
-		return
+		return err
 	}
 	for _, a := range addresses(res) {
 		if other, twice := f.given[a]; twice {
@@ -229,6 +236,7 @@ func (f *faultRun) try(container string, pod int) {
 		}
 		f.given[a] = container
 	}
+	return nil
 }
 
 func (f *faultRun) delete(container string) {
