@@ -104,6 +104,11 @@ func (a *app) showStatus(v statusView) {
 	if v.Error != "" {
 		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
 	}
+	for _, p := range v.Pools {
+		if p.Exhausted != "" {
+			a.fact("exhausted", "%s", a.ink(red, p.Exhausted))
+		}
+	}
 	a.say("\n")
 	a.showPools(v.Pools)
 }

@@ -32,6 +32,7 @@ type Config struct {
 	LogLevel      slog.Level     // least level that is logged
 	SweepInterval time.Duration  // between two searches for what is missing or left over
 	Forwarding    bool           // turn on the node's forwarding of the families that pools have
+	FullNotReady  bool           // STATUS fails (50) while the pool has no free address
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.

@@ -34,6 +34,7 @@ metrics: :9477
 logLevel: debug
 sweepInterval: 2m
 forwarding: false
+fullNotReady: true
 `
 
 const onePool = "pools: [{name: a, cidrs: [10.0.0.0/24]}]\n"
@@ -74,6 +75,7 @@ func TestLoad(t *testing.T) {
 		Metrics:       "127.0.0.1:9477",
 		LogLevel:      slog.LevelDebug,
 		SweepInterval: 2 * time.Minute,
+		FullNotReady:  true,
 	}
 	defaults := Config{
 		Pools:      []ipam.PoolConfig{pool("a", 65*time.Second, "10.0.0.0/24")},

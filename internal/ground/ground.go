@@ -41,6 +41,7 @@ type Ground struct {
 	turn      turn.One                         // whoever has it may change which CIDRs are used, or give some back
 	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
+	exhausted sync.Map                         // pools in which the last ADD found no address
 }
 
 // Hooks are functions that the ground calls when it sees something.

@@ -20,6 +20,7 @@ var (
 	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Further deletions that have room on a full disk.", nil, nil)
 	descPoolSize = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
 	descPoolUsed = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
+	descPoolFull = prometheus.NewDesc("berth_pool_exhausted", "1 while an ADD would get no address of the pool.", []string{"pool"}, nil)
 	descPoolRest = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
 )
 
@@ -33,7 +34,7 @@ type figures struct {
 
 // Describe is server.Collector's.
 func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOwners, descOwed, descOwedAge, descQueued, descDamaged, descSpare, descPoolSize, descPoolUsed, descPoolRest} {
+	for _, d := range []*prometheus.Desc{descOwners, descOwed, descOwedAge, descQueued, descDamaged, descSpare, descPoolSize, descPoolUsed, descPoolRest, descPoolFull} {
 		ch <- d
 	}
 }
@@ -52,6 +53,11 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	gauge(descDamaged, float64(st.Deletions.Damaged))
 	gauge(descSpare, float64(st.Deletions.Spares))
 	for _, p := range st.Pools {
+		full := 0.0
+		if p.Exhausted != "" {
+			full = 1
+		}
+		gauge(descPoolFull, full, p.Name)
 		for _, b := range p.CIDRs {
 			gauge(descPoolSize, size(b), p.Name, b.CIDR)
 			gauge(descPoolUsed, float64(b.Used), p.Name, b.CIDR)

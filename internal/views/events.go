@@ -1,6 +1,8 @@
 package views
 
 import (
+	"strings"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
@@ -10,14 +12,15 @@ import (
 func (v *Views) Happened(ev engine.Event) { v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
 
 // Tell publishes an event about an owner, with what the API shows of the owner. typ is the
-// API's type of the event; kind and err say what failed or drifted, if anything did.
+// API's type of the event; kind and err say what failed or drifted, if anything did. kind may
+// be "" if err says all.
 func (v *Views) Tell(typ string, o hold.Owner, kind string, err error) {
 	if v.Event == nil {
 		return
 	}
 	out := api.Event{Type: typ, Owner: string(o.ID)}
 	if err != nil {
-		out.Message = kind + ": " + err.Error()
+		out.Message = strings.TrimPrefix(kind+": "+err.Error(), ": ")
 	}
 	if e := v.index.Decode(o); e != nil { // not from the index, which may lack the owner by now
 		at := describe(e)

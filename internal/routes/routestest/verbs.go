@@ -154,7 +154,7 @@ func (v *Verbs) Pools() []api.Pool {
 }
 
 func pools() []api.Pool {
-	return []api.Pool{{Name: "default", Default: true, CIDRs: []api.PoolCIDR{
+	return []api.Pool{{Name: "default", Default: true, Exhausted: "pool default has no free IPv4 address", CIDRs: []api.PoolCIDR{
 		{CIDR: "10.88.0.0/16", Draining: true, Size: "65534", Used: 1, Resting: 2},
 		{CIDR: "fd00::/64", Size: "18446744073709551614", Used: 1},
 	}}}
