@@ -30,12 +30,13 @@ func TestParse(t *testing.T) {
 		`"wait":false`:            base,
 		`"gcMinAge":"1h30m"`:      base,
 		`"gcMinAge":"0s"`:         base,
+		`"addWait":"5s"`:          base,
 		`"ipam":{}`:               base,
 		`"ipam":{"type":""}`:      base,
 		`"ipMasq":false`:          base,
 		`"cni.dev/new-thing":[1]`: base,
-		`"capabilities":{"ips":true},"args":{"cni":{}},"disableCheck":true,"disableGC":true,"loadOnlyInlinedPlugins":true,"cniVersions":[]`:        base,
-		`"root":null,"pool":null,"mode":null,"mtu":null,"wait":null,"gcMinAge":null,"dns":null,"runtimeConfig":null,"prevResult":null,"ipam":null`: base,
+		`"capabilities":{"ips":true},"args":{"cni":{}},"disableCheck":true,"disableGC":true,"loadOnlyInlinedPlugins":true,"cniVersions":[]`:                       base,
+		`"root":null,"pool":null,"mode":null,"mtu":null,"wait":null,"addWait":null,"gcMinAge":null,"dns":null,"runtimeConfig":null,"prevResult":null,"ipam":null`: base,
 		`"dns":{"nameservers":["10.0.0.1","fd00::1"],"domain":"d","search":["a.b"],"options":["ndots:5"]}`: with(func(c *netconf.Conf) {
 			c.DNS = netconf.DNS{Nameservers: []string{"10.0.0.1", "fd00::1"}, Domain: "d", Search: []string{"a.b"}, Options: []string{"ndots:5"}}
 		}),
