@@ -220,6 +220,7 @@ const (
 	EventReleased  = "released"  // nothing of the owner is left
 	EventOwed      = "owed"      // the release of a hold failed, and is tried again
 	EventDrift     = "drift"     // the world differed from the ledger
+	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is that of the drift
 	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
 	EventExhausted = "exhausted" // an ADD has found no free address in a pool; said again only once an ADD has found one
 	EventEnd       = "end"       // the stream ends
@@ -227,7 +228,7 @@ const (
 
 // EventTypes lists the types of events.
 func EventTypes() []string {
-	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventEnded, EventExhausted, EventEnd}
+	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventMended, EventEnded, EventExhausted, EventEnd}
 }
 
 // Ledger is what the agent's ledger says.

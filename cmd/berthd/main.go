@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -29,6 +29,7 @@ type flags struct {
 	config  string
 	pools   []string
 	metrics string
+	format  string // of the log
 	moved   bool
 	remove  bool
 	rebuild bool
@@ -42,9 +43,10 @@ func main() {
 	// reason to stop working for pods.
 	signal.Ignore(syscall.SIGPIPE)
 	log := daemon.NewLogWriter(os.Stderr)
-	err := command(log).Execute()
+	var f flags
+	err := command(&f, log).Execute()
 	if err != nil {
-		fmt.Fprintln(log, "berthd:", err)
+		f.sayLast(log, err)
 	}
 	log.Close(lastWords)
 	if err != nil {
@@ -52,9 +54,19 @@ func main() {
 	}
 }
 
-// command returns the program, which logs to a writer.
-func command(log io.Writer) *cobra.Command {
-	var f flags
+// sayLast writes into the log why berthd ends.
+func (f *flags) sayLast(to *daemon.LogWriter, err error) {
+	if f.format == "json" {
+		if log, _ := to.Logger(f.format, slog.LevelInfo); log != nil {
+			log.Error("berthd ends", "err", err)
+			return
+		}
+	}
+	fmt.Fprintln(to, "berthd:", err)
+}
+
+// command returns the program, which sets f and logs to a writer.
+func command(f *flags, log *daemon.LogWriter) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "berthd",
 		Short: "Berth's node agent",
@@ -72,13 +84,14 @@ it starts. SIGTERM ends the agent; pods keep their network.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PreRunE:       func(*cobra.Command, []string) error { return f.place() },
-		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f, log) },
+		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), *f, log) },
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.root, "root", string(root.Default), "folder under which all of the agent's files lie")
 	fl.StringVar(&f.config, "config", "", "configuration file (default ROOT/etc/berth/berthd.yaml, if that exists)")
 	fl.StringArrayVar(&f.pools, "pool", nil, "pool as NAME=CIDR[,CIDR...]; repeatable, the first is the default")
 	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
+	fl.StringVar(&f.format, "log-format", daemon.LogFormats()[0], "format of the log: "+strings.Join(daemon.LogFormats(), " or "))
 	fl.BoolVar(&f.moved, "moved", false, "start although the network namespace is not the former one, or the former state is lost; the agent gives up the pods that it had there")
 	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and exit; refused while pods are attached")
 	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "rebuild a lost, damaged or outdated ledger from the pods' links in the kernel, and exit; the pods stay as they are")
@@ -113,12 +126,15 @@ func (f flags) load() (*config.Config, error) {
 	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics, Remove: f.remove})
 }
 
-func run(_ context.Context, f flags, to io.Writer) error {
+func run(_ context.Context, f flags, to *daemon.LogWriter) error {
 	conf, err := f.load()
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: conf.LogLevel}))
+	log, err := to.Logger(f.format, conf.LogLevel)
+	if err != nil {
+		return err
+	}
 	o := agent.Options{
 		Config: conf, Version: version.Text,
 		Options: daemon.Options{Root: root.Dir(f.root), Log: log, Moved: f.moved},
