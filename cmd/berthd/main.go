@@ -149,15 +149,14 @@ func run(_ context.Context, f flags, to *daemon.LogWriter) error {
 	if f.remove {
 		return remove(ctx, o)
 	}
-	return agent.Run(ctx, o, reloads(ctx, f, log))
+	return agent.Run(ctx, o, reloads(ctx, f))
 }
 
-// reloads sends a new configuration for each SIGHUP. If the configuration is wrong, reloads
-// logs why, and the old one stays in force.
-func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Config {
+// reloads reads the configuration again for each SIGHUP, and sends it, or what is wrong with it.
+func reloads(ctx context.Context, f flags) <-chan config.Reading {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
-	out := make(chan *config.Config)
+	out := make(chan config.Reading)
 	go func() {
 		for {
 			select {
@@ -166,12 +165,8 @@ func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Conf
 			case <-hup:
 			}
 			c, err := f.load()
-			if err != nil {
-				log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
-				continue
-			}
 			select {
-			case out <- c:
+			case out <- config.Reading{Config: c, Err: err}:
 			case <-ctx.Done():
 			}
 		}

@@ -19,7 +19,7 @@ import (
 // instead of finding nobody. It cuts off again the owners that are being released (resume).
 // It serves verbs, and beside them it takes again what attached pods lack. It ends in the
 // reverse order, and pods stay as they are.
-func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
+func Run(ctx context.Context, o Options, reload <-chan config.Reading) error {
 	reports := daemon.NewReports()
 	reports.Hear(&o.Options)
 	a, err := open(o, node.Open, true)
@@ -33,7 +33,7 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 }
 
 // life lists what an agent does on its own.
-func (a *Agent) life(c *config.Config, reload <-chan *config.Config) daemon.Life {
+func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life {
 	intervals := make(chan time.Duration)
 	return daemon.Life{
 		Early: []func(context.Context){ // these begin before the restore, because its cuts rely on the table

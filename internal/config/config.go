@@ -57,6 +57,12 @@ type Flags struct {
 	Remove  bool     // --remove: an agent that only gives back needs no pool
 }
 
+// Reading is a configuration that was read again, or the reason why it could not be read.
+type Reading struct {
+	Config *Config
+	Err    error
+}
+
 // maxFile is how many bytes a configuration file may have.
 const maxFile = 1 << 20
 

@@ -37,6 +37,9 @@ const (
 	Unreadable FindingType = "unreadable" // a hold, or a whole kind, could not be seen
 )
 
+// FindingTypes lists the types of findings.
+func FindingTypes() []FindingType { return []FindingType{LeftOver, Gone, Changed, Due, Unreadable} }
+
 // Finding is something on which the ledger and the world disagree.
 type Finding struct {
 	Type FindingType

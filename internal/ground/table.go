@@ -109,5 +109,8 @@ func (g *Ground) drift(drift, err error) {
 		g.Log.Info("somebody changed the nftables table, and the agent restored it", "drift", drift)
 	}
 	tell(api.EventMended)
+	if drift != nil {
+		g.Meter.Repaired(table.KindName)
+	}
 	g.Hooks.Exposed() // the rules may not have held meanwhile
 }

@@ -69,6 +69,9 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("missing: %s", line)
 		}
 	}
+	if !regexp.MustCompile(`(?m)^berth_deletions_oldest_seconds [1-9]`).MatchString(body) {
+		t.Error("missing: the age of the oldest queued deletion")
+	}
 	if t.Failed() {
 		t.Log(body)
 	}

@@ -23,7 +23,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("the API has no event %q", e)
 		}
 	}
-	for _, f := range []engine.FindingType{engine.LeftOver, engine.Gone, engine.Changed, engine.Due, engine.Unreadable} {
+	for _, f := range engine.FindingTypes() {
 		if !slices.Contains(api.FindingTypes(), string(f)) {
 			t.Errorf("the API has no finding %q", f)
 		}

@@ -15,6 +15,7 @@ func (v *Views) Happened(ev engine.Event) {
 		if e := v.index.Decode(ev.Owner); e != nil {
 			about = e.About()
 		}
+		v.Meter.Repaired(ev.Kind)
 		v.Log.Info("mended what had changed", append(about, "kind", ev.Kind, "was", ev.Err)...)
 	}
 	v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err)

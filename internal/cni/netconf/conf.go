@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/misspelt"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -148,10 +149,8 @@ func known(key string) bool {
 
 // unknownHint says which known key may be meant by an unknown one.
 func unknownHint(key string) string {
-	for _, k := range knownKeys {
-		if strings.EqualFold(k, key) {
-			return fmt.Sprintf("perhaps %q is meant", k)
-		}
+	if k := misspelt.Nearest(key, knownKeys[:]); k != "" {
+		return fmt.Sprintf("perhaps %q is meant", k)
 	}
 	return "remove it"
 }

@@ -115,6 +115,8 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"plugins":[]`), 2, "a whole plugin list"},
 		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"berth-cni"}]}`, 2, "a whole plugin list"},
 		{conf(`"Pool":"a"`), 2, `perhaps "pool" is meant`},
+		{conf(`"gcMinage":"1h"`), 2, `perhaps "gcMinAge" is meant`},
+		{conf(`"runtimeConfg":{}`), 2, `perhaps "runtimeConfig" is meant`},
 		{conf(`"x":null`), 2, `"x": null; remove it`},
 		{conf(`"bridge":"` + long + `"`), 2, "(202 bytes)"},
 		{conf(`"prevResult":[]`), 7, "prevResult is []"},
