@@ -153,7 +153,8 @@ type Status struct {
 	Owed        int            `json:"owed"`        // holds
 	Deletions   DeletionCount  `json:"deletions"`
 	Pools       []Pool         `json:"pools"`
-	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: the parts of the nftables table that this kernel cannot have
+	Lacks       []string       `json:"lacks,omitempty"`    // Lack constants: the parts of the nftables table that this kernel cannot have
+	Overlaps    []string       `json:"overlaps,omitempty"` // pools in force whose addresses somebody else on the node uses, and who
 }
 
 // The parts of the agent's nftables table that a kernel may lack. The rest of the table

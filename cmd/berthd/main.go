@@ -20,6 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/agent"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/overlap"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/version"
 )
@@ -33,6 +35,7 @@ type flags struct {
 	moved   bool
 	remove  bool
 	rebuild bool
+	check   bool
 }
 
 // lastWords is how long the agent waits at its end for somebody to read the log.
@@ -73,11 +76,13 @@ func command(f *flags, log *daemon.LogWriter) *cobra.Command {
 		Long: `Berth's node agent.
 
 On SIGHUP, berthd reads the configuration again. It refuses a configuration that
-has an error, or a pool that overlaps a former pool still in use: the log says
-why, and nothing changes. It reads concurrency, metrics and logLevel only when
-it starts. SIGTERM ends the agent; pods keep their network.`,
+has an error, or a pool that overlaps a former pool still in use, or what somebody
+else on the node uses: the log says why, and nothing changes. It reads
+concurrency, metrics and logLevel only when it starts. SIGTERM ends the agent;
+pods keep their network.`,
 		Example: `  berthd                                             # a node's agent: /etc/berth/berthd.yaml
   berthd --root /tmp/a --pool default=10.88.0.0/16,fd00:88::/64
+  berthd --check-config                              # would it start, or take SIGHUP?
   berthd --root /tmp/a --remove                      # give back what the agent itself holds`,
 		Version:       version.Text,
 		Args:          cobra.NoArgs,
@@ -95,7 +100,8 @@ it starts. SIGTERM ends the agent; pods keep their network.`,
 	fl.BoolVar(&f.moved, "moved", false, "start although the network namespace is not the former one, or the former state is lost; the agent gives up the pods that it had there")
 	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and exit; refused while pods are attached")
 	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "rebuild a lost, damaged or outdated ledger from the pods' links in the kernel, and exit; the pods stay as they are")
-	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")
+	fl.BoolVar(&f.check, "check-config", false, "check the configuration, and whether its pools overlap what the node uses, and exit; an agent may run meanwhile")
+	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger", "check-config")
 	return c
 }
 
@@ -130,6 +136,9 @@ func run(_ context.Context, f flags, to *daemon.LogWriter) error {
 	conf, err := f.load()
 	if err != nil {
 		return err
+	}
+	if f.check {
+		return check(conf)
 	}
 	log, err := to.Logger(f.format, conf.LogLevel)
 	if err != nil {
@@ -172,6 +181,21 @@ func reloads(ctx context.Context, f flags) <-chan config.Reading {
 		}
 	}()
 	return out
+}
+
+// check reports whether an agent would start with a configuration on this node, as far as the
+// configuration decides.
+func check(c *config.Config) error {
+	conn, err := rtnl.Here()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := overlap.Check(c.Pools, conn); err != nil {
+		return err
+	}
+	fmt.Println("the configuration is fine")
+	return nil
 }
 
 func remove(ctx context.Context, o agent.Options) error {

@@ -26,6 +26,9 @@ func Run(ctx context.Context, o Options, reload <-chan config.Reading) error {
 	if err != nil {
 		return err
 	}
+	if err := a.ground.RefuseOverlaps(o.Config); err != nil {
+		return errors.Join(err, a.Close())
+	}
 	srv := routes.New(a, reports.Events, a.core.ServerOptions(reports, o.Config.Concurrency))
 	err = a.core.Live(ctx, srv, a.life(o.Config, reload))
 	reports.Events.Close()
@@ -59,6 +62,7 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){
 			func(context.Context) { a.drain.KeepSpares() },
+			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
 		},
 		Sweep: a.Sweep, Interval: c.SweepInterval, Intervals: intervals,

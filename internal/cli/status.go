@@ -101,6 +101,9 @@ func (a *app) showStatus(v statusView) {
 	if len(v.Lacks) > 0 {
 		a.fact("kernel lacks", "%s of the nftables table; see `berth audit`", a.ink(red, strings.Join(v.Lacks, ", ")))
 	}
+	for _, o := range v.Overlaps {
+		a.fact("overlaps", "%s", a.ink(red, o))
+	}
 	if v.Error != "" {
 		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
 	}

@@ -42,6 +42,7 @@ type Ground struct {
 	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
 	exhausted sync.Map                         // pools in which the last ADD found no address
+	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
 }
 
 // Hooks are functions that the ground calls when it sees something.

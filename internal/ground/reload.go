@@ -96,9 +96,13 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 			}
 		}
 	}
+	if err := g.RefuseOverlaps(c); err != nil {
+		return err
+	}
 	if err := g.Pools.Set(c.Pools, g.Clock.Now()); err != nil {
 		return err
 	}
 	g.config.Store(c)
+	g.SayOverlaps(ctx)
 	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
 }

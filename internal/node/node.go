@@ -57,6 +57,8 @@ type Conn interface {
 	Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 	Neighbours() ([]rtnl.Neighbour, error)
 	UplinkMTU() (int, error)
+	Uses() ([]rtnl.Use, error)
+	Names(indices ...int) ([]string, error)
 	Close() error
 }
 

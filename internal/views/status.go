@@ -26,6 +26,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 		Deletions:   v.deletionCount(),
 		Pools:       v.Pools(),
 		Lacks:       v.ground.Lacks(),
+		Overlaps:    v.ground.Overlaps(),
 	}
 	for _, e := range v.index.All() {
 		st.Attachments[v.state(e, v.Engine.Owed(e.Owner.ID))]++
