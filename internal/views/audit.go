@@ -24,6 +24,7 @@ func (v *Views) Audit(ctx context.Context) (api.Audit, error) {
 	}
 	audit.Findings = append(audit.Findings, v.undeleted()...)
 	audit.Findings = append(audit.Findings, v.ground.LackFindings()...)
+	audit.Findings = append(audit.Findings, v.ground.ForwardFindings()...)
 	found := map[string]int{}
 	for _, typ := range api.FindingTypes() {
 		found[typ] = 0
