@@ -32,7 +32,7 @@ type Conf struct {
 const (
 	inetConf, inet6Conf = 1, 2 // IFLA_INET_CONF, IFLA_INET6_CONF
 
-	confForwarding4       = 1 - 1
+	confForwarding4       = 0 // 1 - 1
 	confAcceptSourceRoute = 9 - 1
 	confMediumID          = 14 - 1
 	confARPIgnore         = 19 - 1
