@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -592,7 +593,7 @@ func (r *wholeRun) reloadBySignals(ctx context.Context) {
 	for range 2 {
 		began := time.Now()
 		select {
-		case r.reloads <- r.confs[r.script.extra]:
+		case r.reloads <- config.Reading{Config: r.confs[r.script.extra]}:
 		case <-ctx.Done():
 		case <-time.After(patient):
 		}

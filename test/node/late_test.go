@@ -23,8 +23,14 @@ import (
 // goes on, and ends, in goOn.
 func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func()) {
 	a.t.Helper()
+	return a.stoppedVerb("DEL", call, container, pod, keys...)
+}
+
+// stoppedVerb is stopped for any verb.
+func (a *agent) stoppedVerb(verb, call, container, pod string, keys ...string) (goOn func()) {
+	a.t.Helper()
 	programs.Need(a.t, "strace")
-	del := a.command("DEL", container, pod, keys...)
+	del := a.command(verb, container, pod, keys...)
 	trace := filepath.Join(a.t.TempDir(), "strace")
 	inject := fmt.Sprintf("inject=%s:signal=SIGSTOP:when=1", call)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", trace, "-e", "trace="+call, "-e", inject, del.Path)
@@ -32,7 +38,7 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(del.Env, "PATH="+os.Getenv("PATH")), del.Stdin, &out, &out
 	must(a.t, cmd.Start())
 	a.t.Cleanup(func() { _ = cmd.Process.Kill() })
-	nettest.Eventually(a.t, "DEL to stop at "+call, func() bool {
+	nettest.Eventually(a.t, verb+" to stop at "+call, func() bool {
 		raw, _ := os.ReadFile(trace)
 		return strings.Contains(string(raw), "stopped by SIGSTOP")
 	})
@@ -49,7 +55,7 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 			select {
 			case err := <-ended:
 				if err != nil {
-					a.t.Errorf("the late DEL: %v: %s", err, out.String())
+					a.t.Errorf("the late %s: %v: %s", verb, err, out.String())
 				}
 				return
 			case <-time.After(10 * time.Millisecond):
