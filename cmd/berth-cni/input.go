@@ -33,6 +33,9 @@ type call struct {
 // out, and at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
 	c := &call{verb: v, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	if p.parent && v.adds {
+		c.started = c.running
+	}
 	c.head.Version = cni.CurrentVersion
 	bad := c.readEnv(p.getenv)
 	// Read stdin even if bad is an error: stdin has the version to print the error in, and
