@@ -461,7 +461,7 @@ func (r *wholeRun) doCheck(s wholeStep) bool {
 	if err == nil || r.dead() || b.hurt || b.pod.Ended() {
 		return true
 	}
-	if (r.isDisturbed() || !r.spotless()) && isCode(err, 103) {
+	if (r.isDisturbed() || !r.spotless()) && (isCode(err, 103) || isCode(err, 11)) { // it differs, or could not be looked at
 		return true
 	}
 	if _, lost := r.world.Identify(b.pod.Ref()); lost != nil && isCode(err, 103) {

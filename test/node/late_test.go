@@ -23,14 +23,14 @@ import (
 // goes on, and ends, in goOn.
 func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func()) {
 	a.t.Helper()
-	return a.stoppedVerb("DEL", call, container, pod, keys...)
+	return a.stoppedVerb("net", "DEL", call, container, pod, keys...)
 }
 
-// stoppedVerb is stopped for any verb.
-func (a *agent) stoppedVerb(verb, call, container, pod string, keys ...string) (goOn func()) {
+// stoppedVerb is stopped for any verb and network.
+func (a *agent) stoppedVerb(network, verb, call, container, pod string, keys ...string) (goOn func()) {
 	a.t.Helper()
 	programs.Need(a.t, "strace")
-	del := a.command(verb, container, pod, keys...)
+	del := a.commandIn(network, verb, container, pod, keys...)
 	trace := filepath.Join(a.t.TempDir(), "strace")
 	inject := fmt.Sprintf("inject=%s:signal=SIGSTOP:when=1", call)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", trace, "-e", "trace="+call, "-e", inject, del.Path)
@@ -138,6 +138,40 @@ func TestLateDelSparesWhatWasMended(t *testing.T) {
 				t.Errorf("%d attachments, want two", n)
 			}
 			a.releaseAll()
+		})
+	}
+}
+
+// A DEL stops before it has asked the agent. The same ADD is answered again, and the agent
+// dies. The DEL goes on, and is older than what was asked for last, also if the pod's names
+// leave no room for their end in the link's alias, which says when that was.
+func TestLateDelSparesLongNames(t *testing.T) {
+	for name, size := range map[string]int{"short": 10, "long": 128} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t, pools)
+			pod := nettest.Pod(t)
+			network, container := strings.Repeat("n", size), strings.Repeat("c", size)
+			add := func() []byte {
+				t.Helper()
+				raw, err := a.execIn(network, "ADD", container, pod.Ref().Path)
+				must(t, err)
+				return raw
+			}
+			first := add()
+			goOn := a.stoppedVerb(network, "DEL", "connect", container, pod.Ref().Path, `"prevResult":`+string(first))
+			heir, err := programs.ReadResult(add())
+			must(t, err)
+			a.kill()
+			goOn()
+			wantUp(t, attached{heir.Addrs, heir.Host})
+			if _, err := a.execIn(network, "DEL", container, pod.Ref().Path, `"prevResult":`+string(first)); err != nil {
+				t.Errorf("a new DEL: %v", err)
+			}
+			if link := nettest.Link(t, heir.Host); link.Attrs().Flags&net.FlagUp != 0 {
+				t.Error("a new DEL has not cut the pod off")
+			}
+			a.start()
+			a.wantGone()
 		})
 	}
 }

@@ -15,7 +15,7 @@ func TestAddWhileTheAgentRestarts(t *testing.T) {
 			pod, other := nettest.Pod(t), nettest.Pod(t)
 			a.add("other", other)
 			end(a)
-			goOn := a.stoppedVerb("ADD", "connect", "c", pod.Ref().Path, `"addWait":"50s"`) // behind its first try
+			goOn := a.stoppedVerb("net", "ADD", "connect", "c", pod.Ref().Path, `"addWait":"50s"`) // behind its first try
 			a.start()
 			goOn()
 			if all := a.list(); len(all) != 2 {
