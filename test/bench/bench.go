@@ -22,6 +22,7 @@ var stages = []stage{
 	{"memory", true, memory},
 	{"beside", true, beside},
 	{"load", false, load},
+	{"breakdown", false, breakdown},
 	{"away", true, away}, // comes before the ledger has had thousands of pods
 	{"beside", true, beside},
 	{"scale", false, scale},

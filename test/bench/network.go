@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
@@ -21,7 +22,8 @@ type network struct {
 	contestant
 	list *libcni.NetworkConfigList
 	cni  *libcni.CNIConfig
-	idle func(context.Context) error // waits until the work that DEL left for later is done
+	idle func(context.Context) error   // waits until the work that DEL left for later is done
+	busy func() (time.Duration, error) // the processor time of the plugin's agent until now; 0 without an agent
 }
 
 func newNetwork(c contestant, opts options, dir string, agent *agent) (*network, error) {
@@ -37,8 +39,10 @@ func newNetwork(c contestant, opts options, dir string, agent *agent) (*network,
 	cni := libcni.NewCNIConfigWithCacheDir([]string{bin, opts.peers}, filepath.Join(dir, "cache-"+c.name), nil)
 	n := &network{contestant: c, list: list, cni: cni}
 	n.idle = func(context.Context) error { return nil }
+	n.busy = func() (time.Duration, error) { return 0, nil }
 	if c.agent {
 		n.idle = func(ctx context.Context) error { return agent.idle(ctx, list.Name) }
+		n.busy = agent.CPU
 	}
 	return n, nil
 }
@@ -111,6 +115,7 @@ func (a *attachment) del(ctx context.Context) (time.Duration, error) {
 type sample struct {
 	adds, dels       []time.Duration
 	addWall, delWall time.Duration
+	addCPU, delCPU   time.Duration // of the plugin's agent, in a DEL until the links are gone
 }
 
 // wave attaches pods, width of them at once, and detaches them in the same way. Then it
@@ -123,13 +128,26 @@ func (n *network) wave(ctx context.Context, ps []*pod, width int) (sample, error
 	}
 	var s sample
 	var err error
+	idle, err := n.busy()
+	if err != nil {
+		return s, err
+	}
 	if s.adds, s.addWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.add(ctx) }); err != nil {
+		return s, err
+	}
+	added, err := n.busy()
+	if err != nil {
 		return s, err
 	}
 	if s.dels, s.delWall, err = together(width, all, func(a *attachment) (time.Duration, error) { return a.del(ctx) }); err != nil {
 		return s, err
 	}
-	return s, n.settle(ctx, ps)
+	if err := settle(ps); err != nil { // not idle, which asks the agent again and again
+		return s, err
+	}
+	gone, err := n.busy()
+	s.addCPU, s.delCPU = added-idle, gone-added
+	return s, errors.Join(err, n.idle(ctx))
 }
 
 // settle waits until pods have no interface and no work is left.

@@ -15,16 +15,21 @@ type contestant struct {
 
 // Names of contestants that others are compared with.
 const (
-	floorName = "noop"
+	bareName  = "bare" // the lowest floor
+	floorName = "noop" // a plugin that does nothing, by the CNI project's skeleton
 	berthName = "berth"
 	waitName  = "berth+wait"
 	wasName   = "before" // Berth of another build
 )
 
+// floors are plugins that do nothing.
+var floors = []string{bareName, floorName}
+
 // contestants are the contestants in the order of the tables. All give one IPv4 address,
 // because with IPv6 the reference plugins wait for duplicate address detection. One line
 // shows how long Berth takes for both families.
 var contestants = []contestant{
+	{name: bareName, config: func(string) string { return `{"type": "bare"}` }},
 	{name: floorName, config: func(string) string { return `{"type": "noop"}` }},
 	{name: "ptp", config: func(dir string) string {
 		return fmt.Sprintf(`{"type": "ptp", "ipMasq": false, "ipam": %s}`, hostLocal(dir, "10.200.0.0/15"))

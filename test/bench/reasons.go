@@ -5,9 +5,9 @@ import "strings"
 // reasons say why a target is missed, by the beginning of its name, as profiles and traces
 // of such runs have shown.
 var reasons = []struct{ target, what string }{
-	{"ADD p50 / floor", "In the agent an ADD takes 1.2 ms when nothing else runs (`go test -bench Verbs ./internal/agent`): the ledger's commit, with two fdatasyncs, takes 0.45 ms, and the link 0.8 ms. " +
+	{"ADD p50 / bare", "In the agent an ADD takes 1.2 ms when nothing else runs (`go test -bench Verbs ./internal/agent`): the ledger's commit, with two fdatasyncs, takes 0.45 ms, and the link 0.8 ms. " +
 		"The rest above the floor is the way to the agent: a connection, and four wake-ups of sleeping threads. Wake-ups are slow on this virtual machine, and slower when its neighbours are busy: the floor itself varies by a factor of two between runs."},
-	{"DEL p50 / floor", "In the agent a DEL takes 0.6 ms, its commit included. ADD p50 explains the rest."},
+	{"DEL p50 / bare", "In the agent a DEL takes 0.6 ms, its commit included. ADD p50 explains the rest."},
 	{"DEL p50, times faster than", "A DEL cannot take less time than the floor. Berth was 8 times faster where the floor was 1.5 ms. Here the floor is about twice that, and the reference plugins wait for the kernel as long as there."},
 	{`DEL p50 with "wait"`, "Before this DEL answers, Berth also deletes the pod's connection tracking entries, and the reference plugins do not. Going over the kernel's table (262,144 buckets) takes 6.5 ms, and the link's deletion waits for processors that do so."},
 	{"250 ADDs at once", "See ADD p50. All ADDs share the kernel's one lock for links."},

@@ -71,15 +71,17 @@ func rule(columns int) string { return strings.Repeat("|---", columns) + "|\n" }
 const preamble = `# Benchmarks
 
 Written by ` + "`make bench`" + `; do not edit. All figures are from one run in fresh namespaces, in
-which the contestants took turns in every round. The **floor** is a Go plugin that does nothing
-(test/peers/noop); libcni drives it like the others. A p50 is the median of all rounds' p50s;
+which the contestants took turns in every round. Two floors are Go plugins that do nothing: **bare**
+links nothing (test/peers/bare), and **noop**, "the floor", has the CNI project's skeleton
+(test/peers/noop); libcni drives both like the others. A p50 is the median of all rounds' p50s;
 "rounds' p50" has the least and the greatest of these. A p99 is of all samples. A ratio is the
 median of the ratios within each round; behind it are the least and the greatest ratio. A
 difference that is smaller than this spread is noise. "One at a time" is in network namespaces
 that nobody has used before. Every attachment has one IPv4 address, unless its row says
 otherwise. A time is all that a runtime waits for, execs and libcni's cache included.
 ` + "`berth+wait`" + ` is Berth with ` + "`\"wait\": true`" + `: DEL answers when the link is gone, as the other
-plugins' DEL does. The fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on such a
+plugins' DEL does. "Agent's CPU" is the agent's processor time, in user and in kernel, divided by the
+number of calls; a DEL's is until the links are gone. The fastest plugin known, kindnet's (ADD 5.7 ms and DEL 28 ms on such a
 machine), is missing, because the Go module proxy does not have it.
 
 `

@@ -149,9 +149,9 @@ func (n *network) pairs(ctx context.Context, ps []*pod) (add, del time.Duration,
 func (b *bench) judgeLevels(levels []int, at []levelFigures) {
 	first, last, top := at[0], at[len(at)-1], levels[len(levels)-1]
 	slower := float64(median(last.add)-median(first.add)) / 1e6
-	b.report.atMost(fmt.Sprintf("ADD p50 with %d attachments, above ADD p50 with %d", top, levels[0]), slower, 1, "ms")
+	b.report.atMost(fmt.Sprintf("ADD p50 with %d attachments, above ADD p50 with %d", top, levels[0]), slower, 0.5, "ms")
 	b.report.atMost(fmt.Sprintf("DEL p50 with %d attachments / with %d", top, levels[0]),
-		float64(median(last.del))/float64(median(first.del)), 1.15, "x")
+		float64(median(last.del))/float64(median(first.del)), 1.1, "x")
 	if b.network(floorName) != nil {
 		b.report.note("On the nodes with the fewest and the most attachments, the floor's ADD takes %s and %s ms, and its DEL %s and %s ms",
 			num(median(first.floorAdd)), num(median(last.floorAdd)), num(median(first.floorDel)), num(median(last.floorDel)))
@@ -176,6 +176,6 @@ func (b *bench) restarts(ctx context.Context, attached int) error {
 	}
 	t := b.report.section("Restart after SIGKILL, until requests are served", "attachments", "restarts", "median s", "least-greatest ms")
 	t.row(fmt.Sprint(attached), fmt.Sprint(len(took)), fmt.Sprintf("%.3f", median(took).Seconds()), took.span())
-	b.report.atMost(fmt.Sprintf("restart with %d attachments", attached), median(took).Seconds(), 0.5, "s")
+	b.report.atMost(fmt.Sprintf("restart with %d attachments", attached), median(took).Seconds(), 0.4, "s")
 	return nil
 }
