@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/linklock"
 )
 
 // Sysctl reads a sysctl below net, such as "ipv4/conf/eth0/rp_filter", in the
@@ -41,7 +43,10 @@ func SetSysctl(name, value string) error {
 		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, err)
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(value)); err != nil { // the kernel refuses a bad value here
+	if err := linklock.Do(func() error {
+		_, err := unix.Write(fd, []byte(value)) // the kernel refuses a bad value here
+		return err
+	}); err != nil {
 		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, os.NewSyscallError("write", err))
 	}
 	return nil

@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/kernel/linklock"
 	"github.com/berth-net/berth/internal/kernel/nlsock"
 )
 
@@ -48,7 +50,7 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 		}
 		out = s.append(out, r, flags)
 	}
-	if err := s.Send(out); err != nil {
+	if err := s.ask(rs, out); err != nil {
 		return nil, err
 	}
 	errs := make([]error, len(rs))
@@ -76,6 +78,15 @@ func (s *socket) exchange(rs []Request) ([]error, error) {
 			}
 		}
 	}
+}
+
+// ask sends requests, which the kernel does before the system call returns. It does not hold
+// linklock until the answers are read, because programs in the pod may write to this socket, too.
+func (s *socket) ask(rs []Request, out []byte) error {
+	if slices.ContainsFunc(rs, func(r Request) bool { return r.typ == unix.RTM_DELLINK }) {
+		return s.Send(out)
+	}
+	return linklock.Do(func() error { return s.Send(out) })
 }
 
 // dump sends one request for a list and calls each for every item of it. It reports
