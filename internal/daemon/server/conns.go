@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -49,7 +50,7 @@ type conns struct {
 	mu     sync.Mutex
 	open   int
 	idle   map[net.Conn]bool // between two requests
-	aged   []sourced         // the connections, if fair, without those that bound has closed; the oldest first
+	aged   []sourced         // the connections, if fair, without those that boundFairly has closed; the oldest first
 	said   time.Time         // when the log last said that there are too many; zero: never
 	unsaid int               // connections that were closed since, because there were too many
 	flood  bool              // there was a flood since memory was last given back
@@ -60,6 +61,7 @@ type conns struct {
 type sourced struct {
 	conn   net.Conn
 	source netip.Addr
+	end    context.CancelFunc // ends the contexts of its requests
 }
 
 func newConns(most int, log *slog.Logger) *conns {
@@ -74,7 +76,7 @@ func (c *conns) state(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		c.open++
 		if c.fair {
-			c.boundFairly(conn)
+			c.boundFairly()
 		} else {
 			c.bound(conn)
 		}
@@ -85,7 +87,7 @@ func (c *conns) state(conn net.Conn, state http.ConnState) {
 		delete(c.idle, conn)
 	case http.StateClosed, http.StateHijacked:
 		delete(c.idle, conn)
-		c.aged = slices.DeleteFunc(c.aged, func(s sourced) bool { return s.conn == conn })
+		c.forget(conn)
 		c.open--
 		c.watchFlood()
 	}
@@ -110,10 +112,22 @@ func (c *conns) bound(fresh net.Conn) {
 	_ = fresh.Close()
 }
 
+// context returns the context of a connection's requests. The HTTP server calls it just before
+// it says that the connection is new.
+func (c *conns) context(ctx context.Context, conn net.Conn) context.Context {
+	if !c.fair {
+		return ctx
+	}
+	ctx, end := context.WithCancel(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aged = append(c.aged, sourced{conn, sourceOf(conn), end})
+	return ctx
+}
+
 // boundFairly closes a connection of the source that has the most of them, if there are too
 // many. The caller holds c.mu.
-func (c *conns) boundFairly(fresh net.Conn) {
-	c.aged = append(c.aged, sourced{fresh, sourceOf(fresh)})
+func (c *conns) boundFairly() {
 	if len(c.aged) <= c.most {
 		return
 	}
@@ -129,7 +143,16 @@ func (c *conns) boundFairly(fresh net.Conn) {
 	}
 	c.warn("connections are closed for new ones: too many are open", "source", c.aged[first].source)
 	_ = c.aged[first].conn.Close() // the HTTP server reports to state what there is to say
-	c.aged = slices.Delete(c.aged, first, first+1)
+	c.forget(c.aged[first].conn)   // the HTTP server may not notice the end while it works at an answer
+}
+
+// forget forgets a connection that is closed. The caller holds c.mu.
+func (c *conns) forget(conn net.Conn) {
+	i := slices.IndexFunc(c.aged, func(s sourced) bool { return s.conn == conn })
+	if i >= 0 {
+		c.aged[i].end() // otherwise the server's context would remember it
+		c.aged = slices.Delete(c.aged, i, i+1)
+	}
 }
 
 // sourceOf returns the address that a connection comes from, or none if it has none.

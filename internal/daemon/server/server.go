@@ -104,6 +104,7 @@ func (s *Server) newHTTP(h http.Handler, c *conns) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ConnState:         c.state,
+		ConnContext:       c.context,
 		ReadHeaderTimeout: headTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,

@@ -14,8 +14,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -150,6 +152,51 @@ func TestMetricsOfManySources(t *testing.T) {
 		_, err := io.WriteString(c, "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n")
 		must(t, err)
 		c.wantAnswer(t, 200)
+	}
+}
+
+// A client says more than its request, and loses its place while the server still works at the
+// answer. The work ends: a pod that repeats this does not fill the agent's memory.
+func TestClosedConnectionsEndTheirRequests(t *testing.T) {
+	began, ended := make(chan struct{}, 1), make(chan struct{}, 1)
+	c := newConns(1, slog.New(slog.DiscardHandler))
+	c.fair = true
+	s := newToy(t, root.Dir(t.TempDir()), 0).newHTTP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+		ended <- struct{}{}
+	}), c)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	go func() { _ = s.Serve(l) }()
+	d := metricsToy{addr: l.Addr().String()}
+	more := strings.Repeat("x", 2*bufio.NewReader(nil).Size()) // some of it is left when the server has read the header
+	_, err = io.WriteString(d.from(t, "127.0.0.2"), "GET / HTTP/1.1\r\nHost: x\r\n\r\n"+more)
+	must(t, err)
+	<-began
+	d.from(t, "127.0.0.3")
+	select {
+	case <-ended:
+	case <-time.After(nettest.Deadline):
+		t.Error("the request goes on")
+	}
+}
+
+// The context of a connection ends with the connection, so that nothing is left of it.
+func TestClosedConnectionsEndTheirContexts(t *testing.T) {
+	c := newConns(1, slog.New(slog.DiscardHandler))
+	c.fair = true
+	conn, other := net.Pipe()
+	defer conn.Close()
+	defer other.Close()
+	ctx := c.context(t.Context(), conn)
+	c.state(conn, http.StateNew)
+	if ctx.Err() != nil {
+		t.Fatal("the context of an open connection has ended")
+	}
+	if c.state(conn, http.StateClosed); ctx.Err() == nil || len(c.aged) != 0 {
+		t.Errorf("%v; %d connections are left", ctx.Err(), len(c.aged))
 	}
 }
 
