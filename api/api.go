@@ -153,7 +153,8 @@ type Status struct {
 	Owed        int            `json:"owed"`        // holds
 	Deletions   DeletionCount  `json:"deletions"`
 	Pools       []Pool         `json:"pools"`
-	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: the parts of the nftables table that this kernel cannot have
+	Lacks       []string       `json:"lacks,omitempty"`    // Lack constants: the parts of the nftables table that this kernel cannot have
+	Overlaps    []string       `json:"overlaps,omitempty"` // pools in force whose addresses somebody else on the node uses, and who
 }
 
 // The parts of the agent's nftables table that a kernel may lack. The rest of the table
@@ -169,7 +170,8 @@ const (
 func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections, LackMultipath} }
 
 // StatusError is the answer of GET /v1/status when no attachment can be made (codes 50 and
-// 51): the reason, and the agent's status all the same.
+// 51): the reason, and the agent's status all the same. That a pool has no free address is
+// such a reason only if the agent's configuration says so (fullNotReady).
 type StatusError struct {
 	Error
 	Status *Status `json:"status,omitempty"`
@@ -183,9 +185,10 @@ type Health struct {
 
 // Pool has a pool's figures. Numbers of addresses that may exceed 2^53 are strings.
 type Pool struct {
-	Name    string     `json:"name"`
-	Default bool       `json:"default"`
-	CIDRs   []PoolCIDR `json:"cidrs"`
+	Name      string     `json:"name"`
+	Default   bool       `json:"default"`
+	CIDRs     []PoolCIDR `json:"cidrs"`
+	Exhausted string     `json:"exhausted,omitempty"` // why an ADD would get no address now; "": it would get one
 }
 
 // PoolCIDR is one CIDR of a pool.
@@ -218,13 +221,15 @@ const (
 	EventReleased  = "released"  // nothing of the owner is left
 	EventOwed      = "owed"      // the release of a hold failed, and is tried again
 	EventDrift     = "drift"     // the world differed from the ledger
+	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is that of the drift
 	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
+	EventExhausted = "exhausted" // an ADD has found no free address in a pool; said again only once an ADD has found one
 	EventEnd       = "end"       // the stream ends
 )
 
 // EventTypes lists the types of events.
 func EventTypes() []string {
-	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventEnded, EventEnd}
+	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventMended, EventEnded, EventExhausted, EventEnd}
 }
 
 // Ledger is what the agent's ledger says.

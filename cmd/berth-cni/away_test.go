@@ -184,6 +184,8 @@ func TestGoneIsCutOff(t *testing.T) {
 	}
 	served := marker(bootID(t), here.Ref().Ino)
 	const gone = "/run/netns/berth-none"
+	file := filepath.Join(t.TempDir(), "unmounted")
+	must(t, os.WriteFile(file, nil, 0o600))
 	for name, test := range map[string]struct {
 		netns   string
 		prepare func(*away)
@@ -192,6 +194,9 @@ func TestGoneIsCutOff(t *testing.T) {
 		"all is gone":             {gone, served, true},
 		"after a reboot":          {gone, func(*away) {}, true},
 		"after a reboot, no path": {"", func(*away) {}, true},
+		"unmounted":               {file, served, true},
+		"unmounted by a reboot":   {file, func(*away) {}, true},
+		"a folder":                {filepath.Dir(file), served, false},
 		"an older boot's marker":  {"", marker("8a1f9c5e-0000-4000-8000-000000000000", 1), true},
 		"no path":                 {"", served, false},
 		"the pod is there":        {"/proc/self/ns/net", served, false},

@@ -169,7 +169,7 @@ func (c *call) named() (uint32, error) {
 // interface.
 func (c *call) leadsTo() (uint32, error) {
 	inside, end, err := c.ends()
-	c.noPod = errors.Is(err, ns.ErrGone)
+	c.noPod = errors.Is(err, ns.ErrGone) || errors.Is(err, ns.ErrFile)
 	if end == nil {
 		return 0, passing(err)
 	}

@@ -31,7 +31,7 @@ func (c *call) gone() bool {
 		if !c.noPod {
 			return false
 		}
-	case never: // a runtime that has lost a pod in a reboot may name no path
+	case never: // mostly after a reboot, which may leave no path, or another pod's namespace at it; but it may also be the marker that is lost
 		if !c.noPod && c.netns != "" {
 			return false
 		}

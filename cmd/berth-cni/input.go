@@ -23,7 +23,7 @@ type call struct {
 	head              cni.Head
 	found             bool   // the cut has found a link of this attachment
 	down              bool   // a link of this attachment is down
-	noPod             bool   // nothing is at the path of the pod's network namespace
+	noPod             bool   // the pod's network namespace is not at its path, where nothing or a plain file is
 	unsure            string // a link of this attachment, of an ADD that began after started and before running
 	queued            *deletions.Record
 	nobodys           uint32 // the link that prevResult names, if its alias is nobody's; 0: the alias is somebody's
@@ -33,6 +33,9 @@ type call struct {
 // out, and at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
 	c := &call{verb: v, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	if p.parent && v.adds {
+		c.started = c.running
+	}
 	c.head.Version = cni.CurrentVersion
 	bad := c.readEnv(p.getenv)
 	// Read stdin even if bad is an error: stdin has the version to print the error in, and

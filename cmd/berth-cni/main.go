@@ -24,8 +24,10 @@ func main() { os.Exit(mainPlugin(unix.Stdin).run()) }
 // mainPlugin returns the plugin as a process runs it.
 func mainPlugin(stdin int) *plugin {
 	now := boottime.Now()
+	started, parent := startOf(now)
 	return &plugin{
-		started: startOf(now),
+		started: started,
+		parent:  parent,
 		began:   now,
 		getenv:  os.Getenv,
 		stdin:   func(p []byte, deadline int64) (int, error) { return wire.ReadBefore(stdin, p, deadline) },
@@ -38,6 +40,7 @@ func mainPlugin(stdin int) *plugin {
 // plugin is one run, with the edges of its process.
 type plugin struct {
 	started int64 // CLOCK_BOOTTIME in nanoseconds: when its process began
+	parent  bool  // its process has waited for children before it became the plugin
 	began   int64 // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
 	getenv  func(string) string
 	stdin   func(p []byte, deadline int64) (int, error) // io.EOF at its end

@@ -50,6 +50,9 @@ func (c *call) ask() ([]byte, *api.Error) {
 	// would wake up every 20 µs for 10 ms: in a burst, a fifth of the plugin's time.
 	runtime.GOMAXPROCS(1)
 	r := wire.Request{Started: c.started, Running: c.running, Deadline: c.deadline - int64(c.reserve), Trace: c.trace}
+	if c.awaits {
+		r.Await = c.running + int64(c.head.AddWait)
+	}
 	if e := c.request(c, &r); e != nil {
 		return nil, e
 	}

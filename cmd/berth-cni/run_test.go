@@ -226,3 +226,13 @@ func TestStdoutBroken(t *testing.T) {
 type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// Only ADD waits for an agent that is away. DEL does without one, and who asks for STATUS or
+// CHECK wants to know how things are now.
+func TestOnlyAddAwaits(t *testing.T) {
+	for name, v := range verbs {
+		if v.awaits != (name == "ADD") {
+			t.Errorf("%s awaits an agent: %t", name, v.awaits)
+		}
+	}
+}

@@ -22,39 +22,42 @@ const statTick = 10 * time.Millisecond
 // ready, and one of them becomes the plugin (execve) when it is needed. The kernel does not
 // tell when that was. So a DEL says both when its process began and when the plugin ran, and
 // the runtime has to repeat the DEL of a pod whose ADD began in between (cni.MsgUnsure).
-func startOf(now int64) int64 {
+//
+// parent says that the process has waited for children. Either it is a wrapper, which the
+// runtime began for this verb, and which needed a child first (conf=$(cat)). Or it is a shell
+// that ran another verb before (sh -c "berth-cni; exec berth-cni"). Nothing tells the two
+// apart. See verb.adds for what follows.
+func startOf(now int64) (started int64, parent bool) {
 	stat, err := readShort(statFile)
 	if err != nil {
-		return now
+		return now, false
 	}
-	end, ok := born(stat)
+	end, parent, ok := born(stat)
 	if !ok {
-		return now
+		return now, false
 	}
-	return min(now, end)
+	return min(now, end), parent
 }
 
-// born returns the end of the tick in which a process began, by its /proc/PID/stat
-// (proc_pid_stat(5)). ok is false if stat does not say so, or if the process has waited for
-// children: a shell that runs one verb may become the next one itself
-// (sh -c "berth-cni; exec berth-cni"), and began before both.
-func born(stat string) (end int64, ok bool) {
+// born returns the end of the tick in which a process began, and whether it has waited for
+// children, by its /proc/PID/stat (proc_pid_stat(5)). ok is false if stat does not say so.
+func born(stat string) (end int64, parent, ok bool) {
 	// The second field is the program's name in parentheses. The name can have any characters.
 	name := strings.LastIndexByte(stat, ')')
 	if name < 0 {
-		return 0, false
+		return 0, false, false
 	}
 	const first, cminflt, cmajflt, starttime = 3, 11, 13, 22
 	rest, begun := strings.TrimPrefix(stat[name+1:], " "), ""
 	for field := first; field <= starttime; field++ {
 		begun, rest, _ = strings.Cut(rest, " ")
 		if (field == cminflt || field == cmajflt) && begun != "0" {
-			return 0, false
+			parent = true
 		}
 	}
 	ticks, err := strconv.ParseInt(begun, 10, 64)
 	if err != nil || ticks <= 0 || ticks >= (1<<63-1)/int64(statTick) {
-		return 0, false
+		return 0, false, false
 	}
-	return (ticks + 1) * int64(statTick), true
+	return (ticks + 1) * int64(statTick), parent, true
 }

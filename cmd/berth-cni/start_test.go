@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -93,25 +94,55 @@ func TestStartsInOrder(t *testing.T) {
 	}
 }
 
-// A shell becomes the last program that it runs. That program did not begin when the shell
-// did.
+// A shell becomes the last program that it runs. An ADD began after the DEL that the same
+// shell has waited for.
 func TestStartOfShellsLast(t *testing.T) {
 	root := t.TempDir()
 	var s starts
 	s.listen(t, root, 3*statTick)
-	plugin := filepath.Join(bin, "berth-cni")
-	cmd := exec.Command("sh", "-c", fmt.Sprintf("printf %%s \"$CONF\" | %s; printf %%s \"$CONF\" >stdin; exec %s <stdin", plugin, plugin))
-	for k, v := range podEnv("DEL") {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
-	cmd.Env = append(cmd.Env, "CONF="+conf(root, ""), "PATH=/usr/bin:/bin")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, newShell(t, root, "ADD", `CNI_COMMAND=DEL "$PLUGIN" <conf; exec "$PLUGIN" <conf`).Run())
 	if len(s.began) != 2 || s.began[1] < s.began[0]+int64(3*statTick) {
 		t.Errorf("they began at %v", s.began)
 	}
+}
+
+// A wrapper waits for a child before it becomes the plugin. A DEL and a GC began when the
+// wrapper did: what was attached since is not what they are about.
+func TestStartOfWrapper(t *testing.T) {
+	for _, verb := range []string{"DEL", "GC"} {
+		t.Run(verb, func(t *testing.T) {
+			root := t.TempDir()
+			var s starts
+			s.listen(t, root, 0)
+			fifo := filepath.Join(root, "fifo")
+			must(t, syscall.Mkfifo(fifo, 0o600))
+			before := boottime.Now()
+			cmd := newShell(t, root, verb, `cat conf >copy; read _ <fifo; exec "$PLUGIN" <copy`)
+			must(t, cmd.Start())
+			goOn, err := os.OpenFile(fifo, os.O_WRONLY, 0) // when the wrapper has waited for its child
+			must(t, err)
+			made := boottime.Now()
+			nettest.Eventually(t, "something begins after it", func() bool { return boottime.Now() > made+int64(5*statTick) })
+			must(t, goOn.Close())
+			must(t, cmd.Wait())
+			if len(s.began) != 1 || s.began[0] < before || s.began[0] > made+int64(statTick) {
+				t.Errorf("made from %d to %d, it says %v", before, made, s.began)
+			}
+		})
+	}
+}
+
+// newShell returns the command of a shell that becomes the plugin, with a verb's environment.
+func newShell(t *testing.T, root, verb, script string) *exec.Cmd {
+	t.Helper()
+	must(t, os.WriteFile(filepath.Join(root, "conf"), []byte(conf(root, `"cni.dev/valid-attachments":[]`)), 0o600))
+	cmd := exec.Command("sh", "-c", script)
+	for k, v := range podEnv(verb) {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	cmd.Env = append(cmd.Env, "PLUGIN="+filepath.Join(bin, "berth-cni"), "PATH=/usr/bin:/bin")
+	cmd.Dir, cmd.Stderr = root, os.Stderr
+	return cmd
 }
 
 // FuzzBorn reads /proc/PID/stat. Anybody can choose the name in it.
@@ -124,7 +155,7 @@ func FuzzBorn(f *testing.F) {
 		f.Add(stat)
 	}
 	f.Fuzz(func(t *testing.T, stat string) {
-		if end, ok := born(stat); (end > 0) != ok || end%int64(statTick) != 0 {
+		if end, _, ok := born(stat); (end > 0) != ok || end%int64(statTick) != 0 {
 			t.Errorf("%d, %v", end, ok)
 		}
 	})
@@ -133,18 +164,19 @@ func FuzzBorn(f *testing.F) {
 func TestBorn(t *testing.T) {
 	const tail = " R 1 7 7 0 -1 4194304 298 %s 0 17 0 0 20 0 4 0 132535 1256550400 580"
 	for _, test := range []struct {
-		stat string
-		end  int64
-		ok   bool
+		stat   string
+		end    int64
+		parent bool
+		ok     bool
 	}{
-		{"7 (berth-cni)" + fmt.Sprintf(tail, "0 0 0"), 1325360000000, true},
-		{"7 (a) R 1) (b)" + fmt.Sprintf(tail, "0 5 0"), 1325360000000, true}, // its own major faults are not children's
-		{"7 (sh)" + fmt.Sprintf(tail, "76 0 0"), 0, false},
-		{"7 (sh)" + fmt.Sprintf(tail, "0 0 1"), 0, false},
-		{"7 (sh) R 1 7", 0, false},
+		{"7 (berth-cni)" + fmt.Sprintf(tail, "0 0 0"), 1325360000000, false, true},
+		{"7 (a) R 1) (b)" + fmt.Sprintf(tail, "0 5 0"), 1325360000000, false, true}, // its own major faults are not children's
+		{"7 (sh)" + fmt.Sprintf(tail, "76 0 0"), 1325360000000, true, true},
+		{"7 (sh)" + fmt.Sprintf(tail, "0 0 1"), 1325360000000, true, true},
+		{"7 (sh) R 1 7", 0, false, false},
 	} {
-		if end, ok := born(test.stat); end != test.end || ok != test.ok {
-			t.Errorf("%s: %d, %v", test.stat, end, ok)
+		if end, parent, ok := born(test.stat); end != test.end || parent != test.parent || ok != test.ok {
+			t.Errorf("%s: %d, %v, %v", test.stat, end, parent, ok)
 		}
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,6 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/agent"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/overlap"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/version"
 )
@@ -29,9 +31,11 @@ type flags struct {
 	config  string
 	pools   []string
 	metrics string
+	format  string // of the log
 	moved   bool
 	remove  bool
 	rebuild bool
+	check   bool
 }
 
 // lastWords is how long the agent waits at its end for somebody to read the log.
@@ -42,9 +46,10 @@ func main() {
 	// reason to stop working for pods.
 	signal.Ignore(syscall.SIGPIPE)
 	log := daemon.NewLogWriter(os.Stderr)
-	err := command(log).Execute()
+	var f flags
+	err := command(&f, log).Execute()
 	if err != nil {
-		fmt.Fprintln(log, "berthd:", err)
+		f.sayLast(log, err)
 	}
 	log.Close(lastWords)
 	if err != nil {
@@ -52,37 +57,51 @@ func main() {
 	}
 }
 
-// command returns the program, which logs to a writer.
-func command(log io.Writer) *cobra.Command {
-	var f flags
+// sayLast writes into the log why berthd ends.
+func (f *flags) sayLast(to *daemon.LogWriter, err error) {
+	if f.format == "json" {
+		if log, _ := to.Logger(f.format, slog.LevelInfo); log != nil {
+			log.Error("berthd ends", "err", err)
+			return
+		}
+	}
+	fmt.Fprintln(to, "berthd:", err)
+}
+
+// command returns the program, which sets f and logs to a writer.
+func command(f *flags, log *daemon.LogWriter) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "berthd",
 		Short: "Berth's node agent",
 		Long: `Berth's node agent.
 
 On SIGHUP, berthd reads the configuration again. It refuses a configuration that
-has an error, or a pool that overlaps a former pool still in use: the log says
-why, and nothing changes. It reads concurrency, metrics and logLevel only when
-it starts. SIGTERM ends the agent; pods keep their network.`,
+has an error, or a pool that overlaps a former pool still in use, or what somebody
+else on the node uses: the log says why, and nothing changes. It reads
+concurrency, metrics and logLevel only when it starts. SIGTERM ends the agent;
+pods keep their network.`,
 		Example: `  berthd                                             # a node's agent: /etc/berth/berthd.yaml
   berthd --root /tmp/a --pool default=10.88.0.0/16,fd00:88::/64
+  berthd --check-config                              # would it start, or take SIGHUP?
   berthd --root /tmp/a --remove                      # give back what the agent itself holds`,
 		Version:       version.Text,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PreRunE:       func(*cobra.Command, []string) error { return f.place() },
-		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), f, log) },
+		RunE:          func(c *cobra.Command, _ []string) error { return run(c.Context(), *f, log) },
 	}
 	fl := c.Flags()
 	fl.StringVar(&f.root, "root", string(root.Default), "folder under which all of the agent's files lie")
 	fl.StringVar(&f.config, "config", "", "configuration file (default ROOT/etc/berth/berthd.yaml, if that exists)")
 	fl.StringArrayVar(&f.pools, "pool", nil, "pool as NAME=CIDR[,CIDR...]; repeatable, the first is the default")
 	fl.StringVar(&f.metrics, "metrics", "", "TCP address for Prometheus metrics, on the loopback unless it names a host")
+	fl.StringVar(&f.format, "log-format", daemon.LogFormats()[0], "format of the log: "+strings.Join(daemon.LogFormats(), " or "))
 	fl.BoolVar(&f.moved, "moved", false, "start although the network namespace is not the former one, or the former state is lost; the agent gives up the pods that it had there")
 	fl.BoolVar(&f.remove, "remove", false, "give back what the agent itself holds on the node, and exit; refused while pods are attached")
 	fl.BoolVar(&f.rebuild, "rebuild-ledger", false, "rebuild a lost, damaged or outdated ledger from the pods' links in the kernel, and exit; the pods stay as they are")
-	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger")
+	fl.BoolVar(&f.check, "check-config", false, "check the configuration, and whether its pools overlap what the node uses, and exit; an agent may run meanwhile")
+	c.MarkFlagsMutuallyExclusive("remove", "rebuild-ledger", "check-config")
 	return c
 }
 
@@ -113,12 +132,18 @@ func (f flags) load() (*config.Config, error) {
 	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics, Remove: f.remove})
 }
 
-func run(_ context.Context, f flags, to io.Writer) error {
+func run(_ context.Context, f flags, to *daemon.LogWriter) error {
 	conf, err := f.load()
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{Level: conf.LogLevel}))
+	if f.check {
+		return check(conf)
+	}
+	log, err := to.Logger(f.format, conf.LogLevel)
+	if err != nil {
+		return err
+	}
 	o := agent.Options{
 		Config: conf, Version: version.Text,
 		Options: daemon.Options{Root: root.Dir(f.root), Log: log, Moved: f.moved},
@@ -133,15 +158,14 @@ func run(_ context.Context, f flags, to io.Writer) error {
 	if f.remove {
 		return remove(ctx, o)
 	}
-	return agent.Run(ctx, o, reloads(ctx, f, log))
+	return agent.Run(ctx, o, reloads(ctx, f))
 }
 
-// reloads sends a new configuration for each SIGHUP. If the configuration is wrong, reloads
-// logs why, and the old one stays in force.
-func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Config {
+// reloads reads the configuration again for each SIGHUP, and sends it, or what is wrong with it.
+func reloads(ctx context.Context, f flags) <-chan config.Reading {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
-	out := make(chan *config.Config)
+	out := make(chan config.Reading)
 	go func() {
 		for {
 			select {
@@ -150,17 +174,28 @@ func reloads(ctx context.Context, f flags, log *slog.Logger) <-chan *config.Conf
 			case <-hup:
 			}
 			c, err := f.load()
-			if err != nil {
-				log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
-				continue
-			}
 			select {
-			case out <- c:
+			case out <- config.Reading{Config: c, Err: err}:
 			case <-ctx.Done():
 			}
 		}
 	}()
 	return out
+}
+
+// check reports whether an agent would start with a configuration on this node, as far as the
+// configuration decides.
+func check(c *config.Config) error {
+	conn, err := rtnl.Here()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := overlap.Check(c.Pools, conn); err != nil {
+		return err
+	}
+	fmt.Println("the configuration is fine")
+	return nil
 }
 
 func remove(ctx context.Context, o agent.Options) error {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/berth-net/berth/internal/daemon"
 )
 
 // A root is made absolute, and has to be there before anything is made in it.
@@ -29,7 +31,7 @@ func TestPlace(t *testing.T) {
 		file + "/": "is not a directory",
 		"file/a":   "not a directory",
 	} {
-		c := command(io.Discard)
+		c := command(new(flags), daemon.NewLogWriter(io.Discard))
 		c.SetArgs([]string{"--root", given, "--pool", "a=10.0.0.0/24"})
 		if err := c.Execute(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--root %q: %v, want %q", given, err, want)

@@ -1,14 +1,18 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -117,6 +121,36 @@ func TestCheckAtAnotherPath(t *testing.T) {
 	}
 	nettest.Run(t, other, "ip link set eth0 mtu 1400") // whose path leads to pod
 	wantError(t, r.Check(t.Context(), req, now()), 103, "mtu 1400")
+}
+
+// A CHECK that cannot look at something, as when its time is over, does not say that the
+// attachment differs. If it has seen that something else differs, it says both.
+func TestCheckCannotLook(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	raw, err := r.Add(t.Context(), request("c", pod), now())
+	must(t, err)
+	r.close()
+	var blind atomic.Bool
+	r.decorate = change("link", func(k *hold.Kind) {
+		verify := k.Verify
+		k.Verify = func(ctx context.Context, look *hold.Look, hs []hold.Hold) []error {
+			if blind.Load() {
+				return slices.Repeat([]error{context.DeadlineExceeded}, len(hs))
+			}
+			return verify(ctx, look, hs)
+		}
+	})
+	r.bringUp()
+	req := request("c", pod, `"prevResult":`+string(raw))
+	must(t, r.Check(t.Context(), req, now()))
+	blind.Store(true)
+	late := context.DeadlineExceeded.Error()
+	wantError(t, r.Check(t.Context(), req, now()), 11, late)
+	nettest.Run(t, pod, "ip link set eth0 mtu 1400")
+	err = r.Check(t.Context(), req, now())
+	wantError(t, err, 103, "mtu 1400")
+	wantError(t, err, 103, late)
 }
 
 // bind moves a mount to another path.

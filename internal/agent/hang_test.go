@@ -21,7 +21,7 @@ import (
 
 // live runs the rig's agent as berthd does, until the test ends; then the rig has
 // its agent back.
-func (r *rig) live(o Options, reload <-chan *config.Config) {
+func (r *rig) live(o Options, reload <-chan config.Reading) {
 	r.t.Helper()
 	ctx, stop := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
@@ -70,7 +70,7 @@ func TestHangingSweepKeepsNothingElse(t *testing.T) {
 			return make([]error, len(hs))
 		}
 	})
-	reload := make(chan *config.Config, 1)
+	reload := make(chan config.Reading, 1)
 	r.live(o, reload)
 	<-hangs
 	must(t, os.Remove(r.root.Socket()))
@@ -81,7 +81,7 @@ func TestHangingSweepKeepsNothingElse(t *testing.T) {
 	c, err := r.conf()
 	must(t, err)
 	select {
-	case reload <- c:
+	case reload <- config.Reading{Config: c}:
 	default:
 		t.Fatal("nobody reads the configuration")
 	}

@@ -44,10 +44,10 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 			var err error
 			o.Config, err = r.conf()
 			must(r.t, err)
-			reload := make(chan *config.Config, 1)
+			reload := make(chan config.Reading, 1)
 			r.live(o, reload)
 			r.serving()
-			reload <- &c
+			reload <- config.Reading{Config: &c}
 			nettest.Eventually(r.t, "the configuration is read", func() bool { return len(reload) == 0 })
 		},
 	} {

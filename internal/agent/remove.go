@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/berth-net/berth/internal/daemon"
 )
 
 // Remove gives back what an agent that is not running holds itself, so that only Berth's
 // files are left on the node. Remove refuses to do that while a pod is attached.
 func Remove(ctx context.Context, o Options) error {
 	a, err := Open(o)
+	if daemon.Runs(err) {
+		return fmt.Errorf("stop the agent first (systemctl stop berthd): %w", err)
+	}
 	if err != nil {
 		return err
 	}

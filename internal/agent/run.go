@@ -19,12 +19,15 @@ import (
 // instead of finding nobody. It cuts off again the owners that are being released (resume).
 // It serves verbs, and beside them it takes again what attached pods lack. It ends in the
 // reverse order, and pods stay as they are.
-func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
+func Run(ctx context.Context, o Options, reload <-chan config.Reading) error {
 	reports := daemon.NewReports()
 	reports.Hear(&o.Options)
 	a, err := open(o, node.Open, true)
 	if err != nil {
 		return err
+	}
+	if err := a.ground.RefuseOverlaps(o.Config); err != nil {
+		return errors.Join(err, a.Close())
 	}
 	srv := routes.New(a, reports.Events, a.core.ServerOptions(reports, o.Config.Concurrency))
 	err = a.core.Live(ctx, srv, a.life(o.Config, reload))
@@ -33,7 +36,7 @@ func Run(ctx context.Context, o Options, reload <-chan *config.Config) error {
 }
 
 // life lists what an agent does on its own.
-func (a *Agent) life(c *config.Config, reload <-chan *config.Config) daemon.Life {
+func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life {
 	intervals := make(chan time.Duration)
 	return daemon.Life{
 		Early: []func(context.Context){ // these begin before the restore, because its cuts rely on the table
@@ -59,6 +62,7 @@ func (a *Agent) life(c *config.Config, reload <-chan *config.Config) daemon.Life
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){
 			func(context.Context) { a.drain.KeepSpares() },
+			a.ground.SayOverlaps,
 			func(ctx context.Context) { a.ground.KeepConfigured(ctx, reload, intervals) },
 		},
 		Sweep: a.Sweep, Interval: c.SweepInterval, Intervals: intervals,

@@ -75,6 +75,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	a.traffic = traffic.New(d, n, a.ground, a.index)
 	err = n.Mark(d.Instance, node.Hooks{
 		Lacks: a.ground.SayLacks, Differs: a.ground.CutAnew, Exposed: a.traffic.Exposed, Since: a.index.Since(d.Epoch),
+		Forwards: a.ground.Forwards,
 	})
 	if err != nil {
 		return err
@@ -88,6 +89,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	}
 	a.mend = mend.New(d, n, a.index, all, mend.Hooks{
 		Drain: a.drain.All, Sweep: a.Sweep, Exposed: a.traffic.Exposed, Taint: a.traffic.Taint,
+		Forwards: a.ground.Forwards, Forward: a.ground.Forward,
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,

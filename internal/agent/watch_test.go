@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/mend"
@@ -184,4 +185,61 @@ func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	stop()
 	<-watched
 	r.wantClean()
+}
+
+// Forwarding that somebody switches off is turned on again soon, and more and more seldom if
+// somebody does it again and again. A configuration that leaves forwarding alone hears nothing.
+func TestWatcherForwards(t *testing.T) {
+	r := start(t, "default=10.88.0.0/24")
+	host := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name
+	index := nettest.Link(t, host).Attrs().Index
+	w := mend.NewWatcher(r.mend)
+	t0 := time.Now()
+	wait := func(what string, now time.Time, want time.Duration) {
+		t.Helper()
+		if got := w.Next(now); got != want {
+			t.Errorf("%s: looks in %s, not %s", what, got, want)
+		}
+	}
+	value := func(name, want string) {
+		t.Helper()
+		if got, err := ns.Sysctl(name); err != nil || got != want {
+			t.Errorf("%s is %s, %v, want %s", name, got, err, want)
+		}
+	}
+	node := rtnl.News{Change: rtnl.Unforwarded}
+	link := rtnl.News{Change: rtnl.Unforwarded, Link: rtnl.Link{Index: index}}
+	nobodys := rtnl.News{Change: rtnl.Unforwarded, Link: rtnl.Link{Index: 1}}
+
+	nettest.Sysctl(t, r.node.Here, "ipv4/ip_forward", "0")
+	w.Hear(node, t0)
+	w.Hear(link, t0)
+	wait("the node and its links", t0, mend.Soon)
+	t0 = t0.Add(mend.Soon)
+	w.Act(t.Context(), t0)
+	w.Wait()
+	value("ipv4/ip_forward", "1")
+	value("ipv4/conf/"+host+"/forwarding", "1")
+	wait("when all is on again", t0, time.Hour)
+	w.Hear(node, t0)
+	wait("the node again", t0, mend.Fight)
+	w.Act(t.Context(), t0.Add(mend.Fight))
+	w.Wait()
+
+	t0 = t0.Add(time.Hour)
+	nettest.Sysctl(t, r.node.Here, "ipv4/conf/"+host+"/forwarding", "0")
+	w.Hear(link, t0)
+	w.Hear(nobodys, t0)
+	wait("a link alone", t0, mend.Soon)
+	w.Act(t.Context(), t0.Add(mend.Soon))
+	w.Wait()
+	value("ipv4/conf/"+host+"/forwarding", "1")
+
+	c := *r.ground.Config()
+	c.Forwarding = false
+	must(t, r.ground.Reload(t.Context(), &c))
+	t0 = t0.Add(time.Hour)
+	w.Hear(node, t0)
+	w.Hear(link, t0)
+	wait("forwarding is left alone", t0, time.Hour)
 }

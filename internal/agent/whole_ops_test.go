@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -460,7 +461,7 @@ func (r *wholeRun) doCheck(s wholeStep) bool {
 	if err == nil || r.dead() || b.hurt || b.pod.Ended() {
 		return true
 	}
-	if (r.isDisturbed() || !r.spotless()) && isCode(err, 103) {
+	if (r.isDisturbed() || !r.spotless()) && (isCode(err, 103) || isCode(err, 11)) { // it differs, or could not be looked at
 		return true
 	}
 	if _, lost := r.world.Identify(b.pod.Ref()); lost != nil && isCode(err, 103) {
@@ -592,7 +593,7 @@ func (r *wholeRun) reloadBySignals(ctx context.Context) {
 	for range 2 {
 		began := time.Now()
 		select {
-		case r.reloads <- r.confs[r.script.extra]:
+		case r.reloads <- config.Reading{Config: r.confs[r.script.extra]}:
 		case <-ctx.Done():
 		case <-time.After(patient):
 		}

@@ -176,7 +176,7 @@ type wholeRun struct {
 	disturbed bool
 	podless   map[hold.ID]bool // made anew from the kernel, which does not tell their pods
 	refusals  map[hold.ID]bool // of ADDs that this life has answered with an error
-	reloads   chan *config.Config
+	reloads   chan config.Reading
 
 	failure string
 	notes   []note
@@ -307,7 +307,7 @@ func (r *wholeRun) live(faulty bool) bool {
 		}
 		r.ctx, r.end = r.plan.Context(context.Background())
 		a, ctx := r.Agent, r.ctx // as Run does
-		reloads := make(chan *config.Config)
+		reloads := make(chan config.Reading)
 		r.reloads = reloads
 		life := a.life(a.ground.Config(), reloads)
 		begin := func(all []func(context.Context)) {

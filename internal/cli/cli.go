@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/version"
 )
 
 // Main runs the command with its arguments and returns its exit code: 0 for a
@@ -35,8 +36,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 
 func (a *app) command() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "berth",
-		Short: "Show and steer Berth's node agent",
+		Use:     "berth",
+		Version: version.Text,
+		Short:   "Show and steer Berth's node agent",
 		Long: `berth shows and steers berthd, the node agent that attaches pods to the network
 and takes them off it, and installs its CNI plugin.`,
 		Example: `  berth status                       # how the agent is; works when it is down, too

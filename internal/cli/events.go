@@ -161,7 +161,7 @@ func wait(ctx context.Context, d time.Duration) {
 // eventInks are the colours of events that people should see.
 var eventInks = map[string]ink{
 	api.EventAttaching: yellow, api.EventAttached: green, api.EventReleasing: yellow, api.EventReleased: green,
-	api.EventOwed: red, api.EventDrift: red,
+	api.EventOwed: red, api.EventDrift: red, api.EventExhausted: red, api.EventMended: green,
 }
 
 // showEvent prints an event on a line.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +14,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/misspelt"
 )
 
 type gcFlags struct {
@@ -97,7 +100,23 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 	if err != nil {
 		return err
 	}
-	return a.print(v, func() { a.showGC(v) })
+	var known []string // networks, if this one has nothing
+	if len(list)+len(v.Released) == 0 {
+		if known, err = a.networks(ctx); err != nil {
+			return err
+		}
+	}
+	return a.print(v, func() { a.showGC(v, known) })
+}
+
+// networks returns the names of the networks that have attachments.
+func (a *app) networks(ctx context.Context) ([]string, error) {
+	list, err := a.list(ctx, api.Filter{})
+	names := map[string]bool{}
+	for _, at := range list {
+		names[at.Network] = true
+	}
+	return slices.Sorted(maps.Keys(names)), err
 }
 
 // chosen returns the attachments of a list that have one of these ids. For each other id it
@@ -116,10 +135,15 @@ func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
 	return all
 }
 
-func (a *app) showGC(v gcView) {
-	if len(v.Released) == 0 {
+// showGC shows what a GC has released. known are the networks that have attachments, if v's
+// has none.
+func (a *app) showGC(v gcView, known []string) {
+	switch {
+	case len(known) > 0:
+		a.none("nothing to release: the agent knows no network %s, only %s%s", v.Network, strings.Join(known, ", "), misspelt.Meant(v.Network, known))
+	case len(v.Released) == 0:
 		a.none("nothing to release in network %s", v.Network)
-	} else {
+	default:
 		a.showReleased(v.Released, v.DryRun)
 	}
 	if v.Owed > 0 {

@@ -138,7 +138,7 @@ func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
 		heading = append(heading, "HOST-VETH", "ADDRESSES", "NETNS", "FILE")
 	}
 	t := newTable(append(heading, "REASON")...)
-	for _, q := range queued {
+	for _, q := range byPod(queued) {
 		container, cut := q.ContainerID, cell{"no", red}
 		if !a.wide() {
 			container = shortID(container)
@@ -153,6 +153,26 @@ func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
 		t.row(append(row, q.Reason)...)
 	}
 	return t
+}
+
+// byPod returns one deletion for each attachment: a runtime repeats a DEL, and each is queued.
+// The one that it returns is the first, with the reason of the last. The attachment is cut off
+// if any of them has cut it off.
+func byPod(queued []api.QueuedDeletion) (all []api.QueuedDeletion) {
+	queued = slices.Clone(queued)
+	slices.SortStableFunc(queued, func(x, y api.QueuedDeletion) int { return x.Written.Compare(y.Written) })
+	for _, q := range queued {
+		same := func(o api.QueuedDeletion) bool {
+			return o.Network == q.Network && o.ContainerID == q.ContainerID && o.Ifname == q.Ifname
+		}
+		if i := slices.IndexFunc(all, same); i >= 0 {
+			all[i].Cut = all[i].Cut || q.Cut
+			all[i].Reason = q.Reason
+			continue
+		}
+		all = append(all, q)
+	}
+	return all
 }
 
 // owedBy says who owes a hold.

@@ -101,8 +101,16 @@ func (a *app) showStatus(v statusView) {
 	if len(v.Lacks) > 0 {
 		a.fact("kernel lacks", "%s of the nftables table; see `berth audit`", a.ink(red, strings.Join(v.Lacks, ", ")))
 	}
+	for _, o := range v.Overlaps {
+		a.fact("overlaps", "%s", a.ink(red, o))
+	}
 	if v.Error != "" {
 		a.fact("cannot", "%s", a.ink(red, "attach pods: "+v.Error))
+	}
+	for _, p := range v.Pools {
+		if p.Exhausted != "" {
+			a.fact("exhausted", "%s", a.ink(red, p.Exhausted))
+		}
 	}
 	a.say("\n")
 	a.showPools(v.Pools)

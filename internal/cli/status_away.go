@@ -61,8 +61,15 @@ func (a *app) lookAtLedger() awayView {
 	case errors.As(err, &damaged):
 		v.Error, v.Next = err.Error(), "berthd does not start with a damaged ledger: put an intact copy in its place, or run "+a.berthd("--rebuild-ledger")
 		return v
+	case errors.Is(err, ledger.ErrNewer):
+		v.Error, v.Next = err.Error(), "a newer berthd wrote the ledger, and this one does not start with it: install that version"
+		return v
 	case err != nil:
-		v.Error = err.Error()
+		v.Error, v.Next = err.Error(), "berthd does not start with this ledger: put an intact copy in its place"
+		return v
+	case s.Size == 0 && a.ranHere():
+		v.Error = "it is empty, although an agent has run here"
+		v.Next = "put an intact copy in its place, or " + v.Next + "; if the ledger's pods are left, berthd says so and what to do"
 		return v
 	}
 	v.Size, v.Boot, v.ThisBoot = s.Size, s.Epoch.Boot, s.Epoch.Boot == bootID()

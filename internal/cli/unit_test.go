@@ -126,3 +126,24 @@ func TestConflist(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// A runtime repeats a DEL while the agent is away, and each is queued: people see one row for
+// the pod, which is cut off if any of the DELs has cut it off.
+func TestQueuedByPod(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	got := byPod([]api.QueuedDeletion{
+		{ContainerID: "b", Ifname: "eth0", Written: at(5), Reason: "5"},
+		{ContainerID: "a", Ifname: "eth0", Written: at(3), Reason: "3"},
+		{ContainerID: "a", Ifname: "eth0", Written: at(1), Reason: "1"},
+		{ContainerID: "a", Ifname: "eth0", Written: at(2), Reason: "2", Cut: true},
+		{ContainerID: "a", Ifname: "eth1", Written: at(4), Reason: "4"},
+	})
+	want := []api.QueuedDeletion{
+		{ContainerID: "a", Ifname: "eth0", Written: at(1), Reason: "3", Cut: true},
+		{ContainerID: "a", Ifname: "eth1", Written: at(4), Reason: "4"},
+		{ContainerID: "b", Ifname: "eth0", Written: at(5), Reason: "5"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}

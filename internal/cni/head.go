@@ -18,6 +18,8 @@ type Head struct {
 	Root    root.Dir // of the agent
 	Pool    string   // "": the agent's default
 	Wait    bool     // DEL answers when everything is gone
+	// AddWait is how long ADD waits for an agent that is away.
+	AddWait time.Duration
 	// GCMinAge is the age below which GC spares an attachment.
 	GCMinAge time.Duration
 	HostVeth string // in prevResult; "" if that names none
@@ -25,6 +27,10 @@ type Head struct {
 	// lengths.
 	Addresses []string
 }
+
+// defaultAddWait is longer than an agent takes to restart. A runtime repeats an ADD that fails
+// only after a pause, which soon is longer than this.
+const defaultAddWait = 2 * time.Second
 
 // ParseHead reads the head of a configuration. Also with an error, Version is set as far as
 // it could be read, since the error is printed in that version.
@@ -46,6 +52,12 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	}
 	if h.Wait, e = boolField(fields, "wait"); e != nil {
 		return h, e
+	}
+	if h.AddWait, e = durationField(fields, "addWait"); e != nil {
+		return h, e
+	}
+	if text, _ := fields.Text("addWait"); text == "" {
+		h.AddWait = defaultAddWait
 	}
 	h.GCMinAge, e = durationField(fields, "gcMinAge")
 	return h, e

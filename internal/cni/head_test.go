@@ -48,13 +48,21 @@ func TestCheckVersion(t *testing.T) {
 }
 
 func TestParseHead(t *testing.T) {
-	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,"gcMinAge":"1h30m",` + prev)))
+	h, e := cni.ParseHead([]byte(conf(`"root":"/r","pool":"p","wait":true,"addWait":"5s","gcMinAge":"1h30m",` + prev)))
 	want := ofPrev
-	want.Root, want.Pool, want.Wait, want.GCMinAge = "/r", "p", true, 90*time.Minute
+	want.Root, want.Pool, want.Wait, want.AddWait, want.GCMinAge = "/r", "p", true, 5*time.Second, 90*time.Minute
 	if e != nil || !reflect.DeepEqual(h, want) {
 		t.Errorf("got %+v, %v, want %+v", h, e, want)
 	}
+	for keys, want := range map[string]time.Duration{
+		``: 2 * time.Second, `"addWait":null`: 2 * time.Second, `"addWait":""`: 2 * time.Second, `"addWait":"0s"`: 0, `"addWait":"1m"`: time.Minute,
+	} {
+		if h, e := cni.ParseHead([]byte(conf(keys))); e != nil || h.AddWait != want {
+			t.Errorf("%q: ADD waits for %v, %v, want %v", keys, h.AddWait, e, want)
+		}
+	}
 	for raw, code := range map[string]uint{
+		conf(`"addWait":"2"`): 7, conf(`"addWait":"-1s"`): 7, conf(`"addWait":2`): 7,
 		`x`: 6, conf(`"pool":"/"`): 7, conf(`"pool":1`): 7, conf(`"wait":"yes"`): 7, conf(`"gcMinAge":"1"`): 7, conf(`"name":""`): 7, conf(`"root":"x"`): 7,
 	} {
 		if _, e := cni.ParseHead([]byte(raw)); e == nil || e.Code != code {
@@ -77,8 +85,8 @@ func TestParseHead(t *testing.T) {
 // DEL reads the keys that it needs, whatever is wrong with the others.
 func TestParseDelIsLenient(t *testing.T) {
 	for raw, want := range map[string]cni.Head{
-		conf(`"cniVersion":"7.0.0"`):                                 {Version: "7.0.0", Name: "net", Root: "/"},
-		conf(`"wait":5,"pool":5,"gcMinAge":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
+		conf(`"cniVersion":"7.0.0"`): {Version: "7.0.0", Name: "net", Root: "/"},
+		conf(`"wait":5,"pool":5,"addWait":5,"gcMinAge":5,"mtu":"x","unknown":1`): {Version: "1.1.0", Name: "net", Root: "/"},
 		`{"name":"net"}`:                       {Version: "0.1.0", Name: "net", Root: "/"},
 		conf(prev):                             ofPrev,
 		conf(`"prevResult":5`):                 {Version: "1.1.0", Name: "net", Root: "/"},

@@ -32,6 +32,7 @@ type Config struct {
 	LogLevel      slog.Level     // least level that is logged
 	SweepInterval time.Duration  // between two searches for what is missing or left over
 	Forwarding    bool           // turn on the node's forwarding of the families that pools have
+	FullNotReady  bool           // STATUS fails (50) while the pool has no free address
 }
 
 // Masquerade says whether pods' traffic leaves the node under the node's own address.
@@ -54,6 +55,12 @@ type Flags struct {
 	Pools   []string // --pool, each in ParsePool's form, in their order
 	Metrics string   // --metrics; "": what the file says
 	Remove  bool     // --remove: an agent that only gives back needs no pool
+}
+
+// Reading is a configuration that was read again, or the reason why it could not be read.
+type Reading struct {
+	Config *Config
+	Err    error
 }
 
 // maxFile is how many bytes a configuration file may have.

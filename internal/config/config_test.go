@@ -34,6 +34,7 @@ metrics: :9477
 logLevel: debug
 sweepInterval: 2m
 forwarding: false
+fullNotReady: true
 `
 
 const onePool = "pools: [{name: a, cidrs: [10.0.0.0/24]}]\n"
@@ -74,6 +75,7 @@ func TestLoad(t *testing.T) {
 		Metrics:       "127.0.0.1:9477",
 		LogLevel:      slog.LevelDebug,
 		SweepInterval: 2 * time.Minute,
+		FullNotReady:  true,
 	}
 	defaults := Config{
 		Pools:      []ipam.PoolConfig{pool("a", 65*time.Second, "10.0.0.0/24")},
@@ -169,10 +171,10 @@ func wantError(t *testing.T, name string, err error, want string) {
 
 func TestLoadRefuses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
-		{onePool + "pool: x", `line 2: unknown key "pool"`},
-		{onePool + "# x\nmasquerade:\n  enable: true\n", `line 4: unknown key "enable"`},
-		{"pools:\n- name: a\n  cidr: 10.0.0.0/24\nx: 1\n", `line 3: unknown key "cidr"; line 4: unknown key "x"`},
-		{onePool + "MTU: 1500", `line 2: unknown key "MTU"`},
+		{onePool + "pool: x", `line 2: unknown key "pool": perhaps "pools" is meant`},
+		{onePool + "# x\nmasquerade:\n  enable: true\n", `line 4: unknown key "enable": perhaps "enabled" is meant`},
+		{"pools:\n- name: a\n  cidr: 10.0.0.0/24\nx: 1\n", `line 3: unknown key "cidr": perhaps "cidrs" is meant; line 4: unknown key "x"`},
+		{onePool + "MTU: 1500", `line 2: unknown key "MTU": perhaps "mtu" is meant`},
 		{onePool + "mtu: 1500\nmtu: 1400", `line 3: key "mtu" appears twice`},
 		{"pools: 10.0.0.0/24", "line 1: `pools: 10.0.0.0/24`: want a list, such as [{name: default, cidrs: [10.88.0.0/16]}]"},
 		{"pools:\n- 10.0.0.0/24", "line 2: `- 10.0.0.0/24`: want keys and values, such as {name: default, cidrs: [10.88.0.0/16]}"},

@@ -59,6 +59,7 @@ type file struct {
 	LogLevel      said[string]
 	SweepInterval said[string]
 	Forwarding    said[bool]
+	FullNotReady  said[bool]
 }
 
 type filePool struct {
@@ -92,6 +93,7 @@ func (f *file) take(r *reader, n *yaml.Node) {
 		"logLevel":      scalar(&f.LogLevel),
 		"sweepInterval": scalar(&f.SweepInterval),
 		"forwarding":    scalar(&f.Forwarding),
+		"fullNotReady":  scalar(&f.FullNotReady),
 	})
 }
 
@@ -128,6 +130,8 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		Concurrency: f.Concurrency.or(defaultConcurrency),
 		Forwarding:  f.Forwarding.or(true),
 		Connections: f.Connections.or(defaultConnections),
+
+		FullNotReady: f.FullNotReady.or(false),
 	}
 	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, DefaultCooldown)
 	if err != nil {

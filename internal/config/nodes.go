@@ -3,9 +3,13 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/berth-net/berth/internal/misspelt"
 )
 
 // said is a value in a file, and its line.
@@ -79,7 +83,7 @@ func (r *reader) keys(n *yaml.Node, example string, known map[string]take) {
 		case key.Kind != yaml.ScalarNode:
 			r.want(key, "a word")
 		case !ok:
-			r.complain(key, "unknown key %q", name)
+			r.complain(key, "unknown key %q%s", name, misspelt.Meant(name, slices.Sorted(maps.Keys(known))))
 		case own[name]:
 			r.complain(key, "key %q appears twice", name)
 		default:

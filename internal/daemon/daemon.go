@@ -43,10 +43,26 @@ type Options struct {
 	Event func(api.Event)
 	// Observe is called after each operation of a kind, for metrics. Optional.
 	Observe func(kind, op string, took time.Duration, holds int, err error)
+	// Meter counts what else happens, for metrics. Optional.
+	Meter Meter
 	// Decorate may put something between the engine and its ledger and kinds, such as
 	// fault injection in tests. Optional.
 	Decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
 }
+
+// Meter counts what happens in a daemon, for metrics. Its methods must not block.
+type Meter interface {
+	Repaired(kind string)          // a thing that others had changed is mended
+	Found(findings map[string]int) // an audit or a sweep has so many findings of each type
+	Reloaded(err error)            // a configuration was read; err says why it is not in force
+}
+
+// unmetered is the Meter of a daemon that has none.
+type unmetered struct{}
+
+func (unmetered) Repaired(string)      {}
+func (unmetered) Found(map[string]int) {}
+func (unmetered) Reloaded(error)       {}
 
 // Place says where a daemon lives, and by which clocks.
 type Place struct {
@@ -92,6 +108,9 @@ type Daemon struct {
 
 // New makes a daemon's folders, and opens nothing else.
 func New(o Options, p Place) (*Daemon, error) {
+	if o.Meter == nil {
+		o.Meter = unmetered{}
+	}
 	d := &Daemon{
 		Core: Core{Options: o, Place: p, Started: time.Now(), Clock: boottime.NewClock(p.Wall, p.Boottime)},
 		born: p.Boottime(),
@@ -205,10 +224,23 @@ func (d *Daemon) Sweep(ctx context.Context, r Round) {
 	for _, f := range report.Findings {
 		r.Found(f.Hold)
 	}
+	d.Meter.Found(count(report.Findings))
 	if len(report.Findings) > 0 {
 		d.Log.Info("sweep", "owners", report.Owners, "holds", report.Holds, "findings", len(report.Findings))
 	}
 	r.After(ctx)
+}
+
+// count returns how many findings there are of each type.
+func count(findings []engine.Finding) map[string]int {
+	n := map[string]int{}
+	for _, typ := range engine.FindingTypes() {
+		n[string(typ)] = 0
+	}
+	for _, f := range findings {
+		n[string(f.Type)]++
+	}
+	return n
 }
 
 // Close stops the daemon's own work and closes the ledger. All holds stay as they are.

@@ -10,12 +10,18 @@ import (
 
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
 )
 
 // ErrTwice says that another agent of this instance runs in this network namespace. Each of
 // the two would make again what the other one's DEL has deleted.
 var ErrTwice = errors.New("another agent of this instance is running")
+
+// Runs reports whether an error of opening a daemon says that the daemon runs already.
+func Runs(err error) bool {
+	return errors.Is(err, server.ErrServed) || errors.Is(err, ErrTwice) || errors.Is(err, ledger.ErrLocked)
+}
 
 const (
 	lockWait = time.Second // how long take waits for an agent that is just ending

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -22,8 +21,9 @@ type LogWriter struct {
 	mu      sync.Mutex
 	more    sync.Cond // signalled when lines has got a line, and when the writer is closed
 	lines   [][]byte
-	size    int // of all lines, in bytes
-	dropped int // how many lines the log lacks and does not mention yet
+	size    int                    // of all lines, in bytes
+	dropped int                    // how many lines the log lacks and does not mention yet
+	missing func(lines int) []byte // the line that says how many lines the log lacks
 	closed  bool
 	done    chan struct{} // closed when all is written
 }
@@ -34,6 +34,7 @@ func NewLogWriter(to io.Writer) *LogWriter { return newLogWriter(to, logRoom) }
 func newLogWriter(to io.Writer, room int) *LogWriter {
 	w := &LogWriter{to: to, room: room, done: make(chan struct{})}
 	w.more.L = &w.mu
+	w.missing = missingIn(text)
 	go w.keepWriting()
 	return w
 }
@@ -76,13 +77,19 @@ func (w *LogWriter) keepWriting() {
 			return
 		}
 		if dropped > 0 {
-			_, err := fmt.Fprintf(w.to, "time=%s level=WARN msg=\"the agent dropped log lines, because nobody read the log\" lines=%d\n",
-				time.Now().Format("2006-01-02T15:04:05.000Z07:00"), dropped)
+			_, err := w.to.Write(w.missed(dropped))
 			w.miss(dropped, err)
 		}
 		_, err := w.to.Write(line)
 		w.miss(1, err)
 	}
+}
+
+// missed returns the line that says how many lines the log lacks.
+func (w *LogWriter) missed(lines int) []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.missing(lines)
 }
 
 // next waits for the next line. dropped is how many lines before it the log lacks. more is

@@ -17,7 +17,9 @@ func NewReports() Reports {
 }
 
 // Hear sets the functions of o that report events and operations, so that they report here.
-func (r Reports) Hear(o *Options) { o.Event, o.Observe = r.Events.Publish, r.Metrics.ObserveKind }
+func (r Reports) Hear(o *Options) {
+	o.Event, o.Observe, o.Meter = r.Events.Publish, r.Metrics.ObserveKind, r.Metrics
+}
 
 // ServerOptions returns the options of the daemon's server. concurrency is how many verbs
 // it executes at once.

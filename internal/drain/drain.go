@@ -194,6 +194,11 @@ func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error 
 			done = append(done, e)
 		}
 	}
+	for _, id := range going {
+		if e := d.index.Get(id); e != nil {
+			d.Log.Info("detached by a queued deletion", e.About()...)
+		}
+	}
 	waiting, cancel := context.WithTimeout(ctx, stopped)
 	defer cancel()
 	if err := d.Engine.Depart(waiting, going); err != nil {

@@ -13,6 +13,7 @@ const (
 	Released  EventType = "released"  // nothing of the owner is left
 	Owing     EventType = "owed"      // a release failed, and is tried again
 	Drifted   EventType = "drift"     // the world differed from the ledger
+	Mended    EventType = "mended"    // what had drifted is as the ledger says again
 	Ended     EventType = "ended"     // a thing that the owner holds has ended by itself, as a process does
 )
 
@@ -21,7 +22,7 @@ type Event struct {
 	Type  EventType
 	Owner hold.Owner
 	Kind  string // of the hold that the event is about, if it is about one
-	Err   error  // Owing, Drifted, Ended: what was seen
+	Err   error  // Owing, Drifted, Mended, Ended: what was seen
 }
 
 // FindingType says how the ledger and the world disagree.
@@ -35,6 +36,9 @@ const (
 	Due        FindingType = "owed"       // a hold could not be released yet
 	Unreadable FindingType = "unreadable" // a hold, or a whole kind, could not be seen
 )
+
+// FindingTypes lists the types of findings.
+func FindingTypes() []FindingType { return []FindingType{LeftOver, Gone, Changed, Due, Unreadable} }
 
 // Finding is something on which the ledger and the world disagree.
 type Finding struct {

@@ -178,7 +178,11 @@ func (e *Engine) mendOne(ctx context.Context, missing Missing) error {
 		var errs []error
 		for _, d := range missing {
 			e.event(Drifted, d.owner, d.hold.Spec.Kind(), d.err)
-			if err := e.reacquire(ctx, d); !errors.Is(err, ErrOvertaken) { // ErrOvertaken: released or changed meanwhile
+			err := e.reacquire(ctx, d)
+			if err == nil {
+				e.event(Mended, d.owner, d.hold.Spec.Kind(), d.err)
+			}
+			if !errors.Is(err, ErrOvertaken) { // ErrOvertaken: released or changed meanwhile
 				errs = append(errs, err)
 			}
 		}

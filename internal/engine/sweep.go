@@ -85,7 +85,8 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	if len(unowned([]hold.Hold{h}, e.Ledger.Owners())) == 0 {
 		return nil
 	}
-	e.event(Drifted, hold.Owner{ID: h.Owner}, k.Name(), fmt.Errorf("removing %s: it has no owner", h.Spec))
+	orphan := fmt.Errorf("removing %s: it has no owner", h.Spec)
+	e.event(Drifted, hold.Owner{ID: h.Owner}, k.Name(), orphan)
 	err, tried := e.lines[k.Name()].stranger(ctx, h)
 	if err != nil {
 		return fmt.Errorf("removing the orphan %s: %w", h.Spec, err)
@@ -93,6 +94,7 @@ func (e *Engine) removeOrphan(ctx context.Context, h hold.Hold) error {
 	if !tried {
 		return nil // the next sweep tries it
 	}
+	e.event(Mended, hold.Owner{ID: h.Owner}, k.Name(), orphan)
 	var heirs []hold.ID // owners whose Acquire found the thing there just before it was released
 	for _, o := range e.Ledger.Owners() {
 		if e.stands(o) && has(o.Settled(), h.Spec) {

@@ -41,6 +41,11 @@ type Ground struct {
 	turn      turn.One                         // whoever has it may change which CIDRs are used, or give some back
 	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
+	exhausted sync.Map                         // pools in which the last ADD found no address
+	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
+
+	forwardTurn sync.Mutex      // guards forwarded, and keeps two from turning on forwarding at once
+	forwarded   map[string]bool // sysctls of forwarding that were on already
 }
 
 // Hooks are functions that the ground calls when it sees something.
@@ -58,7 +63,7 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 	pools, err := ipam.New(c.Pools)
 	g := &Ground{
 		Core: d, Pools: pools, node: n, began: c,
-		doubted: make(chan struct{}, 1),
+		doubted: make(chan struct{}, 1), forwarded: map[string]bool{},
 	}
 	g.config.Store(c)
 	return g, err

@@ -14,15 +14,17 @@ import (
 // other, until ctx ends. What a configuration takes from the kernel may hang, and delays
 // only KeepConfigured. It sends the sweep interval of each configuration in force to
 // intervals.
-func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan *config.Config, intervals chan<- time.Duration) {
+func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Reading, intervals chan<- time.Duration) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case c := <-reload:
-			if g.Settle(ctx, c) {
+		case read := <-reload:
+			if read.Err != nil {
+				g.refuse(read.Err)
+			} else if g.Settle(ctx, read.Config) {
 				select {
-				case intervals <- c.SweepInterval:
+				case intervals <- read.Config.SweepInterval:
 				case <-ctx.Done():
 				}
 			}
@@ -34,10 +36,13 @@ func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan *config.Confi
 // whether c is in force.
 func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 	err := g.Reload(ctx, c)
-	switch inForce := g.config.Load() == c; {
-	case !inForce:
-		g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
+	inForce := g.config.Load() == c
+	if !inForce {
+		g.refuse(err)
 		return false
+	}
+	g.Meter.Reloaded(nil)
+	switch {
 	case err != nil:
 		g.Log.Error("the new configuration is in force, except for what failed; the sweep tries that again", "err", err)
 	default:
@@ -47,6 +52,12 @@ func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 		g.Log.Warn("the new configuration changes keys that berthd reads only when it starts", "keys", keys)
 	}
 	return true
+}
+
+// refuse says why a new configuration is not put into force.
+func (g *Ground) refuse(err error) {
+	g.Meter.Reloaded(err)
+	g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
 }
 
 // waiting returns the keys that the agent reads only at its start, and that have other
@@ -85,9 +96,13 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 			}
 		}
 	}
+	if err := g.RefuseOverlaps(c); err != nil {
+		return err
+	}
 	if err := g.Pools.Set(c.Pools, g.Clock.Now()); err != nil {
 		return err
 	}
 	g.config.Store(c)
+	g.SayOverlaps(ctx)
 	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
 }

@@ -93,16 +93,24 @@ func (g *Ground) KeepCut(ctx context.Context) {
 // drift is called when somebody has changed the agent's nftables table, or touched it
 // (table.Report).
 func (g *Ground) drift(drift, err error) {
-	id, held := g.Ledger.Holder(TableName)
-	if o, ok := g.Ledger.Owner(id); held && ok && drift != nil {
-		g.Hooks.Tell(api.EventDrift, o, table.KindName, drift)
+	id, _ := g.Ledger.Holder(TableName)
+	o, held := g.Ledger.Owner(id)
+	tell := func(typ string) {
+		if held && drift != nil {
+			g.Hooks.Tell(typ, o, table.KindName, drift)
+		}
 	}
+	tell(api.EventDrift)
 	if err != nil {
 		g.Log.Warn("could not restore the nftables table", "drift", drift, "err", err)
 		return
 	}
 	if drift != nil {
 		g.Log.Info("somebody changed the nftables table, and the agent restored it", "drift", drift)
+	}
+	tell(api.EventMended)
+	if drift != nil {
+		g.Meter.Repaired(table.KindName)
 	}
 	g.Hooks.Exposed() // the rules may not have held meanwhile
 }

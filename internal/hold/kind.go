@@ -14,7 +14,7 @@ var (
 	ErrGone     = errors.New("gone")                       // Verify: the thing is not there
 	ErrChanged  = errors.New("changed")                    // Verify: the thing is there, but not as its spec says
 	ErrForeign  = errors.New("taken by somebody else")     // Acquire: somebody else's thing is in its place, and stays there
-	ErrHomeless = errors.New("what it belongs in is gone") // Acquire: it can never succeed again, because the pod is gone
+	ErrHomeless = errors.New("what it belongs in is gone") // Acquire, Settle: it can never succeed again, because the pod is gone
 )
 
 // LaterError is the answer of an Acquire or a Release that must not be tried again before
@@ -70,7 +70,7 @@ type Kind struct {
 	// Settle waits until what Acquire took can be used. The engine calls it under the
 	// context of a caller who waits for that (Take, Change, Settle), and never in a
 	// repair, which does not wait for a pod. If there is nothing to wait for, it costs
-	// nothing. Optional.
+	// nothing. If the pod is gone, it returns ErrHomeless. Optional.
 	Settle func(context.Context, Hold) error
 	// Verify compares holds with the world. It returns one answer for each hold, in their
 	// order: nil, ErrGone or ErrChanged (both wrapped with what differs), or another

@@ -44,7 +44,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	})
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
-		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since,
+		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Forwards: h.Forwards,
 	})
 	return Doors{
 		Table:  barrier,
@@ -79,6 +79,8 @@ type Hooks struct {
 	// Since returns when the last ADD began that was answered with an attachment
 	// (CLOCK_BOOTTIME, ns); 0: not known.
 	Since func(hold.ID) int64
+	// Forwards reports whether the node has to forward what pods send.
+	Forwards func() bool
 }
 
 // Tracked is connection tracking.

@@ -40,6 +40,10 @@ type Hooks struct {
 	Sweep func(context.Context)
 	// Exposed is called if the table's rules may not have held for a link.
 	Exposed func()
+	// Forwards reports whether the node has to forward what pods send, and Forward turns that
+	// on again.
+	Forwards func() bool
+	Forward  func(context.Context)
 	// Taint is called with each hold of an owner that was repaired.
 	Taint func(hold.Hold)
 }

@@ -34,6 +34,10 @@ type Watcher struct {
 	all      time.Time // when to look at everything; zero: no need to
 	looked   time.Time // when the watcher last looked at everything
 
+	forwarding suspect              // the node's forwarding, of all links
+	still      map[unforwarded]bool // links that do not forward any more, of whoever they are
+	stillAt    time.Time            // when to find out whose they are; zero: there are none
+
 	work    sync.WaitGroup
 	places  chan struct{} // has a token for each repair under way
 	mending sync.Map      // hold.ID of owners that are being repaired, or are about to be
@@ -43,8 +47,14 @@ type Watcher struct {
 // makes slow does not hold up the repairs of other pods.
 const mendsAtOnce = 8
 
+// unforwarded is a link for which forwarding of a family is off.
+type unforwarded struct {
+	index int
+	ipv6  bool
+}
+
 func NewWatcher(m *Mend) *Watcher {
-	return &Watcher{Mend: m, suspects: map[hold.ID]*suspect{}, places: make(chan struct{}, mendsAtOnce)}
+	return &Watcher{Mend: m, suspects: map[hold.ID]*suspect{}, still: map[unforwarded]bool{}, places: make(chan struct{}, mendsAtOnce)}
 }
 
 // Wait waits until all that Act began has ended.
@@ -73,6 +83,8 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 		if s := w.suspects[id]; ok && (s == nil || !s.down) { // if the link is down, the kernel took the route with it
 			w.note(id, now, Soon)
 		}
+	case rtnl.Unforwarded:
+		w.hearUnforwarded(n, now)
 	case rtnl.LinkDown:
 		if id, ok := m.linkOwner(n.Link); ok {
 			w.note(id, now, Down)
@@ -118,13 +130,66 @@ func (w *Watcher) note(id hold.ID, now time.Time, after time.Duration) {
 		s = &suspect{}
 		w.suspects[id] = s
 	}
+	s.gone = false
+	s.note(now, after)
+}
+
+// note arranges for a repair after a while, and later if there were repairs lately.
+func (s *suspect) note(now time.Time, after time.Duration) {
 	if s.over(now) {
 		s.repairs = 0
 	}
-	s.gone = false
 	after = max(after, s.wait()-now.Sub(s.last))
 	if at := now.Add(after); s.at.IsZero() || at.Before(s.at) {
 		s.at = at
+	}
+}
+
+// repaired notes a repair that begins now.
+func (s *suspect) repaired(now time.Time) { s.at, s.last, s.repairs = time.Time{}, now, s.repairs+1 }
+
+// hearUnforwarded notes that forwarding is off, for all links or for one. With all links the
+// kernel tells of each, and turning all on again turns on each.
+func (w *Watcher) hearUnforwarded(n rtnl.News, now time.Time) {
+	switch {
+	case !w.hooks.Forwards():
+	case n.Link.Index == 0:
+		w.forwarding.note(now, Soon)
+	default:
+		w.still[unforwarded{n.Link.Index, n.IPv6}] = true
+		if w.stillAt.IsZero() {
+			w.stillAt = now.Add(Soon)
+		}
+	}
+}
+
+// forward begins to turn forwarding on again. It notes the owners whose links alone do not
+// forward.
+func (w *Watcher) forward(ctx context.Context, now time.Time) {
+	due := func(at time.Time) bool { return !at.IsZero() && !at.After(now) }
+	if due(w.forwarding.at) {
+		w.forwarding.repaired(now)
+		clear(w.still) // of the other family, too: if that is switched off for a link alone, the sweep sees it
+		w.stillAt = time.Time{}
+		w.work.Go(func() { w.hooks.Forward(ctx) })
+	}
+	if !due(w.stillAt) {
+		return
+	}
+	w.stillAt = time.Time{}
+	var indices []int
+	for u := range w.still {
+		indices = append(indices, u.index)
+	}
+	clear(w.still)
+	names, err := w.node.Conn.Names(indices...)
+	if err != nil {
+		w.Log.Warn("could not find out whose links do not forward any more", "err", err)
+	}
+	for _, name := range names {
+		if id, ok := w.linkOwner(rtnl.Link{Name: name}); ok {
+			w.note(id, now, 0)
+		}
 	}
 }
 
@@ -144,8 +209,10 @@ func (s *suspect) over(now time.Time) bool {
 // Next returns how long nothing is due.
 func (w *Watcher) Next(now time.Time) time.Duration {
 	wait := time.Hour
-	if !w.all.IsZero() {
-		wait = w.all.Sub(now)
+	for _, at := range []time.Time{w.all, w.forwarding.at, w.stillAt} {
+		if !at.IsZero() {
+			wait = min(wait, at.Sub(now))
+		}
 	}
 	for id, s := range w.suspects {
 		switch {
@@ -169,6 +236,7 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 			m.hooks.Exposed() // a link may have left the live group and come back
 		})
 	}
+	w.forward(ctx, now)
 	due := map[hold.ID]suspect{}
 	for id, s := range w.suspects {
 		if s.at.IsZero() || s.at.After(now) || ctx.Err() != nil {
@@ -179,7 +247,8 @@ func (w *Watcher) Act(ctx context.Context, now time.Time) {
 			s.at = now.Add(Fight)
 			continue
 		}
-		s.at, s.down, s.last, s.repairs = time.Time{}, false, now, s.repairs+1
+		s.repaired(now)
+		s.down = false
 		due[id] = *s
 		s.gone, s.loose = false, false
 		w.mending.Store(id, nil)

@@ -38,7 +38,8 @@ type Node struct {
 	Occupied func(ns.Ref, string) (bool, error)
 	// Ends looks for the pods' ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
-	// SetSysctl sets a sysctl of the node's network namespace.
+	// Sysctl reads a sysctl of the node's network namespace, and SetSysctl sets one.
+	Sysctl    func(name string) (string, error)
 	SetSysctl func(name, value string) error
 	// Shut closes what Open opened.
 	Shut func() error
@@ -57,6 +58,8 @@ type Conn interface {
 	Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 	Neighbours() ([]rtnl.Neighbour, error)
 	UplinkMTU() (int, error)
+	Uses() ([]rtnl.Use, error)
+	Names(indices ...int) ([]string, error)
 	Close() error
 }
 

@@ -52,8 +52,8 @@ func open(here *ns.Netns) (*Node, error) {
 		Here: here, Conn: conn, Tracked: tracked,
 		Equip:   func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
 		Noticed: (*deletions.Queue).Watch, Identify: identify, Occupied: occupied, Ends: link.FindEnds,
-		SetSysctl: ns.SetSysctl,
-		Shut:      func() error { return errors.Join(conn.Close(), here.Close()) },
+		Sysctl: ns.Sysctl, SetSysctl: ns.SetSysctl,
+		Shut: func() error { return errors.Join(conn.Close(), here.Close()) },
 	}, nil
 }
 

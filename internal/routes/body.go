@@ -2,6 +2,7 @@ package routes
 
 import (
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon/server"
 )
@@ -12,6 +13,7 @@ func readAdd(r *server.Request) (api.AddRequest, error) {
 	if err := r.Body(&req, "containerID", "ifname", "netns", "config"); err != nil {
 		return req, err
 	}
+	r.About(func() []any { return aboutAdd(req) })
 	for _, e := range []*api.Error{
 		cni.CheckContainerID(req.ContainerID),
 		cni.CheckIfname(req.Ifname),
@@ -22,6 +24,14 @@ func readAdd(r *server.Request) (api.AddRequest, error) {
 		}
 	}
 	return req, nil
+}
+
+// aboutAdd returns what the log says of an ADD or a CHECK that fails: what can be read of whom
+// it is about.
+func aboutAdd(req api.AddRequest) []any {
+	head, _ := cni.ParseHead(req.Config)
+	args, _ := cni.ParseArgs(req.Args)
+	return attachment.AboutKey(attachment.Key{Network: head.Name, ContainerID: req.ContainerID, Ifname: req.Ifname}, args.Pod)
 }
 
 // readGC reads the body of a GC. Its list may be null, which means that it is empty (libcni

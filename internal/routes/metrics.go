@@ -12,15 +12,17 @@ import (
 )
 
 var (
-	descOwners   = prometheus.NewDesc("berth_attachments", "Attachments by state.", []string{"state"}, nil)
-	descOwed     = prometheus.NewDesc("berth_owed", "Holds whose release has failed so far.", []string{"kind"}, nil)
-	descOwedAge  = prometheus.NewDesc("berth_owed_oldest_seconds", "How long the oldest owed hold has been owed.", []string{"kind"}, nil)
-	descQueued   = prometheus.NewDesc("berth_deletions_queued", "Deletions that the plugin has left for the agent.", nil, nil)
-	descDamaged  = prometheus.NewDesc("berth_deletions_damaged", "Files in the queue that cannot be read as deletions, and are set aside.", nil, nil)
-	descSpare    = prometheus.NewDesc("berth_deletions_spare", "Further deletions that have room on a full disk.", nil, nil)
-	descPoolSize = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
-	descPoolUsed = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
-	descPoolRest = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
+	descOwners    = prometheus.NewDesc("berth_attachments", "Attachments by state.", []string{"state"}, nil)
+	descOwed      = prometheus.NewDesc("berth_owed", "Holds whose release has failed so far.", []string{"kind"}, nil)
+	descOwedAge   = prometheus.NewDesc("berth_owed_oldest_seconds", "How long the oldest owed hold has been owed.", []string{"kind"}, nil)
+	descQueued    = prometheus.NewDesc("berth_deletions_queued", "Deletions that the plugin has left for the agent.", nil, nil)
+	descQueuedAge = prometheus.NewDesc("berth_deletions_oldest_seconds", "How long the oldest queued deletion has been queued; 0: none is.", nil, nil)
+	descDamaged   = prometheus.NewDesc("berth_deletions_damaged", "Files in the queue that cannot be read as deletions, and are set aside.", nil, nil)
+	descSpare     = prometheus.NewDesc("berth_deletions_spare", "Further deletions that have room on a full disk.", nil, nil)
+	descPoolSize  = prometheus.NewDesc("berth_pool_addresses", "Addresses that can be given out.", []string{"pool", "cidr"}, nil)
+	descPoolUsed  = prometheus.NewDesc("berth_pool_used_addresses", "Addresses of attachments.", []string{"pool", "cidr"}, nil)
+	descPoolFull  = prometheus.NewDesc("berth_pool_exhausted", "1 while an ADD would get no address of the pool.", []string{"pool"}, nil)
+	descPoolRest  = prometheus.NewDesc("berth_pool_resting_addresses", "Addresses in cooldown, which are not free.", []string{"pool", "cidr"}, nil)
 )
 
 // figures has the figures that verbs know, and reads them at each scrape.
@@ -33,7 +35,7 @@ type figures struct {
 
 // Describe is server.Collector's.
 func (f *figures) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOwners, descOwed, descOwedAge, descQueued, descDamaged, descSpare, descPoolSize, descPoolUsed, descPoolRest} {
+	for _, d := range []*prometheus.Desc{descOwners, descOwed, descOwedAge, descQueued, descQueuedAge, descDamaged, descSpare, descPoolSize, descPoolUsed, descPoolRest, descPoolFull} {
 		ch <- d
 	}
 }
@@ -52,6 +54,11 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	gauge(descDamaged, float64(st.Deletions.Damaged))
 	gauge(descSpare, float64(st.Deletions.Spares))
 	for _, p := range st.Pools {
+		full := 0.0
+		if p.Exhausted != "" {
+			full = 1
+		}
+		gauge(descPoolFull, full, p.Name)
 		for _, b := range p.CIDRs {
 			gauge(descPoolSize, size(b), p.Name, b.CIDR)
 			gauge(descPoolUsed, float64(b.Used), p.Name, b.CIDR)
@@ -60,13 +67,19 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectOwed gives a figure for each kind of which holds were owed at any scrape. So the
+// collectOwed gives the age of the oldest queued deletion, and a figure for each kind of which holds were owed at any scrape. So the
 // figure of a kind that owes nothing any more goes to 0, and does not vanish.
 func (f *figures) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	count, oldest := map[string]int{}, map[string]time.Time{}
-	for _, o := range f.verbs.Owed().Holds {
+	owed := f.verbs.Owed()
+	queued := 0.0
+	for _, q := range owed.Deletions.Queued {
+		queued = max(queued, time.Since(q.Written).Seconds())
+	}
+	gauge(descQueuedAge, queued)
+	for _, o := range owed.Holds {
 		f.owed[o.Kind] = true
 		if count[o.Kind]++; count[o.Kind] == 1 || o.Since.Before(oldest[o.Kind]) {
 			oldest[o.Kind] = o.Since

@@ -61,12 +61,16 @@ func TestMetrics(t *testing.T) {
 		`berth_pool_addresses{cidr="fd00::/64",pool="default"} 1.8446744073709552e+19`,
 		`berth_pool_used_addresses{cidr="10.88.0.0/16",pool="default"} 1`,
 		`berth_pool_resting_addresses{cidr="10.88.0.0/16",pool="default"} 2`,
+		`berth_pool_exhausted{pool="default"} 1`,
 		`berth_requests_executing 0`,
 		`berth_requests_waiting{lane="delete"} 0`,
 	} {
 		if !strings.Contains("\n"+body, "\n"+line+"\n") {
 			t.Errorf("missing: %s", line)
 		}
+	}
+	if !regexp.MustCompile(`(?m)^berth_deletions_oldest_seconds [1-9]`).MatchString(body) {
+		t.Error("missing: the age of the oldest queued deletion")
 	}
 	if t.Failed() {
 		t.Log(body)

@@ -108,6 +108,7 @@ func conversations() []example {
 		{method: "GET", target: api.PathOwed, want: 200},
 		{method: "GET", target: api.PathOwed + "?bogus=1", wrong: true, want: 400},
 		{method: "POST", target: api.PathOwedRetry, body: `{}`, want: 200},
+		{method: "POST", target: api.PathOwedRetry, want: 200},
 		{method: "POST", target: api.PathOwedRetry, body: `{"ids":["aaaaaaaaaa"]}`, want: 200},
 		{method: "POST", target: api.PathOwedRetry, body: `{"ids":["A"]}`, wrong: true, want: 400},
 		{method: "POST", target: api.PathOwedRetry, body: tooMany, wrong: true, want: 400},

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
@@ -99,6 +100,9 @@ func (a *agent) delete(r *server.Request) (*server.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.About(func() []any {
+		return attachment.AboutKey(attachment.Key{Network: f.Network, ContainerID: f.Container, Ifname: f.Ifname}, &api.Pod{Namespace: f.Namespace, Name: f.Pod})
+	})
 	wait, err := r.Query.Flag("wait")
 	if err != nil {
 		return nil, err
@@ -116,6 +120,7 @@ func (a *agent) deleteOne(r *server.Request) (*server.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.About(func() []any { return []any{"id", id} })
 	d, known, err := a.verbs.DeleteOne(r.Ctx, id, wait, r.When)
 	return deleted(d, known, err)
 }

@@ -17,13 +17,13 @@ import (
 // The API has a word for each type of event and of finding that the engine has.
 func TestWords(t *testing.T) {
 	for _, e := range []engine.EventType{
-		engine.Attaching, engine.Attached, engine.Releasing, engine.Released, engine.Owing, engine.Drifted, engine.Ended,
+		engine.Attaching, engine.Attached, engine.Releasing, engine.Released, engine.Owing, engine.Drifted, engine.Mended, engine.Ended,
 	} {
 		if !slices.Contains(api.EventTypes(), string(e)) {
 			t.Errorf("the API has no event %q", e)
 		}
 	}
-	for _, f := range []engine.FindingType{engine.LeftOver, engine.Gone, engine.Changed, engine.Due, engine.Unreadable} {
+	for _, f := range engine.FindingTypes() {
 		if !slices.Contains(api.FindingTypes(), string(f)) {
 			t.Errorf("the API has no finding %q", f)
 		}

@@ -30,10 +30,12 @@ const AliasLen = 255
 // Alias returns the alias of a host veth, `berth INSTANCE ID KEY @START =ADDRESS,...`.
 // People read it, an agent that has lost its ledger, and a DEL that no agent answers. start
 // is when the ADD began (CLOCK_BOOTTIME in nanoseconds), written in base 36; 0 means that it
-// is not known, and is not written. The kernel's limit may cut off the start and the end of
-// the key. The alias has the pod's addresses if there is room for all of them: when others
-// take away the link's routes and neighbours, as the kernel does when the link goes down,
-// the alias alone still tells the node what the pod has.
+// is not known, and is not written. If the kernel's limit leaves no room for the start behind
+// the key, the start comes first, `berth INSTANCE ID @START KEY`, and the limit cuts off the
+// end of the key: without the start an old DEL would take the link for its own. The alias has
+// the pod's addresses if there is room for all of them: when others take away the link's
+// routes and neighbours, as the kernel does when the link goes down, the alias alone still
+// tells the node what the pod has.
 func Alias(instance string, id ID, k Key, start int64, addrs ...string) string {
 	return withAddresses(withStart(named(instance, id, k), start), strings.Join(addrs, comma))
 }
@@ -43,10 +45,25 @@ func Alias(instance string, id ID, k Key, start int64, addrs ...string) string {
 func Aliases(prefix string) string { return "berth " + prefix[1:] }
 
 func withStart(alias string, start int64) string {
-	if start > 0 {
-		alias += atStart + strconv.FormatInt(start, startBase)
+	if start <= 0 {
+		return alias[:min(len(alias), AliasLen)]
 	}
-	return alias[:min(len(alias), AliasLen)]
+	behind := alias + atStart + strconv.FormatInt(start, startBase)
+	if len(behind) < AliasLen {
+		return behind
+	}
+	return startFirst(alias, start)
+}
+
+// startFirst puts a start in front of a key that is so long that the alias is full.
+func startFirst(alias string, start int64) string {
+	return (alias[:headLen] + atStart + digitsOf(start) + alias[headLen:])[:AliasLen]
+}
+
+// digitsOf returns a start with startLen digits, so that each start leaves as much of the key.
+func digitsOf(start int64) string {
+	digits := strconv.FormatInt(start, startBase)
+	return strings.Repeat("0", startLen-len(digits)) + digits
 }
 
 // withAddresses adds addresses to an alias that has room for them. Such an alias is not
@@ -59,15 +76,20 @@ func withAddresses(alias, addrs string) string {
 }
 
 // What stands before the start and before the addresses, the base in which the start is
-// written, and the characters of addresses. atStart and atAddresses occur in no key: neither
-// an interface's name in the kernel nor any other name in CNI has a space.
+// written, the digits that the greatest one has, and the characters of addresses. atStart and
+// atAddresses occur in no key: neither an interface's name in the kernel nor any other name in
+// CNI has a space.
 const (
 	atStart     = " @"
 	startBase   = 36
+	startLen    = 13
 	atAddresses = " ="
 	inAddresses = "0123456789abcdef.:"
 	comma       = ","
 )
+
+// headLen is the length of an alias in front of the space before its key.
+const headLen = len("berth ") + IDLen + len(" ") + IDLen
 
 // named returns an alias without its start, which may be longer than AliasLen.
 func named(instance string, id ID, k Key) string {
@@ -79,7 +101,7 @@ type Stamp struct {
 	Instance string
 	ID       ID
 	// Start is when the ADD began (CLOCK_BOOTTIME in nanoseconds); 0 if the alias lacks it,
-	// or a part of it.
+	// or a part of it, as full aliases did that had no start in front of the key.
 	Start int64
 	alias string // the alias without its start and its addresses
 	addrs string
@@ -95,12 +117,30 @@ func Parse(alias string) (Stamp, bool) {
 	}
 	s := Stamp{Instance: words[1], ID: ID(words[2])}
 	full := len(alias) == AliasLen
+	if rest, start, ok := cutFirst(alias); full && ok {
+		s.alias, s.Start, s.short = rest, start, true
+		return s, true
+	}
 	if !full {
 		alias, s.addrs = cutAddresses(alias)
 	}
 	s.alias, s.Start = cutStart(alias, full)
 	s.short = full && len(s.alias) == len(alias)
 	return s, true
+}
+
+// cutFirst takes the start off an alias that has it in front of its key.
+func cutFirst(alias string) (rest string, start int64, ok bool) {
+	digits, found := strings.CutPrefix(alias[headLen:], atStart)
+	if !found || len(digits) <= startLen || digits[startLen] != ' ' {
+		return "", 0, false
+	}
+	digits, key := digits[:startLen], digits[startLen:]
+	start, err := strconv.ParseInt(digits, startBase, 64)
+	if err != nil || start <= 0 || digitsOf(start) != digits {
+		return "", 0, false
+	}
+	return alias[:headLen] + key, start, true
 }
 
 // cutAddresses takes the addresses off an alias, if it has any.
@@ -133,10 +173,10 @@ func cutStart(alias string, full bool) (rest string, start int64) {
 	return alias[:i], start
 }
 
-// Since returns the alias with another start.
+// Since returns the alias with another start. The start of a Short alias stays known.
 func (s Stamp) Since(start int64) string {
 	if s.short {
-		return s.alias
+		return startFirst(s.alias, max(start, 1))
 	}
 	return withAddresses(withStart(s.alias, start), s.addrs)
 }
@@ -149,19 +189,19 @@ func (s Stamp) Addresses() []string {
 	return strings.Split(s.addrs, comma)
 }
 
-// Alike reports whether two aliases are the same apart from when their ADDs began, and from
-// whether they had room for addresses beside that.
+// Alike reports whether two aliases are the same apart from when their ADDs began, from
+// whether they had room for addresses beside that, and from how much of a long key they had
+// room for.
 func Alike(a, b string) bool {
 	if a == b {
 		return true
 	}
 	x, ok := Parse(a)
 	y, also := Parse(b)
-	x.Start, y.Start = 0, 0
-	if x.addrs == "" || y.addrs == "" {
-		x.addrs, y.addrs = "", ""
+	if !ok || !also || x.Instance != y.Instance || x.ID != y.ID || x.addrs != "" && y.addrs != "" && x.addrs != y.addrs {
+		return false
 	}
-	return ok && also && x == y
+	return x.alias == y.alias || x.short && strings.HasPrefix(y.alias, x.alias) || y.short && strings.HasPrefix(x.alias, y.alias)
 }
 
 // Link returns the name that ADD gave the link.
@@ -176,8 +216,8 @@ func (s Stamp) Is(k Key) bool {
 	return text == s.alias
 }
 
-// Short reports whether the alias has the greatest length and nothing after its key, so
-// that the key may lack its end.
+// Short reports whether the alias has the greatest length and its key last, so that the key
+// may lack its end.
 func (s Stamp) Short() bool { return s.short }
 
 // Key returns the key or, if the alias is Short, as much of the key as the alias has.

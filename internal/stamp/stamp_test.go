@@ -2,6 +2,7 @@ package stamp
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -43,10 +44,14 @@ func testAlias(t *testing.T, k Key, start int64, addrs ...string) {
 		t.Errorf("%q: %+v, %v", alias, s, ok)
 	}
 	key, err := s.Key()
-	if err != nil || Alias(instance, id, key, start, addrs...) != alias {
+	if err != nil || s.Short() && s.Since(max(start, 1)) != Alias(instance, id, k, max(start, 1)) || !s.Short() && Alias(instance, id, key, start, addrs...) != alias {
 		t.Errorf("%q: %+v, %v", alias, key, err)
 	}
-	if longer := len(named(instance, id, k)) >= AliasLen; s.Short() != longer || !longer && key != k {
+	room := len(alias)
+	if start > 0 {
+		room = len(named(instance, id, k)) + len(atStart) + len(strconv.FormatInt(start, startBase))
+	}
+	if longer := max(room, len(named(instance, id, k))) >= AliasLen; s.Short() != longer || !longer && key != k {
 		t.Errorf("%q is %+v, of %+v", alias, key, k)
 	}
 	if err := Check(Link(instance, id), alias, k); err != nil {
@@ -62,11 +67,39 @@ func testAlias(t *testing.T, k Key, start int64, addrs ...string) {
 	if room := len(without)+len(" =")+len(strings.Join(addrs, ",")) < AliasLen; !slices.Equal(s.Addresses(), want) || room && len(s.Addresses()) < len(addrs) {
 		t.Errorf("%q has the addresses %q, of %q", alias, s.Addresses(), addrs)
 	}
-	if len(alias) < AliasLen && s.Start != start || s.Start != start && s.Start != 0 {
+	if s.Start != start {
 		t.Errorf("%q: began at %d, not %d", alias, s.Start, start)
 	}
 	if other := (Key{k.Network, k.ContainerID, k.Ifname + "1"}); !s.Short() && s.Is(other) {
 		t.Errorf("%q is that of %+v", alias, other)
+	}
+}
+
+// Links of earlier versions have full aliases that lack their start, or a part of it. Parse
+// reads them, and they are like those that Alias writes for the same pods.
+func TestFullAliasWithoutStart(t *testing.T) {
+	for n := 190; n < 300; n++ {
+		k := Key{"net", strings.Repeat("c", n), "eth0"}
+		const start = 1 << 50
+		whole := named(instance, id, k) + atStart + strconv.FormatInt(start, startBase)
+		if len(whole) < AliasLen {
+			continue
+		}
+		old, now := whole[:AliasLen], Alias(instance, id, k, start)
+		s, ok := Parse(old)
+		if !ok || s.Start != 0 || !s.Is(k) || s.ID != id || s.Short() != (len(named(instance, id, k)) >= AliasLen) {
+			t.Errorf("%q: %+v, %v", old, s, ok)
+		}
+		if !Alike(old, now) || !Alike(now, old) {
+			t.Errorf("%q and %q differ", old, now)
+		}
+		if again := s.Since(start); again != now {
+			t.Errorf("%q, asked for again: %q, not %q", old, again, now)
+		}
+		other := Alias(instance, id, Key{"other", k.ContainerID, k.Ifname}, start)
+		if Alike(old, other) || Alike(now, other) {
+			t.Errorf("%q and %q are alike", now, other)
+		}
 	}
 }
 
@@ -126,6 +159,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(Alias(instance, id, Key{"net", "c1", "eth0"}, 7))
 	f.Add(Alias(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"}, 7))
 	f.Add("berth abcdefghij klmnopqrst a/b")
+	f.Add("berth abcdefghij klmnopqrst @0000000000007 a/b/c")
+	f.Add(named(instance, id, Key{strings.Repeat("n", 128), strings.Repeat("c", 128), "eth0"})[:AliasLen])
 	f.Fuzz(func(t *testing.T, alias string) {
 		s, ok := Parse(alias)
 		if !ok {

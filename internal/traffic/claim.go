@@ -11,6 +11,16 @@ import (
 // Claim takes one address of each family that the pool has: the wanted addresses, if there
 // are any. If the addresses that it could take are all due, it does a rinsing pass first.
 func (t *Traffic) Claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
+	c, err := t.claim(ctx, pool, wanted)
+	if full := (*ipam.ExhaustedError)(nil); errors.As(err, &full) {
+		t.ground.Exhausted(pool, full)
+	} else if err == nil && len(wanted) == 0 { // a wanted address tells nothing about the others
+		t.ground.Replenished(pool)
+	}
+	return c, err
+}
+
+func (t *Traffic) claim(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error) {
 	for {
 		c, err := t.claimNow(pool, wanted)
 		var full *ipam.ExhaustedError

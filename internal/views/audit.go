@@ -24,6 +24,15 @@ func (v *Views) Audit(ctx context.Context) (api.Audit, error) {
 	}
 	audit.Findings = append(audit.Findings, v.undeleted()...)
 	audit.Findings = append(audit.Findings, v.ground.LackFindings()...)
+	audit.Findings = append(audit.Findings, v.ground.ForwardFindings()...)
+	found := map[string]int{}
+	for _, typ := range api.FindingTypes() {
+		found[typ] = 0
+	}
+	for _, f := range audit.Findings {
+		found[f.Type]++
+	}
+	v.Meter.Found(found)
 	return audit, nil
 }
 

@@ -1,23 +1,36 @@
 package views
 
 import (
+	"strings"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 )
 
 // Happened publishes an event of the engine (Tell).
-func (v *Views) Happened(ev engine.Event) { v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err) }
+func (v *Views) Happened(ev engine.Event) {
+	if ev.Type == engine.Mended {
+		about := []any{"id", ev.Owner.ID}
+		if e := v.index.Decode(ev.Owner); e != nil {
+			about = e.About()
+		}
+		v.Meter.Repaired(ev.Kind)
+		v.Log.Info("mended what had changed", append(about, "kind", ev.Kind, "was", ev.Err)...)
+	}
+	v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err)
+}
 
 // Tell publishes an event about an owner, with what the API shows of the owner. typ is the
-// API's type of the event; kind and err say what failed or drifted, if anything did.
+// API's type of the event; kind and err say what failed or drifted, if anything did. kind may
+// be "" if err says all.
 func (v *Views) Tell(typ string, o hold.Owner, kind string, err error) {
 	if v.Event == nil {
 		return
 	}
 	out := api.Event{Type: typ, Owner: string(o.ID)}
 	if err != nil {
-		out.Message = kind + ": " + err.Error()
+		out.Message = strings.TrimPrefix(kind+": "+err.Error(), ": ")
 	}
 	if e := v.index.Decode(o); e != nil { // not from the index, which may lack the owner by now
 		at := describe(e)
@@ -28,6 +41,6 @@ func (v *Views) Tell(typ string, o hold.Owner, kind string, err error) {
 }
 
 var eventState = map[string]string{
-	api.EventAttaching: api.StateAttaching, api.EventAttached: api.StateAttached, api.EventDrift: api.StateAttached,
+	api.EventAttaching: api.StateAttaching, api.EventAttached: api.StateAttached, api.EventDrift: api.StateAttached, api.EventMended: api.StateAttached,
 	api.EventReleasing: api.StateReleasing, api.EventReleased: api.StateReleasing, api.EventOwed: api.StateOwed,
 }

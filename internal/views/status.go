@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/show"
 )
 
@@ -25,6 +26,7 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 		Deletions:   v.deletionCount(),
 		Pools:       v.Pools(),
 		Lacks:       v.ground.Lacks(),
+		Overlaps:    v.ground.Overlaps(),
 	}
 	for _, e := range v.index.All() {
 		st.Attachments[v.state(e, v.Engine.Owed(e.Owner.ID))]++
@@ -36,8 +38,10 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 	if err := errors.Join(v.drain.Answers(), v.drain.Spared(), v.ground.Equipped(pool)); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "the node is not ready for pods", "pool %s: %v", pool, err)
 	}
-	if err := v.traffic.ToWall(v.ground.Pools.Available(pool, v.Clock.Now())); err != nil {
-		return st, cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "%v", err)
+	// A runtime that hears 50 calls its whole node NotReady, and Kubernetes then evicts pods that
+	// lack nothing. So a full pool alone is no reason, unless somebody wants it to be one.
+	if full := v.exhausted(pool); full != nil && v.ground.Config().FullNotReady {
+		return st, cni.Errorf(cni.CodeNotAvailable, "pool exhausted", "%v", full)
 	}
 	if err := v.Core.Ledger.Writable(); err != nil {
 		return st, cni.Errorf(cni.CodeNotAvailable, "the ledger cannot take another attachment", "%v", err)
@@ -45,8 +49,26 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 	return st, nil
 }
 
+// exhausted returns why an ADD would get no address of a pool now; nil if it would get one, or
+// if no ADD can name the pool.
+func (v *Views) exhausted(pool string) error {
+	err := v.traffic.ToWall(v.ground.Pools.Available(pool, v.Clock.Now()))
+	if full := (*ipam.ExhaustedError)(nil); errors.As(err, &full) {
+		return full
+	}
+	return nil
+}
+
 // Pools returns the figures of the pools, the default pool first.
-func (v *Views) Pools() []api.Pool { return show.Pools(v.ground.Pools.Stats(v.Clock.Now())) }
+func (v *Views) Pools() []api.Pool {
+	pools := show.Pools(v.ground.Pools.Stats(v.Clock.Now()))
+	for i, p := range pools {
+		if err := v.exhausted(p.Name); err != nil {
+			pools[i].Exhausted = err.Error()
+		}
+	}
+	return pools
+}
 
 // Ledger returns all records of the ledger, for people.
 func (v *Views) Ledger() api.Ledger { return show.Ledger(v.Core.Ledger.Snapshot()) }

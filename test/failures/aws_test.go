@@ -49,7 +49,7 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 // written down. Here a resting address is no free one, in words, in figures,
 // by STATUS, and after a SIGKILL.
 func TestRestingAddressIsNotFree(t *testing.T) {
-	n := newNode(t, "cooldown: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/30]}\n") // 2 addresses
+	n := newNode(t, "cooldown: 1h\nfullNotReady: true\npools:\n- {name: default, cidrs: [10.88.0.0/30]}\n") // 2 addresses
 	old := n.add("old", nettest.Pod(t))
 	n.del("old", wait)
 	n.restart()

@@ -168,7 +168,12 @@ func TestPoolOfOneAddress(t *testing.T) {
 		if p := n.pool(); p.Size != "1" || p.Used != used || p.Resting != resting {
 			t.Errorf("the pool's figures: %+v, want size 1, %d used, %d resting", p, used, resting)
 		}
-		if _, err := n.exec(call{verb: "STATUS"}); (err == nil) != (used+resting == 0) {
+		pools, err := n.API.Pools(t.Context())
+		must(t, err)
+		if full := pools[0].Exhausted; (full == "") != (used+resting == 0) {
+			t.Errorf("with %d used and %d resting the pool is exhausted: %q", used, resting, full)
+		}
+		if _, err := n.exec(call{verb: "STATUS"}); err != nil { // it would make the node NotReady
 			t.Errorf("STATUS with %d used and %d resting: %v", used, resting, err)
 		}
 	}

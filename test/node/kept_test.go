@@ -14,17 +14,24 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
+// The scripts of processes that wait for $0, and become the plugin $1. The wrapper waits for
+// a child before.
+const (
+	worker  = `read <"$0"; exec "$1"`
+	wrapper = `conf=$(cat); read <"$0"; exec "$1" <<<"$conf"`
+)
+
 // keptReady begins a process that waits, and becomes the plugin when it is told to by
 // become. What begins afterwards is younger than it, also for the kernel, which tells in
 // ticks.
-func (a *agent) keptReady(verb, container, pod string, keys ...string) (become func() error) {
+func (a *agent) keptReady(script, verb, container, pod string, keys ...string) (become func() error) {
 	a.t.Helper()
 	plugin := a.command(verb, container, pod, keys...)
 	fifo := filepath.Join(a.t.TempDir(), "fifo")
 	must(a.t, unix.Mkfifo(fifo, 0o600))
 	var out bytes.Buffer
-	cmd := exec.Command("bash", "-c", `read <"$0"; exec "$1"`, fifo, plugin.Path)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = plugin.Env, plugin.Stdin, &out, &out
+	cmd := exec.Command("bash", "-c", script, fifo, plugin.Path)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(plugin.Env, "PATH="+os.Getenv("PATH")), plugin.Stdin, &out, &out
 	must(a.t, cmd.Start())
 	a.t.Cleanup(func() { _ = cmd.Process.Kill() })
 	const tick = 10e6 // ns
@@ -43,13 +50,23 @@ func (a *agent) keptReady(verb, container, pod string, keys ...string) (become f
 // A runtime has processes ready, which become the plugin. One that was begun before an
 // ADD, and is told to DEL behind it, succeeds only if the pod is cut off: it says "try
 // again", and that a new process tries. Before, it spared the pod for good.
+//
+// The same holds for a wrapper that the runtime began for a DEL before the ADD, and that waits
+// for a child before it becomes the plugin: it took the successor's link for the one to cut.
 func TestDelInAProcessKeptReady(t *testing.T) {
-	for name, away := range map[string]bool{"agent": false, "no agent": true} {
+	for name, c := range map[string]struct {
+		script string
+		away   bool
+	}{
+		"agent": {worker, false}, "no agent": {worker, true},
+		"wrapper, agent": {wrapper, false}, "wrapper, no agent": {wrapper, true},
+	} {
 		t.Run(name, func(t *testing.T) {
+			away := c.away
 			a := startAgent(t, pools)
 			pod, other := nettest.Pod(t), nettest.Pod(t)
 			a.add("other", other)
-			del := a.keptReady("DEL", "c", pod.Ref().Path)
+			del := a.keptReady(c.script, "DEL", "c", pod.Ref().Path)
 			is := a.add("c", pod)
 			if away {
 				a.kill()
@@ -75,16 +92,35 @@ func TestDelInAProcessKeptReady(t *testing.T) {
 func TestVerbsInProcessesKeptReady(t *testing.T) {
 	a := startAgent(t, pools)
 	pod := nettest.Pod(t)
-	add := a.keptReady("ADD", "c", pod.Ref().Path)
+	add := a.keptReady(worker, "ADD", "c", pod.Ref().Path)
 	other := a.add("other", nettest.Pod(t))
 	if err := add(); err != nil {
 		t.Error(err)
 	}
 	nettest.Ping(t, pod, other.addrs[0])
-	del := a.keptReady("DEL", "c", pod.Ref().Path)
+	del := a.keptReady(worker, "DEL", "c", pod.Ref().Path)
 	a.add("another", nettest.Pod(t))
 	if err := del(); err != nil {
 		t.Error(err)
 	}
 	nettest.Eventually(t, "two pods to be left", func() bool { return len(a.list()) == 2 })
+}
+
+// A GC in a process that was begun before an ADD spares the pod, which its list cannot have.
+func TestGCInAProcessKeptReady(t *testing.T) {
+	for name, script := range map[string]string{"worker": worker, "wrapper": wrapper} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t, pools)
+			a.add("old", nettest.Pod(t))
+			gc := a.keptReady(script, "GC", "", "", `"cni.dev/valid-attachments":[]`)
+			is := a.add("c", nettest.Pod(t))
+			if err := gc(); err != nil {
+				t.Error(err)
+			}
+			nettest.Eventually(t, "the old pod to go", func() bool { return len(a.list()) == 1 })
+			if left := a.list(); left[0].HostVeth != is.host || left[0].State != "attached" {
+				t.Errorf("left is %+v, not the pod that was attached since", left)
+			}
+		})
+	}
 }

@@ -23,8 +23,14 @@ import (
 // goes on, and ends, in goOn.
 func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func()) {
 	a.t.Helper()
+	return a.stoppedVerb("net", "DEL", call, container, pod, keys...)
+}
+
+// stoppedVerb is stopped for any verb and network.
+func (a *agent) stoppedVerb(network, verb, call, container, pod string, keys ...string) (goOn func()) {
+	a.t.Helper()
 	programs.Need(a.t, "strace")
-	del := a.command("DEL", container, pod, keys...)
+	del := a.commandIn(network, verb, container, pod, keys...)
 	trace := filepath.Join(a.t.TempDir(), "strace")
 	inject := fmt.Sprintf("inject=%s:signal=SIGSTOP:when=1", call)
 	cmd := exec.Command("strace", "-f", "-qq", "-o", trace, "-e", "trace="+call, "-e", inject, del.Path)
@@ -32,7 +38,7 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(del.Env, "PATH="+os.Getenv("PATH")), del.Stdin, &out, &out
 	must(a.t, cmd.Start())
 	a.t.Cleanup(func() { _ = cmd.Process.Kill() })
-	nettest.Eventually(a.t, "DEL to stop at "+call, func() bool {
+	nettest.Eventually(a.t, verb+" to stop at "+call, func() bool {
 		raw, _ := os.ReadFile(trace)
 		return strings.Contains(string(raw), "stopped by SIGSTOP")
 	})
@@ -49,7 +55,7 @@ func (a *agent) stopped(call, container, pod string, keys ...string) (goOn func(
 			select {
 			case err := <-ended:
 				if err != nil {
-					a.t.Errorf("the late DEL: %v: %s", err, out.String())
+					a.t.Errorf("the late %s: %v: %s", verb, err, out.String())
 				}
 				return
 			case <-time.After(10 * time.Millisecond):
@@ -132,6 +138,40 @@ func TestLateDelSparesWhatWasMended(t *testing.T) {
 				t.Errorf("%d attachments, want two", n)
 			}
 			a.releaseAll()
+		})
+	}
+}
+
+// A DEL stops before it has asked the agent. The same ADD is answered again, and the agent
+// dies. The DEL goes on, and is older than what was asked for last, also if the pod's names
+// leave no room for their end in the link's alias, which says when that was.
+func TestLateDelSparesLongNames(t *testing.T) {
+	for name, size := range map[string]int{"short": 10, "long": 128} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t, pools)
+			pod := nettest.Pod(t)
+			network, container := strings.Repeat("n", size), strings.Repeat("c", size)
+			add := func() []byte {
+				t.Helper()
+				raw, err := a.execIn(network, "ADD", container, pod.Ref().Path)
+				must(t, err)
+				return raw
+			}
+			first := add()
+			goOn := a.stoppedVerb(network, "DEL", "connect", container, pod.Ref().Path, `"prevResult":`+string(first))
+			heir, err := programs.ReadResult(add())
+			must(t, err)
+			a.kill()
+			goOn()
+			wantUp(t, attached{heir.Addrs, heir.Host})
+			if _, err := a.execIn(network, "DEL", container, pod.Ref().Path, `"prevResult":`+string(first)); err != nil {
+				t.Errorf("a new DEL: %v", err)
+			}
+			if link := nettest.Link(t, heir.Host); link.Attrs().Flags&net.FlagUp != 0 {
+				t.Error("a new DEL has not cut the pod off")
+			}
+			a.start()
+			a.wantGone()
 		})
 	}
 }

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -67,4 +69,29 @@ func TestLogReaderDies(t *testing.T) {
 	a.signal(unix.SIGHUP) // each says something
 	a.del("c0", wait)
 	a.stop()
+}
+
+// Each line of a JSON log is an object, also the one that says why berthd ends.
+func TestLogIsJSON(t *testing.T) {
+	a := startAgent(t, pools, "--log-format=json")
+	a.podsOf(1)
+	a.del("c0", wait)
+	refused := &text{}
+	second := a.berthd()
+	second.Stderr = refused
+	if err := runFor(second); err == nil {
+		t.Error("a second agent starts")
+	}
+	a.stop()
+	said := map[string]string{} // message to container or error
+	for line := range strings.Lines(a.log.String() + refused.String()) {
+		var l struct{ Time, Level, Msg, Container, Err string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil || l.Time == "" || l.Level == "" {
+			t.Errorf("%s: %v", line, err)
+		}
+		said[l.Msg] = l.Container + l.Err
+	}
+	if said["attached"] != "c0" || said["detached"] != "c0" || !strings.Contains(said["berthd ends"], "ledger is in use") {
+		t.Errorf("the log says %q", said)
+	}
 }

@@ -160,8 +160,10 @@ func TestRemove(t *testing.T) {
 	nettest.Same(t, full, seen(t), "the refused --remove changed")
 	pingAll(t, pods[0], got[1])
 	a.start()
-	if err := runFor(a.berthd("--remove")); err == nil {
-		t.Error("--remove under a running agent succeeds")
+	under, said := a.berthd("--remove"), &text{}
+	under.Stderr = said
+	if err := runFor(under); err == nil || !strings.Contains(said.String(), "berthd: stop the agent first (systemctl stop berthd): ") {
+		t.Errorf("--remove under a running agent: %v, %s", err, said)
 	}
 	a.del("c0", wait)
 	a.del("c1", wait)

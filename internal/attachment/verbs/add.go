@@ -82,6 +82,11 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	if err != nil {
 		return nil, answer.Numbered(err)
 	}
+	what := "attached"
+	if !fresh {
+		what = "already attached"
+	}
+	v.trail(what, e.About(), w)
 	return mode.EncodeResult(add.mode, e, add.conf)
 }
 

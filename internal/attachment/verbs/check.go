@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -15,7 +16,9 @@ import (
 )
 
 // Check compares an attachment with its prevResult, and with what is there on the host and
-// in the pod. Its error names all differences (CNI 1.1, section 4, CHECK).
+// in the pod. Its error names all differences (CNI 1.1, section 4, CHECK), and what Check could
+// not look at. If Check has seen no difference, but could not look at everything, it says "try
+// again": a runtime may end a pod of which it hears that the pod is not as it should be.
 func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) error {
 	add, err := v.parse(req, w)
 	if err != nil {
@@ -47,16 +50,25 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 		differ = append(differ, fmt.Sprintf("the attachment belongs to another network namespace, at %s", e.Record.Netns.Path))
 	}
 	differ = append(differ, mode.Against(m, e, prev)...)
+	var unseen []string
 	for _, err := range v.compare(ctx, m, e) {
-		differ = append(differ, err.Error())
+		if errors.Is(err, hold.ErrGone) || errors.Is(err, hold.ErrChanged) {
+			differ = append(differ, err.Error())
+		} else {
+			unseen = append(unseen, err.Error())
+		}
 	}
-	if len(differ) > 0 {
-		return cni.Errorf(cni.CodeCheck, fmt.Sprintf("attachment %s is not as it should be", e.Owner.ID), "%s", strings.Join(differ, "\n"))
+	switch {
+	case len(differ) > 0:
+		return cni.Errorf(cni.CodeCheck, fmt.Sprintf("attachment %s is not as it should be", e.Owner.ID), "%s", strings.Join(append(differ, unseen...), "\n"))
+	case len(unseen) > 0:
+		return cni.Errorf(cni.CodeTryAgain, fmt.Sprintf("the agent could not look at all of attachment %s", e.Owner.ID), "%s", strings.Join(unseen, "\n"))
 	}
 	return nil
 }
 
-// compare lists how an attachment differs from what it should be. It looks at the
+// compare lists how an attachment differs from what it should be (hold.ErrGone and
+// hold.ErrChanged), and what could not be looked at (all other errors). It looks at the
 // attachment's holds, at the inside of its pod, and at what the agent itself holds for all
 // pods of the pool.
 func (v *Verbs) compare(ctx context.Context, m mode.Mode, e *attachment.Entry) []error {

@@ -40,9 +40,10 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 	// with the tombstone. The second round releases those that came into the ledger
 	// between the look and the tombstone. None can come in after the tombstone.
 	var all []hold.ID
+	seen := going{}
 	for range 2 {
 		fresh, err := v.release(ctx, func() []*attachment.Entry {
-			return slices.DeleteFunc(v.deletable(f, w), func(e *attachment.Entry) bool { return slices.Contains(all, e.Owner.ID) })
+			return seen.add(slices.DeleteFunc(v.deletable(f, w), func(e *attachment.Entry) bool { return slices.Contains(all, e.Owner.ID) }))
 		}, grave...)
 		if err != nil {
 			return api.Deleted{}, true, answer.Numbered(err)
@@ -66,20 +67,26 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 		if whole {
 			v.drain.WarnUnsure(key)
 		}
+		v.trail("nothing to detach", aboutFilter(f), w)
 		return api.Deleted{}, false, nil
 	}
-	return v.deleted(ctx, all, wait), true, nil
+	d = v.deleted(ctx, all, wait)
+	v.trailOf("detached", all, seen, w)
+	return d, true, nil
 }
 
 // DeleteOne releases one incarnation.
-func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, _ daemon.When) (api.Deleted, bool, error) {
-	if v.index.Get(id) == nil {
+func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.When) (api.Deleted, bool, error) {
+	e := v.index.Get(id)
+	if e == nil {
 		return api.Deleted{}, false, nil
 	}
 	if err := v.Engine.Release(ctx, []hold.ID{id}); err != nil {
 		return api.Deleted{}, true, answer.Numbered(err)
 	}
-	return v.deleted(ctx, []hold.ID{id}, wait), true, nil
+	d := v.deleted(ctx, []hold.ID{id}, wait)
+	v.trail("detached", e.About(), w)
+	return d, true, nil
 }
 
 // deleted answers a deletion whose promise is written. If wait is set, it answers when

@@ -31,15 +31,16 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 			return e.MayBe(attachment.Key{Network: req.Network, ContainerID: v.ContainerID, Ifname: v.Ifname})
 		})
 	}
-	var going []hold.ID
+	var leaving []hold.ID
+	seen := going{}
 	d := api.Deleted{}
 	find := func() (left []*attachment.Entry) {
-		going, d.IDs = nil, nil
+		leaving, d.IDs = nil, nil
 		for _, e := range v.index.Matching(api.Filter{Network: req.Network}) {
 			r := e.Record
 			switch {
 			case !e.Owner.Wanted():
-				going = append(going, e.Owner.ID)
+				leaving = append(leaving, e.Owner.ID)
 			case valid[api.GCValid{ContainerID: r.ContainerID, Ifname: r.Ifname}], mayBeValid(e),
 				!r.BeganBefore(v.Epoch, w.Started), r.YoungerThan(req.MinAge, v.Boot, v.Boottime()):
 			default:
@@ -48,24 +49,25 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 			}
 		}
 		slices.Sort(d.IDs)
-		return left
+		return seen.add(left)
 	}
 	if req.DryRun {
 		find()
-		d.Owed = v.owes(going)
+		d.Owed = v.owes(leaving)
 		return d, nil
 	}
 	left, err := v.release(ctx, find)
-	if len(going) > 0 {
-		v.Engine.Retry(going...)
+	if len(leaving) > 0 {
+		v.Engine.Retry(leaving...)
 	}
 	waiting, cancel := context.WithTimeout(ctx, firstTries)
 	defer cancel()
-	_ = v.Engine.Tried(waiting, append(left, going...)...) // no error if the time is up: the promise stands
+	_ = v.Engine.Tried(waiting, append(left, leaving...)...) // no error if the time is up: the promise stands
 	if err != nil {
 		return api.Deleted{}, answer.Numbered(err)
 	}
-	d.Released, d.Owed = len(left), v.owes(left)+v.owes(going)
+	v.trailOf("detached by GC", left, seen, w)
+	d.Released, d.Owed = len(left), v.owes(left)+v.owes(leaving)
 	return d, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
+	"github.com/berth-net/berth/internal/misspelt"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -90,7 +91,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 		return nil
 	}
 	switch f.Key {
-	case "cniVersion", "name", "root", "pool", "wait", "gcMinAge": // the head's
+	case "cniVersion", "name", "root", "pool", "wait", "addWait", "gcMinAge": // the head's
 	case "type":
 		var err error
 		if c.Type, err = scan.String(f.Value); err != nil || c.Type == "" || strings.Contains(c.Type, "/") || !cni.IsShowable(c.Type, maxType) {
@@ -132,7 +133,7 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 // knownKeys are all keys that a configuration may have, except keys with the prefix
 // cni.dev/: the specification may add more of these.
 var knownKeys = [...]string{
-	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "gcMinAge", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
+	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	// Keys for runtimes, which plugins ignore:
 	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
 }
@@ -148,10 +149,8 @@ func known(key string) bool {
 
 // unknownHint says which known key may be meant by an unknown one.
 func unknownHint(key string) string {
-	for _, k := range knownKeys {
-		if strings.EqualFold(k, key) {
-			return fmt.Sprintf("perhaps %q is meant", k)
-		}
+	if k := misspelt.Nearest(key, knownKeys[:]); k != "" {
+		return fmt.Sprintf("perhaps %q is meant", k)
 	}
 	return "remove it"
 }

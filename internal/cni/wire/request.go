@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,13 +20,14 @@ type Request struct {
 	Started  int64  // when the client's process began, CLOCK_BOOTTIME in nanoseconds
 	Running  int64  // when its program ran, likewise; not said unless it is later
 	Deadline int64  // when it gives up, likewise
+	Await    int64  // until when an agent that is away may come back, likewise; 0: nobody waits for it
 	Trace    string // traceparent (W3C Trace Context); dropped if malformed
 }
 
 // Do sends a request to the agent of a root directory, and returns its answer.
 // Any error means that it is not known whether the request was executed.
 func Do(dir root.Dir, r Request) (Response, error) {
-	c, err := dial(dir, r.Deadline)
+	c, err := await(dir, r, time.Sleep)
 	if err != nil {
 		return Response{}, err
 	}

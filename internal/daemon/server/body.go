@@ -2,12 +2,16 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/berth-net/berth/api"
@@ -20,7 +24,8 @@ import (
 const bodyTime = 5 * time.Second
 
 // Body reads the request's body into v, a pointer to a struct. The body has to be a single
-// JSON object that has every required key, no key twice, and no key that v does not know.
+// JSON object that has every required key, no key twice, and no key that v does not know. If no
+// key is required, there may be no body, which counts as an empty object.
 func (r *Request) Body(v any, required ...string) error {
 	conn := http.NewResponseController(r.w)
 	// SetReadDeadline fails only for a connection without deadlines, such as a test's.
@@ -38,6 +43,9 @@ func (r *Request) Body(v any, required ...string) error {
 	}
 	// From here on the server reads only to notice when the client leaves.
 	_ = conn.SetReadDeadline(time.Time{})
+	if len(raw) == 0 && len(required) == 0 {
+		return nil
+	}
 	return decode(raw, v, required...)
 }
 
@@ -48,6 +56,9 @@ func decode(raw []byte, v any, required ...string) error {
 		d.DisallowUnknownFields()
 		err = d.Decode(v)
 	}
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return cni.Errorf(cni.CodeDecode, "the request is malformed", "its body: %s is %s; expected %s", fieldOf(wrong), aOr(wrong.Value), expected(wrong.Type))
+	}
 	if err != nil {
 		return cni.Errorf(cni.CodeDecode, "the request is malformed", "its body: %v", err)
 	}
@@ -57,4 +68,46 @@ func decode(raw []byte, v any, required ...string) error {
 		}
 	}
 	return nil
+}
+
+// fieldOf names the part of a body that has a value of the wrong type.
+func fieldOf(e *json.UnmarshalTypeError) string {
+	if e.Field == "" {
+		return "it"
+	}
+	return strconv.Quote(e.Field)
+}
+
+// aOr puts an article before JSON's word for a type.
+func aOr(value string) string {
+	if value == "array" || value == "object" {
+		return "an " + value
+	}
+	return "a " + value
+}
+
+// expected says in JSON's words which values a type takes.
+func expected(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return expected(t.Elem())
+	case reflect.Struct:
+		var keys []string
+		for f := range t.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			keys = append(keys, cmp.Or(name, f.Name))
+		}
+		return "an object with " + strings.Join(keys, ", ")
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number of 0 or more"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	}
+	return t.String()
 }

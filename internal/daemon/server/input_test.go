@@ -34,7 +34,7 @@ func TestRefusedInput(t *testing.T) {
 		{"POST", pathToys, aToy + "{}", 400, 6, "nothing more after"},
 		{"POST", pathToys, `{"name":"bear","bogus":1}`, 400, 6, `unknown field "bogus"`},
 		{"POST", pathToys, `{"name":"bear","name":"wolf"}`, 400, 6, "appears twice"},
-		{"POST", pathToys, `{"name":5}`, 400, 6, "cannot unmarshal number"},
+		{"POST", pathToys, `{"name":5}`, 400, 6, `"Name" is a number; expected a string`},
 		{"POST", pathToys, `{}`, 400, 7, `lacks "name"`},
 		{"POST", pathToys, aToy + strings.Repeat(" ", api.MaxBody), 413, 6, "1048576 bytes"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/version"
 )
 
 // buckets are upper bounds in seconds. They cover a ledger commit (0.3 ms), the deletion of
@@ -25,6 +27,10 @@ type Metrics struct {
 	verbs    *prometheus.HistogramVec
 	kinds    *prometheus.HistogramVec
 	holds    *prometheus.CounterVec
+	repairs  *prometheus.CounterVec
+	findings *prometheus.GaugeVec
+	reloaded prometheus.Gauge
+	reloadAt prometheus.Gauge
 }
 
 // NewMetrics returns metrics of their own registry.
@@ -44,6 +50,25 @@ func NewMetrics() *Metrics {
 			Help: "Holds in operations of a kind; result failed: the operation failed for one or more of its holds.",
 		}, []string{"kind", "op", "result"}),
 	}
+	m.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_repairs_total", Help: "Things that others had changed, or taken away, and that the agent has mended.",
+	}, []string{"kind"})
+	m.findings = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "berth_audit_findings", Help: "What the last audit or sweep has found; a sweep mends it.",
+	}, []string{"type"})
+	m.reloaded = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "berth_config_last_reload_successful", Help: "1 if the configuration that was read last is in force.",
+	})
+	m.reloadAt = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "berth_config_last_reload_success_timestamp_seconds", Help: "When the configuration in force was read.",
+	})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "berth_build_info", Help: "1, with the versions as labels.",
+		ConstLabels: prometheus.Labels{"version": version.Text, "goversion": runtime.Version()},
+	})
+	build.Set(1)
+	m.Reloaded(nil) // a daemon does not start with a configuration that has an error
+	m.registry.MustRegister(build, m.repairs, m.findings, m.reloaded, m.reloadAt)
 	m.registry.MustRegister(m.verbs, m.kinds, m.holds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -57,6 +82,26 @@ func (m *Metrics) ObserveKind(kind, op string, took time.Duration, holds int, er
 		result = "failed"
 	}
 	m.holds.WithLabelValues(kind, op, result).Add(float64(holds))
+}
+
+// Repaired counts a repair of a thing of a kind.
+func (m *Metrics) Repaired(kind string) { m.repairs.WithLabelValues(kind).Inc() }
+
+// Found records how many findings of each type an audit or a sweep has.
+func (m *Metrics) Found(findings map[string]int) {
+	for typ, n := range findings {
+		m.findings.WithLabelValues(typ).Set(float64(n))
+	}
+}
+
+// Reloaded records that a configuration was read, and why it is not in force.
+func (m *Metrics) Reloaded(err error) {
+	if err != nil {
+		m.reloaded.Set(0)
+		return
+	}
+	m.reloaded.Set(1)
+	m.reloadAt.SetToCurrentTime()
 }
 
 // ObserveLedger adds a ledger's figures to the metrics. Each scrape reads them by stats.

@@ -125,3 +125,28 @@ func TestServeMetrics(t *testing.T) {
 		t.Errorf("after the stop: %d %s", status, body)
 	}
 }
+
+// The figures of what happens in the daemon, which it reports by itself.
+func TestMeter(t *testing.T) {
+	d := startToy(t)
+	d.Open()
+	figures := func() string { return "\n" + d.ask(t.Context(), "GET", api.PathMetrics, "", nil).body }
+	want := func(when string, lines ...string) {
+		t.Helper()
+		for _, line := range lines {
+			if got := figures(); !strings.Contains(got, "\n"+line) {
+				t.Errorf("%s: missing %s", when, line)
+			}
+		}
+	}
+	want("at the start", `berth_build_info{goversion="go1.`, "berth_config_last_reload_successful 1\n", "berth_config_last_reload_success_timestamp_seconds 1.")
+	d.metrics.Repaired("link")
+	d.metrics.Repaired("link")
+	d.metrics.Found(map[string]int{"changed": 2, "missing": 1})
+	d.metrics.Found(map[string]int{"changed": 0, "missing": 1})
+	d.metrics.Reloaded(errors.New("bad"))
+	want("later", `berth_repairs_total{kind="link"} 2`+"\n", `berth_audit_findings{type="changed"} 0`+"\n", `berth_audit_findings{type="missing"} 1`+"\n",
+		"berth_config_last_reload_successful 0\n", "berth_config_last_reload_success_timestamp_seconds 1.")
+	d.metrics.Reloaded(nil)
+	want("when all is well", "berth_config_last_reload_successful 1\n")
+}

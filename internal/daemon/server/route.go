@@ -52,7 +52,12 @@ type Request struct {
 	server *Server
 	w      http.ResponseWriter // to limit reading
 	http   *http.Request
+	about  func() []any
 }
+
+// About sets what the log says, as pairs of keys and values, if the request fails. The server
+// calls about only then.
+func (r *Request) About(about func() []any) { r.about = about }
 
 // Restoring reports whether Open has not been called yet. In a Call with a lane it never is
 // so.

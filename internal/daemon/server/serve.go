@@ -51,22 +51,30 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 			a = toAnswer(cni.Errorf(cni.CodeInternal, "internal error", "panic: %v", p))
 		}
 	}()
-	a, err := s.execute(rt, id, w, r)
+	var req Request
+	a, err := s.execute(rt, &req, id, w, r)
 	if err != nil {
 		a = toAnswer(err)
 	}
 	if e, failed := a.Value.(*api.Error); failed {
-		level := slog.LevelDebug
-		if a.Status >= 500 {
-			level = slog.LevelWarn
+		level, about := slog.LevelDebug, []any(nil)
+		if req.about != nil {
+			about = req.about()
 		}
-		s.log.Log(r.Context(), level, "request failed", "verb", rt.Verb, "status", a.Status, "code", e.Code, "error", e.Error())
+		switch {
+		case a.Status >= 500:
+			level = slog.LevelWarn
+		case about != nil && a.Status != http.StatusNotFound: // to delete what is not there is no failure
+			level = slog.LevelInfo
+		}
+		s.log.Log(r.Context(), level, "request failed",
+			append([]any{"verb", rt.Verb, "status", a.Status, "code", e.Code, "error", e.Error()}, about...)...)
 	}
 	return a
 }
 
-// execute sets a request's deadlines, waits for its place, and makes the call.
-func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Request) (*Answer, error) {
+// execute sets a request's deadlines, waits for its place, and makes the call with req.
+func (s *Server) execute(rt *Route, req *Request, id string, w http.ResponseWriter, r *http.Request) (*Answer, error) {
 	when, bad := parseWhen(r.Header, rt.Limit)
 	if bad != nil {
 		return nil, bad
@@ -98,7 +106,8 @@ func (s *Server) execute(rt *Route, id string, w http.ResponseWriter, r *http.Re
 	if err != nil {
 		return nil, err
 	}
-	return rt.Call(&Request{Ctx: ctx, When: when, ID: id, Query: query, server: s, w: w, http: r})
+	*req = Request{Ctx: ctx, When: when, ID: id, Query: query, server: s, w: w, http: r}
+	return rt.Call(req)
 }
 
 // write sends an answer. If the client has left, write only logs that.

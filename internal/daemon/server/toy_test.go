@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,6 +45,7 @@ type toy struct {
 	dir     root.Dir
 	client  *client.Client // for the routes that every server has
 	news    news
+	said    written
 
 	// Every Call calls hook, if it is not nil, and returns its error.
 	hook func(ctx context.Context, verb string, w When) error
@@ -55,7 +57,7 @@ func newToy(t testing.TB, dir root.Dir, concurrency int) *toy {
 	d.Server = New(Options{
 		Routes: d.routes(), Elsewhere: "look elsewhere", Metrics: d.metrics, Concurrency: concurrency,
 		Collectors: []Collector{shelf{prometheus.NewDesc("toy_shelf", "Toys on the shelf.", nil, nil)}},
-		Log:        slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Log:        slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &d.said), nil)),
 	})
 	return d
 }
@@ -97,9 +99,30 @@ func (d *toy) routes() []Route {
 	}
 }
 
+// written is what the daemon has written into its log.
+type written struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+// take returns all that was written since it was called last.
+func (w *written) take() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.text.Reset()
+	return w.text.String()
+}
+
 // call answers with the toy that it is asked for.
 func (d *toy) call(r *Request) (*Answer, error) {
 	made := struct{ Name string }{r.ID}
+	r.About(func() []any { return []any{"toy", made.Name} })
 	if r.http.Method == "POST" {
 		if err := r.Body(&made, "name"); err != nil {
 			return nil, err

@@ -15,7 +15,7 @@ const (
 )
 
 // checkNamespaceFile returns nil if fd is a file of the namespace file system, else
-// ErrNotNetns, which says what the file is. fd may be open with O_PATH.
+// ErrNotNetns, or ErrFile, which says what the file is. fd may be open with O_PATH.
 func checkNamespaceFile(fd int) error {
 	var fs unix.Statfs_t
 	if _, err := retry(func() (int, error) { return 0, unix.Fstatfs(fd, &fs) }); err != nil {
@@ -28,7 +28,11 @@ func checkNamespaceFile(fd int) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("fstat: %w", err)
 	}
-	return fmt.Errorf("%w: it is %s", ErrNotNetns, fileType(st.Mode))
+	class := ErrNotNetns
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		class = ErrFile
+	}
+	return fmt.Errorf("%w: it is %s", class, fileType(st.Mode))
 }
 
 // fileType returns the type of a file with the given st_mode, in inode(7)'s words.

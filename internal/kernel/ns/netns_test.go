@@ -49,6 +49,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a\x00b", ns.ErrNotNetns, "invalid"},
 		{dir, ns.ErrNotNetns, "a directory"},
 		{at("file"), ns.ErrNotNetns, "a regular file"},
+		{at("file"), ns.ErrFile, "a regular file"},
 		{at("file/below"), ns.ErrNotNetns, "not a directory"},
 		{at("fifo"), ns.ErrNotNetns, "a FIFO"},
 		{at("loop"), ns.ErrNotNetns, "too many levels"},

@@ -8,15 +8,17 @@ import (
 )
 
 // Conf has a few of a link's sysctls, of net/ipv4/conf/LINK and net/ipv6/conf/LINK. The
-// kernel sends them with the link, at no extra cost. It tells no Monitor when somebody
-// sets one.
+// kernel sends them with the link, at no extra cost. Of these it tells a Monitor only when
+// somebody switches forwarding off.
 type Conf struct {
 	IPv4, IPv6        bool  // the kernel sent the sysctls of this family
+	Forwarding4       int32 // of IPv4: forwarding
 	ARPIgnore         int32 // arp_ignore
 	ARPAccept         int32 // arp_accept
 	AcceptSourceRoute int32 // of IPv4: accept_source_route
 	MediumID          int32 // medium_id
 	ProxyARPPVLAN     int32 // proxy_arp_pvlan
+	Forwarding6       int32 // of IPv6: forwarding
 	AcceptRA          int32 // accept_ra
 	DisableIPv6       int32 // disable_ipv6
 	Seg6Enabled       int32 // seg6_enabled
@@ -30,11 +32,13 @@ type Conf struct {
 const (
 	inetConf, inet6Conf = 1, 2 // IFLA_INET_CONF, IFLA_INET6_CONF
 
+	confForwarding4       = 0 // 1 - 1
 	confAcceptSourceRoute = 9 - 1
 	confMediumID          = 14 - 1
 	confARPIgnore         = 19 - 1
 	confARPAccept         = 21 - 1
 	confProxyARPPVLAN     = 25 - 1
+	confForwarding6       = 0
 	confAcceptRA          = 3
 	confDisableIPv6       = 26
 	confSeg6Enabled       = 44
@@ -49,11 +53,12 @@ func parseConf(b []byte) (c Conf) {
 	if conf := within(within(b, unix.AF_INET), inetConf); len(conf) > 4*confProxyARPPVLAN {
 		c.IPv4 = true
 		c.ARPIgnore, c.AcceptSourceRoute = int32At(conf, confARPIgnore), int32At(conf, confAcceptSourceRoute)
-		c.ARPAccept = int32At(conf, confARPAccept)
+		c.Forwarding4, c.ARPAccept = int32At(conf, confForwarding4), int32At(conf, confARPAccept)
 		c.MediumID, c.ProxyARPPVLAN = int32At(conf, confMediumID), int32At(conf, confProxyARPPVLAN)
 	}
 	if conf := within(within(b, unix.AF_INET6), inet6Conf); len(conf) > 4*confDisableIPv6 {
 		c.IPv6 = true
+		c.Forwarding6 = int32At(conf, confForwarding6)
 		c.AcceptRA, c.DisableIPv6 = int32At(conf, confAcceptRA), int32At(conf, confDisableIPv6)
 		c.Seg6Enabled, c.RPLSegEnabled = int32At(conf, confSeg6Enabled), int32At(conf, confRPLSegEnabled)
 		c.AcceptUntrackedNA = int32At(conf, confAcceptUntrackedNA)

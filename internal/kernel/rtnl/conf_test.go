@@ -17,6 +17,7 @@ func TestConfIsThatOfTheFiles(t *testing.T) {
 			"ipv4/conf/veth0/arp_ignore": c.ARPIgnore, "ipv4/conf/veth0/accept_source_route": c.AcceptSourceRoute,
 			"ipv4/conf/veth0/medium_id": c.MediumID, "ipv4/conf/veth0/proxy_arp_pvlan": c.ProxyARPPVLAN,
 			"ipv4/conf/veth0/arp_accept": c.ARPAccept, "ipv6/conf/veth0/accept_untracked_na": c.AcceptUntrackedNA,
+			"ipv4/conf/veth0/forwarding": c.Forwarding4, "ipv6/conf/veth0/forwarding": c.Forwarding6,
 			"ipv6/conf/veth0/accept_ra": c.AcceptRA, "ipv6/conf/veth0/disable_ipv6": c.DisableIPv6,
 		}
 	}

@@ -33,6 +33,9 @@ const (
 	// RouteGone: one of Berth's routes was deleted, or another route to its destination
 	// replaced it. The kernel does not tell of routes that disappear with their link.
 	RouteGone
+	// Unforwarded: somebody has switched off forwarding for a link, of whoever it is, or for
+	// all links. Of Link, Index is known; it is 0 for all links.
+	Unforwarded
 	// Lost: the socket could not hold all news. Anything may have changed.
 	Lost
 )
@@ -42,6 +45,7 @@ type News struct {
 	Change Change
 	Link   Link
 	Route  Route
+	IPv6   bool // Unforwarded: of IPv6, not of IPv4
 }
 
 // Monitor tells of changes to an instance's live links, and to Berth's routes.
@@ -64,7 +68,7 @@ const receiveBuffer = 4 << 20
 // message has taken it out of the live group and has changed its name, its alias and its
 // second name, because then nothing shows any more whose link it is.
 //
-//	ip monitor link route
+//	ip monitor link route netconf
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
 	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, nlsock.BufferSize)}
 	err := c.Inside(func() error { return m.open() })
@@ -91,7 +95,9 @@ func (m *Monitor) open() error {
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
-	for _, group := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE} {
+	for _, group := range []int{
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
+	} {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
 		}
@@ -208,6 +214,8 @@ func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 			return News{}, false
 		}
 		return News{Change: RouteGone, Route: route}, true
+	case unix.RTM_NEWNETCONF:
+		return readNetconf(msg.Data)
 	}
 	return News{}, false
 }

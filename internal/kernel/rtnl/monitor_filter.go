@@ -17,6 +17,7 @@ const (
 	atFlags    = 6
 	atProtocol = unix.SizeofNlMsghdr + 5 // rtm_protocol
 	atLinkAttr = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
+	atConfAttr = unix.SizeofNlMsghdr + sizeofNetconfmsg
 )
 
 // steps are instructions of the filter, one after the other.
@@ -52,7 +53,7 @@ func find(attribute uint32, nested bool) steps {
 // monitorFilter lets through what is about links that have the prefix in their names,
 // are in the live group, or have the instance's alias or second name, whatever else one
 // message has changed, but for changes of those in the coming and in the cut group; deletions of
-// routes with Berth's protocol; and routes that replace others.
+// routes with Berth's protocol; routes that replace others; and that forwarding is off.
 func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, error) {
 	// Netlink's numbers are in the host's byte order, and BPF loads big ones.
 	half := func(n uint16) uint32 {
@@ -62,8 +63,17 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 
 	replaces := when(bpf.JumpBitsSet, half(unix.NLM_F_REPLACE), accept)
 	berths := when(bpf.JumpEqual, stamp.Protocol, accept)
+	unforwarded := slices.Concat(
+		steps{bpf.LoadConstant{Dst: bpf.RegA, Val: atConfAttr}},
+		find(netconfForwarding, false),
+		when(bpf.JumpEqual, 0, drop), // the message is about something else
+		steps{bpf.TAX{}},
+		loadBehind(0, 4),
+		when(bpf.JumpEqual, 0, accept),
+		drop)
 	return bpf.Assemble(slices.Concat(
 		load(atType, 2),
+		when(bpf.JumpEqual, half(unix.RTM_NEWNETCONF), unforwarded),
 		when(bpf.JumpEqual, half(unix.RTM_NEWROUTE), slices.Concat(load(atFlags, 2), replaces, drop)),
 		when(bpf.JumpEqual, half(unix.RTM_DELROUTE), slices.Concat(load(atProtocol, 1), berths, drop)),
 		when(bpf.JumpNotEqual, half(unix.RTM_NEWLINK), when(bpf.JumpNotEqual, half(unix.RTM_DELLINK), drop)),

@@ -71,6 +71,8 @@ func show(n rtnl.News) string {
 		return "gone " + n.Link.Name
 	case rtnl.RouteGone:
 		return "no route " + n.Route.Dst.String()
+	case rtnl.Unforwarded:
+		return fmt.Sprint("unforwarded ", n.Link.Index, " IPv6 ", n.IPv6)
 	}
 	return "lost"
 }

@@ -29,7 +29,7 @@ func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
 func (l *Links) take(ctx context.Context, s *Spec) error {
 	macs, err := s.check()
 	if err != nil {
-		return l.unmakeable(s, err)
+		return l.orHomeless(s, err)
 	}
 	pod, err := s.Netns.Open()
 	if errors.Is(err, ns.ErrGone) {
@@ -74,10 +74,10 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	}
 }
 
-// unmakeable is take for a spec that does not say enough to make a link: one that was
-// adopted, for a pod of which not everything is known. It returns why or, if the pod's
-// namespace and the link are both gone, hold.ErrHomeless.
-func (l *Links) unmakeable(s *Spec, why error) error {
+// orHomeless returns why or, if the pod's namespace and the link are both gone,
+// hold.ErrHomeless. It is take for a spec that does not say enough to make a link: one that
+// was adopted, for a pod of which not everything is known.
+func (l *Links) orHomeless(s *Spec, why error) error {
 	pod, err := s.Netns.Open()
 	if err == nil {
 		pod.Close()
@@ -100,7 +100,11 @@ func (l *Links) homeless(s *Spec, macs ends, why error) error {
 				return err
 			}
 		}
-		return l.repair(s, macs, link)
+		err := l.repair(s, macs, link)
+		if errors.Is(err, kernel.ErrNotFound) { // the namespace may have ended since, and the link with it
+			err = l.orHomeless(s, err)
+		}
+		return err
 	case err != nil && !errors.Is(err, kernel.ErrNotFound):
 		return err // a link that cannot be looked for may still exist
 	}
@@ -188,13 +192,17 @@ func (l *Links) alias(s *Spec) string {
 }
 
 // Restamp writes into a link's alias that the link is there for an ADD that began at start
-// (CLOCK_BOOTTIME in nanoseconds).
+// (CLOCK_BOOTTIME in nanoseconds). If the link is gone with the pod's network namespace, the
+// error is hold.ErrHomeless.
 func (l *Links) Restamp(s *Spec, start int64) error {
 	of, ok := stamp.Parse(s.Alias)
 	if !ok {
 		return nil
 	}
 	if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.Alias(of.Since(start)))); err != nil {
+		if errors.Is(err, kernel.ErrNotFound) {
+			err = l.orHomeless(s, err)
+		}
 		return fmt.Errorf("changing the alias of link %s: %w", s.Name, err)
 	}
 	return nil

@@ -33,7 +33,7 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 			return err
 		}
 	}
-	if err := l.conn.Inside(func() error { return s.setSysctls(conf) }); err != nil {
+	if err := l.conn.Inside(func() error { return s.setSysctls(conf, l.forwards()) }); err != nil {
 		return err
 	}
 	var settings []rtnl.Setting

@@ -42,28 +42,32 @@ type Options struct {
 	// Since returns when the last ADD began that was answered with an owner's link
 	// (CLOCK_BOOTTIME in nanoseconds); 0: the ADD in the link's spec. nil: always 0.
 	Since func(hold.ID) int64
+	// Forwards reports whether the node has to forward what pods send. nil: it does not, or
+	// somebody else sees to that.
+	Forwards func() bool
 }
 
 // Links makes, checks, cuts off and deletes the links of an instance.
 type Links struct {
-	conn    *rtnl.Conn
-	prefix  string
-	groups  stamp.Groups
-	barrier func() bool
-	exposed func()
-	since   func(hold.ID) int64
-	batches atomic.Uint32 // counts batches, so that each has a group of its own
-	mirror  mirror
-	memory  memory
-	claims  claims
-	turn    chan struct{} // has room for one: the caller that cuts a link off now
-	listed  atomic.Bool   // this Links has listed all links at least once
-	once    sync.Mutex    // held by listOnce
+	conn     *rtnl.Conn
+	prefix   string
+	groups   stamp.Groups
+	barrier  func() bool
+	exposed  func()
+	since    func(hold.ID) int64
+	forwards func() bool
+	batches  atomic.Uint32 // counts batches, so that each has a group of its own
+	mirror   mirror
+	memory   memory
+	claims   claims
+	turn     chan struct{} // has room for one: the caller that cuts a link off now
+	listed   atomic.Bool   // this Links has listed all links at least once
+	once     sync.Mutex    // held by listOnce
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, turn: make(chan struct{}, 1)}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, forwards: o.Forwards, turn: make(chan struct{}, 1)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -72,6 +76,9 @@ func New(o Options) *Links {
 	}
 	if l.since == nil {
 		l.since = func(hold.ID) int64 { return 0 }
+	}
+	if l.forwards == nil {
+		l.forwards = func() bool { return false }
 	}
 	l.mirror.own = l.own
 	l.batches.Store(rand.Uint32()) // so that batches do not use the same groups as before a restart

@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/turn"
 )
@@ -26,7 +27,8 @@ const (
 )
 
 // settle waits until the pod's addresses receive, so that its first packet will be
-// answered. It does nothing unless Acquire has made the link and not seen that yet.
+// answered. It does nothing unless Acquire has made the link and not seen that yet. If the
+// pod's network namespace is gone, the error is hold.ErrHomeless.
 func (l *Links) settle(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil || !l.memory.get(s.Name).unsettled {
@@ -43,6 +45,9 @@ func (l *Links) settle(ctx context.Context, h hold.Hold) error {
 
 func waitInside(ctx context.Context, s *Spec) error {
 	pod, err := s.Netns.Open()
+	if errors.Is(err, ns.ErrGone) {
+		return fmt.Errorf("%w: %w", hold.ErrHomeless, err)
+	}
 	if err != nil {
 		return err
 	}

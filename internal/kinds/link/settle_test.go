@@ -3,12 +3,16 @@ package link_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -73,4 +77,32 @@ func TestSettle(t *testing.T) {
 	must(t, f.kind.Settle(t.Context(), h)) // Settle has seen the addresses receive, and does not look again
 	must(t, f.kind.Acquire(t.Context(), h))
 	must(t, f.kind.Settle(t.Context(), h))
+}
+
+// The path of a pod's network namespace goes behind the link, and before the wait for the
+// pod's addresses; then the namespace goes, too. The kind says that the pod is gone, for which
+// an ADD has a number of its own.
+func TestSettleWithoutPod(t *testing.T) {
+	f := newFixture(t)
+	pod := nettest.Pod(t)
+	ref := pod.Ref()
+	ref.Path = filepath.Join(t.TempDir(), "pod")
+	must(t, os.WriteFile(ref.Path, nil, 0o600))
+	must(t, unix.Mount(pod.Ref().Path, ref.Path, "", unix.MS_BIND, ""))
+	defer func() { _ = unix.Unmount(ref.Path, unix.MNT_DETACH) }()
+	h := f.hold(ref, both)
+	deaf(t, pod)
+	must(t, f.kind.Acquire(t.Context(), h))
+	must(t, unix.Unmount(ref.Path, unix.MNT_DETACH))
+	for _, what := range []string{"an empty file", "nothing"} {
+		if err := f.kind.Settle(t.Context(), h); !errors.Is(err, hold.ErrHomeless) {
+			t.Errorf("%s is at the path: Settle says %v", what, err)
+		}
+		must(t, f.links.Restamp(spec(h), 7)) // the link is still there
+		_ = os.Remove(ref.Path)
+	}
+	f.release(h)
+	if err := f.links.Restamp(spec(h), 7); !errors.Is(err, hold.ErrHomeless) {
+		t.Errorf("there is neither pod nor link: Restamp says %v", err)
+	}
 }

@@ -33,13 +33,22 @@ type sysctl struct {
 // conf/all's). The pod knows its gateway's MAC without asking. The host also enters those
 // that announce themselves, if it may make new entries for them (arp_accept, where Linux
 // also applies conf/all's; accept_untracked_na).
-func (s *Spec) sysctls(c rtnl.Conf) []sysctl {
+//
+// If forwards is set, the node forwards what the pod sends, and has to do that (forwarding).
+// Links get it from conf/default, and from conf/all whenever that changes.
+func (s *Spec) sysctls(c rtnl.Conf, forwards bool) []sysctl {
 	all := []sysctl{
 		{"ipv4", "arp_ignore", c.IPv4, c.ARPIgnore, 8},
 		{"ipv4", "medium_id", c.IPv4, c.MediumID, -1},
 		{"ipv4", "proxy_arp_pvlan", c.IPv4, c.ProxyARPPVLAN, 0},
 		{"ipv4", "arp_accept", c.IPv4, c.ARPAccept, 0},
 		{"ipv4", "accept_source_route", c.IPv4, c.AcceptSourceRoute, 0},
+	}
+	if forwards && s.has(false) {
+		all = append(all, sysctl{"ipv4", "forwarding", c.IPv4, c.Forwarding4, 1})
+	}
+	if forwards && s.has(true) {
+		all = append(all, sysctl{"ipv6", "forwarding", c.IPv6, c.Forwarding6, 1})
 	}
 	if !s.has(true) {
 		return append(all, sysctl{"ipv6", "disable_ipv6", c.IPv6, c.DisableIPv6, 1})
@@ -62,8 +71,8 @@ func (x sysctl) optional() bool {
 // setSysctls sets the sysctls that differ, in the calling thread's network namespace. It
 // reads those first that the kernel did not send with the link, because writing
 // disable_ipv6 takes the lock of all links.
-func (s *Spec) setSysctls(c rtnl.Conf) error {
-	for _, x := range s.sysctls(c) {
+func (s *Spec) setSysctls(c rtnl.Conf, forwards bool) error {
+	for _, x := range s.sysctls(c, forwards) {
 		path, want := x.family+"/conf/"+s.Name+"/"+x.name, strconv.Itoa(int(x.want))
 		if !x.said {
 			have, err := ns.Sysctl(path)

@@ -114,7 +114,7 @@ func (l *Links) compare(s *Spec, seen view) error {
 	if !link.Up {
 		differ("down")
 	}
-	for _, x := range s.sysctls(link.Conf) {
+	for _, x := range s.sysctls(link.Conf, l.forwards()) {
 		if x.said && x.have != x.want {
 			differ("%s %d, not %d", x.name, x.have, x.want)
 		}

@@ -16,6 +16,10 @@ type conn struct{ *doors }
 func (c conn) Close() error            { return nil }
 func (c conn) UplinkMTU() (int, error) { return 1500, nil }
 
+// Uses lists nobody: nobody else has addresses in memory.
+func (c conn) Uses() ([]rtnl.Use, error)              { return nil, nil }
+func (c conn) Names(indices ...int) ([]string, error) { return make([]string, len(indices)), nil }
+
 func (c conn) Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"cmp"
 	"sync/atomic"
 
 	"github.com/berth-net/berth/internal/daemon"
@@ -47,6 +48,11 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 				return nil
 			},
 			Identify: w.Identify, Occupied: w.occupied, Noticed: w.onNotice,
+			Sysctl: func(name string) (string, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return cmp.Or(w.sysctl[name], "0"), nil
+			},
 			SetSysctl: func(name, value string) error {
 				return k.step("sysctl", name, func() error { w.sysctl[name] = value; return nil })
 			},

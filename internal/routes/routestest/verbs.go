@@ -143,7 +143,7 @@ func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 	return api.Status{
 		Version: "v0", Instance: "abcdefghij", Root: "/", PID: 1, Started: time.Unix(1, 0),
 		Attachments: states, Owed: v.DeletedOwed, Pools: pools(), Deletions: api.DeletionCount{Queued: 1, Damaged: 1, Spares: 7, Error: v.Unreadable},
-		Lacks: api.Lacks(),
+		Lacks: api.Lacks(), Overlaps: []string{"pool default: 10.88.0.0/16 overlaps the address 10.88.0.1/24 of cni0"},
 	}, v.hook(ctx, "status", server.When{})
 }
 
@@ -154,7 +154,7 @@ func (v *Verbs) Pools() []api.Pool {
 }
 
 func pools() []api.Pool {
-	return []api.Pool{{Name: "default", Default: true, CIDRs: []api.PoolCIDR{
+	return []api.Pool{{Name: "default", Default: true, Exhausted: "pool default has no free IPv4 address", CIDRs: []api.PoolCIDR{
 		{CIDR: "10.88.0.0/16", Draining: true, Size: "65534", Used: 1, Resting: 2},
 		{CIDR: "fd00::/64", Size: "18446744073709551614", Used: 1},
 	}}}

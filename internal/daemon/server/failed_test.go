@@ -1,0 +1,31 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/cni"
+)
+
+// The log says of a request that failed whom it was about. To delete what is not there is no
+// failure.
+func TestFailedRequestIsSaid(t *testing.T) {
+	d := startToy(t)
+	d.Open()
+	for _, tt := range []struct {
+		code uint
+		want string // "": nothing
+	}{
+		{cni.CodeInternal, `level=WARN msg="request failed" verb=make status=500 code=999 error="the head: is off" toy=bear` + "\n"},
+		{cni.CodeNetns, `level=INFO msg="request failed" verb=make status=400 code=102 error="the head: is off" toy=bear` + "\n"},
+		{cni.CodeUnknown, ""},
+	} {
+		d.hook = func(context.Context, string, When) error { return cni.Errorf(tt.code, "the head", "is off") }
+		d.said.take()
+		wantCode(t, d.makeOne(t.Context()), tt.code, "is off")
+		if said := d.said.take(); tt.want == "" && said != "" || !strings.HasSuffix(said, tt.want) {
+			t.Errorf("code %d: the log says %q, want %q", tt.code, said, tt.want)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package ground
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/overlap"
+)
+
+// RefuseOverlaps refuses a configuration with a pool whose addresses somebody else on the node
+// uses, and says who. It never refuses a CIDR of which pods have addresses: they must not lose
+// their agent, and only people can move them. SayOverlaps says who uses that.
+func (g *Ground) RefuseOverlaps(c *config.Config) error {
+	used := g.usedCIDRs()
+	var vacant []ipam.PoolConfig
+	for _, p := range c.Pools {
+		free := ipam.PoolConfig{Name: p.Name}
+		for _, cidr := range p.CIDRs {
+			if !used[cidr] {
+				free.CIDRs = append(free.CIDRs, cidr)
+			}
+		}
+		if len(free.CIDRs) > 0 {
+			vacant = append(vacant, free)
+		}
+	}
+	if len(vacant) == 0 {
+		return nil // it costs a list of all addresses and routes
+	}
+	found, err := overlap.Find(vacant, g.node.Conn)
+	if err != nil {
+		g.Log.Warn("could not look for pools that overlap", "err", err)
+	}
+	return overlap.Refusal(found)
+}
+
+// usedCIDRs returns the CIDRs of which pods have addresses.
+func (g *Ground) usedCIDRs() map[netip.Prefix]bool {
+	used := map[netip.Prefix]bool{}
+	for _, p := range g.Pools.Stats(g.Clock.Now()) {
+		for _, c := range p.CIDRs {
+			if c.Used > 0 {
+				used[c.CIDR] = true
+			}
+		}
+	}
+	return used
+}
+
+// SayOverlaps looks for pools in force whose addresses somebody else uses, and says so in the
+// log and in the status.
+func (g *Ground) SayOverlaps(context.Context) {
+	found, err := overlap.Find(g.Config().Pools, g.node.Conn)
+	if err != nil {
+		g.Log.Warn("could not look for pools that overlap", "err", err)
+		return
+	}
+	var all []string
+	for _, o := range found {
+		if o.Within {
+			g.Log.Info("a pool is a part of what a route leads to: the node reaches nobody there by the pool's addresses any more", "overlap", o)
+			continue
+		}
+		all = append(all, o.String())
+		g.Log.Error("a pool overlaps what somebody else uses, and pods have addresses of it: move one of the two", "overlap", o)
+	}
+	g.overlaps.Store(&all)
+}
+
+// Overlaps lists the pools in force whose addresses somebody else used at the last look.
+func (g *Ground) Overlaps() []string {
+	if all := g.overlaps.Load(); all != nil {
+		return *all
+	}
+	return nil
+}

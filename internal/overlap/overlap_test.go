@@ -1,0 +1,86 @@
+package overlap_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/overlap"
+)
+
+// node has links 1 eth0, 2 a host veth of Berth's, 3 podman0, and what else uses addresses.
+type node []rtnl.Use
+
+func (n node) Uses() ([]rtnl.Use, error) { return n, nil }
+
+func (n node) Names(indices ...int) (names []string, _ error) {
+	for _, i := range indices {
+		names = append(names, []string{"", "eth0", "babcdefghij2345", "podman0"}[i])
+	}
+	return names, nil
+}
+
+func TestFind(t *testing.T) {
+	address := func(p string, index int) rtnl.Use {
+		return rtnl.Use{Sort: rtnl.UseAddress, Prefix: netip.MustParsePrefix(p), Index: index}
+	}
+	route := func(p, via string, index int, table uint32) rtnl.Use {
+		u := rtnl.Use{Sort: rtnl.UseRoute, Prefix: netip.MustParsePrefix(p), Index: index, Table: table}
+		if via != "" {
+			u.Via = netip.MustParseAddr(via)
+		}
+		return u
+	}
+	gateway := func(a string, index int) rtnl.Use {
+		addr := netip.MustParseAddr(a)
+		return rtnl.Use{Sort: rtnl.UseGateway, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Index: index, Table: 254}
+	}
+	for name, tt := range map[string]struct {
+		uses []rtnl.Use
+		want []string
+	}{
+		"nobody":                          {nil, nil},
+		"neighbours":                      {[]rtnl.Use{address("10.87.255.254/16", 1), address("10.89.0.1/16", 1), route("10.89.0.0/16", "", 1, 254), gateway("10.89.0.2", 1)}, nil},
+		"an address in it":                {[]rtnl.Use{address("10.88.5.1/32", 1)}, []string{"the address 10.88.5.1/32 of eth0"}},
+		"a network in it":                 {[]rtnl.Use{address("10.88.5.1/24", 3), route("10.88.5.0/24", "", 3, 254)}, []string{"the address 10.88.5.1/24 of podman0"}},
+		"it is the network":               {[]rtnl.Use{address("10.88.0.1/16", 3), route("10.88.0.0/16", "", 3, 254)}, []string{"the address 10.88.0.1/16 of podman0"}},
+		"it is in a network":              {[]rtnl.Use{address("10.0.0.5/8", 1)}, []string{"the address 10.0.0.5/8 of eth0"}},
+		"a route into it":                 {[]rtnl.Use{route("10.88.5.0/24", "192.0.2.1", 1, 254)}, []string{"the route 10.88.5.0/24 via 192.0.2.1 dev eth0"}},
+		"a route to it, of another table": {[]rtnl.Use{route("10.88.0.0/16", "", 0, 52)}, []string{"the route 10.88.0.0/16 table 52"}},
+		"a route beyond it":               {[]rtnl.Use{route("10.0.0.0/8", "192.0.2.1", 1, 254)}, []string{"within the route 10.0.0.0/8 via 192.0.2.1 dev eth0"}},
+		"the gateway":                     {[]rtnl.Use{gateway("10.88.0.1", 1)}, []string{"the gateway 10.88.0.1 dev eth0"}},
+		"Berth's link":                    {[]rtnl.Use{address("10.88.0.1/32", 2), route("10.88.0.7/32", "", 2, 254)}, nil},
+		"IPv6":                            {[]rtnl.Use{address("fd00:88::1/64", 1)}, []string{"the address fd00:88::1/64 of eth0"}},
+	} {
+		pools := []ipam.PoolConfig{
+			{Name: "a", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("fd00:88::/64")}},
+			{Name: "b", CIDRs: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}},
+		}
+		found, err := overlap.Find(pools, node(tt.uses))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, o := range found {
+			with := o.With
+			if o.Within {
+				with = "within " + with
+			}
+			got = append(got, with)
+			if want := fmt.Sprintf("pool a: %s overlaps %s", o.CIDR, o.With); o.String() != want {
+				t.Errorf("%s: %q, want %q", name, o, want)
+			}
+		}
+		refused := slices.ContainsFunc(found, func(o overlap.Overlap) bool { return !o.Within })
+		if err := overlap.Check(pools, node(tt.uses)); (err != nil) != refused || refused && !strings.Contains(err.Error(), tt.want[0]) {
+			t.Errorf("%s: refused %v, want %t", name, err, refused)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
