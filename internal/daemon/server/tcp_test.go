@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,41 +20,24 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// journal is a log that a test reads.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(p []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(p)
-}
-
-// wantLines wants the log to have n lines, each with words.
-func (j *journal) wantLines(t *testing.T, n int, words string) {
+// wantLines wants the daemon to have written n lines into its log, each with words.
+func (d *toy) wantLines(t *testing.T, n int, words string) {
 	t.Helper()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	got := slices.Collect(strings.Lines(j.text.String()))
+	got := slices.Collect(strings.Lines(d.said.take()))
 	if len(got) != n || slices.ContainsFunc(got, func(line string) bool { return !strings.Contains(line, words) }) {
 		t.Errorf("the log has %d lines, want %d with %q; the first ones: %q", len(got), n, words, got[:min(len(got), 3)])
 	}
 }
 
-// metricsToy is a toy daemon with a journal, which serves metrics by TCP.
+// metricsToy is a toy daemon that serves metrics by TCP.
 type metricsToy struct {
 	*toy
 	addr string
-	log  *journal
 }
 
 func startMetrics(t *testing.T) *metricsToy {
 	t.Helper()
-	d := &metricsToy{newToy(t, root.Dir(t.TempDir()), 0), "", &journal{}}
-	d.toy.log = slog.New(slog.NewTextHandler(d.log, nil))
-	d.run(t)
+	d := &metricsToy{toy: startToy(t)}
 	addr, err := d.ServeMetrics("127.0.0.1:0")
 	must(t, err)
 	d.addr = addr.String()
@@ -105,7 +87,7 @@ func TestMetricsHeedNoDeadlines(t *testing.T) {
 			c.wantAnswer(t, 200)
 		}
 	}
-	d.log.wantLines(t, 0, "")
+	d.wantLines(t, 0, "")
 }
 
 // A pod takes all connections to the metrics' address that there are, and more: with half a
@@ -133,7 +115,7 @@ func TestMetricsOfOthersAreServed(t *testing.T) {
 				must(t, err)
 				c.wantAnswer(t, 200)
 			}
-			d.log.wantLines(t, 1, "too many are open")
+			d.wantLines(t, 1, "too many are open")
 		})
 	}
 }
@@ -214,8 +196,8 @@ func (r reader) Write([]byte) (int, error) {
 // As many clients as there are scrapes at once do not read their answers. Others get
 // theirs, and the log says nothing when those that do not read leave.
 func TestScrapesThatNobodyReads(t *testing.T) {
-	log := &journal{}
-	h := NewMetrics().handler(slog.New(slog.NewTextHandler(log, nil)))
+	d := newToy(t, root.Dir(t.TempDir()), 0)
+	h := d.metrics.handler(d.log)
 	scrape := func() *http.Request { return httptest.NewRequestWithContext(t.Context(), "GET", api.PathMetrics, nil) }
 	left := make(chan struct{})
 	var all sync.WaitGroup
@@ -230,5 +212,5 @@ func TestScrapesThatNobodyReads(t *testing.T) {
 	}
 	close(left)
 	all.Wait()
-	log.wantLines(t, 0, "")
+	d.wantLines(t, 0, "")
 }
