@@ -79,9 +79,27 @@ func setDown(index uint32) error {
 	return parseAnswer(answer)
 }
 
+// kernel is the kernel's address.
+var kernel = &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+
+// open opens a socket that is connected to the kernel. The kernel takes no messages of others
+// for it (netlink_getsockbyportid): otherwise a pod could fill the plugin's sockets in the pod's
+// namespace.
+func open() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(fd, kernel); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
 // ask sends a message to the kernel and returns its answer, which is in buf.
 func ask(message, buf []byte) ([]byte, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	fd, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -94,12 +112,12 @@ func ask(message, buf []byte) ([]byte, error) {
 var errLost = errors.New("the kernel's answer is lost")
 
 // exchange is ask with a given socket. Whoever has CAP_NET_ADMIN in the network namespace, as
-// a pod may have in its own, can write to the socket as well, even before the kernel does.
+// a pod may have in its own, can write to the socket as well until it is connected.
 // exchange skips all messages but the kernel's, whose port is 0.
 func exchange(fd int, message, buf []byte) ([]byte, error) {
 	// The kernel has done what the message says, and has answered, when sendto returns. So
 	// exchange does not wait.
-	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, message, 0, kernel); err != nil {
 		return nil, err
 	}
 	return receive(fd, buf)
@@ -133,7 +151,7 @@ func links(see func(answer) bool) error {
 	m = order.AppendUint16(m, unix.IFLA_EXT_MASK)
 	m = order.AppendUint32(m, skipStats)
 	order.PutUint32(m, uint32(len(m)))
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	fd, err := open()
 	if err != nil {
 		return err
 	}

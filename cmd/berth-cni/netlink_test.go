@@ -11,7 +11,7 @@ import (
 )
 
 // A pod with CAP_NET_ADMIN answers the plugin's questions in the pod's namespace before the
-// kernel does: with an error of a node that lacks something, or with a link of its own. Or it
+// kernel does, on a socket that is not yet connected: with an error of a node that lacks something, or with a link of its own. Or it
 // fills the plugin's socket. The plugin ignores what the pod says. If the kernel's answer is
 // lost, that makes no DEL fail.
 func TestPodAnswersForKernel(t *testing.T) {
@@ -61,6 +61,28 @@ func TestPodAnswersForKernel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod cannot write to the plugin's sockets.
+func TestPodCannotWrite(t *testing.T) {
+	nettest.Need(t)
+	must(t, nettest.Pod(t).Do(func() error {
+		fd, err := open()
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		to, err := unix.Getsockname(fd)
+		if err != nil {
+			return err
+		}
+		pods, _ := netlinkSocket(t)
+		defer unix.Close(pods)
+		if err := unix.Sendto(pods, make([]byte, unix.SizeofNlMsghdr), unix.MSG_DONTWAIT, to); err != unix.ECONNREFUSED {
+			t.Errorf("the pod's message: %v", err)
+		}
+		return nil
+	}))
 }
 
 // netlinkSocket opens a socket in the calling thread's network namespace, and returns

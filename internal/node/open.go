@@ -75,9 +75,9 @@ func occupied(pod ns.Ref, name string) (there bool, err error) {
 		return false, err
 	}
 	defer n.Close()
-	err = n.Do(func() error {
-		there = ns.HasLink(name)
-		return nil
+	err = n.Do(func() (err error) {
+		there, err = ns.HasLink(name)
+		return err
 	})
 	return there, err
 }

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -123,6 +125,89 @@ func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 			_, _ = conn.Write([]byte("hello")) // begins it, or hears that nobody listens
 			w.send(ether(a.mac, w.mac, tooBig(as.own, as.victim, 1280, udpPacket(as.victim, as.own, port, 4433, "hello"))))
 			return knows(as.own)
+		})
+	}
+}
+
+// A machine outside tells the node that what the node has answered to a pod, or to somebody far
+// away, was too big, and tells a pod the same of an answer to somebody. None of that was ever
+// sent. Nobody believes it, and a pod's packets to the other pod, which must not be cut into
+// pieces, pass. What is about a connection of the node's own the node believes.
+func TestNobodyIsToldPathMTUsOfNothingFromElsewhere(t *testing.T) {
+	n := newNode(t, plain)
+	b, v := n.add("b"), n.add("v")
+	wb, send, atV := b.wire(t), n.uplinkWire(t), listen(t, v.at)
+	for _, as := range []struct {
+		liar, node, far netip.Addr
+		proto           byte
+		network         string
+	}{
+		{lan4, node4, far4, icmp4, "udp4"},
+		{lan6, node6, netip.MustParseAddr("2001:db8:ffff::1"), icmp6, "udp6"},
+	} {
+		own, other := v.own(as.liar), b.own(as.liar)
+		believes := func(who *ns.Netns, to netip.Addr) bool {
+			t.Helper()
+			look := exec.Command("ip", "route", "get", to.String())
+			if who != nil {
+				look = nettest.Command(who, look.Args[0], look.Args[1:]...)
+			}
+			out, err := look.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return strings.Contains(string(out), " mtu ")
+		}
+		for _, to := range []netip.Addr{own, as.far} {
+			send(lies(as.liar, as.node, to))
+		}
+		for _, to := range []netip.Addr{other, as.far} {
+			send(lies(as.liar, own, to))
+		}
+		nettest.Eventually(t, "what comes behind it", func() bool {
+			send(packet(as.liar, own, marker, make([]byte, 8)))
+			return atV.count(func(s seen) bool { return s == seen{as.liar, own, marker} }) > 0
+		})
+		for _, to := range []netip.Addr{own, as.far} {
+			if believes(nil, to) {
+				t.Errorf("the node believes a word about its path to %s", to)
+			}
+		}
+		for _, to := range []netip.Addr{other, as.far} {
+			if believes(v.at, to) {
+				t.Errorf("a pod believes a word about its path to %s", to)
+			}
+		}
+		if atV.count(func(s seen) bool { return s == seen{as.liar, own, as.proto} }) > 0 {
+			t.Errorf("%s hears of packets that were never sent", own)
+		}
+
+		segment := udpPacket(other, own, 1000, 4433, strings.Repeat("x", 1400))
+		if as.liar.Is4() {
+			segment = packet4(other, own, udp, segment[20:], nil, 0x4000) // don't fragment
+		}
+		there := func(proto byte) int {
+			return atV.count(func(s seen) bool { return s == seen{other, own, proto} })
+		}
+		nettest.Eventually(t, "what is sent behind a big packet", func() bool {
+			wb.send(ether(b.mac, wb.mac, segment))
+			wb.send(ether(b.mac, wb.mac, packet(other, own, marker, make([]byte, 8))))
+			return there(marker) > 0
+		})
+		if there(udp) == 0 {
+			t.Errorf("what another pod sends to %s does not pass", own)
+		}
+
+		nettest.Serve(t, n.lan, as.network, netip.AddrPortFrom(as.liar, 4433).String())
+		conn, err := net.Dial(as.network, netip.AddrPortFrom(as.liar, 4433).String())
+		must(t, err)
+		defer conn.Close()
+		port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+		nettest.Eventually(t, "a word about the node's own connection", func() bool {
+			_, err := conn.Write([]byte("hello"))
+			must(t, err)
+			send(tooBig(as.liar, as.node, 1280, udpPacket(as.node, as.liar, port, 4433, "hello")))
+			return believes(nil, as.liar)
 		})
 	}
 }

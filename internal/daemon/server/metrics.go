@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/http"
@@ -124,14 +125,45 @@ func (m *Metrics) watch(s *Server, more []Collector) {
 	m.registry.MustRegister(&serverCollector{s, more})
 }
 
+// maxScrapes is how many scrapes are put together at once. Others wait.
+const maxScrapes = 4
+
+// handler answers scrapes. A scrape has its place only until its answer is in memory: a client
+// that does not read keeps no place, and one that leaves early is no line in the log.
 func (m *Metrics) handler(log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4,
-		DisableCompression:  true, // the unix socket and the loopback gain nothing by it
+	h := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorLog:           slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorHandling:      promhttp.ContinueOnError,
+		DisableCompression: true, // the unix socket and the loopback gain nothing by it
+	})
+	places := make(chan struct{}, maxScrapes)
+	put := func(a *whole, r *http.Request) {
+		defer func() { <-places }()
+		h.ServeHTTP(a, r)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+		case <-r.Context().Done(): // the client has left, or the daemon stops
+			return
+		}
+		a := whole{header: w.Header(), status: http.StatusOK}
+		put(&a, r)
+		w.WriteHeader(a.status)
+		_, _ = w.Write(a.body.Bytes()) // a client that has left needs no answer
 	})
 }
+
+// whole is an http.ResponseWriter that keeps an answer in memory.
+type whole struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (a *whole) Header() http.Header         { return a.header }
+func (a *whole) WriteHeader(status int)      { a.status = status }
+func (a *whole) Write(p []byte) (int, error) { return a.body.Write(p) }
 
 var (
 	descExecuting = prometheus.NewDesc("berth_requests_executing", "Requests that are being executed.", nil, nil)

@@ -92,18 +92,19 @@ func New(o Options) *Server {
 	s.router = newRouter(s.routes, o.Elsewhere)
 	s.queue = newQueue(o.Concurrency, backlog, lanesOf(s.routes)...)
 	s.metrics.watch(s, o.Collectors)
-	s.http = s.newHTTP(s, maxConns)
+	s.http = s.newHTTP(s, newConns(maxConns, s.log))
 	return s
 }
 
 // Routes lists all that the server answers: the daemon's routes, and its own.
 func (s *Server) Routes() []Route { return slices.Clone(s.routes) }
 
-// newHTTP returns an HTTP server that has at most that many connections at once.
-func (s *Server) newHTTP(h http.Handler, most int) *http.Server {
+// newHTTP returns an HTTP server whose connections c bounds.
+func (s *Server) newHTTP(h http.Handler, c *conns) *http.Server {
 	return &http.Server{
 		Handler:           h,
-		ConnState:         newConns(most, s.log).state,
+		ConnState:         c.state,
+		ConnContext:       c.context,
 		ReadHeaderTimeout: headTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,

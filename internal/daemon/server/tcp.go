@@ -14,6 +14,10 @@ import (
 // Shutdown. An addr without a host is on the loopback. ServeMetrics returns the address
 // with its port. Its user may
 // call it until it succeeds, before Shutdown.
+//
+// Anybody may be able to connect, pods too. So no request costs a line in the log, except at
+// the level debug, and who has many connections keeps nobody else from having one (see
+// conns.fair).
 func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -25,13 +29,20 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 		return nil, fmt.Errorf("listening for metrics: %w", err)
 	}
 	open := map[string]bool{api.PathMetrics: true, api.PathHealth: true}
+	conns := newConns(maxMetricsConns, s.log)
+	conns.fair = true
 	tcp := s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !open[r.URL.Path] {
 			s.write(w, toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
 			return
 		}
+		// Nobody who asks here has a deadline: one that had passed would be a failure, and a
+		// line in the log.
+		for _, h := range []string{api.HeaderStarted, api.HeaderRunning, api.HeaderDeadline} {
+			r.Header.Del(h)
+		}
 		s.ServeHTTP(w, r)
-	}), maxMetricsConns)
+	}), conns)
 	s.tcp.Store(tcp)
 	go func() {
 		if err := tcp.Serve(l); !errors.Is(err, http.ErrServerClosed) {

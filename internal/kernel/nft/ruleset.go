@@ -30,9 +30,10 @@ type Ruleset struct {
 	// that link and its destination is no loopback address. Blocked and Connections
 	// apply to it too. By other links come no connection, no error and no fragment from a
 	// source address in Pools that is not routed there. What live links say about path MTUs
-	// does not reach the node, nor, if it is about no connection, another live link, nor, if
-	// the MTU is below 1280 bytes, anybody from whom Masquerade hides the link. The node
-	// speaks no MPTCP with live links.
+	// does not reach the node, nor, if the MTU is below 1280 bytes, anybody from whom
+	// Masquerade hides the link. Where the table tracks connections, for Connections or
+	// Masquerade, nobody's word about the path MTU of no connection reaches the node or a live
+	// link. The node speaks no MPTCP with live links.
 	Live uint32
 
 	// Blocked lists destinations to which the node forwards nothing from live links,
@@ -117,6 +118,9 @@ func (r Ruleset) table(lacks Parts) table {
 		}
 		told := chain{name: "node_in", typ: "filter", hook: hookInput, priority: priorityFilter}
 		told.rules = append(told.rules, dropTooBig(r.Live, ipv4), dropTooBig(r.Live, ipv6))
+		if tracks && lacks&Invalid == 0 {
+			told.rules = append(told.rules, dropTooBigOfNothing(ipv4), dropTooBigOfNothing(ipv6))
+		}
 		if lacks&Multipath == 0 {
 			told.rules = append(told.rules, dropMultipath(r.Live)...)
 		}
@@ -135,7 +139,7 @@ func (r Ruleset) table(lacks Parts) table {
 		}
 	}
 	if r.Live != 0 && tracks && lacks&Invalid == 0 {
-		forwarded.rules = append(forwarded.rules, dropTooBigOfNothing(r.Live, ipv4), dropTooBigOfNothing(r.Live, ipv6))
+		forwarded.rules = append(forwarded.rules, dropTooBigOfNothingTo(r.Live, ipv4), dropTooBigOfNothingTo(r.Live, ipv6))
 	}
 	if r.Live != 0 && len(r.Blocked) > 0 {
 		blocked4, blocked6 := spans(r.Blocked)

@@ -25,18 +25,36 @@ func dropTooBig(group uint32, f family) rule {
 	}
 }
 
-// dropTooBigOfNothing drops what a link of a group tells another one about path MTUs, if it
-// is about no connection: a pod could say so about packets of another's to anybody, which
-// were never sent, and the other's kernel would keep it for ten minutes. What is about a
-// connection may be true, because pods may forward to networks of their own.
+// dropTooBigOfNothing drops what others than the links of a group tell the node about path
+// MTUs, too, if it is about no connection: about packets that were never sent, such as answers
+// to echo requests. Otherwise one packet from anywhere could have the node cut what pods and
+// others send to somebody. About the node's own connections others may tell the truth. The
+// test for errors comes first, so that other packets do not pay for ct.
 //
-//	iifgroup 1073741824 oifgroup 1073741824 ct state invalid,untracked
-//		icmp type destination-unreachable icmp code frag-needed drop
-func dropTooBigOfNothing(group uint32, f family) rule {
+//	icmp type destination-unreachable icmp code frag-needed ct state invalid,untracked drop
+//	icmpv6 type packet-too-big ct state invalid,untracked drop
+//
+// What others have exempted from connection tracking (notrack) has no connection either. So
+// the node believes no error about it.
+func dropTooBigOfNothing(f family) rule { return f.tooBigOfNothing("", nil) }
+
+// dropTooBigOfNothingTo is dropTooBigOfNothing for what the links of a group are told, by
+// anybody: a pod's kernel would keep that for ten minutes as well, whoever has the addresses by
+// then. What is about a connection may be true, because pods may forward to networks of their
+// own.
+//
+//	oifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed
+//		ct state invalid,untracked drop
+func dropTooBigOfNothingTo(group uint32, f family) rule {
+	return f.tooBigOfNothing(fmt.Sprintf("oifgroup %d ", group), leavesBy(group))
+}
+
+// tooBigOfNothing is dropTooBigOfNothing for packets for which only lets the rule go on.
+func (f family) tooBigOfNothing(where string, only []expr.Any) rule {
 	words, exprs := f.tooBig()
 	return rule{
-		text:  fmt.Sprintf("iifgroup %[1]d oifgroup %[1]d ct state invalid,untracked %[2]s drop", group, words),
-		exprs: slices.Concat(enters(group), leavesBy(group), ofNothing(), exprs, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
+		text:  where + words + " ct state invalid,untracked drop",
+		exprs: slices.Concat(only, exprs, ofNothing(), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}),
 	}
 }
 

@@ -4,8 +4,11 @@
 package nlsock
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,10 +18,16 @@ const (
 	// most 32 KiB into one (netlink_dump in net/netlink/af_netlink.c).
 	BufferSize = 32 << 10
 
-	// timeout is how long Receive waits for an answer, in seconds. The kernel answers
-	// before sendto returns, so only a broken kernel makes a caller wait.
-	timeout = 30
+	// timeout is how long Receive waits for an answer. The kernel answers before sendto
+	// returns, so only a broken kernel makes a caller wait, or a socket that had no room for the
+	// answer.
+	timeout = 30 * time.Second
 )
+
+var errSilent = errors.New("the kernel does not answer")
+
+// kernel is the kernel's address on each bus.
+var kernel = &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
 
 // Socket is used by one goroutine at a time. After any error its user has to close it,
 // because unread answers may be left in it.
@@ -26,6 +35,7 @@ type Socket struct {
 	fd   int
 	port uint32
 	buf  []byte
+	ctx  context.Context // of Until
 }
 
 // Open opens a socket in the calling thread's network namespace. bus is NETLINK_ROUTE,
@@ -37,7 +47,7 @@ func Open(bus int, options ...int) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening netlink socket: %w", os.NewSyscallError("socket", err))
 	}
-	s := &Socket{fd: fd, buf: make([]byte, BufferSize)}
+	s := &Socket{fd: fd, buf: make([]byte, BufferSize), ctx: context.Background()}
 	if err := s.prepare(append(options, unix.NETLINK_CAP_ACK)); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("preparing netlink socket: %w", err)
@@ -46,8 +56,11 @@ func Open(bus int, options ...int) (*Socket, error) {
 }
 
 func (s *Socket) prepare(options []int) error {
-	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("bind", err)
+	// Connecting gives the socket its port, too. The kernel takes no messages of others for a
+	// socket that is connected to the kernel (netlink_getsockbyportid): otherwise a pod could
+	// fill the sockets that Berth has in the pod's namespace.
+	if err := unix.Connect(s.fd, kernel); err != nil {
+		return os.NewSyscallError("connect", err)
 	}
 	name, err := unix.Getsockname(s.fd)
 	if err != nil {
@@ -59,9 +72,18 @@ func (s *Socket) prepare(options []int) error {
 			return os.NewSyscallError("setsockopt", err)
 		}
 	}
-	tv := unix.Timeval{Sec: timeout}
+	return s.wait(timeout)
+}
+
+// wait sets how long a recvfrom waits. 0 would be without end.
+func (s *Socket) wait(d time.Duration) error {
+	tv := unix.NsecToTimeval(int64(d))
 	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv))
 }
+
+// Until has Receive fail once ctx has ended, whatever comes. If ctx ends before its deadline
+// while Receive waits, Receive may still wait until the deadline.
+func (s *Socket) Until(ctx context.Context) { s.ctx = ctx }
 
 // Close closes the socket.
 func (s *Socket) Close() { unix.Close(s.fd) }
@@ -75,7 +97,7 @@ func (s *Socket) Port() uint32 { return s.port }
 // Send sends messages to the kernel in one datagram.
 func (s *Socket) Send(out []byte) error {
 	for {
-		err := unix.Sendto(s.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		err := unix.Sendto(s.fd, out, 0, kernel)
 		if err != unix.EINTR {
 			return os.NewSyscallError("sendto", err)
 		}
@@ -84,20 +106,28 @@ func (s *Socket) Send(out []byte) error {
 
 // Receive returns one datagram from the kernel, valid until the next call.
 func (s *Socket) Receive() ([]byte, error) {
-	for {
+	for begun := time.Now(); ; {
+		if err := context.Cause(s.ctx); err != nil {
+			return nil, err
+		}
+		if end, ok := s.ctx.Deadline(); ok {
+			if err := s.wait(min(timeout, max(time.Until(end), time.Millisecond))); err != nil {
+				return nil, err
+			}
+		}
 		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
+		switch sender, ok := from.(*unix.SockaddrNetlink); {
+		case err != nil && err != unix.EINTR && err != unix.EAGAIN:
 			return nil, os.NewSyscallError("recvfrom", err)
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			continue // another process can write to our address; only port 0 is the kernel
-		}
-		if n > len(s.buf) {
+		// Only port 0 is the kernel. Others may have written before the socket was connected.
+		case err != nil || !ok || sender.Pid != 0:
+			if time.Since(begun) >= timeout {
+				return nil, errSilent
+			}
+		case n > len(s.buf):
 			return nil, fmt.Errorf("netlink answer of %d bytes, more than %d", n, len(s.buf))
+		default:
+			return s.buf[:n], nil
 		}
-		return s.buf[:n], nil
 	}
 }

@@ -167,10 +167,17 @@ func TestSysctlRefuses(t *testing.T) {
 func TestHasLink(t *testing.T) {
 	nettest.Need(t)
 	inside := nettest.Pod(t)
+	nettest.Run(t, inside, "ip link add plain type veth peer name other")
+	nettest.Run(t, inside, "ip link property add dev plain altname second")
+	nettest.Run(t, inside, "ip link set lo name narrow")
+	nettest.Run(t, inside, "ip link set narrow mtu 67") // it no longer carries IPv4, and has no IPv4 sysctls
 	must(t, inside.Do(func() error {
-		for name, want := range map[string]bool{"lo": true, "eth0": false, "all": false, "default": false, "..": false, "lo/mtu": false} {
-			if got := ns.HasLink(name); got != want {
-				t.Errorf("%s: %v", name, got)
+		for name, want := range map[string]bool{
+			"plain": true, "other": true, "narrow": true, "second": true, "": false, "eth0": false, "lo": false,
+			"all": false, "default": false, "..": false, "plain/mtu": false, "othe": false, "secondsecondsecond": false,
+		} {
+			if got, err := ns.HasLink(name); got != want || err != nil {
+				t.Errorf("%s: %v, %v", name, got, err)
 			}
 		}
 		return nil

@@ -52,19 +52,6 @@ func SetSysctl(name, value string) error {
 	return nil
 }
 
-// HasLink reports whether the calling thread's network namespace has a link of that
-// name. It looks for the link's folder of IPv4 sysctls, which costs a tenth of opening a
-// netlink socket. A link that cannot carry IPv4, because its MTU is below 68 bytes, has
-// no such folder: HasLink does not see it.
-func HasLink(name string) bool {
-	if name == "all" || name == "default" || !filepath.IsLocal(name) {
-		return false // "all" and "default" are folders too, but never a link's (net/sysctl_net.c)
-	}
-	proc := ownProc.use()
-	defer proc.done()
-	return unix.Faccessat(proc.fd, filepath.Join(proc.path, "sys/net/ipv4/conf", name), unix.F_OK, 0) == nil
-}
-
 // openSysctl opens the file of a sysctl below net. The folder sys/net of a proc file
 // system shows each thread the network namespace that the thread is in (proc(5)).
 func openSysctl(name string, flags int) (int, error) {

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -29,15 +30,19 @@ const (
 type Conn struct {
 	at     *ns.Netns // owned by the caller; nil: the process's own
 	ref    ns.Ref
-	slots  chan *socket // a nil socket is one that is not open
-	single bool         // made by Here, which does not know in which namespace to open another socket
+	ctx    context.Context // after its end, all calls fail
+	slots  chan *socket    // a nil socket is one that is not open
+	single bool            // made by Here, which does not know in which namespace to open another socket
 	closed atomic.Bool
 }
 
 // Open connects to the network namespace at, which must stay open for as long
 // as the Conn is; nil is the process's own.
-func Open(at *ns.Netns) (*Conn, error) {
-	c := &Conn{at: at}
+func Open(at *ns.Netns) (*Conn, error) { return OpenFor(context.Background(), at) }
+
+// OpenFor is Open for what is done under one context: after the context's end, all calls fail.
+func OpenFor(ctx context.Context, at *ns.Netns) (*Conn, error) {
+	c := &Conn{at: at, ctx: ctx}
 	if at == nil {
 		self, err := ns.Self()
 		if err != nil {
@@ -49,7 +54,7 @@ func Open(at *ns.Netns) (*Conn, error) {
 		c.ref = at.Ref()
 	}
 	var first *socket
-	if err := c.Inside(func() (err error) { first, err = openSocket(); return err }); err != nil {
+	if err := c.Inside(func() (err error) { first, err = openSocket(ctx); return err }); err != nil {
 		return nil, err
 	}
 	c.fill(maxSockets, first)
@@ -61,11 +66,12 @@ func Open(at *ns.Netns) (*Conn, error) {
 // apart from Inside and Ref, works outside of Do as well. Once anything goes wrong with
 // its socket it is of no more use.
 func Here() (*Conn, error) {
-	s, err := openSocket()
+	ctx := context.Background()
+	s, err := openSocket(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{single: true}
+	c := &Conn{single: true, ctx: ctx}
 	c.fill(1, s)
 	return c, nil
 }
@@ -154,7 +160,7 @@ func (c *Conn) with(f func(*socket) error) error {
 	if s == nil {
 		err := os.ErrClosed
 		if !c.closed.Load() && !c.single {
-			err = c.Inside(func() (err error) { s, err = openSocket(); return err })
+			err = c.Inside(func() (err error) { s, err = openSocket(c.ctx); return err })
 		}
 		if err != nil {
 			c.slots <- nil

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ type socket struct {
 	seq uint32 // of the last request sent
 }
 
-// openSocket opens a socket in the calling thread's network namespace.
-func openSocket() (*socket, error) {
+// openSocket opens a socket in the calling thread's network namespace, of no use after ctx.
+func openSocket(ctx context.Context) (*socket, error) {
 	s, err := nlsock.Open(unix.NETLINK_ROUTE,
 		unix.NETLINK_EXT_ACK,        // the kernel explains errors in words
 		unix.NETLINK_GET_STRICT_CHK, // the kernel filters dumps
@@ -28,6 +29,7 @@ func openSocket() (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.Until(ctx)
 	return &socket{Socket: s}, nil
 }
 

@@ -17,8 +17,9 @@ import (
 
 // VerifyPod compares the pod's side of a link with its spec, for CHECK. It returns nil;
 // hold.ErrGone if the namespace or the interface does not exist; hold.ErrChanged with all
-// that differs; or the reason why it could not look. It ignores what the pod has besides.
-func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
+// that differs; or the reason why it could not look, such as that ctx has ended. It ignores
+// what the pod has besides.
+func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
 		return err
@@ -36,7 +37,7 @@ func (l *Links) VerifyPod(_ context.Context, h hold.Hold) error {
 	if err := pod.Do(func() (err error) { settings, err = s.podSettings(); return err }); err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
-	c, err := rtnl.Open(pod) // not Here: this Conn still works after a list that was not read to its end
+	c, err := rtnl.OpenFor(ctx, pod) // not Here: this Conn still works after a list that was not read to its end
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}

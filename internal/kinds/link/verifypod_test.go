@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -128,6 +129,17 @@ func (f *fixture) wants(h hold.Hold, is error, says string) {
 	err := f.links.VerifyPod(f.Context(), h)
 	if !errors.Is(err, is) || err != nil && !strings.Contains(err.Error(), says) {
 		f.Errorf("VerifyPod says %v: not %v with %q", err, is, says)
+	}
+}
+
+// VerifyPod ends with its context, and then says nothing of the pod.
+func TestVerifyPodEndsWithItsContext(t *testing.T) {
+	f := newFixture(t)
+	_, h := f.pod(both)
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	if err := f.links.VerifyPod(ctx, h); !errors.Is(err, context.Canceled) || errors.Is(err, hold.ErrChanged) || errors.Is(err, hold.ErrGone) {
+		t.Errorf("VerifyPod says %v", err)
 	}
 }
 

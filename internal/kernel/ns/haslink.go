@@ -1,0 +1,32 @@
+package ns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// HasLink reports whether the calling thread's network namespace has a link of that name or
+// alternative name: whether the kernel would refuse the name to a new link. It asks by
+// SO_BINDTODEVICE, which looks the name up as the kernel does for a new link, and costs a
+// fraction of a netlink socket. SIOCGIFINDEX would start modprobe for a name that nobody has
+// (dev_load). Before Linux 5.7, SO_BINDTODEVICE needs CAP_NET_RAW.
+//
+//	ip link show NAME
+func HasLink(name string) (bool, error) {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return false, nil // the kernel would let go of the socket's link, or cut the name
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, fmt.Errorf("looking for link %s: %w", name, os.NewSyscallError("socket", err))
+	}
+	defer unix.Close(fd)
+	err = unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, name)
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return false, fmt.Errorf("looking for link %s: %w", name, os.NewSyscallError("setsockopt", err))
+	}
+	return err == nil, nil
+}
