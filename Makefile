@@ -2,7 +2,9 @@
 # `make help` lists the targets.
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION ?= $(shell build/version)
+# Where `make build` puts the programs.
+BIN     ?= bin
 
 # Passed to every `go test`, such as GOTESTFLAGS='-run Crash -v'.
 GOTESTFLAGS ?=
@@ -17,9 +19,9 @@ module  := github.com/berth-net/berth
 ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 
 # Modules of their own, so that what they need is not what Berth needs.
-modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
+modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test fresh model crash deps peers bench conform lint fuzz clean help
+.PHONY: build demo test fresh model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -28,12 +30,12 @@ modules := $(patsubst %/go.mod,%,$(shell find test -name go.mod))
 # 1,500 and of 60 by turns, 2 cores). What it would make harder, the use of a
 # memory error, Go without cgo has few of.
 build: ## the programs, static, into bin/: berth, berthd, berth-cni (default)
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(ldflags)' -o $(BIN)/ ./cmd/...
 
 demo: build ## a node with 20 pods in fresh namespaces, killed half-way; needs nothing but Go
 	@bin/berth demo
 
-test: deps build peers ## every test; as root it first installs what they use (see deps)
+test: deps build peers packages before ## every test; as root it first installs what they use (see deps)
 	$(GO) test $(GOTESTFLAGS) ./...
 	@set -e; for m in $(modules); do \
 		if test -n "$$(find $$m -name '*_test.go')"; then \
@@ -41,8 +43,9 @@ test: deps build peers ## every test; as root it first installs what they use (s
 		fi; \
 	done
 
-fresh: ## the README's commands in fresh clones on a minimal Debian: the demo as a plain user, both as root
-	test/fresh tester make demo
+fresh: ## the README's commands in fresh clones on a minimal Debian, as a plain user, with and without deps, and as root
+	test/fresh tester make demo test
+	DEPS=yes test/fresh tester make test
 	test/fresh root env CI=true make demo test
 
 model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
@@ -56,6 +59,17 @@ deps: ## install the programs that tests use (root on Debian), or say which are 
 
 peers: ## the reference plugins, cnitool and crictl, into bin/peers/
 	@test/peers/build bin/peers
+
+# The machine's architecture alone, so that CI does not wait for another one.
+packages: ## two versions of packages, image and archive, into bin/packages/; as root also a Debian to install them in
+	@rm -rf bin/packages
+	@set -e; for v in 0.0.1 0.0.2; do \
+		DIST=bin/packages/$$v VERSION=v$$v ARCHES=$$($(GO) env GOARCH) GO=$(GO) build/dist deb rpm image archive; \
+	done
+	@test $$(id -u) != 0 || test/debian >/dev/null || test "$$CI" != true
+
+before: ## the programs of the version before this one, into bin/before/
+	@test/before bin/before
 
 bench: build peers ## measure Berth beside its peers, into docs/BENCHMARKS.md
 	$(GO) run ./test/bench -out docs/BENCHMARKS.md
@@ -86,6 +100,9 @@ lint: ## gofmt, go vet, staticcheck, go.mod and its reasons, how much a room imp
 		esac; \
 	done
 
+vuln: ## known vulnerabilities in what the programs call, by govulncheck, where its database can be had (GOVULNDB)
+	@GO=$(GO) test/vuln
+
 fuzz: ## every fuzz target for FUZZTIME (30s) each
 	@set -e; for p in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
 		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
@@ -93,8 +110,20 @@ fuzz: ## every fuzz target for FUZZTIME (30s) each
 		done; \
 	done
 
-clean: ## remove bin/
-	rm -rf bin
+deb rpm: ## packages for amd64 and arm64, into dist/
+	VERSION=$(VERSION) GO=$(GO) build/dist $@
+
+image: ## a container image for amd64 and arm64, as an OCI archive, into dist/
+	VERSION=$(VERSION) GO=$(GO) build/dist $@
+
+release: ## all that a version is released as, into dist/: packages, image, archives, SBOMs, checksums
+	VERSION=$(VERSION) GO=$(GO) build/dist $@
+
+reproducible: ## two releases of HEAD, made at different places, which must be the same bytes
+	GO=$(GO) build/reproducible
+
+clean: ## remove bin/ and dist/
+	rm -rf bin dist
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z ]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -35,6 +35,7 @@ const (
 	PathEvents      = "/v1/events"      // GET, a JSON object a line, endless; ?since=SEQ
 	PathLedger      = "/v1/ledger"      // GET
 	PathAudit       = "/v1/audit"       // GET, ?pods=true looks into pods as well
+	PathHistory     = "/v1/history"     // GET, a JSON object a line
 	PathOwed        = "/v1/owed"        // GET
 	PathOwedRetry   = "/v1/owed/retry"  // POST
 	PathHealth      = "/v1/health"      // GET
@@ -83,13 +84,25 @@ type Attachment struct {
 	Pod         *Pod       `json:"pod,omitempty"`
 	Pool        string     `json:"pool"`
 	Mode        string     `json:"mode"`
-	Addresses   []string   `json:"addresses"` // without prefix length
+	Addresses   []string   `json:"addresses"`           // without prefix length
+	HostPorts   []string   `json:"hostPorts,omitempty"` // such as "tcp 0.0.0.0:8080 to 10.88.0.7:80"
+	Bandwidth   *Bandwidth `json:"bandwidth,omitempty"`
 	MAC         string     `json:"mac"`
 	MTU         int        `json:"mtu"`
 	HostVeth    string     `json:"hostVeth"`
 	Created     time.Time  `json:"created"`
 	Releasing   *time.Time `json:"releasing,omitempty"`
 	Owed        []Owed     `json:"owed,omitempty"`
+}
+
+// Bandwidth is how fast a pod may be reached (ingress) and may send (egress), as the CNI
+// conventions have it: rates are bits a second, bursts are bits, and 0 is no limit. The kernel
+// counts bytes.
+type Bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate,omitempty"`
+	IngressBurst uint64 `json:"ingressBurst,omitempty"`
+	EgressRate   uint64 `json:"egressRate,omitempty"`
+	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
 // Pod has the Kubernetes arguments of CNI_ARGS.
@@ -117,7 +130,7 @@ type Filter struct {
 // any of these answers that no earlier ADD may make the attachment. A deletion of all of a
 // container or of a pod records nothing: an ADD that is still on its way may attach the
 // container behind the answer. With ?wait=true the answer comes when all is gone, or when the
-// deadline is near.
+// deadline is near; or when all has been tried, if the agent is stopping or too many wait.
 type Deleted struct {
 	Released int `json:"released"` // attachments whose deletion is promised or done
 	Owed     int `json:"owed"`     // holds whose release has failed so far
@@ -153,8 +166,10 @@ type Status struct {
 	Owed        int            `json:"owed"`        // holds
 	Deletions   DeletionCount  `json:"deletions"`
 	Pools       []Pool         `json:"pools"`
-	Lacks       []string       `json:"lacks,omitempty"`    // Lack constants: the parts of the nftables table that this kernel cannot have
+	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: the parts of the nftables table that this kernel cannot have
+	History     HistoryCount   `json:"history,omitzero"`
 	Overlaps    []string       `json:"overlaps,omitempty"` // pools in force whose addresses somebody else on the node uses, and who
+	Refused     string         `json:"refused,omitempty"`  // why the configuration that the agent read last is not in force, and the former one is
 }
 
 // The parts of the agent's nftables table that a kernel may lack. The rest of the table
@@ -164,10 +179,14 @@ const (
 	LackInvalid     = "invalid"     // packets that belong to no connection leave without masquerade
 	LackConnections = "connections" // nothing limits the connections of a pod
 	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are told late that a pod is gone
+	LackHostPorts   = "hostports"   // pods that ask for host ports are not attached
+	LackShadows     = "shadows"     // a pod can get another pod's host port towards a machine that it sends to
 )
 
 // Lacks lists the Lack constants.
-func Lacks() []string { return []string{LackSources, LackInvalid, LackConnections, LackMultipath} }
+func Lacks() []string {
+	return []string{LackSources, LackInvalid, LackConnections, LackMultipath, LackHostPorts, LackShadows}
+}
 
 // StatusError is the answer of GET /v1/status when no attachment can be made (codes 50 and
 // 51): the reason, and the agent's status all the same. That a pool has no free address is
@@ -224,12 +243,13 @@ const (
 	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is that of the drift
 	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
 	EventExhausted = "exhausted" // an ADD has found no free address in a pool; said again only once an ADD has found one
+	EventSet       = "set"       // the agent has set a sysctl of the node's that is not about pods alone
 	EventEnd       = "end"       // the stream ends
 )
 
 // EventTypes lists the types of events.
 func EventTypes() []string {
-	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventMended, EventEnded, EventExhausted, EventEnd}
+	return []string{EventAttaching, EventAttached, EventReleasing, EventReleased, EventOwed, EventDrift, EventMended, EventEnded, EventExhausted, EventSet, EventEnd}
 }
 
 // Ledger is what the agent's ledger says.

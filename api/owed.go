@@ -45,6 +45,7 @@ type QueuedDeletion struct {
 	Network     string    `json:"network"`
 	ContainerID string    `json:"containerID"`
 	Ifname      string    `json:"ifname"`
+	Pod         *Pod      `json:"pod,omitempty"`  // if the ledger knows it
 	Link        string    `json:"link,omitempty"` // host veth that prevResult names
 	Addresses   []string  `json:"addresses,omitempty"`
 	Netns       string    `json:"netns,omitempty"` // path
@@ -63,10 +64,13 @@ type DamagedDeletion struct {
 
 // DeletionCount is how many deletions wait, and how many more have room.
 type DeletionCount struct {
-	Queued  int    `json:"queued"`
-	Damaged int    `json:"damaged"`
-	Spares  int    `json:"spares"`          // how many more have room on a full disk
-	Error   string `json:"error,omitempty"` // why the numbers are not known
+	Queued      int    `json:"queued"`      // files: a runtime repeats a DEL
+	Attachments int    `json:"attachments"` // that these delete
+	Uncut       int    `json:"uncut"`       // those of them that may still send
+	Damaged     int    `json:"damaged"`
+	Spares      int    `json:"spares"`            // how many more have room on a full disk
+	Filling     bool   `json:"filling,omitempty"` // the agent has just started, and is making room for more
+	Error       string `json:"error,omitempty"`   // why the numbers are not known
 }
 
 // RetryRequest asks the agent to try at once to release what these owners owe (POST

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -84,7 +85,7 @@ func (t *T) judgeTruth(a *Attachment, r *result) {
 func (t *T) noInterface(a *Attachment) {
 	var others []string
 	t.must(a.Pod.Do(func() error {
-		all, err := netlink.LinkList()
+		all, err := oracle.List(netlink.LinkList)
 		for _, l := range all {
 			if name := l.Attrs().Name; name != "lo" {
 				others = append(others, name)
@@ -151,7 +152,7 @@ func (t *T) judgeAddresses(a *Attachment, r *result, at int, l *podLink) {
 func (t *T) judgeHost(r *result) {
 	has := map[string]string{}
 	t.must(t.Do(func() error {
-		all, err := netlink.LinkList()
+		all, err := oracle.List(netlink.LinkList)
 		for _, l := range all {
 			has[l.Attrs().Name] = l.Attrs().HardwareAddr.String()
 		}

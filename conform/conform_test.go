@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // judgeEnv has an order as JSON. If it is set, the test program carries the order out and
@@ -28,6 +30,7 @@ var programs string
 // TestMain runs the tests in namespaces that play the machine: its files can be written. To
 // judge, the tests run this program again, in namespaces within these.
 func TestMain(m *testing.M) {
+	nettest.FindSystem()
 	what, mounts := os.Getenv(judgeEnv), furnish
 	if what == "" {
 		mounts = ownMounts
@@ -165,7 +168,11 @@ func planted(fault string) string {
 	case "status-ignores-full":
 		subnet = "10.8.0.0/27" // which can be filled
 	}
-	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"}`, program(fault), subnet)
+	capabilities := ""
+	if fault == "" || strings.HasPrefix(fault, "rate-") {
+		capabilities = `, "capabilities": {"bandwidth": true}`
+	}
+	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, capabilities)
 }
 
 // program returns the program's name under which the plugin has a fault.

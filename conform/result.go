@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/vishvananda/netlink"
 )
 
@@ -88,7 +89,7 @@ type podLink struct {
 // link reads an interface of a pod; nil if there is none of that name.
 func (p *Pod) link(name string) (found *podLink, err error) {
 	err = p.Do(func() error {
-		all, err := netlink.LinkList()
+		all, err := oracle.List(netlink.LinkList)
 		if err != nil {
 			return fmt.Errorf("listing links: %w", err)
 		}
@@ -97,10 +98,12 @@ func (p *Pod) link(name string) (found *podLink, err error) {
 			return nil
 		}
 		found = &podLink{Link: all[at]}
-		if found.addrs, err = netlink.AddrList(all[at], netlink.FAMILY_ALL); err != nil {
+		found.addrs, err = oracle.List(func() ([]netlink.Addr, error) { return netlink.AddrList(all[at], netlink.FAMILY_ALL) })
+		if err != nil {
 			return fmt.Errorf("listing addresses of %s: %w", name, err)
 		}
-		if found.routes, err = netlink.RouteList(all[at], netlink.FAMILY_ALL); err != nil {
+		found.routes, err = oracle.List(func() ([]netlink.Route, error) { return netlink.RouteList(all[at], netlink.FAMILY_ALL) })
+		if err != nil {
 			return fmt.Errorf("listing routes of %s: %w", name, err)
 		}
 		return nil

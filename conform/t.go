@@ -33,12 +33,11 @@ type stop struct{}
 // do runs a check. If the suite itself fails, the outcome is unsupported: no plugin is
 // blamed for that.
 func (t *T) do(c Check) {
-	n, err := t.suite.newNode(t.ctx)
-	if err != nil {
+	var err error
+	if t.Node, err = t.suite.newNode(t.ctx); err != nil {
 		t.outcome, t.seen = Unsupported, []string{"the suite could not make a node: " + err.Error()}
 		return
 	}
-	t.Node = n
 	defer func() {
 		if r := recover(); r != nil {
 			if _, ok := r.(stop); !ok {
@@ -46,11 +45,20 @@ func (t *T) do(c Check) {
 			}
 		}
 		t.noteReadOnly()
-		if err := n.close(t.ctx); err != nil {
+		if err := t.Node.close(t.ctx); err != nil {
 			t.Notef("ending the node: %v", err)
 		}
 	}()
 	c.run(t)
+}
+
+// anotherNode ends the node and makes another one, for what must not find anything that
+// plugins have left on this one.
+func (t *T) anotherNode() {
+	t.must(t.Node.close(t.ctx))
+	n, err := t.suite.newNode(t.ctx)
+	t.must(err)
+	t.Node = n
 }
 
 // noteReadOnly notes which folders can be written, if a bad outcome mentions EROFS: the

@@ -1,20 +1,48 @@
 package deploy
 
 import (
+	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/root"
 )
 
-// berthd.yaml names every key with its right default.
+// berthd.yaml shows every key with its right default, and names none but pools, so that a berthd
+// of a former version, which may know fewer keys, reads it as it is installed.
 func TestConfig(t *testing.T) {
+	text, err := os.ReadFile("berthd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named map[string]any
+	if err := yaml.Unmarshal(text, &named); err != nil {
+		t.Fatal(err)
+	}
+	if named["pools"] == nil || len(named) != 1 {
+		t.Errorf("berthd.yaml names %q", slices.Sorted(maps.Keys(named)))
+	}
+
 	dir := root.Dir(t.TempDir()) // has no configuration file
-	shown, err := config.Load(dir, config.Flags{File: "berthd.yaml"})
+	every := filepath.Join(string(dir), "every.yaml")
+	text = regexp.MustCompile(`(?m)^#([a-zA-Z])`).ReplaceAll(text, []byte("$1"))
+	if err := os.WriteFile(every, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &named); err != nil {
+		t.Fatal(err)
+	}
+	shown, err := config.Load(dir, config.Flags{File: every})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +52,12 @@ func TestConfig(t *testing.T) {
 	}
 	shown.Masquerade.ExcludedCIDRs = nil // an empty list means the same as none
 	if !reflect.DeepEqual(shown, bare) {
-		t.Errorf("berthd.yaml says %+v, and the defaults are %+v", shown, bare)
+		t.Errorf("berthd.yaml shows %+v, and the defaults are %+v", shown, bare)
+	}
+	for _, key := range reflect.VisibleFields(reflect.TypeFor[config.Config]()) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(named)), func(name string) bool { return strings.EqualFold(name, key.Name) }) {
+			t.Errorf("berthd.yaml does not show %s", key.Name)
+		}
 	}
 }
 
@@ -43,5 +76,8 @@ func TestConflist(t *testing.T) {
 	}
 	if _, e := netconf.Parse(conf.Bytes); e != nil {
 		t.Error(e)
+	}
+	if got := slices.Sorted(maps.Keys(conf.Network.Capabilities)); !slices.Equal(got, netconf.Capabilities()) {
+		t.Errorf("it declares %q, and Berth has %q", got, netconf.Capabilities())
 	}
 }

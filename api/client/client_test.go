@@ -89,6 +89,26 @@ func TestVerbs(t *testing.T) {
 	equal("an owner of the ledger", err, owner.NamesIn("address"), []string{"10.88.0.7"})
 }
 
+// Metrics are in Prometheus's text format, and who listens is told without an answer.
+func TestMetricsAndListener(t *testing.T) {
+	a := routestest.Start(t, &routestest.Verbs{})
+	if pid, err := client.Listener(t.Context(), a.Dir.Socket()); err != nil || pid != os.Getpid() {
+		t.Errorf("%d listens, %v; this is %d", pid, err, os.Getpid())
+	}
+	a.Open()
+	text, err := a.Client.Metrics(t.Context())
+	if err != nil || !strings.Contains(string(text), "# TYPE ") {
+		t.Errorf("%.200s, %v", text, err)
+	}
+	nobody := filepath.Join(t.TempDir(), "socket")
+	if _, err := client.New(nobody).Metrics(t.Context()); !errors.Is(err, client.ErrAway) {
+		t.Errorf("metrics of nobody: %v", err)
+	}
+	if _, err := client.Listener(t.Context(), nobody); !errors.Is(err, client.ErrAway) {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
+
 func TestFilterArrives(t *testing.T) {
 	want := api.Filter{
 		Network: "n", Container: "c", Ifname: "e", Namespace: "ns", Pod: "p é&=", UID: "u",

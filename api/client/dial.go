@@ -47,6 +47,27 @@ func Dial(ctx context.Context, socket string) (net.Conn, error) {
 	return nil, err
 }
 
+// Listener returns the process that listens on an agent's socket, by its id in the caller's pid
+// namespace; 0 if the process cannot be seen from there. It needs no answer of the agent.
+func Listener(ctx context.Context, socket string) (pid int, err error) {
+	conn, err := Dial(ctx, socket)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn() // Dial makes no other
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var asked error
+	err = raw.Control(func(fd uintptr) { peer, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, asked); err != nil {
+		return 0, fmt.Errorf("asking who listens on %s: %w", socket, err)
+	}
+	return int(peer.Pid), nil
+}
+
 // Reachable returns a path to a socket that is short enough for the kernel. Instead of a
 // long path it returns one by way of the directory's file descriptor, which done closes.
 func Reachable(socket string) (path string, done func(), _ error) {

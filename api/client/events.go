@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// maxLine is how long an event may be, in bytes.
+// maxLine is how long a line of a stream may be, in bytes.
 const maxLine = 1 << 20
 
 // Events follows the agent's events. since is the number of the last event that the caller
@@ -24,16 +24,30 @@ const maxLine = 1 << 20
 // If the agent ends the stream, the last event has type end. Otherwise the last element is
 // an error: the context's, the agent's or ErrAway.
 func (c *Client) Events(ctx context.Context, since *uint64, heard func()) iter.Seq2[api.Event, error] {
+	q := url.Values{}
+	if since != nil {
+		q.Set("since", strconv.FormatUint(*since, 10))
+	}
 	return func(yield func(api.Event, error) bool) {
-		q := url.Values{}
-		if since != nil {
-			q.Set("since", strconv.FormatUint(*since, 10))
+		for e, err := range lines[api.Event](ctx, c, api.PathEvents, q, heard) {
+			if !yield(e, err) || err != nil || e.Type == "end" {
+				return
+			}
 		}
+	}
+}
+
+// lines yields the value of each line of a stream. If heard is not nil, lines calls it once the
+// agent has begun to answer. A stream ends by a value that says so, on which the caller breaks
+// off; if it ends before, the last element is an error.
+func lines[T any](ctx context.Context, c *Client, path string, q url.Values, heard func()) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel() // if the caller breaks off, this ends the stream
-		resp, err := c.send(ctx, "GET", api.PathEvents, q, nil)
+		resp, err := c.send(ctx, "GET", path, q, nil)
 		if err != nil {
-			yield(api.Event{}, err)
+			yield(none, err)
 			return
 		}
 		defer resp.Body.Close()
@@ -42,36 +56,31 @@ func (c *Client) Events(ctx context.Context, since *uint64, heard func()) iter.S
 			if err == nil {
 				err = failure(resp.StatusCode, raw, nil)
 			}
-			yield(api.Event{}, err)
+			yield(none, err)
 			return
 		}
 		if heard != nil {
 			heard()
 		}
-		c.lines(ctx, resp.Body, yield)
-	}
-}
-
-// lines yields the event of each line.
-func (c *Client) lines(ctx context.Context, body io.Reader, yield func(api.Event, error) bool) {
-	lines := bufio.NewScanner(body)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		if len(lines.Bytes()) == 0 { // only says that the stream is alive
-			continue
+		in := bufio.NewScanner(resp.Body)
+		in.Buffer(nil, maxLine)
+		for in.Scan() {
+			if len(in.Bytes()) == 0 { // only says that the stream is alive
+				continue
+			}
+			var v T
+			if err := json.Unmarshal(in.Bytes(), &v); err != nil {
+				yield(v, fmt.Errorf("decoding a line of %s: %w", path, err))
+				return
+			}
+			if !yield(v, nil) {
+				return
+			}
 		}
-		var e api.Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			yield(e, fmt.Errorf("decoding an event: %w", err))
-			return
+		err = in.Err()
+		if err == nil {
+			err = errors.New("the agent's stream broke off")
 		}
-		if !yield(e, nil) || e.Type == "end" {
-			return
-		}
+		yield(none, c.broken(ctx, err))
 	}
-	err := lines.Err()
-	if err == nil {
-		err = errors.New("the agent's event stream broke off")
-	}
-	yield(api.Event{}, c.broken(ctx, err))
 }

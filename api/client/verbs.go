@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/url"
 
 	"github.com/berth-net/berth/api"
@@ -54,8 +55,8 @@ func (c *Client) Get(ctx context.Context, id string) (api.Attachment, error) {
 
 // Delete releases the attachments that a filter matches. The filter has to name a
 // container, or a namespace and a pod. With wait, Delete returns when all is gone or the
-// deadline is near; without, once the release is promised. If no attachment matches,
-// IsUnknown reports true for the error.
+// deadline is near (see api.Deleted); without, once the release is promised. If no attachment
+// matches, IsUnknown reports true for the error.
 func (c *Client) Delete(ctx context.Context, f api.Filter, wait bool) (api.Deleted, error) {
 	var d api.Deleted
 	err := c.do(ctx, "DELETE", api.PathAttachments, waiting(values(f), wait), nil, &d)
@@ -129,6 +130,23 @@ func (c *Client) Health(ctx context.Context) (api.Health, error) {
 	var h api.Health
 	err := c.do(ctx, "GET", api.PathHealth, nil, nil, &h)
 	return h, err
+}
+
+// Metrics returns the agent's metrics, in Prometheus's text format.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	resp, err := c.send(ctx, "GET", api.PathMetrics, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, c.broken(ctx, err)
+	}
+	if resp.StatusCode >= 400 {
+		return nil, failure(resp.StatusCode, raw, nil)
+	}
+	return raw, nil
 }
 
 // values returns a filter as a query.

@@ -100,7 +100,7 @@ func (c *call) unanswered(code uint, err error) *api.Error {
 func (c *call) noRoot() *api.Error {
 	dir := string(c.head.Root)
 	if info, err := os.Stat(dir); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || err == nil && !info.IsDir() {
-		return cni.Errorf(cni.CodeConfig, "invalid configuration: root", "root is %.200q, which is not a directory; expected the --root of an agent", dir)
+		return cni.Errorf(cni.CodeConfig, "invalid configuration", "root is %.200q, which is not a directory; expected the --root of an agent", dir)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (c *call) noAgent() *api.Error {
 	if there(dir.Instance()) || there(dir.Run()) {
 		return nil
 	}
-	const invalid = "invalid configuration: root"
+	const invalid = "invalid configuration"
 	if c.head.HostVeth == "" && !there(dir.State()) && !c.orphaned() {
 		return cni.Errorf(cni.CodeConfig, invalid, "root is %.200q, but no agent has ever run with this root; does berthd have another --root?", dir)
 	}

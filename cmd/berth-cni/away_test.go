@@ -239,7 +239,7 @@ func TestGoneIsCutOff(t *testing.T) {
 			if out, code := execute(t, env, strings.NewReader(conf(a.root, prevResult(ownLink)))); code != 0 || out != "" {
 				t.Fatalf("code %d: %s", code, out)
 			}
-			if r := a.one(); r.Cut != test.cut {
+			if r := a.one(); r.Cut != test.cut || r.Again {
 				t.Errorf("queued is %+v", r)
 			}
 		})
@@ -264,7 +264,7 @@ func staleSocket(t *testing.T, dir root.Dir) {
 }
 
 // If an agent lives and could not cut the pod off, and the plugin finds no link, DEL does not
-// succeed: the runtime repeats it. The deletion is queued all the same.
+// succeed: the runtime repeats it. The deletion is queued all the same, and says so.
 func TestNobodyCutsOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		result string
@@ -283,7 +283,9 @@ func TestNobodyCutsOff(t *testing.T) {
 			if out, code := a.del(test.result); code != test.code || code != 0 && !strings.Contains(out, "the pod is not cut off") {
 				t.Errorf("code %d, want %d: %s", code, test.code, out)
 			}
-			a.one()
+			if r := a.one(); r.Again != (test.code != 0) {
+				t.Errorf("queued is %+v", r)
+			}
 		})
 	}
 }

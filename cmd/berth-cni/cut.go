@@ -260,10 +260,8 @@ func (c *call) openNetns() (*ns.Netns, error) {
 // passing returns err, an error in looking into the pod, if another try may succeed. It
 // returns nil if err means that nothing can be seen.
 func passing(err error) error {
-	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN} {
-		if errors.Is(err, e) {
-			return fmt.Errorf("looking into the pod: %w", err)
-		}
+	if ns.Passing(err) {
+		return fmt.Errorf("looking into the pod: %w", err)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 // the pod has to be gone, too, and of all links of the node none may be the pod's.
 //
 // gone lists the node's links, which no other step of a verb does. It is called instead of
-// uncut, which writes a file, durably: a DEL that cuts its pod off needs neither.
+// correct, which writes a file, durably: a DEL with a prevResult that cuts its pod off needs neither.
 func (c *call) gone() bool {
 	if c.nobodys != 0 {
 		return false
@@ -41,7 +41,7 @@ func (c *call) gone() bool {
 	return err == nil && none
 }
 
-// mostLinks is how many links noLink looks at. To list more takes longer than uncut does: the
+// mostLinks is how many links noLink looks at. To list more takes longer than correct does: the
 // kernel's work grows with the square of the pods, and takes 1.2 ms for 250 of them.
 const mostLinks = 256
 

@@ -85,3 +85,31 @@ func TestTooFewFileDescriptors(t *testing.T) {
 		a.remove(alien)
 	}
 }
+
+// With too few file descriptors to open the namespace, ADD and CHECK say "try again": the
+// environment is as it should be.
+func TestTooFewFileDescriptorsForADDAndCHECK(t *testing.T) {
+	pod := nettest.Pod(t)
+	for _, command := range []string{"ADD", "CHECK"} {
+		met := false
+		for files := 6; files < 12; files++ {
+			cmd := exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d; exec %s", files, filepath.Join(bin, "berth-cni")))
+			for k, v := range podEnv(command) {
+				cmd.Env = append(cmd.Env, k+"="+v)
+			}
+			cmd.Env = append(cmd.Env, "CNI_NETNS="+pod.Ref().Path)
+			cmd.Stdin = strings.NewReader(conf(t.TempDir(), ""))
+			out, err := cmd.Output()
+			if cmd.ProcessState.ExitCode() == 2 {
+				continue // Go's runtime has ended the program: it found no room for its epoll
+			}
+			if err == nil || failure(t, out) != 11 {
+				t.Errorf("%s with %d: %v %s", command, files, err, out)
+			}
+			met = met || strings.Contains(string(out), "too many open files")
+		}
+		if !met {
+			t.Errorf("%s has always enough", command)
+		}
+	}
+}

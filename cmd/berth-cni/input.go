@@ -21,6 +21,7 @@ type call struct {
 	trace             string
 	raw               []byte // stdin
 	head              cni.Head
+	lo                bool   // the program is called as the plugin loopback
 	found             bool   // the cut has found a link of this attachment
 	down              bool   // a link of this attachment is down
 	noPod             bool   // the pod's network namespace is not at its path, where nothing or a plain file is
@@ -32,17 +33,18 @@ type call struct {
 // read reads the environment, then stdin. On an error the call has as much as read has found
 // out, and at least the version to print the error in.
 func (p *plugin) read(name string, v verb) (*call, *api.Error) {
-	c := &call{verb: v, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
+	c := &call{verb: v, lo: p.name == loopback, started: p.started, running: p.began, deadline: p.began + int64(v.limit), trace: p.getenv("TRACEPARENT")}
 	if p.parent && v.adds {
 		c.started = c.running
 	}
 	c.head.Version = cni.CurrentVersion
-	bad := c.readEnv(p.getenv)
-	// Read stdin even if bad is an error: stdin has the version to print the error in, and
+	c.container, c.ifname = p.getenv("CNI_CONTAINERID"), p.getenv("CNI_IFNAME")
+	c.netns, c.args = p.getenv("CNI_NETNS"), p.getenv("CNI_ARGS")
+	// Read stdin even if the environment is wrong: stdin has the version to print the error in, and
 	// SIGPIPE would kill a runtime that still writes to it.
 	raw, e := p.readStdin(c.deadline)
 	if e != nil {
-		return c, first(bad, e)
+		return c, first(c.checkEnv(), e)
 	}
 	c.raw = raw
 	parse := cni.ParseHead
@@ -50,7 +52,8 @@ func (p *plugin) read(name string, v verb) (*call, *api.Error) {
 		parse = cni.ParseDel
 	}
 	c.head, e = parse(raw)
-	if e := first(bad, e); e != nil {
+	c.lo = c.lo || c.head.Loopback
+	if e := first(c.checkEnv(), e); e != nil {
 		return c, e
 	}
 	if v.lenient { // a pod that was attached in one version can be deleted in any
@@ -59,13 +62,11 @@ func (p *plugin) read(name string, v verb) (*call, *api.Error) {
 	return c, cni.CheckVersion(name, c.head.Version)
 }
 
-// readEnv reads the variables that the verb needs (CNI 1.1, section 2).
-func (c *call) readEnv(getenv func(string) string) *api.Error {
+// checkEnv checks the variables that the verb needs (CNI 1.1, section 2).
+func (c *call) checkEnv() *api.Error {
 	if !c.pod {
 		return nil
 	}
-	c.container, c.ifname = getenv("CNI_CONTAINERID"), getenv("CNI_IFNAME")
-	c.netns, c.args = getenv("CNI_NETNS"), getenv("CNI_ARGS")
 	var missing []string
 	for _, v := range []struct {
 		name, value string
@@ -83,10 +84,14 @@ func (c *call) readEnv(getenv func(string) string) *api.Error {
 		names := strings.Join(missing, ", ")
 		return cni.Errorf(cni.CodeEnv, "missing environment variable "+names, "%s must be set for this verb", names)
 	}
-	if e := first(cni.CheckContainerID(c.container), cni.CheckIfname(c.ifname)); e != nil || !c.netnsNeeded {
+	e := cni.CheckContainerID(c.container)
+	if !c.lo { // which is about lo, whatever this name is
+		e = first(e, cni.CheckIfname(c.ifname))
+	}
+	if e != nil || !c.netnsNeeded {
 		return e
 	}
-	_, e := cni.ParseArgs(c.args)
+	_, e = cni.ParseArgs(c.args)
 	return first(cni.CheckNetnsPath(c.netns), e)
 }
 

@@ -4,14 +4,16 @@
 //
 // Its files in the order of a run: main, start (when it began), plugin (dispatch), input,
 // verb (what each verb asks), answer (what follows from the answer); and for DEL, while the
-// agent is away, promise, cut, gone, netlink and orphan. It starts thousands of times on a
-// node, so it links nothing that takes time to start, such as net (weight_test.go), and uses
-// nothing of encoding/json but a type in package api.
+// agent is away, promise, cut, gone, netlink and orphan. Called as loopback, it is that plugin
+// (loopback). It starts thousands of times on a node, so it links nothing that takes time to
+// start, such as net (weight_test.go), and uses nothing of encoding/json but a type in package
+// api.
 package main
 
 import (
 	"io"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +31,7 @@ func mainPlugin(stdin int) *plugin {
 		started: started,
 		parent:  parent,
 		began:   now,
+		name:    filepath.Base(append(os.Args, "")[0]), // a runtime may give no arguments at all
 		getenv:  os.Getenv,
 		stdin:   func(p []byte, deadline int64) (int, error) { return wire.ReadBefore(stdin, p, deadline) },
 		typed:   isTerminal(stdin),
@@ -39,9 +42,10 @@ func mainPlugin(stdin int) *plugin {
 
 // plugin is one run, with the edges of its process.
 type plugin struct {
-	started int64 // CLOCK_BOOTTIME in nanoseconds: when its process began
-	parent  bool  // its process has waited for children before it became the plugin
-	began   int64 // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
+	started int64  // CLOCK_BOOTTIME in nanoseconds: when its process began
+	parent  bool   // its process has waited for children before it became the plugin
+	began   int64  // CLOCK_BOOTTIME in nanoseconds: when the program began; the limits of verbs count from then
+	name    string // that the program was called by, without its folder
 	getenv  func(string) string
 	stdin   func(p []byte, deadline int64) (int, error) // io.EOF at its end
 	typed   bool                                        // stdin is a terminal

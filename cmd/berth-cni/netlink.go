@@ -33,15 +33,21 @@ func look(d device) (answer, error) {
 
 // attribute returns an attribute's value; nil if the link has none.
 func (a answer) attribute(typ uint16) []byte {
+	return attributeIn(a, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg, typ)
+}
+
+// attributeIn returns the value of an attribute among those that begin at a place of a message;
+// nil if it is not there.
+func attributeIn(m []byte, at int, typ uint16) []byte {
 	order := binary.NativeEndian
 	// struct rtattr, each at a multiple of 4 bytes
-	for at := unix.SizeofNlMsghdr + unix.SizeofIfInfomsg; at+unix.SizeofRtAttr <= len(a); {
-		size := int(order.Uint16(a[at:]))
-		if size < unix.SizeofRtAttr || at+size > len(a) {
+	for at+unix.SizeofRtAttr <= len(m) {
+		size := int(order.Uint16(m[at:]))
+		if size < unix.SizeofRtAttr || at+size > len(m) {
 			break
 		}
-		if order.Uint16(a[at+2:]) == typ {
-			return a[at+unix.SizeofRtAttr : at+size]
+		if order.Uint16(m[at+2:]) == typ {
+			return m[at+unix.SizeofRtAttr : at+size]
 		}
 		at += (size + 3) &^ 3
 	}
@@ -54,6 +60,14 @@ func (a answer) index() uint32 {
 		return 0
 	}
 	return binary.NativeEndian.Uint32(a[unix.SizeofNlMsghdr+4:]) // struct ifinfomsg
+}
+
+// flags returns the link's flags.
+func (a answer) flags() uint32 {
+	if len(a) < unix.SizeofNlMsghdr+unix.SizeofIfInfomsg {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(a[unix.SizeofNlMsghdr+8:]) // struct ifinfomsg
 }
 
 // text returns an attribute that is a string, up to its NUL.
@@ -79,8 +93,8 @@ func setDown(index uint32) error {
 	return parseAnswer(answer)
 }
 
-// kernel is the kernel's address.
-var kernel = &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+// kernel returns the kernel's address, for one call: x/sys writes into it.
+func kernel() *unix.SockaddrNetlink { return &unix.SockaddrNetlink{Family: unix.AF_NETLINK} }
 
 // open opens a socket that is connected to the kernel. The kernel takes no messages of others
 // for it (netlink_getsockbyportid): otherwise a pod could fill the plugin's sockets in the pod's
@@ -90,7 +104,7 @@ func open() (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.Connect(fd, kernel); err != nil {
+	if err := unix.Connect(fd, kernel()); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -117,7 +131,7 @@ var errLost = errors.New("the kernel's answer is lost")
 func exchange(fd int, message, buf []byte) ([]byte, error) {
 	// The kernel has done what the message says, and has answered, when sendto returns. So
 	// exchange does not wait.
-	if err := unix.Sendto(fd, message, 0, kernel); err != nil {
+	if err := unix.Sendto(fd, message, 0, kernel()); err != nil {
 		return nil, err
 	}
 	return receive(fd, buf)
@@ -151,6 +165,13 @@ func links(see func(answer) bool) error {
 	m = order.AppendUint16(m, unix.IFLA_EXT_MASK)
 	m = order.AppendUint32(m, skipStats)
 	order.PutUint32(m, uint32(len(m)))
+	return dump(m, unix.RTM_NEWLINK, func(part []byte) bool { return see(answer(part)) })
+}
+
+// dump calls see with each message of a type that the kernel answers a request with, until see
+// returns false. If dump returns an error, it may not have called see with all of them.
+func dump(m []byte, typ uint16, see func([]byte) bool) error {
+	order := binary.NativeEndian
 	fd, err := open()
 	if err != nil {
 		return err
@@ -173,8 +194,8 @@ func links(see func(answer) bool) error {
 					return errPart
 				}
 				return nil
-			case unix.RTM_NEWLINK:
-				if !see(answer(part[:size])) {
+			case typ:
+				if !see(part[:size]) {
 					return nil
 				}
 			default:

@@ -37,7 +37,12 @@ func (p *plugin) run() int {
 	if e != nil {
 		return p.fail(c.head.Version, e)
 	}
-	out, e := c.ask()
+	var out []byte
+	if c.lo {
+		out, e = c.loopback(command)
+	} else {
+		out, e = c.ask()
+	}
 	if e != nil {
 		return p.fail(c.head.Version, e)
 	}

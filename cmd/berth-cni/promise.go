@@ -40,10 +40,23 @@ func promise(c *call, why error) *api.Error {
 		return e
 	}
 	cutErr := inTime(c.deadline, "the kernel", c.cutOff)
-	late := errors.Is(cutErr, errLate)
-	if queueErr == nil && c.queued.Cut && (late || !c.down && (cutErr != nil || !c.gone())) {
-		c.uncut()
+	said := c.verdict(why, queueErr, cutErr)
+	if queueErr == nil {
+		c.correct(!errors.Is(cutErr, errLate) && c.isCut(cutErr), said != nil)
 	}
+	return said
+}
+
+// isCut says whether the pod is cut off, for the queue, when the cut has ended.
+func (c *call) isCut(cutErr error) bool {
+	if c.queued.Cut {
+		return c.down || cutErr == nil && c.gone()
+	}
+	return c.down && cutErr == nil && c.unsure == "" // the link was found by the pod's interface
+}
+
+// verdict is what DEL says after the queueing and the cut.
+func (c *call) verdict(why, queueErr, cutErr error) *api.Error {
 	switch {
 	case queueErr != nil:
 		return cni.Errorf(cni.CodeTryAgain, "the plugin could not queue the deletion", "the agent: %v; the queue: %v; repeat DEL", why, queueErr)
@@ -92,14 +105,20 @@ func (c *call) enqueue(why error) error {
 	return nil
 }
 
-// uncut takes back in the queue that the pod is cut off. The plugin calls it if it could not
-// set the link down, or found no link and cannot tell that there is none (gone), as when
-// prevResult is another pod's or an old one. Then
-// people who look at the queue see it, and the agent does the deletion among the first. If
-// uncut fails, the deletion stays in the queue as it was.
-func (c *call) uncut() {
+// correct says in the queue what became of the DEL, if it did not go as enqueue expected. The pod is
+// not cut off if the plugin could not set the link down, or found no link and cannot tell that
+// there is none (gone), as when prevResult is another pod's or an old one: then people who look at
+// the queue see it, and the agent does the deletion among the first. If the runtime is told to
+// repeat DEL (again), it still needs the plugin (berth uninstall). If correct fails, the deletion
+// stays in the queue as it was.
+func (c *call) correct(cut, again bool) {
+	r := *c.queued
+	if r.Cut == cut && r.Again == again {
+		return
+	}
+	r.Cut, r.Again = cut, again
 	limit := func() time.Duration { return leastRead }
-	_, _ = within(limit, "the disk", func() (struct{}, error) { return struct{}{}, deletions.Uncut(c.head.Root, *c.queued) })
+	_, _ = within(limit, "the disk", func() (struct{}, error) { return struct{}{}, deletions.Correct(c.head.Root, r) })
 }
 
 // readShort reads a file of one short line. It does not wait if the file is a FIFO to which

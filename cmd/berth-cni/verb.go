@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/cni/scan"
 	"github.com/berth-net/berth/internal/cni/wire"
+	"github.com/berth-net/berth/internal/kernel/ns"
 )
 
 // verb is what distinguishes the verbs from each other.
@@ -74,7 +75,7 @@ func post(path string, body func(*call) ([]byte, *api.Error)) func(*call, *wire.
 // runtime meant, or it can see that it has opened another one.
 func attachment(c *call) ([]byte, *api.Error) {
 	netns, err := c.openNetns()
-	if errors.Is(err, errLate) {
+	if errors.Is(err, errLate) || ns.Passing(err) {
 		return nil, cni.Errorf(cni.CodeTryAgain, "CNI_NETNS cannot be opened", "%s: %v", c.netns, err)
 	}
 	if err != nil {

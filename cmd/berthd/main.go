@@ -20,6 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/agent"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/overlap"
 	"github.com/berth-net/berth/internal/root"
@@ -47,7 +49,7 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE)
 	log := daemon.NewLogWriter(os.Stderr)
 	var f flags
-	err := command(&f, log).Execute()
+	err := remedied(command(&f, log).Execute(), os.Geteuid())
 	if err != nil {
 		f.sayLast(log, err)
 	}
@@ -55,6 +57,14 @@ func main() {
 	if err != nil {
 		os.Exit(1)
 	}
+}
+
+// remedied adds to an error that a plain user gets what he can do about it.
+func remedied(err error, uid int) error {
+	if uid != 0 && (errors.Is(err, fs.ErrPermission) || errors.Is(err, kernel.ErrPermission)) {
+		return fmt.Errorf("%w; run it as root", err)
+	}
+	return err
 }
 
 // sayLast writes into the log why berthd ends.
@@ -77,9 +87,9 @@ func command(f *flags, log *daemon.LogWriter) *cobra.Command {
 
 On SIGHUP, berthd reads the configuration again. It refuses a configuration that
 has an error, or a pool that overlaps a former pool still in use, or what somebody
-else on the node uses: the log says why, and nothing changes. It reads
-concurrency, metrics and logLevel only when it starts. SIGTERM ends the agent;
-pods keep their network.`,
+else on the node uses: the log and "berth status" say why, and nothing changes.
+It reads concurrency, metrics, tracing and logLevel only when it starts. SIGTERM
+ends the agent; pods keep their network.`,
 		Example: `  berthd                                             # a node's agent: /etc/berth/berthd.yaml
   berthd --root /tmp/a --pool default=10.88.0.0/16,fd00:88::/64
   berthd --check-config                              # would it start, or take SIGHUP?
@@ -138,7 +148,7 @@ func run(_ context.Context, f flags, to *daemon.LogWriter) error {
 		return err
 	}
 	if f.check {
-		return check(conf)
+		return check(conf, root.Dir(f.root))
 	}
 	log, err := to.Logger(f.format, conf.LogLevel)
 	if err != nil {
@@ -185,13 +195,22 @@ func reloads(ctx context.Context, f flags) <-chan config.Reading {
 
 // check reports whether an agent would start with a configuration on this node, as far as the
 // configuration decides.
-func check(c *config.Config) error {
+func check(c *config.Config, dir root.Dir) error {
+	self, err := daemon.InstanceOf(dir)
+	if err != nil {
+		return err
+	}
+	netns, err := ns.Self()
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
 	conn, err := rtnl.Here()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := overlap.Check(c.Pools, conn); err != nil {
+	if err := overlap.Check(c.Pools, conn, overlap.Here(self, netns.Ref().Ino)); err != nil {
 		return err
 	}
 	fmt.Println("the configuration is fine")

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/kernel"
 )
 
 // A root is made absolute, and has to be there before anything is made in it.
@@ -49,5 +53,27 @@ func TestRemoveNeedsNoPool(t *testing.T) {
 		if _, err := f.load(); (err == nil) != f.remove {
 			t.Errorf("%+v: %v", f, err)
 		}
+	}
+}
+
+// A plain user hears that berthd needs root, and root does not.
+func TestRemedied(t *testing.T) {
+	forbidden := fmt.Errorf("opening netlink: %w", os.NewSyscallError("setns", syscall.EPERM))
+	for _, c := range []struct {
+		err  error
+		uid  int
+		says bool
+	}{
+		{forbidden, 1000, true}, {forbidden, 0, false},
+		{fmt.Errorf("entering: %w", kernel.ErrPermission), 1000, true},
+		{io.EOF, 1000, false},
+	} {
+		got := remedied(c.err, c.uid)
+		if strings.HasSuffix(got.Error(), "; run it as root") != c.says || !errors.Is(got, c.err) {
+			t.Errorf("uid %d: %v", c.uid, got)
+		}
+	}
+	if err := remedied(nil, 1000); err != nil {
+		t.Error(err)
 	}
 }

@@ -78,6 +78,29 @@ func neighbours() ([]string, error) {
 	return lines, nil
 }
 
+// qdiscs is `tc qdisc`. It leaves out those that the kernel gives each link by itself, which have
+// no handle.
+func qdiscs() ([]string, error) {
+	name, err := linkNames()
+	if err != nil {
+		return nil, err
+	}
+	all, err := netlink.QdiscList(nil)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing queueing disciplines: %w", err)
+	}
+	var lines []string
+	for _, q := range all {
+		if a := q.Attrs(); a.Handle != 0 {
+			lines = append(lines, fmt.Sprintf("qdisc %s dev %s parent %s", q.Type(), name[a.LinkIndex], netlink.HandleStr(a.Parent)))
+		}
+	}
+	return lines, nil
+}
+
 // linkNames returns the names of the namespace's links by index.
 func linkNames() (map[int]string, error) {
 	all, err := netlink.LinkList()

@@ -20,10 +20,13 @@ var nftFamilies = map[nft.TableFamily]string{
 	nft.TableFamilyARP: "arp", nft.TableFamilyNetdev: "netdev", nft.TableFamilyBridge: "bridge",
 }
 
-// nftables is `nft list ruleset`, without counters. Of some errors package nft keeps only the
-// text: settled has to know again that something has gone meanwhile.
-func nftables() ([]string, error) {
-	lines, err := listNftables()
+// nftables is `nft list ruleset`, without counters.
+func nftables() ([]string, error) { return nftablesOf(func(*nft.Table) bool { return true }) }
+
+// nftablesOf is nftables for the tables for which wanted is true. Of some errors package nft
+// keeps only the text: settled has to know again that something has gone meanwhile.
+func nftablesOf(wanted func(*nft.Table) bool) ([]string, error) {
+	lines, err := listNftables(wanted)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		if before, ok := strings.CutSuffix(err.Error(), unix.ENOENT.Error()); ok {
 			err = fmt.Errorf("%s%w", before, unix.ENOENT)
@@ -32,7 +35,7 @@ func nftables() ([]string, error) {
 	return lines, err
 }
 
-func listNftables() ([]string, error) {
+func listNftables(wanted func(*nft.Table) bool) ([]string, error) {
 	conn, err := nft.New()
 	if absent(err) {
 		return nil, nil
@@ -53,6 +56,9 @@ func listNftables() ([]string, error) {
 	}
 	var lines []string
 	for _, t := range tables {
+		if !wanted(t) {
+			continue
+		}
 		prefix := fmt.Sprintf("nft %s %s", nftFamilies[t.Family], t.Name)
 		head := prefix
 		if flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, t.Flags)); flags != 0 { // dormant, for example

@@ -11,12 +11,13 @@ import (
 	"slices"
 	"strings"
 
+	nft "github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // State is what the oracle saw: one line of text for each thing, sorted. The first word of
-// a line is its section: link, address, route, rule, neighbour, nft, iptables, ipset,
+// a line is its section: link, address, route, rule, neighbour, qdisc, nft, iptables, ipset,
 // conntrack, sysctl, mount, file, or file-content.
 type State struct{ lines []string }
 
@@ -115,6 +116,12 @@ func follows(line string) bool {
 		strings.HasPrefix(line, "route ") && strings.Contains(line, " proto 2 ")
 }
 
+// Deliberate returns s without what follows: the kernel makes or ends that by itself, and not always
+// at once.
+func (s State) Deliberate() State {
+	return State{slices.DeleteFunc(slices.Clone(s.lines), follows)}
+}
+
 // New returns the identities of things that are in after and not in s: "link veth1 veth"
 // for a link in any state. A thing that only changed is not new, except for a sysctl.
 // Things that follow from other things are left out.
@@ -133,12 +140,31 @@ func (s State) New(after State) []string {
 	return found
 }
 
+// readers read what Look returns, each a section.
+var readers = []struct {
+	section string
+	read    func() ([]string, error)
+}{
+	{"link", links}, {"address", addresses}, {"neighbour", neighbours}, {"qdisc", qdiscs}, {"route", routes}, {"rule", rules},
+	{"nft", nftables}, {"iptables", iptables}, {"ipset", ipsets}, {"conntrack", conntrack}, {"sysctl", sysctls},
+}
+
 // Look reads what is in the network namespace of the calling thread. It leaves out what
 // changes by itself: counters, timers, learnt neighbours, indexes and handles.
-func Look() (State, error) {
+func Look() (State, error) { return look(func(string) bool { return true }) }
+
+// LookAt is Look for some sections only.
+func LookAt(sections ...string) (State, error) {
+	return look(func(section string) bool { return slices.Contains(sections, section) })
+}
+
+func look(wanted func(section string) bool) (State, error) {
 	var s State
-	for _, read := range []func() ([]string, error){links, addresses, neighbours, routes, rules, nftables, iptables, ipsets, conntrack, sysctls} {
-		lines, err := settled(read)
+	for _, r := range readers {
+		if !wanted(r.section) {
+			continue
+		}
+		lines, err := List(r.read)
 		if err != nil {
 			return State{}, err
 		}
@@ -146,6 +172,15 @@ func Look() (State, error) {
 	}
 	slices.Sort(s.lines)
 	return s, nil
+}
+
+// LookAtTable reads one nftables table of family inet.
+func LookAtTable(name string) (State, error) {
+	lines, err := List(func() ([]string, error) {
+		return nftablesOf(func(t *nft.Table) bool { return t.Family == nft.TableFamilyINet && t.Name == name })
+	})
+	slices.Sort(lines)
+	return State{lines}, err
 }
 
 // Mounts reads which namespaces have a path, in the mount namespace of the calling
@@ -156,14 +191,16 @@ func Mounts() (State, error) {
 	return State{lines}, err
 }
 
-// settled calls a reader again if things changed while it read them.
-func settled(read func() ([]string, error)) (lines []string, err error) {
+// List calls a reader of the kernel's state again if the state changed while the reader read
+// it. The kernel marks such a dump with NLM_F_DUMP_INTR, and netlink.ErrDumpInterrupted comes
+// with a list that may be neither the old state nor the new one.
+func List[T any](read func() ([]T, error)) (all []T, err error) {
 	for range 100 {
-		lines, err = read()
+		all, err = read()
 		moving := errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EINTR) ||
 			errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
 		if !moving {
-			return lines, err
+			return all, err
 		}
 	}
 	return nil, err

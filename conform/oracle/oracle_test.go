@@ -1,9 +1,14 @@
 package oracle
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func TestStateDiff(t *testing.T) {
@@ -50,4 +55,23 @@ func files(t *testing.T, dir string) State {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// A reader whose list the kernel marks as interrupted is called again, and any other error
+// is the caller's.
+func TestList(t *testing.T) {
+	calls := 0
+	moving := func() ([]int, error) {
+		calls++
+		if calls < 3 {
+			return []int{0}, netlink.ErrDumpInterrupted
+		}
+		return []int{1, 2}, nil
+	}
+	if all, err := List(moving); err != nil || !slices.Equal(all, []int{1, 2}) {
+		t.Errorf("after two interrupted dumps List returns %v, %v", all, err)
+	}
+	if _, err := List(func() ([]int, error) { return nil, unix.EPERM }); !errors.Is(err, unix.EPERM) {
+		t.Errorf("a refused dump is %v", err)
+	}
 }

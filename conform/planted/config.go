@@ -25,8 +25,19 @@ type config struct {
 	DNS      json.RawMessage `json:"dns"`
 	Prev     json.RawMessage `json:"prevResult"`
 	Valid    *[]attachment   `json:"cni.dev/valid-attachments"`
+	Runtime  struct {
+		Bandwidth bandwidth `json:"bandwidth"`
+	} `json:"runtimeConfig"`
 
 	subnet netip.Prefix
+}
+
+// bandwidth is in bits and bits a second, 0: no limit.
+type bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
 }
 
 type attachment struct {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -36,10 +37,29 @@ func (c *call) plant(l *lease) {
 		}
 	case "masquerade-left":
 		err = exec.Command("iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-s", l.Address.String(), "-j", "MASQUERADE").Run()
+	case "host-port-left":
+		err = mapPort(l.Address)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "planting %s: %v\n", c.wrong, err)
 	}
+}
+
+// mapPort maps a port of the node to a pod, in a map of all pods:
+//
+//	nft add element ip planted hostports { PORT : ADDRESS }
+func mapPort(pod netip.Addr) error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	t := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "planted"})
+	s := &nftables.Set{Table: t, Name: "hostports", IsMap: true, KeyType: nftables.TypeInetService, DataType: nftables.TypeIPAddr}
+	address := pod.As4()
+	if err := conn.AddSet(s, []nftables.SetElement{{Key: address[2:], Val: address[:]}}); err != nil {
+		return err
+	}
+	return conn.Flush()
 }
 
 // makeExtra makes a link on the host whose name is not known before, and takes a long time
@@ -77,6 +97,22 @@ func stray() error {
 		}
 	}
 	_ = os.Mkdir(filepath.Join("/sys/fs/bpf", name), 0o700) // a user namespace has no such folder
+	return nil
+}
+
+// wreck is the file that says that two calls once came at the same time.
+const wreck = "/run/planted-wreck"
+
+// breakAtOnce refuses every call but DEL from the first on that finds the state folder locked.
+func breakAtOnce(dir *os.File) error {
+	if unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		if err := os.WriteFile(wreck, nil, 0o600); err != nil {
+			return fail(codeIO, "breaking: %w", err)
+		}
+	}
+	if _, err := os.Stat(wreck); err == nil && os.Getenv("CNI_COMMAND") != "DEL" {
+		return fail(codeOurs, "two calls came at the same time once")
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/berth-net/berth/conform/oracle"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,9 @@ func (c *call) configure(l *lease, pod *os.File) error {
 	err := inside(pod, func() error {
 		link, err := up(c.ifname)
 		if err != nil {
+			return err
+		}
+		if err := c.limit(link, c.Runtime.Bandwidth.EgressRate, c.Runtime.Bandwidth.EgressBurst); err != nil {
 			return err
 		}
 		// ip address add ADDRESS/32 dev IFNAME
@@ -44,6 +48,9 @@ func (c *call) configure(l *lease, pod *os.File) error {
 	if err != nil {
 		return err
 	}
+	if err := c.limit(link, c.Runtime.Bandwidth.IngressRate, c.Runtime.Bandwidth.IngressBurst); err != nil {
+		return err
+	}
 	// ip address add GATEWAY/32 dev LINK; ip route add ADDRESS dev LINK
 	if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: gateway}); err != nil {
 		return fmt.Errorf("giving %s the gateway's address: %w", l.Link, err)
@@ -52,6 +59,28 @@ func (c *call) configure(l *lease, pod *os.File) error {
 		return fmt.Errorf("routing to the pod: %w", err)
 	}
 	return c.addRule(l)
+}
+
+// limit is `tc qdisc add dev LINK root tbf rate RATE burst BURST limit LIMIT`.
+func (c *call) limit(link netlink.Link, rate, burst uint64) error {
+	if rate == 0 || c.fault("rate-ignored") {
+		return nil
+	}
+	switch {
+	case c.fault("rate-too-high"): // bits taken for bytes
+		rate *= 8
+	case c.fault("rate-too-low"):
+		rate /= 2
+	}
+	rate, burst = rate/8, burst/8
+	q := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate, Buffer: netlink.Xmittime(rate, uint32(burst)), Limit: uint32(rate/40 + burst),
+	}
+	if err := netlink.QdiscAdd(q); err != nil {
+		return fmt.Errorf("limiting what %s sends: %w", link.Attrs().Name, err)
+	}
+	return nil
 }
 
 // podRoute is `ip route add ADDRESS dev LINK`.
@@ -86,7 +115,9 @@ func (c *call) addRule(l *lease) error {
 
 // hasRule reports whether the rule of a lease is there.
 func (l *lease) hasRule() (bool, error) {
-	found, err := netlink.RuleListFiltered(netlink.FAMILY_V4, l.rule(), netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_DST)
+	found, err := oracle.List(func() ([]netlink.Rule, error) {
+		return netlink.RuleListFiltered(netlink.FAMILY_V4, l.rule(), netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_DST)
+	})
 	return len(found) > 0, err
 }
 

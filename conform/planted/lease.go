@@ -40,6 +40,11 @@ func (c *call) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fail(codeIO, "opening the state folder: %w", err)
 	}
+	if c.fault("broken-at-once") {
+		if err := breakAtOnce(dir); err != nil {
+			return nil, err
+		}
+	}
 	if c.fault("hang-at-once") && unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		time.Sleep(time.Hour)
 	}

@@ -2,24 +2,34 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/flows"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/rebuild"
+	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -48,7 +58,11 @@ func (r *rig) linkOf(container string) (string, []string) {
 }
 
 func (r *rig) hasLink(name string) bool {
+	r.t.Helper()
 	_, err := r.node.Conn.Link(name)
+	if err != nil && !errors.Is(err, kernel.ErrNotFound) {
+		r.t.Fatalf("looking for link %s: %v", name, err) // as after close, which tells nothing of the link
+	}
 	return err == nil
 }
 
@@ -144,6 +158,79 @@ func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	nettest.Eventually(t, "they are forgotten", func() bool { return len(r.index.All()) == 0 })
 }
 
+// The table of an agent that is lost maps host ports to a pod that is gone: the address's next pod
+// must get nothing of what comes to them, and another pod can have them.
+func TestHostPortsOfLostAgent(t *testing.T) {
+	const lost, gone, other = "zzzzlost22", "aaaaaaaaaa", "aaaaaaaaab"
+	start := func(r *rig) { r.restart() }
+	sweep := func(r *rig) { r.Sweep(t.Context()) }
+	drain := func(r *rig) { // a deletion that a running agent finds, without a sweep
+		r.enqueue(r.deletion("gone", stamp.Link(lost, gone)))
+		must(t, r.drain.All(t.Context()))
+		nettest.Eventually(t, "the pod is forgotten", func() bool { return len(r.index.All()) == 0 })
+	}
+	for _, test := range []struct {
+		name   string
+		links  []hold.ID
+		pod    string // to which the ports lead
+		served bool
+		do     func(*rig)
+		table  bool // whether it stays
+		left   []hold.ID
+	}{
+		{"a start", nil, "10.88.0.1", false, start, false, nil},
+		{"a sweep", nil, "10.88.0.1", false, sweep, false, nil},
+		{"a deletion that waited", []hold.ID{gone}, "10.88.0.1", false, drain, false, nil},
+		{"a pod is left", []hold.ID{other}, "10.88.0.1", false, sweep, true, []hold.ID{other}},
+		{"its agent runs", nil, "10.88.0.1", true, sweep, true, []hold.ID{gone, other}},
+		{"the address is in no pool", nil, "10.99.0.1", false, sweep, true, []hold.ID{gone, other}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t)
+			r.begin()
+			here, err := ns.Open("/proc/thread-self/ns/net")
+			must(t, err)
+			t.Cleanup(func() { must(t, here.Close()) })
+			tables := nft.Open(here)
+			must(t, tables.Replace(nft.Ruleset{Instance: lost, CutLow: 1<<30 + 2, CutHigh: 1<<30 + 1023, Live: 1 << 30, HostPorts: true}))
+			t.Cleanup(func() { must(t, tables.Delete(lost)) })
+			for i, owner := range []hold.ID{gone, other} {
+				must(t, tables.Map(lost, []nft.Port{{Owner: string(owner), Mapping: nft.Mapping{
+					Protocol: "tcp", Host: netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(8080+i)), Pod: netip.AddrPortFrom(netip.MustParseAddr(test.pod), 80),
+				}}}))
+			}
+			for _, id := range test.links {
+				name := stamp.Link(lost, id)
+				alias := stamp.Alias(lost, id, attachment.Key{Network: "net", ContainerID: "gone", Ifname: "eth0"}, 0)
+				nettest.Run(t, here, "ip link add "+name+" type veth peer name zz"+string(id))
+				ip := nettest.Program(t, "ip")
+				t.Cleanup(func() { _ = nettest.Command(here, ip, "link", "del", name).Run() })
+				if out, err := nettest.Command(here, ip, "link", "set", name, "alias", alias).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			if test.served {
+				f, err := os.OpenFile(root.Lock(lost, r.node.Netns.Ino), os.O_RDWR|os.O_CREATE, 0o600)
+				must(t, err)
+				t.Cleanup(func() { os.Remove(f.Name()); f.Close() })
+				must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+			}
+			test.do(r)
+			all, err := r.node.OtherPorts()
+			must(t, err)
+			mapped, there := all[stamp.Table(lost)]
+			var left []hold.ID
+			for _, m := range mapped {
+				left = append(left, hold.ID(m.Owner))
+			}
+			slices.Sort(left)
+			if there != test.table || !slices.Equal(left, test.left) {
+				t.Errorf("the table is there: %t, with ports of %v; want %t, %v", there, left, test.table, test.left)
+			}
+		})
+	}
+}
+
 // removeNode gives back what the agent itself holds, while pods are attached.
 func (r *rig) removeNode() error {
 	for _, o := range r.core.Ledger.Owners() {
@@ -174,10 +261,10 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	// The same of a link that the ledger does not know.
 	stray := "bzzzzaaaaaaaaaa"
 	nettest.Run(t, r.node.Here, "ip link add "+stray+" type veth peer name zz")
-	t.Cleanup(func() { nettest.Command(r.node.Here, "ip", "link", "del", stray).Run() })
+	t.Cleanup(func() { nettest.Command(r.node.Here, nettest.Program(t, "ip"), "link", "del", stray).Run() })
 	for _, alias := range []string{"", "mine", stamp.Alias("zzzzzzzzzz", "aaaaaaaaaa", attachment.Key{Network: "net", ContainerID: "other", Ifname: "eth0"}, 0),
 		stamp.Alias("zzzzzzzzzz", "aaaaaaaaab", attachment.Key{Network: "net", ContainerID: "x", Ifname: "eth0"}, 0)} {
-		if out, err := nettest.Command(r.node.Here, "ip", "link", "set", stray, "alias", alias).CombinedOutput(); err != nil {
+		if out, err := nettest.Command(r.node.Here, nettest.Program(t, "ip"), "link", "set", stray, "alias", alias).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		r.enqueue(r.deletion("x", stray))
@@ -382,6 +469,69 @@ func TestNamesTooLongForAnAlias(t *testing.T) {
 	}
 	if l := r.List(api.Filter{Container: long + "b"}); len(l) != 1 || l[0].State != api.StateAttached {
 		t.Errorf("what was not deleted: %+v", l)
+	}
+}
+
+// After a rebuild a CHECK and a repeated ADD know a pod whose names are longer than its link's
+// alias holds, and the ledger then has its whole key. Another pod, or another interface of the same
+// pod, whose names begin as the alias says, is not that pod.
+func TestNamesTooLongForAnAliasAfterARebuild(t *testing.T) {
+	for _, size := range []int{110, 128} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			r := start(t)
+			named := func(container string, pod *ns.Netns, keys ...string) api.AddRequest {
+				req := request(container, pod)
+				req.Config = fmt.Appendf(nil, `{"cniVersion":"1.1.0","type":"berth-cni","name":%q%s}`, strings.Repeat("n", size), strings.Join(append([]string{""}, keys...), ","))
+				return req
+			}
+			long, pod, other := strings.Repeat("c", size), nettest.Pod(t), nettest.Pod(t)
+			first := r.add(named(long, pod))
+			prev, err := json.Marshal(first)
+			must(t, err)
+			r.lose(false)
+			made, err := r.rebuild()
+			must(t, err)
+			if len(made.Pods) != 1 || made.Pods[0].Record.Ifname == "eth0" {
+				t.Fatalf("rebuilt: %+v", made.Pods)
+			}
+			r.bringUp()
+
+			check := func(container string, in *ns.Netns, ifname string) error {
+				req := named(container, in, `"prevResult":`+string(prev))
+				req.Ifname = ifname
+				return r.Check(t.Context(), req, now())
+			}
+			for range 2 {
+				must(t, check(long, pod, "eth0"))
+			}
+			wantError(t, check(long, pod, "eth1"), 11, "cannot tell")
+			wantError(t, check(long, other, "eth0"), cni.CodeUnknown, "is not attached")
+			nettest.Run(t, pod, "ip link set eth0 mtu 1300")
+			wantError(t, check(long, pod, "eth0"), 11, "cannot tell")
+			nettest.Run(t, pod, "ip link set eth0 mtu 1500")
+
+			second := named(long, pod)
+			second.Ifname = "eth1"
+			resSecond := r.add(second)
+			if told(resSecond) == told(first) {
+				t.Errorf("another interface of the pod is taken for the first one: %s", told(resSecond))
+			}
+			for range 2 {
+				if again := r.add(named(long, pod)); told(again) != told(first) {
+					t.Errorf("the ADD again answers %s, and at first %s", told(again), told(first))
+				}
+				r.restart()
+			}
+			must(t, check(long, pod, "eth0"))
+			wantError(t, check(long, pod, "eth1"), cni.CodeCheck, "")
+			for ifname, res := range map[string]string{"eth0": told(first), "eth1": told(resSecond)} {
+				l := r.List(api.Filter{Container: long, Ifname: ifname})
+				if len(l) != 1 || l[0].State != api.StateAttached || !strings.Contains(res, l[0].Addresses[0]) {
+					t.Errorf("%s, with %s, is listed as %+v", ifname, res, l)
+				}
+			}
+			r.wantClean()
+		})
 	}
 }
 

@@ -163,7 +163,7 @@ func TestRepeatedAddNamesTheNamespacesID(t *testing.T) {
 // The answer is that a DEL has overtaken the ADD, and not that something is broken.
 func TestRepeatedAddIsOvertakenAtItsLastStep(t *testing.T) {
 	r := start(t)
-	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic)
+	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
 	m := &lateDeletion{Finder: routed}
 	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.node.Identify)
 	pod := nettest.Pod(t)

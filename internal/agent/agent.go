@@ -15,6 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/routes"
 	"github.com/berth-net/berth/internal/traffic"
@@ -36,9 +37,10 @@ type Agent struct {
 	core    *daemon.Daemon // its place and its epoch, its ledger and its engine
 	node    *node.Node
 	index   *attachment.Index
-	ground  *ground.Ground   // what the agent itself holds for all pods
-	drain   *drain.Drain     // deletions that no agent heard of
-	mend    *mend.Mend       // mends what others change
+	ground  *ground.Ground // what the agent itself holds for all pods
+	drain   *drain.Drain   // deletions that no agent heard of
+	mend    *mend.Mend     // mends what others change
+	ports   *ports.Ports
 	traffic *traffic.Traffic // what pods' traffic leaves in connection tracking
 	rebuild *rebuild.Rebuild // refuses a ledger that lacks pods, or makes one anew
 }
@@ -55,6 +57,7 @@ func (a *Agent) Sweep(ctx context.Context) {
 		},
 		Found: a.traffic.Taint,
 		After: func(ctx context.Context) {
+			a.clearLeft()
 			a.ground.Keep(ctx)
 			a.drain.KeepSpares()
 		},
@@ -63,7 +66,9 @@ func (a *Agent) Sweep(ctx context.Context) {
 
 // Close stops the agent's own work and closes the ledger. Pods stay as they are.
 func (a *Agent) Close() error {
-	return errors.Join(a.core.Close(), a.closeNode(), a.core.Unlock())
+	err := a.core.Close()
+	a.CloseHistory() // behind the last release
+	return errors.Join(err, a.closeNode(), a.core.Unlock())
 }
 
 func (a *Agent) closeNode() error {

@@ -344,6 +344,40 @@ func TestLateDelSparesTheSuccessor(t *testing.T) {
 	r.wantClean()
 }
 
+// A DEL that names a key, and beside it an address, a pod or a uid that is not the attachment's,
+// releases nothing, also if the DEL names the attachment's link.
+func TestDelOfSomebodyElseWithTheKey(t *testing.T) {
+	r := start(t)
+	pod := nettest.Pod(t)
+	kept := now()
+	req := request("c", pod)
+	req.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_UID=of-this-pod"
+	r.add(req)
+	link, addrs := r.linkOf("c")
+	kept.Running = now().Started
+	for _, f := range []api.Filter{
+		{UID: "of-the-former-pod"}, {Namespace: "default", Pod: "other"}, {Address: "10.88.0.99"},
+		{UID: "of-the-former-pod", Namespace: "default", Pod: "web", Address: addrs[0]},
+	} {
+		f.Network, f.Container, f.Ifname = "net", "c", "eth0"
+		for _, f.Link = range []string{"", link} {
+			for what, when := range map[string]server.When{"a new process": now(), "a process kept ready": kept} {
+				if d, known, err := r.Delete(t.Context(), f, true, when); known || err != nil {
+					t.Errorf("DEL of %+v by %s: %+v, known %t, %v", f, what, d, known, err)
+				}
+			}
+		}
+	}
+	r.wantAttached("c")
+	f := api.Filter{Network: "net", Container: "c", Ifname: "eth0", Link: link, UID: "of-this-pod", Namespace: "default", Pod: "web", Address: addrs[0]}
+	_, _, err := r.Delete(t.Context(), f, true, kept)
+	wantError(t, err, 11, "repeat DEL")
+	if _, known, err := r.Delete(t.Context(), f, true, now()); !known || err != nil {
+		t.Errorf("DEL of %+v: known %t, %v", f, known, err)
+	}
+	r.wantClean()
+}
+
 // A runtime keeps a process ready, attaches a pod, and then has the process become the
 // plugin of its DEL. That may be of before the ADD or of behind it, for all that can be
 // told, and is not answered with a success that would be none. A new process tells.

@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -30,5 +33,26 @@ func TestAuditMissesItsLedger(t *testing.T) {
 	must(t, os.WriteFile(path, raw, 0o600))
 	found("another file")
 	must(t, os.Rename(path+".away", path))
+	r.wantClean()
+}
+
+// A ledger's file that the agent has written anew is its ledger.
+func TestAuditKnowsANewFile(t *testing.T) {
+	r := start(t)
+	r.add(request("c", nettest.Pod(t)))
+	before, err := os.Stat(r.root.Ledger())
+	must(t, err)
+	meta := json.RawMessage(`{"pad":"` + strings.Repeat("m", 200<<10) + `"}`)
+	nettest.Eventually(t, "the ledger is written anew", func() bool {
+		id := hold.NewID()
+		must(t, r.core.Ledger.Commit(t.Context(), ledger.Begin(hold.Owner{ID: id, Meta: meta})))
+		must(t, r.core.Ledger.Commit(t.Context(), ledger.Forget(id, r.core.Clock.Now())))
+		return r.core.Ledger.Stats().Rewrites > 0
+	})
+	after, err := os.Stat(r.root.Ledger())
+	must(t, err)
+	if os.SameFile(before, after) {
+		t.Error("it is the same file")
+	}
 	r.wantClean()
 }

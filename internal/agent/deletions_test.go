@@ -378,6 +378,20 @@ func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
 	r.wantClean()
 }
 
+// Until an agent that has started has made its spare files, its status says that they come.
+func TestStatusSaysThatSparesAreMade(t *testing.T) {
+	r := start(t)
+	want := func(filling bool, spares int) {
+		t.Helper()
+		if st, err := r.Status(t.Context(), ""); err != nil || st.Deletions.Filling != filling || st.Deletions.Spares != spares {
+			t.Errorf("%+v, %v", st.Deletions, err)
+		}
+	}
+	want(true, 0)
+	r.drain.KeepSpares()
+	want(false, deletions.Spares)
+}
+
 // Without room for deletions nothing is attached, and STATUS says so; what is
 // attached can be deleted.
 func TestNoSparesNoAdd(t *testing.T) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
@@ -226,7 +227,11 @@ func (f *faultRun) attach(container string, pod int, limit time.Duration) error 
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
-	res, err := f.tryAddUntil(ctx, request(container, f.pods[pod]))
+	req := request(container, f.pods[pod])
+	if container == "b" || container == "c" { // one that is repaired, and one that is adopted
+		req = request(container, f.pods[pod], wishedPorts(container))
+	}
+	res, err := f.tryAddUntil(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -237,6 +242,14 @@ func (f *faultRun) attach(container string, pod int, limit time.Duration) error 
 		f.given[a] = container
 	}
 	return nil
+}
+
+// wishedPorts asks for host ports of a container's own, of both protocols, and for limits of
+// bandwidth.
+func wishedPorts(container string) string {
+	port := 8000 + int(container[len(container)-1])
+	return fmt.Sprintf(`"runtimeConfig":{"portMappings":[{"hostPort":%[1]d,"containerPort":80},{"hostPort":%[1]d,"containerPort":53,"protocol":"udp","hostIP":"192.0.2.1"}],`+
+		`"bandwidth":{"ingressRate":8000000,"ingressBurst":80000,"egressRate":8000000,"egressBurst":80000}}`, port)
 }
 
 func (f *faultRun) delete(container string) {

@@ -8,13 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
+	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -208,4 +211,35 @@ func TestHangingTableKeepsNothingElse(t *testing.T) {
 		told := hanging.told.Load()
 		return told != nil && len(told.Pools) == 3 && len(r.findings()) == 0
 	})
+}
+
+// hangingPorts are host ports that cannot be read until heal is closed.
+type hangingPorts struct {
+	kinds.Ports
+	heal <-chan struct{}
+}
+
+func (h *hangingPorts) Mapped() (map[hold.ID]*hostports.Spec, error) {
+	<-h.heal
+	return h.Ports.Mapped()
+}
+
+// A table that cannot be read keeps no pod from being adopted and cut off that no ledger knows.
+// The pod's host ports are released when the kernel answers.
+func TestHangingTableKeepsNoAdoption(t *testing.T) {
+	r := start(t)
+	heal := make(chan struct{})
+	defer close(heal)
+	r.node.Ports = &hangingPorts{r.node.Ports, heal}
+	finder, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	adopted := make(chan hold.Owner, 1)
+	go func() { adopted <- finder.Adopt(hold.NewID(), attachment.Record{}, nil, nil) }()
+	select {
+	case o := <-adopted:
+		if _, holds := o.Find(hostports.KindName); !holds {
+			t.Errorf("what is adopted holds no host ports: %v", o.Holds)
+		}
+	case <-time.After(nettest.Deadline):
+		t.Fatal("it waits for the table")
+	}
 }

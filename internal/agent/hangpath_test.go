@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/internal/attachment/verbs"
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -36,5 +40,21 @@ func TestHangingPathKeepsNoOtherPod(t *testing.T) {
 	}
 	if err := <-first; err != nil {
 		t.Errorf("DEL: %v", err)
+	}
+}
+
+// ADD says that a pod's namespace is gone only if that is so. If the agent cannot look just now,
+// ADD says "try again".
+func TestADDCannotOpenTheNamespace(t *testing.T) {
+	r := start(t)
+	_, list := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	pod := nettest.Pod(t)
+	for errno, want := range map[error]uint{
+		unix.EMFILE: 11, unix.ENFILE: 11, unix.ENOMEM: 11, ns.ErrHangs: 11, ns.ErrGone: 102, ns.ErrNotNetns: 102,
+	} {
+		identify := func(ns.Ref) (ns.Ref, error) { return ns.Ref{}, fmt.Errorf("opening: %w", errno) }
+		r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, identify)
+		_, err := r.tryAdd(request("c", pod))
+		wantError(t, err, want, errno.Error())
 	}
 }

@@ -9,10 +9,13 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/mode/modes"
+	"github.com/berth-net/berth/internal/nettest"
 )
 
 // poorTable is the table on a kernel that lacks something of it.
@@ -71,6 +74,31 @@ func TestLacks(t *testing.T) {
 	}
 }
 
+// A pod that asks for a host port is refused, and not attached without it, where the kernel cannot
+// map any, or where its pool lacks the family. Others are attached.
+func TestHostPortsThatCannotBe(t *testing.T) {
+	r := start(t, "default=10.88.0.0/24")
+	pod := nettest.Pod(t)
+	ask := func(more string) api.AddRequest {
+		return request("c", pod, `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80`+more+`}]}`)
+	}
+	_, err := r.tryAdd(ask(`,"hostIP":"::"`))
+	wantError(t, err, 7, "hostIP is ::; pool default")
+	poor := &poorTable{Table: r.node.Table, lacks: nft.HostPorts}
+	r.node.Table = poor
+	_, all := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, all, r.node.Identify)
+	_, err = r.tryAdd(ask(""))
+	wantError(t, err, 7, "nft_nat")
+	if list := r.List(api.Filter{}); len(list) > 0 {
+		t.Errorf("refused, and attached: %+v", list)
+	}
+	r.add(request("c", pod))
+	r.del("c", true)
+	poor.lacks = 0
+	r.add(ask(""))
+}
+
 // What pods may not reach, and how much of connection tracking one may have, is
 // what the configuration says now.
 func TestReloadLimits(t *testing.T) {
@@ -81,7 +109,7 @@ func TestReloadLimits(t *testing.T) {
 		c.BlockedCIDRs, c.Connections = blocked, len(blocked)*100
 		must(t, r.ground.Reload(t.Context(), c))
 		want := nft.Ruleset{
-			Instance: r.core.Instance, Live: r.node.Groups.Live(), Masquerade: true, Pools: c.Pools[0].CIDRs,
+			Instance: r.core.Instance, Live: r.node.Groups.Live(), HostPorts: true, Masquerade: true, Pools: c.Pools[0].CIDRs,
 			Blocked: blocked, Connections: uint32(c.Connections),
 		}
 		want.CutLow, want.CutHigh = r.node.Groups.Dying()

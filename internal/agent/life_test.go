@@ -193,16 +193,18 @@ func TestLostInstance(t *testing.T) {
 	must(t, os.WriteFile(r.root.Instance(), raw, 0o600))
 }
 
-// The marker has the instance as well: its file is made anew, and the pods stay;
-// so they do if the ledger has to be rebuilt, too.
+// The marker has the instance as well: its file is made anew, also if it is there and empty, and the
+// pods stay; so they do if the ledger has to be rebuilt, too.
 func TestInstanceFromMarker(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
 	was := r.core.Instance
 	for _, ledger := range []bool{true, false} {
 		r.close()
-		must(t, os.Remove(r.root.Instance()))
-		if !ledger {
+		if ledger {
+			must(t, os.Truncate(r.root.Instance(), 0))
+		} else {
+			must(t, os.Remove(r.root.Instance()))
 			must(t, os.Remove(r.root.Ledger()))
 			if _, err := r.rebuild(); err != nil {
 				t.Fatal(err)

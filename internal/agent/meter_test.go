@@ -98,4 +98,7 @@ func TestMeter(t *testing.T) {
 	if m.reloads[0] != nil || !errors.Is(m.reloads[1], unreadable) || m.reloads[2] == nil {
 		t.Errorf("reloads: %v", m.reloads)
 	}
+	if why := r.ground.Refused(); why != m.reloads[2].Error() {
+		t.Errorf("the last of them is refused: %q", why)
+	}
 }

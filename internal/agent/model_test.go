@@ -32,6 +32,7 @@ var (
 // A model knows who is attached with which address.
 func TestModel(t *testing.T) {
 	nettest.Need(t)
+	nettest.Program(t, "ip")
 	seed := cmp.Or(*seedFlag, uint64(time.Now().UnixNano()))
 	t.Logf("replay with -seed %d", seed)
 	faults := 0

@@ -165,7 +165,7 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 		!q.Cut || q.Reason != "no agent" || q.Written.IsZero() {
 		t.Errorf("queued: %+v", q)
 	}
-	if st, err := r.Status(t.Context(), ""); err != nil || st.Deletions.Queued != 2 || st.Deletions.Damaged != 1 {
+	if st, err := r.Status(t.Context(), ""); err != nil || st.Deletions.Queued != 2 || st.Deletions.Attachments != 2 || st.Deletions.Damaged != 1 {
 		t.Errorf("status: %+v, %v", st.Deletions, err)
 	}
 	a, err := r.Audit(t.Context())

@@ -46,6 +46,7 @@ func TestRebuild(t *testing.T) {
 }
 
 func testRebuild(t *testing.T, lose func(*rig)) {
+	nettest.Program(t, "ip") // skips here if it has to: no agent could clean up once its ledger is lost
 	r := start(t)
 	r.cooldown = time.Hour
 	r.restart()
@@ -170,6 +171,7 @@ func reach(t *testing.T, from *ns.Netns, res *types100.Result) {
 // A pod whose network namespace is not found, and one whose alias is gone, stay
 // attached; the first is checked where the runtime says that it is.
 func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
+	nettest.Program(t, "ip") // as in testRebuild
 	r := start(t)
 	a, b := nettest.Pod(t), nettest.Pod(t)
 	req := request("a", a)

@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
@@ -56,15 +58,7 @@ func TestRefusedMoveReleasesNothing(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, "default=10.88.0.0/29", "full=10.87.0.1/32", "spare=10.86.0.1/32")
-			dir := t.TempDir()
-			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-					t.Error(err)
-				}
-			})
+			dir := smallDisk(t)
 			r.root, r.cooldown = root.Dir(dir), time.Minute
 			r.begin()
 			a, b, free := nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)
@@ -94,6 +88,50 @@ func TestRefusedMoveReleasesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// On a full disk, repeated ADDs and DELs of pods that the ledger does not have are refused once
+// they have used up their room; then the plugin queues the DELs. Each attached pod can still be
+// deleted.
+func TestFullDiskDeletes(t *testing.T) {
+	r := newRig(t, "default=10.88.0.0/24")
+	dir := smallDisk(t)
+	r.root, r.cooldown = root.Dir(dir), time.Minute
+	r.begin()
+	pods := make([]*ns.Netns, 8)
+	for i := range pods {
+		pods[i] = nettest.Pod(t)
+		r.add(request(fmt.Sprint(i), pods[i]))
+	}
+	defer r.fillDisk(dir)()
+	refused := func(what string, try func(i int) error) {
+		t.Helper()
+		for i := range 5000 {
+			if err := try(i); err != nil {
+				wantError(t, err, 5, "disk full")
+				t.Logf("%d %s, then %v", i, what, err)
+				return
+			}
+		}
+		t.Errorf("%s are never refused", what)
+	}
+	refused("repeated ADDs", func(i int) error {
+		_, err := r.tryAdd(request(fmt.Sprint(i%len(pods)), pods[i%len(pods)]))
+		return err
+	})
+	refused("DELs of nobody", func(i int) error {
+		_, _, err := r.Delete(t.Context(), key(fmt.Sprintf("nobody-%d", i)), false, now())
+		return err
+	})
+	for i := range pods {
+		if !r.del(fmt.Sprint(i), true) {
+			t.Errorf("pod %d is unknown", i)
+		}
+	}
+	if left := r.List(api.Filter{}); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+	r.wantClean()
 }
 
 // fillDisk fills the file system of the rig's root, and its ledger, until no owner can be
@@ -131,4 +169,19 @@ func (r *rig) fillDisk(dir string) func() {
 			}
 		}
 	}
+}
+
+// smallDisk mounts a file system of 8 MiB, until the test ends.
+func smallDisk(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }

@@ -7,6 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/attachment/verbs"
+	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/cni/netconf"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -49,8 +56,61 @@ func TestSettle(t *testing.T) {
 		if in := r.ground.Config() == c; got != step.inForce || in != got || !strings.Contains(said.String(), step.want) {
 			t.Errorf("%s: %t, in force %t; it says\n%s", step.pool, got, in, said.String())
 		}
+		if st, err := r.Status(t.Context(), ""); err != nil && !step.fail || strings.Contains(st.Refused, "which is still in use") == step.inForce {
+			t.Errorf("%s: the status says that it is refused: %q, %v", step.pool, st.Refused, err)
+		}
 		if strings.Contains(said.String(), "keys") != (step.workers != 64) {
 			t.Errorf("%s: what waits for a start:\n%s", step.pool, said.String())
 		}
+	}
+}
+
+// beforePlan is a mode that does something each time before it claims addresses.
+type beforePlan struct {
+	mode.Finder
+	do func()
+}
+
+func (m beforePlan) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (hold.Owner, func(), error) {
+	m.do()
+	return m.Finder.Plan(ctx, id, r, c)
+}
+
+// An ADD that names no pool means the default pool, also if a reload takes that pool away after
+// the ADD has chosen it, and before it has an address. If that goes on, ADD says "try again". An
+// ADD that names the pool hears that there is none.
+func TestReloadTakesTheDefaultPoolFromAnADD(t *testing.T) {
+	for _, step := range []struct {
+		what    string
+		reloads int
+		keys    []string
+		code    uint // 0: success
+		says    string
+	}{
+		{"one reload", 1, nil, 0, ""},
+		{"reloads without end", 100, nil, cni.CodeTryAgain, "the default pool changes"},
+		{"a pool by its name", 1, []string{`"pool":"default"`}, cni.CodeConfig, "unknown pool"},
+	} {
+		t.Run(step.what, func(t *testing.T) {
+			r := start(t)
+			routed, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+			reloads := 0
+			m := beforePlan{routed, func() {
+				if reloads++; reloads > step.reloads {
+					return
+				}
+				r.pools = []string{[]string{"even=10.88.0.0/24,fd00:88::/64", "odd=10.88.0.0/24,fd00:88::/64"}[reloads%2]}
+				c, err := r.conf()
+				must(t, err)
+				must(t, r.ground.Reload(t.Context(), c))
+			}}
+			r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, mode.Modes{m}, r.node.Identify)
+			_, err := r.tryAdd(request("c", nettest.Pod(t), step.keys...))
+			if step.code != 0 {
+				wantError(t, err, step.code, step.says)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Remove gives back what an agent that is not running holds itself, so that only Berth's
-// files are left on the node. Remove refuses to do that while a pod is attached.
+// files are left on the node, without the history. Remove refuses to do that while a pod is attached.
 func Remove(ctx context.Context, o Options) error {
 	a, err := Open(o)
 	if daemon.Runs(err) {
@@ -18,7 +18,10 @@ func Remove(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.remove(ctx), a.Close())
+	if err := errors.Join(a.remove(ctx), a.Close()); err != nil {
+		return err
+	}
+	return a.RemoveHistory()
 }
 
 func (a *Agent) remove(ctx context.Context) error {

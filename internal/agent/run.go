@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/routes"
 )
@@ -16,12 +17,13 @@ import (
 //
 // The order is: the agent begins to hear the kernel's news. The ledger's lock decides which
 // process is the agent of the root. The agent makes its socket, so that plugins wait
-// instead of finding nobody. It cuts off again the owners that are being released (resume).
-// It serves verbs, and beside them it takes again what attached pods lack. It ends in the
-// reverse order, and pods stay as they are.
+// instead of finding nobody. It does the deletions that wait in the queue, and cuts off again
+// the owners that are being released (resume). It serves verbs, and beside them it takes again
+// what attached pods lack. It ends in the reverse order, and pods stay as they are.
 func Run(ctx context.Context, o Options, reload <-chan config.Reading) error {
 	reports := daemon.NewReports()
 	reports.Hear(&o.Options)
+	o.Trace("berthd", o.Version, o.Config.Tracing.Endpoint, o.Config.Tracing.Sampling)
 	a, err := open(o, node.Open, true)
 	if err != nil {
 		return err
@@ -29,6 +31,7 @@ func Run(ctx context.Context, o Options, reload <-chan config.Reading) error {
 	if err := a.ground.RefuseOverlaps(o.Config); err != nil {
 		return errors.Join(err, a.Close())
 	}
+	reports.Metrics.ExpectRepairs(ground.ForwardingKind)
 	srv := routes.New(a, reports.Events, a.core.ServerOptions(reports, o.Config.Concurrency))
 	err = a.core.Live(ctx, srv, a.life(o.Config, reload))
 	reports.Events.Close()
@@ -46,19 +49,20 @@ func (a *Agent) life(c *config.Config, reload <-chan config.Reading) daemon.Life
 		Metrics: c.Metrics,
 		Resume: func(ctx context.Context) (func(context.Context), error) {
 			mend, err := a.resume(ctx)
-			a.traffic.Exposed() // nobody has kept the table since the last agent: the rules may not have held
+			a.traffic.Unwatched() // since the last agent; Missed was called if the table differed
 			return mend, err
 		},
 		Own: []func(context.Context){
 			a.traffic.KeepRinsed,
 			a.traffic.KeepHidden,
+			a.traffic.KeepMapped,
 			a.traffic.KeepTrimmed,
 			a.mend.Keep,
 		},
 		// Deletions that were queued after the restore's drain are waiting already.
 		// Those that are queued while the agent stops may be about a pod whose ADD
 		// is under way.
-		Lasting: []func(context.Context){a.drain.Keep},
+		Lasting: []func(context.Context){a.drain.Keep, a.KeepHistory},
 		Serving: func() []any { return []any{"attachments", len(a.index.All())} },
 		Later: []func(context.Context){
 			func(context.Context) { a.drain.KeepSpares() },

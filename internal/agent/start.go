@@ -13,6 +13,7 @@ import (
 	"github.com/berth-net/berth/internal/mend"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/rebuild"
 	"github.com/berth-net/berth/internal/traffic"
 	"github.com/berth-net/berth/internal/views"
@@ -72,15 +73,16 @@ func (a *Agent) furnish(o Options) (err error) {
 		return err
 	}
 	a.index = attachment.NewIndex()
-	a.traffic = traffic.New(d, n, a.ground, a.index)
+	a.ports = ports.New(d, a.index, a.ground, n)
+	a.traffic = traffic.New(d, n, a.ground, a.index, a.ports)
 	err = n.Mark(d.Instance, node.Hooks{
-		Lacks: a.ground.SayLacks, Differs: a.ground.CutAnew, Exposed: a.traffic.Exposed, Since: a.index.Since(d.Epoch),
-		Forwards: a.ground.Forwards,
+		Lacks: a.ground.SayLacks, Differs: func() { a.ground.CutAnew(); a.traffic.Missed() }, Exposed: a.traffic.Exposed, Mapped: a.traffic.Mapped, Since: a.index.Since(d.Epoch),
+		Kept: a.ports.Kept, Left: a.ports.ClearLeft, Forwards: a.ground.Forwards, Unpoliced: a.ground.SayUnpoliced,
 	})
 	if err != nil {
 		return err
 	}
-	finder, all := modes.List(a.core, n, a.ground, a.traffic)
+	finder, all := modes.List(a.core, n, a.ground, a.traffic, a.ports)
 	a.index.Describe(all.Interface)
 	// The agent watches the queue before it reads the queue, so that it misses no
 	// deletion.
@@ -93,7 +95,7 @@ func (a *Agent) furnish(o Options) (err error) {
 	})
 	a.rebuild = rebuild.New(a.core, n, a.drain, a.ground, finder, a.core.LedgerOptions(n.Kinds(), daemon.Views{
 		Rest:   a.ground.Rest,
-		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow),
+		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.ports.Follow),
 	}))
 	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.Identify)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
@@ -113,15 +115,17 @@ func (a *Agent) openLedger() error {
 	if err := a.index.Restore(a.core.Ledger.Owners()); err != nil {
 		return err
 	}
+	a.RestoreHistory()
 	if err := a.core.Enter(a.stays); err != nil {
 		return err
 	}
 	a.ground.Restore()
+	a.ports.Restore(a.core.Ledger.Owners())
 	if err := a.ground.SetTable(); err != nil { // before the engine verifies the table
 		return err
 	}
 	a.core.OpenEngine(a.node.Kinds(), daemon.Hooks{
-		Event: a.Happened, Homeless: a.index.Homeless(a.core.Epoch), Going: a.drain.Going,
+		Event: a.Happened, Ending: a.Ends, Homeless: a.index.Homeless(a.core.Epoch), Going: a.drain.Going,
 	})
 	return nil
 }
@@ -140,6 +144,13 @@ func (a *Agent) stays(former string) string {
 		}
 	}
 	return ""
+}
+
+// clearLeft removes what a lost agent's table maps to pods that are gone.
+func (a *Agent) clearLeft() {
+	if err := a.ports.ClearLeft(); err != nil {
+		a.core.Log.Error("could not remove the host ports that another agent has left; the sweep tries again", "err", err)
+	}
 }
 
 // Restore brings the node to what the ledger says. When it returns, all of that is done.
@@ -162,6 +173,7 @@ func (a *Agent) resume(ctx context.Context) (mend func(context.Context), err err
 	if err := a.drain.Now(ctx); err != nil { // first, so that the restore does not set up again what a plugin has cut off
 		a.core.Log.Error("could not carry out all queued deletions", "err", err)
 	}
+	a.clearLeft() // before an ADD can get an address to which they lead
 	mend = a.core.Resume(ctx)
 	if own != nil {
 		a.core.Doubt.Store(true)

@@ -23,7 +23,8 @@ import (
 func TestWatcher(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
-	res := r.add(request("c", pod))
+	shape := rtnl.Rate{Rate: 1_000_000, Burst: 10_000}
+	res := r.add(request("c", pod, `"runtimeConfig":{"bandwidth":{"ingressRate":8000000,"ingressBurst":80000}}`))
 	w := mend.NewWatcher(r.mend)
 	t0 := time.Now()
 	const nothing = time.Hour
@@ -46,6 +47,13 @@ func TestWatcher(t *testing.T) {
 	w.Hear(rtnl.News{Change: rtnl.LinkGone, Link: other}, t0)
 	w.Hear(rtnl.News{Change: rtnl.RouteGone, Route: rtnl.Route{Dst: netip.MustParsePrefix("10.88.0.9/32")}}, t0)
 	wait("a link and a route of nobody", t0, nothing)
+
+	w.Hear(rtnl.News{Change: rtnl.Reshaped, Link: rtnl.Link{Index: 1}, Shape: shape}, t0)
+	w.Hear(rtnl.News{Change: rtnl.Reshaped, Link: rtnl.Link{Index: link.Index}, Shape: shape}, t0)
+	wait("a limit as it should be, and one of nobody", t0, nothing)
+	w.Hear(rtnl.News{Change: rtnl.Reshaped, Link: rtnl.Link{Index: link.Index}}, t0)
+	wait("a limit that is gone", t0, mend.Soon)
+	w = mend.NewWatcher(r.mend)
 
 	link.Up = false
 	w.Hear(rtnl.News{Change: rtnl.LinkDown, Link: link}, t0)

@@ -17,6 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/daemon/server"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/node/nodetest"
 )
 
@@ -129,12 +130,31 @@ func wholeKey(c int) api.Filter {
 	return api.Filter{Network: "net", Container: fmt.Sprintf("c%d", c), Ifname: "eth0"}
 }
 
-// ask makes a container's ADD or CHECK.
-func (r *wholeRun) ask(s wholeStep, at ns.Ref, more string) api.AddRequest {
-	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","pool":%q%s}`, s.pool, more)
-	if s.verb == "add exact" {
-		conf = fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","pool":"exact","runtimeConfig":{"ips":["10.87.0.%d"]}}`, s.n+1)
+// wholeRate is to how many bits a second the model limits what a container gets; 0: to none.
+func wholeRate(c int) uint64 {
+	if c%2 > 0 {
+		return 0
 	}
+	return 1_000_000 * uint64(c+1)
+}
+
+// ask makes a container's ADD or CHECK. A third of the containers ask for host ports, which
+// differ from one network namespace to the next, and half of them for limits of bandwidth.
+func (r *wholeRun) ask(s wholeStep, at ns.Ref, more string) api.AddRequest {
+	var wishes []string
+	if s.c%3 == 0 && at.ID != 0 {
+		wishes = append(wishes, fmt.Sprintf(`"portMappings":[{"hostPort":%[1]d,"containerPort":80},{"hostPort":%[1]d,"containerPort":53,"protocol":"udp"}]`,
+			1000+at.ID%1000*60+uint64(s.c)))
+	}
+	if s.c%2 == 0 {
+		wishes = append(wishes, fmt.Sprintf(`"bandwidth":{"ingressRate":%d,"ingressBurst":1000000,"egressRate":8000000,"egressBurst":1000000}`, wholeRate(s.c)))
+	}
+	pool := s.pool
+	if s.verb == "add exact" {
+		pool, more = "exact", ""
+		wishes = append(wishes, fmt.Sprintf(`"ips":["10.87.0.%d"]`, s.n+1))
+	}
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","pool":%q,"runtimeConfig":{%s}%s}`, pool, strings.Join(wishes, ","), more)
 	return api.AddRequest{
 		ContainerID: fmt.Sprintf("c%d", s.c), Ifname: "eth0", Netns: api.Netns(at), Config: json.RawMessage(conf),
 		Args: fmt.Sprintf("K8S_POD_NAMESPACE=model;K8S_POD_NAME=pod-c%d", s.c),
@@ -545,18 +565,22 @@ func (r *wholeRun) disturb(s wholeStep) {
 
 // hurt changes an attachment's link.
 func (r *wholeRun) hurt(b *stay, way int) {
-	switch way % 5 {
+	switch way % 7 {
 	case 0:
 		r.world.DeleteLink(b.link)
 	case 1:
-		r.world.DeleteRoute(b.addrs[way/5%2], b.link)
+		r.world.DeleteRoute(b.addrs[way/7%2], b.link)
 	case 2: // and up again or not
 		r.world.SetDown(b.link)
+	case 5:
+		r.world.Reshape(b.link, rtnl.Rate{Rate: uint64(way / 7 % 2), Burst: 1})
+	case 6:
+		r.world.Repolice(b.link, rtnl.Rate{Rate: uint64(way / 7 % 2)})
 	}
 	r.world.SetLink(b.link, func(l *nodetest.Link) {
-		switch way % 5 {
+		switch way % 7 {
 		case 2:
-			l.Up = l.Up || way/5%2 == 0
+			l.Up = l.Up || way/7%2 == 0
 		case 3:
 			l.MTU = 1400
 		case 4:

@@ -31,6 +31,7 @@ import (
 type tenancy struct {
 	owner hold.ID
 	left  time.Time // when its release was last seen under way; zero: never
+	used  bool      // the node's end of the link may have been up
 }
 
 func keyFor(c int) attachment.Key {
@@ -58,11 +59,22 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 		wrong = append(wrong, fmt.Sprintf("%s is taken again though its owner's release is promised", spec))
 	}
 	for c, b := range r.standing {
-		if op != "acquire" && b.id == h.Owner && !b.pod.Ended() {
+		if op != "acquire" && op != "furnish" && b.id == h.Owner && !b.pod.Ended() {
 			wrong = append(wrong, fmt.Sprintf("%s %s: nobody has released c%d", op, spec, c))
 		}
 	}
 	now := time.Now()
+	if op == "furnish" { // only from here on can the addresses be in use, and have to rest
+		for _, a := range spec.Addresses {
+			if was, had := r.holders[a]; had && was.owner == h.Owner {
+				was.used = true
+				r.holders[a] = was
+			} else if had {
+				wrong = append(wrong, fmt.Sprintf("%s gets %s, which %s has", h.Owner, a, was.owner))
+			}
+		}
+		return
+	}
 	if op != "acquire" { // of a link that was adopted or found the spec may lack addresses
 		for a, was := range r.holders {
 			if was.owner == h.Owner {
@@ -78,7 +90,7 @@ func (r *wholeRun) linkRules(op string, h hold.Hold) {
 		case had && was.owner == h.Owner:
 		case had && was.left.IsZero():
 			wrong = append(wrong, fmt.Sprintf("%s is given to %s, and %s has it", a, h.Owner, was.owner))
-		case had && now.Sub(was.left) < wholeCooldown:
+		case had && was.used && now.Sub(was.left) < wholeCooldown:
 			wrong = append(wrong, fmt.Sprintf("%s is given to %s %s after %s had it", a, h.Owner, now.Sub(was.left), was.owner))
 		default:
 			r.holders[a] = tenancy{owner: h.Owner}
@@ -294,6 +306,9 @@ func (r *wholeRun) residue() {
 		if why := r.lacks(b); why != "" {
 			wrong = append(wrong, fmt.Sprintf("c%d: %s", c, why))
 		}
+		if l, want := left.Links[b.link], wholeRate(c)/8; want > 0 && (l.Shape.Rate != want || l.End.Shape.Rate != 1_000_000 || l.Police != l.End.Shape) {
+			wrong = append(wrong, fmt.Sprintf("c%d: the link sends with %s and %s, not with %d, and lets in %s", c, l.Shape, l.End.Shape, want, l.Police))
+		}
 	}
 	for name := range left.Links {
 		if !links[name] {
@@ -321,7 +336,15 @@ func (r *wholeRun) residue() {
 			pools[c.String()] = true
 		}
 	}
+	for id := range left.Ports {
+		if o, ok := r.core.Ledger.Owner(id); !ok || !o.Wanted() {
+			wrong = append(wrong, fmt.Sprintf("left: host ports of %s: %v", id, left.Ports[id]))
+		}
+	}
 	for p := range left.Pools {
+		if p.Local {
+			continue
+		}
 		if !pools[p.CIDR.String()] && !strings.Contains(p.CIDR.String(), "89") {
 			wrong = append(wrong, "left: "+p.String())
 		}
@@ -349,7 +372,8 @@ func (r *wholeRun) endLost() {
 	})
 }
 
-// finale detaches everything and removes the agent: nothing is left.
+// finale detaches everything and removes the agent, which has ended its life, as berthd --remove
+// does (Remove): a sweep beside that would take again what it gives back. Nothing is left.
 func (r *wholeRun) finale() {
 	if r.failure != "" {
 		r.finish()
@@ -361,6 +385,10 @@ func (r *wholeRun) finale() {
 	}
 	r.script.attached = map[int]wholeBerth{}
 	r.settle()
+	r.finish()
+	if r.reopen(); r.failure != "" {
+		return
+	}
 	if err := r.remove(r.ctx); err != nil {
 		r.fail("removing: %v", err)
 	}

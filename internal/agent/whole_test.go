@@ -254,6 +254,9 @@ func (r *wholeRun) play(seeds []uint64) {
 		}
 	}
 	r.finale()
+	// By then has ended what nobody waits for: a pause before a commit, and what the agent did
+	// aside when it was closed (ground.aside).
+	time.Sleep(time.Minute)
 }
 
 // insist takes a wave's steps at once, and those that the agent's end has left
@@ -338,6 +341,17 @@ func (r *wholeRun) live(faulty bool) bool {
 func (r *wholeRun) openAgent(kernel func() (*node.Node, error)) (err error) {
 	r.Agent, err = open(r.options(), kernel, true)
 	return err
+}
+
+// reopen opens the agent without faults, and begins no life.
+func (r *wholeRun) reopen() {
+	var err error
+	r.plan = fault.New(1, fault.Modes()[0])
+	r.plan.Heal()
+	if r.Agent, err = open(r.options(), r.world.Open(r.plan, r.linkRules), false); err != nil {
+		r.fail("opening: %v", err)
+	}
+	r.ctx, r.end = r.plan.Context(context.Background())
 }
 
 func (r *wholeRun) options() Options {

@@ -27,12 +27,12 @@ func Numbered(err error) error {
 		return numbered
 	case errors.As(err, &exhausted):
 		return cni.Errorf(cni.CodeExhausted, "pool exhausted", "%v", err)
-	case errors.Is(err, ipam.ErrUnknownPool):
+	case UnknownPool(err):
 		return cni.Errorf(cni.CodeConfig, "unknown pool", "%v", err)
 	case errors.As(err, &address), errors.As(err, &taken):
 		return cni.Errorf(cni.CodeTaken, "address not available", "%v", err)
 	case errors.Is(err, ledger.ErrFull):
-		return cni.Errorf(cni.CodeIO, "the ledger cannot take another attachment", "%v", err)
+		return cni.Errorf(cni.CodeIO, "the ledger has no room for this", "%v", err)
 	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
 		return cni.Errorf(cni.CodeTryAgain, "a DEL of the same attachment overtook this request", "%v", err)
 	case errors.Is(err, hold.ErrForeign):
@@ -46,3 +46,6 @@ func Numbered(err error) error {
 	}
 	return cni.Errorf(cni.CodeInternal, "failed", "%v", err)
 }
+
+// UnknownPool reports whether an error says that there is no pool of a name.
+func UnknownPool(err error) bool { return errors.Is(err, ipam.ErrUnknownPool) }

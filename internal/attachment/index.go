@@ -9,7 +9,9 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/stamp"
 )
@@ -28,7 +30,13 @@ type Interface struct {
 	MAC       string // of the pod's end
 	MTU       int    // bytes
 	Addresses []netip.Addr
+	Ports     []nft.Mapping // of the node, that lead to the pod; sorted
+	Ingress   rtnl.Rate     // of what the pod gets
+	Egress    rtnl.Rate     // of what the pod sends
 }
+
+// Limited reports whether there is a limit of the interface's bandwidth.
+func (i Interface) Limited() bool { return i.Ingress != (rtnl.Rate{}) || i.Egress != (rtnl.Rate{}) }
 
 // slot is a place in a pod, which only one link can have at a time.
 type slot struct {
@@ -69,8 +77,12 @@ func (x *Index) Describe(by func(hold.Owner, Record) Interface) { x.describe = b
 func (x *Index) Entry(o hold.Owner, r Record) *Entry { return &Entry{o, r, x.describe(o, r)} }
 
 // Decode returns the entry of an owner. It returns nil if the owner is no attachment, or if
-// its record cannot be read.
+// its record cannot be read. The index may lack the owner; if it has it, the entry shares the
+// record's texts with the index.
 func (x *Index) Decode(o hold.Owner) *Entry {
+	if had := x.Get(o.ID); had != nil && bytes.Equal(had.Owner.Meta, o.Meta) {
+		return x.Entry(o, had.Record)
+	}
 	if r, ok, err := Decode(o); ok && err == nil {
 		return x.Entry(o, r)
 	}
@@ -192,6 +204,18 @@ func (x *Index) Called(k Key) (es []*Entry, unsure bool) {
 		return nil, true
 	}
 	return es, false
+}
+
+// Shortened returns the adopted attachments whose alias is a shortened one that fits the key.
+func (x *Index) Shortened(k Key) (es []*Entry) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, e := range x.shorts {
+		if e.MayBe(k) {
+			es = append(es, e)
+		}
+	}
+	return es
 }
 
 // At reports whether the attachment has the place ifname in the pod with this network

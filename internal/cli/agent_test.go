@@ -50,6 +50,13 @@ func TestGolden(t *testing.T) {
 		{"attachments", []string{"attachments"}, 0},
 		{"wide", []string{"at", "-o", "wide"}, 0},
 		{"show", []string{"show", "c1"}, 0},
+		{"show.gone", []string{"show", "c0"}, 0},
+		{"show.gone.json", []string{"show", "c0", "-o", "json"}, 0},
+		{"history", []string{"history"}, 0},
+		{"history.wide", []string{"history", "-o", "wide", "-n", "2"}, 0},
+		{"history.pod", []string{"history", "default/web-0"}, 0},
+		{"history.at", []string{"history", "--address", "10.88.0.7", "--at", "03:04"}, 0},
+		{"history.json", []string{"history", "--since", "2h", "--container", "c0", "-o", "json"}, 0},
 		{"audit", []string{"audit"}, 1},
 		{"check", []string{"check", "c1"}, 1},
 		{"pools", []string{"pools"}, 0},
@@ -152,16 +159,23 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// An agent that hangs counts as away: `berth status` shows what is known without it, and
-// does not send people to the command that they have just used.
-func TestStatusOfHanging(t *testing.T) {
+// hanging returns an agent that answers nothing until the test ends.
+func hanging(t *testing.T) *routestest.Agent {
+	t.Helper()
 	free := make(chan struct{})
 	a := routestest.Start(t, &routestest.Verbs{Hook: func(context.Context, string, server.When) error {
 		<-free
 		return nil
 	}})
-	defer close(free)
+	t.Cleanup(func() { close(free) }) // before Start's own, which waits for what it serves
 	a.Open()
+	return a
+}
+
+// An agent that hangs counts as away: `berth status` shows what is known without it, and
+// does not send people to the command that they have just used.
+func TestStatusOfHanging(t *testing.T) {
+	a := hanging(t)
 	var out, errs strings.Builder
 	app := &app{stdout: &out, stderr: &errs, patience: time.Millisecond, now: time.Now}
 	code := app.run(context.Background(), []string{"--root", string(a.Dir), "status"})

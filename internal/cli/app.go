@@ -28,6 +28,8 @@ type app struct {
 	colour         bool // stdout is a terminal that may be coloured
 	now            func() time.Time
 	patience       time.Duration // for the agent's status
+	// apart runs the whole command line in another process; nil: this is that process.
+	apart func(context.Context) error
 
 	root   string // as given, absolute once prepared
 	output string // "", wide or json
@@ -70,6 +72,14 @@ func (a *app) ask(ctx context.Context, f func(context.Context, *client.Client) e
 	c := client.New(a.dir().Socket())
 	defer c.Close()
 	return f(ctx, c)
+}
+
+// hangs runs a command that may hang as no process may: see apart.
+func (a *app) hangs(ctx context.Context, command func(context.Context) error) error {
+	if a.apart != nil {
+		return a.apart(ctx)
+	}
+	return command(ctx)
 }
 
 // print prints value as JSON with -o json, and else calls people.

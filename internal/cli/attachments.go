@@ -70,7 +70,7 @@ func (a *app) list(ctx context.Context, f api.Filter) (list []api.Attachment, er
 func (a *app) showList(list []api.Attachment) {
 	heading := []string{"ID", "STATE", "NETWORK", "POD", "CONTAINER", "IFNAME", "ADDRESSES", "AGE"}
 	if a.wide() {
-		heading = append(heading, "POOL", "MODE", "MAC", "MTU", "HOST-VETH", "NETNS")
+		heading = append(heading, "POOL", "MODE", "MAC", "MTU", "HOST-PORTS", "HOST-VETH", "NETNS")
 	}
 	t := newTable(heading...)
 	for _, at := range list {
@@ -80,7 +80,7 @@ func (a *app) showList(list []api.Attachment) {
 		}
 		row := []any{at.ID, stateCell(at.State), at.Network, podName(at.Pod), container, at.Ifname, strings.Join(at.Addresses, ","), a.ago(at.Created)}
 		if a.wide() {
-			row = append(row, at.Pool, at.Mode, at.MAC, strconv.Itoa(at.MTU), at.HostVeth, at.Netns)
+			row = append(row, at.Pool, at.Mode, at.MAC, strconv.Itoa(at.MTU), strings.Join(at.HostPorts, ","), at.HostVeth, at.Netns)
 		}
 		t.row(row...)
 	}

@@ -15,10 +15,12 @@ import (
 type checkView struct {
 	Checked  []string      `json:"checked"` // attachments' IDs
 	Findings []api.Finding `json:"findings"`
+	Probes   []probed      `json:"probes,omitempty"`
 }
 
 func (a *app) checkCommand() *cobra.Command {
 	var all bool
+	var with probing
 	c := &cobra.Command{
 		Use:   "check ID|POD|CONTAINER... | --all",
 		Short: "Compare attachments with the node; exit code 1 when something differs",
@@ -26,24 +28,41 @@ func (a *app) checkCommand() *cobra.Command {
 neighbours and settings as the kernel has them, on both sides. It also checks
 what all pods rely on: the agent's table and their pools' routes. Each
 difference is a row, and the exit code is 1 when there is one. berth audit also
-looks for things that belong to no attachment.`,
+looks for things that belong to no attachment.
+
+With --probe packets are sent, too: from the node to the pod, and from inside the
+pod to itself, to the node, to another pod of the node and out, to the default
+gateway or to the address of --to. Each is a row, which says what came back or
+where the packet got lost: which chain of whose table dropped it, or why the node
+or the pod does not route it. The exit code is also 1 when a step fails; it is
+not when a pod, or whoever is beyond the node, may not want to answer echos
+(unknown). This needs root, in the agent's network namespace, and leaves nothing
+behind. nftables tells where packets are, from Linux 5.12 on.`,
 		Example: `  berth check default/web
-  berth check --all`,
+  berth check --all
+  berth check --probe default/web
+  berth check --probe default/web --to 192.0.2.53:53     # by TCP; without a port by an echo`,
 		ValidArgsFunction: a.completeAttachments,
 		Args: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return fmt.Errorf("give attachments to check, or --all")
 			}
-			return nil
+			return with.valid()
 		},
-		RunE: func(c *cobra.Command, args []string) error { return a.check(c.Context(), args) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if !with.on {
+				return a.check(c.Context(), args, with)
+			}
+			return a.hangs(c.Context(), func(ctx context.Context) error { return a.check(ctx, args, with) })
+		},
 	}
+	with.flags(c)
 	c.Flags().BoolVar(&all, "all", false, "check all attachments")
 	return c
 }
 
 // check checks the attachments that args name; without args, all.
-func (a *app) check(ctx context.Context, args []string) error {
+func (a *app) check(ctx context.Context, args []string, with probing) error {
 	list, err := a.list(ctx, api.Filter{})
 	if err != nil {
 		return err
@@ -70,10 +89,15 @@ func (a *app) check(ctx context.Context, args []string) error {
 			v.Findings = append(v.Findings, f)
 		}
 	}
-	if err := a.print(v, func() { a.showChecked(v) }); err != nil {
+	if with.on {
+		if v.Probes, err = with.probe(ctx, unique(chosen), list); err != nil {
+			return err
+		}
+	}
+	if err := a.print(v, func() { a.showChecked(v); a.showProbes(v.Probes) }); err != nil {
 		return err
 	}
-	if len(v.Findings) > 0 {
+	if len(v.Findings) > 0 || slices.ContainsFunc(v.Probes, probed.failed) {
 		return exit(1)
 	}
 	return nil

@@ -19,9 +19,25 @@ import (
 // good answer, 1 for a bad one or a failure, 2 for a wrong command line, and
 // for an audit that could not be made.
 func Main(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
-	return newApp().run(ctx, args)
+	a := newApp()
+	if os.Getenv(envApart) == "" {
+		a.apart = func(ctx context.Context) error { return apart(ctx, args) }
+	}
+	code := a.run(ctx, args)
+	tell(code)
+	return code
+}
+
+// untilSignal returns a context that ends with a signal to end, or if the terminal goes away. A
+// command that nohup runs hears nothing of its terminal.
+func untilSignal() (context.Context, context.CancelFunc) {
+	ends := []os.Signal{os.Interrupt, unix.SIGTERM}
+	if !signal.Ignored(unix.SIGHUP) {
+		ends = append(ends, unix.SIGHUP)
+	}
+	return signal.NotifyContext(context.Background(), ends...)
 }
 
 // run is Main with the outputs and the clock of a.
@@ -34,6 +50,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return a.report(ran, err)
 }
 
+// Command returns the command with its subcommands, to describe it.
+func Command() *cobra.Command { return newApp().command() }
+
 func (a *app) command() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "berth",
@@ -43,8 +62,10 @@ func (a *app) command() *cobra.Command {
 and takes them off it, and installs its CNI plugin.`,
 		Example: `  berth status                       # how the agent is; works when it is down, too
   berth attachments                  # which pods it has attached
+  berth history default/web          # what became of a pod, also if it is gone
   berth owed                         # what could not be given back yet, and why
   berth audit                        # exit code 0: nothing is left over or missing
+  berth doctor                       # what is wrong with this node, and how to fix it
   berth demo                         # see it work, in namespaces of its own`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -57,8 +78,9 @@ and takes them off it, and installs its CNI plugin.`,
 	mustComplete(c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	c.AddCommand(
 		a.statusCommand(), a.attachmentsCommand(), a.showCommand(), a.releaseCommand(), a.gcCommand(), a.checkCommand(),
-		a.owedCommand(), a.poolsCommand(), a.eventsCommand(), a.ledgerCommand(), a.auditCommand(),
-		a.installCommand(), a.demoCommand(), a.conformCommand(), a.versionCommand(),
+		a.owedCommand(), a.poolsCommand(), a.eventsCommand(), a.historyCommand(), a.ledgerCommand(), a.auditCommand(),
+		a.doctorCommand(), a.bundleCommand(), a.installCommand(), a.uninstallCommand(), a.demoCommand(), a.conformCommand(),
+		a.versionCommand(),
 	)
 	for _, sub := range c.Commands() {
 		sub.Args = usageArgs(sub.Args)

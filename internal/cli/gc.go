@@ -109,14 +109,14 @@ func (a *app) gc(ctx context.Context, f gcFlags) error {
 	return a.print(v, func() { a.showGC(v, known) })
 }
 
-// networks returns the names of the networks that have attachments.
+// networks returns the names of the networks that have attachments, never nil.
 func (a *app) networks(ctx context.Context) ([]string, error) {
 	list, err := a.list(ctx, api.Filter{})
 	names := map[string]bool{}
 	for _, at := range list {
 		names[at.Network] = true
 	}
-	return slices.Sorted(maps.Keys(names)), err
+	return slices.AppendSeq([]string{}, maps.Keys(names)), err
 }
 
 // chosen returns the attachments of a list that have one of these ids. For each other id it
@@ -136,10 +136,13 @@ func chosen(list []api.Attachment, ids []string) (all []api.Attachment) {
 }
 
 // showGC shows what a GC has released. known are the networks that have attachments, if v's
-// has none.
+// has none, and nil otherwise.
 func (a *app) showGC(v gcView, known []string) {
+	slices.Sort(known)
 	switch {
-	case len(known) > 0:
+	case known != nil && len(known) == 0:
+		a.none("nothing to release: the agent knows no network %s, and no other one: nothing is attached", v.Network)
+	case known != nil:
 		a.none("nothing to release: the agent knows no network %s, only %s%s", v.Network, strings.Join(known, ", "), misspelt.Meant(v.Network, known))
 	case len(v.Released) == 0:
 		a.none("nothing to release in network %s", v.Network)

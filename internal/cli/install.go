@@ -2,15 +2,19 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/berth-net/berth/deploy"
+	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/config"
+	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/root"
 )
 
@@ -18,124 +22,300 @@ import (
 // configurations.
 const plugin = "berth-cni"
 
+// loopback is the name under which the plugin is for lo, where a runtime wants one of this name.
+const loopback = "loopback"
+
 // defaultName is the network's name in deploy.Conflist.
 const defaultName = "berth"
 
 type installFlags struct {
-	binDir, confDir string
-	name            string // of the network
-	from            string
-	uninstall       bool
-	force           bool
+	places
+	confOptions
+	from       string
+	pluginOnly bool
+	overwrite  bool
+	force      bool
+	dryRun     bool
+	given      func(flag string) bool // on the command line
 }
 
 func (a *app) installCommand() *cobra.Command {
 	var f installFlags
 	c := &cobra.Command{
 		Use:   "install",
-		Short: "Put the CNI plugin and its configuration in place, or remove them",
-		Long: `Put the CNI plugin and its configuration (a conflist) in place for a runtime. It
-replaces each file in one step, even while runtimes execute it, and leaves a
-file that is already right as it is. --uninstall removes the files again. It
-refuses while pods are attached, because their runtime needs the plugin to
-detach them. install also refuses to replace the configuration of another --root
-while pods are attached with that root.`,
-		Example: `  berth install
+		Short: "Put the CNI plugin and its configuration in place",
+		Long: `Put the CNI plugin and its configuration (a conflist) in place for the container
+runtimes of this node. It reads their own configuration (containerd 1 and 2,
+CRI-O, k3s, RKE2) to learn where they look, and says which folders it chose and
+why. Where a runtime needs a plugin named loopback and has none, it gets a copy of
+berth-cni by that name. It warns of configurations that the runtime takes before
+Berth's.
+
+It replaces each file in one step, even while runtimes execute it, and leaves a
+file that is already right as it is. A configuration that somebody has edited
+stays as it is, and the difference is shown; --overwrite replaces it, and keeps
+the former one as FILE.bak. What --pool, --mtu, --chain and --capabilities said
+before goes on to count until they say something else. It refuses to replace the
+configuration of another --root while pods are attached with that root.
+
+"berth uninstall" undoes all of that.`,
+		Example: `  berth install --dry-run                                   # what it would do
+  berth install
+  berth install --pool blue --mtu 1400
+  berth install --chain '{"type": "tuning", "sysctl": {"net.core.somaxconn": "512"}}'
+  berth install --runtime containerd                        # only this one of several
+  berth install --runtime containerd=/etc/k0s/containerd.toml
   berth install --root /tmp/a --bin-dir /tmp/a/bin --conf-dir /tmp/a/net.d --name a
-  berth install --uninstall`,
+  berth install --plugin-only                               # after an upgrade`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if e := cni.CheckNetworkName(f.name); e != nil {
-				return usage{fmt.Errorf("--name: %s", e.Details)}
+			f.given = c.Flags().Changed
+			if err := f.check(); err != nil {
+				return err
 			}
-			if f.uninstall {
-				return a.uninstall(c.Context(), f)
+			do := func() error {
+				if f.pluginOnly {
+					return a.upgrade(f)
+				}
+				return a.install(c.Context(), f)
 			}
-			return a.install(c.Context(), f)
+			if f.dryRun {
+				return do() // the lock of alone would make a folder
+			}
+			return a.alone(c.Context(), do)
 		},
 	}
+	f.places.register(c)
+	f.confOptions.register(c)
 	fl := c.Flags()
-	fl.StringVar(&f.binDir, "bin-dir", "/opt/cni/bin", "folder in which the runtime looks for CNI plugins")
-	fl.StringVar(&f.confDir, "conf-dir", "/etc/cni/net.d", "folder in which the runtime looks for CNI configurations")
-	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
 	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: the folder of this program)")
-	fl.BoolVar(&f.uninstall, "uninstall", false, "remove what install put in place")
-	fl.BoolVar(&f.force, "force", false, "go on even if pods are attached, or if berth cannot tell whether they are")
+	fl.BoolVar(&f.pluginOnly, "plugin-only", false, "replace the plugin where it is in place, and leave the configuration as it is")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "only show what would be done")
+	fl.BoolVar(&f.overwrite, "overwrite", false, "replace a configuration that somebody has edited, and keep a copy of it")
+	fl.BoolVar(&f.force, "force", false, "go on even if pods are attached, if berth cannot tell whether they are, if a chained plugin is missing, or if the agent has no such pool")
 	return c
 }
 
-func (f installFlags) pluginPath() string { return filepath.Join(f.binDir, plugin) }
-
-func (f installFlags) confPath() string {
-	return filepath.Join(f.confDir, "10-"+f.name+".conflist")
+// installView is what `berth install -o json` prints.
+type installView struct {
+	Runtimes []runtimeView `json:"runtimes"`
+	Files    []fileView    `json:"files"`
+	Warnings []string      `json:"warnings"`
 }
 
-// fileView is what was done with a file.
-type fileView struct {
-	File   string `json:"file"`
-	Action string `json:"action"` // installed, replaced, unchanged, removed, absent, kept
-}
-
-// install puts the plugin in place, and then the configuration that makes the
-// runtime use it.
+// install puts the plugin in place, and then the configuration that makes the runtimes use it. It
+// checks whatever it can before it writes the first file.
 func (a *app) install(ctx context.Context, f installFlags) error {
-	if err := a.stays(ctx, f); err != nil {
+	program, err := f.program()
+	if err != nil {
 		return err
 	}
+	rec, err := a.record()
+	if err != nil {
+		return err
+	}
+	rec.dry = f.dryRun
+	to, warnings, err := f.targets()
+	if err != nil {
+		return err
+	}
+	conf := rec.options(to, f)
+	if err := a.chained(conf, to, f.force); err != nil {
+		return err
+	}
+	text, err := a.conflist(f.name, conf)
+	if err != nil {
+		return err
+	}
+	known, err := a.known(ctx, conf.Pool, f.given(flagPool) && !f.force)
+	if err != nil {
+		return err
+	}
+	for _, path := range to.confPaths(f.name) {
+		if err := a.stays(ctx, path, f.force); err != nil {
+			return err
+		}
+	}
+	rec.looks(to)
+	v := installView{Runtimes: to.views(), Files: []fileView{}, Warnings: append(known, warnings...)}
+	for _, dir := range to.binDirs() {
+		done, err := rec.placeProgram(filepath.Join(dir, plugin), sortPlugin, program)
+		if err != nil {
+			return err
+		}
+		v.Files = append(v.Files, done)
+	}
+	for _, r := range to {
+		done, err := rec.placeLoopback(r, program)
+		if err != nil {
+			return err
+		}
+		if done.File != "" && !slices.ContainsFunc(v.Files, func(f fileView) bool { return f.File == done.File }) {
+			v.Files = append(v.Files, done)
+		}
+	}
+	for _, path := range to.confPaths(f.name) {
+		done, err := rec.placeConf(path, text, conf, f.overwrite)
+		if err != nil {
+			return err
+		}
+		v.Files = append(v.Files, done)
+	}
+	if err := rec.placeAgain(v.Files, program); err != nil {
+		return err
+	}
+	v.Warnings = append(v.Warnings, f.strangers(to)...)
+	for _, r := range to {
+		v.Warnings = append(v.Warnings, rivals(r.Runtime, f.confPath(r.conf), f.name)...)
+	}
+	return a.print(v, func() { a.showInstall(v, f.dryRun) })
+}
+
+// known looks at the agent. It warns if none answers, and of a pool that the agent lacks or, without
+// an agent, its configuration. It refuses such a pool if chosen says that the pool is chosen now.
+// If nobody can tell the pools, as before there is a configuration, it says nothing of them.
+func (a *app) known(ctx context.Context, pool string, chosen bool) (warnings []string, err error) {
+	warnings = []string{}
+	var pools []string
+	who := "the agent"
+	err = a.ask(ctx, func(ctx context.Context, c *client.Client) error {
+		all, err := c.Pools(ctx)
+		for _, p := range all {
+			pools = append(pools, p.Name)
+		}
+		return err
+	})
+	if errors.Is(err, client.ErrAway) {
+		warnings = append(warnings, "no agent answers: until berthd runs, every pod's ADD fails")
+	}
+	if err != nil {
+		who = a.dir().Config()
+		c, err := config.Load(a.dir(), config.Flags{})
+		if err != nil {
+			return warnings, nil
+		}
+		for _, p := range c.Pools {
+			pools = append(pools, p.Name)
+		}
+	}
+	untaken := fmt.Sprintf("%s has the pool %s, but the agent does not: it refused that file (berth status says why), or was not told to read it (systemctl reload berthd)", a.dir().Config(), pool)
+	switch {
+	case pool == "" || slices.Contains(pools, pool):
+	case chosen && a.inFile(pool):
+		return nil, fmt.Errorf("%s; until it has the pool, every ADD would fail (--force goes on)", untaken)
+	case a.inFile(pool):
+		warnings = append(warnings, untaken+"; until it has the pool, every ADD fails")
+	case chosen:
+		return nil, fmt.Errorf("%s has no pool %s, but %s, so that every ADD would fail: name the pool in %s first, or use --force; --%s '' is the agent's default",
+			who, pool, strings.Join(pools, ", "), a.dir().Config(), flagPool)
+	default:
+		warnings = append(warnings, fmt.Sprintf("%s has no pool %s: until it has, every ADD fails; berth install --%s '' goes back to the agent's default", who, pool, flagPool))
+	}
+	return warnings, nil
+}
+
+// inFile reports whether the agent's file has a pool: an agent that lacks it has refused the file, or
+// has not been told to read it.
+func (a *app) inFile(pool string) bool {
+	c, err := config.Load(a.dir(), config.Flags{})
+	return err == nil && slices.ContainsFunc(c.Pools, func(p ipam.PoolConfig) bool { return p.Name == pool })
+}
+
+// program returns the plugin's program.
+func (f installFlags) program() ([]byte, error) {
 	from := f.from
 	if from == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return fmt.Errorf("looking for this program's folder: %w", err)
+			return nil, fmt.Errorf("looking for this program's folder: %w", err)
 		}
 		from = filepath.Dir(self)
 	}
 	program, err := root.ReadFile(filepath.Join(from, plugin))
 	if err != nil {
-		return fmt.Errorf("reading the plugin: %w (--from names its folder)", err)
+		return nil, fmt.Errorf("reading the plugin: %w (--from names its folder)", err)
 	}
-	conf, err := a.conflist(f.name)
+	return program, nil
+}
+
+// upgrade replaces the plugin, and its copies for lo, wherever it is in place; with --bin-dir, there.
+func (a *app) upgrade(f installFlags) error {
+	program, err := f.program()
 	if err != nil {
 		return err
 	}
-	var done []fileView
-	for _, file := range []struct {
-		path    string
-		content []byte
-		mode    os.FileMode
-	}{{f.pluginPath(), program, 0o755}, {f.confPath(), conf, 0o644}} {
-		action, err := place(file.path, file.content, file.mode)
+	rec, err := a.record()
+	if err != nil {
+		return err
+	}
+	rec.dry = f.dryRun
+	dirs := []string{f.binDir}
+	var warnings []string
+	if f.binDir == "" {
+		dirs, warnings = f.inPlace(rec)
+	}
+	v := installView{Runtimes: []runtimeView{}, Files: []fileView{}, Warnings: append([]string{}, warnings...)}
+	for _, dir := range dirs {
+		done, err := rec.placeProgram(filepath.Join(dir, plugin), sortPlugin, program)
 		if err != nil {
-			return fmt.Errorf("installing %s: %w", file.path, err)
+			return err
 		}
-		done = append(done, fileView{file.path, action})
-	}
-	return a.print(done, func() { a.showFiles(done) })
-}
-
-// conflist is deploy.Conflist for the network of this name and the agent of this
-// root.
-func (a *app) conflist(name string) ([]byte, error) {
-	if a.root == "/" && name == defaultName {
-		return deploy.Conflist, nil
-	}
-	var conf map[string]any
-	if err := json.Unmarshal(deploy.Conflist, &conf); err != nil {
-		return nil, fmt.Errorf("reading the built-in configuration: %w", err)
-	}
-	conf["name"] = name
-	if a.root != "/" {
-		for _, p := range conf["plugins"].([]any) { // a test checks that the file has this form
-			p.(map[string]any)["root"] = a.root
+		v.Files = append(v.Files, done)
+		if path := filepath.Join(dir, loopback); isLoopback(path) {
+			if done, err = rec.placeProgram(path, sortLoopback, program); err != nil {
+				return err
+			}
+			v.Files = append(v.Files, done)
 		}
 	}
-	raw, err := json.MarshalIndent(conf, "", "  ")
-	return append(raw, '\n'), err
+	return a.print(v, func() { a.showInstall(v, f.dryRun) })
 }
 
-func (a *app) showFiles(files []fileView) {
-	t := newTable("FILE", "RESULT")
-	for _, f := range files {
-		t.row(f.File, f.Action)
+// inPlace returns the folders that have the plugin: those of the record, of the runtimes, and those
+// that runtimes usually look into. A runtime's configuration that cannot be read is a warning.
+func (f installFlags) inPlace(rec *record) (dirs, warnings []string) {
+	to, warnings, err := f.targets()
+	if err != nil {
+		warnings = append(warnings, err.Error())
 	}
-	a.table(t)
+	for _, file := range rec.Files {
+		if file.Sort == sortPlugin {
+			dirs = append(dirs, filepath.Dir(file.Path))
+		}
+	}
+	for _, dir := range slices.Concat(dirs, to.binDirs(), usualDirs) {
+		if _, err := os.Stat(filepath.Join(dir, plugin)); err == nil && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, warnings
+}
+
+func (a *app) showInstall(v installView, dryRun bool) {
+	if len(v.Runtimes) > 0 {
+		a.showRuntimes(v.Runtimes)
+		a.say("\n")
+	}
+	if len(v.Files) == 0 {
+		a.none("nothing to replace: %s is not in place", plugin)
+	} else {
+		a.showFiles(v.Files)
+	}
+	for _, f := range v.Files {
+		if f.Difference != "" {
+			a.say("\n%s", f.Difference)
+		}
+	}
+	for _, w := range v.Warnings {
+		a.none("berth: warning: %s", w)
+	}
+	if dryRun {
+		a.say("Nothing is changed yet: this was a dry run.\n")
+	}
+}
+
+func (f places) check() error {
+	if e := cni.CheckNetworkName(f.name); e != nil {
+		return usage{fmt.Errorf("--name: %s", e.Details)}
+	}
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	nfttable "github.com/berth-net/berth/internal/kinds/table"
@@ -28,6 +29,7 @@ var kinds = hold.Kinds{
 	{New: func() hold.Spec { return new(poolroute.Spec) }},
 	{New: func() hold.Spec { return new(link.Spec) }},
 	{New: func() hold.Spec { return new(flows.Spec) }},
+	{New: func() hold.Spec { return new(hostports.Spec) }},
 }
 
 func (a *app) ledgerCommand() *cobra.Command {

@@ -12,8 +12,11 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/show"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 func (a *app) owedCommand() *cobra.Command {
@@ -25,7 +28,8 @@ for ever, after growing pauses; deletions that the plugin left in the agent's
 queue while the agent was away; and files in that queue that the agent cannot
 read. What one pod owes does not keep other pods from coming or going, and no
 other pod gets its addresses. If the agent is down, the command shows the queue
-and how many releases the ledger has; the exit code is then 1.`,
+and how many releases the ledger has. If the agent hangs, it shows the queue
+alone; the exit code is then 1.`,
 		Example: `  berth owed
   berth owed -o wide
   berth owed -o json | jq '.holds[] | select(.tries > 10)'
@@ -51,31 +55,62 @@ shows each try that fails.`,
 }
 
 func (a *app) owed(ctx context.Context) error {
-	list, err := a.askOwed(ctx)
-	if errors.Is(err, client.ErrAway) {
-		return a.owedAway(err)
-	}
-	if err != nil {
+	short, cancel := context.WithTimeout(ctx, a.patience)
+	defer cancel()
+	list, err := a.askOwed(short)
+	switch {
+	case errors.Is(err, client.ErrAway):
+		return a.owedAway()
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return errors.Join(a.owedHangs(), err)
+	case err != nil:
 		return err
 	}
 	return a.print(list, func() { a.showOwed(list) })
 }
 
-// owedAway shows the queue of deletions without an agent. It fails all the same, since it
-// cannot know what else is owed.
-func (a *app) owedAway(away error) error {
-	s, err := deletions.Look(a.dir())
-	list := api.OwedList{Holds: []api.OwedHold{}, Deletions: show.Deletions(s, err)}
-	waits := len(list.Deletions.Queued)+len(list.Deletions.Damaged) > 0
-	err = a.print(list, func() {
-		if waits {
+// owedAway shows what is owed without an agent: the queue of deletions, and what the ledger has.
+func (a *app) owedAway() error {
+	a.none("berth: no agent answers; this is what its files say")
+	list := a.queue()
+	w := a.lookAtLedger(nil)
+	releasing := w.Attachments[api.StateReleasing]
+	return a.print(list, func() {
+		if len(list.Deletions.Queued)+len(list.Deletions.Damaged) > 0 || list.Deletions.Error != "" || w.Error == "" && releasing == 0 {
 			a.showOwed(list)
 		}
-		if n := a.lookAtLedger().Attachments["releasing"]; n > 0 {
-			a.say("%s in the ledger (see `berth ledger`): the agent goes on when it starts\n", count(n, "release"))
+		switch {
+		case w.Error != "":
+			a.none("berth: releases in the ledger are missing here: %s: %s", w.Ledger, w.Error)
+		case releasing > 0:
+			a.say("%s in the ledger (see `berth ledger`): the agent goes on when it starts\n", count(releasing, "release"))
 		}
 	})
-	return errors.Join(away, err)
+}
+
+// owedHangs shows the queue of deletions, which is all that can be known while the agent that has
+// the ledger open does not answer.
+func (a *app) owedHangs() error {
+	list := a.queue()
+	return a.print(list, func() {
+		if len(list.Deletions.Queued)+len(list.Deletions.Damaged) > 0 || list.Deletions.Error != "" {
+			a.showOwed(list)
+		}
+	})
+}
+
+// queue reads the queue of deletions without an agent, and their pods from the ledger.
+func (a *app) queue() api.OwedList {
+	pods := map[stamp.Key]*api.Pod{}
+	if s, err := ledger.Read(a.dir().Ledger(), kinds); err == nil {
+		for _, o := range s.Owners {
+			if r, ok, err := attachment.Decode(o); ok && err == nil && r.Pod != nil {
+				pods[r.Key] = r.Pod
+			}
+		}
+	}
+	s, err := deletions.Look(a.dir())
+	return api.OwedList{Holds: []api.OwedHold{}, Deletions: show.Deletions(s, err, func(k stamp.Key) *api.Pod { return pods[k] })}
 }
 
 func (a *app) askOwed(ctx context.Context) (list api.OwedList, err error) {
@@ -133,12 +168,12 @@ func (a *app) owedTable(holds []api.OwedHold) *table {
 }
 
 func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
-	heading := []string{"QUEUED", "NETWORK", "IFNAME", "FOR", "CUT-OFF"}
+	heading := []string{"QUEUED", "OF", "NETWORK", "IFNAME", "FOR", "CUT-OFF"}
 	if a.wide() {
 		heading = append(heading, "HOST-VETH", "ADDRESSES", "NETNS", "FILE")
 	}
 	t := newTable(append(heading, "REASON")...)
-	for _, q := range byPod(queued) {
+	for _, q := range show.ByAttachment(queued) {
 		container, cut := q.ContainerID, cell{"no", red}
 		if !a.wide() {
 			container = shortID(container)
@@ -146,33 +181,13 @@ func (a *app) queuedTable(queued []api.QueuedDeletion) *table {
 		if q.Cut {
 			cut = cell{"yes", green}
 		}
-		row := []any{cell{container, yellow}, q.Network, q.Ifname, a.ago(q.Written), cut}
+		row := []any{cell{container, yellow}, podName(q.Pod), q.Network, q.Ifname, a.ago(q.Written), cut}
 		if a.wide() {
 			row = append(row, q.Link, strings.Join(q.Addresses, ","), q.Netns, q.Name)
 		}
 		t.row(append(row, q.Reason)...)
 	}
 	return t
-}
-
-// byPod returns one deletion for each attachment: a runtime repeats a DEL, and each is queued.
-// The one that it returns is the first, with the reason of the last. The attachment is cut off
-// if any of them has cut it off.
-func byPod(queued []api.QueuedDeletion) (all []api.QueuedDeletion) {
-	queued = slices.Clone(queued)
-	slices.SortStableFunc(queued, func(x, y api.QueuedDeletion) int { return x.Written.Compare(y.Written) })
-	for _, q := range queued {
-		same := func(o api.QueuedDeletion) bool {
-			return o.Network == q.Network && o.ContainerID == q.ContainerID && o.Ifname == q.Ifname
-		}
-		if i := slices.IndexFunc(all, same); i >= 0 {
-			all[i].Cut = all[i].Cut || q.Cut
-			all[i].Reason = q.Reason
-			continue
-		}
-		all = append(all, q)
-	}
-	return all
 }
 
 // owedBy says who owes a hold.

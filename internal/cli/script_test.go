@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/process"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -35,11 +37,13 @@ var scripts atomic.Int64
 // its addresses begin with $IP4 and $IP6. The scripts have these commands of their own:
 //
 //	agent start|stop|kill            berthd, which serves once it is started
+//	agent freeze|thaw                makes it hang, and ends that
 //	attach CONTAINER NAMESPACE/NAME  a new pod, whose attachment's ID is $CONTAINER
 //	detach CONTAINER                 its DEL, by the plugin
 //	inside CONTAINER COMMAND...      runs a command in its network namespace; VETH is its host veth
 //	host CONTAINER COMMAND...        the same in the node's
 //	unlink CONTAINER                 deletes the pod's link behind the agent's back
+//	stranger NAME [ADDRESS]          a link of somebody else's with an address; without one it goes
 //	field NAME FILE PATH...          puts a value of a JSON file into $NAME
 func TestScripts(t *testing.T) {
 	nettest.Need(t)
@@ -59,7 +63,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("ROOT", rootDir)
 			env.Setenv("IP4", fmt.Sprintf("10.9.%d", n))
 			env.Setenv("IP6", fmt.Sprintf("fd09:%x:", n))
-			a := &scriptAgent{t: t, bin: bin, root: rootDir, pool: fmt.Sprintf("default=10.9.%d.0/28,fd09:%x::/64", n, n), pods: map[string]*ns.Netns{}}
+			a := &scriptAgent{t: t, bin: bin, root: rootDir, pool: fmt.Sprintf("default=10.9.%d.0/28,fd09:%x::/64", n, n), pods: map[string]*ns.Netns{}, results: map[string][]byte{}}
 			env.Values["agent"] = a
 			env.Defer(a.clean)
 			return os.Mkdir(rootDir, 0o700)
@@ -67,7 +71,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"agent": func(ts *testscript.TestScript, neg bool, args []string) {
 				a := ts.Value("agent").(*scriptAgent)
-				ts.Check(map[string]func() error{"start": a.start, "stop": a.stop, "kill": a.kill}[args[0]]())
+				ts.Check(map[string]func() error{"start": a.start, "stop": a.stop, "kill": a.kill, "freeze": a.freeze, "thaw": a.thaw}[args[0]]())
 			},
 			"attach": func(ts *testscript.TestScript, neg bool, args []string) {
 				id, err := ts.Value("agent").(*scriptAgent).attach(args[0], args[1])
@@ -87,9 +91,23 @@ func TestScripts(t *testing.T) {
 			"host": func(ts *testscript.TestScript, neg bool, args []string) {
 				ts.Check(ts.Value("agent").(*scriptAgent).run(args[0], args[1:]))
 			},
-			"field": field,
+			"stranger": stranger,
+			"field":    field,
 		},
 	})
+}
+
+// stranger makes a link of the node's that is not Berth's, or removes it.
+func stranger(ts *testscript.TestScript, neg bool, args []string) {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: args[0]}, PeerName: args[0] + "p"}
+	if len(args) == 1 {
+		ts.Check(netlink.LinkDel(link))
+		return
+	}
+	ts.Check(netlink.LinkAdd(link))
+	addr, err := netlink.ParseAddr(args[1])
+	ts.Check(err)
+	ts.Check(netlink.AddrAdd(link, addr))
 }
 
 // field finds a value in a JSON file by keys of objects and indexes of arrays.
@@ -117,6 +135,7 @@ type scriptAgent struct {
 	bin, root, pool string
 	cmd             *exec.Cmd
 	pods            map[string]*ns.Netns
+	results         map[string][]byte // of the ADDs, by container, for their DELs
 }
 
 func (a *scriptAgent) client() *client.Client { return client.New(root.Dir(a.root).Socket()) }
@@ -155,6 +174,10 @@ func (a *scriptAgent) kill() error {
 	return nil
 }
 
+// freeze makes the agent hang, and thaw ends that.
+func (a *scriptAgent) freeze() error { return process.Freeze(a.cmd.Process.Pid) }
+func (a *scriptAgent) thaw() error   { return a.cmd.Process.Signal(syscall.SIGCONT) }
+
 // clean ends the agent and detaches the pods that a script has left.
 func (a *scriptAgent) clean() {
 	if a.cmd != nil && a.cmd.ProcessState == nil {
@@ -181,11 +204,19 @@ func (a *scriptAgent) detach(container string) error { return a.plugin("DEL", co
 // plugin executes the plugin for a container's eth0.
 func (a *scriptAgent) plugin(verb, container string, env ...string) error {
 	cmd := exec.Command(filepath.Join(a.bin, "berth-cni"))
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q}`, a.root))
+	prev := ""
+	if result := a.results[container]; result != nil {
+		prev = `,"prevResult":` + string(result)
+	}
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net","type":"berth-cni","root":%q%s}`, a.root, prev))
 	cmd.Env = append(append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0", "CNI_PATH="+a.bin,
 		"CNI_NETNS="+a.pods[container].Ref().Path), env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.Output()
+	if err != nil {
 		return fmt.Errorf("%s of %s: %w: %s", verb, container, err, out)
+	}
+	if verb == "ADD" {
+		a.results[container] = out
 	}
 	return nil
 }

@@ -98,8 +98,14 @@ func (a *app) showStatus(v statusView) {
 	}
 	a.fact("owed", "%s", owed)
 	a.showDeletions(v.Deletions)
+	if h := v.History; h.Lost > 0 || h.Error != "" {
+		a.fact("history", "%s", a.ink(yellow, strings.TrimSuffix(count(int(h.Lost), "record")+" lost: "+h.Error, ": ")))
+	}
 	if len(v.Lacks) > 0 {
 		a.fact("kernel lacks", "%s of the nftables table; see `berth audit`", a.ink(red, strings.Join(v.Lacks, ", ")))
+	}
+	if v.Refused != "" {
+		a.fact("config", "%s", a.ink(red, "refused, and the former one is in force: "+v.Refused))
 	}
 	for _, o := range v.Overlaps {
 		a.fact("overlaps", "%s", a.ink(red, o))
@@ -123,8 +129,8 @@ const fewSpares = 64
 // showDeletions says what waits in the plugin's queue, if anything does.
 func (a *app) showDeletions(n api.DeletionCount) {
 	var parts []string
-	if n.Queued > 0 {
-		parts = append(parts, a.ink(yellow, fmt.Sprintf("%d queued for the agent", n.Queued)))
+	if n.Attachments > 0 {
+		parts = append(parts, a.ink(yellow, a.queuedFor(n)), a.cutOff(n))
 	}
 	if n.Damaged > 0 {
 		parts = append(parts, a.ink(red, fmt.Sprintf("%d damaged, set aside", n.Damaged)))
@@ -138,9 +144,27 @@ func (a *app) showDeletions(n api.DeletionCount) {
 	a.showSpares(n)
 }
 
+// queuedFor says how many attachments the queued deletions are of, as `berth owed` lists them: a
+// runtime repeats a DEL, and each is a file.
+func (a *app) queuedFor(n api.DeletionCount) string {
+	return fmt.Sprintf("of %s queued for the agent", count(n.Attachments, "attachment"))
+}
+
+// cutOff says whether these attachments are cut off.
+func (a *app) cutOff(n api.DeletionCount) string {
+	if n.Uncut > 0 {
+		return a.ink(red, fmt.Sprintf("%d of them not cut off", n.Uncut))
+	}
+	return "cut off"
+}
+
 // showSpares says how many deletions have room on a full disk, if that is few.
 func (a *app) showSpares(n api.DeletionCount) {
-	if n.Spares < fewSpares {
+	switch {
+	case n.Spares >= fewSpares:
+	case n.Filling:
+		a.fact("spare files", "being made: room for %s on a full disk so far", count(n.Spares, "deletion"))
+	default:
 		a.fact("spare files", "%s", a.ink(yellow, fmt.Sprintf("room for %s on a full disk", count(n.Spares, "deletion"))))
 	}
 }

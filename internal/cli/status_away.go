@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -9,7 +10,9 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/doctor"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // awayView is what is known without an agent.
@@ -27,20 +30,16 @@ type awayView struct {
 
 // look reads the ledger and the queue of deletions without an agent.
 func (a *app) look() awayView {
-	v := a.lookAtLedger()
 	s, err := deletions.Look(a.dir())
-	v.Deletions = api.DeletionCount{Queued: len(s.Pending), Damaged: len(s.Damaged), Spares: s.Spares}
-	if err != nil {
-		v.Deletions.Error = err.Error()
-	}
+	v := a.lookAtLedger(s.Pending)
+	v.Deletions = show.DeletionCount(s, err)
 	return v
 }
 
-func (a *app) lookAtLedger() awayView {
-	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: "start the agent: systemctl start berthd"}
-	if a.root != "/" {
-		v.Next = "start the agent: " + a.berthd()
-	}
+// lookAtLedger reads the ledger. An attachment for which a deletion is in the queue counts as
+// releasing.
+func (a *app) lookAtLedger(queue []deletions.Entry) awayView {
+	v := awayView{Ledger: a.dir().Ledger(), Attachments: map[string]int{}, Next: a.start()}
 	s, err := ledger.Read(v.Ledger, kinds)
 	var damaged *ledger.DamagedError
 	switch {
@@ -74,9 +73,9 @@ func (a *app) lookAtLedger() awayView {
 	}
 	v.Size, v.Boot, v.ThisBoot = s.Size, s.Epoch.Boot, s.Epoch.Boot == bootID()
 	for _, o := range s.Owners {
-		switch _, ok, err := attachment.Decode(o); {
+		switch r, ok, err := attachment.Decode(o); {
 		case err != nil || !ok:
-		case o.Wanted():
+		case wanted(o, r, queue):
 			v.Attachments[api.StateAttached]++
 		default:
 			v.Attachments[api.StateReleasing]++
@@ -91,6 +90,19 @@ func (a *app) ranHere() bool {
 	_, err := os.Stat(a.dir().Instance())
 	left, _ := os.ReadDir(a.dir().Run())
 	return err == nil || len(left) > 0
+}
+
+// start says how to start the agent, and first what keeps it from starting, as far as its
+// configuration decides.
+func (a *app) start() string {
+	start := "systemctl start berthd"
+	if a.root != "/" {
+		start = a.berthd()
+	}
+	if err := doctor.Refused(a.dir()); err != nil {
+		return fmt.Sprintf("mend the configuration, and try it with %s: %s; then start the agent: %s", a.berthd("--check-config"), oneLine(err), start)
+	}
+	return "start the agent: " + start
 }
 
 // berthd returns the agent's command line for this root.
@@ -113,19 +125,19 @@ func (a *app) showAway(v statusView) {
 	a.fact("berthd", "%s: %s", a.ink(red, "away"), v.Error)
 	if w.Error != "" {
 		a.fact("ledger", "%s: %s", w.Ledger, a.ink(red, w.Error))
-		a.showWaiting(w.Deletions)
+		a.showWaiting(w)
 		a.fact("next", "%s", w.Next)
 		return
 	}
 	a.fact("ledger", "%s, %s, read without the agent", w.Ledger, size(w.Size))
 	a.fact("attachments", "%s", a.stateCounts(w.Attachments))
-	a.showWaiting(w.Deletions)
+	a.showWaiting(w)
 	a.showSpares(w.Deletions)
 	switch {
 	case w.Boot == "":
 		a.fact("epoch", "none yet")
 	case w.ThisBoot:
-		a.fact("epoch", "this boot: these pods keep their network; until the agent runs, no other pod is attached, and the plugin cuts off and queues each pod that is deleted")
+		a.fact("epoch", "this boot: attached pods keep their network; until the agent runs, no other pod is attached, and the plugin cuts off and queues each pod that is deleted")
 	default:
 		a.fact("epoch", "an earlier boot: these pods are gone, and the agent gives back what they had when it starts")
 	}
@@ -133,9 +145,10 @@ func (a *app) showAway(v statusView) {
 }
 
 // showWaiting says what an agent that is away will do when it starts.
-func (a *app) showWaiting(n api.DeletionCount) {
-	if n.Queued > 0 {
-		a.fact("deletions", "%s queued for the agent's next start", count(n.Queued, "deletion"))
+func (a *app) showWaiting(w *awayView) {
+	n := w.Deletions
+	if n.Attachments > 0 {
+		a.fact("deletions", "%s's next start, %s; see `berth owed`", a.queuedFor(n), a.cutOff(n))
 	}
 	if n.Damaged > 0 {
 		a.fact("damaged", "%s in %s; see `berth owed`", a.ink(red, count(n.Damaged, "file")+" that cannot be read"), deletions.Path(a.dir()))

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata" // the machine may have none
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/deploy"
+	"github.com/berth-net/berth/internal/cri"
 )
 
 func TestMatching(t *testing.T) {
@@ -108,11 +110,11 @@ func TestTable(t *testing.T) {
 // For a node's own agent, install writes the example in deploy. For other agents, it writes
 // the example with another name and root.
 func TestConflist(t *testing.T) {
-	own, err := (&app{root: "/"}).conflist("berth")
+	own, err := (&app{root: "/"}).conflist("berth", confOptions{})
 	if err != nil || !bytes.Equal(own, deploy.Conflist) {
 		t.Errorf("%v\n%s", err, own)
 	}
-	other, err := (&app{root: "/tmp/a"}).conflist("net")
+	other, err := (&app{root: "/tmp/a"}).conflist("net", confOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,23 +129,85 @@ func TestConflist(t *testing.T) {
 	}
 }
 
-// A runtime repeats a DEL while the agent is away, and each is queued: people see one row for
-// the pod, which is cut off if any of the DELs has cut it off.
-func TestQueuedByPod(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	got := byPod([]api.QueuedDeletion{
-		{ContainerID: "b", Ifname: "eth0", Written: at(5), Reason: "5"},
-		{ContainerID: "a", Ifname: "eth0", Written: at(3), Reason: "3"},
-		{ContainerID: "a", Ifname: "eth0", Written: at(1), Reason: "1"},
-		{ContainerID: "a", Ifname: "eth0", Written: at(2), Reason: "2", Cut: true},
-		{ContainerID: "a", Ifname: "eth1", Written: at(4), Reason: "4"},
-	})
-	want := []api.QueuedDeletion{
-		{ContainerID: "a", Ifname: "eth0", Written: at(1), Reason: "3", Cut: true},
-		{ContainerID: "a", Ifname: "eth1", Written: at(4), Reason: "4"},
-		{ContainerID: "b", Ifname: "eth0", Written: at(5), Reason: "5"},
+// Without a runtime, and without both folders, nobody knows whether the files are in the right place.
+func TestNoRuntime(t *testing.T) {
+	nobody, containerd := targets{{Runtime: unnamed("")}}, targets{{Runtime: cri.Runtime{Name: "containerd"}}}
+	for _, c := range []struct {
+		places
+		targets
+		warns int
+	}{
+		{places{}, nobody, 1},
+		{places{binDir: "/a"}, nobody, 1},
+		{places{binDir: "/a", confDir: "/b"}, nobody, 0},
+		{places{}, containerd, 0},
+	} {
+		if said := c.strangers(c.targets); len(said) != c.warns {
+			t.Errorf("%+v of %+v: %q", c.places, c.targets, said)
+		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	if who := nobody[0].who(); who != "a runtime such as containerd" {
+		t.Errorf("%s", who)
+	}
+}
+
+func TestRate(t *testing.T) {
+	for _, c := range []struct {
+		bits, burst uint64
+		want        string
+	}{
+		{0, 0, "no limit"},
+		{10_000_000, 4294967288, "10 Mbit/s, burst 4.3 Gbit"},
+		{1_234_567, 12_000, "1234567 bit/s, burst 12 kbit"},
+		{8, 999, "8 bit/s, burst 999 bit"},
+	} {
+		if got := rate(c.bits, c.burst); got != c.want {
+			t.Errorf("%d and %d are %q", c.bits, c.burst, got)
+		}
+	}
+}
+
+// A time means as much as it says.
+func TestParseTime(t *testing.T) {
+	zone := time.FixedZone("there", 3600)
+	now := time.Date(2026, 11, 23, 18, 46, 10, 5, zone)
+	a := &app{now: func() time.Time { return now }}
+	day := func(d, h, m, s, ns int) time.Time { return time.Date(2026, 11, d, h, m, s, ns, zone) }
+	for text, want := range map[string]struct {
+		from  time.Time
+		lasts time.Duration
+	}{
+		"18:46":                          {day(23, 18, 46, 0, 0), time.Minute},
+		"18:47":                          {day(22, 18, 47, 0, 0), time.Minute},
+		"18:46:09":                       {day(23, 18, 46, 9, 0), time.Second},
+		"18:46:09.120":                   {day(23, 18, 46, 9, 120e6), time.Millisecond},
+		"18:46:11":                       {day(22, 18, 46, 11, 0), time.Second},
+		"2026-11-03":                     {day(3, 0, 0, 0, 0), 24 * time.Hour},
+		"2026-11-03 14:05":               {day(3, 14, 5, 0, 0), time.Minute},
+		"2026-11-03 14:05:06":            {day(3, 14, 5, 6, 0), time.Second},
+		"2026-11-03T14:05:06":            {day(3, 14, 5, 6, 0), time.Second},
+		"2026-11-03T13:05:06Z":           {day(3, 14, 5, 6, 0), time.Second},
+		"2026-11-03T13:05:06.5Z":         {day(3, 14, 5, 6, 5e8), 100 * time.Millisecond},
+		"2026-11-03T13:05:06.123456789Z": {day(3, 14, 5, 6, 123456789), time.Nanosecond},
+		"90m":                            {now.Add(-90 * time.Minute), 0},
+	} {
+		from, until, err := a.parseTime(text)
+		if err != nil || !from.Equal(want.from) || want.lasts == 0 != until.IsZero() || want.lasts != 0 && until.Sub(from) != want.lasts {
+			t.Errorf("%s is from %s until %s, %v; want %s for %s", text, from, until, err, want.from, want.lasts)
+		}
+	}
+	// The day on which clocks are set has as many hours as it has.
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now = now.In(berlin)
+	if from, until, err := a.parseTime("2026-10-25"); err != nil || until.Sub(from) != 25*time.Hour {
+		t.Errorf("from %s until %s, %v", from, until, err)
+	}
+	for _, text := range []string{"", "noon", "-5m", "25:00", "14:05:06.", "2026-02-30"} {
+		if from, _, err := a.parseTime(text); err == nil {
+			t.Errorf("%q is %s", text, from)
+		}
 	}
 }

@@ -119,6 +119,8 @@ func TestParseGC(t *testing.T) {
 	} {
 		if got, e := cni.ParseGC([]byte(c.raw)); e == nil || e.Code != c.code || !strings.Contains(e.Error(), c.want) {
 			t.Errorf("%s: %v, %v, want %d %s", c.raw, got, e, c.code, c.want)
+		} else if _, key, ok := strings.Cut(e.Msg, ": "); ok && strings.Contains(e.Details, key) {
+			t.Errorf("%s: %q says %s twice", c.raw, e, key)
 		}
 	}
 }

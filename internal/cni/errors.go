@@ -21,7 +21,7 @@ const (
 	CodeNotAvailable = 50  // STATUS: no ADD can be served
 	CodeLimited      = 51  // STATUS: nor may existing pods be connected
 	CodeExhausted    = 100 // a pool has no free address
-	CodeTaken        = 101 // a requested address or interface name is another's
+	CodeTaken        = 101 // a requested address, interface name or host port is another's, or masquerade's
 	CodeNetns        = 102 // the network namespace is gone, or cannot be a pod's
 	CodeCheck        = 103 // CHECK: the attachment is not as its result says
 	CodeInternal     = 999 // Berth's own fault
@@ -95,12 +95,15 @@ func DecodeError(err error) *api.Error {
 	return Errorf(CodeDecode, "the configuration is not a JSON object", "%v", err)
 }
 
+// invalidConf is the message where the details say which key.
+const invalidConf = "invalid configuration"
+
 // ConfigError answers a key whose value is wrong.
 func ConfigError(key string, value []byte, expected string) *api.Error {
-	return Errorf(CodeConfig, "invalid configuration: "+key, "%s is %s; expected %s", key, shownJSON(value), expected)
+	return Errorf(CodeConfig, invalidConf, "%s is %s; expected %s", key, shownJSON(value), expected)
 }
 
 // MissingError answers a key that is not there.
 func MissingError(key, expected string) *api.Error {
-	return Errorf(CodeConfig, "invalid configuration: "+key, "%s is missing; expected %s", key, expected)
+	return Errorf(CodeConfig, invalidConf, "%s is missing; expected %s", key, expected)
 }

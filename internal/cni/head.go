@@ -26,6 +26,8 @@ type Head struct {
 	// Addresses are those of a prevResult that names HostVeth, without prefix
 	// lengths.
 	Addresses []string
+	// Loopback says that the configuration is the plugin loopback's, by its type.
+	Loopback bool
 }
 
 // defaultAddWait is longer than an agent takes to restart. A runtime repeats an ADD that fails
@@ -125,6 +127,7 @@ func essentials(fields scan.Fields, check func(scan.Fields) *api.Error) (h Head,
 	if e := CheckNetworkName(h.Name); e != nil {
 		return h, e
 	}
+	h.Loopback = string(fields.Get("type")) == `"loopback"` // Berth's own type is not looked at
 	dir, e := rootField(fields)
 	if e != nil {
 		return h, e

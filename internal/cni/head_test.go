@@ -54,6 +54,13 @@ func TestParseHead(t *testing.T) {
 	if e != nil || !reflect.DeepEqual(h, want) {
 		t.Errorf("got %+v, %v, want %+v", h, e, want)
 	}
+	for keys, want := range map[string]bool{``: false, `"type":"loopback"`: true, `"type":"loopback2"`: false, `"type":5`: false} {
+		h, e := cni.ParseHead([]byte(conf(keys)))
+		d, err := cni.ParseDel([]byte(conf(keys)))
+		if e != nil || err != nil || h.Loopback != want || d.Loopback != want {
+			t.Errorf("%s: loopback is %t, for DEL %t; %v, %v", keys, h.Loopback, d.Loopback, e, err)
+		}
+	}
 	for keys, want := range map[string]time.Duration{
 		``: 2 * time.Second, `"addWait":null`: 2 * time.Second, `"addWait":""`: 2 * time.Second, `"addWait":"0s"`: 0, `"addWait":"1m"`: time.Minute,
 	} {

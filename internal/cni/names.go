@@ -61,7 +61,7 @@ func CheckNetnsPath(path string) *api.Error {
 // CheckNetworkName checks a network's name, which the configuration has.
 func CheckNetworkName(name string) *api.Error {
 	if !isID(name) {
-		return Errorf(CodeConfig, "invalid configuration: name", "name is %s; expected %s", shown(name), expectID)
+		return Errorf(CodeConfig, invalidConf, "name is %s; expected %s", shown(name), expectID)
 	}
 	return nil
 }

@@ -29,9 +29,11 @@ type Config struct {
 	Connections   int            // that the node tracks for one pod at most; 0: no limit
 	Concurrency   int            // verbs that run at once
 	Metrics       string         // TCP address of the Prometheus metrics, "127.0.0.1:9477"; "": none
+	Tracing       Tracing        // where spans go
 	LogLevel      slog.Level     // least level that is logged
 	SweepInterval time.Duration  // between two searches for what is missing or left over
 	Forwarding    bool           // turn on the node's forwarding of the families that pools have
+	History       History        // what is kept of attachments that are gone
 	FullNotReady  bool           // STATUS fails (50) while the pool has no free address
 }
 
@@ -41,6 +43,18 @@ type Masquerade struct {
 	Enabled       bool
 	ExcludedCIDRs []netip.Prefix
 	Ports         Ports // that pods' traffic leaves by
+}
+
+// Tracing says where OpenTelemetry's spans go, and which are made.
+type Tracing struct {
+	Endpoint string  `json:"endpoint"` // URL to which spans are posted, with its path; "": none are made
+	Sampling float64 `json:"sampling"` // part of the requests without a parent that are traced, 0 to 1
+}
+
+// History says how much is kept of attachments that are gone.
+type History struct {
+	Records int           // 0: nothing
+	Age     time.Duration // since the attachment ended
 }
 
 // Ports is a range of ports, both ends included.

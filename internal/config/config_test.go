@@ -31,9 +31,11 @@ blockedCIDRs: [100.64.0.0/10]
 connections: 64
 concurrency: 7
 metrics: :9477
+tracing: {endpoint: "https://collector.example", sampling: 0.25}
 logLevel: debug
 sweepInterval: 2m
 forwarding: false
+history: {records: 50, age: 90m}
 fullNotReady: true
 `
 
@@ -73,8 +75,10 @@ func TestLoad(t *testing.T) {
 		Connections:   64,
 		Concurrency:   7,
 		Metrics:       "127.0.0.1:9477",
+		Tracing:       Tracing{"https://collector.example/v1/traces", 0.25},
 		LogLevel:      slog.LevelDebug,
 		SweepInterval: 2 * time.Minute,
+		History:       History{Records: 50, Age: 90 * time.Minute},
 		FullNotReady:  true,
 	}
 	defaults := Config{
@@ -87,9 +91,11 @@ func TestLoad(t *testing.T) {
 			netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("fd00:100::100:200/128"),
 		},
 		Connections:   32768,
+		Tracing:       Tracing{Sampling: 1},
 		Concurrency:   64,
 		LogLevel:      slog.LevelInfo,
 		SweepInterval: 30 * time.Second,
+		History:       History{Records: 10_000, Age: 7 * 24 * time.Hour},
 		Forwarding:    true,
 	}
 	but := func(c Config, change func(*Config)) Config { change(&c); return c }
@@ -125,6 +131,8 @@ func TestLoad(t *testing.T) {
 			but(defaults, func(c *Config) {
 				c.Pools = []ipam.PoolConfig{pool("a", 8*time.Second, "10.0.0.0/24"), pool("b", 7*time.Second, "10.0.1.0/24")}
 			})},
+		{"endpoint with a path", onePool + "tracing: {endpoint: 'http://[::1]:4318/own/'}", Flags{}, but(defaults, func(c *Config) { c.Tracing.Endpoint = "http://[::1]:4318/own/" })},
+		{"endpoint without one", onePool + "tracing: {endpoint: 'http://127.0.0.1:4318/', sampling: 0}", Flags{}, but(defaults, func(c *Config) { c.Tracing = Tracing{"http://127.0.0.1:4318/v1/traces", 0} })},
 		{"localhost", onePool + "metrics: localhost:1", Flags{}, but(defaults, func(c *Config) { c.Metrics = "127.0.0.1:1" })},
 	} {
 		got, err := Load(write(t, tt.text), tt.flags)
@@ -181,6 +189,10 @@ func TestLoadRefuses(t *testing.T) {
 		{"pools:\n- name: a\n  cidrs: 10.0.0.0/24\n", "line 3: `cidrs: 10.0.0.0/24`: want a list, such as [10.88.0.0/16]"},
 		{onePool + "mtu: large", "line 2: `mtu: large`: want a number"},
 		{onePool + "forwarding: 3", "line 2: `forwarding: 3`: want true or false"},
+		{onePool + "history: 5", "line 2: `history: 5`: want keys and values, such as {records: 10000}"},
+		{onePool + "history: {records: -1}", "line 2: history.records: -1 is not within 0 to 100000"},
+		{onePool + "history:\n  age: 7d\n", "line 3: history.age: \"7d\" is not a duration, such as 30s or 1m30s"},
+		{onePool + "history: {age: 1s}", "history.age: 1s is not within 1m0s to 10000h0m0s"},
 		{onePool + "masquerade: true", "line 2: `masquerade: true`: want keys and values, such as {enabled: true}"},
 		{"[a]: 1\n", "line 1: `[a]: 1`: want a word"},
 		{"<<: {mtu: large}", "line 1: `<<: {mtu: large}`: want a number"},
@@ -208,6 +220,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"pools: [{name: a, cidrs: ['fe80::1%eth0']}]", `"fe80::1%eth0" is not a CIDR`},
 		{"pools: [{name: a, cidrs: ['']}]", `"" is not a CIDR`},
 		{"pools: [{name: a, cidrs: [10.0.0.9/24]}]", "pool a: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
+		{"pools:\n- name: a\n  cidrs:\n  - 10.1.0.0/24\n  - 10.0.0.9/24\n", "line 5: pool a: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
 		{"pools:\n- {name: a, cidrs: [10.0.0.0/24]}\n- {name: b, cidrs: [10.0.0.0/16]}", "yaml: line 3: pool a: 10.0.0.0/24 overlaps 10.0.0.0/16 of pool b"},
 		{"pools: [{name: a, cidrs: [127.0.0.0/8]}]", "pool a: 127.0.0.0/8 cannot be used: 127.0.0.0/8 is loopback"},
 		{"pools: [{name: a, cidrs: [10.0.0.0/24], cooldown: 0}]", `line 1: pool a: cooldown: 0 is not within 1ms to 24h0m0s`},
@@ -229,6 +242,15 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "metrics: 9477", `yaml: line 2: metrics: "9477": want [HOST]:PORT, such as 127.0.0.1:9477`},
 		{onePool + "metrics: node:9477", `metrics: "node:9477": want an IP address and a port of 0 to 65535`},
 		{onePool + "metrics: 127.0.0.1:65536", `metrics: "127.0.0.1:65536": want an IP address`},
+		{onePool + "tracing:\n  endpoint: 127.0.0.1:4318", `yaml: line 3: tracing.endpoint: "127.0.0.1:4318": want http://HOST:PORT or`},
+		{onePool + "tracing: {endpoint: 'grpc://a:4317'}", `tracing.endpoint: "grpc://a:4317": want http://`},
+		{onePool + "tracing: {endpoint: 'http://:4318'}", `tracing.endpoint: "http://:4318": want http://HOST:PORT`},
+		{onePool + "tracing: {endpoint: 'http://a:b@c:4318'}", "tracing.endpoint: want a URL without a user"},
+		{onePool + "tracing: {endpoint: 'http://c:4318/?key=1'}", "want no query"},
+		{onePool + "tracing:\n  sampling: 1.5", "yaml: line 3: tracing.sampling: 1.5 is not within 0 to 1"},
+		{onePool + "tracing: {sampling: .nan}", "tracing.sampling: NaN is not within 0 to 1"},
+		{onePool + "tracing: {sampling: half}", "line 2: `tracing: {sampling: half}`: want a number"},
+		{onePool + "tracing: http://c:4318", "line 2: `tracing: http://c:4318`: want keys and values, such as {endpoint:"},
 		{onePool + "blockedCIDRs: [169.254.0.0]", "yaml: line 2: blockedCIDRs: 169.254.0.0 has no prefix length: is 169.254.0.0/32 meant?"},
 		{onePool + "blockedCIDRs: [169.254.1.0/16]", "yaml: line 2: blockedCIDRs: 169.254.1.0/16 has bits set beyond /16: is 169.254.0.0/16 meant?"},
 		{onePool + "blockedCIDRs: 169.254.0.0/16", "line 2: `blockedCIDRs: 169.254.0.0/16`: want a list"},
@@ -239,7 +261,10 @@ func TestLoadRefuses(t *testing.T) {
 		{onePool + "masquerade: {ports: 2000-3022}", "masquerade.ports: 2000-3022 has fewer than 1024 ports"},
 		{onePool + "masquerade: {ports: 3000-2000}", "masquerade.ports: 3000-2000 has fewer than 1024 ports"},
 		{onePool + "masquerade: {ports: 1024-65536}", `masquerade.ports: "1024-65536" is not a range of ports, such as 1024-65535`},
-		{onePool + "masquerade: {ports: 1024-32767}", "masquerade.ports: 1024-32767 has 31744 ports, of which one pod could take all: connections must be less, and is 32768"},
+		{onePool + "masquerade: {ports: 1024-32767}", "masquerade.ports: 1024-32767 has 31744 ports, and connections is 32768: one pod could take more than half of the ports for one destination; with this range, connections may be at most 15872"},
+		{onePool + "connections: 1000\nmasquerade: {ports: 20000-21023}", "yaml: line 3: masquerade.ports: 20000-21023 has 1024 ports, and connections is 1000: one pod could take more than half of the ports for one destination; with this range, connections may be at most 512"},
+		{onePool + "connections: 513\nmasquerade: {ports: 20000-21023}", "at most 512"},
+		{onePool + "connections: 513\nmasquerade: {ports: 20000-21024}", "20000-21024 has 1025 ports, and connections is 513: one pod could take more than half of the ports for one destination; with this range, connections may be at most 512"},
 		{onePool + "masquerade: {ports: 5000}", `masquerade.ports: "5000" is not a range of ports`},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.0]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.0 has no prefix length: is 10.0.0.0/32 meant?"},
 		{onePool + "masquerade: {excludedCIDRs: [10.0.0.9/24]}", "yaml: line 2: masquerade.excludedCIDRs: 10.0.0.9/24 has bits set beyond /24: is 10.0.0.0/24 meant?"},
@@ -249,6 +274,19 @@ func TestLoadRefuses(t *testing.T) {
 		wantError(t, fmt.Sprintf("%.100s", tt.text), err, tt.want)
 		if err != nil && (c != nil || !strings.Contains(err.Error(), dir.Config())) {
 			t.Errorf("%.100s: %v: does not say which file", tt.text, err)
+		}
+	}
+}
+
+// One pod may have half of masquerade's ports. All ports from 1024 on go with any limit, the default
+// one and no limit at all included.
+func TestConnectionsWithPorts(t *testing.T) {
+	for _, text := range []string{
+		"connections: 512\nmasquerade: {ports: 20000-21023}", "connections: 0\nmasquerade: {ports: 20000-21023}",
+		"masquerade: {ports: 1024-65535}", "connections: 32768\nmasquerade: {ports: 1024-65535}", "connections: 100000",
+	} {
+		if _, err := Load(write(t, onePool+text), Flags{}); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

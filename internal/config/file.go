@@ -17,6 +17,9 @@ import (
 // DefaultCooldown is longer than kernels keep fragments: 60 s (net.ipv6.ip6frag_time).
 const DefaultCooldown = 65 * time.Second
 
+// DefaultHistory is what is kept of attachments that are gone.
+var DefaultHistory = History{Records: 10_000, Age: 7 * 24 * time.Hour}
+
 // Other defaults, for keys that the file lacks.
 const (
 	defaultConcurrency   = 64
@@ -56,9 +59,11 @@ type file struct {
 	Connections   said[int]
 	Concurrency   said[int]
 	Metrics       said[string]
+	Tracing       fileTracing
 	LogLevel      said[string]
 	SweepInterval said[string]
 	Forwarding    said[bool]
+	History       fileHistory
 	FullNotReady  said[bool]
 }
 
@@ -68,10 +73,20 @@ type filePool struct {
 	Cooldown said[string]
 }
 
+type fileHistory struct {
+	Records said[int]
+	Age     said[string]
+}
+
 type fileMasquerade struct {
 	Enabled       said[bool]
 	ExcludedCIDRs said[[]said[string]]
 	Ports         said[string]
+}
+
+type fileTracing struct {
+	Endpoint said[string]
+	Sampling said[float64]
 }
 
 // Examples for errors about a value of the wrong type.
@@ -90,9 +105,11 @@ func (f *file) take(r *reader, n *yaml.Node) {
 		"connections":   scalar(&f.Connections),
 		"concurrency":   scalar(&f.Concurrency),
 		"metrics":       scalar(&f.Metrics),
+		"tracing":       f.Tracing.take,
 		"logLevel":      scalar(&f.LogLevel),
 		"sweepInterval": scalar(&f.SweepInterval),
 		"forwarding":    scalar(&f.Forwarding),
+		"history":       f.History.take,
 		"fullNotReady":  scalar(&f.FullNotReady),
 	})
 }
@@ -117,6 +134,20 @@ func (m *fileMasquerade) take(r *reader, n *yaml.Node) {
 	})
 }
 
+func (t *fileTracing) take(r *reader, n *yaml.Node) {
+	r.keys(n, `{endpoint: "http://127.0.0.1:4318"}`, map[string]take{
+		"endpoint": scalar(&t.Endpoint),
+		"sampling": scalar(&t.Sampling),
+	})
+}
+
+func (h *fileHistory) take(r *reader, n *yaml.Node) {
+	r.keys(n, "{records: 10000}", map[string]take{
+		"records": scalar(&h.Records),
+		"age":     scalar(&h.Age),
+	})
+}
+
 // parse reads a file's text; an empty one means all defaults. It also returns the cooldown
 // of pools that have none of their own.
 func parse(text []byte) (*Config, time.Duration, error) {
@@ -132,6 +163,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		Connections: f.Connections.or(defaultConnections),
 
 		FullNotReady: f.FullNotReady.or(false),
+		Tracing:      Tracing{Sampling: f.Tracing.Sampling.or(1)},
 	}
 	cooldown, err := cooldownBounds.parse("cooldown", f.Cooldown, DefaultCooldown)
 	if err != nil {
@@ -153,13 +185,20 @@ func parse(text []byte) (*Config, time.Duration, error) {
 	if c.Masquerade.Ports, err = parsePorts(f.Masquerade.Ports.or(defaultPorts)); err != nil {
 		return nil, 0, f.Masquerade.Ports.wrong(fmt.Errorf("masquerade.ports: %w", err))
 	}
-	if s, n := f.Masquerade.Ports.or(defaultPorts), c.Masquerade.Ports.Len(); s != defaultPorts && c.Connections >= n {
-		return nil, 0, f.Masquerade.Ports.wrong(fmt.Errorf("masquerade.ports: %s has %d ports, of which one pod could take all: connections must be less, and is %d", s, n, c.Connections))
+	if err := c.checkPorts(); err != nil {
+		return nil, 0, f.Masquerade.Ports.wrong(err)
 	}
 	if c.BlockedCIDRs, err = parseCIDRs("blockedCIDRs", f.BlockedCIDRs.or(saying(defaultBlocked))); err != nil {
 		return nil, 0, err
 	}
 	if c.SweepInterval, err = sweepBounds.parse("sweepInterval", f.SweepInterval, defaultSweepInterval); err != nil {
+		return nil, 0, err
+	}
+	c.History.Records = f.History.Records.or(DefaultHistory.Records)
+	if n := c.History.Records; n < 0 || n > maxHistory {
+		return nil, 0, f.History.Records.wrong(fmt.Errorf("history.records: %d is not within 0 to %d", n, maxHistory))
+	}
+	if c.History.Age, err = historyBounds.parse("history.age", f.History.Age, DefaultHistory.Age); err != nil {
 		return nil, 0, err
 	}
 	if c.LogLevel, err = parseLogLevel(f.LogLevel.or(defaultLogLevel)); err != nil {
@@ -169,6 +208,14 @@ func parse(text []byte) (*Config, time.Duration, error) {
 		if c.Metrics, err = parseMetrics(s); err != nil {
 			return nil, 0, f.Metrics.wrong(fmt.Errorf("metrics: %w", err))
 		}
+	}
+	if s := f.Tracing.Endpoint.or(""); s != "" {
+		if c.Tracing.Endpoint, err = parseEndpoint(s); err != nil {
+			return nil, 0, f.Tracing.Endpoint.wrong(fmt.Errorf("tracing.endpoint: %w", err))
+		}
+	}
+	if n := c.Tracing.Sampling; !(n >= 0 && n <= 1) { // nor NaN
+		return nil, 0, f.Tracing.Sampling.wrong(fmt.Errorf("tracing.sampling: %v is not within 0 to 1", n))
 	}
 	if n := c.Concurrency; n < 1 || n > maxConcurrency {
 		return nil, 0, f.Concurrency.wrong(fmt.Errorf("concurrency: %d is not within 1 to %d", n, maxConcurrency))
@@ -209,6 +256,9 @@ func (p filePool) pool(cooldown time.Duration) (ipam.PoolConfig, error) {
 	out := ipam.PoolConfig{Name: p.Name.or("")}
 	for _, s := range p.CIDRs.or(nil) {
 		cidr, err := parseCIDR(s.or(""))
+		if err == nil {
+			err = ipam.CheckCIDR(cidr)
+		}
 		if err != nil {
 			return out, s.wrong(fmt.Errorf("pool %.80s: %w", out.Name, err))
 		}

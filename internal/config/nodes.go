@@ -136,7 +136,7 @@ func list[T any](s *said[[]said[T]], example string, one func(*said[T]) take) ta
 }
 
 // scalar reads a number, true or false, or a word.
-func scalar[T int | bool | string](s *said[T]) take {
+func scalar[T int | float64 | bool | string](s *said[T]) take {
 	return func(r *reader, n *yaml.Node) {
 		v := new(T)
 		if n.Decode(v) == nil {
@@ -144,7 +144,7 @@ func scalar[T int | bool | string](s *said[T]) take {
 			return
 		}
 		switch any(*v).(type) {
-		case int:
+		case int, float64:
 			r.want(n, "a number")
 		case bool:
 			r.want(n, "true or false")

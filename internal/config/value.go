@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ const (
 	minMTU6        = 1280  // RFC 8200, 5: the kernel removes IPv6 from a link with less
 	maxMTU         = 65535 // of a veth
 	maxConcurrency = 4096
+	maxHistory     = 100_000 // records, of 1 KB
 	minConnections = 64
 	maxConnections = 1 << 24
 	minPort        = 1024 // a server may believe that a client with a port below is root
@@ -30,6 +32,7 @@ type bounds struct{ least, most time.Duration }
 
 var (
 	cooldownBounds = bounds{time.Millisecond, 24 * time.Hour}
+	historyBounds  = bounds{time.Minute, 10000 * time.Hour}
 	sweepBounds    = bounds{time.Second, time.Hour}
 )
 
@@ -75,6 +78,20 @@ func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time
 	return d, nil
 }
 
+// checkPorts refuses a range of ports for masquerade of which one pod may take more than half for
+// one destination. All ports from 1024 on go with any limit: the default one is 512 more than half
+// of them, and an operator who wants more connections for pods with many destinations has no more
+// ports to give.
+func (c *Config) checkPorts() error {
+	p := c.Masquerade.Ports
+	half := p.Len() / 2
+	if p == (Ports{minPort, 65535}) || c.Connections <= half {
+		return nil
+	}
+	return fmt.Errorf("masquerade.ports: %d-%d has %d ports, and connections is %d: one pod could take more than half of the ports for one destination; with this range, connections may be at most %d",
+		p.First, p.Last, p.Len(), c.Connections, half)
+}
+
 // parsePorts reads a range of ports for masquerade.
 func parsePorts(s string) (Ports, error) {
 	low, high, _ := strings.Cut(s, "-")
@@ -116,6 +133,23 @@ func parseMetrics(s string) (string, error) {
 		return "", fmt.Errorf("%.80q: want an IP address and a port of 0 to 65535", s)
 	}
 	return a.String(), nil
+}
+
+// parseEndpoint reads the URL of a collector. Without a path, OTLP's own is meant.
+func parseEndpoint(s string) (string, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
+		return "", fmt.Errorf("%.200q: want http://HOST:PORT or https://HOST:PORT, such as http://127.0.0.1:4318", s)
+	case u.User != nil:
+		return "", errors.New("want a URL without a user and a password: anybody who may read the agent's status or log would see them")
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return "", fmt.Errorf("%.200q: want no query and no fragment", s)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces"
+	}
+	return u.String(), nil
 }
 
 // checkMTU checks the MTU against what the pools' address families need.

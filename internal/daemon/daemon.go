@@ -6,7 +6,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/trace"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -45,6 +45,8 @@ type Options struct {
 	Observe func(kind, op string, took time.Duration, holds int, err error)
 	// Meter counts what else happens, for metrics. Optional.
 	Meter Meter
+	// Tracer makes spans of what is asked, and of what follows; nil: none are made.
+	Tracer *trace.Tracer
 	// Decorate may put something between the engine and its ledger and kinds, such as
 	// fault injection in tests. Optional.
 	Decorate func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds)
@@ -90,8 +92,6 @@ type Core struct {
 	// Doubt says that the last restore or sweep failed in part: something may be
 	// missing.
 	Doubt atomic.Bool
-
-	opened os.FileInfo // the ledger's file
 }
 
 // Daemon is one process that serves a root.
@@ -148,26 +148,14 @@ func (d *Daemon) LedgerOptions(kinds hold.Kinds, v Views) ledger.Options {
 
 // OpenLedger opens the ledger, or creates it. See ledger.Open for the errors.
 func (d *Daemon) OpenLedger(o ledger.Options) (err error) {
-	if d.Ledger, err = ledger.Open(o); err != nil {
-		return err
-	}
-	d.opened, err = os.Stat(o.Path)
-	return err
-}
-
-// LedgerTaken returns nil if the file at the ledger's path is the one that the ledger
-// writes. Otherwise it says why it is not.
-func (c *Core) LedgerTaken() error {
-	now, err := os.Stat(c.Root.Ledger())
-	if err == nil && !os.SameFile(now, c.opened) {
-		err = errors.New("another file has taken the place of the agent's ledger")
-	}
+	d.Ledger, err = ledger.Open(o)
 	return err
 }
 
 // Hooks are functions that the engine calls (engine.Options).
 type Hooks struct {
 	Event    func(engine.Event)
+	Ending   func([]engine.Event)
 	Homeless func(hold.Owner) bool
 	Going    func(hold.Owner) bool
 }
@@ -179,7 +167,8 @@ func (d *Daemon) OpenEngine(kinds hold.Kinds, h Hooks) {
 		l, kinds = d.Decorate(d.Ledger, kinds)
 	}
 	d.Engine = engine.New(engine.Options{
-		Ledger: l, Kinds: kinds, Clock: d.Clock, Observe: d.Observe, Event: h.Event, Homeless: h.Homeless, Going: h.Going,
+		Ledger: l, Kinds: kinds, Clock: d.Clock, Observe: d.Observe, Tracer: newSpans(d.Tracer), Event: h.Event, Ending: h.Ending,
+		Homeless: h.Homeless, Going: h.Going,
 	})
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -55,17 +56,32 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id s
 	return readOrMint(dir, taken)
 }
 
-// readInstance returns the instance id in its file, or fs.ErrNotExist if there is no file.
+// readInstance returns the instance id in its file, or fs.ErrNotExist if there is no file. An empty
+// file, such as a restored backup may have, is none.
 func readInstance(dir root.Dir) (id string, err error) {
 	raw, err := root.ReadFile(dir.Instance())
 	if err != nil {
 		return "", fmt.Errorf("reading the instance id: %w", err)
+	}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return "", fmt.Errorf("reading %s: it is empty: %w", dir.Instance(), fs.ErrNotExist)
 	}
 	parsed, err := hold.ParseID(strings.TrimSpace(string(raw)))
 	if err != nil {
 		return "", fmt.Errorf("reading %s: %w", dir.Instance(), err)
 	}
 	return string(parsed), nil
+}
+
+// InstanceOf returns the id that a daemon of a root has, or would find again; "" if none has run
+// there. It changes nothing.
+func InstanceOf(dir root.Dir) (string, error) {
+	id, err := readInstance(dir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return id, err
+	}
+	_, id, err = ReadMarker(dir)
+	return id, err
 }
 
 // readOrMint is the part of loadInstance that needs the lock.
@@ -81,7 +97,7 @@ func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id str
 		return string(id), false, writeInstance(dir, string(id))
 	}
 	if _, err := os.Stat(dir.Ledger()); err == nil {
-		return "", false, fmt.Errorf("%w: %s is missing, but %s exists: write the id into the missing file again; it follows \"berth-\" in the name of the agent's table "+
+		return "", false, fmt.Errorf("%w: %s is missing or empty, but %s exists: write the id into that file again; it follows \"berth-\" in the name of the agent's table "+
 			"(nft list tables); or, if the node was rebooted since, remove the ledger as well, because none of its pods is left",
 			ErrInstanceLost, dir.Instance(), dir.Ledger())
 	} else if !errors.Is(err, fs.ErrNotExist) {

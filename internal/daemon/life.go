@@ -128,6 +128,9 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	}
 	own.begin(l.Own...)
 	lasting.begin(l.Lasting...)
+	if d.Tracer != nil {
+		lasting.begin(d.Tracer.Keep)
+	}
 	srv.Open()
 	d.notify(systemd.SdNotifyReady)
 	d.Log.Info("serving", append([]any{"root", d.Root, "instance", d.Instance}, append(l.Serving(),
@@ -135,6 +138,7 @@ func (d *Daemon) serve(ctx context.Context, srv *server.Server, l Life, lasting 
 	usurped := make(chan error, 1)
 	own.begin(l.Later...)
 	own.begin(mend,
+		d.keepSmall,
 		func(ctx context.Context) { d.KeepSwept(ctx, l) },
 		func(ctx context.Context) { d.keepReachable(ctx, srv, usurped) })
 	select {

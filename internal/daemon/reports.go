@@ -25,5 +25,10 @@ func (r Reports) Hear(o *Options) {
 // it executes at once.
 func (d *Daemon) ServerOptions(r Reports, concurrency int) server.Options {
 	r.Metrics.ObserveLedger(d.Ledger.Stats)
-	return server.Options{Metrics: r.Metrics, Concurrency: concurrency, Log: d.Log}
+	r.Metrics.ObserveTraces(d.Tracer.Stats)
+	o := server.Options{Metrics: r.Metrics, Tracer: d.Tracer, Concurrency: concurrency, Log: d.Log}
+	for _, k := range d.Engine.Kinds {
+		o.Kinds = append(o.Kinds, k.Name())
+	}
+	return o
 }

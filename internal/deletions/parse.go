@@ -47,6 +47,7 @@ func parse(raw []byte) (Record, error) {
 	default:
 		return Record{}, fmt.Errorf("cut is %.20q, not true or false", cut)
 	}
+	r.Again = string(fields.Get("again")) == "true" // absent if it is false
 	if r.Addresses, err = texts(fields.Get("addresses")); err != nil {
 		return Record{}, fmt.Errorf("addresses: %w", err)
 	}

@@ -27,7 +27,8 @@ type Record struct {
 	Netns     string   // CNI_NETNS as it was given, for people
 	Boot      string   // the boot's id (/proc/sys/kernel/random/boot_id)
 	Started   int64    // when the DEL's plugin began, CLOCK_BOOTTIME in nanoseconds
-	Cut       bool     // the plugin sets the pod's link down; if it cannot, Uncut clears Cut, and the agent has to hurry
+	Cut       bool     // the plugin sets the pod's link down; if it cannot, Correct clears Cut, and the agent has to hurry
+	Again     bool     // the plugin told the runtime to repeat DEL, so that the runtime still needs the plugin
 	Reason    string   // why the agent did not answer, for people
 }
 
@@ -79,6 +80,9 @@ func (r Record) append(b []byte) []byte {
 	b = appendText(b, "boot", r.Boot)
 	b = strconv.AppendInt(append(b, `,"started":`...), r.Started, 10)
 	b = strconv.AppendBool(append(b, `,"cut":`...), r.Cut)
+	if r.Again {
+		b = append(b, `,"again":true`...)
+	}
 	if r.Link != "" {
 		b = appendText(b, "link", r.Link)
 	}

@@ -13,9 +13,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/ledger"
@@ -53,7 +55,7 @@ type Drain struct {
 
 // Open opens the queue and watches it by noticed (node.Node), so that no deletion that is
 // written from now on is missed. finder is the mode that adopts what the ledger lacks.
-func Open(d *daemon.Core, noticed func(*deletions.Queue, func()) error, x *attachment.Index, pools *ipam.IPAM, finder mode.Finder) (*Drain, error) {
+func Open(d *daemon.Core, noticed func(watch func(func()) error, changed func()) error, x *attachment.Index, pools *ipam.IPAM, finder mode.Finder) (*Drain, error) {
 	q := &Drain{Core: d, index: x, pools: pools, finder: finder}
 	return q, q.open(noticed)
 }
@@ -102,6 +104,7 @@ func (d *Drain) drainAll(ctx context.Context) error {
 	d.Log.Info("carrying out deletions that the plugin queued while no agent answered", "deletions", len(pending))
 	// Pods that nobody has cut off can still send: their deletions come first.
 	slices.SortStableFunc(pending, func(x, y deletions.Entry) int { return order(x.Record.Cut) - order(y.Record.Cut) })
+	ctx = d.asked(ctx, pending)
 	errs := []error{err}
 	for chunk := range slices.Chunk(pending, drainBy) {
 		errs = append(errs, d.undertake(ctx, chunk))
@@ -122,6 +125,7 @@ func order(cut bool) int {
 func (d *Drain) Key(ctx context.Context, k attachment.Key) error {
 	pending, err := d.lookFor(k)
 	if len(pending) > 0 {
+		ctx = d.asked(ctx, pending)
 		_, undone := patience.Call(&d.calls, draining, drainLimit, func() (none struct{}, err error) {
 			return none, d.undertake(ctx, pending)
 		}, nil)
@@ -165,10 +169,29 @@ func (d *Drain) date(entries []deletions.Entry) {
 	}
 }
 
-// undertake promises deletions in one commit, cuts off the pods that they are about, and
-// removes their files. If the commit fails, it tries each deletion by itself; after one that
-// fails it leaves later deletions of the same container in the queue. A cut that fails
-// changes nothing of the promise: the engine tries the cut again.
+// asked returns a context in which the promises are those of plugins, whose files say when they
+// took each DEL, and when they cut its pod off.
+func (d *Drain) asked(ctx context.Context, pending []deletions.Entry) context.Context {
+	of := map[attachment.Key][]deletions.Entry{}
+	for _, e := range pending {
+		k := e.Record.Key()
+		of[k] = append(of[k], e)
+	}
+	wall, boottime := d.Wall(), d.Boottime()
+	return engine.AskedEarlier(engine.AskedBy(ctx, api.AskedQueued), func(id hold.ID) engine.Earlier {
+		e := d.index.Get(id)
+		if e == nil {
+			return engine.Earlier{}
+		}
+		q := e.Record.Queued(of[e.Record.Key], wall, d.Boot, boottime)
+		return engine.Earlier{Asked: q.At, Cut: q.Cut}
+	})
+}
+
+// undertake promises deletions in one commit, as those of the plugins that ctx names (asked),
+// cuts off the pods that they are about, and removes their files. If the commit fails, it tries
+// each deletion by itself; after one that fails it leaves later deletions of the same container
+// in the queue. A cut that fails changes nothing of the promise: the engine tries the cut again.
 func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error {
 	done := entries
 	records := make([]deletions.Record, len(entries))
@@ -222,7 +245,7 @@ func (d *Drain) Unknown(ctx context.Context, k attachment.Key, link string, star
 	if id, named := stamp.LinkID(link); !named || slices.Contains(known, id) {
 		return nil, nil
 	}
-	more, err := d.Promise(ctx, deletions.Record{
+	more, err := d.Promise(engine.AskedBy(ctx, api.AskedDelete), deletions.Record{
 		Network: k.Network, Container: k.ContainerID, Ifname: k.Ifname, Link: link, Boot: d.Boot, Started: started,
 	})
 	return more, errors.Join(err, d.Engine.Depart(ctx, more))
@@ -277,71 +300,6 @@ func (d *Drain) missed(records []deletions.Record) bool {
 	return slices.ContainsFunc(records, func(r deletions.Record) bool {
 		return slices.ContainsFunc(d.meant(r), func(e *attachment.Entry) bool { return e.Owner.Wanted() })
 	})
-}
-
-// work is what one commit has to do for some deletions.
-type work struct {
-	ids     []hold.ID // owners to be released
-	ops     []ledger.Op
-	unknown []deletions.Record // deletions whose owner the ledger may lack
-	adopted []hold.ID          // owners that ops begin
-	errs    []error
-}
-
-func (d *Drain) plan(records []deletions.Record) *work {
-	w := &work{}
-	now := d.Boottime()
-	for _, r := range records {
-		meant := d.meant(r)
-		for _, e := range meant {
-			w.ids = append(w.ids, e.Owner.ID)
-			w.ops = append(w.ops, ledger.Unchanged(e.Owner))
-		}
-		// A tombstone is of use as long as an older ADD may be on its way.
-		if until := r.Started + int64(daemon.LongestRequest); r.Boot == d.Boot && until > now {
-			w.ops = append(w.ops, ledger.Bury(ledger.Tombstone{
-				Key: r.Key().String(), Boot: r.Boot, Started: r.Started, Until: until,
-			}))
-		}
-		if r.Link != "" && !slices.ContainsFunc(meant, func(e *attachment.Entry) bool { return hasLink(e, r.Link) }) {
-			w.unknown = append(w.unknown, r)
-		} else if len(meant) == 0 {
-			d.WarnUnsure(r.Key())
-		}
-	}
-	return w
-}
-
-// meant returns the incarnations that a deletion is about: those of its key whose ADD began
-// before it. The link that the deletion names does not choose among them: the runtime may
-// have only the result of an earlier ADD, or a wrong one, and means the incarnation that it
-// attached last.
-func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
-	es, _ := d.index.Called(r.Key())
-	return slices.DeleteFunc(es, func(e *attachment.Entry) bool {
-		return !e.Record.BeganBeforeDeletion(r.Boot, r.Started, d.Boot)
-	})
-}
-
-// Going reports whether a deletion of an attachment waits, or may wait: a pod that a plugin
-// has cut off must not get its network back before the deletion is done.
-func (d *Drain) Going(o hold.Owner) bool {
-	e := d.index.Get(o.ID)
-	if e == nil {
-		return false
-	}
-	pending, err := d.lookFor(e.Record.Key)
-	if errors.Is(err, patience.ErrHangs) {
-		return !d.Quiet()
-	}
-	return err != nil || slices.ContainsFunc(pending, func(q deletions.Entry) bool {
-		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == o.ID })
-	})
-}
-
-func hasLink(e *attachment.Entry, name string) bool {
-	id, ok := stamp.LinkID(name)
-	return ok && id == e.Owner.ID
 }
 
 // Keep does deletions as they come in, until ctx ends, and then once more those that have

@@ -21,12 +21,13 @@ var errNoSpares = errors.New("there is too little room for deletions while no ag
 // queue is the agent's end of the deletion queue.
 type queue struct {
 	*deletions.Queue
-	news  chan struct{}         // has a token when there may be something new
-	spare atomic.Pointer[error] // why there are too few spare files; nil: there are enough
-	turn  turn.One              // whoever adopts has it, from the look to the commit
-	calls patience.Calls        // to the folder, whose file system may hang
-	told  atomic.Int64          // how often the watch has told of something new
-	done  atomic.Int64          // told at the start of the last drain that did all; -1: no drain has
+	news   chan struct{}         // has a token when there may be something new
+	filled atomic.Bool           // spare files have been made since the start, as far as they could be
+	spare  atomic.Pointer[error] // why there are too few spare files; nil: there are enough
+	turn   turn.One              // whoever adopts has it, from the look to the commit
+	calls  patience.Calls        // to the folder, whose file system may hang
+	told   atomic.Int64          // how often the watch has told of something new
+	done   atomic.Int64          // told at the start of the last drain that did all; -1: no drain has
 }
 
 // How long callers wait for the folder. A call that takes longer goes on by itself.
@@ -63,7 +64,7 @@ func (q *queue) Answers() error {
 
 // open opens the queue and watches it, so that no deletion that is written from now on is
 // missed.
-func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
+func (d *Drain) open(noticed func(watch func(func()) error, changed func()) error) error {
 	q, err := deletions.Open(d.Root)
 	if err != nil {
 		return err
@@ -73,7 +74,7 @@ func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 	}
 	d.Queue, d.news = q, make(chan struct{}, 1)
 	d.done.Store(-1)
-	err = noticed(q, func() {
+	err = noticed(q.Watch, func() {
 		d.told.Add(1)
 		select {
 		case d.news <- struct{}{}:
@@ -89,6 +90,7 @@ func (d *Drain) open(noticed func(*deletions.Queue, func()) error) error {
 // KeepSpares makes spare files, which keep room for deletions on a disk that becomes full.
 // While there are too few of them no pod is attached, because its deletion might fail.
 func (d *Drain) KeepSpares() {
+	defer d.filled.Store(true)
 	n, err := patience.Call(&d.calls, refilling, fillLimit, d.Refill, nil)
 	if err == patience.ErrHangs { // Key refuses ADDs meanwhile
 		d.Log.Warn("could not keep room for deletions", "err", err)
@@ -112,6 +114,10 @@ func (d *Drain) Spared() error {
 	}
 	return nil
 }
+
+// Filling reports whether the first spare files since the start are still to be made. The agent makes
+// them when it serves already, because a disk may take long for them.
+func (d *Drain) Filling() bool { return !d.filled.Load() }
 
 // Survey is deletions.Look, but waits no longer than lookLimit, because a person waits for it.
 func (d *Drain) Survey() (deletions.Survey, error) {

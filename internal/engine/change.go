@@ -55,7 +55,7 @@ func (e *Engine) Change(ctx context.Context, id hold.ID, change func(*hold.Owner
 		}
 		e.written(id)
 		if err == nil {
-			err = e.acquireAll(ctx, d.whole(), len(d.before.Holds))
+			_, err = e.acquireAll(ctx, d.whole(), len(d.before.Holds))
 		}
 		if err != nil {
 			return "", errors.Join(err, e.rollBack(ctx, id))

@@ -176,7 +176,11 @@ func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 		err = e.cutAmong(places, l)
 	}
 	e.mu.Lock()
-	l.tried, l.cut = true, l.cut || err == nil
+	if l.tried = true; err != nil {
+		l.cutErr = err
+	} else if !l.cut {
+		l.cut, l.cutAt = true, e.now()
+	}
 	done := e.advance(l)
 	e.note(l) // the owners that need it may have been stuck before
 	e.mu.Unlock()
@@ -237,7 +241,7 @@ func (e *Engine) cutOff(ctx context.Context, holds []hold.Hold) error {
 		if err != nil || k.Cut == nil {
 			continue
 		}
-		if err := e.observed(k.Name(), "cut", 1, func() error { return k.Cut(ctx, h) }); err != nil {
+		if err := e.act(ctx, k, "cut", h, k.Cut); err != nil {
 			errs = append(errs, fmt.Errorf("cutting off %s: %w: %w", h.Spec, ErrReachable, err))
 		}
 	}

@@ -54,6 +54,8 @@ type Options struct {
 	// and the number of its holds: op is acquire, verify, release, cut, sever or
 	// find. Optional.
 	Observe func(kind, op string, took time.Duration, holds int, err error)
+	// Tracer is told of each operation on a hold. Optional.
+	Tracer Tracer
 	// Homeless reports whether an owner's home has ended for certain, as all network
 	// namespaces do with a reboot. The engine does not take again what such an owner
 	// lacks, but releases the owner. Optional.
@@ -62,6 +64,11 @@ type Options struct {
 	// the ledger does not know of yet. The engine does not take again what such an
 	// owner lacks. Optional.
 	Going func(hold.Owner) bool
+	// Ending is called with Released events before the ledger forgets their owners, once in
+	// this run for each owner, and is waited for: what it writes down does not get lost if
+	// the program dies behind that. If the program dies before, or the commit fails, the
+	// owners are still in the ledger. Optional.
+	Ending func([]Event)
 	// Clock is the ledger's clock, by which freed names rest. If it is nil, the engine
 	// makes one of its own.
 	Clock *boottime.Clock
@@ -99,6 +106,8 @@ type Engine struct {
 	// yet: none of their holds is taken again. The trouble is that of the promise; nil:
 	// no try has failed.
 	doomed    map[hold.ID]*trouble
+	asked     map[hold.ID]asked      // owners whose release this run has seen promised, or whose Take it has seen fail
+	unused    map[hold.ID]bool       // owners that could not be taken, and that nobody can have reached
 	unwritten map[hold.ID]hold.Owner // what an owner's holds have discovered and the ledger lacks
 	changing  map[hold.ID]bool       // a Change is under way
 	over      map[hold.ID][]string   // an owner's things whose end was told as an event (Ended)
@@ -127,6 +136,8 @@ func New(o Options) *Engine {
 		departures: map[hold.ID]*departure{},
 		places:     make(chan struct{}, cutsAtOnce),
 		doomed:     map[hold.ID]*trouble{},
+		asked:      map[hold.ID]asked{},
+		unused:     map[hold.ID]bool{},
 		unwritten:  map[hold.ID]hold.Owner{},
 		changing:   map[hold.ID]bool{},
 		over:       map[hold.ID][]string{},

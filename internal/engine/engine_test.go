@@ -342,6 +342,7 @@ func TestManyReleasesAreOneBatch(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
+// Another version of the program may know fewer kinds.
 func TestUnknownKindIsKeptAndOwed(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire", "rule")
@@ -349,6 +350,9 @@ func TestUnknownKindIsKeptAndOwed(t *testing.T) {
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return l, ks[:2] }) // without rule
 	must(t, n.Restore(t.Context()))
+	if got, want := findings(n), "unreadable rule "+string(o.ID)+"\n"; got != want {
+		t.Errorf("audit: %q, want %q", got, want)
+	}
 	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	if owed := n.Owed(o.ID); len(owed) != 1 || !strings.Contains(owed[0].Err.Error(), `does not know the kind "rule"`) {
 		t.Errorf("owed: %+v", owed)

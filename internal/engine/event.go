@@ -23,6 +23,7 @@ type Event struct {
 	Owner hold.Owner
 	Kind  string // of the hold that the event is about, if it is about one
 	Err   error  // Owing, Drifted, Mended, Ended: what was seen
+	Past  *Past  // Released: how the release went
 }
 
 // FindingType says how the ledger and the world disagree.

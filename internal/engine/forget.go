@@ -10,17 +10,23 @@ import (
 )
 
 // forget ends releases: in one commit the ledger forgets the owners, and their names
-// become free or begin to rest. It then does the same for the owners that they needed
-// and that have nothing else left.
+// become free or begin to rest; names that nobody can have used (noteUnused) do not rest. It
+// then does the same for the owners that they needed and that have nothing else left.
 func (e *Engine) forget(ls []*leaving) {
 	if len(ls) == 0 {
 		return
 	}
+	e.tellEnding(ls)
 	now := e.Clock.Now()
 	ops := make([]ledger.Op, len(ls))
+	e.mu.Lock()
 	for i, l := range ls {
 		ops[i] = ledger.Forget(l.owner.ID, now)
+		if e.unused[l.owner.ID] {
+			ops[i] = ledger.ForgetUnused(l.owner.ID)
+		}
 	}
+	e.mu.Unlock()
 	err := e.Ledger.Commit(e.ctx, ops...)
 	if err != nil && len(ls) > 1 { // one owner that cannot be forgotten must not keep the others
 		for _, l := range ls {
@@ -33,9 +39,42 @@ func (e *Engine) forget(ls []*leaving) {
 		return
 	}
 	for _, l := range ls {
-		e.event(Released, l.owner, "", nil)
+		e.left(l)
 	}
 	e.forget(e.ended(ls))
+}
+
+// tellEnding calls Options.Ending with owners that are about to be forgotten.
+func (e *Engine) tellEnding(ls []*leaving) {
+	if e.Ending == nil {
+		return
+	}
+	var evs []Event
+	e.mu.Lock()
+	for _, l := range ls {
+		if !l.told {
+			l.told = true
+			evs = append(evs, Event{Type: Released, Owner: l.owner, Past: e.past(l)})
+		}
+	}
+	e.mu.Unlock()
+	if len(evs) > 0 {
+		e.Ending(evs)
+	}
+}
+
+// left says, by an event and to the tracer, that nothing of an owner is left.
+func (e *Engine) left(l *leaving) {
+	if e.Tracer != nil {
+		e.Tracer.Left(l.owner.ID)
+	}
+	if e.Event == nil {
+		return
+	}
+	e.mu.Lock()
+	past := e.past(l)
+	e.mu.Unlock()
+	e.Event(Event{Type: Released, Owner: l.owner, Past: past})
 }
 
 // ended takes forgotten owners off the list of the leaving, and lets the owners that they
@@ -47,6 +86,8 @@ func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 		delete(e.leaving, l.owner.ID)
 		delete(e.unwritten, l.owner.ID)
 		delete(e.over, l.owner.ID)
+		delete(e.asked, l.owner.ID)
+		delete(e.unused, l.owner.ID)
 		close(l.gone)
 		last = append(last, e.goOn(l.owner.Needs)...)
 	}

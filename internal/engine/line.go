@@ -100,9 +100,9 @@ func (e *Engine) send(l *leaving, i int) {
 	n.staff()
 }
 
-// staff starts one more worker for each lane that may have one. The lane apart comes first
-// if only the common lane has workers: one of those may just have given its place up for
-// it (gives). Engine.mu is held.
+// staff starts a worker for each lane that has work and a place. If only the common lane has
+// workers, the lane apart goes first: a common worker may just have left its place to it
+// (gives). Engine.mu is held.
 func (n *line) staff() {
 	lanes := [...]*lane{&n.common, &n.apart}
 	if n.common.places > 0 && n.apart.places == 0 {
@@ -189,7 +189,7 @@ func (n *line) work(a *lane) {
 			holds[i] = j.l.owner.Holds[j.i]
 		}
 		start := n.e.now()
-		back := n.leave(a)
+		back := n.leave(a, jobs)
 		errs, hung := n.release(n.e.ctx, holds)
 		there := back()
 		n.settle(jobs, errs, hung)
@@ -203,20 +203,28 @@ func (n *line) work(a *lane) {
 
 // leave begins a worker's call. If the worker is not back after a tenth of the limit for a
 // try, it is no longer active, so that other holds may get a call beside it if the kind's
-// Flight has room for one. back ends the call, and reports whether the worker came in time.
-func (n *line) leave(a *lane) (back func() bool) {
-	there, returned := true, false
-	overdue := time.AfterFunc(n.try()/10, func() {
-		n.e.mu.Lock()
-		defer n.e.mu.Unlock()
-		if !returned {
-			there = false
-			a.active--
-			n.staff()
+// Flight has room for one. If the call has not returned a tenth of the limit after its context
+// ended, its holds are owed. back ends the call, and reports whether the worker came in time.
+func (n *line) leave(a *lane, jobs []job) (back func() bool) {
+	there, returned, began := true, false, n.e.now()
+	away := func(f func()) func() {
+		return func() {
+			n.e.mu.Lock()
+			defer n.e.mu.Unlock()
+			if !returned {
+				f()
+			}
 		}
-	})
+	}
+	overdue := time.AfterFunc(n.try()/10, away(func() {
+		there = false
+		a.active--
+		n.staff()
+	}))
+	lost := time.AfterFunc(n.try()+n.try()/10, away(func() { n.lost(jobs, began) }))
 	return func() bool {
 		overdue.Stop()
+		lost.Stop()
 		n.e.mu.Lock()
 		defer n.e.mu.Unlock()
 		returned = true
@@ -287,6 +295,7 @@ func (n *line) try() time.Duration { return cmp.Or(n.kind.Try, n.e.Try) }
 func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hung bool) {
 	ctx, cancel := context.WithTimeout(ctx, n.try())
 	defer cancel()
+	began := time.Now()
 	n.e.observed(n.kind.Name(), "release", len(holds), func() error {
 		errs = n.kind.Release(ctx, holds)
 		for _, err := range errs {
@@ -303,7 +312,29 @@ func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hu
 			errs[i] = err
 		}
 	}
+	n.e.released(ctx, holds, began, errs)
 	return errs, ctx.Err() != nil
+}
+
+// lost notes that a batch's holds are owed, because their call has not returned though its
+// context has ended. The call keeps its place, and settle notes what becomes of it. Engine.mu is
+// held.
+func (n *line) lost(jobs []job, began time.Time) {
+	e := n.e
+	if e.ctx.Err() != nil {
+		return
+	}
+	err := fmt.Errorf("the release does not return: it had %s, and did not heed the end of its context", n.try())
+	for _, j := range jobs {
+		s := &j.l.state[j.i]
+		if s.trouble.tell() {
+			o := j.l.owner // advance may change it
+			e.spawn(func() { e.event(Owing, o, n.kind.Name(), err) })
+		}
+		s.trouble = s.trouble.underWay(e, j.l.owner, err, began)
+		e.advance(j.l) // this hold is left: nothing is to be forgotten
+		e.note(j.l)
+	}
 }
 
 // settle notes what became of a batch, and lets its owners go on. Those that have nothing
@@ -320,11 +351,12 @@ func (n *line) settle(jobs []job, errs []error, hung bool) {
 		s := &j.l.state[j.i]
 		delete(n.busy, j.l.owner.ID)
 		if errs[i] == nil {
+			s.at, s.past = e.now(), s.trouble.past()
 			s.released, s.queued, s.trouble = true, false, nil
 			j.l.vacate(n.kind.Name())
 		} else {
 			if s.trouble.tell() {
-				owed = append(owed, Event{Owing, j.l.owner, n.kind.Name(), errs[i]})
+				owed = append(owed, Event{Type: Owing, Owner: j.l.owner, Kind: n.kind.Name(), Err: errs[i]})
 			}
 			if n.pausesAfter(errs[i]) {
 				s.trouble = s.trouble.later(e, j.l.owner, errs[i], n.paused, func() { e.retry(j) })

@@ -27,6 +27,7 @@ type trouble struct {
 	err         error
 	hung        bool        // the last try took all of its time
 	asked       bool        // Retry has asked for the next try, and that try has not ended
+	lost        bool        // the last try is under way, and counted
 	timer       *time.Timer // starts the next try; nil: the line does, or there is none
 	try         func()
 }
@@ -35,9 +36,10 @@ type trouble struct {
 // nil at the first failure. Engine.mu is held.
 func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble {
 	if t == nil {
-		t = &trouble{since: e.since(o), try: try}
+		t = &trouble{since: e.since(o)}
 	}
-	t.tries++
+	t.try = try
+	t.count()
 	wait := patience.Backoff(e.Backoff, e.MaxBackoff, t.tries)
 	wait = wait/2 + rand.N(wait/2+1)
 	t.err, t.asked = err, false
@@ -51,12 +53,32 @@ func (t *trouble) again(e *Engine, o hold.Owner, err error, try func()) *trouble
 // failure. Engine.mu is held.
 func (t *trouble) later(e *Engine, o hold.Owner, err error, at time.Time, try func()) *trouble {
 	if t == nil {
-		t = &trouble{since: e.since(o), try: try}
+		t = &trouble{since: e.since(o)}
 	}
+	t.try = try
 	t.stop()
-	t.tries++
+	t.count()
 	t.err, t.asked, t.next, t.timer = err, false, at, nil
 	return t
+}
+
+// underWay notes that a try that began at began does not return. The receiver is nil if it is the
+// first try. Engine.mu is held.
+func (t *trouble) underWay(e *Engine, o hold.Owner, err error, began time.Time) *trouble {
+	if t == nil {
+		t = &trouble{since: e.since(o)}
+	}
+	t.count()
+	t.err, t.asked, t.lost, t.next, t.timer = err, false, true, began, nil
+	return t
+}
+
+// count counts a try that has failed, once, even if it was counted while it was under way.
+func (t *trouble) count() {
+	if !t.lost {
+		t.tries++
+	}
+	t.lost = false
 }
 
 // since returns when a trouble with an owner began that has just been noticed. If an earlier
@@ -150,11 +172,16 @@ func (e *Engine) Retry(ids ...hold.ID) int {
 			continue
 		}
 		l.troubles(func(_ hold.Hold, t *trouble) {
-			if t.timer != nil {
+			switch {
+			case t.lost:
+				t.asked = true
+			case t.timer != nil:
 				t.hasten(e)
-				e.unstick(l)
-				n++
+			default:
+				return
 			}
+			e.unstick(l)
+			n++
 		})
 	}
 	for id, t := range e.doomed {

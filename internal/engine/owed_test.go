@@ -102,13 +102,27 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 	}
 }
 
-// A forget that could not be written is owed, and tried again by hand, too.
+// A forget that could not be written is owed, and tried again by hand, too. Options.Ending is called
+// before the first try alone.
 func TestRetryOfAForget(t *testing.T) {
 	full := &fullLedger{}
-	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+	var n *node
+	var ending []engine.Event
+	n = newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 		full.Ledger = l
 		return full, ks
-	}, hourly)
+	}, hourly, func(opts *engine.Options) {
+		opts.Ending = func(evs []engine.Event) {
+			for _, ev := range evs {
+				if _, known := n.ledger.Owner(ev.Owner.ID); !known || ev.Type != engine.Released || ev.Past.Holds[0].Released.IsZero() {
+					t.Errorf("the ledger is about to forget %+v, %v: it knows it: %v", ev.Owner, ev.Past, known)
+				}
+			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			ending = append(ending, evs...)
+		}
+	})
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	full.after.Store(2) // the promise is written, the forget is not
@@ -125,6 +139,9 @@ func TestRetryOfAForget(t *testing.T) {
 	full.after.Store(0)
 	n.Retry()
 	must(t, n.Wait(t.Context(), o.ID))
+	if len(ending) != 1 || ending[0].Owner.ID != o.ID || n.past(o.ID).Forget == nil {
+		t.Errorf("told before the ledger forgot it: %+v", ending)
+	}
 }
 
 // fullLedger refuses commits from the after-th one on, unless that is 0.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
@@ -16,7 +17,10 @@ type leaving struct {
 	state   []holdState              // of owner.Holds
 	tried   bool                     // its cut has been tried: nothing is released before
 	cut     bool                     // its cut has succeeded
+	cutAt   time.Time                // when it did
+	cutErr  error                    // why the last cut that failed did
 	final   bool                     // nothing is left to do but to forget it
+	told    bool                     // Options.Ending was called with it
 	trouble *trouble                 // of the forget
 	gone    chan struct{}            // closed once it is forgotten
 	stuck   chan struct{}            // closed once something is owed, and nothing else can be tried
@@ -30,16 +34,18 @@ type holdState struct {
 	queued   bool // it is with its line: waits there, is being tried, or waits for its next try
 	severed  bool // its line sees to its cut's second leg (hold.Kind.Sever)
 	released bool
-	trouble  *trouble // after a failed try
+	trouble  *trouble     // after a failed try
+	at       time.Time    // when it was released
+	past     *PastTrouble // what trouble was before that
 }
 
 // Release promises that owners go. When it returns nil, the promise is durable and each
 // of the owners is cut off. The engine then gives back what they hold, and tries for as
 // long as it takes; Wait waits for that.
 //
-// The owners that need one of them are released with it. If a kind of an owner says that
-// it waits (hold.Kind.Waits), they are not: the owner stands until somebody else has
-// released them.
+// The owners that need one of them are released with it. If one of an owner's kinds waits
+// (hold.Kind.Waits), those who need the owner are not released with it: the owner stands until
+// somebody else has released them.
 //
 // Release leaves unknown ids out. Releasing an owner again joins the release under way.
 // ops are in the commit of the promise, and may begin owners of ids that are releasing
@@ -68,6 +74,9 @@ func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) (
 		e.absolve(ids) // all does not have those that are forgotten by now
 	}
 	e.absolve(all)
+	if e.Tracer != nil {
+		e.Tracer.Leaves(ctx, all)
+	}
 	return all, err
 }
 
@@ -82,19 +91,27 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 	for {
 		all := e.family(ids)
 		commit := append([]ledger.Op(nil), ops...)
+		var ours []hold.ID // that this commit makes releasing
+		for _, id := range ids {
+			if !e.known(id) { // ops may begin it
+				ours = append(ours, id)
+			}
+		}
 		for _, id := range all {
 			if e.wanted(id) {
+				ours = append(ours, id)
 				commit = append(commit, ledger.Releasing(id, now))
 			}
 		}
 		if len(commit) > 0 {
-			err := e.Ledger.Commit(ctx, commit...)
+			err := e.commit(ctx, commit...)
 			if errors.Is(err, ledger.ErrUnknown) {
 				continue // one was forgotten in between: look again
 			}
 			if err != nil {
 				return nil, err
 			}
+			e.noteAsker(ctx, ours)
 		}
 		ops = nil
 		// An owner that needs one of them may have begun before the commit, or by ops: then
@@ -110,6 +127,12 @@ func (e *Engine) promise(ctx context.Context, ids []hold.ID, ops []ledger.Op) ([
 func (e *Engine) wanted(id hold.ID) bool {
 	o, ok := e.Ledger.Owner(id)
 	return ok && o.Wanted()
+}
+
+// known reports whether the ledger has an owner.
+func (e *Engine) known(id hold.ID) bool {
+	_, ok := e.Ledger.Owner(id)
+	return ok
 }
 
 // family returns those of ids that the ledger knows, and all owners that are released
@@ -186,8 +209,8 @@ func (e *Engine) unreleased(l *leaving) []hold.Hold {
 }
 
 // advance sends each hold that can be released now to its kind's line. Nothing goes before
-// the cut has been tried. While the owner can be reached, only the holds go that it can
-// be reached by. Use and Reserve holds wait until no owner needs this one any more. Reserve
+// the cut has been tried. While the owner can be reached, advance sends only the holds whose
+// kind has a Cut. Use and Reserve holds wait until no owner needs this one any more. Reserve
 // holds go after all Use holds, one by one. If only Tell holds that have failed are left,
 // advance frees the owner's names. advance returns true if nothing is left and the owner
 // can be forgotten, and returns that only once. Engine.mu is held.

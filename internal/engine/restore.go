@@ -53,7 +53,7 @@ func (e *Engine) Resume(ctx context.Context, look *hold.Look) (Missing, error) {
 	}
 	missing = e.unended(missing)
 	if len(homeless) > 0 {
-		err = errors.Join(err, e.Release(ctx, homeless))
+		err = errors.Join(err, e.Release(AskedBy(ctx, AskerHome), homeless))
 	}
 	return missing, err
 }
@@ -163,7 +163,7 @@ func (e *Engine) Mend(ctx context.Context, missing Missing) error {
 		}
 	}
 	if len(homeless) > 0 {
-		errs = append(errs, e.Release(ctx, homeless))
+		errs = append(errs, e.Release(AskedBy(ctx, AskerHome), homeless))
 	}
 	return errors.Join(errs...)
 }

@@ -126,6 +126,11 @@ func (e *Engine) look(ctx context.Context, look *hold.Look) (Report, Missing, []
 	for _, o := range owners {
 		r.Owners++
 		r.Holds += len(o.Holds)
+		for _, h := range o.Holds {
+			if _, err := e.kind(h); err != nil && o.Wanted() { // of one that leaves, it is owed
+				r.Findings = append(r.Findings, Finding{Unreadable, h, h.Spec.Kind(), err})
+			}
+		}
 		if e.stands(o) && !e.Taking(o.ID) && !e.Doomed(o.ID) {
 			settled = append(settled, o)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,19 +36,24 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	}
 	leave = sync.OnceFunc(leave)
 	defer leave() // also after a panic of a kind, or the owner could never be released
-	err = e.Ledger.Commit(taking, append([]ledger.Op{ledger.Begin(o)}, ops...)...)
+	err = e.commit(taking, append([]ledger.Op{ledger.Begin(o)}, ops...)...)
 	if err != nil && !e.begun(o.ID, err) {
 		return &RefusedError{err}
 	}
 	e.event(Attaching, o, "", nil)
 	if err == nil {
-		err = e.acquireAll(taking, o, 0)
+		var failed int
+		failed, err = e.acquireAll(taking, o, 0)
+		if err != nil && e.neverReached(o, failed, err) {
+			e.noteUnused(o.ID)
+		}
 	}
 	if err == nil {
 		e.event(Attached, o, "", nil) // before a release can have the turn
 		return nil
 	}
 	e.doom(o.ID) // before a repair can have the turn
+	e.noteFailed(o.ID, err)
 	leave()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
@@ -55,6 +61,26 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 		return errors.Join(err, fmt.Errorf("undoing: %w", undone))
 	}
 	return err
+}
+
+// neverReached reports whether nobody can have reached an owner whose Take has failed with err
+// at one of its holds: that is the first one by which the owner could have been reached, and
+// its kind says that nobody could have used it.
+func (e *Engine) neverReached(o hold.Owner, failed int, err error) bool {
+	cuts := func(h hold.Hold) bool {
+		k, err := e.kind(h)
+		return err != nil || k.Cut != nil
+	}
+	return errors.Is(err, hold.ErrUnused) && failed < len(o.Holds) &&
+		slices.IndexFunc(o.Holds, cuts) == failed
+}
+
+// noteUnused notes that the names of an owner that could not be taken were never used, and
+// need not rest. Only this engine knows: behind a crash the names rest.
+func (e *Engine) noteUnused(id hold.ID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unused[id] = true
 }
 
 // begun reports whether the ledger has an owner although the commit that begins the
@@ -85,7 +111,7 @@ func (e *Engine) Doomed(id hold.ID) bool {
 // undo releases an owner that could not be taken. If the promise cannot be written, the
 // engine tries it again for ever.
 func (e *Engine) undo(ctx context.Context, o hold.Owner) error {
-	all, err := e.Promise(ctx, []hold.ID{o.ID})
+	all, err := e.Promise(AskedBy(ctx, AskerFailure), []hold.ID{o.ID})
 	if err != nil && e.doomAgain(o, err) {
 		e.event(Owing, o, "ledger", err)
 	}
@@ -133,10 +159,10 @@ func (e *Engine) takeable(o hold.Owner) error {
 }
 
 // acquireAll acquires an owner's holds from the index from on, stops at the first one
-// that fails, and waits until all of them can be used. A failed hold of stage Tell does
+// that fails, whose index it returns, and waits until all of them can be used. A failed hold of stage Tell does
 // not stop it. What a hold discovers is written to the ledger before the next hold is
 // acquired.
-func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) error {
+func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) (failed int, err error) {
 	for i := from; i < len(o.Holds); i++ {
 		h := o.Holds[i]
 		k, _ := e.kind(h)
@@ -148,14 +174,14 @@ func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) error {
 			continue
 		}
 		if k.Stage != hold.Tell || ctx.Err() != nil {
-			return err
+			return i, err
 		}
 		e.event(Drifted, o, k.Name(), err) // the next sweep tries again
 	}
 	if err := e.settle(ctx, o.Holds[from:]); err != nil {
-		return err
+		return len(o.Holds), err
 	}
-	return e.stillWanted(ctx, o.ID)
+	return len(o.Holds), e.stillWanted(ctx, o.ID)
 }
 
 // Settle waits until an owner's holds can be used.
@@ -187,7 +213,7 @@ func (e *Engine) acquire(ctx context.Context, h hold.Hold) error {
 		return err
 	}
 	err = e.inTurn(ctx, k, func() error {
-		return e.observed(k.Name(), "acquire", 1, func() error { return k.Acquire(ctx, h) })
+		return e.act(ctx, k, "acquire", h, k.Acquire)
 	})
 	if err == nil {
 		if k.Ends {

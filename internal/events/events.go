@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -32,15 +33,57 @@ type Hub struct {
 	now func() time.Time
 
 	mu     sync.Mutex
-	ring   []api.Event   // event n is at n % len(ring)
-	last   uint64        // the latest event's number; 0: none yet
+	ring   []kept // event n is at n % len(ring)
+	last   uint64 // the latest event's number; 0: none yet
+	about  map[string]shared
 	wake   chan struct{} // closed by the next event if somebody waits, else nil
 	closed bool
 }
 
+// kept is an event in the ring. Most of the memory that events take is what they say of an
+// attachment, and the events of one differ only in its state. So they share the rest.
+type kept struct {
+	event     api.Event
+	state     string
+	releasing *time.Time
+}
+
+// shared is what the events of an owner share.
+type shared struct {
+	attachment *api.Attachment // without what kept has
+	last       uint64          // the number of its latest event
+}
+
+// keep returns how the ring has an event. h.mu is held.
+func (h *Hub) keep(e api.Event) kept {
+	if e.Attachment == nil {
+		return kept{event: e}
+	}
+	at := *e.Attachment
+	k := kept{e, at.State, at.Releasing}
+	at.State, at.Releasing = "", nil
+	k.event.Attachment = &at
+	if was := h.about[e.Owner].attachment; was != nil && reflect.DeepEqual(*was, at) {
+		k.event.Attachment = was
+	}
+	h.about[e.Owner] = shared{k.event.Attachment, e.Seq}
+	return k
+}
+
+// whole returns the event as it was published.
+func (k kept) whole() api.Event {
+	e := k.event
+	if e.Attachment != nil {
+		at := *e.Attachment
+		at.State, at.Releasing = k.state, k.releasing
+		e.Attachment = &at
+	}
+	return e
+}
+
 // NewHub returns a hub that remembers that many events.
 func NewHub(remember int) *Hub {
-	return &Hub{now: time.Now, ring: make([]api.Event, remember)}
+	return &Hub{now: time.Now, ring: make([]kept, remember), about: map[string]shared{}}
 }
 
 // Publish gives an event its number and, if it has none, its time, and makes it available
@@ -56,7 +99,11 @@ func (h *Hub) Publish(e api.Event) {
 	if e.Time.IsZero() {
 		e.Time = h.now()
 	}
-	h.ring[e.Seq%uint64(len(h.ring))] = e
+	at := &h.ring[e.Seq%uint64(len(h.ring))]
+	if old := at.event; h.about[old.Owner].last == old.Seq {
+		delete(h.about, old.Owner)
+	}
+	*at = h.keep(e)
 	h.rouse()
 }
 
@@ -138,7 +185,7 @@ func (s *Stream) take() (api.Event, <-chan struct{}, error) {
 		return api.Event{}, nil, &LostError{s.next, first - 1}
 	}
 	if s.next <= h.last {
-		e := h.ring[s.next%uint64(len(h.ring))]
+		e := h.ring[s.next%uint64(len(h.ring))].whole()
 		s.next++
 		return e, nil, nil
 	}

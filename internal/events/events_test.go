@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -154,4 +155,43 @@ func TestMany(t *testing.T) {
 	publish(h, events)
 	h.Close()
 	wait.Wait()
+}
+
+// Readers get what was published, and the events of one attachment share what does not change.
+func TestEventsShare(t *testing.T) {
+	const remember = 16
+	h := NewHub(remember)
+	var all []api.Event
+	releasing := time.Unix(5, 0)
+	for i := range 3 * remember {
+		owner := string(rune('a' + i/4))
+		at := &api.Attachment{ID: owner, State: api.StateAttached, Addresses: []string{owner + "1", owner + "2"}, Created: time.Unix(int64(i/4), 0)}
+		e := api.Event{Seq: uint64(i + 1), Time: time.Unix(int64(i), 0), Type: api.EventAttached, Owner: owner, Attachment: at}
+		switch i % 4 {
+		case 1:
+			at.State, at.Releasing = api.StateReleasing, &releasing
+		case 2:
+			e.Type, e.Attachment = api.EventExhausted, nil
+		case 3:
+			at.MTU = 1400
+		}
+		all = append(all, e)
+		h.Publish(e)
+	}
+	s := h.FollowFrom(0)
+	for _, want := range all[2*remember:] {
+		got, err := s.Next(t.Context())
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("event %+v of %+v, %v; want %+v of %+v", got, got.Attachment, err, want, want.Attachment)
+		}
+	}
+	kept := map[*api.Attachment]bool{}
+	for _, k := range h.ring {
+		if k.event.Attachment != nil {
+			kept[k.event.Attachment] = true
+		}
+	}
+	if want := remember / 4 * 2; len(kept) != want || len(h.about) != remember/4 {
+		t.Errorf("%d attachments are kept, of %d owners, want %d", len(kept), len(h.about), want)
+	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
 
@@ -76,6 +77,26 @@ func (g *Ground) holdCIDRs(ctx context.Context) map[string]error {
 	return failed
 }
 
+// holdStands takes the routes by which pods' answers to the node's loopback come back, for the
+// families of the pools. They keep nobody from attaching pods: without them only host ports are
+// out of reach by 127.0.0.1 or ::1.
+func (g *Ground) holdStands(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, stand := range []netip.Addr{nft.Stand4, nft.Stand6} {
+		of := func(p netip.Prefix) bool { return p.Addr().Is4() == stand.Is4() }
+		if !slices.ContainsFunc(prefixes(g.config.Load().Pools), of) {
+			continue
+		}
+		spec := &poolroute.Spec{CIDR: netip.PrefixFrom(stand, stand.BitLen()), Metric: g.node.Metric, Local: true}
+		all.Go(func() {
+			if err := g.holdOne(ctx, nodeRecord{Sort: standSort}, StandName(stand), spec); err != nil {
+				g.Log.Warn("could not take the route by which host ports are reached through the loopback", "err", err)
+			}
+		})
+	}
+}
+
 func prefixes(pools []ipam.PoolConfig) []netip.Prefix {
 	var ps []netip.Prefix
 	for _, p := range pools {
@@ -95,7 +116,7 @@ func (g *Ground) Former(ctx context.Context) ([]hold.Owner, error) {
 	configured := prefixes(g.Config().Pools)
 	var owners []hold.Owner
 	for _, h := range found {
-		if spec, ok := h.Spec.(*poolroute.Spec); ok && !slices.Contains(configured, spec.CIDR) {
+		if spec, ok := h.Spec.(*poolroute.Spec); ok && !spec.Local && !slices.Contains(configured, spec.CIDR) {
 			owners = append(owners, nodeOwner(nodeRecord{Sort: poolSort, Pool: "former"}, CIDRName(spec.CIDR), spec))
 		}
 	}

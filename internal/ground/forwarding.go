@@ -9,8 +9,12 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// forwardingKind is what events and metrics call the node's forwarding, which no owner holds.
-const forwardingKind = "forwarding"
+// ForwardingKind is what events and metrics call the node's forwarding, which no owner holds.
+const ForwardingKind = "forwarding"
+
+// forwarding6 is the sysctl that lets the kernel forward IPv6 from all links. Setting it also sets
+// that of each link, and that of links to come (default).
+const forwarding6 = "ipv6/conf/all/forwarding"
 
 // Forwards reports whether the agent sees to it that the node forwards what pods send.
 func (g *Ground) Forwards() bool { return g.config.Load().Forwarding }
@@ -38,12 +42,19 @@ func (g *Ground) forwarding() error {
 		if g.forwarded[name] {
 			g.tell(api.EventDrift, was)
 		}
-		if err := g.node.SetSysctl(name, "1"); err != nil {
+		var err error
+		if name == forwarding6 {
+			err = g.hearRouters()
+		}
+		if err == nil {
+			err = g.node.SetSysctl(name, "1")
+		}
+		if err != nil {
 			return fmt.Errorf("turning on forwarding (forwarding: false leaves it alone): %w", err)
 		}
 		if g.forwarded[name] {
 			g.Log.Warn("somebody switched off forwarding, and the agent turned it on again: pods could reach nobody beyond the node meanwhile", "was", was)
-			g.Meter.Repaired(forwardingKind)
+			g.Meter.Repaired(ForwardingKind)
 			g.tell(api.EventMended, was)
 		}
 		g.forwarded[name] = true
@@ -64,7 +75,7 @@ func (g *Ground) forwardingNames() (names []string) {
 		names = append(names, "ipv4/ip_forward")
 	}
 	if v6 {
-		names = append(names, "ipv6/conf/all/forwarding")
+		names = append(names, forwarding6)
 	}
 	return names
 }
@@ -80,7 +91,7 @@ func (g *Ground) ForwardFindings() (findings []api.Finding) {
 	for _, name := range g.forwardingNames() {
 		if !g.forwardingIsOn(name) {
 			findings = append(findings, api.Finding{
-				Type: api.FindingChanged, Kind: forwardingKind, Of: "node", What: "net." + strings.ReplaceAll(name, "/", "."),
+				Type: api.FindingChanged, Kind: ForwardingKind, Of: "node", What: "net." + strings.ReplaceAll(name, "/", "."),
 				Detail: "off: pods reach nobody beyond the node",
 			})
 		}
@@ -94,5 +105,5 @@ func (g *Ground) tell(typ string, err error) {
 	if id, held := g.Ledger.Holder(TableName); held {
 		o, _ = g.Ledger.Owner(id)
 	}
-	g.Hooks.Tell(typ, o, forwardingKind, err)
+	g.Hooks.Tell(typ, o, ForwardingKind, err)
 }

@@ -34,6 +34,7 @@ type Ground struct {
 	Hooks Hooks // must be set before the ledger is opened
 
 	config    atomic.Pointer[config.Config]
+	setting   sync.RWMutex                     // whoever has it for reading sees Pools and config agree
 	began     *config.Config                   // the configuration that the agent was started with
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
 	hanging   sync.Map                         // what is being done aside, by its name (see aside)
@@ -43,6 +44,7 @@ type Ground struct {
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
 	exhausted sync.Map                         // pools in which the last ADD found no address
 	overlaps  atomic.Pointer[[]string]         // what Overlaps lists; nil: nobody has looked
+	refused   atomic.Pointer[string]           // what Refused returns; nil: ""
 
 	forwardTurn sync.Mutex      // guards forwarded, and keeps two from turning on forwarding at once
 	forwarded   map[string]bool // sysctls of forwarding that were on already
@@ -79,6 +81,9 @@ func (g *Ground) Hold(ctx context.Context) error {
 	if err == nil {
 		err = g.keepTable(ctx)
 	}
+	var stands sync.WaitGroup
+	stands.Go(func() { g.holdStands(ctx) })
+	defer stands.Wait()
 	all := errors.Join(g.forwarding(), err)
 	lack := map[string]error{everyPool: all}
 	for pool, err := range g.holdCIDRs(ctx) {
@@ -216,12 +221,14 @@ func (g *Ground) Begin(ctx context.Context) error {
 	return err
 }
 
-// Owners returns the agent's own owners: the owner of its table, and those of its pools'
-// CIDRs.
+// Owners returns the agent's own owners: the owner of its table, those of the routes for host
+// ports, and those of its pools' CIDRs.
 func (g *Ground) Owners() []hold.ID {
 	var ids []hold.ID
-	if id, held := g.Ledger.Holder(TableName); held {
-		ids = append(ids, id)
+	for _, n := range []hold.Name{TableName, StandName(nft.Stand4), StandName(nft.Stand6)} {
+		if id, held := g.Ledger.Holder(n); held {
+			ids = append(ids, id)
+		}
 	}
 	for _, h := range g.heldCIDRs() {
 		ids = append(ids, h.owner)
@@ -259,7 +266,9 @@ func (g *Ground) MTU() int {
 // Pool returns the name of the pool that a network's configuration names; "" names the
 // default pool. It fails if the agent has no such pool.
 func (g *Ground) Pool(name string) (string, error) {
+	g.setting.RLock()
 	pools := g.Config().Pools
+	g.setting.RUnlock()
 	names := make([]string, len(pools))
 	for i, p := range pools {
 		if names[i] = p.Name; p.Name == name || name == "" {

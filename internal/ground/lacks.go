@@ -20,6 +20,8 @@ var lacks = []struct {
 	{nft.Invalid, api.LackInvalid, "packets that belong to no connection leave the node with pods' addresses (nft_ct)"},
 	{nft.Limit, api.LackConnections, "one pod can fill the connection tracking table (nft_connlimit, nft_numgen)"},
 	{nft.Multipath, api.LackMultipath, "a program of the node that speaks MPTCP with a pod is told only after a timeout that the pod is gone (nft_exthdr, Linux 5.18)"},
+	{nft.HostPorts, api.LackHostPorts, "pods with host ports are not attached (nft_nat, nft_masq, nft_fib, nft_ct)"},
+	{nft.Shadows, api.LackShadows, "a pod can get the host port of another pod towards a machine that it sends to (Linux 6.5)"},
 }
 
 // lacking returns the API's words for parts that the kernel lacks.
@@ -40,7 +42,13 @@ func (g *Ground) SayLacks(p nft.Parts) {
 		g.Log.Info("the kernel now supports all rules of the nftables table")
 		return
 	}
-	g.Log.Warn("the kernel does not support some rules of the nftables table; each sweep tries them again", "lacks", lacking(p), "so", because(p))
+	g.Log.Warn("the kernel does not support some rules of the nftables table; each sweep tries them again", "lacks", lacking(p), "so", Because(p))
+}
+
+// SayUnpoliced is called once if the kernel cannot drop what a pod sends above its egressRate. It
+// writes that into the log.
+func (g *Ground) SayUnpoliced(err error) {
+	g.Log.Warn("the node cannot hold pods to their egressRate: only the limit in the pod does, which a pod with CAP_NET_RAW can pass", "err", err)
 }
 
 // LackFindings returns an audit's findings about the parts of the table that the kernel
@@ -51,10 +59,11 @@ func (g *Ground) LackFindings() []api.Finding {
 		return nil
 	}
 	return []api.Finding{{Type: api.FindingMissing, Kind: table.KindName, What: (&table.Spec{Instance: g.Instance}).String(),
-		Detail: fmt.Sprintf("this kernel does not support some rules of the table: %s", because(p))}}
+		Detail: fmt.Sprintf("this kernel does not support some rules of the table: %s", Because(p))}}
 }
 
-func because(p nft.Parts) string {
+// Because says what happens if the kernel lacks parts of the table.
+func Because(p nft.Parts) string {
 	var so []string
 	for _, l := range lacks {
 		if p&l.part != 0 {

@@ -29,7 +29,7 @@ func (g *Ground) RefuseOverlaps(c *config.Config) error {
 	if len(vacant) == 0 {
 		return nil // it costs a list of all addresses and routes
 	}
-	found, err := overlap.Find(vacant, g.node.Conn)
+	found, err := overlap.Find(vacant, g.node.Conn, g.agents())
 	if err != nil {
 		g.Log.Warn("could not look for pools that overlap", "err", err)
 	}
@@ -52,7 +52,7 @@ func (g *Ground) usedCIDRs() map[netip.Prefix]bool {
 // SayOverlaps looks for pools in force whose addresses somebody else uses, and says so in the
 // log and in the status.
 func (g *Ground) SayOverlaps(context.Context) {
-	found, err := overlap.Find(g.Config().Pools, g.node.Conn)
+	found, err := overlap.Find(g.Config().Pools, g.node.Conn, g.agents())
 	if err != nil {
 		g.Log.Warn("could not look for pools that overlap", "err", err)
 		return
@@ -64,10 +64,17 @@ func (g *Ground) SayOverlaps(context.Context) {
 			continue
 		}
 		all = append(all, o.String())
+		if o.Left {
+			g.Log.Warn("a pool overlaps what another agent has left, which does not run: if it never comes back, remove that", "overlap", o, "remedy", o.Remedy)
+			continue
+		}
 		g.Log.Error("a pool overlaps what somebody else uses, and pods have addresses of it: move one of the two", "overlap", o)
 	}
 	g.overlaps.Store(&all)
 }
+
+// agents tells this agent from the others of the node.
+func (g *Ground) agents() overlap.Agents { return overlap.Here(g.Instance, g.Netns.Ino) }
 
 // Overlaps lists the pools in force whose addresses somebody else used at the last look.
 func (g *Ground) Overlaps() []string {

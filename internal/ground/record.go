@@ -12,7 +12,7 @@ import (
 
 // nodeRecord is the Owner.Meta of the agent's own owners.
 type nodeRecord struct {
-	Sort     string `json:"sort"` // "egress" or "pool"
+	Sort     string `json:"sort"` // "egress", "pool" or "stand"
 	Pool     string `json:"pool,omitempty"`
 	Cooldown string `json:"cooldown,omitempty"` // the pool's cooldown, such as "1m5s"; "": not known
 	First    string `json:"first,omitempty"`    // the pool's first cooldown since the ledger was lost; "": it was not lost
@@ -21,7 +21,14 @@ type nodeRecord struct {
 const (
 	tableSort = "egress"
 	poolSort  = "pool"
+	standSort = "stand"
 )
+
+// StandName returns the name that the owner of the route has by which pods' answers to 127.0.0.1
+// or to ::1 come back (nft.Stand4, nft.Stand6).
+func StandName(stand netip.Addr) hold.Name {
+	return hold.Name{Space: "agent", Name: "stand/" + stand.String()}
+}
 
 // TableName is the name that the owner of the agent's table has.
 var TableName = hold.Name{Space: "agent", Name: "egress"}

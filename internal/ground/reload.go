@@ -41,6 +41,7 @@ func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 		g.refuse(err)
 		return false
 	}
+	g.refused.Store(nil)
 	g.Meter.Reloaded(nil)
 	switch {
 	case err != nil:
@@ -56,8 +57,19 @@ func (g *Ground) Settle(ctx context.Context, c *config.Config) bool {
 
 // refuse says why a new configuration is not put into force.
 func (g *Ground) refuse(err error) {
+	why := err.Error()
+	g.refused.Store(&why)
 	g.Meter.Reloaded(err)
 	g.Log.Error("berthd refuses the new configuration, and keeps the one in force", "err", err)
+}
+
+// Refused says why the configuration that was read last is not in force, and the former one is;
+// "" if it is in force.
+func (g *Ground) Refused() string {
+	if why := g.refused.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // waiting returns the keys that the agent reads only at its start, and that have other
@@ -68,6 +80,7 @@ func (g *Ground) waiting(c *config.Config) []string {
 	for key, changed := range map[string]bool{
 		"concurrency": c.Concurrency != g.began.Concurrency,
 		"metrics":     c.Metrics != g.began.Metrics,
+		"tracing":     c.Tracing != g.began.Tracing,
 		"logLevel":    c.LogLevel != g.began.LogLevel,
 	} {
 		if changed {
@@ -99,10 +112,21 @@ func (g *Ground) Reload(ctx context.Context, c *config.Config) error {
 	if err := g.RefuseOverlaps(c); err != nil {
 		return err
 	}
+	if err := g.set(c); err != nil {
+		return err
+	}
+	g.SayOverlaps(ctx)
+	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
+}
+
+// set puts a configuration and its pools into force, for Pool at once: otherwise an ADD could
+// choose a default pool that is gone, or that is not there yet.
+func (g *Ground) set(c *config.Config) error {
+	g.setting.Lock()
+	defer g.setting.Unlock()
 	if err := g.Pools.Set(c.Pools, g.Clock.Now()); err != nil {
 		return err
 	}
 	g.config.Store(c)
-	g.SayOverlaps(ctx)
-	return errors.Join(g.keepTable(ctx), g.Hold(ctx), g.giveBack(ctx))
+	return nil
 }

@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/table"
 )
@@ -51,12 +53,20 @@ func (g *Ground) Ruleset() nft.Ruleset {
 		Live:        g.node.Groups.Live(),
 		Blocked:     outside(pools, c.BlockedCIDRs),
 		Connections: uint32(c.Connections),
+		HostPorts:   true,
 		Masquerade:  c.Masquerade.Enabled,
 		Pools:       pools,
 		Excluded:    c.Masquerade.ExcludedCIDRs,
 		FirstPort:   c.Masquerade.Ports.First,
 		LastPort:    c.Masquerade.Ports.Last,
 	}
+}
+
+// MasqueradePorts returns the first and the last port that masquerade gives to pods' connections,
+// and whether it is on.
+func (g *Ground) MasqueradePorts() (first, last uint16, on bool) {
+	m := g.Config().Masquerade
+	return m.Ports.First, m.Ports.Last, m.Enabled
 }
 
 // SetTable tells the table what it should contain. The table must know that before it is
@@ -75,17 +85,26 @@ func (g *Ground) CutAnew() {
 	}
 }
 
+// cutAgain is how long KeepCut waits after it has failed.
+const cutAgain = time.Second
+
 // KeepCut makes the cuts of dying pods independent of the table whenever the table is not
 // what they rely on, until ctx ends.
 func (g *Ground) KeepCut(ctx context.Context) {
+	failed := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-g.doubted:
 		}
-		if err := g.node.Links.DownDying(ctx); err != nil {
-			g.Log.Warn("could not set down the links of all pods that are being released", "err", err)
+		err := g.node.Links.DownDying(ctx)
+		if err != nil && !failed {
+			g.Log.Warn("could not set down the links of all pods that are being released: the agent tries again", "err", err)
+		}
+		if failed = err != nil; failed {
+			g.CutAnew()
+			daemon.Sleep(ctx, cutAgain, nil)
 		}
 	}
 }

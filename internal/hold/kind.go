@@ -14,8 +14,16 @@ var (
 	ErrGone     = errors.New("gone")                       // Verify: the thing is not there
 	ErrChanged  = errors.New("changed")                    // Verify: the thing is there, but not as its spec says
 	ErrForeign  = errors.New("taken by somebody else")     // Acquire: somebody else's thing is in its place, and stays there
+	ErrUnused   = errors.New("nobody could have used it")  // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
 	ErrHomeless = errors.New("what it belongs in is gone") // Acquire, Settle: it can never succeed again, because the pod is gone
 )
+
+// Unused returns err, with its text, as an ErrUnused.
+func Unused(err error) error { return unusedError{err} }
+
+type unusedError struct{ error }
+
+func (e unusedError) Unwrap() []error { return []error{e.error, ErrUnused} }
 
 // LaterError is the answer of an Acquire or a Release that must not be tried again before
 // a time, for example because an API says that it was asked too often. It holds for the
@@ -116,7 +124,8 @@ type Kind struct {
 	// an owner says so, the owner's release takes the owners that need it with it.
 	Waits bool
 	// Find returns everything in the world that has this agent's stamp, as holds that
-	// Release can take. A Verify in the same look may use what Find has seen. Optional.
+	// Release can take. A thing that does not say its owner has an empty Owner: its kind and
+	// text find it in the ledger. A Verify in the same look may use what Find has seen. Optional.
 	Find func(context.Context, *Look) ([]Hold, error)
 }
 

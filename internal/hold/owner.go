@@ -10,7 +10,7 @@ import (
 )
 
 // Name is something that one owner at a time can have: an address, a CIDR of a
-// pool, later a host port or a sandbox's pod name. The ledger alone claims and
+// pool, a port of the node, later a sandbox's pod name. The ledger alone claims and
 // frees it.
 type Name struct {
 	Space string `json:"space"` // which sort of name, such as "address"

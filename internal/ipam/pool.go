@@ -69,7 +69,7 @@ func Validate(pools []PoolConfig) error {
 		}
 		names[p.Name] = true
 		for _, c := range p.CIDRs {
-			if err := checkCIDR(c); err != nil {
+			if err := CheckCIDR(c); err != nil {
 				return fmt.Errorf("pool %s: %w", p.Name, err)
 			}
 			all = append(all, owned{c, p.Name})
@@ -90,7 +90,9 @@ func Validate(pools []PoolConfig) error {
 	return nil
 }
 
-func checkCIDR(c netip.Prefix) error {
+// CheckCIDR reports why no pool may have a CIDR: it is none, has bits set beyond its length, or
+// is of addresses that no pod can have.
+func CheckCIDR(c netip.Prefix) error {
 	if !c.IsValid() {
 		return fmt.Errorf("invalid CIDR")
 	}

@@ -37,6 +37,23 @@ func (p *IPAM) Due(now time.Time) Pass {
 	return pass
 }
 
+// RestOn lets those of a pass's addresses rest until the given time that must not be rinsed,
+// because somebody else has them. The caller calls it before Rinsed. If an address was claimed
+// or became due again meanwhile, it stays as it is.
+func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range addrs {
+		c, off := p.locate(a)
+		if c == nil {
+			continue
+		}
+		if i := c.index.slot(off); i != 0 && c.space.slots[i].state == due && c.space.slots[i].until == pass.number {
+			c.space.rest(c, off, nanos(until))
+		}
+	}
+}
+
 // Rinsed ends a pass that succeeded. Its addresses are free now, except those that were
 // claimed or became due again meanwhile. If the pools have changed since Due (Set, Drain,
 // Drained), the addresses stay due, for another pass.

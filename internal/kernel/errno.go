@@ -1,5 +1,5 @@
 // Package kernel is the kernel's door: it classifies, once, the errors that system
-// calls and netlink requests return. The packages below it (ns, rtnl, nft, conntrack)
+// calls and netlink requests return. The packages below it (ns, rtnl, nft, conntrack, bpf)
 // each speak to one part of the kernel.
 package kernel
 

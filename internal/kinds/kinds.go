@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
@@ -22,34 +23,45 @@ type Doors struct {
 	Table  Table
 	Routes interface{ Kind() hold.Kind } // of the pools
 	Links  Links
+	Ports  Ports
 	// Monitor begins to hear of changes by others; nil: this node cannot tell of them.
 	Monitor func() (Monitor, error)
 }
 
 // List lists the kinds, in the order in which a restart verifies them: first the kinds that
 // keep dead pods' packets away, then the pods' links.
-func (d *Doors) List(t Tracked) hold.Kinds {
+func (d *Doors) List(t Tracked, r flows.Routes) hold.Kinds {
 	return hold.Kinds{
 		d.Table.Kind(),
 		d.Routes.Kind(),
-		flows.Kind(t),
+		flows.Kind(t, r),
 		d.Links.Kind(),
+		d.Ports.Kind(),
 	}
+}
+
+// OtherPorts returns the host ports of the node's other agents, by the names of their tables.
+func (d *Doors) OtherPorts() (map[string][]nft.Port, error) { return d.Table.Others() }
+
+// UnmapOther removes host ports from another agent's table, and the table if whole is set.
+func (d *Doors) UnmapOther(instance string, gone []nft.Port, whole bool) error {
+	return d.Table.UnmapOther(instance, gone, whole)
 }
 
 // Open makes the doors to the network namespace here. conn leads to the same namespace.
 func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	barrier := table.New(table.Options{
-		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs,
+		Tables: nft.Open(here), Ruleset: nft.Ruleset{Instance: m.Instance}, Lacks: h.Lacks, Differs: h.Differs, Kept: h.Kept,
 	})
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
-		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Forwards: h.Forwards,
+		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
 	})
 	return Doors{
 		Table:  barrier,
 		Routes: poolroute.New(poolroute.Options{Conn: conn, Metric: m.Metric}),
 		Links:  links,
+		Ports:  OpenPorts(barrier, m, h),
 		Monitor: func() (Monitor, error) {
 			news, err := conn.Monitor(m.Groups, stamp.Links(m.Instance))
 			if err != nil {
@@ -58,6 +70,13 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 			return links.Follow(news), nil
 		},
 	}
+}
+
+// OpenPorts makes the door to the host ports in an instance's table.
+func OpenPorts(maps Maps, m Marks, h Hooks) Ports {
+	return hostports.New(hostports.Options{
+		Maps: maps, Exposed: h.Mapped, Left: h.Left, Link: func(id hold.ID) string { return stamp.Link(m.Instance, id) },
+	})
 }
 
 // Marks tell an instance's things on the node from those of others.
@@ -76,17 +95,26 @@ type Hooks struct {
 	Differs func()
 	// Exposed is called if a link was not among the links that the table's rules are for.
 	Exposed func()
+	// Mapped is called with host ports that were mapped, if connections may have had them before.
+	Mapped func([]nft.Mapping)
+	// Left removes the host ports that an agent has left which nobody serves.
+	Left func() error
+	// Kept returns those of the host ports in the table that an owner has.
+	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
 	// Since returns when the last ADD began that was answered with an attachment
 	// (CLOCK_BOOTTIME, ns); 0: not known.
 	Since func(hold.ID) int64
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool
+	// Unpoliced is called once with why the kernel cannot hold pods to what they may send.
+	Unpoliced func(error)
 }
 
 // Tracked is connection tracking.
 type Tracked interface {
 	Forget([]netip.Addr) error
 	ForgetExposed(conntrack.Rules) error
+	ForgetMapped(conntrack.HostPort) error
 	Load() (entries, most int, err error)
 	Trim(context.Context, map[netip.Addr]int, conntrack.Bounds) (map[int]int, error)
 	Close()
@@ -98,6 +126,8 @@ type Table interface {
 	SetRuleset(nft.Ruleset) error
 	Retry() error
 	Lacks() nft.Parts
+	Others() (map[string][]nft.Port, error)
+	UnmapOther(instance string, gone []nft.Port, whole bool) error
 	Run(context.Context, table.Report)
 }
 
@@ -109,6 +139,15 @@ type Links interface {
 	ListAhead()
 	Whole(context.Context) ([]rtnl.Link, error)
 	DownDying(context.Context) error
+}
+
+// Maps are the maps of host ports in a table.
+type Maps = hostports.Maps
+
+// Ports are the pods' host ports.
+type Ports interface {
+	Kind() hold.Kind
+	Mapped() (map[hold.ID]*hostports.Spec, error)
 }
 
 // Monitor tells of changes that others may have made (rtnl.Monitor).

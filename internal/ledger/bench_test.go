@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,10 @@ func fullOwner(i int) hold.Owner {
 func BenchmarkCommit(b *testing.B) {
 	for _, callers := range []int{1, 16, 64, 250} {
 		b.Run(fmt.Sprint(callers), func(b *testing.B) {
-			l := open(b, Options{Path: filepath.Join(b.TempDir(), "ledger.db"), Kinds: testKinds})
+			var syncs atomic.Int64
+			count := func(string) { syncs.Add(1) }
+			l := open(b, Options{Path: filepath.Join(b.TempDir(), "ledger.db"), Kinds: testKinds, volume: &hooked{syncs: count, datas: count}})
+			syncs.Store(0)
 			work := make(chan int, callers)
 			var wg sync.WaitGroup
 			b.ResetTimer()
@@ -50,6 +54,7 @@ func BenchmarkCommit(b *testing.B) {
 			b.ReportMetric(float64(callers)*b.Elapsed().Seconds()*1e6/float64(3*b.N), "µs/commit")
 			s := l.Stats()
 			b.ReportMetric(float64(s.Commits)/float64(s.Transactions), "commits/tx")
+			b.ReportMetric(float64(syncs.Load())/float64(s.Transactions), "syncs/tx")
 		})
 	}
 }

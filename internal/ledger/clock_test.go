@@ -12,7 +12,8 @@ import (
 // clockScripts say what happens to the clock, the process and the machine while a name
 // rests, and how much of the rest of 30 s is left after that. The rest begins at "free" or,
 // if a script has none, at its beginning. "old" means that, until the next crash, the
-// earlier version runs, whose records have the wall clock only.
+// earlier version runs, whose records have the wall clock only. Each script is played once
+// more with the file written anew after each event ("rewrite").
 var clockScripts = []struct {
 	script string
 	left   time.Duration
@@ -62,7 +63,12 @@ var clockScripts = []struct {
 // the wall clock is set to. Over a reboot they go by the wall clock, but never last longer
 // than a whole rest from the reboot on.
 func TestRestsWhileTheClockIsSet(t *testing.T) {
+	all := clockScripts
 	for _, s := range clockScripts {
+		s.script = "rewrite, " + s.script
+		all = append(all, s)
+	}
+	for _, s := range all {
 		t.Run(s.script, func(t *testing.T) {
 			l, c := playClock(t, s.script)
 			now := l.opts.Clock.Now()
@@ -93,6 +99,7 @@ func TestRestsWhileTheClockIsSet(t *testing.T) {
 
 // playClock returns the ledger at the end of a script.
 func playClock(t *testing.T, script string) (*Ledger, *clock) {
+	script, rewrites := strings.CutPrefix(script, "rewrite, ")
 	c := newClock()
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	opts := testOptions(path, c)
@@ -129,6 +136,9 @@ func playClock(t *testing.T, script string) (*Ledger, *clock) {
 			must(t, l.SetEpoch(Epoch{Boot: c.boot}))
 		default:
 			t.Fatal(fmt.Sprint("no such event: ", event))
+		}
+		if rewrites {
+			rewriteNow(t, l)
 		}
 	}
 	return l, c

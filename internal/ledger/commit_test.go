@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,5 +397,30 @@ func TestAtOnce(t *testing.T) {
 	wg.Wait()
 	if n := len(l.Owners()); n != 0 || len(held) != 0 {
 		t.Errorf("%d owners, %d names left", n, len(held))
+	}
+}
+
+// A transaction is one sync, but for those that make room for many.
+func TestOneSync(t *testing.T) {
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	grown, appended := atomic.Int64{}, atomic.Int64{}
+	opts.volume = &hooked{
+		syncs: func(string) { grown.Add(1) },
+		datas: func(string) { appended.Add(1) },
+	}
+	l := open(t, opts)
+	for i := range 500 {
+		mustCommit(t, l, Begin(fullOwner(i)))
+	}
+	rewriteNow(t, l)
+	before := l.Stats()
+	grown.Store(0)
+	appended.Store(0)
+	for i := range 500 {
+		mustCommit(t, l, Begin(fullOwner(500+i)))
+	}
+	now := l.Stats()
+	if tx := int64(now.Transactions - before.Transactions); tx != 500 || appended.Load() != tx || grown.Load() > tx/20 {
+		t.Errorf("%d transactions, %d syncs of data, %d others", tx, appended.Load(), grown.Load())
 	}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,18 +10,16 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
-
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// sample makes a small ledger that has a record of each sort, several pages, and freed
-// pages. It returns the file's bytes, its high water mark in pages, and the ledger's
-// snapshot.
-func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
+// sample makes a small ledger that has a record of each sort, a snapshot, and a log of some
+// batches. It returns the file's bytes and the ledger's snapshot.
+func sample(t testing.TB) (raw []byte, want *Snapshot) {
 	t.Helper()
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
@@ -30,7 +29,7 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	parent := newOwner(address("p/parent"))
 	ops := []Op{Begin(parent)}
 	big := newOwner()
-	big.Meta = json.RawMessage(`"` + strings.Repeat("big", 1500) + `"`) // overflow pages
+	big.Meta = json.RawMessage(`"` + strings.Repeat("big", 1500) + `"`) // many sectors
 	ops = append(ops, Begin(big))
 	for i := range 16 {
 		o := newOwner(address(fmt.Sprint("p/", i)))
@@ -44,14 +43,18 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 		if i%4 == 1 {
 			ops = append(ops, Forget(o.ID, c.now), Bury(Tombstone{string(o.ID), "b", int64(i), c.Boottime() + 1}))
 		}
-		if len(ops) > 11 {
+		if len(ops) > 7 {
 			mustCommit(t, l, ops...)
 			ops = nil
 		}
+		if i == 5 {
+			rewriteNow(t, l)
+		}
 	}
 	mustCommit(t, l, ops...)
-	pages = l.store.room.high
-	must(t, l.Close())
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 	raw, err = os.ReadFile(opts.Path)
 	must(t, err)
 	want, err = Read(opts.Path, testKinds)
@@ -59,7 +62,45 @@ func sample(t testing.TB) (raw []byte, pages int, want *Snapshot) {
 	if len(want.Owners) < 10 || len(want.Resting) < 4 || len(want.Tombstones) < 4 {
 		t.Fatalf("sample has too little: %+v", want)
 	}
-	return raw, pages, want
+	return raw, want
+}
+
+// inWriter is an op that lets a test do something in the writer's goroutine.
+type inWriter func(*Ledger) error
+
+func (f inWriter) ready(*Ledger) (step, error) {
+	return step{0, func(b *batch) error { return f(b.ledger) }}, nil
+}
+
+// rewriteNow has the ledger's file written anew, and waits for that.
+func rewriteNow(t testing.TB, l *Ledger) {
+	t.Helper()
+	before := l.Stats().Rewrites
+	mustCommit(t, l, inWriter(func(l *Ledger) error { l.store.opts.minLog, l.store.snap = 1, 0; return nil }))
+	mustCommit(t, l, inWriter(func(l *Ledger) error { l.store.opts.minLog = 0; return nil }))
+	waitIdle(t, l)
+	if l.Stats().Rewrites == before {
+		t.Fatal("the file could not be written anew")
+	}
+}
+
+// waitIdle waits until the writer has nothing left to do behind the commits before: neither to
+// grow the file nor to write it anew.
+func waitIdle(t testing.TB, l *Ledger) {
+	t.Helper()
+	for busy := true; busy; runtime.Gosched() {
+		mustCommit(t, l, inWriter(func(l *Ledger) error { busy = l.store.next != nil; return nil }))
+	}
+}
+
+// used returns where the zeros behind a log's last batch begin.
+func used(t testing.TB, raw []byte) int {
+	t.Helper()
+	l, err := readLog(bytes.NewReader(raw), int64(len(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(l.tail)
 }
 
 // spoilt is a file that a test damages and reads, again and again.
@@ -83,6 +124,9 @@ func (s *spoilt) read(what string, at int) (damaged bool) {
 	}
 	if err != nil {
 		s.t.Fatalf("%s %d: %v", what, at, err)
+	}
+	if s.want == nil {
+		return false
 	}
 	got.Path, got.Size = s.want.Path, s.want.Size
 	if !reflect.DeepEqual(got, s.want) {
@@ -125,19 +169,21 @@ func (s *spoilt) open(what string, at int, damaged bool) {
 	sameContent(s.t, contentOf(again), want)
 }
 
-// TestFlippedBytes changes each byte of a ledger, one at a time.
+// TestFlippedBytes changes each byte of a ledger, one at a time. Each change is noticed.
 func TestFlippedBytes(t *testing.T) {
-	raw, pages, want := sample(t)
+	raw, want := sample(t)
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
+	end := used(t, raw) + 3*sectorSize
 	s := &spoilt{t, filepath.Join(t.TempDir(), "flipped.db"), want}
-	must(t, os.WriteFile(s.path, raw, 0o600))
+	writeAll(t, s.path, raw[:end])
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()
-	noticed, opened := 0, 0
-	used := usedPages(t, s.path)
-	for at := range pages * pageSize {
-		if !used[at/pageSize] && at%37 > 0 || testing.Short() && at%7 > 0 {
+	if s.read("byte", -1) {
+		t.Fatal("it is damaged from the start")
+	}
+	for at := range end {
+		if testing.Short() && at%7 > 0 {
 			continue
 		}
 		spoil := []byte{raw[at] ^ byte(1<<random.IntN(8))}
@@ -145,39 +191,14 @@ func TestFlippedBytes(t *testing.T) {
 			spoil[0] = raw[at] ^ byte(1+random.IntN(255))
 		}
 		write(t, f, spoil, at)
-		damaged := s.read("byte", at)
-		if damaged {
-			noticed++
+		if !s.read("byte", at) {
+			t.Fatalf("byte %d: %#x instead of %#x, and nobody noticed", at, spoil[0], raw[at])
 		}
-		// bbolt may panic when it writes after a change in a page's header that nobody
-		// has noticed.
-		structure := used[at/pageSize] && at >= 2*pageSize && at%pageSize < pageHead+8*elementLen
-		if random.IntN(1000) == 0 || structure && !damaged {
-			opened++
-			s.open("byte", at, damaged)
-			write(t, f, raw[:pages*pageSize], 0) // after the work done there
-		} else {
-			write(t, f, raw[at:at+1], at)
+		if random.IntN(300) == 0 {
+			s.open("byte", at, true)
 		}
+		write(t, f, raw[at:at+1], at)
 	}
-	t.Logf("%d pages, %d changes noticed, the other bytes are not in use; %d opened as well", pages, noticed, opened)
-	if noticed < pageSize/10 {
-		t.Error("hardly any changed byte was noticed")
-	}
-}
-
-// usedPages returns which pages of a ledger something refers to.
-func usedPages(t testing.TB, path string) []bool {
-	t.Helper()
-	f, err := os.Open(path)
-	must(t, err)
-	defer f.Close()
-	info, err := f.Stat()
-	must(t, err)
-	img, err := readImage(f, info.Size())
-	must(t, err)
-	must(t, img.walk(func(string, []byte, []byte) error { return nil }))
-	return img.seen
 }
 
 func write(t testing.TB, f *os.File, b []byte, at int) {
@@ -187,37 +208,266 @@ func write(t testing.TB, f *os.File, b []byte, at int) {
 	}
 }
 
-// TestTruncated cuts a ledger off at many lengths.
+// TestTruncated cuts a ledger off at every length.
 func TestTruncated(t *testing.T) {
-	raw, pages, want := sample(t)
-	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
+	raw, want := sample(t)
 	s := &spoilt{t, filepath.Join(t.TempDir(), "cut.db"), want}
-	lengths := []int{1, 15, pageHead, pageHead + metaLen, pageSize - 1, pageSize, 2 * pageSize, 2*pageSize + 1,
-		pages*pageSize - 1, pages * pageSize, pages*pageSize + 1, len(raw) - 1, len(raw)}
-	for range 200 {
-		lengths = append(lengths, 1+random.IntN(pages*pageSize))
-	}
-	for _, n := range lengths {
-		must(t, os.WriteFile(s.path, raw[:n], 0o600))
-		damaged := s.read("length", n)
-		if damaged != (n < pages*pageSize) {
-			t.Errorf("length %d: damaged %v", n, damaged)
+	end := used(t, raw)
+	writeAll(t, s.path, raw)
+	for n := end + 3*sectorSize; n > 0; n-- {
+		if testing.Short() && n%sectorSize > 1 && n%11 > 0 {
+			continue
 		}
-		s.open("length", n, damaged)
+		if err := os.Truncate(s.path, int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		damaged := s.read("length", n)
+		if damaged != (n < end+sectorSize) {
+			t.Fatalf("length %d of %d: damaged %v", n, end, damaged)
+		}
+		if n%(5*sectorSize+1) == 0 {
+			s.open("length", n, damaged)
+			writeAll(t, s.path, raw)
+		}
 	}
 }
 
-// TestLostPages exchanges whole pages, which no record's checksum shows.
-func TestLostPages(t *testing.T) {
-	raw, pages, want := sample(t)
+// TestLostSectors puts each sector in the place of each other one. Sectors of the last batch
+// that are zero are left to TestTorn.
+func TestLostSectors(t *testing.T) {
+	raw, want := sample(t)
+	end := used(t, raw)
+	raw = raw[:end+2*sectorSize]
 	s := &spoilt{t, filepath.Join(t.TempDir(), "lost.db"), want}
-	for from := 2; from < pages; from++ {
-		for to := 2; to < pages; to++ {
-			spoil := bytes.Clone(raw[:pages*pageSize])
-			copy(spoil[to*pageSize:][:pageSize], raw[from*pageSize:][:pageSize])
-			order.PutUint64(spoil[to*pageSize:], uint64(to)) // it says it is that page
-			must(t, os.WriteFile(s.path, spoil, 0o600))
-			s.read("copy of page", from*1000+to)
+	writeAll(t, s.path, raw)
+	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for from := 0; from < len(raw); from += sectorSize {
+		for to := 0; to < end; to += sectorSize {
+			if from == to || from >= end && to >= lastBatch(t, raw) {
+				continue
+			}
+			write(t, f, raw[from:from+sectorSize], to)
+			if !s.read("copy of sector", from*1000+to) {
+				t.Fatalf("sector at %d, copied to %d: nobody noticed", from, to)
+			}
+			write(t, f, raw[to:to+sectorSize], to)
+		}
+	}
+}
+
+// lastBatch returns where the last batch begins.
+func lastBatch(t testing.TB, raw []byte) int {
+	t.Helper()
+	l, err := readLog(bytes.NewReader(raw), int64(len(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(l.last)
+}
+
+// TestTorn loses each set of sectors of the last batch, as a crash may: the ledger has what
+// it had before that batch, and goes on. In any other batch that is damage.
+func TestTorn(t *testing.T) {
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	l := open(t, opts)
+	large := func() hold.Owner {
+		o := newOwner(address(string(hold.NewID())))
+		o.Meta = json.RawMessage(`"` + strings.Repeat("m", 5*payloadMax) + `"`)
+		return o
+	}
+	mustCommit(t, l, Begin(large()), Begin(newOwner()), Begin(newOwner()))
+	before := l.Snapshot()
+	mustCommit(t, l, Begin(large()))
+	l.Close()
+	raw, err := os.ReadFile(opts.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, end := lastBatch(t, raw), used(t, raw)
+	n := (end - from) / sectorSize
+	if n < 6 || n > 7 {
+		t.Fatalf("the batch has %d sectors", n)
+	}
+	for _, behind := range []int{1, 40} {
+		for lost := 1; lost < 1<<n; lost++ {
+			torn := bytes.Clone(raw[:end+behind*sectorSize])
+			for i := range n {
+				if lost&(1<<i) != 0 {
+					clear(torn[from+i*sectorSize:][:sectorSize])
+				}
+			}
+			s := &spoilt{t, filepath.Join(t.TempDir(), "torn.db"), &before}
+			writeAll(t, s.path, torn)
+			if s.read("lost sectors", lost) {
+				_, err := Read(s.path, testKinds)
+				t.Fatalf("lost sectors %b: %v", lost, err)
+			}
+			s.open("lost sectors", lost, false)
+		}
+	}
+	rawBefore := raw[:end+sectorSize]
+	for at := 0; at < from; at += sectorSize {
+		spoil := bytes.Clone(rawBefore)
+		clear(spoil[at:][:sectorSize])
+		s := &spoilt{t, filepath.Join(t.TempDir(), "lost.db"), nil}
+		writeAll(t, s.path, spoil)
+		if !s.read("zero sector at", at) {
+			t.Fatalf("sector at %d is lost, and nobody noticed", at)
+		}
+	}
+}
+
+// TestTornMixed puts a batch together from two that had the same number: one was torn by a
+// crash, the other took its place.
+func TestTornMixed(t *testing.T) {
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	a, b := newOwner(address("1")), newOwner(address("2"))
+	a.Meta = json.RawMessage(`"` + strings.Repeat("a", 4*payloadMax) + `"`)
+	b.Meta = json.RawMessage(`"` + strings.Repeat("b", 4*payloadMax) + `"`)
+	l := open(t, opts)
+	l.Close()
+	empty, err := os.ReadFile(opts.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(o hold.Owner) []byte {
+		writeAll(t, opts.Path, empty)
+		l := open(t, opts)
+		mustCommit(t, l, Begin(o))
+		l.Close()
+		raw, err := os.ReadFile(opts.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	withA, withB := with(a), with(b)
+	from, end := lastBatch(t, withA), used(t, withA)
+	if used(t, withB) != end {
+		t.Fatal("the batches have different lengths")
+	}
+	n := (end - from) / sectorSize
+	s := &spoilt{t, filepath.Join(t.TempDir(), "mixed.db"), nil}
+	for mix := 1; mix < 1<<n-1; mix++ {
+		spoil := bytes.Clone(withA[:end+sectorSize])
+		for i := range n {
+			if mix&(1<<i) != 0 {
+				copy(spoil[from+i*sectorSize:][:sectorSize], withB[from+i*sectorSize:])
+			}
+		}
+		writeAll(t, s.path, spoil)
+		if !s.read("mixed", mix) {
+			t.Fatalf("sectors %b are of another batch, and nobody noticed", mix)
+		}
+	}
+}
+
+// TestDurable loses sectors of what was durable before the file got its name: nothing of that
+// can be torn, also if nothing follows. And bytes behind the last sector are damage.
+func TestDurable(t *testing.T) {
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	l := open(t, opts)
+	for range 3 { // so that the snapshot has several batches
+		o := newOwner()
+		o.Meta = json.RawMessage(`"` + strings.Repeat("m", snapshotBy*2/3) + `"`)
+		mustCommit(t, l, Begin(o))
+	}
+	rewriteNow(t, l)
+	l.Close()
+	raw, err := os.ReadFile(opts.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, end := lastBatch(t, raw), used(t, raw)
+	raw = raw[:end+2*sectorSize]
+	s := &spoilt{t, opts.Path, nil}
+	for n := sectorSize; n <= end-from; n += sectorSize {
+		spoil := bytes.Clone(raw)
+		clear(spoil[end-n : end])
+		writeAll(t, s.path, spoil)
+		if !s.read("bytes lost", n) {
+			t.Errorf("the last %d bytes are lost, and nobody noticed", n)
+		}
+	}
+	writeAll(t, s.path, append(bytes.Clone(raw), 0, 0, 1))
+	if !s.read("bytes behind", 3) {
+		t.Error("bytes behind the last sector, and nobody noticed")
+	}
+}
+
+// TestOtherLife puts a batch into a ledger that its copy had under the same number.
+func TestOtherLife(t *testing.T) {
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	open(t, opts).Close()
+	var lives [2][]byte
+	start, err := os.ReadFile(opts.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range lives {
+		writeAll(t, opts.Path, start)
+		l := open(t, opts)
+		mustCommit(t, l, Begin(newOwner(address("1"))))
+		mustCommit(t, l, Begin(newOwner(address("2"))))
+		l.Close()
+		if lives[i], err = os.ReadFile(opts.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &spoilt{t, opts.Path, nil}
+	from, to := used(t, start), lastBatch(t, lives[0])
+	if lastBatch(t, lives[1]) != to {
+		t.Fatal("the batches have different lengths")
+	}
+	copy(lives[0][from:to], lives[1][from:to])
+	writeAll(t, s.path, lives[0])
+	if !s.read("batch of another life", from) {
+		t.Error("nobody noticed")
+	}
+}
+
+// TestOlderCopy puts sectors of older copies of a ledger into it: of the same file, and of
+// the one before it was written anew.
+func TestOlderCopy(t *testing.T) {
+	c := newClock()
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
+	l := open(t, opts)
+	var copies [][]byte
+	for i := range 12 {
+		mustCommit(t, l, Begin(newOwner(address(fmt.Sprint(i)))))
+		if i == 5 {
+			rewriteNow(t, l)
+		}
+		raw, err := os.ReadFile(opts.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, raw[:used(t, raw)+sectorSize])
+	}
+	now := copies[len(copies)-1]
+	end, last := used(t, now), lastBatch(t, now)
+	s := &spoilt{t, filepath.Join(t.TempDir(), "older.db"), nil}
+	for i, old := range copies[:len(copies)-1] {
+		for at := 0; at < min(len(old), end); at += sectorSize {
+			for _, n := range []int{1, 3} { // sectors
+				to := min(at+n*sectorSize, len(old), end)
+				to = min(to, max(at+sectorSize, last)) // zeros there are a torn batch
+				if bytes.Equal(old[at:to], now[at:to]) || at >= last && isZero(old[at:at+sectorSize]) {
+					continue
+				}
+				spoil := bytes.Clone(now)
+				copy(spoil[at:to], old[at:to])
+				writeAll(t, s.path, spoil)
+				if !s.read("older sectors at", at) {
+					t.Fatalf("bytes %d to %d of copy %d of %d: nobody noticed", at, to, i, len(copies))
+				}
+			}
 		}
 	}
 }
@@ -250,7 +500,6 @@ func TestWrongRecords(t *testing.T) {
 		{"a hold that is not understood", bucketOwners, string(a.ID), `{"id":"` + string(a.ID) + `","holds":[{"kind":"fixed","spec":5}]}`, "does not understand", false},
 		{"a release of nobody", bucketReleasing, string(b.ID), `{"at":1}`, "releasing, but has no record", true},
 		{"a rest of no name", bucketRests, "address", `{}`, "is not a name", true},
-		{"a rest of a taken name", bucketRests, "address\x001", `{}`, "has it", true},
 		{"a rest of another form", bucketRests, "address\x003", `{"freed":"x"}`, "cannot unmarshal", true},
 		{"a tombstone of another form", bucketTombstones, "k", `[]`, "cannot unmarshal", true},
 	}
@@ -259,14 +508,10 @@ func TestWrongRecords(t *testing.T) {
 			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 			l := open(t, opts)
 			mustCommit(t, l, Begin(a))
-			err := l.store.db.Update(func(tx *bolt.Tx) error {
-				l.store.head.Seq = uint64(tx.ID())
-				w := into(tx, &l.store.head, test.bucket)
-				w.put(test.key, []byte(test.body))
-				return errors.Join(w.err, putHead(tx, &l.store.head))
-			})
-			must(t, errors.Join(err, l.Close()))
-			_, err = Open(opts)
+			var c changes
+			c.put(test.bucket, test.key, []byte(test.body))
+			appendRaw(t, l, c.payload)
+			_, err := Open(opts)
 			var d *DamagedError
 			if err == nil || errors.As(err, &d) != test.damaged || !strings.Contains(err.Error(), test.text) {
 				t.Errorf("Open says %v, want %q", err, test.text)
@@ -275,64 +520,78 @@ func TestWrongRecords(t *testing.T) {
 	}
 }
 
-// A missing bucket is noticed even if it was empty.
-func TestBuckets(t *testing.T) {
-	for name, change := range map[string]func(tx *bolt.Tx) error{
-		"missing": func(tx *bolt.Tx) error { return tx.DeleteBucket([]byte(bucketRests)) },
-		"more":    func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("more")); return err },
-		"within": func(tx *bolt.Tx) error {
-			_, err := tx.Bucket([]byte(bucketRests)).CreateBucket([]byte("within"))
-			return err
-		},
+// appendRaw makes a payload the ledger's last batch, and closes the ledger.
+func appendRaw(t *testing.T, l *Ledger, payload []byte) {
+	t.Helper()
+	mustCommit(t, l, inWriter(func(l *Ledger) error { return l.store.append(payload) }))
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWrongChanges puts changes into the file that are none, although their checksums are
+// right.
+func TestWrongChanges(t *testing.T) {
+	var whole, drop, second changes
+	whole.put(bucketTombstones, "k", []byte("{}"))
+	drop.drop(bucketTombstones, "k")
+	second.put(bucketMeta, "another", []byte("{}"))
+	for name, test := range map[string]struct {
+		payload []byte
+		text    string
+	}{
+		"a bucket that is none":      {[]byte{99, 1, 'k', 1, 'x'}, "bucket 99"},
+		"a record gone that was not": {drop.payload, "is not there"},
+		"a key of no length":         {[]byte{4, 0}, "cut off"},
+		"a key cut off":              {whole.payload[:2], "cut off"},
+		"a record cut off":           {whole.payload[:len(whole.payload)-1], "cut off"},
+		"a length without end":       {append([]byte{4}, bytes.Repeat([]byte{0xff}, 12)...), "cut off"},
+		"a length beyond the end":    {[]byte{4, 0xff, 0xff, 0xff, 0xff, 0x0f, 'k'}, "cut off"},
+		"a record too short":         {[]byte{4, 1, 'k', 1, 'x'}, "too short"},
+		"a second head":              {second.payload, "want one head"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
-			l := open(t, opts)
-			err := l.store.db.Update(func(tx *bolt.Tx) error {
-				l.store.head.Seq = uint64(tx.ID())
-				return errors.Join(change(tx), putHead(tx, &l.store.head))
-			})
-			must(t, errors.Join(err, l.Close()))
+			appendRaw(t, open(t, opts), test.payload)
 			var d *DamagedError
-			if _, err := Open(opts); !errors.As(err, &d) || !strings.Contains(d.What, "bucket") {
-				t.Errorf("Open says %v", err)
+			if _, err := Open(opts); !errors.As(err, &d) || !strings.Contains(d.What, test.text) {
+				t.Errorf("Open says %v, want %q", err, test.text)
 			}
 		})
+	}
+	f := newFound()
+	if err := errors.Join(f.apply(whole.payload, true), f.apply(whole.payload, false)); err != nil {
+		t.Error(err)
+	}
+	if err := f.apply(whole.payload, true); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("a record twice in a snapshot: %v", err)
 	}
 }
 
 // A ledger that a newer program has written is ErrNewer.
 func TestNewer(t *testing.T) {
-	newFormat := func(bucket string, key, rec []byte) []byte {
-		rec[0]++
-		order := checksum(bucket, key, rec[0], rec[recordHead:])
-		rec[1], rec[2], rec[3], rec[4] = byte(order), byte(order>>8), byte(order>>16), byte(order>>24)
-		return rec
-	}
-	tests := map[string]func(tx *bolt.Tx, h *head) error{
-		"schema": func(tx *bolt.Tx, h *head) error {
-			h.Schema = Schema + 1
-			return putHead(tx, h)
-		},
-		"head": func(tx *bolt.Tx, h *head) error {
-			body, _ := json.Marshal(h)
-			return tx.Bucket([]byte(bucketMeta)).Put(headKey, newFormat(bucketMeta, headKey, seal(bucketMeta, headKey, body)))
-		},
-		"record": func(tx *bolt.Tx, h *head) error {
-			rec := newFormat(bucketTombstones, []byte("k"), seal(bucketTombstones, []byte("k"), []byte("{}")))
-			h.Sums[bucketTombstones].add(rec)
-			return errors.Join(tx.Bucket([]byte(bucketTombstones)).Put([]byte("k"), rec), putHead(tx, h))
-		},
-	}
-	for name, change := range tests {
+	var record, schema changes
+	record.put(bucketTombstones, "k", []byte("{}"))
+	at := len(record.payload) - len("{}") - recordHead
+	record.payload[at]++
+	binary.LittleEndian.PutUint32(record.payload[at+1:], checksum(bucketTombstones, "k", record.payload[at], []byte("{}")))
+	schema.put(bucketMeta, headKey, []byte(fmt.Sprintf(`{"schema":%d}`, Schema+1)))
+	for name, payload := range map[string][]byte{"schema": schema.payload, "record": record.payload, "file": nil} {
 		t.Run(name, func(t *testing.T) {
 			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 			l := open(t, opts)
-			err := l.store.db.Update(func(tx *bolt.Tx) error {
-				l.store.head.Seq = uint64(tx.ID())
-				return change(tx, &l.store.head)
-			})
-			must(t, errors.Join(err, l.Close()))
+			if payload != nil {
+				appendRaw(t, l, payload)
+			} else {
+				l.Close()
+				raw, err := os.ReadFile(opts.Path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				raw[16]++
+				binary.LittleEndian.PutUint32(raw[20:], fileHeadSum(raw))
+				writeAll(t, opts.Path, raw)
+			}
 			var d *DamagedError
 			if _, err := Open(opts); !errors.Is(err, ErrNewer) || errors.As(err, &d) {
 				t.Errorf("Open says %v", err)
@@ -351,7 +610,9 @@ func TestCutOffWhileOpen(t *testing.T) {
 	opts := testOptions(path, newClock())
 	l := open(t, opts)
 	id := l.Owners()[20].ID
-	must(t, os.Truncate(path, 2*pageSize))
+	if err := os.Truncate(path, 2*sectorSize); err != nil {
+		t.Fatal(err)
+	}
 	select {
 	case <-l.Failed():
 		t.Error("it has failed before a write")

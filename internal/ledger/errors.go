@@ -18,7 +18,7 @@ var (
 	ErrNeeded  = errors.New("others still need the owner")                 // Forget
 	ErrBuried  = errors.New("deleted since")                               // Unburied
 	ErrChanged = errors.New("owner has changed")                           // Unchanged
-	ErrFull    = errors.New("disk full")                                   // Begin, Room, and an Update or Pass that adds: only the reserve is left
+	ErrFull    = errors.New("disk full")                                   // any commit but one that only releases and forgets owners, with tombstones: see Begin, Update, Bury
 	ErrClosed  = errors.New("ledger is closed")                            // any commit
 	ErrFailed  = errors.New("ledger failed")                               // any commit: after a failed write nobody knows what the file contains; open it anew
 	ErrLocked  = errors.New("ledger is in use")                            // Open, Read: another process has it open

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,33 +18,51 @@ const (
 
 // openFile opens the ledger's file for writing, and locks it. If there is no file, or an
 // empty one (left by a crash, or made by hand), it creates a ledger.
-func openFile(path string) (*os.File, error) {
+func openFile(opts Options) (file, int64, error) {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := opts.volume.open(opts.Path, os.O_CREATE)
 		if err != nil {
-			return nil, explain(err)
+			return nil, 0, explain(err)
 		}
-		size, err := lockFile(f, path, unix.LOCK_EX)
+		size, err := lockFile(f, opts.Path, unix.LOCK_EX)
 		switch {
 		case err != nil:
 			f.Close()
-			return nil, err
+			return nil, 0, err
 		case size > 0:
-			return f, nil
+			return f, size, nil
 		case size == 0:
-			err = create(path)
+			err = create(opts)
 		}
 		f.Close() // another file has the ledger's name by now
 		if err != nil {
-			return nil, fmt.Errorf("creating %s: %w", path, err)
+			return nil, 0, fmt.Errorf("creating %s: %w", opts.Path, explain(err))
 		}
 	}
+}
+
+// resolve returns the path to which the symbolic links at a path lead, whether there is a
+// file or not. A file that is written anew takes the place of the ledger, and not that of a
+// link.
+func resolve(path string) (string, error) {
+	for range 40 { // as many as the kernel follows
+		to, err := os.Readlink(path)
+		if err != nil { // not there, or no link
+			dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+			return filepath.Join(dir, filepath.Base(path)), err
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return "", &fs.PathError{Op: "resolve", Path: path, Err: unix.ELOOP}
 }
 
 // lockFile locks a file that was opened at path and returns its size; -1 if path leads to
 // another file by now, or to none. If another process has the lock, lockFile waits a little;
 // then the error is ErrLocked, and names that process.
-func lockFile(f *os.File, path string, how int) (size int64, err error) {
+func lockFile(f statter, path string, how int) (size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err
@@ -75,92 +92,35 @@ func lockFile(f *os.File, path string, how int) (size int64, err error) {
 	return now.Size(), nil
 }
 
+// statter is a file as lockFile needs it.
+type statter interface {
+	Stat() (os.FileInfo, error)
+	Fd() uintptr
+}
+
 // create makes a new ledger's file. The file gets its name only when it is complete and
 // durable. The caller has the lock on an empty file of that name, so that nobody else
 // creates one.
-func create(path string) error {
-	next := path + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return explain(err)
-	}
-	db, err := bolt.Open(next, 0o600, boltOptions(nil))
-	if err != nil {
-		return explain(err)
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		h := head{Schema: Schema, Seq: uint64(tx.ID()), Sums: map[string]*sum{}}
-		for _, bucket := range dataBuckets {
-			h.Sums[bucket] = &sum{}
-			if _, err := tx.CreateBucket([]byte(bucket)); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.CreateBucket([]byte(bucketMeta)); err != nil {
-			return err
-		}
-		return putHead(tx, &h)
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		return explain(err)
-	}
-	f, err := os.OpenFile(next, os.O_RDWR, 0)
+func create(opts Options) error {
+	body, err := (&store{opts: opts}).headOf(Epoch{}, nil, kept{})
 	if err != nil {
 		return err
 	}
-	err = allocate(f, 0, (baseReserve+minTail+growBy)*pageSize)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return errors.Join(explain(err), os.Remove(next))
-	}
-	if err := os.Rename(next, path); err != nil {
+	if err := removeAsides(opts); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-// allocate makes the file system allocate the bytes of a file from one offset to another,
-// without changing bytes that exist. If the file system cannot do that, allocate writes
-// zeros behind the file's end.
-func allocate(f *os.File, from, to int64) error {
-	var err error
-	for {
-		err = unix.Fallocate(int(f.Fd()), 0, from, to-from)
-		if err != unix.EINTR {
-			break
-		}
-	}
-	if err == unix.EOPNOTSUPP {
-		err = zero(f, to)
-	}
-	if err != nil {
-		return fmt.Errorf("allocating %d bytes of %s: %w", to-from, f.Name(), err)
-	}
-	return nil
-}
-
-// zero writes zeros from the file's end to an offset.
-func zero(f *os.File, to int64) error {
-	info, err := f.Stat()
+	a, err := writeAside(opts, contents{head: body}, reserve(0)+growBy, nil)
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, 64<<10)
-	for at := info.Size(); at < to; {
-		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), to-at)], at)
-		if err != nil {
-			return err
-		}
-		at += int64(n)
+	if err = a.finish(); err == nil {
+		err = opts.volume.rename(a.path, opts.Path)
 	}
-	return nil
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
 	if err != nil {
-		return err
+		return errors.Join(err, a.drop(opts.volume))
 	}
-	return errors.Join(d.Sync(), d.Close())
+	a.file.Close()
+	return opts.volume.syncDir(filepath.Dir(opts.Path))
 }
 
 // explain adds to an error of opening the file what the operator can do about it.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,9 +19,14 @@ func TestCreate(t *testing.T) {
 	tests := map[string]func(path string) error{
 		"nothing there": func(string) error { return nil },
 		"an empty file": func(path string) error { return os.WriteFile(path, nil, 0o600) },
-		"half of one":   func(path string) error { return os.WriteFile(path+".new", []byte("half"), 0o600) },
-		"both": func(path string) error {
-			return errors.Join(os.WriteFile(path, nil, 0o600), os.WriteFile(path+".new", make([]byte, 1<<20), 0o600))
+		"one begun":     func(path string) error { return os.WriteFile(asidePath(path, 1), nil, 0o600) },
+		"half of one":   func(path string) error { return os.WriteFile(asidePath(path, 1), make([]byte, 100), 0o600) },
+		"a whole one": func(path string) error {
+			return os.WriteFile(asidePath(path, 1<<60), fileHead{id: 1 << 60}.sector(), 0o600)
+		},
+		"all": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.WriteFile(asidePath(path, 1), make([]byte, 1<<20), 0o600),
+				os.WriteFile(asidePath(path, 2), nil, 0o600))
 		},
 	}
 	for name, prepare := range tests {
@@ -42,6 +48,234 @@ func TestCreate(t *testing.T) {
 				t.Errorf("mode %v, %v", info.Mode(), err)
 			}
 		})
+	}
+}
+
+// A ledger behind a symbolic link stays behind it when its file is written anew.
+func TestSymlink(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	path := filepath.Join(dir, "ledger.db")
+	if err := os.Symlink(filepath.Join(elsewhere, "it"), path); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, testOptions(path, newClock()))
+	mustCommit(t, l, Begin(newOwner()))
+	rewriteNow(t, l)
+	mustCommit(t, l, Begin(newOwner()))
+	l.Close()
+	if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("the link has become %v, %v", info.Mode(), err)
+	}
+	if snap, err := Read(path, testKinds); err != nil || len(snap.Owners) != 2 {
+		t.Errorf("Read: %+v, %v", snap, err)
+	}
+}
+
+// So it is if a link leads to another link.
+func TestSymlinks(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	must(t, errors.Join(os.Mkdir(in("a"), 0o700), os.Mkdir(in("b"), 0o700),
+		os.Symlink("a/second", in("first")), os.Symlink("../folder/it", in("a/second")), os.Symlink("b", in("folder")), os.Symlink("loop", in("loop"))))
+	l := open(t, testOptions(in("first"), newClock()))
+	mustCommit(t, l, Begin(newOwner()))
+	rewriteNow(t, l)
+	must(t, l.InPlace())
+	l.Close()
+	if _, err := Replace(testOptions(in("first"), newClock()), []Op{Begin(newOwner()), Begin(newOwner())}); err != nil {
+		t.Error(err)
+	}
+	for _, link := range []string{"first", "a/second", "folder"} {
+		if info, err := os.Lstat(in(link)); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			t.Errorf("%s has become %v, %v", link, info.Mode(), err)
+		}
+	}
+	if snap, err := Read(in("b/it"), testKinds); err != nil || len(snap.Owners) != 2 {
+		t.Errorf("Read: %+v, %v", snap, err)
+	}
+	if _, err := Open(testOptions(in("loop"), newClock())); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link to itself: %v", err)
+	}
+}
+
+// The ledger knows whether its path leads to the file that it writes, also while that is
+// written anew.
+func TestInPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l := open(t, testOptions(path, newClock()))
+	must(t, l.InPlace())
+	done := make(chan bool)
+	var asking sync.WaitGroup
+	for range 2 {
+		asking.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := l.InPlace(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 30 {
+		mustCommit(t, l, Begin(newOwner()))
+		rewriteNow(t, l)
+	}
+	close(done)
+	asking.Wait()
+	must(t, os.Rename(path, path+".aside"))
+	if err := l.InPlace(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("gone: %v", err)
+	}
+	writeAll(t, path, []byte("another"))
+	if err := l.InPlace(); err == nil || !strings.Contains(err.Error(), "another file") {
+		t.Errorf("another one: %v", err)
+	}
+	must(t, os.Rename(path+".aside", path))
+	must(t, l.InPlace())
+}
+
+// If somebody puts another file in the place of the one that is to become the ledger, that does
+// not become it.
+func TestAnotherNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	opts := testOptions(path, newClock())
+	l := open(t, opts)
+	o := newOwner()
+	mustCommit(t, l, Begin(o))
+	l.Close()
+	swapped, put := 0, ""
+	opts.volume = &hooked{syncs: func(path string) {
+		if path != opts.Path {
+			swapped, put = swapped+1, path
+			if err := errors.Join(os.Remove(path), os.WriteFile(path, []byte("another"), 0o600)); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	l = open(t, opts)
+	mustCommit(t, l, inWriter(func(l *Ledger) error { l.store.opts.minLog, l.store.snap = 1, 0; return nil }))
+	waitIdle(t, l)
+	if s := l.Stats(); swapped == 0 || s.Rewrites != 0 {
+		t.Errorf("%d files were put there; %+v", swapped, s)
+	}
+	must(t, l.InPlace())
+	mustCommit(t, l, Begin(newOwner()))
+	l.Close()
+	if snap, err := Read(path, testKinds); err != nil || len(snap.Owners) != 2 {
+		t.Errorf("Read: %+v, %v", snap, err)
+	}
+	if raw, err := os.ReadFile(put); err != nil || string(raw) != "another" {
+		t.Errorf("the other file is now %.20q, %v", raw, err)
+	}
+}
+
+// Files that are somebody else's stay, whatever their names are.
+func TestOthersFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	others := map[string][]byte{
+		path + ".new":            nil,
+		path + ".new-1":          nil,
+		path + ".new-0":          make([]byte, sectorSize),
+		asidePath(path, 1):       []byte("another"),
+		asidePath(path, 2):       fileHead{id: 3}.sector(),
+		asidePath(path+"2", 1):   nil,
+		asidePath(path, 1) + "0": nil,
+	}
+	for name, raw := range others {
+		writeAll(t, name, raw)
+	}
+	must(t, os.Mkdir(asidePath(path, 4), 0o700))
+	must(t, os.Symlink(path+".new", asidePath(path, 5)))
+	opts := testOptions(path, newClock())
+	l := open(t, opts)
+	mustCommit(t, l, Begin(newOwner()))
+	rewriteNow(t, l)
+	l.Close()
+	_, err := Replace(opts, []Op{Begin(newOwner())})
+	must(t, err)
+	for name, raw := range others {
+		if now, err := os.ReadFile(name); err != nil || !bytes.Equal(now, raw) {
+			t.Errorf("%s is now %.20q, %v", name, now, err)
+		}
+	}
+	for _, id := range []uint64{4, 5} {
+		_, err := os.Lstat(asidePath(path, id))
+		must(t, err)
+	}
+}
+
+// A ledger that cannot get its name leaves no file behind.
+func TestCreateFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	opts := testOptions(path, newClock())
+	opts.volume = &hooked{renames: func(string) error { return unix.EIO }}
+	if _, err := Open(opts); !errors.Is(err, unix.EIO) {
+		t.Errorf("Open says %v", err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 { // the empty one, whose lock it had
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// Whoever opens a ledger makes durable what there is, also if nobody has appended to it: the
+// process before may have died after it had grown the file, and before its sync.
+func TestOpenSyncs(t *testing.T) {
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	open(t, opts).Close()
+	synced := 0
+	opts.volume = &hooked{datas: func(string) { synced++ }}
+	open(t, opts).Close()
+	if synced == 0 {
+		t.Error("nothing was synced")
+	}
+}
+
+// If somebody puts another file in the place of an open ledger, that file stays there.
+func TestPutAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l := open(t, testOptions(path, newClock()))
+	if err := os.Rename(path, path+".aside"); err != nil {
+		t.Fatal(err)
+	}
+	writeAll(t, path, []byte("another"))
+	mustCommit(t, l, inWriter(func(l *Ledger) error { l.store.opts.minLog, l.store.snap = 1, 0; return nil }), Begin(newOwner()))
+	waitIdle(t, l)
+	mustCommit(t, l, Begin(newOwner()))
+	l.Close()
+	if raw, err := os.ReadFile(path); err != nil || string(raw) != "another" {
+		t.Errorf("the other file is now %.20q, %v", raw, err)
+	}
+	if snap, err := Read(path+".aside", testKinds); err != nil || len(snap.Owners) != 2 {
+		t.Errorf("what was put aside: %+v, %v", snap, err)
+	}
+}
+
+// Whoever reads a ledger while an agent writes it anew, and ends, reads the new file.
+func TestReadWhileRewritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l := open(t, testOptions(path, newClock()))
+	old, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	mustCommit(t, l, Begin(newOwner()))
+	rewriteNow(t, l)
+	mustCommit(t, l, Begin(newOwner()))
+	if _, err := Open(testOptions(path, newClock())); !errors.Is(err, ErrLocked) {
+		t.Errorf("opened while it is in use, and was written anew: %v", err)
+	}
+	l.Close()
+	if size, err := lockFile(old, path, unix.LOCK_SH); err != nil || size != -1 {
+		t.Errorf("the old file: %d, %v", size, err)
+	}
+	if snap, err := Read(path, testKinds); err != nil || len(snap.Owners) != 2 {
+		t.Errorf("Read: %+v, %v", snap, err)
 	}
 }
 
@@ -125,8 +359,8 @@ func TestBadFiles(t *testing.T) {
 		unix.Mkfifo(in("fifo"), 0o600),
 	))
 	for name, want := range map[string]string{
-		"text":       "it is not a bbolt file",
-		"short":      "too short",
+		"text":       "it is not a ledger",
+		"short":      "too few",
 		"dir":        "is a directory",
 		"fifo":       "not a regular file",
 		"missing/db": "its folder must exist",

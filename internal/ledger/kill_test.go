@@ -31,7 +31,7 @@ type said struct {
 // commitUntilKilled begins, releases and forgets owners, and prints a line after each
 // commit.
 func commitUntilKilled(path string) {
-	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses})
+	l, err := Open(Options{Path: path, Kinds: testKinds, Rest: restAddresses, minLog: 16 << 10}) // the file is written anew now and then
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -74,16 +74,22 @@ func TestKill(t *testing.T) {
 		kills = 5
 	}
 	heard := map[hold.ID]said{}
-	for range kills {
+	for kill := range kills {
 		child := exec.Command("/proc/self/exe")
 		child.Env = append(os.Environ(), envChild+"="+path)
 		child.Stderr = os.Stderr
 		out, err := child.StdoutPipe()
 		must(t, err)
 		must(t, child.Start())
-		// Early kills come while the child opens the ledger, and the first one while it
-		// creates it.
-		timer := time.AfterFunc(time.Duration(random.Int64N(int64(60*time.Millisecond))), func() { child.Process.Kill() })
+		// One child is killed at a moment, early ones while the child opens the ledger, or
+		// creates it. The next child is killed after so many commits, however slow it is.
+		wait, commits := time.Hour, -1
+		if kill%2 == 0 {
+			wait = time.Duration(random.Int64N(int64(60 * time.Millisecond)))
+		} else {
+			commits = 1 + random.IntN(60)
+		}
+		timer := time.AfterFunc(wait, func() { child.Process.Kill() })
 		lines := bufio.NewReader(out)
 		for {
 			line, err := lines.ReadBytes('\n')
@@ -95,6 +101,9 @@ func TestKill(t *testing.T) {
 				t.Fatalf("child said %q: %v", line, err)
 			}
 			heard[s.ID] = s
+			if commits--; commits == 0 {
+				child.Process.Kill()
+			}
 		}
 		if err := child.Wait(); child.ProcessState.Exited() {
 			t.Fatalf("child ended by itself: %v", err)

@@ -1,11 +1,9 @@
 package ledger
 
-import "iter"
-
 // layer is a map with changes over it that are not durable yet. The changes since a mark can
 // be undone, for a commit that is refused; all changes can be merged into the map.
 type layer[K comparable, V any] struct {
-	base map[K]V
+	base base[K, V]
 	over map[K]slot[V]
 	log  []logged[K, V]
 }
@@ -23,16 +21,29 @@ type logged[K comparable, V any] struct {
 	changed bool // over had the key
 }
 
-func newLayer[K comparable, V any](base map[K]V) layer[K, V] {
-	return layer[K, V]{base: base, over: map[K]slot[V]{}}
+// base is the map under a layer.
+type base[K comparable, V any] interface {
+	get(K) (V, bool)
+	put(K, V)
+	drop(K)
+}
+
+// table is a Go map as a layer's base.
+type table[K comparable, V any] map[K]V
+
+func (t table[K, V]) get(k K) (V, bool) { v, ok := t[k]; return v, ok }
+func (t table[K, V]) put(k K, v V)      { t[k] = v }
+func (t table[K, V]) drop(k K)          { delete(t, k) }
+
+func newLayer[K comparable, V any](b base[K, V]) layer[K, V] {
+	return layer[K, V]{base: b, over: map[K]slot[V]{}}
 }
 
 func (l *layer[K, V]) get(k K) (V, bool) {
 	if s, ok := l.over[k]; ok {
 		return s.val, s.ok
 	}
-	v, ok := l.base[k]
-	return v, ok
+	return l.base.get(k)
 }
 
 func (l *layer[K, V]) put(k K, v V) { l.set(k, slot[V]{v, true}) }
@@ -64,26 +75,9 @@ func (l *layer[K, V]) back(mark int) {
 func (l *layer[K, V]) merge() {
 	for k, s := range l.over {
 		if s.ok {
-			l.base[k] = s.val
+			l.base.put(k, s.val)
 		} else {
-			delete(l.base, k)
-		}
-	}
-}
-
-// all yields every value, in no particular order. The caller may drop the value that is
-// being yielded.
-func (l *layer[K, V]) all() iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) {
-		for k, s := range l.over {
-			if s.ok && !yield(k, s.val) {
-				return
-			}
-		}
-		for k, v := range l.base {
-			if _, changed := l.over[k]; !changed && !yield(k, v) {
-				return
-			}
+			l.base.drop(k)
 		}
 	}
 }

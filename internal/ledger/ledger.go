@@ -28,6 +28,10 @@ type Ledger struct {
 	closed sync.Once
 	gone   chan struct{} // closed when the writer has ended
 	failed chan struct{} // closed when the store has failed for good
+	over   bool          // failed is closed; the writer's
+
+	now      time.Time // when look last looked at Options.Clock; the writer's
+	boottime int64     // likewise
 }
 
 // state is the ledger in memory.
@@ -35,13 +39,13 @@ type state struct {
 	owners  map[hold.ID]*entry
 	names   map[hold.Name]hold.ID
 	needers map[hold.ID][]hold.ID // for each owner that others need: those others
-	rests   map[hold.Name]Rest
-	tombs   map[string]Tombstone
+	rests   *packed[rested]       // by keyOf
+	tombs   *packed[tomb]
 	epoch   Epoch
 	first   *First // nil: not known
 	seq     uint64 // number of the last transaction
 
-	quarantine Quarantine
+	quarantine kept
 }
 
 func newState() state {
@@ -49,15 +53,56 @@ func newState() state {
 		owners:  map[hold.ID]*entry{},
 		names:   map[hold.Name]hold.ID{},
 		needers: map[hold.ID][]hold.ID{},
-		rests:   map[hold.Name]Rest{},
-		tombs:   map[string]Tombstone{},
+		rests:   newPacked(restForm),
+		tombs:   newPacked(tombForm),
 	}
+}
+
+// rested is a name's rest in memory, where there may be tens of thousands.
+type rested struct {
+	freed int64 // by Options.Clock, Unix nanoseconds
+	span  span  // that the file has of it
+}
+
+// over reports whether the rest is over, by Options.Clock.
+func (r rested) over(now time.Time) bool {
+	return !now.Before(wallTime(r.freed).Add(r.span.length()))
+}
+
+func (r rested) rest(n hold.Name) Rest {
+	freed := wallTime(r.freed)
+	return Rest{n, freed, freed.Add(r.span.length())}
+}
+
+// tomb is a Tombstone in memory, without its key.
+type tomb struct {
+	boot           string
+	started, until int64
+}
+
+func (t tomb) of(key string) Tombstone { return Tombstone{key, t.boot, t.started, t.until} }
+
+func (s *state) resting() []Rest {
+	rests := slices.Grow([]Rest(nil), s.rests.len())
+	for key, r := range s.rests.view().all() {
+		n, _ := nameOf(key)
+		rests = append(rests, r.rest(n))
+	}
+	return rests
+}
+
+func (s *state) tombstones() []Tombstone {
+	tombs := slices.Grow([]Tombstone(nil), s.tombs.len())
+	for key, t := range s.tombs.view().all() {
+		tombs = append(tombs, t.of(key))
+	}
+	return tombs
 }
 
 // Open opens the ledger at Options.Path, or creates it. It reads and checks every record. A
 // damaged ledger is a *DamagedError, one that another process has open ErrLocked, and one
 // that a newer version has written ErrNewer. In all these cases Open leaves the file as it
-// is.
+// is. One of version 1 is written anew, and stays beside the new one (formerPath).
 func Open(opts Options) (*Ledger, error) {
 	if opts.Rest == nil {
 		opts.Rest = func(hold.Name) time.Duration { return 0 }
@@ -144,7 +189,7 @@ func (l *Ledger) Holder(n hold.Name) (hold.ID, bool) {
 // times of Options.Clock. The name that was freed first comes first.
 func (l *Ledger) Resting() []Rest {
 	l.mu.RLock()
-	rests := slices.Collect(maps.Values(l.state.rests))
+	rests := l.state.resting()
 	l.mu.RUnlock()
 	sortRests(rests)
 	return rests
@@ -155,11 +200,11 @@ func (l *Ledger) Tombstone(key string) (Tombstone, bool) {
 	now := l.opts.Clock.Boottime()
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	t, ok := l.state.tombs[key]
-	if !ok || t.Until < now {
+	t, ok := l.state.tombs.get(key)
+	if !ok || t.until < now {
 		return Tombstone{}, false
 	}
-	return t, true
+	return t.of(key), true
 }
 
 // Epoch returns the epoch that was set last. A new ledger's is the zero value.
@@ -180,6 +225,10 @@ func (l *Ledger) First() (f First, known bool) {
 	return *l.state.first, true
 }
 
+// InPlace returns nil if the file at Options.Path is the one that the ledger writes.
+// Otherwise it says why it is not: somebody has put another one there, or taken it away.
+func (l *Ledger) InPlace() error { return l.store.inPlace(l.opts.Path) }
+
 // SetEpoch writes the epoch. A new epoch ends tombstones of other boots.
 func (l *Ledger) SetEpoch(e Epoch) error {
 	return l.Commit(context.Background(), Enter(e))
@@ -189,7 +238,7 @@ func (l *Ledger) SetEpoch(e Epoch) error {
 func (l *Ledger) Quarantine() Quarantine {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.state.quarantine
+	return l.state.quarantine.Quarantine
 }
 
 func sortRests(rests []Rest) {

@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,18 +14,26 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// record is a record of the file, with its key.
-type record struct{ key, val []byte }
+// loaded is what a ledger's file has.
+type loaded struct {
+	head     head
+	headBody []byte // the head's JSON
+	state    state
+	exits    int      // sectors that the deletions of all owners may take, as exit says
+	log      *logFile // nil: the file is of version 1
+	old      *image   // a file of version 1
+}
 
-// load reads and checks everything in a ledger's file, and writes nothing. clocks is given
-// the head's opening, and returns the function that turns the records' spans into times.
-func load(f *os.File, path string, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
-	h, s, err := parse(f, kinds, clocks)
+// load reads and checks everything in a ledger's file of so many bytes, and writes nothing.
+// clocks is given the head's opening, and returns the function that turns the records' spans
+// into times.
+func load(f io.ReaderAt, size int64, path string, kinds hold.Kinds, clocks func(opening) reading) (*loaded, error) {
+	l, err := parse(f, size, kinds, clocks)
 	if d := (*DamagedError)(nil); errors.As(err, &d) {
 		d.Path = path
-		return nil, s, d
+		return nil, d
 	}
-	return h, s, err
+	return l, err
 }
 
 // damaged makes a *DamagedError, whose path load fills in.
@@ -32,88 +41,77 @@ func damaged(format string, args ...any) error {
 	return &DamagedError{What: fmt.Errorf(format, args...).Error()}
 }
 
-func parse(f *os.File, kinds hold.Kinds, clocks func(opening) reading) (*head, state, error) {
-	s := newState()
-	info, err := f.Stat()
+func parse(f io.ReaderAt, size int64, kinds hold.Kinds, clocks func(opening) reading) (*loaded, error) {
+	l := &loaded{state: newState()}
+	s := &l.state
+	records, err := l.records(f, size)
 	if err != nil {
-		return nil, s, err
+		return nil, err
 	}
-	img, err := readImage(f, info.Size())
-	if err != nil {
-		return nil, s, err
+	if l.headBody, err = unseal(bucketMeta, headKey, records[bucketMeta][headKey]); err == nil {
+		err = json.Unmarshal(l.headBody, &l.head)
 	}
-	found := map[string][]record{}
-	if err := img.walk(func(bucket string, key, val []byte) error {
-		found[bucket] = append(found[bucket], record{key, val})
-		return nil
-	}); err != nil {
-		return nil, s, err
+	if errors.Is(err, ErrNewer) {
+		return nil, err
+	} else if err != nil {
+		return nil, damaged("head: %w", err)
 	}
-	h, err := loadHead(found, img)
-	if err != nil {
-		return nil, s, err
+	h := &l.head
+	if h.Schema > Schema {
+		return nil, fmt.Errorf("the file has schema %d, this program knows schemas up to %d: %w", h.Schema, Schema, ErrNewer)
 	}
 	var opened opening
 	if h.Opened != nil {
 		opened = *h.Opened
 	}
 	read := clocks(opened)
-	s.epoch, s.first, s.seq, s.quarantine = h.Epoch, h.First, h.Seq, h.quarantine(read)
-	for _, load := range []func(map[string][]record, *state) error{
-		func(found map[string][]record, s *state) error { return loadOwners(found[bucketOwners], kinds, s) },
+	s.epoch, s.first, s.quarantine = h.Epoch, h.First, h.quarantine(read)
+	for _, load := range []func(found, *state) error{
+		func(f found, s *state) error { return loadOwners(f[bucketOwners], kinds, s) },
 		loadReleasing, loadTombs,
-		func(found map[string][]record, s *state) error { return loadRests(found, read, s) },
+		func(f found, s *state) error { return loadRests(f, read, s) },
 	} {
-		if err := load(found, &s); err != nil {
-			return nil, s, err
+		if err := load(records, s); err != nil {
+			return nil, err
 		}
 	}
-	return h, s, nil
+	for _, e := range s.owners {
+		l.exits += exit(&e.owner)
+	}
+	return l, nil
 }
 
-// loadHead reads the head and compares it with what was found.
-func loadHead(found map[string][]record, img *image) (*head, error) {
-	if n := len(found[bucketMeta]); n != 1 || string(found[bucketMeta][0].key) != string(headKey) {
+// records reads the records of a file of either version.
+func (l *loaded) records(f io.ReaderAt, size int64) (all found, err error) {
+	first := make([]byte, sectorSize)
+	if n, err := f.ReadAt(first, 0); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("reading: %w", err)
+	} else if n < sectorSize {
+		return nil, damaged("%d bytes are too few", n)
+	}
+	if !hasMagic(first) {
+		if all, l.old, err = readOld(f, size); err == nil {
+			l.state.seq = l.old.txid
+		}
+		return all, err
+	}
+	log, err := readLog(f, size)
+	if err != nil {
+		return nil, err
+	}
+	l.log, all = log, log.found
+	log.found = nil // nobody needs the records' bytes once they are decoded
+	l.state.seq = log.seq + log.batch - log.snapshot
+	if n := len(all[bucketMeta]); n != 1 {
 		return nil, damaged("bucket meta has %d records, want one head", n)
 	}
-	var h head
-	if err := unsealInto(bucketMeta, headKey, found[bucketMeta][0].val, &h); errors.Is(err, ErrNewer) {
-		return nil, err
-	} else if err != nil {
-		return nil, damaged("head: %w", err)
-	}
-	if h.Schema > Schema {
-		return nil, fmt.Errorf("the file has schema %d, this program knows schemas up to %d: %w", h.Schema, Schema, ErrNewer)
-	}
-	if h.Seq != img.txid {
-		return nil, damaged("head is of transaction %d, the file of %d", h.Seq, img.txid)
-	}
-	if want := append([]string{bucketMeta}, dataBuckets...); !slices.Equal(img.buckets, want) {
-		return nil, damaged("buckets are %.200q, want %q", img.buckets, want)
-	}
-	for _, bucket := range dataBuckets {
-		want := h.Sums[bucket]
-		if want == nil {
-			return nil, damaged("head has no sum of bucket %s", bucket)
-		}
-		var have sum
-		for _, r := range found[bucket] {
-			if len(r.val) < recordHead {
-				return nil, damaged("%s %.40q: record of %d bytes is too short", bucket, r.key, len(r.val))
-			}
-			have.add(r.val)
-		}
-		if have != *want {
-			return nil, damaged("bucket %s has %d records (sum %x), head says %d (sum %x)",
-				bucket, have.N, have.CRC, want.N, want.CRC)
-		}
-	}
-	return &h, nil
+	return all, nil
 }
 
 // loadOwners decodes owners on all processors, because it takes most of the time that
 // opening a ledger takes.
-func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
+func loadOwners(records map[string][]byte, kinds hold.Kinds, s *state) error {
+	recs := slices.Sorted(maps.Keys(records))
 	entries := make([]*entry, len(recs))
 	workers := min(runtime.GOMAXPROCS(0), len(recs)/64+1)
 	errs := make([]error, workers)
@@ -121,7 +119,7 @@ func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
 	for w := range workers {
 		wg.Go(func() {
 			for i := w * len(recs) / workers; i < (w+1)*len(recs)/workers && errs[w] == nil; i++ {
-				entries[i], errs[w] = loadOwner(recs[i], kinds)
+				entries[i], errs[w] = loadOwner(recs[i], records[recs[i]], kinds)
 			}
 		})
 	}
@@ -150,26 +148,26 @@ func loadOwners(recs []record, kinds hold.Kinds, s *state) error {
 	return nil
 }
 
-func loadOwner(r record, kinds hold.Kinds) (*entry, error) {
-	body, err := unseal(bucketOwners, r.key, r.val)
+func loadOwner(key string, rec []byte, kinds hold.Kinds) (*entry, error) {
+	body, err := unseal(bucketOwners, key, rec)
 	if errors.Is(err, ErrNewer) {
 		return nil, err
 	} else if err != nil {
-		return nil, damaged("owner %.40q: %w", r.key, err)
+		return nil, damaged("owner %.40q: %w", key, err)
 	}
 	o, err := kinds.Decode(body)
 	if err != nil {
 		// The checksum is right, so this is no damage: another version has written it.
-		return nil, fmt.Errorf("this program does not understand the record of owner %s: %w", r.key, err)
+		return nil, fmt.Errorf("this program does not understand the record of owner %s: %w", key, err)
 	}
-	if string(o.ID) != string(r.key) {
-		return nil, damaged("owner %.40q says it is %s", r.key, o.ID)
+	if string(o.ID) != key {
+		return nil, damaged("owner %.40q says it is %s", key, o.ID)
 	}
 	return &entry{owner: o, size: len(body)}, nil
 }
 
-func loadReleasing(found map[string][]record, s *state) error {
-	return each(found, bucketReleasing, func(key string, rec releasingRecord) error {
+func loadReleasing(f found, s *state) error {
+	return each(f, bucketReleasing, func(key string, rec releasingRecord) error {
 		e := s.owners[hold.ID(key)]
 		if e == nil {
 			return damaged("owner %.40q is releasing, but has no record", key)
@@ -179,42 +177,42 @@ func loadReleasing(found map[string][]record, s *state) error {
 	})
 }
 
-func loadRests(found map[string][]record, read reading, s *state) error {
-	return each(found, bucketRests, func(key string, rec restRecord) error {
+func loadRests(f found, read reading, s *state) error {
+	return each(f, bucketRests, func(key string, rec restRecord) error {
 		n, ok := nameOf(key)
 		if !ok {
 			return damaged("rest %.40q is not a name", key)
 		}
-		if holder, ok := s.names[n]; ok {
-			return damaged("name %s rests, but owner %s has it", n, holder)
+		if _, ok := s.names[n]; ok {
+			return nil // the rest was over, and prune had dropped it from memory, when the owner claimed the name
 		}
-		freed, until := read(span(rec))
-		s.rests[n] = Rest{n, freed, until}
+		freed, _ := read(span(rec))
+		s.rests.put(key, rested{freed.UnixNano(), span(rec)})
 		return nil
 	})
 }
 
-func loadTombs(found map[string][]record, s *state) error {
-	return each(found, bucketTombstones, func(key string, rec tombRecord) error {
-		s.tombs[key] = Tombstone{key, rec.Boot, rec.Started, rec.Until}
+func loadTombs(f found, s *state) error {
+	return each(f, bucketTombstones, func(key string, rec tombRecord) error {
+		s.tombs.put(key, tomb{rec.Boot, rec.Started, rec.Until})
 		return nil
 	})
 }
 
 // each decodes the records of a bucket and calls do for each.
-func each[R any](found map[string][]record, bucket string, do func(key string, rec R) error) error {
-	for _, r := range found[bucket] {
-		body, err := unseal(bucket, r.key, r.val)
+func each[R any](f found, bucket string, do func(key string, rec R) error) error {
+	for key, val := range f[bucket] {
+		body, err := unseal(bucket, key, val)
 		if errors.Is(err, ErrNewer) {
 			return err
 		} else if err != nil {
-			return damaged("%s %.40q: %w", bucket, r.key, err)
+			return damaged("%s %.40q: %w", bucket, key, err)
 		}
 		var rec R
 		if err := json.Unmarshal(body, &rec); err != nil {
-			return damaged("%s %.40q: %w", bucket, r.key, err)
+			return damaged("%s %.40q: %w", bucket, key, err)
 		}
-		if err := do(string(r.key), rec); err != nil {
+		if err := do(key, rec); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 var seed = flag.Int64("seed", 0, "seed of the random tests; 0: a new one, which is printed")
 
 // updateGolden writes the golden ledger anew.
-var updateGolden = flag.Bool("update", false, "write testdata/v1.db anew")
+var updateGolden = flag.Bool("update", false, "write testdata/v2.db.gz anew")
 
 // TestMain runs the tests in namespaces of their own, in which tests that fill a disk mount
 // one. In a child of TestKill it runs the child instead.

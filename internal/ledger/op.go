@@ -14,10 +14,11 @@ const (
 	MaxName  = 1024      // bytes of a name with its space, and of a tombstone's key
 
 	usualOwner = 4096 // bytes that are enough for the JSON of most owners
+	usualExit  = 8    // sectors that are enough for the deletion of most owners
 )
 
 // Op is one part of a commit: Begin, Update, Pass, Unchanged, Releasing, Forget,
-// Bury, Unburied, Room, Enter or Quarantined.
+// ForgetUnused, Bury, Unburied, Room, Enter or Quarantined.
 type Op interface {
 	// ready does, in the caller's goroutine, what needs nothing of the ledger's state.
 	ready(*Ledger) (step, error)
@@ -25,7 +26,7 @@ type Op interface {
 
 // step is an op that is ready to be staged, in the writer's goroutine.
 type step struct {
-	pages int // about how many pages the transaction has to write for it
+	bytes int // about how many bytes the transaction has to write for it
 	do    func(*batch) error
 }
 
@@ -37,16 +38,16 @@ type step struct {
 func Begin(o hold.Owner) Op { return begin{o} }
 
 // Update lets change edit a copy of the owner, which then replaces the owner. It fails with
-// ErrUnknown, with change's error, for new names as Begin does, and with ErrFull if the
-// owner's record grows. Names that change leaves out are freed now. change cannot change ID
-// and Releasing; it can change Needs, but not into a circle. change runs in the writer's
-// goroutine: it must neither wait nor call the ledger. It must replace specs and not write
-// into them, unless their kind discovers.
+// ErrUnknown, with change's error, for new names as Begin does, and on a full disk with
+// ErrFull: at once if the owner's record grows, and else after many updates. Names that change
+// leaves out are freed now. change cannot change ID and Releasing; it can change Needs, but not
+// into a circle. change runs in the writer's goroutine: it must neither wait nor call the
+// ledger. It must replace specs and not write into them, unless their kind discovers.
 func Update(id hold.ID, change func(*hold.Owner) error) Op { return update{id, change} }
 
 // Pass moves names from one owner to another. The names need no rest, because nobody else
 // can have them in between. Pass fails with ErrUnknown for an unknown owner, with ErrInvalid
-// for a name that from does not have, and with ErrFull if an owner's record grows.
+// for a name that from does not have, and with ErrFull as Update does.
 func Pass(from, to hold.ID, names ...hold.Name) Op { return pass{from, to, names} }
 
 // Unchanged changes nothing. It fails with ErrChanged, and so refuses the commit, if the
@@ -61,11 +62,16 @@ func Releasing(id hold.ID, at time.Time) Op { return releasing{id, at} }
 // Forget drops the owner and frees its names. Names for which Options.Rest says so rest,
 // counted from at, a time of Options.Clock. Forgetting an unknown owner succeeds. Forget
 // fails with ErrNeeded for an owner that others need.
-func Forget(id hold.ID, at time.Time) Op { return forget{id, at} }
+func Forget(id hold.ID, at time.Time) Op { return forget{id: id, at: at} }
+
+// ForgetUnused is Forget for an owner whose names nobody can have used since they were claimed:
+// they do not rest.
+func ForgetUnused(id hold.ID) Op { return forget{id: id, unused: true} }
 
 // Bury writes a tombstone. If the key has one of the same boot, the later Started and the
 // later Until count; one of another boot is replaced. Bury fails with ErrInvalid for an
-// empty or overlong key.
+// empty or overlong key. On a full disk it fails with ErrFull after many tombstones, unless
+// the commit releases an owner as well.
 func Bury(t Tombstone) Op { return bury{t} }
 
 // Unburied changes nothing. It fails with ErrBuried, and so refuses the commit, if the key
@@ -95,7 +101,7 @@ func (op begin) ready(l *Ledger) (step, error) {
 	if err != nil {
 		return step{}, fmt.Errorf("beginning owner %s: %w", op.owner.ID, err)
 	}
-	return step{pagesFor(e.size), func(b *batch) error {
+	return step{bytesFor(e.size), func(b *batch) error {
 		if err := b.begin(e); err != nil {
 			return fmt.Errorf("beginning owner %s: %w", e.owner.ID, err)
 		}
@@ -109,7 +115,7 @@ type update struct {
 }
 
 func (op update) ready(*Ledger) (step, error) {
-	return step{3, func(b *batch) error {
+	return step{bytesFor(usualOwner), func(b *batch) error {
 		if err := b.update(op.id, op.change); err != nil {
 			return fmt.Errorf("updating owner %s: %w", op.id, err)
 		}
@@ -123,7 +129,7 @@ type pass struct {
 }
 
 func (op pass) ready(*Ledger) (step, error) {
-	return step{4, func(b *batch) error {
+	return step{2 * bytesFor(usualOwner), func(b *batch) error {
 		if err := b.pass(op.from, op.to, op.names); err != nil {
 			return fmt.Errorf("passing names from owner %s to %s: %w", op.from, op.to, err)
 		}
@@ -151,7 +157,7 @@ func (op releasing) ready(*Ledger) (step, error) {
 	if op.at.IsZero() {
 		return step{}, fmt.Errorf("releasing owner %s: %w: no time", op.id, ErrInvalid)
 	}
-	return step{1, func(b *batch) error {
+	return step{sectorSize, func(b *batch) error {
 		if err := b.releasing(op.id, plain(op.at)); err != nil {
 			return fmt.Errorf("releasing owner %s: %w", op.id, err)
 		}
@@ -160,16 +166,17 @@ func (op releasing) ready(*Ledger) (step, error) {
 }
 
 type forget struct {
-	id hold.ID
-	at time.Time
+	id     hold.ID
+	at     time.Time
+	unused bool
 }
 
 func (op forget) ready(*Ledger) (step, error) {
-	if op.at.IsZero() {
+	if op.at.IsZero() && !op.unused {
 		return step{}, fmt.Errorf("forgetting owner %s: %w: no time", op.id, ErrInvalid)
 	}
-	return step{3, func(b *batch) error {
-		if err := b.forget(op.id, plain(op.at)); err != nil {
+	return step{sectorSize, func(b *batch) error {
+		if err := b.forget(op.id, plain(op.at), op.unused); err != nil {
 			return fmt.Errorf("forgetting owner %s: %w", op.id, err)
 		}
 		return nil
@@ -182,7 +189,7 @@ func (op bury) ready(*Ledger) (step, error) {
 	if n := len(op.tomb.Key); n == 0 || n > MaxName {
 		return step{}, fmt.Errorf("burying %.40q: %w: key of %d bytes, want 1 to %d", op.tomb.Key, ErrInvalid, n, MaxName)
 	}
-	return step{1, func(b *batch) error { b.bury(op.tomb); return nil }}, nil
+	return step{sectorSize, func(b *batch) error { b.bury(op.tomb); return nil }}, nil
 }
 
 type unburied struct {
@@ -202,19 +209,19 @@ func (op unburied) ready(*Ledger) (step, error) {
 type fits struct{}
 
 func (fits) ready(*Ledger) (step, error) {
-	return step{0, func(b *batch) error { return b.take(usualOwner) }}, nil
+	return step{0, (*batch).room}, nil
 }
 
 type setEpoch struct{ epoch Epoch }
 
 func (op setEpoch) ready(*Ledger) (step, error) {
-	return step{1, func(b *batch) error { b.epoch = op.epoch; return nil }}, nil
+	return step{sectorSize, func(b *batch) error { return b.begins(func(b *batch) { b.epoch = op.epoch }) }}, nil
 }
 
 type founded struct{ first First }
 
 func (op founded) ready(*Ledger) (step, error) {
-	return step{1, func(b *batch) error { b.first = &op.first; return nil }}, nil
+	return step{sectorSize, func(b *batch) error { return b.begins(func(b *batch) { b.first = &op.first }) }}, nil
 }
 
 type quarantine struct{ since, until time.Time }
@@ -223,8 +230,7 @@ func (op quarantine) ready(*Ledger) (step, error) {
 	if op.since.IsZero() || op.until.Before(op.since) {
 		return step{}, fmt.Errorf("quarantine from %s to %s: %w", op.since, op.until, ErrInvalid)
 	}
-	return step{1, func(b *batch) error {
-		b.quarantine = Quarantine{plain(op.since), plain(op.until)}
-		return nil
+	return step{sectorSize, func(b *batch) error {
+		return b.begins(func(b *batch) { b.quarantine = b.spans.keep(Quarantine{plain(op.since), plain(op.until)}) })
 	}}, nil
 }

@@ -1,12 +1,14 @@
 package ledger
 
+// This file and old.go read ledgers of version 1, which were bbolt databases. Open writes
+// such a ledger anew (rewrite.go).
+
 import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"io"
-	"os"
 )
 
 // A bbolt file, as go.etcd.io/bbolt v1.4 and v1.5 write it (bbolt's page.go and
@@ -21,11 +23,9 @@ import (
 // pos counts from its own element. Pages 0 and 1 are metas, which are written in turn. A
 // bucket is a leaf's value: root u64, sequence u64, and if root is 0 the bucket's only page.
 //
-// This file reads the pages itself, because bbolt trusts them: after a changed byte bbolt
-// may read outside its map, in a goroutine of its own, where nobody can recover from the
-// fault. A file that passes the checks here is safe to open with bbolt.
+// Nothing here trusts a byte of the file.
 const (
-	pageSize   = 4096 // bytes; also on machines with larger pages, so that a file can move
+	pageSize   = 4096 // bytes; also on machines with larger pages
 	pageHead   = 16
 	elementLen = 16
 	metaLen    = 64 // including the checksum
@@ -66,7 +66,7 @@ type image struct {
 // Both metas have to be valid. With one invalid meta bbolt would go back to the older one,
 // and so lose a transaction whose commits were acknowledged. A crash cannot spoil a meta,
 // because it fits into a disk's sector.
-func readImage(f *os.File, size int64) (*image, error) {
+func readImage(f io.ReaderAt, size int64) (*image, error) {
 	var metas [2]meta
 	for i := range metas {
 		page := make([]byte, pageHead+metaLen)
@@ -104,7 +104,7 @@ func parseMeta(b []byte) meta {
 	sum.Write(b[:56])
 	switch {
 	case order.Uint32(b) != boltMagic:
-		m.valid = fmt.Errorf("it is not a bbolt file")
+		m.valid = fmt.Errorf("it is not a ledger")
 	case sum.Sum64() != order.Uint64(b[56:]):
 		m.valid = errChecksum
 	case order.Uint32(b[4:]) != boltVersion:

@@ -1,52 +1,65 @@
 package ledger
 
-// Limits of records that the ledger keeps although nobody needs them. Pruning has to look
-// through all records, so it begins only when there are pruneLag records too many.
-const (
-	maxDue   = 16384 // how many rests that are over are kept
-	pruneLag = 1024  // records
+import (
+	"slices"
+	"time"
 )
 
-// pruning is how many records the last pruning has left.
-type pruning struct{ rests, tombs int }
+// Limits of records that the ledger keeps although nobody needs them: a caller may want the
+// name that has rested longest. Pruning has to look through all records, so the writer does it
+// now and then.
+const (
+	maxDue     = 1024 // how many rests that are over are kept
+	maxTombs   = 1024 // how many tombstones are kept before expired ones go
+	pruneEvery = 10 * time.Second
+)
 
-// prune drops the oldest rests that are over, if there are too many of these; tombstones
-// that have expired; and, with a new epoch, tombstones of other boots.
-func (b *batch) prune(p *pruning) {
-	s := &b.ledger.state
-	if len(s.rests)+len(b.rests.over) > max(maxDue, p.rests)+pruneLag {
-		p.rests = b.pruneRests()
+// prune drops the oldest rests that are over and expired tombstones from memory, if there are
+// too many, and tombstones of other boots than the epoch's. It drops them from the file the
+// next time that the file is written anew: until then whoever reads the file drops them again.
+// So pruning takes no room in the log, which a full disk may lack.
+func (s *state) prune(now time.Time, boottime int64) {
+	s.pruneRests(now)
+	s.rests.shrink()
+	many := s.tombs.len() > maxTombs
+	s.tombs.dropAll(func(t tomb) bool {
+		return many && t.until < boottime || s.epoch.Boot != "" && t.boot != s.epoch.Boot
+	})
+	s.tombs.shrink()
+}
+
+// pruneRests drops the oldest rests that are over, but for maxDue.
+func (s *state) pruneRests(now time.Time) {
+	if s.rests.len() <= maxDue {
+		return
 	}
-	if len(s.tombs)+len(b.tombs.over) > p.tombs+pruneLag || b.epoch != s.epoch {
-		p.tombs = b.pruneTombs()
+	var due []int64 // when they were freed
+	for r := range s.rests.values() {
+		if r.over(now) {
+			due = append(due, r.freed)
+		}
+	}
+	drop := len(due) - maxDue
+	if drop <= 0 {
+		return
+	}
+	slices.Sort(due)
+	last := due[drop-1]
+	same, _ := slices.BinarySearch(due, last) // so many were freed before last
+	s.rests.dropAll(func(r rested) bool { return r.over(now) && r.freed < last })
+	for _, key := range s.rests.keys(func(r rested) bool { return r.over(now) && r.freed == last })[:drop-same] {
+		s.rests.drop(key)
 	}
 }
 
-func (b *batch) pruneRests() (left int) {
-	var due []Rest
-	for _, r := range b.rests.all() {
-		left++
-		if !b.now.Before(r.Until) {
-			due = append(due, r)
-		}
-	}
-	sortRests(due)
-	for _, r := range due[:max(0, len(due)-maxDue)] {
-		b.rests.drop(r.Name)
-		left--
-	}
-	return left
+// prune prunes the ledger. No transaction is being put together meanwhile.
+func (l *Ledger) prune() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.prune(l.now, l.boottime)
 }
 
-func (b *batch) pruneTombs() (left int) {
-	now := b.ledger.opts.Clock.Boottime()
-	turned := b.epoch != b.ledger.state.epoch
-	for key, t := range b.tombs.all() {
-		if t.Until < now || turned && t.Boot != b.epoch.Boot {
-			b.tombs.drop(key)
-		} else {
-			left++
-		}
-	}
-	return left
+// look looks at the clock.
+func (l *Ledger) look() {
+	l.now, l.boottime = plain(l.opts.Clock.Now()), l.opts.Clock.Boottime()
 }

@@ -27,25 +27,23 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var errChecksum = errors.New("checksum does not match")
 
 // checksum returns the CRC-32C of a record with a format and, in body, its JSON.
-func checksum(bucket string, key []byte, format byte, body []byte) uint32 {
+func checksum(bucket, key string, format byte, body []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, []byte(bucket))
 	sum = crc32.Update(sum, castagnoli, []byte{0})
-	sum = crc32.Update(sum, castagnoli, key)
+	sum = crc32.Update(sum, castagnoli, []byte(key))
 	sum = crc32.Update(sum, castagnoli, []byte{0, format})
 	return crc32.Update(sum, castagnoli, body)
 }
 
-// seal makes a record of a value's JSON, for a bucket and key.
-func seal(bucket string, key, body []byte) []byte {
-	rec := make([]byte, recordHead+len(body))
-	rec[0] = recordFormat
-	copy(rec[recordHead:], body)
-	binary.LittleEndian.PutUint32(rec[1:recordHead], checksum(bucket, key, recordFormat, body))
-	return rec
+// appendSealed appends a record of a value's JSON, for a bucket and key, to dst.
+func appendSealed(dst []byte, bucket, key string, body []byte) []byte {
+	dst = append(dst, recordFormat)
+	dst = binary.LittleEndian.AppendUint32(dst, checksum(bucket, key, recordFormat, body))
+	return append(dst, body...)
 }
 
 // unseal checks a record and returns its JSON, a part of rec.
-func unseal(bucket string, key, rec []byte) ([]byte, error) {
+func unseal(bucket, key string, rec []byte) ([]byte, error) {
 	if len(rec) < recordHead {
 		return nil, fmt.Errorf("record of %d bytes is too short", len(rec))
 	}
@@ -62,7 +60,7 @@ func unseal(bucket string, key, rec []byte) ([]byte, error) {
 func crcOf(rec []byte) uint32 { return binary.LittleEndian.Uint32(rec[1:recordHead]) }
 
 // unsealInto checks a record and decodes its JSON into v.
-func unsealInto(bucket string, key, rec []byte, v any) error {
+func unsealInto(bucket, key string, rec []byte, v any) error {
 	body, err := unseal(bucket, key, rec)
 	if err != nil {
 		return err

@@ -20,17 +20,28 @@ const replaceBy = 512
 // completely or, on an error, not at all. It keeps the old file beside the new one, and
 // returns its new name; "" if there was no file, or an empty one. If an agent has the ledger
 // open the error is ErrLocked. Replace uses only Path, Kinds, Clock and Boot of the options.
+//
+// If the last step fails, which makes the new file's name durable, Replace returns the error
+// and nevertheless what it has kept: the new ledger is in place. The next Open tries that step
+// again.
 func Replace(opts Options, ops []Op) (kept string, err error) {
 	kept, err = replace(opts, ops)
 	if err != nil {
-		return "", fmt.Errorf("replacing ledger: %w", err)
+		err = fmt.Errorf("replacing ledger: %w", err)
 	}
-	return kept, nil
+	return kept, err
 }
 
 func replace(opts Options, ops []Op) (string, error) {
 	if opts.Clock == nil {
 		opts.Clock = boottime.NewClock(nil, nil)
+	}
+	if opts.volume == nil {
+		opts.volume = local{}
+	}
+	var err error
+	if opts.Path, err = resolve(opts.Path); err != nil {
+		return "", explain(err)
 	}
 	// If we get the lock, no agent has the file open, and none can start meanwhile.
 	f, err := os.OpenFile(opts.Path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -45,7 +56,7 @@ func replace(opts Options, ops []Op) (string, error) {
 	if size < 0 {
 		return "", fmt.Errorf("%w: another file has just taken the place of %s", ErrLocked, opts.Path)
 	}
-	if err := removeFile(opts.Path + ".new"); err != nil { // a crash in create may have left it
+	if err := removeAsides(opts); err != nil {
 		return "", err
 	}
 	next := opts.Path + ".rebuilt"
@@ -55,14 +66,24 @@ func replace(opts Options, ops []Op) (string, error) {
 	kept := ""
 	if size > 0 {
 		kept = fmt.Sprintf("%s.damaged-%s", opts.Path, opts.Clock.Wall(opts.Clock.Now()).UTC().Format("20060102T150405.000000000Z"))
-		if err := os.Link(opts.Path, kept); err != nil {
+		if err := opts.volume.link(opts.Path, kept); err != nil {
 			return "", errors.Join(err, removeFile(next))
 		}
 	}
-	if err := os.Rename(next, opts.Path); err != nil {
-		return "", errors.Join(err, removeFile(next))
+	if err := opts.volume.rename(next, opts.Path); err != nil {
+		err = errors.Join(err, removeFile(next))
+		if info, bad := f.Stat(); kept != "" && bad == nil && namedOne(opts.Path, info) == nil {
+			err = errors.Join(err, removeFile(kept)) // it is not the file's only name
+		}
+		return "", err
 	}
-	return kept, syncDir(filepath.Dir(opts.Path))
+	if err := opts.volume.syncDir(filepath.Dir(opts.Path)); err != nil {
+		if kept != "" {
+			err = fmt.Errorf("%w (the former one is kept as %s)", err, kept)
+		}
+		return kept, fmt.Errorf("the new ledger is in place, but could be lost if the power fails now: %w", err)
+	}
+	return kept, nil
 }
 
 // fill makes a ledger of ops. It deletes a half-made one of an earlier try.

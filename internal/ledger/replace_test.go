@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Replace makes a whole new ledger where one is lost or damaged, and keeps the old file.
@@ -33,7 +35,7 @@ func TestReplace(t *testing.T) {
 			opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 			want := before(t, opts)
 			writeAll(t, opts.Path+".rebuilt", []byte("of one that was killed"))
-			writeAll(t, opts.Path+".new", []byte("of one that was killed"))
+			writeAll(t, asidePath(opts.Path, 7), make([]byte, 1<<20)) // likewise
 			ops := []Op{Enter(Epoch{Boot: "b"}), Quarantined(c.now, c.now.Add(time.Hour))}
 			gone := newOwner(address("p/1"))
 			for range replaceBy {
@@ -42,8 +44,8 @@ func TestReplace(t *testing.T) {
 			ops = append(ops, Begin(gone), Releasing(gone.ID, c.now))
 			kept, err := Replace(opts, ops)
 			must(t, err)
-			for _, half := range []string{".rebuilt", ".new"} {
-				if _, err := os.Stat(opts.Path + half); !errors.Is(err, os.ErrNotExist) {
+			for _, half := range []string{opts.Path + ".rebuilt", asidePath(opts.Path, 7)} {
+				if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("%s is left (%v)", half, err)
 				}
 			}
@@ -79,14 +81,43 @@ func TestReplaceFails(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)
 	writeAll(t, opts.Path, []byte("damaged"))
 	twice := newOwner()
-	if _, err := Replace(opts, []Op{Begin(twice), Begin(twice)}); !errors.Is(err, ErrExists) {
-		t.Errorf("replacing by an owner twice: %v", err)
+	fails := func(want error, ops ...Op) {
+		if _, err := Replace(opts, ops); !errors.Is(err, want) {
+			t.Errorf("Replace says %v, want %v", err, want)
+		}
+		if raw, err := os.ReadFile(opts.Path); err != nil || string(raw) != "damaged" {
+			t.Errorf("after it: %q, %v", raw, err)
+		}
+		if left, _ := filepath.Glob(opts.Path + ".*"); len(left) > 0 {
+			t.Errorf("left: %s", left)
+		}
 	}
-	if raw, err := os.ReadFile(opts.Path); err != nil || string(raw) != "damaged" {
-		t.Errorf("after it: %q, %v", raw, err)
+	fails(ErrExists, Begin(twice), Begin(twice))
+	opts.volume = &hooked{renames: func(string) error { return unix.EIO }}
+	fails(unix.EIO, Begin(twice))
+	opts.volume = &hooked{links: func(string) error { return unix.ENOSPC }}
+	fails(unix.ENOSPC, Begin(twice))
+}
+
+// If the new ledger is in place, and its name may not be durable, Replace says so, and what it
+// has kept.
+func TestReplaceNotDurable(t *testing.T) {
+	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
+	writeAll(t, opts.Path, []byte("damaged"))
+	opts.volume = &hooked{folder: func(string) error { return unix.EIO }}
+	kept, err := Replace(opts, []Op{Begin(newOwner())})
+	if !errors.Is(err, unix.EIO) || kept == "" || !strings.Contains(err.Error(), "in place") || !strings.Contains(err.Error(), kept) {
+		t.Errorf("kept %q, %v", kept, err)
 	}
-	if left, _ := filepath.Glob(opts.Path + ".*"); len(left) > 0 {
-		t.Errorf("left: %s", left)
+	if raw, err := os.ReadFile(kept); err != nil || string(raw) != "damaged" {
+		t.Errorf("kept %q, %v", raw, err)
+	}
+	if _, err := Open(opts); !errors.Is(err, unix.EIO) {
+		t.Errorf("Open says %v", err)
+	}
+	opts.volume = nil
+	if n := len(open(t, opts).Owners()); n != 1 {
+		t.Errorf("%d owners", n)
 	}
 }
 

@@ -7,8 +7,7 @@ import (
 )
 
 // Buckets, with the keys and values of their records. The time of releasing has a bucket of
-// its own, so that a deletion writes a few bytes, and not the page with the owner's record
-// and its neighbours.
+// its own, so that a deletion writes a few bytes, and not the owner's record.
 const (
 	bucketMeta       = "meta"       // "head": head
 	bucketOwners     = "owners"     // ID: hold.Owner, without Releasing
@@ -17,19 +16,17 @@ const (
 	bucketTombstones = "tombstones" // key: tombRecord
 )
 
-// dataBuckets are all buckets except meta, sorted by name.
-var dataBuckets = []string{bucketOwners, bucketReleasing, bucketRests, bucketTombstones}
-
-var headKey = []byte("head")
+const headKey = "head"
 
 // Schema is the version of the buckets' content. It grows when an older program would
-// misread the file.
+// misread the file. Fields of records may be added without that. They vanish when an older
+// program, which does not know them, changes the record or writes the file anew.
 const Schema = 1
 
-// head is the only record of the meta bucket. Every transaction writes it.
+// head is the only record of the meta bucket. A transaction that changes it writes it.
 type head struct {
 	Schema int             `json:"schema"`
-	Seq    uint64          `json:"seq"` // bbolt's number of the transaction that wrote it
+	Seq    uint64          `json:"seq,omitempty"` // number of the transaction that wrote it; version 1 of the file only
 	Epoch  Epoch           `json:"epoch"`
 	First  *First          `json:"first,omitempty"`           // nil: an earlier agent began the ledger, or an earlier version
 	Opened *opening        `json:"opened,omitempty"`          // by the boot that wrote the head; nil: the boot is not known
@@ -37,34 +34,22 @@ type head struct {
 	Until  int64           `json:"quarantineUntil,omitempty"`
 	In     uint32          `json:"quarantineBoot,omitempty"`
 	At     int64           `json:"quarantineAt,omitempty"`
-	Sums   map[string]*sum `json:"sums"` // of each data bucket
+	Sums   map[string]*sum `json:"sums,omitempty"` // of each data bucket; version 1 of the file only
 }
 
 // rest writes a quarantine into the head.
-func (h *head) rest(q Quarantine, in spans) {
-	if q != (Quarantine{}) {
-		s := in.of(q.Since, q.Until)
-		h.Since, h.Until, h.In, h.At = s.Freed, s.Until, s.Boot, s.At
-	}
+func (h *head) rest(q kept) {
+	h.Since, h.Until, h.In, h.At = q.span.Freed, q.span.Until, q.span.Boot, q.span.At
 }
 
-func (h *head) quarantine(read reading) Quarantine {
+func (h *head) quarantine(read reading) kept {
 	if h.Until == 0 {
-		return Quarantine{}
+		return kept{}
 	}
-	since, until := read(span{h.Since, h.Until, h.In, h.At})
-	return Quarantine{since, until}
+	s := span{h.Since, h.Until, h.In, h.At}
+	since, until := read(s)
+	return kept{Quarantine{since, until}, s}
 }
-
-// sum counts and sums up a bucket's records. It shows when a record is lost or there twice,
-// for example because of a changed byte in a page's header.
-type sum struct {
-	N   int    `json:"n"`
-	CRC uint64 `json:"crc"` // the sum of the records' CRCs
-}
-
-func (s *sum) add(rec []byte) { s.N++; s.CRC += uint64(crcOf(rec)) }
-func (s *sum) sub(rec []byte) { s.N--; s.CRC -= uint64(crcOf(rec)) }
 
 // Times in records are Unix nanoseconds. They take a third of the bytes of RFC 3339, whose
 // parsing would be most of the time that opening a ledger takes.
@@ -86,8 +71,10 @@ type tombRecord struct {
 	Until   int64  `json:"until"`
 }
 
-// keyOf returns the key of a name's rest; nameOf is its inverse.
+// keyOf returns the key of a name's rest, which has keyLen bytes; nameOf is its inverse.
 func keyOf(n hold.Name) string { return n.Space + "\x00" + n.Name }
+
+func keyLen(n hold.Name) int { return len(n.Space) + 1 + len(n.Name) }
 
 func nameOf(key string) (hold.Name, bool) {
 	space, name, ok := strings.Cut(key, "\x00")

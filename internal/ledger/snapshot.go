@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -37,33 +38,48 @@ func Read(path string, kinds hold.Kinds) (*Snapshot, error) {
 }
 
 func read(path string, kinds hold.Kinds) (*Snapshot, error) {
-	f, err := root.Open(path)
+	f, size, err := openToRead(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	size, err := lockFile(f, path, unix.LOCK_SH)
-	if err != nil {
-		return nil, err
-	}
-	if size <= 0 {
+	if size == 0 {
 		return &Snapshot{Path: path, Schema: Schema}, nil
 	}
-	h, s, err := load(f, path, kinds, func(opening) reading { return asWritten })
+	l, err := load(f, size, path, kinds, func(opening) reading { return asWritten })
 	if err != nil {
 		return nil, err
 	}
-	snap := s.snapshot()
-	snap.Path, snap.Size, snap.Schema, snap.Seq = path, size, h.Schema, h.Seq
+	snap := l.state.snapshot()
+	snap.Path, snap.Size, snap.Schema = path, size, l.head.Schema
 	return &snap, nil
+}
+
+// openToRead opens and locks the file that has the ledger's name. If an agent that has just
+// ended has given the name to another file meanwhile, it opens that one.
+func openToRead(path string) (*os.File, int64, error) {
+	for {
+		f, err := root.Open(path)
+		if err != nil {
+			return nil, 0, err
+		}
+		size, err := lockFile(f, path, unix.LOCK_SH)
+		if err == nil && size >= 0 {
+			return f, size, nil
+		}
+		f.Close()
+		if err != nil {
+			return nil, 0, err
+		}
+	}
 }
 
 // snapshot returns everything that the state has. If others may change the state, the caller
 // holds its lock.
 func (s *state) snapshot() Snapshot {
 	snap := Snapshot{
-		Schema: Schema, Epoch: s.epoch, Quarantine: s.quarantine,
-		Resting: slices.Collect(maps.Values(s.rests)), Tombstones: slices.Collect(maps.Values(s.tombs)),
+		Schema: Schema, Seq: s.seq, Epoch: s.epoch, Quarantine: s.quarantine.Quarantine,
+		Resting: s.resting(), Tombstones: s.tombstones(),
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
 		snap.Owners = append(snap.Owners, s.owners[id].owner.Clone())
@@ -79,7 +95,7 @@ func (l *Ledger) Snapshot() Snapshot {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	snap := l.state.snapshot()
-	snap.Path, snap.Size, snap.Seq = l.opts.Path, stats.FileSize, l.state.seq
+	snap.Path, snap.Size = l.opts.Path, stats.FileSize
 	snap.set(l.opts.Clock.Stepped())
 	return snap
 }

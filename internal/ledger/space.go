@@ -5,69 +5,100 @@ import (
 	"fmt"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/hold"
 )
 
-// A full disk stops ADD first and DEL last. The file is preallocated, so that no write goes
-// into a hole. It has a reserve: pages that only deletions may use. An op that adds to the
-// ledger is refused if it would use up the reserve.
+// A full disk stops ADD first and DEL last. The zeros behind the log's tail are there before
+// they are needed, and the last of them are a reserve. A commit that would use up what it has
+// to leave of the reserve is refused: class says how much that is. A part of the reserve, the
+// exits, belongs to the owners: it has room for the deletion of each. Only that deletion uses
+// it, and takes no more of it than is the owner's own. So whatever else is committed, and
+// however often, each owner can be released.
 //
-// A deletion needs room, too. bbolt writes changed pages to free ones and frees the old ones
-// only afterwards. And the deletion's small records (releasing, rests, tombstone) need room
-// until the owner's own record is gone.
+// The zeros are written, not only allocated: otherwise each commit would change the file
+// system's metadata as well, and its sync would cost a second write.
 const (
-	// baseReserve is room for one transaction of maxPages, with the branch pages that
-	// it changes.
-	baseReserve = 1024 // pages
-	// ownersPerPage is how many owners' small records fit into a page that is half
-	// full.
-	ownersPerPage = 4
-	// minTail is how many of the spare pages have to be at the end of the file, in one
-	// piece. An owner of MaxOwner bytes shares a leaf with up to three others, and bbolt
-	// writes a leaf in one piece. There is room for two such leaves, because the pages
-	// that the first one leaves free may be in pieces.
-	minTail = 2 * (4*MaxOwner/pageSize + 1)
+	// baseReserve is room for commits that neither add owners nor release any: tombstones
+	// of keys that no owner has, and, in one half of it, changes of owners that need no
+	// more room than before.
+	baseReserve = 2048 // sectors
+	// headReserve is room for what an agent writes when it starts in a new boot.
+	headReserve = 64 // sectors
+	// promise is room for the commit that promises an owner's deletion, with a tombstone
+	// whose key may have MaxName bytes.
+	promise = 3 // sectors
 	// growBy is how much the file grows at least, as long as the disk has room.
-	growBy = 256 // pages
+	growBy = 512 // sectors
 	// topUpRetry is how long the writer waits before it tries again to grow the file
 	// ahead of need, after the disk was full.
 	topUpRetry = time.Second
 )
 
-// reserve returns how many pages are kept for deletions, with so many owners.
-func reserve(owners int) int { return baseReserve + owners/ownersPerPage }
+// class is what a commit does, as far as a full disk matters. A later one stops sooner.
+type class int
 
-// pagesFor returns how many pages an owner's record of so many bytes may take, with its
-// share of other pages.
-func pagesFor(size int) int { return 2 + size/pageSize }
+const (
+	starting class = iota // sets epoch, first agent or quarantine
+	burying               // releases, forgets and buries, but for more than the owners' exits
+	changing              // changes owners, which then need no more room than before
+	adding                // adds owners, or makes them larger
+)
 
-// room says how full the file is, in pages.
-type room struct {
-	file int       // the file's size
-	high int       // high water mark: pages from here on were never used
-	free int       // free pages before the high water mark
-	full time.Time // when growing the file ahead of need last failed
+// leaves returns how many sectors a commit must leave, beside the exits.
+func (c class) leaves() int {
+	return [...]int{starting: 0, burying: headReserve, changing: headReserve + baseReserve/2, adding: headReserve + baseReserve}[c]
 }
 
-// tail returns how many pages lie behind the high water mark, without one that bbolt wants
-// there.
-func (r room) tail() int { return max(0, r.file-r.high-1) }
+// reserve returns how many sectors of zeros a ledger has on a disk that is not full, if the
+// exits of its owners take so many.
+func reserve(exits int) int { return exits + adding.leaves() }
 
-// short returns by how many pages the file must grow to have so many above the reserve. If
-// it is not above 0 the file has them.
-func (r room) short(owners, pages int) int {
-	return max(pages+reserve(owners)-r.free-r.tail(), minTail-r.tail())
+// exit returns how many sectors an owner's deletion may take, with a commit for each step
+// that is left of it: the promise, and the end, with a rest for each name.
+func exit(o *hold.Owner) int {
+	end := 2 * dropBytes(len(o.ID)) // the owner, and since when it is releasing
+	for _, n := range o.Names {
+		end += putBytes(keyLen(n), restBytes)
+	}
+	if !o.Wanted() {
+		return sectors(end)
+	}
+	return promise + sectors(end)
 }
 
-// ensure makes sure that the file has so many pages above the reserve, and grows it if need
-// be.
-func (s *store) ensure(owners, pages int) error {
-	short := s.room.short(owners, pages)
+// bytesFor returns how many bytes the change of an owner may have whose JSON has so many. The
+// JSON has the names, whose rests it may end.
+func bytesFor(size int) int { return 2*size + 256 }
+
+// free returns into how many sectors the next batches can go. The last one stays zero.
+func (s *store) free() int { return int((s.end-s.tail)/sectorSize) - 1 }
+
+// short returns by how many sectors the file must grow, so that batches can go into so many.
+// If it is not above 0 the file has them.
+func (s *store) short(need int) int { return need - s.free() }
+
+// ensure makes sure that batches can go into so many sectors, and grows the file if need be.
+// If the file that is being written anew may have taken the room, ensure waits for it: then
+// the one or the other file gives its room back.
+func (s *store) ensure(need int) error {
+	err := s.enlarge(need)
+	if errors.Is(err, ErrFull) && s.next != nil {
+		<-s.next.done
+		s.takeOver(need)
+		err = s.enlarge(need)
+	}
+	return err
+}
+
+// enlarge grows the file, unless batches can go into so many sectors.
+func (s *store) enlarge(need int) error {
+	short := s.short(need)
 	if short <= 0 {
 		return nil
 	}
-	err := s.grow(max(short, growBy, s.room.file/8))
+	err := s.grow(max(short, growBy))
 	if errors.Is(err, ErrFull) {
 		err = s.grow(short)
 	}
@@ -75,56 +106,101 @@ func (s *store) ensure(owners, pages int) error {
 }
 
 // topUp grows the file ahead of need, while nobody waits for it.
-func (s *store) topUp(owners int) {
-	if s.failed != nil || time.Since(s.room.full) < topUpRetry {
+func (s *store) topUp() {
+	if s.failed != nil || time.Since(s.full) < topUpRetry {
 		return
 	}
-	if err := s.ensure(owners, growBy/2); err != nil {
-		s.room.full = time.Now()
+	s.full = time.Time{}
+	if err := s.secure(growBy / 2); err != nil {
+		s.full = time.Now()
 	}
 }
 
-// takeStock asks bbolt, after a transaction, how full the file is. It counts pages that the
-// transaction has freed as free, because the next transaction can use them.
-func (s *store) takeStock() {
-	stats := s.db.Stats()
-	s.room.free = stats.FreePageN + stats.PendingPageN
-	s.look(func(tx *bolt.Tx) { s.room.high = int(tx.Size() / pageSize) })
+// secure grows the file to the reserve and some sectors ahead of need. If the disk has no room
+// for these, it grows the file to the reserve or at least to what deletions take, and returns
+// ErrFull.
+func (s *store) secure(ahead int) error {
+	err := s.enlarge(reserve(s.exits) + ahead)
+	if !errors.Is(err, ErrFull) {
+		return err
+	}
+	for _, need := range []int{reserve(s.exits), s.exits + burying.leaves()} {
+		if less := s.enlarge(need); less == nil {
+			break
+		} else if !errors.Is(less, ErrFull) {
+			return less
+		}
+	}
+	return err
 }
 
-// settle prepares the file when it is opened: it fills holes, which copying may have made,
-// and makes sure of spare pages. A full disk is no error here, because deletions still work.
-func (s *store) settle(owners int) error {
-	info, err := s.file.Stat()
-	if err != nil {
-		return err
+// prepare prepares the file when it is opened: it fills holes behind the tail, which copying
+// may have made, and makes sure of the reserve. If the disk lacks room for that, a former ledger
+// makes room. A full disk is no error here, because deletions still work.
+func (s *store) prepare() error {
+	s.end = s.size / sectorSize * sectorSize
+	if hole, err := unix.Seek(int(s.file.Fd()), s.tail, unix.SEEK_HOLE); err == nil {
+		s.end = min(s.end, hole/sectorSize*sectorSize)
 	}
-	s.room.file = int(info.Size() / pageSize)
-	if err := allocate(s.file, 0, info.Size()); err != nil && !isFull(err) {
-		return err
+	s.end = max(s.end, s.tail)
+	if short := int((s.size - s.end) / sectorSize); short > 0 {
+		if err := s.grow(short); err != nil && !errors.Is(err, ErrFull) {
+			return err
+		}
 	}
-	if err := s.ensure(owners, growBy); err != nil && !errors.Is(err, ErrFull) {
-		return err
+	err := s.secure(growBy)
+	if errors.Is(err, ErrFull) && s.short(reserve(s.exits)) > 0 {
+		if gone, failed := s.dropFormer(); failed != nil {
+			return failed
+		} else if gone {
+			err = s.secure(growBy)
+		}
 	}
-	return nil
+	if errors.Is(err, ErrFull) {
+		return nil
+	}
+	return err
 }
 
-// grow adds pages to the file. When it returns nil they are allocated and the new size is
-// durable. If the disk has no room for them the error is ErrFull.
-func (s *store) grow(pages int) error {
-	from, to := int64(s.room.file)*pageSize, int64(s.room.file+pages)*pageSize
-	err := allocate(s.file, from, to)
+// grow writes so many sectors of zeros. When it returns nil they are durable, and so is the
+// file's new size. If the disk has no room for them the error is ErrFull.
+func (s *store) grow(by int) error {
+	if err := s.intact(); err != nil {
+		return err
+	}
+	to := s.end + int64(by)*sectorSize
+	err := zero(s.file, s.end, to)
 	if err == nil {
 		err = s.file.Sync()
 	}
 	if err != nil {
-		err = errors.Join(fmt.Errorf("growing the ledger: %w", err), s.file.Truncate(from))
+		err = fmt.Errorf("growing the ledger: %w", err)
 		if isFull(err) {
 			err = fmt.Errorf("%w: %w", ErrFull, err)
 		}
+		keep := max(s.end, s.tail+sectorSize)
+		if cut := s.file.Truncate(keep); cut != nil {
+			return errors.Join(err, cut)
+		}
+		s.size = keep
 		return err
 	}
-	s.room.file += pages
+	s.end, s.size = to, max(s.size, to)
+	return nil
+}
+
+// zeros are never written to, so that they take no memory.
+var zeros [256 << 10]byte
+
+// zero writes zeros from one offset to another.
+func zero(f file, from, to int64) error {
+	for at := from; at < to; {
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), to-at)], at)
+		if err != nil {
+			return err
+		}
+		at += int64(n)
+	}
 	return nil
 }
 

@@ -17,6 +17,8 @@ type span struct {
 	At    int64  // Freed by CLOCK_BOOTTIME of that boot, in nanoseconds
 }
 
+func (s span) length() time.Duration { return time.Duration(s.Until - s.Freed) }
+
 // spans turns times of Options.Clock into spans, for one transaction.
 type spans struct {
 	clock   *boottime.Clock
@@ -24,9 +26,7 @@ type spans struct {
 	stepped time.Duration
 }
 
-func (l *Ledger) spans() spans {
-	return spans{l.opts.Clock, mark(l.opts.Boot), l.opts.Clock.Stepped()}
-}
+func spansOf(o Options) spans { return spans{o.Clock, mark(o.Boot), o.Clock.Stepped()} }
 
 func (s spans) of(freed, until time.Time) span {
 	out := span{Freed: freed.Add(s.stepped).UnixNano(), Until: until.Add(s.stepped).UnixNano()}
@@ -35,6 +35,14 @@ func (s spans) of(freed, until time.Time) span {
 	}
 	return out
 }
+
+// kept is a quarantine with the span that the file has of it.
+type kept struct {
+	Quarantine
+	span span
+}
+
+func (s spans) keep(q Quarantine) kept { return kept{q, s.of(q.Since, q.Until)} }
 
 // mark returns the number that stands for a boot in records. It is short because there are
 // many records; two boots of a machine have the same mark with a chance of one in 2^32.
@@ -78,7 +86,7 @@ func (o opening) by(clock *boottime.Clock) reading {
 			at = min(s.At, clock.Boottime())
 		}
 		freed = plain(clock.Time(at))
-		return freed, freed.Add(time.Duration(s.Until - s.Freed))
+		return freed, freed.Add(s.length())
 	}
 }
 

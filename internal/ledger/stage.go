@@ -21,9 +21,7 @@ func (b *batch) begin(e *entry) error {
 			return err
 		}
 	}
-	if err := b.take(e.size); err != nil {
-		return err
-	}
+	b.is(adding)
 	b.join(o.Needs, o.ID)
 	b.edit(nil, e)
 	return nil
@@ -88,13 +86,17 @@ func (b *batch) update(id hold.ID, change func(*hold.Owner) error) error {
 			return err
 		}
 	}
-	if after.size > before.size {
-		if err := b.take(after.size); err != nil {
-			return err
-		}
-	}
+	b.is(growth(before, after))
 	b.edit(before, after)
 	return nil
+}
+
+// growth returns the class of a commit that changes an owner.
+func growth(before, after *entry) class {
+	if after.size > before.size || exit(&after.owner) > exit(&before.owner) {
+		return adding
+	}
+	return changing
 }
 
 func (b *batch) pass(from, to hold.ID, names []hold.Name) error {
@@ -123,11 +125,7 @@ func (b *batch) pass(from, to hold.ID, names []hold.Name) error {
 		if err != nil {
 			return err
 		}
-		if after.size > before.size {
-			if err := b.take(after.size); err != nil {
-				return err
-			}
-		}
+		b.is(growth(before, after))
 		b.edit(before, after)
 	}
 	return nil
@@ -143,11 +141,12 @@ func (b *batch) releasing(id hold.ID, at time.Time) error {
 	}
 	after := *before
 	after.owner.Releasing = at
+	b.is(burying)
 	b.edit(before, &after)
 	return nil
 }
 
-func (b *batch) forget(id hold.ID, at time.Time) error {
+func (b *batch) forget(id hold.ID, at time.Time, unused bool) error {
 	before, ok := b.owners.get(id)
 	if !ok {
 		return nil
@@ -156,28 +155,36 @@ func (b *batch) forget(id hold.ID, at time.Time) error {
 		return fmt.Errorf("%w: %d", ErrNeeded, len(needers))
 	}
 	for _, n := range before.owner.Names {
-		b.free(n, at)
+		if unused {
+			b.names.drop(n)
+		} else {
+			b.free(n, at)
+		}
 	}
 	b.leave(before.owner.Needs, id)
+	b.is(burying)
 	b.edit(before, nil)
 	return nil
 }
 
-func (b *batch) bury(t Tombstone) {
-	if old, ok := b.tombs.get(t.Key); ok && old.Boot == t.Boot {
-		t.Started = max(t.Started, old.Started)
-		t.Until = max(t.Until, old.Until)
+func (b *batch) bury(stone Tombstone) {
+	t := tomb{stone.Boot, stone.Started, stone.Until}
+	if old, ok := b.tombs.get(stone.Key); ok && old.boot == t.boot {
+		t.started = max(t.started, old.started)
+		t.until = max(t.until, old.until)
 		if t == old {
 			return
 		}
 	}
-	b.tombs.put(t.Key, t)
+	b.is(burying)
+	b.tombs.put(stone.Key, t)
+	b.bytes += putBytes(len(stone.Key), tombBytes(t))
 }
 
 // unburied returns ErrBuried if a request began no later than the key's tombstone. An
 // expired tombstone counts, too, as long as it is not pruned.
 func (b *batch) unburied(key, boot string, started int64) error {
-	if t, ok := b.tombs.get(key); ok && t.Boot == boot && started <= t.Started {
+	if t, ok := b.tombs.get(key); ok && t.boot == boot && started <= t.started {
 		return ErrBuried
 	}
 	return nil
@@ -189,10 +196,10 @@ func (b *batch) claim(n hold.Name, id hold.ID) error {
 		return &NameTakenError{Name: n, Owner: holder}
 	}
 	if r, ok := b.rests.get(n); ok {
-		if b.now.Before(r.Until) {
-			return &NameTakenError{Name: n, Until: r.Until.Add(b.spans.stepped)}
+		if until := r.rest(n).Until; b.now.Before(until) {
+			return &NameTakenError{Name: n, Until: until.Add(b.spans.stepped)}
 		}
-		b.rests.drop(n)
+		b.wake(n)
 	}
 	b.names.put(n, id)
 	return nil
@@ -202,20 +209,26 @@ func (b *batch) claim(n hold.Name, id hold.ID) error {
 func (b *batch) free(n hold.Name, at time.Time) {
 	b.names.drop(n)
 	if d := b.ledger.opts.Rest(n); d > 0 {
-		b.rests.put(n, Rest{n, at, at.Add(d)})
+		b.rest(n, rested{at.UnixNano(), b.spans.of(at, at.Add(d))})
 	}
 }
 
-// take reserves room in the file for a record of so many bytes, or returns ErrFull.
-func (b *batch) take(size int) error {
-	if b.full != nil { // do not try to grow the file again for each record
-		return b.full
-	}
-	need := b.pages + pagesFor(size)
-	if b.full = b.ledger.store.ensure(len(b.ledger.state.owners), need); b.full == nil {
-		b.pages = need
-	}
-	return b.full
+// room makes sure of as much room as another owner would need, and takes none.
+func (b *batch) room() error {
+	bytes, exits := b.bytes, b.exits
+	b.is(adding)
+	b.bytes += bytesFor(usualOwner)
+	b.exits += usualExit
+	err := b.fit(bytes, exits)
+	b.bytes, b.exits = bytes, exits
+	return err
+}
+
+// begins sets what an agent writes when it starts.
+func (b *batch) begins(set func(*batch)) error {
+	set(b)
+	b.bytes += b.headBytes()
+	return nil
 }
 
 // need updates the lists of needers after an update has changed an owner's Needs. It returns

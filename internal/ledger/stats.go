@@ -26,10 +26,11 @@ type Stats struct {
 	Resting    int `json:"resting"` // includes rests that are over
 	Tombstones int `json:"tombstones"`
 
-	FileSize  int64 `json:"fileSize"`  // bytes
-	FreePages int   `json:"freePages"` // of PageSize bytes, inside the file
-	Reserve   int   `json:"reserve"`   // free pages that only deletions may use
-	PageSize  int   `json:"pageSize"`
+	FileSize int64 `json:"fileSize"` // bytes
+	Free     int64 `json:"free"`     // bytes of FileSize that the next transactions go into
+	Reserve  int64 `json:"reserve"`  // bytes of Free that are kept for deletions
+	// Rewrites counts how often the file was written anew, without what is over.
+	Rewrites uint64 `json:"rewrites"`
 	// ReserveOK says that the file has the reserve and room for another owner. If it
 	// does not, the disk is full and Begin is refused.
 	ReserveOK bool `json:"reserveOK"`
@@ -75,20 +76,18 @@ type sizes struct{ owners, names, rests, tombs int }
 
 func (l *Ledger) sizes() sizes {
 	s := &l.state
-	return sizes{len(s.owners), len(s.names), len(s.rests), len(s.tombs)}
+	return sizes{len(s.owners), len(s.names), s.rests.len(), s.tombs.len()}
 }
 
 func (c *counters) set(store *store, n sizes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, r := &c.stats, store.room
+	s := &c.stats
 	c.broke = store.failed
 	s.Owners, s.Names, s.Resting, s.Tombstones = n.owners, n.names, n.rests, n.tombs
-	s.PageSize = pageSize
-	s.FileSize = int64(r.file) * pageSize
-	s.FreePages = r.free + r.tail()
-	s.Reserve = reserve(n.owners)
-	s.ReserveOK = r.short(n.owners, pagesFor(usualOwner)) <= 0
+	s.FileSize, s.Free, s.Reserve = store.size, int64(store.free())*sectorSize, int64(reserve(store.exits))*sectorSize
+	s.Rewrites = store.rewrites
+	s.ReserveOK = store.short(reserve(store.exits+usualExit)+sectors(bytesFor(usualOwner))) <= 0
 }
 
 // Stats returns the ledger's figures.

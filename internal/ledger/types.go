@@ -25,6 +25,11 @@ type Options struct {
 	// ends by CLOCK_BOOTTIME, any other by the wall clock. Empty: all rests end by
 	// the wall clock.
 	Boot string
+
+	volume     volume                  // nil: local
+	minLog     int64                   // 0: minLog
+	pruneEvery time.Duration           // 0: pruneEvery
+	wrote      func(bytes, atMost int) // is told of each payload, and of what it could have been; or nil
 }
 
 // Change says what one transaction has changed.

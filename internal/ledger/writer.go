@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -8,14 +9,14 @@ import (
 	"time"
 )
 
-// maxPages limits how many pages one transaction writes, as steps count them, so that the
-// reserve of spare pages is enough for it (space.go). A single commit may have more.
-const maxPages = 768
+// maxBatch limits how many bytes one transaction writes, as steps count them. A single commit
+// may have more.
+const maxBatch = 2 << 20
 
 // request is a commit on its way.
 type request struct {
 	steps []step
-	pages int
+	bytes int
 	state atomic.Int32 // waiting, then taken or withdrawn
 	err   error        // the outcome; set before done is closed
 	done  chan struct{}
@@ -51,11 +52,11 @@ func (q *queue) put(r *request) error {
 func (q *queue) take() (batch []*request, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	pages, n := 0, 0
-	for ; n < len(q.list) && (pages == 0 || pages+q.list[n].pages <= maxPages); n++ {
+	bytes, n := 0, 0
+	for ; n < len(q.list) && (bytes == 0 || bytes+q.list[n].bytes <= maxBatch); n++ {
 		if r := q.list[n]; r.state.CompareAndSwap(waiting, taken) {
 			batch = append(batch, r)
-			pages += r.pages
+			bytes += r.bytes
 		}
 	}
 	q.list = q.list[n:]
@@ -100,7 +101,7 @@ func (l *Ledger) Commit(ctx context.Context, ops ...Op) error {
 			return err
 		}
 		r.steps[i] = s
-		r.pages += s.pages
+		r.bytes += s.bytes
 	}
 	if err := l.queue.put(r); err != nil {
 		return err
@@ -120,7 +121,21 @@ func (l *Ledger) Commit(ctx context.Context, ops ...Op) error {
 // write is the writer's goroutine.
 func (l *Ledger) write() {
 	defer close(l.gone)
-	for range l.queue.wake {
+	quiet := time.NewTicker(cmp.Or(l.opts.pruneEvery, pruneEvery))
+	defer quiet.Stop()
+	for {
+		select {
+		case <-l.queue.wake:
+		case <-quiet.C:
+			l.look()
+			l.prune()
+			l.afterwards()
+			continue
+		case <-l.store.rewritten():
+			l.store.takeOver(0)
+			l.afterwards()
+			continue
+		}
 		requests, closed := l.queue.take()
 		if closed {
 			for len(requests) > 0 {
@@ -138,6 +153,7 @@ func (l *Ledger) write() {
 // transact puts requests into one transaction and answers them.
 func (l *Ledger) transact(requests []*request) {
 	began := time.Now()
+	l.look()
 	if err := l.store.failed; err != nil {
 		answer(requests, err)
 		return
@@ -156,19 +172,21 @@ func (l *Ledger) transact(requests []*request) {
 	}
 	if !b.empty() {
 		change := b.change()
-		b.prune(&l.store.pruning)
 		if err := l.store.write(b); err != nil {
 			l.stats.failed.Add(uint64(len(accepted)))
 			l.stats.set(l.store, l.sizes())
 			answer(accepted, fmt.Errorf("writing ledger: %w", err))
-			if l.store.failed != nil { // there will be no further write
-				close(l.failed)
-			}
+			l.settle()
 			return
 		}
 		l.mu.Lock()
+		turned := b.epoch != l.state.epoch
 		b.merge()
+		l.state.seq = l.store.seq()
 		l.mu.Unlock()
+		if turned {
+			l.prune()
+		}
 		l.opts.Applied(change)
 		l.stats.batch(len(accepted), time.Since(began))
 	}
@@ -176,8 +194,26 @@ func (l *Ledger) transact(requests []*request) {
 	l.stats.ops.Add(uint64(ops))
 	l.stats.set(l.store, l.sizes())
 	answer(accepted, nil)
-	l.store.topUp(len(l.state.owners))
+	l.afterwards()
+}
+
+// afterwards does with the file what nobody waits for.
+func (l *Ledger) afterwards() {
+	l.store.topUp()
+	if l.store.outgrown() {
+		l.prune()
+		l.store.rewrite(l.state.contents())
+	}
+	l.settle()
+}
+
+// settle shows how the file is now. If the store has failed there will be no further write.
+func (l *Ledger) settle() {
 	l.stats.set(l.store, l.sizes())
+	if l.store.failed != nil && !l.over {
+		l.over = true
+		close(l.failed)
+	}
 }
 
 func answer(requests []*request, err error) {

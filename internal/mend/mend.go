@@ -143,6 +143,9 @@ func (m *Mend) mend(ctx context.Context, id hold.ID, first bool) {
 // routeName returns the name by which the ledger finds the owner of a route: a pod's address,
 // or a CIDR of a pool.
 func routeName(r rtnl.Route) hold.Name {
+	if r.Local {
+		return ground.StandName(r.Dst.Addr())
+	}
 	if r.Dst.IsSingleIP() {
 		return ipam.Name(r.Dst.Addr())
 	}
@@ -170,6 +173,28 @@ func (m *Mend) differs(id hold.ID, l rtnl.Link) bool {
 	}
 	of, err := m.modes.Of(e.Record.Mode)
 	return err == nil && of.Differs(e.Owner, l)
+}
+
+// reshaped returns the owner of a link of whose limits somebody has changed one, as news say. If
+// somebody has renamed the link as well, the sweep sees it.
+func (m *Mend) reshaped(n rtnl.News) (hold.ID, bool) {
+	names, err := m.node.Conn.Names(n.Link.Index)
+	if err != nil {
+		return "", false
+	}
+	id, ok := m.linkOwner(rtnl.Link{Name: names[0]})
+	if !ok {
+		return "", false
+	}
+	e := m.index.Get(id)
+	if e == nil {
+		return id, false
+	}
+	want := e.Interface.Ingress
+	if n.Change == rtnl.Repoliced {
+		want = e.Interface.Egress
+	}
+	return id, want != n.Shape
 }
 
 // podGone reports whether an attachment's pod is gone, and took the link with it. Then DEL or

@@ -85,6 +85,10 @@ func (w *Watcher) Hear(n rtnl.News, now time.Time) {
 		}
 	case rtnl.Unforwarded:
 		w.hearUnforwarded(n, now)
+	case rtnl.Reshaped, rtnl.Repoliced:
+		if id, ok := m.reshaped(n); ok {
+			w.note(id, now, Soon)
+		}
 	case rtnl.LinkDown:
 		if id, ok := m.linkOwner(n.Link); ok {
 			w.note(id, now, Down)

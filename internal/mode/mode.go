@@ -26,15 +26,16 @@ type Mode interface {
 	// Name is what configurations and records call the mode.
 	Name() string
 
-	// Fit refuses an attachment that cannot have what its configuration asks for with the
-	// record's pool. It changes nothing.
+	// Fit refuses an attachment if the record's pool, or the mode, cannot give what the
+	// configuration asks for. It changes nothing.
 	Fit(r attachment.Record, c *netconf.Conf) error
 	// Vacant refuses a place in a pod (network namespace and interface name) that
 	// somebody else's interface has. It changes nothing.
 	Vacant(r attachment.Record) error
 	// Plan chooses all names, such as addresses, and returns the owner that the
-	// attachment will be. undo gives the names back; it is called if the owner does not get
-	// into the ledger.
+	// attachment will be. The plan has what the configuration asks for as it asks: a repeated
+	// ADD compares the two. undo gives the names back; the caller calls it if the owner does
+	// not get into the ledger.
 	Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (o hold.Owner, undo func(), err error)
 	// Result is the CNI result of an attachment: a function of its record.
 	Result(o hold.Owner, r attachment.Record) (*types100.Result, error)
@@ -44,11 +45,11 @@ type Mode interface {
 	Place() string
 	// Interface describes the attachment's interface, as its plan has it.
 	Interface(o hold.Owner) (attachment.Interface, error)
-	// In returns an attachment's owner with its interface in another network namespace, or in
-	// the same one by another path.
-	In(netns ns.Ref, o hold.Owner) hold.Owner
-	// Again writes onto the interface when a repeated ADD began (CLOCK_BOOTTIME, ns) that was
-	// answered with the attachment. A deletion without an agent reads there when the
+	// In returns a copy of an attachment's owner whose interface is in netns, under the name
+	// ifname: another network namespace, or the same one by another path.
+	In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner
+	// Again writes onto the interface that a repeated ADD, which began at started
+	// (CLOCK_BOOTTIME, ns), was answered with the attachment. A deletion without an agent reads there when the
 	// attachment's last ADD began.
 	Again(o hold.Owner, started int64) error
 	// Differs reports whether a link of the node is not as its owner's plan has it.
@@ -79,6 +80,8 @@ type Sight struct {
 	MTU         int          // bytes
 	MAC         string       // of the pod's end; "" if it was not seen
 	Addresses   []netip.Addr // of the pod
+	Ingress     rtnl.Rate    // of what the pod gets
+	Egress      rtnl.Rate    // of what the pod sends
 }
 
 // Found is an attachment that was found in the kernel.

@@ -21,6 +21,7 @@ func settle(host string) {
 	node.entered, node.host = true, host
 	state := os.Getenv(envState)
 	if state == "fresh" {
+		FindSystem()
 		state = "ready"
 		if err := furnish(); err != nil {
 			state = fmt.Sprintf("no node in fresh namespaces: %v", err)
@@ -30,6 +31,12 @@ func settle(host string) {
 	if state != "ready" {
 		node.reason = state
 	}
+}
+
+// FindSystem lets this process, and its children, find ip, nft and their like by their names. A
+// plain user's PATH may lack the folders where these are.
+func FindSystem() {
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin")
 }
 
 // furnish turns fresh namespaces into a node. Nothing that it mounts is seen outside, /run

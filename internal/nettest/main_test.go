@@ -8,9 +8,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,10 +177,31 @@ func TestMainDiesAsAWhole(t *testing.T) {
 			t.Errorf("its pod %s is seen outside", pod)
 		}
 		cmd.Process.Signal(test.signal)
-		cmd.Wait()
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(Deadline):
+			t.Fatalf("%v: the program (plain user: %t) does not end:\n%s%sstderr:\n%s", test.signal, test.plain,
+				threads(cmd.Process.Pid), threads(pid), stderr.String())
+		}
 		if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(stderr.String(), test.says) {
 			t.Errorf("%v: exit %d, not %d with %q:\n%s", test.signal, code, test.code, test.says, stderr.String())
 		}
 		Eventually(t, "the tests' end", func() bool { return unix.Kill(pid, 0) == unix.ESRCH })
 	}
+}
+
+// threads says what the threads of a process are doing.
+func threads(pid int) string {
+	var says strings.Builder
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	fmt.Fprintf(&says, "process %d has %d threads\n", pid, len(tasks))
+	for _, task := range tasks {
+		for _, what := range []string{"stat", "wchan", "syscall"} {
+			raw, _ := os.ReadFile(filepath.Join(task, what))
+			fmt.Fprintf(&says, "  %s: %s\n", what, strings.TrimSpace(string(raw)))
+		}
+	}
+	return says.String()
 }

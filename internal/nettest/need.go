@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel/ns"
@@ -30,6 +31,27 @@ func Need(t testing.TB) {
 	if err := Inside(); err != nil {
 		t.Fatalf("nettest: %v", err)
 	}
+}
+
+// NeedPrograms is Need for tests of eBPF programs, which the kernel takes from nobody in a user namespace but the
+// first. It skips a test that a plain user runs.
+func NeedPrograms(t testing.TB) {
+	t.Helper()
+	Need(t)
+	if !Programs(t) {
+		t.Skip("nettest: eBPF programs are for root alone, and this is a user namespace")
+	}
+}
+
+// Programs reports whether this process is in the first user namespace (user_namespaces(7)), in which
+// root may load eBPF programs.
+func Programs(t testing.TB) bool {
+	t.Helper()
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		t.Fatalf("nettest: %v", err)
+	}
+	return strings.Join(strings.Fields(string(ids)), " ") == "0 0 4294967295"
 }
 
 // skip skips a test with the reason, or fails it where no test may be skipped.

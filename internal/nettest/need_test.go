@@ -3,6 +3,8 @@ package nettest
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,6 +97,14 @@ func plainUser(t *testing.T, cmd *exec.Cmd) bool {
 	return true
 }
 
+// Tests find the programs that change networks by their names.
+func TestPath(t *testing.T) {
+	Need(t)
+	if !slices.Contains(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin") {
+		t.Errorf("PATH is %s", os.Getenv("PATH"))
+	}
+}
+
 // Everything works for a plain user too.
 func TestPlainUser(t *testing.T) {
 	Need(t)
@@ -102,7 +112,7 @@ func TestPlainUser(t *testing.T) {
 		return // this is that run
 	}
 	cmd := program(t, "plain", "-test.v", "-test.skip=^TestNeed|^TestMain")
-	cmd.Env = append(cmd.Env, envRequired+"=1")
+	cmd.Env = append(cmd.Env, envRequired+"=1", "PATH=/usr/bin:/bin") // Debian's for a plain user
 	if !plainUser(t, cmd) {
 		return
 	}

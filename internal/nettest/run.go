@@ -2,7 +2,6 @@ package nettest
 
 import (
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,15 +24,11 @@ func Run(t testing.TB, at *ns.Netns, command string) {
 	}
 }
 
-// Program returns the path of a program in PATH or, since a plain user's PATH may lack that,
-// in /usr/sbin. If the machine lacks the program, Program skips the test with the reason; it
+// Program returns the path of a program. If the machine lacks the program, Program skips the test with the reason; it
 // fails the test if NETTEST_REQUIRED=1 is set.
 func Program(t testing.TB, name string) string {
 	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	path, err := exec.LookPath(filepath.Join("/usr/sbin", name))
+	path, err := exec.LookPath(name)
 	if err != nil {
 		skip(t, name+" is missing: run `make deps` as root")
 	}

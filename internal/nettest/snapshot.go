@@ -66,3 +66,12 @@ func Files(t testing.TB, dir string) State {
 	}
 	return s
 }
+
+// List is a list of the kernel's, read anew for as long as it changes under the reader:
+// a netlink dump beside other work is interrupted, and its list means nothing.
+func List[T any](t testing.TB, read func() ([]T, error)) []T {
+	t.Helper()
+	all, err := oracle.List(read)
+	Must(t, err)
+	return all
+}

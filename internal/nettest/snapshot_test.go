@@ -61,7 +61,13 @@ func linkChanges(base netlink.Link) []change {
 		}
 		return set(base)
 	}
+	limit := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: base.Attrs().Index, Parent: netlink.HANDLE_ROOT},
+		Rate:       1000, Limit: 2000, Buffer: 1 << 20,
+	}
 	return []change{
+		{"qdisc", func() error { return netlink.QdiscAdd(limit) }, func() error { return netlink.QdiscDel(limit) },
+			"+qdisc tbf dev base0 parent root"},
 		{"link", func() error { return netlink.LinkAdd(veth) }, func() error { return netlink.LinkDel(veth) },
 			"+link veth1 veth group 0 mtu 1500 down mac "},
 		{"group", func() error { return netlink.LinkSetGroup(base, 1<<30) }, func() error { return netlink.LinkSetGroup(base, 0) },

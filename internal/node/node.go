@@ -5,9 +5,9 @@ package node
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -29,9 +29,9 @@ type Node struct {
 	Equip func(*Node, Hooks) error
 	kinds.Doors
 
-	// Noticed arranges that a function is called whenever something new is in the
-	// queue.
-	Noticed func(*deletions.Queue, func()) error
+	// Noticed arranges that changed is called whenever something new is in the queue of
+	// deletions, whose own watch it is given (deletions.Queue.Watch).
+	Noticed func(watch func(changed func()) error, changed func()) error
 	// Identify says which namespace is at a path. It fails as ns.Ref.Open does.
 	Identify func(ns.Ref) (ns.Ref, error)
 	// Occupied reports whether a namespace has an interface of a name, whoever made it.
@@ -54,11 +54,15 @@ type Monitor = kinds.Monitor
 // Conn is rtnetlink, for everything that does not belong to a kind.
 type Conn interface {
 	Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error)
+	Links(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error)
 	Link(name string) (rtnl.Link, error)
 	Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 	Neighbours() ([]rtnl.Neighbour, error)
+	Shaped() ([]rtnl.Qdisc, error)
+	Policed(indices ...int) (map[int]rtnl.Rate, error)
 	UplinkMTU() (int, error)
 	Uses() ([]rtnl.Use, error)
+	Reached([]netip.Addr) []netip.Addr
 	Names(indices ...int) ([]string, error)
 	Close() error
 }
@@ -77,8 +81,13 @@ func (n *Node) Mark(instance string, h Hooks) error {
 	return n.Equip(n, h)
 }
 
+// PortsIn makes the door to the host ports in the node's table.
+func (n *Node) PortsIn(maps kinds.Maps, h Hooks) kinds.Ports {
+	return kinds.OpenPorts(maps, n.Marks, h)
+}
+
 // Kinds lists the kinds of hold that an agent of this node can have (kinds.Doors).
-func (n *Node) Kinds() hold.Kinds { return n.Doors.List(n.Tracked) }
+func (n *Node) Kinds() hold.Kinds { return n.Doors.List(n.Tracked, n.Conn) }
 
 // Close closes the node.
 func (n *Node) Close() error {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/daemon"
-	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -50,8 +49,9 @@ func open(here *ns.Netns) (*Node, error) {
 			Sole: daemon.LockInstance(self),
 		},
 		Here: here, Conn: conn, Tracked: tracked,
-		Equip:   func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
-		Noticed: (*deletions.Queue).Watch, Identify: identify, Occupied: occupied, Ends: link.FindEnds,
+		Equip:    func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
+		Noticed:  func(watch func(func()) error, changed func()) error { return watch(changed) },
+		Identify: identify, Occupied: occupied, Ends: link.FindEnds,
 		Sysctl: ns.Sysctl, SetSysctl: ns.SetSysctl,
 		Shut: func() error { return errors.Join(conn.Close(), here.Close()) },
 	}, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -18,6 +19,19 @@ import (
 type Node interface {
 	Uses() ([]rtnl.Use, error)
 	Names(indices ...int) ([]string, error)
+}
+
+// Agents tells the agents of a node apart.
+type Agents struct {
+	Self string // instance of the agent whose pools are looked at; "" if it has none yet
+	// Running returns what the agent says of itself that lives here and whose instance's id
+	// begins so; false if there is none.
+	Running func(instance string) (who string, ok bool)
+}
+
+// Here returns the agents of a network namespace, of which self is one.
+func Here(self string, netns uint64) Agents {
+	return Agents{self, func(instance string) (string, bool) { return root.LockedBy(instance, netns) }}
 }
 
 // Overlap is a pool's CIDR that somebody else uses, in part or as a whole.
@@ -28,14 +42,19 @@ type Overlap struct {
 	// Within says that only a route to more than the CIDR leads elsewhere. Somebody may have
 	// taken the pool out of a larger network on purpose.
 	Within bool
+	// Left says that it is another agent's that does not run now. It may never come back, and
+	// must not keep others from starting.
+	Left   bool
+	Remedy string // how to remove what is Left
 }
 
 func (o Overlap) String() string {
 	return fmt.Sprintf("pool %s: %s overlaps %s", o.Pool, o.CIDR, o.With)
 }
 
-// Find returns the overlaps of pools on a node. Berth's own links and routes are none.
-func Find(pools []ipam.PoolConfig, n Node) ([]Overlap, error) {
+// Find returns the overlaps of an agent's pools on a node. The agent's own links and routes are
+// none, but other agents' are.
+func Find(pools []ipam.PoolConfig, n Node, agents Agents) ([]Overlap, error) {
 	uses, err := n.Uses()
 	if err != nil {
 		return nil, fmt.Errorf("looking for who else uses the pools' addresses: %w", err)
@@ -43,7 +62,7 @@ func Find(pools []ipam.PoolConfig, n Node) ([]Overlap, error) {
 	var found []Overlap
 	for _, p := range pools {
 		for _, cidr := range p.CIDRs {
-			some, err := overlapping(cidr, uses, n)
+			some, err := overlapping(cidr, uses, n, agents)
 			if err != nil {
 				return nil, err
 			}
@@ -58,7 +77,7 @@ func Find(pools []ipam.PoolConfig, n Node) ([]Overlap, error) {
 
 // overlapping returns the overlaps of a CIDR. A network that a link has an address of comes
 // once, although the kernel has a route to it, too.
-func overlapping(cidr netip.Prefix, uses []rtnl.Use, n Node) (found []Overlap, err error) {
+func overlapping(cidr netip.Prefix, uses []rtnl.Use, n Node, agents Agents) (found []Overlap, err error) {
 	connected := map[netip.Prefix]bool{}
 	for _, u := range uses {
 		network := u.Prefix.Masked()
@@ -71,22 +90,45 @@ func overlapping(cidr netip.Prefix, uses []rtnl.Use, n Node) (found []Overlap, e
 				return nil, err
 			}
 		}
-		if stamp.IsLink(names[0]) {
+		agent := u.Agent
+		if instance, ok := stamp.OfLink(names[0]); ok {
+			agent = instance
+		}
+		if agent != "" && strings.HasPrefix(agents.Self, agent) {
 			continue
 		}
 		if u.Sort == rtnl.UseAddress {
 			connected[network] = true
 		}
-		found = append(found, Overlap{
-			CIDR: cidr, With: say(u, names[0]), Within: u.Sort == rtnl.UseRoute && network.Bits() < cidr.Bits(),
-		})
+		o := Overlap{CIDR: cidr, With: say(u, names[0])}
+		if agent == "" {
+			o.Within = u.Sort == rtnl.UseRoute && network.Bits() < cidr.Bits()
+		} else if who, ok := agents.Running(agent); ok {
+			o.With += fmt.Sprintf(" of another agent (%s)", who)
+		} else {
+			o.Left, o.Remedy = true, remedy(u)
+			o.With += fmt.Sprintf(" of another agent, which does not run (instance %s...)", agent)
+		}
+		found = append(found, o)
 	}
 	return found, nil
+}
+
+// remedy says how to remove what an agent has left that never comes back.
+func remedy(u rtnl.Use) string {
+	text := "berthd --root ITS-ROOT --remove"
+	if metric, err := stamp.MetricOf(u.Agent); err == nil {
+		text += fmt.Sprintf("; or, if its root is lost: ip route del unreachable %s metric %d, and nft delete table inet %s...", u.Prefix, metric, stamp.Table(u.Agent))
+	}
+	return text
 }
 
 // say names a use in ip's words.
 func say(u rtnl.Use, link string) string {
 	text := fmt.Sprintf("the %s %s", u.Sort, u.Prefix)
+	if u.Agent != "" {
+		return "the pool's " + text[len("the "):]
+	}
 	if u.Sort == rtnl.UseGateway {
 		text = fmt.Sprintf("the %s %s", u.Sort, u.Prefix.Addr())
 	}
@@ -107,8 +149,8 @@ func say(u rtnl.Use, link string) string {
 }
 
 // Check returns an error that names the overlaps of pools on a node; nil if there are none.
-func Check(pools []ipam.PoolConfig, n Node) error {
-	found, err := Find(pools, n)
+func Check(pools []ipam.PoolConfig, n Node, agents Agents) error {
+	found, err := Find(pools, n, agents)
 	if err != nil {
 		return err
 	}
@@ -116,11 +158,12 @@ func Check(pools []ipam.PoolConfig, n Node) error {
 }
 
 // Refusal returns an error that names overlaps; nil if there are none. A part of a larger
-// network that a route leads to is none: nodes in clouds have routes to all private networks.
+// network that a route leads to is none: nodes in clouds have routes to all private networks. Nor
+// is what an agent has left that does not run: without its root nobody could remove it as Berth's.
 func Refusal(found []Overlap) error {
 	var all []string
 	for _, o := range found {
-		if !o.Within {
+		if !o.Within && !o.Left {
 			all = append(all, o.String())
 		}
 	}

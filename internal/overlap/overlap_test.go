@@ -12,14 +12,15 @@ import (
 	"github.com/berth-net/berth/internal/overlap"
 )
 
-// node has links 1 eth0, 2 a host veth of Berth's, 3 podman0, and what else uses addresses.
+// node has links 1 eth0, 2 a host veth of the agent's own, 3 podman0, 4 and 5 host veths of an
+// agent that runs and of one that does not, and what uses addresses.
 type node []rtnl.Use
 
 func (n node) Uses() ([]rtnl.Use, error) { return n, nil }
 
 func (n node) Names(indices ...int) (names []string, _ error) {
 	for _, i := range indices {
-		names = append(names, []string{"", "eth0", "babcdefghij2345", "podman0"}[i])
+		names = append(names, []string{"", "eth0", "babcdefghij2345", "podman0", "brunsefghij2345", "bgoneefghij2345"}[i])
 	}
 	return names, nil
 }
@@ -39,6 +40,12 @@ func TestFind(t *testing.T) {
 		addr := netip.MustParseAddr(a)
 		return rtnl.Use{Sort: rtnl.UseGateway, Prefix: netip.PrefixFrom(addr, addr.BitLen()), Index: index, Table: 254}
 	}
+	pool := func(p, agent string) rtnl.Use {
+		return rtnl.Use{Sort: rtnl.UseRoute, Prefix: netip.MustParsePrefix(p), Table: 254, Agent: agent}
+	}
+	agents := overlap.Agents{Self: "abcd567abc", Running: func(instance string) (string, bool) {
+		return "process 7, --root /b", instance == "runs"
+	}}
 	for name, tt := range map[string]struct {
 		uses []rtnl.Use
 		want []string
@@ -54,13 +61,20 @@ func TestFind(t *testing.T) {
 		"a route beyond it":               {[]rtnl.Use{route("10.0.0.0/8", "192.0.2.1", 1, 254)}, []string{"within the route 10.0.0.0/8 via 192.0.2.1 dev eth0"}},
 		"the gateway":                     {[]rtnl.Use{gateway("10.88.0.1", 1)}, []string{"the gateway 10.88.0.1 dev eth0"}},
 		"Berth's link":                    {[]rtnl.Use{address("10.88.0.1/32", 2), route("10.88.0.7/32", "", 2, 254)}, nil},
+		"its own route":                   {[]rtnl.Use{pool("10.88.0.0/16", "abcd")}, nil},
+		"another agent's pool":            {[]rtnl.Use{pool("10.88.0.0/16", "runs")}, []string{"the pool's route 10.88.0.0/16 of another agent (process 7, --root /b)"}},
+		"another agent's greater pool":    {[]rtnl.Use{pool("10.0.0.0/8", "runs")}, []string{"the pool's route 10.0.0.0/8 of another agent (process 7, --root /b)"}},
+		"another agent's other pool":      {[]rtnl.Use{pool("10.89.0.0/16", "runs")}, nil},
+		"what an agent has left":          {[]rtnl.Use{pool("10.88.0.0/16", "gone")}, []string{"left the pool's route 10.88.0.0/16 of another agent, which does not run (instance gone...)"}},
+		"another agent's link":            {[]rtnl.Use{route("10.88.0.7/32", "", 4, 254)}, []string{"the route 10.88.0.7/32 dev brunsefghij2345 of another agent (process 7, --root /b)"}},
+		"a link that an agent has left":   {[]rtnl.Use{route("10.88.0.7/32", "", 5, 254)}, []string{"left the route 10.88.0.7/32 dev bgoneefghij2345 of another agent, which does not run (instance gone...)"}},
 		"IPv6":                            {[]rtnl.Use{address("fd00:88::1/64", 1)}, []string{"the address fd00:88::1/64 of eth0"}},
 	} {
 		pools := []ipam.PoolConfig{
 			{Name: "a", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("fd00:88::/64")}},
 			{Name: "b", CIDRs: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}},
 		}
-		found, err := overlap.Find(pools, node(tt.uses))
+		found, err := overlap.Find(pools, node(tt.uses), agents)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,13 +84,19 @@ func TestFind(t *testing.T) {
 			if o.Within {
 				with = "within " + with
 			}
+			if o.Left {
+				with = "left " + with
+			}
+			if o.Left != (o.Remedy != "") {
+				t.Errorf("%s: left %t, remedy %q", name, o.Left, o.Remedy)
+			}
 			got = append(got, with)
 			if want := fmt.Sprintf("pool a: %s overlaps %s", o.CIDR, o.With); o.String() != want {
 				t.Errorf("%s: %q, want %q", name, o, want)
 			}
 		}
-		refused := slices.ContainsFunc(found, func(o overlap.Overlap) bool { return !o.Within })
-		if err := overlap.Check(pools, node(tt.uses)); (err != nil) != refused || refused && !strings.Contains(err.Error(), tt.want[0]) {
+		refused := slices.ContainsFunc(found, func(o overlap.Overlap) bool { return !o.Within && !o.Left })
+		if err := overlap.Check(pools, node(tt.uses), agents); (err != nil) != refused || refused && !strings.Contains(err.Error(), tt.want[0]) {
 			t.Errorf("%s: refused %v, want %t", name, err, refused)
 		}
 		if !slices.Equal(got, tt.want) {

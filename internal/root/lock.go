@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,18 @@ func Locked(path string) (who string, locked bool) {
 		return "", false
 	}
 	return Holder(f), true
+}
+
+// LockedBy returns what the agent wrote down of itself that lives in a network namespace and
+// whose instance's id begins so; false if there is none.
+func LockedBy(instance string, netns uint64) (who string, locked bool) {
+	paths, _ := filepath.Glob(Lock(instance+"*", netns)) // the only error is a pattern that is none
+	for _, path := range paths {
+		if who, locked = Locked(path); locked {
+			break
+		}
+	}
+	return who, locked
 }
 
 // Holder is what an agent wrote down of itself in a file that it has locked.

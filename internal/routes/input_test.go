@@ -64,6 +64,8 @@ func TestBadInput(t *testing.T) {
 		{"GET", api.PathAttachments + "?address=fe80::1%25eth0", "", 400, "4", "without a prefix length"},
 		{"GET", api.PathStatus + "?pool=%00", "", 400, "4", "a pool's name"},
 		{"GET", api.PathEvents + "?since=now", "", 400, "4", "the number of an event"},
+		{"GET", api.PathHistory + "?until=2026-01-02T03:04:06Z", "", 400, "4", "a time after that of the parameter at"},
+		{"GET", api.PathHistory + "?at=2026-01-02T03:04:06Z&until=2026-01-02T03:04:06Z", "", 400, "4", "a time after that of the parameter at"},
 
 		{"DELETE", api.PathAttachments, "", 400, "4", "a deletion must name a container"},
 		{"DELETE", api.PathAttachments + "?network=net&ifname=eth0", "", 400, "4", "a deletion must name a container"},

@@ -46,15 +46,15 @@ func TestMetrics(t *testing.T) {
 	_, _, body := get(t, a, api.PathMetrics, nil)
 	for _, line := range []string{
 		`berth_serving 1`,
-		`berth_verb_seconds_count{result="failed",verb="add"} 1`,
-		`berth_verb_seconds_count{result="again",verb="check"} 1`,
-		`berth_verb_seconds_count{result="owed",verb="delete"} 1`,
-		`berth_verb_seconds_count{result="unknown",verb="delete"} 1`,
+		`berth_requests_total{result="failed",verb="add"} 1`,
+		`berth_requests_total{result="again",verb="check"} 1`,
+		`berth_requests_total{result="owed",verb="delete"} 1`,
+		`berth_requests_total{result="unknown",verb="delete"} 1`,
 		`berth_attachments{state="owed"} 1`,
 		`berth_attachments{state="attached"} 0`,
-		`berth_owed{kind="link"} 1`,
-		`berth_owed{kind="bpf"} 1`,
-		`berth_deletions_queued 1`,
+		`berth_owed_holds{kind="link"} 1`,
+		`berth_owed_holds{kind="bpf"} 1`,
+		`berth_deletions_queued 2`,
 		`berth_deletions_damaged 1`,
 		`berth_deletions_spare 7`,
 		`berth_pool_addresses{cidr="10.88.0.0/16",pool="default"} 65534`,
@@ -69,7 +69,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("missing: %s", line)
 		}
 	}
-	if !regexp.MustCompile(`(?m)^berth_deletions_oldest_seconds [1-9]`).MatchString(body) {
+	if !regexp.MustCompile(`(?m)^berth_deletions_oldest_age_seconds [1-9]`).MatchString(body) {
 		t.Error("missing: the age of the oldest queued deletion")
 	}
 	if t.Failed() {
@@ -88,9 +88,9 @@ func TestMetricsOfOwed(t *testing.T) {
 	a := routestest.Start(t, verbs)
 	a.Open()
 	_, _, body := get(t, a, api.PathMetrics, nil)
-	age := regexp.MustCompile(`(?m)^berth_owed_oldest_seconds\{kind="link"\} (.*)$`)
+	age := regexp.MustCompile(`(?m)^berth_owed_oldest_age_seconds\{kind="link"\} (.*)$`)
 	found := age.FindStringSubmatch(body)
-	if len(found) != 2 || !strings.Contains(body, "\nberth_owed{kind=\"link\"} 2\n") {
+	if len(found) != 2 || !strings.Contains(body, "\nberth_owed_holds{kind=\"link\"} 2\n") {
 		t.Fatalf("there is no age, or not 2 are owed:\n%s", body)
 	}
 	if seconds, err := strconv.ParseFloat(found[1], 64); err != nil || seconds < 7200 || seconds > 9000 {
@@ -103,7 +103,7 @@ func TestMetricsOfOwed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, body = get(t, a, api.PathMetrics, nil)
-	for _, line := range []string{`berth_owed{kind="link"} 0`, `berth_owed_oldest_seconds{kind="link"} 0`} {
+	for _, line := range []string{`berth_owed_holds{kind="link"} 0`, `berth_owed_oldest_age_seconds{kind="link"} 0`} {
 		if !strings.Contains(body, "\n"+line+"\n") {
 			t.Errorf("missing: %s", line)
 		}

@@ -98,6 +98,9 @@ func conversations() []example {
 		{method: "GET", target: api.PathStatus, hook: cni.Errorf(cni.CodeNotAvailable, "m", "d"), want: 503},
 		{method: "GET", target: api.PathPools, want: 200},
 		{method: "GET", target: api.PathPools + "?bogus=1", wrong: true, want: 400},
+		{method: "GET", target: api.PathHistory, want: 200},
+		{method: "GET", target: api.PathHistory + "?pod=default/web-0&container=c0&address=fd00::7&at=2026-01-02T03:04:06Z&until=2026-01-02T03:05:06Z&since=2026-01-02T03:04:06Z&limit=3", want: 200},
+		{method: "GET", target: api.PathHistory + "?at=14:05", wrong: true, want: 400},
 		{method: "GET", target: api.PathEvents + "?since=0", want: 200},
 		{method: "GET", target: api.PathEvents + "?since=-1", wrong: true, want: 400},
 		{method: "GET", target: api.PathLedger, want: 200},
@@ -121,7 +124,7 @@ func conversations() []example {
 	for _, e := range list {
 		path, _, _ := strings.Cut(e.target, "?")
 		switch {
-		case e.want != 200 || slices.Contains([]string{api.PathEvents, api.PathMetrics, api.PathOpenAPI}, path):
+		case e.want != 200 || slices.Contains([]string{api.PathEvents, api.PathHistory, api.PathMetrics, api.PathOpenAPI}, path):
 			continue
 		case path != api.PathHealth:
 			e.header = placed
@@ -147,6 +150,7 @@ func TestOpenAPIWords(t *testing.T) {
 	}{
 		{doc.Components.Schemas["State"].Value, api.States()},
 		{doc.Components.Schemas["Event"].Value.Properties["type"].Value, api.EventTypes()},
+		{doc.Components.Schemas["Past"].Value.Properties["askedBy"].Value, api.Askers()},
 		{finding.Properties["type"].Value, api.FindingTypes()},
 		{doc.Components.Schemas["Status"].Value.Properties["lacks"].Value.Items.Value, api.Lacks()},
 	} {
@@ -157,7 +161,7 @@ func TestOpenAPIWords(t *testing.T) {
 }
 
 // unseen are documented answers that no example can bring about.
-var unseen = []string{"GET /metrics 503", "GET /v1/events 503"} // too many at once
+var unseen = []string{"GET /metrics 503", "GET /v1/events 503", "GET /v1/history 503"} // too many at once
 
 // TestOpenAPI compares the document with the server. Every request and answer is as the
 // document says, and every operation and status of the document occurs.

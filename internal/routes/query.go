@@ -45,14 +45,24 @@ func filter(q server.Query) (api.Filter, error) {
 			return api.Filter{}, cni.Errorf(cni.CodeEnv, "invalid query parameter "+p.name, "%s", e.Details)
 		}
 	}
-	if a := q["address"]; a != "" {
-		ip, err := netip.ParseAddr(a)
-		if err != nil || ip.Zone() != "" {
-			return api.Filter{}, server.BadParameter("address", a, "an IPv4 or IPv6 address without a prefix length")
-		}
-		f.Address = ip.Unmap().String()
+	var err error
+	if f.Address, err = address(q); err != nil {
+		return api.Filter{}, err
 	}
 	return f, nil
+}
+
+// address reads the parameter of this name.
+func address(q server.Query) (string, error) {
+	a := q["address"]
+	if a == "" {
+		return "", nil
+	}
+	ip, err := netip.ParseAddr(a)
+	if err != nil || ip.Zone() != "" {
+		return "", server.BadParameter("address", a, "an IPv4 or IPv6 address without a prefix length")
+	}
+	return ip.Unmap().String(), nil
 }
 
 // deletion reads the parameters of a deletion, which has to name a container or a pod, so

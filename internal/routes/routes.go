@@ -21,7 +21,11 @@ func New(v Verbs, hub *events.Hub, o server.Options) *server.Server {
 	a := &agent{v, hub}
 	o.Routes = a.routes()
 	o.Elsewhere = api.PathOpenAPI + " lists all paths"
-	o.Collectors = []server.Collector{&figures{verbs: v, owed: map[string]bool{}}}
+	owed := map[string]bool{}
+	for _, kind := range o.Kinds {
+		owed[kind] = true
+	}
+	o.Collectors = []server.Collector{&figures{verbs: v, owed: owed}}
 	return server.New(o)
 }
 
@@ -58,6 +62,7 @@ func (a *agent) routes() []server.Route {
 		{Method: "GET", Path: api.PathAudit, Verb: "audit", Call: a.audit, Parameters: []string{"pods"}, Limit: time.Minute, Lane: laneRead},
 		{Method: "GET", Path: api.PathOwed, Verb: "owed", Call: a.owed, Limit: 10 * time.Second, Lane: laneRead},
 		{Method: "GET", Path: api.PathStatus, Verb: "status", Call: a.status, Parameters: []string{"pool"}, Limit: 10 * time.Second},
+		{Method: "GET", Path: api.PathHistory, Verb: "history", Stream: a.history, Parameters: historyParameters},
 		{Method: "GET", Path: api.PathEvents, Verb: "events", Stream: a.follow, Parameters: []string{"since"}},
 		{Method: "GET", Path: api.PathOpenAPI, Verb: "openapi", Handler: serveOpenAPI},
 	}

@@ -17,7 +17,7 @@ import (
 // *api.Error as it is, a context's error with code 11, and any other error with code 999.
 // Verbs may be called at the same time.
 //
-// Before Server.Open only Status is called.
+// Before Server.Open only Status and History are called.
 type Verbs interface {
 	// Add returns the CNI result in the CNI version of the request's config.
 	Add(ctx context.Context, req api.AddRequest, w server.When) (json.RawMessage, error)
@@ -38,6 +38,8 @@ type Verbs interface {
 	// AuditPods is Audit, with a look into the pods.
 	AuditPods(ctx context.Context) (api.Audit, error)
 	Owed() api.OwedList
+	// History reads what became of attachments.
+	History(f api.PastFilter) api.PastReader
 	// RetryOwed tries at once to release what the owners with these ids owe or, without
 	// ids, what all owners owe. An id whose owner owes nothing is no error.
 	RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error)

@@ -67,6 +67,20 @@ func MetricOf(instance string) (uint32, error) {
 	return 1<<20 | n, nil
 }
 
+// OfMetric returns the first 4 characters of the id of the instance whose metric this is;
+// false if the metric is no instance's.
+func OfMetric(metric uint32) (instance string, ok bool) {
+	if metric>>20 != 1 {
+		return "", false
+	}
+	b := make([]byte, PrefixLen)
+	for i := PrefixLen - 1; i >= 0; i-- {
+		b[i] = Letters[metric&31]
+		metric >>= 5
+	}
+	return string(b), true
+}
+
 // prefixNumber reads the first 4 characters of an instance's id as 20 bits.
 func prefixNumber(instance string) (uint32, error) {
 	if len(instance) < PrefixLen {

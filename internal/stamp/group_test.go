@@ -52,11 +52,20 @@ func TestInstances(t *testing.T) {
 			t.Errorf("%q has metric %d", bad, m)
 		}
 	}
+	for _, m := range []uint32{0, 77, 1024, 1<<20 - 1, 1 << 21, 1<<32 - 1} {
+		if instance, ok := stamp.OfMetric(m); ok {
+			t.Errorf("metric %d is taken for that of instance %s", m, instance)
+		}
+	}
 	metrics := map[uint32]bool{}
 	for range 100 { // of about a million
-		m, err := stamp.MetricOf(string(hold.NewID()))
+		id := string(hold.NewID())
+		m, err := stamp.MetricOf(id)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if instance, ok := stamp.OfMetric(m); !ok || instance != id[:stamp.PrefixLen] {
+			t.Errorf("metric %d, of %s, is taken for that of %q", m, id, instance)
 		}
 		if m < 1<<20 || m >= 1<<21 {
 			t.Errorf("metric %d", m)

@@ -80,6 +80,15 @@ func LinkID(name string) (ID, bool) {
 	return ID(name[1+PrefixLen:]), true
 }
 
+// OfLink returns the first 4 characters of the id of the instance whose host veth has this
+// name; false if the name is no host veth's.
+func OfLink(name string) (instance string, ok bool) {
+	if !IsLink(name) {
+		return "", false
+	}
+	return name[1 : 1+PrefixLen], true
+}
+
 // AltName returns the second name of the host veth that ADD named link. Renaming the link
 // does not change the second name. It is longer than a first name can be, so that it never
 // stands in another link's way.
@@ -94,7 +103,21 @@ func OfAltName(alt string) (link string, ok bool) {
 }
 
 // Table returns the name of an instance's nftables table, in family inet.
-func Table(instance string) string { return "berth-" + instance }
+func Table(instance string) string { return tablePrefix + instance }
+
+const tablePrefix = "berth-"
+
+// IsTable reports whether a name has the form of an instance's table.
+func IsTable(name string) bool {
+	_, ok := OfTable(name)
+	return ok
+}
+
+// OfTable returns the instance whose table has a name; false if no instance's has.
+func OfTable(name string) (instance string, ok bool) {
+	instance, ok = strings.CutPrefix(name, tablePrefix)
+	return instance, ok && CheckID(instance) == nil
+}
 
 // Own returns the name that ADD gave a link of an instance, even if somebody has renamed
 // the link since; false if the link is not the instance's. instance is an instance's id or

@@ -135,9 +135,23 @@ func TestLinkID(t *testing.T) {
 	if have, ok := LinkID(Link(instance, id)); !ok || have != id {
 		t.Errorf("%q, %v", have, ok)
 	}
+	if have, ok := OfLink(Link(instance, id)); !ok || have != instance[:PrefixLen] {
+		t.Errorf("instance %q, %v", have, ok)
+	}
 	for _, name := range []string{"", "eth0", "babcdklmnopqrs", "xabcdklmnopqrst", "babcdklmnopqrs1", "bab-dklmnopqrst", "babcdklmnopqrstu"} {
 		if have, ok := LinkID(name); ok {
 			t.Errorf("%q is taken for the link of %s", name, have)
+		}
+		if have, ok := OfLink(name); ok {
+			t.Errorf("%q is taken for a link of instance %s", name, have)
+		}
+	}
+}
+
+func TestIsTable(t *testing.T) {
+	for name, want := range map[string]bool{Table("abcdefghi2"): true, "berth-abc": false, "abcdefghi2": false, "berth-ABCDEFGHI2": false, "": false} {
+		if IsTable(name) != want {
+			t.Errorf("%q: %t", name, !want)
 		}
 	}
 }

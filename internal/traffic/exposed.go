@@ -2,19 +2,120 @@ package traffic
 
 import (
 	"context"
+	"net/netip"
+	"time"
 
+	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/kernel/conntrack"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/patience"
 )
+
+// A pass that fails is tried again, after waits of againFirst up to againMost, or as soon as there
+// is more to do: nobody else deletes what it had to delete, which stays for as long as it is used.
+const (
+	againFirst = time.Second
+	againMost  = time.Minute
+)
+
+// await waits until there is something new to do, or, if the last passes have failed, until it is
+// time to try again. It reports whether ctx goes on.
+func await(ctx context.Context, news <-chan struct{}, failed int) bool {
+	var again <-chan time.Time
+	if failed > 0 {
+		timer := time.NewTimer(patience.Backoff(againFirst, againMost, failed))
+		defer timer.Stop()
+		again = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-news:
+	case <-again:
+	}
+	return ctx.Err() == nil
+}
 
 // Exposed says that the nftables table may have been missing or out of force, or a pod's
 // link not among the links that its rules are for, and that all is well again. Its callers
 // are those that see this: the keeper of the table (ground), the repair of a link
-// (link.Options), the watcher of links (mend), and the agent's start.
+// (link.Options), and the watcher of links (mend).
 func (t *Traffic) Exposed() {
+	t.Missed()
+	t.Unwatched()
+}
+
+// Missed says that the rules were missing, or were touched by others, or a link was beside them: the
+// next pass also forgets what anybody may have begun in a pod's name.
+func (t *Traffic) Missed() { t.missed.Store(true) }
+
+// Unwatched says that nobody has kept the table for a while, as since the last agent. If the table
+// was then as that agent left it (nobody has called Missed), connections between pods stay: they
+// began under the rules, and each counts for the pod that began it. If they were forgotten, each
+// would count for the pod that sends next.
+func (t *Traffic) Unwatched() {
 	select {
 	case t.uncovered <- struct{}{}:
 	default:
 	}
+}
+
+// mappedEvery is the least time between two passes for host ports that were mapped. A pass lists
+// all of connection tracking, and many pods may come at once.
+const mappedEvery = 250 * time.Millisecond
+
+// Mapped says that host ports were mapped, which flows may have had before: those of clients that
+// have sent datagrams to the node itself, and those to which masquerade has given such a port.
+func (t *Traffic) Mapped(ms []nft.Mapping) {
+	t.mappings.Lock()
+	t.mappings.new = append(t.mappings.new, ms...)
+	t.mappings.Unlock()
+	select {
+	case t.mapped <- struct{}{}:
+	default:
+	}
+}
+
+// KeepMapped has the kernel forget these flows and no others, until ctx ends. The first pod's are
+// forgotten at once. What a pass that failed looked for, the next one looks for as well.
+func (t *Traffic) KeepMapped(ctx context.Context) {
+	due := hostPorts{}
+	failed := 0 // passes in a row
+	for await(ctx, t.mapped, failed) {
+		t.mappings.Lock()
+		due.add(t.mappings.new)
+		t.mappings.new = nil
+		t.mappings.Unlock()
+		if err := t.node.Tracked.ForgetMapped(due.has); err == nil {
+			clear(due)
+			failed = 0
+		} else if failed++; failed == 1 {
+			t.Log.Warn("could not delete the connections that had host ports before these were mapped: the agent tries again", "err", err)
+		}
+		daemon.Sleep(ctx, mappedEvery, nil)
+	}
+}
+
+// hostPorts is a set of ports of the node. It has a port once, however many pods come and go with it.
+type hostPorts map[hostPort]bool
+
+type hostPort struct {
+	protocol string
+	at       netip.AddrPort
+}
+
+func (p hostPorts) add(ms []nft.Mapping) {
+	for _, m := range ms {
+		p[hostPort{m.Protocol, m.Host}] = true
+	}
+}
+
+// has reports whether the set has a port of the node, at this address or at all of them.
+func (p hostPorts) has(protocol string, at netip.AddrPort) bool {
+	any := netip.IPv4Unspecified()
+	if at.Addr().Is6() {
+		any = netip.IPv6Unspecified()
+	}
+	return p[hostPort{protocol, at}] || p[hostPort{protocol, netip.AddrPortFrom(any, at.Port())}]
 }
 
 // KeepHidden makes the kernel forget, whenever the rules may not have held, the connections
@@ -22,16 +123,18 @@ func (t *Traffic) Exposed() {
 // that leave with a pod's own address, or go to a blocked one (conntrack.ForgetExposed). It
 // ends with ctx.
 func (t *Traffic) KeepHidden(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.uncovered:
-		}
+	failed, missed := 0, false // passes in a row; Missed was called before them
+	for await(ctx, t.uncovered, failed) {
 		r := t.ground.Ruleset()
-		rules := conntrack.Rules{Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked}
-		if err := t.node.Tracked.ForgetExposed(rules); err != nil {
-			t.Log.Warn("could not delete the connections that began while the nftables rules did not hold", "err", err)
+		missed = t.missed.Swap(false) || missed
+		rules := conntrack.Rules{
+			Pools: r.Pools, Masquerade: r.Masquerade, Excluded: r.Excluded, Blocked: r.Blocked,
+			HostPort: t.ports.Has, Missed: missed,
+		}
+		if err := t.node.Tracked.ForgetExposed(rules); err == nil {
+			failed, missed = 0, false
+		} else if failed++; failed == 1 {
+			t.Log.Warn("could not delete the connections that began while the nftables rules did not hold: the agent tries again", "err", err)
 		}
 	}
 }

@@ -3,6 +3,8 @@ package traffic
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/internal/daemon"
@@ -24,6 +26,9 @@ const (
 	RinseEvery = time.Second
 	// rinseAgain is the longest wait after a pass that failed.
 	rinseAgain = time.Minute
+	// restOn is how much longer an address rests that somebody else has when its rest is over.
+	// What the kernel remembers of it is theirs, and stays; and an ADD would fail with it.
+	restOn = time.Minute
 )
 
 // Rests says that an address has begun to rest, or is due.
@@ -44,19 +49,22 @@ func (t *Traffic) rinse(ctx context.Context) (next time.Time, err error) {
 	defer done()
 	begun := time.Now()
 	pass := t.ground.Pools.Due(t.Clock.Now())
-	if len(pass.Addrs) > 0 {
-		err = t.node.Tracked.Forget(pass.Addrs)
+	others := t.node.Conn.Reached(pass.Addrs)
+	addrs := slices.DeleteFunc(slices.Clone(pass.Addrs), func(a netip.Addr) bool { return slices.Contains(others, a) })
+	if len(addrs) > 0 {
+		err = t.node.Tracked.Forget(addrs)
 		if t.Observe != nil {
-			t.Observe(flows.KindName, "rinse", time.Since(begun), len(pass.Addrs), err)
+			t.Observe(flows.KindName, "rinse", time.Since(begun), len(addrs), err)
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("forgetting the traffic of %d addresses whose cooldown is over: %w", len(pass.Addrs), err)
-		if t.failed.Swap(&rinseErr{len(pass.Addrs), err}) == nil {
+		err = fmt.Errorf("forgetting the traffic of %d addresses whose cooldown is over: %w", len(addrs), err)
+		if t.failed.Swap(&rinseErr{len(addrs), err}) == nil {
 			t.Log.Warn("addresses stay out of use, and the agent tries again to forget their traffic", "err", err)
 		}
 		return pass.Next, err
 	}
+	t.ground.Pools.RestOn(pass, others, t.Clock.Now().Add(restOn))
 	t.ground.Pools.Rinsed(pass)
 	t.failed.Store(nil)
 	return pass.Next, nil

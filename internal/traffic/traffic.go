@@ -1,16 +1,19 @@
 // Package traffic sees to the entries that pods' traffic leaves in the kernel's connection
 // tracking. It deletes the entries of an address before the address is given anew (rinse.go,
 // claim.go), those that a pod has too many of (trim.go), and those of connections that began
-// while the rules did not hold (exposed.go).
+// while the rules did not hold, or that have a host port from before it was mapped (exposed.go).
 package traffic
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/node"
+	"github.com/berth-net/berth/internal/ports"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -20,11 +23,18 @@ type Traffic struct {
 	ground *ground.Ground
 	node   *node.Node
 	index  *attachment.Index
+	ports  *ports.Ports
 
 	turn      turn.One                 // a rinsing pass that is under way has it
 	wake      chan struct{}            // has a token once an address has begun to rest
 	failed    atomic.Pointer[rinseErr] // of the last pass; nil: it succeeded
 	uncovered chan struct{}            // has a token when connections may have begun without the table
+	missed    atomic.Bool              // the table was missing then, or others have touched it
+	mapped    chan struct{}            // has a token when mappings has some
+	mappings  struct {                 // host ports that were mapped since the last pass for these
+		sync.Mutex
+		new []nft.Mapping
+	}
 }
 
 // rinseErr is a pass that failed.
@@ -34,7 +44,7 @@ type rinseErr struct {
 }
 
 // New returns the traffic of a node's attachments.
-func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index) *Traffic {
+func New(d *daemon.Core, n *node.Node, g *ground.Ground, x *attachment.Index, p *ports.Ports) *Traffic {
 	one := func() chan struct{} { return make(chan struct{}, 1) }
-	return &Traffic{Core: d, ground: g, node: n, index: x, wake: one(), uncovered: one()}
+	return &Traffic{Core: d, ground: g, node: n, index: x, ports: p, wake: one(), uncovered: one(), mapped: one()}
 }

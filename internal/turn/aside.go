@@ -25,14 +25,15 @@ func WithPlace(ctx context.Context, p Place) context.Context {
 // Aside gives the place of ctx back, if ctx has one, before a wait that others end: if they
 // never end it, the wait keeps no other request from executing. Aside returns the context of
 // the wait, which also ends when waits are to end, and a function to call when the wait is over.
-func Aside(ctx context.Context) (_ context.Context, over func()) {
+// keeps is true if too many requests wait so, and ctx keeps its place.
+func Aside(ctx context.Context) (_ context.Context, over func(), keeps bool) {
 	p, has := ctx.Value(placeKey{}).(Place)
 	if !has {
-		return ctx, func() {}
+		return ctx, func() {}, false
 	}
-	done, _ := p.Leave()
+	done, left := p.Leave()
 	ctx, cancel := p.wait(ctx)
-	return ctx, func() { cancel(); done() }
+	return ctx, func() { cancel(); done() }, !left
 }
 
 // wait returns the context of a wait, which also ends when waits are to end.

@@ -8,6 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // List returns the attachments that match a filter, the oldest first.
@@ -51,36 +52,10 @@ func (v *Views) state(e *attachment.Entry, owed []engine.Owed) string {
 
 func (v *Views) show(e *attachment.Entry) api.Attachment {
 	owed := v.Engine.Owed(e.Owner.ID)
-	at := describe(e)
+	at := show.Attachment(e)
 	at.State = v.state(e, owed)
 	for _, o := range owed {
 		at.Owed = append(at.Owed, owedView(o))
-	}
-	return at
-}
-
-// describe shows what the ledger alone says of an attachment.
-func describe(e *attachment.Entry) api.Attachment {
-	r := e.Record
-	at := api.Attachment{
-		ID:          string(e.Owner.ID),
-		Network:     r.Network,
-		ContainerID: r.ContainerID,
-		Ifname:      r.Ifname,
-		Netns:       r.Netns.Path,
-		Pod:         r.Pod,
-		Pool:        r.Pool,
-		Mode:        r.Mode,
-		Addresses:   []string{},
-		Created:     r.Created,
-	}
-	if !e.Owner.Wanted() {
-		at.Releasing = &e.Owner.Releasing
-	}
-	face := e.Interface
-	at.MAC, at.MTU, at.HostVeth = face.MAC, face.MTU, face.Host
-	for _, ip := range face.Addresses {
-		at.Addresses = append(at.Addresses, ip.String())
 	}
 	return at
 }

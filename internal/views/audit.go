@@ -40,7 +40,7 @@ func (v *Views) Audit(ctx context.Context) (api.Audit, error) {
 // running agent: nobody will read again what the agent writes from then on.
 func (v *Views) unledgered() []api.Finding {
 	path := v.Root.Ledger()
-	err := v.LedgerTaken()
+	err := v.Core.Ledger.InPlace()
 	if err == nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/show"
 )
 
 // Happened publishes an event of the engine (Tell).
@@ -19,6 +20,9 @@ func (v *Views) Happened(ev engine.Event) {
 		v.Log.Info("mended what had changed", append(about, "kind", ev.Kind, "was", ev.Err)...)
 	}
 	v.Tell(string(ev.Type), ev.Owner, ev.Kind, ev.Err)
+	if ev.Past != nil && ev.Past.Forget != nil { // it has ended later than its record says, and the record lacks why
+		v.remember(ev, v.history.Correct)
+	}
 }
 
 // Tell publishes an event about an owner, with what the API shows of the owner. typ is the
@@ -32,8 +36,8 @@ func (v *Views) Tell(typ string, o hold.Owner, kind string, err error) {
 	if err != nil {
 		out.Message = strings.TrimPrefix(kind+": "+err.Error(), ": ")
 	}
-	if e := v.index.Decode(o); e != nil { // not from the index, which may lack the owner by now
-		at := describe(e)
+	if e := v.index.Decode(o); e != nil { // not Get: the index may lack the owner by now
+		at := show.Attachment(e)
 		at.State = eventState[typ]
 		out.Attachment = &at
 	}

@@ -43,15 +43,23 @@ func owedView(o engine.Owed) api.Owed {
 
 func (v *Views) deletions() api.Deletions {
 	all, err := v.drain.Survey()
-	return show.Deletions(all, err)
+	return show.Deletions(all, err, v.podOf)
+}
+
+// podOf returns the pod of the attachment of a key; nil if the ledger knows none.
+func (v *Views) podOf(k attachment.Key) *api.Pod {
+	for _, e := range v.index.Key(k) {
+		if e.Record.Pod != nil {
+			return e.Record.Pod
+		}
+	}
+	return nil
 }
 
 func (v *Views) deletionCount() api.DeletionCount {
 	all, err := v.drain.Survey()
-	n := api.DeletionCount{Queued: len(all.Pending), Damaged: len(all.Damaged), Spares: all.Spares}
-	if err != nil {
-		n.Error = err.Error()
-	}
+	n := show.DeletionCount(all, err)
+	n.Filling = v.drain.Filling()
 	return n
 }
 
@@ -92,7 +100,7 @@ func (v *Views) late(e deletions.Entry) bool {
 // queue cannot be read.
 func (v *Views) undeleted() []api.Finding {
 	all, err := v.drain.Survey()
-	d := show.Deletions(all, err)
+	d := show.Deletions(all, err, v.podOf)
 	var fs []api.Finding
 	if d.Error != "" {
 		fs = append(fs, api.Finding{Type: api.FindingUnreadable, Kind: "deletion", What: deletions.Path(v.Root), Detail: d.Error})

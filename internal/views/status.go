@@ -27,11 +27,14 @@ func (v *Views) Status(_ context.Context, pool string) (api.Status, error) {
 		Pools:       v.Pools(),
 		Lacks:       v.ground.Lacks(),
 		Overlaps:    v.ground.Overlaps(),
+		Refused:     v.ground.Refused(),
 	}
+	lost, err := v.history.Trouble()
+	st.History = api.HistoryCount{Lost: lost, Error: message(err)}
 	for _, e := range v.index.All() {
 		st.Attachments[v.state(e, v.Engine.Owed(e.Owner.ID))]++
 	}
-	pool, err := v.ground.Pool(pool)
+	pool, err = v.ground.Pool(pool)
 	if err != nil {
 		return st, err
 	}

@@ -4,10 +4,12 @@
 package views
 
 import (
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
 	"github.com/berth-net/berth/internal/drain"
 	"github.com/berth-net/berth/internal/ground"
+	"github.com/berth-net/berth/internal/history"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/traffic"
 )
@@ -21,9 +23,15 @@ type Views struct {
 	ground  *ground.Ground
 	traffic *traffic.Traffic
 	modes   mode.Modes
+	history *history.History // of attachments that are gone
+	// inherited returns what a former run had written of attachments that it did not get to
+	// forget, by their ids.
+	inherited func() map[string]api.Past
 }
 
 // New returns a Show. version is the agent's version.
 func New(d *daemon.Core, version string, x *attachment.Index, q *drain.Drain, g *ground.Ground, t *traffic.Traffic, ms mode.Modes) *Views {
-	return &Views{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms}
+	v := &Views{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms}
+	v.openHistory()
+	return v
 }

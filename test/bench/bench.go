@@ -20,11 +20,15 @@ type stage struct {
 var stages = []stage{
 	{"footprint", false, footprint},
 	{"memory", true, memory},
+	{"churn", true, churn},
 	{"beside", true, beside},
 	{"load", false, load},
 	{"breakdown", false, breakdown},
 	{"away", true, away}, // comes before the ledger has had thousands of pods
 	{"beside", true, beside},
+	{"ports", true, ports},
+	{"bandwidth", true, bandwidth},
+	{"history", true, history},
 	{"scale", false, scale},
 	{"ipam", false, addresses},
 	{"sweep", true, sweep},

@@ -81,8 +81,15 @@ type attachment struct {
 }
 
 func (n *network) attachment(p *pod) *attachment {
-	id := "bench" + strconv.FormatInt(containers.Add(1), 10)
-	return &attachment{n, &libcni.RuntimeConf{ContainerID: id, NetNS: p.ref.Path, IfName: ifname}, p}
+	number := containers.Add(1)
+	rt := &libcni.RuntimeConf{ContainerID: "bench" + strconv.FormatInt(number, 10), NetNS: p.ref.Path, IfName: ifname}
+	if n.ports {
+		rt.CapabilityArgs = map[string]any{"portMappings": portMappings(firstPort+int(number%20000)*2, 2)}
+	}
+	if n.rates {
+		rt.CapabilityArgs = map[string]any{"bandwidth": rates}
+	}
+	return &attachment{n, rt, p}
 }
 
 // add is the runtime's ADD. It returns the whole time that the runtime waits.

@@ -8,6 +8,10 @@ type contestant struct {
 	agent bool // needs berthd
 	// before says that its programs come from another build.
 	before bool
+	// ports says that its pods ask for host ports.
+	ports bool
+	// rates says that its pods ask for limits of bandwidth.
+	rates bool
 	// config returns the elements of the network configuration's list of plugins. dir is
 	// the folder in which the contestant may keep state.
 	config func(dir string) string

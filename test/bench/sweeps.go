@@ -92,7 +92,7 @@ func (a *agent) swept(ctx context.Context) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("reading the agent's metrics: %w", err)
 	}
-	_, after, found := strings.Cut(string(text), `berth_kind_seconds_count{kind="link",op="find"} `)
+	_, after, found := strings.Cut(string(text), `berth_operation_duration_seconds_count{kind="link",op="find"} `)
 	if !found {
 		return 0, nil // there was none yet
 	}

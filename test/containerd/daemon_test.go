@@ -65,19 +65,40 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 // and with it whatever has become of its pods.
 func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 	t.Helper()
-	peers := needs(t)
+	d := newDaemon(t)
+	d.network(t, conflist, append(plugins, filepath.Join(needs(t), "loopback")))
+	d.serve(t)
+	return d
+}
+
+// newDaemon returns a containerd that is configured, and has neither a network nor
+// a plugin, as when its package was installed.
+func newDaemon(t *testing.T) *daemon {
+	t.Helper()
 	d := &daemon{
-		dir: t.TempDir(), crictl: filepath.Join(peers, "crictl"),
+		dir: t.TempDir(), crictl: filepath.Join(needs(t), "crictl"),
 		cgroup: "/berth-test-" + strconv.Itoa(os.Getpid()),
 	}
 	adopt(t)
 	t.Cleanup(func() { d.clear(t) })
 	cacheOfItsOwn(t)
-	d.write(t, conflist, append(plugins, filepath.Join(peers, "loopback")))
+	runc, err := exec.LookPath("runc")
+	must(t, err)
+	var config bytes.Buffer
+	must(t, configuration.Execute(&config, map[string]string{"Dir": d.dir, "Image": imageName, "Runc": runc}))
+	d.write(t, map[string]string{"config.toml": config.String(), "crictl.yaml": "timeout: 60\n"})
+	return d
+}
 
+// config is containerd's configuration.
+func (d *daemon) config() string { return filepath.Join(d.dir, "config.toml") }
+
+// serve starts containerd, and gives it the image of writeImage.
+func (d *daemon) serve(t *testing.T) {
+	t.Helper()
 	log, err := os.Create(filepath.Join(d.dir, "containerd.log"))
 	must(t, err)
-	cmd := exec.Command("containerd", "--config", filepath.Join(d.dir, "config.toml"))
+	cmd := exec.Command("containerd", "--config", d.config())
 	cmd.Stdout, cmd.Stderr = log, log
 	must(t, cmd.Start())
 	t.Cleanup(func() {
@@ -100,7 +121,6 @@ func startDaemon(t *testing.T, conflist string, plugins ...string) *daemon {
 	nettest.Eventually(t, "the runtime to see the image", func() bool {
 		return d.crictlCommand("inspecti", imageName).Run() == nil
 	})
-	return d
 }
 
 // needs ends the test where it cannot run, and returns the folder of crictl.
@@ -111,25 +131,25 @@ func needs(t *testing.T) (peers string) {
 	return programs.Peers(t, "crictl", "loopback")
 }
 
-// write writes containerd's configuration and the network's, and puts plugins
-// into the one folder that containerd looks into.
-func (d *daemon) write(t *testing.T, conflist string, plugins []string) {
+// network writes a network's configuration, and puts plugins into the one folder
+// that containerd looks into.
+func (d *daemon) network(t *testing.T, conflist string, plugins []string) {
 	t.Helper()
-	runc, err := exec.LookPath("runc")
-	must(t, err)
-	var config bytes.Buffer
-	must(t, configuration.Execute(&config, map[string]string{"Dir": d.dir, "Image": imageName, "Runc": runc}))
-	for name, content := range map[string]string{
-		"config.toml": config.String(), "cni/net.d/10-test.conflist": conflist, "crictl.yaml": "timeout: 60\n",
-	} {
-		path := filepath.Join(d.dir, name)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		must(t, os.WriteFile(path, []byte(content), 0o600))
-	}
+	d.write(t, map[string]string{"cni/net.d/10-test.conflist": conflist})
 	bin := filepath.Join(d.dir, "cni", "bin")
 	must(t, os.MkdirAll(bin, 0o700))
 	for _, p := range plugins {
 		must(t, os.Symlink(p, filepath.Join(bin, filepath.Base(p))))
+	}
+}
+
+// write writes files below containerd's folder.
+func (d *daemon) write(t *testing.T, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		path := filepath.Join(d.dir, name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 }
 

@@ -57,6 +57,7 @@ func (p *pod) run() error {
 	sandbox, err := p.file("sandbox", map[string]any{
 		"metadata":      map[string]any{"name": p.name, "namespace": "default", "uid": "uid-" + p.name, "attempt": p.attempt},
 		"log_directory": p.daemon.dir,
+		"annotations":   map[string]string{"kubernetes.io/ingress-bandwidth": "100M", "kubernetes.io/egress-bandwidth": "50M"},
 		"linux":         map[string]any{"cgroup_parent": p.daemon.cgroup, "security_context": asKubelet},
 	})
 	if err != nil {

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/nettest"
+	berthroot "github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -23,7 +25,7 @@ func TestPods(t *testing.T) {
 	nettest.Need(t)
 	needs(t)
 	bin, root := programs.Own(t), t.TempDir()
-	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q}]}`, root)
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "berth-cni", "root": %q, "capabilities": {"bandwidth": true}}]}`, root)
 	d := startDaemon(t, conf, filepath.Join(bin, "berth-cni"))
 	agent := programs.Run(t, bin, root, "default=10.88.0.0/16,fd88::/64")
 	empty := nettest.Snapshot(t, nil)
@@ -31,6 +33,11 @@ func TestPods(t *testing.T) {
 	ps := d.newPods(pods, 0)
 	each(t, "running", ps, (*pod).run)
 	checkAddresses(t, ps)
+	for _, at := range programs.List(t, client.New(berthroot.Dir(root).Socket())) {
+		if b := at.Bandwidth; b == nil || b.IngressRate != 100_000_000 || b.IngressBurst != b.IngressRate/10 || b.EgressRate != 50_000_000 || b.EgressBurst != b.EgressRate/10 {
+			t.Errorf("%s is limited to %+v, which is not what its annotations say", at.HostVeth, b)
+		}
+	}
 	each(t, "looking into", ps, (*pod).seesItself)
 	ring(t, ps)
 

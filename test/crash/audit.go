@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/conform/oracle"
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -20,9 +24,17 @@ func (r *residue) Error() string { return r.what }
 func left(format string, args ...any) error { return &residue{fmt.Sprintf(format, args...)} }
 
 // notePresent notes the addresses of all attachments, also of those whose ADD was not
-// answered: they are in use now, and have to rest when they are freed.
+// answered: they are in use now, and have to rest when they are freed. Addresses of an ADD that
+// fails before its link is up need no rest, and nobody can tell afterwards. So those of an ADD
+// under way count once its link is up, and those of a release if its link is there and marked:
+// an ADD that failed earlier has deleted its link before its release is promised.
 func (w *world) notePresent() error {
 	all, err := w.list()
+	if err != nil {
+		return err
+	}
+	w.noteThere(all)
+	up, marked, err := w.links()
 	if err != nil {
 		return err
 	}
@@ -34,10 +46,15 @@ func (w *world) notePresent() error {
 			if err != nil {
 				return err
 			}
-			w.seen[addr] = time.Now()
-			if at.Releasing == nil {
+			switch {
+			case at.Releasing != nil && !marked[at.HostVeth]:
+				continue
+			case at.State == api.StateAttaching && !up[at.HostVeth]:
+				continue
+			case at.Releasing == nil:
 				w.holds[addr] = at.ContainerID
 			}
+			w.seen[addr] = time.Now()
 		}
 	}
 	return nil
@@ -52,13 +69,16 @@ func (w *world) nothingLeft() error {
 	return w.ledger()
 }
 
-// clean is nothingLeft without a look into the ledger. It uses the agent's audit, and the
-// oracle, which knows nothing of Berth.
+// clean is nothingLeft without a look into the ledger. It uses the agent's audit, its history,
+// and the oracle, which knows nothing of Berth.
 func (w *world) clean() error {
 	if err := w.released(); err != nil {
 		return err
 	}
 	if err := w.audit(); err != nil {
+		return err
+	}
+	if err := w.told(); err != nil {
 		return err
 	}
 	return w.oracle()
@@ -124,6 +144,9 @@ func (w *world) filesDiffer() (string, error) {
 	var diff strings.Builder
 	temporary := int64(0)
 	for line := range strings.Lines(w.files.Diff(files)) {
+		if strings.Contains(line, "var/lib/berth/history") { // what is gone is to be told
+			continue
+		}
 		if strings.Contains(line, "/deletions/tmp-") {
 			temporary++
 			continue
@@ -182,6 +205,21 @@ func (w *world) ledger() error {
 		}
 	}
 	return nil
+}
+
+// links returns which of the node's links are up, and which have an alias, by their names. ADD
+// gives a link its alias before it sets the link up.
+func (w *world) links() (up, marked map[string]bool, err error) {
+	up, marked = map[string]bool{}, map[string]bool{}
+	err = w.node.Do(func() error {
+		all, err := oracle.List(netlink.LinkList)
+		for _, l := range all {
+			at := l.Attrs()
+			up[at.Name], marked[at.Name] = at.Flags&net.FlagUp != 0, at.Alias != ""
+		}
+		return err
+	})
+	return up, marked, err
 }
 
 // removed compares the node, after `berthd --remove`, with its state before there was an

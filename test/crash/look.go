@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -42,9 +43,10 @@ func (l *churn) look() error {
 	if len(want) > 0 {
 		return left("these were attached and are not: %v", want)
 	}
-	if err := w.audit(); err != nil {
+	if err := errors.Join(w.audit(), w.told()); err != nil {
 		return err
 	}
+	w.noteThere(all)
 	for _, s := range l.slots {
 		if s.attached {
 			if err := s.pod.verb("CHECK", nil); err != nil {
@@ -52,19 +54,20 @@ func (l *churn) look() error {
 			}
 		}
 	}
-	return w.links(all)
+	return w.onlyLinks(all)
 }
 
-// links compares the node with its state without pods. The only difference may be one link
-// for each pod, with its addresses and routes.
-func (w *world) links(all []api.Attachment) error {
+// onlyLinks compares the node with its state without pods. The only difference may be one link
+// for each pod, with its addresses and routes, and the pod's host ports. All of them name the
+// attachment.
+func (w *world) onlyLinks(all []api.Attachment) error {
 	now, err := nettest.Look(w.node)
 	if err != nil {
 		return err
 	}
 	diff := strings.Split(w.base.Diff(now), "\n")
 	diff = slices.DeleteFunc(diff, func(line string) bool {
-		return line == "" || slices.ContainsFunc(all, func(at api.Attachment) bool { return strings.Contains(line, at.HostVeth) })
+		return line == "" || slices.ContainsFunc(all, func(at api.Attachment) bool { return strings.Contains(line, at.ID) })
 	})
 	if len(diff) > 0 {
 		return left("the oracle finds beside %d pods\n%s", len(all), strings.Join(diff, "\n"))

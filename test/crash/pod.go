@@ -69,7 +69,18 @@ func (p *pod) command(verb string, keys ...string) (killer.Command, *files, erro
 	if p.result != nil && (verb == "DEL" || verb == "CHECK") {
 		keys = append(keys, `"prevResult":`+string(p.result))
 	}
+	keys = append(keys, p.wishes()...)
 	return p.w.plugin(verb, []string{"CNI_CONTAINERID=" + p.container, "CNI_NETNS=" + p.netns.Ref().Path, "CNI_IFNAME=eth0"}, keys...)
+}
+
+// wishes are what a pod's configuration asks for beyond that of others: the first pod has host
+// ports, and limits of bandwidth.
+func (p *pod) wishes() []string {
+	if p.number > 0 {
+		return nil
+	}
+	return []string{`"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"}],` +
+		`"bandwidth":{"ingressRate":8000000,"ingressBurst":800000,"egressRate":8000000,"egressBurst":800000}}`}
 }
 
 // plugin returns the command that runs berth-cni for a verb.
@@ -233,7 +244,7 @@ func (p *pod) attach() error {
 	p.renew()
 	out, err := p.w.api.Add(context.Background(), api.AddRequest{
 		ContainerID: p.container, Ifname: "eth0", Netns: api.Netns(p.netns.Ref()),
-		Config: json.RawMessage(programs.Conf(string(p.w.root))),
+		Config: json.RawMessage(programs.Conf(string(p.w.root), p.wishes()...)),
 	})
 	if err != nil {
 		return fmt.Errorf("adding %s: %w", p.container, err)

@@ -137,6 +137,13 @@ func (s *scenario) point(w *world, t *tally, p *plan, r remedy, say func(string,
 	if err := s.prepare(w); err != nil {
 		return where(fmt.Errorf("preparing: %w", err))
 	}
+	if !w.agent.Gone() {
+		all, err := w.list()
+		if err != nil {
+			return where(err)
+		}
+		w.noteThere(all)
+	}
 	verbErr := s.verb(w, p.judge)
 	hit, calls := p.went()
 	for _, c := range calls {

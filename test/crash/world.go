@@ -57,6 +57,7 @@ type world struct {
 	mu    sync.Mutex
 	seen  map[netip.Addr]time.Time // when each address was last in use
 	holds map[netip.Addr]string    // addresses in use, by container
+	there map[string]bool          // ids of attachments that were there
 }
 
 // worlds numbers the worlds of a run.
@@ -71,7 +72,7 @@ func newWorld(bin, conf string) (w *world, err error) {
 	worlds.n++
 	name := fmt.Sprintf("crash%d", worlds.n)
 	worlds.Unlock()
-	w = &world{bin: bin, conf: conf, root: root.Dir("/run/" + name), cooldown: time.Hour, seen: map[netip.Addr]time.Time{}, holds: map[netip.Addr]string{}}
+	w = &world{bin: bin, conf: conf, root: root.Dir("/run/" + name), cooldown: time.Hour, seen: map[netip.Addr]time.Time{}, holds: map[netip.Addr]string{}, there: map[string]bool{}}
 	w.api = client.New(w.root.Socket())
 	if err := os.MkdirAll(filepath.Dir(w.root.Config()), 0o700); err != nil {
 		return w, err
@@ -191,6 +192,7 @@ func (w *world) stop() error {
 
 // remove runs `berthd --remove`.
 func (w *world) remove(judge killer.Judge) (unix.WaitStatus, error) {
+	clear(w.there) // the history goes, too
 	p, err := killer.Start(w.berthd("--remove"), judge)
 	if err != nil {
 		return 0, err

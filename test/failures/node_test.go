@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/process"
 	"github.com/berth-net/berth/test/programs"
 )
 
@@ -121,7 +122,7 @@ func (n *node) restart() {
 func (n *node) freeze() (thaw func()) {
 	n.t.Helper()
 	pid := n.PID()
-	must(n.t, unix.Kill(pid, unix.SIGSTOP))
+	must(n.t, process.Freeze(pid))
 	thaw = func() { _ = unix.Kill(pid, unix.SIGCONT) } // it may have been killed
 	n.t.Cleanup(thaw)
 	return thaw

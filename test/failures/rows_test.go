@@ -31,7 +31,7 @@ multus #1221; multus #1346; multus #239, #323; multus, general
 runtimes, general; containerd #5438, #5569; containerd #12923, #5768; containerd #12130
 containerd #8774, #11209; containerd #3667, #6143; cri #948, cri-o #4727; cri-o #7010, #9097
 cri #568; plugins #252, #332; plugins #123, #1190; plugins #752, #683, #810; cni #1055
-libcni, general; plugins, general
+libcni, general; plugins, general; plugins PR #562, calico #13986, kubernetes #56840
 
 CVE-2021-20206 CVE-2020-10749 CVE-2025-67499 CVE-2020-15257 CVE-2022-29178 CVE-2024-25621
 CVE-2025-0750 CVE-2026-53489 CVE-2022-0811 CVE-2024-3154 CVE-2022-31030 CVE-2023-27595

@@ -1,10 +1,9 @@
 package failures
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/api"
-	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -75,8 +73,12 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 	nettest.Run(t, nil, fmt.Sprintf("ip -6 addr add fe80::900d/64 dev %s nodad", got.host))
 	routes := func() string { return look(t).Only("route").String() }
 	const learnt = "via fe80::bad"
+	advertise := func() {
+		t.Helper()
+		nettest.Advertise(t, pod, "eth0", netip.MustParseAddr("fe80::bad"), netip.Prefix{})
+	}
 	for range 5 {
-		advertise(t, pod)
+		advertise()
 	}
 	if strings.Contains(routes(), learnt) {
 		t.Errorf("the node has taken a route from its pod:\n%s", routes())
@@ -88,42 +90,9 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 	nettest.Run(t, nil, "nft flush ruleset")
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0))
 	nettest.Eventually(t, "a node that listens to take the route", func() bool {
-		advertise(t, pod)
+		advertise()
 		return strings.Contains(routes(), learnt)
 	})
-}
-
-// advertise sends a router advertisement to all nodes from a pod's eth0
-// (RFC 4861, 4.2).
-func advertise(t *testing.T, pod *ns.Netns) {
-	t.Helper()
-	message := make([]byte, 16)
-	message[0] = 134 // router advertisement
-	message[4] = 64  // hop limit
-	binary.BigEndian.PutUint16(message[6:], 1800)
-	err := pod.Do(func() error {
-		eth0, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		zone := uint32(eth0.Index)
-		s, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(s)
-		// Neighbours discover each other at this hop limit only.
-		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
-			return err
-		}
-		if err := unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0xfe, 0x80, 14: 0x0b, 15: 0xad}, ZoneId: zone}); err != nil {
-			return err
-		}
-		return unix.Sendto(s, message, 0, &unix.SockaddrInet6{Addr: [16]byte{0xff, 0x02, 15: 1}, ZoneId: zone})
-	})
-	if err != nil {
-		t.Fatalf("advertising a router: %v", err)
-	}
 }
 
 // CVE-2020-15257: abstract sockets were open to pods of the host's network.
@@ -224,7 +193,7 @@ func TestDeletedStaysCutWithoutAnAgent(t *testing.T) {
 				t.Errorf("a deleted pod is heard: %s", from)
 			}
 		}
-		if out, err := exec.Command("conntrack", "-D", "-s", "192.0.2.1", "-d", "192.0.2.1").CombinedOutput(); err != nil {
+		if out, err := exec.Command(nettest.Program(t, "conntrack"), "-D", "-s", "192.0.2.1", "-d", "192.0.2.1").CombinedOutput(); err != nil {
 			t.Errorf("forgetting what the node said to itself: %v\n%s", err, out)
 		}
 		n.Again()

@@ -12,22 +12,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confined is the name under which this program becomes a berthd that systemd's
-// filters confine, as deploy/berthd.service says them.
+// confined is the name under which this program becomes a berthd that has the rights, and
+// systemd's filters, of deploy/berthd.service.
 const confined = "berthd"
 
 // How confine is told what to do.
 const (
-	envReal     = "HOSTILE_BERTHD"   // the program to become
-	envCalls    = "HOSTILE_CALLS"    // numbers of the system calls that it may make
-	envFamilies = "HOSTILE_FAMILIES" // and of the families of its sockets
+	envReal         = "HOSTILE_BERTHD"       // the program to become
+	envCapabilities = "HOSTILE_CAPABILITIES" // numbers of the capabilities that it keeps
+	envCalls        = "HOSTILE_CALLS"        // numbers of the system calls that it may make
+	envFamilies     = "HOSTILE_FAMILIES"     // and of the families of its sockets
+	envDenials      = "HOSTILE_DENIALS"      // what it may not say in calls that it may make, each as denial.String
 )
 
-// confine becomes the real berthd, under a filter (seccomp(2)) by which what is not
-// allowed ends it with SIGSYS, of which Go's runtime tells. It returns only if that
-// fails.
+// denial is what a system call may not have in one of its arguments: all of some bits, or any.
+type denial struct {
+	call, arg int
+	bits      uint32
+	any       bool
+}
+
+func (d denial) String() string { return fmt.Sprintf("%d:%d:%d:%t", d.call, d.arg, d.bits, d.any) }
+
+// confine becomes the real berthd, with those capabilities alone, and under a filter (seccomp(2))
+// by which what is not allowed ends it with SIGSYS, of which Go's runtime tells. It returns only
+// if that fails.
 func confine() error {
 	runtime.LockOSThread()
+	unix.Umask(0o077)
+	if err := keepCapabilities(); err != nil {
+		return err
+	}
 	var program []unix.SockFilter
 	add := func(code uint16, k uint32, yes, no uint8) {
 		program = append(program, unix.SockFilter{Code: code, K: k, Jt: yes, Jf: no})
@@ -47,7 +62,25 @@ func confine() error {
 		equal   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 		verdict = unix.BPF_RET | unix.BPF_K
 	)
+	for word := range strings.FieldsSeq(os.Getenv(envDenials)) {
+		var d denial
+		if _, err := fmt.Sscanf(word, "%d:%d:%d:%t", &d.call, &d.arg, &d.bits, &d.any); err != nil {
+			return fmt.Errorf("%s: %w", envDenials, err)
+		}
+		add(load, 0, 0, 0)                  // seccomp_data.nr
+		add(equal, uint32(d.call), 0, 4)    // or on to what comes next
+		add(load, uint32(16+8*d.arg), 0, 0) // seccomp_data.args, its low half
+		add(unix.BPF_ALU|unix.BPF_AND|unix.BPF_K, d.bits, 0, 0)
+		if d.any {
+			add(equal, 0, 1, 0)
+		} else {
+			add(equal, d.bits, 0, 1)
+		}
+		add(verdict, unix.SECCOMP_RET_TRAP, 0, 0)
+	}
 	add(load, 0, 0, 0) // seccomp_data.nr
+	add(equal, unix.SYS_CLONE3, 0, 1)
+	add(verdict, unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS), 0, 0) // as systemd does: its flags are in memory
 	if err := list(envCalls, func(n uint32) {
 		if n != unix.SYS_SOCKET {
 			add(equal, n, 0, 1)
@@ -74,6 +107,28 @@ func confine() error {
 	}
 	own := os.Getenv(envReal)
 	return fmt.Errorf("becoming %s: %w", own, syscall.Exec(own, os.Args, os.Environ()))
+}
+
+// keepCapabilities takes all but the unit's capabilities out of the thread's bounding set. What the
+// thread becomes then has the rest alone, because it is root's (capabilities(7)).
+func keepCapabilities() error {
+	keep := map[uintptr]bool{}
+	for word := range strings.FieldsSeq(os.Getenv(envCapabilities)) {
+		n, err := strconv.ParseUint(word, 10, 8)
+		if err != nil {
+			return fmt.Errorf("%s: %w", envCapabilities, err)
+		}
+		keep[uintptr(n)] = true
+	}
+	for n := uintptr(0); n <= unix.CAP_LAST_CAP; n++ {
+		if keep[n] {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, n, 0, 0, 0); err != nil && err != unix.EINVAL { // a kernel that does not know it
+			return fmt.Errorf("dropping capability %d: %w", n, err)
+		}
+	}
+	return nil
 }
 
 // install puts the calling thread under a filter.

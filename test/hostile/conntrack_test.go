@@ -140,8 +140,8 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 			renewed++
 		}
 	}
-	fullest := 0
-	for end := time.Now().Add(time.Minute); ; {
+	fullest, end := 0, time.Time{}
+	for {
 		more()
 		now := tracked(t)
 		fullest = max(fullest, now)
@@ -152,6 +152,9 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 		}
 		if fullest > most*3/4 && now < most*5/8 {
 			break
+		}
+		if fullest <= most*3/4 { // on a busy machine the pod takes a minute for that alone
+			end = time.Now().Add(time.Minute)
 		}
 		if time.Now().After(end) {
 			t.Fatalf("of %d entries there are %d, and have been %d", most, now, fullest)
@@ -230,7 +233,7 @@ func TestShareOutlivesItsLink(t *testing.T) {
 		}
 		nettest.Run(t, a.at, "ip link del eth0")
 		nettest.Eventually(t, "the pod to be reached", func() bool {
-			return isUp(t, a.host) && nettest.Command(a.at, "ip", "route", "get", node4.String()).Run() == nil
+			return isUp(t, a.host) && nettest.Command(a.at, nettest.Program(t, "ip"), "route", "get", node4.String()).Run() == nil
 		})
 	}
 	if n := tracked(t); n > most {

@@ -24,8 +24,9 @@ func (n *node) uplinkWire(t *testing.T) (send func(packet []byte)) {
 // begun counts the connections that are tracked in an address's name.
 func begun(t *testing.T, by netip.Addr) (n int) {
 	t.Helper()
-	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family(by))
-	must(t, err)
+	flows := nettest.List(t, func() ([]*netlink.ConntrackFlow, error) {
+		return netlink.ConntrackTableList(netlink.ConntrackTable, family(by))
+	})
 	for _, f := range flows {
 		if f.Forward.SrcIP.Equal(by.AsSlice()) {
 			n++

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/vishvananda/netlink"
 )
 
 // firewall is what many a node loads at its start: others' tables are in its way, and
@@ -53,14 +54,14 @@ func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 func TestTableAwayAndBackExposesNobodyForLong(t *testing.T) {
 	for name, away := range map[string]func(t *testing.T) (back func()){
 		"asleep and awake": func(t *testing.T) func() {
-			tables, err := exec.Command("nft", "list", "tables").Output()
+			tables, err := exec.Command(nettest.Program(t, "nft"), "list", "tables").Output()
 			must(t, err)
 			table := "inet " + regexp.MustCompile(`berth-\w+`).FindString(string(tables))
 			nettest.Run(t, nil, "nft add table "+table+" { flags dormant; }")
 			return func() { nettest.Run(t, nil, "nft add table "+table) }
 		},
 		"flushed and loaded": func(t *testing.T) func() {
-			saved, err := exec.Command("nft", "list", "ruleset").Output()
+			saved, err := exec.Command(nettest.Program(t, "nft"), "list", "ruleset").Output()
 			must(t, err)
 			nft(t, firewall)
 			return func() { nft(t, "flush ruleset\n"+string(saved)) }
@@ -129,7 +130,7 @@ func TestMetadataIsOutOfReachAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, plain)
 			a := n.add("a")
-			t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "br0").Run() })
+			t.Cleanup(func() { _ = exec.Command(nettest.Program(t, "ip"), "link", "del", "br0").Run() })
 			asks := a.asksMetadata(n)
 			defer asks.Close()
 			goOn := n.hang()
@@ -179,6 +180,55 @@ func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 	n.Again()
 	noMoreAnswers(t, asks)
 	cancel()
+	n.wantGone()
+}
+
+// An agent that is killed and started finds its table as it left it. What a pod has begun goes on to
+// count for that pod, also while the other end sends and the pod is silent: if the kernel forgot it,
+// it would count for the other end, which could begin nothing of its own any more.
+func TestRestartTurnsNoFlows(t *testing.T) {
+	const flows = 50
+	n := newNode(t, plain)
+	silent, server := n.add("silent"), n.add("server")
+	silent.mute(t)
+	var conn *net.UDPConn
+	must(t, server.at.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: server.ip4.AsSlice(), Port: floodPort})
+		return err
+	}))
+	defer conn.Close()
+	w := silent.wire(t)
+	begun := func(by, with netip.Addr) (n int) {
+		all, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+		must(t, err)
+		for _, f := range all {
+			src, _ := netip.AddrFromSlice(f.Forward.SrcIP)
+			dst, _ := netip.AddrFromSlice(f.Forward.DstIP)
+			if src.Unmap() == by && dst.Unmap() == with {
+				n++
+			}
+		}
+		return n
+	}
+	tell := func() {
+		for from := range flows {
+			_, _ = conn.WriteToUDP([]byte("news"), &net.UDPAddr{IP: silent.ip4.AsSlice(), Port: 2000 + from})
+		}
+	}
+	nettest.Eventually(t, "the flows", func() bool {
+		for from := range uint16(flows) {
+			w.send(ether(silent.mac, w.mac, udpPacket(silent.ip4, server.ip4, 2000+from, floodPort, "subscribe")))
+		}
+		return begun(silent.ip4, server.ip4) == flows
+	})
+	n.Crash()
+	nettest.Run(t, nil, fmt.Sprintf("conntrack --create --orig-src %s --orig-dst %s --protonum udp --sport 9 --dport 9 --timeout 600", silent.ip4, lan4))
+	n.Again()
+	nettest.Eventually(t, "what the rules would not have let begin to be gone", func() bool { tell(); return begun(silent.ip4, lan4) == 0 })
+	tell()
+	if own, turned := begun(silent.ip4, server.ip4), begun(server.ip4, silent.ip4); own != flows || turned != 0 {
+		t.Errorf("%d flows of %d count for the pod that began them, and %d for the other end", own, flows, turned)
+	}
 	n.wantGone()
 }
 

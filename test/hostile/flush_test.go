@@ -116,7 +116,17 @@ func (n *node) freezeAtDown(pods []*pod) []*pod {
 	n.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
 	defer close(done)
-	must(n.t, netlink.LinkSubscribe(updates, done))
+	lost := make(chan error, 1)
+	must(n.t, netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
+		ReceiveBufferSize:      16 << 20,
+		ReceiveBufferForceSize: programs.InitialUser(), // others get no more than net.core.rmem_max: socket(7)
+		ErrorCallback: func(err error) {
+			select {
+			case lost <- err:
+			default: // the first error is the reason
+			}
+		},
+	}))
 	left := map[string]bool{}
 	for _, p := range pods {
 		left[p.host] = true
@@ -125,7 +135,10 @@ func (n *node) freezeAtDown(pods []*pod) []*pod {
 	late := time.After(nettest.Deadline)
 	for len(left) > 0 {
 		select {
-		case u := <-updates:
+		case u, ok := <-updates:
+			if !ok {
+				n.t.Fatalf("the kernel's news of links have ended: %v", <-lost)
+			}
 			if u.Header.Type == unix.RTM_DELLINK {
 				delete(left, u.Attrs().Name)
 				continue

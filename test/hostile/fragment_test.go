@@ -138,7 +138,8 @@ func TestFragmentsOfTheDeadAreNotPutTogether(t *testing.T) {
 func (p *pod) addr4() netip.Addr { return p.ip4 }
 func (p *pod) addr6() netip.Addr { return p.ip6 }
 
-// datagrams hears the first datagram that comes to an address of the pod's.
+// datagrams hears the first datagram that comes to an address of the pod's. Nobody listens
+// there any more when it is told.
 func (p *pod) datagrams(t *testing.T, at netip.Addr) <-chan string {
 	t.Helper()
 	var conn *net.UDPConn
@@ -149,9 +150,9 @@ func (p *pod) datagrams(t *testing.T, at netip.Addr) <-chan string {
 	heard := make(chan string, 1)
 	must(t, conn.SetReadDeadline(time.Now().Add(nettest.Deadline)))
 	go func() {
-		defer conn.Close()
 		buf := make([]byte, 256)
 		n, _, err := conn.ReadFromUDPAddrPort(buf)
+		conn.Close() // first: who has heard may listen at that address again
 		if err != nil {
 			heard <- err.Error()
 			return

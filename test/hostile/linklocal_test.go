@@ -19,6 +19,7 @@ func TestLinkLocalIsNotHeard(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
 	nettest.Run(t, nil, "ip addr add fe80::77/64 dev "+a.host+" nodad")
+	awaitRoute(t, "anycast fe80::/128", " dev "+a.host+" ")
 	sysctl(t, "ipv6/conf/"+a.host+"/accept_ra", "2")
 	p, w := newProbe(t, a.host), a.wire(t)
 	learnt := func() nettest.State { return nettest.Snapshot(t, nil).Only("route", "neigh") }

@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -86,10 +88,11 @@ func uplink(t *testing.T) *ns.Netns {
 	for _, command := range []string{
 		"ip link add up0 type veth peer name eth0 netns " + filepath.Base(lan.Ref().Path),
 		"ip addr add 192.0.2.1/24 dev up0", "ip addr add 2001:db8::1/64 dev up0 nodad",
-		"ip link set up0 up",
 	} {
 		nettest.Run(t, nil, command)
 	}
+	nettest.Sysctl(t, nil, "ipv6/conf/up0/accept_dad", "0")
+	nettest.Run(t, nil, "ip link set up0 up")
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del up0") })
 	for _, command := range []string{
 		"ip addr add 192.0.2.2/24 dev eth0", "ip addr add 2001:db8::2/64 dev eth0 nodad",
@@ -98,9 +101,25 @@ func uplink(t *testing.T) *ns.Netns {
 	} {
 		nettest.Run(t, lan, command)
 	}
+	awaitRoute(t, "local fe80:", " dev up0 ")
 	nettest.Run(t, nil, "ip route add default via 192.0.2.2")
 	nettest.Run(t, nil, "ip route add default via 2001:db8::2")
 	return lan
+}
+
+// awaitRoute waits until the node has a route whose text in nettest.State has all these parts.
+// The kernel makes some routes of an IPv6 address a moment after it has the address, also
+// without duplicate address detection (addrconf_dad_work).
+func awaitRoute(t *testing.T, parts ...string) {
+	t.Helper()
+	nettest.Eventually(t, "the node has the route "+strings.Join(parts, "..."), func() bool {
+		for line := range strings.Lines(nettest.Snapshot(t, nil).Only("route").String()) {
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // sweepUp takes away whatever an agent may have left in the test's node.
@@ -147,6 +166,6 @@ func signal(s unix.Signal) func(*node) {
 // hang has the agent hang until it goes on.
 func (n *node) hang() (goOn func()) {
 	n.t.Helper()
-	signal(unix.SIGSTOP)(n)
+	must(n.t, n.Freeze())
 	return func() { signal(unix.SIGCONT)(n) }
 }

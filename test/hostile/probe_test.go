@@ -13,7 +13,7 @@ import (
 // nft runs a script of nft's.
 func nft(t *testing.T, script string) {
 	t.Helper()
-	cmd := exec.Command("nft", "-f", "-")
+	cmd := exec.Command(nettest.Program(t, "nft"), "-f", "-")
 	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("nft: %v\n%s\n%s", err, out, script)
@@ -56,7 +56,7 @@ func newProbe(t *testing.T, link string) *probe {
 func (p *probe) passed(where string) (list []string) {
 	p.t.Helper()
 	for _, family := range []string{"4", "6"} {
-		raw, err := exec.Command("nft", "-j", "list", "set", "inet", p.name, where+family).Output()
+		raw, err := exec.Command(nettest.Program(p.t, "nft"), "-j", "list", "set", "inet", p.name, where+family).Output()
 		if err != nil {
 			p.t.Fatalf("nft list set: %v", err)
 		}

@@ -96,7 +96,7 @@ func TestLinkWithoutNameAndAliasIsMended(t *testing.T) {
 		before, then func(n *node)
 	}{
 		{"alive", func(*node) {}, func(*node) {}},
-		{"stopped", signal(unix.SIGSTOP), signal(unix.SIGCONT)},
+		{"stopped", func(n *node) { n.hang() }, signal(unix.SIGCONT)},
 		{"dead", (*node).Crash, (*node).Again},
 	} {
 		t.Run(c.name, func(t *testing.T) {

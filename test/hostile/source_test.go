@@ -220,7 +220,7 @@ func notesNobody(t *testing.T, setting string, send func(w *wire, a *pod, i byte
 	}
 	p.settled(w, a)
 	for _, family := range []string{"-4", "-6"} {
-		out, err := exec.Command("ip", family, "neigh", "show", "dev", a.host).Output()
+		out, err := exec.Command(nettest.Program(t, "ip"), family, "neigh", "show", "dev", a.host).Output()
 		must(t, err)
 		for line := range strings.Lines(string(out)) {
 			if !strings.Contains(line, "PERMANENT") {

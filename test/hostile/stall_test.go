@@ -95,7 +95,7 @@ func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
 	}
 	for _, p := range hostile {
 		nettest.Eventually(t, "the second interface to be there", func() bool {
-			return nettest.Command(p.at, "ip", "link", "show", "net1").Run() == nil
+			return nettest.Command(p.at, nettest.Program(t, "ip"), "link", "show", "net1").Run() == nil
 		})
 		add(p)
 	}

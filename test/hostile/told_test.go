@@ -92,7 +92,7 @@ func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 		proto            byte
 	}{{a.ip4, v.ip4, far4, icmp4}, {a.ip6, v.ip6, lan6, icmp6}} {
 		knows := func(to netip.Addr) bool {
-			out, err := nettest.Command(v.at, "ip", "route", "get", to.String()).CombinedOutput()
+			out, err := nettest.Command(v.at, nettest.Program(t, "ip"), "route", "get", to.String()).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -148,7 +148,7 @@ func TestNobodyIsToldPathMTUsOfNothingFromElsewhere(t *testing.T) {
 		own, other := v.own(as.liar), b.own(as.liar)
 		believes := func(who *ns.Netns, to netip.Addr) bool {
 			t.Helper()
-			look := exec.Command("ip", "route", "get", to.String())
+			look := exec.Command(nettest.Program(t, "ip"), "route", "get", to.String())
 			if who != nil {
 				look = nettest.Command(who, look.Args[0], look.Args[1:]...)
 			}
@@ -225,7 +225,7 @@ func TestOutsideIsToldNoSmallPathMTU(t *testing.T) {
 	}{{a.ip4, lan4, node4, "udp4"}, {a.ip6, lan6, node6, "udp6"}} {
 		nettest.Serve(t, n.lan, as.network, netip.AddrPortFrom(as.server, 4433).String())
 		known := func() string {
-			out, err := nettest.Command(n.lan, "ip", "route", "get", as.node.String()).CombinedOutput()
+			out, err := nettest.Command(n.lan, nettest.Program(t, "ip"), "route", "get", as.node.String()).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}

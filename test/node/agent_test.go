@@ -22,6 +22,7 @@ import (
 	"github.com/berth-net/berth/api/client"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/process"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/berth-net/berth/test/programs"
 )
@@ -39,6 +40,8 @@ type agent struct {
 	env  []string  // beyond the test's own
 	err  *os.File  // gets what berthd says in place of log
 	api  *client.Client
+
+	tableName string // of the agent's table, once a test has asked
 
 	mu    sync.Mutex // guards the process, for tests that kill it meanwhile
 	cmd   *exec.Cmd
@@ -173,6 +176,13 @@ func (a *agent) signal(s unix.Signal) {
 	if err := a.cmd.Process.Signal(s); err != nil {
 		a.t.Errorf("%s to berthd: %v", s, err)
 	}
+}
+
+// freeze has the process hang until SIGCONT.
+func (a *agent) freeze() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	must(a.t, process.Freeze(a.cmd.Process.Pid))
 }
 
 // kill is SIGKILL. When it returns the process is gone; killing one that does

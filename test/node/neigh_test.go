@@ -17,8 +17,7 @@ import (
 //	ip neighbour show nud all
 func neighbourEntries(t *testing.T, index int, addrs []netip.Addr) (entries []netlink.Neigh) {
 	t.Helper()
-	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
-	must(t, err)
+	all := nettest.List(t, func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	for _, n := range all {
 		addr, _ := netip.AddrFromSlice(n.IP)
 		if n.LinkIndex == index || slices.Contains(addrs, addr.Unmap()) {

@@ -13,9 +13,20 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
+// overlapped starts another agent whose pool is the first one's, too. It is refused while the first
+// one runs, and starts while that is away. The first one starts again, because its pods have such
+// addresses.
+func (a *agent) overlapped(other *agent) {
+	a.t.Helper()
+	other.refused("of another agent (process")
+	a.kill()
+	other.start()
+	a.start()
+}
+
 // seen is what neighbours must leave alone, of the node and of pods.
 func seen(t *testing.T) nettest.State {
-	return nettest.Snapshot(t, nil).Without("sysctl", "conntrack", "mount")
+	return nettest.Snapshot(t, nil).Without("sysctl", "mount").Deliberate()
 }
 
 // Three agents live in one network namespace, two of them with the same pool,
@@ -30,7 +41,7 @@ func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	same := newAgent(t, nil, "--pool=default=10.88.0.128/25,fd00:88::8000/113") // lies in the first's
 	other := newAgent(t, nil, "--pool=default=10.99.0.0/24")
 	all := []*agent{first, same, other}
-	same.start()
+	first.overlapped(same)
 	other.start()
 
 	// All at once, each with containers c0 to c3 of its own.
@@ -100,7 +111,7 @@ func hasAddresses(t *testing.T) {
 		t.Cleanup(func() { nettest.Run(t, nil, fmt.Sprintf("ip addr del %s dev lo", addr)) })
 	}
 	nettest.Eventually(t, "the addresses to be in use", func() bool {
-		return strings.Contains(seen(t).Only("route").String(), "inet6 local 2001:db8::1/128")
+		return strings.Contains(nettest.Snapshot(t, nil).Only("route").String(), "inet6 local 2001:db8::1/128")
 	})
 }
 
@@ -124,7 +135,9 @@ func TestNeighboursAddress(t *testing.T) {
 		t.Run(c.addr, func(t *testing.T) {
 			first := startAgent(t, pools)
 			pods, got := first.podsOf(2)
-			same := startAgent(t, "--pool=default="+c.pool)
+			same := newAgent(t, nil, "--pool=default="+c.pool)
+			first.overlapped(same)
+			t.Cleanup(func() { same.releaseAll(); same.remove() })
 			pod := nettest.Pod(t)
 			nettest.Run(t, pod, "ip link set lo up")
 			before, inside := seen(t), nettest.Snapshot(t, pod)

@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -24,6 +26,7 @@ func TestOverlap(t *testing.T) {
 		nettest.Run(t, nil, "ip link set cni0 up")
 		nettest.Run(t, nil, "ip addr add 10.88.0.129/25 dev cni0")
 	}
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "cni0").Run() }) // other tests have this pool, too
 	a := newAgent(t, nil)
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
 	check := func(want string) {
@@ -63,9 +66,7 @@ func TestOverlap(t *testing.T) {
 		st, err := a.api.Status(context.Background(), "")
 		return err == nil && len(st.Overlaps) == 1 && strings.Contains(st.Overlaps[0], overlaps)
 	})
-	if !strings.Contains(a.log.String(), overlaps) {
-		t.Errorf("the log does not say that the pool overlaps:\n%s", a.log)
-	}
+	nettest.Eventually(t, "the log to say that the pool overlaps", func() bool { return strings.Contains(a.log.String(), overlaps) })
 	pingAll(t, pods[0], got[1])
 	if out, err := exec.Command(a.bin+"/berth", "--root", string(a.root), "status").CombinedOutput(); err != nil || !strings.Contains(string(out), overlaps) {
 		t.Errorf("berth status: %v\n%s", err, out)
@@ -78,4 +79,58 @@ func TestOverlap(t *testing.T) {
 	a.refused("pool a: 10.88.0.0/24 " + overlaps)
 	cni0(false)
 	a.start()
+}
+
+// Two agents of a node have no CIDR in common: each would give the other's addresses, which rest
+// or belong to a living pod. The second one is refused at the start, by --check-config and at
+// SIGHUP, as long as the first one runs. What an agent left that does not run keeps nobody from
+// starting, because it may never come back; the status says it.
+func TestOverlapOfAgents(t *testing.T) {
+	const one, other = "pools: [{name: a, cidrs: [10.88.0.0/24]}]\n", "pools: [{name: a, cidrs: [10.89.0.0/24]}]\n"
+	const overlaps = "pool a: 10.88.0.0/24 overlaps the pool's route 10.88.0.0/24 of another agent"
+	first, second := newAgent(t, nil), newAgent(t, nil)
+	t.Cleanup(func() { first.releaseAll(); first.remove() })
+	t.Cleanup(func() { second.releaseAll(); second.remove() })
+	check := func(a *agent, want string) {
+		t.Helper()
+		out, err := a.berthd("--check-config").CombinedOutput()
+		if (err == nil) != (want == "fine") || !strings.Contains(string(out), want) {
+			t.Errorf("--check-config: %v, %s, want %q", err, out, want)
+		}
+	}
+	first.configure(one)
+	first.start()
+	runs := func() string {
+		return fmt.Sprintf("%s (process %d, --root %s)", overlaps, first.cmd.Process.Pid, first.root)
+	}
+	second.configure(one)
+	check(second, runs()) // no agent ran there yet
+	second.refused(runs())
+	check(second, runs())
+	check(first, "fine")
+	if err := os.Remove(first.root.Instance()); err != nil {
+		t.Fatal(err)
+	}
+	check(first, "fine") // the marker says which agent it is
+	first.stop()
+	first.start() // writes the file again
+
+	second.configure(other)
+	second.start()
+	second.configure(one)
+	second.reload(notInForce)
+	if !strings.Contains(second.log.String(), runs()) {
+		t.Errorf("a refused SIGHUP does not say %q:\n%s", runs(), second.log)
+	}
+	second.stop()
+
+	first.kill()
+	check(second, "fine")
+	second.start()
+	nettest.Eventually(t, "the status to say what the first agent left", func() bool {
+		st, err := second.api.Status(context.Background(), "")
+		return err == nil && len(st.Overlaps) == 1 && strings.Contains(st.Overlaps[0], overlaps+", which does not run")
+	})
+	first.refused(strings.ReplaceAll(overlaps, "another agent", fmt.Sprintf("another agent (process %d", second.cmd.Process.Pid)))
+	second.stop()
 }

@@ -179,6 +179,7 @@ func (a *agent) swept(link string) {
 // start on it, and changes nothing; with the current copy, or rebuilt, all pods are
 // there. So it is if others have taken something from that pod's link.
 func TestOlderLedger(t *testing.T) {
+	nettest.Program(t, "ip") // skips here if it has to: no agent could clean up without its ledger
 	putBack := func(a *agent, current []byte) { a.write(current) }
 	rebuilt := func(a *agent, _ []byte) { a.rebuild() }
 	for how, c := range map[string]struct {
@@ -258,6 +259,7 @@ func TestOlderLedgerLetsAddressesRest(t *testing.T) {
 // key. A DEL with the result of ADD means the pod all the same, and one of somebody else,
 // with a wrong result, does not.
 func TestRebuildWithoutAlias(t *testing.T) {
+	nettest.Program(t, "ip") // as in TestOlderLedger
 	for _, away := range []bool{false, true} {
 		t.Run(fmt.Sprint("agent away ", away), func(t *testing.T) {
 			a := startAgent(t, pools)

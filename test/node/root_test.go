@@ -89,7 +89,7 @@ func TestLockTakenWhileFrozen(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	a.start()
 	_, got := a.podsOf(2)
-	a.signal(unix.SIGSTOP)
+	a.freeze()
 	b := a.copied()
 	a.lose(a.lockFile())
 	b.start()
@@ -250,7 +250,7 @@ func TestDelAtARootOfNobody(t *testing.T) {
 					t.Errorf("%s: it does not say which root is meant: %v", how, err)
 				}
 				if how == "served" {
-					a.signal(unix.SIGSTOP)
+					a.freeze()
 				}
 			}
 			a.signal(unix.SIGCONT)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,29 @@ func TestMetricsPortIsTaken(t *testing.T) {
 	})
 	a.del("c0", wait)
 	a.stop()
+}
+
+// The collector of traces takes connections and answers nothing. The agent starts, serves and ends
+// as without it, also while it waits for the collector's answer.
+func TestCollectorHangs(t *testing.T) {
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer deaf.Close()
+	a := newAgent(t, nil)
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
+	a.configure("tracing: {endpoint: 'http://" + deaf.Addr().String() + "'}\npools:\n- {name: default, cidrs: [10.88.0.0/24]}\n")
+	a.start()
+	a.podsOf(2)
+	conn, err := deaf.Accept() // spans are on their way
+	must(t, err)
+	defer conn.Close()
+	a.del("c0", wait)
+	a.stop()
+	if strings.Contains(a.log.String(), "background work has not ended") {
+		t.Error("the agent's end has waited for the collector")
+	}
+	a.start()
+	a.del("c1", wait)
 }
 
 // /run is full: the agent starts, and detaches who was deleted meanwhile. The marker that

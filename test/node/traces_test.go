@@ -108,6 +108,12 @@ func dial(t *testing.T, client *ns.Netns, port uint16) {
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(service, port)))
 		return err
 	})
+	keepSending(t, conn)
+}
+
+// keepSending sends a datagram each millisecond until the test ends, and closes conn then.
+func keepSending(t *testing.T, conn net.Conn) {
+	t.Helper()
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -1,20 +1,14 @@
 package programs
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/process"
 )
@@ -47,32 +41,6 @@ func (a *Agent) Start(ctx context.Context) error {
 		return fmt.Errorf("%w\n%s", err, a.LastWords())
 	}
 	return nil
-}
-
-// Freeze sends SIGSTOP, and waits until every thread has come out of its system call and
-// has stopped.
-func (a *Agent) Freeze() error {
-	if err := a.Signal(unix.SIGSTOP); err != nil {
-		return err
-	}
-	for {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", a.PID()))
-		if err != nil || len(threads) == 0 {
-			return errors.Join(err, os.ErrProcessDone)
-		}
-		if !slices.ContainsFunc(threads, runs) {
-			return nil
-		}
-		runtime.Gosched()
-	}
-}
-
-// runs reports whether a thread, given by its /proc/PID/task/TID/stat, has neither
-// stopped nor ended.
-func runs(stat string) bool {
-	raw, err := os.ReadFile(stat)
-	state := strings.TrimSpace(string(raw[bytes.LastIndexByte(raw, ')')+1:])) // proc_pid_stat(5)
-	return err == nil && !strings.HasPrefix(state, "T")
 }
 
 // Resident returns the process's VmRSS in bytes.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -18,7 +19,7 @@ func Tree(t testing.TB) string {
 	dir, err := os.Getwd() // go test runs a test in its package's folder
 	nettest.Must(t, err)
 	for ; dir != "/"; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if mod, _ := os.ReadFile(filepath.Join(dir, "go.mod")); strings.HasPrefix(string(mod), "module github.com/berth-net/berth\n") { // and not a module of a folder's own
 			return dir
 		}
 	}
@@ -82,7 +83,7 @@ func Peers(t testing.TB, names ...string) string {
 	dir := filepath.Join(Tree(t), "bin", "peers")
 	for _, name := range names {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			missing(t, name+" is missing: run `make peers`")
+			Missing(t, name+" is missing: run `make peers`")
 		}
 	}
 	return dir
@@ -93,7 +94,7 @@ func Need(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
-			missing(t, name+" is missing: run `make deps` as root")
+			Missing(t, name+" is missing: run `make deps` as root")
 		}
 	}
 }
@@ -102,12 +103,12 @@ func Need(t testing.TB, names ...string) {
 func Root(t testing.TB, why string) {
 	t.Helper()
 	if !InitialUser() {
-		missing(t, "not root, and "+why)
+		Missing(t, "not root, and "+why)
 	}
 }
 
-// missing skips the test or, if NETTEST_REQUIRED=1 is set, fails it.
-func missing(t testing.TB, reason string) {
+// Missing skips the test or, if NETTEST_REQUIRED=1 is set, fails it.
+func Missing(t testing.TB, reason string) {
 	t.Helper()
 	if os.Getenv("NETTEST_REQUIRED") == "1" {
 		t.Fatalf("%s, and NETTEST_REQUIRED=1 is set", reason)

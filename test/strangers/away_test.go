@@ -134,7 +134,7 @@ func TestLibcniDelHungAgent(t *testing.T) {
 	n.empty = nettest.Snapshot(t, nil)
 	r, rt := newRuntime(t, n, "1.1.0", ""), of("hung", pod)
 	addrs := addrsOf(r.add(t, rt))
-	must(t, n.agent.Signal(unix.SIGSTOP))
+	must(t, n.agent.Freeze())
 	defer n.agent.Signal(unix.SIGCONT)
 	r.del(t, rt)
 	cutOff(t, pod, addrs)
@@ -197,7 +197,7 @@ func TestLibcniDelWithoutAgentAndCache(t *testing.T) {
 				rt.NetNS = ""
 			}
 			r.del(t, rt)
-			if got := n.queued(t); len(got) != 1 || got[0].Record.Cut || got[0].Record.Link != "" {
+			if got := n.queued(t); len(got) != 1 || got[0].Record.Cut != test.named || got[0].Record.Link != "" {
 				t.Errorf("queued are %+v", got)
 			}
 			if test.named {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -41,7 +40,7 @@ type addition struct {
 
 // Add attaches a container to a network (CNI 1.1, section 4, ADD). An ADD that is repeated
 // for the same network namespace gets the same answer. If it is repeated for another one,
-// Add releases the old incarnation, once nothing can refuse the new one any more.
+// Add releases the old incarnation, once nothing but the making of the new link can fail.
 //
 // A runtime must not ADD twice (CNI 1.1, section 2, "Lifecycle & Ordering"). A runtime that
 // does so repeats an ADD to which it got no answer, and means that ADD's configuration. So
@@ -102,7 +101,7 @@ func (v *Verbs) notDeleted(ctx context.Context, e *attachment.Entry, fresh bool)
 	if err := v.drain.Key(ctx, e.Record.Key); err != nil {
 		var undone error
 		if fresh {
-			undone = v.Engine.Release(context.WithoutCancel(ctx), []hold.ID{e.Owner.ID})
+			undone = v.Engine.Release(engine.AskedBy(context.WithoutCancel(ctx), engine.AskerFailure), []hold.ID{e.Owner.ID})
 		}
 		return cni.Errorf(cni.CodeTryAgain, "the agent could not carry out a later deletion", "%v", errors.Join(err, undone))
 	}
@@ -163,6 +162,8 @@ func (v *Verbs) checkNetns(add *addition) error {
 	switch {
 	case errors.Is(err, ns.ErrNotNetns):
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is not a network namespace", "%s: %v", ref.Path, err)
+	case ns.Passing(err):
+		return cni.Errorf(cni.CodeTryAgain, "CNI_NETNS cannot be opened", "%s: %v", ref.Path, err)
 	case err != nil:
 		return cni.Errorf(cni.CodeNetns, "CNI_NETNS cannot be used", "%s: %v", ref.Path, err)
 	}
@@ -182,7 +183,8 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 	var failed []hold.ID
 	var former []*attachment.Entry
 	mayBeThere := false // a link of old, in the ADD's place
-	for _, e := range v.index.Key(add.record.Key) {
+	named, _ := v.named(ctx, add)
+	for _, e := range named {
 		if !e.Owner.Wanted() {
 			continue
 		}
@@ -229,7 +231,7 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 			return nil, nil, err
 		}
 	}
-	if err := v.Engine.Release(ctx, failed); err != nil {
+	if err := v.Engine.Release(engine.AskedBy(ctx, engine.AskerFailure), failed); err != nil {
 		return nil, nil, err
 	}
 	return nil, old, v.gone(ctx, add, former)
@@ -248,89 +250,6 @@ func (v *Verbs) gone(ctx context.Context, add *addition, former []*attachment.En
 		if err != nil {
 			return fmt.Errorf("waiting until the former link of interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
 		}
-	}
-	return nil
-}
-
-// again answers an ADD with the attachment that it repeats. If that is being released by
-// now, the release has overtaken the ADD, whatever else the ADD has met.
-func (v *Verbs) again(ctx context.Context, e *attachment.Entry, add *addition) (*attachment.Entry, error) {
-	err := v.askedAgain(ctx, e, add)
-	if err == nil {
-		err = v.whole(ctx, e, add)
-	}
-	now := v.index.Get(e.Owner.ID)
-	if now == nil || !now.Owner.Wanted() {
-		return nil, engine.ErrOvertaken
-	}
-	return now, err
-}
-
-// askedAgain writes down when the ADD began that is about to be answered with a standing
-// attachment: a DEL that began before this ADD, and is still on its way, must not release
-// the attachment. It also writes down the path of the pod's network namespace that this ADD
-// names, because the path that an earlier ADD named may be gone.
-func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *addition) error {
-	rec := e.Record
-	if rec.BeganBefore(v.Epoch, add.when.Started-1) && rec.Epoch == v.Epoch {
-		rec.Started = add.when.Started
-	}
-	moved := rec.Netns.Path != add.record.Netns.Path
-	if !moved && rec.Started == e.Record.Started {
-		return nil
-	}
-	rec.Netns = add.record.Netns
-	meta := rec.Encode()
-	return v.Engine.Ledger.Commit(ctx, ledger.Update(e.Owner.ID, func(o *hold.Owner) error {
-		if !o.Wanted() {
-			return engine.ErrOvertaken
-		}
-		o.Meta = meta
-		if moved {
-			*o = add.mode.In(rec.Netns, *o)
-		}
-		return nil
-	}))
-}
-
-// whole makes sure that the attachment with which a repeated ADD is answered is complete
-// and can be used: an earlier try may have ended half-way, and the repair after it may have
-// failed. It also writes on the link when this ADD began, for a DEL that comes to the link
-// without an agent.
-func (v *Verbs) whole(ctx context.Context, e *attachment.Entry, add *addition) error {
-	if err := v.Engine.Repair(ctx, e.Owner.ID); err != nil {
-		return err
-	}
-	now := v.index.Get(e.Owner.ID)
-	if now == nil || !now.Owner.Wanted() {
-		return engine.ErrOvertaken
-	}
-	if err := v.Engine.Settle(ctx, now.Owner); err != nil {
-		return err
-	}
-	if now := v.index.Get(e.Owner.ID); now == nil || !now.Owner.Wanted() {
-		return engine.ErrOvertaken
-	}
-	if started := add.when.Started; e.Record.BeganBefore(v.Epoch, started-1) {
-		return add.mode.Again(now.Owner, started)
-	}
-	return nil
-}
-
-// asWished refuses a repeated ADD that asks for an address or a MAC which the standing
-// attachment does not have.
-func asWished(e *attachment.Entry, c *netconf.Conf) error {
-	has := e.Interface
-	const otherwise = "invalid configuration: already attached with other settings"
-	for _, addr := range c.IPs {
-		if !slices.Contains(has.Addresses, addr) {
-			return cni.Errorf(cni.CodeConfig, otherwise,
-				"%s is already attached as %s with addresses %v, but this ADD asks for address %s: DEL it first", e.Record.Key, e.Owner.ID, has.Addresses, addr)
-		}
-	}
-	if mac := net.HardwareAddr(c.MAC).String(); c.MAC != nil && mac != has.MAC {
-		return cni.Errorf(cni.CodeConfig, otherwise,
-			"%s is already attached as %s with MAC %s, but this ADD asks for MAC %s: DEL it first", e.Record.Key, e.Owner.ID, has.MAC, mac)
 	}
 	return nil
 }
@@ -361,7 +280,7 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 			return nil, err
 		}
 	}
-	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	o, undo, err := v.plan(ctx, add)
 	if err != nil {
 		return nil, err
 	}
@@ -383,13 +302,37 @@ func (v *Verbs) attach(ctx context.Context, add *addition, old []*attachment.Ent
 	return v.index.Entry(o, add.record), nil
 }
 
-// elsewhere refuses an ADD that asks for an address of an attachment which it would replace:
-// the address has to rest before another link can have it.
+// plan chooses all names of a new incarnation. An ADD that names no pool means the default one: if
+// a reload has taken that away since fit chose it, plan chooses again, once.
+func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), error) {
+	o, undo, err := add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	if add.conf.Pool != "" || !answer.UnknownPool(err) {
+		return o, undo, err
+	}
+	if err := v.fit(add); err != nil {
+		return hold.Owner{}, nil, err
+	}
+	o, undo, err = add.mode.Plan(ctx, hold.NewID(), add.record, add.conf)
+	if answer.UnknownPool(err) {
+		err = cni.Errorf(cni.CodeTryAgain, "the default pool changes again and again", "%v", err)
+	}
+	return o, undo, err
+}
+
+// elsewhere refuses an ADD that asks for an address or a host port of an attachment which it would
+// replace: the address has to rest before another link can have it, and the port leads to the
+// other pod until that one is gone.
 func elsewhere(e *attachment.Entry, c *netconf.Conf) error {
 	for _, addr := range c.IPs {
 		if slices.Contains(e.Interface.Addresses, addr) {
 			return cni.Errorf(cni.CodeTaken, "address not available",
 				"%s is already attached as %s in %s with address %s: DEL it first", e.Record.Key, e.Owner.ID, e.Record.Netns.Path, addr)
+		}
+	}
+	for _, p := range mode.Mappings(c.Ports, e.Interface.Addresses) {
+		if slices.ContainsFunc(e.Interface.Ports, p.SamePort) {
+			return cni.Errorf(cni.CodeTaken, "host port not available",
+				"%s is already attached as %s in %s with host port %s %s: DEL it first", e.Record.Key, e.Owner.ID, e.Record.Netns.Path, p.Protocol, p.Host)
 		}
 	}
 	return nil
@@ -407,7 +350,7 @@ func (v *Verbs) replace(ctx context.Context, add *addition, old []*attachment.En
 			former = append(former, e)
 		}
 	}
-	if err := v.Engine.Release(ctx, ids, unburied, ledger.Room()); err != nil {
+	if err := v.Engine.Release(engine.AskedBy(ctx, api.AskedReplaced), ids, unburied, ledger.Room()); err != nil {
 		return err
 	}
 	return v.gone(ctx, add, former)

@@ -31,11 +31,16 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 	if err != nil {
 		return err
 	}
+	es, unsure := v.named(ctx, add)
 	var e *attachment.Entry
-	for _, c := range v.index.Key(add.record.Key) {
+	for _, c := range es {
 		if c.Owner.Wanted() {
 			e = c
 		}
+	}
+	if e == nil && unsure != nil {
+		return cni.Errorf(cni.CodeTryAgain, "the agent cannot tell which attachment is meant",
+			"%s may be attachment %s, of whose names the ledger lacks the end, but the interface in the pod is not as that one's", add.record.Key, unsure.Owner.ID)
 	}
 	if e == nil {
 		return cni.Errorf(cni.CodeUnknown, "no such attachment", "%s is not attached", add.record.Key)
@@ -105,5 +110,30 @@ func (v *Verbs) seenIn(m mode.Mode, netns ns.Ref, e *attachment.Entry) *attachme
 	default:
 		return e
 	}
-	return v.index.Entry(m.In(netns, e.Owner), rec)
+	return v.index.Entry(m.In(netns, rec.Ifname, e.Owner), rec)
+}
+
+// named returns the attachments that an ADD or a CHECK names. If none has the key, that may be an
+// attachment that was adopted from a link whose alias lacks the end of the key. named returns this
+// one with the whole key, if the interface of that name in the pod is its own, and is as it should
+// be: the beginning of a key can be that of several pods, and of several interfaces of one pod.
+// Otherwise unsure is such an attachment.
+func (v *Verbs) named(ctx context.Context, add *addition) (es []*attachment.Entry, unsure *attachment.Entry) {
+	if es := v.index.Key(add.record.Key); len(es) > 0 {
+		return es, nil
+	}
+	for _, e := range v.index.Shortened(add.record.Key) {
+		m, err := v.modes.Of(e.Record.Mode)
+		if err != nil || !e.Owner.Wanted() || e.Record.KnowsNetns() && !e.Record.Netns.Same(add.record.Netns) {
+			continue
+		}
+		rec := e.Record
+		rec.Key, rec.Netns = add.record.Key, add.record.Netns
+		o := m.In(rec.Netns, rec.Ifname, e.Owner)
+		if m.VerifyPod(ctx, o) == nil {
+			return []*attachment.Entry{v.index.Entry(o, rec)}, nil
+		}
+		unsure = e
+	}
+	return nil, unsure
 }

@@ -10,8 +10,10 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 // Delete releases every attachment that a filter matches and whose ADD began before this
@@ -19,7 +21,9 @@ import (
 // refuses an older ADD of that key that is still on its way. If the DEL names a link as
 // well, the link does not choose among the attachments of the key: the runtime may know
 // only the result of an earlier ADD, or a wrong one, and means what it has attached last.
-// The link serves to find an attachment that the ledger lacks.
+// The link serves to find an attachment that the ledger lacks. It does so only if the DEL names
+// nothing beyond key and link: whether an address, a pod or its uid matches such an attachment,
+// nobody can tell.
 //
 // If the DEL's process began before an ADD, and became the plugin after that ADD began,
 // nobody can tell whether the DEL was asked for before the ADD or after it. So Delete does
@@ -29,6 +33,7 @@ import (
 //
 // known is false if the filter matches no attachment, not even one that is being released.
 func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.When) (d api.Deleted, known bool, err error) {
+	ctx = engine.AskedBy(ctx, api.AskedDelete)
 	var grave []ledger.Op
 	key, whole := keyOf(f)
 	link := f.Link
@@ -51,14 +56,16 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 		all = append(all, fresh...)
 		grave = nil
 	}
-	if whole {
+	if exact(f) {
 		// The link may lead to a pod that the ledger lacks.
 		more, err := v.drain.Unknown(ctx, key, link, w.Started, all)
 		if err != nil {
 			return api.Deleted{}, true, answer.Numbered(err)
 		}
 		all = union(all, more)
-		if e := v.unsure(key, w); e != nil {
+	}
+	if whole {
+		if e := v.unsure(f, w); e != nil {
 			return api.Deleted{}, true, cni.Errorf(cni.CodeTryAgain, cni.MsgUnsure,
 				"the ADD of %s began after this DEL's process started, but before that process ran the plugin: repeat DEL", e.Owner.ID)
 		}
@@ -81,7 +88,7 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.W
 	if e == nil {
 		return api.Deleted{}, false, nil
 	}
-	if err := v.Engine.Release(ctx, []hold.ID{id}); err != nil {
+	if err := v.Engine.Release(engine.AskedBy(ctx, api.AskedRelease), []hold.ID{id}); err != nil {
 		return api.Deleted{}, true, answer.Numbered(err)
 	}
 	d := v.deleted(ctx, []hold.ID{id}, wait)
@@ -93,7 +100,7 @@ func (v *Verbs) DeleteOne(ctx context.Context, id hold.ID, wait bool, w daemon.W
 // everything is gone, or when the client's time is up; otherwise at once.
 func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Deleted {
 	if wait {
-		_ = v.Engine.Wait(ctx, ids...) // no error if the time is up: the promise stands
+		v.wait(ctx, ids)
 	}
 	d := api.Deleted{Released: len(ids)}
 	for _, id := range ids {
@@ -102,27 +109,44 @@ func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Delet
 	return d
 }
 
-// deletable returns the attachments that a deletion is about.
-func (v *Verbs) deletable(f api.Filter, w daemon.When) []*attachment.Entry {
-	es := v.index.Matching(f)
-	if k, whole := keyOf(f); whole {
-		f.Network, f.Container, f.Ifname = "", "", ""
-		es, _ = v.index.Called(k)
-		es = slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Matches(f) })
+// wait waits until attachments are gone, or until ctx ends: the promise stands. What is owed
+// may be owed for ever, so that the wait keeps no place from other deletions. If too many
+// requests wait so, or if the agent is stopping, wait waits only until all that can be released
+// has been tried once.
+func (v *Verbs) wait(ctx context.Context, ids []hold.ID) {
+	aside, over, keeps := turn.Aside(ctx)
+	defer over()
+	if keeps || v.Engine.Wait(aside, ids...) != nil {
+		_ = v.Engine.Tried(ctx, ids...) // at once if it is ctx that has ended
 	}
-	return slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Record.BeganBefore(v.Epoch, w.Started) })
 }
 
-// unsure returns an attachment of a key if it cannot be told whether the deletion was asked
-// for before the attachment's ADD or after it. It returns nil if there is none.
-func (v *Verbs) unsure(k attachment.Key, w daemon.When) *attachment.Entry {
-	es, _ := v.index.Called(k)
-	for _, e := range es {
+// deletable returns the attachments that a deletion is about.
+func (v *Verbs) deletable(f api.Filter, w daemon.When) []*attachment.Entry {
+	return slices.DeleteFunc(v.matching(f), func(e *attachment.Entry) bool { return !e.Record.BeganBefore(v.Epoch, w.Started) })
+}
+
+// unsure returns an attachment that a deletion's filter matches if it cannot be told whether
+// the deletion was asked for before the attachment's ADD or after it. It returns nil if there
+// is none.
+func (v *Verbs) unsure(f api.Filter, w daemon.When) *attachment.Entry {
+	for _, e := range v.matching(f) {
 		if r := e.Record; e.Owner.Wanted() && !r.BeganBefore(v.Epoch, w.Started) && r.BeganBefore(v.Epoch, w.Latest()) {
 			return e
 		}
 	}
 	return nil
+}
+
+// matching returns the attachments that a deletion's filter matches, whenever their ADD began.
+func (v *Verbs) matching(f api.Filter) []*attachment.Entry {
+	k, whole := keyOf(f)
+	if !whole {
+		return v.index.Matching(f)
+	}
+	es, _ := v.index.Called(k) // the key in the record may lack its end
+	f.Network, f.Container, f.Ifname = "", "", ""
+	return slices.DeleteFunc(es, func(e *attachment.Entry) bool { return !e.Matches(f) })
 }
 
 // release promises the release of the attachments that find returns, with ops in the same
@@ -155,6 +179,12 @@ func union(all, more []hold.ID) []hold.ID {
 func keyOf(f api.Filter) (attachment.Key, bool) {
 	k := attachment.Key{Network: f.Network, ContainerID: f.Container, Ifname: f.Ifname}
 	return k, k.Network != "" && k.ContainerID != "" && k.Ifname != ""
+}
+
+// exact reports whether a filter names a key, and nothing beyond it and a link.
+func exact(f api.Filter) bool {
+	k, whole := keyOf(f)
+	return whole && f == api.Filter{Network: k.Network, Container: k.ContainerID, Ifname: k.Ifname, Link: f.Link}
 }
 
 // tombstone returns the tombstone of a deletion. It refuses each ADD of the key that began

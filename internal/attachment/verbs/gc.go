@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/answer"
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
 )
 
@@ -56,7 +57,7 @@ func (v *Verbs) GC(ctx context.Context, req api.GCRequest, w daemon.When) (api.D
 		d.Owed = v.owes(leaving)
 		return d, nil
 	}
-	left, err := v.release(ctx, find)
+	left, err := v.release(engine.AskedBy(ctx, api.AskedGC), find)
 	if len(leaving) > 0 {
 		v.Engine.Retry(leaving...)
 	}

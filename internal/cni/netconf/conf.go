@@ -44,6 +44,8 @@ type Conf struct {
 	Wait       bool            // DEL answers when everything is gone
 	DNS        DNS             // goes into the result
 	IPs        []netip.Addr    // requested: at most one a family; no zone, not IPv4 in IPv6
+	Ports      []Port          // requested host ports; no two are the same
+	Bandwidth  Bandwidth       // requested limits
 	MAC        []byte          // requested: 6 bytes; nil is Berth's choice
 	PrevResult json.RawMessage // as it stands; nil if absent. package result parses it
 }
@@ -83,6 +85,24 @@ func Parse(raw []byte) (*Conf, *api.Error) {
 		return nil, e
 	}
 	return c, nil
+}
+
+// ParsePart is Parse for the plugin's part of a list, to which libcni adds the list's name and
+// version.
+func ParsePart(name, version string, part []byte) (*Conf, *api.Error) {
+	var conf map[string]any // as libcni has it
+	if err := json.Unmarshal(part, &conf); err != nil {
+		return nil, cni.DecodeError(err)
+	}
+	if conf == nil {
+		return Parse(part)
+	}
+	conf["name"], conf["cniVersion"] = name, version
+	raw, err := json.Marshal(conf)
+	if err != nil {
+		return nil, cni.DecodeError(err)
+	}
+	return Parse(raw)
 }
 
 // set reads one key. Null counts as absent.
@@ -130,13 +150,18 @@ func (c *Conf) set(f scan.Field) (e *api.Error) {
 	return e
 }
 
+// Keys returns the keys with which a configuration says what Berth should do.
+func Keys() []string {
+	return []string{"root", "pool", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns"}
+}
+
 // knownKeys are all keys that a configuration may have, except keys with the prefix
 // cni.dev/: the specification may add more of these.
-var knownKeys = [...]string{
-	"cniVersion", "name", "type", "root", "pool", "mode", "mtu", "wait", "addWait", "gcMinAge", "dns", "runtimeConfig", "prevResult", "ipam", "ipMasq",
+var knownKeys = append(Keys(),
+	"cniVersion", "name", "type", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	// Keys for runtimes, which plugins ignore:
 	"args", "capabilities", "cniVersions", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
-}
+)
 
 func known(key string) bool {
 	for _, k := range knownKeys {
@@ -149,7 +174,7 @@ func known(key string) bool {
 
 // unknownHint says which known key may be meant by an unknown one.
 func unknownHint(key string) string {
-	if k := misspelt.Nearest(key, knownKeys[:]); k != "" {
+	if k := misspelt.Nearest(key, knownKeys); k != "" {
 		return fmt.Sprintf("perhaps %q is meant", k)
 	}
 	return "remove it"

@@ -43,8 +43,29 @@ func TestParse(t *testing.T) {
 		`"runtimeConfig":{"ips":["10.88.0.7"]}`:                 with(func(c *netconf.Conf) { c.IPs = []netip.Addr{ip("10.88.0.7")} }),
 		`"runtimeConfig":{"ips":["fd00::7/64","10.88.0.7/16"]}`: with(func(c *netconf.Conf) { c.IPs = []netip.Addr{ip("fd00::7"), ip("10.88.0.7")} }),
 		`"runtimeConfig":{"ips":[],"mac":"","x":[],"y":{}}`:     base,
-		`"runtimeConfig":{"mac":"02:00:5E:10:00:ff"}`:           with(func(c *netconf.Conf) { c.MAC = []byte{2, 0, 0x5e, 0x10, 0, 0xff} }),
-		`"prevResult":{"a": 1}`:                                 with(func(c *netconf.Conf) { c.PrevResult = []byte(`{"a": 1}`) }),
+		`"runtimeConfig":{"portMappings":[]}`:                   base,
+		`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":8080},{"HostPort":53,"ContainerPort":5353,"Protocol":"UDP","HostIP":""},{"hostPort":80,"containerPort":8080,"protocol":"tcp","hostIP":null},{"hostPort":1,"containerPort":65535,"protocol":"sctp","hostIP":"fd00::1"}]}`: with(func(c *netconf.Conf) {
+			c.Ports = []netconf.Port{
+				{Protocol: "tcp", Host: 80, Container: 8080}, {Protocol: "udp", Host: 53, Container: 5353},
+				{Protocol: "sctp", HostIP: ip("fd00::1"), Host: 1, Container: 65535},
+			}
+		}),
+		`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80},{"hostPort":80,"containerPort":80,"hostIP":"::"},{"hostPort":80,"containerPort":81,"hostIP":"::1"}]}`: with(func(c *netconf.Conf) {
+			c.Ports = []netconf.Port{
+				{Protocol: "tcp", Host: 80, Container: 80}, {Protocol: "tcp", HostIP: ip("::"), Host: 80, Container: 80},
+				{Protocol: "tcp", HostIP: ip("::1"), Host: 80, Container: 81},
+			}
+		}),
+		`"runtimeConfig":{"bandwidth":{}}`: base,
+		`"runtimeConfig":{"bandwidth":{"ingressRate":0,"ingressBurst":0,"egressRate":null,"x":[]}}`: base,
+		`"runtimeConfig":{"bandwidth":{"IngressRate":1000000,"IngressBurst":4294967295,"EgressRate":0,"EgressBurst":0}}`: with(func(c *netconf.Conf) {
+			c.Bandwidth.Ingress = netconf.Rate{Rate: 1_000_000, Burst: 1<<32 - 1} // as containerd writes it
+		}),
+		`"runtimeConfig":{"bandwidth":{"egressRate":8,"egressBurst":34359738360,"ingressRate":9223372036854775807,"ingressBurst":1}}`: with(func(c *netconf.Conf) {
+			c.Bandwidth = netconf.Bandwidth{Ingress: netconf.Rate{Rate: 1<<63 - 1, Burst: 1}, Egress: netconf.Rate{Rate: 8, Burst: (1<<32 - 1) * 8}}
+		}),
+		`"runtimeConfig":{"mac":"02:00:5E:10:00:ff"}`: with(func(c *netconf.Conf) { c.MAC = []byte{2, 0, 0x5e, 0x10, 0, 0xff} }),
+		`"prevResult":{"a": 1}`:                       with(func(c *netconf.Conf) { c.PrevResult = []byte(`{"a": 1}`) }),
 	} {
 		got, e := netconf.Parse([]byte(conf(keys)))
 		if e != nil {
@@ -124,10 +145,41 @@ func TestParseRefuses(t *testing.T) {
 		{conf(`"dns":{"nameservers":["a"]}`), 7, `dns.nameservers has "a"`},
 		{conf(`"dns":{"nameservers":"10.0.0.1"}`), 7, "dns.nameservers"},
 		{conf(`"dns":{"search":["a\u001b[2Jb"]}`), 7, "dns.search"},
+		{conf(`"dns":{"search":[` + strings.Repeat(`"`+long+`",`, 10) + `"` + strings.Repeat("x", 49) + `"]}`), 7, "expected strings of at most 2048 bytes together"},
 		{conf(`"dns":{"domain":7}`), 7, "dns.domain"},
 		{conf(`"dns":{"servers":[]}`), 2, `"dns.servers": []`},
 		{conf(`"runtimeConfig":[]`), 7, "runtimeConfig is []"},
-		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80}]}`), 2, `"runtimeConfig.portMappings"`},
+		{conf(`"runtimeConfig":{"bandwidth":[]}`), 7, "runtimeConfig.bandwidth is []; expected an object"},
+		{conf(`"runtimeConfig":{"bandwidth":{"ingressRate":-8,"ingressBurst":8}}`), 7, "bandwidth.ingressRate is -8; expected whole bits, 0 or from 8 to"},
+		{conf(`"runtimeConfig":{"bandwidth":{"egressRate":7,"egressBurst":8}}`), 7, "bandwidth.egressRate is 7"},
+		{conf(`"runtimeConfig":{"bandwidth":{"egressRate":9223372036854775808,"egressBurst":8}}`), 7, "egressRate is 9223372036854775808"},
+		{conf(`"runtimeConfig":{"bandwidth":{"egressRate":1e6,"egressBurst":8}}`), 7, "egressRate is 1e6"},
+		{conf(`"runtimeConfig":{"bandwidth":{"ingressRate":"1M","ingressBurst":8}}`), 7, `ingressRate is "1M"`},
+		{conf(`"runtimeConfig":{"bandwidth":{"ingressRate":1000,"ingressBurst":34359738361}}`), 7, "ingressBurst is 34359738361; expected whole bits, 0 or from 1 to 34359738360"},
+		{conf(`"runtimeConfig":{"bandwidth":{"ingressRate":1000}}`), 7, "bandwidth.ingressBurst is missing; expected the bits that may exceed ingressRate at once"},
+		{conf(`"runtimeConfig":{"bandwidth":{"egressRate":1000,"ingressBurst":1000}}`), 7, "bandwidth.ingressRate is missing"},
+		{conf(`"runtimeConfig":{"bandwidth":{"egressRate":1000,"egressBurst":0}}`), 7, "bandwidth.egressBurst is missing"},
+		{conf(`"runtimeConfig":{"bandwidth":{"egressRate":0,"egressBurst":1000}}`), 7, "bandwidth.egressRate is missing"},
+		{conf(`"runtimeConfig":{"bandwidth":{"shapedSubnets":["10.0.0.0/8"]}}`), 2, "bandwidth.shapedSubnets"},
+		{conf(`"runtimeConfig":{"portMappings":{}}`), 7, "portMappings is {}; expected a list"},
+		{conf(`"runtimeConfig":{"portMappings":[80]}`), 7, "portMappings is 80; expected objects"},
+		{conf(`"runtimeConfig":{"portMappings":[` + strings.Repeat("80,", 512) + `80]}`), 7, "expected a list of at most 512 mappings"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80}]}`), 7, "portMappings.containerPort is missing"},
+		{conf(`"runtimeConfig":{"portMappings":[{"containerPort":80}]}`), 7, "portMappings.hostPort is missing"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":0,"containerPort":80}]}`), 7, "hostPort is 0; expected a number from 1 to 65535"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":65536,"containerPort":80}]}`), 7, "hostPort is 65536"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":"80","containerPort":80}]}`), 7, `hostPort is "80"`},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":-1,"containerPort":80}]}`), 7, "hostPort is -1"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":1.5}]}`), 7, "containerPort is 1.5"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"icmp"}]}`), 7, "expected tcp, udp or sctp"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"node"}]}`), 7, `hostIP is "node"`},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"224.0.0.1"}]}`), 7, `hostIP is "224.0.0.1"`},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"fe80::1%eth0"}]}`), 7, "hostIP"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"::ffff:10.0.0.1"}]}`), 7, "hostIP"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"label":"web"}]}`), 2, `portMappings.label": "web"`},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80},{"hostPort":80,"containerPort":81,"protocol":"TCP"}]}`), 7, "each host port once"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"hostIP":"0.0.0.0"},{"hostPort":80,"containerPort":81}]}`), 7, "each host port once"},
+		{conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80},{"hostPort":80,"containerPort":81,"hostIP":"::"}]}`), 7, "each host port once"},
 		{conf(`"runtimeConfig":{"ips":"10.0.0.1"}`), 7, "runtimeConfig.ips"},
 		{conf(`"runtimeConfig":{"ips":[1]}`), 7, "runtimeConfig.ips is 1"},
 		{conf(`"runtimeConfig":{"ips":["10.0.0.1","10.0.0.2"]}`), 7, `"10.0.0.2"`},
@@ -160,6 +212,9 @@ func TestParseRefuses(t *testing.T) {
 		if e.Msg == "" || e.Details == "" || len(e.Details) > 600 {
 			t.Errorf("%.200s: message %q, details %q", c.raw, e.Msg, e.Details)
 		}
+		if _, key, ok := strings.Cut(e.Msg, ": "); ok && strings.Contains(e.Details, key) {
+			t.Errorf("%.200s: %q says %s twice", c.raw, e, key)
+		}
 	}
 }
 
@@ -170,6 +225,7 @@ func FuzzParse(f *testing.F) {
 		``, `{}`, conf(``), conf(`"mtu":1500,"wait":true,"root":"/x","pool":"p"`), conf(`"dns":{"nameservers":["::1"]}`),
 		conf(`"runtimeConfig":{"ips":["10.0.0.1/8","fd00::1"],"mac":"02:00:00:00:00:01"}`), conf(`"ipam":{"type":""}`),
 		conf(`"prevResult":{"interfaces":[{"name":"babcdefghij2345"},null,{"name":5}]}`), conf(`"cni.dev/x":{}`),
+		conf(`"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80,"protocol":"udp","hostIP":"::1"}]}`),
 		conf(`"name":"a","name":"b"`), `{"name":"\ud800"}`, conf(`"mtu":1e3`), conf(`"runtimeConfig":{"ips":["::%"]}`),
 	} {
 		f.Add([]byte(s))

@@ -13,8 +13,12 @@ import (
 // Bounds of dns. resolv.conf(5) uses less of each.
 const (
 	maxDNSList = 32
-	maxDNSText = 255 // bytes: a domain name (RFC 1035)
+	maxDNSText = 255  // bytes: a domain name (RFC 1035)
+	maxDNSAll  = 2048 // bytes of a list's strings together, as Kubernetes bounds a pod's search list
 )
+
+// Capabilities returns the capabilities that a configuration may declare, by name.
+func Capabilities() []string { return []string{"bandwidth", "ips", "mac", "portMappings"} }
 
 // setRuntime reads runtimeConfig: what a runtime passes for the capabilities
 // that a configuration declares (CNI conventions, "capabilities").
@@ -31,8 +35,12 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 			c.IPs, e = parseIPs(f.Value)
 		case f.Key == "mac":
 			c.MAC, e = parseMAC(f.Value)
+		case f.Key == "portMappings":
+			c.Ports, e = parsePorts(f.Value)
+		case f.Key == "bandwidth":
+			c.Bandwidth, e = parseBandwidth(f.Value)
 		case !empty(f.Value):
-			return cni.FieldError("runtimeConfig."+f.Key, f.Value, "capabilities of Berth are ips and mac; do not declare others")
+			return cni.FieldError("runtimeConfig."+f.Key, f.Value, "capabilities of Berth are ips, mac, portMappings and bandwidth; do not declare others")
 		}
 		if e != nil {
 			return e
@@ -46,7 +54,7 @@ func (c *Conf) setRuntime(value []byte) *api.Error {
 func (c *Conf) checkMTU() *api.Error {
 	for _, ip := range c.IPs {
 		if ip.Is6() && c.MTU != 0 && c.MTU < MinMTU6 {
-			return cni.Errorf(cni.CodeConfig, "invalid configuration: mtu", "mtu is %d; IPv6 (%s is requested) needs at least %d", c.MTU, ip, MinMTU6)
+			return cni.Errorf(cni.CodeConfig, "invalid configuration", "mtu is %d; IPv6 (%s is requested) needs at least %d", c.MTU, ip, MinMTU6)
 		}
 	}
 	return nil
@@ -156,7 +164,7 @@ func parseDNS(value []byte) (DNS, *api.Error) {
 	}
 	for _, s := range d.Nameservers {
 		if _, err := netip.ParseAddr(s); err != nil {
-			return DNS{}, cni.Errorf(cni.CodeConfig, "invalid configuration: dns.nameservers", "dns.nameservers has %.64q; expected addresses", s)
+			return DNS{}, cni.Errorf(cni.CodeConfig, "invalid configuration", "dns.nameservers has %.64q; expected addresses", s)
 		}
 	}
 	return d, nil
@@ -168,8 +176,12 @@ func textList(key string, value []byte) ([]string, *api.Error) {
 		return nil, cni.ConfigError(key, value, "a list of at most 32 strings")
 	}
 	var list []string
+	all := 0
 	for _, element := range elements {
 		s, err := scan.String(element)
+		if all += len(s); all > maxDNSAll {
+			return nil, cni.ConfigError(key, value, "strings of at most 2048 bytes together")
+		}
 		if err != nil || s == "" || !cni.IsShowable(s, maxDNSText) {
 			return nil, cni.ConfigError(key, element, "strings of 1 to 255 printable bytes")
 		}

@@ -142,8 +142,8 @@ func (c *conns) boundFairly() {
 		}
 	}
 	c.warn("connections are closed for new ones: too many are open", "source", c.aged[first].source)
-	_ = c.aged[first].conn.Close() // the HTTP server reports to state what there is to say
-	c.forget(c.aged[first].conn)   // the HTTP server may not notice the end while it works at an answer
+	abort(c.aged[first].conn)    // the HTTP server reports to state what there is to say
+	c.forget(c.aged[first].conn) // the HTTP server may not notice the end while it works at an answer
 }
 
 // forget forgets a connection that is closed. The caller holds c.mu.

@@ -58,7 +58,10 @@ func StatusOf(code uint) int {
 	return http.StatusInternalServerError
 }
 
-// outcome is an answer's label in metrics.
+// results are the labels of answers in metrics.
+var results = []string{"ok", "owed", "unknown", "refused", "again", "failed"}
+
+// outcome is an answer's label in metrics, one of results.
 func outcome(a *Answer) string {
 	switch {
 	case a.Status == http.StatusPartialContent:

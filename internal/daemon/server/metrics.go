@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,11 +25,15 @@ var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
 // report to it.
 type Metrics struct {
 	registry *prometheus.Registry
+	requests *prometheus.CounterVec
 	verbs    *prometheus.HistogramVec
 	kinds    *prometheus.HistogramVec
 	holds    *prometheus.CounterVec
 	repairs  *prometheus.CounterVec
 	findings *prometheus.GaugeVec
+	finding  sync.Mutex
+	types    map[string]bool // of findings, that any audit or sweep has named; guarded by finding
+	audited  prometheus.Gauge
 	reloaded prometheus.Gauge
 	reloadAt prometheus.Gauge
 }
@@ -37,16 +42,21 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_verb_seconds", Buckets: buckets,
-			Help: "Time from a request's arrival to its answer, waiting included.",
+		types:    map[string]bool{},
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "berth_requests_total",
+			Help: "Requests that were answered. Result owed: done, but for what the agent goes on trying to give back; refused: the request is wrong, or asks for what is taken; again: the client has to try again; unknown: there is no such thing, or not any more.",
 		}, []string{"verb", "result"}),
+		verbs: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_request_duration_seconds", Buckets: buckets,
+			Help: "Time from a request's arrival to its answer, waiting included.",
+		}, []string{"verb"}),
 		kinds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "berth_kind_seconds", Buckets: buckets,
+			Name: "berth_operation_duration_seconds", Buckets: buckets,
 			Help: "Time of one operation of a kind, which may be on many holds at once.",
 		}, []string{"kind", "op"}),
 		holds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_kind_holds_total",
+			Name: "berth_operation_holds_total",
 			Help: "Holds in operations of a kind; result failed: the operation failed for one or more of its holds.",
 		}, []string{"kind", "op", "result"}),
 	}
@@ -56,6 +66,9 @@ func NewMetrics() *Metrics {
 	m.findings = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "berth_audit_findings", Help: "What the last audit or sweep has found; a sweep mends it.",
 	}, []string{"type"})
+	m.audited = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "berth_audit_timestamp_seconds", Help: "When the last audit or sweep ended; 0: none has.",
+	})
 	m.reloaded = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "berth_config_last_reload_successful", Help: "1 if the configuration that was read last is in force.",
 	})
@@ -68,10 +81,29 @@ func NewMetrics() *Metrics {
 	})
 	build.Set(1)
 	m.Reloaded(nil) // a daemon does not start with a configuration that has an error
-	m.registry.MustRegister(build, m.repairs, m.findings, m.reloaded, m.reloadAt)
-	m.registry.MustRegister(m.verbs, m.kinds, m.holds,
+	m.registry.MustRegister(build, m.repairs, m.findings, m.audited, m.reloaded, m.reloadAt)
+	m.registry.MustRegister(m.requests, m.verbs, m.kinds, m.holds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// ExpectRepairs makes the repairs of these kinds begin with 0: a rate or an increase does not
+// see the first value of a series that begins with its first event.
+func (m *Metrics) ExpectRepairs(kinds ...string) {
+	for _, kind := range kinds {
+		m.repairs.WithLabelValues(kind)
+	}
+}
+
+// expect makes all series of these kinds begin with 0.
+func (m *Metrics) expect(kinds []string) {
+	m.ExpectRepairs(kinds...)
+	for _, kind := range kinds {
+		for _, op := range []string{"acquire", "cut", "release"} {
+			m.holds.WithLabelValues(kind, op, "ok")
+			m.holds.WithLabelValues(kind, op, "failed")
+		}
+	}
 }
 
 // ObserveKind records one operation of a kind. It fits engine.Options.Observe.
@@ -87,11 +119,19 @@ func (m *Metrics) ObserveKind(kind, op string, took time.Duration, holds int, er
 // Repaired counts a repair of a thing of a kind.
 func (m *Metrics) Repaired(kind string) { m.repairs.WithLabelValues(kind).Inc() }
 
-// Found records how many findings of each type an audit or a sweep has.
+// Found records how many findings of each type an audit or a sweep has. Types that it does not
+// name, as a sweep does not name those that only an audit looks for, go to 0.
 func (m *Metrics) Found(findings map[string]int) {
+	m.finding.Lock()
+	defer m.finding.Unlock()
+	for typ := range m.types {
+		m.findings.WithLabelValues(typ).Set(0)
+	}
 	for typ, n := range findings {
+		m.types[typ] = true
 		m.findings.WithLabelValues(typ).Set(float64(n))
 	}
+	m.audited.SetToCurrentTime()
 }
 
 // Reloaded records that a configuration was read, and why it is not in force.
@@ -109,8 +149,21 @@ func (m *Metrics) ObserveLedger(stats func() ledger.Stats) {
 	m.registry.MustRegister(ledgerCollector(stats))
 }
 
+// ObserveTraces adds how many spans were exported and dropped, as stats says at each scrape.
+func (m *Metrics) ObserveTraces(stats func() (exported, dropped uint64)) {
+	m.registry.MustRegister(
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "berth_tracing_spans_exported_total", Help: "Spans that the endpoint for traces has taken.",
+		}, func() float64 { n, _ := stats(); return float64(n) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "berth_tracing_spans_dropped_total", Help: "Spans that were lost, because the endpoint does not take them as fast as they come.",
+		}, func() float64 { _, n := stats(); return float64(n) }),
+	)
+}
+
 func (m *Metrics) observeVerb(verb, result string, took time.Duration) {
-	m.verbs.WithLabelValues(verb, result).Observe(took.Seconds())
+	m.requests.WithLabelValues(verb, result).Inc()
+	m.verbs.WithLabelValues(verb).Observe(took.Seconds())
 }
 
 // Collector has figures that the server reads at each scrape, like a prometheus.Collector.
@@ -122,6 +175,14 @@ type Collector interface {
 
 // watch adds the figures of a server, and of its daemon's collectors, to the metrics.
 func (m *Metrics) watch(s *Server, more []Collector) {
+	for _, r := range s.routes {
+		if r.Call == nil {
+			continue
+		}
+		for _, result := range results {
+			m.requests.WithLabelValues(r.Verb, result)
+		}
+	}
 	m.registry.MustRegister(&serverCollector{s, more})
 }
 

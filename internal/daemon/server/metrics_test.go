@@ -59,13 +59,13 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, line := range []string{
 		`berth_serving 1`,
-		`berth_verb_seconds_count{result="failed",verb="make"} 1`,
-		`berth_verb_seconds_count{result="again",verb="look"} 1`,
-		`berth_verb_seconds_count{result="ok",verb="break"} 1`,
-		`berth_kind_seconds_count{kind="link",op="release"} 2`,
-		`berth_kind_seconds_bucket{kind="link",op="release",le="0.025"} 1`,
-		`berth_kind_holds_total{kind="link",op="release",result="ok"} 32`,
-		`berth_kind_holds_total{kind="link",op="release",result="failed"} 1`,
+		`berth_requests_total{result="failed",verb="make"} 1`,
+		`berth_requests_total{result="again",verb="look"} 1`,
+		`berth_requests_total{result="ok",verb="break"} 1`,
+		`berth_operation_duration_seconds_count{kind="link",op="release"} 2`,
+		`berth_operation_duration_seconds_bucket{kind="link",op="release",le="0.025"} 1`,
+		`berth_operation_holds_total{kind="link",op="release",result="ok"} 32`,
+		`berth_operation_holds_total{kind="link",op="release",result="failed"} 1`,
 		`berth_requests_executing 0`,
 		`berth_requests_waiting{lane="break"} 0`,
 		`berth_ledger_commits_per_transaction_bucket{le="4"} 1`,
@@ -147,6 +147,9 @@ func TestMeter(t *testing.T) {
 	d.metrics.Reloaded(errors.New("bad"))
 	want("later", `berth_repairs_total{kind="link"} 2`+"\n", `berth_audit_findings{type="changed"} 0`+"\n", `berth_audit_findings{type="missing"} 1`+"\n",
 		"berth_config_last_reload_successful 0\n", "berth_config_last_reload_success_timestamp_seconds 1.")
+	d.metrics.Found(map[string]int{"changed": 2})
+	d.metrics.Found(map[string]int{"missing": 2})
+	want("after a report that does not name a type", `berth_audit_findings{type="changed"} 0`+"\n", `berth_audit_findings{type="missing"} 2`+"\n", "berth_audit_timestamp_seconds 1.")
 	d.metrics.Reloaded(nil)
 	want("when all is well", "berth_config_last_reload_successful 1\n")
 }

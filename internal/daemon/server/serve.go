@@ -13,6 +13,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/cni"
+	"github.com/berth-net/berth/internal/trace"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -45,14 +46,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // answer executes a call. If the call fails or panics, the answer says so.
 func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Request) (a *Answer) {
+	var req Request
+	span := s.tracer.Request(rt.Verb, r.Header["Traceparent"])
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a request", "verb", rt.Verb, "panic", p, "stack", string(debug.Stack()))
 			a = toAnswer(cni.Errorf(cni.CodeInternal, "internal error", "panic: %v", p))
 		}
+		if span != nil {
+			s.ended(span, a, &req)
+		}
 	}()
-	var req Request
-	a, err := s.execute(rt, &req, id, w, r)
+	a, err := s.execute(rt, &req, id, span, w, r)
 	if err != nil {
 		a = toAnswer(err)
 	}
@@ -73,8 +78,24 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 	return a
 }
 
+// ended ends the span of a request.
+func (s *Server) ended(span *trace.Span, a *Answer, req *Request) {
+	about := []any{"result", outcome(a)}
+	if req.about != nil {
+		about = append(about, req.about()...)
+	}
+	var failure error
+	if e, failed := a.Value.(*api.Error); failed {
+		about = append(about, "code", int(e.Code))
+		if a.Status != http.StatusNotFound { // to delete what is not there is no failure
+			failure = e
+		}
+	}
+	span.End(failure, about...)
+}
+
 // execute sets a request's deadlines, waits for its place, and makes the call with req.
-func (s *Server) execute(rt *Route, req *Request, id string, w http.ResponseWriter, r *http.Request) (*Answer, error) {
+func (s *Server) execute(rt *Route, req *Request, id string, span *trace.Span, w http.ResponseWriter, r *http.Request) (*Answer, error) {
 	when, bad := parseWhen(r.Header, rt.Limit)
 	if bad != nil {
 		return nil, bad
@@ -87,7 +108,12 @@ func (s *Server) execute(rt *Route, req *Request, id string, w http.ResponseWrit
 	defer cancel()
 	p := &place{server: s, route: rt}
 	if rt.Lane != (Lane{}) {
-		if err := p.enter(ctx); err != nil {
+		arrived := time.Now()
+		err := p.enter(ctx)
+		if span != nil {
+			span.Child("wait for a place", arrived, err, "lane", rt.Lane.Name)
+		}
+		if err != nil {
 			return nil, err
 		}
 		defer p.leave()
@@ -102,6 +128,7 @@ func (s *Server) execute(rt *Route, req *Request, id string, w http.ResponseWrit
 	if rt.Lane != (Lane{}) {
 		ctx = turn.WithPlace(ctx, turn.Place{Leave: p.aside, Enter: p.enter, Ended: s.stopping, Why: numbered(errStopping)})
 	}
+	ctx = span.Into(ctx)
 	query, err := parseQuery(r, rt.Parameters...)
 	if err != nil {
 		return nil, err

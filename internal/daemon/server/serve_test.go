@@ -279,7 +279,7 @@ func TestAside(t *testing.T) {
 		if verb != "make" {
 			return nil
 		}
-		ctx, over := turn.Aside(ctx)
+		ctx, over, _ := turn.Aside(ctx)
 		defer over()
 		waits <- struct{}{}
 		<-ctx.Done()

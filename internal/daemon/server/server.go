@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/trace"
 )
 
 // Limits that a request cannot change.
@@ -44,9 +45,13 @@ type Options struct {
 	Elsewhere string
 	// Metrics is what the daemon's parts report to.
 	Metrics *Metrics
+	// Kinds are the names of the daemon's kinds, whose figures begin with 0.
+	Kinds []string
 	// Collectors are read at each scrape from Open on: before it, their figures are not
 	// known.
 	Collectors []Collector
+	// Tracer makes spans of Calls; nil: none are made.
+	Tracer *trace.Tracer
 	// Concurrency is how many Calls with a lane execute at once; 0 is 64. A
 	// quarter of it is for deletions alone, and a quarter for all others.
 	Concurrency int
@@ -56,6 +61,7 @@ type Options struct {
 // Server serves a daemon's API.
 type Server struct {
 	metrics *Metrics
+	tracer  *trace.Tracer
 	log     *slog.Logger
 	routes  []Route
 	router  router
@@ -81,6 +87,7 @@ func New(o Options) *Server {
 	o.Concurrency = cmp.Or(o.Concurrency, 64)
 	s := &Server{
 		metrics:  o.Metrics,
+		tracer:   o.Tracer,
 		log:      o.Log,
 		readers:  make(chan struct{}, maxReaders),
 		asides:   make(chan struct{}, maxAsides),
@@ -91,6 +98,7 @@ func New(o Options) *Server {
 	s.routes = append(slices.Clip(o.Routes), s.own()...)
 	s.router = newRouter(s.routes, o.Elsewhere)
 	s.queue = newQueue(o.Concurrency, backlog, lanesOf(s.routes)...)
+	s.metrics.expect(o.Kinds)
 	s.metrics.watch(s, o.Collectors)
 	s.http = s.newHTTP(s, newConns(maxConns, s.log))
 	return s

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -14,7 +15,8 @@ const (
 	keepAlive  = 30 * time.Second // between lines, so that a write to a dead reader fails
 )
 
-// Source is what a stream's lines come from.
+// Source is what a stream's lines come from. If it is an io.Closer, the server closes it after
+// the last line.
 type Source interface {
 	// Next waits for the next line's value. It returns ctx's error if there is
 	// none until ctx ends; any other error ends the stream.
@@ -37,6 +39,9 @@ func (s *Server) stream(rt *Route, w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.write(w, toAnswer(err))
 		return
+	}
+	if c, ok := source.(io.Closer); ok {
+		defer c.Close()
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)

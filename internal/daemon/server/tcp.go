@@ -24,7 +24,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 		return nil, fmt.Errorf("metrics address %q: %w", addr, err)
 	}
 	host = cmp.Or(host, "127.0.0.1")
-	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	l, err := listenTCP(net.JoinHostPort(host, port))
 	if err != nil {
 		return nil, fmt.Errorf("listening for metrics: %w", err)
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
@@ -127,7 +129,7 @@ func TestMetricsOfManySources(t *testing.T) {
 	for i := range maxMetricsConns + 1 {
 		all = append(all, d.from(t, fmt.Sprintf("127.0.1.%d", i+1)))
 	}
-	if _, err := all[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+	if _, err := all[0].Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the oldest connection: %v", err)
 	}
 	for _, c := range all[1:] {
@@ -163,6 +165,76 @@ func TestClosedConnectionsEndTheirRequests(t *testing.T) {
 	case <-time.After(nettest.Deadline):
 		t.Error("the request goes on")
 	}
+}
+
+// A client does not read its answer, and loses its place, or the answer takes too long. The kernel
+// keeps nothing of the answer: the client hears that the connection is reset, not the rest.
+func TestClosedConnectionsKeepNoAnswers(t *testing.T) {
+	for _, end := range []string{"loses its place", "takes too long"} {
+		t.Run(end, func(t *testing.T) {
+			began := make(chan struct{}, 1)
+			c := newConns(1, slog.New(slog.DiscardHandler))
+			c.fair = true
+			s := newToy(t, root.Dir(t.TempDir()), 0).newHTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if end == "takes too long" {
+					_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Millisecond))
+				}
+				for err := error(nil); err == nil; {
+					_, err = w.Write(make([]byte, 64<<10))
+					select {
+					case began <- struct{}{}:
+					default:
+					}
+				}
+			}), c)
+			l, err := listenTCP("127.0.0.1:0")
+			must(t, err)
+			ended, once := make(chan struct{}), sync.Once{}
+			s.ConnState = func(conn net.Conn, state http.ConnState) {
+				if c.state(conn, state); state == http.StateClosed {
+					once.Do(func() { close(ended) })
+				}
+			}
+			t.Cleanup(func() { s.Close() })
+			go func() { _ = s.Serve(l) }()
+			d := metricsToy{addr: l.Addr().String()}
+			client := d.from(t, "127.0.0.2")
+			_, err = io.WriteString(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			must(t, err)
+			<-began
+			if end == "loses its place" {
+				d.from(t, "127.0.0.3")
+			}
+			<-ended
+			if _, err := io.Copy(io.Discard, client); !errors.Is(err, unix.ECONNRESET) {
+				t.Errorf("the client gets the rest, and then %v", err)
+			}
+		})
+	}
+}
+
+// What a closed connection leaves in the kernel is little, and ends soon: a client of the metrics
+// that does not read its answers gets no more than that.
+func TestMetricsConnectionsKeepLittle(t *testing.T) {
+	l, err := listenTCP("127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	d := metricsToy{addr: l.Addr().String()}
+	d.from(t, "127.0.0.2")
+	conn, err := l.Accept()
+	must(t, err)
+	defer conn.Close()
+	raw, err := conn.(*boundConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) {
+		buffer, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+		must(t, err)
+		patience, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		must(t, err)
+		if buffer > 2*sendBuffer || patience != int(unsentLimit.Milliseconds()) {
+			t.Errorf("the kernel keeps %d bytes for %d ms", buffer, patience)
+		}
+	}))
 }
 
 // The context of a connection ends with the connection, so that nothing is left of it.

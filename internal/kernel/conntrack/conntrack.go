@@ -19,7 +19,7 @@ import (
 const maxDumps = 5
 
 // Table is the connection tracking table of one network namespace. Its methods
-// may be called concurrently; Forget and ForgetExposed go over the table one at a time.
+// may be called concurrently; Forget, ForgetExposed and ForgetMapped go over the table one at a time.
 type Table struct {
 	at      *ns.Netns
 	mu      sync.Mutex

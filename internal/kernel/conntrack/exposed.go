@@ -17,7 +17,12 @@ type Rules struct {
 	Masquerade bool           // connections to neither Pools nor Excluded get another source address
 	Excluded   []netip.Prefix
 	Blocked    []netip.Prefix // no connection goes here, except questions to name servers
+	HostPort   HostPort       // nil: no port of the node leads to a pod
+	Missed     bool           // the rules were missing for a while, as far as anybody can tell
 }
+
+// HostPort reports whether a port of the node (of tcp, udp or sctp) leads to a pod.
+type HostPort func(protocol string, at netip.AddrPort) bool
 
 // ForgetExposed deletes the entries of connections that the rules would not have let begin
 // as they did. Such connections began while the rules were missing, for example after
@@ -29,12 +34,21 @@ type Rules struct {
 // answer it later. It spares connections that end at the node itself, because these keep
 // their source under the rules, too.
 //
-// ForgetExposed also deletes entries of a pod's with another pod, or with the node, that no
-// NAT has touched and that no handshake began: while the rules are missing, another pod can
-// make such entries in the pod's name, and whom they are with can keep them. Those that are
-// true begin anew with their next packet, and lose nothing. TCP, SCTP and DCCP are spared,
+// If the rules were missed, ForgetExposed also deletes entries of a pod's with another pod, or with
+// the node, that no NAT has touched and that no handshake began: while the rules are missing,
+// another pod can make such entries in the pod's name, and whom they are with can keep them. Those
+// that are true begin anew with their next packet, but count for the pod that sends it: one that is
+// spoken to may then have more connections than it began (nft.Ruleset.Connections). TCP, SCTP and DCCP are spared,
 // because a pod may have more such connections than the rules let it resume, and so are
 // connections by a service's address, because the next packet may get another destination.
+//
+// And it deletes flows to a host port's pod that go to the node itself, because they began before
+// the port was mapped, or without the table: their next packet goes to the pod. TCP needs none of
+// that, because a connection that began so has ended, or is with a program of the node.
+//
+// For the same reason it deletes flows of pods to which masquerade has given what is a host port now:
+// whom they are with could not reach the host port's pod from the same port. TCP is spared: its
+// connections would end, and few clients choose their own port.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {
@@ -47,14 +61,47 @@ func (t *Table) ForgetExposed(r Rules) error {
 	}
 	return t.forget(func(entry []byte) bool {
 		orig, reply := read(entry)
+		if own[orig.dst] && untranslated(orig, reply) && r.HostPort.leads(orig.proto, orig.dst, reply.srcPort) {
+			return true
+		}
+		if own[reply.dst] && in(orig.src, r.Pools) && r.HostPort.leads(orig.proto, reply.dst, reply.dstPort) {
+			return true
+		}
 		if !in(orig.src, r.Pools) {
 			return in(orig.src, r.Blocked) && !own[orig.src] && in(reply.src, r.Pools)
 		}
 		unhidden := r.Masquerade && orig.src == reply.dst && !own[reply.src] &&
 			!in(reply.src, r.Pools) && !in(reply.src, r.Excluded)
-		inside := untranslated(orig, reply) && !orig.handshake() && (own[reply.src] || in(reply.src, r.Pools))
+		inside := r.Missed && untranslated(orig, reply) && !orig.handshake() && (own[reply.src] || in(reply.src, r.Pools))
 		return unhidden || inside || in(reply.src, r.Blocked) && reply.srcPort != namePort && !own[reply.src]
 	})
+}
+
+// ForgetMapped deletes the flows of UDP and SCTP that have one of these host ports from before it was
+// mapped: those that go to the node itself, and those of others than the node to which masquerade has given the
+// port, whoever's they are. It deletes nothing else: what the rules have let begin counts for whom
+// began it, and would count for the other end if the other end began it anew.
+//
+// It takes as long as Forget.
+func (t *Table) ForgetMapped(mapped HostPort) error {
+	own, err := t.localAddrs()
+	if err != nil {
+		return fmt.Errorf("listing the node's addresses: %w", err)
+	}
+	return t.forget(func(entry []byte) bool {
+		orig, reply := read(entry)
+		return own[orig.dst] && untranslated(orig, reply) && mapped.leads(orig.proto, orig.dst, reply.srcPort) ||
+			own[reply.dst] && !own[orig.src] && mapped.leads(orig.proto, reply.dst, reply.dstPort)
+	})
+}
+
+// leads reports whether datagrams to a port of the node go to a pod.
+func (h HostPort) leads(proto byte, to netip.Addr, port uint16) bool {
+	if h == nil {
+		return false
+	}
+	at := netip.AddrPortFrom(to, port)
+	return proto == unix.IPPROTO_UDP && h("udp", at) || proto == unix.IPPROTO_SCTP && h("sctp", at)
 }
 
 // localAddrs returns the addresses of the namespace's links.
@@ -94,12 +141,12 @@ const namePort = 53
 // untranslated reports whether no NAT has touched a connection's addresses.
 func untranslated(orig, reply ends) bool { return orig.src == reply.dst && orig.dst == reply.src }
 
-// ends are the addresses of one direction of an entry, its protocol, and its source port,
-// if the protocol has ports.
+// ends are the addresses of one direction of an entry, its protocol, and its ports, if the
+// protocol has ports.
 type ends struct {
-	src, dst netip.Addr
-	proto    byte
-	srcPort  uint16
+	src, dst         netip.Addr
+	proto            byte
+	srcPort, dstPort uint16
 }
 
 // handshake reports whether connections of the protocol begin with a handshake.
@@ -124,6 +171,8 @@ func endsOf(tuple []byte) (e ends) {
 				e.proto = raw[0]
 			case part == attrTupleProto && at == 2 && len(raw) == 2: // CTA_PROTO_SRC_PORT
 				e.srcPort = binary.BigEndian.Uint16(raw)
+			case part == attrTupleProto && at == 3 && len(raw) == 2: // CTA_PROTO_DST_PORT
+				e.dstPort = binary.BigEndian.Uint16(raw)
 			}
 		}
 	}

@@ -9,8 +9,10 @@ import (
 )
 
 // ForgetExposed deletes entries of connections that leave the pools with their own source,
-// that go to a blocked address, or that pretend to come from one, and those between pods, or
-// of a pod with the node, which anybody may have made in the pod's name. It deletes no others.
+// that go to a blocked address, or that pretend to come from one, and those that have a host port in
+// the place of a program of the node, or of masquerade. If the rules were missed, it also deletes
+// those between pods, or of a pod with the node, which anybody may have made in the pod's name. It
+// deletes no others.
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
 	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
@@ -25,10 +27,17 @@ func TestForgetExposed(t *testing.T) {
 	enter(t, 0, 14, node, pod, pod, node)                                   // from the node
 	enterTCP(t, pod, established, 1, other)                                 // between pods, by a handshake
 	enter(t, 0, 15, pod, "203.0.113.5", node, pod)                          // to the node, by a service's address
+	enterAt(t, 53, 0, 20, beyond, node, node, beyond)                       // to a program of the node
+	enterAt(t, 80, 0, 21, beyond, node, pod, beyond)                        // by a host port
+	enter(t, 0, 80, pod, "172.16.0.1", "172.16.0.1", pod)                   // excluded, from the number of a host port
+	enter(t, 0, 80, "203.0.113.5", other, other, node)                      // of no pod, by a host port
 	want := entries(t)
 	enter(t, 0, 2, pod, other, other, pod)  // between pods
 	enter(t, 0, 17, pod, node, node, pod)   // to the node
 	enter(t, 0, 18, pod6, pod6, pod6, pod6) // to itself
+	unmissed := entries(t)
+	enter(t, 0, 80, pod, beyond, beyond, node)        // by what is a host port now
+	enterAt(t, 80, 0, 22, beyond, node, node, beyond) // to a host port, from before it was mapped
 	enter(t, 0, 6, pod, beyond, beyond, pod)
 	enter(t, 7, 7, pod, beyond, beyond, pod)                 // in a zone
 	enter(t, 0, 8, pod, "203.0.113.5", beyond, pod)          // by a service's address
@@ -43,9 +52,44 @@ func TestForgetExposed(t *testing.T) {
 		}
 		return ps
 	}
-	must(t, table.ForgetExposed(conntrack.Rules{
+	rules := conntrack.Rules{
 		Pools: prefixes("10.88.0.0/16", "fd00:88::/64"), Masquerade: true,
 		Excluded: prefixes("172.16.0.0/12"), Blocked: prefixes("169.254.0.0/16"),
+		HostPort: func(protocol string, at netip.AddrPort) bool {
+			return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
+		},
+	}
+	must(t, table.ForgetExposed(rules))
+	nettest.Eventually(t, "all to be gone that the rules would not have let begin", func() bool { return entries(t) == unmissed })
+	rules.Missed = true
+	must(t, table.ForgetExposed(rules))
+	nettest.Eventually(t, "those to be gone that anybody may have begun", func() bool { return entries(t) == want })
+}
+
+// ForgetMapped deletes the flows that have had a host port before: those to the node itself, and those to which
+// masquerade has given the port, of whichever pool. It deletes no others, such as those between pods.
+func TestForgetMapped(t *testing.T) {
+	table := open(t)
+	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
+	t.Cleanup(func() { nettest.Run(t, nil, "ip addr del 192.0.2.9/32 dev lo") })
+	const pod, other, beyond, node = "10.88.0.7", "10.88.0.8", "192.0.2.1", "192.0.2.9"
+	enter(t, 0, 1, pod, other, other, pod)              // between pods
+	enter(t, 0, 2, pod, beyond, beyond, pod)            // not masqueraded
+	enter(t, 0, 3, pod, beyond, beyond, node)           // masqueraded
+	enter(t, 0, 4, pod, node, node, pod)                // to the node
+	enterAt(t, 54, 0, 80, node, beyond, beyond, node)   // of a program of the node
+	enter(t, 0, 80, pod, other, other, pod)             // from the number of a host port
+	enterAt(t, 53, 0, 20, beyond, node, node, beyond)   // to a program of the node
+	enterAt(t, 80, 0, 21, beyond, node, pod, beyond)    // by the host port
+	enterAt(t, 80, 0, 22, beyond, other, other, beyond) // to the same port of another machine
+	enterTCP(t, pod, established, 80, other)            // a connection
+	want := entries(t)
+	enter(t, 0, 80, pod, beyond, beyond, node)               // masqueraded by the host port
+	enterAt(t, 55, 0, 80, "10.89.0.7", beyond, beyond, node) // likewise, of another agent's
+	enterAt(t, 80, 0, 22, beyond, node, node, beyond)        // to the node itself
+	enterAt(t, 80, 0, 23, pod, node, node, pod)              // likewise, of a pod
+	must(t, table.ForgetMapped(func(protocol string, at netip.AddrPort) bool {
+		return protocol == "udp" && at == netip.MustParseAddrPort("192.0.2.9:80")
 	}))
 	nettest.Eventually(t, "those alone to be gone", func() bool { return entries(t) == want })
 }

@@ -32,7 +32,7 @@ func TestForgetMetrics(t *testing.T) {
 		nettest.Run(t, there, "ip addr add "+strings.Replace(bits, "/", a+"/", 1)+" dev eth0")
 	}
 	remembered := func(a string) bool {
-		out, err := exec.Command("ip", "tcp_metrics", "show", a).CombinedOutput()
+		out, err := exec.Command(nettest.Program(t, "ip"), "tcp_metrics", "show", a).CombinedOutput()
 		if err != nil && !strings.Contains(string(out), "No such process") {
 			t.Fatalf("ip tcp_metrics: %v: %s", err, out)
 		}

@@ -30,7 +30,8 @@ const (
 // socket is one netlink socket.
 type socket struct {
 	*nlsock.Socket
-	seq uint32
+	seq  uint32
+	room []byte // of a batch, to be used again
 }
 
 // openSocket opens a socket in the calling thread's network namespace. bus is
@@ -93,14 +94,19 @@ func (s *socket) dump(request []byte, each func(body []byte) error) (interrupted
 	}
 }
 
-// batch collects deletions that go into one system call.
+// batch collects deletions that go into one system call. A socket has one at a time.
 type batch struct {
 	s    *socket
 	out  []byte
 	last int // where the last message begins
 }
 
-func (s *socket) batch() *batch { return &batch{s: s, out: make([]byte, 0, batchSize)} }
+func (s *socket) batch() *batch {
+	if s.room == nil {
+		s.room = make([]byte, 0, batchSize)
+	}
+	return &batch{s: s, out: s.room}
+}
 
 // add adds the deletion of an entry; false if the batch is full.
 func (d *batch) add(family byte, entry []byte) bool {

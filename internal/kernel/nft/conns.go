@@ -108,6 +108,20 @@ func (c *conns) own(port uint32) bool {
 	return c.ports[port]
 }
 
+// reading calls read, again if the tables change meanwhile (atOnce), with a socket for requests.
+func (c *conns) reading(read func(*netlink.Conn) error) (err error) {
+	r, err := c.takeReader()
+	if err != nil {
+		return err
+	}
+	if _, err = atOnce(r, func() error { return read(r) }); err != nil {
+		r.Close()
+		return err
+	}
+	c.giveReader(r)
+	return nil
+}
+
 // takeReader returns a socket for requests. The caller gives it back by giveReader if all
 // requests were answered, and closes it otherwise.
 func (c *conns) takeReader() (*netlink.Conn, error) {

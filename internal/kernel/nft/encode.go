@@ -3,6 +3,8 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -25,6 +27,29 @@ type resetOption struct {
 	expr.Any // nil: the library never sees one
 	kind     byte
 }
+
+// writeAddress writes a register over an address in the network header, and mends the checksums.
+// The library's Payload cannot write it for IPv6, whose header has no checksum of its own.
+type writeAddress struct {
+	expr.Any               // nil: the library never sees one
+	offset, size, register uint32
+	header                 bool // the network header has a checksum, too
+}
+
+// writeBack writes a register over a part of the transport's header that the rule has loaded into
+// it, so that no checksum changes.
+type writeBack struct {
+	expr.Any               // nil: the library never sees one
+	offset, size, register uint32
+}
+
+// unready is how long a socket may not be ready to send or receive. The kernel answers before a
+// request returns, so nobody has to wait for that. But after EINTR the library waits for
+// news that the socket is ready, and there are none of a socket that has been ready all the time.
+const unready = 2 * time.Second
+
+// sumAt is where an IPv4 header has its checksum, in bytes.
+const sumAt = 10
 
 // request collects the messages of one transaction.
 type request struct {
@@ -85,6 +110,12 @@ func (r *request) addSet(table string, id uint32, s set) {
 			netlink.Attribute{Type: unix.NFTA_SET_TIMEOUT, Data: binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds()))})
 	case s.dynamic:
 		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_EVAL))
+	case len(s.values) > 0:
+		to := s.values.datatype()
+		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
+			attr32(unix.NFTA_SET_DATA_TYPE, to.GetNFTMagic()), attr32(unix.NFTA_SET_DATA_LEN, to.Bytes))
+	case len(s.keys) > 0:
+		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, 0))
 	default: // the user data tells nft, for its listings, that keys are in the network's byte order
 		attrs = append(attrs, attr32(unix.NFTA_SET_FLAGS, unix.NFT_SET_INTERVAL), netlink.Attribute{
 			Type: unix.NFTA_SET_USERDATA, Data: userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 2),
@@ -94,6 +125,7 @@ func (r *request) addSet(table string, id uint32, s set) {
 		attrs = append(attrs, r.nest(unix.NFTA_SET_DESC, attr32(unix.NFTA_SET_DESC_SIZE, room)))
 	}
 	r.add(unix.NFT_MSG_NEWSET, netlink.Create, attrs...)
+	r.addEntries(table, id, s.name, s.entries)
 
 	members := elements(s.ranges)
 	for len(members) > 0 {
@@ -116,6 +148,47 @@ func (r *request) addMembers(table string, id uint32, set string, members []nfta
 	r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, attr(unix.NFTA_SET_ELEM_LIST_TABLE, table),
 		attr(unix.NFTA_SET_ELEM_LIST_SET, set), attr32(unix.NFTA_SET_ELEM_LIST_SET_ID, id),
 		r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
+}
+
+// addEntries adds elements to a set or map of host ports, which is there, or which the
+// transaction makes with this id.
+func (r *request) addEntries(table string, id uint32, set string, entries []entry) {
+	for part := range slices.Chunk(entries, entriesPerMessage) {
+		list := make([]netlink.Attribute, len(part))
+		for i, e := range part {
+			attrs := []netlink.Attribute{r.value(unix.NFTA_SET_ELEM_KEY, e.key)}
+			if e.value != "" {
+				attrs = append(attrs, r.value(unix.NFTA_SET_ELEM_DATA, e.value))
+			}
+			if e.comment != "" {
+				attrs = append(attrs, netlink.Attribute{Type: unix.NFTA_SET_ELEM_USERDATA, Data: comment(e.comment)})
+			}
+			list[i] = r.nest(unix.NFTA_LIST_ELEM, attrs...)
+		}
+		attrs := []netlink.Attribute{attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set)}
+		if id != 0 {
+			attrs = append(attrs, attr32(unix.NFTA_SET_ELEM_LIST_SET_ID, id))
+		}
+		r.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, append(attrs, r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))...)
+	}
+}
+
+// deleteEntries deletes elements of a set or map of host ports. If one is not there the
+// transaction fails.
+func (r *request) deleteEntries(table, set string, entries []entry) {
+	for part := range slices.Chunk(entries, entriesPerMessage) {
+		list := make([]netlink.Attribute, len(part))
+		for i, e := range part {
+			list[i] = r.nest(unix.NFTA_LIST_ELEM, r.value(unix.NFTA_SET_ELEM_KEY, e.key))
+		}
+		r.add(unix.NFT_MSG_DELSETELEM, 0, attr(unix.NFTA_SET_ELEM_LIST_TABLE, table),
+			attr(unix.NFTA_SET_ELEM_LIST_SET, set), r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
+	}
+}
+
+// value makes an attribute of a key or a value.
+func (r *request) value(typ uint16, bytes string) netlink.Attribute {
+	return r.nest(typ, netlink.Attribute{Type: unix.NFTA_DATA_VALUE, Data: []byte(bytes)})
 }
 
 // deleteSet deletes a set that no rule uses any more.
@@ -169,6 +242,25 @@ func (r *request) expression(e expr.Any) []byte {
 				attr32(unix.NFTA_MASQ_REG_PROTO_MIN, m.min), attr32(unix.NFTA_MASQ_REG_PROTO_MAX, m.max)),
 		})
 	}
+	if w, ok := e.(*writeAddress); ok {
+		attrs := []netlink.Attribute{
+			attr32(unix.NFTA_PAYLOAD_SREG, w.register), attr32(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER),
+			attr32(unix.NFTA_PAYLOAD_OFFSET, w.offset), attr32(unix.NFTA_PAYLOAD_LEN, w.size),
+			attr32(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR),
+		}
+		if w.header {
+			attrs = append(attrs, attr32(unix.NFTA_PAYLOAD_CSUM_TYPE, unix.NFT_PAYLOAD_CSUM_INET), attr32(unix.NFTA_PAYLOAD_CSUM_OFFSET, sumAt))
+		}
+		return r.encode([]netlink.Attribute{attr(unix.NFTA_EXPR_NAME, "payload"), r.nest(unix.NFTA_EXPR_DATA, attrs...)})
+	}
+	if w, ok := e.(*writeBack); ok {
+		return r.encode([]netlink.Attribute{
+			attr(unix.NFTA_EXPR_NAME, "payload"),
+			r.nest(unix.NFTA_EXPR_DATA, attr32(unix.NFTA_PAYLOAD_SREG, w.register),
+				attr32(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
+				attr32(unix.NFTA_PAYLOAD_OFFSET, w.offset), attr32(unix.NFTA_PAYLOAD_LEN, w.size)),
+		})
+	}
 	if o, ok := e.(*resetOption); ok {
 		return r.encode([]netlink.Attribute{
 			attr(unix.NFTA_EXPR_NAME, "exthdr"),
@@ -187,19 +279,32 @@ func (r *request) commit(c *netlink.Conn) error {
 	if r.err != nil {
 		return r.err
 	}
-	// struct nfgenmsg; its resource id names the subsystem that the batch is for
-	whose := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
-	edge := func(typ netlink.HeaderType) netlink.Message {
-		return netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request}, Data: whose}
-	}
-	batch := append([]netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN)}, r.messages...)
-	if _, err := c.SendMessages(append(batch, edge(unix.NFNL_MSG_BATCH_END))); err != nil {
+	if err := sendBatch(c, r.messages...); err != nil {
 		return err
 	}
 	for range r.messages {
+		if err := c.SetReadDeadline(time.Now().Add(unready)); err != nil {
+			return err
+		}
 		if _, err := c.Receive(); err != nil {
 			return err // the first error is the reason; later ones follow from it
 		}
 	}
 	return nil
+}
+
+// sendBatch sends messages as one transaction. When it returns, the kernel has carried the
+// transaction out, or has refused it: its answers tell.
+func sendBatch(c *netlink.Conn, messages ...netlink.Message) error {
+	// struct nfgenmsg; its resource id names the subsystem that the batch is for
+	whose := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+	edge := func(typ netlink.HeaderType) netlink.Message {
+		return netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request}, Data: whose}
+	}
+	if err := c.SetDeadline(time.Now().Add(unready)); err != nil {
+		return err
+	}
+	batch := append([]netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN)}, messages...)
+	_, err := c.SendMessages(append(batch, edge(unix.NFNL_MSG_BATCH_END)))
+	return err
 }

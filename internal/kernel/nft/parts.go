@@ -18,6 +18,8 @@ const (
 	Invalid                     // drops invalid packets that would leave unmasqueraded: nft_ct
 	Limit                       // limits connections: nft_ct, nft_connlimit, nft_limit, nft_numgen, dynamic sets
 	Multipath                   // keeps MPTCP of live links from the node: nft_exthdr, which takes options out since Linux 5.18
+	Shadows                     // keeps host ports from pods that masquerade would give them to: lookups in maps without a value, since Linux 6.5
+	HostPorts                   // sends ports of the node to pods: nft_nat, nft_masq, nft_fib, nft_ct
 
 	allParts Parts = 1<<iota - 1
 )
@@ -41,6 +43,9 @@ func (r Ruleset) parts() Parts {
 	if r.Live != 0 {
 		p |= Sources | Multipath
 	}
+	if r.Live != 0 && r.HostPorts {
+		p |= HostPorts | Shadows
+	}
 	if r.Live != 0 && r.Connections != 0 {
 		p |= Limit
 	}
@@ -50,8 +55,9 @@ func (r Ruleset) parts() Parts {
 	return p
 }
 
-// cannot reports whether a transaction failed because the kernel does not support
-// something in it.
-func cannot(err error) bool {
-	return errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrUnsupported)
+// cannot reports whether a transaction with these parts failed because the kernel does not
+// support something in it. A kernel that does not use maps as sets calls that an invalid argument.
+func cannot(err error, with Parts) bool {
+	return errors.Is(err, kernel.ErrNotFound) || errors.Is(err, kernel.ErrUnsupported) ||
+		with&Shadows != 0 && errors.Is(err, kernel.ErrInvalid)
 }

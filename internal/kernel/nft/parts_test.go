@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/nftables/expr"
@@ -40,13 +41,15 @@ func TestLacks(t *testing.T) {
 		without []expr.Any
 		want    Parts
 	}{
-		{"fib", []expr.Any{&expr.Fib{}}, Sources},
+		{"fib", []expr.Any{&expr.Fib{}}, Sources | HostPorts},
+		{"nat", []expr.Any{&expr.NAT{}}, HostPorts},
+		{"writing addresses", []expr.Any{&writeAddress{}}, HostPorts},
 		{"the reset of options", []expr.Any{&resetOption{}}, Multipath},
 		{"connlimit", []expr.Any{&expr.Dynset{}}, Limit},
 		{"numgen", []expr.Any{&expr.Numgen{}}, Limit},
-		{"ct", []expr.Any{&expr.Ct{}}, Invalid | Limit},
-		{"fib and numgen", []expr.Any{&expr.Fib{}, &expr.Numgen{}}, Sources | Limit},
-		{"all of them", []expr.Any{&expr.Fib{}, &expr.Ct{}, &expr.Dynset{}}, Sources | Invalid | Limit},
+		{"ct", []expr.Any{&expr.Ct{}}, Invalid | Limit | HostPorts},
+		{"fib and numgen", []expr.Any{&expr.Fib{}, &expr.Numgen{}}, Sources | Limit | HostPorts},
+		{"all of them", []expr.Any{&expr.Fib{}, &expr.Ct{}, &expr.Dynset{}}, Sources | Invalid | Limit | HostPorts},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tables := Open(nettest.Node(t))
@@ -77,6 +80,30 @@ func TestLacks(t *testing.T) {
 	}
 }
 
+// Before Linux 6.5, the kernel refuses to use a map as a set, as an invalid argument: Replace leaves
+// that part out. Whatever else is invalid is an error.
+func TestLacksMapsAsSets(t *testing.T) {
+	tables := Open(nettest.Node(t))
+	refused := func(want table) bool {
+		return slices.ContainsFunc(want.chains, func(c chain) bool { return c.name == "ports_shadows" })
+	}
+	tables.commit = func(want table) error {
+		if refused(want) {
+			return kernel.Classify(unix.EINVAL)
+		}
+		return tables.replace(want)
+	}
+	r := sample()
+	if err := tables.Replace(r); err != nil || tables.Lacks() != Shadows {
+		t.Fatalf("%v, lacks %b, want %b", err, tables.Lacks(), Shadows)
+	}
+	wantWhole(t, tables, r)
+	refused = func(table) bool { return true }
+	if err := tables.Replace(r); !errors.Is(err, kernel.ErrInvalid) {
+		t.Errorf("of what is invalid for another reason: %v", err)
+	}
+}
+
 // If the kernel lacks an expression that the table needs outside of its optional parts,
 // Replace fails, and the table of before stays.
 func TestLacksTooMuch(t *testing.T) {
@@ -91,7 +118,7 @@ func TestLacksTooMuch(t *testing.T) {
 	}
 	wantWhole(t, tables, r)
 	other.Masquerade = false
-	if err := tables.Replace(other); err != nil || tables.Lacks() != 0 {
-		t.Errorf("without masquerade: %v, lacks %b", err, tables.Lacks())
+	if err := tables.Replace(other); err != nil || tables.Lacks() != HostPorts {
+		t.Errorf("without masquerade: %v, lacks %b, want %b", err, tables.Lacks(), HostPorts)
 	}
 }

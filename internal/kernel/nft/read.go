@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -41,26 +42,50 @@ func (t *Tables) read(name string) (have table, at Generation, err error) {
 			c.Close()
 		}
 	}()
+	at, err = atOnce(c, func() (err error) { have, err = readTable(c, name); return err })
+	switch {
+	case errors.Is(err, errNoTable):
+		return table{}, at, err
+	case err != nil:
+		return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, kernel.Classify(err))
+	}
+	return have, at, nil
+}
+
+// atOnce calls read, which asks for several dumps, until nothing has changed in between: only then
+// do the dumps fit together. It returns read's error, and the generation that read has seen.
+//
+// The kernel counts a transaction as a new generation before it makes the transaction's rules active, one after the
+// other (nf_tables_commit). So each try first waits for the transaction under way, by an empty
+// one of its own, which changes nothing and is no generation.
+func atOnce(c *netlink.Conn, read func() error) (Generation, error) {
 	for range readTries {
 		before, err := generation(c)
 		if err != nil {
-			return table{}, 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(err))
+			return 0, fmt.Errorf("the generation: %w", err)
 		}
-		have, err := readTable(c, name)
-		after, generr := generation(c)
-		switch {
-		case generr != nil:
-			return table{}, 0, fmt.Errorf("reading the nftables generation: %w", kernel.Classify(generr))
-		case before != after:
-			continue // several dumps fit together only if nothing changed between them
-		case errors.Is(err, errNoTable):
-			return table{}, after, err
-		case err != nil:
-			return table{}, 0, fmt.Errorf("reading nftables table %s: %w", name, kernel.Classify(err))
+		if err := sendBatch(c); err != nil {
+			return 0, fmt.Errorf("waiting for a transaction: %w", err)
 		}
-		return have, after, nil
+		failed := read()
+		after, err := generation(c)
+		if err != nil {
+			return 0, fmt.Errorf("the generation: %w", err)
+		}
+		if before == after {
+			return after, failed
+		}
 	}
-	return table{}, 0, fmt.Errorf("reading nftables table %s: it keeps changing: %w", name, kernel.ErrAgain)
+	return 0, fmt.Errorf("it keeps changing: %w", kernel.ErrAgain)
+}
+
+// Generation returns the current generation.
+func (t *Tables) Generation() (at Generation, err error) {
+	err = t.conns.reading(func(c *netlink.Conn) (err error) { at, err = generation(c); return err })
+	if err != nil {
+		return 0, fmt.Errorf("reading the generation of nftables: %w", kernel.Classify(err))
+	}
+	return at, nil
 }
 
 // generation reads the current generation.
@@ -141,10 +166,16 @@ func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
 	return n, nil
 }
 
+// unreadyList is unready for all messages of an answer together.
+const unreadyList = 5 * unready
+
 // ask sends one request for family inet and returns the answers to it.
 func ask(c *netlink.Conn, msg uint16, flags netlink.HeaderFlags, attrs ...netlink.Attribute) ([]netlink.Message, error) {
 	raw, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.SetDeadline(time.Now().Add(unreadyList)); err != nil {
 		return nil, err
 	}
 	return c.Execute(netlink.Message{

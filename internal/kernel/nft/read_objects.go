@@ -31,7 +31,13 @@ func readSets(c *netlink.Conn, table string) ([]set, error) {
 			return nil, err
 		}
 		s := setOf(attrs)
-		if !s.dynamic && s.foreign == "" {
+		switch {
+		case s.dynamic || s.foreign != "":
+		case len(s.keys) > 0:
+			if s.entries, err = readEntries(c, table, s.name); err != nil {
+				return nil, fmt.Errorf("elements of %s: %w", s.name, err)
+			}
+		default:
 			if s.ranges, err = readElements(c, table, s.name); err != nil {
 				return nil, fmt.Errorf("members of %s: %w", s.name, err)
 			}
@@ -45,6 +51,11 @@ func readSets(c *netlink.Conn, table string) ([]set, error) {
 func setOf(attrs map[uint16][]byte) set {
 	s := set{name: text(attrs[unix.NFTA_SET_NAME])}
 	magic, bytes := number(attrs[unix.NFTA_SET_KEY_TYPE]), number(attrs[unix.NFTA_SET_KEY_LEN])
+	for _, ports := range allPortSets() {
+		if ports.isOf(attrs) {
+			return set{name: s.name, of: ports.of, keys: ports.keys, values: ports.values}
+		}
+	}
 	for _, of := range []nftables.SetDatatype{ipv4.datatype, ipv6.datatype, counted.of} {
 		if magic == of.GetNFTMagic() && bytes == of.Bytes {
 			s.of = of
@@ -70,39 +81,75 @@ func setOf(attrs map[uint16][]byte) set {
 	return s
 }
 
+// isOf reports whether a set in the kernel has the type of this set or map of host ports.
+func (s set) isOf(attrs map[uint16][]byte) bool {
+	flags, magic, bytes := uint32(0), uint32(0), uint32(0)
+	if len(s.values) > 0 {
+		to := s.values.datatype()
+		flags, magic, bytes = unix.NFT_SET_MAP, to.GetNFTMagic(), to.Bytes
+	}
+	return number(attrs[unix.NFTA_SET_KEY_TYPE]) == s.of.GetNFTMagic() && number(attrs[unix.NFTA_SET_KEY_LEN]) == s.of.Bytes &&
+		number(attrs[unix.NFTA_SET_FLAGS]) == flags &&
+		number(attrs[unix.NFTA_SET_DATA_TYPE]) == magic && number(attrs[unix.NFTA_SET_DATA_LEN]) == bytes
+}
+
 // readElements reads an interval set's members.
 func readElements(c *netlink.Conn, table, set string) ([]span, error) {
+	var members []nftables.SetElement
+	err := eachElement(c, table, set, func(elem map[uint16][]byte, key []byte) error {
+		members = append(members, nftables.SetElement{
+			Key:         key,
+			IntervalEnd: number(elem[unix.NFTA_SET_ELEM_FLAGS])&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+		})
+		return nil
+	})
+	return spansOf(members), err
+}
+
+// readEntries reads the elements of a set or map of host ports.
+func readEntries(c *netlink.Conn, table, set string) ([]entry, error) {
+	var entries []entry
+	err := eachElement(c, table, set, func(elem map[uint16][]byte, key []byte) error {
+		value, err := nested(elem[unix.NFTA_SET_ELEM_DATA])
+		entries = append(entries, entry{
+			key: string(key), value: string(value[unix.NFTA_DATA_VALUE]), comment: commentOf(elem[unix.NFTA_SET_ELEM_USERDATA]),
+		})
+		return err
+	})
+	return entries, err
+}
+
+// eachElement calls each with the attributes and the key of every element of a set.
+func eachElement(c *netlink.Conn, table, set string, each func(elem map[uint16][]byte, key []byte) error) error {
 	replies, err := ask(c, unix.NFT_MSG_GETSETELEM, netlink.Dump,
 		attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var members []nftables.SetElement
 	for _, m := range replies {
 		attrs, err := attributes(m)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, item := range list {
 			elem, err := nested(item.Data)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			key, err := nested(elem[unix.NFTA_SET_ELEM_KEY])
 			if err != nil {
-				return nil, err
+				return err
 			}
-			members = append(members, nftables.SetElement{
-				Key:         key[unix.NFTA_DATA_VALUE],
-				IntervalEnd: number(elem[unix.NFTA_SET_ELEM_FLAGS])&unix.NFT_SET_ELEM_INTERVAL_END != 0,
-			})
+			if err := each(elem, key[unix.NFTA_DATA_VALUE]); err != nil {
+				return err
+			}
 		}
 	}
-	return spansOf(members), nil
+	return nil
 }
 
 // readChains reads the table's chains with their rules.
@@ -191,6 +238,10 @@ func expression(raw []byte) (expr.Any, string, error) {
 	case "range":
 		e = &expr.Range{}
 	case "payload":
+		p, err := nested(data)
+		if _, writes := p[unix.NFTA_PAYLOAD_SREG]; err == nil && writes {
+			return readWrite(p), name, nil
+		}
 		e = &expr.Payload{}
 	case "lookup":
 		e = &expr.Lookup{}
@@ -218,6 +269,8 @@ func expression(raw []byte) (expr.Any, string, error) {
 		e = &expr.Exthdr{}
 	case "ct":
 		e = &expr.Ct{}
+	case "nat":
+		e = &expr.NAT{}
 	case "bitwise":
 		e = &expr.Bitwise{}
 	case "numgen":
@@ -248,6 +301,29 @@ func expression(raw []byte) (expr.Any, string, error) {
 		return nil, name, fmt.Errorf("expression %s: %w", name, err)
 	}
 	return e, name, nil
+}
+
+// readWrite decodes a payload expression that writes, if it is one of Berth's.
+func readWrite(p map[uint16][]byte) expr.Any {
+	if number(p[unix.NFTA_PAYLOAD_BASE]) == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
+		if number(p[unix.NFTA_PAYLOAD_CSUM_TYPE]) != unix.NFT_PAYLOAD_CSUM_NONE || number(p[unix.NFTA_PAYLOAD_CSUM_FLAGS]) != 0 {
+			return nil
+		}
+		return &writeBack{offset: number(p[unix.NFTA_PAYLOAD_OFFSET]), size: number(p[unix.NFTA_PAYLOAD_LEN]), register: number(p[unix.NFTA_PAYLOAD_SREG])}
+	}
+	w := &writeAddress{
+		offset: number(p[unix.NFTA_PAYLOAD_OFFSET]), size: number(p[unix.NFTA_PAYLOAD_LEN]), register: number(p[unix.NFTA_PAYLOAD_SREG]),
+		header: number(p[unix.NFTA_PAYLOAD_CSUM_TYPE]) == unix.NFT_PAYLOAD_CSUM_INET,
+	}
+	sum := uint32(0)
+	if w.header {
+		sum = sumAt
+	}
+	if number(p[unix.NFTA_PAYLOAD_BASE]) != unix.NFT_PAYLOAD_NETWORK_HEADER || number(p[unix.NFTA_PAYLOAD_CSUM_OFFSET]) != sum ||
+		number(p[unix.NFTA_PAYLOAD_CSUM_FLAGS]) != unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR {
+		return nil
+	}
+	return w
 }
 
 // dynset decodes an expression that adds an element to a set, updates or deletes it, with

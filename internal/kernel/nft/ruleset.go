@@ -56,6 +56,11 @@ type Ruleset struct {
 	Pools, Excluded     []netip.Prefix
 	FirstPort, LastPort uint16
 
+	// HostPorts has the table send ports of the node to pods of live links; Ports are those
+	// ports. Map and Unmap change these in place.
+	HostPorts bool
+	Ports     []Port
+
 	// Each list of CIDRs may mix IPv4 and IPv6, in any order. CIDRs may overlap, and
 	// their host bits are ignored.
 }
@@ -73,7 +78,8 @@ func (r Ruleset) String() string { return r.table(0).String() }
 // connection tracking (-200), so that a packet that they drop leaves no entry behind.
 // They also come before its defragmentation (-400). That joins fragments by the source
 // address that they claim, whatever links they came by, and the joined packet counts as
-// one that came by the last fragment's link. In postrouting, priority raw comes before
+// one that came by the last fragment's link. Headers are copied right behind it, because before
+// it they may be in several fragments. In postrouting, priority raw comes before
 // masquerade too; packets that the host itself sends pass only through postrouting. New
 // connections are counted, and their sources compared with the pools, after connection
 // tracking has seen them, and before anybody redirects them (-100). No chain has a name that
@@ -105,6 +111,9 @@ func (r Ruleset) table(lacks Parts) table {
 		if lacks&Sources == 0 {
 			in.rules = append(in.rules, dropSpoofed(r.Live), dropFragmentFromElsewhere(r.Live, ipv4), dropFragmentFromElsewhere(r.Live, ipv6))
 		}
+		t.chains = append(t.chains, chain{
+			name: "heads_in", typ: "filter", hook: hookPrerouting, priority: priorityDefragged, rules: copyHeads(r.Live),
+		})
 		begins := chain{name: "new_in", typ: "filter", hook: hookPrerouting, priority: priorityMangle}
 		if tracks {
 			begins.rules = append(begins.rules, acceptConfirmed()...)
@@ -125,6 +134,11 @@ func (r Ruleset) table(lacks Parts) table {
 			told.rules = append(told.rules, dropMultipath(r.Live)...)
 		}
 		t.chains = append(t.chains, begins, told)
+	}
+	if r.Live != 0 && r.HostPorts && lacks&HostPorts == 0 {
+		t.chains[0].rules = append(t.chains[0].rules, dropToStand(ipv4), dropToStand(ipv6))
+		sets, chains := hostPorts(r.Live, r.Ports, lacks)
+		t.sets, t.chains = append(t.sets, sets...), append(t.chains, chains...)
 	}
 	forwarded := chain{name: "through", typ: "filter", hook: hookForward, priority: priorityFilter}
 	if r.Masquerade {

@@ -105,6 +105,17 @@ func TestRulesetString(t *testing.T) {
 		oifgroup 1073741826-1073742847 drop comment "ownerowner"
 	}
 
+	chain heads_in {
+		type filter hook prerouting priority -399; policy accept;
+		iifgroup != 1073741824 accept comment "ownerowner"
+		ip protocol != icmp accept comment "ownerowner"
+		ip6 nexthdr tcp accept comment "ownerowner"
+		ip6 nexthdr udp accept comment "ownerowner"
+		@th,32,32 set @th,32,32 comment "ownerowner"
+		@th,160,128 set @th,160,128 comment "ownerowner"
+		@th,320,128 set @th,320,128 comment "ownerowner"
+	}
+
 	chain new_in {
 		type filter hook prerouting priority mangle; policy accept;
 		ct state established accept comment "ownerowner"

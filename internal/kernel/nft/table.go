@@ -20,12 +20,17 @@ type table struct {
 	chains []chain
 }
 
-// set is an interval set of addresses or, if it is dynamic, a set of links that packets
-// fill. What packets put there is no part of the ruleset.
+// set is an interval set of addresses; or, if it is dynamic, a set of links that packets
+// fill; or, if it has keys, a set or map of host ports. What packets put into a set is no part
+// of the ruleset.
 type set struct {
 	name   string
 	of     nftables.SetDatatype
 	ranges []span // sorted, apart from each other
+
+	keys    concat  // of what of is made; nil: neither a set nor a map of host ports
+	values  concat  // nil: not a map
+	entries []entry // in any order, each key once
 
 	dynamic bool
 	timeout time.Duration // how long the kernel keeps an element; 0: as long as the element counts something
@@ -72,11 +77,17 @@ const (
 	hookPrerouting  hook = unix.NF_INET_PRE_ROUTING
 	hookInput       hook = unix.NF_INET_LOCAL_IN
 	hookForward     hook = unix.NF_INET_FORWARD
+	hookOutput      hook = unix.NF_INET_LOCAL_OUT
 	hookPostrouting hook = unix.NF_INET_POST_ROUTING
 
-	priorityFirst  priority = -450 // NF_IP_PRI_RAW_BEFORE_DEFRAG
+	priorityFirst priority = -450 // NF_IP_PRI_RAW_BEFORE_DEFRAG
+	// Right behind defragmentation (NF_IP_PRI_CONNTRACK_DEFRAG), and before all else that reads
+	// what is in a packet.
+	priorityDefragged priority = -399
+
 	priorityRaw    priority = -300
 	priorityMangle priority = -150
+	priorityDstnat priority = -100 // nft has a name for it in prerouting alone
 	priorityFilter priority = 0
 	prioritySrcnat priority = 100
 )
@@ -122,6 +133,9 @@ func (s set) like(other set) bool { return s.name == other.name && s.head() == o
 func (s set) head() string {
 	lines := "\t\ttype " + s.of.Name + "\n"
 	switch {
+	case len(s.values) > 0:
+		lines = fmt.Sprintf("\t\ttype %s : %s\n", s.of.Name, s.values.datatype().Name)
+	case len(s.keys) > 0:
 	case s.dynamic && s.timeout > 0:
 		lines += fmt.Sprintf("\t\tsize %d\n\t\tflags dynamic,timeout\n\t\ttimeout %s\n", room, s.timeout)
 	case s.dynamic:
@@ -133,6 +147,18 @@ func (s set) head() string {
 		lines += "\t\t" + s.foreign + "\n"
 	}
 	return lines
+}
+
+// show shows an element as nft does.
+func (s set) show(e entry) string {
+	text := s.keys.text(e.key)
+	if e.comment != "" {
+		text += fmt.Sprintf(" comment %q", e.comment)
+	}
+	if len(s.values) > 0 {
+		text += " : " + s.values.text(e.value)
+	}
+	return text
 }
 
 // rule is what a chain does with a packet.
@@ -155,11 +181,18 @@ func (t table) String() string {
 	fmt.Fprintf(&b, "table inet %s {\n", t.name)
 	gap := ""
 	for _, s := range t.sets {
-		fmt.Fprintf(&b, "%s\tset %s {\n%s", gap, s.name, s.head())
-		if len(s.ranges) > 0 {
-			members := make([]string, len(s.ranges))
-			for i, r := range s.ranges {
-				members[i] = r.String()
+		word := "set"
+		if len(s.values) > 0 {
+			word = "map"
+		}
+		fmt.Fprintf(&b, "%s\t%s %s {\n%s", gap, word, s.name, s.head())
+		if len(s.ranges)+len(s.entries) > 0 {
+			var members []string
+			for _, r := range s.ranges {
+				members = append(members, r.String())
+			}
+			for _, e := range s.entries {
+				members = append(members, s.show(e))
 			}
 			fmt.Fprintf(&b, "\t\telements = { %s }\n", strings.Join(members, ",\n\t\t\t     "))
 		}

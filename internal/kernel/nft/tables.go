@@ -37,8 +37,12 @@ func Open(at *ns.Netns) *Tables {
 // EMSGSIZE.
 const sendBuffer = 16 << 20
 
-// A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes.
-const elementsPerMessage = 1024
+// A netlink attribute ends at 64 KiB; an element of an IPv6 set takes 36 bytes, and one of an
+// IPv6 map of host ports less than 120.
+const (
+	elementsPerMessage = 1024
+	entriesPerMessage  = 512
+)
 
 // Replace writes the ruleset's table in one transaction, over any table of that name. So
 // no packet meets half a table, and dying pods stay cut off without a gap. Each call
@@ -117,7 +121,7 @@ func (t *Tables) write(r Ruleset, last Parts) error {
 			t.lacks.Store(uint32(without))
 			return nil
 		}
-		if refused = cmp.Or(refused, err); !cannot(err) {
+		if refused = cmp.Or(refused, err); !cannot(err, r.parts()&^without) {
 			return err
 		}
 	}

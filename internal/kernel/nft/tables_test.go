@@ -15,7 +15,6 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/test/programs"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }
@@ -30,8 +29,17 @@ func sample() Ruleset {
 		Blocked: prefixes("169.254.0.0/16", "fd00:ec2::254/128"), Connections: 65536,
 		Masquerade: true,
 		Pools:      prefixes("10.88.0.0/16", "10.99.0.0/24", "fd88::/64"),
-		Excluded:   prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32"),
+		HostPorts:  true,
+		Ports: []Port{
+			mapped("tcp", "0.0.0.0:8080", "10.88.0.7:80"), mapped("tcp", "[::]:8080", "[fd88::7]:80"),
+			mapped("udp", "192.0.2.1:53", "10.88.0.7:5353"), mapped("sctp", "[2001:db8::1]:1", "[fd88::7]:65535"),
+		},
+		Excluded: prefixes("192.168.0.0/16", "10.0.0.0/8", "fd00:1::/32", "255.255.255.255/32"),
 	}
+}
+
+func mapped(protocol, host, pod string) Port {
+	return Port{"portsowner", Mapping{protocol, netip.MustParseAddrPort(host), netip.MustParseAddrPort(pod)}}
 }
 
 // many returns some 20 kB of CIDRs, of which no two touch.
@@ -58,6 +66,8 @@ var variants = []struct {
 	{"nothing blocked", func(r *Ruleset) { r.Blocked = nil }},
 	{"no limit", func(r *Ruleset) { r.Connections = 0 }},
 	{"some ports", func(r *Ruleset) { r.FirstPort, r.LastPort = 20000, 51819 }},
+	{"no host ports", func(r *Ruleset) { r.HostPorts = false }},
+	{"nobody's host ports", func(r *Ruleset) { r.Ports = nil }},
 	{"a small limit", func(r *Ruleset) { r.Connections = 100 }},
 	{"nothing but the cut", func(r *Ruleset) { r.Live, r.Masquerade = 0, false }},
 	{"no owner", func(r *Ruleset) { r.Owner = "" }},
@@ -137,7 +147,6 @@ func TestChange(t *testing.T) {
 // listings of both tables. It compares the listings and not the expressions, because not
 // every nft expresses a range as Berth does.
 func compareWithNft(t *testing.T, at *ns.Netns, r Ruleset) {
-	programs.Need(t, "nft")
 	ours := nftRun(t, at, "", "list", "table", "inet", r.Table())
 	other := nettest.Node(t)
 	nftRun(t, other, r.String(), "-f", "-")
@@ -148,7 +157,7 @@ func compareWithNft(t *testing.T, at *ns.Netns, r Ruleset) {
 
 func nftRun(t *testing.T, at *ns.Netns, stdin string, args ...string) string {
 	t.Helper()
-	cmd := nettest.Command(at, "nft", args...)
+	cmd := nettest.Command(at, nettest.Program(t, "nft"), args...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -84,6 +84,12 @@ func diff(want, have table) []string {
 		if more := without(h.ranges, w.ranges); len(more) > 0 {
 			say("set %s also has %s", w.name, some(more))
 		}
+		if lacks := without(w.entries, h.entries); len(lacks) > 0 {
+			say("set %s lacks %s", w.name, some(w.shown(lacks)))
+		}
+		if more := without(h.entries, w.entries); len(more) > 0 {
+			say("set %s also has %s", w.name, some(w.shown(more)))
+		}
 	}
 	for _, h := range have.sets {
 		if !slices.ContainsFunc(want.sets, func(s set) bool { return s.name == h.name }) {
@@ -127,13 +133,13 @@ func diffChain(want, have chain) []string {
 	return diffs
 }
 
-// without returns the spans of a that are not in b.
-func without(a, b []span) []span {
-	in := make(map[span]bool, len(b))
+// without returns the elements of a that are not in b.
+func without[T comparable](a, b []T) []T {
+	in := make(map[T]bool, len(b))
 	for _, s := range b {
 		in[s] = true
 	}
-	var rest []span
+	var rest []T
 	for _, s := range a {
 		if !in[s] {
 			rest = append(rest, s)
@@ -142,15 +148,29 @@ func without(a, b []span) []span {
 	return rest
 }
 
-// some lists a few spans and counts the rest.
-func some(spans []span) string {
-	const few = 5
-	words := make([]string, 0, few)
-	for _, s := range spans[:min(few, len(spans))] {
-		words = append(words, s.String())
+// words is a thing that has been shown already.
+type words string
+
+func (w words) String() string { return string(w) }
+
+// shown shows elements of a set or map of host ports.
+func (s set) shown(entries []entry) []words {
+	list := make([]words, len(entries))
+	for i, e := range entries {
+		list[i] = words(s.show(e))
 	}
-	list := strings.Join(words, ", ")
-	if more := len(spans) - few; more > 0 {
+	return list
+}
+
+// some lists a few things and counts the rest.
+func some[T fmt.Stringer](things []T) string {
+	const few = 5
+	texts := make([]string, 0, few)
+	for _, s := range things[:min(few, len(things))] {
+		texts = append(texts, s.String())
+	}
+	list := strings.Join(texts, ", ")
+	if more := len(things) - few; more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
 	return list

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,16 +25,18 @@ const (
 	timeout = 30 * time.Second
 )
 
-var errSilent = errors.New("the kernel does not answer")
+// buffers are those of sockets that are closed. An ADD opens a socket in the pod for a few
+// messages: a buffer of its own would be a quarter of all memory that an ADD and a DEL allocate.
+var buffers = sync.Pool{New: func() any { return new([BufferSize]byte) }}
 
-// kernel is the kernel's address on each bus.
-var kernel = &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+var errSilent = errors.New("the kernel does not answer")
 
 // Socket is used by one goroutine at a time. After any error its user has to close it,
 // because unread answers may be left in it.
 type Socket struct {
 	fd   int
 	port uint32
+	to   unix.SockaddrNetlink // the kernel's address; x/sys writes into it at each call
 	buf  []byte
 	ctx  context.Context // of Until
 }
@@ -47,7 +50,7 @@ func Open(bus int, options ...int) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening netlink socket: %w", os.NewSyscallError("socket", err))
 	}
-	s := &Socket{fd: fd, buf: make([]byte, BufferSize), ctx: context.Background()}
+	s := &Socket{fd: fd, to: unix.SockaddrNetlink{Family: unix.AF_NETLINK}, buf: buffers.Get().(*[BufferSize]byte)[:], ctx: context.Background()}
 	if err := s.prepare(append(options, unix.NETLINK_CAP_ACK)); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("preparing netlink socket: %w", err)
@@ -59,7 +62,7 @@ func (s *Socket) prepare(options []int) error {
 	// Connecting gives the socket its port, too. The kernel takes no messages of others for a
 	// socket that is connected to the kernel (netlink_getsockbyportid): otherwise a pod could
 	// fill the sockets that Berth has in the pod's namespace.
-	if err := unix.Connect(s.fd, kernel); err != nil {
+	if err := unix.Connect(s.fd, &s.to); err != nil {
 		return os.NewSyscallError("connect", err)
 	}
 	name, err := unix.Getsockname(s.fd)
@@ -85,8 +88,12 @@ func (s *Socket) wait(d time.Duration) error {
 // while Receive waits, Receive may still wait until the deadline.
 func (s *Socket) Until(ctx context.Context) { s.ctx = ctx }
 
-// Close closes the socket.
-func (s *Socket) Close() { unix.Close(s.fd) }
+// Close closes the socket. What Receive has returned is not valid any more.
+func (s *Socket) Close() {
+	unix.Close(s.fd)
+	buffers.Put((*[BufferSize]byte)(s.buf))
+	s.buf = nil
+}
 
 // Fd returns the socket's file descriptor.
 func (s *Socket) Fd() int { return s.fd }
@@ -97,7 +104,7 @@ func (s *Socket) Port() uint32 { return s.port }
 // Send sends messages to the kernel in one datagram.
 func (s *Socket) Send(out []byte) error {
 	for {
-		err := unix.Sendto(s.fd, out, 0, kernel)
+		err := unix.Sendto(s.fd, out, 0, &s.to)
 		if err != unix.EINTR {
 			return os.NewSyscallError("sendto", err)
 		}

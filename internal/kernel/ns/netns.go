@@ -76,6 +76,18 @@ func Open(path string) (*Netns, error) {
 	return n, about(path, err)
 }
 
+// Passing reports whether an error in looking for a namespace, or into one, says nothing about it:
+// another try may succeed, because the machine or the process lacks something just now, or the
+// path's file system does not answer.
+func Passing(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, ErrHangs} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // about adds to an error which path it is about.
 func about(path string, err error) error {
 	if err == nil {

@@ -62,8 +62,27 @@ func (n *Netns) Delete() error {
 	return nil
 }
 
+// Unbound makes a network namespace that has no path. It ends when it is closed, unless a
+// process or a socket is in it. The caller needs CAP_SYS_ADMIN.
+//
+//	unshare --net
+func Unbound() (n *Netns, err error) {
+	err = fresh(func() (err error) { n, err = Self(); return err })
+	if err != nil {
+		return nil, fmt.Errorf("making a network namespace: %w", err)
+	}
+	return n, nil
+}
+
 // bind binds a new network namespace to the file at path.
 func bind(path string) error {
+	return fresh(func() error {
+		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
+	})
+}
+
+// fresh runs f with its thread in a new network namespace.
+func fresh(f func() error) error {
 	home, err := Self()
 	if err != nil {
 		return err
@@ -73,6 +92,6 @@ func bind(path string) error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return os.NewSyscallError("unshare", err)
 		}
-		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
+		return f()
 	})
 }

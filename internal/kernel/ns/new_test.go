@@ -35,3 +35,21 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("a folder: %v, %v", n, err)
 	}
 }
+
+// A namespace without a path is another one than the process's, and ends when it is closed.
+func TestUnbound(t *testing.T) {
+	nettest.Need(t)
+	home := threadNetns()
+	n, err := ns.Unbound()
+	must(t, err)
+	if got := threadNetns(); got != home || got == named(n) {
+		t.Errorf("in %s after Unbound made %s, and before in %s", got, named(n), home)
+	}
+	if err := n.Do(func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+	must(t, n.Close())
+	if err := n.Do(func() error { return nil }); err == nil {
+		t.Error("a closed namespace can be entered")
+	}
+}

@@ -188,6 +188,12 @@ type Link struct {
 	Given     string // the name that ADD gave it, as its second name says (stamp.AltName); "": it has no second name
 }
 
+// EndsAt reports whether a veth's other end has an index in another network namespace, whose
+// NetnsID is given.
+func (l Link) EndsAt(index, netns int) bool {
+	return l.Veth && l.Peer == index && l.PeerNetns == netns && netns != NoNetns
+}
+
 // GetLink reads a link, found by its name, into link. If there is no such link the error
 // is kernel.ErrNotFound. After GetLink the link can send if its peer is up, because the
 // kernel brings the link's carrier up to date before it answers. Without GetLink it does
@@ -233,13 +239,20 @@ func (c *Conn) Link(name string) (Link, error) {
 func (c *Conn) Veths(keep func(Link) (bool, error)) ([]Link, error) {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(unix.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
-	r := Request{
-		text: "ip link show type veth",
-		typ:  unix.RTM_GETLINK,
-		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC), info,
-			nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics))),
-	}
-	return dump(c, r, func(body []byte) (Link, bool, error) {
+	return c.links("ip link show type veth", keep, info)
+}
+
+// Links lists the links of any type for which keep answers true. It costs what Veths costs.
+//
+//	ip link show
+func (c *Conn) Links(keep func(Link) (bool, error)) ([]Link, error) {
+	return c.links("ip link show", keep)
+}
+
+func (c *Conn) links(text string, keep func(Link) (bool, error), parts ...nl.NetlinkRequestData) ([]Link, error) {
+	parts = append([]nl.NetlinkRequestData{nl.NewIfInfomsg(unix.AF_UNSPEC)}, parts...)
+	parts = append(parts, nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStatistics)))
+	return dump(c, Request{text: text, typ: unix.RTM_GETLINK, body: body(parts...)}, func(body []byte) (Link, bool, error) {
 		l, err := parseLink(body)
 		if err != nil {
 			return l, false, err

@@ -171,6 +171,19 @@ func TestVeths(t *testing.T) {
 	}
 }
 
+func TestLinks(t *testing.T) {
+	c := open(t, nil)
+	a, _ := veth(t, c, "btest0")
+	veth(t, c, "other0")
+	nettest.Run(t, nil, "ip link add btest1 type bridge")
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del btest1") })
+	links, err := c.Links(named("btest"))
+	must(t, err)
+	if len(links) != 2 || links[0] != a || links[1].Name != "btest1" || links[1].Veth {
+		t.Errorf("the list is %+v, not %+v and a bridge", links, a)
+	}
+}
+
 // If a link has no IPv6, setting NoAddrGen fails.
 func TestNoAddrGenUnsupported(t *testing.T) {
 	c := open(t, nil)

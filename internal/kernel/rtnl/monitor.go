@@ -36,6 +36,12 @@ const (
 	// Unforwarded: somebody has switched off forwarding for a link, of whoever it is, or for
 	// all links. Of Link, Index is known; it is 0 for all links.
 	Unforwarded
+	// Reshaped: somebody has taken away, replaced or changed what Shape made on a link, or
+	// Shape has made it, or GetQdisc asked for it. Of Link, Index is known; Shape is what it is now.
+	Reshaped
+	// Repoliced: somebody has taken away, replaced or changed what Police made on a link, or Police
+	// has made it. Of Link, Index is known; Shape is what it is now.
+	Repoliced
 	// Lost: the socket could not hold all news. Anything may have changed.
 	Lost
 )
@@ -46,9 +52,10 @@ type News struct {
 	Link   Link
 	Route  Route
 	IPv6   bool // Unforwarded: of IPv6, not of IPv4
+	Shape  Rate // Reshaped, Repoliced: the zero Rate, if it is not as Shape or Police makes it
 }
 
-// Monitor tells of changes to an instance's live links, and to Berth's routes.
+// Monitor tells of changes to an instance's live links, and to Berth's routes, shapes and police.
 type Monitor struct {
 	file   *os.File // the socket
 	raw    syscall.RawConn
@@ -68,7 +75,7 @@ const receiveBuffer = 4 << 20
 // message has taken it out of the live group and has changed its name, its alias and its
 // second name, because then nothing shows any more whose link it is.
 //
-//	ip monitor link route netconf
+//	ip monitor link route netconf; tc monitor
 func (c *Conn) Monitor(groups stamp.Groups, prefix string) (*Monitor, error) {
 	m := &Monitor{groups: groups, prefix: prefix, buf: make([]byte, nlsock.BufferSize)}
 	err := c.Inside(func() error { return m.open() })
@@ -97,6 +104,7 @@ func (m *Monitor) open() error {
 	}
 	for _, group := range []int{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
+		unix.RTNLGRP_TC,
 	} {
 		if err == nil {
 			err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group)
@@ -216,6 +224,27 @@ func (m *Monitor) read(msg syscall.NetlinkMessage) (News, bool) {
 		return News{Change: RouteGone, Route: route}, true
 	case unix.RTM_NEWNETCONF:
 		return readNetconf(msg.Data)
+	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC:
+		q, isRoot, err := parseQdisc(msg.Data)
+		if err == nil && q.Kind == clsact && msg.Header.Type == unix.RTM_DELQDISC {
+			return News{Change: Repoliced, Link: Link{Index: q.Index}}, true
+		}
+		if err != nil || !isRoot {
+			return News{}, false
+		}
+		if msg.Header.Type == unix.RTM_DELQDISC {
+			q.Shape = Rate{}
+		}
+		return News{Change: Reshaped, Link: Link{Index: q.Index}, Shape: q.Shape}, true
+	case unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+		index, rate, err := parsePolice(msg.Data)
+		if err != nil {
+			return News{}, false
+		}
+		if msg.Header.Type == unix.RTM_DELTFILTER {
+			rate = Rate{}
+		}
+		return News{Change: Repoliced, Link: Link{Index: index}, Shape: rate}, true
 	}
 	return News{}, false
 }

@@ -18,6 +18,8 @@ const (
 	atProtocol = unix.SizeofNlMsghdr + 5 // rtm_protocol
 	atLinkAttr = unix.SizeofNlMsghdr + unix.SizeofIfInfomsg
 	atConfAttr = unix.SizeofNlMsghdr + sizeofNetconfmsg
+	atHandle   = unix.SizeofNlMsghdr + atTcHandle
+	atInfo     = unix.SizeofNlMsghdr + atTcInfo
 )
 
 // steps are instructions of the filter, one after the other.
@@ -53,7 +55,7 @@ func find(attribute uint32, nested bool) steps {
 // monitorFilter lets through what is about links that have the prefix in their names,
 // are in the live group, or have the instance's alias or second name, whatever else one
 // message has changed, but for changes of those in the coming and in the cut group; deletions of
-// routes with Berth's protocol; routes that replace others; and that forwarding is off.
+// routes with Berth's protocol; routes that replace others; what Shape and Police make, and its end; and that forwarding is off.
 func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, error) {
 	// Netlink's numbers are in the host's byte order, and BPF loads big ones.
 	half := func(n uint16) uint32 {
@@ -71,11 +73,19 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		loadBehind(0, 4),
 		when(bpf.JumpEqual, 0, accept),
 		drop)
+	shapes := slices.Concat(load(atHandle, 4), when(bpf.JumpEqual, word(shaper), accept), drop)
+	// With a clsact go its filters, of which the kernel then tells nothing.
+	shapesEnd := slices.Concat(load(atHandle, 4), when(bpf.JumpEqual, word(clsactHandle), accept), shapes)
+	polices := slices.Concat(load(atInfo, 4), when(bpf.JumpEqual, word(policeInfo()), accept), drop)
 	return bpf.Assemble(slices.Concat(
 		load(atType, 2),
 		when(bpf.JumpEqual, half(unix.RTM_NEWNETCONF), unforwarded),
 		when(bpf.JumpEqual, half(unix.RTM_NEWROUTE), slices.Concat(load(atFlags, 2), replaces, drop)),
 		when(bpf.JumpEqual, half(unix.RTM_DELROUTE), slices.Concat(load(atProtocol, 1), berths, drop)),
+		when(bpf.JumpEqual, half(unix.RTM_NEWQDISC), shapes),
+		when(bpf.JumpEqual, half(unix.RTM_DELQDISC), shapesEnd),
+		when(bpf.JumpEqual, half(unix.RTM_NEWTFILTER), polices),
+		when(bpf.JumpEqual, half(unix.RTM_DELTFILTER), polices),
 		when(bpf.JumpNotEqual, half(unix.RTM_NEWLINK), when(bpf.JumpNotEqual, half(unix.RTM_DELLINK), drop)),
 		// A link: by its group...
 		steps{bpf.LoadConstant{Dst: bpf.RegA, Val: atLinkAttr}},

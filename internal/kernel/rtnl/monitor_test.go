@@ -71,6 +71,10 @@ func show(n rtnl.News) string {
 		return "gone " + n.Link.Name
 	case rtnl.RouteGone:
 		return "no route " + n.Route.Dst.String()
+	case rtnl.Reshaped:
+		return fmt.Sprint("shape ", n.Link.Index, " ", n.Shape)
+	case rtnl.Repoliced:
+		return fmt.Sprint("police ", n.Link.Index, " ", n.Shape)
 	case rtnl.Unforwarded:
 		return fmt.Sprint("unforwarded ", n.Link.Index, " IPv6 ", n.IPv6)
 	}

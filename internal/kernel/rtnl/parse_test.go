@@ -23,11 +23,14 @@ func FuzzParse(f *testing.F) {
 		parseRoute(b)
 		parseNeighbour(b)
 		parseUplinks(b)
+		parseWay(b)
 		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
 			parseError(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: typ, Flags: flags}, Data: b})
 		}
-		local := false
-		for _, r := range []Request{GetLink("lo", new(Link)), IsLocal(Route{}.Gateway, &local)} {
+		local, state := false, ""
+		for _, r := range []Request{
+			GetLink("lo", new(Link)), IsLocal(Route{}.Gateway, &local), Carries("lo", &local), NeighbourState(Route{}.Gateway, 1, &state),
+		} {
 			r.answer(b)
 		}
 	})

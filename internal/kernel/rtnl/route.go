@@ -17,6 +17,7 @@ import (
 type Route struct {
 	Dst         netip.Prefix
 	Unreachable bool       // the kernel answers with an ICMP error; the route has neither link nor gateway
+	Local       bool       // the node receives it itself; the route has neither link nor gateway
 	Index       int        // of the link that it leads to
 	Gateway     netip.Addr // zero: the destination is on the link
 	Metric      uint32     // the lowest wins; 0 is the family's default (IPv6: 1,024)
@@ -29,10 +30,13 @@ func (r Route) String() string {
 	if r.Unreachable {
 		text = "unreachable " + text
 	}
+	if r.Local {
+		text = "local " + text + " dev lo"
+	}
 	if r.Gateway.IsValid() {
 		text += fmt.Sprint(" via ", r.Gateway)
 	}
-	if r.Index != 0 && !r.Unreachable {
+	if r.Index != 0 && !r.Unreachable && !r.Local {
 		text += fmt.Sprint(" dev ", r.Index)
 	}
 	if r.Gateway.IsValid() {
@@ -74,8 +78,14 @@ func DelRoute(r Route) Request {
 	}
 }
 
+// loopback is the index of lo in every network namespace (LOOPBACK_IFINDEX).
+const loopback = 1
+
 // scope returns the scope that `ip route add` chooses for such a route.
 func (r Route) scope() uint8 {
+	if r.Local {
+		return unix.RT_SCOPE_HOST
+	}
 	if r.Dst.Addr().Is4() && !r.Unreachable && !r.Gateway.IsValid() {
 		return unix.RT_SCOPE_LINK
 	}
@@ -90,6 +100,10 @@ func (r Route) body(scope uint8) []byte {
 	msg.Scope = scope
 	if r.Unreachable {
 		msg.Type = unix.RTN_UNREACHABLE
+	}
+	if r.Local {
+		msg.Type = unix.RTN_LOCAL
+		r.Index = loopback
 	}
 	parts := []nl.NetlinkRequestData{msg, nl.NewRtAttr(unix.RTA_DST, r.Dst.Addr().AsSlice())}
 	if r.Gateway.IsValid() {
@@ -164,17 +178,47 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 	return r
 }
 
+// Reached returns those of some addresses that the node has a route to which is for the address
+// alone, or that the node has itself. An unreachable route does not count, nor does an address
+// that could not be looked up. Policy rules apply.
+//
+//	ip route get fibmatch ADDR
+func (c *Conn) Reached(addrs []netip.Addr) []netip.Addr {
+	found := make([]bool, len(addrs))
+	rs := make([]Request, len(addrs))
+	for i, a := range addrs {
+		rs[i] = MatchRoute(a, nil)
+		rs[i].answer = func(b []byte) error {
+			if len(b) < unix.SizeofRtMsg {
+				return fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
+			}
+			m := nl.DeserializeRtMsg(b)
+			found[i] = int(m.Dst_len) == a.BitLen() && (m.Type == unix.RTN_UNICAST || m.Type == unix.RTN_LOCAL)
+			return nil
+		}
+	}
+	c.Each(rs...)
+	var reached []netip.Addr
+	for i, a := range addrs {
+		if found[i] {
+			reached = append(reached, a)
+		}
+	}
+	return reached
+}
+
 // RouteFilter chooses among Berth's routes.
 type RouteFilter struct {
 	Index       int    // of the link; 0: any
-	Unreachable bool   // true: unreachable routes only; false: all others
+	Unreachable bool   // true: unreachable routes only
+	Local       bool   // true: local routes only
 	Table       uint32 // 0: main
 }
 
 // Routes lists Berth's routes of both families in a table. The kernel filters, but walks the
 // whole table.
 //
-//	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable
+//	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable|local
 func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	var routes []Route
 	for _, family := range families {
@@ -191,7 +235,7 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 // are listed, it calls each twice for some. An error of each ends the list and is
 // returned; if it is ErrStop, EachRoute returns nil. A table that is not there has no routes.
 //
-//	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable
+//	ip route show proto 98 [dev DEV] [table TABLE] type unicast|unreachable|local
 func (c *Conn) EachRoute(f RouteFilter, each func(Route) error) error {
 	stopped := false
 	for _, family := range families {
@@ -229,6 +273,10 @@ func (f RouteFilter) request(family uint8) Request {
 		msg.Type = unix.RTN_UNREACHABLE
 		text += " type unreachable"
 	}
+	if f.Local {
+		msg.Type = unix.RTN_LOCAL
+		text += " type local"
+	}
 	parts := []nl.NetlinkRequestData{msg}
 	if f.Table != 0 {
 		msg.Table = unix.RT_TABLE_UNSPEC
@@ -246,7 +294,7 @@ func (f RouteFilter) request(family uint8) Request {
 // that the request asks it to leave out.
 func (f RouteFilter) parse(b []byte) (Route, bool, error) {
 	route, ours, err := parseRoute(b)
-	ours = ours && route.Table == f.Table && route.Unreachable == f.Unreachable && (f.Index == 0 || route.Index == f.Index)
+	ours = ours && route.Table == f.Table && route.Unreachable == f.Unreachable && route.Local == f.Local && (f.Index == 0 || route.Index == f.Index)
 	return route, ours, err
 }
 
@@ -286,6 +334,9 @@ func parseRoute(b []byte) (Route, bool, error) {
 	case unix.RTN_UNREACHABLE:
 		r.Unreachable = true
 		r.Index = 0 // for IPv6 the kernel sends lo's
+	case unix.RTN_LOCAL:
+		r.Local = true
+		r.Index = 0
 	case unix.RTN_UNICAST:
 	default:
 		return r, false, nil

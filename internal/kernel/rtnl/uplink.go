@@ -18,24 +18,37 @@ import (
 //	ip route show default; ip link show DEV
 func (c *Conn) UplinkMTU() (int, error) {
 	mtu := 0
+	uplinks, err := c.Uplinks()
+	if err != nil {
+		return 0, err
+	}
+	for _, index := range uplinks {
+		var l Link
+		if err := c.Do(GetLinkAt(index, &l)); err != nil {
+			return 0, err
+		}
+		if mtu == 0 || l.MTU < mtu {
+			mtu = l.MTU
+		}
+	}
+	return mtu, nil
+}
+
+// Uplinks returns the indices of the links to which default routes of either family lead, each
+// once for each route.
+//
+//	ip route show default
+func (c *Conn) Uplinks() (all []int, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		uplinks, err := c.uplinks(family)
 		// If the table changes all the time, the last list is good enough; if there is no
 		// table, it has no routes.
 		if err != nil && !errors.Is(err, kernel.ErrInterrupted) && !errors.Is(err, kernel.ErrNotFound) {
-			return 0, err
+			return nil, err
 		}
-		for _, index := range uplinks {
-			var l Link
-			if err := c.Do(GetLinkAt(index, &l)); err != nil {
-				return 0, err
-			}
-			if mtu == 0 || l.MTU < mtu {
-				mtu = l.MTU
-			}
-		}
+		all = append(all, uplinks...)
 	}
-	return mtu, nil
+	return all, nil
 }
 
 // uplinks lists the links that the default routes of a family lead to.
@@ -54,7 +67,6 @@ func (c *Conn) uplinks(family uint8) ([]int, error) {
 }
 
 // parseUplinks reads the links to which an RTM_NEWROUTE leads, if it is a default route.
-// A multipath route leads to several.
 func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
@@ -62,6 +74,13 @@ func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
 	if m := nl.DeserializeRtMsg(b); m.Dst_len != 0 || m.Type != unix.RTN_UNICAST || m.Table != unix.RT_TABLE_MAIN {
 		return nil, false, nil
 	}
+	links, err = leadsTo(b)
+	return links, true, err
+}
+
+// leadsTo returns the indices of the links to which an RTM_NEWROUTE leads. A multipath route
+// leads to several.
+func leadsTo(b []byte) (links []int, err error) {
 	err = attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
 		switch typ {
 		case unix.RTA_OIF:
@@ -74,5 +93,5 @@ func parseUplinks(b []byte) (links []int, isDefault bool, err error) {
 			}
 		}
 	})
-	return links, true, err
+	return links, err
 }

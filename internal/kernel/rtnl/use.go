@@ -13,13 +13,14 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Use is a use that somebody other than Berth makes of addresses on this node.
+// Use is a use that somebody makes of addresses on this node.
 type Use struct {
 	Sort   UseSort
 	Prefix netip.Prefix // of an address: with the address, and the length of its network
 	Index  int          // of the link; 0: none, or several
 	Table  uint32       // of a route or a gateway
 	Via    netip.Addr   // a route's gateway, if it has one
+	Agent  string       // of an agent's pool route: the first 4 characters of the instance's id
 }
 
 // UseSort says what a Use is.
@@ -32,9 +33,10 @@ const (
 	UseGateway UseSort = "gateway" // of any route
 )
 
-// Uses lists who else uses addresses: the addresses of links, the routes of all tables but
-// local, and their gateways. It leaves out routes with Berth's protocol number. The kernel
-// walks all addresses and routes for it.
+// Uses lists who uses addresses: the addresses of links, the routes of all tables but local,
+// and their gateways. Of the routes with Berth's protocol number it lists those of pools,
+// whichever agent has them, and leaves out those to pods: a pool's route says enough. The
+// kernel walks all addresses and routes for it.
 //
 //	ip addr show; ip route show table all
 func (c *Conn) Uses() ([]Use, error) {
@@ -68,19 +70,22 @@ func parseUses(b []byte) (uses []Use, any bool, err error) {
 		return nil, false, fmt.Errorf("netlink message of %d bytes, less than %d", len(b), unix.SizeofRtMsg)
 	}
 	m := nl.DeserializeRtMsg(b)
-	if m.Protocol == stamp.Protocol || m.Flags&unix.RTM_F_CLONED != 0 || m.Type == unix.RTN_LOCAL || m.Type == unix.RTN_BROADCAST ||
+	if m.Flags&unix.RTM_F_CLONED != 0 || m.Type == unix.RTN_LOCAL || m.Type == unix.RTN_BROADCAST ||
 		m.Type == unix.RTN_ANYCAST || m.Type == unix.RTN_MULTICAST {
 		return nil, false, nil
 	}
 	route := Use{Sort: UseRoute, Table: uint32(m.Table)}
 	var dst netip.Addr
 	var gateways []netip.Addr
+	var metric uint32
 	err = attributes(b, unix.SizeofRtMsg, func(typ uint16, value []byte) {
 		switch typ {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(value)
 		case unix.RTA_OIF:
 			route.Index = int(uint32Of(value))
+		case unix.RTA_PRIORITY:
+			metric = uint32Of(value)
 		case unix.RTA_TABLE:
 			route.Table = uint32Of(value)
 		case unix.RTA_MULTIPATH:
@@ -93,6 +98,13 @@ func parseUses(b []byte) (uses []Use, any bool, err error) {
 	})
 	if err != nil || route.Table == unix.RT_TABLE_LOCAL {
 		return nil, false, err
+	}
+	if m.Protocol == stamp.Protocol {
+		var ofPool bool
+		if route.Agent, ofPool = stamp.OfMetric(metric); !ofPool || m.Type != unix.RTN_UNREACHABLE {
+			return nil, false, nil
+		}
+		route.Index = 0 // IPv6 has lo there
 	}
 	gateways = append(gateways, gatewaysIn(b[unix.SizeofRtMsg:])...)
 	if len(gateways) > 0 {

@@ -7,13 +7,17 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // Uses are addresses, routes of any table, and gateways, also those of multipath routes and of
-// the other family. A default route is none, but its gateway is. What is Berth's is none.
+// the other family. A default route is none, but its gateway is. Of Berth's routes those of
+// pools are, and say whose they are.
 func TestUses(t *testing.T) {
 	nettest.Need(t)
 	pod := nettest.Pod(t)
+	metric, err := stamp.MetricOf("bcde")
+	must(t, err)
 	for _, command := range []string{
 		"ip link add eth0 type bridge",
 		"ip link set eth0 up",
@@ -30,6 +34,9 @@ func TestUses(t *testing.T) {
 		"ip route add 10.4.0.0/16 nexthop via 192.0.2.3 dev eth0 nexthop via 192.0.2.4 dev eth0",
 		"ip route add 10.5.0.0/16 via inet6 2001:db8::9 dev eth0",
 		"ip route add unreachable 10.6.0.0/16 proto 98",
+		"ip route add 10.7.0.1 dev eth1 proto 98",
+		"ip route add unreachable 10.8.0.0/16 proto 98 metric " + fmt.Sprint(metric),
+		"ip route add unreachable 2001:db8:8::/64 proto 98 metric " + fmt.Sprint(metric),
 	} {
 		nettest.Run(t, pod, command)
 	}
@@ -50,6 +57,9 @@ func TestUses(t *testing.T) {
 			if u.Table != 0 && u.Table != 254 {
 				text += fmt.Sprint(" table ", u.Table)
 			}
+			if u.Agent != "" {
+				text += fmt.Sprint(" of ", u.Agent, u.Index)
+			}
 			if !slices.Contains(got, text) {
 				got = append(got, text)
 			}
@@ -63,6 +73,7 @@ func TestUses(t *testing.T) {
 		"route 10.1.0.0/16 via 192.0.2.2", "gateway 192.0.2.2/32", "route 10.2.0.0/16 table 100", "route 10.3.0.0/16",
 		"route 10.4.0.0/16 via 192.0.2.3", "gateway 192.0.2.3/32", "gateway 192.0.2.4/32",
 		"route 10.5.0.0/16 via 2001:db8::9", "gateway 2001:db8::9/128",
+		"route 10.8.0.0/16 of bcde0", "route 2001:db8:8::/64 of bcde0",
 	}
 	slices.Sort(got)
 	slices.Sort(want)

@@ -4,12 +4,17 @@
 // #1190). Acquire has nothing to do. Release comes after the cut, when the pod can make no
 // new entries. It also ends the node's own TCP connections to the pod. One pass over the
 // table serves all pods that wait for it.
+//
+// After the cut no route of the pod's link leads to its addresses. If there is a route to one
+// of them all the same, the address is somebody else's: the ADD failed because of that, or the
+// pod is long gone. The entries are then somebody else's, too, and stay.
 package flows
 
 import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -43,20 +48,25 @@ type Table interface {
 	Forget([]netip.Addr) error
 }
 
+// Routes tells which of some addresses have a route of their own.
+type Routes interface {
+	Reached([]netip.Addr) []netip.Addr
+}
+
 // Kind returns the kind, which acts on a table.
-func Kind(t Table) hold.Kind {
+func Kind(t Table, r Routes) hold.Kind {
 	return hold.Kind{
 		Stage:   hold.Use,
 		New:     func() hold.Spec { return &Spec{} },
 		Acquire: func(context.Context, hold.Hold) error { return nil },
 		Verify:  hold.VerifyEach(func(context.Context, hold.Hold) error { return nil }),
-		Release: func(_ context.Context, hs []hold.Hold) []error { return release(t, hs) },
+		Release: func(_ context.Context, hs []hold.Hold) []error { return release(t, r, hs) },
 		Batch:   batch,
 		Lazy:    true,
 	}
 }
 
-func release(t Table, hs []hold.Hold) []error {
+func release(t Table, r Routes, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var addrs []netip.Addr
 	for i, h := range hs {
@@ -67,6 +77,8 @@ func release(t Table, hs []hold.Hold) []error {
 		}
 		addrs = append(addrs, s.Addresses...)
 	}
+	others := r.Reached(addrs)
+	addrs = slices.DeleteFunc(addrs, func(a netip.Addr) bool { return slices.Contains(others, a) })
 	err := t.Forget(addrs)
 	for i := range errs {
 		if errs[i] == nil {

@@ -20,12 +20,35 @@ func (t *table) Forget(addrs []netip.Addr) error {
 	return t.err
 }
 
+// nobody else has any address.
+type nobody struct{}
+
+func (nobody) Reached([]netip.Addr) []netip.Addr { return nil }
+
+// others have addresses.
+type others []netip.Addr
+
+func (o others) Reached([]netip.Addr) []netip.Addr { return o }
+
+// The entries of an address that somebody else has by now are not this pod's.
+func TestOthersKeepTheirs(t *testing.T) {
+	a, b := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("fd00:88::1")
+	tab := &table{}
+	k := flows.Kind(tab, others{a})
+	if errs := k.Release(t.Context(), []hold.Hold{{Spec: &flows.Spec{Addresses: []netip.Addr{a, b}}}}); errs[0] != nil {
+		t.Error(errs)
+	}
+	if len(tab.passes) != 1 || !slices.Equal(tab.passes[0], []netip.Addr{b}) {
+		t.Errorf("passes: %v", tab.passes)
+	}
+}
+
 // One pass over the table serves all pods. In cilium #35411, #40219, each deletion
 // walked the whole table.
 func TestOnePassForAll(t *testing.T) {
 	a, b := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("fd00:88::1")
 	tab := &table{}
-	k := flows.Kind(tab)
+	k := flows.Kind(tab, nobody{})
 	hs := []hold.Hold{{Spec: &flows.Spec{Addresses: []netip.Addr{a}}}, {Spec: &hold.Unknown{Name: "x"}}, {Spec: &flows.Spec{Addresses: []netip.Addr{b}}}}
 	errs := k.Release(t.Context(), hs)
 	if errs[0] != nil || errs[1] == nil || errs[2] != nil {

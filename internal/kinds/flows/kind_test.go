@@ -32,7 +32,7 @@ func TestKind(t *testing.T) {
 	table := &entries{all: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	var last atomic.Uint32 // the last address that a spec got
 	kindtest.Run(t, kindtest.Kind{
-		Kind:   flows.Kind(table),
+		Kind:   flows.Kind(table, nobody{}),
 		Unseen: true,
 		Spec: func(testing.TB, hold.ID) hold.Spec {
 			a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24|last.Add(1))))

@@ -147,9 +147,9 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	case add == nil:
 		return link, false, errors.Join(get, l.deleteNamed(s.Name))
 	case !errors.Is(add, kernel.ErrExists):
-		return link, false, add
+		return link, false, hold.Unused(add)
 	case errors.Is(get, kernel.ErrNotFound): // no link has the host's name, so the pod's is taken
-		return link, false, fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign)
+		return link, false, hold.Unused(fmt.Errorf("interface %s exists in the pod: %w", s.Ifname, hold.ErrForeign))
 	case get == nil && !l.owns(s, link):
 		return link, false, fmt.Errorf("the name %s leads to link %s, whose alias is %q: %w", s.Name, link.Name, link.Alias, hold.ErrForeign)
 	}
@@ -213,9 +213,15 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 // host's end comes up last: until then the pod's end has no carrier, and nothing that is
 // done to it has to wait for a walk of the node's routes.
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
+	idle := l.idle
 	defer func() {
-		if err != nil { // best effort: the engine also releases a hold whose Acquire failed
-			err = errors.Join(err, l.delete(link.Index))
+		if err == nil {
+			return
+		}
+		idle := idle(link.Index)
+		gone := l.delete(link.Index) // best effort: the engine also releases a hold whose Acquire failed
+		if err = errors.Join(err, gone); idle && gone == nil {
+			err = hold.Unused(err)
 		}
 	}()
 	inside, err := furnishPod(s, macs, pod, link.Peer)
@@ -226,12 +232,20 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	idle = func(int) bool { return false } // from here on packets may pass
 	if err := l.furnishHost(s, macs, link, nothing()); err != nil {
 		return err
 	}
 	settled, err := glanceInside(s, inside)
 	l.memory.settling(s.Name, !settled)
 	return err
+}
+
+// idle reports whether the host's end of a new link is as create left it: down, so that no
+// packet has passed. Others may have set it up.
+func (l *Links) idle(index int) bool {
+	var now rtnl.Link
+	return l.conn.Do(rtnl.GetLinkAt(index, &now)) == nil && !now.Up && now.Group == l.groups.Coming()
 }
 
 // repair brings the host's side of a link back to what its spec says.

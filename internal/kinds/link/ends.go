@@ -18,6 +18,7 @@ type PodEnd struct {
 	Netns     ns.Ref
 	MAC       string
 	Addresses []netip.Addr
+	Egress    rtnl.Rate // to which the end is limited
 }
 
 // NetnsFolders are where network namespaces are found: first where runtimes and
@@ -153,11 +154,13 @@ func lookInto(node *rtnl.Conn, n *ns.Netns, wanted map[int]WantedEnd) []end {
 			return false, rtnl.ErrStop
 		}
 		host, ok := wanted[l.Peer]
-		return ok && host.Peer == l.Index && host.PeerNetns == here, nil
+		return ok && host.EndsAt(l.Index, here), nil
 	})
 	var ends []end
 	for _, l := range links {
-		ends = append(ends, end{link: l, PodEnd: PodEnd{n.Ref(), l.MAC, addressesOf(c, l.Index)}})
+		var q rtnl.Qdisc
+		_ = c.GetQdisc(l.Index, &q) // what cannot be seen is no limit
+		ends = append(ends, end{link: l, PodEnd: PodEnd{n.Ref(), l.MAC, addressesOf(c, l.Index), q.Shape}})
 	}
 	return ends
 }

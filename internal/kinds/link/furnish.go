@@ -17,7 +17,7 @@ import (
 )
 
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
-// link to the live group, sets it up, and adds the routes and neighbours for the pod's
+// link to the live group, limits what it sends and lets in, sets it up, and adds the routes and neighbours for the pod's
 // addresses.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	conf := link.Conf
@@ -56,6 +56,10 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	if len(settings) > 0 {
 		rs = append(rs, rtnl.SetLink(s.Name, settings...))
 	}
+	if err := l.police(s, seen, link.Index); err != nil {
+		return err
+	}
+	rs = append(rs, s.shape(seen, link.Index)...)
 	rs = append(rs, rtnl.SetLink(s.Name, rtnl.Up())) // in a request of its own: in one, the kernel would do it before NoAddrGen
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
@@ -98,7 +102,7 @@ func hostRoute(a netip.Addr, index int) rtnl.Route { return rtnl.Route{Dst: host
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // furnishPod gives the pod's end, which has the given index, its addresses, routes and
-// neighbours, and sets it and lo up. The caller closes the returned connection to the pod.
+// neighbours, limits what it sends, and sets it and lo up. The caller closes the returned connection to the pod.
 func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err error) {
 	var c *rtnl.Conn // not a named result, which `return nil, err` would set to nil before it is closed
 	if err := pod.Do(func() (err error) {
@@ -123,6 +127,9 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 	for _, a := range s.Addresses {
 		rs = append(rs, rtnl.AddAddress(rtnl.Address{Prefix: host(a), Index: index}))
 	}
+	if s.Egress != (rtnl.Rate{}) {
+		rs = append(rs, rtnl.Shape(index, s.Egress))
+	}
 	rs = append(rs, rtnl.SetLink(s.Ifname, rtnl.Up()))
 	for _, g := range s.gateways() {
 		rs = append(rs, rtnl.SetNeighbour(g, macs.host, index))
@@ -133,6 +140,9 @@ func furnishPod(s *Spec, macs ends, pod *ns.Netns, index int) (_ *rtnl.Conn, err
 		rs = append(rs, rtnl.AddRoute(r))
 	}
 	errs := c.Each(rs...)
+	if errors.Is(errs[0], kernel.ErrNotFound) {
+		errs[0] = nil // the pod has given its lo another name, and does without
+	}
 	var behind []rtnl.Route
 	for i, r := range routes {
 		if errors.Is(errs[first+i], kernel.ErrExists) {

@@ -39,6 +39,8 @@ func TestKind(t *testing.T) {
 			MAC:       "02:00:00:00:00:01",
 			HostMAC:   "02:00:00:00:00:02",
 			Addresses: []netip.Addr{netip.MustParseAddr("10.88.0.7"), netip.MustParseAddr("fd88::7")},
+			Ingress:   rtnl.Rate{Rate: 1_250_000, Burst: 100_000},
+			Egress:    rtnl.Rate{Rate: 2_500_000, Burst: 200_000},
 		},
 		// The test itself mounts the pods' namespaces between snapshots.
 		Snapshot: func() string {
@@ -116,8 +118,7 @@ func TestFamilies(t *testing.T) {
 			want := slices.Clone(spec(h).Addresses)
 			must(t, pod.Do(func() error {
 				eth0 := nettest.Link(t, "eth0")
-				have, err := netlink.AddrList(eth0, netlink.FAMILY_ALL)
-				must(t, err)
+				have := nettest.List(t, func() ([]netlink.Addr, error) { return netlink.AddrList(eth0, netlink.FAMILY_ALL) })
 				var got []netip.Addr
 				for _, a := range have {
 					addr, _ := netip.AddrFromSlice(a.IP)

@@ -45,29 +45,35 @@ type Options struct {
 	// Forwards reports whether the node has to forward what pods send. nil: it does not, or
 	// somebody else sees to that.
 	Forwards func() bool
+	// Unpoliced is called once if the kernel cannot drop what a link lets in above a pod's rate, with
+	// the reason, as soon as a link has such a rate. It must not block. nil: nobody is told.
+	Unpoliced func(error)
 }
 
 // Links makes, checks, cuts off and deletes the links of an instance.
 type Links struct {
-	conn     *rtnl.Conn
-	prefix   string
-	groups   stamp.Groups
-	barrier  func() bool
-	exposed  func()
-	since    func(hold.ID) int64
-	forwards func() bool
-	batches  atomic.Uint32 // counts batches, so that each has a group of its own
-	mirror   mirror
-	memory   memory
-	claims   claims
-	turn     chan struct{} // has room for one: the caller that cuts a link off now
-	listed   atomic.Bool   // this Links has listed all links at least once
-	once     sync.Mutex    // held by listOnce
+	conn      *rtnl.Conn
+	prefix    string
+	groups    stamp.Groups
+	barrier   func() bool
+	exposed   func()
+	since     func(hold.ID) int64
+	forwards  func() bool
+	asked     sync.Once   // whether the kernel can limit what links let in
+	lawless   atomic.Bool // it cannot
+	unpoliced func(error)
+	batches   atomic.Uint32 // counts batches, so that each has a group of its own
+	mirror    mirror
+	memory    memory
+	claims    claims
+	turn      chan struct{} // has room for one: the caller that cuts a link off now
+	listed    atomic.Bool   // this Links has listed all links at least once
+	once      sync.Mutex    // held by listOnce
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, forwards: o.Forwards, turn: make(chan struct{}, 1)}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, forwards: o.Forwards, unpoliced: o.Unpoliced, turn: make(chan struct{}, 1)}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -79,6 +85,9 @@ func New(o Options) *Links {
 	}
 	if l.forwards == nil {
 		l.forwards = func() bool { return false }
+	}
+	if l.unpoliced == nil {
+		l.unpoliced = func(error) {}
 	}
 	l.mirror.own = l.own
 	l.batches.Store(rand.Uint32()) // so that batches do not use the same groups as before a restart

@@ -62,7 +62,7 @@ func waitInside(ctx context.Context, s *Spec) error {
 		return err
 	}
 	// Now it is the pod that decides how long this takes.
-	ctx, over := turn.Aside(ctx)
+	ctx, over, _ := turn.Aside(ctx)
 	defer over()
 	begun := time.Now()
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, max(10*time.Millisecond, time.Since(begun)/16)) {

@@ -26,8 +26,7 @@ func deaf(t *testing.T, pod *ns.Netns) (hearing func()) {
 	var lost []netlink.Rule
 	must(t, pod.Do(func() error {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			rules, err := netlink.RuleList(family)
-			must(t, err)
+			rules := nettest.List(t, func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
 			for _, r := range rules {
 				if r.Priority <= 0 {
 					r.Family, r.Priority = family, 0

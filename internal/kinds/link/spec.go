@@ -14,6 +14,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
 // KindName is the name of the kind, in ledger records too.
@@ -40,6 +41,9 @@ type Spec struct {
 	MAC       string       `json:"mac"`       // of the pod's end, as MACs writes it
 	HostMAC   string       `json:"hostMAC"`   // of the host's end
 	Addresses []netip.Addr `json:"addresses"` // the pod's; at least one, at most a few
+
+	Ingress rtnl.Rate `json:"ingress,omitzero"` // of what the pod gets: the host's end sends at most that
+	Egress  rtnl.Rate `json:"egress,omitzero"`  // of what the pod sends: the pod's end sends at most that
 }
 
 // Kind returns KindName.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -17,7 +18,9 @@ import (
 type view struct {
 	links      map[string]*rtnl.Link // by the names that ADD gave them
 	routes     map[place]bool
-	neighbours map[place]string // MACs
+	neighbours map[place]string   // MACs
+	shapes     map[int]rtnl.Qdisc // by the links' indices; of links whose specs have an Ingress
+	policed    map[int]rtnl.Rate  // by the links' indices; of links whose specs have an Egress
 }
 
 // place is an address behind a link.
@@ -27,7 +30,7 @@ type place struct {
 }
 
 func nothing() view {
-	return view{map[string]*rtnl.Link{}, map[place]bool{}, map[place]string{}}
+	return view{map[string]*rtnl.Link{}, map[place]bool{}, map[place]string{}, map[int]rtnl.Qdisc{}, map[int]rtnl.Rate{}}
 }
 
 // looks is how many links verify looks up at the same time. A link that does not have its
@@ -42,7 +45,7 @@ func (l *Links) verify(ctx context.Context, look *hold.Look, hs []hold.Hold) []e
 	seen, whole := nothing(), false // whole: seen is complete, so that what is not in it does not exist
 	if len(hs) > 1 {
 		var err error
-		if seen, whole, err = l.lookAtAll(ctx, look); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
+		if seen, whole, err = l.lookAtAll(ctx, look, hs); err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 			for i := range errs {
 				errs[i] = fmt.Errorf("looking at links: %w", err)
 			}
@@ -119,6 +122,12 @@ func (l *Links) compare(s *Spec, seen view) error {
 			differ("%s %d, not %d", x.name, x.have, x.want)
 		}
 	}
+	if have := seen.shapes[link.Index]; s.Ingress != (rtnl.Rate{}) && have.Shape != s.Ingress {
+		differ("sends with %s, not %s", have, s.Ingress)
+	}
+	if have := seen.policed[link.Index]; have != s.Egress && s.Egress != (rtnl.Rate{}) && l.polices() {
+		differ("lets in %s, not %s", letsIn(have), s.Egress)
+	}
 	for _, a := range s.Addresses {
 		at := place{a, link.Index}
 		if !seen.routes[at] {
@@ -165,6 +174,18 @@ func (l *Links) look(s *Spec) (view, error) {
 	}
 	seen.links[s.Name] = &link
 
+	if s.Ingress != (rtnl.Rate{}) {
+		var q rtnl.Qdisc
+		if err := l.conn.GetQdisc(link.Index, &q); err != nil && !errors.Is(err, kernel.ErrNotFound) {
+			return seen, err
+		}
+		seen.shapes[link.Index] = q
+	}
+	if s.Egress != (rtnl.Rate{}) {
+		if seen.policed, err = l.conn.Policed(link.Index); err != nil {
+			return seen, err
+		}
+	}
 	neighbours := make([]rtnl.Neighbour, len(s.Addresses))
 	rs = rs[:0]
 	for i, a := range s.Addresses {
@@ -197,13 +218,13 @@ func (l *Links) lookAgain(s *Spec, seen view, index int) error {
 	return nil
 }
 
-// lookAtAll lists all links of the instance, all of Berth's routes, and all permanent
-// neighbours. whole reports whether the view is complete. With an error of class
-// kernel.ErrInterrupted lookAtAll returns what it saw: something may be missing.
+// lookAtAll lists all links of the instance, all of Berth's routes, all permanent neighbours, and
+// the limits of the holds' links. whole reports whether the view is complete. With an error of
+// class kernel.ErrInterrupted lookAtAll returns what it saw: something may be missing.
 //
 // It does not list the links again that find has listed in the same look. That list may be
 // out of date, so whole is false then.
-func (l *Links) lookAtAll(ctx context.Context, look *hold.Look) (seen view, whole bool, err error) {
+func (l *Links) lookAtAll(ctx context.Context, look *hold.Look, hs []hold.Hold) (seen view, whole bool, err error) {
 	links, found := look.Remembered(l).([]rtnl.Link)
 	if !found {
 		links, err = l.list(ctx, look)
@@ -212,7 +233,7 @@ func (l *Links) lookAtAll(ctx context.Context, look *hold.Look) (seen view, whol
 	if err != nil && !errors.Is(err, kernel.ErrInterrupted) {
 		return seen, false, err
 	}
-	seen = view{l.byName(links), make(map[place]bool, 2*len(links)), make(map[place]string, 2*len(links))}
+	seen = view{l.byName(links), make(map[place]bool, 2*len(links)), make(map[place]string, 2*len(links)), map[int]rtnl.Qdisc{}, nil}
 	routes, errRoutes := l.conn.Routes(rtnl.RouteFilter{})
 	seen.addRoutes(routes)
 	if errRoutes != nil && !errors.Is(errRoutes, kernel.ErrInterrupted) {
@@ -226,6 +247,19 @@ func (l *Links) lookAtAll(ctx context.Context, look *hold.Look) (seen view, whol
 		return seen, false, errNeighbours
 	}
 	err = errors.Join(err, errRoutes, errNeighbours)
+	if slices.ContainsFunc(hs, isShaped) {
+		shapes, errShapes := l.conn.Shaped()
+		for _, q := range shapes {
+			seen.shapes[q.Index] = q
+		}
+		if err = errors.Join(err, errShapes); errShapes != nil && !errors.Is(errShapes, kernel.ErrInterrupted) {
+			return seen, false, err
+		}
+	}
+	var unknown error
+	if seen.policed, unknown = l.conn.Policed(seen.limited(hs)...); unknown != nil {
+		return seen, false, unknown
+	}
 	return seen, whole && err == nil, err
 }
 

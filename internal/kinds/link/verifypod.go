@@ -55,7 +55,33 @@ func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)
 	}
+	own, err := l.endsAt(s, pod, link.Index)
+	if err != nil {
+		return fmt.Errorf("looking for the other end of %s: %w", what, err)
+	}
+	if !own {
+		d = append([]string{"not the other end of link " + s.Name}, d...)
+	}
 	return changed(what, append(d, settings...))
+}
+
+// endsAt reports whether the other end of a spec's link is the interface with an index in the
+// pod. It asks the host's end, whose answer a pod cannot forge: a pod can make an interface
+// with any name, MAC and addresses, and can choose the indices of both its ends, in the pod
+// and in namespaces of its own.
+func (l *Links) endsAt(s *Spec, pod *ns.Netns, index int) (bool, error) {
+	host, err := l.locate(s)
+	if errors.Is(err, kernel.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var id int // after locate, because the kernel numbers the namespace when somebody reads the link
+	if err := l.conn.Do(rtnl.NetnsID(pod.Fd(), &id)); err != nil {
+		return false, err
+	}
+	return host.EndsAt(index, id), nil
 }
 
 // podSettings returns which of the sysctls that furnishPod sets differ, in the calling
@@ -94,6 +120,15 @@ func podDifferences(c *rtnl.Conn, s *Spec, link rtnl.Link) ([]string, error) {
 	}
 	if !link.Up {
 		differ("down")
+	}
+	if s.Egress != (rtnl.Rate{}) {
+		var q rtnl.Qdisc
+		if err := c.GetQdisc(link.Index, &q); err != nil && !errors.Is(err, kernel.ErrNotFound) {
+			return nil, err
+		}
+		if q.Shape != s.Egress {
+			differ("sends with %s, not %s", q, s.Egress)
+		}
 	}
 
 	missing, err := missingAddresses(c, s, link.Index)

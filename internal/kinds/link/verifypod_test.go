@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -130,6 +131,70 @@ func (f *fixture) wants(h hold.Hold, is error, says string) {
 	if !errors.Is(err, is) || err != nil && !strings.Contains(err.Error(), says) {
 		f.Errorf("VerifyPod says %v: not %v with %q", err, is, says)
 	}
+}
+
+// A pod puts an interface of its own in the place of its link's end, which it keeps under another
+// name or in a further network namespace. CHECK says so, whatever of the end the pod gives to the
+// interface. The link's other end is known by what the kernel says of the host's end, also if
+// somebody has renamed that.
+func TestVerifyPodOfDecoy(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		make func(f *fixture, pod, within *ns.Netns, h hold.Hold, eth0 rtnl.Link)
+		says string // all that differs
+	}{
+		{"the MAC, addresses, routes, neighbours and limit", func(f *fixture, pod, within *ns.Netns, h hold.Hold, eth0 rtnl.Link) {
+			nettest.Run(f, pod, "ip link set real down") // its routes go
+			conn, err := rtnl.Open(within)
+			must(f, err)
+			defer conn.Close()
+			must(f, link.New(link.Options{Conn: conn, Prefix: prefix, Groups: f.groups}).Kind().Acquire(f.Context(), h))
+			nettest.Run(f, pod, "ip link set real up")
+		}, "LINK"},
+		{"the host's end's index", func(f *fixture, pod, within *ns.Netns, h hold.Hold, eth0 rtnl.Link) {
+			decoy(f, pod, within, eth0.Index+1000, eth0.Peer)
+		}, "LINK; mac"},
+		{"both indices", func(f *fixture, pod, within *ns.Netns, h hold.Hold, eth0 rtnl.Link) {
+			nettest.Run(f, pod, "ip link set real netns "+filepath.Base(within.Ref().Path))
+			decoy(f, pod, within, eth0.Index, eth0.Peer)
+		}, "LINK; mac"},
+		{"its place when the link is gone", func(f *fixture, pod, within *ns.Netns, h hold.Hold, eth0 rtnl.Link) {
+			nettest.Run(f, pod, "ip link del real")
+			decoy(f, pod, within, eth0.Index, eth0.Peer)
+		}, "LINK; mac"},
+		{"nothing", func(f *fixture, pod, _ *ns.Netns, h hold.Hold, eth0 rtnl.Link) {
+			nettest.Run(f, pod, "ip link set real name eth0")
+			nettest.Run(f, nil, "ip link set "+spec(h).Name+" name "+f.alias())
+		}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := newFixture(t)
+			pod, within := nettest.Pod(t), nettest.Pod(t)
+			h := f.hold(pod.Ref(), both)
+			spec(h).Egress = rtnl.Rate{Rate: 2_000_000, Burst: 1 << 20}
+			f.take(h)
+			t.Cleanup(func() { f.release(h) })
+			f.wants(h, nil, "")
+			inside, err := rtnl.Open(pod)
+			must(t, err)
+			defer inside.Close()
+			eth0, err := inside.Link("eth0")
+			must(t, err)
+			nettest.Run(t, pod, "ip link set eth0 name real")
+			test.make(f, pod, within, h, eth0)
+			if test.says == "" {
+				f.wants(h, nil, "")
+				return
+			}
+			f.wants(h, hold.ErrChanged, ": changed: not the other end of link "+strings.Replace(test.says, "LINK", spec(h).Name, 1))
+		})
+	}
+}
+
+// decoy makes a veth that is eth0 in a pod and ends in another network namespace.
+func decoy(t testing.TB, pod, other *ns.Netns, index, otherIndex int) {
+	t.Helper()
+	nettest.Run(t, pod, fmt.Sprintf("ip link add eth0 index %d type veth peer name back index %d netns %s", index, otherIndex, filepath.Base(other.Ref().Path)))
 }
 
 // VerifyPod ends with its context, and then says nothing of the pod.

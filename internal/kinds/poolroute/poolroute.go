@@ -23,24 +23,31 @@ const KindName = "poolroute"
 const batch = 32
 
 // Spec is the route of one CIDR. The metric is the instance's own (stamp.MetricOf), so that
-// several agents on a node can have the same CIDR.
+// an agent's route stands beside one to the same CIDR that another agent has left.
 type Spec struct {
 	CIDR   netip.Prefix `json:"cidr"`   // masked
 	Metric uint32       `json:"metric"` // not 0
+	// Local says that this is no pool's route: the node itself receives what goes there. The
+	// agent has one such route for each family (nft.Stand4).
+	Local bool `json:"local,omitempty"`
 }
 
 // Kind returns KindName.
 func (s *Spec) Kind() string { return KindName }
 
 func (s *Spec) String() string {
+	if s.Local {
+		return fmt.Sprintf("route local %s metric %d", s.CIDR, s.Metric)
+	}
 	return fmt.Sprintf("route unreachable %s metric %d", s.CIDR, s.Metric)
 }
 
 // route returns the spec as a route.
 //
 //	ip route add unreachable 10.88.0.0/16 proto 98 metric N
+//	ip route add local 169.254.255.1 dev lo proto 98 metric N
 func (s *Spec) route() rtnl.Route {
-	return rtnl.Route{Dst: s.CIDR, Unreachable: true, Metric: s.Metric}
+	return rtnl.Route{Dst: s.CIDR, Unreachable: !s.Local, Local: s.Local, Metric: s.Metric}
 }
 
 // Options of New.
@@ -140,7 +147,7 @@ func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	routes, err := r.list()
 	holds := make([]hold.Hold, len(routes))
 	for i, route := range routes {
-		holds[i].Spec = &Spec{CIDR: route.Dst, Metric: route.Metric}
+		holds[i].Spec = &Spec{CIDR: route.Dst, Metric: route.Metric, Local: route.Local}
 	}
 	return holds, err
 }
@@ -149,6 +156,11 @@ func (r *Routes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 // them.
 func (r *Routes) list() ([]rtnl.Route, error) {
 	routes, err := r.Conn.Routes(rtnl.RouteFilter{Unreachable: true})
+	if err == nil {
+		var local []rtnl.Route
+		local, err = r.Conn.Routes(rtnl.RouteFilter{Local: true})
+		routes = append(routes, local...)
+	}
 	if err != nil {
 		err = fmt.Errorf("looking at pool routes: %w", err)
 	}

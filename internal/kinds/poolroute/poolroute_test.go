@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
@@ -47,10 +48,35 @@ func TestKind(t *testing.T) {
 				Spec: func(testing.TB, hold.ID) hold.Spec {
 					return &poolroute.Spec{CIDR: netip.MustParsePrefix(fmt.Sprintf(family.format, n.Add(1))), Metric: metric}
 				},
-				Example:  &poolroute.Spec{CIDR: netip.MustParsePrefix("10.88.0.0/16"), Metric: 1<<20 | 77},
+				Example:  &poolroute.Spec{CIDR: netip.MustParsePrefix("10.88.0.0/16"), Metric: 1<<20 | 77, Local: true},
 				Snapshot: func() string { return nettest.Snapshot(t, nil).String() },
 				Foreign:  blackhole,
 			})
+		})
+	}
+}
+
+// The node itself receives what goes to an address with a local route, and only then.
+func TestLocal(t *testing.T) {
+	for _, stand := range []netip.Addr{nft.Stand4, nft.Stand6} {
+		t.Run(stand.String(), func(t *testing.T) {
+			k, metric := newKind(t, "test")
+			h := hold.Hold{Owner: hold.NewID(), Spec: &poolroute.Spec{CIDR: netip.PrefixFrom(stand, stand.BitLen()), Metric: metric, Local: true}}
+			unreachable := nettest.Echo(nil, stand, 0)
+			for range 2 {
+				must(t, k.Acquire(t.Context(), h))
+				must(t, k.Verify(t.Context(), nil, []hold.Hold{h})[0])
+			}
+			if found, err := k.Find(t.Context(), nil); err != nil || len(found) != 1 || *found[0].Spec.(*poolroute.Spec) != *h.Spec.(*poolroute.Spec) {
+				t.Errorf("found %v, %v, want %v", found, err, h.Spec)
+			}
+			nettest.Ping(t, nil, stand)
+			for range 2 {
+				must(t, k.Release(t.Context(), []hold.Hold{h})[0])
+			}
+			if err := nettest.Echo(nil, stand, 0); err == nil || unreachable == nil {
+				t.Errorf("without the route, %s is reached: before %v, now %v", stand, unreachable, err)
+			}
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
 )
 
 // retry is how long Run waits after it failed.
@@ -16,23 +17,24 @@ const retry = time.Second
 //   - drift says what was wrong with the table (it wraps hold.ErrGone or hold.ErrChanged);
 //     err is nil if Run has mended the table, else the reason why it could not;
 //   - if only drift is nil, Run could not watch or read the table, as err says;
-//   - if both are nil, the table is right, but others have touched it, or may have, and it
-//     may have been out of force meanwhile.
+//   - if both are nil, the table is right, but others have touched it since Run began, or may have,
+//     and it may have been out of force meanwhile.
 type Report func(drift, err error)
 
 // Run watches the table until ctx ends. As long as an owner has the table, Run puts it back
 // when somebody changes or deletes it. Run reports a failure and tries again every second.
 func (k *Keeper) Run(ctx context.Context, report Report) {
-	for ctx.Err() == nil {
-		if err := k.watch(ctx, report); ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; first = false {
+		if err := k.watch(ctx, first, report); ctx.Err() == nil {
 			report(nil, err)
 			pause(ctx)
 		}
 	}
 }
 
-// watch is Run until the watch breaks.
-func (k *Keeper) watch(ctx context.Context, report Report) error {
+// watch is Run until the watch breaks. Before the first watch nobody has seen others touch the table;
+// between two, others may have.
+func (k *Keeper) watch(ctx context.Context, first bool, report Report) error {
 	k.mu.Lock()
 	instance := k.want.Instance
 	k.mu.Unlock()
@@ -46,7 +48,7 @@ func (k *Keeper) watch(ctx context.Context, report Report) error {
 	k.sound.Store(0)
 	k.watching.Store(true)
 	defer k.watching.Store(false)
-	touched := true // others touched the table since Run last reported it right, or may have
+	touched := !first // others touched the table since Run last reported it right, or may have
 	look := func(gone bool) (mended bool) {
 		held, drift, err := k.mend(gone)
 		touched = touched || drift != nil
@@ -71,7 +73,7 @@ func (k *Keeper) watch(ctx context.Context, report Report) error {
 		case err != nil:
 			return err
 		default:
-			k.touched.Store(uint32(news.Made))
+			k.heard(news)
 			touched = touched || news.Others
 			if k.Intact() && !touched {
 				continue // Keeper itself made the change, and has looked at the table since
@@ -79,6 +81,16 @@ func (k *Keeper) watch(ctx context.Context, report Report) error {
 		}
 		mended = look(news.Gone)
 	}
+}
+
+// heard notes a transaction that touched the table. One of Keeper's own leaves the table as
+// right as it was: Keeper compares what it writes anew, and knows the host ports that it maps.
+func (k *Keeper) heard(news nft.News) {
+	sound := k.sound.Load()
+	if !news.Others && sound != 0 && k.Intact() && nft.Generation(sound).Before(news.Made) {
+		k.sound.CompareAndSwap(sound, uint32(news.Made))
+	}
+	k.touched.Store(uint32(news.Made))
 }
 
 // mend puts the table right if an owner has it. It reports whether one has (held), what was
@@ -89,6 +101,9 @@ func (k *Keeper) mend(gone bool) (held bool, drift, err error) {
 	defer k.mu.Unlock()
 	if k.held == "" || k.Intact() { // intact: another caller has put it right already
 		return k.held != "", nil, nil
+	}
+	if err := k.learn(); err != nil {
+		return true, nil, err
 	}
 	want := k.wanted(k.held, k.want.Instance)
 	if gone {

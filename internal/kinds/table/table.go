@@ -49,6 +49,9 @@ type Options struct {
 	// nft.Parts), whenever that changes. It must neither block nor call anything of Keeper
 	// but Intact, like Differs.
 	Lacks func(nft.Parts)
+	// Kept, if not nil, returns those of an owner's host ports that stay, of all that a former
+	// agent, or somebody else, has left in the table under the owner's name.
+	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
 }
 
 // Keeper takes and watches the table.
@@ -67,6 +70,15 @@ type Keeper struct {
 	want nft.Ruleset
 	held hold.ID   // the owner that has the table; empty: nobody, and Run leaves it alone
 	told nft.Parts // what lacks was told last
+
+	kept func(hold.ID, []nft.Mapping) []nft.Mapping
+	// ports are the host ports in the table, as it was read first and changed since; nil: it was
+	// not read yet.
+	ports map[hold.ID][]nft.Mapping
+	// unsure says that the kernel may not have what ports has, since the table was last seen to be
+	// right: it has not answered whether it did what Map or Unmap asked for.
+	unsure bool
+	lacked nft.Parts // when the table was last seen to be right
 }
 
 // tables is what Keeper uses of nft.Tables, so that tests can replace it.
@@ -75,15 +87,23 @@ type tables interface {
 	Change(was, now nft.Ruleset) error
 	Complete(nft.Ruleset) error
 	Verify(nft.Ruleset) (nft.Generation, error)
+	Generation() (nft.Generation, error)
 	Delete(instance string) error
 	Holder(instance string) (owner string, there bool, err error)
 	Lacks() nft.Parts
+	Map(instance string, ports []nft.Port) error
+	Unmap(instance string, ports []nft.Port) error
+	Mapped(instance string) ([]nft.Port, error)
+	Others(instance string) (map[string][]nft.Port, error)
 	Watch(instance string) (*nft.Watch, error)
 }
 
 // New returns an agent's table.
 func New(o Options) *Keeper {
-	k := &Keeper{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks}
+	k := &Keeper{tables: o.Tables, want: o.Ruleset, differs: o.Differs, lacks: o.Lacks, kept: o.Kept}
+	if k.kept == nil {
+		k.kept = func(_ hold.ID, left []nft.Mapping) []nft.Mapping { return left }
+	}
 	if k.differs == nil {
 		k.differs = func() {}
 	}
@@ -106,7 +126,7 @@ func (k *Keeper) Kind() hold.Kind {
 }
 
 // SetRuleset changes what the table should be, and writes it if an owner has the table.
-// After an error the next sweep writes it.
+// After an error the next sweep writes it. The host ports stay; r.Ports is not used.
 func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -116,6 +136,10 @@ func (k *Keeper) SetRuleset(r nft.Ruleset) error {
 	if k.held == "" {
 		return nil
 	}
+	if err := k.learn(); err != nil {
+		return err
+	}
+	was.Ports = k.allPorts()
 	now := k.wanted(k.held, r.Instance)
 	if err := k.tables.Change(was, now); err != nil {
 		return err
@@ -132,6 +156,9 @@ func (k *Keeper) Retry() error {
 	if k.held == "" || lacks == 0 {
 		return nil
 	}
+	if err := k.learn(); err != nil {
+		return err
+	}
 	want := k.wanted(k.held, k.want.Instance)
 	if err := k.tables.Complete(want); err != nil || k.tables.Lacks() == lacks {
 		return err
@@ -146,7 +173,8 @@ func (k *Keeper) Lacks() nft.Parts { return k.tables.Lacks() }
 // kernel. It is false from the moment that Run hears of a change until the table is seen to
 // be right again, and whenever Run does not run.
 func (k *Keeper) Intact() bool {
-	sound, touched := k.sound.Load(), k.touched.Load()
+	touched := k.touched.Load() // first: heard writes it after sound
+	sound := k.sound.Load()
 	return k.watching.Load() && sound != 0 &&
 		(touched == 0 || !nft.Generation(sound).Before(nft.Generation(touched)))
 }
@@ -159,6 +187,9 @@ func (k *Keeper) acquire(_ context.Context, h hold.Hold) error {
 	defer k.mu.Unlock()
 	if k.held != "" && k.held != h.Owner {
 		return fmt.Errorf("acquiring %s for %s: %w: owner %s has it", h.Spec, h.Owner, hold.ErrForeign, k.held)
+	}
+	if err := k.learn(); err != nil {
+		return fmt.Errorf("acquiring %s: %w", h.Spec, err)
 	}
 	want := k.wanted(h.Owner, h.Spec.(*Spec).Instance)
 	if k.compare(want) != nil {
@@ -178,7 +209,13 @@ func (k *Keeper) verify(_ context.Context, h hold.Hold) error {
 	if k.held != "" && k.held != h.Owner {
 		return fmt.Errorf("%s of %s is %w: owner %s has it", h.Spec, h.Owner, hold.ErrGone, k.held)
 	}
+	if err := k.learn(); err != nil {
+		return err
+	}
 	instance := h.Spec.(*Spec).Instance
+	if k.held == h.Owner && instance == k.want.Instance && k.still() {
+		return nil
+	}
 	err := k.compare(k.wanted(h.Owner, instance))
 	if err == nil {
 		k.held = h.Owner // after a restart
@@ -210,6 +247,7 @@ func (k *Keeper) release(_ context.Context, h hold.Hold) error {
 	if err := k.tables.Delete(instance); err != nil {
 		return fmt.Errorf("releasing %s: %w", h.Spec, err)
 	}
+	k.ports = map[hold.ID][]nft.Mapping{} // they went with the table
 	return nil
 }
 
@@ -232,8 +270,20 @@ func (k *Keeper) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 // wanted returns the ruleset for an owner and an instance.
 func (k *Keeper) wanted(owner hold.ID, instance string) nft.Ruleset {
 	r := k.want
-	r.Owner, r.Instance = string(owner), instance
+	r.Owner, r.Instance, r.Ports = string(owner), instance, k.allPorts()
 	return r
+}
+
+// still reports whether nothing in nftables has changed since the table, with the host ports of all
+// pods, was last seen to be right. It costs one question to the kernel, where compare reads the
+// whole table: that has as many elements as the node's pods have host ports. The caller holds k.mu.
+func (k *Keeper) still() bool {
+	sound := k.sound.Load()
+	if sound == 0 || k.unsure || k.ports == nil || k.tables.Lacks() != k.lacked {
+		return false
+	}
+	now, err := k.tables.Generation()
+	return err == nil && uint32(now) == sound
 }
 
 // compare compares the table with r. It returns nil, hold.ErrGone, hold.ErrChanged, or the
@@ -244,6 +294,7 @@ func (k *Keeper) compare(r nft.Ruleset) error {
 	switch {
 	case err == nil:
 		k.sound.Store(uint32(at))
+		k.unsure, k.lacked = false, k.tables.Lacks()
 		return nil
 	case errors.Is(err, nft.ErrGone):
 		err = kernel.As(hold.ErrGone, err)

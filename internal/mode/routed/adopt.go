@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/stamp"
@@ -43,9 +44,14 @@ func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode
 }
 
 // Adopt returns the owner of an attachment that no record tells of. The owner holds the link
-// as it was seen, and none if seen is nil. names are the addresses that it has.
-func (*Routed) Adopt(id hold.ID, r attachment.Record, seen *mode.Sight, names []netip.Addr) hold.Owner {
-	return owner(id, r, adopted(id, r, seen), names, names)
+// as it was seen, and none if seen is nil. names are the addresses that it has. The owner holds
+// whatever host ports the agent's table has in its name. It has no names for them: it is about to
+// be released. Adopt does not look at the table, because a table that hangs must not keep the pod
+// from being cut off.
+func (m *Routed) Adopt(id hold.ID, r attachment.Record, seen *mode.Sight, names []netip.Addr) hold.Owner {
+	o := owner(id, r, adopted(id, r, seen), names, names)
+	o.Holds = append(o.Holds, hold.Hold{Owner: id, Spec: &hostports.Spec{Link: stamp.Link(m.Instance, id)}})
+	return o
 }
 
 // adopted returns the link of an attachment that no record tells of, as far as s shows it.
@@ -68,6 +74,8 @@ func adopted(id hold.ID, r attachment.Record, s *mode.Sight) *link.Spec {
 		MAC:       mac,
 		HostMAC:   hostMAC,
 		Addresses: s.Addresses,
+		Ingress:   s.Ingress,
+		Egress:    s.Egress,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/berth-net/berth/internal/ipam"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
@@ -28,14 +29,22 @@ func owner(id hold.ID, r attachment.Record, veth *link.Spec, names, traffic []ne
 	return o
 }
 
+// withPorts gives an owner host ports. They come last, so that they lead to a pod that is there.
+func withPorts(o *hold.Owner, s *hostports.Spec) {
+	for _, m := range s.Mappings {
+		o.Names = append(o.Names, hostports.Name(m))
+	}
+	o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: s})
+}
+
 // In returns an attachment's owner with its link in another network namespace, or in the same
-// one by another path. o stays as it is.
-func (*Routed) In(netns ns.Ref, o hold.Owner) hold.Owner {
+// one by another path, and with this name there. o stays as it is.
+func (*Routed) In(netns ns.Ref, ifname string, o hold.Owner) hold.Owner {
 	o = o.Clone()
 	for i, h := range o.Holds {
 		if spec, ok := h.Spec.(*link.Spec); ok {
 			there := *spec
-			there.Netns = netns
+			there.Netns, there.Ifname = netns, ifname
 			o.Holds[i].Spec = &there
 		}
 	}

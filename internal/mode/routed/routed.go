@@ -17,8 +17,10 @@ import (
 	"github.com/berth-net/berth/internal/cni/netconf"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ipam"
+	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/mode"
 	"github.com/berth-net/berth/internal/stamp"
@@ -43,6 +45,12 @@ type Options struct {
 	Claim func(ctx context.Context, pool string, wanted []netip.Addr) (ipam.Claim, error)
 	// Unclaim gives back addresses that nobody has used.
 	Unclaim func(ipam.Claim)
+	// ClaimPorts takes ports of the node for an owner. undo gives them back.
+	ClaimPorts func(context.Context, hold.ID, []nft.Mapping) (undo func(), err error)
+	// Lacks returns the parts of the agent's table that the kernel lacks.
+	Lacks func() nft.Parts
+	// Mapped returns the host ports in the agent's table, by their owners.
+	Mapped func() (map[hold.ID]*hostports.Spec, error)
 	// Ends looks for the other ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
 	// Boottime is CLOCK_BOOTTIME in nanoseconds.
@@ -64,6 +72,8 @@ type Conn interface {
 	Link(name string) (rtnl.Link, error)
 	Routes(rtnl.RouteFilter) ([]rtnl.Route, error)
 	Neighbours() ([]rtnl.Neighbour, error)
+	Shaped() ([]rtnl.Qdisc, error)
+	Policed(indices ...int) (map[int]rtnl.Rate, error)
 }
 
 // Pools are the agent's pools.
@@ -97,12 +107,27 @@ func (m *Routed) mtu(c *netconf.Conf) int {
 	return m.MTU()
 }
 
-// Fit refuses an MTU that is too small for a family of the pool.
+// Fit refuses an MTU that is too small for a family of the pool, a burst that is too small for
+// the MTU, and a host port of a family that the pool lacks, or on a kernel that cannot map any.
 func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 	is6 := func(c netip.Prefix) bool { return c.Addr().Is6() }
 	if mtu := m.mtu(c); mtu < netconf.MinMTU6 && slices.ContainsFunc(m.Pools.CIDRs(r.Pool), is6) {
-		return cni.Errorf(cni.CodeConfig, "invalid configuration: mtu",
+		return cni.Errorf(cni.CodeConfig, "invalid configuration",
 			"mtu is %d; pool %s has IPv6, which needs %d or more", mtu, r.Pool, netconf.MinMTU6)
+	}
+	if err := mode.FitBandwidth(c.Bandwidth, cmp.Or(m.mtu(c), link.DefaultMTU)); err != nil {
+		return err
+	}
+	if len(c.Ports) > 0 && m.Lacks()&nft.HostPorts != 0 {
+		return cni.Errorf(cni.CodeConfig, "host ports are not supported",
+			"this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct); berth status says so too")
+	}
+	for _, p := range c.Ports {
+		same := func(c netip.Prefix) bool { return c.Addr().Is4() == p.HostIP.Is4() }
+		if p.HostIP.IsValid() && !slices.ContainsFunc(m.Pools.CIDRs(r.Pool), same) {
+			return cni.Errorf(cni.CodeConfig, "invalid configuration: runtimeConfig.portMappings",
+				"hostIP is %s; pool %s has no addresses of its family", p.HostIP, r.Pool)
+		}
 	}
 	return nil
 }
@@ -116,14 +141,23 @@ func (m *Routed) Vacant(r attachment.Record) error {
 	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s does not belong to this agent", r.Ifname, r.Netns.Path)
 }
 
-// Plan claims an address of each family that the pool has.
+// Plan claims an address of each family that the pool has, and the host ports.
 func (m *Routed) Plan(ctx context.Context, id hold.ID, r attachment.Record, c *netconf.Conf) (hold.Owner, func(), error) {
 	claim, err := m.Claim(ctx, r.Pool, c.IPs)
 	if err != nil {
 		return hold.Owner{}, nil, err
 	}
-	o := plan(id, m.Instance, r, wish{MTU: m.mtu(c), MAC: c.MAC}, claim.Addrs())
-	return o, func() { m.Unclaim(claim) }, nil
+	w := wish{MTU: m.mtu(c), MAC: c.MAC, Ports: mode.Mappings(c.Ports, claim.Addrs()), Bandwidth: c.Bandwidth}
+	undo := func() { m.Unclaim(claim) }
+	if len(w.Ports) > 0 {
+		unport, err := m.ClaimPorts(ctx, id, w.Ports)
+		if err != nil {
+			undo()
+			return hold.Owner{}, nil, err
+		}
+		undo = func() { unport(); m.Unclaim(claim) }
+	}
+	return plan(id, m.Instance, r, w, claim.Addrs()), undo, nil
 }
 
 // linkOf returns the link that an attachment holds.
@@ -145,7 +179,13 @@ func (*Routed) Interface(o hold.Owner) (attachment.Interface, error) {
 	if err != nil {
 		return attachment.Interface{}, err
 	}
-	return attachment.Interface{Host: s.Name, Alias: s.Alias, MAC: s.MAC, MTU: s.MTU, Addresses: s.Addresses}, nil
+	face := attachment.Interface{Host: s.Name, Alias: s.Alias, MAC: s.MAC, MTU: cmp.Or(s.MTU, link.DefaultMTU), Addresses: s.Addresses, Ingress: s.Ingress, Egress: s.Egress}
+	if h, ok := o.Find(hostports.KindName); ok {
+		if ports, ok := h.Spec.(*hostports.Spec); ok {
+			face.Ports = ports.Mappings
+		}
+	}
+	return face, nil
 }
 
 // Again writes onto the host's end when the repeated ADD began that was answered with the

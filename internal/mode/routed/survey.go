@@ -1,6 +1,7 @@
 package routed
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -31,8 +32,9 @@ func (m *Routed) Survey(epoch string, now time.Time) ([]mode.Found, error) {
 	}
 	slices.SortFunc(links, func(x, y rtnl.Link) int { return strings.Compare(x.Name, y.Name) })
 	given := nodeSays(links, routes, neighbours)
-	wanted := make([]link.WantedEnd, len(links))
+	wanted, indices := make([]link.WantedEnd, len(links)), make([]int, len(links))
 	for i, l := range links {
+		indices[i] = l.Index
 		wanted[i] = link.WantedEnd{Link: l}
 		for _, n := range neighbours {
 			if n.Index == l.Index && slices.Contains(given[l.Name], n.Addr) {
@@ -40,16 +42,38 @@ func (m *Routed) Survey(epoch string, now time.Time) ([]mode.Found, error) {
 			}
 		}
 	}
+	shaped, err := rtnl.Steady(m.Conn.Shaped)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the limits of the pods' links: %w", err)
+	}
+	rates := map[int]rtnl.Rate{}
+	for _, q := range shaped {
+		rates[q.Index] = q.Shape
+	}
+	policed, err := m.Conn.Policed(indices...)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the limits of the pods' links: %w", err)
+	}
 	ends := m.Ends(m.Netns, wanted)
 	m.believe(given, links, ends)
+	mapped, err := m.Mapped()
+	if err != nil {
+		return nil, err
+	}
 	var pods []mode.Found
 	for _, l := range wanted {
 		seen := mode.Sight{Name: l.Name, Alias: l.Alias, MTU: l.MTU, MAC: l.PodMAC, Addresses: once(given[l.Name])}
 		end := ends[l.Name]
+		// An older agent's link has its Egress in the pod alone, where the pod may have changed it.
+		seen.Ingress, seen.Egress = rates[l.Index], cmp.Or(policed[l.Index], end.Egress)
 		if end.MAC != "" {
 			seen.MAC = end.MAC
 		}
-		pods = append(pods, m.found(l.Link, seen, end, epoch, now))
+		p := m.found(l.Link, seen, end, epoch, now)
+		if ports := mapped[p.Owner.ID]; ports != nil {
+			withPorts(&p.Owner, ports)
+		}
+		pods = append(pods, p)
 	}
 	markAlike(pods)
 	return pods, nil

@@ -17,8 +17,45 @@ func (c conn) Close() error            { return nil }
 func (c conn) UplinkMTU() (int, error) { return 1500, nil }
 
 // Uses lists nobody: nobody else has addresses in memory.
-func (c conn) Uses() ([]rtnl.Use, error)              { return nil, nil }
-func (c conn) Names(indices ...int) ([]string, error) { return make([]string, len(indices)), nil }
+func (c conn) Uses() ([]rtnl.Use, error) { return nil, nil }
+
+func (c conn) Names(indices ...int) ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := make([]string, len(indices))
+	for name, l := range c.links {
+		for i, index := range indices {
+			if l.Index == index {
+				names[i] = name
+			}
+		}
+	}
+	return names, nil
+}
+
+func (c conn) Shaped() ([]rtnl.Qdisc, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []rtnl.Qdisc
+	for _, l := range c.links {
+		if l.Shape != (rtnl.Rate{}) {
+			all = append(all, rtnl.Qdisc{Index: l.Index, Kind: "tbf", Shape: l.Shape})
+		}
+	}
+	return all, nil
+}
+
+func (c conn) Policed(indices ...int) (map[int]rtnl.Rate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	policed := map[int]rtnl.Rate{}
+	for _, l := range c.links {
+		if l.Police != (rtnl.Rate{}) && slices.Contains(indices, l.Index) {
+			policed[l.Index] = l.Police
+		}
+	}
+	return policed, nil
+}
 
 func (c conn) Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error) {
 	c.mu.Lock()
@@ -35,6 +72,9 @@ func (c conn) Veths(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error) {
 	}
 	return all, nil
 }
+
+// Links lists veths alone: a node in memory has no other links.
+func (c conn) Links(keep func(rtnl.Link) (bool, error)) ([]rtnl.Link, error) { return c.Veths(keep) }
 
 func (c conn) Link(name string) (rtnl.Link, error) {
 	c.mu.Lock()
@@ -56,6 +96,13 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 		}
 	}
 	return all, nil
+}
+
+// Reached returns those of the addresses that a host route leads to.
+func (c conn) Reached(addrs []netip.Addr) []netip.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return c.ways[a] == nil })
 }
 
 func (c conn) Neighbours() ([]rtnl.Neighbour, error) {

@@ -20,7 +20,10 @@ type doors struct {
 	instance string
 	groups   stamp.Groups
 	ruleset  nft.Ruleset
-	held     hold.ID // the owner of the table; "": nobody has it
+	held     hold.ID                                    // the owner of the table; "": nobody has it
+	missed   bool                                       // Map has put the table back before Run heard that others had deleted it
+	kept     func(hold.ID, []nft.Mapping) []nft.Mapping // nil: all are kept
+	mapped   map[hold.ID][]nft.Mapping                  // host ports that the agent has mapped or found; nil: it has not looked
 	claims   *claims
 	batches  *atomic.Uint32
 	watched  func(op string, h hold.Hold)
@@ -28,7 +31,7 @@ type doors struct {
 
 // Open returns a function that does what node.Open does, for an agent on a node in memory.
 // watched is called before each operation on an owner's link ("acquire", "cut", "sever",
-// "release"); it may be nil.
+// "release"), and before the host's end of the link is set up ("furnish"); it may be nil.
 func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() (*node.Node, error) {
 	return func() (*node.Node, error) {
 		k := &doors{Node: w, plan: p, claims: &claims{}, batches: &atomic.Uint32{}, watched: watched}
@@ -41,9 +44,11 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 		return &node.Node{
 			Place: daemon.Place{Netns: self, Boot: w.Boot(), Wall: w.Wall, Boottime: w.Boottime},
 			Conn:  conn{k}, Tracked: tracked{k},
-			Equip: func(n *node.Node, _ node.Hooks) error {
+			Equip: func(n *node.Node, h node.Hooks) error {
+				k.kept = h.Kept
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
 				n.Table, n.Routes, n.Links = tables{k}, routes{k, n.Metric}, links{k}
+				n.Ports = n.PortsIn(tables{k}, h)
 				n.Monitor = k.listen
 				return nil
 			},

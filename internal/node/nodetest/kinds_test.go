@@ -1,19 +1,25 @@
 package nodetest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 
 	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/flows"
+	"github.com/berth-net/berth/internal/kinds/hostports"
 	"github.com/berth-net/berth/internal/kinds/kindtest"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 	"github.com/berth-net/berth/internal/kinds/table"
+	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/stamp"
 )
@@ -41,6 +47,7 @@ func TestKinds(t *testing.T) {
 				return &link.Spec{
 					Name: stamp.Link("aaaa", owner), Alias: string(owner), Netns: p.ref, Ifname: "eth0", MTU: 1400,
 					MAC: pod, HostMAC: host, Addresses: []netip.Addr{address()},
+					Ingress: rtnl.Rate{Rate: 1000, Burst: 1514}, Egress: rtnl.Rate{Rate: 2000, Burst: 1514},
 				}
 			},
 			Foreign: w.foreignLink,
@@ -58,13 +65,44 @@ func TestKinds(t *testing.T) {
 			Foreign: w.foreignRoute,
 		},
 		{
-			Kind:   flows.Kind(n.Tracked),
+			Kind:   flows.Kind(n.Tracked, n.Conn),
 			Unseen: true,
 			Spec:   func(testing.TB, hold.ID) hold.Spec { return &flows.Spec{Addresses: []netip.Addr{address()}} },
 		},
+		{
+			Kind:    n.Ports.Kind(),
+			Spec:    func(_ testing.TB, owner hold.ID) hold.Spec { return hostPort(owner, address()) },
+			Foreign: w.foreignPort,
+		},
 	} {
+		if c.Kind.Name() == hostports.KindName { // the ports are in the table
+			nettest.Must(t, n.Table.Kind().Acquire(t.Context(), hold.Hold{Owner: hold.NewID(), Spec: &table.Spec{Instance: "aaaa"}}))
+		}
 		c.Fake, c.Snapshot = true, func() string { return w.State().String() }
 		t.Run(c.Kind.Name(), func(t *testing.T) { kindtest.Run(t, c) })
+	}
+}
+
+func hostPort(owner hold.ID, pod netip.Addr) *hostports.Spec {
+	host := netip.AddrPortFrom(netip.IPv4Unspecified(), binary.BigEndian.Uint16(pod.AsSlice()[2:])+1000)
+	return &hostports.Spec{Link: stamp.Link("aaaa", owner), Mappings: []nft.Mapping{{Protocol: "tcp", Host: host, Pod: netip.AddrPortFrom(pod, 80)}}}
+}
+
+// foreignPort maps the hold's port to somebody else.
+func (w *Node) foreignPort(_ testing.TB, h hold.Hold) func() error {
+	m := h.Spec.(*hostports.Spec).Mappings[0]
+	m.Pod = netip.MustParseAddrPort("10.2.0.1:1")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ports == nil {
+		w.ports = map[hold.ID][]nft.Mapping{}
+	}
+	w.ports["foreigner2"] = []nft.Mapping{m}
+	return func() error {
+		if !slices.Equal(w.ports["foreigner2"], []nft.Mapping{m}) {
+			return errors.New("it is gone")
+		}
+		return nil
 	}
 }
 

@@ -55,7 +55,7 @@ func (k links) acquire(_ context.Context, h hold.Hold) error {
 	k.mu.Unlock()
 	switch {
 	case l != nil && !coming:
-		return k.furnish(s, l)
+		return k.furnish(h, l)
 	case gone != nil:
 		return fmt.Errorf("%w: %w", hold.ErrHomeless, gone)
 	}
@@ -81,20 +81,27 @@ func (k links) acquire(_ context.Context, h hold.Hold) error {
 		return err
 	}
 	err = k.step("pod", "furnish "+s.Ifname, func() error {
-		l.End = End{MAC: s.MAC, MTU: mtuOf(s), Up: true, Addrs: slices.Clone(s.Addresses)}
+		l.End = End{MAC: s.MAC, MTU: mtuOf(s), Up: true, Addrs: slices.Clone(s.Addresses), Shape: s.Egress}
 		return nil
 	})
+	idle := err != nil // the host's end is down
 	if err == nil {
-		err = k.furnish(s, l)
+		err = k.furnish(h, l)
 	}
-	if err != nil { // the deletion is best effort
-		return errors.Join(err, k.step("link", "delete "+s.Name, func() error { k.unlink(l); return nil }))
+	if err == nil {
+		return nil
 	}
-	return nil
+	undone := k.step("link", "delete "+s.Name, func() error { k.unlink(l); return nil }) // best effort
+	if err = errors.Join(err, undone); idle && undone == nil {
+		err = hold.Unused(err)
+	}
+	return err
 }
 
 // furnish gives the host's end what it lacks.
-func (k links) furnish(s *link.Spec, l *Link) error {
+func (k links) furnish(h hold.Hold, l *Link) error {
+	s := h.Spec.(*link.Spec)
+	k.watched("furnish", h)
 	return k.step("link", "set "+s.Name, func() error {
 		switch {
 		case k.links[s.Name] != l:
@@ -108,6 +115,12 @@ func (k links) furnish(s *link.Spec, l *Link) error {
 			}
 		}
 		l.Alias, l.Group, l.MTU, l.MAC, l.Up = s.Alias, k.groups.Live(), mtuOf(s), s.HostMAC, true
+		if s.Ingress != (rtnl.Rate{}) {
+			l.Shape = s.Ingress
+		}
+		if s.Egress != (rtnl.Rate{}) {
+			l.Police = s.Egress
+		}
 		for _, a := range s.Addresses {
 			k.ways[a] = l
 		}
@@ -133,7 +146,8 @@ func (k links) verify(_ context.Context, h hold.Hold) error {
 	if l == nil {
 		return fmt.Errorf("%s: %w", s, hold.ErrGone)
 	}
-	same := l.Group == k.groups.Live() && stamp.Alike(l.Alias, s.Alias) && l.MAC == s.HostMAC && l.MTU == mtuOf(s) && l.Up
+	same := l.Group == k.groups.Live() && stamp.Alike(l.Alias, s.Alias) && l.MAC == s.HostMAC && l.MTU == mtuOf(s) && l.Up &&
+		(l.Shape == s.Ingress || s.Ingress == rtnl.Rate{}) && (l.Police == s.Egress || s.Egress == rtnl.Rate{})
 	for _, a := range s.Addresses {
 		same = same && k.ways[a] == l
 	}
@@ -169,7 +183,10 @@ func (k links) VerifyPod(_ context.Context, h hold.Hold) error {
 	if gone != nil || pod.ends[s.Ifname] == nil {
 		return fmt.Errorf("interface %s: %w", s.Ifname, hold.ErrGone)
 	}
-	if e := pod.ends[s.Ifname].End; e.MAC != s.MAC || e.MTU != mtuOf(s) || !e.Up || !slices.Equal(e.Addrs, s.Addresses) {
+	if pod.ends[s.Ifname] != k.links[s.Name] {
+		return fmt.Errorf("interface %s: %w: not the other end of link %s", s.Ifname, hold.ErrChanged, s.Name)
+	}
+	if e := pod.ends[s.Ifname].End; e.MAC != s.MAC || e.MTU != mtuOf(s) || !e.Up || !slices.Equal(e.Addrs, s.Addresses) || e.Shape != s.Egress {
 		return fmt.Errorf("interface %s: %w: %+v", s.Ifname, hold.ErrChanged, e)
 	}
 	return nil

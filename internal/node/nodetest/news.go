@@ -4,7 +4,6 @@ import (
 	"os"
 	"sync"
 
-	"github.com/berth-net/berth/internal/deletions"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/node"
 )
@@ -50,7 +49,8 @@ func (m *monitor) Close() error {
 // that. The caller holds w.mu.
 func (w *Node) tell(n rtnl.News) {
 	m := w.monitor
-	if m == nil || n.Change != rtnl.RouteGone && n.Change != rtnl.LinkGone && n.Link.Group != m.groups.Live() {
+	everybodys := n.Change == rtnl.RouteGone || n.Change == rtnl.LinkGone || n.Change == rtnl.Reshaped || n.Change == rtnl.Repoliced
+	if m == nil || !everybodys && n.Link.Group != m.groups.Live() {
 		return
 	}
 	select {
@@ -64,8 +64,8 @@ func (w *Node) tell(n rtnl.News) {
 	}
 }
 
-// onNotice sets the function that Notice calls.
-func (w *Node) onNotice(_ *deletions.Queue, changed func()) error {
+// onNotice sets the function that Notice calls, in place of the queue's watch.
+func (w *Node) onNotice(_ func(func()) error, changed func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.noticed = changed

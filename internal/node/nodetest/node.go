@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
@@ -37,11 +38,12 @@ type Node struct {
 
 	pods   map[string]*Pod // by path
 	links  map[string]*Link
-	ways   map[netip.Addr]*Link    // host routes, and the neighbours behind them
-	flows  map[netip.Addr]string   // connection tracking: the name of the link that the address's traffic took
-	pools  map[poolroute.Spec]bool // unreachable routes; false: somebody else's
-	table  *nft.Ruleset            // nil: there is none
-	news   chan struct{}           // has a token when somebody has changed the table, for tables.Run
+	ways   map[netip.Addr]*Link      // host routes, and the neighbours behind them
+	flows  map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
+	pools  map[poolroute.Spec]bool   // unreachable routes; false: somebody else's
+	table  *nft.Ruleset              // nil: there is none
+	ports  map[hold.ID][]nft.Mapping // host ports in the table, by their owners
+	news   chan struct{}             // has a token when somebody has changed the table, for tables.Run
 	sysctl map[string]string
 
 	noticed func()   // tells the agent that watches the queue of something new; nil: nobody watches
@@ -61,6 +63,8 @@ type Link struct {
 	Pod              *Pod
 	Ifname           string // in the pod
 	End              End
+	Shape            rtnl.Rate // of what it sends to the pod
+	Police           rtnl.Rate // of what it lets in from the pod
 }
 
 // End is the pod's side of a link.
@@ -69,6 +73,7 @@ type End struct {
 	MTU   int
 	Up    bool
 	Addrs []netip.Addr // each with a route out of the pod
+	Shape rtnl.Rate    // of what it sends
 }
 
 // New returns a node that has just booted.
@@ -89,7 +94,7 @@ func (w *Node) Reboot() {
 	w.ids, w.inodes, w.index = 0, nil, 1
 	w.pods, w.links = map[string]*Pod{}, map[string]*Link{}
 	w.ways, w.flows = map[netip.Addr]*Link{}, map[netip.Addr]string{}
-	w.pools, w.table, w.sysctl = map[poolroute.Spec]bool{}, nil, map[string]string{}
+	w.pools, w.table, w.ports, w.sysctl = map[poolroute.Spec]bool{}, nil, nil, map[string]string{}
 	w.news = make(chan struct{}, 1)
 	w.self = w.identity("/proc/thread-self/ns/net")
 }

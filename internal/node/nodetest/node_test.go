@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -70,5 +71,30 @@ func TestOthers(t *testing.T) {
 				t.Errorf("after a reboot the pod has ended: %t; and there is %s", p.Ended(), w.State())
 			}
 		})
+	}
+}
+
+// An interface in a pod that is not the other end of the owner's link is not the owner's.
+func TestVerifyPodOfDecoy(t *testing.T) {
+	w := New()
+	n, err := w.Open(fault.New(1<<30, fault.FailBefore), nil)()
+	if err == nil {
+		err = n.Mark("aaaa", node.Hooks{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, id := w.Pod("/run/netns/a"), hold.NewID()
+	h := hold.Hold{Owner: id, Spec: &link.Spec{Name: stamp.Link("aaaa", id), Netns: p.Ref(), Ifname: "eth0"}}
+	if err := n.Links.Kind().Acquire(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Links.VerifyPod(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	decoy := *p.ends["eth0"]
+	p.ends["eth0"] = &decoy
+	if err := n.Links.VerifyPod(t.Context(), h); !errors.Is(err, hold.ErrChanged) {
+		t.Errorf("VerifyPod says %v", err)
 	}
 }

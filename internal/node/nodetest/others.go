@@ -56,6 +56,31 @@ func (w *Node) SetLink(name string, change func(*Link)) {
 	}
 }
 
+// Reshape limits a link's end on the node otherwise, or not at all, if the link is there.
+//
+//	tc qdisc replace dev NAME root ...
+func (w *Node) Reshape(name string, r rtnl.Rate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.links[name]; l != nil {
+		l.Shape = r
+		w.tell(rtnl.News{Change: rtnl.Reshaped, Link: rtnl.Link{Index: l.Index}, Shape: r})
+	}
+}
+
+// Repolice limits what a link's end on the node lets in otherwise, or not at all, if the link is
+// there.
+//
+//	tc filter replace dev NAME ingress ...
+func (w *Node) Repolice(name string, r rtnl.Rate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if l := w.links[name]; l != nil {
+		l.Police = r
+		w.tell(rtnl.News{Change: rtnl.Repoliced, Link: rtnl.Link{Index: l.Index}, Shape: r})
+	}
+}
+
 // DeleteLink deletes a link, if it is there.
 //
 //	ip link del NAME
@@ -97,7 +122,7 @@ func (w *Node) DeletePoolRoute(s poolroute.Spec) {
 func (w *Node) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.table = nil
+	w.table, w.ports = nil, nil
 	select {
 	case w.news <- struct{}{}:
 	default:

@@ -114,7 +114,7 @@ func (w *Node) ends(_ ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd {
 	ends := map[string]link.PodEnd{}
 	for _, l := range wanted {
 		if on := w.links[l.Name]; on != nil {
-			ends[l.Name] = link.PodEnd{Netns: on.Pod.ref, MAC: on.End.MAC, Addresses: on.End.Addrs}
+			ends[l.Name] = link.PodEnd{Netns: on.Pod.ref, MAC: on.End.MAC, Addresses: on.End.Addrs, Egress: on.End.Shape}
 		}
 	}
 	return ends

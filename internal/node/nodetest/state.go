@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/poolroute"
 )
@@ -14,10 +15,11 @@ import (
 // State is everything that holds can leave behind on a node.
 type State struct {
 	Links map[string]Link
-	Ways  map[netip.Addr]string   // host routes: the name of the link that a route leads over
-	Flows map[netip.Addr]string   // connection tracking: the name of the link that the address's traffic took
-	Pools map[poolroute.Spec]bool // pools' routes; false: the route is somebody else's
-	Table *nft.Ruleset            // nil: there is none
+	Ways  map[netip.Addr]string     // host routes: the name of the link that a route leads over
+	Flows map[netip.Addr]string     // connection tracking: the name of the link that the address's traffic took
+	Pools map[poolroute.Spec]bool   // pools' routes; false: the route is somebody else's
+	Table *nft.Ruleset              // nil: there is none
+	Ports map[hold.ID][]nft.Mapping // host ports in the table, by their owners
 }
 
 // State returns the present state of the node.
@@ -26,7 +28,7 @@ func (w *Node) State() State {
 	defer w.mu.Unlock()
 	s := State{
 		Links: map[string]Link{}, Ways: map[netip.Addr]string{},
-		Flows: maps.Clone(w.flows), Pools: maps.Clone(w.pools),
+		Flows: maps.Clone(w.flows), Pools: maps.Clone(w.pools), Ports: maps.Clone(w.ports),
 	}
 	for name, l := range w.links {
 		s.Links[name] = l.copied()
@@ -43,7 +45,7 @@ func (w *Node) State() State {
 
 // Empty reports whether nothing is left on the node.
 func (s State) Empty() bool {
-	return len(s.Links)+len(s.Ways)+len(s.Flows)+len(s.Pools) == 0 && s.Table == nil
+	return len(s.Links)+len(s.Ways)+len(s.Flows)+len(s.Pools)+len(s.Ports) == 0 && s.Table == nil
 }
 
 func (s State) String() string {
@@ -56,6 +58,9 @@ func (s State) String() string {
 		fmt.Fprintf(&all, "route %s dev %s\n", a, s.Ways[a])
 	}
 	fmt.Fprint(&all, s.Flows, s.Pools)
+	for _, id := range slices.Sorted(maps.Keys(s.Ports)) {
+		fmt.Fprintf(&all, "\nhost ports of %s: %v", id, s.Ports[id])
+	}
 	return all.String()
 }
 

@@ -3,10 +3,13 @@ package nodetest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/nft"
 	"github.com/berth-net/berth/internal/kinds/table"
 )
@@ -40,7 +43,11 @@ func (t tables) right(o hold.ID) bool {
 
 func (t tables) write(o hold.ID) error {
 	want := t.wanted(o)
-	return t.step("table", "write", func() error { t.table = &want; return nil })
+	return t.step("table", "write", func() error {
+		t.learn()
+		t.table, t.Node.ports = &want, maps.Clone(t.mapped)
+		return nil
+	})
 }
 
 func (t tables) SetRuleset(r nft.Ruleset) error {
@@ -97,7 +104,7 @@ func (t tables) release(_ context.Context, h hold.Hold) error {
 			t.held = ""
 		}
 		if t.table != nil && t.table.Owner == string(h.Owner) {
-			t.table = nil
+			t.table, t.Node.ports, t.mapped = nil, nil, nil
 		}
 		return nil
 	})
@@ -112,14 +119,78 @@ func (t tables) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 	return []hold.Hold{{Owner: hold.ID(t.table.Owner), Spec: &table.Spec{Instance: t.table.Instance}}}, nil
 }
 
+// learn notes which host ports a former agent has left in the table. The caller holds t.mu.
+func (t tables) learn() {
+	if t.mapped != nil {
+		return
+	}
+	t.doors.mapped = map[hold.ID][]nft.Mapping{}
+	for owner, ports := range t.Node.ports {
+		if t.kept != nil {
+			ports = t.kept(owner, ports)
+		}
+		if len(ports) > 0 {
+			t.doors.mapped[owner] = ports
+		}
+	}
+}
+
+func (t tables) Map(owner hold.ID, ports []nft.Mapping) error {
+	return t.step("ports", "map "+string(owner), func() error {
+		if t.table == nil && t.held == "" {
+			return fmt.Errorf("mapping ports: %w", kernel.ErrNotFound)
+		}
+		t.learn()
+		for other, theirs := range t.Node.ports {
+			for _, p := range ports {
+				if other != owner && slices.ContainsFunc(theirs, p.SamePort) {
+					return fmt.Errorf("%s: %w: %s", p, hold.ErrForeign, other)
+				}
+			}
+		}
+		if t.table == nil { // others have deleted it, and Run has not heard of that yet
+			want := t.wanted(t.held)
+			t.table, t.Node.ports, t.missed = &want, maps.Clone(t.mapped), true
+		}
+		if t.Node.ports == nil {
+			t.Node.ports = map[hold.ID][]nft.Mapping{}
+		}
+		t.mapped[owner], t.Node.ports[owner] = ports, ports
+		return nil
+	})
+}
+
+func (t tables) Unmap(owners []hold.ID) error {
+	return t.step("ports", fmt.Sprintf("unmap %s", owners), func() error {
+		t.learn()
+		for _, owner := range owners {
+			delete(t.mapped, owner)
+			delete(t.Node.ports, owner)
+		}
+		return nil
+	})
+}
+
+func (t tables) Mapped() (map[hold.ID][]nft.Mapping, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.Node.ports), nil
+}
+
+// Others returns nothing: a node in memory has one agent.
+func (t tables) Others() (map[string][]nft.Port, error) { return nil, nil }
+
+func (t tables) UnmapOther(string, []nft.Port, bool) error { return nil }
+
 // Run puts the table back whenever somebody changes it, until ctx ends.
 func (t tables) Run(ctx context.Context, report table.Report) {
 	for {
 		t.mu.Lock()
-		held, right := t.held, t.held == "" || t.right(t.held)
+		held, right, missed := t.held, t.held == "" || t.right(t.held), t.missed
+		t.missed = false
 		t.mu.Unlock()
 		var wait <-chan time.Time
-		if !right {
+		if !right || missed {
 			err := t.write(held)
 			if report(hold.ErrGone, err); err != nil {
 				wait = time.After(time.Second)

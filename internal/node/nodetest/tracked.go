@@ -22,7 +22,8 @@ func (t tracked) Forget(addrs []netip.Addr) error {
 	})
 }
 
-func (t tracked) ForgetExposed(conntrack.Rules) error { return nil }
+func (t tracked) ForgetExposed(conntrack.Rules) error   { return nil }
+func (t tracked) ForgetMapped(conntrack.HostPort) error { return nil }
 
 // Load and Trim answer for a table that is never full.
 func (t tracked) Load() (entries, most int, err error) { return 0, 0, nil }

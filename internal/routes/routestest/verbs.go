@@ -5,6 +5,7 @@ package routestest
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -55,7 +56,8 @@ func Attachment(id, container string) api.Attachment {
 	return api.Attachment{
 		ID: id, State: "owed", Network: "net", ContainerID: container, Ifname: "eth0", Netns: "/run/netns/a",
 		Pod:  &api.Pod{Namespace: "default", Name: "web-0", UID: "u1", InfraContainer: container},
-		Pool: "default", Mode: "routed", Addresses: []string{"10.88.0.7", "fd00::7"}, MAC: "0a:00:00:00:00:07", MTU: 1500,
+		Pool: "default", Mode: "routed", Addresses: []string{"10.88.0.7", "fd00::7"}, HostPorts: []string{"tcp 0.0.0.0:8080 to 10.88.0.7:80"},
+		Bandwidth: &api.Bandwidth{IngressRate: 10_000_000, IngressBurst: 1_000_000}, MAC: "0a:00:00:00:00:07", MTU: 1500,
 		HostVeth: "babcd" + id, Created: at, Releasing: &at,
 		Owed: []api.Owed{owed(id, at)},
 	}
@@ -142,8 +144,10 @@ func (v *Verbs) Status(ctx context.Context, _ string) (api.Status, error) {
 	v.mu.Unlock()
 	return api.Status{
 		Version: "v0", Instance: "abcdefghij", Root: "/", PID: 1, Started: time.Unix(1, 0),
-		Attachments: states, Owed: v.DeletedOwed, Pools: pools(), Deletions: api.DeletionCount{Queued: 1, Damaged: 1, Spares: 7, Error: v.Unreadable},
-		Lacks: api.Lacks(), Overlaps: []string{"pool default: 10.88.0.0/16 overlaps the address 10.88.0.1/24 of cni0"},
+		Attachments: states, Owed: v.DeletedOwed, Pools: pools(), Deletions: api.DeletionCount{Queued: 2, Attachments: 1, Damaged: 1, Spares: 7, Filling: true, Error: v.Unreadable},
+		History: api.HistoryCount{Lost: 3, Error: "no space left on device"},
+		Lacks:   api.Lacks(), Overlaps: []string{"pool default: 10.88.0.0/16 overlaps the address 10.88.0.1/24 of cni0"},
+		Refused: "config /etc/berth/berthd.yaml: line 22: unknown key \"mut\": perhaps \"mtu\" is meant",
 	}, v.hook(ctx, "status", server.When{})
 }
 
@@ -203,7 +207,7 @@ func (v *Verbs) Owed() api.OwedList {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	list := api.OwedList{Deletions: api.Deletions{
 		Queued: []api.QueuedDeletion{{
-			Name: "0123456789abcdef-0000000000000001-01234567.json", Network: "net", ContainerID: "c9", Ifname: "eth0", Link: "babcdccccccccccc",
+			Name: "0123456789abcdef-0000000000000001-01234567.json", Network: "net", ContainerID: "c9", Ifname: "eth0", Pod: &api.Pod{Namespace: "default", Name: "web-9"}, Link: "babcdccccccccccc",
 			Addresses: []string{"10.88.0.9"}, Netns: "/run/netns/c", Written: at, Cut: true, Reason: "connection refused",
 		}},
 		Damaged: []api.DamagedDeletion{{Name: "junk", Since: at, Error: "the checksum is wrong"}},
@@ -219,6 +223,55 @@ func (v *Verbs) Owed() api.OwedList {
 	}})
 	return list
 }
+
+// History has the attachments, and one that is gone.
+func (v *Verbs) History(f api.PastFilter) api.PastReader {
+	_ = v.hook(context.Background(), "history", server.When{})
+	r := &pasts{}
+	for _, at := range append(v.List(api.Filter{}), Gone().Attachment) {
+		p := api.Past{Attachment: at}
+		if at.ID == Gone().Attachment.ID {
+			p = Gone()
+		}
+		if f.Matches(p) && (f.Limit == 0 || len(*r) < f.Limit) {
+			*r = append(*r, p)
+		}
+	}
+	return r
+}
+
+// Gone returns what became of an attachment that is gone, with everything in it.
+func Gone() api.Past {
+	p := api.Past{Attachment: Attachment("gggggggggg", "c0"), AskedBy: api.AskedQueued}
+	later := func(ms int) *time.Time {
+		t := p.Attachment.Created.Add(time.Hour + time.Duration(ms)*time.Millisecond)
+		return &t
+	}
+	p.Attachment.State, p.Attachment.Owed = api.StateReleasing, nil
+	p.Attachment.Releasing = later(0)
+	p.Queued, p.CutOff, p.CutByPlugin = later(-9), later(-9), true
+	p.Failed, p.CutError, p.Ended = "the pod is gone", "no such device", later(99)
+	p.Holds = []api.PastHold{
+		{Kind: "link", What: "link babcdgggggggggg", Released: later(50), Failures: 3, Since: later(10), Error: "device busy"},
+		{Kind: "flows", What: "flows of 10.88.0.7, fd00::7", Released: later(60)},
+	}
+	return p
+}
+
+// pasts reads a list.
+type pasts []api.Past
+
+func (r *pasts) Next() (api.Past, error) {
+	if len(*r) == 0 {
+		return api.Past{}, io.EOF
+	}
+	p := (*r)[0]
+	*r = (*r)[1:]
+	return p, nil
+}
+
+func (r *pasts) End() api.PastEnd { return api.PastEnd{} }
+func (r *pasts) Close() error     { return nil }
 
 // RetryOwed tries each of the owners.
 func (v *Verbs) RetryOwed(ctx context.Context, ids []hold.ID) (api.Retried, error) {

@@ -9,13 +9,12 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Uncut replaces the file of a deletion that Write has queued with one that says that the pod
-// is not cut off. Until then, and after an error, the deletion is queued as it was. If the
-// agent does the deletion meanwhile, Uncut may queue it once more, which does no harm: the
+// Correct replaces the file of a deletion that Write has queued with one that says how the DEL
+// ended: Cut and Again of r. Until then, and after an error, the deletion is queued as it was. If
+// the agent does the deletion meanwhile, Correct may queue it once more, which does no harm: the
 // deletion spares what began after it.
-func Uncut(dir root.Dir, r Record) error {
+func Correct(dir root.Dir, r Record) error {
 	begins := keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(uint64(r.Started)) + "-"
-	r.Cut = false
 	content, err := r.encode()
 	if err != nil {
 		return fmt.Errorf("correcting the deletion: %w", err)

@@ -8,9 +8,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Uncut queues a deletion without its Cut once, in the same file. Other deletions stay as they
-// are.
-func TestUncut(t *testing.T) {
+// Correct changes Cut and Again of a queued deletion in the same file. Other deletions stay as
+// they are.
+func TestCorrect(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	q, err := Open(dir)
 	must(t, err)
@@ -21,7 +21,9 @@ func TestUncut(t *testing.T) {
 	must(t, errors.Join(Write(dir, example), Write(dir, later), Write(dir, another)))
 	before, err := q.Pending()
 	must(t, err)
-	must(t, Uncut(dir, example))
+	corrected := example
+	corrected.Cut, corrected.Again = false, true
+	must(t, Correct(dir, corrected))
 	after, err := q.Pending()
 	if err != nil || len(after) != len(before) {
 		t.Fatalf("%+v, %v", after, err)
@@ -29,7 +31,7 @@ func TestUncut(t *testing.T) {
 	for i, e := range after {
 		want := before[i].Record
 		if want.Container == example.Container && want.Started == example.Started {
-			want.Cut = false
+			want = corrected
 		}
 		if e.Name != before[i].Name || !reflect.DeepEqual(e.Record, want) {
 			t.Errorf("%+v, not %+v", e, want)

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+var arches = []string{"amd64", "arm64"}
+
+// make writes the archive of a context with stand-ins for the programs, and returns its path.
+func makeArchive(t *testing.T) string {
+	t.Helper()
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	context := t.TempDir()
+	for _, arch := range arches {
+		bin := filepath.Join(context, arch, "bin")
+		must(t, os.MkdirAll(bin, 0o755))
+		for _, name := range []string{"berthd", "berth", "berth-cni"} {
+			must(t, os.WriteFile(filepath.Join(bin, name), []byte(name+" for "+arch), 0o700))
+		}
+		examples := filepath.Join(context, arch, "examples")
+		must(t, os.MkdirAll(examples, 0o755))
+		must(t, os.WriteFile(filepath.Join(examples, "a.yaml"), []byte("alerts"), 0o600))
+	}
+	out := filepath.Join(t.TempDir(), "image.tar")
+	must(t, run("../Dockerfile", context, "v0.1.0+3.gabc", out, arches))
+	return out
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The archive is a valid OCI layout of one image for both architectures, with the
+// Dockerfile's entrypoint and the programs of the architecture.
+func TestImage(t *testing.T) {
+	dir := unpack(t, makeArchive(t))
+	outer, err := layout.ImageIndexFromPath(dir)
+	must(t, err)
+	must(t, validate.Index(outer))
+	named, err := outer.IndexManifest()
+	must(t, err)
+	if len(named.Manifests) != 1 || named.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "v0.1.0_3.gabc" {
+		t.Fatalf("the layout lists %+v", named.Manifests)
+	}
+	index, err := outer.ImageIndex(named.Manifests[0].Digest)
+	must(t, err)
+	m, err := index.IndexManifest()
+	must(t, err)
+	var have []string
+	for _, desc := range m.Manifests {
+		have = append(have, desc.Platform.String())
+		img, err := index.Image(desc.Digest)
+		must(t, err)
+		check(t, img, desc.Platform.Architecture)
+	}
+	if want := []string{"linux/amd64", "linux/arm64"}; !slices.Equal(have, want) {
+		t.Errorf("the image is for %v, want %v", have, want)
+	}
+}
+
+func check(t *testing.T, img v1.Image, arch string) {
+	t.Helper()
+	c, err := img.ConfigFile()
+	must(t, err)
+	if c.OS != "linux" || c.Architecture != arch || !slices.Equal(c.Config.Entrypoint, []string{"/usr/bin/berthd"}) || len(c.Config.Env) != 1 ||
+		c.Config.Labels["org.opencontainers.image.version"] != "v0.1.0+3.gabc" || c.Created.Unix() != 1700000000 {
+		t.Errorf("%s: configuration %+v", arch, c)
+	}
+	layers, err := img.Layers()
+	must(t, err)
+	if len(layers) != 1 {
+		t.Fatalf("%s: %d layers", arch, len(layers))
+	}
+	content, err := layers[0].Uncompressed()
+	must(t, err)
+	want := map[string]string{
+		"usr/": "drwxr-xr-x ", "usr/bin/": "drwxr-xr-x ", "usr/bin/berth": "-rwxr--r-- berth for " + arch,
+		"usr/share/": "drwxr-xr-x ", "usr/share/doc/": "drwxr-xr-x ", "usr/share/doc/berth/": "drwxr-xr-x ",
+		"usr/share/doc/berth/examples/": "drwxr-xr-x ", "usr/share/doc/berth/examples/a.yaml": "-rw-r--r-- alerts",
+		"usr/bin/berth-cni": "-rwxr--r-- berth-cni for " + arch, "usr/bin/berthd": "-rwxr--r-- berthd for " + arch,
+	}
+	if have := files(t, content); !reflect.DeepEqual(have, want) {
+		t.Errorf("%s has %v, want %v", arch, have, want)
+	}
+}
+
+// files returns a tar's files, each with its mode and content.
+func files(t *testing.T, from io.Reader) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for r := tar.NewReader(from); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		must(t, err)
+		raw, err := io.ReadAll(r)
+		must(t, err)
+		all[h.Name] = h.FileInfo().Mode().String() + " " + string(raw)
+	}
+}
+
+// unpack returns a folder with the content of a tar.
+func unpack(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	dir := t.TempDir()
+	for name, content := range files(t, f) {
+		at := filepath.Join(dir, name)
+		must(t, os.MkdirAll(filepath.Dir(at), 0o755))
+		_, raw, _ := strings.Cut(content, " ")
+		must(t, os.WriteFile(at, []byte(raw), 0o644))
+	}
+	return dir
+}
+
+// The same input gives the same bytes.
+func TestReproducible(t *testing.T) {
+	a, err := os.ReadFile(makeArchive(t))
+	must(t, err)
+	b, err := os.ReadFile(makeArchive(t))
+	must(t, err)
+	if !bytes.Equal(a, b) {
+		t.Error("two archives of the same programs differ")
+	}
+}
+
+// What Docker would do and build/image would not is an error, by line.
+func TestUnknown(t *testing.T) {
+	for _, line := range []string{"FROM debian", "RUN true", "COPY a b", "COPY a/ b/ c/", "ENTRYPOINT berthd", "USER 1", "from scratch"} {
+		if _, err := parse("FROM scratch\n"+line, "amd64"); err == nil || !strings.Contains(err.Error(), "line 2") {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}

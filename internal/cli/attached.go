@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+)
+
+// attached returns the pods that the agent has or, if it is away, its ledger, without those whose
+// release is promised or whose deletion is queued: their runtime needs the plugin no more, unless it
+// was told to repeat the DEL. A lost ledger cannot tell: only where no agent has ever run are there
+// no attachments.
+func (a *app) attached(ctx context.Context) (pods []string, err error) {
+	list, err := a.list(ctx, api.Filter{})
+	if err == nil {
+		for _, at := range list {
+			if at.Releasing == nil {
+				pods = append(pods, orContainer(at.Pod, at.ContainerID))
+			}
+		}
+		return pods, nil
+	}
+	s, err := ledger.Read(a.dir().Ledger(), kinds)
+	if errors.Is(err, os.ErrNotExist) {
+		for _, trace := range []string{a.dir().Instance(), a.dir().Epoch()} {
+			if _, there := os.Lstat(trace); !errors.Is(there, os.ErrNotExist) {
+				return nil, fmt.Errorf("%w, but an agent has run here: %s exists", err, trace)
+			}
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	queue, _ := deletions.Look(a.dir()) // a deletion that cannot be read spares its pod
+	return needing(s.Owners, queue.Pending), nil
+}
+
+// needing returns the pods of a ledger whose runtime still needs the plugin, beside a queue of deletions.
+func needing(owners []hold.Owner, queue []deletions.Entry) (pods []string) {
+	ended := slices.DeleteFunc(slices.Clone(queue), func(q deletions.Entry) bool { return q.Record.Again })
+	for _, o := range owners {
+		if r, ok, err := attachment.Decode(o); ok && err == nil && wanted(o, r, ended) {
+			pods = append(pods, orContainer(r.Pod, r.ContainerID))
+		}
+	}
+	return pods
+}
+
+// wanted reports whether nobody has had an attachment released: neither is that promised, nor is a
+// deletion for it in the queue.
+func wanted(o hold.Owner, r attachment.Record, queue []deletions.Entry) bool {
+	if !o.Wanted() {
+		return false
+	}
+	boot := bootID()
+	for _, q := range queue {
+		if q.Record.Key() == r.Key && r.BeganBeforeDeletion(q.Record.Boot, q.Record.Started, boot) {
+			return false
+		}
+	}
+	return true
+}
+
+// orContainer names a pod, or else its container.
+func orContainer(pod *api.Pod, container string) string {
+	if name := podName(pod); name != "" {
+		return name
+	}
+	return "container " + shortID(container)
+}
+
+// mostPods is how many pods a line names.
+const mostPods = 20
+
+// howMany counts pods that are attached, and names them.
+func howMany(pods []string) string {
+	pods = slices.Sorted(slices.Values(pods))
+	names := strings.Join(pods[:min(len(pods), mostPods)], ", ")
+	if more := len(pods) - mostPods; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("%s attached (%s)", count(len(pods), "pod"), names)
+}

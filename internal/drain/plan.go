@@ -1,0 +1,79 @@
+package drain
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/berth-net/berth/internal/attachment"
+	"github.com/berth-net/berth/internal/daemon"
+	"github.com/berth-net/berth/internal/deletions"
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/patience"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// work is what one commit has to do for some deletions.
+type work struct {
+	ids     []hold.ID // owners to be released
+	ops     []ledger.Op
+	unknown []deletions.Record // deletions whose owner the ledger may lack
+	adopted []hold.ID          // owners that ops begin
+	errs    []error
+}
+
+func (d *Drain) plan(records []deletions.Record) *work {
+	w := &work{}
+	now := d.Boottime()
+	for _, r := range records {
+		meant := d.meant(r)
+		for _, e := range meant {
+			w.ids = append(w.ids, e.Owner.ID)
+			w.ops = append(w.ops, ledger.Unchanged(e.Owner))
+		}
+		// A tombstone is of use as long as an older ADD may be on its way.
+		if until := r.Started + int64(daemon.LongestRequest); r.Boot == d.Boot && until > now {
+			w.ops = append(w.ops, ledger.Bury(ledger.Tombstone{
+				Key: r.Key().String(), Boot: r.Boot, Started: r.Started, Until: until,
+			}))
+		}
+		if r.Link != "" && !slices.ContainsFunc(meant, func(e *attachment.Entry) bool { return hasLink(e, r.Link) }) {
+			w.unknown = append(w.unknown, r)
+		} else if len(meant) == 0 {
+			d.WarnUnsure(r.Key())
+		}
+	}
+	return w
+}
+
+// meant returns the incarnations that a deletion is about: those of its key whose ADD began
+// before it. The link that the deletion names does not choose among them: the runtime may
+// have only the result of an earlier ADD, or a wrong one, and means the incarnation that it
+// attached last.
+func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
+	es, _ := d.index.Called(r.Key())
+	return slices.DeleteFunc(es, func(e *attachment.Entry) bool {
+		return !e.Record.BeganBeforeDeletion(r.Boot, r.Started, d.Boot)
+	})
+}
+
+// Going reports whether a deletion of an attachment waits, or may wait: a pod that a plugin
+// has cut off must not get its network back before the deletion is done.
+func (d *Drain) Going(o hold.Owner) bool {
+	e := d.index.Get(o.ID)
+	if e == nil {
+		return false
+	}
+	pending, err := d.lookFor(e.Record.Key)
+	if errors.Is(err, patience.ErrHangs) {
+		return !d.Quiet()
+	}
+	return err != nil || slices.ContainsFunc(pending, func(q deletions.Entry) bool {
+		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == o.ID })
+	})
+}
+
+func hasLink(e *attachment.Entry, name string) bool {
+	id, ok := stamp.LinkID(name)
+	return ok && id == e.Owner.ID
+}

@@ -1,0 +1,73 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// heads are the parts of a transport's header that copyHeads writes back, in bytes: an ICMP
+// header; behind it, as far as an error has them, the IPv4 header and the ports of the packet that
+// it is about; and the same for IPv6.
+var heads = []writeBack{
+	{offset: 4, size: 4, register: reg}, {offset: 20, size: 16, register: reg}, {offset: 40, size: 16, register: reg},
+}
+
+// copyHeads copies what the rules read of a live link's packet into memory that only the kernel
+// writes. A pod can send packets whose contents stay in its own pages (PACKET_TX_RING, splice),
+// and change them until somebody reads them for the last time: what is an echo request for the
+// rules would be an error for its receiver. The kernel copies all that lies before what a rule
+// writes, even if the rule writes what was there (nft_payload_set_eval, skb_ensure_writable).
+//
+//	iifgroup != 1073741824 accept
+//	ip protocol != icmp accept
+//	ip6 nexthdr tcp accept
+//	ip6 nexthdr udp accept
+//	@th,32,32 set @th,32,32
+//	@th,160,128 set @th,160,128
+//	@th,320,128 set @th,320,128
+//
+// A packet that is too short for a rule, or is a fragment without the beginning, passes
+// unchanged. IPv6 may have further headers before ICMP, which a pod can change, too. So the
+// rules copy everything of IPv6 but plain TCP and UDP, which the receiver's kernel copies (early
+// demux) or which rewriting of ports does.
+func copyHeads(group uint32) []rule {
+	accept := &expr.Verdict{Kind: expr.VerdictAccept}
+	rules := []rule{
+		{
+			text: fmt.Sprintf("iifgroup != %d accept", group),
+			exprs: []expr.Any{
+				&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: reg},
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, group)},
+				accept,
+			},
+		},
+		ipv4.carries("ip protocol != icmp accept", 9, expr.CmpOpNeq, unix.IPPROTO_ICMP),
+		ipv6.carries("ip6 nexthdr tcp accept", 6, expr.CmpOpEq, unix.IPPROTO_TCP),
+		ipv6.carries("ip6 nexthdr udp accept", 6, expr.CmpOpEq, unix.IPPROTO_UDP),
+	}
+	for _, h := range heads {
+		at := fmt.Sprintf("@th,%d,%d", 8*h.offset, 8*h.size)
+		rules = append(rules, rule{
+			text: at + " set " + at,
+			exprs: []expr.Any{
+				&expr.Payload{
+					OperationType: expr.PayloadLoad, DestRegister: reg,
+					Base: expr.PayloadBaseTransportHeader, Offset: h.offset, Len: h.size,
+				},
+				&h,
+			},
+		})
+	}
+	return rules
+}
+
+// carries accepts a packet of the family if the protocol that its header names at offset is this
+// one (op CmpOpEq), or if it is not (op CmpOpNeq).
+func (f family) carries(text string, offset uint32, op expr.CmpOp, proto byte) rule {
+	return rule{text: text, exprs: append(f.load(offset, 1),
+		&expr.Cmp{Op: op, Register: reg, Data: []byte{proto}},
+		&expr.Verdict{Kind: expr.VerdictAccept})}
+}

@@ -1,0 +1,345 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Stand4 and Stand6 stand for 127.0.0.1 and ::1 while the kernel routes what a host port sends to
+// a pod from there, or the pod's answer. The kernel routes nothing with a loopback address to or
+// from a link. (For IPv4 route_localnet would change that, for all packets of the link.) Packets
+// have these addresses only inside the node; the agent holds local routes to them. Nobody else
+// should have them: machines do not give themselves an address of 169.254.255.0/24 (RFC 3927,
+// 2.1), and 100::/64 leads nowhere (RFC 6666).
+var (
+	Stand4 = netip.MustParseAddr("169.254.255.1")
+	Stand6 = netip.MustParseAddr("100::1")
+)
+
+// stand returns the family's loopback address, and what stands for it.
+func (f family) stand() (loopback, stand netip.Addr) {
+	if f.proto == ipv4.proto {
+		return netip.MustParseAddr("127.0.0.1"), Stand4
+	}
+	return netip.IPv6Loopback(), Stand6
+}
+
+// Registers of 4 bytes (NFT_REG32_01 and so on), as the kernel names them in its answers.
+const (
+	reg4  = 9  // 4 bytes behind the beginning of register 1
+	reg8  = 10 // 8 bytes behind
+	reg20 = 13 // 20 bytes behind
+	reg16 = 2  // register 2 begins 16 bytes behind register 1
+	regY  = 4  // a register that no key is in
+)
+
+// isLocal is RTN_LOCAL, dnatted IPS_DST_NAT (linux/netfilter/nf_conntrack_common.h).
+const (
+	isLocal = unix.RTN_LOCAL
+	dnatted = 1 << 5
+)
+
+// hostPorts returns the sets and chains by which host ports reach pods. link is the group of
+// pods' links.
+//
+// Only what goes to the node itself is mapped (fib daddr type local): a port of the node says
+// nothing about the same port of other machines, whose packets the node forwards
+// (CVE-2025-67499). Clients keep their addresses, except for the pod itself and for the node's
+// loopback, whose packets the pod could not answer otherwise.
+//
+// What a client sends from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it
+// the node's address; from ::1 the kernel lets it leave. What the pod answers has its loopback
+// destination again before it is routed, and so gets Stand4 or Stand6 until it is. All of that
+// happens only to packets of connections that mapPort has begun, as connection tracking says:
+// a pod can answer, and can begin nothing. Whatever comes in for Stand4 and Stand6 is dropped
+// first of all (dropToStand).
+func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []chain) {
+	in := portEntries(ports)
+	for _, s := range allPortSets() {
+		s.entries = in[s.name]
+		sets = append(sets, s)
+	}
+	from := chain{name: "ports_in", typ: "nat", hook: hookPrerouting, priority: priorityDstnat}
+	by := chain{name: "ports_out", typ: "nat", hook: hookOutput, priority: priorityDstnat}
+	back := chain{name: "ports_back", typ: "nat", hook: hookPostrouting, priority: prioritySrcnat}
+	ports4, anyports4, _ := portSets(ipv4)
+	from.rules = append(from.rules, acceptToLoopback())
+	by.rules = append(by.rules, mapPort(ipv4, ports4, true), acceptToOtherLoopback(), mapPort(ipv4, anyports4, true), acceptFromLoopback())
+	for _, f := range []family{ipv4, ipv6} {
+		ports, anyports, hairpin := portSets(f)
+		rules := []rule{mapPort(f, ports, false), mapPort(f, anyports, false)}
+		from.rules = append(from.rules, rules...)
+		by.rules = append(by.rules, rules...)
+		back.rules = append(back.rules, hideHairpin(f, hairpin))
+	}
+	back.rules = append(back.rules, hideLoopback(live, ipv4, Stand4), hideLoopback(live, ipv6, netip.IPv6Loopback()))
+	if lacks&Shadows == 0 {
+		chains = append(chains, chain{name: "ports_shadows", typ: "filter", hook: hookPostrouting, priority: prioritySrcnat + 1, rules: dropShadows(live)})
+	}
+	return sets, append(chains, from, by, back,
+		chain{name: "loopback_out", typ: "filter", hook: hookOutput, priority: priorityMangle, rules: []rule{standIn()}},
+		chain{name: "loopback_back", typ: "filter", hook: hookPrerouting, priority: priorityDstnat + 1,
+			rules: []rule{standInBack(live, ipv4), standInBack(live, ipv6)}},
+		chain{name: "loopback_in", typ: "filter", hook: hookInput, priority: prioritySrcnat + 1,
+			rules: []rule{standDown(ipv4), standDown(ipv6)}},
+	)
+}
+
+// mapPort sends what begins at a port of the node to the pod that has the port. local is for
+// what comes from 127.0.0.1: it gets Stand4 for its source, if a pod has the port. (nft(8) lists
+// that before the map, because it has no words for this order.)
+//
+//	fib daddr type local dnat ip to meta l4proto . ip daddr . th dport map @ports4
+//	ip saddr 127.0.0.1 fib daddr type local ip saddr set 169.254.255.1 dnat ip to ...
+func mapPort(f family, m set, local bool) rule {
+	word, exprs := "meta nfproto ipv4 ", f.protocol()
+	if f.proto == ipv6.proto {
+		word = "meta nfproto ipv6 "
+	}
+	loopback, stand := f.stand()
+	if local {
+		word = "ip saddr 127.0.0.1 "
+		exprs = f.is(f.saddr, loopback)
+	}
+	word += "fib daddr type local "
+	exprs = append(exprs,
+		&expr.Fib{Register: reg, ResultADDRTYPE: true, FlagDADDR: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: binary.NativeEndian.AppendUint32(nil, isLocal)})
+	key, load := f.portKey(m, "d")
+	exprs = append(append(exprs, load...),
+		&expr.Lookup{SourceRegister: reg, DestRegister: reg, IsDestRegSet: true, SetName: m.name})
+	if local {
+		set, write := f.set(f.saddr, stand, regY)
+		word, exprs = word+set+" ", append(exprs, write...)
+	}
+	to := uint32(reg4)
+	if f.proto == ipv6.proto {
+		to = reg16
+	}
+	return rule{
+		text: fmt.Sprintf("%sdnat %s to %s map @%s", word, f.word, key, m.name),
+		exprs: append(exprs, &expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: uint32(f.proto), Specified: true,
+			RegAddrMin: reg, RegAddrMax: reg, RegProtoMin: to, RegProtoMax: to,
+		}),
+	}
+}
+
+// portKey loads the key of one of the portSets: a packet's protocol, its address if the map has one,
+// and its port. end is d for destination or s for source. It returns the key's text, too.
+func (f family) portKey(m set, end string) (words string, load []expr.Any) {
+	addr, at := f.daddr, uint32(2)
+	if end == "s" {
+		addr, at = f.saddr, 0
+	}
+	words, port := "meta l4proto . th "+end+"port", uint32(reg4)
+	load = []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg}}
+	if len(m.keys) > 2 {
+		words, port = "meta l4proto . "+f.word+" "+end+"addr . th "+end+"port", reg8
+		if f.proto == ipv6.proto {
+			port = reg20
+		}
+		load = append(load, &expr.Payload{
+			OperationType: expr.PayloadLoad, DestRegister: reg4,
+			Base: expr.PayloadBaseNetworkHeader, Offset: addr, Len: f.datatype.Bytes,
+		})
+	}
+	return words, append(load, &expr.Payload{
+		OperationType: expr.PayloadLoad, DestRegister: port,
+		Base: expr.PayloadBaseTransportHeader, Offset: at, Len: 2,
+	})
+}
+
+// acceptToLoopback leaves alone what comes in for a loopback address. It was mapped on its way
+// out, if the node sent it. Others can write such an address into their packets, too: the kernel
+// drops these when it routes them, but would route what is mapped here before that. (It drops
+// packets for ::1 earlier.)
+//
+//	ip daddr 127.0.0.0/8 accept
+func acceptToLoopback() rule {
+	return rule{text: "ip daddr 127.0.0.0/8 accept", exprs: append(inLoopback(ipv4.daddr), &expr.Verdict{Kind: expr.VerdictAccept})}
+}
+
+// acceptToOtherLoopback leaves alone what goes to another loopback address than 127.0.0.1, unless
+// a port of that very address is mapped: programs of the node listen there beside a pod that
+// has the port of all addresses, such as systemd-resolved on 127.0.0.53.
+//
+//	ip daddr 127.0.0.0/8 ip daddr != 127.0.0.1 accept
+func acceptToOtherLoopback() rule {
+	loopback, _ := ipv4.stand()
+	return rule{
+		text: "ip daddr 127.0.0.0/8 ip daddr != 127.0.0.1 accept",
+		exprs: append(inLoopback(ipv4.daddr), ipv4.address(ipv4.daddr, ipv4.datatype.Bytes),
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: loopback.AsSlice()}, &expr.Verdict{Kind: expr.VerdictAccept}),
+	}
+}
+
+// acceptFromLoopback leaves alone what comes from other loopback addresses: the kernel would not
+// let it leave.
+//
+//	ip saddr 127.0.0.0/8 accept
+func acceptFromLoopback() rule {
+	return rule{text: "ip saddr 127.0.0.0/8 accept", exprs: append(inLoopback(ipv4.saddr), &expr.Verdict{Kind: expr.VerdictAccept})}
+}
+
+// inLoopback lets a rule go on if the address at offset in the network header is of 127.0.0.0/8.
+func inLoopback(offset uint32) []expr.Any {
+	return append(ipv4.load(offset, 1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{127}})
+}
+
+// hideHairpin gives what a pod sends to its own host port the node's address: the pod would
+// take an answer to itself for none.
+//
+//	ip saddr . ip daddr @hairpin4 masquerade fully-random
+func hideHairpin(f family, hairpin set) rule {
+	second := uint32(reg4)
+	if f.proto == ipv6.proto {
+		second = reg16
+	}
+	return rule{
+		text: fmt.Sprintf("%[1]s saddr . %[1]s daddr @%[2]s masquerade fully-random", f.word, hairpin.name),
+		exprs: append(f.protocol(),
+			f.address(f.saddr, f.datatype.Bytes),
+			&expr.Payload{
+				OperationType: expr.PayloadLoad, DestRegister: second,
+				Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.datatype.Bytes,
+			},
+			&expr.Lookup{SourceRegister: reg, SetName: hairpin.name},
+			&expr.Masq{FullyRandom: true}),
+	}
+}
+
+// hideLoopback gives what the node sends to a pod from its loopback the node's address.
+//
+//	oifgroup 1073741824 ip saddr 169.254.255.1 masquerade fully-random
+func hideLoopback(live uint32, f family, source netip.Addr) rule {
+	return rule{
+		text:  fmt.Sprintf("oifgroup %d %s saddr %s masquerade fully-random", live, f.word, source),
+		exprs: slices.Concat(leavesBy(live), f.is(f.saddr, source), []expr.Any{&expr.Masq{FullyRandom: true}}),
+	}
+}
+
+// dropShadows drops the first packet of a live link's connection to which masquerade has just given
+// a host port for its own port outside. Whoever the connection is with could not reach the host
+// port from the same port of its own as long as the connection lasts: its packets would be answers
+// to the live link ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the
+// kernel has forgotten it: it draws another port for what the pod sends next. The first rule is
+// all that later packets pay for.
+//
+//	ct status & confirmed != 0 accept
+//	meta nfproto ipv4 iifgroup 1073741824 ct status snat meta l4proto . th sport @anyports4 drop
+//	meta nfproto ipv4 iifgroup 1073741824 ct status snat meta l4proto . ip saddr . th sport @ports4 drop
+//
+// The rules use maps as sets, which Linux 6.5 is the first to allow. In postrouting, the kernel knows
+// by which link a packet came in since Linux 5.7.
+func dropShadows(live uint32) []rule {
+	rules := []rule{{
+		text:  "ct status & confirmed != 0 accept",
+		exprs: append(has(confirmed), &expr.Verdict{Kind: expr.VerdictAccept}),
+	}}
+	for _, f := range []family{ipv4, ipv6} {
+		ports, anyports, _ := portSets(f)
+		for _, m := range []set{anyports, ports} {
+			key, load := f.portKey(m, "s")
+			rules = append(rules, rule{
+				text: fmt.Sprintf("meta nfproto ipv%s iifgroup %d ct status snat %s @%s drop", f.suffix, live, key, m.name),
+				exprs: slices.Concat(f.protocol(), enters(live), has(translated), load,
+					[]expr.Any{&expr.Lookup{SourceRegister: reg, SetName: m.name}, &expr.Verdict{Kind: expr.VerdictDrop}}),
+			})
+		}
+	}
+	return rules
+}
+
+// standIn replaces the source of what a client sends from 127.0.0.1 to a pod, but for its first
+// packet, which mapPort has seen. Connections that others only send to another loopback port
+// keep theirs: those have no other source outside.
+//
+//	ip saddr 127.0.0.1 ct direction original ct status dnat ct status snat ip saddr set 169.254.255.1
+func standIn() rule {
+	loopback, stand := ipv4.stand()
+	set, write := ipv4.set(ipv4.saddr, stand, reg)
+	return rule{
+		text:  "ip saddr 127.0.0.1 ct direction original ct status dnat ct status snat " + set,
+		exprs: slices.Concat(ipv4.is(ipv4.saddr, loopback), goes(0), has(dnatted), has(translated), write),
+	}
+}
+
+// standInBack replaces the destination of what a pod answers to a loopback address, until it is
+// routed. A packet that came in with such a destination was dropped before: by dropToLoopback,
+// and for IPv6 by the kernel.
+//
+//	iifgroup 1073741824 ip daddr 127.0.0.1 ct direction reply ct status dnat ip daddr set 169.254.255.1
+func standInBack(live uint32, f family) rule {
+	loopback, stand := f.stand()
+	set, write := f.set(f.daddr, stand, reg)
+	return rule{
+		text:  fmt.Sprintf("iifgroup %d %s daddr %s ct direction reply ct status dnat %s", live, f.word, loopback, set),
+		exprs: slices.Concat(enters(live), f.is(f.daddr, loopback), goes(1), has(dnatted), write),
+	}
+}
+
+// standDown gives what was routed its loopback destination again.
+//
+//	ip daddr 169.254.255.1 ct direction reply ip daddr set 127.0.0.1
+func standDown(f family) rule {
+	loopback, stand := f.stand()
+	set, write := f.set(f.daddr, loopback, reg)
+	return rule{
+		text:  fmt.Sprintf("%s daddr %s ct direction reply %s", f.word, stand, set),
+		exprs: slices.Concat(f.is(f.daddr, stand), goes(1), write),
+	}
+}
+
+// dropToStand drops what comes in for the address that stands for the loopback one: only
+// standInBack sends there.
+//
+//	ip daddr 169.254.255.1 drop
+func dropToStand(f family) rule {
+	_, stand := f.stand()
+	return rule{
+		text:  fmt.Sprintf("%s daddr %s drop", f.word, stand),
+		exprs: append(f.is(f.daddr, stand), &expr.Verdict{Kind: expr.VerdictDrop}),
+	}
+}
+
+// goes lets a rule go on if a packet goes in a direction of its connection: 0 is that of its
+// first packet, 1 that of the answers.
+func goes(direction byte) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{direction}},
+	}
+}
+
+// has lets a rule go on if a packet's connection has one of these bits in its status.
+func has(status uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg},
+		mask(status),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: make([]byte, 4)},
+	}
+}
+
+// is lets a rule go on if the address at offset in the network header is this one.
+func (f family) is(offset uint32, addr netip.Addr) []expr.Any {
+	return append(f.load(offset, f.datatype.Bytes), &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: addr.AsSlice()})
+}
+
+// set writes an address over the one at offset in the network header, by a register. It returns
+// its text, too.
+func (f family) set(offset uint32, to netip.Addr, by uint32) (words string, exprs []expr.Any) {
+	words = fmt.Sprintf("%s daddr set %s", f.word, to)
+	if offset == f.saddr {
+		words = fmt.Sprintf("%s saddr set %s", f.word, to)
+	}
+	return words, []expr.Any{
+		&expr.Immediate{Register: by, Data: to.AsSlice()},
+		&writeAddress{offset: offset, size: f.datatype.Bytes, register: by, header: f.proto == ipv4.proto},
+	}
+}

@@ -1,0 +1,360 @@
+package nft
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// Mapping sends what comes to a port of the node to a port of a pod.
+type Mapping struct {
+	Protocol string         `json:"protocol"` // tcp, udp or sctp
+	Host     netip.AddrPort `json:"host"`     // on the node; the unspecified address stands for all local ones of its family
+	Pod      netip.AddrPort `json:"pod"`      // of the same family
+}
+
+func (m Mapping) String() string { return fmt.Sprintf("%s %s to %s", m.Protocol, m.Host, m.Pod) }
+
+// SamePort reports whether two mappings have the same port of the node.
+func (m Mapping) SamePort(o Mapping) bool { return m.Protocol == o.Protocol && m.Host == o.Host }
+
+// Port is a mapping in the table, with the ID of the owner that holds it.
+type Port struct {
+	Owner string
+	Mapping
+}
+
+// protocols are the protocols that have host ports, by their nft words.
+var protocols = []struct {
+	word   string
+	number byte
+}{{"tcp", unix.IPPROTO_TCP}, {"udp", unix.IPPROTO_UDP}, {"sctp", unix.IPPROTO_SCTP}}
+
+// IsProtocol reports whether a protocol has host ports.
+func IsProtocol(word string) bool { return protocolNumber(word) != 0 }
+
+func protocolNumber(word string) byte {
+	for _, p := range protocols {
+		if p.word == word {
+			return p.number
+		}
+	}
+	return 0
+}
+
+// protocolWord is the inverse of protocolNumber; "" for others.
+func protocolWord(number byte) string {
+	for _, p := range protocols {
+		if p.number == number {
+			return p.word
+		}
+	}
+	return ""
+}
+
+// concat is a concatenation of types. Each part takes a multiple of 4 bytes.
+type concat []nftables.SetDatatype
+
+func (c concat) datatype() nftables.SetDatatype {
+	of, err := nftables.ConcatSetType(c...)
+	if err != nil {
+		panic(fmt.Sprintf("nft: concatenating types: %v", err)) // cannot happen: no concatenation here has so many parts
+	}
+	return of
+}
+
+// text shows a concatenated value in nft's words.
+func (c concat) text(raw string) string {
+	words := make([]string, len(c))
+	for i, of := range c {
+		size := int(of.Bytes+3) &^ 3
+		if len(raw) < size {
+			return fmt.Sprintf("%x", raw)
+		}
+		part := []byte(raw[:of.Bytes])
+		raw = raw[size:]
+		switch of.Bytes {
+		case 1:
+			words[i] = cmp.Or(protocolWord(part[0]), fmt.Sprint(part[0]))
+		case 2:
+			words[i] = fmt.Sprint(binary.BigEndian.Uint16(part))
+		default:
+			addr, _ := netip.AddrFromSlice(part)
+			words[i] = addr.String()
+		}
+	}
+	return strings.Join(words, " . ")
+}
+
+// entry is an element of a set or map that has no intervals.
+type entry struct {
+	key, value string // bytes; a set's elements have no value
+	comment    string // the owner's ID
+}
+
+// portSets are the maps and the set of a family that have the host ports. They are in the
+// table whether or not there are any:
+//   - ports has what is mapped for one address of the node;
+//   - anyports has what is mapped for all of them;
+//   - hairpin has the pods that have host ports: such a pod may be its own client.
+func portSets(f family) (ports, anyports, hairpin set) {
+	to := concat{f.datatype, nftables.TypeInetService}
+	ports = set{name: "ports" + f.suffix, keys: concat{nftables.TypeInetProto, f.datatype, nftables.TypeInetService}, values: to}
+	anyports = set{name: "anyports" + f.suffix, keys: concat{nftables.TypeInetProto, nftables.TypeInetService}, values: to}
+	hairpin = set{name: "hairpin" + f.suffix, keys: concat{f.datatype, f.datatype}}
+	for _, s := range []*set{&ports, &anyports, &hairpin} {
+		s.of = s.keys.datatype()
+	}
+	return ports, anyports, hairpin
+}
+
+// allPortSets are the sets of both families.
+func allPortSets() []set {
+	var all []set
+	for _, f := range []family{ipv4, ipv6} {
+		ports, anyports, hairpin := portSets(f)
+		all = append(all, ports, anyports, hairpin)
+	}
+	return all
+}
+
+// portEntries returns the elements that ports are in the sets, by the sets' names.
+func portEntries(ports []Port) map[string][]entry {
+	in := map[string][]entry{}
+	pods := map[netip.Addr]bool{}
+	for _, p := range ports {
+		suffix, proto := ipv4.suffix, []byte{protocolNumber(p.Protocol), 0, 0, 0}
+		if p.Pod.Addr().Is6() {
+			suffix = ipv6.suffix
+		}
+		host, pod := p.Host.Addr(), p.Pod.Addr()
+		e := entry{value: string(pod.AsSlice()) + portBytes(p.Pod.Port()), comment: p.Owner}
+		if host.IsUnspecified() {
+			e.key = string(proto) + portBytes(p.Host.Port())
+			in["anyports"+suffix] = append(in["anyports"+suffix], e)
+		} else {
+			e.key = string(proto) + string(host.AsSlice()) + portBytes(p.Host.Port())
+			in["ports"+suffix] = append(in["ports"+suffix], e)
+		}
+		if !pods[pod] {
+			pods[pod] = true
+			in["hairpin"+suffix] = append(in["hairpin"+suffix], entry{key: string(pod.AsSlice()) + string(pod.AsSlice()), comment: p.Owner})
+		}
+	}
+	return in
+}
+
+// portBytes returns a port as a part of a concatenation.
+func portBytes(port uint16) string {
+	return string(binary.BigEndian.AppendUint16(nil, port)) + "\x00\x00"
+}
+
+// portsOf is the inverse of portEntries. It leaves out what it could not have made.
+func portsOf(sets []set) []Port {
+	var all []Port
+	for _, f := range []family{ipv4, ipv6} {
+		bytes := int(f.datatype.Bytes)
+		ports, anyports, _ := portSets(f)
+		for _, s := range sets {
+			if s.name != ports.name && s.name != anyports.name {
+				continue
+			}
+			for _, e := range s.entries {
+				any := netip.IPv6Unspecified()
+				if f.proto == ipv4.proto {
+					any = netip.IPv4Unspecified()
+				}
+				p := Port{Owner: e.comment}
+				key := []byte(e.key)
+				if len(key) != int(s.of.Bytes) || len(e.value) != bytes+4 {
+					continue
+				}
+				p.Protocol = protocolWord(key[0])
+				if s.name == ports.name {
+					any, _ = netip.AddrFromSlice(key[4 : 4+bytes])
+				}
+				p.Host = netip.AddrPortFrom(any, binary.BigEndian.Uint16(key[len(key)-4:]))
+				pod, _ := netip.AddrFromSlice([]byte(e.value)[:bytes])
+				p.Pod = netip.AddrPortFrom(pod, binary.BigEndian.Uint16([]byte(e.value)[bytes:]))
+				all = append(all, p)
+			}
+		}
+	}
+	slices.SortFunc(all, Port.compare)
+	return all
+}
+
+// compare orders ports by owner, and each owner's by protocol and host port.
+func (p Port) compare(o Port) int {
+	return cmp.Or(strings.Compare(p.Owner, o.Owner), p.Mapping.Compare(o.Mapping))
+}
+
+// Compare orders mappings by protocol and host port.
+func (m Mapping) Compare(o Mapping) int {
+	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod))
+}
+
+// Map adds host ports to the instance's table, in one transaction. What is there already stays.
+// If something else is mapped from one of the ports, the error is kernel.ErrExists or
+// kernel.ErrBusy; if there is no table, or it has no place for host ports, kernel.ErrNotFound.
+//
+//	add element inet NAME anyports4 { tcp . 8080 comment "OWNER" : 10.88.0.7 . 80 }
+func (t *Tables) Map(instance string, ports []Port) error {
+	err := t.transact(func(r *request) {
+		for _, in := range byName(portEntries(ports)) {
+			r.addEntries(stamp.Table(instance), 0, in.set, in.entries)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("mapping ports in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+	}
+	return nil
+}
+
+// Unmap removes host ports from the instance's table, in one transaction. "Not there" is
+// success.
+//
+//	delete element inet NAME anyports4 { tcp . 8080 }
+func (t *Tables) Unmap(instance string, ports []Port) error {
+	table, gone := stamp.Table(instance), byName(portEntries(ports))
+	err := t.unmap(table, gone)
+	for range readTries {
+		if !errors.Is(err, unix.ENOENT) {
+			break
+		}
+		// Somebody else has deleted one of them, and so the kernel deletes none.
+		var there []set
+		if there, err = t.readPorts(table); err == nil {
+			gone = among(gone, there)
+			err = t.unmap(table, gone)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("unmapping ports in nftables table %s: %w", table, kernel.Classify(err))
+	}
+	return nil
+}
+
+func (t *Tables) unmap(table string, gone []named) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	return t.transact(func(r *request) {
+		for _, in := range gone {
+			r.deleteEntries(table, in.set, in.entries)
+		}
+	})
+}
+
+// among returns those elements that are in sets.
+func among(elements []named, sets []set) []named {
+	var both []named
+	for _, in := range elements {
+		for _, s := range sets {
+			if s.name != in.set {
+				continue
+			}
+			in.entries = slices.DeleteFunc(slices.Clone(in.entries), func(e entry) bool { return !slices.Contains(s.entries, e) })
+			if len(in.entries) > 0 {
+				both = append(both, in)
+			}
+		}
+	}
+	return both
+}
+
+// Mapped returns the host ports in the instance's table, by owner. If there is no table there
+// are none.
+func (t *Tables) Mapped(instance string) ([]Port, error) {
+	sets, err := t.readPorts(stamp.Table(instance))
+	if err != nil {
+		return nil, fmt.Errorf("reading the host ports in nftables table %s: %w", stamp.Table(instance), kernel.Classify(err))
+	}
+	return portsOf(sets), nil
+}
+
+// Others returns the host ports in the tables of other instances, by the tables' names.
+//
+//	nft list tables inet; nft list map inet NAME anyports4
+func (t *Tables) Others(instance string) (map[string][]Port, error) {
+	names, err := t.names()
+	if err != nil {
+		return nil, fmt.Errorf("listing nftables tables: %w", kernel.Classify(err))
+	}
+	all := map[string][]Port{}
+	for _, name := range names {
+		if !stamp.IsTable(name) || name == stamp.Table(instance) {
+			continue
+		}
+		sets, err := t.readPorts(name) // none, if the table is gone by now
+		if err != nil {
+			return nil, fmt.Errorf("reading the host ports in nftables table %s: %w", name, kernel.Classify(err))
+		}
+		all[name] = portsOf(sets)
+	}
+	return all, nil
+}
+
+// names lists the tables of the family inet.
+func (t *Tables) names() (names []string, err error) {
+	err = t.conns.reading(func(c *netlink.Conn) error {
+		names = nil
+		replies, err := ask(c, unix.NFT_MSG_GETTABLE, netlink.Dump)
+		if err != nil {
+			return err
+		}
+		for _, m := range replies {
+			attrs, err := attributes(m)
+			if err != nil {
+				return err
+			}
+			names = append(names, text(attrs[unix.NFTA_TABLE_NAME]))
+		}
+		return nil
+	})
+	return names, err
+}
+
+// readPorts reads the sets and maps of host ports of a table, and nothing else of it.
+func (t *Tables) readPorts(table string) (sets []set, err error) {
+	err = t.conns.reading(func(c *netlink.Conn) error {
+		sets = allPortSets()
+		for i := range sets {
+			var err error
+			sets[i].entries, err = readEntries(c, table, sets[i].name)
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		return nil
+	})
+	return sets, err
+}
+
+// named are the elements of a set.
+type named struct {
+	set     string
+	entries []entry
+}
+
+// byName sorts elements by their sets' names.
+func byName(all map[string][]entry) []named {
+	var list []named
+	for _, s := range allPortSets() {
+		if len(all[s.name]) > 0 {
+			list = append(list, named{s.name, all[s.name]})
+		}
+	}
+	return list
+}

@@ -1,0 +1,170 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/nft"
+)
+
+// The host ports of pods are elements of the table's maps. Each is a part of a hold of its pod's
+// (kinds/hostports), which maps and unmaps it here: Keeper has to know all of them, because it
+// writes them again together with the table.
+
+// Map adds an owner's host ports to the table. "So already" is success. If another owner, or
+// something else, has one of the ports, the error is hold.ErrForeign. If somebody has taken the
+// table away, Map puts it back.
+func (k *Keeper) Map(owner hold.ID, ports []nft.Mapping) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.learn(); err != nil {
+		return err
+	}
+	if k.tables.Lacks()&nft.HostPorts != 0 {
+		return fmt.Errorf("mapping host ports: %w: this kernel lacks something of what they need (nft_nat, nft_masq, nft_fib, nft_ct)", kernel.ErrUnsupported)
+	}
+	want := make(map[nft.Mapping]bool, len(ports))
+	for _, p := range ports {
+		want[nft.Mapping{Protocol: p.Protocol, Host: p.Host}] = true
+	}
+	for other, theirs := range k.ports {
+		for _, p := range theirs {
+			if other != owner && want[nft.Mapping{Protocol: p.Protocol, Host: p.Host}] {
+				return fmt.Errorf("mapping %s: %w: %s", p, hold.ErrForeign, other)
+			}
+		}
+	}
+	was, had := k.ports[owner]
+	k.ports[owner] = slices.SortedFunc(slices.Values(ports), nft.Mapping.Compare)
+	err := k.tables.Map(k.want.Instance, portsOf(owner, ports))
+	if errors.Is(err, kernel.ErrNotFound) && k.held != "" {
+		k.sound.Store(0)
+		k.differs()
+		err = k.write(k.wanted(k.held, k.want.Instance))
+	}
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, kernel.ErrExists) || errors.Is(err, kernel.ErrBusy) {
+		there, look := k.read()
+		if look != nil {
+			k.unsure = true
+			return errors.Join(err, look) // they may be there: the owner's release removes them
+		}
+		if !slices.ContainsFunc(ports, func(m nft.Mapping) bool { return !slices.Contains(there[owner], m) }) {
+			return nil // the kernel has mapped them: the error was about its answer
+		}
+		err = fmt.Errorf("%w: %w", hold.ErrForeign, err) // and so nothing is mapped
+	} else if undone := k.tables.Unmap(k.want.Instance, portsOf(owner, ports)); undone != nil {
+		k.unsure = true
+		return errors.Join(err, undone) // they may be there: the owner's release removes them
+	}
+	if delete(k.ports, owner); had {
+		k.ports[owner] = was
+	}
+	return err
+}
+
+// Unmap removes the host ports of owners from the table. "Not there" is success.
+func (k *Keeper) Unmap(owners []hold.ID) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.learn(); err != nil {
+		return err
+	}
+	var gone []nft.Port
+	for _, owner := range owners {
+		gone = append(gone, portsOf(owner, k.ports[owner])...)
+	}
+	if err := k.tables.Unmap(k.want.Instance, gone); err != nil {
+		k.unsure = true
+		return err
+	}
+	for _, owner := range owners {
+		delete(k.ports, owner)
+	}
+	return nil
+}
+
+// Mapped returns the host ports in the table, as the kernel has them. The caller must not change the
+// lists.
+func (k *Keeper) Mapped() (map[hold.ID][]nft.Mapping, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held != "" && k.still() {
+		return maps.Clone(k.ports), nil
+	}
+	return k.read()
+}
+
+// Others returns the host ports in the tables of the node's other agents, whether or not they run, by
+// the tables' names.
+func (k *Keeper) Others() (map[string][]nft.Port, error) {
+	k.mu.Lock()
+	instance := k.want.Instance
+	k.mu.Unlock()
+	return k.tables.Others(instance)
+}
+
+// UnmapOther removes host ports from the table of another instance, which nobody serves, and the
+// table with all that is in it if whole is set. "Not there" is success.
+func (k *Keeper) UnmapOther(instance string, gone []nft.Port, whole bool) error {
+	if whole {
+		return k.tables.Delete(instance)
+	}
+	return k.tables.Unmap(instance, gone)
+}
+
+func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {
+	all, err := k.tables.Mapped(k.want.Instance)
+	if err != nil {
+		return nil, err
+	}
+	ports := map[hold.ID][]nft.Mapping{}
+	for _, p := range all {
+		ports[hold.ID(p.Owner)] = append(ports[hold.ID(p.Owner)], p.Mapping)
+	}
+	return ports, nil
+}
+
+// learn reads which host ports a former agent has left in the table, once. Only what the ledger
+// has is kept: somebody may have changed the table meanwhile, or brought back an older one, and the
+// pods' addresses may be others' by now. What is not kept is a difference that Keeper puts right.
+// The caller holds k.mu.
+func (k *Keeper) learn() error {
+	if k.ports != nil {
+		return nil
+	}
+	ports, err := k.read()
+	if err != nil {
+		return err
+	}
+	k.ports = map[hold.ID][]nft.Mapping{}
+	for owner, mapped := range ports {
+		if kept := k.kept(owner, mapped); len(kept) > 0 {
+			k.ports[owner] = kept
+		}
+	}
+	return nil
+}
+
+// allPorts returns all host ports that should be in the table. The caller holds k.mu.
+func (k *Keeper) allPorts() []nft.Port {
+	var all []nft.Port
+	for owner, ports := range k.ports {
+		all = append(all, portsOf(owner, ports)...)
+	}
+	return all
+}
+
+func portsOf(owner hold.ID, mapped []nft.Mapping) []nft.Port {
+	ports := make([]nft.Port, len(mapped))
+	for i, m := range mapped {
+		ports[i] = nft.Port{Owner: string(owner), Mapping: m}
+	}
+	return ports
+}

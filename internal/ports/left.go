@@ -1,0 +1,79 @@
+package ports
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel/nft"
+	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/root"
+	"github.com/berth-net/berth/internal/stamp"
+)
+
+// ClearLeft removes what the table of an agent that nobody serves maps to addresses of this agent's
+// pools, if the pod is gone: such an address's next pod would get what comes to the port, and no pod
+// could have the port. A pod is gone whose link is not on the node, or which this agent is releasing.
+// If no pod of that agent is left, its whole table goes. Should that agent be only stopped, it makes
+// its table again when it starts.
+func (p *Ports) ClearLeft() error {
+	all, err := p.node.OtherPorts()
+	if err != nil {
+		return fmt.Errorf("looking for host ports that other agents have left: %w", err)
+	}
+	var errs []error
+	for table, mapped := range all {
+		inPool := slices.DeleteFunc(mapped, func(m nft.Port) bool { return p.ground.PoolOf(m.Pod.Addr()) == "" })
+		if instance, ok := stamp.OfTable(table); ok && len(inPool) > 0 {
+			errs = append(errs, p.clear(instance, inPool))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clear is ClearLeft for the ports of one instance.
+func (p *Ports) clear(instance string, mapped []nft.Port) error {
+	left, err := p.podsOf(instance)
+	if err != nil {
+		return fmt.Errorf("looking for the pods of instance %s: %w", instance, err)
+	}
+	if _, served := root.Locked(root.Lock(instance, p.Netns.Ino)); served {
+		return nil
+	}
+	gone := slices.DeleteFunc(mapped, func(m nft.Port) bool { return left[hold.ID(m.Owner)] })
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := p.node.UnmapOther(instance, gone, len(left) == 0); err != nil {
+		return fmt.Errorf("removing the host ports that instance %s has left (or: nft delete table inet %s): %w", instance, stamp.Table(instance), err)
+	}
+	p.Log.Warn("removed host ports of pods that are gone, which an agent has left that does not run",
+		"instance", instance, "ports", len(gone), "whole table", len(left) == 0)
+	return nil
+}
+
+// podsOf returns the owners of an instance's links on the node, without those that this agent is
+// releasing.
+func (p *Ports) podsOf(instance string) (map[hold.ID]bool, error) {
+	links, err := p.node.LinksOf(instance)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := stamp.GroupsOf(instance)
+	if err != nil {
+		return nil, err
+	}
+	pods := map[hold.ID]bool{}
+	for _, l := range links {
+		name, _ := link.NameOf(instance, groups, l)
+		id, named := stamp.LinkID(name)
+		if !named {
+			return nil, fmt.Errorf("nobody can tell whose link %s is", l.Name)
+		}
+		if o, known := p.Ledger.Owner(id); !known || o.Wanted() {
+			pods[id] = true
+		}
+	}
+	return pods, nil
+}

@@ -1,0 +1,62 @@
+package hostile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/nettest"
+)
+
+// The limit of what a pod sends holds also where the pod passes the token bucket of its own end: by
+// packet sockets that pass no queue, for which CAP_NET_RAW is enough, or by taking the bucket away.
+func TestSendsFaster(t *testing.T) {
+	nettest.NeedPrograms(t)
+	const rate, burst = 1_000_000, 40_000 // bytes a second, and bytes
+	for name, escape := range map[string]func(*testing.T, *pod, *wire){
+		"past its queue": func(t *testing.T, _ *pod, w *wire) {
+			must(t, unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
+		},
+		"without its queue": func(t *testing.T, p *pod, _ *wire) { nettest.Run(t, p.at, "tc qdisc del dev eth0 root") },
+	} {
+		for _, size := range []int{1, 1400} {
+			t.Run(fmt.Sprintf("%s, %d bytes", name, size), func(t *testing.T) {
+				n := newNode(t, plain)
+				fast, err := n.tryAdd("fast", fmt.Sprintf(`"runtimeConfig":{"bandwidth":{"egressRate":%d,"egressBurst":%d}}`, rate*8, burst*8))
+				must(t, err)
+				sink := n.add("sink")
+				w := fast.wire(t)
+				escape(t, fast, w)
+				for range 2 { // from two processors
+					fast.pour(t, w, ether(fast.mac, w.mac, udpPacket(fast.ip4, sink.ip4, 1234, 9, strings.Repeat("x", size))))
+				}
+				sent := func() uint64 { return nettest.Received(t, nil, fast.host) }
+				first, got := sent(), func() uint64 { return nettest.Received(t, sink.at, "eth0") }
+				before := got()
+				nettest.WantAtMost(t, rate, burst+rate/10, got)
+				if sent, got := sent()-first, got()-before; sent < 2*got {
+					t.Errorf("the pod sent %d bytes, of which %d passed: the test does not pass the pod's queue", sent, got)
+				}
+			})
+		}
+	}
+}
+
+// pour sends a frame without end, until the test ends.
+func (p *pod) pour(t *testing.T, w *wire, frame []byte) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				w.send(frame)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(done); <-ended })
+}

@@ -1,0 +1,635 @@
+package node
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-net/berth/internal/kernel/ns"
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// hostPorts is the runtime's configuration with these mappings.
+func hostPorts(mappings ...string) string {
+	return fmt.Sprintf(`"runtimeConfig":{"portMappings":[%s]}`, strings.Join(mappings, ","))
+}
+
+const (
+	web   = `{"hostPort":8080,"containerPort":80,"protocol":"tcp"}`
+	names = `{"HostPort":5353,"ContainerPort":53,"Protocol":"udp","HostIP":""}` // as containerd writes it
+)
+
+// machine makes a machine of the node's LAN, whose addresses are 198.51.100.9 and 2001:db8:9::9; the
+// node's there are 198.51.100.8 and 2001:db8:9::8. It has no route to pods.
+func machine(t *testing.T) *ns.Netns {
+	t.Helper()
+	there := nettest.Node(t)
+	nettest.Run(t, nil, "ip link add lan0 type veth peer name eth0 netns "+there.Ref().Path)
+	t.Cleanup(func() { nettest.Run(t, nil, "ip link del lan0") })
+	forwards(t)
+	for _, line := range []string{"ip addr add 198.51.100.8/24 dev lan0", "ip addr add 2001:db8:9::8/64 dev lan0 nodad", "ip link set lan0 addrgenmode none", "ip link set lan0 up"} {
+		nettest.Run(t, nil, line)
+	}
+	for _, line := range []string{"ip addr add 198.51.100.9/24 dev eth0", "ip addr add 2001:db8:9::9/64 dev eth0 nodad", "ip link set eth0 up"} {
+		nettest.Run(t, there, line)
+	}
+	nettest.Eventually(t, "the kernel to have made its routes", func() bool {
+		return strings.Contains(nettest.Snapshot(t, nil).Only("route").String(), "inet6 multicast ff00::/8 dev lan0")
+	})
+	return there
+}
+
+// forwards turns forwarding on, as an agent does that starts: the kernel then has further routes
+// to the node's addresses.
+func forwards(t *testing.T) {
+	t.Helper()
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644))
+}
+
+// startUnwatched starts an agent in a node on which others leave traces of their own.
+func startUnwatched(t *testing.T) *agent {
+	t.Helper()
+	a := newAgent(t, nil, pools)
+	a.start()
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
+	return a
+}
+
+// serve serves TCP on port 80 and UDP on port 53 in a pod.
+func serve(t *testing.T, pod *ns.Netns, got attached) {
+	t.Helper()
+	for _, a := range got.addrs {
+		nettest.Serve(t, pod, "tcp", netip.AddrPortFrom(a, 80).String())
+		nettest.Serve(t, pod, "udp", netip.AddrPortFrom(a, 53).String())
+	}
+}
+
+// reaches talks to a pod by its host ports, and returns as whom the pod sees the client.
+func reaches(t *testing.T, from *ns.Netns, network, to string) netip.Addr {
+	t.Helper()
+	var seen netip.AddrPort
+	var err error
+	nettest.Eventually(t, "an answer from "+to, func() bool {
+		seen, err = nettest.Talk(from, network, netip.MustParseAddrPort(to), 5*time.Second)
+		return err == nil
+	})
+	return seen.Addr()
+}
+
+// A pod's host ports lead to it from everywhere, for TCP and UDP of both families.
+func TestHostPorts(t *testing.T) {
+	hasAddresses(t)
+	lan := machine(t)
+	a := startAgent(t, pools)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(web, names))
+	client := a.add("other", other)
+	serve(t, pod, got)
+	for _, f := range []struct{ name, lan, node, loopback string }{
+		{"IPv4", "198.51.100.8", "192.0.2.1", "127.0.0.1"},
+		{"IPv6", "[2001:db8:9::8]", "[2001:db8::1]", "[::1]"},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			six := 0
+			if f.name == "IPv6" {
+				six = 1
+			}
+			for network, port := range map[string]string{"tcp": ":8080", "udp": ":5353"} {
+				t.Run(network, func(t *testing.T) {
+					seen := reaches(t, lan, network, f.lan+port)
+					if want := []string{"198.51.100.9", "2001:db8:9::9"}[six]; seen.String() != want {
+						t.Errorf("from outside, the pod sees %s, not the client's own address %s", seen, want)
+					}
+					if seen := reaches(t, other, network, f.node+port); seen != client.addrs[six] {
+						t.Errorf("from another pod, the pod sees %s, not %s", seen, client.addrs[six])
+					}
+					reaches(t, nil, network, f.node+port)
+					reaches(t, pod, network, f.node+port)
+					reaches(t, nil, network, f.loopback+port)
+				})
+			}
+		})
+	}
+}
+
+// A host port of one address leads to the pod by that address alone; that of 127.0.0.1, from the
+// node alone. One of all addresses leaves those of the node's programs alone that listen at other
+// loopback addresses, as systemd-resolved does.
+func TestHostPortsOfOneAddress(t *testing.T) {
+	hasAddresses(t)
+	lan := machine(t)
+	a := startUnwatched(t)
+	pod := nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(
+		`{"hostPort":8080,"containerPort":80,"hostIP":"198.51.100.8"}`, `{"hostPort":8081,"containerPort":80,"hostIP":"127.0.0.1"}`,
+		`{"hostPort":8082,"containerPort":80,"hostIP":"::"}`, `{"hostPort":8083,"containerPort":80}`,
+		`{"hostPort":8084,"containerPort":80,"hostIP":"127.0.0.2"}`))
+	serve(t, pod, got)
+	nettest.Serve(t, nil, "tcp", "127.0.0.53:8083")
+	if seen := reaches(t, nil, "tcp", "127.0.0.53:8083"); !seen.IsLoopback() {
+		t.Errorf("127.0.0.53 leads to the pod, which sees %s", seen)
+	}
+	if seen := reaches(t, nil, "tcp", "127.0.0.1:8083"); seen.IsLoopback() {
+		t.Errorf("127.0.0.1 leads to the node itself, which sees %s", seen)
+	}
+	reaches(t, nil, "tcp", "127.0.0.2:8084")
+	reaches(t, lan, "tcp", "198.51.100.8:8080")
+	reaches(t, nil, "tcp", "127.0.0.1:8081")
+	reaches(t, lan, "tcp", "[2001:db8:9::8]:8082")
+	for _, to := range []string{"192.0.2.1:8080", "127.0.0.1:8080", "[::1]:8080", "198.51.100.8:8081", "198.51.100.8:8082"} {
+		refuses(t, nil, to)
+	}
+	refuses(t, lan, "198.51.100.8:8081")
+}
+
+// refuses fails unless the node itself refuses TCP connections to a port.
+func refuses(t *testing.T, from *ns.Netns, to string) {
+	t.Helper()
+	if _, err := nettest.Talk(from, "tcp", netip.MustParseAddrPort(to), nettest.Deadline); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("%s: %v, want that the node refuses", to, err)
+	}
+}
+
+// Two pods cannot have the same port of the node, whether of one address or of all. The refusal
+// names who has it, and leaves nothing behind. A pod that replaces the one that has it gets it
+// right behind that one's DEL.
+func TestHostPortConflict(t *testing.T) {
+	hasAddresses(t)
+	a := startAgent(t, pools)
+	first, second := nettest.Pod(t), nettest.Pod(t)
+	a.add("c", first, hostPorts(web))
+	before := len(a.list())
+	for _, m := range []string{web, `{"hostPort":8080,"containerPort":81,"hostIP":"192.0.2.1"}`, `{"hostPort":8080,"containerPort":81,"hostIP":"::"}`} {
+		_, err := a.tryAdd("d", second, hostPorts(names, m))
+		programs.WantError(t, err, 101, "net/c/eth0")
+		programs.WantError(t, err, 101, ":8080")
+	}
+	if now := len(a.list()); now != before {
+		t.Errorf("%d attachments, and %d before the refused ADDs", now, before)
+	}
+	a.wantClean()
+	a.add("e", nettest.Pod(t), hostPorts(names, `{"hostPort":8080,"containerPort":81,"protocol":"udp"}`)) // another protocol
+	_, err := a.tryAdd("f", nettest.Pod(t), hostPorts(`{"hostPort":8080,"containerPort":81,"protocol":"udp","hostIP":"192.0.2.1"}`))
+	programs.WantError(t, err, 101, "net/e/eth0")
+
+	a.del("c")
+	got := a.add("d", second, hostPorts(web))
+	serve(t, second, got)
+	reaches(t, nil, "tcp", "192.0.2.1:8080")
+	_, err = a.tryAdd("d", second, hostPorts(web, `{"hostPort":8081,"containerPort":81}`))
+	programs.WantError(t, err, 7, "8081") // a repeated ADD that asks for more
+	_, err = a.tryAdd("d", nettest.Pod(t), hostPorts(web))
+	programs.WantError(t, err, 101, "DEL it first") // of the same container elsewhere
+	reaches(t, nil, "tcp", "192.0.2.1:8080")
+}
+
+// Host ports, and the flows through them, outlive the agent, a reload, and what others do to the
+// table.
+func TestHostPortsOutlive(t *testing.T) {
+	lan := machine(t)
+	a := newAgent(t, nil)
+	const plain = "cooldown: 1s\npools:\n- {name: default, cidrs: [10.88.0.0/24, 'fd00:88::/64']}\n"
+	a.configure(plain)
+	a.startWatched()
+	pod := nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(web, names, `{"hostPort":7000,"containerPort":7000}`))
+	serve(t, pod, got)
+	alive := flow(t, lan, pod, netip.AddrPortFrom(got.addrs[0], 7000), netip.MustParseAddrPort("198.51.100.8:7000"))
+	local := flow(t, nil, pod, netip.AddrPortFrom(got.addrs[1], 7000), netip.MustParseAddrPort("[::1]:7000"))
+	works := func(after string) {
+		t.Helper()
+		must(t, alive())
+		must(t, local())
+		for _, to := range []string{"198.51.100.8", "[2001:db8:9::8]"} {
+			reaches(t, lan, "tcp", to+":8080")
+			reaches(t, lan, "udp", to+":5353")
+		}
+		if t.Failed() {
+			t.Fatalf("after %s", after)
+		}
+	}
+	works("the ADD")
+	generation := elements(t, a)
+	a.kill()
+	works("the agent's death")
+	a.start()
+	works("the agent's start")
+	a.stop()
+	a.start()
+	works("the agent's second start")
+	a.configure(plain + "- {name: extra, cidrs: [10.89.0.0/24]}\nconnections: 1000\n")
+	a.reload(inForce)
+	works("a reload")
+	if now := elements(t, a); now != generation {
+		t.Errorf("the maps have\n%s\nand had\n%s", now, generation)
+	}
+	nft(t, "delete element inet "+a.table()+" anyports4 { tcp . 8080 }")
+	reaches(t, lan, "tcp", "198.51.100.8:8080")
+	nft(t, "add element inet "+a.table()+" anyports4 { tcp . 9090 : 10.88.0.77 . 80 }")
+	nettest.Eventually(t, "a stranger's mapping to be gone", func() bool { return elements(t, a) == generation })
+	nft(t, "flush ruleset")
+	for _, to := range []string{"198.51.100.8:8080", "[2001:db8:9::8]:8080", "127.0.0.1:8080"} {
+		from := lan
+		if strings.HasPrefix(to, "127.") {
+			from = nil
+		}
+		reaches(t, from, "tcp", to)
+	}
+	nettest.Eventually(t, "all mappings to be back", func() bool { return elements(t, a) == generation })
+	nettest.Run(t, nil, "ip route del local 169.254.255.1 table main")
+	nettest.Run(t, nil, "ip -6 route del local 100::1 table main")
+	reaches(t, nil, "tcp", "127.0.0.1:8080")
+	reaches(t, nil, "tcp", "[::1]:8080")
+	a.wantClean()
+	a.stop()
+	saved := nft(t, "list table inet "+a.tableName)
+	nft(t, "delete table inet "+a.tableName)
+	a.start()
+	reaches(t, lan, "tcp", "198.51.100.8:8080")
+	nettest.Eventually(t, "all mappings to be back", func() bool { return elements(t, a) == generation })
+	a.stop()
+	others := strings.ReplaceAll(saved, ": "+got.addrs[0].String()+" . 80", ": 10.88.0.77 . 80") // in the pod's name
+	if others == saved {
+		t.Fatalf("no mapping to change in\n%s", saved)
+	}
+	nft(t, "delete table inet "+a.tableName+"; "+others)
+	a.start()
+	nettest.Eventually(t, "all mappings to be right", func() bool { return elements(t, a) == generation })
+	a.del("c", wait)
+	a.stop()
+	nft(t, "delete table inet "+a.tableName+"; "+saved) // which has the dead pod's ports
+	a.start()
+	nettest.Eventually(t, "the dead pod's mappings to be gone", func() bool { return elements(t, a) == "" })
+}
+
+// nft runs nft, and returns what it prints.
+func nft(t *testing.T, commands string) string {
+	t.Helper()
+	programs.Need(t, "nft")
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft: %v\n%s\n%s", err, out, commands)
+	}
+	return string(out)
+}
+
+// elements returns the host ports in the agent's table, sorted.
+func elements(t *testing.T, a *agent) string {
+	t.Helper()
+	if a.cmd != nil {
+		a.tableName = a.table()
+	}
+	var lines []string
+	for line := range strings.Lines(nettest.Snapshot(t, nil).Only("nft").String()) {
+		if strings.Contains(line, "ports") && strings.Contains(line, "element") {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// flow is an established TCP connection from a client to a server in a pod, by way of a host
+// port. It fills buffers on its way, in both directions.
+func flow(t *testing.T, client, server *ns.Netns, at, by netip.AddrPort) (alive func() error) {
+	t.Helper()
+	var l net.Listener
+	inside(t, server, func() (err error) { l, err = net.Listen("tcp", at.String()); return err })
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = io.Copy(conn, conn)
+		}
+	}()
+	var conn net.Conn
+	inside(t, client, func() (err error) {
+		conn, err = net.DialTimeout("tcp", by.String(), nettest.Deadline)
+		return err
+	})
+	t.Cleanup(func() { conn.Close() })
+	return func() error {
+		sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<14)
+		conn.SetDeadline(time.Now().Add(nettest.Deadline))
+		failed := make(chan error, 1)
+		go func() { _, err := conn.Write(sent); failed <- err }()
+		got := make([]byte, len(sent))
+		_, err := io.ReadFull(conn, got)
+		if err == nil && !bytes.Equal(got, sent) {
+			err = errors.New("other bytes come back than were sent")
+		}
+		return errors.Join(err, <-failed)
+	}
+}
+
+// Only what goes to the node is mapped, and not what it forwards, or sends itself, to the same
+// port of another machine (CVE-2025-67499).
+func TestHostPortsCatchNobodyElses(t *testing.T) {
+	lan := machine(t)
+	beyond := outside(t) // 192.0.2.2, the node's default route
+	nettest.Run(t, beyond, "ip addr add 203.0.113.5/32 dev lo")
+	nettest.Run(t, lan, "ip route add 203.0.113.5 via 198.51.100.8")
+	a := startUnwatched(t)
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(web, names)) // serves nothing yet: what it caught would get no answer
+	a.add("other", other)
+	nettest.Serve(t, beyond, "tcp", "203.0.113.5:8080")
+	nettest.Serve(t, beyond, "udp", "203.0.113.5:5353")
+	for _, c := range []struct {
+		from *ns.Netns
+		who  string
+	}{{lan, "198.51.100.9"}, {other, ""}, {pod, ""}, {nil, ""}} {
+		for network, to := range map[string]string{"tcp": "203.0.113.5:8080", "udp": "203.0.113.5:5353"} {
+			seen := answers(t, c.from, network, to)
+			if c.who != "" && seen.String() != c.who {
+				t.Errorf("%s sees %s, not %s", to, seen, c.who)
+			}
+		}
+	}
+	serve(t, pod, got)
+	reaches(t, lan, "tcp", "198.51.100.8:8080")
+}
+
+// A pod may ask for a port at which a program of the node listens: the pod has the port from then
+// on, from outside and from the node's own loopback, and the program has it again when the pod is
+// gone. Connections that the program has already go on.
+func TestHostPortOfANodesProgram(t *testing.T) {
+	hasAddresses(t)
+	lan := machine(t)
+	a := startUnwatched(t)
+	nettest.Serve(t, nil, "tcp", "0.0.0.0:22")
+	has := func(who string) {
+		t.Helper()
+		for by, from := range map[string]*ns.Netns{"198.51.100.8:22": lan, "127.0.0.1:22": nil} {
+			_, err := nettest.Talk(from, "tcp", netip.MustParseAddrPort(by), 5*time.Second)
+			// The pod serves nothing.
+			if program := who == "the program"; program && err != nil || !program && !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%s should be %s's: %v", by, who, err)
+			}
+		}
+	}
+	has("the program")
+	former := flow(t, lan, nil, netip.MustParseAddrPort("198.51.100.8:23"), netip.MustParseAddrPort("198.51.100.8:23"))
+	must(t, former())
+	a.add("c", nettest.Pod(t), hostPorts(`{"hostPort":22,"containerPort":22}`, `{"hostPort":23,"containerPort":23}`))
+	has("the pod")
+	if err := former(); err != nil {
+		t.Errorf("a connection that the program had: %v", err)
+	}
+	a.del("c", wait)
+	has("the program")
+}
+
+// answers is reaches for what has to answer at the first try.
+func answers(t *testing.T, from *ns.Netns, network, to string) netip.Addr {
+	t.Helper()
+	seen, err := nettest.Talk(from, network, netip.MustParseAddrPort(to), 5*time.Second)
+	if err != nil {
+		t.Error(err)
+	}
+	return seen.Addr()
+}
+
+// A client that never stops sends datagrams to a port before a pod has it, while it has it, and
+// when the next pod does. Each pod hears it in its time, and nobody after it.
+func TestHostPortsFlowsAreForgotten(t *testing.T) {
+	lan := machine(t)
+	a := startUnwatched(t)
+	client := chatter(t, lan, "198.51.100.8:5353")
+	nettest.Eventually(t, "a flow to the node itself", func() bool {
+		return strings.Contains(nettest.Snapshot(t, nil).Only("conntrack").String(), "198.51.100.9")
+	})
+	for i := range 2 {
+		pod := nettest.Pod(t)
+		name := fmt.Sprint("c", i)
+		got := a.add(name, pod, hostPorts(names))
+		nettest.Serve(t, pod, "udp", netip.AddrPortFrom(got.addrs[0], 53).String())
+		nettest.Eventually(t, "an answer by "+name, client)
+		a.del(name, wait)
+		if left := nettest.Snapshot(t, nil).Only("conntrack").String(); strings.Contains(left, got.addrs[0].String()) {
+			t.Errorf("a flow to the dead pod is left:\n%s", left)
+		}
+	}
+}
+
+// Connections by the host ports of a pod that is deleted end at their next packet, from outside and
+// from the node.
+func TestHostPortsEndConnections(t *testing.T) {
+	hasAddresses(t)
+	lan := machine(t)
+	a := startUnwatched(t)
+	pod := nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(`{"hostPort":7000,"containerPort":7000}`, `{"hostPort":7001,"containerPort":7001}`))
+	alive := map[string]func() error{
+		"from outside":     flow(t, lan, pod, netip.AddrPortFrom(got.addrs[0], 7000), netip.MustParseAddrPort("198.51.100.8:7000")),
+		"by the loopback":  flow(t, nil, pod, netip.AddrPortFrom(got.addrs[0], 7001), netip.MustParseAddrPort("127.0.0.1:7001")),
+		"by the loopback6": flow(t, nil, pod, netip.AddrPortFrom(got.addrs[1], 7001), netip.MustParseAddrPort("[::1]:7001")),
+	}
+	for from, works := range alive {
+		if err := works(); err != nil {
+			t.Errorf("%s: %v", from, err)
+		}
+	}
+	a.del("c", wait)
+	for from, works := range alive {
+		if err := works(); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("%s, after the DEL: %v, want that the node resets it", from, err)
+		}
+	}
+}
+
+// chatter sends datagrams without end, from one port, and returns a function that reports
+// whether an answer has come since it was called last.
+func chatter(t *testing.T, from *ns.Netns, to string) (answered func() bool) {
+	t.Helper()
+	var conn net.Conn
+	inside(t, from, func() (err error) { conn, err = net.Dial("udp", to); return err })
+	var heard atomic.Bool
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			if _, err := conn.Read(buf); err == nil {
+				heard.Store(true)
+			} else if errors.Is(err, net.ErrClosed) {
+				return
+			}
+		}
+	}()
+	keepSending(t, conn)
+	return func() bool { return heard.Swap(false) }
+}
+
+// Host ports open nothing of the node's loopback to a pod or to the LAN, nor the addresses that
+// stand for it inside the node.
+func TestHostPortsKeepLoopbackClosed(t *testing.T) {
+	hasAddresses(t)
+	lan := machine(t)
+	a := startAgent(t, pools)
+	pod := nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(web, names))
+	serve(t, pod, got)
+	alive := reaches(t, nil, "tcp", "127.0.0.1:8080")
+	if alive.IsLoopback() {
+		t.Errorf("the pod sees %s", alive)
+	}
+	private4 := nettest.Serve(t, nil, "tcp", "127.0.0.1:0").Port()
+	private6 := nettest.Serve(t, nil, "tcp", "[::1]:0").Port()
+	public := nettest.Serve(t, nil, "tcp", "[::]:0").Port()
+	nettest.Run(t, lan, "ip route add 169.254.255.1 via 198.51.100.8")
+	nettest.Run(t, lan, "ip route add 100::1 via 2001:db8:9::8")
+	nettest.Run(t, lan, "ip route add 10.88.0.0/24 via 198.51.100.8")
+	inside(t, pod, func() error { return nettest.LoopbackUp() })
+	for _, from := range []*ns.Netns{pod, lan} {
+		for _, to := range []string{
+			fmt.Sprintf("169.254.255.1:%d", private4), fmt.Sprintf("169.254.255.1:%d", public), "169.254.255.1:8080",
+			fmt.Sprintf("[100::1]:%d", private6), fmt.Sprintf("[100::1]:%d", public), "[100::1]:8080",
+		} {
+			if seen, err := nettest.Talk(from, "tcp", netip.MustParseAddrPort(to), 300*time.Millisecond); err == nil {
+				t.Errorf("%s is reached, by %s", to, seen)
+			}
+		}
+	}
+	for _, name := range []string{"all", "default", got.host} {
+		raw, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/route_localnet")
+		if must(t, err); strings.TrimSpace(string(raw)) != "0" {
+			t.Errorf("route_localnet of %s is %s", name, raw)
+		}
+	}
+}
+
+// Datagrams that are longer than a packet pass by a host port, also by the node's loopback.
+func TestHostPortsPassFragments(t *testing.T) {
+	lan := machine(t)
+	a := startAgent(t, pools)
+	pod := nettest.Pod(t)
+	got := a.add("c", pod, hostPorts(names))
+	for _, addr := range got.addrs {
+		echo(t, pod, netip.AddrPortFrom(addr, 53).String())
+	}
+	sent := bytes.Repeat([]byte("x"), 4000)
+	for _, c := range []struct {
+		from *ns.Netns
+		to   string
+	}{{lan, "198.51.100.8:5353"}, {lan, "[2001:db8:9::8]:5353"}, {nil, "127.0.0.1:5353"}, {nil, "[::1]:5353"}, {pod, "198.51.100.8:5353"}} {
+		var conn net.Conn
+		inside(t, c.from, func() (err error) { conn, err = net.Dial("udp", c.to); return err })
+		conn.SetDeadline(time.Now().Add(nettest.Deadline))
+		_, err := conn.Write(sent)
+		must(t, err)
+		buf := make([]byte, 8000)
+		if n, err := conn.Read(buf); err != nil || !bytes.Equal(buf[:n], sent) {
+			t.Errorf("%s: %d bytes came back: %v", c.to, n, err)
+		}
+		conn.Close()
+	}
+}
+
+// echo answers datagrams with themselves.
+func echo(t *testing.T, at *ns.Netns, address string) {
+	t.Helper()
+	var conn net.PacketConn
+	inside(t, at, func() (err error) { conn, err = net.ListenPacket("udp", address); return err })
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 8000)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			conn.WriteTo(buf[:n], from)
+		}
+	}()
+}
+
+// A pod that was deleted without an agent loses its host ports when the agent is back. A rebuilt
+// ledger knows them all the same.
+func TestHostPortsWithoutAgentOrLedger(t *testing.T) {
+	lan := machine(t)
+	a := newAgent(t, nil)
+	a.configure("cooldown: 1ms\npools:\n- {name: default, cidrs: [10.88.0.0/24, 'fd00:88::/64']}\n")
+	a.startWatched()
+	pod, other := nettest.Pod(t), nettest.Pod(t)
+	serve(t, pod, a.add("c", pod, hostPorts(web, names)))
+	a.add("d", other, hostPorts(`{"hostPort":9000,"containerPort":80}`))
+	generation := elements(t, a)
+	a.kill()
+	must(t, os.Remove(a.root.Ledger()))
+	cmd := a.berthd("--rebuild-ledger")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("berthd --rebuild-ledger: %v\n%s", err, out)
+	}
+	a.start()
+	reaches(t, lan, "tcp", "198.51.100.8:8080")
+	a.wantClean()
+	if now := elements(t, a); now != generation {
+		t.Errorf("after the rebuild the maps have\n%s\nand had\n%s", now, generation)
+	}
+	_, err := a.tryAdd("e", nettest.Pod(t), hostPorts(web))
+	programs.WantError(t, err, 101, "8080")
+	a.kill()
+	a.del("c")
+	a.start()
+	nettest.Eventually(t, "the pod's mappings to be gone", func() bool {
+		now := elements(t, a)
+		return now != "" && now != generation && !strings.Contains(now, "1f90")
+	})
+	refuses(t, nil, "198.51.100.8:8080")
+	out, err := exec.Command(a.bin+"/berth", "--root", string(a.root), "attachments", "-o", "wide").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "tcp 0.0.0.0:9000 to 10.88.0.") {
+		t.Errorf("berth attachments: %v\n%s", err, out)
+	}
+}
+
+// SCTP is mapped like the others. Not every kernel has SCTP's sockets; connection tracking and
+// NAT know it all the same, so that a raw socket in the pod hears what a raw socket outside says.
+func TestHostPortsOfSCTP(t *testing.T) {
+	lan := machine(t)
+	a := startUnwatched(t)
+	pod := nettest.Pod(t)
+	a.add("c", pod, hostPorts(`{"hostPort":9899,"containerPort":99,"protocol":"sctp"}`))
+	for _, f := range []struct{ network, from, to string }{
+		{"ip4:132", "198.51.100.9", "198.51.100.8"}, {"ip6:132", "2001:db8:9::9", "2001:db8:9::8"},
+	} {
+		var client, server net.PacketConn
+		inside(t, pod, func() (err error) { server, err = net.ListenPacket(f.network, ""); return err })
+		inside(t, lan, func() (err error) { client, err = net.ListenPacket(f.network, f.from); return err })
+		server.SetDeadline(time.Now().Add(nettest.Deadline))
+		_, err := client.WriteTo(sctpInit(4000, 9899), &net.IPAddr{IP: net.ParseIP(f.to)})
+		must(t, err)
+		got := make([]byte, 100)
+		n, from, err := server.ReadFrom(got)
+		if want := sctpInit(4000, 99); err != nil || !bytes.Equal(got[:n], want) || from.String() != f.from {
+			t.Errorf("%s: the pod hears %x from %v (%v), want %x from %s", f.network, got[:n], from, err, want, f.from)
+		}
+		server.Close()
+		client.Close()
+	}
+}
+
+// sctpInit returns a packet that begins an SCTP association (RFC 9260).
+func sctpInit(from, to uint16) []byte {
+	p := binary.BigEndian.AppendUint16(nil, from)
+	p = binary.BigEndian.AppendUint16(p, to)
+	p = append(p, make([]byte, 8)...)                             // verification tag 0; the checksum is still to come
+	p = append(p, 1, 0, 0, 20)                                    // INIT, of 20 bytes
+	p = append(p, 0, 0, 0, 7, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 9) // tag, window, streams, first number
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}

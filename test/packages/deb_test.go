@@ -1,0 +1,152 @@
+package packages
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/test/programs"
+)
+
+// A deb is installed, upgraded under a pod that is attached, removed and purged. The pod's
+// connection goes on meanwhile, and in the end nothing is left.
+func TestDeb(t *testing.T) {
+	d := newDebian(t)
+	former, next := d.bring("0.0.1", "berth_*.deb"), d.bring("0.0.2", "berth_*.deb")
+	d.must("mkdir -p /opt/cni/bin /etc/cni/net.d") // a runtime's
+	files, node := d.files(), nettest.Snapshot(t, nil).Without("sysctl")
+
+	// The installation starts nothing, and says what comes next.
+	d.must("dpkg -i " + former + " && dpkg -P berth")
+	nettest.Same(t, files, d.files(), "dpkg -P of a package that was never used left files")
+	d.must("dpkg -i "+former, "nothing is started yet", "systemctl enable --now berthd")
+	nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "dpkg -i changed the node")
+	d.must("berth --version && berthd --version", "berth version v0.0.1", "berthd version v0.0.1")
+	d.must("berthd --check-config", "the configuration is fine")
+	d.must("bash -n /usr/share/bash-completion/completions/berth")
+	d.must("gzip -dc /usr/share/man/man8/berthd.8.gz /usr/share/man/man1/berth-uninstall.1.gz", "BERTHD", "dry-run", "Berth v0.0.1")
+	for _, program := range []string{"berth", "berthd", "berth-cni"} {
+		d.must("test -x /usr/bin/" + program)
+	}
+
+	a := d.start()
+	d.must("berth install", "/opt/cni/bin/berth-cni", "/etc/cni/net.d/10-berth.conflist")
+	d.must("sed -i 's/^#logLevel: info/logLevel: debug/' /etc/berth/berthd.yaml")
+	pod := nettest.Pod(t)
+	at := d.plugin("ADD", "c1", pod)
+	talk := programs.Converse(t, pod, at)
+	talk.GoesOn("before the upgrade")
+
+	// The upgrade keeps the configuration, replaces the plugin that is in place, and leaves
+	// the restart to systemd, which is not here.
+	edited := d.read("/etc/berth/berthd.yaml")
+	conflist := []byte(strings.ReplaceAll(string(d.read("/etc/cni/net.d/10-berth.conflist")), `"mac": true`, `"mac": false`))
+	must(t, os.WriteFile(d.dir+"/etc/cni/net.d/10-berth.conflist", conflist, 0o644))
+	d.must("dpkg -i "+next, "/opt/cni/bin/berth-cni", "restart berthd; its former version still runs")
+	if !bytes.Equal(edited, d.read("/etc/berth/berthd.yaml")) || !bytes.Equal(conflist, d.read("/etc/cni/net.d/10-berth.conflist")) {
+		t.Error("the upgrade changed configuration that somebody has edited")
+	}
+	d.same("/usr/bin/berth-cni", "/opt/cni/bin/berth-cni")
+	d.must("berth version", "berth v0.0.2", "berthd v0.0.1")
+	talk.GoesOn("after the upgrade")
+	a.stop()
+	talk.GoesOn("without an agent")
+	a = d.start()
+	d.must("berth version", "berth v0.0.2", "berthd v0.0.2")
+	talk.GoesOn("with the next agent")
+
+	// The way back is the same.
+	a.stop()
+	d.must("dpkg -i "+former, "/opt/cni/bin/berth-cni")
+	a = d.start()
+	d.must("berth version", "berth v0.0.1", "berthd v0.0.1")
+	talk.GoesOn("with the former agent again")
+	d.must("dpkg -i " + next)
+
+	// A package whose own configuration is another one changes nothing of an edited one, and asks
+	// nothing: whoever runs dpkg may have no terminal.
+	another := d.reconfigured(next)
+	d.must("dpkg -i " + another)
+	if !bytes.Equal(edited, d.read("/etc/berth/berthd.yaml")) {
+		t.Error("the upgrade to a package with another configuration changed one that somebody has edited")
+	}
+	d.must("grep '^# Another one' /usr/share/berth/berthd.yaml")
+	d.must("rm " + another + "; dpkg -i " + next)
+
+	// With a configuration that it would not start with, the agent is not restarted.
+	must(t, os.WriteFile(d.dir+"/etc/berth/berthd.yaml", append([]byte("cooldwon: 1s\n"), edited...), 0o644))
+	if said := d.must("dpkg -i "+next, `unknown key "cooldwon"`, "is not\nrestarted"); strings.Contains(said, "restart berthd;") {
+		t.Errorf("dpkg -i restarts an agent that could not start:\n%s", said)
+	}
+	must(t, os.WriteFile(d.dir+"/etc/berth/berthd.yaml", edited, 0o644))
+
+	// While the pod is attached, the removal is refused, with an agent and without one.
+	for _, agent := range []string{"with", "without"} {
+		d.refuses("dpkg -r berth", "1 pod attached (container c1)", "drain the node first; nothing is changed")
+		d.must("berthd --version && test -e /opt/cni/bin/berth-cni && test -e /etc/cni/net.d/10-berth.conflist")
+		talk.GoesOn("after a removal that was refused " + agent + " an agent")
+		if agent == "with" {
+			a.stop()
+		}
+	}
+
+	// Whoever insists gets rid of the package. Then all stays that the pod needs, also when the
+	// package is purged.
+	said := d.must("BERTH_REMOVE_ANYWAY=1 dpkg -r berth", "1 pod attached (container c1)", "These pods keep their network")
+	if strings.Contains(said, `"holds"`) || strings.Contains(said, "berth attachments") {
+		t.Errorf("dpkg -r prints the ledger, or advises a program that is gone:\n%s", said)
+	}
+	talk.GoesOn("without the package")
+	d.must("dpkg -P berth", "pods are still attached, so /var/lib/berth and /etc/berth/berthd.yaml stay")
+	d.must("test -e /opt/cni/bin/berth-cni && test -e /var/lib/berth/ledger.db")
+	if !bytes.Equal(edited, d.read("/etc/berth/berthd.yaml")) {
+		t.Error("dpkg -P took the configuration of pods that are attached")
+	}
+	talk.GoesOn("without the package's configuration")
+
+	// Back again, as postrm says, and away again. This time the pod ends meanwhile.
+	d.must("dpkg -i " + next)
+	if !bytes.Equal(edited, d.read("/etc/berth/berthd.yaml")) {
+		t.Error("the package replaced the configuration that it had left")
+	}
+	a = d.start()
+	talk.GoesOn("with the package again")
+	other := nettest.Pod(t)
+	d.plugin("ADD", "c2", other)
+	a.stop()
+	d.must("BERTH_REMOVE_ANYWAY=1 dpkg -r berth", "2 pods attached (container c1, container c2)")
+	d.plugin("DEL", "c2", other)
+	d.plugin("DEL", "c1", pod)
+	d.must("dpkg -P berth", "deletions wait in /var/lib/berth/deletions, so /var/lib/berth and /etc/berth/berthd.yaml stay")
+	d.must("dpkg -i " + next)
+
+	// Pods whose deletions wait are nobody's hindrance: the removal does them. What is left then is
+	// a configuration that somebody has edited.
+	d.must("dpkg -r berth", "10-berth.conflist", "kept, because somebody has edited it", "every new pod fails, until you rm /etc/cni/net.d/10-berth.conflist /opt/cni/bin/berth-cni", "`dpkg -P berth`")
+	d.must("dpkg -i " + next)
+	a = d.start()
+	d.must("berth install", "10-berth.conflist", "somebody has edited it", "mac")
+	d.must("berth install --overwrite", "10-berth.conflist.bak")
+	d.must("rm /etc/cni/net.d/10-berth.conflist.bak")
+	a.stop()
+	d.must("dpkg -r berth", "/opt/cni/bin/berth-cni", "removed")
+	if d.has("/opt/cni/bin/berth-cni") || d.has("/etc/cni/net.d/10-berth.conflist") || !d.has("/etc/berth/berthd.yaml") {
+		t.Error("dpkg -r should remove the plugin and the conflist, and leave berthd.yaml")
+	}
+	d.must("dpkg -P berth")
+	nettest.Delete(t, pod)
+	nettest.Delete(t, other)
+	nettest.Same(t, files, d.files(), "dpkg -P left files")
+	nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "dpkg -P left the node changed")
+}
+
+// reconfigured makes a package of another one, whose configuration differs, and returns its path.
+func (d debian) reconfigured(deb string) string {
+	d.t.Helper()
+	path := "/tmp/reconfigured.deb"
+	d.must("dpkg-deb -R " + deb + " /tmp/deb && find /tmp/deb -name berthd.yaml -exec sed -i '1i# Another one' {} + && " +
+		"dpkg-deb -Znone -b /tmp/deb " + path + " && rm -r /tmp/deb")
+	return path
+}
