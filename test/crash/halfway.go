@@ -23,15 +23,15 @@ func halfWay(w *world) error {
 	}
 	held, once := make(chan struct{}), sync.Once{}
 	var mu sync.Mutex
-	deleting, requests := false, 0
+	deleting := false
 	w.agent.Watch(func(c killer.Call) killer.Verdict {
 		mu.Lock()
 		defer mu.Unlock()
-		if c.Netlink && !c.Answer && !deleting {
-			if requests++; requests == 2 {
-				once.Do(func() { close(held) })
-				return killer.Verdict{Do: killer.Hold}
-			}
+		// The ADD has made its link, and sets it up. Nothing else that the agent does here sends
+		// this request, whatever it reads and mends meanwhile.
+		if c.What == "RTM_SETLINK" && !deleting {
+			once.Do(func() { close(held) })
+			return killer.Verdict{Do: killer.Hold}
 		}
 		if deleting && strings.HasPrefix(c.String(), "fdatasync ledger") {
 			return killer.Verdict{Do: killer.KillAfter}

@@ -196,6 +196,21 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// An empty transaction of nftables changes nothing. A group of links that is deleted, in messages
+// of the same numbers, does.
+func TestEmptyBatch(t *testing.T) {
+	edges := append(message(batchBegin, 4), message(batchEnd, 4)...)
+	links := append(message(unix.RTM_NEWLINK, 16), message(unix.RTM_DELLINK, 16)...)
+	change := slices.Concat(message(batchBegin, 4), message(unix.NFNL_SUBSYS_NFTABLES<<8, 4), message(batchEnd, 4))
+	for want, bodies := range map[bool][][]byte{true: {edges}, false: {links, change, edges[:batchEdge], nil}} {
+		for _, b := range bodies {
+			if got := emptyBatch(b); got != want {
+				t.Errorf("emptyBatch(%x) = %v", b, got)
+			}
+		}
+	}
+}
+
 func message(typ uint16, body int) []byte {
 	b := make([]byte, unix.SizeofNlMsghdr+(body+3)&^3)
 	b[0], b[4], b[5] = byte(unix.SizeofNlMsghdr+body), byte(typ), byte(typ>>8)

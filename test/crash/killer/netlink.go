@@ -16,7 +16,9 @@ var rtnetlink = map[uint16]string{
 	unix.RTM_NEWROUTE: "RTM_NEWROUTE", unix.RTM_DELROUTE: "RTM_DELROUTE",
 	unix.RTM_NEWNEIGH: "RTM_NEWNEIGH", unix.RTM_DELNEIGH: "RTM_DELNEIGH",
 	unix.RTM_NEWRULE: "RTM_NEWRULE", unix.RTM_DELRULE: "RTM_DELRULE",
-	unix.RTM_NEWNSID: "RTM_NEWNSID",
+	unix.RTM_NEWNSID:  "RTM_NEWNSID",
+	unix.RTM_NEWQDISC: "RTM_NEWQDISC", unix.RTM_DELQDISC: "RTM_DELQDISC",
+	unix.RTM_NEWTFILTER: "RTM_NEWTFILTER", unix.RTM_DELTFILTER: "RTM_DELTFILTER",
 }
 
 // conntrack are the requests of ctnetlink that change something
@@ -26,9 +28,14 @@ var conntrack = map[uint16]string{
 	unix.NFNL_SUBSYS_CTNETLINK<<8 | 2: "conntrack delete",
 }
 
-// batchBegin is NFNL_MSG_BATCH_BEGIN, with which every change of nftables
-// begins. rtnetlink's RTM_NEWLINK has the same number.
-const batchBegin = 0x10
+// batchBegin and batchEnd are NFNL_MSG_BATCH_BEGIN and NFNL_MSG_BATCH_END, with which every
+// transaction of nftables begins and ends (linux/netfilter/nfnetlink.h). rtnetlink's RTM_NEWLINK
+// and RTM_DELLINK have the same numbers, and longer messages.
+const (
+	batchBegin = 0x10
+	batchEnd   = 0x11
+	batchEdge  = unix.SizeofNlMsghdr + 4 // and a struct nfgenmsg: all that either has
+)
 
 // listSockets is SOCK_DIAG_BY_FAMILY (linux/sock_diag.h), which has the number of
 // RTM_NEWADDR. SOCK_DESTROY has that of RTM_DELADDR.
@@ -41,6 +48,9 @@ func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	if family != unix.AF_NETLINK && !netlink {
 		c.What = t.file(fd)
 		return c, nil
+	}
+	if emptyBatch(body) {
+		return nil, nil
 	}
 	c.Netlink = true
 	if len(types) > 1 && types[0] == batchBegin && types[1]>>8 == unix.NFNL_SUBSYS_NFTABLES {
@@ -59,6 +69,13 @@ func (t *tracer) sent(c *Call, fd int, body []byte, family int) (*Call, error) {
 	}
 	c.What = strings.Join(what, "+")
 	return c, nil
+}
+
+// emptyBatch reports whether b is a transaction of nftables that changes nothing: the agent waits
+// by it, before it reads, for the transaction under way (internal/kernel/nft/read.go, atOnce).
+func emptyBatch(b []byte) bool {
+	typ := func(at int) uint16 { return binary.NativeEndian.Uint16(b[at+4:]) }
+	return len(b) == 2*batchEdge && typ(0) == batchBegin && typ(batchEdge) == batchEnd
 }
 
 // messages returns the types of the netlink messages in b, and whether b looks as if it had
