@@ -68,7 +68,11 @@ func TestInner(t *testing.T) {
 		}
 	case "hang":
 		fmt.Println("pid", os.Getpid(), Pod(t).Ref().Path)
-		select {}
+		// It waits in a system call. If all goroutines slept, as in select {}, Go's runtime would
+		// end the program as a deadlock, and hang if SIGQUIT came in the same moment.
+		for {
+			_ = unix.Pause()
+		}
 	}
 }
 
