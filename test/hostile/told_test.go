@@ -33,6 +33,35 @@ func lies(src, they, somebody netip.Addr) []byte {
 	return tooBig(src, they, mtu, icmpPacket(they, somebody, kind, 0, make([]byte, 36)))
 }
 
+// A pod sends packets whose hop-by-hop options are wrong, with sources that are not its own. The
+// kernel would tell these sources so before any rule reads the packets, and send the pod's bytes
+// along (found by an attack of 2026-11-24).
+func TestWrongOptionsAreNotAnswered(t *testing.T) {
+	n := newNode(t, plain)
+	a, b := n.add("a"), n.add("b")
+	w := a.wire(t)
+	atLan, atB := listen(t, n.lan), listen(t, b.at)
+	blocked := netip.MustParseAddr("fd00:ec2::254")
+	far := netip.MustParseAddr("2001:db8:ffff::1")
+	unknown, jumbo := []byte{0x9e, 4, 0, 0, 0, 0}, []byte{0xc2, 4, 0, 0, 0, 1}
+	for _, option := range [][]byte{unknown, jumbo} {
+		for _, src := range []netip.Addr{b.ip6, blocked, far} {
+			datagram := udpPacket(src, node6, 7, 7, "secret")[40:]
+			w.send(ether(a.mac, w.mac, packet(src, node6, 0, slices.Concat([]byte{udp, 0}, option, datagram))))
+		}
+	}
+	for dst, tap := range map[netip.Addr]*tap{lan6: atLan, b.ip6: atB} {
+		nettest.Eventually(t, "what is sent behind it", func() bool {
+			w.send(ether(a.mac, w.mac, packet(a.ip6, dst, marker, make([]byte, 8))))
+			return tap.count(func(s seen) bool { return s.dst == dst && s.proto == marker }) > 0
+		})
+		for _, s := range tap.all(func(s seen) bool { return s.src == node6 && slices.Contains([]netip.Addr{b.ip6, blocked, far}, s.dst) }) {
+			t.Errorf("the node tells %s", s)
+		}
+	}
+	n.wantGone()
+}
+
 // A pod tells the node that what the node had answered to somebody was too big: to a
 // machine far away, or to another pod. A third pod's packets, which must not be cut into
 // pieces, go there as before.

@@ -22,7 +22,8 @@ type Ruleset struct {
 	Owner    string // the ID of the owner that holds the table, a comment on each rule; may be empty
 
 	// CutLow to CutHigh, both included, are the link groups of dying links. The
-	// rules drop every packet that enters or leaves by such a link.
+	// rules drop every packet that enters or leaves by such a link. The node answers no
+	// packet whose hop-by-hop options are wrong: it would before any rule sees the packet.
 	CutLow, CutHigh uint32
 
 	// Live is the link group of pods' links; 0: there are no rules about them. A
@@ -95,6 +96,10 @@ func (r Ruleset) table(lacks Parts) table {
 			{
 				name: "cut_out", typ: "filter", hook: hookPostrouting, priority: priorityRaw,
 				rules: []rule{dropGroup("oifgroup", r.CutLow, r.CutHigh)},
+			},
+			{
+				name: "node_out", typ: "filter", hook: hookOutput, priority: priorityRaw,
+				rules: []rule{dropAboutOptions()},
 			},
 		},
 	}

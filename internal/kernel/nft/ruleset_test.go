@@ -105,6 +105,11 @@ func TestRulesetString(t *testing.T) {
 		oifgroup 1073741826-1073742847 drop comment "ownerowner"
 	}
 
+	chain node_out {
+		type filter hook output priority raw; policy accept;
+		icmpv6 type parameter-problem @th,112,8 0 drop comment "ownerowner"
+	}
+
 	chain heads_in {
 		type filter hook prerouting priority -399; policy accept;
 		iifgroup != 1073741824 accept comment "ownerowner"
@@ -188,6 +193,11 @@ func TestRulesetString(t *testing.T) {
 	chain cut_out {
 		type filter hook postrouting priority raw; policy accept;
 		oifgroup 1073741826-1073742847 drop
+	}
+
+	chain node_out {
+		type filter hook output priority raw; policy accept;
+		icmpv6 type parameter-problem @th,112,8 0 drop
 	}
 }
 `

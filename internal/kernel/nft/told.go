@@ -58,6 +58,33 @@ func (f family) tooBigOfNothing(where string, only []expr.Any) rule {
 	}
 }
 
+// dropAboutOptions drops the node's own errors about hop-by-hop options. The kernel reads these
+// options before prerouting (ip6_rcv_core), where all rules about what comes in begin. So it tells
+// whomever a packet names as its source about a wrong option, and sends most of the packet along:
+// also for a link that is cut off, and for a source that is another pod's or blocked. Nothing shows,
+// where the error goes out, by which link the packet came, so that nobody gets such an error. It
+// is one if the packet in it begins with hop-by-hop options: byte 14, the next header, is 0.
+//
+//	icmpv6 type parameter-problem @th,112,8 0 drop
+func dropAboutOptions() rule {
+	const nextHeader = 8 + 6 // in the ICMP message: behind its own head, in the packet's
+	load := func(at uint32) expr.Any {
+		return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: at, Len: 1}
+	}
+	return rule{
+		text: fmt.Sprintf("icmpv6 type parameter-problem @th,%d,8 0 drop", 8*nextHeader),
+		exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_ICMPV6}},
+			load(0),
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{4}},
+			load(nextHeader),
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{unix.IPPROTO_HOPOPTS}},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		},
+	}
+}
+
 // tooBig lets a rule go on if a packet is an ICMP error that says that another one was too
 // big (RFC 1191, RFC 4443). It returns the rule's text, too.
 func (f family) tooBig() (words string, exprs []expr.Any) {
