@@ -262,8 +262,8 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		r.add(request("a", pod))
 		id := r.id("a")
 		r.enqueue(d)
-		if !r.drain.Going(r.index.Get(id).Owner) {
-			t.Error("nothing says that a is going")
+		if going, err := r.drain.Going(r.index.Get(id).Owner); !going {
+			t.Errorf("nothing says that a is going (%v)", err)
 		}
 		must(t, r.drain.All(t.Context()))
 		r.wantGone("a")

@@ -57,20 +57,24 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 	})
 }
 
-// Going reports whether a deletion of an attachment waits, or may wait: a pod that a plugin
-// has cut off must not get its network back before the deletion is done.
-func (d *Drain) Going(o hold.Owner) bool {
+// Going reports whether a deletion of an attachment waits: a pod that a plugin has cut off
+// must not get its network back before the deletion is done. If the folder cannot be read, or
+// hangs when something new may be in it, Going returns why.
+func (d *Drain) Going(o hold.Owner) (bool, error) {
 	e := d.index.Get(o.ID)
 	if e == nil {
-		return false
+		return false, nil
 	}
 	pending, err := d.lookFor(e.Record.Key)
-	if errors.Is(err, patience.ErrHangs) {
-		return !d.Quiet()
+	if errors.Is(err, patience.ErrHangs) && d.Quiet() {
+		return false, nil
 	}
-	return err != nil || slices.ContainsFunc(pending, func(q deletions.Entry) bool {
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(pending, func(q deletions.Entry) bool {
 		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == o.ID })
-	})
+	}), nil
 }
 
 func hasLink(e *attachment.Entry, name string) bool {

@@ -116,8 +116,14 @@ func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.O
 		return nil, err
 	}
 	o, ok := e.Ledger.Owner(id)
-	if !ok || !o.Wanted() || e.going(o) {
+	if !ok || !o.Wanted() {
 		return nil, ErrOvertaken
+	}
+	switch going, err := e.going(o); {
+	case going:
+		return nil, ErrOvertaken
+	case err != nil:
+		return nil, err
 	}
 	after := o.Clone()
 	if err := change(&after); err != nil {

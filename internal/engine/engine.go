@@ -62,8 +62,9 @@ type Options struct {
 	Homeless func(hold.Owner) bool
 	// Going reports whether somebody has asked for an owner's release in a way that
 	// the ledger does not know of yet. The engine does not take again what such an
-	// owner lacks. Optional.
-	Going func(hold.Owner) bool
+	// owner lacks. If Going cannot tell, it returns why; the engine then waits for another
+	// occasion. Optional.
+	Going func(hold.Owner) (bool, error)
 	// Ending is called with Released events before the ledger forgets their owners, once in
 	// this run for each owner, and is waited for: what it writes down does not get lost if
 	// the program dies behind that. If the program dies before, or the commit fails, the

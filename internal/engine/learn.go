@@ -130,8 +130,11 @@ func (e *Engine) relearnAll(ctx context.Context) error {
 // stands. The caller has the owner's turn.
 func (e *Engine) catchUp(ctx context.Context, id hold.ID) error {
 	o, ok := e.Ledger.Owner(id)
-	if !ok || !e.stands(o) || e.going(o) {
+	if !ok || !e.stands(o) {
 		return nil
+	}
+	if going, err := e.going(o); going || err != nil {
+		return err
 	}
 	e.mu.Lock()
 	_, lacks := e.unwritten[id]

@@ -104,7 +104,7 @@ func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 // looked for the pod's deletion, and before the repair takes the link again.
 func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	going := false
-	n := newNodeOf(t, nil, func(o *engine.Options) { o.Going = func(hold.Owner) bool { return going } })
+	n := newNodeOf(t, nil, func(o *engine.Options) { o.Going = func(hold.Owner) (bool, error) { return going, nil } })
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	n.world.set(func() { clear(n.world.things); clear(n.world.users) })
@@ -112,6 +112,49 @@ func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	must(t, n.Repair(t.Context(), o.ID))
 	if n.world.has(o.Holds[0]) || !n.world.cut["wire "+string(o.ID)] {
 		t.Error("what was cut off is connected again")
+	}
+}
+
+// For a moment, nobody can tell whether a pod's deletion waits: before or after a repair has taken
+// the pod's link again. The repair leaves nothing that the next one cannot mend. If a deletion
+// waits after all, the pod stays off.
+func TestRepairThatCannotTellIsMended(t *testing.T) {
+	unread := errors.New("too many open files")
+	for _, fails := range []int{1, 2} { // the first look is before the wire is taken, the second one after
+		for _, waits := range []bool{false, true} {
+			looks, connected := 0, false
+			n := bareNode(t)
+			n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				ks[1].Sever = func(context.Context, []hold.Hold) error { connected = false; return nil }
+				return l, ks
+			}, func(o *engine.Options) {
+				o.Going = func(hold.Owner) (bool, error) {
+					switch looks++; {
+					case looks < fails:
+						return false, nil
+					case looks == fails:
+						return false, unread
+					}
+					return waits, nil
+				}
+			})
+			o := owner("", "a", "wire")
+			take(t, n, o)
+			n.world.set(func() { clear(n.world.things); clear(n.world.users) })
+			n.world.before = on("acquire", func(context.Context, hold.Hold) error { connected = true; return nil })
+			if err := n.Repair(t.Context(), o.ID); !errors.Is(err, unread) {
+				t.Errorf("look %d fails: Repair: %v", fails, err)
+			}
+			if connected || n.world.cut["wire "+string(o.ID)] {
+				t.Errorf("look %d fails: it is connected: %v, or cut off for good", fails, connected)
+			}
+			n.world.set(func() { clear(n.world.things); clear(n.world.users) }) // Verify says so of what is severed
+			must(t, n.Repair(t.Context(), o.ID))
+			if connected == waits {
+				t.Errorf("look %d fails: a deletion waits: %v; it is connected: %v", fails, waits, connected)
+			}
+			n.stop()
+		}
 	}
 }
 

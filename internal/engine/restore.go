@@ -213,8 +213,11 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	if o, ok := e.Ledger.Owner(d.owner.ID); !ok || !e.stands(o) || !has(o.Settled(), d.hold.Spec) {
 		return ErrOvertaken // released, or changed
 	}
-	if e.going(d.owner) {
+	switch going, err := e.going(d.owner); {
+	case going:
 		return ErrOvertaken
+	case err != nil:
+		return err
 	}
 	if e.Homeless != nil && e.Homeless(d.owner) {
 		return fmt.Errorf("%s: %w", d.hold.Spec, hold.ErrHomeless)
@@ -228,16 +231,31 @@ func (e *Engine) reacquire(ctx context.Context, d drift) error {
 	} else {
 		err = e.acquire(ctx, d.hold)
 	}
-	if e.going(d.owner) { // since the check above: it may have been cut off before the hold was acquired
+	// It may go since the check above, and may have been cut off before the hold was acquired.
+	switch going, unsure := e.going(d.owner); {
+	case going:
 		return errors.Join(err, e.cutOff(ctx, d.owner.Holds), ErrOvertaken)
+	case unsure != nil: // a cut would be for good
+		return errors.Join(err, unsure, e.severHolds(ctx, d.owner.Holds))
 	}
 	return err
 }
 
 // going reports whether a wanted owner goes all the same: it is doomed, or its release was
-// asked for (Options.Going). None of its holds is to be taken again.
-func (e *Engine) going(o hold.Owner) bool {
-	return e.Doomed(o.ID) || e.Going != nil && e.Going(o)
+// asked for (Options.Going). None of its holds is to be taken again. An error says that
+// nobody can tell for the moment.
+func (e *Engine) going(o hold.Owner) (bool, error) {
+	if e.Doomed(o.ID) {
+		return true, nil
+	}
+	if e.Going == nil {
+		return false, nil
+	}
+	going, err := e.Going(o)
+	if err != nil {
+		return false, fmt.Errorf("asking whether a deletion of %s waits: %w", o.ID, err)
+	}
+	return going, nil
 }
 
 // rediscover takes a hold again whose kind discovers, and writes down what it discovers. The

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
@@ -72,6 +74,24 @@ func (n *line) severAll(holds []hold.Hold) bool {
 		return false
 	}
 	return true
+}
+
+// severHolds severs an owner's holds, each that can be, as something that a later Acquire undoes.
+func (e *Engine) severHolds(ctx context.Context, holds []hold.Hold) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutting)
+	defer cancel()
+	var errs []error
+	for _, h := range holds {
+		k, err := e.kind(h)
+		if err != nil || k.Sever == nil {
+			continue
+		}
+		sever := func(ctx context.Context, h hold.Hold) error { return k.Sever(ctx, []hold.Hold{h}) }
+		if err := e.act(ctx, k, "sever", h, sever); err != nil {
+			errs = append(errs, fmt.Errorf("severing %s: %w", h.Spec, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // wait lets time pass. It returns false if the engine is closing.
