@@ -8,7 +8,7 @@ import (
 )
 
 // Conf has a few of a link's sysctls, of net/ipv4/conf/LINK and net/ipv6/conf/LINK. The
-// kernel sends them with the link, at no extra cost. Of these it tells a Monitor only when
+// kernel sends them with the link, at no extra cost. A Monitor hears of these settings only when
 // somebody switches forwarding off.
 type Conf struct {
 	IPv4, IPv6        bool  // the kernel sent the sysctls of this family
