@@ -75,8 +75,8 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 }
 
 // orHomeless returns why or, if the pod's namespace and the link are both gone,
-// hold.ErrHomeless. It is take for a spec that does not say enough to make a link: one that
-// was adopted, for a pod of which not everything is known.
+// hold.ErrHomeless. It is take for an adopted spec that does not say enough to make a link, because
+// not everything is known of its pod.
 func (l *Links) orHomeless(s *Spec, why error) error {
 	pod, err := s.Netns.Open()
 	if err == nil {

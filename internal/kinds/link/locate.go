@@ -95,7 +95,7 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s does not exist, under any name", s.Name))
 }
 
-// certain makes a way for elsewhere of one that cannot fail, but only lead nowhere.
+// certain makes a way for elsewhere of a function that cannot fail, but can lead nowhere.
 func certain(way func(*Spec) []int) func(*Spec) ([]int, error) {
 	return func(s *Spec) ([]int, error) { return way(s), nil }
 }

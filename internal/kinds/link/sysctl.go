@@ -17,8 +17,8 @@ type sysctl struct {
 }
 
 // sysctls returns the sysctls of the host's end that Berth sets. They keep the pod from
-// configuring the host, and switch IPv6 on the link on or off. Where IPv6 is off no other
-// sysctl of IPv6 matters.
+// configuring the host, and switch IPv6 on the link on or off. If IPv6 is off, no other sysctl of
+// IPv6 matters.
 //
 // The host ignores the pod's router advertisements (accept_ra).
 //

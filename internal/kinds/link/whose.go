@@ -117,8 +117,8 @@ func hostMAC(name string) string {
 	return mac
 }
 
-// wasElsewhere reports whether this agent has last seen the spec's link at another index
-// than that of link, even if the spec's link is deleted by now.
+// wasElsewhere reports whether this agent has last seen the spec's link at an index that differs
+// from link's, even if the spec's link is deleted by now.
 func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
 	at := l.memory.last(s.Name)
 	return at != 0 && at != link.Index
@@ -166,7 +166,7 @@ func NameOf(instance string, groups stamp.Groups, link rtnl.Link) (string, bool)
 	return name, link.Veth && ofInstance(instance, name) && signsOf(name, groups, link).enough()
 }
 
-// ofInstance reports whether a name is that of a link of an instance.
+// ofInstance reports whether a name is the name of an instance's link.
 func ofInstance(instance, name string) bool {
 	_, ok := stamp.Own(instance, name, "")
 	return ok
