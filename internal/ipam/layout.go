@@ -21,7 +21,7 @@ const Unknown time.Duration = -1
 // inUse stands in strays for a stray that is in use.
 const inUse = math.MaxInt64
 
-// Set changes the pools to those of a new config. Addresses keep their state. An added CIDR
+// Set changes the pools to a new config's pools. Addresses keep their state. An added CIDR
 // can be used at once, even if some of its addresses have been in use since an earlier
 // config. A removed CIDR drains: no more addresses are given out of it, and Drained returns
 // it when none of its addresses is in use or rests. A CIDR that comes back drains no longer,
@@ -66,7 +66,7 @@ func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 }
 
 // Drained forgets the draining CIDRs of which no address is in use or rests any more, and
-// returns them. It also returns those that lie in a configured CIDR by now.
+// returns them. It also returns draining CIDRs that lie in a configured CIDR by now.
 func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +129,8 @@ func (p *IPAM) layout(config []PoolConfig, draining []drain) {
 	}
 }
 
-// drainBeside sets which CIDRs drain beside those of the config: each once, and none that
-// equals a configured one or lies in it. Drained will return a CIDR that lies in a larger
+// drainBeside sets which CIDRs drain beside the config's CIDRs: each once, and none that equals a
+// configured CIDR or lies in it. Drained will return a CIDR that lies in a larger
 // configured one, because it exists no longer: its addresses belong to the larger one.
 func (p *IPAM) drainBeside(draining []drain, configured table) {
 	p.draining = nil

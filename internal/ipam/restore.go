@@ -36,7 +36,7 @@ func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	}
 }
 
-// place sets an address's state to that of a mark. An address in use does not become
+// place sets an address's state to a mark's state. An address in use does not become
 // resting by it.
 func (p *IPAM) place(m mark) {
 	c, off := p.locate(m.addr)
