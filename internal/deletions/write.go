@@ -10,8 +10,8 @@ import (
 )
 
 // Write puts a deletion into the queue of a root. If it returns nil, the deletion is on disk
-// for good, and an agent that watches is told of it. After an error the deletion may be there
-// all the same, which does no harm: whoever gets the error repeats the deletion.
+// for good, and an agent that watches is told of it. After an error the deletion may be there all
+// the same, which does no harm: the caller that gets the error repeats the deletion.
 //
 // On a full disk or quota (ENOSPC, EDQUOT) Write uses a spare file. If there are many spare
 // files, it uses one for speed. If none is left, it makes room of deletions that newer ones

@@ -35,8 +35,8 @@ type Watcher struct {
 	looked   time.Time // when the watcher last looked at everything
 
 	forwarding suspect              // the node's forwarding, of all links
-	still      map[unforwarded]bool // links that do not forward any more, of whoever they are
-	stillAt    time.Time            // when to find out whose they are; zero: there are none
+	still      map[unforwarded]bool // links that stopped forwarding, of pods or not
+	stillAt    time.Time            // when to find out which pods have these links; zero: there are no such links
 
 	work    sync.WaitGroup
 	places  chan struct{} // has a token for each repair under way
@@ -188,7 +188,7 @@ func (w *Watcher) forward(ctx context.Context, now time.Time) {
 	clear(w.still)
 	names, err := w.node.Conn.Names(indices...)
 	if err != nil {
-		w.Log.Warn("could not find out whose links do not forward any more", "err", err)
+		w.Log.Warn("could not find out which pods' links stopped forwarding", "err", err)
 	}
 	for _, name := range names {
 		if id, ok := w.linkOwner(rtnl.Link{Name: name}); ok {

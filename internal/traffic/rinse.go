@@ -27,7 +27,8 @@ const (
 	// rinseAgain is the longest wait after a pass that failed.
 	rinseAgain = time.Minute
 	// restOn is how much longer an address rests that somebody else has when its rest is over.
-	// What the kernel remembers of it is theirs, and stays; and an ADD would fail with it.
+	// The kernel's entries of that address are the other user's, and stay. An ADD with that address
+	// would fail.
 	restOn = time.Minute
 )
 

@@ -176,9 +176,9 @@ func (v *Verbs) checkNetns(add *addition) error {
 
 // standing returns the attachment that an ADD repeats, or nil if it repeats none. old are
 // the attachments of the ADD's key that stand elsewhere, which a new one replaces: standing
-// leaves them alone, because the ADD can still be refused. It releases failed ADDs of the
-// key, and one that has the ADD's place in the pod, and waits until former links in that
-// place are gone.
+// leaves them alone, because the ADD can still be refused. It releases failed ADDs of the key, and
+// a failed ADD that has this ADD's place in the pod, and waits until former links in that place are
+// gone.
 func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, old []*attachment.Entry, err error) {
 	var failed []hold.ID
 	var former []*attachment.Entry

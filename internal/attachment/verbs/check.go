@@ -40,7 +40,7 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 	}
 	if e == nil && unsure != nil {
 		return cni.Errorf(cni.CodeTryAgain, "the agent cannot tell which attachment is meant",
-			"%s may be attachment %s, of whose names the ledger lacks the end, but the interface in the pod is not as that one's", add.record.Key, unsure.Owner.ID)
+			"%s may be attachment %s, whose full names the ledger lacks, but the interface in the pod differs from that attachment's", add.record.Key, unsure.Owner.ID)
 	}
 	if e == nil {
 		return cni.Errorf(cni.CodeUnknown, "no such attachment", "%s is not attached", add.record.Key)

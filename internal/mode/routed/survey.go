@@ -156,8 +156,8 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// markAlike marks pods that have the same key, because the key lacks its end. Only their
-// links tell which is which, also when only one of the pods is left.
+// markAlike marks pods that have the same key, because the key lacks its end. Only the pods' links
+// tell the pods apart, also when only one of the pods is left.
 func markAlike(pods []mode.Found) {
 	count := map[attachment.Key]int{}
 	for _, p := range pods {
