@@ -56,8 +56,8 @@ func needing(owners []hold.Owner, queue []deletions.Entry) (pods []string) {
 	return pods
 }
 
-// wanted reports whether nobody has had an attachment released: neither is that promised, nor is a
-// deletion for it in the queue.
+// wanted reports whether an attachment's release is not promised, and no deletion for it is in the
+// queue.
 func wanted(o hold.Owner, r attachment.Record, queue []deletions.Entry) bool {
 	if !o.Wanted() {
 		return false

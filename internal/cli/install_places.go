@@ -97,7 +97,8 @@ func given(dir, flag string, says cri.Dirs) (cri.Dirs, error) {
 	return cri.Dirs{Paths: []string{dir}, From: flag}, err
 }
 
-// unnamed stands for a runtime of which nothing is known: what most have, and what they need.
+// unnamed stands for a runtime of which nothing is known: it has the folders and the needs of most
+// runtimes.
 func unnamed(from string) cri.Runtime {
 	return cri.Runtime{
 		Files: []string{}, MaxConf: 1, Loopback: true,
@@ -202,8 +203,8 @@ func (a *app) showRuntimes(all []runtimeView) {
 	a.table(t)
 }
 
-// rivals says which other configurations in a runtime's folder count beside that of this path, or
-// instead of it.
+// rivals says which other configurations in a runtime's folder count beside this path's
+// configuration, or instead of it.
 func rivals(r cri.Runtime, path, name string) (warnings []string) {
 	who := "the runtime"
 	if r.Name != "" {

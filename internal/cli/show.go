@@ -22,8 +22,8 @@ func (a *app) showCommand() *cobra.Command {
 		Long: `Show everything known about the attachment with this ID, pod (NAMESPACE/NAME or
 NAME), container id, address or host veth. The beginning of an ID or a container
 id is enough. If the argument names several attachments, the command lists them
-and the exit code is 1. If it names none, the command shows the last one that
-it named and that is gone, as berth history does; so it does if no agent answers.`,
+and the exit code is 1. If no present attachment matches, or no agent answers,
+the command shows what berth history has of the last attachment that matches.`,
 		Example: `  berth show 10.88.0.7
   berth show default/web
   berth show 4f1c9a -o json`,

@@ -16,8 +16,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// The folders in which systemd and NetworkManager look for configurations, the one that counts
-// most first.
+// These are the folders in which systemd and NetworkManager look for configurations, in the order
+// in which they count.
 var folders = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib"}
 
 // setting is a line of a configuration file.
@@ -79,8 +79,8 @@ func parseSettings(text string) (all []setting) {
 	return all
 }
 
-// managed returns the pods' links of whose state, in a folder with a file for each link's
-// index, managed is true.
+// managed returns the pods' links that a manager manages. A folder has a file for each link's
+// index, and managed judges the file's text.
 func (n *Node) managed(folder string, managed func(setting) bool) (all []string, err error) {
 	pods, err := podLinks()
 	if err != nil {
