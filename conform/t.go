@@ -162,7 +162,7 @@ const (
 )
 
 // WantNothingNew waits, for the grace at most, until nothing is there that was not there
-// before. What is there after that is a leak.
+// before. Anything new that is still there after that is a leak.
 func (t *T) WantNothingNew(before oracle.State, after string) {
 	began := time.Now()
 	for {

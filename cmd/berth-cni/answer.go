@@ -106,9 +106,9 @@ func (c *call) noRoot() *api.Error {
 }
 
 // noAgent returns an error if no agent has ever run with the root: nobody would read a
-// deletion that is queued there. An agent that has lost its state has its run folder left, and
-// one that has not been started since the boot its instance file. If both are gone, the state
-// folder, or a link of the pod by ADD's result or by its interface, still tells of an agent.
+// deletion that is queued there. An agent that has lost its state still has its run folder. An
+// agent that has not been started since the boot still has its instance file. If both are gone, the
+// state folder, or a link of the pod by ADD's result or by its interface, still tells of an agent.
 // But then, if the agent of the pod's link runs, it has another root, and noAgent returns an
 // error. (The state folder alone is no sign of an agent: the plugin makes it, too, for its
 // queue.)

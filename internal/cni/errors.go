@@ -19,7 +19,7 @@ const (
 	CodeConfig       = 7   // the configuration is JSON, but wrong
 	CodeTryAgain     = 11  // something transient: the same request may succeed later
 	CodeNotAvailable = 50  // STATUS: no ADD can be served
-	CodeLimited      = 51  // STATUS: nor may existing pods be connected
+	CodeLimited      = 51  // STATUS: existing pods may not be connected either
 	CodeExhausted    = 100 // a pool has no free address
 	CodeTaken        = 101 // a requested address, interface name or host port is another's, or masquerade's
 	CodeNetns        = 102 // the network namespace is gone, or cannot be a pod's
@@ -61,8 +61,8 @@ func shownJSON(value []byte) string {
 	return fmt.Sprintf("%s... (%d bytes)", value[:end], len(value))
 }
 
-// Errorf makes an error with a code. The format is that of the details: what was given,
-// what is expected, what to do.
+// Errorf makes an error with a code. The format is for the details: what was given, what is
+// expected, what to do.
 func Errorf(code uint, msg, details string, args ...any) *api.Error {
 	return &api.Error{Code: code, Msg: msg, Details: fmt.Sprintf(details, args...)}
 }
