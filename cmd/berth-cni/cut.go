@@ -101,7 +101,7 @@ func (c *call) cut(index uint32) error {
 	return nil
 }
 
-// misplaced reports whether the agent of this boot served in another network namespace than
+// misplaced reports whether the agent of this boot served in a network namespace that differs from
 // this plugin's, as under a runtime that has a namespace of its own. Then the plugin cannot
 // see the pod's link. misplaced is false for a pod whose namespace is not at its path: as far
 // as the plugin knows, such a pod has no link.

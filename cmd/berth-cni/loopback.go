@@ -35,8 +35,8 @@ func (c *call) loopback(command string) ([]byte, *api.Error) {
 	return nil, nil
 }
 
-// loUp sets lo up, as `ip link set lo up` does. Behind another plugin of a list it passes on what
-// that one has answered.
+// loUp sets lo up, as `ip link set lo up` does. Behind another plugin of a list it passes on that
+// plugin's answer.
 func (c *call) loUp() ([]byte, *api.Error) {
 	var all []address
 	err := c.inPod(func() (err error) {

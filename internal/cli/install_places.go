@@ -17,7 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// places says for whom the plugin is, and where they look.
+// places says for which runtimes the plugin is, and where they look.
 type places struct {
 	runtimes        []string // NAME or NAME=FILE; none: all that are found
 	binDir, confDir string   // "": as the runtimes' configuration says
@@ -69,8 +69,8 @@ func (t target) who() string {
 	return t.Name
 }
 
-// targets returns for whom files are put in place, and what is to be said about that. If both
-// folders are given, nothing depends on what runtimes say about them.
+// targets returns the runtimes for which files are put in place, and what is to be said about that.
+// If both folders are given, nothing depends on what runtimes say about them.
 func (f places) targets() (all targets, warnings []string, err error) {
 	runtimes, warnings, err := f.found()
 	if err != nil {

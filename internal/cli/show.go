@@ -115,7 +115,7 @@ func thousands(n uint64) string {
 }
 
 // about rounds a number to a tenth of a power of 1,000: 4294967288 is "4.3 G". Runtimes choose
-// bursts, of which nobody needs the last bit.
+// bursts, and nobody needs to know a burst to the last bit.
 func about(n uint64) string {
 	v, unit := float64(n), 0
 	for v >= 1000 {

@@ -30,8 +30,8 @@ const (
 // MsgReachable is the message for a DEL that is promised, but whose pod is not cut off yet.
 const MsgReachable = "the agent could not cut a pod off from the network"
 
-// MsgUnsure is the message of a DEL that may be older than the ADD of whom it names, or
-// younger: its process began before that ADD, and became the plugin after it.
+// MsgUnsure is the message of a DEL that may be older or younger than its pod's ADD: the DEL's
+// process began before that ADD, and became the plugin after it.
 const MsgUnsure = "this DEL may be older or newer than the pod's ADD"
 
 // maxShown is how many bytes of a given value an error shows at most.

@@ -18,7 +18,7 @@ const (
 	DefaultConfDir = "/etc/cni/net.d"
 )
 
-// byDefault is where a value comes from that no file gives.
+// byDefault is the origin of a value that no file gives.
 const byDefault = "its default"
 
 // Runtime is a container runtime of the node, with what its configuration says about CNI.

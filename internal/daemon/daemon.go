@@ -35,8 +35,8 @@ const LongestRequest = server.MaxDeadline
 type Options struct {
 	Root root.Dir
 	Log  *slog.Logger
-	// Moved says that somebody means it if the network namespace is another one than in
-	// this boot's last run, or if the state folder is a new one. The daemon then gives
+	// Moved says that the network namespace may differ from the namespace of this boot's last run,
+	// and that the state folder may be new, because somebody means it so. The daemon then gives
 	// up all pods of that run.
 	Moved bool
 	// Event is called with each event. It must not block. Optional.

@@ -57,7 +57,7 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id s
 }
 
 // readInstance returns the instance id in its file, or fs.ErrNotExist if there is no file. An empty
-// file, such as a restored backup may have, is none.
+// file, such as a restored backup may have, does not count as an instance file.
 func readInstance(dir root.Dir) (id string, err error) {
 	raw, err := root.ReadFile(dir.Instance())
 	if err != nil {

@@ -135,8 +135,8 @@ func (f *folder) enqueue(r Record, tmp string) error {
 // manyNames is how many names rename tries on a full disk.
 const manyNames = 16
 
-// rename renames a file to a name that newName returns, which is another one each time. On a
-// full disk it tries several names until one finds room in the folder: ext4 chooses a block by
+// rename renames a file to a name that newName returns; newName returns another name each time. On
+// a full disk it tries several names until one finds room in the folder: ext4 chooses a block by
 // the name's hash, and cannot split a block that is full (seen for 1 name in 40).
 func (f *folder) rename(from string, newName func() (string, error)) (to string, err error) {
 	for range manyNames {

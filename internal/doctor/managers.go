@@ -23,8 +23,9 @@ var folders = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib"}
 // setting is a line of a configuration file.
 type setting struct{ section, key, value string }
 
-// settings reads a program's configuration: its main file, as the first of the folders has it,
-// and then the files of its drop-in folders by their names, of which the first folder's counts.
+// settings reads a program's configuration: its main file, from the first of the folders that has
+// it, and then the files of its drop-in folders in the order of their names. If several folders
+// have a file of one name, the first folder's file counts.
 func (n *Node) settings(program, file, dropIns string) (all []setting, err error) {
 	var files []string
 	for _, dir := range folders {

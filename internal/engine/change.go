@@ -29,8 +29,8 @@ import (
 // their kinds and texts are: holds that the owner already has stay as they are. The owner gains all
 // new holds before it loses any. ops are in the second commit.
 //
-// When Change returns nil, the owner has all that it gained, all of that can be used, and
-// what it lost is cut off. gone is the remnant: Wait waits until it is given back. gone is
+// When Change returns nil, the owner has all gained holds, they can be used, and the lost holds are
+// cut off. gone is the remnant: Wait waits until it is given back. gone is
 // empty if the owner lost no hold.
 //
 // A *RefusedError says that nothing has changed. It wraps ErrOvertaken if the owner is

@@ -74,8 +74,8 @@ func New(o Options) *History {
 // nothing of p.
 func (h *History) Add(p api.Past) { h.add(record{Past: p}) }
 
-// Correct takes the record of an attachment of which the history may have another one: from now
-// on readers leave out the other one.
+// Correct takes the record of an attachment if the history may have another record of it: from now
+// on readers leave out the other record.
 func (h *History) Correct(p api.Past) { h.add(record{Past: p, Corrects: true}) }
 
 func (h *History) add(r record) {

@@ -51,8 +51,9 @@ const (
 	// Use is for holds that use names: a link, a rule. The release tries each of them,
 	// also if others fail. Owner.Ordered says whether their order matters.
 	Use
-	// Tell is for holds that only inform others. One that fails does not fail Take. If the release
-	// of such a hold fails, it is owed, but its owner's names are freed all the same.
+	// Tell is for holds that only inform others. If the acquisition of such a hold fails, Take does
+	// not fail. If the release of such a hold fails, it is owed, but its owner's names are freed
+	// all the same.
 	Tell
 )
 

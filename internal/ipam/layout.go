@@ -56,8 +56,8 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	return nil
 }
 
-// Drain adds a CIDR that the config does not have, but of which addresses may be in use
-// since an earlier run of the agent. Its freed addresses rest for cooldown, which is its
+// Drain adds a CIDR that the config does not have, because its addresses may be in use since an
+// earlier run of the agent. Its freed addresses rest for cooldown, which is its
 // former pool's last one, or Unknown. If the CIDR is known already Drain does nothing.
 func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.mu.Lock()
@@ -65,8 +65,8 @@ func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.layout(p.config, append(p.draining, drain{pool, prefix.Masked(), cooldown}))
 }
 
-// Drained forgets the draining CIDRs of which no address is in use or rests any more, and
-// returns them. It also returns draining CIDRs that lie in a configured CIDR by now.
+// Drained forgets the draining CIDRs that have no used or resting address any more, and returns
+// them. It also returns draining CIDRs that lie in a configured CIDR by now.
 func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -226,7 +226,7 @@ func (l *Ledger) First() (f First, known bool) {
 }
 
 // InPlace returns nil if the file at Options.Path is the one that the ledger writes.
-// Otherwise it says why it is not: somebody has put another one there, or taken it away.
+// Otherwise it says why not: somebody has put another file there, or has taken the file away.
 func (l *Ledger) InPlace() error { return l.store.inPlace(l.opts.Path) }
 
 // SetEpoch writes the epoch. A new epoch ends tombstones of other boots.

@@ -29,7 +29,7 @@ type Agents struct {
 	Running func(instance string) (who string, ok bool)
 }
 
-// Here returns the agents of a network namespace, of which self is one.
+// Here returns the agents of a network namespace, self included.
 func Here(self string, netns uint64) Agents {
 	return Agents{self, func(instance string) (string, bool) { return root.LockedBy(instance, netns) }}
 }
@@ -52,8 +52,8 @@ func (o Overlap) String() string {
 	return fmt.Sprintf("pool %s: %s overlaps %s", o.Pool, o.CIDR, o.With)
 }
 
-// Find returns the overlaps of an agent's pools on a node. The agent's own links and routes are
-// none, but other agents' are.
+// Find returns the overlaps of an agent's pools on a node. The agent's own links and routes are no
+// overlaps, but other agents' links and routes are.
 func Find(pools []ipam.PoolConfig, n Node, agents Agents) ([]Overlap, error) {
 	uses, err := n.Uses()
 	if err != nil {

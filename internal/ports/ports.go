@@ -109,8 +109,8 @@ func (p *Ports) Claim(ctx context.Context, id hold.ID, want []nft.Mapping) (undo
 	}
 }
 
-// elsewhere refuses ports that another agent of the node maps, whether or not it runs: of two tables
-// that map a port, the kernel goes by either.
+// elsewhere refuses ports that another agent of the node maps, whether or not it runs: if two
+// tables map a port, the kernel may use either.
 func (p *Ports) elsewhere(want []nft.Mapping) error {
 	if len(want) == 0 {
 		return nil

@@ -89,7 +89,7 @@ func (p *prober) lost(ctx context.Context, f flight, o outcome) (Verdict, []stri
 	return p.unanswered(ctx, f)
 }
 
-// guess judges a packet of which nothing tells where it got lost, as on Linux before 5.12.
+// guess judges a packet if nothing tells where the packet got lost, as on Linux before 5.12.
 func (p *prober) guess(ctx context.Context, f flight, o outcome) (Verdict, []string) {
 	wrong := slices.Concat(p.routing(f, o, false), p.routing(f, o, true), p.beyond(ctx, f))
 	if len(wrong) > 0 {

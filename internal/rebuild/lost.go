@@ -122,9 +122,9 @@ func (r *Rebuild) refuseOld() error {
 		ErrLedgerOld, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 }
 
-// unknown returns the pods' links that a ledger ought to know of and does not: the whole
-// links of this instance, as far as others have left them so, for whose id owned is false.
-// An owner is on the disk before its link is made, and is forgotten only after its link was
+// unknown returns the pods' links that a ledger ought to know and does not know: links of this
+// instance that others have left whole, and for whose id owned is false. An owner is on the disk
+// before its link is made, and is forgotten only after its link was
 // seen to be gone. So a whole link without an owner belongs to a pod that a later ledger knew.
 func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	isNew := func(l rtnl.Link) bool {

@@ -1,4 +1,4 @@
-// Package stamp says to whom a thing on the node belongs: by the name of a link or a table,
+// Package stamp says which owner a thing on the node belongs to: by the name of a link or a table,
 // by a link's alias and group, and by a route's metric and origin. All code that writes or
 // reads one of these uses this package, the plugin's too: if two places differed, a
 // deletion could hit the wrong pod.

@@ -19,7 +19,7 @@ type Turns[K comparable] struct {
 	// Most is how many may wait for a key's turn; 0: as many as come.
 	Most int
 	// Aside makes waiting callers give back the place in their context (Place), and enter anew once
-	// they have their turn. So a turn that does not end keeps no place but its own.
+	// they have their turn. So a turn that does not end keeps only its holder's place.
 	Aside bool
 
 	mu    sync.Mutex

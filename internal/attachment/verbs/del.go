@@ -26,8 +26,8 @@ import (
 // nobody can tell.
 //
 // If the DEL's process began before an ADD, and became the plugin after that ADD began,
-// nobody can tell whether the DEL was asked for before the ADD or after it. So Delete does
-// not release that ADD's attachment, and fails. The runtime repeats the DEL, and the new
+// nobody can tell whether the DEL was asked for before the ADD or after it. So Delete fails, and
+// does not release that ADD's attachment. The runtime repeats the DEL, and the new
 // process has begun after the ADD. If such an ADD is still on its way, the tombstone
 // refuses it.
 //

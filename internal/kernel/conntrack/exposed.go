@@ -43,8 +43,8 @@ type HostPort func(protocol string, at netip.AddrPort) bool
 // connections by a service's address, because the next packet may get another destination.
 //
 // And it deletes flows to a host port's pod that go to the node itself, because they began before
-// the port was mapped, or without the table: their next packet goes to the pod. TCP needs none of
-// that, because a connection that began so has ended, or is with a program of the node.
+// the port was mapped, or without the table: their next packet goes to the pod. It spares TCP,
+// because a TCP connection that began so has ended, or is with a program of the node.
 //
 // For the same reason it deletes flows of pods to which masquerade has given a port that is a host
 // port now: the machine at the flow's other end could not reach the host port's pod from its port

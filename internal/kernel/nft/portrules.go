@@ -165,9 +165,9 @@ func acceptToLoopback() rule {
 	return rule{text: "ip daddr 127.0.0.0/8 accept", exprs: append(inLoopback(ipv4.daddr), &expr.Verdict{Kind: expr.VerdictAccept})}
 }
 
-// acceptToOtherLoopback leaves alone what goes to another loopback address than 127.0.0.1, unless
-// a port of that very address is mapped: programs of the node listen there beside a pod that
-// has the port of all addresses, such as systemd-resolved on 127.0.0.53.
+// acceptToOtherLoopback leaves packets to a loopback address other than 127.0.0.1 alone, unless a
+// port of that very address is mapped: programs of the node, such as systemd-resolved on
+// 127.0.0.53, may listen there even if a pod has the same port of all addresses.
 //
 //	ip daddr 127.0.0.0/8 ip daddr != 127.0.0.1 accept
 func acceptToOtherLoopback() rule {
@@ -192,8 +192,8 @@ func inLoopback(offset uint32) []expr.Any {
 	return append(ipv4.load(offset, 1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{127}})
 }
 
-// hideHairpin gives what a pod sends to its own host port the node's address: the pod would
-// take an answer to itself for none.
+// hideHairpin gives the packets that a pod sends to its own host port the node's address as their
+// source: otherwise the pod would not recognize the answers, which would come from itself.
 //
 //	ip saddr . ip daddr @hairpin4 masquerade fully-random
 func hideHairpin(f family, hairpin set) rule {

@@ -274,8 +274,8 @@ func among(elements []named, sets []set) []named {
 	return both
 }
 
-// Mapped returns the host ports in the instance's table, by owner. If there is no table there
-// are none.
+// Mapped returns the host ports in the instance's table, by owner. Without a table there are no
+// host ports.
 func (t *Tables) Mapped(instance string) ([]Port, error) {
 	sets, err := t.readPorts(stamp.Table(instance))
 	if err != nil {

@@ -58,8 +58,8 @@ func (f family) tooBigOfNothing(where string, only []expr.Any) rule {
 	}
 }
 
-// tooBig lets a rule go on if a packet is an ICMP error that says that another one was too
-// big (RFC 1191, RFC 4443). It returns the rule's text, too.
+// tooBig lets a rule go on if a packet is an ICMP error that says that another packet was too big
+// (RFC 1191, RFC 4443). It returns the rule's text, too.
 func (f family) tooBig() (words string, exprs []expr.Any) {
 	words, head := "icmp type destination-unreachable icmp code frag-needed", []byte{3, 4} // type and code
 	if f.proto == ipv6.proto {

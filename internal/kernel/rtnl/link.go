@@ -157,8 +157,8 @@ func DelLink(name string) Request {
 	}
 }
 
-// DelGroup deletes all links of a group, in about the time that one takes. If the group
-// has no links the error is kernel.ErrNotFound. If one of them cannot be deleted, none
+// DelGroup deletes all links of a group, in about the time that the deletion of one link takes. If
+// the group has no links the error is kernel.ErrNotFound. If one of them cannot be deleted, none
 // is. The kernel walks all of the node's links for it.
 //
 //	ip link del group N

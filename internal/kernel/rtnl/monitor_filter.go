@@ -75,7 +75,7 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		when(bpf.JumpEqual, 0, accept),
 		drop)
 	shapes := slices.Concat(load(atHandle, 4), when(bpf.JumpEqual, word(shaper), accept), drop)
-	// With a clsact go its filters, of which the kernel then tells nothing.
+	// A deleted clsact takes its filters with it, and the kernel sends no news of these filters.
 	shapesEnd := slices.Concat(load(atHandle, 4), when(bpf.JumpEqual, word(clsactHandle), accept), shapes)
 	polices := slices.Concat(load(atInfo, 4), when(bpf.JumpEqual, word(policeInfo()), accept), drop)
 	return bpf.Assemble(slices.Concat(
@@ -95,7 +95,7 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		loadBehind(0, 4),
 		when(bpf.JumpEqual, word(groups.Live()), accept),
 		// ... or else by what ADD gave it, if it is deleted or in no group that tells
-		// enough. The second name is the first of those that it has besides.
+		// enough. The second name is the first of the link's alternative names.
 		steps{bpf.StoreScratch{Src: bpf.RegA}},
 		load(atType, 2),
 		when(bpf.JumpNotEqual, half(unix.RTM_DELLINK), slices.Concat(

@@ -158,8 +158,8 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 
 // mark gives a new link its second name and its alias, by which it can be found and
 // recognized even if somebody renames it. If the second name is taken by a link of the
-// same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has
-// it, the link does without.
+// same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has that
+// name, this link gets no second name.
 func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.see(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)

@@ -66,9 +66,9 @@ type WantedEnd struct {
 }
 
 // FindEnds looks for the other ends of links of the node, which this program is in, in every
-// network namespace that can be found but the node's, self: a pair is two veths that name each
-// other's index, of which the kernel says that the one is in the other's namespace, as no
-// pod can forge. The pod's has the link-layer address that the node's neighbours
+// network namespace that can be found, except the node's own, self. A pair is two veths that name
+// each other's index; the kernel also says which namespace a veth's other end is in, and no pod can
+// forge that. The pod's end has the link-layer address that the node's neighbours
 // tell, or that the incarnation's ID gives it. If the neighbours tell none and only the indices
 // match, FindEnds accepts the end if no other end matches.
 func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {

@@ -40,8 +40,8 @@ func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
 	return link, nil
 }
 
-// elsewhere finds a link that does not have its name any more. It tries these ways, of which
-// all but the last take constant time:
+// elsewhere finds a link that does not have its name any more. It tries these ways. All but the
+// last take constant time:
 //
 //  1. its second name, which ADD gave it and which a rename leaves;
 //  2. its index, if this agent has seen the link;

@@ -50,8 +50,8 @@ func stampless(link rtnl.Link) bool {
 	return !ok
 }
 
-// judge says whether a link is the one of a spec. A link whose alias is not one of Berth's,
-// and of which too little else shows whose it is, is unsure. It is another's only if it
+// judge says whether a link is the one of a spec. A link is unsure if its alias is not one of
+// Berth's, and if too little else shows whose link it is. It is another's only if it
 // cannot be the pod's link: because it is no veth, because its second name is another
 // link's, because its other end is not in the pod, or because this agent has seen the
 // owner's link at another index (a link keeps its index as long as it is on the node).

@@ -275,8 +275,9 @@ func (k *Keeper) wanted(owner hold.ID, instance string) nft.Ruleset {
 }
 
 // still reports whether nothing in nftables has changed since the table, with the host ports of all
-// pods, was last seen to be right. It costs one question to the kernel, where compare reads the
-// whole table: that has as many elements as the node's pods have host ports. The caller holds k.mu.
+// pods, was last seen to be right. It costs one question to the kernel, whereas compare reads the
+// whole table, and the table has an element for each host port of the node's pods. The caller holds
+// k.mu.
 func (k *Keeper) still() bool {
 	sound := k.sound.Load()
 	if sound == 0 || k.unsure || k.ports == nil || k.tables.Lacks() != k.lacked {
