@@ -65,7 +65,7 @@ type Hold struct {
 	Owner ID // the owner whose stamp the thing has
 	Spec  Spec
 	// From is set if another owner has passed the hold to the owner whose record now has the hold.
-	// It is then that other owner, and equals Owner. "": the hold is the record's own.
+	// From is then the other owner's ID, and equals Owner. "": the hold is the record's own.
 	From ID
 }
 

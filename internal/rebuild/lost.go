@@ -18,8 +18,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ErrLedgerLost says that this agent's pods are here, and no ledger that knows of them. By
-// an empty ledger their links would have no owner, and the sweep would take them away.
+// ErrLedgerLost says that this agent's pods are here, and no ledger that knows of them. With an
+// empty ledger their links would have no owner, and the sweep would remove the links.
 var ErrLedgerLost = errors.New("the agent's ledger is lost")
 
 // ErrLedgerOld says that the ledger does not know of some of this agent's pods: an older copy

@@ -100,8 +100,8 @@ func unknownToTc(err error) error {
 	return err
 }
 
-// addClsact makes room for filters. If the link has that, as others may have made it, the
-// error is kernel.ErrExists.
+// addClsact makes room for filters. If the link already has a clsact, which others may have made,
+// the error is kernel.ErrExists.
 //
 //	tc qdisc add dev DEV clsact
 func addClsact(index int) Request {

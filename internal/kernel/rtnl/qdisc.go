@@ -113,7 +113,7 @@ func Shape(index int, r Rate) Request {
 	parms[atLinkLayer] = linkLayerEther
 	binary.NativeEndian.PutUint32(parms[atRate:], uint32(min(r.Rate, uint64(mostRate32))))
 	binary.NativeEndian.PutUint32(parms[atLimit:], r.queue())
-	// The kernel uses the MTU with a peak rate alone, and keeps it in any case. It shows the burst
+	// The kernel uses the MTU only with a peak rate, but keeps it in any case. It shows the burst
 	// only as a time, which is not exact, and has no room for the time of a great burst.
 	binary.NativeEndian.PutUint32(parms[atMTU:], r.Burst)
 	options := nl.NewRtAttr(attrOptions, nil)
