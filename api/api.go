@@ -189,8 +189,8 @@ func Lacks() []string {
 }
 
 // StatusError is the answer of GET /v1/status when no attachment can be made (codes 50 and
-// 51): the reason, and the agent's status all the same. That a pool has no free address is
-// such a reason only if the agent's configuration says so (fullNotReady).
+// 51): the reason, and the agent's status all the same. A pool without a free address is such a
+// reason only if the agent's configuration says so (fullNotReady).
 type StatusError struct {
 	Error
 	Status *Status `json:"status,omitempty"`
@@ -221,8 +221,8 @@ type PoolCIDR struct {
 
 // Event is something that happened. Seq grows by one with each event. A stream that begins
 // with ?since=SEQ gets the later events that the agent still remembers. If the agent ends a
-// stream, the last line has type end: its Message says why, and its Seq is that of the
-// event before it, so that ?since=Seq goes on from there.
+// stream, the last line has type end: its Message says why, and its Seq is the Seq of the event
+// before it, so that ?since=Seq goes on from there.
 type Event struct {
 	Seq        uint64      `json:"seq"`
 	Time       time.Time   `json:"time"`
@@ -240,7 +240,7 @@ const (
 	EventReleased  = "released"  // nothing of the owner is left
 	EventOwed      = "owed"      // the release of a hold failed, and is tried again
 	EventDrift     = "drift"     // the world differed from the ledger
-	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is that of the drift
+	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is the drift's message
 	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
 	EventExhausted = "exhausted" // an ADD has found no free address in a pool; said again only once an ADD has found one
 	EventSet       = "set"       // the agent has set a sysctl of the node's that is not about pods alone

@@ -13,15 +13,14 @@ type Past struct {
 	Failed      string     `json:"failed,omitempty"`      // why its ADD failed
 	AskedBy     string     `json:"askedBy,omitempty"`     // who had it released, one of Askers; "": an earlier run of the agent knew
 	Queued      *time.Time `json:"queued,omitempty"`      // when the plugin queued its DEL, because no agent answered; Releasing is when an agent took it up
-	CutOff      *time.Time `json:"cutOff,omitempty"`      // from then on, at the latest if Inherited, it could not be reached; nil: it was not cut off yet, or not before it was released
+	CutOff      *time.Time `json:"cutOff,omitempty"`      // from then on it could not be reached (if Inherited, at the latest from then on); nil: it was not cut off yet, or not before it was released
 	CutByPlugin bool       `json:"cutByPlugin,omitempty"` // the plugin cut it off, when it had queued its DEL
 	CutError    string     `json:"cutError,omitempty"`
 	Holds       []PastHold `json:"holds,omitempty"`
 	Ended       *time.Time `json:"ended,omitempty"` // from then on the ledger has forgotten it, and its addresses rest
 }
 
-// PastHold tells of the release of one hold. What an earlier run of the agent tried is not
-// known.
+// PastHold tells of the release of one hold. The agent does not know the tries of an earlier run.
 type PastHold struct {
 	Kind     string     `json:"kind"` // of the hold; "ledger": the owner's end could not be written at once
 	What     string     `json:"what"` // the thing, in ip's or nft's words
@@ -31,7 +30,7 @@ type PastHold struct {
 	Error    string     `json:"error,omitempty"`    // of the last one
 }
 
-// Who had an attachment released.
+// These words say who had an attachment released.
 const (
 	AskedDelete   = "delete"   // DEL, or the API's deletion by container or pod
 	AskedQueued   = "queued"   // DEL while no agent answered: the plugin queued it
@@ -79,9 +78,9 @@ func (f PastFilter) Matches(p Past) bool {
 	return false
 }
 
-// Inherited reports whether an earlier run of the agent promised the release. That run answered its
-// DEL only when it had cut the attachment off, but this one cannot know whether it got that far,
-// and cuts it off once more.
+// Inherited reports whether an earlier run of the agent promised the release. The earlier run
+// answered its DEL only when it had cut the attachment off, but the present run cannot know whether
+// the earlier one got that far, and cuts the attachment off once more.
 func (p Past) Inherited() bool { return p.Attachment.Releasing != nil && p.AskedBy == "" }
 
 // lost returns when the attachment's addresses ceased to be of use to it; nil: not yet. An earlier

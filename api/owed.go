@@ -54,8 +54,8 @@ type QueuedDeletion struct {
 	Reason      string    `json:"reason,omitempty"` // why the agent had not answered
 }
 
-// DamagedDeletion is a file that cannot be read as a deletion. It is kept for people to
-// look at: what it was to delete may still be there.
+// DamagedDeletion is a file that cannot be read as a deletion. The agent keeps it for people to
+// look at: the attachment that it was to delete may still be there.
 type DamagedDeletion struct {
 	Name  string    `json:"name"`
 	Since time.Time `json:"since"`
@@ -66,7 +66,7 @@ type DamagedDeletion struct {
 type DeletionCount struct {
 	Queued      int    `json:"queued"`      // files: a runtime repeats a DEL
 	Attachments int    `json:"attachments"` // that these delete
-	Uncut       int    `json:"uncut"`       // those of them that may still send
+	Uncut       int    `json:"uncut"`       // how many of these attachments may still send
 	Damaged     int    `json:"damaged"`
 	Spares      int    `json:"spares"`            // how many more have room on a full disk
 	Filling     bool   `json:"filling,omitempty"` // the agent has just started, and is making room for more

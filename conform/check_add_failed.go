@@ -57,7 +57,7 @@ func (t *T) addWithoutIPAM() (*Attachment, Answer) {
 	return a, t.Exec(c)
 }
 
-// addAllButOne executes ADD of all plugins, of which the last cannot succeed. Like every
+// addAllButOne executes ADD of all plugins; the last plugin cannot succeed. Like every
 // ADD that fails, it leaves no result to the runtime.
 func (t *T) addAllButOne() (*Attachment, Answer) {
 	a := t.NewAttachment()

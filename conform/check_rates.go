@@ -17,7 +17,8 @@ var rateChecks = []Check{
 	},
 }
 
-// What the check asks for, in bytes. It sends so much that the burst hardly counts.
+// These are the limits that the check asks for, in bytes. The check sends so much that the burst
+// hardly counts.
 const (
 	ingressRate = 4_000_000 // a second
 	egressRate  = 6_000_000 // a second
@@ -25,8 +26,8 @@ const (
 	rateTries   = 5
 )
 
-// ratesKept streams between node and pod. However busy the machine is, nothing may come faster
-// than the rate allows. That it comes as fast has to be seen once.
+// ratesKept streams between node and pod. However busy the machine is, nothing may come faster than
+// the rate allows. The stream has to reach the rate once.
 func ratesKept(t *T) {
 	if !slices.ContainsFunc(t.suite.list.Plugins, func(p Plugin) bool { return slices.Contains(p.Capabilities, "bandwidth") }) {
 		t.Unsupportedf("no plugin of the list declares the capability bandwidth")

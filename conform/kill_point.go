@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changing are the system calls by which a program changes anything outside itself. Not
-// every architecture has those with "?".
+// changing are the system calls by which a program changes anything outside itself. Some
+// architectures lack the system calls with "?".
 const changing = "write,pwrite64,?sendto,sendmsg,connect,setns,unshare,mount,umount2,execve," +
 	"?mkdir,mkdirat,?unlink,unlinkat,?rename,?renameat,?renameat2,?link,linkat,?symlink,symlinkat," +
 	"ftruncate,fallocate,fsync,fdatasync,ioctl,flock"
@@ -90,8 +90,8 @@ func spread(all []point, n int) []point {
 // tracedCall matches a line of strace -f with the begin of a call: a thread and the call.
 var tracedCall = regexp.MustCompile(`(?m)^\d+ +[a-z0-9_]+\(`)
 
-// counted runs a call and counts its changing system calls, those of all its threads and of
-// all processes that it starts.
+// counted runs a call and counts its changing system calls, in all its threads and in all processes
+// that it starts.
 func (t *T) counted(strace string, c Call) (Answer, int) {
 	out, err := os.CreateTemp(t.scratch(), "strace-*")
 	t.must(err)

@@ -98,8 +98,8 @@ func (l *List) Conf(plugin int, keys map[string]any) []byte {
 	return raw
 }
 
-// runtimeConfig returns those of a runtime's arguments for which the plugin declares a
-// capability; nil if there are none.
+// runtimeConfig returns the runtime's arguments for which the plugin declares a capability; nil if
+// there are none.
 func (p Plugin) runtimeConfig(all map[string]any) map[string]any {
 	some := maps.Clone(all)
 	maps.DeleteFunc(some, func(k string, _ any) bool { return !slices.Contains(p.Capabilities, k) })

@@ -109,8 +109,8 @@ func (n *Node) podFiles() []string {
 	return lines
 }
 
-// Reboot does to a node what a power failure does: it ends every process and network
-// namespace, and empties /run. Files elsewhere stay.
+// Reboot acts on a node like a power failure: it ends every process and network namespace, and
+// empties /run. Files elsewhere stay.
 func (n *Node) Reboot(ctx context.Context) error {
 	if err := n.powerOff(); err != nil {
 		return err

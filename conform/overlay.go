@@ -12,7 +12,7 @@ import (
 )
 
 // cover mounts an overlay over a folder: changes in it go to the folder called name in the
-// suite's own /run. What is mounted below the folder stays mounted.
+// suite's own /run. File systems that are mounted below the folder stay mounted.
 func cover(dir, name string) error {
 	below, err := cloneMounts(dir)
 	defer func() {

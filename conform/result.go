@@ -144,7 +144,7 @@ func (l *podLink) route(item routeItem) *netlink.Route {
 	return nil
 }
 
-// destination returns a route's destination, also that of a default route.
+// destination returns a route's destination, also for a default route.
 func destination(r *netlink.Route) *net.IPNet {
 	if r.Dst != nil {
 		return r.Dst

@@ -52,8 +52,8 @@ func (t *T) do(c Check) {
 	c.run(t)
 }
 
-// anotherNode ends the node and makes another one, for what must not find anything that
-// plugins have left on this one.
+// anotherNode ends the node and makes another node, for steps that must not find anything that
+// plugins have left on the first node.
 func (t *T) anotherNode() {
 	t.must(t.Node.close(t.ctx))
 	n, err := t.suite.newNode(t.ctx)
@@ -162,7 +162,7 @@ const (
 )
 
 // WantNothingNew waits, for the grace at most, until nothing is there that was not there
-// before. What is there after that is a leak.
+// before. Anything new that is still there after that is a leak.
 func (t *T) WantNothingNew(before oracle.State, after string) {
 	began := time.Now()
 	for {

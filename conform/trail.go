@@ -21,8 +21,8 @@ func (t *T) trailFrom(before oracle.State) *trail { return &trail{t: t, before: 
 // mostSteps is the number of bad steps after which a check ends.
 const mostSteps = 3
 
-// look is called at the end of a step. It waits, for the grace at most, until nothing of
-// the step is left. What is left after that is a leak.
+// look is called at the end of a step. It waits, for the grace at most, until nothing of the step
+// is left. Anything left after that is a leak.
 func (r *trail) look(step string) {
 	var left []string
 	for end := time.Now().Add(r.t.suite.Grace); ; time.Sleep(poll) {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uplink is the node's interface to the world, which a list may name as a "master", and
-// Spare one that a list may give away. Both lead to the same network namespace, which has
+// Uplink is the node's interface to the world, which a list may name as a "master". Spare is an
+// interface that a list may give away. Both lead to the same network namespace, which has
 // the addresses Gateway4 and Gateway6.
 const (
 	Uplink   = "eth0"

@@ -29,7 +29,7 @@ type dockerfile struct {
 // copied is a COPY of the files of a folder.
 type copied struct{ from, to string }
 
-// parse reads a Dockerfile for an architecture. What it does not know is an error.
+// parse reads a Dockerfile for an architecture. An instruction that it does not know is an error.
 func parse(text, arch string) (dockerfile, error) {
 	d := dockerfile{config: v1.Config{Labels: map[string]string{}}}
 	for i, line := range strings.Split(text, "\n") {

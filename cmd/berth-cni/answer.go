@@ -14,12 +14,11 @@ import (
 	"github.com/berth-net/berth/internal/cni/wire"
 )
 
-// answer returns what an agent's answer means: something to print, or a numbered error. It
-// returns err if the answer is as good as none: no agent answers like this, or the plugin can
-// do without the agent, and the agent says that it cannot serve as things are on its node
-// (status 500 and above, or a code from 100 on). cni.MsgUnsure is an answer even then: this
-// plugin can tell no better than the agent whether the DEL is about the pod; only a new
-// process can.
+// answer returns what an agent's answer means: something to print, or a numbered error. It returns
+// err if the answer is useless: no agent gives such an answer; or the plugin can do without the
+// agent, and the agent says that it cannot serve in its node's present state (status 500 and above,
+// or a code from 100 on). cni.MsgUnsure is an answer even then: this plugin knows no better than
+// the agent whether the DEL is about the pod; only a new process can know.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil
@@ -106,9 +105,9 @@ func (c *call) noRoot() *api.Error {
 }
 
 // noAgent returns an error if no agent has ever run with the root: nobody would read a
-// deletion that is queued there. An agent that has lost its state has its run folder left, and
-// one that has not been started since the boot its instance file. If both are gone, the state
-// folder, or a link of the pod by ADD's result or by its interface, still tells of an agent.
+// deletion that is queued there. An agent that has lost its state still has its run folder. An
+// agent that has not been started since the boot still has its instance file. If both are gone, the
+// state folder, or a link of the pod by ADD's result or by its interface, still tells of an agent.
 // But then, if the agent of the pod's link runs, it has another root, and noAgent returns an
 // error. (The state folder alone is no sign of an agent: the plugin makes it, too, for its
 // queue.)

@@ -101,7 +101,7 @@ func (c *call) cut(index uint32) error {
 	return nil
 }
 
-// misplaced reports whether the agent of this boot served in another network namespace than
+// misplaced reports whether the agent of this boot served in a network namespace that differs from
 // this plugin's, as under a runtime that has a namespace of its own. Then the plugin cannot
 // see the pod's link. misplaced is false for a pod whose namespace is not at its path: as far
 // as the plugin knows, such a pod has no link.
@@ -158,8 +158,8 @@ func (c *call) named() (uint32, error) {
 // is nobody's and prevResult names the link; otherwise 0. The pod tells only an index. A Short
 // alias, which may lack the end of its key, counts only for the incarnation that prevResult
 // names. So a pod that lies gets no other pod cut off. The link's name tells nothing, because
-// somebody may have renamed it. Of the key's incarnations leadsTo finds the one that is in the
-// pod now, unless the ADD of that one began after this DEL, which is not about it then.
+// somebody may have renamed it. If the key has several incarnations, leadsTo finds the one that is
+// in the pod now, unless its ADD began after this DEL: then the DEL is not about that incarnation.
 //
 // If leadsTo cannot see something, such as a namespace that is gone, it returns 0: it helps
 // runtimes that lost the result of ADD, that send none (configurations below 0.4.0) or an old

@@ -14,8 +14,8 @@ import (
 )
 
 // gone reports whether nobody can be reached through a link of this attachment because there
-// is none. It is for a cut that has ended, and found no link. That neither name leads to the
-// link is no proof: somebody may have renamed the link, and have taken its altname away. So
+// is none. It is for a cut that has ended, and found no link. If neither name leads to the link,
+// that is no proof: somebody may have renamed the link and removed its altname. So
 // the pod has to be gone, too, and of all links of the node none may be the pod's.
 //
 // gone lists the node's links, which no other step of a verb does. It is called instead of

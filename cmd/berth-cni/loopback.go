@@ -22,9 +22,9 @@ const loopback = "loopback"
 // lo is the interface, whatever CNI_IFNAME says.
 const lo = "lo"
 
-// loopback does a verb of the plugin loopback, and returns what is printed on success. STATUS and
-// GC have nothing to do. Nor has DEL: nothing outlives the network namespace, and a late DEL of a pod
-// that is gone may name a path that another pod has by now, whose lo has to stay up.
+// loopback does a verb of the plugin loopback, and returns what is printed on success. STATUS, GC
+// and DEL have nothing to do: nothing outlives the network namespace. A late DEL of a pod that is
+// gone may name a path that another pod has by now, and that pod's lo has to stay up.
 func (c *call) loopback(command string) ([]byte, *api.Error) {
 	switch command {
 	case "ADD":
@@ -35,8 +35,8 @@ func (c *call) loopback(command string) ([]byte, *api.Error) {
 	return nil, nil
 }
 
-// loUp sets lo up, as `ip link set lo up` does. Behind another plugin of a list it passes on what
-// that one has answered.
+// loUp sets lo up, as `ip link set lo up` does. Behind another plugin of a list it passes on that
+// plugin's answer.
 func (c *call) loUp() ([]byte, *api.Error) {
 	var all []address
 	err := c.inPod(func() (err error) {
@@ -106,7 +106,7 @@ func setFlags(up uint32) error {
 type address struct{ version, cidr string }
 
 // addresses returns the addresses of the loopback networks on lo, of each family the first, as
-// `ip address show lo` lists them. Others, which a pod may give to its lo, are not lo's.
+// `ip address show lo` lists them. Other addresses, which a pod may give to its lo, do not count.
 func addresses() (all []address, err error) {
 	link, err := look(device{name: lo})
 	if err != nil {

@@ -82,8 +82,8 @@ func (a answer) number(typ uint16) uint32 {
 	return binary.NativeEndian.Uint32(value)
 }
 
-// setDown does `ip link set LINK down` by the link's index. It does not use the name, which
-// another link may have by now, after the caller has found out whose the link is.
+// setDown does `ip link set LINK down` by the link's index. It does not use the name, because
+// another link may have the name by now, after the caller has found out which pod's link it is.
 func setDown(index uint32) error {
 	var buf [4096]byte
 	answer, err := ask(message(device{index: index}, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
@@ -125,8 +125,8 @@ func ask(message, buf []byte) ([]byte, error) {
 // namespace have filled it.
 var errLost = errors.New("the kernel's answer is lost")
 
-// exchange is ask with a given socket. Whoever has CAP_NET_ADMIN in the network namespace, as
-// a pod may have in its own, can write to the socket as well until it is connected.
+// exchange is ask with a given socket. Until the socket is connected, every process with
+// CAP_NET_ADMIN in the network namespace can write to it, and a pod may have that right in its own.
 // exchange skips all messages but the kernel's, whose port is 0.
 func exchange(fd int, message, buf []byte) ([]byte, error) {
 	// The kernel has done what the message says, and has answered, when sendto returns. So
@@ -213,7 +213,7 @@ const skipStats = 1 << 3
 // errPart says that the kernel has not listed all, as when links changed meanwhile.
 var errPart = errors.New("the kernel's list is not whole")
 
-// message returns a message about a link. It clears those of the link's flags that change has.
+// message returns a message about a link. It clears the link's flags that change has.
 func message(d device, typ, flags uint16, change uint32) []byte {
 	order := binary.NativeEndian
 	// struct nlmsghdr

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// orphaned reports whether the pod's interface leads to a link of this attachment whose
-// instance nobody serves: the folders of the agent that made the link are lost. The plugin
+// orphaned reports whether the pod's interface leads to a link of this attachment, and no agent
+// serves the link's instance: the folders of the agent that made the link are lost. The plugin
 // cuts the link off like any other, and queues the deletion for the next agent.
 func (c *call) orphaned() bool {
 	index, err := c.leadsTo()

@@ -24,7 +24,7 @@ func rebuildLedger(ctx context.Context, o agent.Options) error {
 		o.Log.Warn("berthd kept the former ledger", "path", made.Kept)
 	}
 	for _, lost := range made.Lost {
-		o.Log.Warn("the rebuilt ledger lacks what only the former one said", "what", lost)
+		o.Log.Warn("the rebuilt ledger lacks data that only the former ledger had", "what", lost)
 	}
 	for _, p := range made.Pods {
 		if len(p.Lost) > 0 {

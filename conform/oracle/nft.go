@@ -23,8 +23,9 @@ var nftFamilies = map[nft.TableFamily]string{
 // nftables is `nft list ruleset`, without counters.
 func nftables() ([]string, error) { return nftablesOf(func(*nft.Table) bool { return true }) }
 
-// nftablesOf is nftables for the tables for which wanted is true. Of some errors package nft
-// keeps only the text: settled has to know again that something has gone meanwhile.
+// nftablesOf is nftables for the tables for which wanted is true. Package nft keeps only the text
+// of some errors. nftablesOf adds ENOENT again, from which settled sees that something has gone
+// meanwhile.
 func nftablesOf(wanted func(*nft.Table) bool) ([]string, error) {
 	lines, err := listNftables(wanted)
 	if err != nil && !errors.Is(err, unix.ENOENT) {

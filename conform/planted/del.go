@@ -80,7 +80,7 @@ func (c *call) gone() bool {
 	return c.netns != "" && err != nil
 }
 
-// delByAddress undoes the attachment that now has the address that this one had once.
+// delByAddress undoes another attachment: the one that now has this attachment's former address.
 func (c *call) delByAddress() error {
 	prev, err := c.previous()
 	if err != nil {

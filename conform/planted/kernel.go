@@ -88,7 +88,7 @@ func podRoute(l *lease, link netlink.Link) *netlink.Route {
 	return &netlink.Route{LinkIndex: link.Attrs().Index, Dst: host(l.Address), Scope: netlink.SCOPE_LINK}
 }
 
-// Priorities of rules: those of pods, and those that a chained plugin adds for pods.
+// These are the priorities of pods' rules, and of the rules that a chained plugin adds for pods.
 const (
 	priority        = 512
 	priorityChained = 513

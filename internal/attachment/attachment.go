@@ -38,7 +38,7 @@ type Record struct {
 	Alike   bool      `json:"alike,omitempty"`   // adopted beside another with the same Key, which may lack its end
 }
 
-// sort tells the records of attachments from those of other owners.
+// sort tells the records of attachments from the records of other owners.
 type sort struct {
 	Sort string `json:"sort"`
 }

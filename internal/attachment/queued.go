@@ -15,7 +15,7 @@ type Queued struct {
 // Queued returns what the deletions that wait say of the attachment. wall is the present time,
 // boottime the same in CLOCK_BOOTTIME (ns) of boot.
 //
-// A file's time is that of the wall clock, which somebody may have set since. So no time that
+// A file's time comes from the wall clock, which somebody may have set since. So no time that
 // Queued returns is in the future, before the DEL began, if it began in this boot, or before the
 // attachment was made: if the clock is wrong, the pod counts as connected for too long, not for
 // too short a time.

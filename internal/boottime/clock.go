@@ -13,8 +13,8 @@ type Clock struct {
 	began    int64     // CLOCK_BOOTTIME in nanoseconds at that moment
 }
 
-// NewClock returns a clock that agrees with wall now, and advances as boottime does. Where
-// one of them is nil, the machine's own clock takes its place.
+// NewClock returns a clock that agrees with wall now, and advances as boottime does. If one of the
+// two is nil, the machine's own clock takes its place.
 func NewClock(wall func() time.Time, boottime func() int64) *Clock {
 	if wall == nil {
 		wall = time.Now

@@ -2,8 +2,8 @@ package bundle
 
 import "sync"
 
-// bounded keeps the first or the last bytes of what is written to it. Whoever writes to it may
-// go on after its end.
+// bounded keeps the first or the last bytes of what is written to it. A writer may go on writing
+// after end was called.
 type bounded struct {
 	max  int
 	tail bool // keep the last bytes

@@ -77,8 +77,7 @@ func Write(ctx context.Context, w io.Writer, folder string, now time.Time, about
 	return errors.Join(err, archive.Close(), zip.Close())
 }
 
-// gather writes a part into memory. What a part wrote before it failed is kept; what one wrote
-// that hangs is kept, too.
+// gather writes a part into memory. It keeps what a part wrote before the part failed or hung.
 func (p Part) gather(ctx context.Context, calls *patience.Calls) file {
 	limit, size := p.Limit, p.Max
 	if limit == 0 {

@@ -16,7 +16,7 @@ import (
 // A process cannot end while one of its threads is in a system call that no signal ends, as on a
 // file system that is frozen, or behind a lock of the kernel's that somebody keeps. So a command
 // that looks where such things happen runs in a process of its own, and tells its exit code
-// before it ends. Who called the command waits for that only.
+// before it ends. The command's caller waits only for that exit code.
 
 // envApart says, in a command's environment, that the command runs in a process of its own, and
 // has to tell its exit code on the descriptor told.
@@ -37,7 +37,8 @@ func apart(ctx context.Context, args []string) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), envApart+"=1")
 	cmd.ExtraFiles = []*os.File{w}
-	// What hangs gets the signal at this process's end. The kernel sends it when this thread ends.
+	// A child that hangs gets the signal at this process's end. The kernel sends the signal when
+	// this thread ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -73,8 +74,8 @@ func answerOf(r io.Reader, cmd *exec.Cmd) error {
 }
 
 // tell tells the exit code, if this process is one of apart's. Before that it closes the outputs:
-// who reads them waits for their end, which would not come before the process's, and apart's end
-// kills this process.
+// their readers wait for the end of the outputs, which would otherwise stay open until this process
+// ends, and apart's end kills this process.
 func tell(code int) {
 	if os.Getenv(envApart) == "" {
 		return

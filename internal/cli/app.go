@@ -28,7 +28,8 @@ type app struct {
 	colour         bool // stdout is a terminal that may be coloured
 	now            func() time.Time
 	patience       time.Duration // for the agent's status
-	// apart runs the whole command line in another process; nil: this is that process.
+	// apart runs the whole command line in another process; nil: this process is already the other
+	// one.
 	apart func(context.Context) error
 
 	root   string // as given, absolute once prepared

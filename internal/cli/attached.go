@@ -17,8 +17,8 @@ import (
 
 // attached returns the pods that the agent has or, if it is away, its ledger, without those whose
 // release is promised or whose deletion is queued: their runtime needs the plugin no more, unless it
-// was told to repeat the DEL. A lost ledger cannot tell: only where no agent has ever run are there
-// no attachments.
+// was told to repeat the DEL. A lost ledger cannot tell which pods are attached. It is certain that
+// no pod is attached only if no agent has ever run.
 func (a *app) attached(ctx context.Context) (pods []string, err error) {
 	list, err := a.list(ctx, api.Filter{})
 	if err == nil {
@@ -56,8 +56,8 @@ func needing(owners []hold.Owner, queue []deletions.Entry) (pods []string) {
 	return pods
 }
 
-// wanted reports whether nobody has had an attachment released: neither is that promised, nor is a
-// deletion for it in the queue.
+// wanted reports whether an attachment's release is not promised, and no deletion for it is in the
+// queue.
 func wanted(o hold.Owner, r attachment.Record, queue []deletions.Entry) bool {
 	if !o.Wanted() {
 		return false

@@ -34,9 +34,9 @@ With --probe packets are sent, too: from the node to the pod, and from inside th
 pod to itself, to the node, to another pod of the node and out, to the default
 gateway or to the address of --to. Each is a row, which says what came back or
 where the packet got lost: which chain of whose table dropped it, or why the node
-or the pod does not route it. The exit code is also 1 when a step fails; it is
-not when a pod, or whoever is beyond the node, may not want to answer echos
-(unknown). This needs root, in the agent's network namespace, and leaves nothing
+or the pod does not route it. The exit code is also 1 when a step fails. A missing
+echo reply (unknown) does not make the exit code 1, because the peer may not answer
+echoes. This needs root, in the agent's network namespace, and leaves nothing
 behind. nftables tells where packets are, from Linux 5.12 on.`,
 		Example: `  berth check default/web
   berth check --all

@@ -28,9 +28,8 @@ saw; where something is not right, also why that matters and how to fix it. A
 check that could not look, or got no answer in time, is unknown. The exit code
 is 0 when nothing is bad, and 1 otherwise.
 
-The command needs no agent, and changes nothing. What it tries, it tries in a
-network namespace of its own, which ends with it. Run it as root: otherwise
-much is unknown.`,
+The command needs no agent, and changes nothing. It runs its tests in a
+temporary network namespace. Run it as root: otherwise much is unknown.`,
 		Example: `  berth doctor
   berth doctor -o json | jq '.checks[] | select(.verdict == "bad")'
   berth doctor --runtime cri-o                  # as this runtime sees the plugin`,

@@ -17,7 +17,7 @@ func TestDoctorGolden(t *testing.T) {
 	well := doctor.Result{Name: "agent", Verdict: doctor.OK, Seen: "serving, version 1, pid 2", Why: "without its agent no pod can be attached"}
 	all := []doctor.Result{
 		well,
-		{Name: "capabilities", Verdict: doctor.Unknown, Seen: "no agent runs that could be looked at", Why: "what the agent may not do it cannot do for pods"},
+		{Name: "capabilities", Verdict: doctor.Unknown, Seen: "no agent runs that could be looked at", Why: "the agent needs these rights for pods"},
 		{Name: "forwarding", Verdict: doctor.Bad, Seen: "net.ipv4.ip_forward = 0", Why: "a node that does not forward drops what its pods send. All of it", Fix: "sysctl -w net.ipv4.ip_forward=1"},
 		{Name: "sync", Verdict: doctor.Warn, Seen: "fdatasync takes 12ms", Why: "ADD and DEL wait for it", Fix: "iostat -x 1"},
 	}

@@ -29,7 +29,7 @@ type gcFlags struct {
 type gcView struct {
 	Network  string        `json:"network"`
 	DryRun   bool          `json:"dryRun"`
-	Released []releaseView `json:"released"` // with DryRun, those that would be released
+	Released []releaseView `json:"released"` // with DryRun, the attachments that would be released
 	Owed     int           `json:"owed"`     // holds of the network whose release has failed so far
 }
 
@@ -141,7 +141,7 @@ func (a *app) showGC(v gcView, known []string) {
 	slices.Sort(known)
 	switch {
 	case known != nil && len(known) == 0:
-		a.none("nothing to release: the agent knows no network %s, and no other one: nothing is attached", v.Network)
+		a.none("nothing to release: nothing is attached, in network %s or any other", v.Network)
 	case known != nil:
 		a.none("nothing to release: the agent knows no network %s, only %s%s", v.Network, strings.Join(known, ", "), misspelt.Meant(v.Network, known))
 	case len(v.Released) == 0:

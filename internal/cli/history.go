@@ -39,8 +39,9 @@ whole minute, 15:04:05 the whole second, 2006-01-02 the whole day.
 
 The agent keeps the last 10,000 pods for 7 days, unless its configuration says
 otherwise (history). If no agent answers, the command reads the files itself, also
-what the plugin has queued: which pods were deleted meanwhile, and cut off. Of an
-agent that hangs it reads the history alone, and says that the rest is missing.`,
+what the plugin has queued: which pods were deleted meanwhile, and cut off. If the
+agent hangs, the command reads only the history files, and says that the rest is
+missing.`,
 		Example: `  berth history --address 10.88.3.7 --at 14:05     # who had it in that minute?
   berth history default/web-0
   berth history --since 1h
@@ -84,7 +85,7 @@ func (a *app) history(ctx context.Context, f historyFlags, arg string) (err erro
 	}
 	asked := filter
 	if arg != "" {
-		asked.Limit = 0 // of those that match, not of those that the argument names
+		asked.Limit = 0 // otherwise the limit would count attachments that match the filter and that the argument does not name
 	}
 	list, err := a.pasts(ctx, asked)
 	if err != nil {
@@ -155,7 +156,7 @@ func (a *app) pasts(ctx context.Context, f api.PastFilter) ([]api.Past, error) {
 	return list, err
 }
 
-// matchingPast returns those of a list that an argument names, as matching does.
+// matchingPast returns the attachments of a list that an argument names, as matching does.
 func matchingPast(list []api.Past, arg string) []api.Past {
 	all := make([]api.Attachment, len(list))
 	for i, p := range list {

@@ -47,16 +47,17 @@ func (a *app) installCommand() *cobra.Command {
 		Long: `Put the CNI plugin and its configuration (a conflist) in place for the container
 runtimes of this node. It reads their own configuration (containerd 1 and 2,
 CRI-O, k3s, RKE2) to learn where they look, and says which folders it chose and
-why. Where a runtime needs a plugin named loopback and has none, it gets a copy of
+why. If a runtime needs a plugin named loopback and has none, it gets a copy of
 berth-cni by that name. It warns of configurations that the runtime takes before
 Berth's.
 
 It replaces each file in one step, even while runtimes execute it, and leaves a
 file that is already right as it is. A configuration that somebody has edited
 stays as it is, and the difference is shown; --overwrite replaces it, and keeps
-the former one as FILE.bak. What --pool, --mtu, --chain and --capabilities said
-before goes on to count until they say something else. It refuses to replace the
-configuration of another --root while pods are attached with that root.
+the former one as FILE.bak. Values that an earlier install got by --pool, --mtu,
+--chain or --capabilities stay in force until you give new ones. It refuses to
+replace the configuration of another --root while pods are attached with that
+root.
 
 "berth uninstall" undoes all of that.`,
 		Example: `  berth install --dry-run                                   # what it would do
@@ -270,8 +271,9 @@ func (a *app) upgrade(f installFlags) error {
 	return a.print(v, func() { a.showInstall(v, f.dryRun) })
 }
 
-// inPlace returns the folders that have the plugin: those of the record, of the runtimes, and those
-// that runtimes usually look into. A runtime's configuration that cannot be read is a warning.
+// inPlace returns the folders that have the plugin, among the record's folders, the runtimes'
+// folders, and the folders that runtimes usually look into. A runtime's configuration that cannot
+// be read is a warning.
 func (f installFlags) inPlace(rec *record) (dirs, warnings []string) {
 	to, warnings, err := f.targets()
 	if err != nil {

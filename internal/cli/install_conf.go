@@ -45,7 +45,7 @@ func (o *confOptions) register(c *cobra.Command) {
 	fl.StringSliceVar(&o.Capabilities, flagCapabilities, nil, fmt.Sprintf("what the runtime may ask of the plugin, with commas (default: all: %s); \"\": nothing", strings.Join(netconf.Capabilities(), ",")))
 }
 
-// with returns the options with those that flags on the command line say.
+// with returns the options, changed as flags on the command line say.
 func (o confOptions) with(f installFlags) confOptions {
 	if f.given(flagPool) {
 		o.Pool = f.Pool
@@ -62,8 +62,8 @@ func (o confOptions) with(f installFlags) confOptions {
 	return o
 }
 
-// options returns the options of the configurations: what the flags say and, for what they leave
-// out, what the first one of them was written with.
+// options returns the options of the configurations: the flags' values and, for flags that were not
+// given, the values with which the first configuration was written.
 func (rec *record) options(to targets, f installFlags) confOptions {
 	for _, path := range to.confPaths(f.name) {
 		if file := rec.file(path); file != nil && file.Options != nil {

@@ -19,7 +19,7 @@ type fileView struct {
 	File       string `json:"file"`
 	Action     string `json:"action"` // installed, replaced, unchanged, removed, absent, kept
 	Why        string `json:"why,omitempty"`
-	Difference string `json:"difference,omitempty"` // between the configuration that is there, or was, and that of these flags
+	Difference string `json:"difference,omitempty"` // between the present or former configuration and the configuration of these flags
 }
 
 // placeProgram puts the plugin, or its copy for lo, in place.
@@ -51,8 +51,8 @@ func (rec *record) placeAgain(done []fileView, program []byte) error {
 }
 
 // placeLoopback puts a copy of the plugin in place by the name loopback, if the runtime needs a plugin
-// of that name and has none but such a copy. It is no link: who copies the reference plugins over it
-// would write them into the plugin.
+// of that name and has none but such a copy. It is no link: a person who copies the reference
+// plugins over a link would write into the plugin.
 func (rec *record) placeLoopback(r target, program []byte) (fileView, error) {
 	path := filepath.Join(r.bin, loopback)
 	if !r.Loopback || r.Has(loopback) && !isLoopback(path) {

@@ -31,7 +31,8 @@ func (a *app) alone(ctx context.Context, do func() error) error {
 	}
 }
 
-// aloneIfInstalled is alone for those that make no state folder: without one, nothing is installed.
+// aloneIfInstalled is alone for commands that make no state folder: without a state folder, nothing
+// is installed.
 func (a *app) aloneIfInstalled(ctx context.Context, do func() error) error {
 	lock, err := lockFolder(ctx, a.dir().State())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,8 +54,9 @@ func (a *app) locked(lock *os.File, err error, do func() error) error {
 	return do()
 }
 
-// lockFolder locks a folder, whatever waits for it included: who has the lock may have removed the
-// folder, and another may have made it again.
+// lockFolder locks a folder. After the wait it checks that the path still leads to the locked
+// folder: the lock's former holder may have removed the folder, and another process may have made
+// it again.
 func lockFolder(ctx context.Context, path string) (*os.File, error) {
 	for {
 		f, err := os.Open(path)

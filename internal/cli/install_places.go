@@ -17,7 +17,7 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// places says for whom the plugin is, and where they look.
+// places says for which runtimes the plugin is, and where they look.
 type places struct {
 	runtimes        []string // NAME or NAME=FILE; none: all that are found
 	binDir, confDir string   // "": as the runtimes' configuration says
@@ -69,8 +69,8 @@ func (t target) who() string {
 	return t.Name
 }
 
-// targets returns for whom files are put in place, and what is to be said about that. If both
-// folders are given, nothing depends on what runtimes say about them.
+// targets returns the runtimes for which files are put in place, and what is to be said about that.
+// If both folders are given, nothing depends on what runtimes say about them.
 func (f places) targets() (all targets, warnings []string, err error) {
 	runtimes, warnings, err := f.found()
 	if err != nil {
@@ -97,7 +97,8 @@ func given(dir, flag string, says cri.Dirs) (cri.Dirs, error) {
 	return cri.Dirs{Paths: []string{dir}, From: flag}, err
 }
 
-// unnamed stands for a runtime of which nothing is known: what most have, and what they need.
+// unnamed stands for a runtime of which nothing is known: it has the folders and the needs of most
+// runtimes.
 func unnamed(from string) cri.Runtime {
 	return cri.Runtime{
 		Files: []string{}, MaxConf: 1, Loopback: true,
@@ -202,8 +203,8 @@ func (a *app) showRuntimes(all []runtimeView) {
 	a.table(t)
 }
 
-// rivals says which other configurations in a runtime's folder count beside that of this path, or
-// instead of it.
+// rivals says which other configurations in a runtime's folder count beside this path's
+// configuration, or instead of it.
 func rivals(r cri.Runtime, path, name string) (warnings []string) {
 	who := "the runtime"
 	if r.Name != "" {

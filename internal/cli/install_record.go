@@ -19,11 +19,12 @@ import (
 type record struct {
 	Files []installedFile `json:"files"`
 	Dirs  []string        `json:"dirs"` // that install has made, the outer ones first
-	// Looks are the folders in which the runtimes look for networks, those of their handlers included.
+	// Looks are the folders in which the runtimes look for networks, including their handlers'
+	// folders.
 	Looks []string `json:"looks,omitempty"`
 
 	app *app
-	dry bool // nothing is written, neither the record nor what it is about
+	dry bool // nothing is written, neither the record nor the files that it names
 }
 
 // installedFile is a file that install has put in place.

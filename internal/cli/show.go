@@ -22,8 +22,8 @@ func (a *app) showCommand() *cobra.Command {
 		Long: `Show everything known about the attachment with this ID, pod (NAMESPACE/NAME or
 NAME), container id, address or host veth. The beginning of an ID or a container
 id is enough. If the argument names several attachments, the command lists them
-and the exit code is 1. If it names none, the command shows the last one that
-it named and that is gone, as berth history does; so it does if no agent answers.`,
+and the exit code is 1. If no present attachment matches, or no agent answers,
+the command shows what berth history has of the last attachment that matches.`,
 		Example: `  berth show 10.88.0.7
   berth show default/web
   berth show 4f1c9a -o json`,
@@ -115,7 +115,7 @@ func thousands(n uint64) string {
 }
 
 // about rounds a number to a tenth of a power of 1,000: 4294967288 is "4.3 G". Runtimes choose
-// bursts, of which nobody needs the last bit.
+// bursts, and nobody needs to know a burst to the last bit.
 func about(n uint64) string {
 	v, unit := float64(n), 0
 	for v >= 1000 {

@@ -90,7 +90,7 @@ func (a *app) uninstall(ctx context.Context, f uninstallFlags) error {
 	failed := u.files(ctx, files)
 	alone := rec.alone()
 	if !f.dryRun {
-		if err := rec.save(); err != nil { // on a full disk; what is removed is removed, and is said
+		if err := rec.save(); err != nil { // on a full disk; the files are removed all the same, and uninstall says so
 			alone, failed = false, errors.Join(failed, fmt.Errorf("noting what is removed: %w", err))
 		}
 	}
@@ -147,10 +147,10 @@ func (a *app) needed(ctx context.Context, force bool) string {
 	return ""
 }
 
-// installed returns the files of an installation: those of the record and, if there is none or if
-// flags name places, those of these places. Without a record the plugin may also be in a folder
-// that runtimes usually look into. Where the plugin is, its copy for lo belongs to it, whoever's record
-// has that.
+// installed returns the files of an installation: the record's files and, if there is no record or
+// if flags name places, the files in these places. Without a record the plugin may also be in a
+// folder that runtimes usually look into. In each folder with the plugin, the list also has the
+// copy named loopback, even if another root's record has it.
 func (f uninstallFlags) installed(rec *record) (files []installedFile, err error) {
 	chosen := slices.ContainsFunc([]string{"runtime", "bin-dir", "conf-dir", "name"}, f.given)
 	if !chosen && len(rec.Files) > 0 {
@@ -245,7 +245,8 @@ func (a *app) leaves(recordOnly bool) []fileView {
 	return left
 }
 
-// inState says why the state folder stays: what the agent holds, or else what its ledger is for.
+// inState says why the state folder stays: the agent holds something on the node, or the folder has
+// the ledger.
 func (a *app) inState() string {
 	s, err := ledger.Read(a.dir().Ledger(), kinds)
 	if err != nil && !errors.Is(err, os.ErrNotExist) || err == nil && len(s.Owners) > 0 {
@@ -258,8 +259,8 @@ func (a *app) inState() string {
 	return "the ledger and the addresses that rest are in it: " + purge
 }
 
-// stays refuses another root than that of a configuration that is in place, while pods
-// are attached with it: their DEL would go to an agent that knows nothing of them.
+// stays refuses a root that differs from the root of a configuration in place, while pods are
+// attached with that configuration: their DEL would go to an agent that knows nothing of them.
 func (a *app) stays(ctx context.Context, path string, force bool) error {
 	was, there := rootOf(path)
 	if !there || filepath.Clean(was) == a.root || force {

@@ -27,8 +27,9 @@ type undoing struct {
 	done   []fileView
 }
 
-// files removes the files of an installation, the configurations first: what a configuration that
-// stays uses has to stay, too, and a pod that came meanwhile needs the plugin. Then it removes the folders that install made.
+// files removes the files of an installation, the configurations first: if a configuration stays,
+// the plugin that it uses has to stay, too, and a pod that came meanwhile needs the plugin. Then it
+// removes the folders that install made.
 func (u *undoing) files(ctx context.Context, files []installedFile) error {
 	var confDirs []string
 	for _, f := range files {
@@ -63,7 +64,8 @@ func (u *undoing) files(ctx context.Context, files []installedFile) error {
 	return u.dirs(all)
 }
 
-// looksNow returns where those of a node's runtimes look for networks that execute plugins of these files.
+// looksNow returns where runtimes look for networks. It asks the runtimes of the node that execute
+// plugins of these files.
 func looksNow(all []cri.Runtime, files []installedFile) (dirs []string) {
 	for _, r := range all {
 		if slices.ContainsFunc(files, func(f installedFile) bool {
@@ -187,7 +189,7 @@ func copies(path string) (all []fileView) {
 }
 
 // copied is why uninstall keeps a copy.
-const copied = "berth install --overwrite kept in it what somebody had edited; runtimes pass it over"
+const copied = "berth install --overwrite kept an edited configuration in it; runtimes ignore it"
 
 // edited is why uninstall keeps a configuration.
 const edited = "somebody has edited it"

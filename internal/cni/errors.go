@@ -19,7 +19,7 @@ const (
 	CodeConfig       = 7   // the configuration is JSON, but wrong
 	CodeTryAgain     = 11  // something transient: the same request may succeed later
 	CodeNotAvailable = 50  // STATUS: no ADD can be served
-	CodeLimited      = 51  // STATUS: nor may existing pods be connected
+	CodeLimited      = 51  // STATUS: existing pods may not be connected either
 	CodeExhausted    = 100 // a pool has no free address
 	CodeTaken        = 101 // a requested address, interface name or host port is another's, or masquerade's
 	CodeNetns        = 102 // the network namespace is gone, or cannot be a pod's
@@ -30,8 +30,8 @@ const (
 // MsgReachable is the message for a DEL that is promised, but whose pod is not cut off yet.
 const MsgReachable = "the agent could not cut a pod off from the network"
 
-// MsgUnsure is the message of a DEL that may be older than the ADD of whom it names, or
-// younger: its process began before that ADD, and became the plugin after it.
+// MsgUnsure is the message of a DEL that may be older or younger than its pod's ADD: the DEL's
+// process began before that ADD, and became the plugin after it.
 const MsgUnsure = "this DEL may be older or newer than the pod's ADD"
 
 // maxShown is how many bytes of a given value an error shows at most.
@@ -61,8 +61,8 @@ func shownJSON(value []byte) string {
 	return fmt.Sprintf("%s... (%d bytes)", value[:end], len(value))
 }
 
-// Errorf makes an error with a code. The format is that of the details: what was given,
-// what is expected, what to do.
+// Errorf makes an error with a code. The format is for the details: what was given, what is
+// expected, what to do.
 func Errorf(code uint, msg, details string, args ...any) *api.Error {
 	return &api.Error{Code: code, Msg: msg, Details: fmt.Sprintf(details, args...)}
 }

@@ -23,8 +23,7 @@ type Head struct {
 	// GCMinAge is the age below which GC spares an attachment.
 	GCMinAge time.Duration
 	HostVeth string // in prevResult; "" if that names none
-	// Addresses are those of a prevResult that names HostVeth, without prefix
-	// lengths.
+	// Addresses are the addresses of a prevResult that names HostVeth, without prefix lengths.
 	Addresses []string
 	// Loopback says that the configuration is the plugin loopback's, by its type.
 	Loopback bool
@@ -65,9 +64,9 @@ func ParseHead(raw []byte) (Head, *api.Error) {
 	return h, e
 }
 
-// ParseDel is ParseHead for DEL, which must not fail because of a key that a release does
-// not need, nor because of what is within its value. Only the keys that say which attachment
-// of which agent is meant have to be readable.
+// ParseDel is ParseHead for DEL, which must not fail because of a key that a release does not need,
+// or because of that key's value. Only the keys that name the attachment and its
+// agent have to be readable.
 func ParseDel(raw []byte) (Head, *api.Error) {
 	h := Head{Version: CurrentVersion, Root: root.Default}
 	fields, err := scan.Top(raw, "cniVersion", "name", "root")
@@ -94,7 +93,7 @@ func ParseVersion(raw []byte) string {
 }
 
 // notList refuses a whole list of plugins, such as one that somebody pipes in by hand.
-// Whatever else is wrong with such a configuration follows from that.
+// Everything else that is wrong with such a configuration follows from that mistake.
 func notList(fields scan.Fields) *api.Error {
 	if list := fields.Get("plugins"); list != nil {
 		return FieldError("plugins", list, "this is a whole plugin list; a plugin takes one entry of it, as libcni passes it")

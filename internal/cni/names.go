@@ -13,7 +13,7 @@ const (
 	maxPath   = 4095 // bytes: PATH_MAX without its NUL
 )
 
-// What the checks below expect, in messages.
+// In messages, these texts say what the checks below expect.
 const (
 	expectID     = "1 to 128 letters, digits, '_', '.' or '-', beginning with a letter or a digit"
 	expectIfname = "1 to 15 bytes without '/', ':', '%', blanks or control characters, and not '.', '..', 'lo', 'all' or 'default'"

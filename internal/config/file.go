@@ -214,7 +214,7 @@ func parse(text []byte) (*Config, time.Duration, error) {
 			return nil, 0, f.Tracing.Endpoint.wrong(fmt.Errorf("tracing.endpoint: %w", err))
 		}
 	}
-	if n := c.Tracing.Sampling; !(n >= 0 && n <= 1) { // nor NaN
+	if n := c.Tracing.Sampling; !(n >= 0 && n <= 1) { // and no NaN
 		return nil, 0, f.Tracing.Sampling.wrong(fmt.Errorf("tracing.sampling: %v is not within 0 to 1", n))
 	}
 	if n := c.Concurrency; n < 1 || n > maxConcurrency {

@@ -65,8 +65,8 @@ func (r *reader) value(n *yaml.Node, to take) {
 }
 
 // keys reads a mapping, each of whose keys has to be known. A key of the mapping itself
-// takes precedence over the same key in a mapping that it merges. So keys replaces the
-// entry of known for each key that it has read by one that does nothing.
+// takes precedence over the same key in a mapping that it merges. So, for each key that it has
+// read, keys replaces the entry in known by an entry that does nothing.
 func (r *reader) keys(n *yaml.Node, example string, known map[string]take) {
 	if n.Kind != yaml.MappingNode {
 		r.want(n, "keys and values, such as "+example)

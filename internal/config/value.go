@@ -78,10 +78,10 @@ func (b bounds) parse(key string, s said[string], otherwise time.Duration) (time
 	return d, nil
 }
 
-// checkPorts refuses a range of ports for masquerade of which one pod may take more than half for
-// one destination. All ports from 1024 on go with any limit: the default one is 512 more than half
-// of them, and an operator who wants more connections for pods with many destinations has no more
-// ports to give.
+// checkPorts refuses a range of ports for masquerade if one pod may take more than half of the
+// range for one destination. All ports from 1024 on go with any limit: the default one is 512 more
+// than half of them, and an operator who wants more connections for pods with many destinations has
+// no more ports to give.
 func (c *Config) checkPorts() error {
 	p := c.Masquerade.Ports
 	half := p.Len() / 2

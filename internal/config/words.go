@@ -21,8 +21,8 @@ var slips = map[string]string{
 
 var lineOf = regexp.MustCompile(`^line (\d+): `)
 
-// slip returns an error that says why a text is no YAML. The line that the package names is
-// that of the slip, or one next to it.
+// slip returns an error that says why a text is no YAML. The package names the slip's line, or a
+// line next to it.
 func slip(err error, lines []string) error {
 	tab := slices.IndexFunc(lines, func(l string) bool {
 		indent := l[:len(l)-len(strings.TrimLeft(l, " \t"))]

@@ -133,8 +133,8 @@ func containerdFiles(first string, major func() int) (all []criFile, err error) 
 	return all, nil
 }
 
-// choose returns the table that containerd goes by. In a file of version 2 containerd 2 knows the
-// name of version 3 as well; of one of version 1 it takes no folders over (2.1.4).
+// choose returns the table that containerd goes by. In a file of version 2 containerd 2 also knows
+// the name of version 3; it takes over no folders from a file of version 1 (2.1.4).
 func (f criFile) choose() *criTable {
 	switch {
 	case f.major >= 2 && f.Version == 2:

@@ -18,7 +18,7 @@ const (
 	DefaultConfDir = "/etc/cni/net.d"
 )
 
-// byDefault is where a value comes from that no file gives.
+// byDefault is the origin of a value that no file gives.
 const byDefault = "its default"
 
 // Runtime is a container runtime of the node, with what its configuration says about CNI.
@@ -51,8 +51,8 @@ type Dirs struct {
 // Conf returns the folder of networks.
 func (r Runtime) Conf() string { return r.ConfDir.Paths[0] }
 
-// Bin returns the folder of plugins into which a plugin belongs: the first one that has it, since
-// the runtime takes that one, or the first of all.
+// Bin returns the folder of plugins into which a plugin belongs: the first folder that has the
+// plugin, since the runtime takes that folder, or the first of all folders.
 func (r Runtime) Bin(plugin string) string {
 	for _, dir := range r.BinDirs.Paths {
 		if exists(filepath.Join(dir, plugin)) {

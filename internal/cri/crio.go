@@ -22,8 +22,8 @@ type crioFile struct {
 	} `toml:"crio"`
 }
 
-// crio reads CRI-O's configuration: a file, and then those of a folder by their names, of which the
-// last one that has a key counts. CRI-O sets lo up by itself.
+// crio reads CRI-O's configuration: a file, and then the files of a folder in the order of their
+// names. The last file that has a key counts. CRI-O sets lo up by itself.
 func crio(path string) (Runtime, error) {
 	r := Runtime{
 		Name: nameCRIO, Files: []string{}, MaxConf: 1,

@@ -54,8 +54,9 @@ type Node struct {
 	Host string // prefix of all paths; "" on a node
 }
 
-// Find returns the runtimes of the node. Of one that has no configuration it returns the defaults. If
-// the configuration of one cannot be read, Find returns the others, and the error.
+// Find returns the runtimes of the node. For a runtime without a configuration it returns the
+// defaults. If a runtime's configuration cannot be read, Find returns the other runtimes, and the
+// error.
 func (n Node) Find() (all []Runtime, err error) {
 	for _, k := range n.kinds() {
 		if !n.hasKind(k) {

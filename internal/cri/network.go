@@ -75,8 +75,8 @@ func (n Network) Refused(p Plugin) error {
 	return errors.New(cmp.Or(e.Details, e.Msg))
 }
 
-// Strange says which capabilities Berth does not have of those that its part declares; "": none.
-// What a runtime passes for such a one is refused, or nobody takes it.
+// Strange says which capabilities the plugin's part declares although Berth does not have them; "":
+// none. If a runtime passes such a capability, the plugin refuses or ignores it.
 func (p Plugin) Strange() string {
 	var all []string
 	for c, on := range p.Capabilities {

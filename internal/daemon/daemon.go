@@ -35,8 +35,8 @@ const LongestRequest = server.MaxDeadline
 type Options struct {
 	Root root.Dir
 	Log  *slog.Logger
-	// Moved says that somebody means it if the network namespace is another one than in
-	// this boot's last run, or if the state folder is a new one. The daemon then gives
+	// Moved says that the network namespace may differ from the namespace of this boot's last run,
+	// and that the state folder may be new, because somebody means it so. The daemon then gives
 	// up all pods of that run.
 	Moved bool
 	// Event is called with each event. It must not block. Optional.
@@ -103,7 +103,7 @@ type Daemon struct {
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
 	deaf     bool            // there was no room for the socket yet; keepReachable's, once Live has begun it
-	sweeping turn.One        // whoever has it sweeps
+	sweeping turn.One        // its holder sweeps
 }
 
 // New makes a daemon's folders, and opens nothing else.
@@ -175,7 +175,7 @@ func (d *Daemon) OpenEngine(kinds hold.Kinds, h Hooks) {
 // Resume does the part of a restore that verbs have to wait for (engine.Resume). It returns
 // the function that does the rest.
 func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
-	missing, err := d.Engine.Resume(ctx, hold.Glance()) // a glance is enough: what changes after the last list is heard of
+	missing, err := d.Engine.Resume(ctx, hold.Glance()) // a glance is enough: the kind hears of changes after the last list
 	if err != nil {
 		d.Log.Warn("could not restore everything", "err", err)
 	}

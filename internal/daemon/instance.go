@@ -33,18 +33,18 @@ func (d *Daemon) First() (ledger.First, bool) {
 
 // loadInstance returns the agent's instance id, and whether it has made that id just now,
 // as the first start does. If the id's file is lost, loadInstance takes the id from the
-// marker, as long as there is a marker. taken is that of LoadInstance.
+// marker, as long as there is a marker. taken is LoadInstance's parameter.
 //
 // Only one process at a time makes an id. If two agents start at once, the ledger's lock
-// lets one of them serve, but only later: each would make an id before, and the file could
-// have the id of the one that gives up. The lock for that is a file of the agent's own,
+// lets one of them serve, but only later: each would make an id before, and the file could have the
+// id of the agent that gives up. The lock for that is a file of the agent's own,
 // because others, such as backups, lock the state folder. An agent that has an id already
 // needs no lock.
 func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id string, minted bool, err error) {
 	minting := dir.Instance() + ".lock"
 	if id, err = readInstance(dir); !errors.Is(err, fs.ErrNotExist) {
 		if _, left := os.Lstat(minting); err == nil && left == nil {
-			_ = os.Remove(minting) // who minted it was killed; or is about to end, and finds the instance
+			_ = os.Remove(minting) // the process that minted it was killed; or is about to end, and finds the instance
 		}
 		return id, false, err
 	}
@@ -57,7 +57,7 @@ func loadInstance(dir root.Dir, taken func(instance string) (bool, error)) (id s
 }
 
 // readInstance returns the instance id in its file, or fs.ErrNotExist if there is no file. An empty
-// file, such as a restored backup may have, is none.
+// file, such as a restored backup may have, does not count as an instance file.
 func readInstance(dir root.Dir) (id string, err error) {
 	raw, err := root.ReadFile(dir.Instance())
 	if err != nil {

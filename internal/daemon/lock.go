@@ -74,8 +74,8 @@ func LockInstance(netns ns.Ref) func(instance string, dir root.Dir) (*Lock, erro
 	}
 }
 
-// Others reports whether a daemon of the given instance, which is not d's, runs in this
-// network namespace.
+// Others reports whether a daemon of the given instance, which differs from d's instance, runs in
+// this network namespace.
 func (d *Daemon) Others(instance string) bool {
 	_, locked := root.Locked(root.Lock(instance, d.Netns.Ino))
 	return locked
@@ -115,7 +115,7 @@ func take(path string, dir root.Dir) (*Lock, error) {
 			err = fmt.Errorf("%w (%s)", ErrTwice, root.Holder(f))
 		}
 		_ = f.Close()
-		if err != nil && err != unix.EWOULDBLOCK && err != unix.EINTR { // otherwise try again: it is locked, or whoever had it has removed it
+		if err != nil && err != unix.EWOULDBLOCK && err != unix.EINTR { // otherwise try again: it is locked, or its former holder has removed it
 			return nil, err
 		}
 	}

@@ -16,7 +16,7 @@ const (
 	lullLag   = 2 * time.Second  // sweeps and the ledger's pruning leave garbage, and come every lullTime, or in multiples of it: the daemon looks so much later
 	lullMost  = 20               // transactions of the ledger in that time
 	leastBack = 1 << 20          // bytes that are worth collecting garbage
-	backShare = 4                // likewise, as this part of what is in use: the collector looks at all of that
+	backShare = 4                // likewise, as this part of the memory in use: the collector looks at all memory in use
 )
 
 // lull notices when there are hardly any transactions.

@@ -20,16 +20,16 @@ func (o *Options) Trace(name, version, endpoint string, sampling float64) {
 	})
 }
 
-// Whoever asks for a release hears the answer long before the holds are given back. Their spans
-// belong to the request's for so long, and for so many owners at once: what is owed for
-// days makes no spans without end.
+// A request for a release is answered long before the holds are given back. Spans of a release stay
+// below its request's span for 5 minutes, and for at most 16384 owners at once: a release that is
+// owed for days makes no spans without end.
 const (
 	followed = 5 * time.Minute
 	most     = 16384
 )
 
-// spans makes spans of what an engine does: below that of the request that has asked for it.
-// What nobody has asked for, as a sweep's repairs, has none.
+// spans makes spans of an engine's work, below the span of the request that asked for the work.
+// Work that no request asked for, such as a sweep's repairs, has no span.
 type spans struct {
 	mu      sync.Mutex
 	leaving map[hold.ID]release

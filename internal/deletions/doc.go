@@ -1,7 +1,7 @@
 // Package deletions is the queue of deletions that no agent has heard of. A DEL writes a
 // deletion while the agent is away, and the agent does it when it is back. The plugin links
-// the part that writes; so nothing here may import net or context, not even through another
-// package (see the plugin's weight_test.go), nor encode with encoding/json.
+// the part that writes; so nothing here may import net or context, not even through another package
+// (see the plugin's weight_test.go), or encode with encoding/json.
 //
 // A queue is the folder ROOT/var/lib/berth/deletions:
 //

@@ -40,7 +40,8 @@ func openFolder(dir root.Dir) (*folder, error) {
 	return &folder{fd, path}, nil
 }
 
-// shut makes sure that nobody else can write into a folder: whoever can, can delete any pod.
+// shut makes sure that nobody else can write into a folder: a user that can write there can delete
+// any pod.
 func shut(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

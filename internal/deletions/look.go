@@ -58,8 +58,8 @@ func (q *Queue) look(f *folder) ([]string, error) {
 	return waiting, nil
 }
 
-// queued reports whether the file of a name in the folder ought to be a deletion. All files
-// ought to be, except those that have another purpose.
+// queued reports whether the file of a name in the folder ought to be a deletion. All files ought
+// to be deletions, except files that have another purpose.
 func queued(name string) bool {
 	return name != damagedName && name != "lost+found" &&
 		!strings.HasPrefix(name, tmpPrefix) && !strings.HasPrefix(name, sparePrefix)

@@ -44,7 +44,7 @@ var (
 	errNoSum    = errors.New("it does not end with a checksum")
 )
 
-// What stands around the checksum, which is over all bytes before sumBegin.
+// These texts stand around the checksum, which is over all bytes before sumBegin.
 const (
 	sumBegin = `,"crc32c":"`
 	sumEnd   = `"}`

@@ -12,7 +12,7 @@ import (
 // lookEvery is the time between two looks at a folder that cannot be watched.
 const lookEvery = time.Second
 
-// Events of inotify(7). The kernel sends some of those that end a watch unasked.
+// Events of inotify(7). The kernel sends some of the events that end a watch unasked.
 const (
 	watched = unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 	ended   = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_IGNORED | unix.IN_UNMOUNT
@@ -79,7 +79,7 @@ func (q *Queue) keepWatching(events *os.File, changed func()) {
 		default:
 		}
 		changed()               // before inotify, which may hang with the folder: some look only when they are told
-		events, _ = q.inotify() // whoever looks next is told what is wrong with the folder
+		events, _ = q.inotify() // the next look at the folder says what is wrong with it
 		changed()
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Write puts a deletion into the queue of a root. If it returns nil, the deletion is on disk
-// for good, and an agent that watches is told of it. After an error the deletion may be there
-// all the same, which does no harm: whoever gets the error repeats the deletion.
+// for good, and an agent that watches is told of it. After an error the deletion may be there all
+// the same, which does no harm: the caller that gets the error repeats the deletion.
 //
 // On a full disk or quota (ENOSPC, EDQUOT) Write uses a spare file. If there are many spare
 // files, it uses one for speed. If none is left, it makes room of deletions that newer ones
@@ -135,8 +135,8 @@ func (f *folder) enqueue(r Record, tmp string) error {
 // manyNames is how many names rename tries on a full disk.
 const manyNames = 16
 
-// rename renames a file to a name that newName returns, which is another one each time. On a
-// full disk it tries several names until one finds room in the folder: ext4 chooses a block by
+// rename renames a file to a name that newName returns; newName returns another name each time. On
+// a full disk it tries several names until one finds room in the folder: ext4 chooses a block by
 // the name's hash, and cannot split a block that is full (seen for 1 name in 40).
 func (f *folder) rename(from string, newName func() (string, error)) (to string, err error) {
 	for range manyNames {

@@ -100,8 +100,8 @@ func (w network) detach(ctx context.Context, p *pod) error {
 // width is how many verbs the demo has under way at once.
 const width = 4
 
-// each calls f for every pod, width pods at once. It returns how long the calls took, of those
-// for which f says that they count.
+// each calls f for every pod, width pods at once. It returns how long the calls took, but only for
+// calls that f counts.
 func each(pods []*pod, f func(*pod) (counts bool, err error)) ([]time.Duration, error) {
 	var (
 		mu   sync.Mutex

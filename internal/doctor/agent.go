@@ -64,7 +64,7 @@ func lookPlace(_ context.Context, n *Node) Finding {
 			continue
 		}
 		f := Finding{Warn, fmt.Sprintf("the agent (pid %d) is in %s, and this program in %s", a.pid, its, ours),
-			fmt.Sprintf("what the other checks say is of this program's: run nsenter -t %d -n -m berth doctor", a.pid)}
+			fmt.Sprintf("the other checks describe this program's namespaces: run nsenter -t %d -n -m berth doctor", a.pid)}
 		return f
 	}
 	return ok("the agent has the network and mount namespaces of this program")

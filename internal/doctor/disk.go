@@ -91,8 +91,8 @@ func judgeSync(dir string, times []time.Duration) Finding {
 	return ok("%s", seen)
 }
 
-// nearest returns a folder or, if it does not exist, the next one above it that does: there the
-// agent will make it.
+// nearest returns a folder or, if it does not exist, the nearest existing folder above it. The
+// agent will create the missing folder there.
 func nearest(dir string) (string, error) {
 	for {
 		info, err := os.Stat(dir)

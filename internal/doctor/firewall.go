@@ -49,7 +49,7 @@ func lookFirewall(_ context.Context, n *Node) Finding {
 	return f
 }
 
-// passage says how to let pods through a chain, in the words of whoever made it.
+// passage says how to let pods through a chain, in the words of the program that made the chain.
 func passage(b nft.Barrier, pools []string) string {
 	var all []string
 	for _, pool := range pools {

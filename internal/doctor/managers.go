@@ -16,15 +16,16 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// The folders in which systemd and NetworkManager look for configurations, the one that counts
-// most first.
+// These are the folders in which systemd and NetworkManager look for configurations, in the order
+// in which they count.
 var folders = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib"}
 
 // setting is a line of a configuration file.
 type setting struct{ section, key, value string }
 
-// settings reads a program's configuration: its main file, as the first of the folders has it,
-// and then the files of its drop-in folders by their names, of which the first folder's counts.
+// settings reads a program's configuration: its main file, from the first of the folders that has
+// it, and then the files of its drop-in folders in the order of their names. If several folders
+// have a file of one name, the first folder's file counts.
 func (n *Node) settings(program, file, dropIns string) (all []setting, err error) {
 	var files []string
 	for _, dir := range folders {
@@ -79,8 +80,8 @@ func parseSettings(text string) (all []setting) {
 	return all
 }
 
-// managed returns the pods' links of whose state, in a folder with a file for each link's
-// index, managed is true.
+// managed returns the pods' links that a manager manages. A folder has a file for each link's
+// index, and managed judges the file's text.
 func (n *Node) managed(folder string, managed func(setting) bool) (all []string, err error) {
 	pods, err := podLinks()
 	if err != nil {

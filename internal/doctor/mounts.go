@@ -122,7 +122,7 @@ func judgeMounts(mountinfo string) Finding {
 		if len(fields) < 6 || !strings.HasPrefix("/run/netns/", strings.TrimSuffix(fields[4], "/")+"/") {
 			continue
 		}
-		// What is mounted later hides what was mounted before.
+		// A later mount hides an earlier one.
 		optional := strings.Join(fields[6:], " ")
 		at, spreads = fields[4], strings.Contains(optional, "shared:") || strings.Contains(optional, "master:")
 	}

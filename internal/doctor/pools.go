@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// lookPools looks for who else uses the addresses of the configuration's pools, as berthd does
-// before it starts: of those in force, and of those in the file, with which the agent starts next.
+// lookPools looks for others that use the pools' addresses, as berthd does before it starts. It
+// looks at the pools in force, and at the pools in the file, with which the agent starts next.
 func lookPools(_ context.Context, n *Node) Finding {
 	c := n.config()
 	if a := n.agent(); c.Err != nil && a.pid != 0 && !a.up() { // its flags may name pools

@@ -12,7 +12,7 @@ import (
 )
 
 // lookRouters reads accept_ra of the links that have routes or addresses by router
-// advertisements. Where somebody else than the kernel reads advertisements, accept_ra is 0.
+// advertisements. If a program reads advertisements in the kernel's place, accept_ra is 0.
 func lookRouters(_ context.Context, n *Node) Finding {
 	c := n.config()
 	if c.Err != nil {

@@ -22,7 +22,7 @@ func dotted(name string) string {
 	return "net." + strings.NewReplacer("/", ".", ".", "/").Replace(name)
 }
 
-// forGood is a shell's comment: what fixes something can be pasted.
+// forGood is a shell's comment, so that people can paste a fix.
 const forGood = " # in /etc/sysctl.d for good"
 
 // set is the command that sets sysctls.
@@ -141,7 +141,7 @@ func conf(link, name string) (int, error) {
 }
 
 // lookReversePath reads rp_filter of the uplinks. The kernel applies the larger one of conf/all
-// and the link's. What a pod sends comes by the link to which its address is routed, so that a
+// and the link's. A pod's packets come by the link to which the pod's address is routed, so that a
 // strict rp_filter of pods' links drops nothing.
 func lookReversePath(_ context.Context, n *Node) Finding {
 	uplinks, err := uplinks()
@@ -200,7 +200,8 @@ func lookLocalnet(_ context.Context, n *Node) Finding {
 	return Finding{Warn, seen, set(on, "0") + "; if kube-proxy turned it on, give it --iptables-localhost-nodeports=false"}
 }
 
-// What pods are taken to need of connection tracking, and when the table counts as full.
+// These say how many connections the check assumes for pods, and when the connection tracking table
+// counts as full.
 const (
 	usualPods   = 250 // that a node is taken to have, if its pools have so many addresses
 	perPod      = 256 // connections

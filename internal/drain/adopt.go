@@ -19,8 +19,8 @@ import (
 
 // adopt adds to w the owner that a deletion is about and that the ledger lacks. The owner
 // gets the link, if the link is there and its alias says the deletion's key and the
-// incarnation. It gets those of the addresses that nobody else has by now and that do not
-// rest. If there is no link, it gets addresses only if the deletion is older than all that
+// incarnation. It gets the addresses that nobody else has by now and that do not rest. If there is
+// no link, it gets addresses only if the deletion is older than all that
 // this ledger knows (precedes). The kernel forgets an address's traffic only for the owner
 // that has the address, so that the successor of a pod loses nothing; an address that rests
 // is rinsed before it is given anew (internal/traffic/rinse.go). If there is neither link
@@ -79,8 +79,8 @@ func (d *Drain) adopt(w *work, r deletions.Record) {
 // precedes reports whether a deletion began before the first agent of this ledger did.
 // Then a former state folder is lost, and with it the record of which pod had which address.
 // Any other ledger has all owners that may have an address, or lets all addresses rest.
-// Nothing says which of two earlier boots came first: a deletion of a boot that is neither
-// this one nor the first agent's is taken for older, since to let an address rest harms nobody.
+// Nothing says which of two earlier boots came first: a deletion of a boot that is neither this
+// boot nor the first agent's counts as older, since a rest of an address harms nobody.
 func (d *Drain) precedes(r deletions.Record) bool {
 	first, known := d.Ledger.First()
 	switch {
@@ -89,7 +89,7 @@ func (d *Drain) precedes(r deletions.Record) bool {
 	case r.Boot == first.Boot:
 		return r.Started < first.Started
 	}
-	return r.Boot != d.Boot // this boot began after that of the first agent
+	return r.Boot != d.Boot // this boot began after the first agent's boot
 }
 
 // parseAddrs returns the addresses among texts, sorted and each once.

@@ -169,8 +169,8 @@ func (d *Drain) date(entries []deletions.Entry) {
 	}
 }
 
-// asked returns a context in which the promises are those of plugins, whose files say when they
-// took each DEL, and when they cut its pod off.
+// asked returns a context in which the promises count as plugins' promises. The plugins' files say
+// when they took each DEL, and when they cut its pod off.
 func (d *Drain) asked(ctx context.Context, pending []deletions.Entry) context.Context {
 	of := map[attachment.Key][]deletions.Entry{}
 	for _, e := range pending {
@@ -188,8 +188,8 @@ func (d *Drain) asked(ctx context.Context, pending []deletions.Entry) context.Co
 	})
 }
 
-// undertake promises deletions in one commit, as those of the plugins that ctx names (asked),
-// cuts off the pods that they are about, and removes their files. If the commit fails, it tries
+// undertake promises deletions in one commit, for the plugins that ctx names (asked), cuts off the
+// deletions' pods, and removes the deletions' files. If the commit fails, it tries
 // each deletion by itself; after one that fails it leaves later deletions of the same container
 // in the queue. A cut that fails changes nothing of the promise: the engine tries the cut again.
 func (d *Drain) undertake(ctx context.Context, entries []deletions.Entry) error {
@@ -283,7 +283,7 @@ func (d *Drain) tryPromise(ctx context.Context, records []deletions.Record) ([]h
 			return nil, err
 		}
 		defer done()
-		w = d.plan(records) // whoever had the turn before may have adopted the unknown ones
+		w = d.plan(records) // the turn's former holder may have adopted the unknown ones
 		for _, r := range w.unknown {
 			d.adopt(w, r)
 		}

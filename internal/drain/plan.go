@@ -46,10 +46,10 @@ func (d *Drain) plan(records []deletions.Record) *work {
 	return w
 }
 
-// meant returns the incarnations that a deletion is about: those of its key whose ADD began
-// before it. The link that the deletion names does not choose among them: the runtime may
-// have only the result of an earlier ADD, or a wrong one, and means the incarnation that it
-// attached last.
+// meant returns the incarnations that a deletion is about: the incarnations of its key whose ADD
+// began before the deletion. The link that the deletion names does not choose among them: the
+// runtime may have only the result of an earlier ADD, or a wrong one, and means the incarnation
+// that it attached last.
 func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 	es, _ := d.index.Called(r.Key())
 	return slices.DeleteFunc(es, func(e *attachment.Entry) bool {

@@ -24,8 +24,8 @@ type queue struct {
 	news   chan struct{}         // has a token when there may be something new
 	filled atomic.Bool           // spare files have been made since the start, as far as they could be
 	spare  atomic.Pointer[error] // why there are too few spare files; nil: there are enough
-	turn   turn.One              // whoever adopts has it, from the look to the commit
-	calls  patience.Calls        // to the folder, whose file system may hang
+	turn   turn.One              // an adoption has it, from the look to the commit
+	calls  patience.Calls        // to the folder; the folder's file system may hang
 	told   atomic.Int64          // how often the watch has told of something new
 	done   atomic.Int64          // told at the start of the last drain that did all; -1: no drain has
 }

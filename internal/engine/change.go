@@ -25,12 +25,12 @@ import (
 // from, so that its holds go before any hold of that owner.
 
 // Change changes a wanted owner: it calls change with a copy of the owner, and gives the
-// owner the holds, names, needs and meta that the copy has afterwards. Holds are the same
-// if their kinds and texts are: those that the owner has already are kept as they are. What
-// the owner gains is acquired before it loses anything. ops are in the second commit.
+// owner the holds, names, needs and meta that the copy has afterwards. Two holds are the same if
+// their kinds and texts are: holds that the owner already has stay as they are. The owner gains all
+// new holds before it loses any. ops are in the second commit.
 //
-// When Change returns nil, the owner has all that it gained, all of that can be used, and
-// what it lost is cut off. gone is the remnant: Wait waits until it is given back. gone is
+// When Change returns nil, the owner has all gained holds, they can be used, and the lost holds are
+// cut off. gone is the remnant: Wait waits until it is given back. gone is
 // empty if the owner lost no hold.
 //
 // A *RefusedError says that nothing has changed. It wraps ErrOvertaken if the owner is
@@ -156,7 +156,7 @@ func (e *Engine) difference(ctx context.Context, id hold.ID, change func(*hold.O
 	return d, e.vacated(ctx, d)
 }
 
-// differ returns the elements of after that are not in before, and those of before that are
+// differ returns the elements of after that are not in before, and the elements of before that are
 // not in after.
 func differ[T comparable](before, after []T) (gained, lost []T) {
 	without := func(all, but []T) []T {
@@ -219,14 +219,14 @@ func (d *changed) announce(o *hold.Owner) error {
 	return nil
 }
 
-// keep takes those names off the lost ones that a hold says which the owner keeps or gains:
-// a gained hold may have discovered one of them.
+// keep removes names from the lost names if a hold that the owner keeps or gains says them: a
+// gained hold may have discovered one of them.
 func (d *changed) keep() {
 	kept := slices.DeleteFunc(d.whole().Holds, func(h hold.Hold) bool { return has(d.lost.holds, h.Spec) })
 	d.lost.names = unsaid(d.lost.names, kept...)
 }
 
-// unsaid returns those of names that none of holds says.
+// unsaid returns the names that none of holds says.
 func unsaid(names []hold.Name, holds ...hold.Hold) []hold.Name {
 	left, _ := differ(discovered(holds), names)
 	return left

@@ -6,12 +6,12 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// course is what somebody does with one owner in the owner's turn. Whoever takes,
-// repairs, changes or cuts an owner needs that turn first. A course exists only while
+// course is what somebody does with one owner in the owner's turn. A caller that takes, repairs,
+// changes or cuts an owner needs that turn first. A course exists only while
 // somebody has the turn. Engine.mu guards it.
 type course struct {
 	taking bool                    // a Take has the turn
-	cancel context.CancelCauseFunc // stops whoever has the turn
+	cancel context.CancelCauseFunc // stops the turn's holder
 }
 
 // enter waits for an owner's turn. The context that it returns also ends when somebody
@@ -43,7 +43,7 @@ func (e *Engine) enter(ctx context.Context, id hold.ID, taking bool) (_ context.
 	}, nil
 }
 
-// interrupt stops whoever has an owner's turn, because it is being released.
+// interrupt stops the holder of an owner's turn, because the owner is being released.
 func (e *Engine) interrupt(id hold.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

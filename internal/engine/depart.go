@@ -63,7 +63,7 @@ func (e *Engine) Depart(ctx context.Context, ids []hold.ID) error {
 	return errors.Join(errs...)
 }
 
-// leave begins an owner's departure, or joins the one under way. Its cut waits for a place
+// leave begins an owner's departure, or joins the one under way. The owner's cut waits for a place
 // in places, unless places is nil.
 func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 	e.mu.Lock()
@@ -94,7 +94,7 @@ func (e *Engine) leave(id hold.ID, places chan struct{}) *departure {
 	return d
 }
 
-// due returns those of ids that are to depart now: their departure had to wait for owners
+// due returns the owners among ids that are to depart now: their departure had to wait for owners
 // that needed them, and need not wait any more. Engine.mu is held.
 func (e *Engine) due(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(ids, func(id hold.ID) bool {
@@ -146,8 +146,8 @@ func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 }
 
 // depart waits until a Take or a repair of a releasing owner has stopped. Then it cuts the
-// owner off, and sends the owner's holds to their lines. If an owner that stands needs this
-// one, depart does neither: this one departs anew after that one (due).
+// owner off, and sends the owner's holds to their lines. If a standing owner needs this owner,
+// depart does neither: this owner departs anew after the owner that needs it (due).
 func (e *Engine) depart(id hold.ID, d *departure, places chan struct{}) error {
 	_, leave, err := e.enter(e.ctx, id, false)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // unended leaves out the drifts of things that are gone and whose kind says that such a
-// thing ends by itself (hold.Kind.Ends): nobody takes those again. The first time that
-// it sees the end of a thing, it sends an Ended event. It sends none if the thing is gone
+// thing ends by itself (hold.Kind.Ends): the engine does not take such things again. The first time
+// that it sees the end of a thing, it sends an Ended event. It sends none if the thing is gone
 // because its owner gives it back or has not taken it yet.
 func (e *Engine) unended(drifts Missing) Missing {
 	return slices.DeleteFunc(drifts, func(d drift) bool {

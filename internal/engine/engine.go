@@ -66,8 +66,8 @@ type Options struct {
 	// occasion. Optional.
 	Going func(hold.Owner) (bool, error)
 	// Ending is called with Released events before the ledger forgets their owners, once in
-	// this run for each owner, and is waited for: what it writes down does not get lost if
-	// the program dies behind that. If the program dies before, or the commit fails, the
+	// this run for each owner, and the engine waits for it: so a record that Ending writes does not
+	// get lost if the program dies afterwards. If the program dies before, or the commit fails, the
 	// owners are still in the ledger. Optional.
 	Ending func([]Event)
 	// Clock is the ledger's clock, by which freed names rest. If it is nil, the engine
@@ -104,8 +104,8 @@ type Engine struct {
 	departures map[hold.ID]*departure // under way, from the wait for the owner's turn to the cut
 	places     chan struct{}          // has a token for each running cut of owners that depart together
 	// doomed are the owners that could not be taken and whose release is not promised
-	// yet: none of their holds is taken again. The trouble is that of the promise; nil:
-	// no try has failed.
+	// yet: none of their holds is taken again. The trouble is the promise's error; nil: no try has
+	// failed.
 	doomed    map[hold.ID]*trouble
 	asked     map[hold.ID]asked      // owners whose release this run has seen promised, or whose Take it has seen fail
 	unused    map[hold.ID]bool       // owners that could not be taken, and that nobody can have reached

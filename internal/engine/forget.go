@@ -78,7 +78,7 @@ func (e *Engine) left(l *leaving) {
 }
 
 // ended takes forgotten owners off the list of the leaving, and lets the owners that they
-// needed go on. It returns those of the latter that can now be forgotten.
+// needed go on. It returns the needed owners that can now be forgotten.
 func (e *Engine) ended(ls []*leaving) (last []*leaving) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,8 +152,8 @@ func (e *Engine) freeNames(id hold.ID) {
 	}
 }
 
-// Wait waits until the ledger has forgotten each owner that is being released. It does not
-// wait for unknown ids, nor for owners that are wanted.
+// Wait waits until the ledger has forgotten each owner that is being released. It does not wait for
+// unknown ids or for owners that are wanted.
 func (e *Engine) Wait(ctx context.Context, ids ...hold.ID) error {
 	return e.await(ctx, ids, func(*leaving) <-chan struct{} { return nil })
 }

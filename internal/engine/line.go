@@ -24,7 +24,7 @@ type line struct {
 	common lane
 	apart  lane             // holds whose last try took all of its time: one in each call
 	hurry  chan struct{}    // gets a token when a caller waits for releases: it ends a pause
-	busy   map[hold.ID]bool // of a kind that does not batch: owners whose hold is being released
+	busy   map[hold.ID]bool // if the kind does not batch: owners whose hold is being released
 	legs   []leg            // holds that are cut off and not severed yet, the earliest due first
 	severs bool             // a goroutine sees to legs
 	// paused is the time before which nothing of the kind is to be tried, as the kind has
@@ -37,8 +37,8 @@ type line struct {
 
 // lane is one of the two parts of a line. Both lanes share the kind's Flight: never are more
 // calls under way, however long they take. A hold that hangs whenever it is tried delays
-// the others of its kind only once: from then on it waits in the lane apart. That lane
-// always leaves a place to the common lane. If the kind has only one place, the lane apart
+// the others of its kind only once: from then on it waits in the lane apart. The lane apart always
+// leaves a place to the common lane. If the kind has only one place, the lane apart
 // gets it when nothing else waits.
 type lane struct {
 	queue  []job

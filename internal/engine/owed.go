@@ -105,8 +105,8 @@ func (t *trouble) hasten(e *Engine) {
 func (t *trouble) failed() bool  { return t != nil && !t.asked }
 func (t *trouble) pending() bool { return t != nil && t.asked }
 
-// tell reports whether a failure now deserves an event: it is the first one, or that of a
-// try that Retry has asked for.
+// tell reports whether a failure now deserves an event: it is the first failure, or the failure of
+// a try that Retry has asked for.
 func (t *trouble) tell() bool { return t == nil || t.asked }
 
 func (t *trouble) stop() {
@@ -163,7 +163,7 @@ func (e *Engine) Owed(id hold.ID) []Owed {
 // Retry tries now, instead of later, what the owners of ids owe; without ids, what all
 // owners owe. It returns the number of tries. A try that is under way counts, and is not
 // made twice. If such a try fails, the engine sends another event, and the waits go on
-// growing from where they were. What waits for its kind's pause to end is not tried.
+// growing from where they were. A release that waits for its kind's pause to end is not tried.
 func (e *Engine) Retry(ids ...hold.ID) int {
 	e.mu.Lock()
 	n := 0

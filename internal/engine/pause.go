@@ -97,8 +97,8 @@ func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 }
 
 // stranger releases a thing that has no owner. tried is false if the line has no place for
-// it now, or if the kind pauses. Of all such things at most one has a place, because its release may
-// hang: the other places are for things that have an owner.
+// it now, or if the kind pauses. At most one release of a thing without an owner runs at once,
+// because it may hang: the other places are for things that have an owner.
 func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool) {
 	n.e.mu.Lock()
 	if n.strangers > 0 || n.busyBy() >= n.kind.Flight || n.pauses() {

@@ -44,7 +44,7 @@ type holdState struct {
 // long as it takes; Wait waits for that.
 //
 // The owners that need one of them are released with it. If one of an owner's kinds waits
-// (hold.Kind.Waits), those who need the owner are not released with it: the owner stands until
+// (hold.Kind.Waits), the owners that need it are not released with it: the owner stands until
 // somebody else has released them.
 //
 // Release leaves unknown ids out. Releasing an owner again joins the release under way.
@@ -53,14 +53,15 @@ type holdState struct {
 //
 // An error means that the promise could not be written, or that a cut failed. Each owner
 // that the ledger says is releasing goes all the same. The caller should say "try again".
-// A caller that has to know which of the two it was calls Promise and Depart instead.
+// A caller that has to know whether the promise or the departure failed calls Promise and Depart
+// instead.
 func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) error {
 	all, err := e.Promise(ctx, ids, ops...)
 	return errors.Join(err, e.Depart(ctx, all))
 }
 
 // Promise is the first half of Release: the commit. It returns the owners that have to
-// depart: those of ids that the ledger knows, and the owners that are released with them.
+// depart: the owners among ids that the ledger knows, and the owners that are released with them.
 // An owner comes after the owners that need it.
 //
 // After an error the caller may not take ids and ops for promised: a commit that was
@@ -80,7 +81,7 @@ func (e *Engine) Promise(ctx context.Context, ids []hold.ID, ops ...ledger.Op) (
 	return all, err
 }
 
-// promised returns those owners of the family of ids that are releasing.
+// promised returns the owners in the family of ids that are releasing.
 func (e *Engine) promised(ids []hold.ID) []hold.ID {
 	return slices.DeleteFunc(e.family(ids), e.wanted)
 }
@@ -135,8 +136,8 @@ func (e *Engine) known(id hold.ID) bool {
 	return ok
 }
 
-// family returns those of ids that the ledger knows, and all owners that are released
-// with them: each once, and after the owners that need it.
+// family returns the owners among ids that the ledger knows, and all owners that are released with
+// them: each owner once, and after the owners that need it.
 func (e *Engine) family(ids []hold.ID) []hold.ID {
 	var all []hold.ID
 	seen := map[hold.ID]bool{}

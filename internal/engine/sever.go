@@ -43,13 +43,13 @@ func (n *line) sever() {
 	})
 }
 
-// seversAtOnce is how many calls of a kind's Sever run at once, at most. A call begins
-// beside another one only after that one has taken longer than it should.
+// seversAtOnce is how many calls of a kind's Sever run at once, at most. A call begins beside a
+// running call only after the running call has taken longer than it should.
 const seversAtOnce = 4
 
 // severAll severs holds, and waits for the call for a tenth of Options.Try: a call that
-// hangs delays no others. A failed call is not tried again: the holds' release ends what is
-// left of them, and whoever notices that the table has gone severs all that is cut off.
+// hangs delays no others. A failed call is not tried again: the holds' release ends what is left of
+// them, and the code that notices a missing table severs all owners that are cut off.
 // severAll returns false if the engine is closing.
 func (n *line) severAll(holds []hold.Hold) bool {
 	select {

@@ -1,8 +1,8 @@
 package engine
 
-// This file closes the channels that await (forget.go) waits for: leaving.stuck, when
-// nothing more of an owner can be tried for now, and those of leaving.without, when no hold
-// of a kind is left.
+// This file closes the channels that await (forget.go) waits for: leaving.stuck, when nothing more
+// of an owner can be tried for now, and the channels in leaving.without, when no hold of a kind is
+// left.
 
 // note closes l.stuck once a release of the owner, or of an owner that needs it, has failed
 // and nothing else of them can be tried for now. Engine.mu is held.
@@ -51,8 +51,7 @@ func (e *Engine) unstick(l *leaving) {
 	}
 }
 
-// vacate tells those who wait for it (WaitKind) that the owner has no hold of a kind left,
-// if that is so. Engine.mu is held.
+// vacate tells callers of WaitKind when the owner has no hold of a kind left. Engine.mu is held.
 func (l *leaving) vacate(kind string) {
 	if gone := l.without[kind]; gone != nil && !l.has(kind) {
 		close(gone)

@@ -10,7 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Difference returns the finding for a hold of which Verify has said err.
+// Difference returns the finding for a hold for which Verify has returned err.
 func Difference(h hold.Hold, err error) Finding {
 	f := Finding{Unreadable, h, h.Spec.Kind(), err}
 	switch {

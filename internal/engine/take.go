@@ -63,8 +63,8 @@ func (e *Engine) Take(ctx context.Context, o hold.Owner, ops ...ledger.Op) error
 	return err
 }
 
-// neverReached reports whether nobody can have reached an owner whose Take has failed with err
-// at one of its holds: that is the first one by which the owner could have been reached, and
+// neverReached reports whether nobody can have reached an owner whose Take has failed with err at
+// one of its holds: the failed hold is the first by which the owner could have been reached, and
 // its kind says that nobody could have used it.
 func (e *Engine) neverReached(o hold.Owner, failed int, err error) bool {
 	cuts := func(h hold.Hold) bool {
@@ -160,8 +160,8 @@ func (e *Engine) takeable(o hold.Owner) error {
 
 // acquireAll acquires an owner's holds from the index from on, stops at the first one
 // that fails, whose index it returns, and waits until all of them can be used. A failed hold of stage Tell does
-// not stop it. What a hold discovers is written to the ledger before the next hold is
-// acquired.
+// not stop it. The engine writes what a hold discovers to the ledger before it acquires the next
+// hold.
 func (e *Engine) acquireAll(ctx context.Context, o hold.Owner, from int) (failed int, err error) {
 	for i := from; i < len(o.Holds); i++ {
 		h := o.Holds[i]

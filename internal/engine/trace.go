@@ -8,15 +8,15 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Tracer is told what the engine does for whoever has asked for it. Its methods must not block.
+// Tracer is told what the engine does for a caller. Its methods must not block.
 type Tracer interface {
 	// Acted is called after each operation on a hold: op is acquire, cut or release. holds is
-	// how many the operation had. For acquire, ctx is that of whoever asked.
+	// how many the operation had. For acquire, ctx is the caller's.
 	Acted(ctx context.Context, op string, h hold.Hold, began time.Time, holds int, err error)
 	// Committed is called after a commit that somebody waits for under ctx.
 	Committed(ctx context.Context, began time.Time, err error)
-	// Leaves says that the release of owners is promised to whoever asks under ctx, and Left
-	// that nothing of an owner is left.
+	// Leaves says that the release of owners is promised to the caller of ctx, and Left that
+	// nothing of an owner is left.
 	Leaves(ctx context.Context, ids []hold.ID)
 	Left(id hold.ID)
 }

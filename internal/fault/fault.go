@@ -49,7 +49,7 @@ func (m Mode) Kill() bool { return m == KillBefore || m == KillAfter }
 // Hangs reports whether the mode lets operations hang.
 func (m Mode) Hangs() bool { return m == Hang || m == HangDeaf }
 
-// What faulty operations return.
+// These are the errors that faulty operations return.
 var (
 	ErrFault  = errors.New("injected fault")
 	ErrKilled = errors.New("killed")
@@ -194,7 +194,7 @@ func (p *Plan) Under(ctx context.Context, sort, what string, owners []hold.ID, f
 	return err
 }
 
-// What becomes of an operation that is not the Nth.
+// These are the outcomes of an operation that is not the Nth.
 const (
 	unharmed Mode = -1 - iota
 	dead

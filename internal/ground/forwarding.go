@@ -13,7 +13,7 @@ import (
 const ForwardingKind = "forwarding"
 
 // forwarding6 is the sysctl that lets the kernel forward IPv6 from all links. Setting it also sets
-// that of each link, and that of links to come (default).
+// the sysctl of each link, and the sysctl of links to come (default).
 const forwarding6 = "ipv6/conf/all/forwarding"
 
 // Forwards reports whether the agent sees to it that the node forwards what pods send.

@@ -34,12 +34,12 @@ type Ground struct {
 	Hooks Hooks // must be set before the ledger is opened
 
 	config    atomic.Pointer[config.Config]
-	setting   sync.RWMutex                     // whoever has it for reading sees Pools and config agree
+	setting   sync.RWMutex                     // a reader that holds it sees Pools and config agree
 	began     *config.Config                   // the configuration that the agent was started with
 	rules     atomic.Pointer[nft.Ruleset]      // what the table was last told to contain; nil: nothing yet
 	hanging   sync.Map                         // what is being done aside, by its name (see aside)
 	doubted   chan struct{}                    // has a token while the table may not be what cuts rely on
-	turn      turn.One                         // whoever has it may change which CIDRs are used, or give some back
+	turn      turn.One                         // its holder may change which CIDRs are used, or give some back
 	uplinkMTU int                              // the least MTU of the default routes' links, bytes; 0: there are no such routes
 	lack      atomic.Pointer[map[string]error] // why Hold could not take something, by pool
 	exhausted sync.Map                         // pools in which the last ADD found no address
@@ -74,8 +74,8 @@ func New(d *daemon.Core, n *node.Node, c *config.Config) (*Ground, error) {
 // Config returns the configuration that is in force.
 func (g *Ground) Config() *config.Config { return g.config.Load() }
 
-// Hold takes what the agent itself needs and does not have yet. What Hold cannot take keeps
-// the agent from attaching pods (see Equipped), but not from detaching them.
+// Hold takes what the agent itself needs and does not have yet. If Hold cannot take something, the
+// agent attaches no pods (see Equipped), but still detaches pods.
 func (g *Ground) Hold(ctx context.Context) error {
 	err := g.holdOne(ctx, nodeRecord{Sort: tableSort}, TableName, &table.Spec{Instance: g.Instance})
 	if err == nil {
@@ -221,8 +221,8 @@ func (g *Ground) Begin(ctx context.Context) error {
 	return err
 }
 
-// Owners returns the agent's own owners: the owner of its table, those of the routes for host
-// ports, and those of its pools' CIDRs.
+// Owners returns the agent's own owners: the owner of its table, the owners of the routes for host
+// ports, and the owners of its pools' CIDRs.
 func (g *Ground) Owners() []hold.ID {
 	var ids []hold.ID
 	for _, n := range []hold.Name{TableName, StandName(nft.Stand4), StandName(nft.Stand6)} {
@@ -292,8 +292,8 @@ func (g *Ground) CIDRs(pool string) []netip.Prefix {
 func (g *Ground) PoolOf(a netip.Addr) string { return g.Pools.PoolOf(a) }
 
 // Under returns the names that the agent's own owners have and on which an attachment
-// relies: the name of the table by which the attachment is cut off, and those of its
-// addresses' CIDRs.
+// relies: the name of the table by which the attachment is cut off, and the names of its addresses'
+// CIDRs.
 func (g *Ground) Under(o hold.Owner) []hold.Name {
 	names := []hold.Name{TableName}
 	for _, p := range g.Pools.Stats(g.Clock.Now()) {

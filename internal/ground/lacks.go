@@ -48,7 +48,7 @@ func (g *Ground) SayLacks(p nft.Parts) {
 // SayUnpoliced is called once if the kernel cannot drop what a pod sends above its egressRate. It
 // writes that into the log.
 func (g *Ground) SayUnpoliced(err error) {
-	g.Log.Warn("the node cannot hold pods to their egressRate: only the limit in the pod does, which a pod with CAP_NET_RAW can pass", "err", err)
+	g.Log.Warn("the node cannot hold pods to their egressRate: only the limit at the pod's own end applies, and a pod with CAP_NET_RAW can exceed it", "err", err)
 }
 
 // LackFindings returns an audit's findings about the parts of the table that the kernel

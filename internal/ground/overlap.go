@@ -9,9 +9,9 @@ import (
 	"github.com/berth-net/berth/internal/overlap"
 )
 
-// RefuseOverlaps refuses a configuration with a pool whose addresses somebody else on the node
-// uses, and says who. It never refuses a CIDR of which pods have addresses: they must not lose
-// their agent, and only people can move them. SayOverlaps says who uses that.
+// RefuseOverlaps refuses a configuration with a pool if somebody else on the node uses the pool's
+// addresses, and says who. It never refuses a CIDR of which pods have addresses: the pods must not
+// lose their agent, and only people can move them. SayOverlaps says who else uses such a CIDR.
 func (g *Ground) RefuseOverlaps(c *config.Config) error {
 	used := g.usedCIDRs()
 	var vacant []ipam.PoolConfig
@@ -60,12 +60,12 @@ func (g *Ground) SayOverlaps(context.Context) {
 	var all []string
 	for _, o := range found {
 		if o.Within {
-			g.Log.Info("a pool is a part of what a route leads to: the node reaches nobody there by the pool's addresses any more", "overlap", o)
+			g.Log.Info("a route leads to a network that contains the pool: the node no longer reaches hosts of that network at the pool's addresses", "overlap", o)
 			continue
 		}
 		all = append(all, o.String())
 		if o.Left {
-			g.Log.Warn("a pool overlaps what another agent has left, which does not run: if it never comes back, remove that", "overlap", o, "remedy", o.Remedy)
+			g.Log.Warn("a pool overlaps things of another agent, which is not running: if that agent will not run again, remove them", "overlap", o, "remedy", o.Remedy)
 			continue
 		}
 		g.Log.Error("a pool overlaps what somebody else uses, and pods have addresses of it: move one of the two", "overlap", o)

@@ -69,8 +69,8 @@ func nodeOwner(rec nodeRecord, name hold.Name, spec hold.Spec) hold.Owner {
 	return hold.Owner{ID: id, Meta: rec.encode(), Names: []hold.Name{name}, Holds: []hold.Hold{{Owner: id, Spec: spec}}}
 }
 
-// Whose tells people to what one of the agent's own owners belongs: to a pool or to the
-// node. It returns "" if it cannot read the owner's record.
+// Whose tells people whether one of the agent's own owners belongs to a pool or to the node. It
+// returns "" if it cannot read the owner's record.
 func Whose(o hold.Owner) string {
 	var rec nodeRecord
 	if json.Unmarshal(o.Meta, &rec) != nil {

@@ -11,9 +11,8 @@ import (
 )
 
 // KeepConfigured puts the configurations that come from reload into force, one after the
-// other, until ctx ends. What a configuration takes from the kernel may hang, and delays
-// only KeepConfigured. It sends the sweep interval of each configuration in force to
-// intervals.
+// other, until ctx ends. Steps that a configuration needs in the kernel may hang. They delay only
+// KeepConfigured. It sends the sweep interval of each configuration in force to intervals.
 func (g *Ground) KeepConfigured(ctx context.Context, reload <-chan config.Reading, intervals chan<- time.Duration) {
 	for {
 		select {

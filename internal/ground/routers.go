@@ -14,7 +14,7 @@ import (
 // takes router advertisements only while it does not forward: the kernel would drop the default
 // routes that came by them as soon as it turns forwarding on, and let the addresses run out. Links
 // that are made later have the sysctls of `default`, which hears or does not hear like a link.
-// Where somebody else reads advertisements, as systemd-networkd does, accept_ra is 0 and stays so.
+// If a program such as systemd-networkd reads advertisements, accept_ra is 0 and stays 0.
 //
 // accept_ra stays when the agent goes, as forwarding does. Without forwarding, 2 means the same as 1.
 func (g *Ground) hearRouters() error {

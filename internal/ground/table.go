@@ -15,8 +15,8 @@ import (
 
 // keepTable tells the table what it should contain, if that is not what the table was told
 // last. Otherwise it lets the table try again to become complete, if the kernel did not
-// support all of it. keepTable works aside, because something else that changes the table
-// may hang, and then whoever waits for it hangs as well.
+// support all of it. keepTable works aside, because something else that changes the table may hang,
+// and then every caller that waits for it hangs as well.
 func (g *Ground) keepTable(ctx context.Context) error {
 	return g.aside(ctx, "the rules of the nftables table", func(context.Context) error {
 		want := g.Ruleset()
@@ -27,8 +27,9 @@ func (g *Ground) keepTable(ctx context.Context) error {
 	})
 }
 
-// outside returns those of the blocked CIDRs that are in no pool. An address of a pod is no
-// cloud's metadata service, whatever some other cloud has at that address.
+// outside returns the blocked CIDRs that are in no pool. If a pod can have an address, the address
+// is not the metadata service of this node's cloud, even if another cloud has its service at that
+// address.
 func outside(pools, blocked []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(blocked), func(b netip.Prefix) bool {
 		return slices.ContainsFunc(pools, func(p netip.Prefix) bool { return p.Bits() <= b.Bits() && p.Overlaps(b) })

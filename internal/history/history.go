@@ -47,7 +47,7 @@ type History struct {
 	calls *patience.Calls
 	news  chan struct{} // has a token when there are records to write
 
-	writing sync.Mutex // whoever has it writes
+	writing sync.Mutex // its holder writes
 	folder  *folder    // nil: not opened, or left to a call that hangs
 
 	mu     sync.Mutex
@@ -74,8 +74,8 @@ func New(o Options) *History {
 // nothing of p.
 func (h *History) Add(p api.Past) { h.add(record{Past: p}) }
 
-// Correct takes the record of an attachment of which the history may have another one: from now
-// on readers leave out the other one.
+// Correct takes the record of an attachment if the history may have another record of it: from now
+// on readers leave out the other record.
 func (h *History) Correct(p api.Past) { h.add(record{Past: p, Corrects: true}) }
 
 func (h *History) add(r record) {
@@ -169,7 +169,8 @@ func (h *History) Settle() {
 }
 
 // Flush writes what waits, and removes what is too old or too much. It waits for the disk for a
-// second at most. What is under way then counts as lost, although the disk may still take it.
+// second at most. After that second, records under way count as lost, although the disk may still
+// take them.
 func (h *History) Flush() error {
 	h.writing.Lock()
 	defer h.writing.Unlock()

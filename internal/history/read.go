@@ -28,7 +28,7 @@ type Reader struct {
 	limits Limits
 	now    Now
 	dir    string
-	calls  *patience.Calls // nil: whoever reads waits for the disk
+	calls  *patience.Calls // nil: the reader waits for the disk
 
 	corrected map[string]bool // attachments by id: records that were read correct those to come
 
@@ -77,7 +77,7 @@ func newReader(dir string, l Limits, now Now, f api.PastFilter) *Reader {
 }
 
 // needle returns a text that each line has which a filter matches, so that others need not be
-// decoded. Only of plain words it is certain how JSON writes them.
+// decoded. It is certain only for plain words how JSON writes them.
 func needle(f api.PastFilter) []byte {
 	for _, word := range []string{f.Container, f.Pod[strings.IndexByte(f.Pod, '/')+1:]} {
 		plain := strings.IndexFunc(word, func(r rune) bool {
@@ -101,7 +101,7 @@ func idOf(text []byte) (id string, known bool) {
 	return string(word), true
 }
 
-// Find returns the records that the history has of some attachments, by their ids. Those that
+// Find returns the records that the history has of some attachments, by their ids. Records that
 // cannot be read are missing. It waits for the disk for some seconds at most.
 func (h *History) Find(ids map[string]bool) map[string]api.Past {
 	r := h.Read(api.PastFilter{})

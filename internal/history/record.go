@@ -113,7 +113,7 @@ func text(line []byte) ([]byte, error) {
 	return rest, nil
 }
 
-// Now is a moment by each of the clocks that a record's age goes by.
+// Now is a moment on each of the clocks that measure a record's age.
 type Now struct {
 	Wall     time.Time
 	Boot     string
@@ -135,8 +135,8 @@ func (r record) ending() ending {
 	return e
 }
 
-// age returns how long ago an attachment ended. Within a boot nobody can set the clock that this
-// goes by. In an earlier boot it ended before this one began.
+// age returns how long ago an attachment ended. Within a boot age uses a clock that nobody can set.
+// In an earlier boot it ended before this one began.
 func (n Now) age(e ending) time.Duration {
 	if e.boot == n.Boot {
 		return time.Duration(n.Boottime - e.at)

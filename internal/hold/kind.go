@@ -51,8 +51,9 @@ const (
 	// Use is for holds that use names: a link, a rule. The release tries each of them,
 	// also if others fail. Owner.Ordered says whether their order matters.
 	Use
-	// Tell is for holds that only inform others. One that fails does not fail Take. One
-	// whose release fails is owed, but its owner's names are freed all the same.
+	// Tell is for holds that only inform others. If the acquisition of such a hold fails, Take does
+	// not fail. If the release of such a hold fails, it is owed, but its owner's names are freed
+	// all the same.
 	Tell
 )
 
@@ -91,8 +92,8 @@ type Kind struct {
 	// owners. Otherwise a Release takes one hold: an owner's holds go one after the
 	// other, and different owners' holds go at once.
 	Batch int
-	// Flight limits how many Release calls of the kind run at once, whoever asks and
-	// however long they take. 0 is one, or 32 for a kind that does not batch.
+	// Flight limits how many Release calls of the kind run at once, for all callers together and
+	// however long the calls take. 0 is one, or 32 for a kind that does not batch.
 	Flight int
 	// Try limits one Release, and Look one Verify and one Find. 0 is what the engine's
 	// options say.
@@ -115,7 +116,7 @@ type Kind struct {
 	// there" is success. If it fails for one hold, Sever goes on with the others, and
 	// returns all errors. Optional.
 	Sever func(context.Context, []Hold) error
-	// Ends says that such a thing comes to an end by itself, as a process does. If Verify
+	// Ends says that a thing of this kind comes to an end by itself, as a process does. If Verify
 	// says ErrGone of it, the engine does not take it again, and does not count it as a
 	// difference. The engine sends one event of each such end, again in each of its lives.
 	Ends bool

@@ -64,8 +64,8 @@ func (o Owner) Clone() Owner {
 type Hold struct {
 	Owner ID // the owner whose stamp the thing has
 	Spec  Spec
-	// From is set if another owner has passed the hold to the one whose record has it. It
-	// is then that other owner, and equals Owner. "": the hold is the record's own.
+	// From is set if another owner has passed the hold to the owner whose record now has the hold.
+	// From is then the other owner's ID, and equals Owner. "": the hold is the record's own.
 	From ID
 }
 

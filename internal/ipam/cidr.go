@@ -36,8 +36,8 @@ func newCIDR(p netip.Prefix) *cidr {
 // /32 and /128 addresses, so that every address would work. But usable leaves out the
 // network's own address, which in IPv6 is the subnet-router anycast address (RFC 4291,
 // 2.6.1), and the broadcast address of IPv4. A CIDR of one or two addresses has neither
-// (RFC 3021, RFC 6164). Of an IPv6 CIDR of /64 or larger it uses only the first /64, without
-// its last address.
+// (RFC 3021, RFC 6164). In an IPv6 CIDR of /64 or larger it uses only the first /64, without its
+// last address.
 func usable(p netip.Prefix) (first, last uint64) {
 	host := p.Addr().BitLen() - p.Bits()
 	switch {

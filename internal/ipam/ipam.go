@@ -104,10 +104,9 @@ func (p *IPAM) Available(pool string, now time.Time) error {
 	return nil
 }
 
-// Cooldown returns how long a name that is freed now must rest. For an address that is the
-// cooldown of its pool or, if the address's CIDR was taken out of the config, the cooldown
-// that the pool had then. For other names it is 0. It returns false for an address if no
-// pool's cooldown is known for it.
+// Cooldown returns how long a name that is freed now must rest. An address has the cooldown of its
+// pool or, if the address's CIDR was taken out of the config, the cooldown that the pool had then.
+// For other names it is 0. It returns false for an address if no pool's cooldown is known for it.
 func (p *IPAM) Cooldown(n hold.Name) (time.Duration, bool) {
 	a, err := ParseName(n)
 	if err != nil {

@@ -21,7 +21,7 @@ const Unknown time.Duration = -1
 // inUse stands in strays for a stray that is in use.
 const inUse = math.MaxInt64
 
-// Set changes the pools to those of a new config. Addresses keep their state. An added CIDR
+// Set changes the pools to a new config's pools. Addresses keep their state. An added CIDR
 // can be used at once, even if some of its addresses have been in use since an earlier
 // config. A removed CIDR drains: no more addresses are given out of it, and Drained returns
 // it when none of its addresses is in use or rests. A CIDR that comes back drains no longer,
@@ -56,8 +56,8 @@ func (p *IPAM) Set(pools []PoolConfig, now time.Time) error {
 	return nil
 }
 
-// Drain adds a CIDR that the config does not have, but of which addresses may be in use
-// since an earlier run of the agent. Its freed addresses rest for cooldown, which is its
+// Drain adds a CIDR that the config does not have, because its addresses may be in use since an
+// earlier run of the agent. Its freed addresses rest for cooldown, which is its
 // former pool's last one, or Unknown. If the CIDR is known already Drain does nothing.
 func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.mu.Lock()
@@ -65,8 +65,8 @@ func (p *IPAM) Drain(pool string, prefix netip.Prefix, cooldown time.Duration) {
 	p.layout(p.config, append(p.draining, drain{pool, prefix.Masked(), cooldown}))
 }
 
-// Drained forgets the draining CIDRs of which no address is in use or rests any more, and
-// returns them. It also returns those that lie in a configured CIDR by now.
+// Drained forgets the draining CIDRs that have no used or resting address any more, and returns
+// them. It also returns draining CIDRs that lie in a configured CIDR by now.
 func (p *IPAM) Drained(now time.Time) []netip.Prefix {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,8 +129,8 @@ func (p *IPAM) layout(config []PoolConfig, draining []drain) {
 	}
 }
 
-// drainBeside sets which CIDRs drain beside those of the config: each once, and none that
-// equals a configured one or lies in it. Drained will return a CIDR that lies in a larger
+// drainBeside sets which CIDRs drain beside the config's CIDRs: each once, and none that equals a
+// configured CIDR or lies in it. Drained will return a CIDR that lies in a larger
 // configured one, because it exists no longer: its addresses belong to the larger one.
 func (p *IPAM) drainBeside(draining []drain, configured table) {
 	p.draining = nil

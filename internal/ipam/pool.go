@@ -29,7 +29,7 @@ func ValidName(s string) bool {
 	return true
 }
 
-// unfit are the ranges of which no pod can have an address.
+// unfit are the ranges whose addresses no pod can have.
 var unfit = []struct {
 	prefix netip.Prefix
 	what   string
@@ -90,8 +90,8 @@ func Validate(pools []PoolConfig) error {
 	return nil
 }
 
-// CheckCIDR reports why no pool may have a CIDR: it is none, has bits set beyond its length, or
-// is of addresses that no pod can have.
+// CheckCIDR reports why no pool may have a CIDR: it is not valid, has bits set beyond its length,
+// or has addresses that no pod can have.
 func CheckCIDR(c netip.Prefix) error {
 	if !c.IsValid() {
 		return fmt.Errorf("invalid CIDR")

@@ -7,8 +7,8 @@ import (
 )
 
 // Quarantine lets every address of every pool rest until the given time: the ledger was lost
-// at since, and with it the knowledge of who had which address when. Addresses that owners
-// have stay theirs.
+// at since, and with it the knowledge of who had which address when. Owners keep the addresses that
+// they have.
 //
 // A CIDR may come back into the config only after the loss, with a cooldown that nobody knew
 // when until was chosen. So a pool gives out no address until, counted from since, the
@@ -67,8 +67,8 @@ func (p *IPAM) longest() time.Duration {
 	return longest
 }
 
-// Adopt claims those of some addresses that are free, for an owner that the ledger does not
-// know. The claim holds until it is committed, or until Disown. An address that is in use,
+// Adopt claims the free addresses among some addresses, for an owner that the ledger does not know.
+// The claim holds until it is committed, or until Disown. An address that is in use,
 // rests or is due stays as it is.
 func (p *IPAM) Adopt(addrs []netip.Addr, now time.Time) (claimed []netip.Addr) {
 	p.mu.Lock()

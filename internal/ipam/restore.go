@@ -20,8 +20,8 @@ type mark struct {
 	until int64 // Unix nanoseconds, while it is resting
 }
 
-// Restore takes over what the ledger says: which addresses owners have, and of which it
-// remembers a cooldown, even one that is over. It may be called at any time, and again. A
+// Restore takes over what the ledger says: which addresses owners have, and for which addresses it
+// remembers a cooldown, even a cooldown that is over. It may be called at any time, and again. A
 // claimed address is in use from then on, whatever its state was in the view. An address of
 // rests rests, unless it is in use. The view also remembers addresses that are in no pool,
 // because a later config may bring their pool.
@@ -36,7 +36,7 @@ func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	}
 }
 
-// place sets an address's state to that of a mark. An address in use does not become
+// place sets an address's state to a mark's state. An address in use does not become
 // resting by it.
 func (p *IPAM) place(m mark) {
 	c, off := p.locate(m.addr)

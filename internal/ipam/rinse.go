@@ -37,8 +37,8 @@ func (p *IPAM) Due(now time.Time) Pass {
 	return pass
 }
 
-// RestOn lets those of a pass's addresses rest until the given time that must not be rinsed,
-// because somebody else has them. The caller calls it before Rinsed. If an address was claimed
+// RestOn lets addresses of a pass rest until the given time if they must not be rinsed, because
+// somebody else has them. The caller calls it before Rinsed. If an address was claimed
 // or became due again meanwhile, it stays as it is.
 func (p *IPAM) RestOn(pass Pass, addrs []netip.Addr, until time.Time) {
 	p.mu.Lock()
@@ -81,8 +81,8 @@ func (p *IPAM) spaces() iter.Seq[*space] {
 	}
 }
 
-// Taint says that the kernel may remember traffic of free addresses in the prefix: those
-// that were given out before are due again.
+// Taint says that the kernel may remember traffic of free addresses in the prefix. The addresses
+// among them that pods have had become due again.
 func (p *IPAM) Taint(prefix netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

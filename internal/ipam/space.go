@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// space has the state of the addresses of some CIDRs from which addresses are given out
-// together: those of one family of a pool. (A pool's draining CIDRs are a space too, from
+// space has the state of the addresses of some CIDRs from which addresses are given out together:
+// the CIDRs of one family of a pool. (A pool's draining CIDRs are a space too, from
 // which nothing is given out.)
 //
 // An address that was never given out has no state: its offset is at or beyond its CIDR's
@@ -176,7 +176,7 @@ func (s *space) settle(now int64) {
 	}
 }
 
-// current reports whether an end is still that of its address's cooldown. Since it was
+// current reports whether an end is still the end of its address's cooldown. Since it was
 // pushed, Restore may have claimed the address, or its cooldown may have got a later end.
 func (s *space) current(e end) bool {
 	x := s.slots[e.slot]

@@ -18,7 +18,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Doors are the kinds' ways into the kernel, with what else their users ask of them.
+// Doors are the kinds' ways into the kernel, with further functions that their users need.
 type Doors struct {
 	Table  Table
 	Routes interface{ Kind() hold.Kind } // of the pools
@@ -79,7 +79,7 @@ func OpenPorts(maps Maps, m Marks, h Hooks) Ports {
 	})
 }
 
-// Marks tell an instance's things on the node from those of others.
+// Marks tell an instance's things on the node from other programs' things.
 type Marks struct {
 	Instance string
 	Groups   stamp.Groups // of links
@@ -99,7 +99,7 @@ type Hooks struct {
 	Mapped func([]nft.Mapping)
 	// Left removes the host ports that an agent has left which nobody serves.
 	Left func() error
-	// Kept returns those of the host ports in the table that an owner has.
+	// Kept returns the host ports in the table that an owner has.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
 	// Since returns when the last ADD began that was answered with an attachment
 	// (CLOCK_BOOTTIME, ns); 0: not known.

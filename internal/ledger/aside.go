@@ -80,7 +80,7 @@ func removeAsides(opts Options) error {
 }
 
 // isAside reports whether a file begins like one with an id that writeAside makes: its first
-// sector is written last. What begins otherwise is somebody else's.
+// sector is written last. A file that begins otherwise is somebody else's.
 func isAside(path string, id uint64) bool {
 	f, err := root.Open(path)
 	if err != nil {

@@ -153,7 +153,7 @@ func editBytes(before, after *entry) int {
 	switch {
 	case after == nil:
 		return 2 * dropBytes(len(before.owner.ID))
-	case before != nil && sameBytes(before.json, after.json): // only its releasing, of which the record is beside it
+	case before != nil && sameBytes(before.json, after.json): // only its releasing, whose record is beside it
 		return putBytes(len(after.owner.ID), releasingBytes)
 	case after.owner.Wanted():
 		return putBytes(len(after.owner.ID), after.size)

@@ -10,7 +10,7 @@
 // which changes only after the transaction is durable. A log that has outgrown its snapshot is
 // written anew beside the old one.
 //
-// What to open first:
+// Open these first:
 //
 //	types.go   what callers give and get; ledger.go: open, close, read
 //	op.go      the parts of a commit: Begin, Update, Releasing, Forget, Bury

@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// Errors of commits and of opening. They come wrapped with the operation. Behind each stands
-// what returns it.
+// Errors of commits and of opening. They come wrapped with the operation. The comment behind each
+// error says what returns it.
 var (
 	ErrInvalid = errors.New("invalid")                                     // an ID, name or record that cannot be written
 	ErrExists  = errors.New("owner exists")                                // Begin

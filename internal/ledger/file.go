@@ -42,8 +42,8 @@ func openFile(opts Options) (file, int64, error) {
 }
 
 // resolve returns the path to which the symbolic links at a path lead, whether there is a
-// file or not. A file that is written anew takes the place of the ledger, and not that of a
-// link.
+// file or not. A file that is written anew takes the place of the ledger, and not the place of a
+// symbolic link to it.
 func resolve(path string) (string, error) {
 	for range 40 { // as many as the kernel follows
 		to, err := os.Readlink(path)

@@ -99,9 +99,9 @@ func (s *state) tombstones() []Tombstone {
 	return tombs
 }
 
-// Open opens the ledger at Options.Path, or creates it. It reads and checks every record. A
-// damaged ledger is a *DamagedError, one that another process has open ErrLocked, and one
-// that a newer version has written ErrNewer. In all these cases Open leaves the file as it
+// Open opens the ledger at Options.Path, or creates it. It reads and checks every record. A damaged
+// ledger is a *DamagedError, a ledger that another process has open is ErrLocked, and a ledger that
+// a newer version has written is ErrNewer. In all these cases Open leaves the file as it
 // is. One of version 1 is written anew, and stays beside the new one (formerPath).
 func Open(opts Options) (*Ledger, error) {
 	if opts.Rest == nil {
@@ -226,7 +226,7 @@ func (l *Ledger) First() (f First, known bool) {
 }
 
 // InPlace returns nil if the file at Options.Path is the one that the ledger writes.
-// Otherwise it says why it is not: somebody has put another one there, or taken it away.
+// Otherwise it says why not: somebody has put another file there, or has taken the file away.
 func (l *Ledger) InPlace() error { return l.store.inPlace(l.opts.Path) }
 
 // SetEpoch writes the epoch. A new epoch ends tombstones of other boots.

@@ -31,8 +31,8 @@ type logFile struct {
 // readLog reads a log of so many bytes. Damage is a *DamagedError.
 //
 // A crash tears the last batch at most: each transaction is durable before the next one is
-// written. Nobody has heard of a torn batch, and readLog leaves it out. Whatever else is not
-// as it was written is damage.
+// written. Nobody has heard of a torn batch, and readLog leaves it out. Every other difference from
+// what was written is damage.
 func readLog(f io.ReaderAt, size int64) (*logFile, error) {
 	r := &sectorReader{file: f, size: size}
 	first, err := r.sector(0)

@@ -105,13 +105,14 @@ func (s *store) shed(img *image) error {
 	return s.file.Sync()
 }
 
-// formerPath returns where a ledger of version 1 stays when it is written anew, for whoever goes
+// formerPath returns where a ledger of version 1 stays when it is written anew, for people who go
 // back to an earlier Berth.
 func formerPath(path string) string { return path + ".v1" }
 
 // keepFormer gives the ledger of version 1 that is open its second name. A former ledger of an
-// earlier upgrade, which is older, loses that name. A file of somebody else's stays, and then none
-// is kept; nor if the file system has no room for a name, or knows no second one.
+// earlier upgrade, which is older, loses that name. If another program's file has that name, it
+// stays, and no former ledger is kept. None is kept either if the file system has no room for a
+// name, or does not support a second name for a file.
 func (s *store) keepFormer() error {
 	former := formerPath(s.opts.Path)
 	if isFormer(former) {

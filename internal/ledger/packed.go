@@ -34,8 +34,8 @@ type packed[V any] struct {
 	record []byte // that is being put together; kept to be used again
 }
 
-// form says how a record becomes bytes, and back. A text that most records share need not be
-// among the bytes: shared returns that of a record, and the packed map keeps it once.
+// form says how a record becomes bytes, and back. A text that most records share need not be among
+// the bytes: shared returns a record's shared text, and the packed map keeps it once.
 type form[V any] struct {
 	shared func(V) string
 	pack   func(dst []byte, v V, common string) []byte

@@ -15,8 +15,8 @@ const (
 )
 
 // prune drops the oldest rests that are over and expired tombstones from memory, if there are
-// too many, and tombstones of other boots than the epoch's. It drops them from the file the
-// next time that the file is written anew: until then whoever reads the file drops them again.
+// too many, and tombstones of other boots than the epoch's. It drops them from the file the next
+// time that the file is written anew: until then each reader of the file drops them again.
 // So pruning takes no room in the log, which a full disk may lack.
 func (s *state) prune(now time.Time, boottime int64) {
 	s.pruneRests(now)

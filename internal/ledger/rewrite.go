@@ -14,7 +14,7 @@ import (
 // A log that has outgrown its snapshot is written anew: another goroutine writes what the
 // ledger has into a new file beside it, while the writer goes on with the old one. When that
 // is done the writer adds the batches of the meantime, makes the new file durable, and gives
-// it the ledger's name. A crash leaves the one or the other, and each is whole.
+// it the ledger's name. A crash leaves the old file or the new one, and each is whole.
 //
 // Both files are locked, so that no other process can open either meanwhile.
 
@@ -49,8 +49,8 @@ func (s *state) contents() contents {
 	return c
 }
 
-// sectors returns about how many sectors the contents take. Where a disk has less room,
-// nobody needs to fill it up in vain.
+// sectors returns about how many sectors the contents take. If a disk has less room, the ledger
+// need not fill it up in vain.
 func (c *contents) sectors() int {
 	const record = 192 // bytes of a rest or a tombstone, or of an owner beside its JSON
 	bytes := record * (len(c.owners) + c.rests.len() + c.tombs.len())
@@ -155,8 +155,8 @@ func (s *store) rename(a *aside) error {
 	return nil
 }
 
-// named returns an error if a path does not lead to a file. Somebody may have put another one
-// there: that must neither go nor become the ledger.
+// named returns an error if a path does not lead to a file. Somebody may have put another file
+// there: such a file must neither be removed nor become the ledger.
 func named(path string, f file) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -22,10 +22,10 @@ import (
 //	bytes 24-27  chain: CRC-32C of the chain of the batch before, and of this one's payload
 //	bytes 28-    payload, then zeros
 //
-// All numbers are little endian. The numbers make damage of a sector that is in another's
-// place, and the id of one of another ledger, or of this one before it was written anew. The
-// chain makes damage of a batch, or a part of one, that had the same number in another life of
-// the file: a copy of it may have gone on differently.
+// All numbers are little endian. The numbers show as damage a sector that is in another sector's
+// place. The id shows as damage a sector of another ledger, or of this ledger before it was written
+// anew. The chain shows as damage a batch, or a part of a batch, that had the same number in
+// another life of the file: a copy of the file may have gone on differently.
 const (
 	sectorSize = 512
 	sectorHead = 28

@@ -14,8 +14,8 @@ import (
 // they are needed, and the last of them are a reserve. A commit that would use up what it has
 // to leave of the reserve is refused: class says how much that is. A part of the reserve, the
 // exits, belongs to the owners: it has room for the deletion of each. Only that deletion uses
-// it, and takes no more of it than is the owner's own. So whatever else is committed, and
-// however often, each owner can be released.
+// it, and takes no more of it than is the owner's own. So each owner can be released, no matter
+// what else is committed, and how often.
 //
 // The zeros are written, not only allocated: otherwise each commit would change the file
 // system's metadata as well, and its sync would cost a second write.

@@ -245,7 +245,7 @@ func (b *batch) need(before, after hold.Owner) error {
 		return err
 	}
 	if b.needed(after.ID, added) {
-		return fmt.Errorf("%w: what it needs, needs it", ErrInvalid)
+		return fmt.Errorf("%w: an owner that it needs also needs it", ErrInvalid)
 	}
 	b.leave(slices.DeleteFunc(slices.Clone(before.Needs), is(after.Needs)), after.ID)
 	b.join(added, after.ID)

@@ -12,7 +12,7 @@ import (
 type Stats struct {
 	Commits uint64 `json:"commits"` // that succeeded
 	Ops     uint64 `json:"ops"`     // of these commits
-	Refused uint64 `json:"refused"` // commits of which an op was refused
+	Refused uint64 `json:"refused"` // commits in which an op was refused
 	Failed  uint64 `json:"failed"`  // commits whose transaction failed
 
 	Transactions uint64        `json:"transactions"`

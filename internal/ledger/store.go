@@ -92,8 +92,8 @@ func (s *store) read() (state, error) {
 
 // mend makes zeros of a torn batch, and makes the last batch, the zeros behind it and the file's
 // name durable. A process that died, or to whom a sync has failed, may have left the last batch
-// in the page cache alone; so mend writes it once more. What it writes is what is there. And it
-// may have died after it had given the file its name, and before it had synced the folder.
+// in the page cache alone; so mend writes it once more. It writes the same bytes that the file has.
+// And it may have died after it had given the file its name, and before it had synced the folder.
 func (s *store) mend() error {
 	if err := s.opts.volume.syncDir(filepath.Dir(s.opts.Path)); err != nil {
 		return err

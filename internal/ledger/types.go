@@ -46,8 +46,8 @@ type Edit struct{ Before, After *hold.Owner }
 // Rest is a freed name that cannot be claimed until Until. After that the name stays listed,
 // so that a caller can choose the name that has rested longest.
 //
-// Freed and Until are times of Options.Clock. So within a boot a rest takes as long as it is
-// meant to, whatever the wall clock is set to and however often the ledger is opened again.
+// Freed and Until are times of Options.Clock. So within a boot a rest takes as long as it is meant
+// to, even if somebody sets the wall clock, and however often the ledger is opened again.
 // In a later boot only the wall clock, which goes on while the machine is off, can tell how
 // long the name had rested when that boot first opened the ledger. If the wall clock has
 // been set back by then to before the name was freed, the rest begins anew at that opening.
@@ -77,7 +77,7 @@ type Tombstone struct {
 }
 
 // First is when the first agent of a state folder began, in a boot: CLOCK_BOOTTIME in
-// nanoseconds. What happened before that, no ledger knows.
+// nanoseconds. No ledger knows what happened before that.
 type First struct {
 	Boot    string `json:"boot"`
 	Started int64  `json:"started"`

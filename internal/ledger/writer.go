@@ -87,7 +87,7 @@ func (q *queue) signal() {
 // If ctx ends before the ops were taken into a transaction, Commit withdraws them. If it
 // ends later, Commit waits for the outcome, which takes as long as the disk does.
 //
-// Errors are those of the ops, ctx.Err(), ErrClosed, and that of a failed transaction. If
+// The errors are the ops' errors, ctx.Err(), ErrClosed, and the error of a failed transaction. If
 // nobody knows what a failed transaction left on the disk, that commit and every later one
 // fail with ErrFailed.
 func (l *Ledger) Commit(ctx context.Context, ops ...Op) error {

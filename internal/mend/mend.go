@@ -175,7 +175,7 @@ func (m *Mend) differs(id hold.ID, l rtnl.Link) bool {
 	return err == nil && of.Differs(e.Owner, l)
 }
 
-// reshaped returns the owner of a link of whose limits somebody has changed one, as news say. If
+// reshaped returns the owner of the link of which news say that somebody has changed a limit. If
 // somebody has renamed the link as well, the sweep sees it.
 func (m *Mend) reshaped(n rtnl.News) (hold.ID, bool) {
 	names, err := m.node.Conn.Names(n.Link.Index)

@@ -35,8 +35,8 @@ type Watcher struct {
 	looked   time.Time // when the watcher last looked at everything
 
 	forwarding suspect              // the node's forwarding, of all links
-	still      map[unforwarded]bool // links that do not forward any more, of whoever they are
-	stillAt    time.Time            // when to find out whose they are; zero: there are none
+	still      map[unforwarded]bool // links that stopped forwarding, of pods or not
+	stillAt    time.Time            // when to find out which pods have these links; zero: there are no such links
 
 	work    sync.WaitGroup
 	places  chan struct{} // has a token for each repair under way
@@ -152,8 +152,9 @@ func (s *suspect) note(now time.Time, after time.Duration) {
 // repaired notes a repair that begins now.
 func (s *suspect) repaired(now time.Time) { s.at, s.last, s.repairs = time.Time{}, now, s.repairs+1 }
 
-// hearUnforwarded notes that forwarding is off, for all links or for one. With all links the
-// kernel tells of each, and turning all on again turns on each.
+// hearUnforwarded notes that forwarding is off, for all links or for one. If forwarding is off for
+// all links, the kernel also sends news of each link, and turning it on for all links turns it on
+// for each link.
 func (w *Watcher) hearUnforwarded(n rtnl.News, now time.Time) {
 	switch {
 	case !w.hooks.Forwards():
@@ -167,8 +168,8 @@ func (w *Watcher) hearUnforwarded(n rtnl.News, now time.Time) {
 	}
 }
 
-// forward begins to turn forwarding on again. It notes the owners whose links alone do not
-// forward.
+// forward begins to turn forwarding on again. It notes an owner if forwarding is off for the
+// owner's own link, and not for all links.
 func (w *Watcher) forward(ctx context.Context, now time.Time) {
 	due := func(at time.Time) bool { return !at.IsZero() && !at.After(now) }
 	if due(w.forwarding.at) {
@@ -188,7 +189,7 @@ func (w *Watcher) forward(ctx context.Context, now time.Time) {
 	clear(w.still)
 	names, err := w.node.Conn.Names(indices...)
 	if err != nil {
-		w.Log.Warn("could not find out whose links do not forward any more", "err", err)
+		w.Log.Warn("could not find out which pods' links stopped forwarding", "err", err)
 	}
 	for _, name := range names {
 		if id, ok := w.linkOwner(rtnl.Link{Name: name}); ok {

@@ -1,4 +1,4 @@
-// Package misspelt finds the word that somebody probably meant by one that nobody knows.
+// Package misspelt finds the known word that somebody probably meant by an unknown word.
 package misspelt
 
 import (

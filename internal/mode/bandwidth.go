@@ -40,8 +40,9 @@ func FitBandwidth(b netconf.Bandwidth, mtu int) error {
 	return nil
 }
 
-// OtherBandwidth says which limit of an attachment is not what a configuration asks for, and what
-// that asks for; "" if there is none. What a configuration leaves out may be as it is.
+// OtherBandwidth says which limit of an attachment differs from the configuration's, and what the
+// configuration asks for; "" if no limit differs. A limit that the configuration does not name is
+// not compared.
 func OtherBandwidth(has attachment.Interface, b netconf.Bandwidth) string {
 	for _, l := range []struct {
 		way   string

@@ -13,7 +13,7 @@ import (
 )
 
 // Advertise sends a router advertisement (RFC 4861, 4.2) from a link-local address to all nodes
-// on a link. Whoever takes it has a default route by that address for half an hour and, if
+// on a link. A host that accepts it has a default route by that address for half an hour and, if
 // prefix is valid, an address of the prefix for as long.
 func Advertise(t testing.TB, at *ns.Netns, link string, router netip.Addr, prefix netip.Prefix) {
 	t.Helper()

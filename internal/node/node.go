@@ -34,7 +34,7 @@ type Node struct {
 	Noticed func(watch func(changed func()) error, changed func()) error
 	// Identify says which namespace is at a path. It fails as ns.Ref.Open does.
 	Identify func(ns.Ref) (ns.Ref, error)
-	// Occupied reports whether a namespace has an interface of a name, whoever made it.
+	// Occupied reports whether a namespace has an interface of a name, made by Berth or not.
 	Occupied func(ns.Ref, string) (bool, error)
 	// Ends looks for the pods' ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd

@@ -66,7 +66,7 @@ func identify(ref ns.Ref) (ns.Ref, error) {
 	return n.Ref(), nil
 }
 
-// occupied reports whether a pod has an interface of a name, whoever made it.
+// occupied reports whether a pod has an interface of a name, made by Berth or not.
 //
 //	ip -n POD link show NAME
 func occupied(pod ns.Ref, name string) (there bool, err error) {

@@ -8,9 +8,9 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// Hearing returns the names of the links of which the kernel takes router advertisements only until
-// it forwards IPv6 from them: accept_ra is 1. No pod's link is among them, since ADD is about to set
-// its accept_ra to 0.
+// Hearing returns the names of the links by which the kernel takes router advertisements only until
+// it forwards IPv6 from them: accept_ra is 1. No pod's link is among them, since ADD is about to
+// set its accept_ra to 0.
 func (n *Node) Hearing() ([]string, error) {
 	links, err := rtnl.Steady(func() ([]rtnl.Link, error) {
 		return n.Conn.Links(func(l rtnl.Link) (bool, error) {

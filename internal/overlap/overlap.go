@@ -1,5 +1,5 @@
-// Package overlap finds pools whose addresses somebody else on the node uses: such a pool takes
-// the node's neighbours or its gateway away from it, or its pods are never reached.
+// Package overlap finds pools whose addresses somebody else on the node uses: such a pool makes the
+// node lose its neighbours or its gateway, or nobody reaches the pool's pods.
 package overlap
 
 import (
@@ -24,12 +24,12 @@ type Node interface {
 // Agents tells the agents of a node apart.
 type Agents struct {
 	Self string // instance of the agent whose pools are looked at; "" if it has none yet
-	// Running returns what the agent says of itself that lives here and whose instance's id
-	// begins so; false if there is none.
+	// Running returns what an agent that lives here says of itself, if its instance's id begins so;
+	// false if there is no such agent.
 	Running func(instance string) (who string, ok bool)
 }
 
-// Here returns the agents of a network namespace, of which self is one.
+// Here returns the agents of a network namespace, self included.
 func Here(self string, netns uint64) Agents {
 	return Agents{self, func(instance string) (string, bool) { return root.LockedBy(instance, netns) }}
 }
@@ -52,8 +52,8 @@ func (o Overlap) String() string {
 	return fmt.Sprintf("pool %s: %s overlaps %s", o.Pool, o.CIDR, o.With)
 }
 
-// Find returns the overlaps of an agent's pools on a node. The agent's own links and routes are
-// none, but other agents' are.
+// Find returns the overlaps of an agent's pools on a node. The agent's own links and routes are no
+// overlaps, but other agents' links and routes are.
 func Find(pools []ipam.PoolConfig, n Node, agents Agents) ([]Overlap, error) {
 	uses, err := n.Uses()
 	if err != nil {
@@ -157,9 +157,9 @@ func Check(pools []ipam.PoolConfig, n Node, agents Agents) error {
 	return Refusal(found)
 }
 
-// Refusal returns an error that names overlaps; nil if there are none. A part of a larger
-// network that a route leads to is none: nodes in clouds have routes to all private networks. Nor
-// is what an agent has left that does not run: without its root nobody could remove it as Berth's.
+// Refusal returns an error that names overlaps; nil if there are none. A pool inside a larger
+// routed network is no overlap: nodes in clouds have routes to all private networks. Things that a
+// stopped agent left are none either: without its root nobody could remove them as Berth's.
 func Refusal(found []Overlap) error {
 	var all []string
 	for _, o := range found {

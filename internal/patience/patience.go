@@ -36,8 +36,8 @@ func (c *Calls) Hang(name string) bool {
 	return time.Now().Before(c.hanging[name].until)
 }
 
-// Any reports whether a call hangs whose name sort accepts, and whose pause is at least
-// least. It leaves out a call whose pause has been over for as long as it lasted: its path
+// Any reports whether a hanging call has a name that sort accepts, and a pause of at least least.
+// It leaves out a call whose pause has been over for as long as it lasted: its path
 // may answer by now, though nobody has tried it again.
 func (c *Calls) Any(least time.Duration, sort func(name string) bool) bool {
 	c.mu.Lock()

@@ -12,11 +12,11 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ClearLeft removes what the table of an agent that nobody serves maps to addresses of this agent's
-// pools, if the pod is gone: such an address's next pod would get what comes to the port, and no pod
-// could have the port. A pod is gone whose link is not on the node, or which this agent is releasing.
-// If no pod of that agent is left, its whole table goes. Should that agent be only stopped, it makes
-// its table again when it starts.
+// ClearLeft removes host ports that the table of an agent that is not running maps to addresses of
+// this agent's pools, if the pod is gone: otherwise the address's next pod would get what comes to
+// the port, and no pod could have the port. A pod counts as gone if its link is not on the node, or
+// if this agent is releasing it. If no pod of that agent is left, its whole table goes. Should that
+// agent be only stopped, it makes its table again when it starts.
 func (p *Ports) ClearLeft() error {
 	all, err := p.node.OtherPorts()
 	if err != nil {
@@ -48,7 +48,7 @@ func (p *Ports) clear(instance string, mapped []nft.Port) error {
 	if err := p.node.UnmapOther(instance, gone, len(left) == 0); err != nil {
 		return fmt.Errorf("removing the host ports that instance %s has left (or: nft delete table inet %s): %w", instance, stamp.Table(instance), err)
 	}
-	p.Log.Warn("removed host ports of pods that are gone, which an agent has left that does not run",
+	p.Log.Warn("removed host ports of deleted pods from the table of an agent that is not running",
 		"instance", instance, "ports", len(gone), "whole table", len(left) == 0)
 	return nil
 }

@@ -109,8 +109,8 @@ func (p *Ports) Claim(ctx context.Context, id hold.ID, want []nft.Mapping) (undo
 	}
 }
 
-// elsewhere refuses ports that another agent of the node maps, whether or not it runs: of two tables
-// that map a port, the kernel goes by either.
+// elsewhere refuses ports that another agent of the node maps, whether or not it runs: if two
+// tables map a port, the kernel may use either.
 func (p *Ports) elsewhere(want []nft.Mapping) error {
 	if len(want) == 0 {
 		return nil
@@ -329,9 +329,9 @@ func (p *Ports) Has(protocol string, at netip.AddrPort) bool {
 	return held[at.Addr()] != "" || held[any] != ""
 }
 
-// Kept returns those of the host ports in the agent's table that an owner has, as the ledger
-// says. What is there in the name of an owner that is being released stays until its release
-// removes it. Before the ledger is open, nobody has any.
+// Kept returns the host ports in the agent's table that the ledger says an owner has. If the owner
+// is being released, all its ports in the table stay until its release removes them. Before the
+// ledger is open, nobody has any.
 func (p *Ports) Kept(id hold.ID, there []nft.Mapping) []nft.Mapping {
 	if p.Ledger == nil {
 		return nil

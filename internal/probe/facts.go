@@ -183,7 +183,7 @@ func (p *prober) linkTo(to netip.Addr) string {
 	return names[0]
 }
 
-// beyond returns what is wrong between the node and whoever should answer.
+// beyond returns what is wrong between the node and the machine that should answer.
 func (p *prober) beyond(ctx context.Context, f flight) (wrong []string) {
 	var way rtnl.Way
 	if err := p.node.Do(rtnl.GetWay(f.to, netip.Addr{}, 0, &way)); err != nil {

@@ -89,7 +89,7 @@ func (p *prober) lost(ctx context.Context, f flight, o outcome) (Verdict, []stri
 	return p.unanswered(ctx, f)
 }
 
-// guess judges a packet of which nothing tells where it got lost, as on Linux before 5.12.
+// guess judges a packet if nothing tells where the packet got lost, as on Linux before 5.12.
 func (p *prober) guess(ctx context.Context, f flight, o outcome) (Verdict, []string) {
 	wrong := slices.Concat(p.routing(f, o, false), p.routing(f, o, true), p.beyond(ctx, f))
 	if len(wrong) > 0 {
@@ -109,7 +109,7 @@ func (p *prober) lostInPod(ctx context.Context, f flight, o outcome) (Verdict, [
 	case len(wrong) > 0:
 		return Fail, wrong
 	case errors.Is(o.err, unix.EPERM):
-		return Unknown, []string{"a rule of the pod's own, or a missing right of whoever runs this, forbids it"}
+		return Unknown, []string{"a rule of the pod's own forbids it, or the user who runs this lacks a right"}
 	case errors.As(o.err, &refused):
 		return "", nil
 	case len(f.there) == 0:
@@ -150,7 +150,7 @@ func (p *prober) unanswered(ctx context.Context, f flight) (Verdict, []string) {
 	if f.tcp != nil {
 		return Fail, []string{"the packet has left the node, and nobody has answered: a firewall beyond the node, or at the other end, may drop it"}
 	}
-	// Does whoever is there answer the node itself?
+	// Does the peer answer the node itself?
 	if o := p.fly(flight{to: f.to}); o.err != nil {
 		return Unknown, []string{fmt.Sprintf("the packet has left the node, and %s does not answer the node, either", whose)}
 	}

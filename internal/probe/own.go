@@ -10,9 +10,9 @@ import (
 )
 
 // own returns what the node saw of a flight's packet and its answer. Others can send packets of the
-// same ID: a pod that gets an echo can repeat its token, and every pod can guess a port. So a packet
-// counts only if it came where this one had to come from, and its answer if it came from who was
-// asked to who asked.
+// same ID: a pod that gets an echo can repeat its token, and every pod can guess a port. So a
+// packet counts only if it came from where the probe's packet had to come, and an answer only if it
+// went from the asked machine to the asking one.
 func (p *prober) own(f flight, id uint32, all []nft.Sight) (own []nft.Sight) {
 	from := 0 // the node itself
 	if f.inPod {

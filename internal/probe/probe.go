@@ -81,8 +81,8 @@ type prober struct {
 	steps []Step
 }
 
-// Run probes a pod. The error says why it could not: the pod's network namespace cannot be opened,
-// or is not the one that the pod was attached in.
+// Run probes a pod. The error says why the probe could not run: the pod's network namespace cannot
+// be opened, or is not the namespace that the pod was attached in.
 func Run(ctx context.Context, o Options) ([]Step, error) {
 	p := &prober{Options: o}
 	defer p.close()
@@ -108,7 +108,7 @@ func (p *prober) open(ctx context.Context) (err error) {
 	if p.pod.Ref().Same(p.self.Ref()) {
 		return fmt.Errorf("%s is the node's own network namespace", p.Pod.Netns)
 	}
-	if err := p.pod.Do(func() error { return nil }); err != nil { // whoever is not root cannot enter it
+	if err := p.pod.Do(func() error { return nil }); err != nil { // only root can enter it
 		return err
 	}
 	if p.node, err = rtnl.OpenFor(ctx, p.self); err != nil {

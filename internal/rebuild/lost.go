@@ -18,8 +18,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ErrLedgerLost says that this agent's pods are here, and no ledger that knows of them. By
-// an empty ledger their links would have no owner, and the sweep would take them away.
+// ErrLedgerLost says that this agent's pods are here, and no ledger that knows of them. With an
+// empty ledger their links would have no owner, and the sweep would remove the links.
 var ErrLedgerLost = errors.New("the agent's ledger is lost")
 
 // ErrLedgerOld says that the ledger does not know of some of this agent's pods: an older copy
@@ -40,9 +40,9 @@ func (r *Rebuild) Open() error {
 }
 
 // begin makes sure that there is a ledger file. It refuses a state folder that is not the one
-// from which an agent served last. If the ledger is missing, begin does not begin one over
-// pods that an earlier ledger knew of, nor beside an agent whose ledger somebody has taken
-// away. If the lost ledger's pods have left nothing, or only what queued deletions name, it
+// from which an agent served last. If the ledger is missing, begin begins no ledger if an earlier
+// ledger knew pods that are still here, or if an agent runs whose ledger somebody has taken away.
+// If the lost ledger's pods have left nothing, or only what queued deletions name, it
 // begins a ledger with a quarantine, because nobody knows any more which addresses rest. The
 // first ledger of a state folder says when it was begun.
 func (r *Rebuild) begin() error {
@@ -122,11 +122,10 @@ func (r *Rebuild) refuseOld() error {
 		ErrLedgerOld, r.Root.Ledger(), len(left), left[0].Name, r.rebuildCommand())
 }
 
-// unknown returns the pods' links that a ledger ought to know of and does not: the whole
-// links of this instance, as far as others have left them so, for whose id owned is false.
-// An owner is on the disk before its link is made, and is forgotten only after its link was
-// seen to be gone. So a whole link without an owner is that of a pod which a later ledger
-// knew.
+// unknown returns the pods' links that a ledger ought to know and does not know: links of this
+// instance that others have left whole, and for whose id owned is false. An owner is on the disk
+// before its link is made, and is forgotten only after its link was
+// seen to be gone. So a whole link without an owner belongs to a pod that a later ledger knew.
 func (r *Rebuild) unknown(owned func(hold.ID) bool) ([]rtnl.Link, error) {
 	isNew := func(l rtnl.Link) bool {
 		id, whole := r.node.WholeOwner(l)

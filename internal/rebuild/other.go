@@ -9,13 +9,13 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// ErrOtherInstance says that the state folder is not the one from which an agent served
-// last, and that pods of that agent's are still here.
+// ErrOtherInstance says that the state folder is not the one from which an agent served last, and
+// that pods of that agent are still here.
 var ErrOtherInstance = errors.New("the state folder is not the one from which an agent served here last")
 
 // refuseOther refuses a state folder that was put, or mounted, in the place of the one from
-// which an agent served in this epoch, while pods of that agent's are here: by this folder's
-// instance id and ledger they are nobody's. Pods that queued deletions name do not count:
+// which an agent served in this epoch, while pods of that agent are here: this folder's instance id
+// and ledger assign them to nobody. Pods that queued deletions name do not count:
 // the deletions adopt them.
 func (r *Rebuild) refuseOther() error {
 	entered, was, err := daemon.ReadMarker(r.Root)

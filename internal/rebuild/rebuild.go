@@ -58,8 +58,8 @@ func New(d *daemon.Daemon, n *node.Node, q *drain.Drain, g *ground.Ground, finde
 // Possible returns why the ledger of a root cannot be made anew; nil: no reason is known.
 // It is for the time before anything is opened.
 func Possible(dir root.Dir) error {
-	// Somebody may have taken away the ledger of an agent that runs. What that agent still
-	// writes into it would be missing in the new one.
+	// Somebody may have taken away the ledger of an agent that runs. Everything that the agent
+	// still writes into that ledger would be missing in the new one.
 	if err := server.Unserved(dir); err != nil {
 		return fmt.Errorf("%w, and has the ledger open: stop it first", err)
 	}

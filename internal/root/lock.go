@@ -19,7 +19,7 @@ func Lock(instance string, netns uint64) string {
 }
 
 // Locked reports whether somebody has locked a file, and what they wrote down of
-// themselves. Who tries to lock it meanwhile tries again.
+// themselves. A process that fails to lock the file because of this look tries again.
 func Locked(path string) (who string, locked bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -32,8 +32,8 @@ func Locked(path string) (who string, locked bool) {
 	return Holder(f), true
 }
 
-// LockedBy returns what the agent wrote down of itself that lives in a network namespace and
-// whose instance's id begins so; false if there is none.
+// LockedBy returns what an agent that lives in a network namespace wrote down of itself, if its
+// instance's id begins so; false if there is no such agent.
 func LockedBy(instance string, netns uint64) (who string, locked bool) {
 	paths, _ := filepath.Glob(Lock(instance+"*", netns)) // the only error is a pattern that is none
 	for _, path := range paths {

@@ -26,8 +26,8 @@ func readAdd(r *server.Request) (api.AddRequest, error) {
 	return req, nil
 }
 
-// aboutAdd returns what the log says of an ADD or a CHECK that fails: what can be read of whom
-// it is about.
+// aboutAdd returns what the log says of an ADD or a CHECK that fails: the readable parts of the
+// request's attachment.
 func aboutAdd(req api.AddRequest) []any {
 	head, _ := cni.ParseHead(req.Config)
 	args, _ := cni.ParseArgs(req.Args)

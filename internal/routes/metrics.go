@@ -74,8 +74,8 @@ func (f *figures) Collect(ctx context.Context, ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectOwed gives the age of the oldest queued deletion, and the figures of each kind that
-// the daemon has, or of which holds were owed at any scrape. So the figures of a kind that owes
+// collectOwed gives the age of the oldest queued deletion, and the figures of each kind that the
+// daemon has, or that had owed holds at any scrape. So the figures of a kind that owes
 // nothing any more go to 0, and do not vanish.
 func (f *figures) collectOwed(gauge func(*prometheus.Desc, float64, ...string)) {
 	f.mu.Lock()

@@ -1,6 +1,6 @@
 // Package routes is the agent's API on a daemon's server: its paths, what each
-// accepts and answers, and the metrics of what its verbs know. What the verbs do
-// is behind the interface Verbs.
+// accepts and answers, and the metrics of what its verbs know. The interface Verbs hides what the
+// verbs do.
 //
 // routes.go lists all paths; verbs.go, show.go, owed.go and events.go answer them,
 // and body.go and query.go check what requests say.

@@ -42,7 +42,7 @@ func DeletionCount(s deletions.Survey, err error) api.DeletionCount {
 }
 
 // ByAttachment returns one deletion for each attachment: a runtime repeats a DEL, and each is
-// queued. The one that it returns is the first, with the reason of the last. The attachment is cut
+// queued. It returns the first deletion, with the reason of the last. The attachment is cut
 // off if any of them has cut it off.
 func ByAttachment(queued []api.QueuedDeletion) (all []api.QueuedDeletion) {
 	queued = slices.Clone(queued)

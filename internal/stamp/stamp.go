@@ -1,4 +1,4 @@
-// Package stamp says to whom a thing on the node belongs: by the name of a link or a table,
+// Package stamp says which owner a thing on the node belongs to: by the name of a link or a table,
 // by a link's alias and group, and by a route's metric and origin. All code that writes or
 // reads one of these uses this package, the plugin's too: if two places differed, a
 // deletion could hit the wrong pod.
@@ -75,8 +75,8 @@ func withAddresses(alias, addrs string) string {
 	return alias + atAddresses + addrs
 }
 
-// What stands before the start and before the addresses, the base in which the start is
-// written, the digits that the greatest one has, and the characters of addresses. atStart and
+// These are the texts before the start and before the addresses, the base in which the start is
+// written, the number of digits of the greatest start, and the characters of addresses. atStart and
 // atAddresses occur in no key: neither an interface's name in the kernel nor any other name in
 // CNI has a space.
 const (
@@ -207,7 +207,7 @@ func Alike(a, b string) bool {
 // Link returns the name that ADD gave the link.
 func (s Stamp) Link() string { return Link(s.Instance, s.ID) }
 
-// Is reports whether the alias is that of k, as far as the alias goes (see Short).
+// Is reports whether the alias is k's alias, as far as the alias goes (see Short).
 func (s Stamp) Is(k Key) bool {
 	text := named(s.Instance, s.ID, k)
 	if s.Short() {

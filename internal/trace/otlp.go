@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What is sent: an ExportTraceServiceRequest in OTLP's JSON, where ids are hexadecimal and
+// The exporter sends an ExportTraceServiceRequest in OTLP's JSON, where ids are hexadecimal and
 // numbers of 64 bits are text (OTLP specification 1.x, "JSON Protobuf Encoding").
 type (
 	request struct {

@@ -63,8 +63,8 @@ func (t *Traffic) Unwatched() {
 // all of connection tracking, and many pods may come at once.
 const mappedEvery = 250 * time.Millisecond
 
-// Mapped says that host ports were mapped, which flows may have had before: those of clients that
-// have sent datagrams to the node itself, and those to which masquerade has given such a port.
+// Mapped says that host ports were mapped. Flows may have had these ports before: flows of clients
+// that have sent datagrams to the node itself, and flows to which masquerade has given such a port.
 func (t *Traffic) Mapped(ms []nft.Mapping) {
 	t.mappings.Lock()
 	t.mappings.new = append(t.mappings.new, ms...)
@@ -76,7 +76,7 @@ func (t *Traffic) Mapped(ms []nft.Mapping) {
 }
 
 // KeepMapped has the kernel forget these flows and no others, until ctx ends. The first pod's are
-// forgotten at once. What a pass that failed looked for, the next one looks for as well.
+// forgotten at once. The next pass repeats the search of a failed pass.
 func (t *Traffic) KeepMapped(ctx context.Context) {
 	due := hostPorts{}
 	failed := 0 // passes in a row

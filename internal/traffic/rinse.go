@@ -26,8 +26,9 @@ const (
 	RinseEvery = time.Second
 	// rinseAgain is the longest wait after a pass that failed.
 	rinseAgain = time.Minute
-	// restOn is how much longer an address rests that somebody else has when its rest is over.
-	// What the kernel remembers of it is theirs, and stays; and an ADD would fail with it.
+	// restOn is how much longer an address rests if somebody else has it when its rest is over.
+	// The kernel's entries of that address are the other user's, and stay. An ADD with that address
+	// would fail.
 	restOn = time.Minute
 )
 

@@ -1,6 +1,6 @@
 // Package traffic sees to the entries that pods' traffic leaves in the kernel's connection
 // tracking. It deletes the entries of an address before the address is given anew (rinse.go,
-// claim.go), those that a pod has too many of (trim.go), and those of connections that began
+// claim.go), entries that a pod has too many of (trim.go), and entries of connections that began
 // while the rules did not hold, or that have a host port from before it was mapped (exposed.go).
 package traffic
 

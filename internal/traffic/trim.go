@@ -15,10 +15,10 @@ import (
 
 // The nftables table limits the connections that a pod opens (kernel/nft/limit.go). It does
 // not see closed TCP connections, which a pod can keep in connection tracking with a packet
-// every two minutes, or turn into open ones again. Nor does it count what others open to the
-// pod, which the pod can keep there by an answer. So the agent looks how full connection
-// tracking is. It deletes entries of a pod that has too many before there is no room for
-// other pods, or no free port of the node's address for one destination.
+// every two minutes, or turn into open ones again. It does not count connections that others open
+// to the pod either, and the pod can keep such connections in the table by an answer. So the agent
+// looks how full connection tracking is. It deletes entries of a pod that has too many before there
+// is no room for other pods, or no free port of the node's address for one destination.
 
 const (
 	// trimEvery is the time between two looks how full connection tracking is. A look reads
@@ -28,8 +28,8 @@ const (
 	// time that this took. A table of 262,144 entries that is full, but of no pod's in
 	// particular, takes 0.4 s.
 	trimRest = 20
-	// trimAgain is trimRest if pods had too many. Nothing limits how fast others open
-	// connections to a pod: one that works with them would fill the table again meanwhile.
+	// trimAgain is trimRest if pods had too many. Nothing limits how fast others open connections
+	// to a pod: a pod that works with others would fill the table again meanwhile.
 	trimAgain = 2
 	// portsRest is trimRest where the table has room, but there may be no free port. A pod
 	// that has half of the ports takes the others in one second if it has opened nothing for
@@ -76,7 +76,7 @@ func trimBounds(connections, entries, most, ports int) (b conntrack.Bounds, rest
 		b, rest = conntrack.Bounds{
 			Closed: min(2*connections, most/2), // half, so that one pod's closed connections cannot fill a small table
 			All:    2 * connections,
-			Others: true, // whoever has filled it
+			Others: true, // no matter who has filled it
 		}, trimRest
 	}
 	if half := max(connections, ports/2); entries >= ports-ports/4 && half < ports {

@@ -2,13 +2,14 @@ package turn
 
 import "context"
 
-// Place is a request's place among those that execute at once. Others wait for it.
+// Place is a request's place among the requests that execute at once. Other requests wait for a
+// place.
 type Place struct {
 	// Leave gives the place back before a wait. The caller calls done when the wait is over.
 	// left is false if too many requests wait so: then the request keeps its place.
 	Leave func() (done func(), left bool)
-	// Enter waits for a place again, for a request that goes on after its wait. A request
-	// whose work that is left is short does without.
+	// Enter waits for a place again, for a request that goes on after its wait. A request that has
+	// little work left goes on without a place.
 	Enter func(context.Context) error
 	// Ended is closed when waits are to end. They end with Why.
 	Ended <-chan struct{}

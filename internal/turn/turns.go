@@ -1,5 +1,5 @@
-// Package turn has locks for which one waits under a context: one lock for each key (Turns),
-// and a single one (One). Whoever has waited longest has the next turn. Aside gives back a
+// Package turn has locks for which callers wait under a context: one lock for each key (Turns), and
+// a single one (One). The caller that has waited longest has the next turn. Aside gives back a
 // request's place while the request waits for something else.
 package turn
 
@@ -18,12 +18,12 @@ var ErrCrowded = errors.New("wait for the same turn already")
 type Turns[K comparable] struct {
 	// Most is how many may wait for a key's turn; 0: as many as come.
 	Most int
-	// Aside has those who wait give the place of their context back (Place), and enter anew
-	// once they have their turn. So a turn that does not end keeps no place but its own.
+	// Aside makes waiting callers give back the place in their context (Place), and enter anew once
+	// they have their turn. So a turn that does not end keeps only its holder's place.
 	Aside bool
 
 	mu    sync.Mutex
-	lines map[K][]chan struct{} // by each key whose turn somebody has: those who wait; a channel is closed when its turn comes
+	lines map[K][]chan struct{} // the waiting callers, by each key whose turn somebody has; a channel is closed when its turn comes
 }
 
 // Take waits for the key's turn until ctx ends. It fails with ErrCrowded if Most callers wait
@@ -64,8 +64,9 @@ func (t *Turns[K]) Take(ctx context.Context, key K) (done func(), err error) {
 	return nil, err
 }
 
-// await waits for mine to be closed. Whoever has the turn may wait for a place, so nobody who
-// keeps one waits for the turn: all places could be theirs.
+// await waits for mine to be closed. The holder of the turn may be waiting for a place. A caller
+// therefore gives its place back while it waits; otherwise the waiting callers could hold all
+// places.
 func (t *Turns[K]) await(ctx context.Context, mine <-chan struct{}) error {
 	p, has := ctx.Value(placeKey{}).(Place)
 	if !has || !t.Aside {
@@ -91,7 +92,7 @@ func (t *Turns[K]) await(ctx context.Context, mine <-chan struct{}) error {
 	}
 }
 
-// next gives the turn to whoever has waited longest.
+// next gives the turn to the caller that has waited longest.
 func (t *Turns[K]) next(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

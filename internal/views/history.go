@@ -41,9 +41,9 @@ func (v *Views) RemoveHistory() error {
 	return err
 }
 
-// RestoreHistory notes which attachments a former run has promised to release. That run may have
-// written their records, and have died before the ledger forgot them. To be called when the index
-// has what the ledger had at the start.
+// RestoreHistory notes which attachments a former run has promised to release. The former run may
+// have written records of these attachments, and have died before the ledger forgot them. The
+// caller calls it when the index has what the ledger had at the start.
 func (v *Views) RestoreHistory() {
 	inherited := map[string]bool{}
 	for _, e := range v.index.All() {

@@ -79,7 +79,7 @@ func (v *Views) RetryOwed(_ context.Context, ids []hold.ID) (api.Retried, error)
 	return tried, nil
 }
 
-// Stale is how long a queued deletion may wait. An audit finds those that have waited for
+// Stale is how long a queued deletion may wait. An audit finds deletions that have waited for
 // longer, because the agent should have done them long before.
 const Stale = time.Minute
 

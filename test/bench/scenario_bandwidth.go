@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// These contestants have limits of bandwidth, both ways. They are measured beside those of the
-// same plugins that have none.
+// These contestants have limits of bandwidth, both ways. They are measured beside contestants with
+// the same plugins and no limits.
 var (
 	berthRates = contestant{name: "berth+bandwidth", agent: true, rates: true,
 		config: berthConfig(`"pool": "v4", "capabilities": {"bandwidth": true}`)}
@@ -21,7 +21,7 @@ var rates = map[string]any{
 	"ingressRate": 100_000_000, "ingressBurst": 1_000_000, "egressRate": 100_000_000, "egressBurst": 1_000_000,
 }
 
-// bandwidth measures ADD and DEL of pods with limits beside those of pods without, in turns.
+// bandwidth measures ADD and DEL of pods with limits and of pods without limits, in turns.
 func bandwidth(ctx context.Context, b *bench) error {
 	plain, peer := b.network(berthName), b.network("ptp")
 	if plain == nil || peer == nil {

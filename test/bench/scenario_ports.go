@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// These contestants have host ports. They are measured beside those of the same plugins that
-// have none.
+// These contestants have host ports. They are measured beside contestants with the same plugins and
+// no host ports.
 var (
 	berthPorts = contestant{name: "berth+ports", agent: true, ports: true,
 		config: berthConfig(`"pool": "v4", "capabilities": {"portMappings": true}`)}
@@ -33,8 +33,8 @@ func portMappings(from, n int) []map[string]any {
 	return list
 }
 
-// ports measures ADD and DEL of pods with host ports, on a node that has a thousand of them,
-// beside those of pods without, in turns.
+// ports measures ADD and DEL of pods with host ports, on a node that has a thousand host ports, and
+// of pods without host ports, in turns.
 func ports(ctx context.Context, b *bench) error {
 	plain, peer := b.network(berthName), b.network("ptp")
 	if plain == nil || peer == nil {
@@ -79,8 +79,8 @@ func ports(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// inTurns measures ADD and DEL of two networks with something, which come second, beside those of
-// two without, in turns, and reports them.
+// inTurns measures ADD and DEL of two networks with a feature, which come second, and of two
+// networks without it, in turns, and reports them.
 func (b *bench) inTurns(ctx context.Context, nets []*network, what string) (map[string]*figures, error) {
 	all := make(map[string]*figures)
 	for _, n := range nets {

@@ -25,9 +25,9 @@ func left(format string, args ...any) error { return &residue{fmt.Sprintf(format
 
 // notePresent notes the addresses of all attachments, also of those whose ADD was not
 // answered: they are in use now, and have to rest when they are freed. Addresses of an ADD that
-// fails before its link is up need no rest, and nobody can tell afterwards. So those of an ADD
-// under way count once its link is up, and those of a release if its link is there and marked:
-// an ADD that failed earlier has deleted its link before its release is promised.
+// fails before its link is up need no rest, and nobody can tell afterwards. So the addresses of an
+// ADD under way count once its link is up, and the addresses of a release if its link is there and
+// marked: an ADD that failed earlier has deleted its link before its release is promised.
 func (w *world) notePresent() error {
 	all, err := w.list()
 	if err != nil {

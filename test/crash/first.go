@@ -63,8 +63,8 @@ func removing(w *world, judge killer.Judge) error {
 
 // removedAgain repeats `berthd --remove`, and starts the agent again. scenario.point has
 // started the agent before, so that everything that was removed half-way is whole again.
-// What the agent takes anew has a new owner and so another comment in the table; therefore
-// removedAgain settles the world again.
+// The agent takes its things anew with a new owner, and so with another comment in the table;
+// therefore removedAgain settles the world again.
 func removedAgain(w *world, _ error) error {
 	if err := w.audit(); err != nil {
 		return err

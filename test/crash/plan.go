@@ -21,8 +21,8 @@ type plan struct {
 	hit   string // the call at which the fault happened
 }
 
-// everyOne is the number of calls of the same name that are each a point. Of further ones,
-// such as for the 256 spare files of a first start, only the 16th, 32nd, ... are points.
+// everyOne is the number of calls of the same name that are each a point. After them, as in the 256
+// calls for the spare files of a first start, only the 16th, 32nd, ... call is a point.
 const everyOne = 8
 
 // judge decides about a call.

@@ -73,8 +73,8 @@ func (p *pod) command(verb string, keys ...string) (killer.Command, *files, erro
 	return p.w.plugin(verb, []string{"CNI_CONTAINERID=" + p.container, "CNI_NETNS=" + p.netns.Ref().Path, "CNI_IFNAME=eth0"}, keys...)
 }
 
-// wishes are what a pod's configuration asks for beyond that of others: the first pod has host
-// ports, and limits of bandwidth.
+// wishes are what a pod's configuration asks for beyond other pods' configurations: the first pod
+// has host ports, and limits of bandwidth.
 func (p *pod) wishes() []string {
 	if p.number > 0 {
 		return nil

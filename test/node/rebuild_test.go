@@ -44,7 +44,7 @@ func TestRebuildLedger(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
 	}
-	if !strings.Contains(log.String(), "the rebuilt ledger lacks what only the former one said") {
+	if !strings.Contains(log.String(), "the rebuilt ledger lacks data that only the former ledger had") {
 		t.Errorf("the log does not say what is lost:\n%s", log.String())
 	}
 	still()

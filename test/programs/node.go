@@ -47,7 +47,7 @@ func (n *Node) Again() {
 	nettest.Must(n.t, n.Start(context.Background()))
 }
 
-// Exec runs berth-cni for the agent. keys are those of Conf.
+// Exec runs berth-cni for the agent. keys are Conf's keys.
 func (n *Node) Exec(verb, container, netns string, keys ...string) ([]byte, error) {
 	return Exec(n.bin, n.Root, verb, container, netns, keys...)
 }

@@ -38,7 +38,7 @@ func Plugin(bin, verb, container, netns string) *exec.Cmd {
 }
 
 // Exec runs the plugin for an agent, and returns what it prints. A numbered error is an
-// *api.Error. keys are those of Conf.
+// *api.Error. keys are Conf's keys.
 func Exec(bin, root, verb, container, netns string, keys ...string) ([]byte, error) {
 	var out, complaint bytes.Buffer
 	cmd := Plugin(bin, verb, container, netns)

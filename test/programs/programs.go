@@ -1,5 +1,5 @@
 // Package programs finds the programs that tests with real components run:
-// Berth's own, built from this tree, and those of test/peers.
+// Berth's own programs, built from this tree, and the programs of test/peers.
 package programs
 
 import (

@@ -39,8 +39,8 @@ type addition struct {
 }
 
 // Add attaches a container to a network (CNI 1.1, section 4, ADD). An ADD that is repeated
-// for the same network namespace gets the same answer. If it is repeated for another one,
-// Add releases the old incarnation, once nothing but the making of the new link can fail.
+// for the same network namespace gets the same answer. If an ADD is repeated for another network
+// namespace, Add releases the old incarnation, once only the making of the new link can still fail.
 //
 // A runtime must not ADD twice (CNI 1.1, section 2, "Lifecycle & Ordering"). A runtime that
 // does so repeats an ADD to which it got no answer, and means that ADD's configuration. So
@@ -176,9 +176,9 @@ func (v *Verbs) checkNetns(add *addition) error {
 
 // standing returns the attachment that an ADD repeats, or nil if it repeats none. old are
 // the attachments of the ADD's key that stand elsewhere, which a new one replaces: standing
-// leaves them alone, because the ADD can still be refused. It releases failed ADDs of the
-// key, and one that has the ADD's place in the pod, and waits until former links in that
-// place are gone.
+// leaves them alone, because the ADD can still be refused. It releases failed ADDs of the key, and
+// a failed ADD that has this ADD's place in the pod, and waits until former links in that place are
+// gone.
 func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, old []*attachment.Entry, err error) {
 	var failed []hold.ID
 	var former []*attachment.Entry
@@ -319,9 +319,9 @@ func (v *Verbs) plan(ctx context.Context, add *addition) (hold.Owner, func(), er
 	return o, undo, err
 }
 
-// elsewhere refuses an ADD that asks for an address or a host port of an attachment which it would
-// replace: the address has to rest before another link can have it, and the port leads to the
-// other pod until that one is gone.
+// elsewhere refuses an ADD that asks for an address or a host port of an attachment that the ADD
+// would replace: the address has to rest before another link can have it, and the port leads to the
+// other pod until that pod is gone.
 func elsewhere(e *attachment.Entry, c *netconf.Conf) error {
 	for _, addr := range c.IPs {
 		if slices.Contains(e.Interface.Addresses, addr) {

@@ -31,8 +31,8 @@ func (v *Verbs) again(ctx context.Context, e *attachment.Entry, add *addition) (
 // askedAgain writes down when the ADD began that is about to be answered with a standing
 // attachment: a DEL that began before this ADD, and is still on its way, must not release
 // the attachment. It also writes down the path of the pod's network namespace that this ADD
-// names, because the path that an earlier ADD named may be gone, and the whole key, of which an
-// adopted attachment may have lacked the end (named).
+// names, because the path that an earlier ADD named may be gone. It writes down the whole key as
+// well, because an adopted attachment may have lacked the end of its key (named).
 func (v *Verbs) askedAgain(ctx context.Context, e *attachment.Entry, add *addition) error {
 	was := v.index.Get(e.Owner.ID)
 	if was == nil {

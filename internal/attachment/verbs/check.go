@@ -18,7 +18,7 @@ import (
 // Check compares an attachment with its prevResult, and with what is there on the host and
 // in the pod. Its error names all differences (CNI 1.1, section 4, CHECK), and what Check could
 // not look at. If Check has seen no difference, but could not look at everything, it says "try
-// again": a runtime may end a pod of which it hears that the pod is not as it should be.
+// again": if a runtime hears that a pod is not as it should be, it may end the pod.
 func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) error {
 	add, err := v.parse(req, w)
 	if err != nil {
@@ -40,7 +40,7 @@ func (v *Verbs) Check(ctx context.Context, req api.AddRequest, w daemon.When) er
 	}
 	if e == nil && unsure != nil {
 		return cni.Errorf(cni.CodeTryAgain, "the agent cannot tell which attachment is meant",
-			"%s may be attachment %s, of whose names the ledger lacks the end, but the interface in the pod is not as that one's", add.record.Key, unsure.Owner.ID)
+			"%s may be attachment %s, whose full names the ledger lacks, but the interface in the pod differs from that attachment's", add.record.Key, unsure.Owner.ID)
 	}
 	if e == nil {
 		return cni.Errorf(cni.CodeUnknown, "no such attachment", "%s is not attached", add.record.Key)
@@ -113,11 +113,11 @@ func (v *Verbs) seenIn(m mode.Mode, netns ns.Ref, e *attachment.Entry) *attachme
 	return v.index.Entry(m.In(netns, rec.Ifname, e.Owner), rec)
 }
 
-// named returns the attachments that an ADD or a CHECK names. If none has the key, that may be an
-// attachment that was adopted from a link whose alias lacks the end of the key. named returns this
-// one with the whole key, if the interface of that name in the pod is its own, and is as it should
-// be: the beginning of a key can be that of several pods, and of several interfaces of one pod.
-// Otherwise unsure is such an attachment.
+// named returns the attachments that an ADD or a CHECK names. If none has the key, the attachment
+// may be one that was adopted from a link whose alias lacks the end of the key. named returns such
+// an attachment with the whole key, if the interface of that name in the pod belongs to the
+// attachment, and is as it should be: several pods, and several interfaces of one pod, can have
+// keys with the same beginning. Otherwise unsure is such an attachment.
 func (v *Verbs) named(ctx context.Context, add *addition) (es []*attachment.Entry, unsure *attachment.Entry) {
 	if es := v.index.Key(add.record.Key); len(es) > 0 {
 		return es, nil

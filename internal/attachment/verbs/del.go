@@ -26,8 +26,8 @@ import (
 // nobody can tell.
 //
 // If the DEL's process began before an ADD, and became the plugin after that ADD began,
-// nobody can tell whether the DEL was asked for before the ADD or after it. So Delete does
-// not release that ADD's attachment, and fails. The runtime repeats the DEL, and the new
+// nobody can tell whether the DEL was asked for before the ADD or after it. So Delete fails, and
+// does not release that ADD's attachment. The runtime repeats the DEL, and the new
 // process has begun after the ADD. If such an ADD is still on its way, the tombstone
 // refuses it.
 //
@@ -42,8 +42,8 @@ func (v *Verbs) Delete(ctx context.Context, f api.Filter, wait bool, w daemon.Wh
 		f.Link = ""
 	}
 	// The first round releases the attachments that are in the ledger now, together
-	// with the tombstone. The second round releases those that came into the ledger
-	// between the look and the tombstone. None can come in after the tombstone.
+	// with the tombstone. The second round releases attachments that came into the ledger between
+	// the look and the tombstone. None can come in after the tombstone.
 	var all []hold.ID
 	seen := going{}
 	for range 2 {
@@ -109,8 +109,8 @@ func (v *Verbs) deleted(ctx context.Context, ids []hold.ID, wait bool) api.Delet
 	return d
 }
 
-// wait waits until attachments are gone, or until ctx ends: the promise stands. What is owed
-// may be owed for ever, so that the wait keeps no place from other deletions. If too many
+// wait waits until attachments are gone, or until ctx ends: the promise stands. A release may be
+// owed for ever, so the waiting request gives back its place to other deletions. If too many
 // requests wait so, or if the agent is stopping, wait waits only until all that can be released
 // has been tried once.
 func (v *Verbs) wait(ctx context.Context, ids []hold.ID) {

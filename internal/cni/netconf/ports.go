@@ -26,7 +26,8 @@ const maxPorts = 512
 const portsKey = "runtimeConfig.portMappings"
 
 // parsePorts reads host ports (CNI conventions, "portMappings"). Keys may be in any case, because
-// containerd writes HostPort where others write hostPort. What is asked for twice counts once.
+// containerd writes HostPort where others write hostPort. A port that is asked for twice counts
+// once.
 func parsePorts(value []byte) ([]Port, *api.Error) {
 	elements, err := scan.Array(value)
 	if err != nil || len(elements) > maxPorts {

@@ -98,8 +98,8 @@ func (s *scanner) more(end byte) (bool, error) {
 	return false, s.errorf("expected ',' or %q, found %s", end, s.found())
 }
 
-// object scans an object, and calls field for each of its fields, but not for those of
-// objects within it.
+// object scans an object, and calls field for each of its fields, but not for fields of objects
+// within it.
 func (s *scanner) object(field func(key string, value []byte)) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -138,8 +138,8 @@ func (s *scanner) object(field func(key string, value []byte)) error {
 	return nil
 }
 
-// array scans an array, and calls element for each of its elements, but not for those of
-// arrays within it.
+// array scans an array, and calls element for each of its elements, but not for elements of arrays
+// within it.
 func (s *scanner) array(element func(value []byte)) error {
 	if err := s.enter(); err != nil {
 		return err

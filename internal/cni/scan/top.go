@@ -2,9 +2,9 @@ package scan
 
 import "slices"
 
-// Top returns the fields of the object raw, and looks into none of their values: whoever
-// reads a value learns then whether it can be read. It leaves out a field whose key cannot
-// be read, and one that is there twice; but it refuses raw if the latter's key is among
+// Top returns the fields of the object raw, and looks into none of their values: the caller learns
+// whether a value can be read when it reads the value. Top leaves out a field whose key cannot be
+// read, and a field that is there twice; but it refuses raw if a field that is there twice is among
 // needed.
 //
 // It is for what must not fail because of a field that nobody needs.

@@ -21,7 +21,7 @@ const (
 // await connects to the agent of a root directory. If no agent listens there, await tries
 // again until r.Await, because the agent may be restarting. It watches no folder by inotify: a
 // user has 128 watchers by default, which the kubelet and all other programs of root share,
-// and a burst would have as many plugins wait. Where an agent listens, await costs nothing.
+// and a burst would have as many plugins wait. If an agent listens, await costs nothing.
 func await(dir root.Dir, r Request, sleep func(time.Duration)) (*conn, error) {
 	for n := 1; ; n++ {
 		c, err := dial(dir, r.Deadline)

@@ -12,7 +12,7 @@ import (
 
 // Bounds of an answer, in bytes.
 const (
-	maxHead = 16 << 10    // status line and headers, or those of all chunks
+	maxHead = 16 << 10    // status line and headers, or the size lines of all chunks
 	maxBody = api.MaxBody // the plugin's answers are far smaller
 )
 

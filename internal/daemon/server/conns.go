@@ -16,7 +16,7 @@ import (
 )
 
 // How many connections there may be at once. Only root and the daemon's own user can
-// connect to the socket, so its bound is for programs of theirs that have a bug.
+// connect to the socket, so its bound is for their programs that have a bug.
 const (
 	maxConns        = backlog + 256 // for all requests that wait for a place, and 256 more
 	maxMetricsConns = 64            // by TCP, where anybody may be able to connect
@@ -33,14 +33,14 @@ const (
 // connections.
 const crowdAgain = time.Minute
 
-// conns counts a server's connections and bounds them. When there are too many,
-// one that is between two requests is closed for the new one; if there is none, the
-// new one is told to try again and closed.
+// conns counts a server's connections and bounds them. If there are too many connections, the
+// server closes a connection that is between two requests, to make room for the new one; if there
+// is no such connection, the server tells the new one to try again, and closes it.
 type conns struct {
 	most int
-	// fair says that the clients may be each other's enemies. Then a new connection always
-	// gets a place: that of the oldest connection of the source address that has the most
-	// connections, whatever it is doing. A source cannot keep others away, not even by
+	// fair says that the clients may be each other's enemies. Then a new connection always gets a
+	// place: it takes the place of the oldest connection of the source address that has the most
+	// connections, even if that connection is in use. A source cannot keep others away, not even by
 	// answers that it does not read. A bound for each source would need to know how many
 	// sources there are.
 	fair     bool

@@ -42,7 +42,7 @@ func numbered(err error) *api.Error {
 	return cni.Errorf(cni.CodeInternal, "internal error", "%v", err)
 }
 
-// StatusOf returns the HTTP status of an error code. Of all codes only 3 becomes 404. The
+// StatusOf returns the HTTP status of an error code. Code 3 is the only code that becomes 404. The
 // answer to an unknown path is 404 as well, but has code 4 (see noPath).
 func StatusOf(code uint) int {
 	switch code {

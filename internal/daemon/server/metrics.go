@@ -119,8 +119,8 @@ func (m *Metrics) ObserveKind(kind, op string, took time.Duration, holds int, er
 // Repaired counts a repair of a thing of a kind.
 func (m *Metrics) Repaired(kind string) { m.repairs.WithLabelValues(kind).Inc() }
 
-// Found records how many findings of each type an audit or a sweep has. Types that it does not
-// name, as a sweep does not name those that only an audit looks for, go to 0.
+// Found records how many findings of each type an audit or a sweep has. Types that it does not name
+// go to 0: a sweep does not name types that only an audit looks for.
 func (m *Metrics) Found(findings map[string]int) {
 	m.finding.Lock()
 	defer m.finding.Unlock()

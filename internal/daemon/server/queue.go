@@ -37,9 +37,9 @@ var (
 // queue lets a bounded number of requests execute at once, and a bounded number wait. It
 // begins shut: every request waits until open is called.
 //
-// A quarter of the places is for deletions alone, and a quarter for all other requests. So
-// a deletion never waits for other requests, whatever they hang on, and other requests do
-// not wait for a burst of deletions.
+// A quarter of the places is for deletions alone, and a quarter for all other requests. So a
+// deletion never waits for other requests, even if they hang, and other requests do not wait for a
+// burst of deletions.
 type queue struct {
 	places  int // requests that execute at once
 	limit   int // places that deletions may take at most; as many may the others

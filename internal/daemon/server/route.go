@@ -139,8 +139,8 @@ func (rt router) find(method, path string, h http.Header) (*Route, string, error
 		cni.Errorf(cni.CodeEnv, "no such method", "%.16q; %s has %s", method, path, allowed)}
 }
 
-// noPath returns a 404 whose code is not that of an unknown thing, so that no client takes
-// the answer to a wrong path for the news that its deletion is done.
+// noPath returns a 404 whose code differs from the code of an unknown thing, so that no client
+// takes the answer to a wrong path for the news that its deletion is done.
 func noPath(path, hint string) error {
 	return &statusError{http.StatusNotFound, cni.Errorf(cni.CodeEnv, "no such path", "%.64q; %s", path, hint)}
 }

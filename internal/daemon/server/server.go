@@ -1,7 +1,7 @@
 // Package server is the HTTP side of a daemon: the unix socket, who may connect, how long a
 // request may take and how many may execute at once, the metrics, and the answers to wrong
-// requests. What the daemon does is in the routes that it gives to the server, which knows
-// nothing else of it.
+// requests. The daemon gives the server routes, which do the daemon's work. The server knows
+// nothing else of the daemon.
 //
 // A request finds its Route (route.go), goes through serve.go (panics, deadlines,
 // a place in queue.go), and then to the route's Call.

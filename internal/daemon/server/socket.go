@@ -40,9 +40,8 @@ func Unserved(dir root.Dir) error {
 	return nil
 }
 
-// listen makes the socket. It replaces a socket that a dead daemon left, but not that of a
-// live one. If two daemons start at once, the ledger's lock decides between them, not
-// listen.
+// listen makes the socket. It replaces a socket that a dead daemon left, but not a live daemon's
+// socket. If two daemons start at once, the ledger's lock decides between them, not listen.
 func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 	if err := makeRun(dir); err != nil {
 		return nil, err

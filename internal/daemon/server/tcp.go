@@ -15,8 +15,8 @@ import (
 // with its port. Its user may
 // call it until it succeeds, before Shutdown.
 //
-// Anybody may be able to connect, pods too. So no request costs a line in the log, except at
-// the level debug, and who has many connections keeps nobody else from having one (see
+// Anybody may be able to connect, pods too. So no request costs a line in the log, except at the
+// level debug, and a client with many connections keeps no other client from having one (see
 // conns.fair).
 func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	host, port, err := net.SplitHostPort(addr)
@@ -36,8 +36,8 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 			s.write(w, toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
 			return
 		}
-		// Nobody who asks here has a deadline: one that had passed would be a failure, and a
-		// line in the log.
+		// Requests that come here have no deadline: a deadline that had passed would be a failure,
+		// and a line in the log.
 		for _, h := range []string{api.HeaderStarted, api.HeaderRunning, api.HeaderDeadline} {
 			r.Header.Del(h)
 		}

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the kernel may keep of an answer that a client of the metrics does not take in. A closed
-// connection, too, keeps what is unsent, and nobody counts it any more.
+// These bound how much of an answer the kernel keeps, and for how long, if a client of the metrics
+// does not take it in. A closed connection, too, keeps unsent bytes, and nobody counts that
+// connection any more.
 const (
 	sendBuffer  = 16 << 10         // bytes; the kernel doubles them, and a last packet may go beyond
 	unsentLimit = 10 * time.Second // a client that takes in nothing for so long is given up

@@ -13,11 +13,11 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// late is by how much packets may come closer together than whoever paced them has sent them:
+// late is by how much packets may come closer together than their pacer has sent them:
 // the kernel hands them on in bursts when a processor is busy.
 const late = 100 * time.Millisecond
 
-// What a program for tc says of a packet (linux/pkt_cls.h).
+// These are the verdicts of a program for tc about a packet (linux/pkt_cls.h).
 const (
 	next = -1 // TC_ACT_UNSPEC: let the next filter see the packet
 	shot = 2  // TC_ACT_SHOT: drop it
@@ -27,7 +27,8 @@ const (
 // (BPF_CMPXCHG, linux/bpf.h).
 const cmpXchg = 0xf1
 
-// Where a program finds what it asks of a packet (struct __sk_buff, linux/bpf.h), in bytes.
+// These are the offsets of a packet's fields that a program reads (struct __sk_buff, linux/bpf.h),
+// in bytes.
 const (
 	atLen     = 0
 	atGSOSize = 176 // how many bytes of the payload each segment gets; 0: the packet is one
@@ -39,15 +40,15 @@ const leastHeaders = 14 + 20 + 8
 // PolicerName is what the kernel lists a policer as: its programs and maps.
 const PolicerName = "berth_police"
 
-// Policer is a program that drops what is above a rate. It delays nothing. It belongs to whatever
-// it was attached to once Close was called, and ends with that.
+// Policer is a program that drops what is above a rate. It delays nothing. Once Close was called,
+// it belongs to the link that it was attached to, and ends with that link.
 type Policer struct{ program *ebpf.Program }
 
 // NewPolicer loads a policer that passes so many bytes a second, and at most so many bytes at
-// once. It leaves some room, so that whoever keeps to the rate and the burst loses nothing:
-// what the rate sends in 100 ms, beside the burst. It counts packets as tc does, with their link-layer
-// header. Of segments that travel as one packet (GSO), each but the first counts with headers of 42
-// bytes, where the queue of whoever paced them counts 42 or more. A kernel
+// once. Beside the burst it leaves room for what the rate sends in 100 ms, so that a sender that
+// keeps to the rate and the burst loses nothing. It counts packets as tc does, with their
+// link-layer header. If segments travel as one packet (GSO), each segment but the first counts with
+// headers of 42 bytes; the queue that paced them counts 42 or more. A kernel
 // before 5.12, which has no atomic compare and exchange, answers kernel.ErrUnsupported. The process needs
 // CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first user namespace; otherwise the answer is
 // kernel.ErrPermission.
@@ -80,7 +81,7 @@ func newPolicer(rate, burst uint64) (*ebpf.Program, error) {
 // FD returns the file descriptor of the program, for attaching it.
 func (p *Policer) FD() int { return p.program.FD() }
 
-// Close gives the program up. What it is attached to keeps it.
+// Close gives the program up. Links to which the program is attached keep it.
 func (p *Policer) Close() error { return p.program.Close() }
 
 // depth returns how long, in nanoseconds, the rate takes for the burst and its room, or 2^62 (146

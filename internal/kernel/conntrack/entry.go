@@ -61,7 +61,7 @@ func tupleInvolves(tuple []byte, among map[netip.Addr]bool) bool {
 	return false
 }
 
-// names appends to out those attributes of an entry that tell it from all others.
+// names appends to out the attributes of an entry that tell the entry from all others.
 func names(out, entry []byte) []byte {
 	for len(entry) > 0 {
 		typ, _, rest := next(entry)

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules are those of the agent's rules that the kernel applies to a connection's first
-// packet only.
+// Rules are the agent's rules that the kernel applies only to a connection's first packet.
 type Rules struct {
 	Pools      []netip.Prefix // the rules are about connections from these
 	Masquerade bool           // connections to neither Pools nor Excluded get another source address
@@ -36,19 +35,20 @@ type HostPort func(protocol string, at netip.AddrPort) bool
 //
 // If the rules were missed, ForgetExposed also deletes entries of a pod's with another pod, or with
 // the node, that no NAT has touched and that no handshake began: while the rules are missing,
-// another pod can make such entries in the pod's name, and whom they are with can keep them. Those
-// that are true begin anew with their next packet, but count for the pod that sends it: one that is
-// spoken to may then have more connections than it began (nft.Ruleset.Connections). TCP, SCTP and DCCP are spared,
+// another pod can make such entries in the pod's name, and the other end can keep them. True
+// connections among them begin anew with their next packet, but count for the pod that sends the
+// packet: the pod at the other end may then have more connections than it began
+// (nft.Ruleset.Connections). TCP, SCTP and DCCP are spared,
 // because a pod may have more such connections than the rules let it resume, and so are
 // connections by a service's address, because the next packet may get another destination.
 //
 // And it deletes flows to a host port's pod that go to the node itself, because they began before
-// the port was mapped, or without the table: their next packet goes to the pod. TCP needs none of
-// that, because a connection that began so has ended, or is with a program of the node.
+// the port was mapped, or without the table: their next packet goes to the pod. It spares TCP,
+// because a TCP connection that began so has ended, or is with a program of the node.
 //
-// For the same reason it deletes flows of pods to which masquerade has given what is a host port now:
-// whom they are with could not reach the host port's pod from the same port. TCP is spared: its
-// connections would end, and few clients choose their own port.
+// For the same reason it deletes flows of pods to which masquerade has given a port that is a host
+// port now: the machine at the flow's other end could not reach the host port's pod from its port
+// of that flow. TCP is spared: its connections would end, and few clients choose their own port.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetExposed(r Rules) error {
@@ -78,9 +78,10 @@ func (t *Table) ForgetExposed(r Rules) error {
 }
 
 // ForgetMapped deletes the flows of UDP and SCTP that have one of these host ports from before it was
-// mapped: those that go to the node itself, and those of others than the node to which masquerade has given the
-// port, whoever's they are. It deletes nothing else: what the rules have let begin counts for whom
-// began it, and would count for the other end if the other end began it anew.
+// mapped: flows that go to the node itself, and flows to which masquerade has given the port,
+// unless the node itself began them. It deletes nothing else: a flow that the rules have let begin
+// counts for the pod that began it, and would count for the other end if the other end began it
+// anew.
 //
 // It takes as long as Forget.
 func (t *Table) ForgetMapped(mapped HostPort) error {

@@ -15,8 +15,8 @@ import (
 )
 
 // TCP remembers metrics of each address that the node has spoken to, for an hour: the
-// round trip time, windows, a cookie. The kernel would use those of a pod that is gone for
-// the next pod with the same address. (include/uapi/linux/tcp_metrics.h)
+// round trip time, windows, a cookie. The kernel would use a deleted pod's metrics for the next pod
+// with the same address. (include/uapi/linux/tcp_metrics.h)
 const (
 	metricsFamily = "tcp_metrics" // of generic netlink
 	deleteMetrics = 2             // TCP_METRICS_CMD_DEL
@@ -30,9 +30,9 @@ type metrics struct {
 	s      *socket
 }
 
-// metricsBatch is how many deletions go into one system call. Nearly all of them fail,
-// because TCP remembers nothing of the address, and the answers of those that fail have to
-// fit into a receive buffer.
+// metricsBatch is how many deletions go into one system call. Nearly all of the requests fail,
+// because TCP remembers nothing of the address, and the answers to failed requests have to fit into
+// a receive buffer.
 const metricsBatch = 64
 
 // openMetrics opens the metrics of the calling thread's network namespace. It returns nil

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// batchSize is how many bytes of deletions go into one system call. The answers of
-	// those that fail, 36 bytes each, fit into a socket's receive buffer.
+	// batchSize is how many bytes of deletions go into one system call. The answers to failed
+	// requests, 36 bytes each, fit into a socket's receive buffer.
 	batchSize = 16 << 10
 
 	headerSize = unix.SizeofNlMsghdr + nfgenmsgSize
@@ -46,7 +46,7 @@ func openSocket(bus int) (*socket, error) {
 }
 
 // entries lists all entries of both families. It calls each with an entry's attributes,
-// which are valid until each returns. Its results are those of dump.
+// which are valid until each returns. Its results are dump's.
 func (s *socket) entries(each func(family byte, entry []byte) error) (interrupted bool, err error) {
 	s.seq++
 	return s.dump(header(nil, listEntries, unix.NLM_F_REQUEST, s.seq, anyFamily), func(body []byte) error {

@@ -43,7 +43,7 @@ type Bounds struct {
 	Closed int  // Trim deletes entries of closed TCP connections, as long as the pod has more entries than this
 	All    int  // if the pod still has more entries than this, Trim deletes others, too
 	Begun  int  // if the pod still has more entries than this of connections that it began, Trim deletes some of them; 0: no bound
-	Others bool // what others have begun, and what goes to the pod, counts as well, unless another pod has begun it
+	Others bool // connections that others have begun, and connections to the pod, count as well, unless another pod has begun them
 }
 
 // hoard counts a pod's entries, those that Trim deletes first before others: see rank.
@@ -98,11 +98,12 @@ func (b Bounds) over(h hoard) (over hoard) {
 // Trim deletes entries of pods that have too many. whose gives the number of the pod that has
 // an address, of either family. Trim returns how many entries it deleted, by pod number.
 //
-// Of closed connections, and of others, it first deletes those that no NAT has touched. They
-// go on with their next packet, whereas a masqueraded connection is over with its entry. And
-// if somebody made entries in the pod's name while the rules were missing, these are among
-// them: they do not cost the pod its connections with the world. Of two that are alike, Trim
-// first deletes the one that the pod has not begun, because others can have a pod have those.
+// Among closed connections, and among others, it first deletes entries that no NAT has touched.
+// Such connections go on with their next packet, whereas a masqueraded connection is over with its
+// entry. And if somebody made entries in the pod's name while the rules were missing, no NAT has
+// touched these entries: they do not cost the pod its connections with the world. If two entries
+// are alike, Trim first deletes the one that the pod has not begun, because others can make a pod
+// have such entries.
 //
 // It goes over the table once to count, and once more if a pod has too many. Each pass
 // takes 1.5 µs for each entry, and memory for two messages and the counts. Trim has
@@ -151,8 +152,8 @@ func (t *Table) Trim(ctx context.Context, whose map[netip.Addr]int, b Bounds) (g
 }
 
 // hoarder returns the number of the pod for which an entry counts, and the entry's rank; ok is
-// false if it counts for none. An entry counts for the pod that began it, and only if no pod
-// did for the one that it goes to, so that none counts twice.
+// false if it counts for none. An entry counts for the pod that began it. If no pod began it, and
+// if Others is set, it counts for the pod that it goes to. So no entry counts twice.
 func (b Bounds) hoarder(entry []byte, whose map[netip.Addr]int) (n, r int, ok bool) {
 	var orig ends
 	var closed, translated, begun bool

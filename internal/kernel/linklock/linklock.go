@@ -9,7 +9,7 @@
 // processors and 16 ADDs at once, that was a sixth of the agent's processor time, and an ADD
 // took a quarter longer (BenchmarkVerbs).
 //
-// Deletions of links do without this lock: most of the time that one takes, it waits for the
+// Deletions of links do not take this lock: a deletion spends most of its time waiting for the
 // kernel's readers to go on, and others may have the kernel's lock meanwhile.
 package linklock
 

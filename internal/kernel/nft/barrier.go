@@ -113,8 +113,8 @@ type judge struct {
 	budget int
 }
 
-// chain returns what may become of the packet in a chain. Where the judge cannot know, all
-// that it cannot exclude is in the answer.
+// chain returns what may become of the packet in a chain. If the judge cannot know, the answer
+// includes every outcome that it cannot exclude.
 func (j *judge) chain(c *nftables.Chain, depth int) fate {
 	rules, err := j.conn.GetRules(c.Table, c)
 	if j.budget -= len(rules) + 1; err != nil || depth > mostDeep || j.budget < 0 {

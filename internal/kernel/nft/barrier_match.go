@@ -19,8 +19,8 @@ import (
 
 var errTooMany = errors.New("too many elements")
 
-// Sender is whose packet Barriers follows: it comes by a pod's host veth from an address of
-// the pools, begins a connection, and leaves by one of the uplinks.
+// Sender describes the packet that Barriers follows: the packet comes by a pod's host veth from an
+// address of the pools, begins a connection, and leaves by one of the uplinks.
 type Sender struct {
 	Instance string // of the agent, whose links' names begin with stamp.Links; "": not known
 	Pools    []netip.Prefix
@@ -74,8 +74,8 @@ func (m *matcher) so() answer {
 	return slices.Min(m.answers)
 }
 
-// meets follows one expression. One that is not about the packet, such as a counter, changes
-// nothing.
+// meets follows one expression. An expression that is not about the packet, such as a counter,
+// changes nothing.
 func (m *matcher) meets(e expr.Any) {
 	switch e := e.(type) {
 	case *expr.Meta:

@@ -32,7 +32,7 @@ type writer struct {
 	port uint32 // its netlink address in the namespace, which no other socket has while it is open
 }
 
-// watch opens the sockets. One that cannot be opened now is opened when it is needed.
+// watch opens the sockets. A socket that cannot be opened now is opened when it is needed.
 func (c *conns) watch() {
 	writer, werr := c.tables.openWriter()
 	reader, rerr := c.tables.openReader()
@@ -101,7 +101,7 @@ func (c *conns) close(w *writer) {
 	delete(c.ports, w.port)
 }
 
-// own reports whether a port, which news of a transaction name, is that of an open writer.
+// own reports whether a port, which news of a transaction name, is an open writer's port.
 func (c *conns) own(port uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,8 +44,8 @@ type writeBack struct {
 }
 
 // unready is how long a socket may not be ready to send or receive. The kernel answers before a
-// request returns, so nobody has to wait for that. But after EINTR the library waits for
-// news that the socket is ready, and there are none of a socket that has been ready all the time.
+// request returns, so nobody has to wait for that. But after EINTR the library waits for news that
+// the socket is ready, and no such news come if the socket has been ready all the time.
 const unready = 2 * time.Second
 
 // sumAt is where an IPv4 header has its checksum, in bytes.

@@ -17,9 +17,10 @@ var heads = []writeBack{
 
 // copyHeads copies what the rules read of a live link's packet into memory that only the kernel
 // writes. A pod can send packets whose contents stay in its own pages (PACKET_TX_RING, splice),
-// and change them until somebody reads them for the last time: what is an echo request for the
-// rules would be an error for its receiver. The kernel copies all that lies before what a rule
-// writes, even if the rule writes what was there (nft_payload_set_eval, skb_ensure_writable).
+// and change them until somebody reads them for the last time: the rules could see an echo request,
+// and the receiver an error. If a rule writes bytes of a packet, the kernel copies
+// all bytes before them, even if the rule writes the same bytes (nft_payload_set_eval,
+// skb_ensure_writable).
 //
 //	iifgroup != 1073741824 accept
 //	ip protocol != icmp accept

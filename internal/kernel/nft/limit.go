@@ -16,8 +16,8 @@ import (
 // times as much; counting one in 64 costs a quarter of a microsecond. The rules choose
 // the counted connections at random, so that no pod can choose to open uncounted ones.
 //
-// Counts are kept by link index: a pod has one limit, whatever addresses it has or
-// pretends to have, and no other pod's link has the same index. The counts of a pod that
+// Counts are kept by link index: a pod has one limit, no matter which addresses it has or pretends
+// to have, and no other pod's link has the same index. The counts of a pod that
 // is gone harm nobody; the kernel forgets them by and by.
 
 const (
@@ -49,10 +49,10 @@ const (
 	// RST, the answer to that, and an ACK. No rule keeps a pod from either. When the table
 	// fills up, the agent deletes what is too much of a pod's (internal/traffic/trim.go).
 	refillsPerMinute = 2
-	// resumedPart is the part of its share that a link may have beside it in resumed TCP
-	// connections, which are those that the kernel first sees in their middle. Among them
-	// are connections that others have opened, and have ended for the node alone or left
-	// behind when they were deleted.
+	// resumedPart divides a link's share: beside its share a link may have share/resumedPart
+	// resumed TCP connections. The kernel first sees resumed connections in their middle. Among
+	// them are connections that other pods have opened, and have ended only for the node, or left
+	// behind when the other pods were deleted.
 	resumedPart = 8
 	// idle is how long the kernel keeps a bucket that nobody takes a token from. By then
 	// it has long been full.
@@ -88,8 +88,8 @@ func sampled(connections uint32) (oneIn, upTo uint32) {
 }
 
 // limit returns the sets and rules that hold each link of the group to so many
-// connections. The rules come behind acceptConfirmed. Where all connections are counted, no
-// link needs to be strict.
+// connections. The rules come behind acceptConfirmed. If all connections are counted, no link needs
+// to be strict.
 func limit(group, connections uint32) (sets []set, rules []rule) {
 	sets, rules = append(sets, resumed, tired), append(rules, limitResumed(group, max(connections/resumedPart, 1))...)
 	sets, rules = append(sets, counted, crowded), append(rules, dropCrowded(group))
@@ -100,8 +100,9 @@ func limit(group, connections uint32) (sets []set, rules []rule) {
 }
 
 // acceptConfirmed lets all packets of connections skip the other rules, except their first
-// ones. The first rule alone lets most pass; the second lets those pass whom nobody has
-// answered. Errors about a connection do not skip the rules: nothing has checked their source.
+// ones. The first rule lets most packets pass by itself; the second lets packets of unanswered
+// connections pass. Errors about a connection do not skip the rules: nothing has checked their
+// source.
 //
 //	ct state established accept
 //	ct state new ct status & confirmed != 0 accept

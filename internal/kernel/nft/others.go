@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// BaseChain is a base chain of any table of a namespace. What iptables makes by its nftables
-// backend is among them, and what it makes by its legacy backend is not.
+// BaseChain is a base chain of any table of a namespace. Chains that iptables makes by its nftables
+// backend are among them; chains of its legacy backend are not.
 type BaseChain struct {
 	Family, Table, Name string // as nft(8) writes them
 	Type, Hook          string

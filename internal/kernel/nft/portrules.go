@@ -52,12 +52,12 @@ const (
 // (CVE-2025-67499). Clients keep their addresses, except for the pod itself and for the node's
 // loopback, whose packets the pod could not answer otherwise.
 //
-// What a client sends from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it
-// the node's address; from ::1 the kernel lets it leave. What the pod answers has its loopback
-// destination again before it is routed, and so gets Stand4 or Stand6 until it is. All of that
-// happens only to packets of connections that mapPort has begun, as connection tracking says:
-// a pod can answer, and can begin nothing. Whatever comes in for Stand4 and Stand6 is dropped
-// first of all (dropToStand).
+// A client's packet from 127.0.0.1 to a pod has Stand4 for its source until masquerade gives it the
+// node's address; the kernel lets packets from ::1 leave. The pod's answer has its loopback
+// destination again before the kernel routes it, and so gets Stand4 or Stand6 until it is routed.
+// All of that happens only to packets of connections that mapPort has begun, as connection tracking
+// says: a pod can answer, and can begin nothing. Every packet that comes in for Stand4 and Stand6
+// is dropped first of all (dropToStand).
 func hostPorts(live uint32, ports []Port, lacks Parts) (sets []set, chains []chain) {
 	in := portEntries(ports)
 	for _, s := range allPortSets() {
@@ -165,9 +165,9 @@ func acceptToLoopback() rule {
 	return rule{text: "ip daddr 127.0.0.0/8 accept", exprs: append(inLoopback(ipv4.daddr), &expr.Verdict{Kind: expr.VerdictAccept})}
 }
 
-// acceptToOtherLoopback leaves alone what goes to another loopback address than 127.0.0.1, unless
-// a port of that very address is mapped: programs of the node listen there beside a pod that
-// has the port of all addresses, such as systemd-resolved on 127.0.0.53.
+// acceptToOtherLoopback leaves packets to a loopback address other than 127.0.0.1 alone, unless a
+// port of that very address is mapped: programs of the node, such as systemd-resolved on
+// 127.0.0.53, may listen there even if a pod has the same port of all addresses.
 //
 //	ip daddr 127.0.0.0/8 ip daddr != 127.0.0.1 accept
 func acceptToOtherLoopback() rule {
@@ -192,8 +192,8 @@ func inLoopback(offset uint32) []expr.Any {
 	return append(ipv4.load(offset, 1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: []byte{127}})
 }
 
-// hideHairpin gives what a pod sends to its own host port the node's address: the pod would
-// take an answer to itself for none.
+// hideHairpin gives the packets that a pod sends to its own host port the node's address as their
+// source: otherwise the pod would not recognize the answers, which would come from itself.
 //
 //	ip saddr . ip daddr @hairpin4 masquerade fully-random
 func hideHairpin(f family, hairpin set) rule {
@@ -225,9 +225,9 @@ func hideLoopback(live uint32, f family, source netip.Addr) rule {
 }
 
 // dropShadows drops the first packet of a live link's connection to which masquerade has just given
-// a host port for its own port outside. Whoever the connection is with could not reach the host
-// port from the same port of its own as long as the connection lasts: its packets would be answers
-// to the live link ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the
+// a host port for its own port outside. As long as the connection lasts, the machine at the other
+// end could not reach the host port from that source port: its packets would be answers to the live
+// link ("port shadow", CVE-2021-3773). The connection was not confirmed, and so the
 // kernel has forgotten it: it draws another port for what the pod sends next. The first rule is
 // all that later packets pay for.
 //
@@ -256,9 +256,9 @@ func dropShadows(live uint32) []rule {
 	return rules
 }
 
-// standIn replaces the source of what a client sends from 127.0.0.1 to a pod, but for its first
-// packet, which mapPort has seen. Connections that others only send to another loopback port
-// keep theirs: those have no other source outside.
+// standIn replaces the source of a client's packets from 127.0.0.1 to a pod, except the first
+// packet, whose source mapPort has replaced. If other rules only send a connection to another
+// loopback port, its packets keep their source: it has no other source outside.
 //
 //	ip saddr 127.0.0.1 ct direction original ct status dnat ct status snat ip saddr set 169.254.255.1
 func standIn() rule {
@@ -308,8 +308,8 @@ func dropToStand(f family) rule {
 	}
 }
 
-// goes lets a rule go on if a packet goes in a direction of its connection: 0 is that of its
-// first packet, 1 that of the answers.
+// goes lets a rule go on if a packet goes in a direction of its connection: 0 is the direction of
+// the first packet, 1 the direction of the answers.
 func goes(direction byte) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg},

@@ -160,7 +160,7 @@ func portBytes(port uint16) string {
 	return string(binary.BigEndian.AppendUint16(nil, port)) + "\x00\x00"
 }
 
-// portsOf is the inverse of portEntries. It leaves out what it could not have made.
+// portsOf is the inverse of portEntries. It leaves out entries that it could not have made.
 func portsOf(sets []set) []Port {
 	var all []Port
 	for _, f := range []family{ipv4, ipv6} {
@@ -205,8 +205,8 @@ func (m Mapping) Compare(o Mapping) int {
 	return cmp.Or(strings.Compare(m.Protocol, o.Protocol), m.Host.Compare(o.Host), m.Pod.Compare(o.Pod))
 }
 
-// Map adds host ports to the instance's table, in one transaction. What is there already stays.
-// If something else is mapped from one of the ports, the error is kernel.ErrExists or
+// Map adds host ports to the instance's table, in one transaction. Host ports that are in the table
+// already stay. If something else is mapped from one of the ports, the error is kernel.ErrExists or
 // kernel.ErrBusy; if there is no table, or it has no place for host ports, kernel.ErrNotFound.
 //
 //	add element inet NAME anyports4 { tcp . 8080 comment "OWNER" : 10.88.0.7 . 80 }
@@ -257,7 +257,7 @@ func (t *Tables) unmap(table string, gone []named) error {
 	})
 }
 
-// among returns those elements that are in sets.
+// among returns the elements that are in sets.
 func among(elements []named, sets []set) []named {
 	var both []named
 	for _, in := range elements {
@@ -274,8 +274,8 @@ func among(elements []named, sets []set) []named {
 	return both
 }
 
-// Mapped returns the host ports in the instance's table, by owner. If there is no table there
-// are none.
+// Mapped returns the host ports in the instance's table, by owner. Without a table there are no
+// host ports.
 func (t *Tables) Mapped(instance string) ([]Port, error) {
 	sets, err := t.readPorts(stamp.Table(instance))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // The kernel's table may contain what another program wrote. The library's decoders drop
-// what they do not know and trust the lengths in comments. So this file uses them for
-// single expressions only.
+// what they do not know and trust the lengths in comments. So this file uses the library's
+// functions for single expressions only.
 
 // readSets reads the table's sets with their members.
 func readSets(c *netlink.Conn, table string) ([]set, error) {

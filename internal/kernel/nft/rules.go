@@ -67,9 +67,9 @@ func dropFromElsewhere(group uint32, f family) rule {
 	return f.fromElsewhere(group, "", nil)
 }
 
-// dropFragmentFromElsewhere is dropFromElsewhere for fragments. It comes before the node puts
-// them together, because the whole counts as what its last fragment is: somebody outside
-// could write the end of what a pod says.
+// dropFragmentFromElsewhere is dropFromElsewhere for fragments. It comes before the node joins the
+// fragments, because the joined packet counts as one that came like its last fragment: somebody
+// outside could write the end of a pod's datagram.
 //
 //	iifgroup != 1073741824 ip frag-off & 0x3fff != 0 ip saddr @pools4 fib saddr . iif oif missing drop
 func dropFragmentFromElsewhere(group uint32, f family) rule {
@@ -102,8 +102,8 @@ func (f family) fromElsewhere(group uint32, words string, only []expr.Any) rule 
 // address. dropSpoofed lets such packets through if they go to broadcast or multicast,
 // for the sake of DHCP and duplicate address detection (nft_fib_ipv4.c, nft_fib_ipv6.c).
 // Pods need neither: Berth gives them their addresses and neighbours. The rule also drops
-// pods' reports of multicast groups (MLD), which can have this source too; only multicast
-// routers need those.
+// pods' reports of multicast groups (MLD), which can have this source too; only multicast routers
+// need such reports.
 //
 //	iifgroup 1073741824 ip saddr 0.0.0.0 drop
 func dropNobody(group uint32, f family) rule {
@@ -259,8 +259,8 @@ func masqueradePorts(f family, word string, proto byte, first, last uint16) rule
 //
 // The kernel does not track ICMPv6 messages between neighbours or about multicast groups,
 // wherever they go (nf_conntrack_proto_icmpv6.c), nor packets for which others have a
-// notrack rule. The rule checks the state before it looks addresses up, because looking up
-// those of all packets would cost a tenth of forwarding.
+// notrack rule. The rule checks the state before it looks addresses up, because looking up all
+// packets' addresses would cost a tenth of forwarding.
 func dropInvalid(f family) rule {
 	words, exprs := f.leaves()
 	return rule{

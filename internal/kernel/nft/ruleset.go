@@ -29,12 +29,13 @@ type Ruleset struct {
 	// Live is the link group of pods' links; 0: there are no rules about them. A
 	// packet that enters by such a link passes only if its source address is routed to
 	// that link and its destination is no loopback address. Blocked and Connections
-	// apply to it too. By other links come no connection, no error and no fragment from a
-	// source address in Pools that is not routed there. What live links say about path MTUs
-	// does not reach the node, nor, if the MTU is below 1280 bytes, anybody from whom
-	// Masquerade hides the link. Where the table tracks connections, for Connections or
-	// Masquerade, nobody's word about the path MTU of no connection reaches the node or a live
-	// link. The node speaks no MPTCP with live links.
+	// apply to it too. From other links the table drops each new connection, error and fragment
+	// whose source address is in Pools and is not routed to that link. The node does not receive
+	// what live links say about path MTUs. If the MTU is below 1280 bytes, machines from which
+	// Masquerade hides the link do not receive it either.
+	// If the table tracks connections, for Connections or
+	// Masquerade, an ICMP error about a path MTU reaches the node or a live link only if it belongs
+	// to a tracked connection. The node speaks no MPTCP with live links.
 	Live uint32
 
 	// Blocked lists destinations to which the node forwards nothing from live links,
@@ -77,8 +78,8 @@ func (r Ruleset) String() string { return r.table(0).String() }
 //
 // The rules that cut off, and those that check live links' addresses, come before
 // connection tracking (-200), so that a packet that they drop leaves no entry behind.
-// They also come before its defragmentation (-400). That joins fragments by the source
-// address that they claim, whatever links they came by, and the joined packet counts as
+// They also come before its defragmentation (-400). The kernel joins fragments by the source
+// address that they claim, even if they came by different links, and the joined packet counts as
 // one that came by the last fragment's link. Headers are copied right behind it, because before
 // it they may be in several fragments. In postrouting, priority raw comes before
 // masquerade too; packets that the host itself sends pass only through postrouting. New
@@ -103,7 +104,7 @@ func (r Ruleset) table(lacks Parts) table {
 			},
 		},
 	}
-	// Where the table needs connection tracking anyway, rules may ask it to spare what it knows.
+	// Further rules use connection tracking only if the table needs it anyway.
 	tracks := r.Connections != 0 && lacks&Limit == 0 || r.Masquerade && lacks&Invalid == 0
 	if r.Masquerade || r.Live != 0 {
 		pools4, pools6 := spans(r.Pools)

@@ -21,8 +21,8 @@ type table struct {
 }
 
 // set is an interval set of addresses; or, if it is dynamic, a set of links that packets
-// fill; or, if it has keys, a set or map of host ports. What packets put into a set is no part
-// of the ruleset.
+// fill; or, if it has keys, a set or map of host ports. Elements that packets put into a set are no
+// part of the ruleset.
 type set struct {
 	name   string
 	of     nftables.SetDatatype

@@ -59,8 +59,8 @@ func (t *Tables) Complete(r Ruleset) error { return t.write(r, t.Lacks()) }
 
 // Change turns the table of the ruleset was into that of r. It keeps what packets have
 // put into the sets that both have with the same meaning, so that a new pool does not
-// give every pod its share of connections anew. Change falls back to Replace if the
-// kernel's table is not that of was, if the last table was written without some Parts, if
+// give every pod its share of connections anew. Change falls back to Replace if the kernel's table
+// differs from was, if the last table was written without some Parts, if
 // instance, live group or limit of connections differ, or if the kernel refuses the change.
 func (t *Tables) Change(was, r Ruleset) error {
 	if t.Lacks() == 0 && was.Instance == r.Instance && was.Live == r.Live && was.Connections == r.Connections {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropTooBig drops what a link of a group tells the node about path MTUs. The node would
-// believe it about a packet to anybody: the kernel needs no socket for what it answered by
-// itself (icmp_err), nor a port to guess for sockets that speak with everybody. It keeps
+// dropTooBig drops what a link of a group tells the node about path MTUs. The node would believe it
+// about a packet to anybody: the kernel needs no socket for packets that it answered by itself
+// (icmp_err), and the pod need guess no port for sockets that speak with everybody. It keeps
 // the MTU for ten minutes, also for what it forwards there. Pods are one hop away, and the
 // node knows their MTU.
 //
@@ -25,23 +25,23 @@ func dropTooBig(group uint32, f family) rule {
 	}
 }
 
-// dropTooBigOfNothing drops what others than the links of a group tell the node about path
-// MTUs, too, if it is about no connection: about packets that were never sent, such as answers
-// to echo requests. Otherwise one packet from anywhere could have the node cut what pods and
-// others send to somebody. About the node's own connections others may tell the truth. The
+// dropTooBigOfNothing also drops path MTU errors that the node gets by other links than the
+// group's, if they belong to no connection: if they are about packets that were never sent, such as
+// answers to echo requests. Otherwise one packet from anywhere could have the node cut what pods
+// and others send to somebody. About the node's own connections others may tell the truth. The
 // test for errors comes first, so that other packets do not pay for ct.
 //
 //	icmp type destination-unreachable icmp code frag-needed ct state invalid,untracked drop
 //	icmpv6 type packet-too-big ct state invalid,untracked drop
 //
-// What others have exempted from connection tracking (notrack) has no connection either. So
-// the node believes no error about it.
+// Traffic that others have exempted from connection tracking (notrack) has no connection either. So
+// the node believes no error about that traffic.
 func dropTooBigOfNothing(f family) rule { return f.tooBigOfNothing("", nil) }
 
-// dropTooBigOfNothingTo is dropTooBigOfNothing for what the links of a group are told, by
-// anybody: a pod's kernel would keep that for ten minutes as well, whoever has the addresses by
-// then. What is about a connection may be true, because pods may forward to networks of their
-// own.
+// dropTooBigOfNothingTo is dropTooBigOfNothing for errors that anybody sends to the links of a
+// group: a pod's kernel would keep such an MTU for ten minutes as well, even if other pods have
+// the addresses by then. An error about a connection may be true, because pods may forward to
+// networks of their own.
 //
 //	oifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed
 //		ct state invalid,untracked drop
@@ -85,8 +85,8 @@ func dropAboutOptions() rule {
 	}
 }
 
-// tooBig lets a rule go on if a packet is an ICMP error that says that another one was too
-// big (RFC 1191, RFC 4443). It returns the rule's text, too.
+// tooBig lets a rule go on if a packet is an ICMP error that says that another packet was too big
+// (RFC 1191, RFC 4443). It returns the rule's text, too.
 func (f family) tooBig() (words string, exprs []expr.Any) {
 	words, head := "icmp type destination-unreachable icmp code frag-needed", []byte{3, 4} // type and code
 	if f.proto == ipv6.proto {
@@ -107,8 +107,8 @@ func (f family) tooBig() (words string, exprs []expr.Any) {
 // traffic, in bytes: IPv6's (RFC 8200, 5).
 const leastTold = 1280
 
-// dropSmallMTU drops what a link of a group tells a machine outside about a path with a
-// small MTU, where masquerade would hide who says so. The machine believes it about the
+// dropSmallMTU drops an error by which a link of a group tells a machine outside of a path with a
+// small MTU, if masquerade would hide the sender. The machine believes it about the
 // node's address, and for ten minutes cuts what it sends there to all pods. Pods may need to
 // tell of larger ones, because they may forward. No machine believes in a smaller one by IPv6.
 //
@@ -129,13 +129,13 @@ func dropSmallMTU(group uint32) rule {
 	}
 }
 
-// dropMultipath takes MPTCP out of what the links of a group say to the node when a TCP
-// connection begins, so that it is an ordinary one, whoever opens it. The kernel ends a
-// pod's TCP connections with the node if it is told to, but not MPTCP's: it waits a minute
-// for another path (net.mptcp.close_timeout), and the node's program is told nothing.
+// dropMultipath removes MPTCP from the packets by which the links of a group begin TCP connections
+// with the node, so that each connection is an ordinary one, no matter which end opens it. The
+// kernel ends a pod's TCP connections with the node if it is told to, but not MPTCP's: it waits a
+// minute for another path (net.mptcp.close_timeout), and the node's program is told nothing.
 //
-// The first rule takes out a segment's first MPTCP option alone. No honest SYN has two, so
-// the second rule drops one that still has an option. When the node has answered with a SYN
+// The first rule takes out a segment's first MPTCP option alone. No honest SYN has two such
+// options, so the second rule drops a SYN that still has one. When the node has answered with a SYN
 // cookie, the pod's ACK alone makes the connection MPTCP's (mptcp_subflow_init_cookie_req).
 // An option that can do that has 20 bytes or more, so that the third rule looks for options
 // in long headers only.

@@ -47,8 +47,8 @@ type origin struct {
 	in int
 }
 
-// Packet is what a packet's headers say. Whoever knows the token, or guesses ports, can send a packet
-// of a probe's ID.
+// Packet is what a packet's headers say. Anybody who knows the token, or guesses ports, can send a
+// packet of a probe's ID.
 type Packet struct {
 	ID       uint32 // identifier and sequence number of an echo (echo.Request.ID), or Segments.ID
 	Reply    bool
@@ -85,8 +85,8 @@ func (d Drop) Say(chains []BaseChain) string {
 	return fmt.Sprintf("rule %d (nft -a list chain %s %s %s) of %s", d.Handle, d.Family, d.Table, d.Chain, what)
 }
 
-// Segments says by their ports which TCP segments to follow: those of one connection, also where
-// masquerade has changed its ports.
+// Segments says by their ports which TCP segments to follow: the segments of one connection, also
+// if masquerade has changed its ports.
 type Segments struct{ From, To uint16 }
 
 // ID is the ID of the segments' packets.
@@ -129,8 +129,8 @@ func (t *Tables) Follow(token [8]byte, segments ...Segments) (*Trail, error) {
 	return f, nil
 }
 
-// ends are the two ends of a hook. Behind the last one only connection tracking confirms what
-// passes.
+// ends are the two ends of a hook. Behind the last chain, only connection tracking confirms the
+// packets that pass.
 var ends = []struct {
 	suffix   string
 	priority priority
@@ -234,7 +234,7 @@ func (f *Trail) sight(m netlink.Message) (s Sight, ok bool) {
 		s.Hook, s.Last = strings.CutSuffix(chain, lastSuffix)
 		s.Hook = strings.TrimSuffix(s.Hook, ends[0].suffix)
 		if s.Now, ok = f.packetOf(attrs[unix.NFTA_TRACE_NETWORK_HEADER], attrs[unix.NFTA_TRACE_TRANSPORT_HEADER]); ok {
-			// Where a packet begins its way, the kernel may have given its number to another one before.
+			// If a packet begins its way here, an earlier packet may have had its number.
 			begins := !s.Last && (s.Hook == hookPrerouting.String() || s.Hook == hookOutput.String())
 			if _, known := f.known[packet]; !known || begins {
 				f.known[packet] = origin{s.Now, int(number32(unix.NFTA_TRACE_IIF))}

@@ -23,7 +23,7 @@ type Watch struct {
 	// About the transaction whose news are being read, before its generation is known:
 	touched bool // it touched the table
 	gone    bool // the table is gone after it
-	others  bool // another socket than those of tables made it
+	others  bool // a socket that is not one of tables' sockets made it
 }
 
 // News says that one or more transactions touched the table.

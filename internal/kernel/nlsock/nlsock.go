@@ -25,7 +25,7 @@ const (
 	timeout = 30 * time.Second
 )
 
-// buffers are those of sockets that are closed. An ADD opens a socket in the pod for a few
+// buffers are the buffers of closed sockets. An ADD opens a socket in the pod for a few
 // messages: a buffer of its own would be a quarter of all memory that an ADD and a DEL allocate.
 var buffers = sync.Pool{New: func() any { return new([BufferSize]byte) }}
 
@@ -88,7 +88,7 @@ func (s *Socket) wait(d time.Duration) error {
 // while Receive waits, Receive may still wait until the deadline.
 func (s *Socket) Until(ctx context.Context) { s.ctx = ctx }
 
-// Close closes the socket. What Receive has returned is not valid any more.
+// Close closes the socket. Data that Receive has returned are not valid any more.
 func (s *Socket) Close() {
 	unix.Close(s.fd)
 	buffers.Put((*[BufferSize]byte)(s.buf))

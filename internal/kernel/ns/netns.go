@@ -16,8 +16,8 @@ import (
 var (
 	ErrGone     = errors.New("network namespace is gone") // nothing is at the path; for Ref.Open also: something else is
 	ErrNotNetns = errors.New("not a network namespace")   // the path leads to something else
-	// ErrFile is the ErrNotNetns of a regular file. Whoever unmounts a namespace leaves the
-	// file on which it was mounted, and so may the end of a boot.
+	// ErrFile is the ErrNotNetns of a regular file. An unmount of a namespace leaves the file on
+	// which it was mounted, and so may the end of a boot.
 	ErrFile = fmt.Errorf("%w", ErrNotNetns)
 )
 

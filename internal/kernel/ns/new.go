@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart has a program start in network and mount namespaces of its own, and if user in
-// a user namespace, whose root is who starts it. It ends with the thread that started it.
+// Apart has a program start in network and mount namespaces of its own, and, if user is set, in a
+// user namespace, whose root is the user that starts it. It ends with the thread that started it.
 func Apart(user bool) *syscall.SysProcAttr {
 	if !user {
 		return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}

@@ -66,8 +66,8 @@ func (m *proc) leave() {
 	}
 }
 
-// mountProc makes a proc file system that is mounted nowhere. Where the kernel does
-// not allow that, as in some user namespaces, it returns the process's own /proc.
+// mountProc makes a proc file system that is mounted nowhere. If the kernel does not allow that, as
+// in some user namespaces, mountProc returns the process's own /proc.
 func mountProc() *proc {
 	fallback := &proc{fd: -1, path: "/proc"}
 	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)

@@ -113,9 +113,9 @@ func ofProcess(process string) (int, error) {
 	return openat2(folder, "net", 0, 0)
 }
 
-// inFolder opens what has a name in a folder, by what the kernel has in its memory alone:
-// of the folder's own file system it asks nothing (RESOLVE_CACHED, Linux 5.12). What is a
-// mount point stays in memory.
+// inFolder opens the file of a name in a folder, from the kernel's memory alone: it asks the
+// folder's own file system nothing (RESOLVE_CACHED, Linux 5.12). A mount point stays in that
+// memory.
 func inFolder(folder, name string) (int, error) {
 	dir, err := openat2(unix.AT_FDCWD, folder, unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -49,8 +49,8 @@ func (c *Conn) Addresses(index int) ([]Address, error) {
 	})
 }
 
-// EachAddress calls each for the addresses of a link, those of IPv6 or else those of
-// IPv4. If they change while they are listed, it calls each twice for some. An error of
+// EachAddress calls each for a link's addresses of one family, IPv6 or IPv4. If they change while
+// they are listed, it calls each twice for some. An error of
 // each ends the list and is returned; if it is ErrStop, EachAddress returns nil.
 //
 //	ip -4|-6 addr show dev DEV

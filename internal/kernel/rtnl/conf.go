@@ -8,7 +8,7 @@ import (
 )
 
 // Conf has a few of a link's sysctls, of net/ipv4/conf/LINK and net/ipv6/conf/LINK. The
-// kernel sends them with the link, at no extra cost. Of these it tells a Monitor only when
+// kernel sends them with the link, at no extra cost. A Monitor hears of these settings only when
 // somebody switches forwarding off.
 type Conf struct {
 	IPv4, IPv6        bool  // the kernel sent the sysctls of this family
@@ -26,8 +26,8 @@ type Conf struct {
 	AcceptUntrackedNA int32 // accept_untracked_na; 0 before Linux 5.19
 }
 
-// Places in the arrays IFLA_INET_CONF and IFLA_INET6_CONF. For IPv4 they are the numbers
-// in include/uapi/linux/ip.h less 1, for IPv6 those in include/uapi/linux/ipv6.h. Kernels
+// Places in the arrays IFLA_INET_CONF and IFLA_INET6_CONF. For IPv4 they are the numbers in
+// include/uapi/linux/ip.h less 1, and for IPv6 the numbers in include/uapi/linux/ipv6.h. Kernels
 // only ever append to both arrays.
 const (
 	inetConf, inet6Conf = 1, 2 // IFLA_INET_CONF, IFLA_INET6_CONF

@@ -83,8 +83,8 @@ type Setting struct {
 }
 
 // SetLink changes a link, found by its name. If there is no such link the error is
-// kernel.ErrNotFound. Whatever the order of settings is, the kernel does Up and Down
-// after all others except NoAddrGen, which it does last.
+// kernel.ErrNotFound. In any order of settings, the kernel does Up and Down after all others except
+// NoAddrGen, which it does last.
 //
 //	ip link set NAME ...
 func SetLink(name string, settings ...Setting) Request {
@@ -157,8 +157,8 @@ func DelLink(name string) Request {
 	}
 }
 
-// DelGroup deletes all links of a group, in about the time that one takes. If the group
-// has no links the error is kernel.ErrNotFound. If one of them cannot be deleted, none
+// DelGroup deletes all links of a group, in about the time that the deletion of one link takes. If
+// the group has no links the error is kernel.ErrNotFound. If one of them cannot be deleted, none
 // is. The kernel walks all of the node's links for it.
 //
 //	ip link del group N
@@ -231,8 +231,8 @@ func (c *Conn) Link(name string) (Link, error) {
 }
 
 // Veths lists the veths for which keep answers true. It costs about 12 µs for each link of
-// the node, and 40 µs on a node with 5,000 pods: for each link the kernel searches the ids
-// of all network namespaces for that of the peer's (see mirror in kinds/link). An error of
+// the node, and 40 µs on a node with 5,000 pods: for each link the kernel searches the ids of all
+// network namespaces for the peer's namespace (see mirror in kinds/link). An error of
 // keep ends the list, and Veths returns it.
 //
 //	ip link show type veth

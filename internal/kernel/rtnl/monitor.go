@@ -28,19 +28,20 @@ const (
 	// and down, because somebody moved it here. Its IPv6 addresses and all routes through
 	// it are gone, and setting it up does not bring them back.
 	LinkDown
-	// LinkGone: a link of the instance was deleted. Of Link, Name and Index are known.
+	// LinkGone: a link of the instance was deleted. In Link, only Name and Index are set.
 	LinkGone
 	// RouteGone: one of Berth's routes was deleted, or another route to its destination
 	// replaced it. The kernel does not tell of routes that disappear with their link.
 	RouteGone
-	// Unforwarded: somebody has switched off forwarding for a link, of whoever it is, or for
-	// all links. Of Link, Index is known; it is 0 for all links.
+	// Unforwarded: somebody has switched off forwarding for a link, of the instance or not, or for
+	// all links. In Link, only Index is set; it is 0 for all links.
 	Unforwarded
 	// Reshaped: somebody has taken away, replaced or changed what Shape made on a link, or
-	// Shape has made it, or GetQdisc asked for it. Of Link, Index is known; Shape is what it is now.
+	// Shape has made it, or GetQdisc asked for it. In Link, only Index is set; Shape is what it is
+	// now.
 	Reshaped
 	// Repoliced: somebody has taken away, replaced or changed what Police made on a link, or Police
-	// has made it. Of Link, Index is known; Shape is what it is now.
+	// has made it. In Link, only Index is set; Shape is what it is now.
 	Repoliced
 	// Lost: the socket could not hold all news. Anything may have changed.
 	Lost
@@ -64,8 +65,8 @@ type Monitor struct {
 	buf    []byte
 }
 
-// receiveBuffer is how many bytes of news the kernel keeps until somebody reads them: those
-// of some thousand changes. Without privilege the kernel grants less.
+// receiveBuffer is how many bytes of news the kernel keeps until somebody reads them: enough for
+// some thousand changes. Without privilege the kernel grants less.
 const receiveBuffer = 4 << 20
 
 // Monitor begins to listen in the Conn's network namespace, and tells of all that happens

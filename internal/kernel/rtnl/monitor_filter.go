@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the filter finds what it looks at, in bytes (linux/netlink.h,
+// These are the offsets, in bytes, of the fields that the filter looks at (linux/netlink.h,
 // linux/rtnetlink.h).
 const (
 	atType     = 4
@@ -53,9 +53,10 @@ func find(attribute uint32, nested bool) steps {
 }
 
 // monitorFilter lets through what is about links that have the prefix in their names,
-// are in the live group, or have the instance's alias or second name, whatever else one
-// message has changed, but for changes of those in the coming and in the cut group; deletions of
-// routes with Berth's protocol; routes that replace others; what Shape and Police make, and its end; and that forwarding is off.
+// are in the live group, or have the instance's alias or second name, no matter what else a message
+// has changed. It drops changes of links in the coming group and in the cut group. It also lets
+// through deletions of routes with Berth's protocol; routes that replace others; limits that Shape
+// and Police make, and their end; and news that forwarding is off.
 func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, error) {
 	// Netlink's numbers are in the host's byte order, and BPF loads big ones.
 	half := func(n uint16) uint32 {
@@ -74,7 +75,7 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		when(bpf.JumpEqual, 0, accept),
 		drop)
 	shapes := slices.Concat(load(atHandle, 4), when(bpf.JumpEqual, word(shaper), accept), drop)
-	// With a clsact go its filters, of which the kernel then tells nothing.
+	// A deleted clsact takes its filters with it, and the kernel sends no news of these filters.
 	shapesEnd := slices.Concat(load(atHandle, 4), when(bpf.JumpEqual, word(clsactHandle), accept), shapes)
 	polices := slices.Concat(load(atInfo, 4), when(bpf.JumpEqual, word(policeInfo()), accept), drop)
 	return bpf.Assemble(slices.Concat(
@@ -94,7 +95,7 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		loadBehind(0, 4),
 		when(bpf.JumpEqual, word(groups.Live()), accept),
 		// ... or else by what ADD gave it, if it is deleted or in no group that tells
-		// enough. The second name is the first of those that it has besides.
+		// enough. The second name is the first of the link's alternative names.
 		steps{bpf.StoreScratch{Src: bpf.RegA}},
 		load(atType, 2),
 		when(bpf.JumpNotEqual, half(unix.RTM_DELLINK), slices.Concat(
@@ -107,8 +108,9 @@ func monitorFilter(groups stamp.Groups, prefix string) ([]bpf.RawInstruction, er
 		drop))
 }
 
-// acceptText accepts a link of which an attribute begins with a text: the one at the
-// end of the way, which begins among the link's own. Behind its steps is who has it not.
+// acceptText accepts a link if the attribute at the end of a way begins with a text. The way begins
+// among the link's own attributes. The filter goes on behind these steps for a link without such an
+// attribute.
 func acceptText(begin string, way ...uint32) steps {
 	then := accept
 	for i := len(begin) - 1; i >= 0; i-- {

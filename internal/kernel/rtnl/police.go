@@ -56,10 +56,10 @@ func policeName(r Rate) string { return fmt.Sprintf(policeFormat, r.Rate, r.Burs
 
 const policeFormat = "berth-rate-%d-burst-%d"
 
-// Police has a link, found by its index, drop what comes in above a rate, in place of whatever
-// stands in the filter's place. Others' filters stay. If the link does not exist the error is
-// kernel.ErrNotFound. If the kernel cannot do it for any link, or does not let this process, the
-// error is kernel.ErrUnsupported or kernel.ErrPermission.
+// Police makes a link, found by its index, drop packets that come in above a rate. It replaces a
+// filter that stands in its filter's place. Other programs' filters elsewhere stay. If the link
+// does not exist the error is kernel.ErrNotFound. If the kernel cannot do it for any link, or does
+// not let this process, the error is kernel.ErrUnsupported or kernel.ErrPermission.
 //
 //	tc qdisc add dev DEV clsact
 //	tc filter replace dev DEV ingress pref 98 handle be98 bpf direct-action name NAME
@@ -91,8 +91,8 @@ func CanPolice() error {
 	return err
 }
 
-// unknownToTc gives the error of a kernel that does not know a discipline or a filter its class. That
-// a link is not there is ENODEV.
+// unknownToTc gives the error of a kernel that does not know a discipline or a filter its class.
+// For a missing link the kernel returns ENODEV.
 func unknownToTc(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w: %s", kernel.ErrUnsupported, err)
@@ -100,8 +100,8 @@ func unknownToTc(err error) error {
 	return err
 }
 
-// addClsact makes room for filters. If the link has that, as others may have made it, the
-// error is kernel.ErrExists.
+// addClsact makes room for filters. If the link already has a clsact, which others may have made,
+// the error is kernel.ErrExists.
 //
 //	tc qdisc add dev DEV clsact
 func addClsact(index int) Request {
@@ -133,7 +133,7 @@ func setPolice(index, fd int, r Rate) Request {
 	}
 }
 
-// delPolice deletes whatever stands where setPolice puts its filter, of any protocol.
+// delPolice deletes every filter, of any protocol, that stands where setPolice puts its filter.
 //
 //	tc filter del dev DEV ingress pref 98
 func delPolice(index int) Request {
@@ -160,7 +160,7 @@ func getPolice(index int, r *Rate) Request {
 }
 
 // Policed returns the rates to which Police holds what comes in by links, by their indices. It
-// leaves out those that have no police, or do not exist.
+// leaves out links that have no police, or do not exist.
 func (c *Conn) Policed(indices ...int) (map[int]Rate, error) {
 	rates, requests := make([]Rate, len(indices)), make([]Request, len(indices))
 	for i, index := range indices {

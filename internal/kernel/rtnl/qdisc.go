@@ -102,7 +102,7 @@ func rootOf(index int) *tcmsg {
 	return m
 }
 
-// Shape limits what a link, found by its index, sends, in place of whatever did so before. If
+// Shape limits what a link, found by its index, sends, and replaces the link's former limit. If
 // the link does not exist, or the kernel has no tbf, the error is kernel.ErrNotFound.
 //
 //	tc qdisc replace dev DEV root handle be98: tbf rate RATE burst BURST limit QUEUE
@@ -113,8 +113,8 @@ func Shape(index int, r Rate) Request {
 	parms[atLinkLayer] = linkLayerEther
 	binary.NativeEndian.PutUint32(parms[atRate:], uint32(min(r.Rate, uint64(mostRate32))))
 	binary.NativeEndian.PutUint32(parms[atLimit:], r.queue())
-	// The kernel uses the MTU with a peak rate alone, and keeps it in any case. It shows the
-	// burst only as a time, which is not exact, and has no room for that of a great burst.
+	// The kernel uses the MTU only with a peak rate, but keeps it in any case. It shows the burst
+	// only as a time, which is not exact, and has no room for the time of a great burst.
 	binary.NativeEndian.PutUint32(parms[atMTU:], r.Burst)
 	options := nl.NewRtAttr(attrOptions, nil)
 	options.AddRtAttr(attrParms, parms)
@@ -168,7 +168,7 @@ func (c *Conn) GetQdisc(index int, q *Qdisc) error {
 	err := c.Do(Request{
 		text:   fmt.Sprintf("tc qdisc show dev %d root", index),
 		typ:    unix.RTM_GETQDISC,
-		flags:  unix.NLM_F_ECHO, // else only those get the answer who listen to all changes
+		flags:  unix.NLM_F_ECHO, // otherwise only sockets that listen to all changes get the answer
 		body:   body(rootOf(index)),
 		answer: func(b []byte) (err error) { *q, _, err = parseQdisc(b); return err },
 	})

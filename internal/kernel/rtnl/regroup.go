@@ -17,7 +17,7 @@ import (
 //
 // Regroup writes to sysfs, because a change by netlink notifies the whole kernel, and IPv6
 // then walks all of the node's IPv6 routes, if the link has IPv6 (rt6_sync_up: 0.7 ms at
-// 10,000 routes). Where the write fails (sysfs is not mounted, is read-only, or shows
+// 10,000 routes). If the write fails (sysfs is not mounted, is read-only, or shows
 // another network namespace), Regroup uses netlink, whose answer counts.
 func (c *Conn) Regroup(group uint32, names ...string) []error {
 	errs := make([]error, len(names))

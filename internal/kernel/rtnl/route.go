@@ -178,8 +178,8 @@ func IsLocal(addr netip.Addr, local *bool) Request {
 	return r
 }
 
-// Reached returns those of some addresses that the node has a route to which is for the address
-// alone, or that the node has itself. An unreachable route does not count, nor does an address
+// Reached returns the addresses among addrs that the node itself has, or to which the node has a
+// route for the address alone. An unreachable route does not count, nor does an address
 // that could not be looked up. Policy rules apply.
 //
 //	ip route get fibmatch ADDR

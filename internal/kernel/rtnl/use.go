@@ -29,13 +29,13 @@ type UseSort string
 // Sorts of uses.
 const (
 	UseAddress UseSort = "address" // of a link
-	UseRoute   UseSort = "route"   // other than a default route, and than those of the node's own addresses
+	UseRoute   UseSort = "route"   // but not a default route, nor a route of the node's own addresses
 	UseGateway UseSort = "gateway" // of any route
 )
 
 // Uses lists who uses addresses: the addresses of links, the routes of all tables but local,
-// and their gateways. Of the routes with Berth's protocol number it lists those of pools,
-// whichever agent has them, and leaves out those to pods: a pool's route says enough. The
+// and their gateways. Among routes with Berth's protocol number, it lists the routes of every
+// agent's pools, and leaves out routes to pods: a pool's route says enough. The
 // kernel walks all addresses and routes for it.
 //
 //	ip addr show; ip route show table all
@@ -63,7 +63,7 @@ func (c *Conn) Uses() ([]Use, error) {
 	return all, nil
 }
 
-// parseUses reads an RTM_NEWROUTE: the use that it is of its destination, and those of its
+// parseUses reads an RTM_NEWROUTE: the route's use of its destination, and its uses of its
 // gateways. A multipath route has several.
 func parseUses(b []byte) (uses []Use, any bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
@@ -120,7 +120,7 @@ func parseUses(b []byte) (uses []Use, any bool, err error) {
 	return uses, len(uses) > 0, nil
 }
 
-// gatewaysIn returns the gateways among a route's attributes, or those of one of its nexthops.
+// gatewaysIn returns the gateways among the attributes of a route, or of one of its nexthops.
 // RTA_VIA, behind two bytes for its family, has a gateway of another family than the route's.
 func gatewaysIn(b []byte) (all []netip.Addr) {
 	via := within(b, unix.RTA_VIA)

@@ -18,7 +18,7 @@ type Way struct {
 }
 
 // GetWay asks how the kernel would send a packet to an address. If the packet has come in by a
-// link, from tells from whom: then the kernel judges as it does when it routes such a packet. If
+// link, from is its source: then the kernel judges as it does when it routes such a packet. If
 // there is no way the error is kernel.ErrUnreachable, which for IPv4 also says that the link, or
 // the namespace, does not forward; EXDEV says that rp_filter refuses the packet.
 //

@@ -5,9 +5,9 @@
 // new entries. It also ends the node's own TCP connections to the pod. One pass over the
 // table serves all pods that wait for it.
 //
-// After the cut no route of the pod's link leads to its addresses. If there is a route to one
-// of them all the same, the address is somebody else's: the ADD failed because of that, or the
-// pod is long gone. The entries are then somebody else's, too, and stay.
+// After the cut no route of the pod's link leads to its addresses. If there is a route to one of
+// these addresses all the same, the address is somebody else's: the ADD failed because of that, or
+// the pod is long gone. The entries are then somebody else's, too, and stay.
 package flows
 
 import (

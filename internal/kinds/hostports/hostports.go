@@ -1,6 +1,6 @@
 // Package hostports is the kind of a pod's host ports: what comes to these ports of the node
-// goes to the pod. They are elements of maps in the agent's nftables table (kinds/table), so
-// that one transaction maps all of a pod's ports, and one unmaps those of many pods.
+// goes to the pod. They are elements of maps in the agent's nftables table (kinds/table), so that
+// one transaction maps all of a pod's ports, and one transaction unmaps the ports of many pods.
 //
 // The hold has no cut of its own, because the link's cut keeps the pod from hearing anything. It
 // leaves no connections behind either: those name the pod's address, so that the hold of the
@@ -155,8 +155,9 @@ func compare(s *Spec, have []nft.Mapping) error {
 	return nil
 }
 
-// release unmaps all that the holds' owners have, in one transaction, whatever their specs say. If
-// Left fails, only the holds of adopted owners fail: nothing else is left of the others.
+// release unmaps all ports that the holds' owners have, in one transaction, even ports that their
+// specs do not name. If Left fails, only the holds of adopted owners fail: nothing else is left of
+// the others.
 func (p *Ports) release(_ context.Context, hs []hold.Hold) []error {
 	errs := make([]error, len(hs))
 	var owners []hold.ID

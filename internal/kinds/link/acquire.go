@@ -75,8 +75,8 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 }
 
 // orHomeless returns why or, if the pod's namespace and the link are both gone,
-// hold.ErrHomeless. It is take for a spec that does not say enough to make a link: one that
-// was adopted, for a pod of which not everything is known.
+// hold.ErrHomeless. It is take for an adopted spec that does not say enough to make a link, because
+// not everything is known of its pod.
 func (l *Links) orHomeless(s *Spec, why error) error {
 	pod, err := s.Netns.Open()
 	if err == nil {
@@ -158,8 +158,8 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 
 // mark gives a new link its second name and its alias, by which it can be found and
 // recognized even if somebody renames it. If the second name is taken by a link of the
-// same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has
-// it, the link does without.
+// same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has that
+// name, this link gets no second name.
 func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.see(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)

@@ -131,8 +131,8 @@ func (l *Links) setDown(s *Spec) error {
 }
 
 // DownDying sets down all links that are cut off and not deleted yet. The agent calls it
-// when it sees that the table which drops their packets has changed. It lists no links: it
-// takes those that this agent has cut off. A restarted agent has cut them off again.
+// when it sees that the table which drops their packets has changed. It lists no links: it takes
+// the links that this agent has cut off. A restarted agent has cut them off again.
 func (l *Links) DownDying(ctx context.Context) error {
 	var errs []error
 	for _, name := range l.memory.dying() {

@@ -33,8 +33,8 @@ const listLimit = time.Second
 
 var listings patience.Calls
 
-// netnsIn returns the paths of the network namespaces in one of NetnsFolders. It asks
-// for names alone: what has a name may hang, too.
+// netnsIn returns the paths of the network namespaces in one of NetnsFolders. It reads only names:
+// a look at the file of a name may hang, too.
 func netnsIn(folder string) []string {
 	names, err := patience.Call(&listings, folder, listLimit, func() ([]string, error) {
 		f, err := os.Open(folder)
@@ -66,11 +66,11 @@ type WantedEnd struct {
 }
 
 // FindEnds looks for the other ends of links of the node, which this program is in, in every
-// network namespace that can be found but the node's, self: a pair is two veths that name each
-// other's index, of which the kernel says that the one is in the other's namespace, as no
-// pod can forge. The pod's has the link-layer address that the node's neighbours
-// tell, or that the incarnation's ID gives it. Where only the indices fit, one
-// that is alone in that is believed.
+// network namespace that can be found, except the node's own, self. A pair is two veths that name
+// each other's index; the kernel also says which namespace a veth's other end is in, and no pod can
+// forge that. The pod's end has the link-layer address that the node's neighbours
+// tell, or that the incarnation's ID gives it. If the neighbours tell none and only the indices
+// match, FindEnds accepts the end if no other end matches.
 func FindEnds(self ns.Ref, links []WantedEnd) map[string]PodEnd {
 	node, err := rtnl.Open(nil)
 	if err != nil {
@@ -126,8 +126,9 @@ type end struct {
 	PodEnd
 }
 
-// What is looked at of a namespace, whose lists are as long as its pod makes
-// them, and what is kept: the rest is not seen, as if the pod hid it.
+// These bound how much of a namespace FindEnds looks at, and how much it keeps, because a pod can
+// make the lists of its namespace as long as it likes. FindEnds does not see the rest, as if the
+// pod hid it.
 const (
 	maxVeths     = 4096
 	maxAddresses = 1024 // of a veth and a family

@@ -148,8 +148,8 @@ func (l *Links) gone(name string, index int) {
 }
 
 // find returns all links of the instance, under the names that ADD gave them, with what
-// can be seen of them from the host. That is neither the netns, nor the pod's interface,
-// nor its MAC or addresses.
+// can be seen of them from the host. The netns, the pod's interface, its MAC and its addresses
+// cannot be seen from there.
 func (l *Links) find(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
 	links, err := l.list(ctx, look)
 	if err != nil && links == nil {

@@ -40,8 +40,8 @@ func (l *Links) called(s *Spec) (link rtnl.Link, err error) {
 	return link, nil
 }
 
-// elsewhere finds a link that does not have its name any more. It tries these ways, of which
-// all but the last take constant time:
+// elsewhere finds a link that does not have its name any more. It tries these ways. All but the
+// last take constant time:
 //
 //  1. its second name, which ADD gave it and which a rename leaves;
 //  2. its index, if this agent has seen the link;
@@ -95,7 +95,7 @@ func (l *Links) elsewhere(s *Spec) (rtnl.Link, error) {
 	return rtnl.Link{}, kernel.As(kernel.ErrNotFound, fmt.Errorf("link %s does not exist, under any name", s.Name))
 }
 
-// certain makes a way for elsewhere of one that cannot fail, but only lead nowhere.
+// certain makes a way for elsewhere of a function that cannot fail, but can lead nowhere.
 func certain(way func(*Spec) []int) func(*Spec) ([]int, error) {
 	return func(s *Spec) ([]int, error) { return way(s), nil }
 }

@@ -11,8 +11,8 @@ import (
 type memory struct {
 	mu    sync.Mutex
 	links map[string]remembered
-	// strays are the indices of links in the instance's groups of which only the MAC may
-	// show whose they are, by MAC.
+	// strays are the indices, by MAC, of links in the instance's groups that only their MAC may
+	// assign to an owner.
 	strays map[string]int
 }
 
@@ -56,7 +56,7 @@ func (m *memory) get(name string) remembered {
 	return m.links[name]
 }
 
-// stray notes the index of a link of which only the MAC may show whose it is.
+// stray notes the index of a link that only its MAC may assign to an owner.
 func (m *memory) stray(mac string, index int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

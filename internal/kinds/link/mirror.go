@@ -37,7 +37,7 @@ type mirror struct {
 	missed   []rtnl.News // heard while lists are under way, which may have read the links before
 }
 
-// Follow returns m as a Follower. Whoever calls the Follower's Next all the time keeps the
+// Follow returns m as a Follower. A caller that calls the Follower's Next all the time keeps the
 // mirror up to date, so that later glances need not list all links. m has to be a monitor
 // of the same instance, and nobody else may read it.
 func (l *Links) Follow(m *rtnl.Monitor) *Follower {

@@ -44,8 +44,8 @@ type target struct {
 }
 
 // deleteAll deletes links; nobody can cut them off meanwhile. It succeeds for a link only
-// if it has seen that the link is gone. That no link has its name does not prove it, nor
-// does a successful deletion of the group.
+// if it has seen that the link is gone. A missing name does not prove that the link is gone. A
+// successful deletion of the group does not either.
 func (l *Links) deleteAll(ctx context.Context, specs []*Spec) []error {
 	errs := make([]error, len(specs))
 	names := make([]string, len(specs))

@@ -9,15 +9,15 @@ import (
 )
 
 // A link's rates are limited at both ends by what the end sends: the limits go with the
-// pair, and neither needs a further device, as a limit of what an end gets would. They are set
-// while the ends are down, which costs the kernel next to nothing.
+// pair, and neither limit needs a further device. A limit of what an end receives would need one.
+// They are set while the ends are down, which costs the kernel next to nothing.
 //
 // The pod's end is the pod's own: a pod that may change its interfaces can take its limit away, and
 // one that may open packet sockets can send past it. So the host's end drops what comes in above
-// that rate. It delays nothing, which alone would hold TCP far below the rate: whoever keeps to
-// the limit of the pod's end loses nothing at the host's. A kernel that has no such programs, or
-// does not let the agent load them, as in a user namespace, leaves a pod with the limit of its own
-// end, and the agent says so.
+// that rate. It delays nothing, so that it alone would hold TCP far below the rate. A sender that
+// keeps to the limit of the pod's end loses nothing at the host's end. A kernel that has no such
+// programs, or does not let the agent load them, as in a user namespace, leaves a pod with the
+// limit of its own end, and the agent says so.
 
 // shape returns the requests that limit what a host's end sends, if a view does not have it so.
 func (s *Spec) shape(seen view, index int) []rtnl.Request {
@@ -69,7 +69,7 @@ func (l *Links) refused(err error) bool {
 	return true
 }
 
-// limited returns the indices of those of the holds' links that have a limit of what they let in.
+// limited returns the indices of the holds' links that have a limit of what they let in.
 func (v view) limited(hs []hold.Hold) (indices []int) {
 	for _, h := range hs {
 		s, ok := h.Spec.(*Spec)

@@ -17,8 +17,8 @@ type sysctl struct {
 }
 
 // sysctls returns the sysctls of the host's end that Berth sets. They keep the pod from
-// configuring the host, and switch IPv6 on the link on or off. Where IPv6 is off no other
-// sysctl of IPv6 matters.
+// configuring the host, and switch IPv6 on the link on or off. If IPv6 is off, no other sysctl of
+// IPv6 matters.
 //
 // The host ignores the pod's router advertisements (accept_ra).
 //
@@ -27,8 +27,8 @@ type sysctl struct {
 // destination by the time the rules for destinations look at it.
 //
 // The pod must not fill the host's one table of neighbours; nftables cannot prevent that,
-// because it does not see ARP. The host enters everybody whom it answers by ARP. So it
-// answers nobody for its own addresses (arp_ignore 8), and is no proxy for addresses
+// because it does not see ARP. The host makes an entry for every sender that it answers by ARP. So
+// it answers nobody for its own addresses (arp_ignore 8), and is no proxy for addresses
 // elsewhere (medium_id -1) or behind the same link (proxy_arp_pvlan; Linux also applies
 // conf/all's). The pod knows its gateway's MAC without asking. The host also enters those
 // that announce themselves, if it may make new entries for them (arp_accept, where Linux

@@ -173,7 +173,7 @@ const inPod = 4096
 // errLong says that a list in a pod is longer than inPod.
 var errLong = fmt.Errorf("the pod has more than %d of them on this interface, and the agent does not look at the rest", inPod)
 
-// missingAddresses returns those of a pod's addresses that its interface lacks. It looks up
+// missingAddresses returns the addresses of a pod that its interface lacks. It looks up
 // each IPv6 address. It lists the IPv4 addresses, and keeps nothing of what else is in the
 // list.
 func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) {
@@ -206,8 +206,8 @@ func missingAddresses(c *rtnl.Conn, s *Spec, index int) ([]netip.Prefix, error) 
 	return append(missing, missing4...), nil
 }
 
-// missingRoutes returns those of a pod's routes that the pod lacks, and those that are behind
-// another interface's (laterMetric). It looks each up, in constant time, and lists the pod's
+// missingRoutes returns a pod's routes that the pod lacks, and its routes that are behind another
+// interface's (laterMetric). It looks each up, in constant time, and lists the pod's
 // routes only if a look-up finds another route.
 func missingRoutes(c *rtnl.Conn, s *Spec, index int) (missing, behind []rtnl.Route, err error) {
 	wanted := s.podRoutes(index)

@@ -18,8 +18,8 @@ func (l *Links) Whole(ctx context.Context) ([]rtnl.Link, error) {
 }
 
 // IsWhole reports whether a link of an instance is neither half-made, which is in the
-// coming group, nor cut off, which is in a dying group. A link in none of the instance's
-// groups is whole: it was live, and others have moved it.
+// coming group, nor cut off, which is in a dying group. A link in none of the instance's groups is
+// whole: it was live, and other programs have moved it.
 func IsWhole(groups stamp.Groups, link rtnl.Link) bool {
 	return link.Group != groups.Coming() && !groups.IsDying(link.Group)
 }

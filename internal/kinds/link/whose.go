@@ -50,8 +50,8 @@ func stampless(link rtnl.Link) bool {
 	return !ok
 }
 
-// judge says whether a link is the one of a spec. A link whose alias is not one of Berth's,
-// and of which too little else shows whose it is, is unsure. It is another's only if it
+// judge says whether a link is the one of a spec. A link is unsure if its alias is not one of
+// Berth's, and if too little else shows whose link it is. It is another's only if it
 // cannot be the pod's link: because it is no veth, because its second name is another
 // link's, because its other end is not in the pod, or because this agent has seen the
 // owner's link at another index (a link keeps its index as long as it is on the node).
@@ -117,8 +117,8 @@ func hostMAC(name string) string {
 	return mac
 }
 
-// wasElsewhere reports whether this agent has last seen the spec's link at another index
-// than that of link, even if the spec's link is deleted by now.
+// wasElsewhere reports whether this agent has last seen the spec's link at an index that differs
+// from link's, even if the spec's link is deleted by now.
 func (l *Links) wasElsewhere(s *Spec, link rtnl.Link) bool {
 	at := l.memory.last(s.Name)
 	return at != 0 && at != link.Index
@@ -166,7 +166,7 @@ func NameOf(instance string, groups stamp.Groups, link rtnl.Link) (string, bool)
 	return name, link.Veth && ofInstance(instance, name) && signsOf(name, groups, link).enough()
 }
 
-// ofInstance reports whether a name is that of a link of an instance.
+// ofInstance reports whether a name is the name of an instance's link.
 func ofInstance(instance, name string) bool {
 	_, ok := stamp.Own(instance, name, "")
 	return ok

@@ -22,8 +22,8 @@ const KindName = "poolroute"
 // batch is how many routes one Release takes.
 const batch = 32
 
-// Spec is the route of one CIDR. The metric is the instance's own (stamp.MetricOf), so that
-// an agent's route stands beside one to the same CIDR that another agent has left.
+// Spec is the route of one CIDR. The metric is the instance's own (stamp.MetricOf), so that an
+// agent's route can stand beside another agent's route to the same CIDR.
 type Spec struct {
 	CIDR   netip.Prefix `json:"cidr"`   // masked
 	Metric uint32       `json:"metric"` // not 0

@@ -131,10 +131,10 @@ func (k *Keeper) read() (map[hold.ID][]nft.Mapping, error) {
 	return ports, nil
 }
 
-// learn reads which host ports a former agent has left in the table, once. Only what the ledger
-// has is kept: somebody may have changed the table meanwhile, or brought back an older one, and the
-// pods' addresses may be others' by now. What is not kept is a difference that Keeper puts right.
-// The caller holds k.mu.
+// learn reads which host ports a former agent has left in the table, once. It keeps only host ports
+// that the ledger has: somebody may have changed the table meanwhile, or brought back an older one,
+// and other pods may have the addresses by now. Every other host port is a difference that Keeper
+// puts right. The caller holds k.mu.
 func (k *Keeper) learn() error {
 	if k.ports != nil {
 		return nil

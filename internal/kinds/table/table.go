@@ -23,8 +23,8 @@ import (
 // the kind was called so when all that it did was to masquerade.
 const KindName = "egress"
 
-// Spec is an agent's table. What is in it follows from the agent's
-// configuration, which may change while the hold stays.
+// Spec is an agent's table. The agent's configuration decides what is in the table, and may change
+// while the hold stays.
 type Spec struct {
 	Instance string `json:"instance"` // of the agent
 }
@@ -49,8 +49,8 @@ type Options struct {
 	// nft.Parts), whenever that changes. It must neither block nor call anything of Keeper
 	// but Intact, like Differs.
 	Lacks func(nft.Parts)
-	// Kept, if not nil, returns those of an owner's host ports that stay, of all that a former
-	// agent, or somebody else, has left in the table under the owner's name.
+	// A former agent, or somebody else, may have left host ports in the table under an owner's
+	// name. Kept, if not nil, returns those of them that stay.
 	Kept func(hold.ID, []nft.Mapping) []nft.Mapping
 }
 
@@ -61,8 +61,8 @@ type Keeper struct {
 	lacks   func(nft.Parts)
 
 	// The table is intact if Run watches it and no transaction has touched it after the
-	// generation in which it was last seen to be right. sound is that generation, touched
-	// that of the last transaction that touched the table; 0: there is none.
+	// generation in which it was last seen to be right. sound is that generation, and touched is
+	// the generation of the last transaction that touched the table; 0: there is none.
 	watching       atomic.Bool
 	sound, touched atomic.Uint32
 
@@ -179,8 +179,8 @@ func (k *Keeper) Intact() bool {
 		(touched == 0 || !nft.Generation(sound).Before(nft.Generation(touched)))
 }
 
-// acquire writes the table unless it is there. It replaces a table of this instance that no
-// owner of this agent has, because a former owner left it. There is only one such owner at
+// acquire writes the table unless it is there. It also replaces a table of this instance that has
+// no owner, because a former owner left it. There is only one such owner at
 // a time, because the owner has a name that the ledger gives only once.
 func (k *Keeper) acquire(_ context.Context, h hold.Hold) error {
 	k.mu.Lock()
@@ -275,8 +275,9 @@ func (k *Keeper) wanted(owner hold.ID, instance string) nft.Ruleset {
 }
 
 // still reports whether nothing in nftables has changed since the table, with the host ports of all
-// pods, was last seen to be right. It costs one question to the kernel, where compare reads the
-// whole table: that has as many elements as the node's pods have host ports. The caller holds k.mu.
+// pods, was last seen to be right. It costs one question to the kernel, whereas compare reads the
+// whole table, and the table has an element for each host port of the node's pods. The caller holds
+// k.mu.
 func (k *Keeper) still() bool {
 	sound := k.sound.Load()
 	if sound == 0 || k.unsure || k.ports == nil || k.tables.Lacks() != k.lacked {

@@ -44,8 +44,8 @@ func (m *Routed) Sight(name string, k attachment.Key, addrs []netip.Addr) (*mode
 }
 
 // Adopt returns the owner of an attachment that no record tells of. The owner holds the link
-// as it was seen, and none if seen is nil. names are the addresses that it has. The owner holds
-// whatever host ports the agent's table has in its name. It has no names for them: it is about to
+// as it was seen, and none if seen is nil. names are the addresses that it has. The owner holds all
+// host ports that the agent's table has in its name. It has no names for them: it is about to
 // be released. Adopt does not look at the table, because a table that hangs must not keep the pod
 // from being cut off.
 func (m *Routed) Adopt(id hold.ID, r attachment.Record, seen *mode.Sight, names []netip.Addr) hold.Owner {

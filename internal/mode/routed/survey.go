@@ -111,9 +111,9 @@ func nodeSays(links []rtnl.Link, routes []rtnl.Route, neighbours []rtnl.Neighbou
 }
 
 // believe adds to given addresses that only the pods' own interfaces have. A pod can give its
-// interface any address. So a pod is believed only for a family of which the node knows no
-// address of this pod's, and only if its interface has exactly one address of that family
-// that is a pool's and that the node does not give to another pod. If another such pod claims
+// interface any address. So Berth believes a pod about a family only if the node knows no address
+// of the pod in that family, and only if the pod's interface has exactly one address of the family
+// that belongs to a pool and that the node does not give to another pod. If another such pod claims
 // the same address, neither is believed. All other addresses are nobody's, and rest.
 func (m *Routed) believe(given map[string][]netip.Addr, links []rtnl.Link, ends map[string]link.PodEnd) {
 	taken, claims := map[netip.Addr]bool{}, map[netip.Addr]int{}
@@ -156,8 +156,8 @@ func family(a netip.Addr) string {
 	return "IPv6"
 }
 
-// markAlike marks pods that have the same key, because the key lacks its end. Only their
-// links tell which is which, also when only one of the pods is left.
+// markAlike marks pods that have the same key, because the key lacks its end. Only the pods' links
+// tell the pods apart, also when only one of the pods is left.
 func markAlike(pods []mode.Found) {
 	count := map[attachment.Key]int{}
 	for _, p := range pods {

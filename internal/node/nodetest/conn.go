@@ -98,7 +98,7 @@ func (c conn) Routes(f rtnl.RouteFilter) ([]rtnl.Route, error) {
 	return all, nil
 }
 
-// Reached returns those of the addresses that a host route leads to.
+// Reached returns the addresses that a host route leads to.
 func (c conn) Reached(addrs []netip.Addr) []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// This file has the end of links on a node in memory. The rules are those of the real kind:
-// a batch of links joins a group of its own, and the group is deleted. Nobody cuts off one
+// This file has the end of links on a node in memory. The rules are the real kind's: a batch of
+// links joins a group of its own, and the group is deleted. Nobody cuts off one
 // of the links meanwhile. Links that the group has left behind are deleted one by one.
 // Between two system calls others may change the node (Node.Pause).
 

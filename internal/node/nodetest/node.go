@@ -136,7 +136,7 @@ func (w *Node) ClockSet() bool {
 }
 
 // Move lets the agents that open the node from now on run in another network namespace.
-// back lets those that open it later run in the former one again.
+// back lets agents that open the node later run in the former namespace again.
 func (w *Node) Move() (back func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -38,7 +38,7 @@ const (
 )
 
 // listSockets is SOCK_DIAG_BY_FAMILY (linux/sock_diag.h), which has the number of
-// RTM_NEWADDR. SOCK_DESTROY has that of RTM_DELADDR.
+// RTM_NEWADDR. SOCK_DESTROY has the number of RTM_DELADDR.
 const listSockets = 20
 
 // sent returns a call that sends body through a socket; nil for netlink requests that

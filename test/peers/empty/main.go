@@ -1,4 +1,4 @@
-// Command empty does nothing: what it costs to exec a Go program at all.
+// Command empty does nothing: it shows what it costs to exec a Go program at all.
 package main
 
 func main() {}
