@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,27 @@ func TestSendsFaster(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A pod that deletes its interface gets a new link, and no new burst with it.
+func TestRemadeLinkHasNoBurst(t *testing.T) {
+	nettest.NeedPrograms(t)
+	const rate = 1000 // bytes a second; a burst is one packet of 1514 bytes, and there is room for 100 ms
+	n := newNode(t, plain)
+	fast, err := n.tryAdd("fast", fmt.Sprintf(`"runtimeConfig":{"bandwidth":{"egressRate":%d,"egressBurst":12112}}`, rate*8))
+	must(t, err)
+	sink := n.add("sink")
+	got := func() uint64 { return nettest.Received(t, sink.at, "eth0") }
+	before, begun := got(), time.Now()
+	nettest.Run(t, fast.at, "ip link del eth0")
+	nettest.Eventually(t, "the pod's new link", func() bool { return n.check(fast) == nil })
+	w := fast.wire(t)
+	must(t, unix.SetsockoptInt(w.fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
+	fast.pour(t, w, ether(fast.mac, w.mac, udpPacket(fast.ip4, sink.ip4, 1234, 9, "x")))
+	nettest.Eventually(t, "as much as a burst", func() bool { return got()-before > 1600 })
+	if passed, took := got()-before, time.Since(begun); float64(passed) > 200+rate*took.Seconds() {
+		t.Errorf("%d bytes passed within %v", passed, took)
 	}
 }
 

@@ -4,6 +4,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -48,15 +49,16 @@ type Policer struct{ program *ebpf.Program }
 // once. Beside the burst it leaves room for what the rate sends in 100 ms, so that a sender that
 // keeps to the rate and the burst loses nothing. It counts packets as tc does, with their
 // link-layer header. If segments travel as one packet (GSO), each segment but the first counts with
-// headers of 42 bytes; the queue that paced them counts 42 or more. A kernel
+// headers of 42 bytes; the queue that paced them counts 42 or more. If spent is true, the policer
+// begins as if the burst and the room had just been sent. A kernel
 // before 5.12, which has no atomic compare and exchange, answers kernel.ErrUnsupported. The process needs
 // CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first user namespace; otherwise the answer is
 // kernel.ErrPermission.
-func NewPolicer(rate, burst uint64) (*Policer, error) {
+func NewPolicer(rate, burst uint64, spent bool) (*Policer, error) {
 	if rate == 0 {
 		return nil, errors.New("a policer needs a rate above 0")
 	}
-	p, err := newPolicer(rate, burst)
+	p, err := newPolicer(rate, burst, spent)
 	if err != nil {
 		err = fmt.Errorf("loading a program that drops what is above %d bytes a second: %w", rate, err)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) { // there is nothing else wrong with it
@@ -67,12 +69,21 @@ func NewPolicer(rate, burst uint64) (*Policer, error) {
 	return &Policer{p}, nil
 }
 
-func newPolicer(rate, burst uint64) (*ebpf.Program, error) {
+func newPolicer(rate, burst uint64, spent bool) (*ebpf.Program, error) {
 	due, err := ebpf.NewMap(&ebpf.MapSpec{Name: PolicerName, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		return nil, err
 	}
 	defer due.Close() // the program keeps it
+	if spent {
+		var now unix.Timespec // of the clock that bpf_ktime_get_ns reads
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			return nil, os.NewSyscallError("clock_gettime", err)
+		}
+		if err := due.Put(uint32(0), uint64(now.Nano())+depth(rate, burst)); err != nil {
+			return nil, err
+		}
+	}
 	return ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
 		Name: PolicerName, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: police(due.FD(), rate, depth(rate, burst)),
 	}, ebpf.ProgramOptions{LogDisabled: true})

@@ -22,7 +22,7 @@ var must = nettest.Must
 func policer(t testing.TB, rate, burst uint64) *Policer {
 	t.Helper()
 	nettest.NeedPrograms(t)
-	p, err := NewPolicer(rate, burst)
+	p, err := NewPolicer(rate, burst, false)
 	must(t, err)
 	t.Cleanup(func() { must(t, p.Close()) })
 	return p
@@ -54,6 +54,17 @@ func TestBurst(t *testing.T) {
 		if got := passes(t, p, c.size); got != c.want {
 			t.Errorf("packet %d of %d bytes passes: %t", i, c.size, got)
 		}
+	}
+}
+
+// A spent policer has nothing left of its burst.
+func TestSpent(t *testing.T) {
+	nettest.NeedPrograms(t)
+	p, err := NewPolicer(1, 1514, true)
+	must(t, err)
+	defer p.Close()
+	if passes(t, p, 60) {
+		t.Error("a packet passes")
 	}
 }
 
@@ -135,7 +146,7 @@ func TestExtremes(t *testing.T) {
 			t.Errorf("a rate of %d and a burst of %d drop what fits", c.rate, c.burst)
 		}
 	}
-	if _, err := NewPolicer(0, 1514); err == nil {
+	if _, err := NewPolicer(0, 1514, false); err == nil {
 		t.Error("a rate of 0 is taken")
 	}
 	if d := depth(1, math.MaxUint64); d != 1<<62 {
@@ -149,7 +160,7 @@ func TestExtremes(t *testing.T) {
 // A policer that nobody has attached ends with Close.
 func TestClose(t *testing.T) {
 	nettest.NeedPrograms(t)
-	p, err := NewPolicer(1000, 1514)
+	p, err := NewPolicer(1000, 1514, false)
 	must(t, err)
 	info, err := p.program.Info()
 	must(t, err)

@@ -29,6 +29,10 @@ const (
 // messages: a buffer of its own would be a quarter of all memory that an ADD and a DEL allocate.
 var buffers = sync.Pool{New: func() any { return new([BufferSize]byte) }}
 
+// ErrLong says that a message from the kernel is longer than BufferSize. A dump has none such; a
+// single answer about an interface may be, which tells all its second names.
+var ErrLong = errors.New("the kernel's answer is too long")
+
 var errSilent = errors.New("the kernel does not answer")
 
 // Socket is used by one goroutine at a time. After any error its user has to close it,
@@ -132,7 +136,7 @@ func (s *Socket) Receive() ([]byte, error) {
 				return nil, errSilent
 			}
 		case n > len(s.buf):
-			return nil, fmt.Errorf("netlink answer of %d bytes, more than %d", n, len(s.buf))
+			return nil, fmt.Errorf("%w: %d bytes, more than %d", ErrLong, n, len(s.buf))
 		default:
 			return s.buf[:n], nil
 		}

@@ -61,10 +61,12 @@ const policeFormat = "berth-rate-%d-burst-%d"
 // does not exist the error is kernel.ErrNotFound. If the kernel cannot do it for any link, or does
 // not let this process, the error is kernel.ErrUnsupported or kernel.ErrPermission.
 //
+// If spent is true, the link begins as if the burst had just come in (bpf.NewPolicer).
+//
 //	tc qdisc add dev DEV clsact
 //	tc filter replace dev DEV ingress pref 98 handle be98 bpf direct-action name NAME
-func (c *Conn) Police(index int, r Rate) error {
-	p, err := bpf.NewPolicer(r.Rate, uint64(r.Burst))
+func (c *Conn) Police(index int, r Rate, spent bool) error {
+	p, err := bpf.NewPolicer(r.Rate, uint64(r.Burst), spent)
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func (c *Conn) Police(index int, r Rate) error {
 // CanPolice returns why Police cannot work for any link, as far as that can be seen without
 // one; nil if nothing is known against it.
 func CanPolice() error {
-	p, err := bpf.NewPolicer(1, 1)
+	p, err := bpf.NewPolicer(1, 1, false)
 	if err == nil {
 		_ = p.Close()
 	}

@@ -66,7 +66,8 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 			err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Group(l.groups.Cut())))
 		}
 	}
-	if err == nil && !l.barrier() {
+	// The pod would still get what waits in a queue of its link, behind all rules of the table.
+	if waits := s.Ingress != (rtnl.Rate{}); err == nil && (waits || !l.barrier()) {
 		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Down()))
 	}
 	if err != nil {

@@ -53,6 +53,17 @@ func TestSever(t *testing.T) {
 	}
 }
 
+// A link whose queue holds packets back for the pod is set down by the cut itself: the packets
+// have passed all rules of the table, and would reach the pod after the answer to its DEL.
+func TestCutOfShapedLink(t *testing.T) {
+	f := newFixture(t)
+	h := f.shaped(rtnl.Rate{Rate: 125_000, Burst: 12_500}, rtnl.Rate{})
+	must(t, f.kind.Cut(t.Context(), h))
+	if l := f.show(h); l.Index == 0 || l.Up || !f.groups.IsDying(l.Group) {
+		t.Errorf("the link is %+v", l)
+	}
+}
+
 // BenchmarkSever sets down links that are cut off, one after the other.
 func BenchmarkSever(b *testing.B) {
 	f := newFixture(b)

@@ -44,7 +44,8 @@ func (l *Links) police(s *Spec, seen view, index int) error {
 	if s.Egress == (rtnl.Rate{}) || seen.policed[index] == s.Egress || !l.polices() {
 		return nil
 	}
-	err := l.conn.Police(index, s.Egress)
+	spent := l.memory.get(s.Name).last != 0 // it was lost: deleting its end must not give a pod a new burst
+	err := l.conn.Police(index, s.Egress, spent)
 	if l.refused(err) {
 		return nil
 	}

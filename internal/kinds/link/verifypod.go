@@ -11,6 +11,7 @@ import (
 
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel"
+	"github.com/berth-net/berth/internal/kernel/nlsock"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
@@ -47,6 +48,9 @@ func (l *Links) VerifyPod(ctx context.Context, h hold.Hold) error {
 	err = c.Do(rtnl.GetLink(s.Ifname, &link))
 	if errors.Is(err, kernel.ErrNotFound) {
 		return fmt.Errorf("%s: %w", what, hold.ErrGone)
+	}
+	if errors.Is(err, nlsock.ErrLong) { // ADD gives none, and a decoy must not hide behind them
+		return changed(what, []string{"it has more second names than the agent reads"})
 	}
 	if err != nil {
 		return fmt.Errorf("looking at %s: %w", what, err)

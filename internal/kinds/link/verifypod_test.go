@@ -43,6 +43,14 @@ func TestVerifyPod(t *testing.T) {
 			must(t, err)
 			return netlink.AddrDel(l, a)
 		}},
+		{"second names", "more second names", hold.ErrChanged, func(l netlink.Link, _ *link.Spec) error {
+			for i := range 300 { // of 127 bytes, the most that the kernel takes
+				if err := netlink.LinkAddAltName(l, fmt.Sprintf("%0127d", i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
 		{"router advertisements", "accept_ra 2, not 0", hold.ErrChanged, func(netlink.Link, *link.Spec) error {
 			return ns.SetSysctl("ipv6/conf/eth0/accept_ra", "2")
 		}},
