@@ -27,7 +27,8 @@ func (e unusedError) Unwrap() []error { return []error{e.error, ErrUnused} }
 
 // LaterError is the answer of an Acquire or a Release that must not be tried again before
 // a time, for example because an API says that it was asked too often. It holds for the
-// whole kind: the engine acquires and releases no hold of the kind before that time.
+// whole kind: the engine acquires and releases no hold of the kind before that time. At
+// that time one call asks again, and the others wait for its answer.
 type LaterError struct {
 	At  time.Time
 	Err error // why
@@ -94,8 +95,10 @@ type Kind struct {
 	// Flight limits how many Release calls of the kind run at once, whoever asks and
 	// however long they take. 0 is one, or 32 for a kind that does not batch.
 	Flight int
-	// Try limits one Release, and Look one Verify and one Find. 0 is what the engine's
-	// options say.
+	// Try limits one Release and one Sever, and Look one Verify and one Find. 0 is what the
+	// engine's options say. Neither limits Acquire, which ends with its caller's deadline, or
+	// in a repair with the engine's Options.Mending, nor Cut, which the engine gives 5 s for
+	// all of an owner's holds.
 	Try, Look time.Duration
 	// Yield is how many holds one Release takes while owners are being taken, because
 	// Acquire needs the same locks. It is below Batch. Only one Release runs at a time
