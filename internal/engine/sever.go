@@ -45,7 +45,7 @@ func (n *line) sever() {
 // beside another one only after that one has taken longer than it should.
 const seversAtOnce = 4
 
-// severAll severs holds, and waits for the call for a tenth of Options.Try: a call that
+// severAll severs holds, and waits for the call for a tenth of its limit: a call that
 // hangs delays no others. A failed call is not tried again: the holds' release ends what is
 // left of them, and whoever notices that the table has gone severs all that is cut off.
 // severAll returns false if the engine is closing.
@@ -59,11 +59,11 @@ func (n *line) severAll(holds []hold.Hold) bool {
 	n.e.background(func() {
 		defer close(ended)
 		defer func() { <-n.severing }()
-		ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
+		ctx, cancel := context.WithTimeout(n.e.ctx, n.try())
 		defer cancel()
 		_ = n.e.observed(n.kind.Name(), "sever", len(holds), func() error { return n.kind.Sever(ctx, holds) })
 	})
-	late := time.NewTimer(n.e.Try / 10)
+	late := time.NewTimer(n.try() / 10)
 	defer late.Stop()
 	select {
 	case <-ended:
