@@ -30,6 +30,7 @@ type thing struct {
 
 	Offers string `json:"offers,omitempty"` // the name that the world gives when the thing is acquired
 	Name   string `json:"name,omitempty"`   // that name, once it is discovered
+	Twice  bool   `json:"twice,omitempty"`  // the offered name is another owner's
 }
 
 // Names returns the name that was discovered.
