@@ -155,9 +155,6 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	if !ok || !o.Wanted() || r.Repair(ctx, id) != nil { // Repair refuses a doomed owner, for example
 		return false
 	}
-	if slices.ContainsFunc(o.Holds, func(h hold.Hold) bool { return h.Spec.Kind() == "proc" && !r.world.has(h) }) {
-		return false // the engine takes a process that was never begun for ended
-	}
 	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
 		return false
 	}

@@ -207,8 +207,8 @@ func (r *modelRun) hear(o *engine.Options) {
 		defer r.mu.Unlock()
 		r.told[t]++
 		r.world.set(func() {
-			if r.world.taken[t] && !r.world.ended[t] { // the engine takes one that was never taken for ended
-				r.t.Errorf("it is told that %s of %s has ended, which was released or is there", t, e.Owner.ID)
+			if !r.world.ended[t] {
+				r.t.Errorf("it is told that %s of %s has ended, which was released, is there or never was", t, e.Owner.ID)
 			}
 		})
 	}

@@ -11,11 +11,12 @@ import (
 
 // The answers of Verify and Acquire about a hold. A kind wraps them with what it has seen.
 var (
-	ErrGone     = errors.New("gone")                       // Verify: the thing is not there
-	ErrChanged  = errors.New("changed")                    // Verify: the thing is there, but not as its spec says
-	ErrForeign  = errors.New("taken by somebody else")     // Acquire: somebody else's thing is in its place, and stays there
-	ErrUnused   = errors.New("nobody could have used it")  // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
-	ErrHomeless = errors.New("what it belongs in is gone") // Acquire, Settle: it can never succeed again, because the pod is gone
+	ErrGone     = errors.New("gone")                          // Verify: the thing is not there
+	ErrEnded    = fmt.Errorf("has ended, and is %w", ErrGone) // Verify of a kind that Ends: the thing was there, and is not any more
+	ErrChanged  = errors.New("changed")                       // Verify: the thing is there, but not as its spec says
+	ErrForeign  = errors.New("taken by somebody else")        // Acquire: somebody else's thing is in its place, and stays there
+	ErrUnused   = errors.New("nobody could have used it")     // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
+	ErrHomeless = errors.New("what it belongs in is gone")    // Acquire, Settle: it can never succeed again, because the pod is gone
 )
 
 // Unused returns err, with its text, as an ErrUnused.
@@ -119,8 +120,12 @@ type Kind struct {
 	// returns all errors. Optional.
 	Sever func(context.Context, []Hold) error
 	// Ends says that such a thing comes to an end by itself, as a process does. If Verify
-	// says ErrGone of it, the engine does not take it again, and does not count it as a
+	// says ErrEnded of it, the engine does not take it again, and does not count it as a
 	// difference. The engine sends one event of each such end, again in each of its lives.
+	// Verify says ErrGone of a thing that was never there, and of that alone: the program may
+	// have ended before Acquire, and the engine then takes the thing. Verify is asked with
+	// the spec as it was before Acquire, too; so what says that the thing was there has to
+	// outlive it, until Release.
 	Ends bool
 	// Waits says that the release of an owner of such a hold waits for the owners that
 	// need it, whenever they go: until then the hold stands, and is mended. If no kind of
