@@ -73,8 +73,8 @@ type Kind struct {
 	// Discovers says that Acquire fills in its spec, also if it fails. The engine commits
 	// the spec before it acquires the owner's next hold, together with the names that the
 	// spec then says (Namer): the owner has these names from that commit on. If somebody
-	// else has one of the names, the hold is refused, and the ledger keeps the rest of
-	// what was discovered. Release must be able to work with a spec that lacks what was
+	// else has one of the names, the hold is refused, and its record stays as it was before
+	// Acquire. Release must be able to work with a spec that lacks what was
 	// discovered, because the program may end before the commit.
 	Discovers bool
 	// Settle waits until what Acquire took can be used. The engine calls it under the
