@@ -143,6 +143,15 @@ func (k Kind) Name() string { return k.New().Kind() }
 // Kinds is an agent's ordered list of kinds.
 type Kinds []Kind
 
+// Names returns the kinds' names, in their order.
+func (ks Kinds) Names() []string {
+	names := make([]string, len(ks))
+	for i, k := range ks {
+		names[i] = k.Name()
+	}
+	return names
+}
+
 // Get returns the kind of that name.
 func (ks Kinds) Get(name string) (Kind, bool) {
 	for _, k := range ks {

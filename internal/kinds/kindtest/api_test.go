@@ -12,11 +12,12 @@ import (
 func granted(options ...func(*hold.Kind)) Kind {
 	a := toy.New()
 	return Kind{
-		Kind:     a.Kind("grant", hold.Reserve, options...),
-		Fake:     true,
-		Spec:     func(_ testing.TB, owner hold.ID) hold.Spec { return &toy.Spec{K: "grant", Place: string(owner)} },
-		Foreign:  func(_ testing.TB, h hold.Hold) func() error { return a.Foreign(h) },
-		Snapshot: a.String,
+		Kind:        a.Kind("grant", hold.Reserve, options...),
+		Fake:        true,
+		Undisguised: "what an API gives is as it says, or has another number, and is another",
+		Spec:        func(_ testing.TB, owner hold.ID) hold.Spec { return &toy.Spec{K: "grant", Place: string(owner)} },
+		Foreign:     func(_ testing.TB, h hold.Hold) func() error { return a.Foreign(h) },
+		Snapshot:    a.String,
 
 		End:  func(_ testing.TB, h hold.Hold) { a.End(h) },
 		Lose: func(_ testing.TB, h hold.Hold) { a.Lose(h) },
