@@ -33,7 +33,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	conns.fair = true
 	tcp := s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !open[r.URL.Path] {
-			s.write(w, toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
+			s.write(w, s.toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
 			return
 		}
 		// Nobody who asks here has a deadline: one that had passed would be a failure, and a
