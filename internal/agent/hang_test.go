@@ -15,9 +15,9 @@ import (
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kinds/hostports"
-	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -186,35 +186,12 @@ func TestHangingHostPortsKeepNobody(t *testing.T) {
 	r.del("heir", true)
 }
 
-// fullOnce refuses one promise, as a disk that is full for a moment does.
-type fullOnce struct {
-	engine.Ledger
-	mu   sync.Mutex
-	full bool
-}
-
-func (l *fullOnce) Commit(ctx context.Context, ops ...ledger.Op) error {
-	l.mu.Lock()
-	full := l.full
-	l.mu.Unlock()
-	if full {
-		return errors.New("no space left on device")
-	}
-	return l.Ledger.Commit(ctx, ops...)
-}
-
-func (l *fullOnce) set(full bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.full = full
-}
-
 // A runtime that repeats a failed ADD does not get what that one has left, even where
 // its undo could not be written: it may be half of an attachment, and is on its way
 // out as soon as the disk has room.
 func TestFailedAddIsNotAnsweredAgain(t *testing.T) {
 	r := newRig(t)
-	l := &fullOnce{}
+	l := &fault.Disk{}
 	fails := true
 	r.decorate = func(in engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 		l.Ledger = in
@@ -223,7 +200,7 @@ func TestFailedAddIsNotAnsweredAgain(t *testing.T) {
 			k.Acquire = func(ctx context.Context, h hold.Hold) error {
 				err := acquire(ctx, h)
 				if fails {
-					l.set(true)
+					l.Fill(1)
 					err = errors.Join(err, errors.New("acquire is broken"))
 				}
 				return err
@@ -242,7 +219,7 @@ func TestFailedAddIsNotAnsweredAgain(t *testing.T) {
 	if _, err := r.tryAdd(request("c", pod)); err == nil {
 		t.Error("ADD again, with the disk still full, answers what the failed one has left")
 	}
-	l.set(false)
+	l.Clear()
 	r.add(request("c", pod))
 	for _, at := range r.List(api.Filter{Container: "c"}) { // the failed one may still be going
 		if at.Releasing == nil && hold.ID(at.ID) == failed {

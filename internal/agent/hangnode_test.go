@@ -11,6 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/attachment"
 	"github.com/berth-net/berth/internal/config"
 	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/nft"
@@ -123,14 +124,14 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 	})
 	t.Run("failed", func(t *testing.T) {
 		r := newRig(t)
-		l := &fullOnce{}
+		l := &fault.Disk{}
 		r.decorate = func(in engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 			l.Ledger = in
 			_, ks = change(poolroute.KindName, func(k *hold.Kind) {
 				acquire := k.Acquire
 				k.Acquire = func(ctx context.Context, h hold.Hold) error {
 					if h.Spec.(*poolroute.Spec).CIDR.String() == "10.89.0.0/24" {
-						l.set(true)
+						l.Fill(1)
 						return errors.New("acquire is broken")
 					}
 					return acquire(ctx, h)
@@ -149,7 +150,7 @@ func TestPoolWithoutItsRoute(t *testing.T) {
 		if err := r.ground.Equipped("extra"); err == nil {
 			t.Error("the pool is said to be ready, though its route could not be taken")
 		}
-		l.set(false)
+		l.Clear()
 	})
 }
 

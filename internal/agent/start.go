@@ -56,6 +56,7 @@ func openRooms(o Options, openNode func() (*node.Node, error)) (*Agent, error) {
 // furnish makes the rooms, and gives each the rooms that it uses.
 func (a *Agent) furnish(o Options) (err error) {
 	n := a.node
+	o.Owners = "pods"
 	if a.core, err = daemon.New(o.Options, n.Place); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -35,9 +36,11 @@ const LongestRequest = server.MaxDeadline
 type Options struct {
 	Root root.Dir
 	Log  *slog.Logger
+	// Owners is what operators call the daemon's owners, such as "pods"; "" is "owners".
+	Owners string
 	// Moved says that the network namespace may differ from the namespace of this boot's last run,
 	// and that the state folder may be new, because somebody means it so. The daemon then gives
-	// up all pods of that run.
+	// up all owners of that run.
 	Moved bool
 	// Event is called with each event. It must not block. Optional.
 	Event func(api.Event)
@@ -108,6 +111,7 @@ type Daemon struct {
 
 // New makes a daemon's folders, and opens nothing else.
 func New(o Options, p Place) (*Daemon, error) {
+	o.Owners = cmp.Or(o.Owners, "owners")
 	if o.Meter == nil {
 		o.Meter = unmetered{}
 	}
@@ -183,7 +187,7 @@ func (d *Daemon) Resume(ctx context.Context) (mend func(context.Context)) {
 	return func(ctx context.Context) {
 		if err := d.Engine.Mend(ctx, missing); err != nil && ctx.Err() == nil {
 			d.Doubt.Store(true)
-			d.Log.Warn("could not restore all that pods lack", "err", err)
+			d.Log.Warn("could not restore all that "+d.Owners+" lack", "err", err)
 		}
 	}
 }

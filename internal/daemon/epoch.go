@@ -55,12 +55,12 @@ func (d *Daemon) Enter(stays func(former string) string) error {
 	was, now := d.Ledger.Epoch(), d.ThisEpoch()
 	if was.Boot == now.Boot && was != now && !d.Moved {
 		if _, err := os.Stat(marker); err == nil {
-			return fmt.Errorf("%w: start it in the former one; or, if all of its pods are gone, remove %s or use --moved", ErrMoved, marker)
+			return fmt.Errorf("%w: start it in the former one; or, if all of its %s are gone, remove %s or use --moved", ErrMoved, d.Owners, marker)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("looking for the marker of this epoch: %w", err)
 		}
 		if there := stays(EpochText(was)); there != "" {
-			return fmt.Errorf("%w, and %s is still there: start the agent in the former one, or use --moved to give up all of its pods", ErrMoved, there)
+			return fmt.Errorf("%w, and %s is still there: start the agent in the former one, or use --moved to give up all of its %s", ErrMoved, there, d.Owners)
 		}
 	}
 	if was != now {
@@ -79,7 +79,7 @@ func (d *Daemon) SameEpoch() error {
 		return err
 	}
 	if strings.HasPrefix(was, d.Boot+"/") && was != d.Epoch && !d.Moved {
-		return fmt.Errorf("%w, and its ledger is lost: start it in the former one, or use --moved if all of its pods are gone", ErrMoved)
+		return fmt.Errorf("%w, and its ledger is lost: start it in the former one, or use --moved if all of its %s are gone", ErrMoved, d.Owners)
 	}
 	return nil
 }

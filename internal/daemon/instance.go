@@ -98,7 +98,7 @@ func readOrMint(dir root.Dir, taken func(instance string) (bool, error)) (id str
 	}
 	if _, err := os.Stat(dir.Ledger()); err == nil {
 		return "", false, fmt.Errorf("%w: %s is missing or empty, but %s exists: write the id into that file again; it follows \"berth-\" in the name of the agent's table "+
-			"(nft list tables); or, if the node was rebooted since, remove the ledger as well, because none of its pods is left",
+			"(nft list tables); or, if the node was rebooted since, remove the ledger as well, because nothing of what it lists is left",
 			ErrInstanceLost, dir.Instance(), dir.Ledger())
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", false, fmt.Errorf("looking for a ledger: %w", err)

@@ -10,6 +10,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/patience"
 )
 
 // stopping is how long verbs under way, and then the daemon's own work, may go on when the
@@ -97,14 +98,7 @@ func (g *group) begin(all ...func(context.Context)) {
 // end ends the goroutines, and waits until they have ended, for limit at most.
 func (g *group) end(limit time.Duration) {
 	g.cancel()
-	ended := make(chan struct{})
-	go func() {
-		g.all.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(limit): // a kind may hang, and not notice that its context has ended
+	if !patience.Ends(&g.all, limit) { // a kind may hang, and not notice that its context has ended
 		g.Log.Warn("the agent ends, although some of its background work has not ended")
 	}
 }

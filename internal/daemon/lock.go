@@ -15,7 +15,7 @@ import (
 )
 
 // ErrTwice says that another agent of this instance runs in this network namespace. Each of
-// the two would make again what the other one's DEL has deleted.
+// the two would take again what the other one has given back.
 var ErrTwice = errors.New("another agent of this instance is running")
 
 // Runs reports whether an error of opening a daemon says that the daemon runs already.

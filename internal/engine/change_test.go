@@ -324,11 +324,11 @@ func TestChangeEndsNeed(t *testing.T) {
 		block, pod := owner("", "block", "wire", "block"), owner("", "pod", "wire")
 		take(t, n, block)
 		take(t, n, pod)
-		disk.after.Store(2)
+		disk.Fill(2)
 		if _, err := n.Change(t.Context(), pod.ID, func(o *hold.Owner) error { o.Needs = []hold.ID{block.ID}; return nil }); err == nil {
 			t.Error("the change is made on a full disk")
 		}
-		disk.after.Store(0)
+		disk.Clear()
 		must(t, n.Release(t.Context(), []hold.ID{block.ID}))
 		if rec, _ := n.ledger.Owner(pod.ID); rec.Before == nil {
 			t.Fatal("the change is rolled back on a full disk")
@@ -341,8 +341,8 @@ func TestChangeEndsNeed(t *testing.T) {
 }
 
 // onDisk is a node whose disk may be full.
-func onDisk(t *testing.T) (*node, *fullLedger) {
-	n, disk := newNode(t), &fullLedger{}
+func onDisk(t *testing.T) (*node, *fault.Disk) {
+	n, disk := newNode(t), &fault.Disk{}
 	n.stop()
 	n.start(func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 		disk.Ledger = l
@@ -396,7 +396,7 @@ func TestRediscoveredBesideWayBack(t *testing.T) {
 	take(t, n, o)
 	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
 		if op == "acquire" && h.Spec.Kind() == "rule" {
-			disk.after.Store(1)
+			disk.Fill(1)
 			return errors.New("no")
 		}
 		return nil
@@ -408,7 +408,7 @@ func TestRediscoveredBesideWayBack(t *testing.T) {
 	if rec, _ := n.ledger.Owner(o.ID); rec.Before == nil {
 		t.Fatalf("the change (%v) is rolled back on a full disk", err)
 	}
-	disk.after.Store(0)
+	disk.Clear()
 	n.world.set(func() {
 		name := o.Holds[1].Spec.String()
 		delete(n.world.things, name)
@@ -437,7 +437,7 @@ func TestChangeOfNothing(t *testing.T) {
 	if _, err := n.Change(t.Context(), o.ID, nothing, ledger.Begin(owner("", "pod"))); !errors.As(err, &taken) {
 		t.Errorf("an op is refused, and the change says %v", err)
 	}
-	disk.after.Store(1)
+	disk.Fill(1)
 	if _, err := n.Change(t.Context(), o.ID, nothing, ledger.Releasing(other.ID, time.Now())); err == nil {
 		t.Error("the disk is full, and the change is made")
 	}

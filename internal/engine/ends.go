@@ -7,14 +7,14 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 )
 
-// unended leaves out the drifts of things that are gone and whose kind says that such a
-// thing ends by itself (hold.Kind.Ends): the engine does not take such things again. The first time
-// that it sees the end of a thing, it sends an Ended event. It sends none if the thing is gone
-// because its owner gives it back or has not taken it yet.
+// unended leaves out the drifts of things that have come to their end by themselves
+// (hold.ErrEnded): the engine does not take such things again. The first time that it sees the
+// end of a thing, it sends an Ended event. It sends none if the thing is gone because its owner
+// gives it back, nor while its owner is being taken.
 func (e *Engine) unended(drifts Missing) Missing {
 	return slices.DeleteFunc(drifts, func(d drift) bool {
 		k, err := e.kind(d.hold)
-		if err != nil || !k.Ends || !errors.Is(d.err, hold.ErrGone) {
+		if err != nil || !k.Ends || !errors.Is(d.err, hold.ErrEnded) {
 			return false
 		}
 		if e.ends(d) {

@@ -23,6 +23,7 @@ import (
 	"github.com/berth-net/berth/internal/boottime"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
+	"github.com/berth-net/berth/internal/patience"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -177,15 +178,7 @@ func (e *Engine) Close() {
 		}
 	}
 	e.mu.Unlock()
-	ended := make(chan struct{})
-	go func() {
-		e.work.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(lastCalls):
-	}
+	patience.Ends(&e.work, lastCalls)
 }
 
 // errClosing is the answer of an engine after Close: it begins nothing any more.

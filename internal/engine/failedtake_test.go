@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
@@ -17,7 +18,7 @@ import (
 // If the undo of a failed Take cannot be written, the Take has failed all the same: nothing
 // repairs the owner, and the promise of its release is owed and tried again.
 func TestFailedTakeStaysDoomed(t *testing.T) {
-	full := &fullLedger{}
+	full := &fault.Disk{}
 	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 		full.Ledger = l
 		return full, ks
@@ -25,7 +26,7 @@ func TestFailedTakeStaysDoomed(t *testing.T) {
 	o := owner("", "a", "wire", "rule")
 	n.world.before = func(_ context.Context, op string, h hold.Hold) error {
 		if op == "acquire" && h.Spec.Kind() == "rule" {
-			full.after.Store(1) // the disk is full as the undo is written
+			full.Fill(1) // the disk is full as the undo is written
 			return errors.New("no")
 		}
 		return nil
@@ -48,7 +49,7 @@ func TestFailedTakeStaysDoomed(t *testing.T) {
 	if owed := owes(t, n, o.ID, 1); owed.Hold.Spec != nil || owed.Err == nil {
 		t.Errorf("owed: %+v", owed)
 	}
-	full.after.Store(0)
+	full.Clear()
 	if n.Retry(o.ID) != 1 {
 		t.Error("nothing is tried again")
 	}
@@ -152,7 +153,7 @@ func (l *slowLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 func TestDiscoveryOutlivesAFailure(t *testing.T) {
 	for _, how := range []string{"a later hold fails", "the acquire fails", "the ledger is full"} {
 		t.Run(how, func(t *testing.T) {
-			full := &fullLedger{}
+			full := &fault.Disk{}
 			n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 				full.Ledger = l
 				acquire := ks[0].Acquire
@@ -162,7 +163,7 @@ func TestDiscoveryOutlivesAFailure(t *testing.T) {
 					case "the acquire fails":
 						err = errors.New("it was made, and is not ready in time")
 					case "the ledger is full":
-						full.after.Store(1)
+						full.Fill(1)
 					}
 					return err
 				}
@@ -182,7 +183,7 @@ func TestDiscoveryOutlivesAFailure(t *testing.T) {
 			if err := n.Take(t.Context(), o); err == nil {
 				t.Fatal("taken")
 			}
-			full.after.Store(0)
+			full.Clear()
 			n.Retry()
 			if seen := <-released; seen != "leased" {
 				t.Errorf("the release of the lease knows of %q", seen)

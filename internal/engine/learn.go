@@ -14,23 +14,18 @@ import (
 // learn writes to the ledger what the first n holds of an owner have discovered, also in an
 // Acquire that failed, and claims the names that these holds say. Until that is written,
 // the engine remembers it, so that the owner's release knows of it. If one of the names
-// belongs to another owner or rests, learn claims no new name, writes down the rest of what was
-// discovered, and returns the *ledger.NameTakenError.
+// belongs to another owner or rests, learn returns the *ledger.NameTakenError, and writes
+// nothing down: if the program ended before the owner's release is promised, the next engine
+// would otherwise find the hold as its record says, and take another's name for the owner's.
 func (e *Engine) learn(ctx context.Context, o hold.Owner, n int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undo)
 	defer cancel()
 	holds := o.Holds[:n]
 	e.remember(o)
 	err := e.noteDown(ctx, o.ID, holds, discovered(holds))
-	var taken *ledger.NameTakenError
-	if errors.As(err, &taken) {
-		if unwritten := e.noteDown(ctx, o.ID, holds, nil); unwritten != nil {
-			return errors.Join(err, unwritten)
-		}
-	} else if err != nil {
-		return err
+	if err == nil {
+		e.written(o.ID)
 	}
-	e.written(o.ID)
 	return err
 }
 

@@ -31,6 +31,10 @@ type line struct {
 	// said. strangers is how many calls release things that have no owner.
 	paused    time.Time
 	strangers int
+	// doubt says that the kind has paused, and that no probe has been answered since but by
+	// another pause. probe is the one under way that the other calls wait for.
+	doubt bool
+	probe *probe
 	// severing has a token for each call of Sever under way.
 	severing chan struct{}
 }
@@ -120,7 +124,7 @@ func (n *line) staff() {
 // may reports whether a lane has work for one more worker, and a place for it.
 func (n *line) may(a *lane) bool {
 	switch {
-	case n.busyBy() >= n.kind.Flight || n.first(a) < 0 || n.pauses():
+	case n.busyBy() >= n.kind.Flight || n.first(a) < 0 || !n.open():
 		return false
 	case a == &n.common:
 		return a.active == 0 || n.worth(a)
@@ -168,9 +172,7 @@ func (e *Engine) lull() {
 // is held.
 func (e *Engine) hurryOn() {
 	for _, n := range e.lines {
-		for range n.kind.Flight {
-			n.staff()
-		}
+		n.staffAll()
 	}
 }
 
@@ -180,7 +182,7 @@ func (n *line) work(a *lane) {
 	var took time.Duration // how long the last call took
 	for {
 		n.rest(a, took)
-		jobs := n.next(a)
+		jobs, p := n.next(a)
 		if len(jobs) == 0 {
 			return
 		}
@@ -190,7 +192,7 @@ func (n *line) work(a *lane) {
 		}
 		start := n.e.now()
 		back := n.leave(a, jobs)
-		errs, hung := n.release(n.e.ctx, holds)
+		errs, hung := n.release(n.e.ctx, holds, p)
 		there := back()
 		n.settle(jobs, errs, hung)
 		if !there {
@@ -240,21 +242,21 @@ func (n *line) end(a *lane) {
 	n.staff()
 }
 
-// next takes the next batch from a lane. If it takes none, the worker ends, and gives its
-// place back, which the other lane may use.
-func (n *line) next(a *lane) []job {
+// next takes the next batch from a lane, and begins its call. If it takes none, the worker
+// ends, and gives its place back, which the other lane may use.
+func (n *line) next(a *lane) (jobs []job, p *probe) {
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
-	var jobs []job
-	if n.e.ctx.Err() == nil && !n.pauses() && (a.active == 1 || n.worth(a)) && !n.gives(a) {
+	if n.e.ctx.Err() == nil && n.open() && (a.active == 1 || n.worth(a)) && !n.gives(a) {
 		jobs = n.take(a)
 	}
 	if len(jobs) == 0 {
 		a.places--
 		a.active--
 		n.staff()
+		return nil, nil
 	}
-	return jobs
+	return jobs, n.begin()
 }
 
 // gives reports whether a worker of a lane has to give its place up for the other lane: that
@@ -290,9 +292,9 @@ func (n *line) take(a *lane) []job {
 // try is how long one Release may take.
 func (n *line) try() time.Duration { return cmp.Or(n.kind.Try, n.e.Try) }
 
-// release gives one batch back, within the limit for one try. hung says that the call has
-// used all of that time.
-func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hung bool) {
+// release gives one batch back, within the limit for one try. p is what begin has returned
+// for the call. hung says that the call has used all of that time.
+func (n *line) release(ctx context.Context, holds []hold.Hold, p *probe) (errs []error, hung bool) {
 	ctx, cancel := context.WithTimeout(ctx, n.try())
 	defer cancel()
 	began := time.Now()
@@ -313,6 +315,9 @@ func (n *line) release(ctx context.Context, holds []hold.Hold) (errs []error, hu
 		}
 	}
 	n.e.released(ctx, holds, began, errs)
+	n.e.mu.Lock()
+	n.answered(ctx, p, errs...)
+	n.e.mu.Unlock()
 	return errs, ctx.Err() != nil
 }
 

@@ -119,30 +119,34 @@ func (c *calls) answers(name string, errs ...error) {
 }
 
 // api is what all kinds ask in one life. Now and then it begins a pause of one kind: until
-// the pause ends, it answers all calls of the kind that it was asked too often.
+// the pause ends, it answers all calls of the kind that it was asked too often. Often another
+// pause begins with the first call after the end.
 type api struct {
 	quiet bool                 // it begins no pause
 	later map[string]time.Time // by kind: the end of the last pause
 	asked map[string]int       // by kind: how often it was asked in the last pause
+	again map[string]bool      // by kind: the next call may begin a second pause
 }
 
 // askedInAPause is how many calls may come in a pause, because they were on their way when it
-// began.
-const askedInAPause = 200
+// began: the releases that a kind's Flight allows, and one Take or repair for each name.
+func (r *modelRun) askedInAPause() int { return r.shape.flight + len(r.script.names) }
 
 // ask is called with modelRun.mu held.
 func (a *api) ask(r *modelRun, kind string) error {
 	now := time.Now()
 	switch until := a.later[kind]; {
 	case now.Before(until):
-		if a.asked[kind]++; a.asked[kind] > askedInAPause {
+		if a.asked[kind]++; a.asked[kind] > r.askedInAPause() {
 			r.t.Errorf("in a pause %s was asked %d times", kind, a.asked[kind])
 			return nil // or the calls would go on for ever
 		}
 		return &hold.LaterError{At: now.Add(until.Sub(now) / 2), Err: errThrottled} // earlier than the end, which the engine must not forget for this
-	case a.quiet || rand.IntN(200) > 0:
+	case a.quiet, !a.again[kind] && rand.IntN(200) > 0, a.again[kind] && rand.IntN(3) > 0:
+		a.again[kind] = false
 		return nil
 	}
+	a.again[kind] = !a.again[kind]
 	a.later[kind], a.asked[kind] = now.Add(r.pause()), 0
 	return &hold.LaterError{At: a.later[kind], Err: errThrottled}
 }
@@ -161,7 +165,7 @@ func (r *modelRun) wantTried() {
 	if !r.shape.bubble || !r.plan.lasts("release ") {
 		return
 	}
-	time.Sleep(r.pause() + 10*time.Millisecond)
+	time.Sleep(2*r.pause() + 10*time.Millisecond)
 	for _, o := range r.ledger.Owners() {
 		if o.Wanted() || !o.Ordered || len(r.ledger.Needers(o.ID)) > 0 {
 			continue
@@ -203,8 +207,8 @@ func (r *modelRun) hear(o *engine.Options) {
 		defer r.mu.Unlock()
 		r.told[t]++
 		r.world.set(func() {
-			if r.world.taken[t] && !r.world.ended[t] { // the engine takes one that was never taken for ended
-				r.t.Errorf("it is told that %s of %s has ended, which was released or is there", t, e.Owner.ID)
+			if !r.world.ended[t] {
+				r.t.Errorf("it is told that %s of %s has ended, which was released, is there or never was", t, e.Owner.ID)
 			}
 		})
 	}

@@ -76,6 +76,30 @@ func TestNameDiscoveredTwice(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
+// The program ends after an owner was refused that has another's name, and before its release
+// is promised. The next engine does not take the owner for whole: nobody can rely on it.
+func TestNameDiscoveredTwiceAndKilled(t *testing.T) {
+	n, disk := onDisk(t)
+	other, o := delegated("other", "theirs"), delegated("pod", "theirs")
+	take(t, n, other)
+	disk.FillFor("ledger.releasing") // the promise
+	if err := n.Take(t.Context(), o); err == nil {
+		t.Fatal("it is taken with another's name")
+	}
+	n.stop()
+	n.start(nil)
+	_ = n.Restore(t.Context())
+	if err := n.Repair(t.Context(), o.ID); err == nil {
+		rec, _ := n.ledger.Owner(o.ID)
+		t.Errorf("%v is whole, %+v", rec, rec.Holds[0].Spec)
+	}
+	if id, _ := n.ledger.Holder(named("theirs")); id != other.ID {
+		t.Errorf("the name is %q's, want %s's", id, other.ID)
+	}
+	release(t, n, o.ID, other.ID)
+	wantResidue(t, n, empty)
+}
+
 // TestDiscoveredNameFaults lets each operation fail, or be the program's last. A name that
 // was discovered belongs to its owner as long as the owner lives, and to nobody afterwards.
 func TestDiscoveredNameFaults(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
 )
 
@@ -105,7 +105,7 @@ func TestRetryBringsTheNextTryForward(t *testing.T) {
 // A forget that could not be written is owed, and tried again by hand, too. Options.Ending is called
 // before the first try alone.
 func TestRetryOfAForget(t *testing.T) {
-	full := &fullLedger{}
+	full := &fault.Disk{}
 	var n *node
 	var ending []engine.Event
 	n = newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
@@ -125,7 +125,7 @@ func TestRetryOfAForget(t *testing.T) {
 	})
 	o := owner("", "a", "wire")
 	take(t, n, o)
-	full.after.Store(2) // the promise is written, the forget is not
+	full.Fill(2) // the promise is written, the forget is not
 	must(t, n.Release(t.Context(), []hold.ID{o.ID}))
 	tried(t, n, o.ID)
 	if owed := owes(t, n, o.ID, 1); owed.Hold.Spec != nil || owed.Hold.Owner != o.ID || owed.Err.Error() != "disk full" {
@@ -136,27 +136,12 @@ func TestRetryOfAForget(t *testing.T) {
 	if got := strings.Count(n.eventTypes(o.ID), "owed"); got != 2 {
 		t.Errorf("%d events, want 2", got)
 	}
-	full.after.Store(0)
+	full.Clear()
 	n.Retry()
 	must(t, n.Wait(t.Context(), o.ID))
 	if len(ending) != 1 || ending[0].Owner.ID != o.ID || n.past(o.ID).Forget == nil {
 		t.Errorf("told before the ledger forgot it: %+v", ending)
 	}
-}
-
-// fullLedger refuses commits from the after-th one on, unless that is 0.
-type fullLedger struct {
-	engine.Ledger
-	after atomic.Int32
-}
-
-func (l *fullLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
-	if n := l.after.Load(); n == 1 {
-		return errors.New("disk full")
-	} else if n > 1 {
-		l.after.Add(-1)
-	}
-	return l.Ledger.Commit(ctx, ops...)
 }
 
 // After a restart, a hold is owed since the promise of its owner's release.

@@ -121,9 +121,9 @@ func (r *pairRun) claim(ctx context.Context, victim hold.ID) {
 // fillDisk lets the ledger refuse everything for a while, and sweeps meanwhile.
 func (r *pairRun) fillDisk(ctx context.Context, _ hold.ID) {
 	disk := r.disk
-	disk.after.Store(1)
+	disk.Fill(1)
 	time.Sleep(time.Second)
 	_, _ = r.Sweep(ctx)
 	time.Sleep(time.Second)
-	disk.after.Store(0)
+	disk.Clear()
 }

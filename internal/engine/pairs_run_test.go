@@ -28,7 +28,7 @@ type pairRun struct {
 	pair
 	watch *watch
 	plan  *fault.Plan
-	disk  *fullLedger
+	disk  *fault.Disk
 
 	parent, child, twin, pod hold.Owner
 	steps                    sync.WaitGroup
@@ -62,7 +62,7 @@ func (r *pairRun) live() {
 		for i := range ks {
 			ks[i] = r.watch.kind(ks[i])
 		}
-		r.disk = &fullLedger{Ledger: l}
+		r.disk = &fault.Disk{Ledger: l}
 		return r.disk, ks
 	}, func(o *engine.Options) {
 		o.Try, o.Backoff, o.MaxBackoff = time.Second, 20*time.Millisecond, 100*time.Millisecond
@@ -159,7 +159,7 @@ func (r *pairRun) lose() {
 	if !ended && r.beside == 0 && strings.HasPrefix(at, "acquire") && !r.watch.dead() {
 		r.t.Errorf("the sweep waits for what does not answer: %s", at)
 	}
-	if !ended || r.beside != 0 || r.disk.after.Load() > 0 || strings.HasPrefix(at, "commit") {
+	if !ended || r.beside != 0 || r.disk.IsFull() || strings.HasPrefix(at, "commit") {
 		return
 	}
 	for _, h := range lost {
@@ -240,7 +240,7 @@ func (r *pairRun) others() {
 
 // end releases all owners, now that all has healed. Nothing may be left.
 func (r *pairRun) end() {
-	r.disk.after.Store(0)
+	r.disk.Clear()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var ids []hold.ID

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,14 @@ import (
 
 // A kind may say that nothing of it is to be tried before a time (hold.LaterError). Until
 // then its whole line pauses, and each Take that has to acquire a hold of the kind waits.
+// When the time has come, one call probes, and all others wait for what it is answered: they
+// wait on if that is another time, and go on if it is anything else.
+
+// probe is the one call of a kind that asks again after a pause.
+type probe struct {
+	over  chan struct{} // closed once nobody has to wait for the call any more
+	limit *time.Timer
+}
 
 // pause lets the line pause until a time. It shortens no pause. Engine.mu is held.
 func (n *line) pause(until time.Time) {
@@ -20,17 +29,22 @@ func (n *line) pause(until time.Time) {
 	if wait <= 0 || !until.After(n.paused) {
 		return
 	}
-	n.paused = until
+	n.paused, n.doubt = until, true
 	time.AfterFunc(wait, func() {
 		n.e.mu.Lock()
 		defer n.e.mu.Unlock()
 		if n.paused == until {
 			n.paused = time.Time{}
 		}
-		for range n.kind.Flight {
-			n.staff()
-		}
+		n.staffAll()
 	})
+}
+
+// staffAll starts as many workers as there are work and places for. Engine.mu is held.
+func (n *line) staffAll() {
+	for range n.kind.Flight {
+		n.staff()
+	}
 }
 
 // pausesAfter lets the line pause if err is a LaterError, and reports whether it pauses
@@ -48,25 +62,73 @@ func (n *line) pausesAfter(err error) bool {
 // pauses reports whether nothing of the kind is to be tried now. Engine.mu is held.
 func (n *line) pauses() bool { return n.e.now().Before(n.paused) }
 
+// open reports whether a call may begin now. Engine.mu is held.
+func (n *line) open() bool { return !n.pauses() && n.probe == nil }
+
+// begin notes that a call of an open line begins, and returns it if it is a probe, and nil if
+// the line is not in doubt. A probe that takes longer than a tenth of the limit for a try
+// keeps the others no longer: the next call is a probe, too. Engine.mu is held.
+func (n *line) begin() *probe {
+	if !n.doubt {
+		return nil
+	}
+	p := &probe{over: make(chan struct{})}
+	n.probe = p
+	p.limit = time.AfterFunc(n.try()/10, func() {
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		n.endProbe(p)
+	})
+	return p
+}
+
+// answered notes what a call was answered. p is what begin has returned for the call, whose
+// context is ctx. A call that ended because of its context says nothing about the kind.
+// Engine.mu is held.
+func (n *line) answered(ctx context.Context, p *probe, errs ...error) {
+	says := true
+	for _, err := range errs {
+		var later *hold.LaterError
+		if errors.As(err, &later) {
+			n.pause(later.At)
+			says = false
+		}
+		says = says && (err == nil || ctx.Err() == nil)
+	}
+	if p == nil {
+		return
+	}
+	p.limit.Stop()
+	if says && !n.pauses() { // another call may have heard of a pause meanwhile
+		n.doubt = false
+		p = cmp.Or(n.probe, p) // nobody has to wait for a later probe
+	}
+	n.endProbe(p)
+}
+
+// endProbe lets the calls go on that wait for a probe. Engine.mu is held.
+func (n *line) endProbe(p *probe) {
+	if n.probe == p {
+		n.probe = nil
+		close(p.over)
+		n.staffAll()
+	}
+}
+
 // overdueAnswers is how often an Acquire may answer with a LaterError whose time has
 // passed, and is called again. After that, such an answer is an error.
 const overdueAnswers = 3
 
-// inTurn calls f as soon as the kind does not pause, and again after each LaterError that f
+// inTurn calls f as soon as the kind's line is open, and again after each LaterError that f
 // returns. If it would have to wait beyond the deadline of ctx, it returns an error at once.
 func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error {
 	n := e.lines[k.Name()]
 	for overdue := 0; ; {
-		e.mu.Lock()
-		until, pauses := n.paused, n.pauses()
-		e.mu.Unlock()
-		if pauses {
-			if err := e.sleepUntil(ctx, until); err != nil {
-				return err
-			}
-			continue
+		p, err := n.enter(ctx)
+		if err != nil {
+			return err
 		}
-		err := f()
+		err = n.ask(ctx, p, f)
 		var later *hold.LaterError
 		if !errors.As(err, &later) || overdue == overdueAnswers {
 			return err
@@ -74,10 +136,45 @@ func (e *Engine) inTurn(ctx context.Context, k hold.Kind, f func() error) error 
 		if !later.At.After(e.now()) {
 			overdue++
 		}
-		e.mu.Lock()
-		n.pause(later.At)
-		e.mu.Unlock()
 	}
+}
+
+// enter waits until the line is open, and begins a call.
+func (n *line) enter(ctx context.Context) (*probe, error) {
+	e := n.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for !n.open() {
+		until, pauses, ahead := n.paused, n.pauses(), n.probe
+		e.mu.Unlock()
+		var err error
+		if pauses {
+			err = e.sleepUntil(ctx, until)
+		} else {
+			select {
+			case <-ahead.over:
+			case <-ctx.Done():
+				err = context.Cause(ctx)
+			}
+		}
+		e.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return n.begin(), nil
+}
+
+// ask makes a call that enter has begun.
+func (n *line) ask(ctx context.Context, p *probe, f func() error) (err error) {
+	err = errors.New("the kind has panicked")
+	defer func() {
+		n.e.mu.Lock()
+		defer n.e.mu.Unlock()
+		n.answered(ctx, p, err)
+	}()
+	err = f()
+	return err
 }
 
 // sleepUntil waits until a time. If the deadline of ctx is earlier, it returns an error at
@@ -101,13 +198,14 @@ func (e *Engine) sleepUntil(ctx context.Context, at time.Time) error {
 // because it may hang: the other places are for things that have an owner.
 func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool) {
 	n.e.mu.Lock()
-	if n.strangers > 0 || n.busyBy() >= n.kind.Flight || n.pauses() {
+	if n.strangers > 0 || n.busyBy() >= n.kind.Flight || !n.open() {
 		n.e.mu.Unlock()
 		return nil, false
 	}
+	p := n.begin()
 	released := make(chan error, 1)
 	begun := n.e.spawn(func() {
-		errs, _ := n.release(ctx, []hold.Hold{h})
+		errs, _ := n.release(ctx, []hold.Hold{h}, p)
 		n.e.mu.Lock()
 		defer n.e.mu.Unlock()
 		n.strangers--
@@ -116,6 +214,8 @@ func (n *line) stranger(ctx context.Context, h hold.Hold) (err error, tried bool
 	})
 	if begun {
 		n.strangers++
+	} else if p != nil {
+		n.endProbe(p)
 	}
 	n.e.mu.Unlock()
 	if !begun {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,6 +101,144 @@ func TestThrottledKindIsTakenLater(t *testing.T) {
 		}
 		release(t, n, o.ID)
 		wantResidue(t, n, empty)
+	})
+}
+
+// probed lets a hundred owners wait for a kind that pauses. The API says "later" in three
+// pauses, one after the other. begin takes or releases one owner. As each pause ends, the API
+// is asked once.
+func probed(t *testing.T, begin func(t *testing.T, n *node, o hold.Owner), prepare bool) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNodeOf(t, nil, func(o *engine.Options) { o.Try = time.Minute })
+		var closed atomic.Bool
+		var asked, pauses int
+		var until time.Time
+		n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+			if h.Spec.Kind() != "rule" || !closed.Load() {
+				return nil
+			}
+			time.Sleep(time.Second) // an answer takes time: all others would ask meanwhile
+			var err error
+			n.world.set(func() {
+				switch asked++; {
+				case time.Now().Before(until):
+				case pauses == 3:
+					return
+				default:
+					pauses++
+					until = time.Now().Add(time.Minute)
+				}
+				err = &hold.LaterError{At: until, Err: errThrottled}
+			})
+			return err
+		}
+		all := make([]hold.Owner, 101)
+		for i := range all {
+			all[i] = owner("", fmt.Sprint(i), "rule")
+			if prepare {
+				take(t, n, all[i])
+			}
+		}
+		time.Sleep(time.Second)
+		closed.Store(true)
+		var done sync.WaitGroup
+		for i, o := range all {
+			done.Go(func() { begin(t, n, o) })
+			if i == 0 { // the first one brings the first pause
+				time.Sleep(2 * time.Second)
+			}
+		}
+		for range 2 {
+			time.Sleep(30 * time.Second)
+			n.world.set(func() {
+				if asked != pauses {
+					t.Errorf("in %d pauses the API was asked %d times", pauses, asked)
+				}
+			})
+			time.Sleep(32 * time.Second)
+		}
+		done.Wait()
+		var ids []hold.ID
+		for _, o := range all {
+			ids = append(ids, o.ID)
+		}
+		if asked != 3+len(all) {
+			t.Errorf("in 3 pauses the API was asked %d times, beside once for each of %d owners", asked-len(all), len(all))
+		}
+		must(t, n.Release(t.Context(), ids))
+		must(t, n.Wait(t.Context(), ids...))
+		wantResidue(t, n, empty)
+	})
+}
+
+// When a pause ends and the API still says "later", not each Take that has waited asks it.
+func TestOneTakeProbes(t *testing.T) {
+	probed(t, func(t *testing.T, n *node, o hold.Owner) { must(t, n.Take(t.Context(), o)) }, false)
+}
+
+// Neither does each release.
+func TestOneReleaseProbes(t *testing.T) {
+	probed(t, func(t *testing.T, n *node, o hold.Owner) {
+		must(t, n.Release(t.Context(), []hold.ID{o.ID}))
+		must(t, n.Wait(t.Context(), o.ID))
+	}, true)
+}
+
+// A probe that gets no answer keeps the others only for a while: then another call probes.
+// One that is given up says nothing of the kind: again only one call probes.
+func TestProbeWithoutAnswer(t *testing.T) {
+	throttled(t, func(t *testing.T, n *node, from func(), asked *int) {
+		says := n.world.before
+		let, hangs, beside := make(chan struct{}), 0, 0
+		n.world.before = func(ctx context.Context, op string, h hold.Hold) error {
+			if err := says(ctx, op, h); err != nil {
+				return err
+			}
+			var hang bool
+			n.world.set(func() {
+				if hang = h.Spec.Kind() == "rule" && hangs < 2; hang {
+					hangs++
+				} else if hangs == 2 {
+					beside++
+				}
+			})
+			if hang {
+				select {
+				case <-let:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		}
+		from()
+		begun := time.Now()
+		givenUp, stop := context.WithTimeout(t.Context(), 61*time.Second)
+		defer stop()
+		var all sync.WaitGroup
+		all.Go(func() {
+			if err := n.Take(givenUp, owner("", "given up", "rule")); err == nil {
+				t.Error("it is taken by a call that was given up")
+			}
+		})
+		time.Sleep(60*time.Second + time.Second/2) // it probes
+		for i := range 20 {
+			all.Go(func() { take(t, n, owner("", fmt.Sprint(i), "rule")) })
+		}
+		time.Sleep(time.Until(begun.Add(62 * time.Second)))
+		n.world.set(func() {
+			if hangs != 2 || beside > 0 {
+				t.Errorf("after a probe that was given up %d hang and %d do not, want one more that hangs", hangs, beside)
+			}
+		})
+		time.Sleep(3 * time.Second) // a tenth of Try, and less than all of it
+		n.world.set(func() {
+			if beside == 0 {
+				t.Error("nobody asks beside a probe that hangs")
+			}
+		})
+		close(let)
+		all.Wait()
 	})
 }
 

@@ -108,12 +108,12 @@ func TestWritesDownLater(t *testing.T) {
 			n, disk := onDisk(t)
 			o := delegated("pod", "first", "rule")
 			take(t, n, o)
-			disk.after.Store(1)
+			disk.Fill(1)
 			n.loseLease(o, "second")
 			if _, err := n.Sweep(t.Context()); err == nil {
 				t.Error("the disk is full, and the sweep says nothing")
 			}
-			disk.after.Store(0)
+			disk.Clear()
 			if err := do(n, o.ID); err != nil {
 				t.Error(err)
 			}
@@ -160,12 +160,12 @@ func TestRediscoversBesideRefusedGain(t *testing.T) {
 	o := delegated("pod", "first", "rule")
 	take(t, n, other)
 	take(t, n, o)
-	disk.after.Store(4) // announced, found, written without its name, and no more
+	disk.Fill(3) // announced, found, and no more
 	_, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
 		o.Holds = append(o.Holds, hold.Hold{Owner: o.ID, Spec: &thing{K: "lease", N: "more-" + string(o.ID), Offers: "theirs"}})
 		return nil
 	})
-	disk.after.Store(0)
+	disk.Clear()
 	if rec, _ := n.ledger.Owner(o.ID); err == nil || rec.Before == nil {
 		t.Fatalf("the change says %v, and is rolled back: %v", err, rec)
 	}

@@ -2,29 +2,16 @@ package engine_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"testing"
 
-	"github.com/berth-net/berth/internal/engine"
 	"github.com/berth-net/berth/internal/hold"
-	"github.com/berth-net/berth/internal/ledger"
 )
-
-// unforgetting is a ledger that refuses to forget any owner.
-type unforgetting struct{ engine.Ledger }
-
-func (l unforgetting) Commit(ctx context.Context, ops ...ledger.Op) error {
-	if fmt.Sprintf("%T", ops[0]) == "ledger.forget" {
-		return errors.New("disk full")
-	}
-	return l.Ledger.Commit(ctx, ops...)
-}
 
 // An owner loses a thing by a change, and gets it again by another one. Then the thing is the
 // owner's, also if the program ends before the remnant that gave it back is forgotten.
 func TestRegainedOutlivesARestart(t *testing.T) {
-	n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) { return unforgetting{l}, ks })
+	n, disk := onDisk(t)
+	disk.FillFor("ledger.forget")
 	o := owner("", "pod", "wire", "proc")
 	take(t, n, o)
 	for _, holds := range [][]hold.Hold{o.Holds[:1], o.Holds} {

@@ -47,7 +47,7 @@ func (n *line) sever() {
 // running call only after the running call has taken longer than it should.
 const seversAtOnce = 4
 
-// severAll severs holds, and waits for the call for a tenth of Options.Try: a call that
+// severAll severs holds, and waits for the call for a tenth of its limit: a call that
 // hangs delays no others. A failed call is not tried again: the holds' release ends what is left of
 // them, and the code that notices a missing table severs all owners that are cut off.
 // severAll returns false if the engine is closing.
@@ -61,11 +61,11 @@ func (n *line) severAll(holds []hold.Hold) bool {
 	n.e.background(func() {
 		defer close(ended)
 		defer func() { <-n.severing }()
-		ctx, cancel := context.WithTimeout(n.e.ctx, n.e.Try)
+		ctx, cancel := context.WithTimeout(n.e.ctx, n.try())
 		defer cancel()
 		_ = n.e.observed(n.kind.Name(), "sever", len(holds), func() error { return n.kind.Sever(ctx, holds) })
 	})
-	late := time.NewTimer(n.e.Try / 10)
+	late := time.NewTimer(n.try() / 10)
 	defer late.Stop()
 	select {
 	case <-ended:

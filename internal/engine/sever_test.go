@@ -53,3 +53,31 @@ func TestHangingSeverKeepsNoOther(t *testing.T) {
 		close(heal)
 	})
 }
+
+// A Sever has the time that its kind says, not the engine's usual one.
+func TestSeverHasItsKindsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var had time.Duration
+		n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+			wire := &ks[1]
+			release := wire.Release
+			wire.Try = time.Minute
+			wire.Release = func(ctx context.Context, hs []hold.Hold) []error {
+				time.Sleep(time.Second) // so that it has to be severed
+				return release(ctx, hs)
+			}
+			wire.Sever = func(ctx context.Context, _ []hold.Hold) error {
+				end, _ := ctx.Deadline()
+				had = time.Until(end)
+				return nil
+			}
+			return l, ks
+		}, func(o *engine.Options) { o.Try = 2 * time.Second })
+		o := owner("", "pod", "wire")
+		take(t, n, o)
+		release(t, n, o.ID)
+		if had != time.Minute {
+			t.Errorf("Sever had %s, want the minute of its kind", had)
+		}
+	})
+}

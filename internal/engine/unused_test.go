@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/engine"
+	"github.com/berth-net/berth/internal/fault"
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/nettest"
@@ -53,7 +54,7 @@ func TestNamesOfAFailedTake(t *testing.T) {
 func TestUnusedNamesRestBehindACrash(t *testing.T) {
 	for name, promised := range map[string]bool{"before the promise": false, "before the end": true} {
 		t.Run(name, func(t *testing.T) {
-			full := &fullLedger{}
+			full := &fault.Disk{}
 			n := newNodeOf(t, func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
 				full.Ledger = l
 				return full, ks
@@ -63,7 +64,7 @@ func TestUnusedNamesRestBehindACrash(t *testing.T) {
 			n.world.before = func(_ context.Context, op string, h hold.Hold) error {
 				switch {
 				case op == "acquire" && !promised:
-					full.after.Store(1) // the promise
+					full.Fill(1) // the promise
 					return hold.ErrUnused
 				case op == "acquire":
 					return hold.ErrUnused

@@ -30,6 +30,7 @@ type thing struct {
 
 	Offers string `json:"offers,omitempty"` // the name that the world gives when the thing is acquired
 	Name   string `json:"name,omitempty"`   // that name, once it is discovered
+	Twice  bool   `json:"twice,omitempty"`  // the offered name is another owner's
 }
 
 // Names returns the name that was discovered.
@@ -188,7 +189,10 @@ func (w *world) doCut(ctx context.Context, h hold.Hold) error {
 func (w *world) verify(_ context.Context, h hold.Hold) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.things[h.Spec.String()] != h.Owner {
+	if s := h.Spec.String(); w.things[s] != h.Owner {
+		if h.Spec.Kind() == "proc" && w.taken[s] {
+			return fmt.Errorf("%s: %w", s, hold.ErrEnded)
+		}
 		return fmt.Errorf("%s: %w", h.Spec, hold.ErrGone)
 	}
 	if s := h.Spec.(*thing); s.K == "lease" && s.Seen == "" {

@@ -11,11 +11,12 @@ import (
 
 // The answers of Verify and Acquire about a hold. A kind wraps them with what it has seen.
 var (
-	ErrGone     = errors.New("gone")                       // Verify: the thing is not there
-	ErrChanged  = errors.New("changed")                    // Verify: the thing is there, but not as its spec says
-	ErrForeign  = errors.New("taken by somebody else")     // Acquire: somebody else's thing is in its place, and stays there
-	ErrUnused   = errors.New("nobody could have used it")  // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
-	ErrHomeless = errors.New("what it belongs in is gone") // Acquire, Settle: it can never succeed again, because the pod is gone
+	ErrGone     = errors.New("gone")                          // Verify: the thing is not there
+	ErrEnded    = fmt.Errorf("has ended, and is %w", ErrGone) // Verify of a kind that Ends: the thing was there, and is not any more
+	ErrChanged  = errors.New("changed")                       // Verify: the thing is there, but not as its spec says
+	ErrForeign  = errors.New("taken by somebody else")        // Acquire: somebody else's thing is in its place, and stays there
+	ErrUnused   = errors.New("nobody could have used it")     // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
+	ErrHomeless = errors.New("what it belongs in is gone")    // Acquire, Settle: it can never succeed again, because the pod is gone
 )
 
 // Unused returns err, with its text, as an ErrUnused.
@@ -27,7 +28,8 @@ func (e unusedError) Unwrap() []error { return []error{e.error, ErrUnused} }
 
 // LaterError is the answer of an Acquire or a Release that must not be tried again before
 // a time, for example because an API says that it was asked too often. It holds for the
-// whole kind: the engine acquires and releases no hold of the kind before that time.
+// whole kind: the engine acquires and releases no hold of the kind before that time. At
+// that time one call asks again, and the others wait for its answer.
 type LaterError struct {
 	At  time.Time
 	Err error // why
@@ -72,8 +74,8 @@ type Kind struct {
 	// Discovers says that Acquire fills in its spec, also if it fails. The engine commits
 	// the spec before it acquires the owner's next hold, together with the names that the
 	// spec then says (Namer): the owner has these names from that commit on. If somebody
-	// else has one of the names, the hold is refused, and the ledger keeps the rest of
-	// what was discovered. Release must be able to work with a spec that lacks what was
+	// else has one of the names, the hold is refused, and its record stays as it was before
+	// Acquire. Release must be able to work with a spec that lacks what was
 	// discovered, because the program may end before the commit.
 	Discovers bool
 	// Settle waits until what Acquire took can be used. The engine calls it under the
@@ -95,8 +97,10 @@ type Kind struct {
 	// Flight limits how many Release calls of the kind run at once, for all callers together and
 	// however long the calls take. 0 is one, or 32 for a kind that does not batch.
 	Flight int
-	// Try limits one Release, and Look one Verify and one Find. 0 is what the engine's
-	// options say.
+	// Try limits one Release and one Sever, and Look one Verify and one Find. 0 is what the
+	// engine's options say. Neither limits Acquire, which ends with its caller's deadline, or
+	// in a repair with the engine's Options.Mending, nor Cut, which the engine gives 5 s for
+	// all of an owner's holds.
 	Try, Look time.Duration
 	// Yield is how many holds one Release takes while owners are being taken, because
 	// Acquire needs the same locks. It is below Batch. Only one Release runs at a time
@@ -117,8 +121,12 @@ type Kind struct {
 	// returns all errors. Optional.
 	Sever func(context.Context, []Hold) error
 	// Ends says that a thing of this kind comes to an end by itself, as a process does. If Verify
-	// says ErrGone of it, the engine does not take it again, and does not count it as a
+	// says ErrEnded of it, the engine does not take it again, and does not count it as a
 	// difference. The engine sends one event of each such end, again in each of its lives.
+	// Verify says ErrGone of a thing that was never there, and of that alone: the program may
+	// have ended before Acquire, and the engine then takes the thing. Verify is asked with
+	// the spec as it was before Acquire, too; so what says that the thing was there has to
+	// outlive it, until Release.
 	Ends bool
 	// Waits says that the release of an owner of such a hold waits for the owners that
 	// need it, whenever they go: until then the hold stands, and is mended. If no kind of
@@ -135,6 +143,15 @@ func (k Kind) Name() string { return k.New().Kind() }
 
 // Kinds is an agent's ordered list of kinds.
 type Kinds []Kind
+
+// Names returns the kinds' names, in their order.
+func (ks Kinds) Names() []string {
+	names := make([]string, len(ks))
+	for i, k := range ks {
+		names[i] = k.Name()
+	}
+	return names
+}
 
 // Get returns the kind of that name.
 func (ks Kinds) Get(name string) (Kind, bool) {

@@ -110,12 +110,17 @@ func (dir notes) find(context.Context, *hold.Look) ([]hold.Hold, error) {
 func TestNotes(t *testing.T) {
 	dir := notes(t.TempDir())
 	kindtest.Run(t, kindtest.Kind{
-		Kind: dir.kind(),
-		Fake: true, // it needs no network namespace
-		Spec: func(_ testing.TB, owner hold.ID) hold.Spec { return &note{string(owner), "net/c/eth0"} },
+		Kind:    dir.kind(),
+		Example: &note{File: "abcdefghij", Text: "net/c/eth0"}, // go test -update writes it into testdata
+		Spec:    func(_ testing.TB, owner hold.ID) hold.Spec { return &note{string(owner), "net/c/eth0"} },
 		Snapshot: func() string {
 			all, _ := dir.find(t.Context(), nil)
 			return fmt.Sprint(all)
+		},
+		Disguise: func(t testing.TB, h hold.Hold) {
+			if err := os.WriteFile(dir.path(h), []byte(stamp+"another text"), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		},
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
 			if err := os.WriteFile(dir.path(h), []byte("somebody else's"), 0o600); err != nil {

@@ -20,6 +20,7 @@ import (
 func New(v Verbs, hub *events.Hub, o server.Options) *server.Server {
 	a := &agent{v, hub}
 	o.Routes = a.routes()
+	o.Status = statusOf
 	o.Elsewhere = api.PathOpenAPI + " lists all paths"
 	owed := map[string]bool{}
 	for _, kind := range o.Kinds {

@@ -49,7 +49,7 @@ func (a *agent) status(r *server.Request) (*server.Answer, error) {
 	}
 	var cannot *api.Error
 	if errors.As(err, &cannot) {
-		return &server.Answer{Status: server.StatusOf(cannot.Code), Value: api.StatusError{Error: *cannot, Status: &st}}, nil
+		return &server.Answer{Status: statusOf(cannot.Code), Value: api.StatusError{Error: *cannot, Status: &st}}, nil
 	}
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,42 @@ func rowOf(row map[string]int, pkg string) int {
 		pkg = pkg[:max(strings.LastIndex(pkg, "/"), 0)]
 	}
 	return -1
+}
+
+// The row of rooms "X/*" names each folder of X.
+func TestFoldersAreNamed(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/ARCHITECTURE.md")
+	nettest.Must(t, err)
+	for _, m := range regexp.MustCompile("(?m)^.*`([a-z/]+)/\\*`.*$").FindAllStringSubmatch(string(raw), -1) {
+		folders, err := os.ReadDir("../../" + m[1])
+		nettest.Must(t, err)
+		for _, f := range folders {
+			if f.IsDir() && f.Name() != "testdata" && !strings.Contains(m[0], "`"+f.Name()+"`") {
+				t.Errorf("the row of %s/* does not say what %s is", m[1], f.Name())
+			}
+		}
+	}
+}
+
+// A path on that page is there: from the tree's root on, or below internal.
+func TestPathsAreThere(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/ARCHITECTURE.md")
+	nettest.Must(t, err)
+	paths := regexp.MustCompile("`([a-z][a-z0-9_]*(?:/[a-z0-9_-]+)+(?:\\.[a-z]+)?)`").FindAllStringSubmatch(string(raw), -1)
+	if len(paths) < 100 {
+		t.Fatalf("only %d paths are found", len(paths))
+	}
+	others := []string{"pool/address", "net/ipv4"} // a form, and a folder of sysctls
+	for _, m := range paths {
+		if slices.Contains(others, m[1]) {
+			continue
+		}
+		_, here := os.Stat("../../" + m[1])
+		_, below := os.Stat("../../internal/" + m[1])
+		if here != nil && below != nil {
+			t.Errorf("%s is not there", m[1])
+		}
+	}
 }
 
 // Every room of Berth is in the table, and imports only rooms of its own row or of rows below.

@@ -19,13 +19,13 @@ func (e *statusError) Error() string { return e.err.Error() }
 
 // toAnswer turns any error of a Call into an answer. It is the one place where errors meet
 // HTTP.
-func toAnswer(err error) *Answer {
+func (s *Server) toAnswer(err error) *Answer {
 	var special *statusError
 	if errors.As(err, &special) {
 		return &Answer{special.status, special.err}
 	}
 	e := numbered(err)
-	return &Answer{StatusOf(e.Code), e}
+	return &Answer{s.status(e.Code), e}
 }
 
 // numbered returns an error as an *api.Error, and gives it a code if it has none.
@@ -42,17 +42,13 @@ func numbered(err error) *api.Error {
 	return cni.Errorf(cni.CodeInternal, "internal error", "%v", err)
 }
 
-// StatusOf returns the HTTP status of an error code. Code 3 is the only code that becomes 404. The
-// answer to an unknown path is 404 as well, but has code 4 (see noPath).
-func StatusOf(code uint) int {
+// OwnStatus returns the HTTP status of a code that the server itself gives its errors; of any
+// other code it is 500. Options.Status gives the statuses of the daemon's codes.
+func OwnStatus(code uint) int {
 	switch code {
-	case cni.CodeVersion, cni.CodeField, cni.CodeEnv, cni.CodeDecode, cni.CodeConfig, cni.CodeNetns:
+	case cni.CodeEnv, cni.CodeDecode, cni.CodeConfig:
 		return http.StatusBadRequest
-	case cni.CodeUnknown:
-		return http.StatusNotFound
-	case cni.CodeTaken, cni.CodeCheck:
-		return http.StatusConflict
-	case cni.CodeTryAgain, cni.CodeNotAvailable, cni.CodeLimited, cni.CodeExhausted:
+	case cni.CodeTryAgain:
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError

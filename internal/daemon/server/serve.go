@@ -31,7 +31,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		s.write(w, toAnswer(err))
+		s.write(w, s.toAnswer(err))
 	case rt.Stream != nil:
 		s.stream(rt, w, r)
 	case rt.Handler != nil:
@@ -51,7 +51,7 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a request", "verb", rt.Verb, "panic", p, "stack", string(debug.Stack()))
-			a = toAnswer(cni.Errorf(cni.CodeInternal, "internal error", "panic: %v", p))
+			a = s.toAnswer(cni.Errorf(cni.CodeInternal, "internal error", "panic: %v", p))
 		}
 		if span != nil {
 			s.ended(span, a, &req)
@@ -59,7 +59,7 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 	}()
 	a, err := s.execute(rt, &req, id, span, w, r)
 	if err != nil {
-		a = toAnswer(err)
+		a = s.toAnswer(err)
 	}
 	if e, failed := a.Value.(*api.Error); failed {
 		level, about := slog.LevelDebug, []any(nil)
@@ -142,7 +142,7 @@ func (s *Server) write(w http.ResponseWriter, a *Answer) {
 	raw, err := encode(a.Value)
 	if err != nil {
 		s.log.Error("could not encode an answer", "error", err)
-		a = toAnswer(fmt.Errorf("encoding the answer: %w", err))
+		a = s.toAnswer(fmt.Errorf("encoding the answer: %w", err))
 		raw, _ = encode(a.Value) // an *api.Error is strings and a number: it cannot fail
 	}
 	w.Header().Set("Content-Type", "application/json")

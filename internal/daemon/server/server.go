@@ -43,6 +43,9 @@ type Options struct {
 	// Elsewhere is part of the answer to a request whose path no route has, such as where
 	// the paths are listed.
 	Elsewhere string
+	// Status returns the HTTP status of an error's code; nil is OwnStatus. An unknown path is
+	// answered with 404 and code 4 (noPath), whatever Status says.
+	Status func(code uint) int
 	// Metrics is what the daemon's parts report to.
 	Metrics *Metrics
 	// Kinds are the names of the daemon's kinds, whose figures begin with 0.
@@ -64,6 +67,7 @@ type Server struct {
 	tracer  *trace.Tracer
 	log     *slog.Logger
 	routes  []Route
+	status  func(code uint) int // of an answer
 	router  router
 	queue   *queue
 	readers chan struct{} // a token for each reader of a stream
@@ -89,10 +93,14 @@ func New(o Options) *Server {
 		metrics:  o.Metrics,
 		tracer:   o.Tracer,
 		log:      o.Log,
+		status:   o.Status,
 		readers:  make(chan struct{}, maxReaders),
 		asides:   make(chan struct{}, maxAsides),
 		stopping: make(chan struct{}),
 		first:    make(chan struct{}),
+	}
+	if s.status == nil {
+		s.status = OwnStatus
 	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.routes = append(slices.Clip(o.Routes), s.own()...)

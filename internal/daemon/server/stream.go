@@ -32,12 +32,12 @@ func (s *Server) stream(rt *Route, w http.ResponseWriter, r *http.Request) {
 	case s.readers <- struct{}{}:
 		defer func() { <-s.readers }()
 	default:
-		s.write(w, toAnswer(cni.Errorf(cni.CodeTryAgain, "too many readers of "+rt.Verb, "%d are reading already", maxReaders)))
+		s.write(w, s.toAnswer(cni.Errorf(cni.CodeTryAgain, "too many readers of "+rt.Verb, "%d are reading already", maxReaders)))
 		return
 	}
 	source, err := s.source(rt, w, r)
 	if err != nil {
-		s.write(w, toAnswer(err))
+		s.write(w, s.toAnswer(err))
 		return
 	}
 	if c, ok := source.(io.Closer); ok {

@@ -33,7 +33,7 @@ func (s *Server) ServeMetrics(addr string) (net.Addr, error) {
 	conns.fair = true
 	tcp := s.newHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !open[r.URL.Path] {
-			s.write(w, toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
+			s.write(w, s.toAnswer(noPath(r.URL.Path, "this address serves only "+api.PathMetrics+" and "+api.PathHealth)))
 			return
 		}
 		// Requests that come here have no deadline: a deadline that had passed would be a failure,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/api/client"
+	"github.com/berth-net/berth/internal/cni"
 	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/root"
 	"github.com/prometheus/client_golang/prometheus"
@@ -56,6 +57,15 @@ func newToy(t testing.TB, dir root.Dir, concurrency int) *toy {
 	d := &toy{metrics: NewMetrics(), dir: dir, client: client.New(dir.Socket()), news: make(news)}
 	d.Server = New(Options{
 		Routes: d.routes(), Elsewhere: "look elsewhere", Metrics: d.metrics, Concurrency: concurrency,
+		Status: func(code uint) int {
+			switch code {
+			case cni.CodeNetns:
+				return http.StatusBadRequest
+			case cni.CodeUnknown:
+				return http.StatusNotFound
+			}
+			return OwnStatus(code)
+		},
 		Collectors: []Collector{shelf{prometheus.NewDesc("toy_shelf", "Toys on the shelf.", nil, nil)}},
 		Log:        slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &d.said), nil)),
 	})

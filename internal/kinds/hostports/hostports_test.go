@@ -62,6 +62,9 @@ func TestKind(t *testing.T) {
 			ports, err := tables.Mapped(instance)
 			return fmt.Sprint(ports, err)
 		},
+		Disguise: func(t testing.TB, h hold.Hold) {
+			must(t, tables.Unmap(instance, []nft.Port{{Owner: string(h.Owner), Mapping: h.Spec.(*hostports.Spec).Mappings[1]}}))
+		},
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
 			m := h.Spec.(*hostports.Spec).Mappings[0]
 			m.Pod = netip.MustParseAddrPort("10.99.0.1:1")

@@ -43,21 +43,33 @@ func cutBesideRelease(tb testing.TB, k Kind) {
 	unchanged("after cuts beside releases, the world")
 }
 
-// disguised: somebody has renamed a thing. Verify sees that, Find finds the thing under the
-// name that it should have, Acquire puts it right, and it is cut off and released like any
-// other.
+// disguised: somebody has renamed a thing, or changed it otherwise. Verify sees that, Find finds
+// the thing under the name that it should have, Acquire puts it right, and it is cut off and
+// released like any other.
 func disguised(tb testing.TB, k Kind) {
-	if k.Disguise == nil {
+	switch {
+	case k.Disguise != nil:
+	case k.Unseen:
+		return
+	case k.Undisguised == "":
+		tb.Fatal("Verify compares, and the kind's test neither makes a thing differ (Disguise) nor says why not (Undisguised)")
+	default:
+		tb.Log("nothing can differ: " + k.Undisguised)
 		return
 	}
 	t := try{tb, k}
 	unchanged := t.look()
-	a, b := t.fresh(), t.fresh()
-	t.take(a)
-	t.take(b)
+	all := []hold.Hold{t.fresh()}
+	if !k.Alone {
+		all = append(all, t.fresh())
+	}
+	for _, h := range all {
+		t.take(h)
+	}
+	a := all[0]
 	whole := t.look()
 	k.Disguise(tb, a)
-	t.verify([]hold.Hold{a, b}, hold.ErrChanged, nil)
+	t.verify(all, []error{hold.ErrChanged, nil}[:len(all)]...)
 	t.verify([]hold.Hold{t.copy(a)}, hold.ErrChanged)
 	if k.Find != nil {
 		found, err := k.Find(t.Context(), nil)
@@ -71,7 +83,8 @@ func disguised(tb testing.TB, k Kind) {
 	}
 	t.take(a)
 	whole("after it was put right, the world")
-	for _, h := range []hold.Hold{a, b} {
+	t.verify(all, make([]error, len(all))...)
+	for _, h := range all {
 		k.Disguise(tb, h)
 	}
 	if k.Cut != nil {
@@ -79,7 +92,8 @@ func disguised(tb testing.TB, k Kind) {
 			t.Fatalf("cutting %s off: %v", a, err)
 		}
 	}
-	t.release(a, t.copy(b))
-	t.verify([]hold.Hold{a, b}, hold.ErrGone, hold.ErrGone)
+	t.release(a)
+	t.release(t.copy(all[len(all)-1]))
+	t.verify(all, []error{hold.ErrGone, hold.ErrGone}[:len(all)]...)
 	unchanged("after all are released, the world")
 }

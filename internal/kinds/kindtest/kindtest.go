@@ -54,9 +54,12 @@ type Kind struct {
 	// Foreign puts somebody else's thing where h would go. intact returns an error if that
 	// thing is not there any more, or has changed. Optional.
 	Foreign func(t testing.TB, h hold.Hold) (intact func() error)
-	// Disguise gives h's thing, which is there, another name, as another program might, so
-	// that it is not found where its name would lead. Optional.
+	// Disguise makes h's thing, which is there, differ from its spec, as another program
+	// might: best by another name, so that it is not found where its name would lead.
+	// Required, unless the kind is Unseen.
 	Disguise func(t testing.TB, h hold.Hold)
+	// Undisguised says why there is no Disguise.
+	Undisguised string
 	// End lets h's thing, which is there, come to its end by itself. Required if the kind
 	// Ends.
 	End func(t testing.TB, h hold.Hold)

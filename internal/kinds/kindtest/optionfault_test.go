@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kinds/kindtest/toy"
 )
 
 // after calls f, and afterwards then.
@@ -28,7 +29,7 @@ func mapped(f one, answer func(error) error) one {
 	return func(ctx context.Context, h hold.Hold) error { return answer(f(ctx, h)) }
 }
 
-func numberOf(h hold.Hold) *int { return &h.Spec.(*grantSpec).Number }
+func numberOf(h hold.Hold) *int { return &h.Spec.(*toy.Spec).Number }
 
 // eachRelease is a kind's Release for one hold.
 func eachRelease(k *Kind) one {
@@ -70,7 +71,7 @@ var optionFaults = []struct {
 	{"discovers", "it is known before", nil, func(k *Kind) {
 		spec := k.Spec
 		k.Spec = func(t testing.TB, owner hold.ID) hold.Spec {
-			s := spec(t, owner).(*grantSpec)
+			s := spec(t, owner).(*toy.Spec)
 			s.Number = 7
 			return s
 		}
@@ -80,7 +81,7 @@ var optionFaults = []struct {
 		k.Acquire = after(k.Acquire, func(h hold.Hold) { *numberOf(h) = 1 })
 	}},
 	{"discovers", "its name is learned, too", nil, func(k *Kind) {
-		k.Acquire = after(k.Acquire, func(h hold.Hold) { h.Spec.(*grantSpec).Place += "!" })
+		k.Acquire = after(k.Acquire, func(h hold.Hold) { h.Spec.(*toy.Spec).Place += "!" })
 	}},
 	{"discovers", "what nobody has written down is as it should be", nil, func(k *Kind) {
 		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
@@ -90,13 +91,39 @@ var optionFaults = []struct {
 			return err
 		}))
 	}},
-	{"ends", "it is begun again", thatEnds, func(k *Kind) {
-		k.Acquire = before(k.Acquire, func(h hold.Hold) error { *numberOf(h) = 0; return nil })
+	{"ends", "it is begun again", toy.Ends, func(k *Kind) {
+		anew(k)
 	}},
-	{"ends", "its end is not seen", thatEnds, func(k *Kind) {
+	{"ends", "what never was has ended", toy.Ends, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
+			if errors.Is(err, hold.ErrGone) {
+				return hold.ErrEnded
+			}
+			return err
+		}))
+	}},
+	{"ends", "its end is not told from what never was", toy.Ends, func(k *Kind) {
+		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
+			if errors.Is(err, hold.ErrEnded) {
+				return hold.ErrGone
+			}
+			return err
+		}))
+	}},
+	{"ends", "only the one who has taken it knows its end", toy.Ends, func(k *Kind) {
+		verify := eachVerify(k)
+		k.Verify = hold.VerifyEach(func(ctx context.Context, h hold.Hold) error {
+			err := verify(ctx, h)
+			if errors.Is(err, hold.ErrEnded) && *numberOf(h) == 0 {
+				return hold.ErrGone
+			}
+			return err
+		})
+	}},
+	{"ends", "its end is not seen", toy.Ends, func(k *Kind) {
 		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(error) error { return nil }))
 	}},
-	{"ends", "its end is seen as a change", thatEnds, func(k *Kind) {
+	{"ends", "its end is seen as a change", toy.Ends, func(k *Kind) {
 		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
 			if errors.Is(err, hold.ErrGone) {
 				return hold.ErrChanged
@@ -104,11 +131,11 @@ var optionFaults = []struct {
 			return err
 		}))
 	}},
-	{"ends", "what has ended is not released", thatEnds, func(k *Kind) {
+	{"ends", "what has ended is not released", toy.Ends, func(k *Kind) {
 		verify := eachVerify(k)
 		k.Release = hold.Each(before(eachRelease(k), func(h hold.Hold) error { return verify(context.Background(), h) }))
 	}},
-	{"ends", "nobody says how", thatEnds, func(k *Kind) { k.End = nil }},
+	{"ends", "nobody says how", toy.Ends, func(k *Kind) { k.End = nil }},
 	{"later", "it is an error like any other", nil, func(k *Kind) {
 		k.Acquire = mapped(k.Acquire, unlater(func(l *hold.LaterError) error { return l.Err }))
 	}},
@@ -126,13 +153,13 @@ var optionFaults = []struct {
 	{"later", "what cannot be seen is gone", nil, func(k *Kind) {
 		k.Verify = hold.VerifyEach(mapped(eachVerify(k), unlater(func(*hold.LaterError) error { return hold.ErrGone })))
 	}},
-	{"limits", "a take has no end", thatIsLimited, func(k *Kind) { k.Acquire = deaf(k.Acquire) }},
-	{"limits", "a release has no end", thatIsLimited, func(k *Kind) { k.Release = hold.Each(deaf(eachRelease(k))) }},
-	{"limits", "a look has no end", thatIsLimited, func(k *Kind) { k.Verify = hold.VerifyEach(deaf(eachVerify(k))) }},
-	{"limits", "what was not released is", thatIsLimited, func(k *Kind) {
+	{"limits", "a take has no end", toy.Limited, func(k *Kind) { k.Acquire = deaf(k.Acquire) }},
+	{"limits", "a release has no end", toy.Limited, func(k *Kind) { k.Release = hold.Each(deaf(eachRelease(k))) }},
+	{"limits", "a look has no end", toy.Limited, func(k *Kind) { k.Verify = hold.VerifyEach(deaf(eachVerify(k))) }},
+	{"limits", "what was not released is", toy.Limited, func(k *Kind) {
 		k.Release = hold.Each(mapped(eachRelease(k), func(error) error { return nil }))
 	}},
-	{"limits", "what was not seen is gone", thatIsLimited, func(k *Kind) {
+	{"limits", "what was not seen is gone", toy.Limited, func(k *Kind) {
 		k.Verify = hold.VerifyEach(mapped(eachVerify(k), func(err error) error {
 			if err != nil {
 				return hold.ErrGone
@@ -140,15 +167,15 @@ var optionFaults = []struct {
 			return nil
 		}))
 	}},
-	{"limits", "what was not found is not there", thatIsLimited, func(k *Kind) {
+	{"limits", "what was not found is not there", toy.Limited, func(k *Kind) {
 		find := k.Find
 		k.Find = func(ctx context.Context, look *hold.Look) ([]hold.Hold, error) {
 			found, _ := find(ctx, look)
 			return found, nil
 		}
 	}},
-	{"limits", "nobody says what hangs", thatIsLimited, func(k *Kind) { k.Hang = nil }},
-	{"waits", "it is not taken again", thatWaits, func(k *Kind) {
+	{"limits", "nobody says what hangs", toy.Limited, func(k *Kind) { k.Hang = nil }},
+	{"waits", "it is not taken again", toy.Waits, func(k *Kind) {
 		known := map[string]bool{}
 		acquire := k.Acquire
 		k.Acquire = func(ctx context.Context, h hold.Hold) error {
@@ -159,7 +186,7 @@ var optionFaults = []struct {
 			return acquire(ctx, h)
 		}
 	}},
-	{"waits", "it is taken again by the one who knows it alone", thatWaits, func(k *Kind) {
+	{"waits", "it is taken again by the one who knows it alone", toy.Waits, func(k *Kind) {
 		known := map[hold.Spec]bool{}
 		k.Acquire = before(k.Acquire, func(h hold.Hold) error {
 			if *numberOf(h) != 0 && !known[h.Spec] {
@@ -169,8 +196,8 @@ var optionFaults = []struct {
 			return nil
 		})
 	}},
-	{"waits", "nobody can stand on it", thatWaits, func(k *Kind) { k.Stage = hold.Tell }},
-	{"waits", "nobody says how it is lost", thatWaits, func(k *Kind) { k.Lose = nil }},
+	{"waits", "nobody can stand on it", toy.Waits, func(k *Kind) { k.Stage = hold.Tell }},
+	{"waits", "nobody says how it is lost", toy.Waits, func(k *Kind) { k.Lose = nil }},
 }
 
 // The check that a fault is for, which is planted in a kind with options, sees the fault, and

@@ -68,8 +68,9 @@ func namesOf(h hold.Hold) []hold.Name {
 	return nil
 }
 
-// ends: a thing that has come to its end by itself is gone, Acquire does not begin it again,
-// and it is released like any other. No other thing has ended.
+// ends: a thing that has come to its end by itself is gone, and Verify says that it has ended,
+// also to one who knows only what the ledger had before Acquire. Acquire does not begin it
+// again, and it is released like any other. No other thing has ended, and none that never was.
 func ends(tb testing.TB, k Kind) {
 	if !k.Ends {
 		return
@@ -80,19 +81,23 @@ func ends(tb testing.TB, k Kind) {
 	t := try{tb, k}
 	unchanged := t.look()
 	a, b := t.fresh(), t.fresh()
+	asked := t.copy(a)
+	if err := k.Verify(t.Context(), nil, []hold.Hold{a})[0]; errors.Is(err, hold.ErrEnded) {
+		t.Fatalf("%s was never taken, and Verify says %v", a, err)
+	}
 	t.take(a)
 	if !k.Alone {
 		t.take(b)
 	}
 	k.End(tb, a)
 	over := t.look()
-	for _, h := range []hold.Hold{a, t.copy(a)} {
-		t.verify([]hold.Hold{h}, hold.ErrGone)
+	for _, h := range []hold.Hold{a, t.copy(a), asked} {
+		t.verify([]hold.Hold{h}, hold.ErrEnded)
 		if err := k.Acquire(t.Context(), h); err == nil {
 			t.Fatalf("%s has ended, and is taken again", h)
 		}
 		over("after a take of what has ended, the world")
-		t.verify([]hold.Hold{h}, hold.ErrGone)
+		t.verify([]hold.Hold{h}, hold.ErrEnded)
 	}
 	if !k.Alone {
 		t.verify([]hold.Hold{b}, nil)

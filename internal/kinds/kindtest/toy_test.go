@@ -176,7 +176,7 @@ func kind(t testing.TB, alone bool) Kind {
 		},
 		Example:  &toySpec{Path: "/toys/a", Notes: []string{"a note"}},
 		Snapshot: func() string { return listing(ts.dir) },
-		Disguise: disguise,
+		Disguise: disguise, Undisguised: "the only place is where it is looked for",
 		Foreign: func(t testing.TB, h hold.Hold) func() error {
 			if err := os.WriteFile(path(h), []byte("a stranger"), 0o600); err != nil {
 				t.Fatal(err)

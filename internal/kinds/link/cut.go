@@ -45,12 +45,11 @@ func (l *Links) cut(ctx context.Context, h hold.Hold) error {
 // cutInTurn waits for its turn, and then cuts off the link that find finds. find must not
 // hang.
 func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, error)) error {
-	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
-	case <-ctx.Done():
-		return fmt.Errorf("waiting for the cuts of other links: %w", context.Cause(ctx))
+	done, err := l.turn.Take(ctx)
+	if err != nil {
+		return fmt.Errorf("waiting for the cuts of other links: %w", err)
 	}
+	defer done()
 	link, err := find()
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/berth-net/berth/internal/hold"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/stamp"
+	"github.com/berth-net/berth/internal/turn"
 )
 
 const (
@@ -66,14 +67,14 @@ type Links struct {
 	mirror    mirror
 	memory    memory
 	claims    claims
-	turn      chan struct{} // has room for one: the caller that cuts a link off now
-	listed    atomic.Bool   // this Links has listed all links at least once
-	once      sync.Mutex    // held by listOnce
+	turn      turn.One    // of the caller that cuts a link off now
+	listed    atomic.Bool // this Links has listed all links at least once
+	once      sync.Mutex  // held by listOnce
 }
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, forwards: o.Forwards, unpoliced: o.Unpoliced, turn: make(chan struct{}, 1)}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, forwards: o.Forwards, unpoliced: o.Unpoliced}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}

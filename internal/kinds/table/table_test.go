@@ -64,6 +64,11 @@ func TestKind(t *testing.T) {
 		Alone:    true,
 		Example:  &Spec{Instance: instance},
 		Snapshot: func() string { return nettest.Snapshot(t, at).String() },
+		Disguise: func(testing.TB, hold.Hold) {
+			change(t, at, func(c *nftables.Conn) {
+				c.FlushTable(&nftables.Table{Name: stamp.Table(instance), Family: nftables.TableFamilyINet})
+			})
+		},
 	})
 }
 

@@ -38,7 +38,7 @@ func TestKinds(t *testing.T) {
 	}
 	var last atomic.Uint32
 	address := func() netip.Addr { i := last.Add(1); return netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}) }
-	for _, c := range []kindtest.Kind{
+	tested := []kindtest.Kind{
 		{
 			Kind: n.Links.Kind(),
 			Spec: func(t testing.TB, owner hold.ID) hold.Spec {
@@ -51,18 +51,27 @@ func TestKinds(t *testing.T) {
 				}
 			},
 			Foreign: w.foreignLink,
+			Disguise: func(_ testing.TB, h hold.Hold) {
+				w.SetLink(h.Spec.(*link.Spec).Name, func(l *Link) { l.MTU++ })
+			},
 		},
 		{
 			Kind:  n.Table.Kind(),
 			Alone: true,
 			Spec:  func(testing.TB, hold.ID) hold.Spec { return &table.Spec{Instance: "aaaa"} },
+			Disguise: func(testing.TB, hold.Hold) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.table.Live++
+			},
 		},
 		{
 			Kind: withoutFind(n.Routes.Kind()), // a route cannot say who owns it
 			Spec: func(testing.TB, hold.ID) hold.Spec {
 				return &poolroute.Spec{CIDR: netip.PrefixFrom(address(), 32), Metric: n.Metric}
 			},
-			Foreign: w.foreignRoute,
+			Foreign:     w.foreignRoute,
+			Undisguised: "a route is its destination and its metric",
 		},
 		{
 			Kind:   flows.Kind(n.Tracked, n.Conn),
@@ -73,8 +82,23 @@ func TestKinds(t *testing.T) {
 			Kind:    n.Ports.Kind(),
 			Spec:    func(_ testing.TB, owner hold.ID) hold.Spec { return hostPort(owner, address()) },
 			Foreign: w.foreignPort,
+			Disguise: func(_ testing.TB, h hold.Hold) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				others := slices.Clone(w.ports[h.Owner])
+				others[0].Pod = netip.MustParseAddrPort("10.2.0.2:1")
+				w.ports[h.Owner] = others
+			},
 		},
-	} {
+	}
+	var names []string
+	for _, c := range tested {
+		names = append(names, c.Kind.Name())
+	}
+	if want := n.Kinds().Names(); !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("kinds that are tested: %v, and a node has %v", names, want)
+	}
+	for _, c := range tested {
 		if c.Kind.Name() == hostports.KindName { // the ports are in the table
 			nettest.Must(t, n.Table.Kind().Acquire(t.Context(), hold.Hold{Owner: hold.NewID(), Spec: &table.Spec{Instance: "aaaa"}}))
 		}
