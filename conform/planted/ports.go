@@ -72,9 +72,7 @@ func (c *call) mapPorts(l *lease) error {
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
 	})
 	for _, p := range l.Ports {
-		if at, err := netip.ParseAddr(p.HostIP); err != nil || at.Is4() { // the pod has no IPv6
-			conn.AddRule(&nftables.Rule{Table: pre.Table, Chain: pre, Exprs: c.portRule(p, at, l.Address)})
-		}
+		conn.AddRule(&nftables.Rule{Table: pre.Table, Chain: pre, Exprs: c.portRule(p, l.Address)})
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("mapping ports: %w", err)
@@ -82,13 +80,12 @@ func (c *call) mapPorts(l *lease) error {
 	return nil
 }
 
-// portRule returns the rule of a port of one address of the node or, if at is zero, of all.
-func (c *call) portRule(p portMapping, at, pod netip.Addr) (rule []expr.Any) {
+func (c *call) portRule(p portMapping, pod netip.Addr) (rule []expr.Any) {
 	equal := func(data []byte) expr.Any { return &expr.Cmp{Register: 1, Data: data} }
 	if !c.fault("port-catches-others") {
 		rule = append(rule, &expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)))
 	}
-	if at.IsValid() && !c.fault("port-of-all-addresses") {
+	if at, err := netip.ParseAddr(p.HostIP); err == nil && !c.fault("port-of-all-addresses") {
 		rule = append(rule, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4}, equal(at.AsSlice()))
 	}
 	protocol := map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}[p.Protocol]
