@@ -113,11 +113,20 @@ func (t *T) Del(a *Attachment) Answer {
 	return got
 }
 
-// tryAdd is Add, for goroutines.
-func (t *T) tryAdd(a *Attachment) (last Answer, err error) {
+// executor executes a call of one of the list's plugins.
+type executor func(plugin int, c Call) (Answer, error)
+
+func (t *T) execute(_ int, c Call) (Answer, error) { return t.Node.Exec(t.ctx, c) }
+
+// tryAdd is Add, for goroutines, and tryDel is Del.
+func (t *T) tryAdd(a *Attachment) (Answer, error) { return t.addBy(a, t.execute) }
+func (t *T) tryDel(a *Attachment) (Answer, error) { return t.delBy(a, t.execute) }
+
+// addBy is tryAdd by an executor.
+func (t *T) addBy(a *Attachment, by executor) (last Answer, err error) {
 	a.Result = nil
 	for i := range t.suite.list.Plugins {
-		if last, err = t.Node.Exec(t.ctx, t.Call("ADD", i, a, a.Result)); err != nil || !last.OK() {
+		if last, err = by(i, t.Call("ADD", i, a, a.Result)); err != nil || !last.OK() {
 			return last, err
 		}
 		a.Result = last.Stdout
@@ -125,10 +134,10 @@ func (t *T) tryAdd(a *Attachment) (last Answer, err error) {
 	return last, nil
 }
 
-// tryDel is Del, for goroutines.
-func (t *T) tryDel(a *Attachment) (last Answer, err error) {
+// delBy is tryDel by an executor.
+func (t *T) delBy(a *Attachment, by executor) (last Answer, err error) {
 	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
-		if last, err = t.Node.Exec(t.ctx, t.Call("DEL", i, a, a.Result)); err != nil || !last.OK() {
+		if last, err = by(i, t.Call("DEL", i, a, a.Result)); err != nil || !last.OK() {
 			return last, err
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"time"
 )
 
@@ -29,9 +28,7 @@ const (
 // ratesKept streams between node and pod. However busy the machine is, nothing may come faster than
 // the rate allows. The stream has to reach the rate once.
 func ratesKept(t *T) {
-	if !slices.ContainsFunc(t.suite.list.Plugins, func(p Plugin) bool { return slices.Contains(p.Capabilities, "bandwidth") }) {
-		t.Unsupportedf("no plugin of the list declares the capability bandwidth")
-	}
+	t.needCapability("bandwidth")
 	a := t.NewAttachment()
 	a.Runtime["bandwidth"] = map[string]any{
 		"ingressRate": ingressRate * 8, "ingressBurst": rateBurst * 8, "egressRate": egressRate * 8, "egressBurst": rateBurst * 8,

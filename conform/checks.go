@@ -4,7 +4,7 @@ import "slices"
 
 // checks are all checks, in the order in which they run: a check comes after those that it
 // needs.
-var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, delChecks, checkChecks, limitChecks, secondChecks, statusChecks, parallelChecks, chainChecks, rateChecks, leakChecks, killChecks, lifeChecks, manyChecks, gcChecks)
+var checks = slices.Concat(basicChecks, versionChecks, addChecks, errorChecks, delChecks, checkChecks, limitChecks, secondChecks, statusChecks, parallelChecks, chainChecks, rateChecks, portChecks, leakChecks, killChecks, lifeChecks, manyChecks, gcChecks)
 
 // basicChecks are the checks that all others need.
 var basicChecks = []Check{

@@ -169,8 +169,8 @@ func planted(fault string) string {
 		subnet = "10.8.0.0/27" // which can be filled
 	}
 	capabilities := ""
-	if fault == "" || strings.HasPrefix(fault, "rate-") {
-		capabilities = `, "capabilities": {"bandwidth": true}`
+	if fault == "" || strings.HasPrefix(fault, "rate-") || strings.HasPrefix(fault, "port-") {
+		capabilities = `, "capabilities": {"bandwidth": true, "portMappings": true}`
 	}
 	return fmt.Sprintf(`{"type": %q, "subnet": %q, "stateDir": "STATE"%s}`, program(fault), subnet, capabilities)
 }
@@ -183,7 +183,7 @@ func program(fault string) string { return strings.TrimSuffix("planted-"+fault, 
 // that not every machine has.
 var absent = []string{
 	"add/prev-result", "chain/check", "chain/del-one", "chain/failed-add", "gc/delegated",
-	"leak/conntrack", "leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
+	"leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
 }
 
 // A plugin has a fault in one version. The checks that need the one that finds it are

@@ -1,7 +1,5 @@
 package conform
 
-import "encoding/json"
-
 // killChecks kill plugins in the middle.
 var killChecks = []Check{
 	{
@@ -17,75 +15,46 @@ var killChecks = []Check{
 }
 
 func leakKillAdd(t *T) {
-	points := t.points("ADD")
-	trail, killed := t.trailFrom(t.Warm()), 0
-	for _, p := range points {
-		a := t.NewAttachment()
-		if got := t.addKilled(a, p); !got.OK() {
-			killed++
-		}
+	t.killEach("ADD", func(a *Attachment, by executor) (Answer, error) {
+		got, err := t.addBy(a, by)
 		a.Result = nil // a runtime keeps only the result of an ADD that worked
-		if got := t.Del(a); !got.OK() {
-			t.failedStep("after %s DEL fails: %s", p.name, got)
-		}
-		t.must(a.Pod.Remove())
-		trail.look(p.name)
-	}
-	t.noteKills(killed, points)
-}
-
-// addKilled is Add, but kills one plugin at p.
-func (t *T) addKilled(a *Attachment, p point) (last Answer) {
-	var prev json.RawMessage
-	for i := range t.suite.list.Plugins {
-		c := t.Call("ADD", i, a, prev)
-		if i == p.plugin {
-			last = t.killed(c, p)
-		} else {
-			last = t.Exec(c)
-		}
-		if !last.OK() {
-			return last
-		}
-		prev = last.Stdout
-	}
-	return last
+		return got, err
+	})
 }
 
 func leakKillDel(t *T) {
-	points := t.points("DEL")
-	trail, killed := t.trailFrom(t.Warm()), 0
-	for _, p := range points {
-		a := t.NewAttachment()
+	t.killEach("DEL", func(a *Attachment, by executor) (Answer, error) {
 		if got := t.Add(a); !got.OK() {
 			t.Fatalf("ADD of another pod fails: %s", got)
 		}
-		if got := t.delKilled(a, p); !got.OK() {
+		return t.delBy(a, by)
+	})
+}
+
+// killEach kills plugins at the points of a verb, each in the life of another pod. run leads that life
+// up to the DEL that cleans up.
+func (t *T) killEach(verb string, run func(*Attachment, executor) (Answer, error)) {
+	points := t.points(verb)
+	trail, killed := t.trailFrom(t.Warm()), 0
+	for _, p := range points {
+		a := t.NewAttachment()
+		got, err := run(a, func(plugin int, c Call) (Answer, error) {
+			if plugin == p.plugin {
+				return t.killed(c, p), nil
+			}
+			return t.execute(plugin, c)
+		})
+		t.must(err)
+		if !got.OK() {
 			killed++
 		}
 		if got := t.Del(a); !got.OK() {
-			t.failedStep("after %s another DEL fails: %s", p.name, got)
+			t.failedStep("after %s the DEL that cleans up fails: %s", p.name, got)
 		}
 		t.must(a.Pod.Remove())
 		trail.look(p.name)
 	}
 	t.noteKills(killed, points)
-}
-
-// delKilled is Del, but kills one plugin at p.
-func (t *T) delKilled(a *Attachment, p point) (last Answer) {
-	for i := len(t.suite.list.Plugins) - 1; i >= 0; i-- {
-		c := t.Call("DEL", i, a, a.Result)
-		if i == p.plugin {
-			last = t.killed(c, p)
-		} else {
-			last = t.Exec(c)
-		}
-		if !last.OK() {
-			return last
-		}
-	}
-	return last
 }
 
 // failedStep is Failf for one of many steps. After mostSteps failures it ends the check.

@@ -3,6 +3,7 @@ package conform
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ type T struct {
 	outcome Outcome
 	seen    []string
 	notes   []string
+	serving []io.Closer // sockets of the check's own servers
 }
 
 // stop ends a check early.
@@ -45,6 +47,9 @@ func (t *T) do(c Check) {
 			}
 		}
 		t.noteReadOnly()
+		for _, s := range t.serving {
+			s.Close()
+		}
 		if err := t.Node.close(t.ctx); err != nil {
 			t.Notef("ending the node: %v", err)
 		}
@@ -138,6 +143,13 @@ func (t *T) Warm() oracle.State {
 	t.must(a.Pod.Remove())
 	t.quiet(empty)
 	return t.Seen()
+}
+
+// needCapability ends the check if no plugin of the list declares a capability.
+func (t *T) needCapability(name string) {
+	if !slices.ContainsFunc(t.suite.list.Plugins, func(p Plugin) bool { return slices.Contains(p.Capabilities, name) }) {
+		t.Unsupportedf("no plugin of the list declares the capability %s", name)
+	}
 }
 
 // quiet waits, for the grace at most, until the number of new things has not changed for

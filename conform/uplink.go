@@ -15,6 +15,7 @@ const (
 	Uplink   = "eth0"
 	Spare    = "eth1"
 	NodeIP4  = "192.0.2.1"
+	NodeIP6  = "2001:db8:ffff::1"
 	Gateway4 = "192.0.2.254"
 	Gateway6 = "2001:db8:ffff::fe"
 )
@@ -28,7 +29,7 @@ func (n *Node) furnish() error {
 				return fmt.Errorf("making %s: %w", name, err)
 			}
 			if i == 0 {
-				if err := configure(name, NodeIP4+"/24", "2001:db8:ffff::1/64"); err != nil {
+				if err := configure(name, NodeIP4+"/24", NodeIP6+"/64"); err != nil {
 					return err
 				}
 			} else if err := configure(name); err != nil {

@@ -51,6 +51,9 @@ func (c *call) add() (any, error) {
 
 // attach makes all parts of an attachment, or none.
 func (c *call) attach(pod *os.File) (*lease, error) {
+	if err := c.portsFree(); err != nil {
+		return nil, err
+	}
 	extra := ""
 	if c.fault("kill-unsafe") {
 		extra = makeExtra()
@@ -67,6 +70,9 @@ func (c *call) attach(pod *os.File) (*lease, error) {
 	}
 	if err = c.makeLink(l, pod); err == nil {
 		err = c.configure(l, pod)
+	}
+	if err == nil {
+		err = c.mapPorts(l)
 	}
 	if err != nil {
 		if bad := c.undo(l); bad != nil {

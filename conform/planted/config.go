@@ -26,7 +26,8 @@ type config struct {
 	Prev     json.RawMessage `json:"prevResult"`
 	Valid    *[]attachment   `json:"cni.dev/valid-attachments"`
 	Runtime  struct {
-		Bandwidth bandwidth `json:"bandwidth"`
+		Bandwidth    bandwidth     `json:"bandwidth"`
+		PortMappings []portMapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
 
 	subnet netip.Prefix

@@ -38,6 +38,9 @@ func (c *call) undo(l *lease) error {
 		}
 		dawdle()
 	}
+	if err := c.unmapPorts(l); err != nil {
+		return err
+	}
 	if !c.fault("rule-left") {
 		if err := l.deleteRule(); err != nil {
 			return err

@@ -21,7 +21,8 @@ type lease struct {
 	Link                string // the host's end
 	Address             netip.Addr
 	Extra               string // another link on the host, by the fault kill-unsafe
-	Chained             bool   // the address belongs to another plugin; only the rule is this one's
+	Ports               []portMapping
+	Chained             bool // the address belongs to another plugin; only the rule is this one's
 }
 
 // begun is the file that a lease is written to before it is renamed.
@@ -119,7 +120,7 @@ func (c *call) reserve() (*lease, error) {
 	}
 	for addr := c.subnet.Masked().Addr(); c.subnet.Contains(addr); addr = addr.Next() {
 		if !taken[addr] {
-			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr}
+			l := &lease{Network: c.Name, ID: c.id, Ifname: c.ifname, Link: c.hostLink(), Address: addr, Ports: c.Runtime.PortMappings}
 			if c.fault("addresses-used-up") {
 				useUp(addr)
 			}

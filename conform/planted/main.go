@@ -35,6 +35,7 @@ const (
 	codeExists    = codeOurs + 1
 	codeFull      = codeOurs + 2
 	codeUnhealthy = codeOurs + 3
+	codeTaken     = codeOurs + 4
 )
 
 // failure is an error with a CNI code.

@@ -152,11 +152,21 @@ var (
 
 // probe takes all steps for one of the pod's addresses.
 func (p *prober) probe(ctx context.Context, a netip.Addr) {
-	p.step(ctx, flight{name: "node to pod", to: a, toPod: &p.Pod, there: sent, back: received})
-	p.step(ctx, flight{name: "pod to itself", inPod: true, from: a, to: a})
+	toPod, toNode := "node to pod", "pod to node"
 	var way rtnl.Way
-	if err := p.node.Do(rtnl.GetWay(a, netip.Addr{}, 0, &way)); err == nil && way.Source.IsValid() {
-		p.step(ctx, flight{name: "pod to node", inPod: true, from: a, to: way.Source, there: received, back: sent})
+	err := p.node.Do(rtnl.GetWay(a, netip.Addr{}, 0, &way))
+	nobody := err == nil && !reachable(way.Source)
+	why := "the node has no " + family(a) + " address that pods can reach"
+	if nobody {
+		p.skip(toPod, why)
+	} else {
+		p.step(ctx, flight{name: toPod, to: a, toPod: &p.Pod, there: sent, back: received})
+	}
+	p.step(ctx, flight{name: "pod to itself", inPod: true, from: a, to: a})
+	if nobody {
+		p.skip(toNode, why)
+	} else if err == nil {
+		p.step(ctx, flight{name: toNode, inPod: true, from: a, to: way.Source, there: received, back: sent})
 	}
 	if p.Peer != nil {
 		if to, ok := p.Peer.address(a.Is6()); ok {
@@ -182,15 +192,14 @@ func (p *prober) out(ctx context.Context, a netip.Addr) {
 		return
 	}
 	g, found, err := p.node.Gateway(a.Is6())
-	family := map[bool]string{false: "IPv4", true: "IPv6"}[a.Is6()]
 	why := ""
 	switch {
 	case err != nil:
 		why = err.Error()
 	case !found:
-		why = "the node has no default route of " + family
+		why = "the node has no default route of " + family(a)
 	case !g.Addr.IsValid():
-		why = "the node's default route of " + family + " has no gateway"
+		why = "the node's default route of " + family(a) + " has no gateway"
 	case g.Addr.IsLinkLocalUnicast():
 		why = fmt.Sprintf("the default gateway %s answers on its own link alone", g.Addr)
 	default:
@@ -198,7 +207,25 @@ func (p *prober) out(ctx context.Context, a netip.Addr) {
 		p.step(ctx, f)
 		return
 	}
-	p.steps = append(p.steps, Step{Name: f.name, Verdict: Skipped, Got: why + "; --to ADDRESS sends elsewhere"})
+	p.skip(f.name, why+"; --to ADDRESS sends elsewhere")
+}
+
+// reachable reports whether a pod can send to an address of the node. A link-local one (RFC 4291,
+// 2.5.6) is one of a link that the pod may not be on; with a loopback one the pod reaches itself.
+func reachable(a netip.Addr) bool {
+	return a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast()
+}
+
+func family(a netip.Addr) string {
+	if a.Is6() {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// skip says why a step is not taken.
+func (p *prober) skip(name, why string) {
+	p.steps = append(p.steps, Step{Name: name, Verdict: Skipped, Got: why})
 }
 
 // step takes one step.

@@ -212,6 +212,16 @@ func inGateway(commands ...string) func(*testing.T, *world) {
 
 const forwardDrops = "chain FORWARD { type filter hook forward priority 10; policy drop; }"
 
+// onlyLinkLocal leaves the node no IPv6 address but link-local ones, and onlyLoopback none but ::1.
+func onlyLinkLocal(t *testing.T, w *world) { ip(t, w.node, "addr del 2001:db8::1/64 dev up0") }
+
+func onlyLoopback(t *testing.T, w *world) {
+	onlyLinkLocal(t, w)
+	ip(t, w.node, "link set lo up", "addr flush dev up0 scope link", "addr flush dev host2 scope link", "addr flush dev host3 scope link")
+}
+
+const noIPv6 = "the node has no IPv6 address that pods can reach"
+
 var faults = []fault{
 	{"a forward chain's policy", fw(forwardDrops), v4, "pod out", Fail,
 		"the packet was dropped by the policy of chain inet fw FORWARD { type filter hook forward priority 10; policy drop; }"},
@@ -277,6 +287,10 @@ var faults = []fault{
 	{"a node that is silent", sysctl("ipv4/icmp_echo_ignore_all", "1"), v4, "pod to node", Fail, "net.ipv4.icmp_echo_ignore_all = 1"},
 	{"no route", func(t *testing.T, w *world) { ip(t, w.node, "route del default") }, to("198.51.100.9:0"), "pod out", Fail, "ip route get 198.51.100.9"},
 	{"no default route", func(t *testing.T, w *world) { ip(t, w.node, "route del default via 2001:db8::fe") }, v6, "pod out", Skipped, "the node has no default route of IPv6"},
+	{"no IPv6 but link-local", onlyLinkLocal, v6, "pod to node", Skipped, noIPv6},
+	{"no IPv6 but link-local, to the pod", onlyLinkLocal, v6, "node to pod", Skipped, noIPv6},
+	{"no IPv6 but loopback", onlyLoopback, v6, "pod to node", Skipped, noIPv6},
+	{"no IPv6 but loopback, to the pod", onlyLoopback, v6, "node to pod", Skipped, noIPv6},
 	{"a closed TCP port answers", func(*testing.T, *world) {}, patient(to(gatewayAddr + ":81")), "pod out", OK, "refused (reset) in"},
 	{"a rule about TCP", fw("chain FORWARD { type filter hook forward priority 0; tcp dport 81 drop; }"), to(gatewayAddr + ":81"), "pod out", Fail,
 		"the packet was dropped by rule"},

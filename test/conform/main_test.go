@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/berth-net/berth/conform"
@@ -8,6 +9,9 @@ import (
 )
 
 func TestMain(m *testing.M) { programs.Main(m) }
+
+// needed are checks of capabilities that Berth has: without these, other lists are not judged by them.
+var needed = []string{"rates/kept", "ports/reached", "ports/conflict", "ports/others", "leak/conntrack"}
 
 // Berth has neither a fail nor a leak, in every mode there is.
 func TestBerthConforms(t *testing.T) {
@@ -23,6 +27,14 @@ func TestBerthConforms(t *testing.T) {
 		for _, one := range r.Results {
 			if one.Outcome.Bad() {
 				t.Errorf("%s: %s: %s: %v\n%s", s.name, one.Check, one.Outcome, one.Seen, one.Repeat)
+			}
+		}
+		for _, name := range needed {
+			i := slices.IndexFunc(r.Results, func(one conform.Result) bool { return one.Check == name })
+			if i < 0 {
+				t.Errorf("%s: there is no check %s", s.name, name)
+			} else if one := r.Results[i]; one.Outcome == conform.Unsupported {
+				t.Errorf("%s: %s is not judged: %v", s.name, name, one.Seen)
 			}
 		}
 		if passed := r.Count(conform.Pass); passed < 60 {

@@ -61,6 +61,15 @@ func TestNothingIsHeardAfterDel(t *testing.T) {
 
 // flushAgain is `nft flush ruleset` every few milliseconds until the test ends.
 func flushAgain(t *testing.T) {
+	tick := time.NewTicker(4 * time.Millisecond)
+	t.Cleanup(again(func() {
+		<-tick.C
+		nft(t, "flush ruleset")
+	}))
+}
+
+// again does something without end, until stop.
+func again(do func()) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -68,12 +77,12 @@ func flushAgain(t *testing.T) {
 			select {
 			case <-done:
 				return
-			case <-time.After(4 * time.Millisecond):
-				nft(t, "flush ruleset")
+			default:
+				do()
 			}
 		}
 	}()
-	t.Cleanup(func() { close(done); <-ended })
+	return func() { close(done); <-ended }
 }
 
 // Many pods are deleted at once, so that their links wait for their turn to be
@@ -178,20 +187,10 @@ func (n *node) deleteAll(letter string) {
 // first.
 func (n *node) churn() (stop func()) {
 	netns := nettest.Pod(n.t).Ref().Path
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				_, _ = n.Exec("ADD", "churn", netns) // or the agent is frozen
-				_, _ = n.Exec("DEL", "churn", netns)
-			}
-		}
-	}()
-	return func() { close(done); <-ended }
+	return again(func() {
+		_, _ = n.Exec("ADD", "churn", netns) // or the agent is frozen
+		_, _ = n.Exec("DEL", "churn", netns)
+	})
 }
 
 // down returns those of some pods whose links are there, and down.

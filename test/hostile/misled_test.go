@@ -21,22 +21,13 @@ func overhears(t *testing.T, at *ns.Netns, heard func(packet []byte)) {
 	w := openWire(t, at, true)
 	patience := unix.Timeval{Usec: 20_000}
 	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for buf := make([]byte, 2048); ; {
-			n, _, err := unix.Recvfrom(w.fd, buf, 0)
-			select {
-			case <-done:
-				return
-			default:
-			}
-			if err == nil && n >= 14+20+8 && buf[14]>>4 == 4 {
-				heard(slices.Clone(buf[14:n]))
-			}
+	buf := make([]byte, 2048)
+	stop := again(func() {
+		if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil && n >= 14+20+8 && buf[14]>>4 == 4 {
+			heard(slices.Clone(buf[14:n]))
 		}
-	}()
-	t.Cleanup(func() { close(done); <-ended; unix.Close(w.fd) })
+	})
+	t.Cleanup(func() { stop(); unix.Close(w.fd) })
 }
 
 // A pod does not answer a probe's echo, and sends the same echo to where Berth's rules drop it; and

@@ -152,27 +152,18 @@ func TestDeadClientsCostNoShare(t *testing.T) {
 
 // rawTap notes whole frames that come to an eth0.
 func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
-	done, ended := make(chan struct{}), make(chan struct{})
 	patience := unix.Timeval{Usec: 20_000}
 	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
-	go func() {
-		defer close(ended)
-		buf := make([]byte, 4096)
-		for {
+	buf := make([]byte, 4096)
+	stop := again(func() {
+		if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil {
 			select {
-			case <-done:
-				return
+			case frames <- slices.Clone(buf[:n]):
 			default:
 			}
-			if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil {
-				select {
-				case frames <- slices.Clone(buf[:n]):
-				default:
-				}
-			}
 		}
-	}()
-	t.Cleanup(func() { close(done); <-ended; unix.Close(w.fd) })
+	})
+	t.Cleanup(func() { stop(); unix.Close(w.fd) })
 }
 
 // connect opens so many TCP connections of a pod, which stay open until the test ends.

@@ -68,17 +68,5 @@ func TestRemadeLinkHasNoBurst(t *testing.T) {
 
 // pour sends a frame without end, until the test ends.
 func (p *pod) pour(t *testing.T, w *wire, frame []byte) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				w.send(frame)
-			}
-		}
-	}()
-	t.Cleanup(func() { close(done); <-ended })
+	t.Cleanup(again(func() { w.send(frame) }))
 }

@@ -2,10 +2,8 @@ package node
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"net"
 	"net/netip"
@@ -343,27 +341,35 @@ func flow(t *testing.T, client, server *ns.Netns, at, by netip.AddrPort) (alive 
 func TestHostPortsCatchNobodyElses(t *testing.T) {
 	lan := machine(t)
 	beyond := outside(t) // 192.0.2.2, the node's default route
-	nettest.Run(t, beyond, "ip addr add 203.0.113.5/32 dev lo")
+	for _, line := range []string{"ip addr add 203.0.113.5/32 dev lo", "ip addr add 2001:db8:5::5/128 dev lo nodad"} {
+		nettest.Run(t, beyond, line)
+	}
 	nettest.Run(t, lan, "ip route add 203.0.113.5 via 198.51.100.8")
+	nettest.Run(t, lan, "ip route add 2001:db8:5::5 via 2001:db8:9::8")
 	a := startUnwatched(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
 	got := a.add("c", pod, hostPorts(web, names)) // serves nothing yet: what it caught would get no answer
 	a.add("other", other)
-	nettest.Serve(t, beyond, "tcp", "203.0.113.5:8080")
-	nettest.Serve(t, beyond, "udp", "203.0.113.5:5353")
-	for _, c := range []struct {
-		from *ns.Netns
-		who  string
-	}{{lan, "198.51.100.9"}, {other, ""}, {pod, ""}, {nil, ""}} {
-		for network, to := range map[string]string{"tcp": "203.0.113.5:8080", "udp": "203.0.113.5:5353"} {
-			seen := answers(t, c.from, network, to)
-			if c.who != "" && seen.String() != c.who {
-				t.Errorf("%s sees %s, not %s", to, seen, c.who)
+	families := []struct{ other, lan string }{{"203.0.113.5", "198.51.100.9"}, {"[2001:db8:5::5]", "2001:db8:9::9"}}
+	for _, f := range families {
+		nettest.Serve(t, beyond, "tcp", f.other+":8080")
+		nettest.Serve(t, beyond, "udp", f.other+":5353")
+	}
+	for who, from := range map[string]*ns.Netns{"the LAN": lan, "another pod": other, "the pod": pod, "the node": nil} {
+		for _, f := range families {
+			for network, to := range map[string]string{"tcp": f.other + ":8080", "udp": f.other + ":5353"} {
+				seen, err := nettest.Talk(from, network, netip.MustParseAddrPort(to), 5*time.Second)
+				if err != nil {
+					t.Errorf("%s, %s to %s: %v", who, network, to, err)
+				} else if from == lan && seen.Addr().String() != f.lan {
+					t.Errorf("%s sees %s, not %s", to, seen, f.lan)
+				}
 			}
 		}
 	}
 	serve(t, pod, got)
 	reaches(t, lan, "tcp", "198.51.100.8:8080")
+	reaches(t, lan, "tcp", "[2001:db8:9::8]:8080")
 }
 
 // A pod may ask for a port at which a program of the node listens: the pod has the port from then
@@ -396,35 +402,40 @@ func TestHostPortOfANodesProgram(t *testing.T) {
 	has("the program")
 }
 
-// answers is reaches for what has to answer at the first try.
-func answers(t *testing.T, from *ns.Netns, network, to string) netip.Addr {
-	t.Helper()
-	seen, err := nettest.Talk(from, network, netip.MustParseAddrPort(to), 5*time.Second)
-	if err != nil {
-		t.Error(err)
-	}
-	return seen.Addr()
-}
-
-// A client that never stops sends datagrams to a port before a pod has it, while it has it, and
-// when the next pod does. Each pod hears it in its time, and nobody after it.
+// A client that never stops sends to a port before a pod has it, while it has it, and when the next
+// pod does. Each pod hears it in its time, and nobody after it.
 func TestHostPortsFlowsAreForgotten(t *testing.T) {
-	lan := machine(t)
-	a := startUnwatched(t)
-	client := chatter(t, lan, "198.51.100.8:5353")
-	nettest.Eventually(t, "a flow to the node itself", func() bool {
-		return strings.Contains(nettest.Snapshot(t, nil).Only("conntrack").String(), "198.51.100.9")
-	})
-	for i := range 2 {
-		pod := nettest.Pod(t)
-		name := fmt.Sprint("c", i)
-		got := a.add(name, pod, hostPorts(names))
-		nettest.Serve(t, pod, "udp", netip.AddrPortFrom(got.addrs[0], 53).String())
-		nettest.Eventually(t, "an answer by "+name, client)
-		a.del(name, wait)
-		if left := nettest.Snapshot(t, nil).Only("conntrack").String(); strings.Contains(left, got.addrs[0].String()) {
-			t.Errorf("a flow to the dead pod is left:\n%s", left)
-		}
+	for _, c := range []struct {
+		name, to, client, protocol string
+	}{
+		{"UDP", "198.51.100.8", "198.51.100.9", "udp"}, {"UDP by IPv6", "2001:db8:9::8", "2001:db8:9::9", "udp"},
+		{"SCTP", "198.51.100.8", "198.51.100.9", "sctp"}, {"SCTP by IPv6", "2001:db8:9::8", "2001:db8:9::9", "sctp"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lan := machine(t)
+			a := startUnwatched(t)
+			mapping, flows := names, "conntrack proto 17 src "+c.client+" dst "+c.to+" "
+			if c.protocol == "sctp" {
+				mapping, flows = association, "conntrack proto 132 src "+c.client+" dst "+c.to+" "
+			}
+			chatter(t, lan, c.protocol, netip.MustParseAddr(c.to))
+			nettest.Eventually(t, "a flow to the node itself", func() bool {
+				return strings.Contains(nettest.Snapshot(t, nil).Only("conntrack").String(), flows)
+			})
+			for i := range 2 {
+				pod := nettest.Pod(t)
+				name := fmt.Sprint("c", i)
+				got := a.add(name, pod, hostPorts(mapping))
+				nettest.Eventually(t, name+" to hear the client", hears(t, pod, c.protocol, netip.MustParseAddr(c.client)))
+				a.del(name, wait)
+				left := nettest.Snapshot(t, nil).Only("conntrack").String()
+				for _, addr := range got.addrs {
+					if strings.Contains(left, " "+addr.String()+" ") {
+						t.Errorf("a flow to the dead pod is left:\n%s", left)
+					}
+				}
+			}
+		})
 	}
 }
 
@@ -454,25 +465,48 @@ func TestHostPortsEndConnections(t *testing.T) {
 	}
 }
 
-// chatter sends datagrams without end, from one port, and returns a function that reports
-// whether an answer has come since it was called last.
-func chatter(t *testing.T, from *ns.Netns, to string) (answered func() bool) {
+// chatter sends datagrams to port 5353, or begins SCTP associations with port 9899, without end and
+// from one port.
+func chatter(t *testing.T, from *ns.Netns, protocol string, to netip.Addr) {
 	t.Helper()
+	network, address, packet := "udp", netip.AddrPortFrom(to, 5353).String(), []byte("!")
+	if protocol == "sctp" {
+		network, address, packet = sctpNetwork(to), to.String(), sctpInit(4000, 9899)
+	}
 	var conn net.Conn
-	inside(t, from, func() (err error) { conn, err = net.Dial("udp", to); return err })
-	var heard atomic.Bool
+	inside(t, from, func() (err error) { conn, err = net.Dial(network, address); return err })
+	keepSending(t, conn, packet)
+}
+
+// hears listens in a pod, at port 53 of UDP or to all SCTP packets, and returns a function that reports
+// whether something from the client has come since it was called last.
+func hears(t *testing.T, pod *ns.Netns, protocol string, client netip.Addr) (heard func() bool) {
+	t.Helper()
+	network, address := "udp", ":53"
+	if protocol == "sctp" {
+		network, address = sctpNetwork(client), ""
+	}
+	var conn net.PacketConn
+	inside(t, pod, func() (err error) { conn, err = net.ListenPacket(network, address); return err })
+	t.Cleanup(func() { conn.Close() })
+	var come atomic.Bool
 	go func() {
-		buf := make([]byte, 64)
+		buf := make([]byte, 100)
 		for {
-			if _, err := conn.Read(buf); err == nil {
-				heard.Store(true)
-			} else if errors.Is(err, net.ErrClosed) {
+			_, from, err := conn.ReadFrom(buf)
+			if err != nil {
 				return
+			}
+			host, _, err := net.SplitHostPort(from.String())
+			if err != nil {
+				host = from.String() // a raw socket's has no port
+			}
+			if host == client.String() {
+				come.Store(true)
 			}
 		}
 	}()
-	keepSending(t, conn)
-	return func() bool { return heard.Swap(false) }
+	return func() bool { return come.Swap(false) }
 }
 
 // Host ports open nothing of the node's loopback to a pod or to the LAN, nor the addresses that
@@ -595,41 +629,4 @@ func TestHostPortsWithoutAgentOrLedger(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "tcp 0.0.0.0:9000 to 10.88.0.") {
 		t.Errorf("berth attachments: %v\n%s", err, out)
 	}
-}
-
-// SCTP is mapped like the others. Not every kernel has SCTP's sockets; connection tracking and
-// NAT know it all the same, so that a raw socket in the pod hears what a raw socket outside says.
-func TestHostPortsOfSCTP(t *testing.T) {
-	lan := machine(t)
-	a := startUnwatched(t)
-	pod := nettest.Pod(t)
-	a.add("c", pod, hostPorts(`{"hostPort":9899,"containerPort":99,"protocol":"sctp"}`))
-	for _, f := range []struct{ network, from, to string }{
-		{"ip4:132", "198.51.100.9", "198.51.100.8"}, {"ip6:132", "2001:db8:9::9", "2001:db8:9::8"},
-	} {
-		var client, server net.PacketConn
-		inside(t, pod, func() (err error) { server, err = net.ListenPacket(f.network, ""); return err })
-		inside(t, lan, func() (err error) { client, err = net.ListenPacket(f.network, f.from); return err })
-		server.SetDeadline(time.Now().Add(nettest.Deadline))
-		_, err := client.WriteTo(sctpInit(4000, 9899), &net.IPAddr{IP: net.ParseIP(f.to)})
-		must(t, err)
-		got := make([]byte, 100)
-		n, from, err := server.ReadFrom(got)
-		if want := sctpInit(4000, 99); err != nil || !bytes.Equal(got[:n], want) || from.String() != f.from {
-			t.Errorf("%s: the pod hears %x from %v (%v), want %x from %s", f.network, got[:n], from, err, want, f.from)
-		}
-		server.Close()
-		client.Close()
-	}
-}
-
-// sctpInit returns a packet that begins an SCTP association (RFC 9260).
-func sctpInit(from, to uint16) []byte {
-	p := binary.BigEndian.AppendUint16(nil, from)
-	p = binary.BigEndian.AppendUint16(p, to)
-	p = append(p, make([]byte, 8)...)                             // verification tag 0; the checksum is still to come
-	p = append(p, 1, 0, 0, 20)                                    // INIT, of 20 bytes
-	p = append(p, 0, 0, 0, 7, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 9) // tag, window, streams, first number
-	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
-	return p
 }

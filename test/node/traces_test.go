@@ -3,7 +3,6 @@ package node
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -90,12 +89,18 @@ func outside(t *testing.T) *ns.Netns {
 	client := nettest.Node(t)
 	nettest.Run(t, nil, "ip link add up0 type veth peer name eth0 netns "+filepath.Base(client.Ref().Path))
 	t.Cleanup(func() { nettest.Run(t, nil, "ip link del up0") })
-	nettest.Run(t, nil, "ip addr add 192.0.2.1/24 dev up0")
-	nettest.Run(t, nil, "ip link set up0 up")
-	nettest.Run(t, client, "ip addr add 192.0.2.2/24 dev eth0")
-	nettest.Run(t, client, "ip link set eth0 up")
-	nettest.Run(t, client, "ip route add default via 192.0.2.1")
-	nettest.Run(t, nil, "ip route add default via 192.0.2.2")
+	for at, lines := range map[*ns.Netns][]string{
+		nil:    {"ip addr add 192.0.2.1/24 dev up0", "ip addr add 2001:db8:2::1/64 dev up0 nodad", "ip link set up0 up"},
+		client: {"ip addr add 192.0.2.2/24 dev eth0", "ip addr add 2001:db8:2::2/64 dev eth0 nodad", "ip link set eth0 up"},
+	} {
+		for _, line := range lines {
+			nettest.Run(t, at, line)
+		}
+	}
+	for _, f := range []struct{ node, client string }{{"192.0.2.1", "192.0.2.2"}, {"2001:db8:2::1", "2001:db8:2::2"}} {
+		nettest.Run(t, client, "ip route add default via "+f.node)
+		nettest.Run(t, nil, "ip route add default via "+f.client)
+	}
 	return client
 }
 
@@ -108,11 +113,11 @@ func dial(t *testing.T, client *ns.Netns, port uint16) {
 		conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(service, port)))
 		return err
 	})
-	keepSending(t, conn)
+	keepSending(t, conn, []byte("!"))
 }
 
-// keepSending sends a datagram each millisecond until the test ends, and closes conn then.
-func keepSending(t *testing.T, conn net.Conn) {
+// keepSending sends a packet each millisecond until the test ends, and closes conn then.
+func keepSending(t *testing.T, conn net.Conn, packet []byte) {
 	t.Helper()
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -124,38 +129,11 @@ func keepSending(t *testing.T, conn net.Conn) {
 			case <-stop:
 				return
 			case <-tick.C:
-				_, _ = conn.Write([]byte("!")) // refused as long as nobody is there
+				_, _ = conn.Write(packet) // refused as long as nobody is there
 			}
 		}
 	}()
 	t.Cleanup(func() { close(stop); <-ended; conn.Close() })
-}
-
-// stream is an established TCP flow through the service.
-func stream(t *testing.T, client, server *ns.Netns, at netip.AddrPort) (alive func() error) {
-	t.Helper()
-	var l net.Listener
-	inside(t, server, func() (err error) { l, err = net.Listen("tcp", at.String()); return err })
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		if conn, err := l.Accept(); err == nil {
-			_, _ = io.Copy(conn, conn)
-		}
-	}()
-	var conn net.Conn
-	inside(t, client, func() (err error) {
-		conn, err = net.DialTimeout("tcp", netip.AddrPortFrom(service, tcpPort).String(), nettest.Deadline)
-		return err
-	})
-	t.Cleanup(func() { conn.Close() })
-	return func() error {
-		conn.SetDeadline(time.Now().Add(nettest.Deadline))
-		if _, err := conn.Write([]byte("?")); err != nil {
-			return err
-		}
-		_, err := io.ReadFull(conn, make([]byte, 1))
-		return err
-	}
 }
 
 // No packet of a flow to a dead pod reaches the pod that has its address next,
@@ -186,7 +164,7 @@ func TestTracesOfTraffic(t *testing.T) {
 				dnatRule{unix.IPPROTO_UDP, victimPort, netip.AddrPortFrom(dies, earPort)},
 				dnatRule{unix.IPPROTO_UDP, otherPort, netip.AddrPortFrom(stays, earPort)},
 				dnatRule{unix.IPPROTO_TCP, tcpPort, netip.AddrPortFrom(stays, tcpPort)})
-			alive := stream(t, client, other, netip.AddrPortFrom(stays, tcpPort))
+			alive := flow(t, client, other, netip.AddrPortFrom(stays, tcpPort), netip.AddrPortFrom(service, tcpPort))
 			otherEar := listen(t, other, stays)[0]
 			dial(t, client, otherPort)
 			nettest.Eventually(t, "the other pod to hear the client", func() bool { return otherEar.hears(clientAddr) })

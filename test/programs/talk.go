@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -20,13 +21,19 @@ type Conversation struct {
 // Converse connects to a pod's first address. The connection ends with the test.
 func Converse(t testing.TB, pod *ns.Netns, at Attached) Conversation {
 	t.Helper()
+	return ConverseBy(t, pod, at, netip.AddrPortFrom(at.Addrs[0], 7))
+}
+
+// ConverseBy is Converse by a port of the node that is mapped to the pod's port 7 of TCP.
+func ConverseBy(t testing.TB, pod *ns.Netns, at Attached, by netip.AddrPort) Conversation {
+	t.Helper()
 	var l net.Listener
 	nettest.Must(t, pod.Do(func() (err error) {
 		l, err = net.Listen("tcp", net.JoinHostPort(at.Addrs[0].String(), "7"))
 		return err
 	}))
 	defer l.Close()
-	near, err := net.DialTimeout("tcp", l.Addr().String(), nettest.Deadline)
+	near, err := net.DialTimeout("tcp", by.String(), nettest.Deadline)
 	nettest.Must(t, err)
 	t.Cleanup(func() { near.Close() })
 	far, err := l.Accept()

@@ -4,7 +4,9 @@ package upgrade
 
 import (
 	"context"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,6 +29,8 @@ type node struct {
 	now    string // folder of this version
 }
 
+const pool = "default=10.88.0.0/24,fd88::/64"
+
 // newNode starts a node with the programs of the version before. The test's end removes what
 // agents held, and nothing may be left of any version.
 func newNode(t *testing.T) *node {
@@ -44,7 +48,7 @@ func newNode(t *testing.T) *node {
 		must(t, n.agent.Remove())
 		nettest.Same(t, empty, look(), "residue")
 	})
-	n.agent = programs.Run(t, n.bin, t.TempDir(), "default=10.88.0.0/24,fd88::/64") // its cleanup stops it
+	n.agent = programs.Run(t, n.bin, t.TempDir(), pool) // its cleanup stops it
 	return n
 }
 
@@ -67,12 +71,14 @@ type pod struct {
 	at     programs.Attached
 	result string // key of a configuration that has the result of ADD
 	talk   programs.Conversation
+	mapped *programs.Conversation // by its host port; nil: it has none
 }
 
-func (n *node) add(name string) pod {
+// add attaches a pod. keys are those of programs.Conf.
+func (n *node) add(name string, keys ...string) pod {
 	n.t.Helper()
 	p := pod{netns: nettest.Pod(n.t), name: name}
-	raw, err := programs.Exec(n.bin, n.agent.Root, "ADD", name, p.netns.Ref().Path)
+	raw, err := programs.Exec(n.bin, n.agent.Root, "ADD", name, p.netns.Ref().Path, keys...)
 	must(n.t, err)
 	p.at, err = programs.ReadResult(raw)
 	must(n.t, err)
@@ -80,6 +86,33 @@ func (n *node) add(name string) pod {
 	p.talk = programs.Converse(n.t, p.netns, p.at)
 	p.talk.GoesOn("after ADD")
 	return p
+}
+
+// The host port and the limits of a pod of this version. A version before 0.1.0 has neither.
+const furnished = `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":7}],` +
+	`"bandwidth":{"ingressRate":8000000,"ingressBurst":800000,"egressRate":8000000,"egressBurst":800000}}`
+
+var hostPort = netip.MustParseAddrPort("192.0.2.1:8080")
+
+// addFurnished is add of a pod that has a host port and limits of bandwidth.
+func (n *node) addFurnished(name string) pod {
+	n.t.Helper()
+	p := n.add(name, furnished)
+	talk := programs.ConverseBy(n.t, p.netns, p.at, hostPort)
+	p.mapped = &talk
+	n.lives(p, "after ADD")
+	return p
+}
+
+// limits returns the qdiscs that limit what a pod gets.
+func limits(t *testing.T, p pod) (found []string) {
+	t.Helper()
+	for line := range strings.Lines(nettest.Snapshot(t, nil).Only("qdisc").String()) {
+		if strings.Contains(line, " "+p.at.Host+" ") && strings.Contains(line, "tbf") {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 // verb runs a verb of the plugin for a pod, with the result of its ADD.
@@ -96,6 +129,13 @@ func (n *node) lives(p pod, when string) {
 	n.t.Helper()
 	p.talk.GoesOn(when)
 	n.verb("CHECK", p)
+	if p.mapped == nil {
+		return
+	}
+	p.mapped.GoesOn(when)
+	if len(limits(n.t, p)) != 1 {
+		n.t.Errorf("%s, nothing limits what %s gets", when, p.name)
+	}
 }
 
 func (n *node) start() {
@@ -111,7 +151,8 @@ var ends = map[string]func(*programs.Agent) error{
 
 // Pods of the version before live on under this one, which deletes them without a trace: those
 // whose DEL the former plugin has queued, those whose DEL the new one queues for the new
-// agent, and those that are deleted beside it.
+// agent, and those that are deleted beside it. What the version before cannot do, host ports and limits
+// of bandwidth, a new pod has, and keeps when this version's programs are replaced by themselves.
 func TestUpgrade(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -130,15 +171,23 @@ func TestUpgrade(t *testing.T) {
 			})
 			n.agent.Audit(t)
 
-			fresh := n.add("fresh")
+			fresh := n.addFurnished("fresh")
 			for _, former := range []pod{stays, queued, later} {
 				if fresh.at.Addrs[0] == former.at.Addrs[0] {
 					t.Errorf("%s has the address of %s, which rests or is in use", fresh.at.Addrs[0], former.name)
 				}
 			}
+			must(t, end(n.agent))
+			n.replace(n.now)
+			fresh.mapped.GoesOn("while the programs are replaced")
+			n.start()
 			for _, p := range []pod{stays, fresh} {
+				n.lives(p, "after another replacement")
 				n.verb("DEL", p)
 			}
+			again := n.addFurnished("again") // its host port is free
+			n.verb("DEL", again)
+			nettest.Delete(t, again.netns)
 			for _, p := range []pod{stays, queued, later, fresh} {
 				nettest.Delete(t, p.netns)
 			}
@@ -148,15 +197,16 @@ func TestUpgrade(t *testing.T) {
 }
 
 // Back to the version before: either it goes on with what this version has written, or it says
-// that it cannot read the ledger, and changes nothing. A build from before 0.1.0, whose ledger was
-// a bbolt database, calls the ledger damaged.
+// that it cannot read the ledger, and changes nothing. This version can go on then; or the former one
+// rebuilds its ledger, and has the pods. A build from before 0.1.0, whose ledger was a bbolt
+// database, calls the ledger damaged.
 func TestBack(t *testing.T) {
 	n := newNode(t)
 	old := n.add("old")
 	must(t, n.agent.Stop())
 	n.replace(n.now)
 	n.start()
-	p := n.add("new")
+	p := n.addFurnished("new")
 	must(t, n.agent.Stop())
 	n.replace(n.before)
 	if err := n.agent.Start(context.Background()); err != nil {
@@ -167,11 +217,27 @@ func TestBack(t *testing.T) {
 		p.talk.GoesOn("without an agent")
 		n.replace(n.now)
 		n.start()
+		n.lives(old, "after the refusal")
+		n.lives(p, "after the refusal")
+		must(t, n.agent.Stop())
+		n.replace(n.before)
+		cmd := exec.Command(filepath.Join(n.bin, "berthd"), "--root", n.agent.Root, "--pool", pool, "--rebuild-ledger")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("the version before does not rebuild its ledger: %v\n%s", err, out)
+		}
+		n.start()
+		p.mapped = nil // a version before 0.1.0 has no host ports
 	}
 	for _, p := range []pod{old, p} {
 		n.lives(p, "after the way back")
 		n.verb("DEL", p)
 		nettest.Delete(t, p.netns)
 	}
+	n.agent.Audit(t)
+	// The version before does not know, and so does not remove, this one's routes of addresses that stand
+	// for the loopback's.
+	must(t, n.agent.Stop())
+	n.replace(n.now)
+	n.start()
 	n.agent.Audit(t)
 }

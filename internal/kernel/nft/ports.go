@@ -310,18 +310,11 @@ func (t *Tables) Others(instance string) (map[string][]Port, error) {
 func (t *Tables) names() (names []string, err error) {
 	err = t.conns.reading(func(c *netlink.Conn) error {
 		names = nil
-		replies, err := ask(c, unix.NFT_MSG_GETTABLE, netlink.Dump)
-		if err != nil {
-			return err
-		}
-		for _, m := range replies {
-			attrs, err := attributes(m)
-			if err != nil {
-				return err
-			}
+		tables, err := list(c, unix.NFT_MSG_GETTABLE)
+		for _, attrs := range tables {
 			names = append(names, text(attrs[unix.NFTA_TABLE_NAME]))
 		}
-		return nil
+		return err
 	})
 	return names, err
 }

@@ -150,20 +150,13 @@ func readTable(c *netlink.Conn, name string) (table, error) {
 
 // count returns how many things of one sort are in the table. msg asks for all of them.
 func count(c *netlink.Conn, msg uint16, table string) (n int, err error) {
-	replies, err := ask(c, msg, netlink.Dump)
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range replies { // of all tables of the family
-		attrs, err := attributes(m)
-		if err != nil {
-			return 0, err
-		}
+	all, err := list(c, msg) // of all tables of the family
+	for _, attrs := range all {
 		if text(attrs[unix.NFTA_TABLE_NAME]) == table {
 			n++
 		}
 	}
-	return n, nil
+	return n, err
 }
 
 // unreadyList is unready for all messages of an answer together.
@@ -183,6 +176,21 @@ func ask(c *netlink.Conn, msg uint16, flags netlink.HeaderFlags, attrs ...netlin
 		// struct nfgenmsg: family, version, resource id
 		Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, raw...),
 	})
+}
+
+// list asks for all things of a sort, and returns the attributes of each message that comes.
+func list(c *netlink.Conn, msg uint16, attrs ...netlink.Attribute) ([]map[uint16][]byte, error) {
+	replies, err := ask(c, msg, netlink.Dump, attrs...)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]map[uint16][]byte, len(replies))
+	for i, m := range replies {
+		if all[i], err = attributes(m); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 func messageType(msg uint16) netlink.HeaderType {

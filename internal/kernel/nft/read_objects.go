@@ -20,16 +20,12 @@ import (
 
 // readSets reads the table's sets with their members.
 func readSets(c *netlink.Conn, table string) ([]set, error) {
-	replies, err := ask(c, unix.NFT_MSG_GETSET, netlink.Dump, attr(unix.NFTA_SET_TABLE, table))
+	found, err := list(c, unix.NFT_MSG_GETSET, attr(unix.NFTA_SET_TABLE, table))
 	if err != nil {
 		return nil, err
 	}
 	var sets []set
-	for _, m := range replies {
-		attrs, err := attributes(m)
-		if err != nil {
-			return nil, err
-		}
+	for _, attrs := range found {
 		s := setOf(attrs)
 		switch {
 		case s.dynamic || s.foreign != "":
@@ -121,21 +117,17 @@ func readEntries(c *netlink.Conn, table, set string) ([]entry, error) {
 
 // eachElement calls each with the attributes and the key of every element of a set.
 func eachElement(c *netlink.Conn, table, set string, each func(elem map[uint16][]byte, key []byte) error) error {
-	replies, err := ask(c, unix.NFT_MSG_GETSETELEM, netlink.Dump,
+	parts, err := list(c, unix.NFT_MSG_GETSETELEM,
 		attr(unix.NFTA_SET_ELEM_LIST_TABLE, table), attr(unix.NFTA_SET_ELEM_LIST_SET, set))
 	if err != nil {
 		return err
 	}
-	for _, m := range replies {
-		attrs, err := attributes(m)
+	for _, attrs := range parts {
+		elements, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
 		if err != nil {
 			return err
 		}
-		list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_SET_ELEM_LIST_ELEMENTS])
-		if err != nil {
-			return err
-		}
-		for _, item := range list {
+		for _, item := range elements {
 			elem, err := nested(item.Data)
 			if err != nil {
 				return err
@@ -154,16 +146,12 @@ func eachElement(c *netlink.Conn, table, set string, each func(elem map[uint16][
 
 // readChains reads the table's chains with their rules.
 func readChains(c *netlink.Conn, table string) ([]chain, error) {
-	replies, err := ask(c, unix.NFT_MSG_GETCHAIN, netlink.Dump)
+	found, err := list(c, unix.NFT_MSG_GETCHAIN) // of all tables of the family
 	if err != nil {
 		return nil, err
 	}
 	var chains []chain
-	for _, m := range replies { // of all tables of the family
-		attrs, err := attributes(m)
-		if err != nil {
-			return nil, err
-		}
+	for _, attrs := range found {
 		if text(attrs[unix.NFTA_CHAIN_TABLE]) != table {
 			continue
 		}
@@ -191,17 +179,13 @@ func readChains(c *netlink.Conn, table string) ([]chain, error) {
 
 // readRules reads a chain's rules in their order.
 func readRules(c *netlink.Conn, table, chain string) ([]rule, error) {
-	replies, err := ask(c, unix.NFT_MSG_GETRULE, netlink.Dump,
+	found, err := list(c, unix.NFT_MSG_GETRULE,
 		attr(unix.NFTA_RULE_TABLE, table), attr(unix.NFTA_RULE_CHAIN, chain))
 	if err != nil {
 		return nil, err
 	}
 	var rules []rule
-	for _, m := range replies {
-		attrs, err := attributes(m)
-		if err != nil {
-			return nil, err
-		}
+	for _, attrs := range found {
 		r := rule{comment: commentOf(attrs[unix.NFTA_RULE_USERDATA])}
 		list, err := netlink.UnmarshalAttributes(attrs[unix.NFTA_RULE_EXPRESSIONS])
 		if err != nil {

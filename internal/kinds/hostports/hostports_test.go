@@ -131,6 +131,41 @@ func TestAcquireWithoutTable(t *testing.T) {
 	}
 }
 
+// One transaction maps all of a pod's ports, and one unmaps those of a batch of pods.
+func TestTransactions(t *testing.T) {
+	k, _, tables := open(t)
+	var pods []hold.Hold
+	for i := range k.Batch {
+		host, pod := fmt.Sprintf(":%d", 1000+i), fmt.Sprintf("10.88.%d.%d:80", i/250, 1+i%250)
+		pods = append(pods, hold.Hold{Owner: hold.NewID(), Spec: &hostports.Spec{Link: "x", Mappings: []nft.Mapping{
+			mapping("tcp", "192.0.2.1"+host, pod), mapping("tcp", "[::]"+host, fmt.Sprintf("[fd88::%x]:80", i)), mapping("udp", "0.0.0.0"+host, pod),
+		}}})
+	}
+	if len(pods) < 100 {
+		t.Errorf("a batch has %d pods", len(pods))
+	}
+	transactions := func(what string, want int, do func()) {
+		t.Helper()
+		before, err := tables.Generation()
+		must(t, err)
+		do()
+		after, err := tables.Generation()
+		must(t, err)
+		if got := int(after - before); got != want {
+			t.Errorf("%s takes %d transactions, want %d", what, got, want)
+		}
+	}
+	transactions("mapping the ports of each pod", len(pods), func() {
+		for _, h := range pods {
+			must(t, k.Acquire(t.Context(), h))
+		}
+	})
+	transactions("unmapping the ports of all", 1, func() { must(t, errors.Join(k.Release(t.Context(), pods)...)) })
+	if left, err := tables.Mapped(instance); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // Others have deleted some elements of a pod's ports. The rest of them can be released.
 func TestReleaseOfWhatIsLeft(t *testing.T) {
 	at := nettest.Node(t)
