@@ -27,9 +27,9 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// FormerLink is how long an ADD waits until a former link, which is being released and has
-// the ADD's place in the pod, is gone.
-const FormerLink = 10 * time.Second
+// FormerPlace is how long an ADD waits until a former attachment, which is being released, has
+// left the ADD's place in the pod.
+const FormerPlace = 10 * time.Second
 
 // addition is an ADD or a CHECK whose input is valid.
 type addition struct {
@@ -183,12 +183,12 @@ func (v *Verbs) openNetns(add *addition) (node.Netns, error) {
 // standing returns the attachment that an ADD repeats, or nil if it repeats none. old are
 // the attachments of the ADD's key that stand elsewhere, which a new one replaces: standing
 // leaves them alone, because the ADD can still be refused. It releases failed ADDs of the
-// key, and one that has the ADD's place in the pod, and waits until former links in that
-// place are gone. pod is the ADD's network namespace, open.
+// key, and one that has the ADD's place in the pod, and waits until former attachments have
+// left that place. pod is the ADD's network namespace, open.
 func (v *Verbs) standing(ctx context.Context, add *addition, pod node.Netns) (_ *attachment.Entry, old []*attachment.Entry, err error) {
 	var failed []hold.ID
 	var former []*attachment.Entry
-	mayBeThere := false // a link of old, in the ADD's place
+	mayBeThere := false // the interface of one of old, in the ADD's place
 	named, _ := v.named(ctx, add)
 	for _, e := range named {
 		if !e.Owner.Wanted() {
@@ -240,13 +240,12 @@ func (v *Verbs) standing(ctx context.Context, add *addition, pod node.Netns) (_ 
 	if err := v.Engine.Release(engine.AskedBy(ctx, engine.AskerFailure), failed); err != nil {
 		return nil, nil, err
 	}
-	return nil, old, v.gone(ctx, add, former)
+	return nil, old, v.left(ctx, add, former)
 }
 
-// gone waits until the links of former attachments are gone that may have the ADD's place
-// in the pod.
-func (v *Verbs) gone(ctx context.Context, add *addition, former []*attachment.Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, FormerLink)
+// left waits until former attachments, which may have the ADD's place in the pod, have left it.
+func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, FormerPlace)
 	defer cancel()
 	for _, e := range former {
 		m, err := v.modes.Of(e.Record.Mode)
@@ -254,7 +253,7 @@ func (v *Verbs) gone(ctx context.Context, add *addition, former []*attachment.En
 			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else it owes does not keep this ADD waiting
 		}
 		if err != nil {
-			return fmt.Errorf("waiting until the former link of interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
+			return fmt.Errorf("waiting until the former interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
 		}
 	}
 	return nil
@@ -352,12 +351,12 @@ func (v *Verbs) replace(ctx context.Context, add *addition, old []*attachment.En
 	var former []*attachment.Entry
 	for _, e := range old {
 		ids = append(ids, e.Owner.ID)
-		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its link in the ADD's place
+		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its interface in the ADD's place
 			former = append(former, e)
 		}
 	}
 	if err := v.Engine.Release(engine.AskedBy(ctx, api.AskedReplaced), ids, unburied, ledger.Room()); err != nil {
 		return err
 	}
-	return v.gone(ctx, add, former)
+	return v.left(ctx, add, former)
 }
