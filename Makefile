@@ -61,10 +61,10 @@ peers: ## the reference plugins, cnitool and crictl, into bin/peers/
 	@test/peers/build bin/peers
 
 # The machine's architecture alone, so that CI does not wait for another one.
-packages: ## two versions of packages, image and archive, into bin/packages/; as root also a Debian to install them in
+packages: ## two versions of packages, image, archive, SBOMs and checksums, into bin/packages/; as root also a Debian to install them in
 	@rm -rf bin/packages
 	@set -e; for v in 0.0.1 0.0.2; do \
-		DIST=bin/packages/$$v VERSION=v$$v ARCHES=$$($(GO) env GOARCH) GO=$(GO) build/dist deb rpm image archive; \
+		DIST=bin/packages/$$v VERSION=v$$v ARCHES=$$($(GO) env GOARCH) GO=$(GO) build/dist deb rpm image archive sbom sums; \
 	done
 	@test $$(id -u) != 0 || test/debian >/dev/null || test "$$CI" != true
 

@@ -623,12 +623,20 @@ func TestTakenIfname(t *testing.T) {
 	if resting := r.core.Ledger.Resting(); len(resting) > 0 {
 		t.Errorf("addresses that nobody had rest: %v", resting)
 	}
-	r.node.Occupied = func(ns.Ref, string) (bool, error) { return false, nil } // not yet
+	r.opens(func(ref ns.Ref) (node.Netns, error) {
+		n, err := r.node.OpenNetns(ref)
+		return notYet{n}, err
+	})
 	refused("d")
 	r.wantGone("d")
 	r.wantAttached("c")
 	r.wantClean()
 }
+
+// notYet is a network namespace in which somebody is about to make a link of each name.
+type notYet struct{ node.Netns }
+
+func (notYet) HasLink(string) (bool, error) { return false, nil }
 
 func TestPoolsDrain(t *testing.T) {
 	r := start(t, "default=10.88.0.0/24", "extra=10.89.0.0/24")

@@ -147,7 +147,7 @@ func TestOwedFlowsKeepNoPlace(t *testing.T) {
 	b.set(true, "release", "flows", "")
 	for _, next := range []struct{ del, add string }{{"a", "b"}, {"b", "b"}} { // another container's, and the same again
 		r.del(next.del, false)
-		ctx, cancel := context.WithTimeout(t.Context(), verbs.FormerLink/2)
+		ctx, cancel := context.WithTimeout(t.Context(), verbs.FormerPlace/2)
 		if _, err := r.tryAddUntil(ctx, request(next.add, pod)); err != nil {
 			t.Errorf("ADD of %s, with the link of %s gone and its flows owed: %v", next.add, next.del, err)
 		}

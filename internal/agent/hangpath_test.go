@@ -8,10 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-net/berth/api"
 	"github.com/berth-net/berth/internal/attachment/verbs"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // A pod that is gone, with its namespace's path on a file system that hangs, keeps no
@@ -47,14 +49,66 @@ func TestHangingPathKeepsNoOtherPod(t *testing.T) {
 // ADD says "try again".
 func TestADDCannotOpenTheNamespace(t *testing.T) {
 	r := start(t)
-	_, list := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
 	pod := nettest.Pod(t)
 	for errno, want := range map[error]uint{
 		unix.EMFILE: 11, unix.ENFILE: 11, unix.ENOMEM: 11, ns.ErrHangs: 11, ns.ErrGone: 102, ns.ErrNotNetns: 102,
 	} {
-		identify := func(ns.Ref) (ns.Ref, error) { return ns.Ref{}, fmt.Errorf("opening: %w", errno) }
-		r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, identify)
+		r.opens(func(ns.Ref) (node.Netns, error) { return nil, fmt.Errorf("opening: %w", errno) })
 		_, err := r.tryAdd(request("c", pod))
 		wantError(t, err, want, errno.Error())
+	}
+}
+
+// opens makes a rig's verbs open pods' network namespaces by a function of its own.
+func (r *rig) opens(open func(ns.Ref) (node.Netns, error)) {
+	_, list := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
+	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, open)
+}
+
+// openPod counts the namespaces that are open.
+type openPod struct {
+	node.Netns
+	now *int
+}
+
+func (p openPod) Close() error { *p.now--; return p.Netns.Close() }
+
+// A verb of ADD opens the pod's network namespace once, whatever becomes of the ADD, and keeps
+// it open no longer than the ADD takes. (The link's kind opens it once more, to make the link.)
+func TestADDOpensTheNamespaceOnce(t *testing.T) {
+	r := start(t)
+	times, now := 0, 0
+	r.opens(func(ref ns.Ref) (node.Netns, error) {
+		n, err := r.node.OpenNetns(ref)
+		if err != nil {
+			return nil, err
+		}
+		times, now = times+1, now+1
+		return openPod{n, &now}, nil
+	})
+	pod := nettest.Pod(t)
+	host := request("host", pod)
+	host.Netns.Path = "/proc/thread-self/ns/net"
+	self := r.node.Here.Ref()
+	host.Netns.Dev, host.Netns.Ino, host.Netns.ID = self.Dev, self.Ino, self.ID
+	for _, add := range []struct {
+		what string
+		req  api.AddRequest
+		want uint // the error's code
+	}{
+		{"ADD", request("c", pod), 0},
+		{"ADD again", request("c", pod), 0},
+		{"ADD of a pod that has the interface", request("d", pod), 101},
+		{"ADD of the node's own namespace", host, 102},
+	} {
+		times = 0
+		if _, err := r.tryAdd(add.req); add.want == 0 {
+			must(t, err)
+		} else {
+			wantError(t, err, add.want, "")
+		}
+		if times != 1 || now != 0 {
+			t.Errorf("%s opened the namespace %d times, and %d are open still", add.what, times, now)
+		}
 	}
 }

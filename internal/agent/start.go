@@ -98,7 +98,7 @@ func (a *Agent) furnish(o Options) (err error) {
 		Rest:   a.ground.Rest,
 		Follow: daemon.Follow(a.drain.Follow, a.index.Follow(a.unreadable), a.ground.Follow, a.ports.Follow),
 	}))
-	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.Identify)
+	a.Verbs = verbs.New(d, a.index, a.drain, a.ground, all, n.OpenNetns)
 	a.Views = views.New(d, o.Version, a.index, a.drain, a.ground, a.traffic, all)
 	a.ground.Hooks = ground.Hooks{Exposed: a.traffic.Exposed, Rests: a.traffic.Rests, Tell: a.Tell}
 	return nil

@@ -2,14 +2,20 @@ package agent
 
 import (
 	"bytes"
+	"encoding/json"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/berth-net/berth/api"
+	"github.com/berth-net/berth/internal/daemon/server"
+	"github.com/berth-net/berth/internal/events"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/routes"
 )
 
 // written is what an agent has written into its log, and the events that it has told of.
@@ -91,6 +97,27 @@ func TestTrail(t *testing.T) {
 		t.Error(err)
 	}
 	wantLine("GC", "detached by GC", " container=d interface=eth0 network=net addresses=.*")
+}
+
+// A request that fails leaves one line as well, which says whom it was about and how long it took.
+func TestFailedADDIsSaid(t *testing.T) {
+	r := start(t)
+	w := &written{}
+	srv := routes.New(r.Agent, events.NewHub(1), server.Options{Metrics: server.NewMetrics(), Log: slog.New(slog.NewTextHandler(w, nil))})
+	srv.Open()
+	pod := nettest.Pod(t)
+	nettest.Run(t, pod, "ip link add eth0 type veth peer name other")
+	req := request("c", pod)
+	req.Args = "K8S_POD_NAMESPACE=blue;K8S_POD_NAME=web-0"
+	body, err := json.Marshal(req)
+	must(t, err)
+	answer := httptest.NewRecorder()
+	srv.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, api.PathAttachments, bytes.NewReader(body)))
+	want := regexp.MustCompile(` verb=add status=409 code=101 error="interface exists in the pod: .*" ` +
+		`pod=blue/web-0 container=c interface=eth0 network=net took=[1-9][0-9.]*(µs|ms|s)\n$`)
+	if lines := w.lines("request failed"); len(lines) != 1 || !want.MatchString(lines[0]) {
+		t.Errorf("the answer is %s, and the log says %q, want %s", answer.Body, lines, want)
+	}
 }
 
 // A repair is in the log and among the events, which say what was wrong and that it is mended.

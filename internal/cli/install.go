@@ -106,15 +106,10 @@ type installView struct {
 // install puts the plugin in place, and then the configuration that makes the runtimes use it. It
 // checks whatever it can before it writes the first file.
 func (a *app) install(ctx context.Context, f installFlags) error {
-	program, err := f.program()
+	program, rec, err := f.begin(a)
 	if err != nil {
 		return err
 	}
-	rec, err := a.record()
-	if err != nil {
-		return err
-	}
-	rec.dry = f.dryRun
 	to, warnings, err := f.targets()
 	if err != nil {
 		return err
@@ -238,17 +233,24 @@ func (f installFlags) program() ([]byte, error) {
 	return program, nil
 }
 
-// upgrade replaces the plugin, and its copies for lo, wherever it is in place; with --bin-dir, there.
-func (a *app) upgrade(f installFlags) error {
-	program, err := f.program()
-	if err != nil {
-		return err
+// begin reads the plugin, and the record of what is installed.
+func (f installFlags) begin(a *app) (program []byte, rec *record, err error) {
+	if program, err = f.program(); err != nil {
+		return nil, nil, err
 	}
-	rec, err := a.record()
-	if err != nil {
-		return err
+	if rec, err = a.record(); err != nil {
+		return nil, nil, err
 	}
 	rec.dry = f.dryRun
+	return program, rec, nil
+}
+
+// upgrade replaces the plugin, and its copies for lo, wherever it is in place; with --bin-dir, there.
+func (a *app) upgrade(f installFlags) error {
+	program, rec, err := f.begin(a)
+	if err != nil {
+		return err
+	}
 	dirs := []string{f.binDir}
 	var warnings []string
 	if f.binDir == "" {

@@ -30,8 +30,8 @@ type Mode interface {
 	// configuration asks for. It changes nothing.
 	Fit(r attachment.Record, c *netconf.Conf) error
 	// Vacant refuses a place in a pod (network namespace and interface name) that
-	// somebody else's interface has. It changes nothing.
-	Vacant(r attachment.Record) error
+	// somebody else's interface has. pod is the namespace, open. It changes nothing.
+	Vacant(r attachment.Record, pod Pod) error
 	// Plan chooses all names, such as addresses, and returns the owner that the
 	// attachment will be. The plan has what the configuration asks for as it asks: a repeated
 	// ADD compares the two. undo gives the names back; the caller calls it if the owner does
@@ -56,6 +56,12 @@ type Mode interface {
 	Differs(o hold.Owner, l rtnl.Link) bool
 	// VerifyPod compares the inside of the pod with the plan. nil is that nothing differs.
 	VerifyPod(ctx context.Context, o hold.Owner) error
+}
+
+// Pod is a pod's open network namespace.
+type Pod interface {
+	// HasLink reports whether the namespace has a link of that name, whoever made it.
+	HasLink(name string) (bool, error)
 }
 
 // Finder is a mode whose attachments can be found without a ledger, by the stamps on their

@@ -32,10 +32,8 @@ type Node struct {
 	// Noticed arranges that changed is called whenever something new is in the queue of
 	// deletions, whose own watch it is given (deletions.Queue.Watch).
 	Noticed func(watch func(changed func()) error, changed func()) error
-	// Identify says which namespace is at a path. It fails as ns.Ref.Open does.
-	Identify func(ns.Ref) (ns.Ref, error)
-	// Occupied reports whether a namespace has an interface of a name, made by Berth or not.
-	Occupied func(ns.Ref, string) (bool, error)
+	// OpenNetns opens the network namespace at a path. It fails as ns.Ref.Open does.
+	OpenNetns func(ns.Ref) (Netns, error)
 	// Ends looks for the pods' ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
 	// Sysctl reads a sysctl of the node's network namespace, and SetSysctl sets one.
@@ -50,6 +48,14 @@ type Hooks = kinds.Hooks
 
 // Monitor tells of changes that others may have made.
 type Monitor = kinds.Monitor
+
+// Netns is an open network namespace, which lives at least until Close.
+type Netns interface {
+	Ref() ns.Ref
+	// HasLink reports whether the namespace has a link of that name, whoever made it.
+	HasLink(name string) (bool, error)
+	Close() error
+}
 
 // Conn is rtnetlink, for everything that does not belong to a kind.
 type Conn interface {
@@ -88,6 +94,15 @@ func (n *Node) PortsIn(maps kinds.Maps, h Hooks) kinds.Ports {
 
 // Kinds lists the kinds of hold that an agent of this node can have (kinds.Doors).
 func (n *Node) Kinds() hold.Kinds { return n.Doors.List(n.Tracked, n.Conn) }
+
+// Identify says which network namespace is at a path. It fails as OpenNetns does.
+func (n *Node) Identify(ref ns.Ref) (ns.Ref, error) {
+	at, err := n.OpenNetns(ref)
+	if err != nil {
+		return ns.Ref{}, err
+	}
+	return at.Ref(), at.Close()
+}
 
 // Close closes the node.
 func (n *Node) Close() error {

@@ -49,35 +49,18 @@ func open(here *ns.Netns) (*Node, error) {
 			Sole: daemon.LockInstance(self),
 		},
 		Here: here, Conn: conn, Tracked: tracked,
-		Equip:    func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
-		Noticed:  func(watch func(func()) error, changed func()) error { return watch(changed) },
-		Identify: identify, Occupied: occupied, Ends: link.FindEnds,
+		Equip:     func(n *Node, h Hooks) error { n.Doors = kinds.Open(here, conn, n.Marks, h); return nil },
+		Noticed:   func(watch func(func()) error, changed func()) error { return watch(changed) },
+		OpenNetns: openNetns, Ends: link.FindEnds,
 		Sysctl: ns.Sysctl, SetSysctl: ns.SetSysctl,
 		Shut: func() error { return errors.Join(conn.Close(), here.Close()) },
 	}, nil
 }
 
-func identify(ref ns.Ref) (ns.Ref, error) {
+func openNetns(ref ns.Ref) (Netns, error) {
 	n, err := ref.Open()
 	if err != nil {
-		return ns.Ref{}, err
+		return nil, err // and no Netns that holds a nil
 	}
-	defer n.Close()
-	return n.Ref(), nil
-}
-
-// occupied reports whether a pod has an interface of a name, made by Berth or not.
-//
-//	ip -n POD link show NAME
-func occupied(pod ns.Ref, name string) (there bool, err error) {
-	n, err := pod.Open()
-	if err != nil {
-		return false, err
-	}
-	defer n.Close()
-	err = n.Do(func() (err error) {
-		there, err = ns.HasLink(name)
-		return err
-	})
-	return there, err
+	return n, nil
 }

@@ -26,6 +26,7 @@ var update = flag.Bool("update", false, "write the lists into docs/METRICS.md")
 // (`promtool check metrics`), and all that anybody is told of them is true.
 func TestMetrics(t *testing.T) {
 	e := exposed(t)
+	t.Run("promtool", func(t *testing.T) { promtool(t, e.text, "check", "metrics") })
 	problems, err := promlint.New(strings.NewReader(e.text)).Lint()
 	must(t, err)
 	for _, p := range problems {
@@ -160,15 +161,17 @@ func checkAlerts(t *testing.T, e exposition) {
 			t.Errorf("testdata/alerts.yaml, %s: nothing shows when the alert does not fire", test.Name)
 		}
 	}
-	promtool(t, "check", "rules", filepath.Join(programs.Tree(t), "deploy/berth.rules.yaml"))
-	promtool(t, "test", "rules", "testdata/alerts.yaml")
+	promtool(t, "", "check", "rules", filepath.Join(programs.Tree(t), "deploy/berth.rules.yaml"))
+	promtool(t, "", "test", "rules", "testdata/alerts.yaml")
 }
 
 // promtool runs promtool, or says that it is missing.
-func promtool(t *testing.T, args ...string) {
+func promtool(t *testing.T, stdin string, args ...string) {
 	t.Helper()
 	programs.Need(t, "promtool")
-	if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
+	cmd := exec.Command("promtool", args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
@@ -229,5 +232,5 @@ func checkDashboard(t *testing.T, e exposition) {
 	}
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	must(t, os.WriteFile(file, rules.Bytes(), 0o600))
-	promtool(t, "check", "rules", file)
+	promtool(t, "", "check", "rules", file)
 }

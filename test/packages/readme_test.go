@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"bufio"
 	_ "embed"
 	"fmt"
 	"io/fs"
@@ -102,6 +103,7 @@ func TestReadme(t *testing.T) {
 			pod := nettest.Pod(t)
 			talk := programs.Converse(t, pod, d.plugin("ADD", "c1", pod))
 			talk.GoesOn("before the upgrade")
+			d.from(commands(t, "On a node", func(block string) bool { return strings.Contains(block, "berth events") }))
 			ready("0.0.2")
 			must(t, os.WriteFile(d.dir+"/etc/berth/berthd.yaml", append(d.read("/etc/berth/berthd.yaml"), "logLevel: debug\n"...), 0o644))
 			run(commands(t, "Upgrade", way.belongs))
@@ -109,6 +111,17 @@ func TestReadme(t *testing.T) {
 			d.must("grep '^logLevel: debug' /etc/berth/berthd.yaml")
 			d.must("cmp $(command -v berth-cni) " + debianBin + "/berth-cni")
 			talk.GoesOn("after the upgrade")
+			if name == "package" {
+				former := d.bring("0.0.1", way.from)
+				for _, line := range commands(t, "Upgrade", func(block string) bool { return strings.Contains(block, "FORMER.deb") }) {
+					said = d.must("cd /src && " + strings.ReplaceAll(line, "FORMER.deb", former))
+				}
+				if !strings.Contains(said, "the configuration is fine") {
+					t.Errorf("the former berthd says of the configuration: %s", said)
+				}
+				d.must("/src/former/usr/bin/berthd --version", "v0.0.1")
+				d.must("rm -r /src/former " + former)
+			}
 			d.plugin("DEL", "c1", pod)
 			nettest.Delete(t, pod)
 			run(commands(t, "Remove", way.belongs))
@@ -117,6 +130,55 @@ func TestReadme(t *testing.T) {
 			nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "the node is not as it was")
 		})
 	}
+}
+
+// from types what the README says one can do from then on, while c1 is attached.
+func (d debian) from(lines []string) {
+	d.t.Helper()
+	says := map[string]string{ // what each says
+		"berth attachments": "c1",
+		"berth events -f":   "attached",
+		"berth owed":        "nothing is owed",
+		"berth audit":       "nothing is left over or missing",
+		"berth doctor":      "ok ",
+	}
+	for _, line := range lines {
+		line, _, _ = strings.Cut(line, "#")
+		line = strings.TrimSpace(line)
+		want, known := says[line]
+		delete(says, line)
+		switch {
+		case !known:
+			d.t.Errorf("README.md has a command that this test does not know: %s", line)
+		case line == "berth events -f": // it ends with the agent, or when it is interrupted
+			follows(d, line, want)
+		default:
+			said, err := d.sh(line)
+			if !strings.Contains(said, want) || err != nil && line != "berth doctor" { // the machine decides whether all is well
+				d.t.Errorf("%s does not say %q: %v\n%s", line, want, err, said)
+			}
+		}
+	}
+	for line := range says {
+		d.t.Errorf("README.md does not have %s any more", line)
+	}
+}
+
+// follows runs a command until it says something.
+func follows(d debian, line, want string) {
+	d.t.Helper()
+	cmd := d.command("/bin/sh", "-c", "exec "+line+" --since 0") // from the beginning: c1 is attached already
+	out, err := cmd.StdoutPipe()
+	must(d.t, err)
+	must(d.t, cmd.Start())
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if strings.Contains(lines.Text(), want) {
+			return
+		}
+	}
+	d.t.Errorf("%s ended and did not say %q", line, want)
 }
 
 // A link of a packaged text leads to a file of the package, or to a page.

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -77,7 +78,13 @@ func TestRPM(t *testing.T) {
 	a.stop()
 	says(d.rpm("-e", "berth"), "/opt/cni/bin/berth-cni")
 	nettest.Delete(t, pod)
-	d.must("rm -r /etc/berth /var/lib/berth /run/berth") // as README.md says
+	readme, err := os.ReadFile(filepath.Join(programs.Tree(t), "README.md"))
+	must(t, err)
+	typed := regexp.MustCompile("`rpm -e berth` does what `dpkg -r` does, and leaves the state and an edited configuration:\n`(rm [^`]*)`").FindSubmatch(readme)
+	if typed == nil {
+		t.Fatal("README.md does not say any more what to remove after rpm -e berth")
+	}
+	d.must(string(typed[1]))
 	nettest.Same(t, files, d.files(), "rpm -e left files")
 	nettest.Same(t, node, nettest.Snapshot(t, nil).Without("sysctl"), "rpm -e left the node changed")
 }

@@ -23,12 +23,13 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// FormerLink is how long an ADD waits until a former link, which is being released and has
-// the ADD's place in the pod, is gone.
-const FormerLink = 10 * time.Second
+// FormerPlace is how long an ADD waits until a former attachment, which is being released, has
+// left the ADD's place in the pod.
+const FormerPlace = 10 * time.Second
 
 // addition is an ADD or a CHECK whose input is valid.
 type addition struct {
@@ -56,9 +57,11 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 		return nil, cni.Errorf(cni.CodeConfig, "invalid configuration: prevResult",
 			"mode %s makes its own interface: berth-cni has to be the first plugin of the list", add.record.Mode)
 	}
-	if err := v.checkNetns(add); err != nil {
+	pod, err := v.openNetns(add)
+	if err != nil {
 		return nil, err
 	}
+	defer pod.Close()
 	unlock, err := v.keys.Take(ctx, add.record.Key)
 	if errors.Is(err, turn.ErrCrowded) {
 		return nil, cni.Errorf(cni.CodeTryAgain, "an earlier ADD has not ended", "%v", err)
@@ -70,7 +73,7 @@ func (v *Verbs) Add(ctx context.Context, req api.AddRequest, w daemon.When) (jso
 	if err := v.drain.Key(ctx, add.record.Key); err != nil {
 		return nil, cni.Errorf(cni.CodeTryAgain, "the agent could not carry out an earlier deletion", "%v", err)
 	}
-	e, former, err := v.standing(ctx, add)
+	e, former, err := v.standing(ctx, add, pod)
 	fresh := err == nil && e == nil
 	if fresh {
 		e, err = v.attach(ctx, add, former)
@@ -152,37 +155,40 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 	}, nil
 }
 
-// checkNetns refuses a network namespace that is gone, that is not the one which the plugin
+// openNetns opens the pod's network namespace, once for all that ADD asks of it before the link's
+// kind makes the link. It refuses a network namespace that is gone, that is not the one which the plugin
 // saw at the path, or that is the agent's own. It completes the record: a client of the API
 // may not know the namespace's id, and a record without an id would fit a later namespace
-// with the same inode.
-func (v *Verbs) checkNetns(add *addition) error {
+// with the same inode. ADD takes its key's turn only after that: if the path hangs, no other
+// ADD of the key waits for it.
+func (v *Verbs) openNetns(add *addition) (node.Netns, error) {
 	ref := add.record.Netns
-	at, err := v.identify(ref)
+	pod, err := v.open(ref)
 	switch {
 	case errors.Is(err, ns.ErrNotNetns):
-		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is not a network namespace", "%s: %v", ref.Path, err)
+		return nil, cni.Errorf(cni.CodeNetns, "CNI_NETNS is not a network namespace", "%s: %v", ref.Path, err)
 	case ns.Passing(err):
-		return cni.Errorf(cni.CodeTryAgain, "CNI_NETNS cannot be opened", "%s: %v", ref.Path, err)
+		return nil, cni.Errorf(cni.CodeTryAgain, "CNI_NETNS cannot be opened", "%s: %v", ref.Path, err)
 	case err != nil:
-		return cni.Errorf(cni.CodeNetns, "CNI_NETNS cannot be used", "%s: %v", ref.Path, err)
+		return nil, cni.Errorf(cni.CodeNetns, "CNI_NETNS cannot be used", "%s: %v", ref.Path, err)
 	}
-	if v.Netns.Same(at) {
-		return cni.Errorf(cni.CodeNetns, "CNI_NETNS is the node's own network namespace", "%s: a pod needs one of its own", ref.Path)
+	if v.Netns.Same(pod.Ref()) {
+		pod.Close()
+		return nil, cni.Errorf(cni.CodeNetns, "CNI_NETNS is the node's own network namespace", "%s: a pod needs one of its own", ref.Path)
 	}
-	add.record.Netns.ID = cmp.Or(ref.ID, at.ID)
-	return nil
+	add.record.Netns.ID = cmp.Or(ref.ID, pod.Ref().ID)
+	return pod, nil
 }
 
 // standing returns the attachment that an ADD repeats, or nil if it repeats none. old are
 // the attachments of the ADD's key that stand elsewhere, which a new one replaces: standing
 // leaves them alone, because the ADD can still be refused. It releases failed ADDs of the key, and
-// a failed ADD that has this ADD's place in the pod, and waits until former links in that place are
-// gone.
-func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entry, old []*attachment.Entry, err error) {
+// a failed ADD that has this ADD's place in the pod, and waits until former attachments have left
+// that place. pod is the ADD's network namespace, open.
+func (v *Verbs) standing(ctx context.Context, add *addition, pod node.Netns) (_ *attachment.Entry, old []*attachment.Entry, err error) {
 	var failed []hold.ID
 	var former []*attachment.Entry
-	mayBeThere := false // a link of old, in the ADD's place
+	mayBeThere := false // the interface of one of old, in the ADD's place
 	named, _ := v.named(ctx, add)
 	for _, e := range named {
 		if !e.Owner.Wanted() {
@@ -227,20 +233,19 @@ func (v *Verbs) standing(ctx context.Context, add *addition) (_ *attachment.Entr
 		former = append(former, e)
 	}
 	if len(former) == 0 && !mayBeThere { // otherwise the interface there may be a former attachment's
-		if err := add.mode.Vacant(add.record); err != nil {
+		if err := add.mode.Vacant(add.record, pod); err != nil {
 			return nil, nil, err
 		}
 	}
 	if err := v.Engine.Release(engine.AskedBy(ctx, engine.AskerFailure), failed); err != nil {
 		return nil, nil, err
 	}
-	return nil, old, v.gone(ctx, add, former)
+	return nil, old, v.left(ctx, add, former)
 }
 
-// gone waits until the links of former attachments are gone that may have the ADD's place
-// in the pod.
-func (v *Verbs) gone(ctx context.Context, add *addition, former []*attachment.Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, FormerLink)
+// left waits until former attachments, which may have the ADD's place in the pod, have left it.
+func (v *Verbs) left(ctx context.Context, add *addition, former []*attachment.Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, FormerPlace)
 	defer cancel()
 	for _, e := range former {
 		m, err := v.modes.Of(e.Record.Mode)
@@ -248,7 +253,7 @@ func (v *Verbs) gone(ctx context.Context, add *addition, former []*attachment.En
 			err = v.Engine.WaitKind(ctx, m.Place(), e.Owner.ID) // whatever else it owes does not keep this ADD waiting
 		}
 		if err != nil {
-			return fmt.Errorf("waiting until the former link of interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
+			return fmt.Errorf("waiting until the former interface %s in %s is gone: %w", add.record.Ifname, add.record.Netns.Path, err)
 		}
 	}
 	return nil
@@ -346,12 +351,12 @@ func (v *Verbs) replace(ctx context.Context, add *addition, old []*attachment.En
 	var former []*attachment.Entry
 	for _, e := range old {
 		ids = append(ids, e.Owner.ID)
-		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its link in the ADD's place
+		if !e.Record.KnowsNetns() { // its pod may be this ADD's, and its interface in the ADD's place
 			former = append(former, e)
 		}
 	}
 	if err := v.Engine.Release(engine.AskedBy(ctx, api.AskedReplaced), ids, unburied, ledger.Room()); err != nil {
 		return err
 	}
-	return v.gone(ctx, add, former)
+	return v.left(ctx, add, former)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode"
+	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -19,18 +20,18 @@ const repeats = 8
 // Verbs are the verbs of an agent.
 type Verbs struct {
 	*daemon.Core
-	index    *attachment.Index
-	drain    *drain.Drain
-	ground   *ground.Ground
-	modes    mode.Modes
-	identify func(ns.Ref) (ns.Ref, error)
+	index  *attachment.Index
+	drain  *drain.Drain
+	ground *ground.Ground
+	modes  mode.Modes
+	open   func(ns.Ref) (node.Netns, error)
 	// keys puts the ADDs of each key in order: they run one after another, as they
 	// came, and those that wait keep no place, since the pod may decide how long the first
 	// one takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
 	keys turn.Turns[attachment.Key]
 }
 
-// New returns the verbs. identify says which network namespace is at a path (node.Node).
-func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, identify func(ns.Ref) (ns.Ref, error)) *Verbs {
-	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, identify: identify, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
+// New returns the verbs. open opens the network namespace at a path (node.Node).
+func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, open func(ns.Ref) (node.Netns, error)) *Verbs {
+	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
 }

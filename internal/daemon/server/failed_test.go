@@ -2,13 +2,14 @@ package server
 
 import (
 	"context"
-	"strings"
+	"regexp"
 	"testing"
 
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// The log says of a request that failed whom it was about. To delete what is not there is no
+// The log says of a request that failed whom it was about, and how long it
+// took. To delete what is not there is no
 // failure.
 func TestFailedRequestIsSaid(t *testing.T) {
 	d := startToy(t)
@@ -17,15 +18,16 @@ func TestFailedRequestIsSaid(t *testing.T) {
 		code uint
 		want string // "": nothing
 	}{
-		{cni.CodeInternal, `level=WARN msg="request failed" verb=make status=500 code=999 error="the head: is off" toy=bear` + "\n"},
-		{cni.CodeNetns, `level=INFO msg="request failed" verb=make status=400 code=102 error="the head: is off" toy=bear` + "\n"},
+		{cni.CodeInternal, `level=WARN msg="request failed" verb=make status=500 code=999 error="the head: is off" toy=bear`},
+		{cni.CodeNetns, `level=INFO msg="request failed" verb=make status=400 code=102 error="the head: is off" toy=bear`},
 		{cni.CodeUnknown, ""},
 	} {
 		d.hook = func(context.Context, string, When) error { return cni.Errorf(tt.code, "the head", "is off") }
 		d.said.take()
 		wantCode(t, d.makeOne(t.Context()), tt.code, "is off")
-		if said := d.said.take(); tt.want == "" && said != "" || !strings.HasSuffix(said, tt.want) {
-			t.Errorf("code %d: the log says %q, want %q", tt.code, said, tt.want)
+		want := regexp.MustCompile(regexp.QuoteMeta(tt.want) + ` took=[1-9][0-9.]*(µs|ms|s)\n$`)
+		if said := d.said.take(); tt.want == "" && said != "" || tt.want != "" && !want.MatchString(said) {
+			t.Errorf("code %d: the log says %q, want %q", tt.code, said, want)
 		}
 	}
 }

@@ -57,6 +57,7 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 			s.ended(span, a, &req)
 		}
 	}()
+	began := time.Now()
 	a, err := s.execute(rt, &req, id, span, w, r)
 	if err != nil {
 		a = s.toAnswer(err)
@@ -73,7 +74,7 @@ func (s *Server) answer(rt *Route, id string, w http.ResponseWriter, r *http.Req
 			level = slog.LevelInfo
 		}
 		s.log.Log(r.Context(), level, "request failed",
-			append([]any{"verb", rt.Verb, "status", a.Status, "code", e.Code, "error", e.Error()}, about...)...)
+			append(append([]any{"verb", rt.Verb, "status", a.Status, "code", e.Code, "error", e.Error()}, about...), "took", time.Since(began).Round(time.Microsecond))...)
 	}
 	return a
 }

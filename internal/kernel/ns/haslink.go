@@ -8,6 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// HasLink is the function HasLink in the namespace.
+//
+//	ip -n POD link show NAME
+func (n *Netns) HasLink(name string) (there bool, err error) {
+	err = n.Do(func() (err error) {
+		there, err = HasLink(name)
+		return err
+	})
+	return there, err
+}
+
 // HasLink reports whether the calling thread's network namespace has a link of that name or
 // alternative name: whether the kernel would refuse the name to a new link. It asks by
 // SO_BINDTODEVICE, which looks the name up as the kernel does for a new link, and costs a

@@ -31,6 +31,12 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	if err != nil {
 		return l.orHomeless(s, err)
 	}
+	// ADD has had the namespace open, and acquire opens and identifies it again all the same.
+	// Acquire is a function of the hold's spec: a restart, a repair and a second try call it, too,
+	// and none of them has an open namespace. A descriptor that came along sometimes would be a
+	// second way to say which namespace is meant. It would also be that of the moment when ADD
+	// began: ADD may have waited for its turn, a former link and the ledger since then. Between
+	// this look at the path and the link are microseconds.
 	pod, err := s.Netns.Open()
 	if errors.Is(err, ns.ErrGone) {
 		return l.homeless(s, macs, err)

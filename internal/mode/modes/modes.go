@@ -16,7 +16,7 @@ import (
 func List(d *daemon.Daemon, n *node.Node, g *ground.Ground, t *traffic.Traffic, p *ports.Ports) (finder mode.Finder, all mode.Modes) {
 	r := routed.New(routed.Options{
 		Instance: n.Instance, Groups: n.Groups, Netns: n.Netns, Boottime: n.Boottime, Warn: d.Log.Warn, Others: d.Others,
-		Conn: n.Conn, Links: n.Links, OwnLinks: n.OwnLinks, Occupied: n.Occupied, Ends: n.Ends,
+		Conn: n.Conn, Links: n.Links, OwnLinks: n.OwnLinks, Ends: n.Ends,
 		Pools: g, MTU: g.MTU, Claim: t.Claim, Unclaim: t.Unclaim, ClaimPorts: p.Claim, Mapped: n.Ports.Mapped, Lacks: n.Table.Lacks,
 	})
 	return r, mode.Modes{r}

@@ -34,8 +34,6 @@ type Options struct {
 	Conn     Conn
 	// OwnLinks lists the links of this agent's instance, under the names that ADD gave them.
 	OwnLinks func() ([]rtnl.Link, error)
-	// Occupied reports whether a pod has an interface of a name.
-	Occupied func(ns.Ref, string) (bool, error)
 	// Others reports whether another agent of an instance lives in this network namespace.
 	Others func(instance string) bool
 	Pools  Pools
@@ -134,8 +132,8 @@ func (m *Routed) Fit(r attachment.Record, c *netconf.Conf) error {
 
 // Vacant refuses a place in a pod where somebody else has an interface. The link's kind
 // would refuse it, too, but by then addresses are claimed, and would have to rest.
-func (m *Routed) Vacant(r attachment.Record) error {
-	if there, err := m.Occupied(r.Netns, r.Ifname); err != nil || !there {
+func (*Routed) Vacant(r attachment.Record, pod mode.Pod) error {
+	if there, err := pod.HasLink(r.Ifname); err != nil || !there {
 		return nil // if the pod cannot be seen, the link's kind says so
 	}
 	return cni.Errorf(cni.CodeTaken, "interface exists in the pod", "%s in %s does not belong to this agent", r.Ifname, r.Netns.Path)

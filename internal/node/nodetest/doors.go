@@ -52,7 +52,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 				n.Monitor = k.listen
 				return nil
 			},
-			Identify: w.Identify, Occupied: w.occupied, Noticed: w.onNotice,
+			OpenNetns: w.open, Noticed: w.onNotice,
 			Sysctl: func(name string) (string, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/link"
+	"github.com/berth-net/berth/internal/node"
 )
 
 // Pod is a network namespace. Its path may lead to another one by now.
@@ -78,24 +79,36 @@ func (p *Pod) Ends() map[string]Link {
 	return ends
 }
 
-// Identify returns the namespace at a reference's path. It fails if that is another one
-// now.
-func (w *Node) Identify(ref ns.Ref) (ns.Ref, error) {
+// netns is an open network namespace of a node.
+type netns struct{ *Pod }
+
+// open opens the namespace at a reference's path. It fails if that is another one now.
+func (w *Node) open(ref ns.Ref) (node.Netns, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, err := w.find(ref)
 	if err != nil {
-		return ns.Ref{}, err
+		return nil, err
 	}
-	return p.ref, nil
+	return netns{p}, nil
 }
 
-// occupied reports whether a namespace has an interface named ifname.
-func (w *Node) occupied(ref ns.Ref, ifname string) (bool, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p, err := w.find(ref)
-	return err == nil && p.ends[ifname] != nil, err
+func (n netns) HasLink(name string) (bool, error) {
+	n.node.mu.Lock()
+	defer n.node.mu.Unlock()
+	return n.ends[name] != nil, nil
+}
+
+func (n netns) Close() error { return nil }
+
+// Identify returns the namespace at a reference's path. It fails if that is another one
+// now.
+func (w *Node) Identify(ref ns.Ref) (ns.Ref, error) {
+	n, err := w.open(ref)
+	if err != nil {
+		return ns.Ref{}, err
+	}
+	return n.Ref(), nil
 }
 
 // find returns the namespace that a reference means. The caller holds w.mu.
