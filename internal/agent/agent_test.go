@@ -623,7 +623,7 @@ func TestTakenIfname(t *testing.T) {
 	if resting := r.core.Ledger.Resting(); len(resting) > 0 {
 		t.Errorf("addresses that nobody had rest: %v", resting)
 	}
-	r.opens(func(ref ns.Ref) (node.Netns, error) {
+	r.opens(func(ref ns.Ref) (ns.Handle, error) {
 		n, err := r.node.OpenNetns(ref)
 		return notYet{n}, err
 	})
@@ -634,7 +634,7 @@ func TestTakenIfname(t *testing.T) {
 }
 
 // notYet is a network namespace in which somebody is about to make a link of each name.
-type notYet struct{ node.Netns }
+type notYet struct{ ns.Handle }
 
 func (notYet) HasLink(string) (bool, error) { return false, nil }
 

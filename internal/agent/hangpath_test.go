@@ -53,21 +53,21 @@ func TestADDCannotOpenTheNamespace(t *testing.T) {
 	for errno, want := range map[error]uint{
 		unix.EMFILE: 11, unix.ENFILE: 11, unix.ENOMEM: 11, ns.ErrHangs: 11, ns.ErrGone: 102, ns.ErrNotNetns: 102,
 	} {
-		r.opens(func(ns.Ref) (node.Netns, error) { return nil, fmt.Errorf("opening: %w", errno) })
+		r.opens(func(ns.Ref) (ns.Handle, error) { return nil, fmt.Errorf("opening: %w", errno) })
 		_, err := r.tryAdd(request("c", pod))
 		wantError(t, err, want, errno.Error())
 	}
 }
 
 // opens makes a rig's verbs open pods' network namespaces by a function of its own.
-func (r *rig) opens(open func(ns.Ref) (node.Netns, error)) {
+func (r *rig) opens(open func(ns.Ref) (ns.Handle, error)) {
 	_, list := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)
 	r.Agent.Verbs = verbs.New(&r.core.Core, r.index, r.drain, r.ground, list, open)
 }
 
 // openPod counts the namespaces that are open.
 type openPod struct {
-	node.Netns
+	ns.Handle
 	now *int
 }
 
@@ -78,7 +78,7 @@ func (p openPod) Close() error { *p.now--; return p.Netns.Close() }
 func TestADDOpensTheNamespaceOnce(t *testing.T) {
 	r := start(t)
 	times, now := 0, 0
-	r.opens(func(ref ns.Ref) (node.Netns, error) {
+	r.opens(func(ref ns.Ref) (ns.Handle, error) {
 		n, err := r.node.OpenNetns(ref)
 		if err != nil {
 			return nil, err

@@ -33,7 +33,7 @@ type Node struct {
 	// deletions, whose own watch it is given (deletions.Queue.Watch).
 	Noticed func(watch func(changed func()) error, changed func()) error
 	// OpenNetns opens the network namespace at a path. It fails as ns.Ref.Open does.
-	OpenNetns func(ns.Ref) (Netns, error)
+	OpenNetns func(ns.Ref) (ns.Handle, error)
 	// Ends looks for the pods' ends of links of the node, as link.FindEnds does.
 	Ends func(self ns.Ref, wanted []link.WantedEnd) map[string]link.PodEnd
 	// Sysctl reads a sysctl of the node's network namespace, and SetSysctl sets one.
@@ -48,14 +48,6 @@ type Hooks = kinds.Hooks
 
 // Monitor tells of changes that others may have made.
 type Monitor = kinds.Monitor
-
-// Netns is an open network namespace, which lives at least until Close.
-type Netns interface {
-	Ref() ns.Ref
-	// HasLink reports whether the namespace has a link of that name, whoever made it.
-	HasLink(name string) (bool, error)
-	Close() error
-}
 
 // Conn is rtnetlink, for everything that does not belong to a kind.
 type Conn interface {

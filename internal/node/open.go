@@ -57,10 +57,10 @@ func open(here *ns.Netns) (*Node, error) {
 	}, nil
 }
 
-func openNetns(ref ns.Ref) (Netns, error) {
+func openNetns(ref ns.Ref) (ns.Handle, error) {
 	n, err := ref.Open()
 	if err != nil {
-		return nil, err // and no Netns that holds a nil
+		return nil, err // and no Handle that holds a nil
 	}
 	return n, nil
 }

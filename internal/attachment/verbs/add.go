@@ -23,7 +23,6 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/ledger"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -161,7 +160,7 @@ func (v *Verbs) parse(req api.AddRequest, w daemon.When) (*addition, error) {
 // may not know the namespace's id, and a record without an id would fit a later namespace
 // with the same inode. ADD takes its key's turn only after that: if the path hangs, no other
 // ADD of the key waits for it.
-func (v *Verbs) openNetns(add *addition) (node.Netns, error) {
+func (v *Verbs) openNetns(add *addition) (ns.Handle, error) {
 	ref := add.record.Netns
 	pod, err := v.open(ref)
 	switch {
@@ -185,7 +184,7 @@ func (v *Verbs) openNetns(add *addition) (node.Netns, error) {
 // leaves them alone, because the ADD can still be refused. It releases failed ADDs of the key, and
 // a failed ADD that has this ADD's place in the pod, and waits until former attachments have left
 // that place. pod is the ADD's network namespace, open.
-func (v *Verbs) standing(ctx context.Context, add *addition, pod node.Netns) (_ *attachment.Entry, old []*attachment.Entry, err error) {
+func (v *Verbs) standing(ctx context.Context, add *addition, pod ns.Handle) (_ *attachment.Entry, old []*attachment.Entry, err error) {
 	var failed []hold.ID
 	var former []*attachment.Entry
 	mayBeThere := false // the interface of one of old, in the ADD's place

@@ -9,7 +9,6 @@ import (
 	"github.com/berth-net/berth/internal/ground"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode"
-	"github.com/berth-net/berth/internal/node"
 	"github.com/berth-net/berth/internal/turn"
 )
 
@@ -24,7 +23,7 @@ type Verbs struct {
 	drain  *drain.Drain
 	ground *ground.Ground
 	modes  mode.Modes
-	open   func(ns.Ref) (node.Netns, error)
+	open   func(ns.Ref) (ns.Handle, error)
 	// keys puts the ADDs of each key in order: they run one after another, as they
 	// came, and those that wait keep no place, since the pod may decide how long the first
 	// one takes. A DEL takes no turn: it overtakes the ADDs (see del.go).
@@ -32,6 +31,6 @@ type Verbs struct {
 }
 
 // New returns the verbs. open opens the network namespace at a path (node.Node).
-func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, open func(ns.Ref) (node.Netns, error)) *Verbs {
+func New(d *daemon.Core, x *attachment.Index, q *drain.Drain, g *ground.Ground, ms mode.Modes, open func(ns.Ref) (ns.Handle, error)) *Verbs {
 	return &Verbs{Core: d, index: x, drain: q, ground: g, modes: ms, open: open, keys: turn.Turns[attachment.Key]{Most: repeats, Aside: true}}
 }

@@ -59,6 +59,15 @@ func (r Ref) Open() (*Netns, error) {
 	return n, nil
 }
 
+// Handle is what callers need of an open namespace that they hand on. A Netns is one, and
+// so is an open namespace of a node in memory. The namespace lives at least until Close.
+type Handle interface {
+	Ref() Ref
+	// HasLink reports whether the namespace has a link of that name, whoever made it.
+	HasLink(name string) (bool, error)
+	Close() error
+}
+
 // Netns is an open network namespace. The namespace exists at least until Close.
 type Netns struct {
 	fd  int

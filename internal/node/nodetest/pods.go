@@ -5,7 +5,6 @@ import (
 
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kinds/link"
-	"github.com/berth-net/berth/internal/node"
 )
 
 // Pod is a network namespace. Its path may lead to another one by now.
@@ -83,7 +82,7 @@ func (p *Pod) Ends() map[string]Link {
 type netns struct{ *Pod }
 
 // open opens the namespace at a reference's path. It fails if that is another one now.
-func (w *Node) open(ref ns.Ref) (node.Netns, error) {
+func (w *Node) open(ref ns.Ref) (ns.Handle, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, err := w.find(ref)
