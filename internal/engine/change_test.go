@@ -207,19 +207,7 @@ func TestChangeFaults(t *testing.T) {
 		"change":  func(n *node, id hold.ID, op ledger.Op) { n.Change(context.Background(), id, plug, op) },
 	}
 	for who, run := range beside {
-		for _, mode := range fault.Modes() {
-			for at := 1; ; at++ {
-				plan := fault.New(at, mode)
-				changeRun(t, plan, who, run)
-				if plan.Surfaced() == "" {
-					break
-				}
-				points++
-				if t.Failed() {
-					t.Fatalf("%s at operation %d (%s), beside %q", mode, at, plan.Surfaced(), who)
-				}
-			}
-		}
+		points += fault.Each(t, "beside a "+who, fault.Modes(), 1, 1, func(p *fault.Plan) { changeRun(t, p, who, run) })
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	if points < 100 {

@@ -16,20 +16,8 @@ import (
 // (the world watches that).
 func TestFaults(t *testing.T) {
 	points := 0
-	for _, mode := range fault.Modes() {
-		for _, late := range []bool{false, true} { // in the second run the fault hits the restart
-			for at := 1; ; at++ {
-				plan := fault.New(at, mode)
-				faultRun(t, plan, late)
-				if plan.Surfaced() == "" {
-					break
-				}
-				points++
-				if t.Failed() {
-					t.Fatalf("%s at operation %d (%s), in the restart: %t", mode, at, plan.Surfaced(), late)
-				}
-			}
-		}
+	for what, late := range map[string]bool{"in a life": false, "in the restart": true} {
+		points += fault.Each(t, what, fault.Modes(), 1, 1, func(p *fault.Plan) { faultRun(t, p, late) })
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	if points < 100 {

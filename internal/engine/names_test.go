@@ -103,36 +103,28 @@ func TestNameDiscoveredTwiceAndKilled(t *testing.T) {
 // TestDiscoveredNameFaults lets each operation fail, or be the program's last. A name that
 // was discovered belongs to its owner as long as the owner lives, and to nobody afterwards.
 func TestDiscoveredNameFaults(t *testing.T) {
-	points := 0
-	for _, mode := range fault.Modes() {
-		for at := 1; ; at++ {
-			plan := fault.New(at, mode)
-			n := bareNode(t)
-			n.start(plan.Decorate)
-			o := delegated("pod", "10.0.0.7", "wire")
-			err := n.Take(t.Context(), o)
-			plan.Heal()
-			if mode.Kill() && plan.Surfaced() != "" {
-				n.restart()
-			}
-			rec, there := n.ledger.Owner(o.ID)
-			if there && rec.Wanted() && !n.Doomed(o.ID) && (err == nil || mode.Kill()) && !slices.Contains(rec.Names, named("10.0.0.7")) {
-				t.Errorf("%s at %d (%s): the owner stands without its name: %v, %v", mode, at, plan.Surfaced(), rec, err)
-			}
-			if there {
-				release(t, n, o.ID)
-			}
-			if id, ok := n.ledger.Holder(named("10.0.0.7")); ok {
-				t.Errorf("%s at %d (%s): %s still has the name", mode, at, plan.Surfaced(), id)
-			}
-			wantResidue(t, n, empty)
-			n.stop()
-			if plan.Surfaced() == "" {
-				break
-			}
-			points++
+	points := fault.Each(t, "", fault.Modes(), 1, 1, func(plan *fault.Plan) {
+		n := bareNode(t)
+		n.start(plan.Decorate)
+		o := delegated("pod", "10.0.0.7", "wire")
+		err := n.Take(t.Context(), o)
+		plan.Heal()
+		if plan.Mode.Kill() && plan.Surfaced() != "" {
+			n.restart()
 		}
-	}
+		rec, there := n.ledger.Owner(o.ID)
+		if there && rec.Wanted() && !n.Doomed(o.ID) && (err == nil || plan.Mode.Kill()) && !slices.Contains(rec.Names, named("10.0.0.7")) {
+			t.Errorf("the owner stands without its name: %v, %v", rec, err)
+		}
+		if there {
+			release(t, n, o.ID)
+		}
+		if id, ok := n.ledger.Holder(named("10.0.0.7")); ok {
+			t.Errorf("%s still has the name", id)
+		}
+		wantResidue(t, n, empty)
+		n.stop()
+	})
 	t.Logf("fault points covered: %d; residue: 0", points)
 }
 
