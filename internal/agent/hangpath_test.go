@@ -13,7 +13,6 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/mode/modes"
 	"github.com/berth-net/berth/internal/nettest"
-	"github.com/berth-net/berth/internal/node"
 )
 
 // A pod that is gone, with its namespace's path on a file system that hangs, keeps no
@@ -71,7 +70,7 @@ type openPod struct {
 	now *int
 }
 
-func (p openPod) Close() error { *p.now--; return p.Netns.Close() }
+func (p openPod) Close() error { *p.now--; return p.Handle.Close() }
 
 // A verb of ADD opens the pod's network namespace once, whatever becomes of the ADD, and keeps
 // it open no longer than the ADD takes. (The link's kind opens it once more, to make the link.)
