@@ -21,7 +21,7 @@ ldflags := -s -w -X $(module)/internal/version.Text=$(VERSION)
 # Modules of their own, so that what they need is not what Berth needs.
 modules := $(patsubst %/go.mod,%,$(shell find build test -name go.mod))
 
-.PHONY: build demo test fresh model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
+.PHONY: build demo test fresh plain model crash deps peers packages before bench conform lint vuln fuzz deb rpm image release reproducible clean help
 
 # Static, and not position-independent. A PIE needs ld.so (-buildmode=pie), which
 # nodes with musl or with nothing but a kernel lack, or a C toolchain to be static
@@ -43,10 +43,12 @@ test: deps build peers packages before ## every test; as root it first installs 
 		fi; \
 	done
 
-fresh: ## the README's commands in fresh clones on a minimal Debian, as a plain user, with and without deps, and as root
+fresh: ## what CI runs: the README's commands on a minimal Debian as a plain user, then all checks as root
 	test/fresh tester make demo test
+	test/fresh root .ci/checks
+
+plain: ## every test as a plain user who has the programs of deps, on a minimal Debian: too long for CI
 	DEPS=yes test/fresh tester make test
-	test/fresh root env CI=true make demo test
 
 model: ## whole agents on a kernel in memory, against a model, for OPS (a million) operations
 	$(GO) test ./internal/agent -run 'TestWhole$$' -whole $(OPS) -v -timeout 40m
