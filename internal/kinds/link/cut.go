@@ -61,10 +61,7 @@ func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, 
 // cutOff cuts off a link that was found. The caller has the claim on the link and the turn.
 func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	if !l.groups.IsDying(link.Group) {
-		err = l.conn.Regroup(l.groups.Cut(), link.Name)[0]
-		if errors.Is(err, kernel.ErrNotFound) { // somebody has renamed or deleted the link since
-			err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Group(l.groups.Cut())))
-		}
+		err = l.conn.Regroup(l.groups.Cut(), link)[0]
 	}
 	if err == nil && !l.barrier() {
 		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Down()))
