@@ -66,6 +66,7 @@ type Links struct {
 	mirror    mirror
 	memory    memory
 	claims    claims
+	renames   sync.Mutex    // held by whoever gives links their names back
 	turn      chan struct{} // has room for one: the caller that cuts a link off now
 	listed    atomic.Bool   // this Links has listed all links at least once
 	once      sync.Mutex    // held by listOnce
