@@ -14,7 +14,8 @@ import (
 
 // acquire makes the link. If the link exists and is whole, acquire repairs the host's side
 // only, because the inside of a pod is the pod's own business. If it is half-made, acquire
-// deletes it and makes it anew. If it is cut off, acquire fails and the link stays cut off.
+// deletes it and makes it anew. If it is cut off, acquire brings it back, unless ctx has ended
+// (see revive).
 func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -266,8 +267,35 @@ func (l *Links) idle(index int) bool {
 // repair brings the host's side of a link back to what its spec says.
 func (l *Links) repair(ctx context.Context, s *Spec, macs ends, link rtnl.Link) error {
 	if l.groups.IsDying(link.Group) {
-		return fmt.Errorf("the link is cut off (group %d)", link.Group)
+		return l.revive(ctx, s, macs, link)
 	}
+	return l.refurnish(s, macs, link)
+}
+
+// revive is repair for a link that is cut off although its owner is wanted: somebody else has
+// moved it to a dying group, or it was cut off for a deletion that was another's.
+//
+// It cannot undo a cut that is meant. The engine acquires holds of wanted owners alone, one
+// caller at a time for each owner. Before it cuts one off it ends ctx, and it waits until
+// Acquire has returned. Should it not wait, the claim decides: revive does nothing once ctx has
+// ended, and a cut that begins later waits for revive and cuts the link off again.
+func (l *Links) revive(ctx context.Context, s *Spec, macs ends, link rtnl.Link) error {
+	done, err := l.claims.claim(ctx, s.Name)
+	if err != nil {
+		return fmt.Errorf("the link is cut off (group %d): %w", link.Group, err)
+	}
+	defer done()
+	if ctx.Err() != nil {
+		return fmt.Errorf("the link is cut off (group %d): %w", link.Group, context.Cause(ctx))
+	}
+	if err := l.refurnish(s, macs, link); err != nil {
+		return err
+	}
+	l.memory.revived(s.Name)
+	return nil
+}
+
+func (l *Links) refurnish(s *Spec, macs ends, link rtnl.Link) error {
 	seen, err := l.look(s)
 	if err != nil {
 		return err

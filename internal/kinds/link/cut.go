@@ -70,6 +70,7 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 		return err
 	}
 	l.memory.cut(s.Name, link.Index)
+	l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: link}}) // the kernel tells of no group: if the owner is wanted all the same, the sweep is to look at the link
 	rs := make([]rtnl.Request, len(s.Addresses))
 	for i, a := range s.Addresses {
 		rs[i] = rtnl.DelRoute(hostRoute(a, link.Index))
