@@ -19,6 +19,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/node/nodetest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // mostTries is how often anything is tried whose faults have been healed.
@@ -565,26 +566,28 @@ func (r *wholeRun) disturb(s wholeStep) {
 
 // hurt changes an attachment's link.
 func (r *wholeRun) hurt(b *stay, way int) {
-	switch way % 7 {
+	switch way % 8 {
 	case 0:
 		r.world.DeleteLink(b.link)
 	case 1:
-		r.world.DeleteRoute(b.addrs[way/7%2], b.link)
+		r.world.DeleteRoute(b.addrs[way/8%2], b.link)
 	case 2: // and up again or not
 		r.world.SetDown(b.link)
 	case 5:
-		r.world.Reshape(b.link, rtnl.Rate{Rate: uint64(way / 7 % 2), Burst: 1})
+		r.world.Reshape(b.link, rtnl.Rate{Rate: uint64(way / 8 % 2), Burst: 1})
 	case 6:
-		r.world.Repolice(b.link, rtnl.Rate{Rate: uint64(way / 7 % 2)})
+		r.world.Repolice(b.link, rtnl.Rate{Rate: uint64(way / 8 % 2)})
 	}
 	r.world.SetLink(b.link, func(l *nodetest.Link) {
-		switch way % 7 {
+		switch way % 8 {
 		case 2:
-			l.Up = l.Up || way/7%2 == 0
+			l.Up = l.Up || way/8%2 == 0
 		case 3:
 			l.MTU = 1400
 		case 4:
 			l.Alias = "changed"
+		case 7: // as if it were being deleted
+			l.Group = stamp.Groups(l.Group &^ 1023).Batch(uint32(way / 8))
 		}
 	})
 }

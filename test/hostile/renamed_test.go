@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
@@ -225,5 +226,40 @@ func (n *node) delWith(p *pod, prevResult bool) {
 		n.del(p)
 	} else if _, err := n.Exec("DEL", p.id, p.at.Ref().Path); err != nil {
 		n.t.Fatal(err)
+	}
+}
+
+// Somebody exchanges the names of two pods' links: each gets its own back, and all the while
+// both pods are reached. The agent was away, since a living one mends the first of the renames.
+func TestExchangedNamesAreMended(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		before, then func(n *node)
+	}{
+		{"stopped", func(n *node) { n.hang() }, signal(unix.SIGCONT)},
+		{"dead", (*node).Crash, (*node).Again},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newNode(t, plain)
+			v, a := n.add("v"), n.add("a")
+			was := []*netlink.LinkAttrs{linkOf(t, v.host), linkOf(t, a.host)}
+			c.before(n)
+			for _, rename := range []string{v.host + " name ren0", a.host + " name " + v.host, "ren0 name " + a.host} {
+				nettest.Run(t, nil, "ip link set "+rename)
+			}
+			nettest.Ping(t, v.at, a.ip4)
+			c.then(n)
+			nettest.Eventually(t, "each link to have its name", func() bool {
+				now := []*netlink.LinkAttrs{linkOf(t, v.host), linkOf(t, a.host)}
+				return now[0] != nil && now[1] != nil && now[0].Index == was[0].Index && now[1].Index == was[1].Index
+			})
+			nettest.Eventually(t, "nothing to be missing", func() bool { return n.check(v) == nil && n.check(a) == nil })
+			nettest.Ping(t, v.at, a.ip4)
+			n.Audit(t)
+			n.del(a)
+			nettest.NoPing(t, a.at, v.ip4)
+			nettest.Ping(t, nil, v.ip4)
+			n.wantGone()
+		})
 	}
 }

@@ -183,3 +183,33 @@ func TestHasLink(t *testing.T) {
 		return nil
 	}))
 }
+
+// A folder of a link's sysctls ends when the link is renamed: it never becomes another link's
+// that gets the name.
+func TestSysctlsOfRenamedLink(t *testing.T) {
+	pod := nettest.Pod(t)
+	nettest.Run(t, pod, "ip link add first type veth peer name third")
+	nettest.Run(t, pod, "ip link add second type veth peer name fourth")
+	must(t, pod.Do(func() error {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			f, err := ns.OpenSysctls(family + "/conf/first")
+			must(t, err)
+			defer f.Close()
+			must(t, f.Set("accept_source_route", "0"))
+			if value, err := f.Get("accept_source_route"); value != "0" || err != nil {
+				t.Errorf("%s: what was set is %q, %v", family, value, err)
+			}
+			for _, rename := range []string{"first name away", "second name first", "first name second", "away name first"} {
+				nettest.Run(t, pod, "ip link set "+rename)
+				_, get := f.Get("accept_source_route")
+				if set := f.Set("accept_source_route", "1"); !errors.Is(get, unix.ENOENT) || !errors.Is(set, unix.ENOENT) {
+					t.Errorf("%s, after %q: Get says %v, and Set %v", family, rename, get, set)
+				}
+			}
+		}
+		return nil
+	}))
+	if _, err := ns.OpenSysctls("ipv4/conf/../../../kernel"); err == nil {
+		t.Error("a folder outside of net is open")
+	}
+}

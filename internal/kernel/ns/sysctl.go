@@ -19,6 +19,56 @@ import (
 // trailing newline.
 func Sysctl(name string) (string, error) {
 	fd, err := openSysctl(name, unix.O_RDONLY)
+	return readSysctl(name, fd, err)
+}
+
+// SetSysctl writes a sysctl in the calling thread's network namespace (`sysctl
+// -w net.NAME=VALUE`). The name has the same form as for Sysctl.
+func SetSysctl(name, value string) error {
+	fd, err := openSysctl(name, unix.O_WRONLY)
+	return writeSysctl(name, value, fd, err)
+}
+
+// Sysctls is a folder of sysctls below net that is open, such as that of a link,
+// "ipv4/conf/eth0". If somebody renames the link, the folder ends: from then on Get and Set
+// fail with fs.ErrNotExist, even if another link has the name by then.
+type Sysctls struct {
+	fd     int
+	folder string
+}
+
+// OpenSysctls opens a folder of sysctls in the calling thread's network namespace. The name
+// has the same form as for Sysctl.
+func OpenSysctls(folder string) (*Sysctls, error) {
+	fd, err := openSysctl(folder, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, fmt.Errorf("opening sysctls net/%s: %w", folder, err)
+	}
+	return &Sysctls{fd, folder}, nil
+}
+
+// Get is Sysctl.
+func (f *Sysctls) Get(name string) (string, error) {
+	fd, err := f.open(name, unix.O_RDONLY)
+	return readSysctl(filepath.Join(f.folder, name), fd, err)
+}
+
+// Set is SetSysctl.
+func (f *Sysctls) Set(name, value string) error {
+	fd, err := f.open(name, unix.O_WRONLY)
+	return writeSysctl(filepath.Join(f.folder, name), value, fd, err)
+}
+
+func (f *Sysctls) open(name string, flags int) (int, error) {
+	fd, err := unix.Openat(f.fd, name, flags|unix.O_CLOEXEC, 0)
+	return fd, os.NewSyscallError("openat", err)
+}
+
+// Close closes the folder.
+func (f *Sysctls) Close() { unix.Close(f.fd) }
+
+// readSysctl reads a sysctl's file and closes it, unless opening it failed.
+func readSysctl(name string, fd int, err error) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading sysctl net/%s: %w", name, err)
 	}
@@ -34,11 +84,9 @@ func Sysctl(name string) (string, error) {
 	return strings.TrimSuffix(string(value[:n]), "\n"), nil
 }
 
-// SetSysctl writes a sysctl in the calling thread's network namespace (`sysctl
-// -w net.NAME=VALUE`). The name has the same form as for Sysctl.
-func SetSysctl(name, value string) error {
-	// Without os.File, whose poller would double the cost: an ADD writes several.
-	fd, err := openSysctl(name, unix.O_WRONLY)
+// writeSysctl writes a sysctl's file and closes it, unless opening it failed. It does
+// without os.File, whose poller would double the cost: an ADD writes several.
+func writeSysctl(name, value string, fd int, err error) error {
 	if err != nil {
 		return fmt.Errorf("setting sysctl net/%s to %q: %w", name, value, err)
 	}

@@ -19,14 +19,24 @@ import (
 //
 //	ip link property add dev NAME altname ALT
 func AddAltName(name, alt string) Request {
+	return addAltName(nl.NewIfInfomsg(unix.AF_UNSPEC), name, alt, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+}
+
+// AddAltNameAt is AddAltName for a link that is found by its index, whatever its name is.
+//
+//	ip link property add dev DEV altname ALT
+func AddAltNameAt(index int, alt string) Request {
+	return addAltName(at(index), fmt.Sprint(index), alt)
+}
+
+func addAltName(msg *nl.IfInfomsg, what, alt string, parts ...nl.NetlinkRequestData) Request {
 	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
 	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
 	return Request{
-		text:  "ip link property add dev " + name + " altname " + alt,
+		text:  "ip link property add dev " + what + " altname " + alt,
 		typ:   unix.RTM_NEWLINKPROP,
 		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL | unix.NLM_F_APPEND,
-		body: body(nl.NewIfInfomsg(unix.AF_UNSPEC),
-			nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)), list),
+		body:  body(append(append([]nl.NetlinkRequestData{msg}, parts...), list)...),
 	}
 }
 

@@ -2,6 +2,7 @@ package rtnl_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -102,7 +103,7 @@ func TestNotThere(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := c.Regroup(5, "none")[0]; !errors.Is(err, kernel.ErrNotFound) {
+	if err := c.Regroup(5, rtnl.Link{Index: 12345, Name: "none"})[0]; !errors.Is(err, kernel.ErrNotFound) {
 		t.Errorf("Regroup: %v", err)
 	}
 }
@@ -115,13 +116,13 @@ func TestRegroup(t *testing.T) {
 	for name, at := range map[string]*ns.Netns{"own namespace": nil, "another": node} {
 		t.Run(name, func(t *testing.T) {
 			c := open(t, at)
-			veth(t, c, "veth0")
-			veth(t, c, "veth1")
+			veth0, _ := veth(t, c, "veth0")
+			veth1, _ := veth(t, c, "veth1")
 			if at != nil {
-				veth(t, c, "same0")
-				must(t, c.Regroup(55, "same0")[0])
+				same0, _ := veth(t, c, "same0")
+				must(t, c.Regroup(55, same0)[0])
 			}
-			errs := c.Regroup(55, "veth0", "none", "veth1")
+			errs := c.Regroup(55, veth0, rtnl.Link{Index: 12345, Name: "none"}, veth1)
 			if errs[0] != nil || !errors.Is(errs[1], kernel.ErrNotFound) || errs[2] != nil {
 				t.Errorf("answers %v", errs)
 			}
@@ -145,18 +146,42 @@ func TestRegroup(t *testing.T) {
 	}
 }
 
-// Regroup does not follow names that lead to other sysfs files.
-func TestRegroupNames(t *testing.T) {
+// Somebody has exchanged the names of two links, or their names lead to other sysfs files:
+// Regroup moves the link that has the index, and no other.
+func TestRegroupByIndex(t *testing.T) {
 	c := open(t, nil)
-	for _, name := range []string{"", ".", "..", "lo/../lo", strings.Repeat("a", 20)} {
-		if err := c.Regroup(5, name)[0]; err == nil {
-			t.Errorf("%q has a group", name)
+	mine, _ := veth(t, c, "veth0")
+	others, _ := veth(t, c, "veth1")
+	var lo rtnl.Link
+	for _, name := range []string{"veth0", "veth1", "lo", "none", "", ".", "..", "lo/../lo", strings.Repeat("a", 20)} {
+		must(t, c.Do(rtnl.SetLinkAt(mine.Index, rtnl.Group(0))))
+		must(t, c.Regroup(5, rtnl.Link{Index: mine.Index, Name: name})[0])
+		must(t, c.Do(rtnl.GetLinkAt(mine.Index, &mine), rtnl.GetLinkAt(others.Index, &others), rtnl.GetLink("lo", &lo)))
+		if mine.Group != 5 || others.Group == 5 || lo.Group == 5 {
+			t.Errorf("by the name %q: the link is in group %d, another one in %d, and lo in %d", name, mine.Group, others.Group, lo.Group)
 		}
 	}
-	var lo rtnl.Link
-	must(t, c.Do(rtnl.GetLink("lo", &lo)))
-	if lo.Group == 5 {
-		t.Error("lo is in the group")
+}
+
+// BenchmarkRegroup moves a link that has IPv6 to a group, on a node with 10,000 IPv6 routes.
+func BenchmarkRegroup(b *testing.B) {
+	c := open(b, nil)
+	link, _ := veth(b, c, "veth0")
+	must(b, c.Do(rtnl.SetLink("veth0", rtnl.Up())))
+	rs := make([]rtnl.Request, 10000)
+	for i := range rs {
+		rs[i] = rtnl.AddRoute(rtnl.Route{Dst: prefix(fmt.Sprintf("fd99::%x/128", i+1)), Index: link.Index})
+	}
+	must(b, c.Do(rs...))
+	for name, move := range map[string]func(group uint32) error{
+		"sysfs":   func(group uint32) error { return c.Regroup(group, link)[0] },
+		"netlink": func(group uint32) error { return c.Do(rtnl.SetLinkAt(link.Index, rtnl.Group(group))) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for i := uint32(1); b.Loop(); i++ {
+				must(b, move(i))
+			}
+		})
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 
 // acquire makes the link. If the link exists and is whole, acquire repairs the host's side
 // only, because the inside of a pod is the pod's own business. If it is half-made, acquire
-// deletes it and makes it anew. If it is cut off, acquire fails and the link stays cut off.
+// deletes it and makes it anew. If it is cut off, acquire brings it back, unless ctx has ended
+// (see revive).
 func (l *Links) acquire(ctx context.Context, h hold.Hold) error {
 	s, err := l.spec(h)
 	if err != nil {
@@ -39,7 +40,7 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	// this look at the path and the link are microseconds.
 	pod, err := s.Netns.Open()
 	if errors.Is(err, ns.ErrGone) {
-		return l.homeless(s, macs, err)
+		return l.homeless(ctx, s, macs, err)
 	}
 	if err != nil {
 		return err
@@ -54,18 +55,20 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 	regained := false
 	for {
 		link, created, err := l.create(s, macs, pod)
-		if err == nil && created {
+		whole := err == nil && !created && link.Group != l.groups.Coming()
+		switch {
+		case err == nil && created:
 			err = l.complete(ctx, s, macs, pod, link)
+		case whole:
+			err = l.repair(ctx, s, macs, link)
 		}
-		if errors.Is(err, hold.ErrForeign) && !regained && l.regain(s) {
+		renamed := errors.Is(err, errRenamed)
+		if !regained && (renamed && created || (renamed || errors.Is(err, hold.ErrForeign)) && l.regain(s)) {
 			regained = true
 			continue
 		}
-		switch {
-		case err != nil || created:
+		if err != nil || created || whole {
 			return err
-		case link.Group != l.groups.Coming():
-			return l.repair(s, macs, link)
 		}
 		// An earlier try left the link half-made.
 		if err := l.delete(link.Index); err != nil {
@@ -97,7 +100,7 @@ func (l *Links) orHomeless(s *Spec, why error) error {
 // homeless is take for a pod whose network namespace is not at its path any more. If the
 // link exists and is not half-made, the namespace lives on elsewhere, and homeless repairs
 // the link. If the link is gone or half-made, the error is hold.ErrHomeless.
-func (l *Links) homeless(s *Spec, macs ends, why error) error {
+func (l *Links) homeless(ctx context.Context, s *Spec, macs ends, why error) error {
 	link, err := l.locate(s)
 	switch {
 	case err == nil && link.Group != l.groups.Coming():
@@ -106,7 +109,7 @@ func (l *Links) homeless(s *Spec, macs ends, why error) error {
 				return err
 			}
 		}
-		err := l.repair(s, macs, link)
+		err := l.repair(ctx, s, macs, link)
 		if errors.Is(err, kernel.ErrNotFound) { // the namespace may have ended since, and the link with it
 			err = l.orHomeless(s, err)
 		}
@@ -144,14 +147,17 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 			return link, false, err
 		}
 	}
+	if add == nil && (errors.Is(get, kernel.ErrNotFound) || get == nil && !l.born(macs, link)) {
+		link, get = l.elsewhere(s) // somebody has already given its name to another link
+	}
 	switch {
 	case add == nil && get == nil:
 		if err := l.mark(s, &link); err != nil {
 			return link, false, errors.Join(err, l.delete(link.Index))
 		}
 		return link, true, nil
-	case add == nil:
-		return link, false, errors.Join(get, l.deleteNamed(s.Name))
+	case add == nil: // the engine also releases a hold whose Acquire failed
+		return link, false, get
 	case !errors.Is(add, kernel.ErrExists):
 		return link, false, hold.Unused(add)
 	case errors.Is(get, kernel.ErrNotFound): // no link has the host's name, so the pod's is taken
@@ -162,6 +168,12 @@ func (l *Links) create(s *Spec, macs ends, pod *ns.Netns) (link rtnl.Link, creat
 	return link, false, get
 }
 
+// born reports whether a link is as create makes it, before it is marked.
+func (l *Links) born(macs ends, link rtnl.Link) bool {
+	return link.Veth && link.Alias == "" && link.Given == "" && link.Group == l.groups.Coming() &&
+		(len(macs.host) == 0 || link.MAC == macs.host.String())
+}
+
 // mark gives a new link its second name and its alias, by which it can be found and
 // recognized even if somebody renames it. If the second name is taken by a link of the
 // same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has that
@@ -170,7 +182,7 @@ func (l *Links) mark(s *Spec, link *rtnl.Link) error {
 	l.memory.see(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)
 	var other rtnl.Link
-	errs := l.conn.Each(rtnl.AddAltName(s.Name, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(l.alias(s))))
+	errs := l.conn.Each(rtnl.AddAltNameAt(link.Index, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(l.alias(s))))
 	named, err := errs[0], errs[1]
 	if err != nil {
 		return err
@@ -205,7 +217,11 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 	if !ok {
 		return nil
 	}
-	if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.Alias(of.Since(start)))); err != nil {
+	link, err := l.locate(s)
+	if err == nil { // by index, since somebody may give its name to another link
+		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Alias(of.Since(start))))
+	}
+	if err != nil {
 		if errors.Is(err, kernel.ErrNotFound) {
 			err = l.orHomeless(s, err)
 		}
@@ -255,10 +271,37 @@ func (l *Links) idle(index int) bool {
 }
 
 // repair brings the host's side of a link back to what its spec says.
-func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
+func (l *Links) repair(ctx context.Context, s *Spec, macs ends, link rtnl.Link) error {
 	if l.groups.IsDying(link.Group) {
-		return fmt.Errorf("the link is cut off (group %d)", link.Group)
+		return l.revive(ctx, s, macs, link)
 	}
+	return l.refurnish(s, macs, link)
+}
+
+// revive is repair for a link that is cut off although its owner is wanted: somebody else has
+// moved it to a dying group, or it was cut off for a deletion that was another's.
+//
+// It cannot undo a cut that is meant. The engine acquires holds of wanted owners alone, one
+// caller at a time for each owner. Before it cuts one off it ends ctx, and it waits until
+// Acquire has returned. Should it not wait, the claim decides: revive does nothing once ctx has
+// ended, and a cut that begins later waits for revive and cuts the link off again.
+func (l *Links) revive(ctx context.Context, s *Spec, macs ends, link rtnl.Link) error {
+	done, err := l.claims.claim(ctx, s.Name)
+	if err != nil {
+		return fmt.Errorf("the link is cut off (group %d): %w", link.Group, err)
+	}
+	defer done()
+	if ctx.Err() != nil {
+		return fmt.Errorf("the link is cut off (group %d): %w", link.Group, context.Cause(ctx))
+	}
+	if err := l.refurnish(s, macs, link); err != nil {
+		return err
+	}
+	l.memory.revived(s.Name)
+	return nil
+}
+
+func (l *Links) refurnish(s *Spec, macs ends, link rtnl.Link) error {
 	seen, err := l.look(s)
 	if err != nil {
 		return err
@@ -271,9 +314,6 @@ func (l *Links) repair(s *Spec, macs ends, link rtnl.Link) error {
 
 // delete deletes a link by its index. It succeeds if there is none.
 func (l *Links) delete(index int) error { return ignoreGone(l.conn.Do(rtnl.DelLinkAt(index))) }
-
-// deleteNamed deletes a link by its name. It succeeds if there is none.
-func (l *Links) deleteNamed(name string) error { return ignoreGone(l.conn.Do(rtnl.DelLink(name))) }
 
 func ignoreGone(err error) error {
 	if errors.Is(err, kernel.ErrNotFound) {

@@ -120,18 +120,73 @@ func TestAcquireAnew(t *testing.T) {
 	nettest.Ping(t, pod, node4)
 }
 
-// A link that is cut off is never brought back.
+// A link is cut off whose owner is wanted: Acquire brings it back, whoever has cut it off.
+func TestAcquireRevives(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	_, last := f.groups.Dying()
+	regroup := func(group uint32) func(h hold.Hold) {
+		return func(h hold.Hold) { must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(group)))) }
+	}
+	for name, cut := range map[string]func(h hold.Hold){
+		"cut group":       regroup(f.groups.Cut()),
+		"a batch's group": regroup(f.groups.Batch(0)),
+		"last group":      regroup(last),
+		"by this agent":   func(h hold.Hold) { must(t, f.kind.Cut(t.Context(), h)) },
+		"severed": func(h hold.Hold) {
+			must(t, f.kind.Cut(t.Context(), h))
+			must(t, f.kind.Sever(t.Context(), []hold.Hold{h}))
+		},
+	} {
+		pod, h := f.pod(both)
+		at := f.show(h).Index
+		cut(h)
+		f.wantRepaired(h, at)
+		nettest.Ping(t, pod, node4)
+		must(t, f.links.DownDying(t.Context()))
+		if err := f.verify(h); err != nil {
+			t.Errorf("%s: after the table has changed: %v", name, err)
+		}
+	}
+}
+
+// An Acquire whose context has ended does not bring a link back that is cut off: the engine
+// ends it before it cuts an owner off.
 func TestAcquireNeverUncuts(t *testing.T) {
 	f := newFixture(t)
-	_, last := f.groups.Dying()
-	for _, group := range []uint32{f.groups.Cut(), f.groups.Batch(0), last} {
-		_, h := f.pod(both)
-		must(t, f.conn.Do(rtnl.SetLink(spec(h).Name, rtnl.Group(group))))
-		if err := f.kind.Acquire(t.Context(), h); err == nil || !strings.Contains(err.Error(), "cut off") {
-			t.Errorf("group %d: Acquire says %v", group, err)
-		}
-		if got := f.show(h).Group; got != group {
-			t.Errorf("the link went from group %d to %d", group, got)
+	_, h := f.pod(both)
+	must(t, f.kind.Cut(t.Context(), h))
+	was := f.show(h)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.kind.Acquire(over, h); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("Acquire says %v", err)
+	}
+	if now := f.show(h); now != was {
+		t.Errorf("the link was %+v and is %+v", was, now)
+	}
+}
+
+// A cut comes while Acquire brings the link back: whichever is first, the link is cut off in
+// the end.
+func TestCutWinsOverRevival(t *testing.T) {
+	f := newFixture(t)
+	_, h := f.pod("4")
+	for range 50 {
+		must(t, f.kind.Cut(t.Context(), h))
+		ctx, cancel := context.WithCancel(t.Context())
+		begun, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			close(begun)
+			_ = f.kind.Acquire(ctx, h) // may or may not be in time
+		}()
+		<-begun
+		cancel() // as the engine does; but it also waits for Acquire
+		must(t, f.kind.Cut(t.Context(), h))
+		<-ended
+		if l := f.show(h); l.Group != f.groups.Cut() {
+			t.Fatalf("the link is %+v", l)
 		}
 	}
 }

@@ -60,10 +60,7 @@ func (l *Links) cutInTurn(ctx context.Context, s *Spec, find func() (rtnl.Link, 
 // cutOff cuts off a link that was found. The caller has the claim on the link and the turn.
 func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 	if !l.groups.IsDying(link.Group) {
-		err = l.conn.Regroup(l.groups.Cut(), link.Name)[0]
-		if errors.Is(err, kernel.ErrNotFound) { // somebody has renamed or deleted the link since
-			err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Group(l.groups.Cut())))
-		}
+		err = l.conn.Regroup(l.groups.Cut(), link)[0]
 	}
 	// The pod would still get what waits in a queue of its link, behind all rules of the table.
 	if waits := s.Ingress != (rtnl.Rate{}); err == nil && (waits || !l.barrier()) {
@@ -73,6 +70,7 @@ func (l *Links) cutOff(s *Spec, link rtnl.Link) (err error) {
 		return err
 	}
 	l.memory.cut(s.Name, link.Index)
+	l.mirror.hear([]rtnl.News{{Change: rtnl.LinkGone, Link: link}}) // the kernel tells of no group: if the owner is wanted all the same, the sweep is to look at the link
 	rs := make([]rtnl.Request, len(s.Addresses))
 	for i, a := range s.Addresses {
 		rs[i] = rtnl.DelRoute(hostRoute(a, link.Index))

@@ -1,4 +1,30 @@
 package link
 
+import "github.com/berth-net/berth/internal/kernel/rtnl"
+
 // Unpolice has the links believe that the kernel has refused to limit what they let in.
 func (l *Links) Unpolice(err error) { l.asked.Do(func() { l.refused(err) }) }
+
+// CutOff cuts off a link as it was seen.
+func (l *Links) CutOff(s *Spec, seen rtnl.Link) error { return l.cutOff(s, seen) }
+
+// Furnish repairs the host's end of a link as it was seen.
+func (l *Links) Furnish(s *Spec, seen rtnl.Link) error {
+	macs, err := s.check()
+	if err != nil {
+		return err
+	}
+	return l.furnishHost(s, macs, seen, nothing())
+}
+
+// DeleteAll deletes links, and calls between once it has found them.
+func (l *Links) DeleteAll(between func(), specs ...*Spec) (errs []error) {
+	targets := l.targets(specs)
+	between()
+	l.deleteGroup(targets)
+	l.deleteRest(targets)
+	for _, t := range targets {
+		errs = append(errs, t.err)
+	}
+	return errs
+}

@@ -18,22 +18,28 @@ import (
 
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
 // link to the live group, limits what it sends and lets in, sets it up, and adds the routes and neighbours for the pod's
-// addresses.
+// addresses. It goes by the link's index: somebody may have given the link's name to another
+// one since the caller looked. If it needs the name, for sysctls, and the link has lost it, the
+// error is errRenamed.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	conf := link.Conf
 	if link.MTU != s.mtu() { // first, because IPv6 and its settings end on a link whose MTU is too small
 		conf = rtnl.Conf{}
-		if err := l.conn.Do(rtnl.SetLink(s.Name, rtnl.MTU(s.mtu()))); err != nil {
+		if err := l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.MTU(s.mtu()))); err != nil {
 			return err
 		}
 	}
 	if link.Up && s.has(true) && !seen.ways6(s, link.Index) {
 		conf = rtnl.Conf{}
-		if err := l.renewIPv6(s); err != nil {
+		if err := l.renewIPv6(s, link.Index); err != nil {
 			return err
 		}
 	}
-	if err := l.conn.Inside(func() error { return s.setSysctls(conf, l.forwards()) }); err != nil {
+	if err := l.conn.Inside(func() error {
+		confs := l.confs(s, link.Index)
+		defer confs.close()
+		return confs.setSysctls(s.sysctls(conf, l.forwards()))
+	}); err != nil {
 		return err
 	}
 	var settings []rtnl.Setting
@@ -54,13 +60,13 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	}
 	var rs []rtnl.Request
 	if len(settings) > 0 {
-		rs = append(rs, rtnl.SetLink(s.Name, settings...))
+		rs = append(rs, rtnl.SetLinkAt(link.Index, settings...))
 	}
 	if err := l.police(s, seen, link.Index); err != nil {
 		return err
 	}
 	rs = append(rs, s.shape(seen, link.Index)...)
-	rs = append(rs, rtnl.SetLink(s.Name, rtnl.Up())) // in a request of its own: in one, the kernel would do it before NoAddrGen
+	rs = append(rs, rtnl.SetLinkAt(link.Index, rtnl.Up())) // in a request of its own: in one, the kernel would do it before NoAddrGen
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
 			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))
@@ -81,13 +87,15 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 // IPv6 on the link, by an MTU below 1280 or by disable_ipv6. When IPv6 comes back then, the
 // kernel gives the link a link-local address, to which the pod could send messages of
 // neighbours and routers.
-func (l *Links) renewIPv6(s *Spec) error {
+func (l *Links) renewIPv6(s *Spec, index int) error {
 	if err := l.conn.Inside(func() error {
-		return ns.SetSysctl("ipv6/conf/"+s.Name+"/disable_ipv6", "1")
+		confs := l.confs(s, index)
+		defer confs.close()
+		return confs.set(sysctl{family: "ipv6", name: "disable_ipv6", want: 1})
 	}); err != nil {
 		return err
 	}
-	return l.conn.Do(rtnl.SetLink(s.Name, rtnl.NoAddrGen()))
+	return l.conn.Do(rtnl.SetLinkAt(index, rtnl.NoAddrGen()))
 }
 
 // ways6 reports whether the view has a route to any of a pod's IPv6 addresses.

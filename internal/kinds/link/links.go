@@ -67,6 +67,7 @@ type Links struct {
 	mirror    mirror
 	memory    memory
 	claims    claims
+	renames   sync.Mutex  // held by the goroutine that gives links their names back
 	turn      turn.One    // of the caller that cuts a link off now
 	listed    atomic.Bool // this Links has listed all links at least once
 	once      sync.Mutex  // held by listOnce

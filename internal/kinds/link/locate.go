@@ -174,10 +174,38 @@ func (l *Links) regain(s *Spec) bool {
 	return err == nil && l.rename(link, s.Name) == nil
 }
 
+// rename gives a link its name back. If another link of the instance has the name, which has
+// lost its own, that link gets a name that nobody else's link has: two links whose names
+// somebody has exchanged would wait for each other for ever. It is found by its alias, as if
+// somebody had renamed it to that, and gets its own name back when its own owner is mended.
 func (l *Links) rename(link rtnl.Link, name string) error {
-	err := l.conn.Do(rtnl.Rename(link.Index, name))
+	l.renames.Lock()
+	defer l.renames.Unlock()
+	err := l.renameAt(link.Index, name)
+	if !errors.Is(err, kernel.ErrExists) {
+		return err
+	}
+	var holder rtnl.Link
+	if l.conn.Do(rtnl.GetLink(name, &holder)) != nil {
+		return err
+	}
+	if its, ok := NameOf(l.prefix, l.groups, holder); !ok || stampless(holder) || its == holder.Name {
+		return err
+	}
+	if away := l.renameAt(holder.Index, fmt.Sprint(strayName, holder.Index)); away != nil {
+		return errors.Join(err, away)
+	}
+	return l.renameAt(link.Index, name)
+}
+
+// strayName and its index are the name of a link that has to make room for another one. No
+// link that ADD makes has such a name, nor such a second name (stamp).
+const strayName = "berth-"
+
+func (l *Links) renameAt(index int, name string) error {
+	err := l.conn.Do(rtnl.Rename(index, name))
 	if errors.Is(err, kernel.ErrBusy) { // the link is up, and the kernel is older than 6.2; repair sets the link up again
-		err = l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.Down()), rtnl.Rename(link.Index, name))
+		err = l.conn.Do(rtnl.SetLinkAt(index, rtnl.Down()), rtnl.Rename(index, name))
 	}
 	return err
 }

@@ -35,6 +35,8 @@ type fixture struct {
 	groups stamp.Groups
 	links  *link.Links
 	kind   hold.Kind
+
+	exchanged func() // called by exchange as it ends; may be nil
 }
 
 // plans counts the holds of all tests, so that each hold has addresses of its own.

@@ -44,6 +44,11 @@ func (m *memory) cut(name string, index int) {
 	m.change(name, func(r *remembered) { r.index, r.cut = index, true })
 }
 
+// revived notes that a link is not cut off any more.
+func (m *memory) revived(name string) {
+	m.change(name, func(r *remembered) { r.cut = false })
+}
+
 // settling notes whether ADD still has to wait until the pod's addresses receive.
 func (m *memory) settling(name string, wait bool) {
 	m.change(name, func(r *remembered) { r.unsettled = wait })

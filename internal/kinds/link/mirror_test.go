@@ -133,7 +133,7 @@ func TestGlanceDoesNotList(t *testing.T) {
 	hs := f.many(3, "4")
 	defer f.release(hs...)
 	well := f.look(ctx, new(hold.Look), hs)
-	must(t, f.conn.Regroup(f.groups.Cut(), spec(hs[0]).Name)[0])
+	must(t, f.conn.Regroup(f.groups.Cut(), f.show(hs[0]))[0])
 	if got := f.look(ctx, hold.Glance(), hs); !slices.Equal(got, well) {
 		t.Errorf("a glance sees what nobody has told:\n%s", got)
 	}

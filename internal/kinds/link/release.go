@@ -39,7 +39,7 @@ func (l *Links) release(ctx context.Context, hs []hold.Hold) []error {
 type target struct {
 	spec  *Spec
 	index int
-	name  string // its present name
+	name  string // the name that it had when it was found
 	err   error
 }
 
@@ -102,17 +102,17 @@ func (l *Links) targets(specs []*Spec) []*target {
 // deleteGroup moves links into a group of their own and deletes the group. It ignores
 // errors: deleteRest deletes what is left.
 func (l *Links) deleteGroup(targets []*target) {
-	var names []string
+	var links []rtnl.Link
 	for _, t := range targets {
 		if t.index != 0 {
-			names = append(names, t.name)
+			links = append(links, rtnl.Link{Index: t.index, Name: t.name})
 		}
 	}
-	if len(names) < 2 {
+	if len(links) < 2 {
 		return
 	}
 	group := l.groups.Batch(l.batches.Add(1))
-	l.conn.Regroup(group, names...)
+	l.conn.Regroup(group, links...)
 	_ = l.conn.Do(rtnl.DelGroup(group))
 }
 

@@ -55,7 +55,7 @@ func TestCut(t *testing.T) {
 func TestCutLeavesABatch(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod("4")
-	must(t, f.conn.Regroup(f.groups.Batch(1), spec(h).Name)[0])
+	must(t, f.conn.Regroup(f.groups.Batch(1), f.show(h))[0])
 	must(t, f.kind.Cut(t.Context(), h))
 	if l := f.show(h); l.Group != f.groups.Batch(1) {
 		t.Errorf("the link is %+v", l)

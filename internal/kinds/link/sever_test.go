@@ -28,7 +28,7 @@ func TestSever(t *testing.T) {
 			for _, h := range []hold.Hold{cut, renamed, batch, gone} {
 				must(t, f.kind.Cut(t.Context(), h))
 			}
-			must(t, f.conn.Regroup(f.groups.Batch(3), spec(batch).Name)[0])
+			must(t, f.conn.Regroup(f.groups.Batch(3), f.show(batch))[0])
 			index := f.rename(renamed)
 			must(t, sever(f, t.Context(), cut, renamed, batch, gone))
 			must(t, sever(f, t.Context(), cut, renamed, batch, gone))

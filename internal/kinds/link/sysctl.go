@@ -2,6 +2,7 @@ package link
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strconv"
 
@@ -68,27 +69,103 @@ func (x sysctl) optional() bool {
 	return x.name == "rpl_seg_enabled" || x.name == "accept_untracked_na" || x.name == "disable_ipv6" && x.want == 1
 }
 
-// setSysctls sets the sysctls that differ, in the calling thread's network namespace. It
-// reads those first that the kernel did not send with the link, because writing
+// errRenamed says that somebody renamed a link while its sysctls were set.
+var errRenamed = errors.New("somebody has just renamed the link")
+
+// confs are the folders of a link's sysctls, by family (net/FAMILY/conf/LINK). A folder is
+// opened by the link's name, and then the link has to have that name: since the folder ends
+// with the name, nothing is written to another link that gets the name meanwhile.
+type confs struct {
+	conn *rtnl.Conn
+	name string
+	link int // its index
+	open map[string]*ns.Sysctls
+}
+
+func (l *Links) confs(s *Spec, index int) *confs {
+	return &confs{l.conn, s.Name, index, map[string]*ns.Sysctls{}}
+}
+
+// of returns the folder of a family. If the link has another name, the error is errRenamed.
+func (c *confs) of(family string) (*ns.Sysctls, error) {
+	if f := c.open[family]; f != nil {
+		return f, nil
+	}
+	f, err := ns.OpenSysctls(family + "/conf/" + c.name)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if err := c.named(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	c.open[family] = f
+	return f, nil
+}
+
+// named returns errRenamed if the link has another name.
+func (c *confs) named() error {
+	names, err := c.conn.Names(c.link)
+	if err == nil && names[0] != "" && names[0] != c.name {
+		err = fmt.Errorf("link %s (index %d) is called %s: %w", c.name, c.link, names[0], errRenamed)
+	}
+	return err
+}
+
+// explain returns errRenamed instead of an error if the link has another name, which is why a
+// folder does not exist.
+func (c *confs) explain(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		if renamed := c.named(); renamed != nil {
+			return renamed
+		}
+	}
+	return err
+}
+
+func (c *confs) close() {
+	for _, f := range c.open {
+		f.Close()
+	}
+}
+
+func (c *confs) get(x sysctl) (string, error) {
+	f, err := c.of(x.family)
+	if err != nil {
+		return "", err
+	}
+	value, err := f.Get(x.name)
+	return value, c.explain(err)
+}
+
+func (c *confs) set(x sysctl) error {
+	f, err := c.of(x.family)
+	if err != nil {
+		return err
+	}
+	return c.explain(f.Set(x.name, strconv.Itoa(int(x.want))))
+}
+
+// setSysctls sets those of a link's sysctls that differ, in the calling thread's network
+// namespace. It reads those first that the kernel did not send with the link, because writing
 // disable_ipv6 takes the lock of all links.
-func (s *Spec) setSysctls(c rtnl.Conf, forwards bool) error {
-	for _, x := range s.sysctls(c, forwards) {
-		path, want := x.family+"/conf/"+s.Name+"/"+x.name, strconv.Itoa(int(x.want))
+func (c *confs) setSysctls(all []sysctl) error {
+	for _, x := range all {
 		if !x.said {
-			have, err := ns.Sysctl(path)
+			have, err := c.get(x)
 			if errors.Is(err, fs.ErrNotExist) && x.optional() {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			if have == want {
+			if have == strconv.Itoa(int(x.want)) {
 				continue
 			}
 		} else if x.have == x.want {
 			continue
 		}
-		if err := ns.SetSysctl(path, want); err != nil {
+		if err := c.set(x); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,7 @@ func (k links) of(h hold.Hold) (*link.Spec, error) {
 	return s, nil
 }
 
-func (k links) acquire(_ context.Context, h hold.Hold) error {
+func (k links) acquire(ctx context.Context, h hold.Hold) error {
 	s, err := k.of(h)
 	if err != nil {
 		return err
@@ -52,10 +52,21 @@ func (k links) acquire(_ context.Context, h hold.Hold) error {
 	pod, gone := k.Node.find(s.Netns)
 	l := k.links[s.Name]
 	coming := l != nil && l.Group == k.groups.Coming()
+	dying := l != nil && k.groups.IsDying(l.Group)
 	k.mu.Unlock()
 	switch {
+	case dying: // its owner is wanted, unless ctx has ended
+		done, err := k.claims.claim(ctx, s.Name)
+		if err != nil {
+			return err
+		}
+		defer done()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return k.furnish(h, l, true)
 	case l != nil && !coming:
-		return k.furnish(h, l)
+		return k.furnish(h, l, false)
 	case gone != nil:
 		return fmt.Errorf("%w: %w", hold.ErrHomeless, gone)
 	}
@@ -86,7 +97,7 @@ func (k links) acquire(_ context.Context, h hold.Hold) error {
 	})
 	idle := err != nil // the host's end is down
 	if err == nil {
-		err = k.furnish(h, l)
+		err = k.furnish(h, l, false)
 	}
 	if err == nil {
 		return nil
@@ -98,15 +109,15 @@ func (k links) acquire(_ context.Context, h hold.Hold) error {
 	return err
 }
 
-// furnish gives the host's end what it lacks.
-func (k links) furnish(h hold.Hold, l *Link) error {
+// furnish gives the host's end what it lacks. If revive is set, the link may be cut off.
+func (k links) furnish(h hold.Hold, l *Link, revive bool) error {
 	s := h.Spec.(*link.Spec)
 	k.watched("furnish", h)
 	return k.step("link", "set "+s.Name, func() error {
 		switch {
 		case k.links[s.Name] != l:
 			return fmt.Errorf("link %s: %w", s.Name, hold.ErrGone)
-		case k.groups.IsDying(l.Group):
+		case k.groups.IsDying(l.Group) && !revive:
 			return errors.New("it is cut off")
 		}
 		for _, a := range s.Addresses {
