@@ -129,8 +129,16 @@ type api struct {
 }
 
 // askedInAPause is how many calls may come in a pause, because they were on their way when it
-// began: the releases that a kind's Flight allows, and one Take or repair for each name.
-func (r *modelRun) askedInAPause() int { return r.shape.flight + len(r.script.names) }
+// began: the releases that a kind's Flight allows, and one Take or repair for each name. Outside
+// a bubble time passes before the engine hears an answer. If the answer's time has passed by then, the
+// engine asks again, at most three times, although the pause goes on.
+func (r *modelRun) askedInAPause() int {
+	calls := r.shape.flight + len(r.script.names)
+	if !r.shape.bubble {
+		calls *= 1 + 3
+	}
+	return calls
+}
 
 // ask is called with modelRun.mu held.
 func (a *api) ask(r *modelRun, kind string) error {
