@@ -158,6 +158,10 @@ func (r *modelRun) adopt(ctx context.Context, name string) bool {
 	if now, ok := r.ledger.Owner(id); !ok || !now.Wanted() { // it was doomed, until its release was promised just now
 		return false
 	}
+	if len(twice(o)) > 0 { // the other one that had its name has gone, and must get the name again
+		r.wantOwn(o)
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.standing[name] = o

@@ -149,7 +149,12 @@ func (a *api) ask(r *modelRun, kind string) error {
 			r.t.Errorf("in a pause %s was asked %d times", kind, a.asked[kind])
 			return nil // or the calls would go on for ever
 		}
-		return &hold.LaterError{At: now.Add(until.Sub(now) / 2), Err: errThrottled} // earlier than the end, which the engine must not forget for this
+		// Once, an answer names an earlier time than the end, which the engine must not forget
+		// for it. If each did, an engine that has not heard of the end would ask many times.
+		if a.asked[kind] == 1 {
+			until = now.Add(until.Sub(now) / 2)
+		}
+		return &hold.LaterError{At: until, Err: errThrottled}
 	case a.quiet, !a.again[kind] && rand.IntN(200) > 0, a.again[kind] && rand.IntN(3) > 0:
 		a.again[kind] = false
 		return nil
