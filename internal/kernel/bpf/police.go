@@ -4,7 +4,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"os"
+	"math"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -76,11 +76,7 @@ func newPolicer(rate, burst uint64, spent bool) (*ebpf.Program, error) {
 	}
 	defer due.Close() // the program keeps it
 	if spent {
-		var now unix.Timespec // of the clock that bpf_ktime_get_ns reads
-		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-			return nil, os.NewSyscallError("clock_gettime", err)
-		}
-		if err := due.Put(uint32(0), uint64(now.Nano())+depth(rate, burst)); err != nil {
+		if err := due.Put(uint32(0), uint64(allSpent)); err != nil {
 			return nil, err
 		}
 	}
@@ -106,6 +102,10 @@ func depth(rate, burst uint64) uint64 {
 	return whole*uint64(time.Second) + uint64(float64(part)/float64(rate)*float64(time.Second)) + uint64(late)
 }
 
+// allSpent is in the map of a spent policer until the first packet comes. The program reads its
+// clock itself, because that of a process in a time namespace is another one.
+const allSpent = math.MaxUint64
+
 // police is a token bucket in the form of GCRA (ITU-T I.371, annex A): the map has the time up to
 // which the rate has paid for all packets that passed. A packet passes if that time, with what
 // the packet costs, is at most depth after now. In C:
@@ -113,12 +113,16 @@ func depth(rate, burst uint64) uint64 {
 //	u64 now = bpf_ktime_get_ns(), bytes = skb->len, t = *due;
 //	if (skb->gso_size && skb->gso_size < bytes)
 //		bytes += (bytes / skb->gso_size - 1) * 42;
-//	u64 cost = bytes * 1000000000 / rate;
+//	u64 cost = bytes * 1000000000 / rate, most = now + depth;
+//	if (t == allSpent) {
+//		cmpxchg(due, t, most);
+//		t = most;
+//	}
 //	if (t < now) {                      // the bucket is full: the past pays for nothing
 //		cmpxchg(due, t, now);       // unless another processor has just done so
 //		t = now;
 //	}
-//	if (t + cost > now + depth)
+//	if (t + cost > most)
 //		return TC_ACT_SHOT;
 //	atomic_add(due, cost);
 //	return TC_ACT_UNSPEC;
@@ -131,8 +135,11 @@ func police(due int, rate, depth uint64) asm.Instructions {
 		cost, now, at = asm.R6, asm.R7, asm.R8
 		t, most       = asm.R2, asm.R3
 	)
-	refill := asm.CmpXchg.Mem(at, now, asm.DWord, 0)
-	refill.Constant = cmpXchg // cilium/ebpf 0.22 writes the operation only from here, and so would add
+	set := func(to asm.Register) asm.Instruction {
+		i := asm.CmpXchg.Mem(at, to, asm.DWord, 0)
+		i.Constant = cmpXchg // cilium/ebpf 0.22 writes the operation only from here, and so would add
+		return i
+	}
 	return asm.Instructions{
 		asm.LoadMem(cost, skb, atLen, asm.Word),
 		asm.LoadMem(most, skb, atGSOSize, asm.Word),
@@ -150,13 +157,17 @@ func police(due int, rate, depth uint64) asm.Instructions {
 		asm.Div.Reg(cost, most),
 		asm.LoadMapValue(at, due, 0),
 		asm.LoadMem(t, at, 0, asm.DWord),
-		asm.JGE.Reg(t, now, "owing"),
-		asm.Mov.Reg(result, t),
-		refill,
-		asm.Mov.Reg(t, now),
-		asm.Add.Reg(t, cost).WithSymbol("owing"),
 		asm.LoadImm(most, int64(depth), asm.DWord),
 		asm.Add.Reg(most, now),
+		asm.JNE.Imm(t, -1, "begun"), // allSpent
+		asm.Mov.Reg(result, t),
+		set(most),
+		asm.Mov.Reg(t, most),
+		asm.JGE.Reg(t, now, "owing").WithSymbol("begun"),
+		asm.Mov.Reg(result, t),
+		set(now),
+		asm.Mov.Reg(t, now),
+		asm.Add.Reg(t, cost).WithSymbol("owing"),
 		asm.JGT.Reg(t, most, "above"),
 		asm.AddAtomic.Mem(at, cost, asm.DWord, 0),
 		asm.Mov.Imm(result, next),

@@ -63,7 +63,8 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 			err = l.repair(ctx, s, macs, link)
 		}
 		renamed := errors.Is(err, errRenamed)
-		if !regained && (renamed && created || (renamed || errors.Is(err, hold.ErrForeign)) && l.regain(s)) {
+		foreign := errors.Is(err, hold.ErrForeign) && !whole // else it is a route of a link that has its name
+		if !regained && (renamed && created || (renamed || foreign) && l.regain(s)) {
 			regained = true
 			continue
 		}
@@ -179,7 +180,7 @@ func (l *Links) born(macs ends, link rtnl.Link) bool {
 // same owner, which somebody has renamed, the error is hold.ErrForeign. If another link has that
 // name, this link gets no second name.
 func (l *Links) mark(s *Spec, link *rtnl.Link) error {
-	l.memory.see(s.Name, link.Index)
+	l.memory.born(s.Name, link.Index)
 	alt := stamp.AltName(s.Name)
 	var other rtnl.Link
 	errs := l.conn.Each(rtnl.AddAltNameAt(link.Index, alt), rtnl.SetLinkAt(link.Index, rtnl.Alias(l.alias(s))))

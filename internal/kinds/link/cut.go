@@ -135,7 +135,7 @@ func (l *Links) DownDying(ctx context.Context) error {
 	var errs []error
 	for _, name := range l.memory.dying() {
 		err := ctx.Err()
-		if err == nil {
+		if err == nil && l.memory.get(name).cut { // else it was brought back meanwhile
 			err = l.setDown(&Spec{Name: name})
 		}
 		if err != nil {

@@ -181,6 +181,9 @@ func (l *Links) regain(s *Spec) bool {
 func (l *Links) rename(link rtnl.Link, name string) error {
 	l.renames.Lock()
 	defer l.renames.Unlock()
+	if link.Name == name {
+		return nil // a kernel older than 6.2 refuses even this while the link is up
+	}
 	err := l.renameAt(link.Index, name)
 	if !errors.Is(err, kernel.ErrExists) {
 		return err

@@ -39,6 +39,11 @@ func (m *memory) see(name string, index int) {
 	m.change(name, func(r *remembered) { r.index = index })
 }
 
+// born notes the index of a new link, which nobody has cut off.
+func (m *memory) born(name string, index int) {
+	m.change(name, func(r *remembered) { r.index, r.cut = index, false })
+}
+
 // cut notes that a link is cut off.
 func (m *memory) cut(name string, index int) {
 	m.change(name, func(r *remembered) { r.index, r.cut = index, true })

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strconv"
 
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
@@ -103,17 +104,21 @@ func (c *confs) of(family string) (*ns.Sysctls, error) {
 	return f, nil
 }
 
-// named returns errRenamed if the link has another name.
+// named returns errRenamed if the link has another name, and kernel.ErrNotFound if it is gone.
 func (c *confs) named() error {
 	names, err := c.conn.Names(c.link)
-	if err == nil && names[0] != "" && names[0] != c.name {
+	switch {
+	case err != nil:
+	case names[0] == "":
+		err = fmt.Errorf("link %s (index %d): %w", c.name, c.link, kernel.ErrNotFound)
+	case names[0] != c.name:
 		err = fmt.Errorf("link %s (index %d) is called %s: %w", c.name, c.link, names[0], errRenamed)
 	}
 	return err
 }
 
-// explain returns errRenamed instead of an error if the link has another name, which is why a
-// folder does not exist.
+// explain says why a folder does not exist, if that is because the link has another name or is
+// gone (named).
 func (c *confs) explain(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		if renamed := c.named(); renamed != nil {
