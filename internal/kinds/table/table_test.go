@@ -169,10 +169,10 @@ func TestRunRestores(t *testing.T) {
 		{"nft delete table", hold.ErrGone, func(c *nftables.Conn) { c.DelTable(table) }},
 		{"nft flush table", hold.ErrChanged, func(c *nftables.Conn) { c.FlushTable(table) }},
 	} {
-		e.mu.Lock() // so that Run does not mend the table at once
-		change(t, at, tt.edit)
-		nettest.Eventually(t, tt.name+" to be noticed", func() bool { return !e.Intact() })
-		e.mu.Unlock()
+		locked(e, func() {
+			change(t, at, tt.edit)
+			nettest.Eventually(t, tt.name+" to be noticed", func() bool { return !e.Intact() })
+		})
 		k.is(<-drifts, tt.want)
 		nettest.Eventually(t, "the tables to be intact after "+tt.name, both)
 		k.must(k.verify(h))
@@ -183,6 +183,7 @@ func TestRunRestores(t *testing.T) {
 // Somebody makes the table dormant and wakes it up again, or deletes it; and somebody else
 // puts it right before Run does. Run reports that it may have been out of force.
 func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
+	nettest.Program(t, "nft")
 	at := nettest.Node(t)
 	e := New(Options{Tables: nft.Open(at), Ruleset: ruleset()})
 	well := make(chan struct{}, 100)
@@ -229,9 +230,7 @@ func TestRunTellsOfWhatIsRightAgain(t *testing.T) {
 			k.must(other.Replace(r))
 		},
 	} {
-		e.mu.Lock() // so that Run does not mend the table before it is right
-		touch()
-		e.mu.Unlock()
+		locked(e, touch)
 		<-well
 		nettest.Eventually(t, "the table to be intact: "+what, e.Intact)
 	}
@@ -332,6 +331,14 @@ func run(t *testing.T, e *Keeper, drifts chan<- error) (stop func()) {
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return stop
+}
+
+// locked calls f while Run cannot mend the table. A test that ends in f leaves no lock behind, for which
+// Run, and so the test's end, would wait for ever.
+func locked(e *Keeper, f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
 }
 
 // change changes nftables as another program would.
