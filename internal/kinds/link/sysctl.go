@@ -93,8 +93,14 @@ func (c *confs) of(family string) (*ns.Sysctls, error) {
 		return f, nil
 	}
 	f, err := ns.OpenSysctls(family + "/conf/" + c.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if renamed := c.named(); renamed != nil {
+			return nil, renamed
+		}
+		f, err = ns.OpenSysctls(family + "/conf/" + c.name) // the link may have had another name for a moment
+	}
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, err
 	}
 	if err := c.named(); err != nil {
 		f.Close()
@@ -117,13 +123,18 @@ func (c *confs) named() error {
 	return err
 }
 
-// explain says why a folder does not exist, if that is because the link has another name or is
-// gone (named).
-func (c *confs) explain(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		if renamed := c.named(); renamed != nil {
-			return renamed
-		}
+// explain turns the error of a folder's file into errRenamed if the folder has ended (ns.Sysctls). The
+// link may have its name again by then, in a new folder: the kernel need not lack the sysctl. Every
+// kernel has forwarding, in the folders of both families.
+func (c *confs) explain(f *ns.Sysctls, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if renamed := c.named(); renamed != nil {
+		return renamed
+	}
+	if _, ended := f.Get("forwarding"); errors.Is(ended, fs.ErrNotExist) {
+		return fmt.Errorf("link %s (index %d) had another name for a moment: %w", c.name, c.link, errRenamed)
 	}
 	return err
 }
@@ -140,7 +151,7 @@ func (c *confs) get(x sysctl) (string, error) {
 		return "", err
 	}
 	value, err := f.Get(x.name)
-	return value, c.explain(err)
+	return value, c.explain(f, err)
 }
 
 func (c *confs) set(x sysctl) error {
@@ -148,7 +159,7 @@ func (c *confs) set(x sysctl) error {
 	if err != nil {
 		return err
 	}
-	return c.explain(f.Set(x.name, strconv.Itoa(int(x.want))))
+	return c.explain(f, f.Set(x.name, strconv.Itoa(int(x.want))))
 }
 
 // setSysctls sets those of a link's sysctls that differ, in the calling thread's network
