@@ -171,7 +171,7 @@ func lookPolice(context.Context, *Node) Finding {
 		}
 		defer c.Close()
 		const loopback = 1
-		return c.Police(loopback, rtnl.Rate{Rate: 1_000_000, Burst: 1 << 20}, false)
+		return c.Police(loopback, rtnl.Rate{Rate: 1_000_000, Burst: 1 << 20}, 65536, false)
 	}))
 }
 

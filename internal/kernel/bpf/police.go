@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -35,8 +36,12 @@ const (
 	atGSOSize = 176 // how many bytes of the payload each segment gets; 0: the packet is one
 )
 
-// leastHeaders are the headers of a segment, of Ethernet, IPv4 and UDP: none has less.
-const leastHeaders = 14 + 20 + 8
+// These are lengths of headers, in bytes (IEEE 802.3; RFC 8200, section 3; RFC 768).
+const (
+	ethernet = 14
+	ipv6     = 40
+	udp      = 8
+)
 
 // PolicerName is what the kernel lists a policer as: its programs and maps.
 const PolicerName = "berth_police"
@@ -48,17 +53,18 @@ type Policer struct{ program *ebpf.Program }
 // NewPolicer loads a policer that passes so many bytes a second, and at most so many bytes at
 // once. Beside the burst it leaves room for what the rate sends in 100 ms, so that a sender that
 // keeps to the rate and the burst loses nothing. It counts packets as tc does, with their
-// link-layer header. If segments travel as one packet (GSO), each segment but the first counts with
-// headers of 42 bytes; the queue that paced them counts 42 or more. If spent is true, the policer
-// begins as if the burst and the room had just been sent. A kernel
+// link-layer header. If segments travel as one packet (GSO), it counts each with the packet's headers, as tc
+// does, if these are Ethernet, IP without extension headers, and TCP or UDP. The headers of other packets
+// can be much longer, and it counts each of their segments as a frame of the link's MTU. If spent is
+// true, the policer begins as if the burst and the room had just been sent. A kernel
 // before 5.12, which has no atomic compare and exchange, answers kernel.ErrUnsupported. The process needs
 // CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN, in the first user namespace; otherwise the answer is
 // kernel.ErrPermission.
-func NewPolicer(rate, burst uint64, spent bool) (*Policer, error) {
+func NewPolicer(rate, burst uint64, mtu int, spent bool) (*Policer, error) {
 	if rate == 0 {
 		return nil, errors.New("a policer needs a rate above 0")
 	}
-	p, err := newPolicer(rate, burst, spent)
+	p, err := newPolicer(rate, burst, mtu, spent)
 	if err != nil {
 		err = fmt.Errorf("loading a program that drops what is above %d bytes a second: %w", rate, err)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) { // there is nothing else wrong with it
@@ -69,7 +75,7 @@ func NewPolicer(rate, burst uint64, spent bool) (*Policer, error) {
 	return &Policer{p}, nil
 }
 
-func newPolicer(rate, burst uint64, spent bool) (*ebpf.Program, error) {
+func newPolicer(rate, burst uint64, mtu int, spent bool) (*ebpf.Program, error) {
 	due, err := ebpf.NewMap(&ebpf.MapSpec{Name: PolicerName, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
 		return nil, err
@@ -81,7 +87,7 @@ func newPolicer(rate, burst uint64, spent bool) (*ebpf.Program, error) {
 		}
 	}
 	return ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
-		Name: PolicerName, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: police(due.FD(), rate, depth(rate, burst)),
+		Name: PolicerName, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: police(due.FD(), rate, depth(rate, burst), ethernet+mtu),
 	}, ebpf.ProgramOptions{LogDisabled: true})
 }
 
@@ -110,9 +116,7 @@ const allSpent = math.MaxUint64
 // which the rate has paid for all packets that passed. A packet passes if that time, with what
 // the packet costs, is at most depth after now. In C:
 //
-//	u64 now = bpf_ktime_get_ns(), bytes = skb->len, t = *due;
-//	if (skb->gso_size && skb->gso_size < bytes)
-//		bytes += (bytes / skb->gso_size - 1) * 42;
+//	u64 now = bpf_ktime_get_ns(), bytes = onWire(skb), t = *due;
 //	u64 cost = bytes * 1000000000 / rate, most = now + depth;
 //	if (t == allSpent) {
 //		cmpxchg(due, t, most);
@@ -129,9 +133,9 @@ const allSpent = math.MaxUint64
 //
 // Packets that several processors look at in the same instant may all pass by one token, and are
 // all paid for afterwards.
-func police(due int, rate, depth uint64) asm.Instructions {
+func police(due int, rate, depth uint64, longest int) asm.Instructions {
 	const (
-		result, skb   = asm.R0, asm.R1
+		result        = asm.R0
 		cost, now, at = asm.R6, asm.R7, asm.R8
 		t, most       = asm.R2, asm.R3
 	)
@@ -140,16 +144,7 @@ func police(due int, rate, depth uint64) asm.Instructions {
 		i.Constant = cmpXchg // cilium/ebpf 0.22 writes the operation only from here, and so would add
 		return i
 	}
-	return asm.Instructions{
-		asm.LoadMem(cost, skb, atLen, asm.Word),
-		asm.LoadMem(most, skb, atGSOSize, asm.Word),
-		asm.JEq.Imm(most, 0, "whole"),
-		asm.JGE.Reg(most, cost, "whole"),
-		asm.Mov.Reg(t, cost),
-		asm.Div.Reg(t, most),
-		asm.Sub.Imm(t, 1),
-		asm.Mul.Imm(t, leastHeaders),
-		asm.Add.Reg(cost, t),
+	return append(onWire(longest), asm.Instructions{
 		asm.FnKtimeGetNs.Call().WithSymbol("whole"),
 		asm.Mov.Reg(now, result),
 		asm.Mul.Imm(cost, int32(time.Second)),
@@ -174,5 +169,101 @@ func police(due int, rate, depth uint64) asm.Instructions {
 		asm.Return(),
 		asm.Mov.Imm(result, shot).WithSymbol("above"),
 		asm.Return(),
+	}...)
+}
+
+// onWire leaves in R6 how many bytes a packet has on the wire, and goes on at "whole". A pod chooses how
+// long its segments and their headers are, but no frame has more bytes than longest. In C, with the
+// frame's bytes from skb_load_bytes:
+//
+//	u64 bytes = skb->len, size = skb->gso_size, headers, frames;
+//	if (!size || size >= bytes)
+//		goto whole;
+//	if (ethertype == ETH_P_IP)
+//		headers = 14 + ihl * 4;
+//	else if (ethertype == ETH_P_IPV6)
+//		headers = 14 + 40;
+//	if (protocol == IPPROTO_TCP)
+//		headers += doff * 4;
+//	else if (protocol == IPPROTO_UDP)
+//		headers += 8;
+//	if (all of these are known) {
+//		if (headers < bytes)
+//			bytes += (bytes - headers - 1) / size * headers;
+//	} else {
+//		frames = (bytes / size + 1) * longest;
+//		bytes = max(bytes, frames);
+//	}
+//	whole:
+func onWire(longest int) asm.Instructions {
+	const (
+		bytes, size, headers, skb = asm.R6, asm.R7, asm.R8, asm.R9
+		value, frames             = asm.R2, asm.R3
+		first                     = 12 // the first byte of the frame that the program reads: the EtherType
+		stack, room               = -16, 12
+	)
+	load := func(room int32) asm.Instructions { // into the stack, from the offset that is in R2
+		return asm.Instructions{
+			asm.Mov.Reg(asm.R1, skb),
+			asm.Mov.Reg(asm.R3, asm.RFP),
+			asm.Add.Imm(asm.R3, stack),
+			asm.Mov.Imm(asm.R4, room),
+			asm.FnSkbLoadBytes.Call(),
+			asm.JNE.Imm(asm.R0, 0, "frames"),
+		}
 	}
+	read := func(to asm.Register, at int16) asm.Instruction {
+		return asm.LoadMem(to, asm.RFP, stack+at-first, asm.Byte)
+	}
+	return slices.Concat(
+		asm.Instructions{
+			asm.Mov.Reg(skb, asm.R1),
+			asm.LoadMem(bytes, skb, atLen, asm.Word),
+			asm.LoadMem(size, skb, atGSOSize, asm.Word),
+			asm.JEq.Imm(size, 0, "whole"),
+			asm.JGE.Reg(size, bytes, "whole"),
+			asm.Mov.Imm(value, first),
+		},
+		load(room),
+		asm.Instructions{
+			asm.LoadMem(value, asm.RFP, stack, asm.Half),
+			asm.HostTo(asm.BE, value, asm.Half),
+			asm.JEq.Imm(value, unix.ETH_P_IP, "v4"),
+			asm.JNE.Imm(value, unix.ETH_P_IPV6, "frames"),
+			asm.Mov.Imm(headers, ethernet+ipv6),
+			read(value, 20),
+			asm.Ja.Label("transport"),
+			read(headers, 14).WithSymbol("v4"),
+			asm.And.Imm(headers, 0x0f),
+			asm.LSh.Imm(headers, 2),
+			asm.Add.Imm(headers, ethernet),
+			read(value, 23),
+			asm.JEq.Imm(value, unix.IPPROTO_UDP, "udp").WithSymbol("transport"),
+			asm.JNE.Imm(value, unix.IPPROTO_TCP, "frames"),
+			asm.Mov.Reg(value, headers),
+			asm.Add.Imm(value, 12),
+		},
+		load(1),
+		asm.Instructions{
+			asm.LoadMem(value, asm.RFP, stack, asm.Byte),
+			asm.And.Imm(value, 0xf0),
+			asm.RSh.Imm(value, 2),
+			asm.Add.Reg(headers, value),
+			asm.Ja.Label("known"),
+			asm.Add.Imm(headers, udp).WithSymbol("udp"),
+			asm.JGE.Reg(headers, bytes, "whole").WithSymbol("known"),
+			asm.Mov.Reg(value, bytes),
+			asm.Sub.Reg(value, headers),
+			asm.Sub.Imm(value, 1),
+			asm.Div.Reg(value, size),
+			asm.Mul.Reg(value, headers),
+			asm.Add.Reg(bytes, value),
+			asm.Ja.Label("whole"),
+			asm.Mov.Reg(frames, bytes).WithSymbol("frames"),
+			asm.Div.Reg(frames, size),
+			asm.Add.Imm(frames, 1),
+			asm.Mul.Imm(frames, int32(longest)),
+			asm.JGE.Reg(bytes, frames, "whole"),
+			asm.Mov.Reg(bytes, frames),
+		})
 }

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"math"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/nettest"
 )
@@ -18,11 +20,13 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = nettest.Must
 
+const mtu = 1500
+
 // policer loads a policer.
 func policer(t testing.TB, rate, burst uint64) *Policer {
 	t.Helper()
 	nettest.NeedPrograms(t)
-	p, err := NewPolicer(rate, burst, false)
+	p, err := NewPolicer(rate, burst, mtu, false)
 	must(t, err)
 	t.Cleanup(func() { must(t, p.Close()) })
 	return p
@@ -60,7 +64,7 @@ func TestBurst(t *testing.T) {
 // A spent policer has nothing left of its burst.
 func TestSpent(t *testing.T) {
 	nettest.NeedPrograms(t)
-	p, err := NewPolicer(1, 1514, true)
+	p, err := NewPolicer(1, 1514, mtu, true)
 	must(t, err)
 	defer p.Close()
 	if passes(t, p, 60) {
@@ -68,12 +72,46 @@ func TestSpent(t *testing.T) {
 	}
 }
 
+// frame returns the first bytes of a frame, whose EtherType, first byte of IP, and next protocol (at its
+// place in IPv4 or IPv6) are these; and, behind IP's headers, TCP's with a length of 32 bytes.
+func frame(ethertype uint16, ip, protocol byte) []byte {
+	f := make([]byte, 3000)
+	binary.BigEndian.PutUint16(f[12:], ethertype)
+	f[14] = ip
+	if ethertype == unix.ETH_P_IPV6 {
+		f[20], f[14+40+12] = protocol, 8<<4
+	} else {
+		f[23], f[14+int(ip&15)*4+12] = protocol, 8<<4
+	}
+	return f
+}
+
 // Many small segments that travel as one packet count as what they are on the wire: a pod chooses
-// their size.
+// their size, and that of their headers.
 func TestSegments(t *testing.T) {
 	const size = 3000
-	for _, c := range []struct{ segment, want int }{
-		{0, size}, {size + 1, size}, {size, size}, {1500, size + 42}, {300, size + 9*42}, {1, size + (size-1)*42},
+	udp4, tcp4 := frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_UDP), frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_TCP)
+	udp6, tcp6 := frame(unix.ETH_P_IPV6, 0x60, unix.IPPROTO_UDP), frame(unix.ETH_P_IPV6, 0x60, unix.IPPROTO_TCP)
+	for _, c := range []struct {
+		name          string
+		frame         []byte
+		segment, want int
+	}{
+		{"no GSO", udp4, 0, size},
+		{"one segment", udp4, size + 1, size},
+		{"one segment", udp4, size, size},
+		{"one segment", udp4, size - 42, size},
+		{"two segments", udp4, size - 43, size + 42},
+		{"IPv4, UDP", udp4, 300, size + 9*42},
+		{"IPv4, UDP", udp4, 1, size + (size-43)*42},
+		{"IPv4 with options, UDP", frame(unix.ETH_P_IP, 0x4f, unix.IPPROTO_UDP), 100, size + 29*82},
+		{"IPv4, TCP", tcp4, 1448, size + 2*66},
+		{"IPv4 with options, TCP", frame(unix.ETH_P_IP, 0x4f, unix.IPPROTO_TCP), 100, size + 28*106},
+		{"IPv6, UDP", udp6, 1000, size + 2*62},
+		{"IPv6, TCP", tcp6, 1428, size + 2*86},
+		{"IPv6 with an extension header", frame(unix.ETH_P_IPV6, 0x60, unix.IPPROTO_DSTOPTS), 1000, 4 * (mtu + 14)},
+		{"IPv4 in IPv4", frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_IPIP), 1500, 3 * (mtu + 14)},
+		{"neither IPv4 nor IPv6", frame(unix.ETH_P_8021Q, 0, 0), 1, (size + 1) * (mtu + 14)},
 	} {
 		p := policer(t, 1, uint64(c.want+14))
 		ctx := struct {
@@ -81,10 +119,10 @@ func TestSegments(t *testing.T) {
 			size uint32
 			_    [12]byte // up to the end of struct __sk_buff
 		}{size: uint32(c.segment)}
-		said, err := p.program.Run(&ebpf.RunOptions{Data: make([]byte, size), Context: ctx})
+		said, err := p.program.Run(&ebpf.RunOptions{Data: c.frame, Context: ctx})
 		must(t, err)
 		if int32(said) != next || !passes(t, p, 14) || passes(t, p, 14) {
-			t.Errorf("a packet of %d bytes in segments of %d does not count as %d", size, c.segment, c.want)
+			t.Errorf("%s: a packet of %d bytes in segments of %d does not count as %d", c.name, size, c.segment, c.want)
 		}
 	}
 }
@@ -146,7 +184,7 @@ func TestExtremes(t *testing.T) {
 			t.Errorf("a rate of %d and a burst of %d drop what fits", c.rate, c.burst)
 		}
 	}
-	if _, err := NewPolicer(0, 1514, false); err == nil {
+	if _, err := NewPolicer(0, 1514, mtu, false); err == nil {
 		t.Error("a rate of 0 is taken")
 	}
 	if d := depth(1, math.MaxUint64); d != 1<<62 {
@@ -160,7 +198,7 @@ func TestExtremes(t *testing.T) {
 // A policer that nobody has attached ends with Close.
 func TestClose(t *testing.T) {
 	nettest.NeedPrograms(t)
-	p, err := NewPolicer(1000, 1514, false)
+	p, err := NewPolicer(1000, 1514, mtu, false)
 	must(t, err)
 	info, err := p.program.Info()
 	must(t, err)

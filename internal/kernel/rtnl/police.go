@@ -61,12 +61,13 @@ const policeFormat = "berth-rate-%d-burst-%d"
 // does not exist the error is kernel.ErrNotFound. If the kernel cannot do it for any link, or does
 // not let this process, the error is kernel.ErrUnsupported or kernel.ErrPermission.
 //
-// If spent is true, the link begins as if the burst had just come in (bpf.NewPolicer).
+// The link's MTU is how bytes of unusual packets are counted. If spent is true, the link begins as if
+// the burst had just come in (bpf.NewPolicer has both).
 //
 //	tc qdisc add dev DEV clsact
 //	tc filter replace dev DEV ingress pref 98 handle be98 bpf direct-action name NAME
-func (c *Conn) Police(index int, r Rate, spent bool) error {
-	p, err := bpf.NewPolicer(r.Rate, uint64(r.Burst), spent)
+func (c *Conn) Police(index int, r Rate, mtu int, spent bool) error {
+	p, err := bpf.NewPolicer(r.Rate, uint64(r.Burst), mtu, spent)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,7 @@ func (c *Conn) Police(index int, r Rate, spent bool) error {
 // CanPolice returns why Police cannot work for any link, as far as that can be seen without
 // one; nil if nothing is known against it.
 func CanPolice() error {
-	p, err := bpf.NewPolicer(1, 1, false)
+	p, err := bpf.NewPolicer(1, 1, 1500, false)
 	if err == nil {
 		_ = p.Close()
 	}

@@ -37,7 +37,7 @@ func TestPolice(t *testing.T) {
 		{Rate: 1, Burst: 1514}, {Rate: 1, Burst: math.MaxUint32}, {Rate: 1_250_000, Burst: 100_000},
 		{Rate: math.MaxUint32 + 1, Burst: 1 << 20}, {Rate: math.MaxInt64 / 8, Burst: 1514},
 	} {
-		must(t, c.Police(link.Index, r, false))
+		must(t, c.Police(link.Index, r, 1500, false))
 		if got := policedTo(t, c, link.Index); got != r {
 			t.Errorf("%s became %s", r, got)
 		}
@@ -52,7 +52,7 @@ func TestPolice(t *testing.T) {
 	if r := policedTo(t, c, link.Index); r != (rtnl.Rate{}) {
 		t.Errorf("what is taken away is %s", r)
 	}
-	if err := c.Police(1<<30, rtnl.Rate{Rate: 1000, Burst: 1514}, false); !errors.Is(err, kernel.ErrNotFound) {
+	if err := c.Police(1<<30, rtnl.Rate{Rate: 1000, Burst: 1514}, 1500, false); !errors.Is(err, kernel.ErrNotFound) {
 		t.Errorf("a link that is not there: %v", err)
 	}
 }
@@ -66,7 +66,7 @@ func TestMonitorPolice(t *testing.T) {
 	foreign, _ := veth(t, c, "strange")
 	r := rtnl.Rate{Rate: 1000, Burst: 1514}
 	nettest.Run(t, nil, "tc qdisc add dev strange clsact")
-	again := func() { must(t, c.Police(link.Index, r, false)) }
+	again := func() { must(t, c.Police(link.Index, r, 1500, false)) }
 	var seen []string
 	for _, step := range []struct{ command, want string }{
 		{"", r.String()},

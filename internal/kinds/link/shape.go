@@ -45,7 +45,7 @@ func (l *Links) police(s *Spec, seen view, index int) error {
 		return nil
 	}
 	spent := l.memory.get(s.Name).last != 0 // it was lost: deleting its end must not give a pod a new burst
-	err := l.conn.Police(index, s.Egress, spent)
+	err := l.conn.Police(index, s.Egress, s.mtu(), spent)
 	if l.refused(err) {
 		return nil
 	}
