@@ -68,6 +68,9 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 			regained = true
 			continue
 		}
+		if foreign {
+			err = errors.Join(err, l.repairStray(ctx, s, macs))
+		}
 		if err != nil || created || whole {
 			return err
 		}
@@ -82,6 +85,16 @@ func (l *Links) take(ctx context.Context, s *Spec) error {
 			return err
 		}
 	}
+}
+
+// repairStray repairs a link that cannot have its name back, because somebody else has that. The
+// link stays renamed, and its pod has its network all the same.
+func (l *Links) repairStray(ctx context.Context, s *Spec, macs ends) error {
+	link, err := l.elsewhere(s)
+	if err != nil || link.Group == l.groups.Coming() {
+		return nil // the caller's error says more
+	}
+	return l.repair(ctx, s, macs, link)
 }
 
 // orHomeless returns why or, if the pod's namespace and the link are both gone,

@@ -19,8 +19,8 @@ import (
 // furnishHost gives the host's end what it lacks: it sets sysctls and attributes, moves the
 // link to the live group, limits what it sends and lets in, sets it up, and adds the routes and neighbours for the pod's
 // addresses. It goes by the link's index: somebody may have given the link's name to another
-// one since the caller looked. If it needs the name, for sysctls, and the link has lost it, the
-// error is errRenamed.
+// one since the caller looked. If it needs the name that the caller has seen, for sysctls, and the
+// link has lost that, the error is errRenamed.
 func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error {
 	conf := link.Conf
 	if link.MTU != s.mtu() { // first, because IPv6 and its settings end on a link whose MTU is too small
@@ -31,12 +31,12 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	}
 	if link.Up && s.has(true) && !seen.ways6(s, link.Index) {
 		conf = rtnl.Conf{}
-		if err := l.renewIPv6(s, link.Index); err != nil {
+		if err := l.renewIPv6(link); err != nil {
 			return err
 		}
 	}
 	if err := l.conn.Inside(func() error {
-		confs := l.confs(s, link.Index)
+		confs := l.confs(link)
 		defer confs.close()
 		return confs.setSysctls(s.sysctls(conf, l.forwards()))
 	}); err != nil {
@@ -87,15 +87,15 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 // IPv6 on the link, by an MTU below 1280 or by disable_ipv6. When IPv6 comes back then, the
 // kernel gives the link a link-local address, to which the pod could send messages of
 // neighbours and routers.
-func (l *Links) renewIPv6(s *Spec, index int) error {
+func (l *Links) renewIPv6(link rtnl.Link) error {
 	if err := l.conn.Inside(func() error {
-		confs := l.confs(s, index)
+		confs := l.confs(link)
 		defer confs.close()
 		return confs.set(sysctl{family: "ipv6", name: "disable_ipv6", want: 1})
 	}); err != nil {
 		return err
 	}
-	return l.conn.Do(rtnl.SetLinkAt(index, rtnl.NoAddrGen()))
+	return l.conn.Do(rtnl.SetLinkAt(link.Index, rtnl.NoAddrGen()))
 }
 
 // ways6 reports whether the view has a route to any of a pod's IPv6 addresses.

@@ -123,6 +123,41 @@ func TestRenamedIsRepaired(t *testing.T) {
 	}
 }
 
+// A renamed link whose name somebody else has by now is repaired under the name that it has, and the
+// error says why it cannot have its own. It gets that as soon as it is free.
+func TestRenamedBesideItsName(t *testing.T) {
+	for name, take := range map[string]func(*fixture, string){
+		"another link": func(f *fixture, name string) {
+			must(f, f.conn.Do(rtnl.AddVeth(rtnl.End{Name: name}, 0, rtnl.End{Name: f.alias()}, nettest.Pod(f).Fd())))
+		},
+		"lo's second name": func(f *fixture, name string) {
+			nettest.Run(f, nil, "ip link property add dev lo altname "+name)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.forwarding()
+			_, h := f.pod(both)
+			at := f.rename(h)
+			take(f, spec(h).Name)
+			must(t, f.conn.Do(rtnl.SetLinkAt(at, rtnl.Down(), rtnl.MTU(1300))))
+			if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, hold.ErrForeign) {
+				t.Fatalf("Acquire says %v", err)
+			}
+			if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || strings.Contains(err.Error(), ";") ||
+				!strings.Contains(err.Error(), "renamed to other") {
+				t.Errorf("but for its name the link is repaired, and Verify says %v", err)
+			}
+			if name == "another link" {
+				must(t, f.conn.Do(rtnl.DelLink(spec(h).Name)))
+			} else {
+				nettest.Run(t, nil, "ip link property del dev lo altname "+spec(h).Name)
+			}
+			f.wantRepaired(h, at)
+		})
+	}
+}
+
 // Cut and Release leave a link alone that has another owner's alias, whatever leads to it.
 // They also leave a link alone that somebody gave the name of a link that is gone.
 func TestRenamedToOurs(t *testing.T) {

@@ -83,8 +83,8 @@ type confs struct {
 	open map[string]*ns.Sysctls
 }
 
-func (l *Links) confs(s *Spec, index int) *confs {
-	return &confs{l.conn, s.Name, index, map[string]*ns.Sysctls{}}
+func (l *Links) confs(link rtnl.Link) *confs {
+	return &confs{l.conn, link.Name, link.Index, map[string]*ns.Sysctls{}}
 }
 
 // of returns the folder of a family. If the link has another name, the error is errRenamed.
