@@ -206,10 +206,19 @@ func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) 
 			}
 		}
 	}
+	strays := map[string]int{}
 	links, err := l.mirror.list(func() ([]rtnl.Link, error) {
-		return l.conn.Veths(func(link rtnl.Link) (bool, error) { return l.own(link), nil })
+		clear(strays)
+		return l.conn.Veths(func(link rtnl.Link) (bool, error) {
+			own := l.own(link)
+			if !own && stampless(link) {
+				strays[link.MAC] = link.Index
+			}
+			return own, nil
+		})
 	})
 	if err == nil {
+		l.memory.strew(strays)
 		l.listed.Store(true)
 	}
 	return links, err

@@ -11,8 +11,8 @@ import (
 type memory struct {
 	mu    sync.Mutex
 	links map[string]remembered
-	// strays are the indices, by MAC, of links in the instance's groups that only their MAC may
-	// assign to an owner.
+	// strays are the indices, by MAC, of links that only their MAC may assign to an owner: those of the
+	// last list of all links, and those in the instance's groups that the kernel told of since.
 	strays map[string]int
 }
 
@@ -74,6 +74,13 @@ func (m *memory) stray(mac string, index int) {
 		m.strays = map[string]int{}
 	}
 	m.strays[mac] = index
+}
+
+// strew notes all strays of a list of all links.
+func (m *memory) strew(strays map[string]int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.strays = strays
 }
 
 // strayed returns the index of the stray with a MAC; 0: there is none.

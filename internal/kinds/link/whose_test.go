@@ -46,6 +46,8 @@ var strips = map[string]struct {
 	"MAC and the pod's end":  {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.Group(0)}, false},
 	"second name":            {hide{index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 	"index":                  {hide{second: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
+	"MAC alone":              {hide{second: true, index: true, routes: true, end: true}, []rtnl.Setting{rtnl.Group(0)}, false},
+	"second name alone":      {hide{index: true, routes: true, end: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 	"the pod's end":          {hide{second: true, index: true, routes: true}, []rtnl.Setting{rtnl.MAC(another), rtnl.Group(0)}, false},
 }
 
