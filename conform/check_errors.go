@@ -110,8 +110,8 @@ func (t *T) tryFault(f fault, judge func(Answer)) {
 	}
 }
 
-// wantError judges an answer that should be an error, and returns the error. If the answer
-// is none, wantError reports that and returns nil.
+// wantError judges an answer that should be an error, and returns the error. If the answer is
+// no error, wantError reports that and returns nil.
 func (t *T) wantError(got Answer, what string) *Error {
 	if got.OK() || got.Hung || got.Exit < 0 {
 		t.Failf("%s: expected an error, but got: %s", what, got)

@@ -25,8 +25,8 @@ const (
 	rateTries   = 5
 )
 
-// ratesKept streams between node and pod. However busy the machine is, nothing may come faster than
-// the rate allows. The stream has to reach the rate once.
+// ratesKept streams between node and pod. However busy the machine is, no stream may be faster than
+// the rate allows. One of the streams has to reach the rate.
 func ratesKept(t *T) {
 	t.needCapability("bandwidth")
 	a := t.NewAttachment()

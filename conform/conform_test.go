@@ -186,8 +186,8 @@ var absent = []string{
 	"leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
 }
 
-// A plugin has a fault in one version. The checks that need the one that finds it are
-// judged in the other versions all the same.
+// A plugin has a fault in one version, and one check finds the fault. The checks that need this
+// check are judged in the other versions all the same.
 func TestMissing(t *testing.T) {
 	s := &suite{report: Report{Results: []Result{{Check: "add/result@0.4.0", Outcome: Fail}, {Check: "leak/add-del", Outcome: Leak}}}}
 	for _, c := range []struct {

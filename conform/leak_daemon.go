@@ -69,8 +69,8 @@ func leakDaemon(t *T) {
 // rebooted is how many pods are attached when the node reboots.
 const rebooted = 3
 
-// leakReboot compares the state after one reboot with the state after another. So things that a
-// reboot ends, and things that every boot makes, do not count as leaks.
+// leakReboot compares the state after one reboot with the state after another. So neither
+// things that a reboot ends nor things that every boot makes count as leaks.
 func leakReboot(t *T) {
 	pods := rebooted
 	if t.suite.second != "yes" && t.suite.second != "" {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suite is one run: what it judges, and what it knows about that so far.
+// suite is one run: the list that the run judges, and what the run has found out about the list
+// so far.
 type suite struct {
 	Options
 	list   *List
@@ -136,8 +137,8 @@ func executable(path string) error {
 	return nil
 }
 
-// askVersions asks each plugin by VERSION. It does not judge a plugin that does not answer:
-// the checks do that. In that case only the list's own version is tried.
+// askVersions asks each plugin by VERSION. If a plugin does not answer, the suite tries only
+// the list's own version, and the checks judge the missing answer.
 func (s *suite) askVersions(ctx context.Context) error {
 	n, err := s.newNode(ctx)
 	if err != nil {

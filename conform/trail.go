@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// trail looks for leaks over many steps. It reports what a step leaves at once, since a
-// later pod with the same address may tidy it up.
+// trail looks for leaks over many steps. It reports the remains of a step right after the step,
+// since a later pod with the same address may tidy them up.
 type trail struct {
 	t      *T
 	before oracle.State

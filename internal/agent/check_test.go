@@ -100,7 +100,7 @@ func TestCheckNamesEachDifference(t *testing.T) {
 }
 
 // A runtime binds a pod's network namespace to another path, and removes the first one. CHECK
-// looks at the pod by the path that it is given.
+// looks at the pod by the path that the request names.
 func TestCheckAtAnotherPath(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
@@ -112,7 +112,7 @@ func TestCheckAtAnotherPath(t *testing.T) {
 	was := req.Netns.Path
 	req.Netns.Path = other.Ref().Path
 	bind(t, was, req.Netns.Path)
-	defer bind(t, req.Netns.Path, was) // for whoever deletes the pod
+	defer bind(t, req.Netns.Path, was) // for the cleanup that deletes the pod
 	for _, id := range []uint64{req.Netns.ID, 0} {
 		req.Netns.ID = id
 		if err := r.Check(t.Context(), req, now()); err != nil {
@@ -124,7 +124,7 @@ func TestCheckAtAnotherPath(t *testing.T) {
 }
 
 // A CHECK that cannot look at something, as when its time is over, does not say that the
-// attachment differs. If it has seen that something else differs, it says both.
+// attachment differs. If CHECK has also seen a difference, it says both.
 func TestCheckCannotLook(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)

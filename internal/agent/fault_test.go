@@ -17,10 +17,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// TestFaults lets every operation of ADD, DEL, GC and a restart on the real
-// kernel fail, and lets the agent die there, before and after its effect. After
-// each, whatever became of it: once everything is deleted the oracle finds
-// nothing, and no address was given to a second pod.
+// TestFaults lets every operation of ADD, DEL, GC and a restart on the real kernel fail, and
+// lets the agent die there, before and after its effect. However each run ends: once everything
+// is deleted, the oracle finds nothing, and no address was given to a second pod.
 func TestFaults(t *testing.T) {
 	nettest.Need(t)
 	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)}
@@ -96,7 +95,7 @@ func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points in
 	return points
 }
 
-// comeIn is what others ask of the agent while something fails.
+// comeIn is a request or a piece of work that comes in while an operation fails.
 func (f *faultRun) comeIn(at int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -261,7 +260,7 @@ func (f *faultRun) delete(container string) {
 	f.settle()
 }
 
-// settle waits until nothing is being released, or is not going to be.
+// settle waits until no release is under way, or until the rest can never be released.
 func (f *faultRun) settle() {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		if f.plan.IsDead() {

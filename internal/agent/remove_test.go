@@ -10,8 +10,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// berthd --remove needs no pool, and does what deletions wait. What it frees rests all
-// the same: the next agent may be started right behind it.
+// berthd --remove needs no pool, and does the queued deletions. The addresses that it frees
+// rest all the same: somebody may start the next agent right after it.
 func TestRemoveLetsAddressesRest(t *testing.T) {
 	r := newRig(t)
 	r.cooldown = time.Minute
@@ -33,7 +33,7 @@ func TestRemoveLetsAddressesRest(t *testing.T) {
 	t.Errorf("%s does not rest: %v", addr, r.core.Ledger.Resting())
 }
 
-// The same where the ledger was lost before: nobody knows which addresses rest.
+// The same after the ledger was lost: nobody knows which addresses rest.
 func TestRemoveWithoutALedgerLetsAllRest(t *testing.T) {
 	r := newRig(t)
 	r.begin()
