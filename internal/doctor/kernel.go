@@ -17,9 +17,9 @@ import (
 // nobody is the instance whose things doctor makes, in namespaces that only doctor has.
 const nobody = "aaaaaaaaaa"
 
-// inNowhere calls f with two network namespaces that end with it: so the kernel can be asked
-// whether it does something, and nothing on the node changes. The kernel may load modules for
-// it, as it will for the agent.
+// inNowhere calls f with two network namespaces that end with the call: so f can try what the
+// kernel does, and nothing on the node changes. The kernel may load modules meanwhile, as it
+// will for the agent.
 func inNowhere(f func(node, pod *ns.Netns) error) error {
 	var open []*ns.Netns
 	defer func() {

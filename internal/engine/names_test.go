@@ -46,8 +46,8 @@ func TestDiscoveredName(t *testing.T) {
 	}
 }
 
-// A delegate gives an address twice. The second pod does not get it, what the delegate gave
-// is released as what it is, and the first pod is left alone.
+// A delegate gives an address twice. The second pod does not get the address, the engine gives
+// the second lease back to the delegate, and the first pod is left alone.
 func TestNameDiscoveredTwice(t *testing.T) {
 	n := newNode(t)
 	first := delegated("first", "10.0.0.7", "wire")
