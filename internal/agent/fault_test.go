@@ -33,22 +33,11 @@ func TestFaults(t *testing.T) {
 		"restart":         (*faultRun).afterRestart,
 		"queue":           (*faultRun).withQueue,
 	} {
-		for _, mode := range fault.Modes() {
-			for at := 1; ; at++ {
-				f := &faultRun{rig: newRig(t), pods: pods, plan: fault.New(at, mode), given: map[netip.Addr]string{}}
-				f.cooldown = time.Hour
-				scenario(f)
-				f.end()
-				nettest.Same(t, before, oracle(t, pods), "residue")
-				if t.Failed() {
-					t.Fatalf("%s: %s at operation %d (%s)", name, mode, at, f.plan.Surfaced())
-				}
-				if f.plan.Surfaced() == "" {
-					break
-				}
-				points++
-			}
-		}
+		points += fault.Each(t, name, fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) {
+			f := newFaultRun(t, newPlan(), pods)
+			scenario(f)
+			f.end(before)
+		})
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	pairs := faultPairs(t, pods, before)
@@ -63,43 +52,30 @@ func TestFaults(t *testing.T) {
 func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points int) {
 	first := rand.IntN(3)
 	for name, scenario := range map[string]func(*faultRun){"ADD, DEL and GC": (*faultRun).verbs, "queue": (*faultRun).withQueue} {
-		for _, mode := range []fault.Mode{fault.FailBefore, fault.FailAfter} {
-			for at := 1 + first; ; at += 3 {
-				f := &faultRun{rig: newRig(t), pods: pods, plan: fault.New(at, mode), given: map[netip.Addr]string{}}
-				f.cooldown = time.Hour
-				var others sync.WaitGroup
-				others.Add(1)
-				comeIn := sync.OnceFunc(func() { defer others.Done(); f.comeIn(at) })
-				f.plan.Beside = func(string) {
-					if !f.plan.Mode.Kill() {
-						go comeIn() // it must not keep the operation waiting
-					}
-				}
-				scenario(f)
-				if f.plan.Surfaced() == "" {
-					others.Done()
-				}
-				others.Wait()
-				f.end()
-				nettest.Same(t, before, oracle(t, pods), "residue")
-				if t.Failed() {
-					t.Fatalf("%s: %s at operation %d (%s), with somebody who comes in", name, mode, at, f.plan.Surfaced())
-				}
-				if f.plan.Surfaced() == "" {
-					break
-				}
-				points++
+		modes := []fault.Mode{fault.FailBefore, fault.FailAfter}
+		points += fault.Each(t, name+", with somebody who comes in", modes, 1+first, 3, func(newPlan func() *fault.Plan) {
+			f := newFaultRun(t, newPlan(), pods)
+			var others sync.WaitGroup
+			others.Add(1) // for the fault, which may surface in the engine's background
+			f.plan.Beside = func(string) {
+				go func() { defer others.Done(); f.comeIn() }() // it must not keep the operation waiting
 			}
-		}
+			scenario(f)
+			f.plan.Heal()
+			if f.plan.Surfaced() != "" {
+				others.Wait()
+			}
+			f.end(before)
+		})
 	}
 	return points
 }
 
 // comeIn is a request or a piece of work that comes in while an operation fails.
-func (f *faultRun) comeIn(at int) {
+func (f *faultRun) comeIn() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	switch at % 4 {
+	switch f.plan.N % 4 {
 	case 0:
 		f.Sweep(ctx)
 	case 1:
@@ -112,7 +88,7 @@ func (f *faultRun) comeIn(at int) {
 }
 
 // oracle is what can be seen on the node and in the pods.
-func oracle(t *testing.T, pods []*ns.Netns) nettest.State {
+func oracle(t testing.TB, pods []*ns.Netns) nettest.State {
 	all := nettest.Snapshot(t, nil).Without("sysctl")
 	for _, p := range pods {
 		all = all.And(nettest.Snapshot(t, p).Only("link", "address", "route"))
@@ -127,6 +103,12 @@ type faultRun struct {
 	plan  *fault.Plan
 	given map[netip.Addr]string // addresses by the container that got them
 	up    bool
+}
+
+func newFaultRun(t *testing.T, plan *fault.Plan, pods []*ns.Netns) *faultRun {
+	f := &faultRun{rig: newRig(t), pods: pods, plan: plan, given: map[netip.Addr]string{}}
+	f.cooldown = time.Hour
+	return f
 }
 
 // begin starts an agent under the plan; it may fail to.
@@ -288,8 +270,9 @@ func (f *faultRun) ids() []hold.ID {
 	return ids
 }
 
-// end goes on after the fault, deletes everything and removes the agent.
-func (f *faultRun) end() {
+// end goes on after the fault, deletes everything and removes the agent. What the oracle sees
+// then must be what it saw before.
+func (f *faultRun) end(before nettest.State) {
 	f.plan.Heal()
 	if !f.up || f.plan.Mode.Kill() {
 		f.close()
@@ -318,4 +301,5 @@ func (f *faultRun) end() {
 		f.t.Errorf("left in the ledger: %v", left)
 	}
 	f.close()
+	nettest.Same(f.t, before, oracle(f.t, f.pods), "residue")
 }

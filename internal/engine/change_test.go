@@ -207,7 +207,7 @@ func TestChangeFaults(t *testing.T) {
 		"change":  func(n *node, id hold.ID, op ledger.Op) { n.Change(context.Background(), id, plug, op) },
 	}
 	for who, run := range beside {
-		points += fault.Each(t, "beside a "+who, fault.Modes(), 1, 1, func(p *fault.Plan) { changeRun(t, p, who, run) })
+		points += fault.Each(t, "beside a "+who, fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) { changeRun(t, newPlan(), who, run) })
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	if points < 100 {

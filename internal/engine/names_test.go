@@ -103,8 +103,8 @@ func TestNameDiscoveredTwiceAndKilled(t *testing.T) {
 // TestDiscoveredNameFaults lets each operation fail, or be the program's last. A name that
 // was discovered belongs to its owner as long as the owner lives, and to nobody afterwards.
 func TestDiscoveredNameFaults(t *testing.T) {
-	points := fault.Each(t, "", fault.Modes(), 1, 1, func(plan *fault.Plan) {
-		n := bareNode(t)
+	points := fault.Each(t, "", fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) {
+		n, plan := bareNode(t), newPlan()
 		n.start(plan.Decorate)
 		o := delegated("pod", "10.0.0.7", "wire")
 		err := n.Take(t.Context(), o)
