@@ -10,6 +10,16 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
+// removeWithoutPool is berthd --remove, whose configuration has no pool.
+func (r *rig) removeWithoutPool() {
+	r.t.Helper()
+	o, err := r.options()
+	must(r.t, err)
+	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
+	must(r.t, err)
+	must(r.t, Remove(r.t.Context(), o))
+}
+
 // berthd --remove needs no pool, and does the queued deletions. The addresses that it frees
 // rest all the same: somebody may start the next agent right after it.
 func TestRemoveLetsAddressesRest(t *testing.T) {
@@ -19,11 +29,7 @@ func TestRemoveLetsAddressesRest(t *testing.T) {
 	addr := addresses(r.add(request("c", nettest.Pod(t))))[0]
 	r.close()
 	r.enqueue(r.deletion("c", ""))
-	o, err := r.options()
-	must(t, err)
-	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
-	must(t, err)
-	must(t, Remove(t.Context(), o))
+	r.removeWithoutPool()
 	r.bringUp()
 	for _, rest := range r.core.Ledger.Resting() {
 		if rest.Name == ipam.Name(addr) {
@@ -39,11 +45,7 @@ func TestRemoveWithoutALedgerLetsAllRest(t *testing.T) {
 	r.begin()
 	r.close()
 	must(t, os.Remove(r.root.Ledger()))
-	o, err := r.options()
-	must(t, err)
-	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
-	must(t, err)
-	must(t, Remove(t.Context(), o))
+	r.removeWithoutPool()
 	r.bringUp()
 	if !r.core.Ledger.Quarantine().Until.After(r.core.Clock.Now()) {
 		t.Errorf("quarantine %+v", r.core.Ledger.Quarantine())

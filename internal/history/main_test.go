@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
+var must = nettest.Must
+
 // rig is a history with clocks of its own.
 type rig struct {
 	*History
@@ -159,13 +161,6 @@ func files(t testing.TB, dir string) (names []string, size int64) {
 		names, size = append(names, e.Name()), size+info.Size()
 	}
 	return names, size
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // lastFile returns the path of the segment under way.

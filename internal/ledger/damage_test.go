@@ -93,15 +93,16 @@ func waitIdle(t testing.TB, l *Ledger) {
 	}
 }
 
-// used returns where the zeros behind a log's last batch begin.
-func used(t testing.TB, raw []byte) int {
+// logOf reads a log's bytes.
+func logOf(t testing.TB, raw []byte) *logFile {
 	t.Helper()
 	l, err := readLog(bytes.NewReader(raw), int64(len(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(l.tail)
+	must(t, err)
+	return l
 }
+
+// used returns where the zeros behind a log's last batch begin.
+func used(t testing.TB, raw []byte) int { t.Helper(); return int(logOf(t, raw).tail) }
 
 // spoilt is a file that a test damages and reads, again and again.
 type spoilt struct {
@@ -260,14 +261,7 @@ func TestLostSectors(t *testing.T) {
 }
 
 // lastBatch returns where the last batch begins.
-func lastBatch(t testing.TB, raw []byte) int {
-	t.Helper()
-	l, err := readLog(bytes.NewReader(raw), int64(len(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(l.last)
-}
+func lastBatch(t testing.TB, raw []byte) int { t.Helper(); return int(logOf(t, raw).last) }
 
 // TestTorn loses each set of sectors of the last batch, as a crash may: the ledger has what
 // it had before that batch, and goes on. In any other batch that is damage.
