@@ -86,9 +86,9 @@ func (e *ear) heard(src netip.Addr) uint64 {
 	return e.last[src]
 }
 
-// silent waits until floods have sent a hundred packets more, and all who are
-// heard have been heard, and fails the test if any of those was heard that were
-// begun after its mark. live is a flood that has to be heard.
+// silent waits until floods have sent a hundred packets more, and until the ear has heard every
+// flood that it can hear. It fails the test if the ear has heard a packet of a flood after the
+// flood's mark. live is a flood that has to be heard.
 func (e *ear) silent(t *testing.T, live *flood, floods []*flood, marks []uint64) {
 	t.Helper()
 	for _, f := range floods {

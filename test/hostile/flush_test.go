@@ -17,10 +17,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Pods go on sending while they are deleted. When DEL is answered, nothing that one
-// sends reaches another pod; where somebody flushes nftables again and again
-// meanwhile, nothing from when its link is down or gone, which is what DEL sees to
-// next (t16c.sh, t16.sh).
+// Pods go on sending while they are deleted. When DEL is answered, no packet of the deleted pod
+// reaches another pod. If somebody flushes nftables again and again meanwhile, that holds from
+// the moment on when the pod's link is down or gone, which comes right after DEL (t16c.sh,
+// t16.sh).
 func TestNothingIsHeardAfterDel(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -44,17 +44,18 @@ func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
 	return netip.MustParseAddrPort(l.Addr().String()), conns
 }
 
-// few is a share so small that each connection counts. Of a larger one a sample does, by which
-// a pod can have used up 1,024 connections when it has opened 896 (in one run of 120).
+// few is a share so small that each connection counts. Of a larger share only a sample counts,
+// so that a pod may have used up 1,024 connections after opening 896 (in one run of 120).
 const few = 500
 
 // oneTry is how long a connection may take that is not refused: a SYN that is dropped is sent
 // again after a second.
 const oneTry = 900 * time.Millisecond
 
-// A pod opens connections to another, resets them as far as the node can see, by
-// segments that die at the node, and waits until the node has forgotten them. What the
-// other says next begins them anew, and does not count as its own: it opens its own.
+// A pod opens connections to another, resets them as far as the node can see, by segments that
+// die at the node, and waits until the node has forgotten them. The other pod's next packets
+// begin the connections anew. They do not count for the other pod, which can still open its
+// share.
 func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 	n := newNode(t, fmt.Sprintf("connections: %d\n", few)+plain)
 	a, b := n.add("a"), n.add("b")
@@ -122,8 +123,8 @@ func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 	}
 }
 
-// A pod has opened connections to another, which has something to say when the pod is
-// deleted: what it tries to say costs the other none of its own.
+// A pod has opened connections to another, which has something to say when the pod is deleted.
+// The packets that the other pod sends in vain cost it none of its share.
 func TestDeadClientsCostNoShare(t *testing.T) {
 	n := newNode(t, fmt.Sprintf("connections: %d\n", few)+plain)
 	a, b := n.add("a"), n.add("b")
