@@ -306,7 +306,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A caller cannot change the ledger through what it gave it.
+// A caller cannot change the ledger through the values that it has passed.
 func TestOwned(t *testing.T) {
 	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock()))
 	o := newOwner(address("1"))

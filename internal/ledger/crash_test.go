@@ -380,9 +380,9 @@ func crash(t *testing.T, v *shaky, path string, whole [][]Op, states []content, 
 	}
 }
 
-// TestNameDurable kills a process that writes the file anew at each call, goes on with
-// another one, and then has the power fail: whatever the second one has answered is there,
-// even if no sync of the folder by the first one has made the file's name durable.
+// TestNameDurable kills a process that writes the file anew at each call, goes on with another
+// one, and then has the power fail: all commits that the second process has answered are there,
+// even if no sync of the folder by the first process has made the file's name durable.
 func TestNameDurable(t *testing.T) {
 	whole := story(newClock())
 	renamed := 0

@@ -362,8 +362,8 @@ func TestTornMixed(t *testing.T) {
 	}
 }
 
-// TestDurable loses sectors of what was durable before the file got its name: nothing of that
-// can be torn, also if nothing follows. And bytes behind the last sector are damage.
+// TestDurable loses sectors of what was durable before the file got its name: no crash can have
+// torn these sectors, also if none follow them. And bytes behind the last sector are damage.
 func TestDurable(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	l := open(t, opts)

@@ -71,7 +71,7 @@ func TestSymlink(t *testing.T) {
 	}
 }
 
-// So it is if a link leads to another link.
+// The same holds if a link leads to another link.
 func TestSymlinks(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -139,8 +139,8 @@ func TestInPlace(t *testing.T) {
 	must(t, l.InPlace())
 }
 
-// If somebody puts another file in the place of the one that is to become the ledger, that does
-// not become it.
+// If somebody puts another file in the place of the new file that is to become the ledger, the
+// other file does not become the ledger.
 func TestAnotherNew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	opts := testOptions(path, newClock())
@@ -222,8 +222,8 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
-// Whoever opens a ledger makes durable what there is, also if nobody has appended to it: the
-// process before may have died after it had grown the file, and before its sync.
+// Opening a ledger makes the file's content durable, also if nobody has appended to it: the
+// former process may have died after it had grown the file, and before its sync.
 func TestOpenSyncs(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	open(t, opts).Close()
@@ -255,7 +255,8 @@ func TestPutAside(t *testing.T) {
 	}
 }
 
-// Whoever reads a ledger while an agent writes it anew, and ends, reads the new file.
+// A reader that begins while an agent writes the ledger anew, and then ends, reads the new
+// file.
 func TestReadWhileRewritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, newClock()))

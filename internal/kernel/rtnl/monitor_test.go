@@ -202,7 +202,7 @@ func TestMonitorLoses(t *testing.T) {
 		must(t, err)
 		lost = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.Lost })
 	}
-	// The monitor tells of what happens from then on, and of nothing from before.
+	// The monitor tells of later changes, and of no earlier one.
 	later := rtnl.Route{Dst: prefix("10.78.0.0/16"), Unreachable: true}
 	must(t, c.Do(rtnl.AddRoute(later), rtnl.DelRoute(later)))
 	news, err := m.Next()
