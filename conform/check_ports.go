@@ -19,12 +19,12 @@ var portChecks = []Check{
 	},
 	{
 		Name: "ports/conflict", Spec: "the suite's own",
-		Says:  "a pod that asks for another pod's port of the node does not take it away, and leaves nothing",
+		Says:  "a pod that asks for another pod's port of the node does not take the port from the other pod, and leaves nothing",
 		Needs: []string{"ports/reached", "basic/second-pod"}, run: portsConflict,
 	},
 	{
 		Name: "ports/others", Spec: "the suite's own (CVE-2025-67499)",
-		Says:  "what a pod or the node sends to a mapped port of somebody else's address comes there, and not to the container",
+		Says:  "packets of a pod or of the node to a mapped port of another machine's address reach that machine, and not the container",
 		Needs: []string{"ports/reached"}, run: portsOthers,
 	},
 }

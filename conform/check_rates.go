@@ -11,7 +11,7 @@ import (
 var rateChecks = []Check{
 	{
 		Name: "rates/kept", Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: bandwidth",
-		Says:  "a container gets, and sends, what the runtime's bandwidth says, within 10 %",
+		Says:  "a container receives and sends at the rates that the runtime's bandwidth says, within 10 %",
 		Needs: []string{"add/result"}, run: ratesKept,
 	},
 }

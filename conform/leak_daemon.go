@@ -28,7 +28,7 @@ func (s *suite) hasHook(name string) bool {
 func (t *T) needDaemon() {
 	for _, name := range []string{"stop", "start"} {
 		if !t.suite.hasHook(name) {
-			t.Unsupportedf("there is no hook %q: the plugins have no daemon, or none that the suite knows how to stop", name)
+			t.Unsupportedf("there is no hook %q, so the suite cannot stop and start a daemon of the plugins", name)
 		}
 	}
 }

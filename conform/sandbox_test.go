@@ -226,18 +226,18 @@ func TestPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]Options{
-		"because each node has its own":       {BinDir: "/run", Conf: list},
-		"is not a folder":                     {BinDir: list, Conf: list},
-		"the suite empties it for each check": {BinDir: programs, Conf: list, StateDirs: []string{filepath.Dir(programs)}},
-		"no such file":                        {BinDir: programs, Conf: list + "x"},
-		"/planted: no such file":              {BinDir: t.TempDir(), Conf: list},
-		"in it than state":                    {BinDir: programs, Conf: list, StateDirs: []string{"/"}},
-		"/nowhere: no such file":              {BinDir: "/nowhere", Conf: list},
-		"hooks: no such file":                 {BinDir: programs, Conf: list, HookDir: "/hooks"},
-		"neither a program":                   {BinDir: programs, Conf: list, HookDir: t.TempDir()},
-		"start is not executable":             {BinDir: programs, Conf: list, HookDir: filepath.Dir(start)},
-		"cannot be a state folder":            {BinDir: programs, Conf: list, StateDirs: []string{"/proc"}},
-		"no check has a name that matches":    {BinDir: programs, Conf: list, Run: regexp.MustCompile(`^nix$`)},
+		"because each node has its own":           {BinDir: "/run", Conf: list},
+		"is not a folder":                         {BinDir: list, Conf: list},
+		"the suite would empty it for each check": {BinDir: programs, Conf: list, StateDirs: []string{filepath.Dir(programs)}},
+		"no such file":                            {BinDir: programs, Conf: list + "x"},
+		"/planted: no such file":                  {BinDir: t.TempDir(), Conf: list},
+		"more than the plugins' state":            {BinDir: programs, Conf: list, StateDirs: []string{"/"}},
+		"/nowhere: no such file":                  {BinDir: "/nowhere", Conf: list},
+		"hooks: no such file":                     {BinDir: programs, Conf: list, HookDir: "/hooks"},
+		"neither a program":                       {BinDir: programs, Conf: list, HookDir: t.TempDir()},
+		"start is not executable":                 {BinDir: programs, Conf: list, HookDir: filepath.Dir(start)},
+		"cannot be a state folder":                {BinDir: programs, Conf: list, StateDirs: []string{"/proc"}},
+		"no check has a name that matches":        {BinDir: programs, Conf: list, Run: regexp.MustCompile(`^nix$`)},
 	} {
 		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, not an error with %q", o, err, want)

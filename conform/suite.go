@@ -90,7 +90,7 @@ func (s *suite) place() error {
 			return fmt.Errorf("%s cannot be a state folder: plugins keep no files there", abs)
 		}
 		if abs == "/" || within(s.BinDir, abs) || s.HookDir != "" && within(s.HookDir, abs) {
-			return fmt.Errorf("state folder %s has more in it than state, and the suite empties it for each check", abs)
+			return fmt.Errorf("%s cannot be a state folder: it has more than the plugins' state, and the suite would empty it for each check", abs)
 		}
 		s.StateDirs[i] = abs
 	}

@@ -183,7 +183,7 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 		switch {
 		case len(left) == 0:
 			if waited > time.Second {
-				t.Notef("after %s it took %s until all was gone", after, waited.Round(poll))
+				t.Notef("after %s it took %s until everything new was gone", after, waited.Round(poll))
 			}
 			return
 		case waited > t.suite.Grace:

@@ -38,7 +38,7 @@ func (r *trail) look(step string) {
 	r.told = append(r.told, left...)
 	r.t.Leakf("after %s these are left:\n%s", step, some(left, 8))
 	if r.leaky++; r.leaky == mostSteps {
-		r.t.Leakf("... which is enough; the suite left out the other steps")
+		r.t.Leakf("after %d bad steps the suite left out the other steps", mostSteps)
 		panic(stop{})
 	}
 }
