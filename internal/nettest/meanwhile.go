@@ -1,22 +1,31 @@
 package nettest
 
-import "testing"
+import (
+	"sync"
+	"testing"
+)
 
-// Meanwhile calls f again and again, in a goroutine of its own, until the test ends. The cleanups
-// that were registered before come after the last call.
-func Meanwhile(t testing.TB, f func()) {
-	t.Helper()
-	stop, ended := make(chan struct{}), make(chan struct{})
+// Again calls f again and again, in a goroutine of its own, until stop is called, which waits for
+// the last call.
+func Again(f func()) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
 			select {
-			case <-stop:
+			case <-done:
 				return
 			default:
 				f()
 			}
 		}
 	}()
-	t.Cleanup(func() { close(stop); <-ended })
+	return sync.OnceFunc(func() { close(done); <-ended })
+}
+
+// Meanwhile is Again until the test ends. The cleanups that were registered before come after the
+// last call.
+func Meanwhile(t testing.TB, f func()) {
+	t.Helper()
+	t.Cleanup(Again(f))
 }

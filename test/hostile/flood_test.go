@@ -26,21 +26,11 @@ type flood struct {
 func (p *pod) flood(t *testing.T, src, to netip.Addr) *flood {
 	t.Helper()
 	f, w := &flood{src: src}, p.wire(t)
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for i := uint64(1); ; i++ {
-			select {
-			case <-done:
-				return
-			case <-time.After(500 * time.Microsecond): // the machine has others to serve
-			}
-			f.begun.Store(i)
-			number := binary.BigEndian.AppendUint64(nil, i)
-			w.send(ether(p.mac, w.mac, udpPacket(src, to, floodPort, floodPort, string(number))))
-		}
-	}()
-	f.stop = sync.OnceFunc(func() { close(done); <-ended })
+	f.stop = nettest.Again(func() {
+		time.Sleep(500 * time.Microsecond) // the machine has others to serve
+		number := binary.BigEndian.AppendUint64(nil, f.begun.Add(1))
+		w.send(ether(p.mac, w.mac, udpPacket(src, to, floodPort, floodPort, string(number))))
+	})
 	t.Cleanup(f.stop)
 	return f
 }

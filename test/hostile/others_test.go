@@ -156,7 +156,8 @@ func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 	patience := unix.Timeval{Usec: 20_000}
 	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
 	buf := make([]byte, 4096)
-	stop := again(func() {
+	t.Cleanup(func() { unix.Close(w.fd) })
+	nettest.Meanwhile(t, func() {
 		if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil {
 			select {
 			case frames <- slices.Clone(buf[:n]):
@@ -164,7 +165,6 @@ func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 			}
 		}
 	})
-	t.Cleanup(func() { stop(); unix.Close(w.fd) })
 }
 
 // connect opens so many TCP connections of a pod, which stay open until the test ends.

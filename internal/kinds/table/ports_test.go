@@ -41,21 +41,9 @@ func TestPortsOutliveChanges(t *testing.T) {
 	k.must(k.acquire(h))
 	nettest.Eventually(t, "the table to be intact", e.Intact)
 
-	doubted, stop := make(chan bool), make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-stop:
-				doubted <- false
-				return
-			default:
-				if !e.Intact() {
-					doubted <- true
-					return
-				}
-			}
-		}
-	}()
+	doubted := false
+	stop := nettest.Again(func() { doubted = doubted || !e.Intact() })
+	defer stop()
 	want := map[hold.ID][]nft.Mapping{}
 	for i := range 50 {
 		owner := hold.NewID()
@@ -68,8 +56,7 @@ func TestPortsOutliveChanges(t *testing.T) {
 		}
 	}
 	nettest.Eventually(t, "all news to be read", func() bool { return e.touched.Load() == e.sound.Load() })
-	close(stop)
-	if <-doubted {
+	if stop(); doubted {
 		t.Error("the table was not intact while ports were mapped")
 	}
 	if len(drifts) > 0 {
