@@ -105,9 +105,7 @@ func TestCheckAtAnotherPath(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
 	raw, err := r.Add(t.Context(), request("c", pod), now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req := request("c", pod, `"prevResult":`+string(raw))
 	was := req.Netns.Path
 	req.Netns.Path = other.Ref().Path
@@ -156,12 +154,8 @@ func TestCheckCannotLook(t *testing.T) {
 // bind moves a mount to another path.
 func bind(t *testing.T, from, to string) {
 	t.Helper()
-	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Unmount(from, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount(from, to, "", unix.MS_BIND, ""))
+	must(t, unix.Unmount(from, unix.MNT_DETACH))
 }
 
 // matches103 compares what a CHECK says with what it should: MAC, # and TEXT

@@ -185,9 +185,7 @@ func (f *faultRun) withQueue() {
 	lost.Addresses = addrs
 	f.enqueue(lost)
 	f.core.Engine.Close()
-	if err := f.core.Ledger.Commit(f.t.Context(), ledger.Forget(f.index.Container("c")[0].Owner.ID, time.Now().Add(-2*f.cooldown))); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.core.Ledger.Commit(f.t.Context(), ledger.Forget(f.index.Container("c")[0].Owner.ID, time.Now().Add(-2*f.cooldown))))
 	f.close()
 	for _, a := range addrs { // its rest is over: the fault may come before its deletion
 		delete(f.given, netip.MustParseAddr(a))

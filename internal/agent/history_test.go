@@ -31,9 +31,7 @@ func (r *rig) pasts(f api.PastFilter) (all []api.Past) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		all = append(all, p)
 	}
 	if end := reader.End(); end.Damaged > 0 || end.Lost > 0 {

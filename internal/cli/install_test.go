@@ -26,6 +26,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
+var must = nettest.Must
+
 // All installs that run at once are in the record, also if an uninstall removes the state
 // folder meanwhile.
 func TestInstallsAtOnce(t *testing.T) {

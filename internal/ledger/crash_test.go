@@ -290,18 +290,14 @@ func TestCrash(t *testing.T) {
 				}
 				v := &shaky{mode: m, at: at, rand: random}
 				dir := filepath.Join(d.dir, "run")
-				if err := os.Mkdir(dir, 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Mkdir(dir, 0o700))
 				crash(t, v, filepath.Join(dir, "ledger.db"), whole, states, nil)
 				fired, more := v.what != "", v.calls >= at
 				if at%3 == 0 || !more {
 					v = &shaky{mode: m, at: at, rand: random}
 					crash(t, v, filepath.Join(dir, "old.db"), nil, nil, old)
 				}
-				if err := os.RemoveAll(dir); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.RemoveAll(dir))
 				if fired {
 					runs++
 				}

@@ -55,9 +55,7 @@ func TestCreate(t *testing.T) {
 func TestSymlink(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "ledger.db")
-	if err := os.Symlink(filepath.Join(elsewhere, "it"), path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Join(elsewhere, "it"), path))
 	l := open(t, testOptions(path, newClock()))
 	mustCommit(t, l, Begin(newOwner()))
 	rewriteNow(t, l)
@@ -239,9 +237,7 @@ func TestOpenSyncs(t *testing.T) {
 func TestPutAside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, newClock()))
-	if err := os.Rename(path, path+".aside"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".aside"))
 	writeAll(t, path, []byte("another"))
 	mustCommit(t, l, inWriter(func(l *Ledger) error { l.store.opts.minLog, l.store.snap = 1, 0; return nil }), Begin(newOwner()))
 	waitIdle(t, l)
@@ -261,9 +257,7 @@ func TestReadWhileRewritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, newClock()))
 	old, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer old.Close()
 	mustCommit(t, l, Begin(newOwner()))
 	rewriteNow(t, l)

@@ -730,9 +730,7 @@ func TestFullDiskHole(t *testing.T) {
 	before := contentOf(l)
 	const page = 4096
 	used := (l.store.tail + 4*page) / page * page
-	if err := unix.Fallocate(int(l.store.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, used, l.store.size-used); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fallocate(int(l.store.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, used, l.store.size-used))
 	d.fill()
 	var err error
 	for range 100 { // until the room before the hole is used up

@@ -100,9 +100,7 @@ func TestErrorsInAPodsNameFromElsewhere(t *testing.T) {
 	}{{v.ip4, b.ip4, lan4, node4, "udp4", icmp4}, {v.ip6, b.ip6, lan6, node6, "udp6", icmp6}} {
 		server := nettest.Serve(t, n.lan, way.network, netip.AddrPortFrom(way.server, 4433).String())
 		from, err := nettest.Talk(b.at, way.network, server, nettest.Deadline)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		as := func(src netip.Addr) int {
 			return heard.count(func(s seen) bool { return s == seen{src, way.to, way.proto} })
 		}

@@ -28,9 +28,7 @@ func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
 	t.Helper()
 	conns = make(chan net.Conn, 100_000)
 	var l net.Listener
-	if err := p.at.Do(func() (err error) { l, err = net.Listen("tcp4", netip.AddrPortFrom(p.ip4, 0).String()); return err }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.at.Do(func() (err error) { l, err = net.Listen("tcp4", netip.AddrPortFrom(p.ip4, 0).String()); return err }))
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {

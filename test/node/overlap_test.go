@@ -108,9 +108,7 @@ func TestOverlapOfAgents(t *testing.T) {
 	second.refused(runs())
 	check(second, runs())
 	check(first, "fine")
-	if err := os.Remove(first.root.Instance()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(first.root.Instance()))
 	check(first, "fine") // the marker says which agent it is
 	first.stop()
 	first.start() // writes the file again

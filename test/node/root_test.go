@@ -145,9 +145,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 			state, beside := a.root.State(), a.root.State()+".beside"
 			swap := func() {
 				t.Helper()
-				if err := errors.Join(os.MkdirAll(beside, 0o700), unix.Renameat2(unix.AT_FDCWD, state, unix.AT_FDCWD, beside, unix.RENAME_EXCHANGE)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.MkdirAll(beside, 0o700), unix.Renameat2(unix.AT_FDCWD, state, unix.AT_FDCWD, beside, unix.RENAME_EXCHANGE)))
 			}
 			a.lose(a.root.Run()) // a reboot, and
 			swap()               // no disk yet

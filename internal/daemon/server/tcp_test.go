@@ -66,9 +66,7 @@ func (d *metricsToy) from(t *testing.T, source string) tcpClient {
 func (c tcpClient) wantAnswer(t *testing.T, status int) string {
 	t.Helper()
 	res, err := http.ReadResponse(c.answers, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != status {
