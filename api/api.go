@@ -21,7 +21,7 @@ const (
 // died does no harm. All are CLOCK_BOOTTIME in nanoseconds.
 const (
 	HeaderStarted  = "Berth-Started"  // when the client began
-	HeaderRunning  = "Berth-Running"  // when its own program ran; it was asked for its verb between the two
+	HeaderRunning  = "Berth-Running"  // when its own program ran; the runtime asked for the verb between the two
 	HeaderDeadline = "Berth-Deadline" // when it gives up
 )
 
@@ -126,11 +126,12 @@ type Filter struct {
 
 // Deleted answers a deletion: 200 with Owed 0 when all is released or promised, 206 when
 // something is owed. If nothing that the deletion names is known, the answer is 404. If the
-// deletion names a whole key (network, container and ifname), the agent has recorded before
-// any of these answers that no earlier ADD may make the attachment. A deletion of all of a
+// deletion names a whole key (network, container and ifname), the agent has recorded before any
+// of these answers that no earlier ADD may make the attachment. A deletion of all of a
 // container or of a pod records nothing: an ADD that is still on its way may attach the
-// container behind the answer. With ?wait=true the answer comes when all is gone, or when the
-// deadline is near; or when all has been tried, if the agent is stopping or too many wait.
+// container after the answer. With ?wait=true the agent answers when all is gone, or when the
+// deadline is near. If the agent is stopping, or if too many requests wait, the agent answers
+// once it has tried every release.
 type Deleted struct {
 	Released int `json:"released"` // attachments whose deletion is promised or done
 	Owed     int `json:"owed"`     // holds whose release has failed so far
@@ -169,13 +170,13 @@ type Status struct {
 	Lacks       []string       `json:"lacks,omitempty"` // Lack constants: the parts of the nftables table that this kernel cannot have
 	History     HistoryCount   `json:"history,omitzero"`
 	Overlaps    []string       `json:"overlaps,omitempty"` // pools in force whose addresses somebody else on the node uses, and who
-	Refused     string         `json:"refused,omitempty"`  // why the configuration that the agent read last is not in force, and the former one is
+	Refused     string         `json:"refused,omitempty"`  // why the former configuration is in force, and not the one that the agent read last
 }
 
 // The parts of the agent's nftables table that a kernel may lack. The rest of the table
 // works all the same.
 const (
-	LackSources     = "sources"     // nothing keeps pods from sending with others' addresses
+	LackSources     = "sources"     // nothing keeps a pod from sending with the address of another pod
 	LackInvalid     = "invalid"     // packets that belong to no connection leave without masquerade
 	LackConnections = "connections" // nothing limits the connections of a pod
 	LackMultipath   = "multipath"   // the node speaks MPTCP with pods, and its programs are told late that a pod is gone
@@ -219,10 +220,10 @@ type PoolCIDR struct {
 	Resting  int    `json:"resting"` // in cooldown, so not free
 }
 
-// Event is something that happened. Seq grows by one with each event. A stream that begins
-// with ?since=SEQ gets the later events that the agent still remembers. If the agent ends a
-// stream, the last line has type end: its Message says why, and its Seq is the Seq of the event
-// before it, so that ?since=Seq goes on from there.
+// Event is something that happened. Seq grows by one with each event. A stream that begins with
+// ?since=SEQ gets the later events that the agent still remembers. If the agent ends a stream,
+// the last line has type end: Message says why, and Seq repeats the Seq of the event before, so
+// that ?since=Seq goes on from there.
 type Event struct {
 	Seq        uint64      `json:"seq"`
 	Time       time.Time   `json:"time"`
@@ -242,7 +243,7 @@ const (
 	EventDrift     = "drift"     // the world differed from the ledger
 	EventMended    = "mended"    // what had drifted is as the ledger says again; Message is the drift's message
 	EventEnded     = "ended"     // something that the owner holds has ended by itself, as a process does
-	EventExhausted = "exhausted" // an ADD has found no free address in a pool; said again only once an ADD has found one
+	EventExhausted = "exhausted" // an ADD has found no free address in a pool; repeated only if an ADD has found one since
 	EventSet       = "set"       // the agent has set a sysctl of the node's that is not about pods alone
 	EventEnd       = "end"       // the stream ends
 )

@@ -12,8 +12,8 @@ type Past struct {
 	Attachment  Attachment `json:"attachment"`
 	Failed      string     `json:"failed,omitempty"`      // why its ADD failed
 	AskedBy     string     `json:"askedBy,omitempty"`     // who had it released, one of Askers; "": an earlier run of the agent knew
-	Queued      *time.Time `json:"queued,omitempty"`      // when the plugin queued its DEL, because no agent answered; Releasing is when an agent took it up
-	CutOff      *time.Time `json:"cutOff,omitempty"`      // from then on it could not be reached (if Inherited, at the latest from then on); nil: it was not cut off yet, or not before it was released
+	Queued      *time.Time `json:"queued,omitempty"`      // when the plugin queued its DEL, because no agent answered; Releasing is when an agent took up the DEL
+	CutOff      *time.Time `json:"cutOff,omitempty"`      // when the pod was cut off (if Inherited, at the latest then); nil: not cut off yet, or not before the release
 	CutByPlugin bool       `json:"cutByPlugin,omitempty"` // the plugin cut it off, when it had queued its DEL
 	CutError    string     `json:"cutError,omitempty"`
 	Holds       []PastHold `json:"holds,omitempty"`
@@ -79,12 +79,12 @@ func (f PastFilter) Matches(p Past) bool {
 }
 
 // Inherited reports whether an earlier run of the agent promised the release. The earlier run
-// answered its DEL only when it had cut the attachment off, but the present run cannot know whether
-// the earlier one got that far, and cuts the attachment off once more.
+// answered the DEL only when it had cut the attachment off. The present run cannot know whether the
+// earlier run got that far, and so cuts the attachment off once more.
 func (p Past) Inherited() bool { return p.Attachment.Releasing != nil && p.AskedBy == "" }
 
-// lost returns when the attachment's addresses ceased to be of use to it; nil: not yet. An earlier
-// run's cut counts from its promise on, unless the cut is known to fail.
+// lost returns when the attachment could no longer use its addresses; nil: it still can. An
+// earlier run's cut counts from its promise on, unless the cut is known to fail.
 func (p Past) lost() *time.Time {
 	switch {
 	case p.Inherited() && p.CutError == "":

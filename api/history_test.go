@@ -7,7 +7,7 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// Of a release that a former run of the agent promised, nobody knows when the pod was cut off: it
+// If a former run of the agent promised a release, nobody knows when the pod was cut off: the pod
 // counts as gone from the promise on, unless this run saw a cut fail.
 func TestPastFilterAtInherited(t *testing.T) {
 	at := func(seconds int) *time.Time {
@@ -33,8 +33,8 @@ func TestPastFilterAtInherited(t *testing.T) {
 	}
 }
 
-// A pod is there from its ADD until its cut, both included. A filter asks for one moment, or for any
-// of a time whose end is not a part of it.
+// A pod is there from its ADD until its cut, both included. A filter asks for one moment, or for
+// any moment of a span of time. The end of the span is not a part of the span.
 func TestPastFilterAt(t *testing.T) {
 	at := func(seconds int) time.Time { return time.Unix(1_800_000_000+int64(seconds), 0) }
 	cut, ended := at(90), at(95)

@@ -50,7 +50,7 @@ type QueuedDeletion struct {
 	Addresses   []string  `json:"addresses,omitempty"`
 	Netns       string    `json:"netns,omitempty"` // path
 	Written     time.Time `json:"written"`
-	Cut         bool      `json:"cut"`              // the plugin has cut the pod off, as far as it could say
+	Cut         bool      `json:"cut"`              // the plugin says that it has cut the pod off
 	Reason      string    `json:"reason,omitempty"` // why the agent had not answered
 }
 

@@ -24,8 +24,8 @@ func run(t *testing.T, dir, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A tag is the version of its commit, and what follows a tag is newer than it and older than
-// the next one, for dpkg as well.
+// A tag is the version of its commit. A commit behind a tag has a version that is newer than
+// this tag and older than the next one, also by dpkg's order.
 func TestVersion(t *testing.T) {
 	dir := t.TempDir()
 	script, err := os.ReadFile("version")

@@ -31,7 +31,7 @@ func (t *T) Attached() *Attachment {
 	return a
 }
 
-// Orphan is Attached, but the pod's network namespace is gone since.
+// Orphan is Attached, and then ends the pod's network namespace.
 func (t *T) Orphan() *Attachment {
 	a := t.Attached()
 	t.must(a.Pod.Remove())
@@ -118,7 +118,7 @@ type executor func(plugin int, c Call) (Answer, error)
 
 func (t *T) execute(_ int, c Call) (Answer, error) { return t.Node.Exec(t.ctx, c) }
 
-// tryAdd is Add, for goroutines, and tryDel is Del.
+// tryAdd does what Add does, and tryDel what Del does, for callers in other goroutines.
 func (t *T) tryAdd(a *Attachment) (Answer, error) { return t.addBy(a, t.execute) }
 func (t *T) tryDel(a *Attachment) (Answer, error) { return t.delBy(a, t.execute) }
 

@@ -91,8 +91,8 @@ func short(raw []byte) string {
 	return text
 }
 
-// queue has calls that are made at once. Plugins may work through them one by one. So they
-// count as hanging only if none of them has ended for as long as one call may take.
+// queue has calls that are made at once. Plugins may work through the calls one by one. So
+// calls count as hanging only if no call has ended for as long as one call may take.
 type queue struct {
 	ctx   context.Context // ends when the remaining calls hang
 	limit time.Duration

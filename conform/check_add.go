@@ -127,8 +127,8 @@ func (t *T) judgeKept(plugin string, a *Attachment, prev json.RawMessage) {
 	}
 }
 
-// squat gives a pod an interface with the name that an attachment wants, and returns
-// squatter of it.
+// squat gives a pod an interface with the name that an attachment wants, and returns what
+// squatter says of this interface.
 func (t *T) squat(a *Attachment) string {
 	t.must(a.Pod.Do(func() error {
 		// ip link add net0 type veth peer name squat0
@@ -173,7 +173,7 @@ func (t *T) addNowhere() (*Attachment, Answer) {
 	return a, t.Add(a)
 }
 
-// nowhere is what messages call addNowhere.
+// nowhere is the name that messages give to the call of addNowhere.
 const nowhere = "ADD into a network namespace that does not exist"
 
 func addErrorForm(t *T) {
@@ -195,8 +195,8 @@ func wellKnown(code uint) bool {
 	return code >= 1 && code <= 7 || code == 11 || code == 50 || code == 51
 }
 
-// addErrorVersion judges only that an error names a version, not which: the specification
-// leaves that open (containernetworking/cni#827).
+// addErrorVersion judges only whether an error names a version: which version is left open by
+// the specification (containernetworking/cni#827).
 func addErrorVersion(t *T) {
 	_, got := t.addNowhere()
 	e := t.wantError(got, nowhere)

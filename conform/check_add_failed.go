@@ -110,15 +110,15 @@ func addFailedUndone(t *T) {
 	}
 }
 
-// wantNothingNew is WantNothingNew for one of several steps. It returns what is there
-// before the next step, so that what one step has left is reported once.
+// wantNothingNew is WantNothingNew for one of several steps. It returns the state before the
+// next step, so that things which one step has left are reported once.
 func (t *T) wantNothingNew(before oracle.State, after string) oracle.State {
 	t.WantNothingNew(before, after)
 	return t.Seen()
 }
 
-// addAfterFailed makes the failures the first calls on a node, so that they set up what
-// plugins set up once.
+// addAfterFailed makes the failing ADDs the first calls on a node. So a failing ADD sets up
+// what plugins set up once, such as a bridge.
 func addAfterFailed(t *T) {
 	for _, f := range t.failures() {
 		if !f.late {

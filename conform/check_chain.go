@@ -58,8 +58,8 @@ func chainFailedAdd(t *T) {
 	}
 }
 
-// chainDelOne looks whether the interface is there until the turn of the list's first
-// plugin.
+// chainDelOne checks that the interface stays until the DEL of the list's first plugin, which
+// comes last.
 func chainDelOne(t *T) {
 	t.needChain()
 	t.Warm()

@@ -78,8 +78,8 @@ var delChecks = []Check{
 	},
 }
 
-// delSparesSuccessor waits until the first pod's things are gone, which may take a while
-// after its DEL, so that it does not blame the late DEL for their end.
+// delSparesSuccessor waits until the first pod's things are gone, which may take a while after
+// that pod's DEL. Otherwise it would blame the late DEL for the end of these things.
 func delSparesSuccessor(t *T) {
 	before := t.Warm()
 	a := t.Attached()
@@ -118,9 +118,9 @@ func delWithoutPrevResult(t *T) {
 	t.WantNothingNew(before, "DEL without prevResult")
 }
 
-// delBereft executes DEL after take has taken something from an attachment. It looks only
-// for addresses that were not freed, which are kept in files; the leak checks look for
-// everything else.
+// delBereft executes DEL after take has taken something from an attachment. It looks only for
+// addresses that DEL did not free. Plugins keep such addresses in files. The leak checks look
+// for everything else.
 func (t *T) delBereft(take func(*Attachment) string) {
 	before := t.Warm()
 	a := t.Attached()
@@ -136,8 +136,8 @@ func (t *T) delBereft(take func(*Attachment) string) {
 	t.WantNothingNew(before.And(t.Seen().Without("file", "file-content")), what)
 }
 
-// ended waits until a pod's links are gone. They go some time after the pod's network
-// namespace, which the kernel takes down in the background.
+// ended waits until a pod's links are gone. The kernel takes a network namespace and its links
+// down in the background, some time after the namespace's end.
 func (t *T) ended(before oracle.State) {
 	for end := time.Now().Add(DefaultGrace); time.Now().Before(end); time.Sleep(poll) {
 		if len(before.Only("link").New(t.Seen().Only("link"))) == 0 {

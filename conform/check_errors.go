@@ -11,7 +11,7 @@ import (
 var errorChecks = []Check{
 	{
 		Name: "errors/version", Spec: "CNI 1.1.0, section 5, Error: code 1; 0.4.0, Result (both: it should)",
-		Says:  "the plugin refuses a version that it does not support with code 1",
+		Says:  "the plugin refuses an unsupported version with code 1",
 		Needs: []string{"add/error-form"}, run: errorsVersion,
 	},
 	{
@@ -21,7 +21,7 @@ var errorChecks = []Check{
 	},
 	{
 		Name: "errors/command", Spec: "CNI 1.1.0, section 2, CNI operations, and section 5, Error: code 4 (it should)",
-		Says:  "the plugin refuses a CNI_COMMAND that does not exist with code 4",
+		Says:  "the plugin refuses an unknown CNI_COMMAND with code 4",
 		Needs: []string{"add/error-form"}, run: errorsCommand,
 	},
 	{
@@ -110,8 +110,8 @@ func (t *T) tryFault(f fault, judge func(Answer)) {
 	}
 }
 
-// wantError judges an answer that should be an error, and returns the error. If the answer
-// is none, wantError reports that and returns nil.
+// wantError judges an answer that should be an error, and returns the error. If the answer is
+// no error, wantError reports that and returns nil.
 func (t *T) wantError(got Answer, what string) *Error {
 	if got.OK() || got.Hung || got.Exit < 0 {
 		t.Failf("%s: expected an error, but got: %s", what, got)

@@ -57,9 +57,8 @@ func (t *T) GC(valid ...*Attachment) Answer {
 	return got
 }
 
-// validKeys returns the list of valid attachments under the specification's key, and under
-// the key that it had first, which libcni still sends too (containernetworking/cni issue
-// 1101).
+// validKeys returns the list of valid attachments under the specification's key, and under the
+// key that the specification gave them first, which libcni still sends too (containernetworking/cni issue 1101).
 func validKeys(valid []*Attachment) map[string]any {
 	list := []map[string]string{} // not null, even if it is empty
 	for _, a := range valid {
@@ -121,8 +120,8 @@ func gcEmptyList(t *T) {
 	t.WantNothingNew(before, "GC with an empty list")
 }
 
-// gcContinues has several stale attachments, two of which are broken, each in a way of its
-// own. It looks only at what the sound one had. GC may say that it failed.
+// gcContinues has several stale attachments, two of which are broken, each in a way of its own.
+// It looks only for things of the attachment that is sound. GC may say that it failed.
 func gcContinues(t *T) {
 	t.needSecondPod()
 	t.Warm()

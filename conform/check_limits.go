@@ -148,8 +148,8 @@ func limitsNetworkName(t *T) {
 	t.cycleNamed(a, name)
 }
 
-// cycleNamed is cycle in a network with another name. Folders and chains of the network
-// itself may stay.
+// cycleNamed is cycle in a network with another name. Folders and chains that belong to the
+// network itself may stay.
 func (t *T) cycleNamed(a *Attachment, name string) {
 	first := *a
 	first.ID, first.Pod = a.ID+"-first", t.NewPod()

@@ -51,8 +51,8 @@ func parallelPods(t *T) {
 		t.must(a.Pod.Remove())
 	}
 	if failed > 0 {
-		// Here plugins may have left things that are now in an ADD's way. Things that end with a
-		// pod's network namespace count as well: the kernel removes them late.
+		// Here plugins may have left things that are now in an ADD's way, among them things that
+		// end with a pod's network namespace: the kernel removes such things late.
 		t.anotherNode()
 		if room := t.room(crowd); room < crowd {
 			t.Unsupportedf("the list attaches only %d pods, even one by one; this check needs %d", room, crowd)

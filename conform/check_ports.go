@@ -19,12 +19,12 @@ var portChecks = []Check{
 	},
 	{
 		Name: "ports/conflict", Spec: "the suite's own",
-		Says:  "a pod that asks for another pod's port of the node does not take it away, and leaves nothing",
+		Says:  "a pod that asks for another pod's port of the node does not take the port from the other pod, and leaves nothing",
 		Needs: []string{"ports/reached", "basic/second-pod"}, run: portsConflict,
 	},
 	{
 		Name: "ports/others", Spec: "the suite's own (CVE-2025-67499)",
-		Says:  "what a pod or the node sends to a mapped port of somebody else's address comes there, and not to the container",
+		Says:  "packets of a pod or of the node to a mapped port of another machine's address reach that machine, and not the container",
 		Needs: []string{"ports/reached"}, run: portsOthers,
 	},
 }
@@ -194,7 +194,7 @@ func (t *T) answer(from int, network, to string) (got string, err error) {
 	}
 }
 
-// ask sends from a network namespace to a server of tell, and returns what that says.
+// ask sends from a network namespace to a server of tell, and returns the server's answer.
 func ask(from int, network, to string, wait time.Duration) (string, error) {
 	var c net.Conn
 	end := time.Now().Add(wait)
@@ -217,16 +217,16 @@ func ask(from int, network, to string, wait time.Duration) (string, error) {
 	}
 }
 
-// tellAll serves at podPort of all of a pod's addresses, also of those that are not ready yet, and
-// tells everybody the attachment's ID.
+// tellAll serves at podPort of each address of a pod, also of an address that is not ready yet,
+// and tells every client the attachment's ID.
 func (t *T) tellAll(a *Attachment) {
 	for _, any := range []string{"0.0.0.0", "::"} {
 		t.tell(a.Pod.fd, any, podPort, a.ID)
 	}
 }
 
-// tell serves TCP and UDP at a port of a network namespace, until the check ends, and tells everybody
-// who it is.
+// tell serves TCP and UDP at a port of a network namespace, until the check ends, and tells every
+// client the name of the server.
 func (t *T) tell(at int, ip string, port int, who string) {
 	var l net.Listener
 	var p net.PacketConn

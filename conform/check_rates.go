@@ -11,7 +11,7 @@ import (
 var rateChecks = []Check{
 	{
 		Name: "rates/kept", Spec: "the suite's own: CNI's CONVENTIONS.md, Dynamic Plugin specific fields: bandwidth",
-		Says:  "a container gets, and sends, what the runtime's bandwidth says, within 10 %",
+		Says:  "a container receives and sends at the rates that the runtime's bandwidth says, within 10 %",
 		Needs: []string{"add/result"}, run: ratesKept,
 	},
 }
@@ -25,8 +25,8 @@ const (
 	rateTries   = 5
 )
 
-// ratesKept streams between node and pod. However busy the machine is, nothing may come faster than
-// the rate allows. The stream has to reach the rate once.
+// ratesKept streams between node and pod. However busy the machine is, no stream may be faster than
+// the rate allows. One of the streams has to reach the rate.
 func ratesKept(t *T) {
 	t.needCapability("bandwidth")
 	a := t.NewAttachment()

@@ -65,7 +65,7 @@ func statusDelegated(t *T) {
 	}
 }
 
-// statusExhausted judges only lists that hold few pods: it does not fill up others.
+// statusExhausted judges only lists with room for few pods: it does not fill up a larger range.
 func statusExhausted(t *T) {
 	t.needSecondPod()
 	var all []*Attachment

@@ -72,8 +72,8 @@ func versionEcho(t *T) {
 	}
 }
 
-// versionNewer accepts a list of versions with any exit code: the specification leaves open
-// which it has to be (containernetworking/cni#826).
+// versionNewer accepts a list of versions with any exit code: the specification leaves the exit
+// code open (containernetworking/cni#826).
 func versionNewer(t *T) {
 	for i := range t.suite.list.Plugins {
 		switch got, info, err := t.askVersion(i, unknowable); {

@@ -20,6 +20,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
+var must = nettest.Must
+
 // judgeEnv has an order as JSON. If it is set, the test program carries the order out and
 // writes the report.
 const judgeEnv = "CONFORM_TEST_JUDGE"
@@ -110,9 +112,7 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{"bin", "state"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(dir, d), 0o755))
 	}
 	for _, name := range regexp.MustCompile(`planted[a-z-]*`).FindAllString(plugins, -1) {
 		if err := os.Symlink(filepath.Join(programs, "planted"), filepath.Join(dir, "bin", name)); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -129,9 +129,7 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 		}
 	}
 	list := fmt.Sprintf(`{"cniVersion": %q, "name": "planted", "plugins": [%s]}`, version, strings.ReplaceAll(plugins, "STATE", o.StateDir))
-	if err := os.WriteFile(o.Conf, []byte(list), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(o.Conf, []byte(list), 0o644))
 	var report Report
 	o.carryOut(t, &report)
 	if left := listing(t, o.StateDir); len(left) > 0 {
@@ -144,9 +142,7 @@ func judgedBy(t *testing.T, plugins string, version, run string, hooks ...string
 func (o order) carryOut(t *testing.T, out any) {
 	t.Helper()
 	what, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, stage+"=") }), judgeEnv+"="+string(what))
 	var stdout, stderr bytes.Buffer
@@ -186,8 +182,8 @@ var absent = []string{
 	"leak/daemon", "status/daemon", "status/delegated", "status/exhausted",
 }
 
-// A plugin has a fault in one version. The checks that need the one that finds it are
-// judged in the other versions all the same.
+// A plugin has a fault in one version, and one check finds the fault. The checks that need this
+// check are judged in the other versions all the same.
 func TestMissing(t *testing.T) {
 	s := &suite{report: Report{Results: []Result{{Check: "add/result@0.4.0", Outcome: Fail}, {Check: "leak/add-del", Outcome: Leak}}}}
 	for _, c := range []struct {

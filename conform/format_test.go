@@ -28,9 +28,7 @@ func sample() *Report {
 
 func TestTable(t *testing.T) {
 	var out strings.Builder
-	if err := sample().Write(&out, "table", false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sample().Write(&out, "table", false))
 	want := `/etc/net.conflist: network net, cniVersion 1.0.0, kernel 6.1, 2026-11-21 12:00:00 UTC
   bridge speaks 0.4.0, 1.0.0
   mute speaks no version
@@ -60,9 +58,7 @@ gc
 		t.Errorf("the table is\n%s, not\n%s", out.String(), want)
 	}
 	var coloured strings.Builder
-	if err := sample().Write(&coloured, "table", true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sample().Write(&coloured, "table", true))
 	if !strings.Contains(coloured.String(), "\x1b[31;1mfail       \x1b[0m  error") {
 		t.Errorf("without colours, or without order: %q", coloured.String())
 	}
@@ -70,13 +66,9 @@ gc
 
 func TestJSON(t *testing.T) {
 	var out strings.Builder
-	if err := sample().Write(&out, "json", true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sample().Write(&out, "json", true))
 	var again Report
-	if err := json.Unmarshal([]byte(out.String()), &again); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out.String()), &again))
 	if !reflect.DeepEqual(&again, sample()) {
 		t.Errorf("read again it is\n%+v, not\n%+v", &again, sample())
 	}
@@ -84,9 +76,7 @@ func TestJSON(t *testing.T) {
 
 func TestJUnit(t *testing.T) {
 	var out strings.Builder
-	if err := sample().Write(&out, "junit", true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sample().Write(&out, "junit", true))
 	var all junitSuites
 	if err := xml.Unmarshal([]byte(out.String()), &all); err != nil {
 		t.Fatalf("%v in\n%s", err, out.String())

@@ -14,11 +14,11 @@ import (
 const flowPort = 9
 
 // leakConntrack sends UDP datagrams from a pod through the node to the world, and from the
-// world to the pod's port on the node. A stateful rule set tracks these flows, and the
-// kernel forgets a flow by itself only when nobody has used it for 30 seconds
-// (nf_conntrack_udp_timeout). A flow that the pod began ends, since the pod no longer
-// sends: it is worth a note. A flow that a port map brought to the pod is a leak, since its
-// sender may keep it alive.
+// world to the pod's port on the node. A stateful rule set tracks these flows, and the kernel
+// forgets a flow by itself only when nobody has used it for 30 seconds
+// (nf_conntrack_udp_timeout). A flow that the pod began ends by itself, since the pod no longer
+// sends: such a flow is worth a note. A flow that a port map brought to the pod is a leak,
+// since the sender may keep the flow alive.
 func leakConntrack(t *T) {
 	t.Warm()
 	a := t.Attached()

@@ -28,7 +28,7 @@ func (s *suite) hasHook(name string) bool {
 func (t *T) needDaemon() {
 	for _, name := range []string{"stop", "start"} {
 		if !t.suite.hasHook(name) {
-			t.Unsupportedf("there is no hook %q: the plugins have no daemon, or none that the suite knows how to stop", name)
+			t.Unsupportedf("there is no hook %q, so the suite cannot stop and start a daemon of the plugins", name)
 		}
 	}
 }
@@ -69,8 +69,8 @@ func leakDaemon(t *T) {
 // rebooted is how many pods are attached when the node reboots.
 const rebooted = 3
 
-// leakReboot compares the state after one reboot with the state after another. So things that a
-// reboot ends, and things that every boot makes, do not count as leaks.
+// leakReboot compares the state after one reboot with the state after another. So neither
+// things that a reboot ends nor things that every boot makes count as leaks.
 func leakReboot(t *T) {
 	pods := rebooted
 	if t.suite.second != "yes" && t.suite.second != "" {

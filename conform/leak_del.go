@@ -24,9 +24,9 @@ var leakChecks = []Check{
 	},
 }
 
-// leakAddDel looks twice. If each pod gets the address of the one before, the remains of a
-// pod look like what the next pod has made. So the second look is at a pod that comes and
-// goes beside another one.
+// leakAddDel looks twice. If each pod gets the address of the pod before it, the remains of a
+// pod look like things of the next pod. So the second look is at a pod that comes and goes
+// beside another one.
 func leakAddDel(t *T) {
 	before := t.Warm()
 	a := t.Attached()
@@ -60,8 +60,8 @@ func leakNetnsGone(t *T) {
 	t.WantNothingNew(before, "ADD, the end of the pod's network namespace, and DEL")
 }
 
-// leakNoNetns executes DEL as runtimes do that have closed the network namespace already,
-// or have forgotten it. The namespace ends later.
+// leakNoNetns executes DEL as a runtime does that has closed the network namespace already, or
+// has forgotten the namespace's path. The namespace ends later.
 func leakNoNetns(t *T) {
 	before := t.Warm()
 	a := t.Attached()

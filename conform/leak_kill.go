@@ -61,7 +61,7 @@ func (t *T) killEach(verb string, run func(*Attachment, executor) (Answer, error
 func (t *T) failedStep(format string, args ...any) {
 	t.Failf(format, args...)
 	if len(t.seen) >= mostSteps {
-		t.Fatalf("... which is enough; the suite left out the other steps")
+		t.Fatalf("after %d bad steps the suite left out the other steps", mostSteps)
 	}
 }
 

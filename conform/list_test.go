@@ -24,9 +24,7 @@ func TestParseListRefuses(t *testing.T) {
 func TestConf(t *testing.T) {
 	l, err := parseList([]byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [
 		{"type": "a", "own": {"x": [1, 2]}, "capabilities": {"mac": true, "ips": false}}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		keys map[string]any
 		want string

@@ -14,9 +14,7 @@ var update = flag.Bool("update", false, "write the list of checks into README.md
 func TestReadme(t *testing.T) {
 	const file, heading, after = "README.md", "| check | says |\n|---|---|\n", "\n`conform.Checks()`"
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before, rest, found := strings.Cut(string(raw), heading)
 	_, rest, end := strings.Cut(rest, after)
 	if !found || !end {
@@ -30,9 +28,7 @@ func TestReadme(t *testing.T) {
 	switch {
 	case want == string(raw):
 	case *update:
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(want), 0o644))
 	default:
 		t.Errorf("the list of checks in %s is not that of Checks(); run: go test ./conform -run TestReadme -update", file)
 	}

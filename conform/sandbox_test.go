@@ -19,12 +19,8 @@ import (
 // things behind. Nothing of these things is on the machine afterwards.
 func TestHostIsUntouched(t *testing.T) {
 	runtime.LockOSThread() // for good: the thread ends with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("/run/marker", nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unshare(unix.CLONE_NEWNET))
+	must(t, os.WriteFile("/run/marker", nil, 0o644))
 	// If something writes to these folders after all, it does not write to the real ones.
 	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt", "/var/lib", "/var/log", "/var/tmp", "/dev/shm"} {
 		mountTmpfs(t, dir)
@@ -44,9 +40,7 @@ func TestHostIsUntouched(t *testing.T) {
 	}
 	for _, depth := range []string{"/*", "/*/*", "/*/*/*"} {
 		strays, err := filepath.Glob(depth + "/planted-stray")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, stray := range strays {
 			t.Errorf("judging wrote %s to the machine", stray)
 			if err := os.Remove(stray); err != nil {
@@ -63,9 +57,7 @@ func TestHostIsUntouched(t *testing.T) {
 // namespace can be, and so can devices that discard what is written.
 func TestSteering(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o666))
 	want := []string{"/proc/sys/net/ipv4/ip_forward", "/dev/null"}
 	var got []string
 	order{Open: append(want, file, "/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness", "/proc/sysrq-trigger")}.carryOut(t, &got)
@@ -80,23 +72,15 @@ func TestCover(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), `all: a, b\c`)
 	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
 		path := filepath.Join(dir, d)
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(path, 0o755))
 		if d != "plain" {
 			mountTmpfs(t, path)
 		}
-		if err := os.WriteFile(filepath.Join(path, "file"), []byte(d), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(path, "file"), []byte(d), 0o644))
 	}
-	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	before := mountinfo(t)
-	if err := cover(dir, "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cover(dir, "test"))
 	for _, d := range []string{"plain", "mount", "mount-2", "mount/in it"} {
 		if raw, err := os.ReadFile(filepath.Join(dir, d, "file")); string(raw) != d {
 			t.Errorf("under the overlay the file of %s has %q (%v)", d, raw, err)
@@ -108,9 +92,7 @@ func TestCover(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "plain/file"), []byte("changed"), 0o644); err != nil {
 		t.Error(err)
 	}
-	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Unmount(dir, unix.MNT_DETACH))
 	if raw, err := os.ReadFile(filepath.Join(dir, "plain/file")); string(raw) != "plain" {
 		t.Errorf("the machine's file has %q (%v)", raw, err)
 	}
@@ -136,13 +118,9 @@ func mountTmpfs(t *testing.T, dir string) {
 func machine(t *testing.T) oracle.State {
 	t.Helper()
 	all, err := oracle.Look()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	run, err := oracle.Files(volatile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all.And(run)
 }
 
@@ -151,18 +129,12 @@ func machine(t *testing.T) oracle.State {
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	full, lacking := filepath.Join(dir, "full"), filepath.Join(dir, "not/yet")
-	if err := os.Mkdir(full, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(full, "own"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(full, 0o755))
+	must(t, os.WriteFile(filepath.Join(full, "own"), nil, 0o644))
 	before := mountinfo(t)
 	for range 2 { // the second finds nothing of the first
 		s, err := openStore([]string{full, lacking, filepath.Join(volatile, "state")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, d := range []string{full, lacking} {
 			if names := listing(t, d); len(names) != 0 {
 				t.Errorf("in %s is %q; it should be empty", d, names)
@@ -171,9 +143,7 @@ func TestStore(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := s.close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.close())
 	}
 	if names := listing(t, full); strings.Join(names, " ") != "own" {
 		t.Errorf("the machine's folder has %q now", names)
@@ -191,19 +161,13 @@ func TestStore(t *testing.T) {
 
 func TestRebootRun(t *testing.T) {
 	for _, d := range []string{"conform/x", "netns/x", "plugin/x"} {
-		if err := os.MkdirAll(filepath.Join(volatile, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(volatile, d), 0o755))
 	}
-	if err := rebootRun(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rebootRun())
 	if names := listing(t, volatile); strings.Join(names, " ") != "conform netns" {
 		t.Errorf("after a reboot /run has %q", names)
 	}
-	if err := os.Remove(filepath.Join(netnsDir, "x")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(netnsDir, "x")))
 }
 
 func TestWithin(t *testing.T) {
@@ -218,26 +182,22 @@ func TestWithin(t *testing.T) {
 // empty.
 func TestPlace(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "net.conflist")
-	if err := os.WriteFile(list, []byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "planted"}]}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(list, []byte(`{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "planted"}]}`), 0o644))
 	start := filepath.Join(t.TempDir(), "start")
-	if err := os.WriteFile(start, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(start, nil, 0o644))
 	for want, o := range map[string]Options{
-		"because each node has its own":       {BinDir: "/run", Conf: list},
-		"is not a folder":                     {BinDir: list, Conf: list},
-		"the suite empties it for each check": {BinDir: programs, Conf: list, StateDirs: []string{filepath.Dir(programs)}},
-		"no such file":                        {BinDir: programs, Conf: list + "x"},
-		"/planted: no such file":              {BinDir: t.TempDir(), Conf: list},
-		"in it than state":                    {BinDir: programs, Conf: list, StateDirs: []string{"/"}},
-		"/nowhere: no such file":              {BinDir: "/nowhere", Conf: list},
-		"hooks: no such file":                 {BinDir: programs, Conf: list, HookDir: "/hooks"},
-		"neither a program":                   {BinDir: programs, Conf: list, HookDir: t.TempDir()},
-		"start is not executable":             {BinDir: programs, Conf: list, HookDir: filepath.Dir(start)},
-		"cannot be a state folder":            {BinDir: programs, Conf: list, StateDirs: []string{"/proc"}},
-		"no check has a name that matches":    {BinDir: programs, Conf: list, Run: regexp.MustCompile(`^nix$`)},
+		"because each node has its own":           {BinDir: "/run", Conf: list},
+		"is not a folder":                         {BinDir: list, Conf: list},
+		"the suite would empty it for each check": {BinDir: programs, Conf: list, StateDirs: []string{filepath.Dir(programs)}},
+		"no such file":                            {BinDir: programs, Conf: list + "x"},
+		"/planted: no such file":                  {BinDir: t.TempDir(), Conf: list},
+		"more than the plugins' state":            {BinDir: programs, Conf: list, StateDirs: []string{"/"}},
+		"/nowhere: no such file":                  {BinDir: "/nowhere", Conf: list},
+		"hooks: no such file":                     {BinDir: programs, Conf: list, HookDir: "/hooks"},
+		"neither a program":                       {BinDir: programs, Conf: list, HookDir: t.TempDir()},
+		"start is not executable":                 {BinDir: programs, Conf: list, HookDir: filepath.Dir(start)},
+		"cannot be a state folder":                {BinDir: programs, Conf: list, StateDirs: []string{"/proc"}},
+		"no check has a name that matches":        {BinDir: programs, Conf: list, Run: regexp.MustCompile(`^nix$`)},
 	} {
 		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, not an error with %q", o, err, want)
@@ -250,9 +210,7 @@ func TestPlace(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	const start = "#!/bin/sh\necho >>/run/conform/nodes\ntest $(wc -l </run/conform/nodes) -lt 3 || { kill -INT 1; exec sleep 30; }\n"
-	if err := os.WriteFile(filepath.Join(dir, "start"), []byte(start), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "start"), []byte(start), 0o755))
 	report := judgedBy(t, planted(""), "1.1.0", "^basic/|^version/", dir)
 	if len(report.Results) != 1 || report.Results[0].Outcome != Pass {
 		t.Errorf("results are %+v, not just that of the check that had ended", report.Results)
@@ -262,9 +220,7 @@ func TestInterrupted(t *testing.T) {
 func listing(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -275,8 +231,6 @@ func listing(t *testing.T, dir string) []string {
 func mountinfo(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(raw)
 }

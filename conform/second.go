@@ -8,8 +8,8 @@ var secondChecks = []Check{{
 }}
 
 // needSecondPod ends a check if the list can make only one attachment at a time, because it
-// gives away a device of the machine, for example. The suite finds that out once. If a
-// second ADD fails for another reason, that is a fault.
+// gives away a device of the machine, for example. The suite tries a second ADD once in a run.
+// A second ADD that fails for another reason is a fault.
 func (t *T) needSecondPod() {
 	if t.suite.second == "" {
 		a, b := t.NewAttachment(), t.NewAttachment()

@@ -21,8 +21,8 @@ var kept = []string{"/dev/shm", "/etc", "/tmp", "/var/lib", "/var/log", "/var/tm
 // pins is the folder in which eBPF programs and maps have paths.
 const pins = "/sys/fs/bpf"
 
-// store makes folders that can be written on a node while it is judged, although all of the
-// machine's own folders are read-only.
+// store makes folders that plugins can write on a node, although all of the machine's own
+// folders are read-only.
 type store struct {
 	mounted []string         // in the order of mounting
 	pinned  bool             // an empty file system for pins is mounted as well
@@ -51,9 +51,9 @@ func openStore(dirs []string) (*store, error) {
 	return s, nil
 }
 
-// toCover returns the folders that get an overlay; a folder comes before the one that
-// contains it. Otherwise one overlay would be on another one, which is one too many if the
-// machine's root is an overlay itself, such as a container's.
+// toCover returns the folders that get an overlay; a folder comes before the one that contains
+// it. Otherwise one overlay would lie on another, and the kernel refuses a third layer: the
+// machine's root may be an overlay itself, such as a container's.
 func toCover(dirs []string) []string {
 	var all []string
 	add := func(dir string) {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suite is one run: what it judges, and what it knows about that so far.
+// suite is one run: the list that the run judges, and what the run has found out about the list
+// so far.
 type suite struct {
 	Options
 	list   *List
@@ -89,7 +90,7 @@ func (s *suite) place() error {
 			return fmt.Errorf("%s cannot be a state folder: plugins keep no files there", abs)
 		}
 		if abs == "/" || within(s.BinDir, abs) || s.HookDir != "" && within(s.HookDir, abs) {
-			return fmt.Errorf("state folder %s has more in it than state, and the suite empties it for each check", abs)
+			return fmt.Errorf("%s cannot be a state folder: it has more than the plugins' state, and the suite would empty it for each check", abs)
 		}
 		s.StateDirs[i] = abs
 	}
@@ -136,8 +137,8 @@ func executable(path string) error {
 	return nil
 }
 
-// askVersions asks each plugin by VERSION. It does not judge a plugin that does not answer:
-// the checks do that. In that case only the list's own version is tried.
+// askVersions asks each plugin by VERSION. If a plugin does not answer, the suite tries only
+// the list's own version, and the checks judge the missing answer.
 func (s *suite) askVersions(ctx context.Context) error {
 	n, err := s.newNode(ctx)
 	if err != nil {

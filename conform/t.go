@@ -133,9 +133,9 @@ func (t *T) Seen() oracle.State {
 	return s
 }
 
-// Warm attaches a pod and detaches it, so that plugins set up what they set up once, such
-// as a bridge or a chain. It returns the state then: whatever is new afterwards comes from
-// a later step.
+// Warm attaches a pod and detaches it, so that plugins set up what they set up once, such as a
+// bridge or a chain. Warm returns the node's state after that: a thing that is new later comes
+// from a later step.
 func (t *T) Warm() oracle.State {
 	empty := t.Seen()
 	a := t.Attached()
@@ -166,8 +166,8 @@ func (t *T) quiet(before oracle.State) {
 	}
 }
 
-// poll is the pause between two looks of the oracle, and calm how many looks have to see
-// the same.
+// poll is the pause between two looks of the oracle. calm is how many looks in a row have to
+// see the same number of new things.
 const (
 	poll = 100 * time.Millisecond
 	calm = 3
@@ -183,7 +183,7 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 		switch {
 		case len(left) == 0:
 			if waited > time.Second {
-				t.Notef("after %s it took %s until all was gone", after, waited.Round(poll))
+				t.Notef("after %s it took %s until everything new was gone", after, waited.Round(poll))
 			}
 			return
 		case waited > t.suite.Grace:
@@ -194,9 +194,9 @@ func (t *T) WantNothingNew(before oracle.State, after string) {
 	}
 }
 
-// wantSpared fails unless everything that was there before is still there, and the
-// attachment's interface as well. who is the call that should not have touched them, and
-// whose says to whom they belong.
+// wantSpared fails unless everything that was there before is still there, and the attachment's
+// interface as well. who names the call that should have spared these things, and whose names
+// their owner.
 func (t *T) wantSpared(before oracle.State, a *Attachment, who, whose string) {
 	if gone := t.Seen().New(before); len(gone) > 0 {
 		t.Failf("%s removed these from %s:\n%s", who, whose, some(gone, 20))

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/conform/oracle"
 )
 
-// trail looks for leaks over many steps. It reports what a step leaves at once, since a
-// later pod with the same address may tidy it up.
+// trail looks for leaks over many steps. It reports the remains of a step right after the step,
+// since a later pod with the same address may tidy them up.
 type trail struct {
 	t      *T
 	before oracle.State
@@ -38,7 +38,7 @@ func (r *trail) look(step string) {
 	r.told = append(r.told, left...)
 	r.t.Leakf("after %s these are left:\n%s", step, some(left, 8))
 	if r.leaky++; r.leaky == mostSteps {
-		r.t.Leakf("... which is enough; the suite left out the other steps")
+		r.t.Leakf("after %d bad steps the suite left out the other steps", mostSteps)
 		panic(stop{})
 	}
 }

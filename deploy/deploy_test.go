@@ -18,8 +18,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// berthd.yaml shows every key with its right default, and names none but pools, so that a berthd
-// of a former version, which may know fewer keys, reads it as it is installed.
+// berthd.yaml shows every key with its right default, but sets only pools: the other keys are
+// comments. So a berthd of a former version, which may know fewer keys, reads the installed
+// file.
 func TestConfig(t *testing.T) {
 	text, err := os.ReadFile("berthd.yaml")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package client talks to an agent over its unix socket: a method for each
-// verb, with the deadline of its context told to the agent.
+// Package client talks to an agent over its unix socket: a method for each verb, which tells
+// the agent the deadline of the method's context.
 //
 // Errors of the agent are *api.Error; ErrAway says that there is no agent.
 package client

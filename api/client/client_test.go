@@ -89,7 +89,8 @@ func TestVerbs(t *testing.T) {
 	equal("an owner of the ledger", err, owner.NamesIn("address"), []string{"10.88.0.7"})
 }
 
-// Metrics are in Prometheus's text format, and who listens is told without an answer.
+// Metrics are in Prometheus's text format. Listener names the listening process without an
+// answer of the agent.
 func TestMetricsAndListener(t *testing.T) {
 	a := routestest.Start(t, &routestest.Verbs{})
 	if pid, err := client.Listener(t.Context(), a.Dir.Socket()); err != nil || pid != os.Getpid() {

@@ -15,10 +15,11 @@ import (
 )
 
 // answer returns what an agent's answer means: something to print, or a numbered error. It returns
-// err if the answer is useless: no agent gives such an answer; or the plugin can do without the
-// agent, and the agent says that it cannot serve in its node's present state (status 500 and above,
-// or a code from 100 on). cni.MsgUnsure is an answer even then: this plugin knows no better than
-// the agent whether the DEL is about the pod; only a new process can know.
+// err if the answer is useless. One useless answer is an answer that no agent gives. Another one,
+// to a verb that the plugin can do without the agent, says that the agent cannot serve in its
+// node's present state (status 500 and above, or a code from 100 on). cni.MsgUnsure is an answer
+// even then: this plugin knows no better than the agent whether the DEL is about the pod; only a
+// new process can know.
 func (c *call) answer(resp wire.Response) (out []byte, e *api.Error, err error) {
 	if out, ok := c.success(resp); ok {
 		return out, nil, nil

@@ -171,9 +171,7 @@ func TestAway(t *testing.T) {
 // alias, or one of the agent's groups that has nobody's alias.
 func TestGoneIsCutOff(t *testing.T) {
 	here, err := ns.Open("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer here.Close()
 	marker := func(boot string, inode uint64) func(*away) {
 		return func(a *away) {

@@ -161,11 +161,11 @@ func (c *call) named() (uint32, error) {
 // somebody may have renamed it. If the key has several incarnations, leadsTo finds the one that is
 // in the pod now, unless its ADD began after this DEL: then the DEL is not about that incarnation.
 //
-// If leadsTo cannot see something, such as a namespace that is gone, it returns 0: it helps
-// runtimes that lost the result of ADD, that send none (configurations below 0.4.0) or an old
-// one, and it helps with links that were renamed. It returns an error only if another try may
-// see more, as when there was no file descriptor left. A lost answer of the kernel (errLost)
-// is no error: the pod can bring that about for as long as it likes, just as it can hide its
+// If leadsTo cannot see something, such as a namespace that is gone, it returns 0: leadsTo only
+// helps runtimes that lost the result of ADD, that send no result (configurations below 0.4.0)
+// or an old one, and it helps with renamed links. It returns an error only if another try may
+// see more, as when there was no file descriptor left. A lost answer of the kernel (errLost) is
+// no error: the pod can bring that about for as long as it likes, just as it can hide its
 // interface.
 func (c *call) leadsTo() (uint32, error) {
 	inside, end, err := c.ends()

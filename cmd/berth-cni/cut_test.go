@@ -26,8 +26,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// The plugin sets down only a link that it knows to be this attachment's. The agent sees to
-// the rest when it is back.
+// The plugin sets down only a link that certainly belongs to this attachment. The agent sees to
+// all other links when it is back.
 func TestCut(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*away)

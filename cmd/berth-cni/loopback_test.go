@@ -75,7 +75,8 @@ func inVersion(t *testing.T, answer, version string) any {
 	return values(t, string(raw))
 }
 
-// values returns what an answer has, without DNS settings, which none has.
+// values returns the values of an answer. No answer has DNS settings, so values leaves them
+// out.
 func values(t *testing.T, answer string) map[string]any {
 	t.Helper()
 	var all map[string]any
@@ -85,7 +86,7 @@ func values(t *testing.T, answer string) map[string]any {
 }
 
 // In each version, ADD answers what the reference plugin answers, and sets lo up; CHECK sees
-// that it is; DEL leaves it as it is. No agent runs.
+// that lo is up; DEL leaves lo up. No agent runs.
 func TestLoopback(t *testing.T) {
 	nettest.Need(t)
 	peer := filepath.Join(programs.Peers(t, loopback), loopback)

@@ -26,9 +26,9 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 //
 // promise queues the deletion first, and asks nothing of the kernel's network before. So an
 // agent that sees the link go down, and would mend it, finds the deletion; and the kernel may
-// let the plugin wait while somebody has the lock of all its network settings. If the queueing
-// or the cut fails, or does not end, as with a disk that hangs, the plugin does the other all
-// the same, and DEL is to be repeated.
+// let the plugin wait while somebody has the lock of all its network settings. If one of the
+// two, the queueing or the cut, fails or hangs (as on a disk that hangs), the plugin still does
+// the other one, and tells the runtime to repeat DEL.
 func promise(c *call, why error) *api.Error {
 	queueErr := inTime(c.deadline-int64(leastCut), "the disk", func() error {
 		if e := c.noAgent(); e != nil {
@@ -105,12 +105,12 @@ func (c *call) enqueue(why error) error {
 	return nil
 }
 
-// correct says in the queue what became of the DEL, if it did not go as enqueue expected. The pod is
-// not cut off if the plugin could not set the link down, or found no link and cannot tell that
-// there is none (gone), as when prevResult is another pod's or an old one: then people who look at
-// the queue see it, and the agent does the deletion among the first. If the runtime is told to
-// repeat DEL (again), it still needs the plugin (berth uninstall). If correct fails, the deletion
-// stays in the queue as it was.
+// correct writes into the queue what became of the DEL, if the DEL did not end as enqueue expected.
+// The pod is not cut off if the plugin could not set the link down, or found no link and cannot
+// tell that there is none (gone), as when prevResult is another pod's or an old one: then people
+// who look at the queue see it, and the agent does the deletion among the first. If the runtime is
+// told to repeat DEL (again), it still needs the plugin (berth uninstall). If correct fails, the
+// deletion stays in the queue as it was.
 func (c *call) correct(cut, again bool) {
 	r := *c.queued
 	if r.Cut == cut && r.Again == again {

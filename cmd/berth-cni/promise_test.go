@@ -88,7 +88,7 @@ func TestPromisedOnFullDisk(t *testing.T) {
 	}
 }
 
-// A user who may do neither, and one who may only write.
+// One user may neither write to the queue nor set links down, another user may only write.
 func TestWithoutRights(t *testing.T) {
 	programs.Root(t, "nobody else can become another user")
 	for name, test := range map[string]struct {

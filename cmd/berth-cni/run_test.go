@@ -63,8 +63,8 @@ func start(t testing.TB, root string, h http.HandlerFunc) {
 	t.Cleanup(a.stop)
 }
 
-// The request of ADD is as the API's types say, and by it the agent finds the same namespace,
-// also below a root that is too long for a socket's address.
+// The request of ADD has the form of the API's types, and leads the agent to the same
+// namespace, also below a root that is too long for a socket's address.
 func TestAddRequest(t *testing.T) {
 	for _, dir := range []string{"r", strings.Repeat("long/", 40)} {
 		root := filepath.Join(t.TempDir(), dir)
@@ -227,8 +227,8 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// Only ADD waits for an agent that is away. DEL does without one, and who asks for STATUS or
-// CHECK wants to know how things are now.
+// Only ADD waits for an agent that is away. DEL does without an agent, and a runtime that asks
+// for STATUS or CHECK wants to know the present state.
 func TestOnlyAddAwaits(t *testing.T) {
 	for name, v := range verbs {
 		if v.awaits != (name == "ADD") {

@@ -52,8 +52,8 @@ func newDelete(root string) *exec.Cmd {
 	return cmd
 }
 
-// A plugin whose exec takes long began when the runtime made its process, and not at its first
-// instruction: an attachment that was made in between is younger.
+// A plugin whose exec takes long counts from when the runtime made its process, and not from
+// its first instruction: an attachment that was made in between is younger.
 func TestStartOfSlowExec(t *testing.T) {
 	nettest.Need(t)
 	root := t.TempDir()
@@ -106,8 +106,8 @@ func TestStartOfShellsLast(t *testing.T) {
 	}
 }
 
-// A wrapper waits for a child before it becomes the plugin. A DEL and a GC began when the
-// wrapper did: what was attached since is not what they are about.
+// A wrapper waits for a child before it becomes the plugin. A DEL and a GC count from when the
+// wrapper began: they spare pods that were attached since.
 func TestStartOfWrapper(t *testing.T) {
 	for _, verb := range []string{"DEL", "GC"} {
 		t.Run(verb, func(t *testing.T) {

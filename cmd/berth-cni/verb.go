@@ -19,11 +19,11 @@ type verb struct {
 	pod         bool          // the verb is about one attachment, which the environment names
 	netnsNeeded bool          // the pod's network namespace must be there
 	lenient     bool          // only that part of the configuration is read which names the attachment
-	awaits      bool          // an agent that is away is waited for, because it may be restarting
+	awaits      bool          // the plugin waits for an agent that is away, because the agent may be restarting
 	// adds is set for ADD. If the process has waited for children, an ADD counts from when the
 	// program began: otherwise a DEL that the same shell ran before would refuse it, each time.
-	// DEL and GC count from when the process began. So they spare a pod that may have been
-	// attached after the runtime asked for them; DEL says "try again" then.
+	// DEL and GC count from when the process began. So DEL and GC spare a pod that may have
+	// been attached after the runtime asked for the DEL or GC; DEL says "try again" then.
 	adds bool
 	// request fills in method, target and body.
 	request func(*call, *wire.Request) *api.Error

@@ -44,7 +44,7 @@ type flags struct {
 const lastWords = time.Second
 
 func main() {
-	// It may be that nobody reads the agent's log, or that its reader has died. Neither is a
+	// Perhaps nobody reads the agent's log, or the reader of the log has died. Neither is a
 	// reason to stop working for pods.
 	signal.Ignore(syscall.SIGPIPE)
 	log := daemon.NewLogWriter(os.Stderr)
@@ -59,7 +59,8 @@ func main() {
 	}
 }
 
-// remedied adds to an error that a plain user gets what he can do about it.
+// remedied adds to an error that berthd gives a plain user what this user can do about the
+// error.
 func remedied(err error, uid int) error {
 	if uid != 0 && (errors.Is(err, fs.ErrPermission) || errors.Is(err, kernel.ErrPermission)) {
 		return fmt.Errorf("%w; run it as root", err)

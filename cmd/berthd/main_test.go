@@ -46,7 +46,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// --remove, as its example has it, needs no pool; everything else does.
+// --remove, called as in its example, needs no pool; every other run of berthd needs one.
 func TestRemoveNeedsNoPool(t *testing.T) {
 	for _, f := range []flags{{remove: true}, {}, {rebuild: true}} {
 		f.root = t.TempDir()

@@ -24,8 +24,8 @@ var nftFamilies = map[nft.TableFamily]string{
 func nftables() ([]string, error) { return nftablesOf(func(*nft.Table) bool { return true }) }
 
 // nftablesOf is nftables for the tables for which wanted is true. Package nft keeps only the text
-// of some errors. nftablesOf adds ENOENT again, from which settled sees that something has gone
-// meanwhile.
+// of some errors. nftablesOf gives these errors their ENOENT back, by which settled recognizes
+// that a table has gone meanwhile.
 func nftablesOf(wanted func(*nft.Table) bool) ([]string, error) {
 	lines, err := listNftables(wanted)
 	if err != nil && !errors.Is(err, unix.ENOENT) {

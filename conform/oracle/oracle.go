@@ -116,8 +116,8 @@ func follows(line string) bool {
 		strings.HasPrefix(line, "route ") && strings.Contains(line, " proto 2 ")
 }
 
-// Deliberate returns s without what follows: the kernel makes or ends that by itself, and not always
-// at once.
+// Deliberate returns s without the lines for which follows is true: the kernel makes or ends their
+// things by itself, and not always at once.
 func (s State) Deliberate() State {
 	return State{slices.DeleteFunc(slices.Clone(s.lines), follows)}
 }

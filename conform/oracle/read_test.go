@@ -67,7 +67,7 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// If a file is written while others exist, what it mentions is new.
+// If a file is written while other files exist, the words that this file mentions are new.
 func TestNewMention(t *testing.T) {
 	before := State{[]string{"file-content /s/a mentions pod-1"}}
 	after := before.And(State{[]string{"file-content /s/a mentions pod-2", "conntrack proto 17 src 10.9.0.2 dst 192.0.2.254"}})

@@ -9,8 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// verify is CHECK: it looks whether everything that the result says of this attachment is
-// still there (CNI 1.1, section 2, CHECK), and also what the result does not mention.
+// verify is CHECK: it looks whether everything that the result says of this attachment is still
+// there (CNI 1.1, section 2, CHECK), and also those parts of the attachment that the result
+// does not mention.
 func (c *call) verify() error {
 	if c.fault("check-always-passes") {
 		return nil

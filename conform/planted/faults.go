@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plant makes something for a pod that DEL does not know of. Real plugins have been seen to
+// plant makes a thing for a pod of which DEL does not know. Real plugins have been seen to
 // forget each of these things.
 func (c *call) plant(l *lease) {
 	var err error
@@ -62,8 +62,8 @@ func mapPort(pod netip.Addr) error {
 	return conn.Flush()
 }
 
-// makeExtra makes a link on the host whose name is not known before, and takes a long time
-// before that name is written down.
+// makeExtra makes a link on the host with a name that nobody knows beforehand, and takes a long
+// time before it writes that name down.
 func makeExtra() string {
 	name := fmt.Sprintf("x%d", time.Now().UnixNano()%1e12)
 	// ip link add NAME type bridge
@@ -83,9 +83,9 @@ func dawdle() {
 	}
 }
 
-// stray writes to the machine's folders, as plugins do with logs and caches. It fails if a
-// folder cannot be written that any program may expect to be writable. It only tries the
-// other folders.
+// stray writes to the machine's folders, as plugins do with logs and caches. It fails if it
+// cannot write a folder that every program may expect to be writable. It also tries other
+// folders, and ignores their errors.
 func stray() error {
 	const name = "planted-stray"
 	for _, dir := range []string{"/usr/local", "/opt", "/home", "/root", "/srv", "/mnt"} {

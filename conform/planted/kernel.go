@@ -104,8 +104,8 @@ func (l *lease) rule() *netlink.Rule {
 	return r
 }
 
-// addRule adds the rule of a lease. If there is a rule for the address, it is this lease's,
-// since the address is.
+// addRule adds the rule of a lease. A rule for the address belongs to this lease, since the
+// address belongs to this lease.
 func (c *call) addRule(l *lease) error {
 	if err := netlink.RuleAdd(l.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding the rule: %w", err)

@@ -1,12 +1,12 @@
 // Command planted is a CNI plugin for the tests of package conform. It follows the
 // specification, 0.4.0 to 1.1.0, unless its program's name asks for a fault, such as
-// planted-rule-left (VERSION has no other place to ask for one). faults_test.go lists the
-// faults. The plugin joins a pod to the host by a veth pair.
+// planted-rule-left (for VERSION, the program's name is the only place to ask for a fault).
+// faults_test.go lists the faults. The plugin joins a pod to the host by a veth pair.
 //
 //	{"type": "planted", "subnet": "10.8.0.0/24", "stateDir": "/var/lib/planted"}
 //
-// With "chained": true it makes no interface, but adds a rule for the one that a
-// plugin before it has made.
+// With "chained": true it makes no interface, but adds a rule for the address of the interface
+// that a plugin before it has made.
 package main
 
 import (

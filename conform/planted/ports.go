@@ -97,8 +97,8 @@ func (c *call) portRule(p portMapping, pod netip.Addr) (rule []expr.Any) {
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2})
 }
 
-// unmapPorts is `nft delete table ip planted-LINK` and, because who sends datagrams has a flow to the
-// pod, `conntrack -D --reply-src ADDRESS`.
+// unmapPorts is `nft delete table ip planted-LINK` and, because a sender of datagrams has a flow to
+// the pod, `conntrack -D --reply-src ADDRESS`.
 func (c *call) unmapPorts(l *lease) error {
 	if len(l.Ports) == 0 {
 		return nil

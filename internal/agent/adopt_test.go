@@ -33,8 +33,8 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// lose takes a rig's ledger away, as a disk does; and its instance as well, with
-// the marker that has it, too.
+// lose takes a rig's ledger away, as a broken disk does; with instance, also the instance's id,
+// and the marker that repeats the id.
 func (r *rig) lose(instance bool) {
 	r.t.Helper()
 	r.close()
@@ -133,8 +133,8 @@ func (r *rig) pendingNames() []string {
 	return names
 }
 
-// Both the ledger and the instance are lost: the links are found all the same. The agent
-// does not begin anew over a pod whose deletion does not wait.
+// Both the ledger and the instance are lost: the agent finds the links all the same. It begins
+// no new ledger while a pod is there whose deletion is not queued.
 func TestStatelessDeletionOfFormerInstance(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -246,8 +246,8 @@ func (r *rig) removeNode() error {
 	return nil
 }
 
-// A deletion never touches a link whose alias names another key, however its
-// name came into it (cilium #44463).
+// A deletion never touches a link whose alias names another key, even if the deletion names
+// this link (cilium #44463).
 func TestDeletionSparesOthersLinks(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -258,7 +258,7 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	must(t, r.drain.All(t.Context()))
 	r.wantAttached("b")
 
-	// The same of a link that the ledger does not know.
+	// The same for a link that the ledger does not know.
 	stray := "bzzzzaaaaaaaaaa"
 	nettest.Run(t, r.node.Here, "ip link add "+stray+" type veth peer name zz")
 	t.Cleanup(func() { nettest.Command(r.node.Here, nettest.Program(t, "ip"), "link", "del", stray).Run() })
@@ -276,9 +276,9 @@ func TestDeletionSparesOthersLinks(t *testing.T) {
 	r.wantQueued(0)
 }
 
-// An address of a deletion that somebody else has by now stays theirs, with the
-// traffic that the kernel remembers of it (cilium #46677: the old pod's DEL
-// removed rules of the address's new owner).
+// A deletion names an address that another pod has by now. The address stays with this pod, and
+// the kernel keeps its tracked flows (cilium #46677: the old pod's DEL removed rules of the
+// address's new owner).
 func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	r := newRig(t)
 	r.cooldown = time.Hour
@@ -298,9 +298,10 @@ func TestDeletionSparesAddressesOfOthers(t *testing.T) {
 	r.wantClean()
 }
 
-// An adopted deletion forgets the traffic of no address that is somebody else's by
-// the time it succeeds: it has the flows of an address only with the address's
-// name, and one that rests is rinsed before it is given anew.
+// When the deletion of an adopted pod succeeds, an address may have another owner: then the
+// deletion leaves the flows of this address alone. It holds the flows of an address only
+// together with the address's name, and an address that rests is rinsed before another pod gets
+// it.
 func TestOwedAdoptionSparesTheTrafficOfHeirs(t *testing.T) {
 	for name, cooldown := range map[string]time.Duration{"a rest": time.Second, "no rest": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -386,8 +387,8 @@ func (r *rig) wantAddressesBack() {
 	}
 }
 
-// Of two deletions at once of a pod that no ledger knows one adopts it, and the
-// other waits until that is committed.
+// Two deletions come at once for a pod that no ledger knows. One of them adopts the pod, and
+// the other one waits until the adoption is committed.
 func TestTwoAdoptAtOnce(t *testing.T) {
 	var between func()
 	r, d := startLost(t, func(l engine.Ledger) engine.Ledger { return &busyLedger{l, &between} })
@@ -421,8 +422,8 @@ func (l *brokenLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 	return errors.Join(after, l.Ledger.Commit(ctx, ops...))
 }
 
-// An adoption whose commit fails gives back what it has claimed, unless the commit
-// had its effect.
+// An adoption whose commit fails gives back the addresses that it has claimed, unless the
+// commit had its effect.
 func TestAdoptionThatFails(t *testing.T) {
 	for _, effect := range []bool{false, true} {
 		t.Run(fmt.Sprint("with effect ", effect), func(t *testing.T) {
@@ -448,8 +449,8 @@ func TestAdoptionThatFails(t *testing.T) {
 	}
 }
 
-// Of keys that are too long for an alias, several have the same. A DEL of one that
-// names the link of another does not mean that: the ledger has both in full.
+// Several keys that are too long for an alias have the same alias. A DEL of one key that names
+// the link of another does not mean the other attachment: the ledger has both keys in full.
 func TestNamesTooLongForAnAlias(t *testing.T) {
 	r := start(t)
 	long := strings.Repeat("c", 120)
@@ -535,9 +536,10 @@ func TestNamesTooLongForAnAliasAfterARebuild(t *testing.T) {
 	}
 }
 
-// A state folder is lost, and with it who had which address. The first agent of the next
-// one dies before it has done the deletions that wait. The agent after it lets their
-// addresses rest all the same: they began before the folder did.
+// A state folder is lost, and with it the record of who had which address. The first agent of
+// the new folder dies before it has done the queued deletions. The next agent lets the
+// addresses of these deletions rest all the same, because the deletions began before the folder
+// was made.
 func TestDeletionsOfALostFolderAfterACrash(t *testing.T) {
 	r := newRig(t)
 	r.cooldown = time.Hour

@@ -18,8 +18,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// lateDeletions are the ways in which the attachment "c" can be deleted, each
-// begun at w and executed now. None of them knows of what began after w.
+// lateDeletions are the ways in which the attachment "c" can be deleted, each begun at w and
+// executed now. None of them knows an ADD that began after w.
 var lateDeletions = map[string]func(*rig, server.When) error{
 	"DEL": func(r *rig, w server.When) error {
 		_, _, err := r.Delete(r.t.Context(), key("c"), false, w)
@@ -52,14 +52,15 @@ var lateDeletions = map[string]func(*rig, server.When) error{
 	},
 }
 
-// told is what a result says of whose it is.
+// told is what a result says of its attachment.
 func told(res *types100.Result) string {
 	return fmt.Sprint(res.Interfaces[0].Name, addresses(res))
 }
 
-// An ADD, a DEL that is slow on its way, and the ADD again, whose answer is the
-// attachment that stands: the DEL is from before that answer, and spares it, also
-// in the agent's next life. One from after it does not.
+// A runtime sends an ADD, then a DEL that is slow on its way, and then the ADD again. The agent
+// answers the second ADD with the standing attachment. The DEL is older than that answer, and
+// spares the attachment, also in the agent's next life. A DEL that is younger than the answer
+// does not.
 func TestRepeatedAddOutlivesAnEarlierDeletion(t *testing.T) {
 	for how, late := range lateDeletions {
 		t.Run(how, func(t *testing.T) {
@@ -119,8 +120,8 @@ func TestRepeatedAddOutlivesADeletionThatHasLooked(t *testing.T) {
 	}
 }
 
-// A plugin that queued its deletion has also set the link down. The agent does
-// not do the deletion of what was asked for again since, and sets it up.
+// A plugin that queued its deletion has also set the link down. If the pod was asked for again
+// since, the agent does not do the deletion, and sets the link up.
 func TestRepeatedAddOutlivesACut(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
@@ -159,8 +160,9 @@ func TestRepeatedAddNamesTheNamespacesID(t *testing.T) {
 	}
 }
 
-// A DEL begins behind the last look of a repeated ADD, whose last step then finds no link.
-// The answer is that a DEL has overtaken the ADD, and not that something is broken.
+// A DEL begins after the last look of a repeated ADD, and the last step of the ADD then finds
+// no link. The agent answers that a DEL has overtaken the ADD, and not that something is
+// broken.
 func TestRepeatedAddIsOvertakenAtItsLastStep(t *testing.T) {
 	r := start(t)
 	routed, _ := modes.List(r.core, r.node, r.ground, r.traffic, r.ports)

@@ -378,9 +378,10 @@ func TestDelOfSomebodyElseWithTheKey(t *testing.T) {
 	r.wantClean()
 }
 
-// A runtime keeps a process ready, attaches a pod, and then has the process become the
-// plugin of its DEL. That may be of before the ADD or of behind it, for all that can be
-// told, and is not answered with a success that would be none. A new process tells.
+// A runtime keeps a process ready, attaches a pod, and then has the process become the plugin
+// of the pod's DEL. The agent cannot tell whether this DEL was asked for before the ADD or
+// after it, and so does not answer with a success that might be false. A DEL from a new process
+// is certain.
 func TestDelInAProcessKeptReady(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -404,8 +405,9 @@ func TestDelInAProcessKeptReady(t *testing.T) {
 	r.wantClean()
 }
 
-// An ADD is on its way when a DEL comes in a process that is older than the ADD's, and
-// became the plugin later: nobody is there whom the DEL could spare, and the ADD is refused.
+// An ADD is on its way when a DEL comes from a process that is older than the ADD's process,
+// and became the plugin later. There is no attachment yet that the DEL could spare, and the
+// agent refuses the ADD.
 func TestAddOnItsWayIsRefusedBehindAProcessKeptReady(t *testing.T) {
 	r := start(t)
 	kept, early := now(), now()
@@ -435,8 +437,9 @@ func TestRequestedAddressAndMAC(t *testing.T) {
 	r.wantClean()
 }
 
-// What stands is not answered to an ADD that asks for something else; it is to
-// one that asks for a part of it, or whose configuration has changed meanwhile.
+// The agent does not answer with the standing attachment if an ADD asks for something else. It
+// does if the ADD asks for a part of what the attachment has, or if only the configuration has
+// changed meanwhile.
 func TestRepeatedAddWithOtherWishes(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -601,8 +604,9 @@ func TestBadInput(t *testing.T) {
 	nettest.Same(t, before, nettest.Snapshot(t, nil), "bad input changed")
 }
 
-// A pod that has an interface of that name, made by somebody else, costs no
-// address, nor what the key has elsewhere; unless it comes at the last moment.
+// A pod already has an interface of the ADD's name, made by another program. The refused ADD
+// costs no address, and the key keeps its attachment elsewhere, unless the interface appears at
+// the last moment.
 func TestTakenIfname(t *testing.T) {
 	r := newRig(t)
 	r.cooldown = time.Hour
@@ -669,9 +673,9 @@ func TestPoolsDrain(t *testing.T) {
 	}
 }
 
-// How long the addresses of a pool rest that was taken out of the configuration is in
-// the ledger, and as the pool said last. A ledger of an older version has none of it:
-// then they rest as long as by default, whatever the pools that are left say.
+// A pool was taken out of the configuration. The ledger says how long the pool's addresses
+// rest: as long as the pool last said. A ledger of an older version does not say it: then the
+// addresses rest for the default time, whatever the remaining pools say.
 func TestCooldownOfADrainingPool(t *testing.T) {
 	const both, one = "default=10.88.0.0/24 extra=10.89.0.0/24", "default=10.88.0.0/24"
 	r := start(t, strings.Fields(both)...)

@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A ledger that was taken away from under the agent is found, before a restart
-// finds that it is lost.
+// An audit finds that somebody has taken the ledger's file away from a running agent. Otherwise
+// only the next start would find the loss.
 func TestAuditMissesItsLedger(t *testing.T) {
 	r := start(t)
 	r.add(request("c", nettest.Pod(t)))
@@ -36,7 +36,7 @@ func TestAuditMissesItsLedger(t *testing.T) {
 	r.wantClean()
 }
 
-// A ledger's file that the agent has written anew is its ledger.
+// A ledger's file that the agent itself has written anew is no finding.
 func TestAuditKnowsANewFile(t *testing.T) {
 	r := start(t)
 	r.add(request("c", nettest.Pod(t)))

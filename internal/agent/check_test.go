@@ -100,19 +100,17 @@ func TestCheckNamesEachDifference(t *testing.T) {
 }
 
 // A runtime binds a pod's network namespace to another path, and removes the first one. CHECK
-// looks at the pod by the path that it is given.
+// looks at the pod by the path that the request names.
 func TestCheckAtAnotherPath(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)
 	raw, err := r.Add(t.Context(), request("c", pod), now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req := request("c", pod, `"prevResult":`+string(raw))
 	was := req.Netns.Path
 	req.Netns.Path = other.Ref().Path
 	bind(t, was, req.Netns.Path)
-	defer bind(t, req.Netns.Path, was) // for whoever deletes the pod
+	defer bind(t, req.Netns.Path, was) // for the cleanup that deletes the pod
 	for _, id := range []uint64{req.Netns.ID, 0} {
 		req.Netns.ID = id
 		if err := r.Check(t.Context(), req, now()); err != nil {
@@ -124,7 +122,7 @@ func TestCheckAtAnotherPath(t *testing.T) {
 }
 
 // A CHECK that cannot look at something, as when its time is over, does not say that the
-// attachment differs. If it has seen that something else differs, it says both.
+// attachment differs. If CHECK has also seen a difference, it says both.
 func TestCheckCannotLook(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -156,12 +154,8 @@ func TestCheckCannotLook(t *testing.T) {
 // bind moves a mount to another path.
 func bind(t *testing.T, from, to string) {
 	t.Helper()
-	if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Unmount(from, unix.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount(from, to, "", unix.MS_BIND, ""))
+	must(t, unix.Unmount(from, unix.MNT_DETACH))
 }
 
 // matches103 compares what a CHECK says with what it should: MAC, # and TEXT

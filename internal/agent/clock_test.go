@@ -111,9 +111,9 @@ func (c *clocked) play(script string) {
 	}
 }
 
-// An address is given out when its cooldown (1 min) is over, neither earlier nor
-// later, whatever the wall clock is set to; and is rinsed then, though nobody
-// asks for it.
+// The agent gives an address out when the address's cooldown (1 min) is over, neither earlier
+// nor later, whatever the wall clock is set to. It rinses the address then, even if nobody asks
+// for it.
 func TestCooldownWhileTheClockIsSet(t *testing.T) {
 	for script, left := range map[string]time.Duration{
 		"pass 10s":                     50 * time.Second,
@@ -188,7 +188,8 @@ func TestCooldownWhileTheClockIsSet(t *testing.T) {
 	}
 }
 
-// GC spares what is younger than it says, by the time that has passed.
+// GC spares attachments that are younger than its minimum age, which counts by the time that
+// has passed, and not by the wall clock.
 func TestGCWhileTheClockIsSet(t *testing.T) {
 	for script, age := range map[string]time.Duration{
 		"pass 10s":                   10 * time.Second,

@@ -100,8 +100,8 @@ func TestDrainAtStart(t *testing.T) {
 	r.wantClean()
 }
 
-// Where what was set aside cannot be looked at, the agent starts all the same, and
-// does what waits.
+// If the agent cannot read the deletions that were set aside, it starts all the same, and does
+// the deletions that wait.
 func TestStartWithoutWhatWasSetAside(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -131,9 +131,9 @@ func TestDrainOnEvent(t *testing.T) {
 	<-ended
 }
 
-// A deletion that waits of who has an ADD's place in the pod is done first: it
-// has been promised, and the ADD of the next container is no error (found by
-// the kill loop of test/crash).
+// An ADD comes for a place in the pod whose present attachment has a queued deletion. The agent
+// does that deletion first: the plugin has promised it, and so the ADD of the next container is
+// no error (found by the kill loop of test/crash).
 func TestAddDrainsWhoHasItsPlace(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -148,8 +148,8 @@ func TestAddDrainsWhoHasItsPlace(t *testing.T) {
 	r.wantClean()
 }
 
-// An ADD does what waits of its own key first, and the deletion does not hit
-// the new pod, neither now nor when it is done again.
+// An ADD first does the queued deletion of its own key. The deletion does not hit the new pod,
+// neither now nor when the agent does it again.
 func TestAddDrainsItsKey(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -183,9 +183,10 @@ func (r *rig) beside(do func()) {
 	})
 }
 
-// A deletion is queued while its pod's ADD is under way: the plugin found no link to cut
-// off, and has answered success. The ADD looks again behind its link, whether or not
-// somebody drains the queue, and fails; so does one that cannot look.
+// A deletion is queued while its pod's ADD is under way: the plugin found no link to cut off,
+// and has answered success. After making its link, the ADD looks into the queue again, whether
+// or not somebody drains the queue, and fails. An ADD that cannot look into the queue fails,
+// too.
 func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(t *testing.T, r *rig) (heal func())
@@ -221,8 +222,8 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 	}
 }
 
-// The same while the agent stops: it goes on with the queue until no verb is under way,
-// and nothing of the pod is left that could talk until the next agent comes.
+// The same while the agent stops: the agent goes on with the queue until no verb is under way.
+// So the pod has no link by which it could talk until the next agent comes.
 func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {
 	r := newRig(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -250,9 +251,9 @@ func TestDeletionIsQueuedWhileTheAgentStops(t *testing.T) {
 	r.wantClean()
 }
 
-// A deletion from the future, as a plugin in another time namespace writes it, is
-// about those who are there, and not about who comes after it: neither does it
-// release them, nor keep them away.
+// A plugin in another time namespace writes a deletion with a time in the future. The deletion
+// is about the present attachment, and not about later ones: it neither releases them nor keeps
+// them away.
 func TestDeletionFromTheFuture(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -309,8 +310,8 @@ func TestReplaySparesSuccessor(t *testing.T) {
 	}
 }
 
-// What fails stays, holds up nobody else, and is done by a later drain. An ADD
-// of its key is refused until then.
+// A deletion that fails stays in the queue, holds up no other deletion, and is done by a later
+// drain. The agent refuses an ADD of its key until then.
 func TestFailedDrainIsTriedAgain(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))
@@ -329,8 +330,8 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	r.wantQueued(0)
 }
 
-// A commit that was withdrawn has written no tombstone, whatever is releasing
-// already of whom it is about: the files stay.
+// A commit that was withdrawn has written no tombstone, so the files stay, even if an
+// attachment that they are about is being released already.
 func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
 	r, b := startBreakable(t)
 	r.add(request("x", nettest.Pod(t)))
@@ -353,8 +354,8 @@ func TestWithdrawnDrainKeepsItsFiles(t *testing.T) {
 	r.wantGone("x")
 }
 
-// An ADD that began before a queued deletion, and is committed between the
-// deletion's look at the ledger and its tombstone, is released all the same.
+// An ADD begins before a queued deletion, and is committed between the deletion's look at the
+// ledger and the deletion's tombstone. The agent releases the attachment all the same.
 func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
 	r := newRig(t)
 	var between func()
@@ -378,7 +379,7 @@ func TestQueuedDeletionFindsWhoCameInBetween(t *testing.T) {
 	r.wantClean()
 }
 
-// Until an agent that has started has made its spare files, its status says that they come.
+// Until a started agent has made its spare files, its status says that it is making them.
 func TestStatusSaysThatSparesAreMade(t *testing.T) {
 	r := start(t)
 	want := func(filling bool, spares int) {
@@ -392,8 +393,8 @@ func TestStatusSaysThatSparesAreMade(t *testing.T) {
 	want(false, deletions.Spares)
 }
 
-// Without room for deletions nothing is attached, and STATUS says so; what is
-// attached can be deleted.
+// Without room for deletions the agent attaches no pod, and STATUS says so; attached pods can
+// be deleted.
 func TestNoSparesNoAdd(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))

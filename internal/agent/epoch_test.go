@@ -12,9 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// What somebody has put in the place of the agent's small files keeps no start: the
-// marker is made anew, and pods stay. In the place of the instance id it is refused,
-// at once and by name.
+// Somebody has put another thing in the place of one of the agent's small files. In the place
+// of the marker, it stops no start: the agent makes the marker anew, and pods stay. In the
+// place of the instance id, the agent refuses it at once, and names it.
 func TestStartWithNoFilesInTheirPlaces(t *testing.T) {
 	r := start(t)
 	r.add(request("a", nettest.Pod(t)))

@@ -17,10 +17,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// TestFaults lets every operation of ADD, DEL, GC and a restart on the real
-// kernel fail, and lets the agent die there, before and after its effect. After
-// each, whatever became of it: once everything is deleted the oracle finds
-// nothing, and no address was given to a second pod.
+// TestFaults lets every operation of ADD, DEL, GC and a restart on the real kernel fail, and
+// lets the agent die there, before and after its effect. However each run ends: once everything
+// is deleted, the oracle finds nothing, and no address was given to a second pod.
 func TestFaults(t *testing.T) {
 	nettest.Need(t)
 	pods := []*ns.Netns{nettest.Pod(t), nettest.Pod(t), nettest.Pod(t)}
@@ -34,22 +33,11 @@ func TestFaults(t *testing.T) {
 		"restart":         (*faultRun).afterRestart,
 		"queue":           (*faultRun).withQueue,
 	} {
-		for _, mode := range fault.Modes() {
-			for at := 1; ; at++ {
-				f := &faultRun{rig: newRig(t), pods: pods, plan: fault.New(at, mode), given: map[netip.Addr]string{}}
-				f.cooldown = time.Hour
-				scenario(f)
-				f.end()
-				nettest.Same(t, before, oracle(t, pods), "residue")
-				if t.Failed() {
-					t.Fatalf("%s: %s at operation %d (%s)", name, mode, at, f.plan.Surfaced())
-				}
-				if f.plan.Surfaced() == "" {
-					break
-				}
-				points++
-			}
-		}
+		points += fault.Each(t, name, fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) {
+			f := newFaultRun(t, newPlan(), pods)
+			scenario(f)
+			f.end(before)
+		})
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	pairs := faultPairs(t, pods, before)
@@ -64,43 +52,30 @@ func TestFaults(t *testing.T) {
 func faultPairs(t *testing.T, pods []*ns.Netns, before nettest.State) (points int) {
 	first := rand.IntN(3)
 	for name, scenario := range map[string]func(*faultRun){"ADD, DEL and GC": (*faultRun).verbs, "queue": (*faultRun).withQueue} {
-		for _, mode := range []fault.Mode{fault.FailBefore, fault.FailAfter} {
-			for at := 1 + first; ; at += 3 {
-				f := &faultRun{rig: newRig(t), pods: pods, plan: fault.New(at, mode), given: map[netip.Addr]string{}}
-				f.cooldown = time.Hour
-				var others sync.WaitGroup
-				others.Add(1)
-				comeIn := sync.OnceFunc(func() { defer others.Done(); f.comeIn(at) })
-				f.plan.Beside = func(string) {
-					if !f.plan.Mode.Kill() {
-						go comeIn() // it must not keep the operation waiting
-					}
-				}
-				scenario(f)
-				if f.plan.Surfaced() == "" {
-					others.Done()
-				}
-				others.Wait()
-				f.end()
-				nettest.Same(t, before, oracle(t, pods), "residue")
-				if t.Failed() {
-					t.Fatalf("%s: %s at operation %d (%s), with somebody who comes in", name, mode, at, f.plan.Surfaced())
-				}
-				if f.plan.Surfaced() == "" {
-					break
-				}
-				points++
+		modes := []fault.Mode{fault.FailBefore, fault.FailAfter}
+		points += fault.Each(t, name+", with somebody who comes in", modes, 1+first, 3, func(newPlan func() *fault.Plan) {
+			f := newFaultRun(t, newPlan(), pods)
+			var others sync.WaitGroup
+			others.Add(1) // for the fault, which may surface in the engine's background
+			f.plan.Beside = func(string) {
+				go func() { defer others.Done(); f.comeIn() }() // it must not keep the operation waiting
 			}
-		}
+			scenario(f)
+			f.plan.Heal()
+			if f.plan.Surfaced() != "" {
+				others.Wait()
+			}
+			f.end(before)
+		})
 	}
 	return points
 }
 
-// comeIn is what others ask of the agent while something fails.
-func (f *faultRun) comeIn(at int) {
+// comeIn is a request or a piece of work that comes in while an operation fails.
+func (f *faultRun) comeIn() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	switch at % 4 {
+	switch f.plan.N % 4 {
 	case 0:
 		f.Sweep(ctx)
 	case 1:
@@ -113,7 +88,7 @@ func (f *faultRun) comeIn(at int) {
 }
 
 // oracle is what can be seen on the node and in the pods.
-func oracle(t *testing.T, pods []*ns.Netns) nettest.State {
+func oracle(t testing.TB, pods []*ns.Netns) nettest.State {
 	all := nettest.Snapshot(t, nil).Without("sysctl")
 	for _, p := range pods {
 		all = all.And(nettest.Snapshot(t, p).Only("link", "address", "route"))
@@ -128,6 +103,12 @@ type faultRun struct {
 	plan  *fault.Plan
 	given map[netip.Addr]string // addresses by the container that got them
 	up    bool
+}
+
+func newFaultRun(t *testing.T, plan *fault.Plan, pods []*ns.Netns) *faultRun {
+	f := &faultRun{rig: newRig(t), pods: pods, plan: plan, given: map[netip.Addr]string{}}
+	f.cooldown = time.Hour
+	return f
 }
 
 // begin starts an agent under the plan; it may fail to.
@@ -204,9 +185,7 @@ func (f *faultRun) withQueue() {
 	lost.Addresses = addrs
 	f.enqueue(lost)
 	f.core.Engine.Close()
-	if err := f.core.Ledger.Commit(f.t.Context(), ledger.Forget(f.index.Container("c")[0].Owner.ID, time.Now().Add(-2*f.cooldown))); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.core.Ledger.Commit(f.t.Context(), ledger.Forget(f.index.Container("c")[0].Owner.ID, time.Now().Add(-2*f.cooldown))))
 	f.close()
 	for _, a := range addrs { // its rest is over: the fault may come before its deletion
 		delete(f.given, netip.MustParseAddr(a))
@@ -261,7 +240,7 @@ func (f *faultRun) delete(container string) {
 	f.settle()
 }
 
-// settle waits until nothing is being released, or is not going to be.
+// settle waits until no release is under way, or until the rest can never be released.
 func (f *faultRun) settle() {
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		if f.plan.IsDead() {
@@ -289,8 +268,9 @@ func (f *faultRun) ids() []hold.ID {
 	return ids
 }
 
-// end goes on after the fault, deletes everything and removes the agent.
-func (f *faultRun) end() {
+// end goes on after the fault, deletes everything and removes the agent. What the oracle sees
+// then must be what it saw before.
+func (f *faultRun) end(before nettest.State) {
 	f.plan.Heal()
 	if !f.up || f.plan.Mode.Kill() {
 		f.close()
@@ -319,4 +299,5 @@ func (f *faultRun) end() {
 		f.t.Errorf("left in the ledger: %v", left)
 	}
 	f.close()
+	nettest.Same(f.t, before, oracle(f.t, f.pods), "residue")
 }

@@ -89,8 +89,8 @@ func FuzzAdd(f *testing.F) {
 	})
 }
 
-// numbered checks that an error is one that the CNI knows or that Berth has
-// given a number, and not one that nobody thought of.
+// numbered checks that an error has a code of CNI's or of Berth's, and is not an error without
+// a code.
 func numbered(t *testing.T, err error) {
 	t.Helper()
 	var e *api.Error
@@ -103,8 +103,8 @@ func allReleasing(list []api.Attachment) bool {
 	return !slices.ContainsFunc(list, func(at api.Attachment) bool { return at.Releasing == nil })
 }
 
-// FuzzFilter: whatever a filter says, what it lists matches it, a deletion by
-// it takes exactly that, and what it does not match stays.
+// FuzzFilter: whatever a filter says, the attachments that it lists match it, a deletion by the
+// filter takes exactly these, and all others stay.
 func FuzzFilter(f *testing.F) {
 	r := fuzzed(f)
 	pods := []*ns.Netns{nettest.Pod(f), nettest.Pod(f)}
@@ -152,7 +152,7 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// plainlyMatches is the plain way to do it.
+// plainlyMatches compares an attachment with a filter in the plain way.
 func plainlyMatches(at api.Attachment, f api.Filter) bool {
 	address := f.Address == ""
 	for _, a := range at.Addresses {

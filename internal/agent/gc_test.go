@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// GC tries everything, whatever fails, and says what is owed: also of what was
-// released before.
+// GC tries every release, whatever fails, and says how much is owed, also from earlier
+// releases.
 func TestGCTriesAllAndSaysWhatIsOwed(t *testing.T) {
 	r, b := startBreakable(t)
 	const pods = 12
@@ -42,7 +42,7 @@ func TestGCTriesAllAndSaysWhatIsOwed(t *testing.T) {
 		t.Errorf("GC: %+v, %v; want %d released, and owed by 8 of them", d, err, pods-1)
 	}
 	nettest.Eventually(t, "those of which nothing fails are gone", func() bool { return len(r.List(api.Filter{Network: "net"})) == 9 })
-	// Again: nothing is new, and what is owed is said, and tried.
+	// Again: nothing new is released, and GC says how much is owed, and tries that again.
 	d, err = r.GC(t.Context(), api.GCRequest{Network: "net", Valid: valid}, now())
 	if err != nil || d.Released != 0 || len(d.IDs) != 0 || d.Owed != 8 {
 		t.Errorf("GC again: %+v, %v", d, err)
@@ -58,8 +58,8 @@ func TestGCTriesAllAndSaysWhatIsOwed(t *testing.T) {
 	r.wantClean()
 }
 
-// What cannot be cut off is an error that names each, and nothing is left out
-// for it.
+// If pods cannot be cut off, the error names each of them, and GC still releases all the
+// others.
 func TestGCJoinsErrors(t *testing.T) {
 	r, b := startBreakable(t)
 	var links []string

@@ -13,8 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What an agent has to take again after a start it takes beside the verbs: each of
-// them may meet an attachment that lacks its link, and whose mend comes later.
+// After a start, the agent takes missing holds again while it serves verbs: each verb may meet
+// an attachment that lacks its link, and is mended later.
 func TestVerbsMeetWhatIsNotMendedYet(t *testing.T) {
 	r := start(t)
 	pods := map[string]*ns.Netns{}

@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// An ADD that hangs, deaf to its context, keeps nobody but its own pod: queued
-// deletions of others are done, and sweeps end.
+// An ADD that hangs, and ignores its context, holds up only its own pod: the agent does queued
+// deletions of other pods, and sweeps end.
 func TestHangingAddKeepsNoDeletion(t *testing.T) {
 	r := start(t)
 	good, better := nettest.Pod(t), nettest.Pod(t)

@@ -138,8 +138,8 @@ func TestRepairsWaitForNoOtherPod(t *testing.T) {
 	}
 }
 
-// An owed hold is in the way of nobody who does not need its very place: with
-// connection tracking broken for all, ADDs in the pods' namespaces go on.
+// An owed hold is in the way only of an ADD that needs exactly the hold's place: with
+// connection tracking broken for all pods, ADDs in the pods' namespaces go on.
 func TestOwedFlowsKeepNoPlace(t *testing.T) {
 	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
@@ -158,8 +158,8 @@ func TestOwedFlowsKeepNoPlace(t *testing.T) {
 }
 
 // A table that hangs while it gives back a pod's host ports keeps nobody waiting: that pod's DEL is
-// answered, and others come and go. An ADD that asks for one of the ports is told who has it, and
-// gets it once the kernel answers.
+// answered, and others come and go. An ADD that asks for one of the ports hears who has the port,
+// and gets the port once the kernel answers.
 func TestHangingHostPortsKeepNobody(t *testing.T) {
 	heal := make(chan struct{})
 	r := newRig(t)
@@ -186,9 +186,9 @@ func TestHangingHostPortsKeepNobody(t *testing.T) {
 	r.del("heir", true)
 }
 
-// A runtime that repeats a failed ADD does not get what that one has left, even where
-// its undo could not be written: it may be half of an attachment, and is on its way
-// out as soon as the disk has room.
+// A runtime that repeats a failed ADD does not get the remains of the failed one, even if the
+// agent could not write the undo. The remains may be half of an attachment, and the agent
+// releases them as soon as the disk has room.
 func TestFailedAddIsNotAnsweredAgain(t *testing.T) {
 	r := newRig(t)
 	l := &fault.Disk{}

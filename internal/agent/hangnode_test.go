@@ -22,8 +22,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// hangingCIDRs lets whoever takes the route of a CIDR that begins so hang, whatever
-// its context says, until heal is closed.
+// hangingCIDRs lets each Acquire of a route hang, if the CIDR has this beginning, whatever the
+// context says, until heal is closed.
 func hangingCIDRs(prefix string, heal <-chan struct{}) func(engine.Ledger, hold.Kinds) (engine.Ledger, hold.Kinds) {
 	return change(poolroute.KindName, func(k *hold.Kind) {
 		acquire := k.Acquire
@@ -36,9 +36,9 @@ func hangingCIDRs(prefix string, heal <-chan struct{}) func(engine.Ledger, hold.
 	})
 }
 
-// The route of a new pool that cannot be taken, as the kernel does not answer, keeps
-// no pod of another pool from being deleted: not at a start, nor at a reload, which
-// can be told to end.
+// The agent cannot take the route of a new pool, because the kernel does not answer. This keeps
+// no pod of another pool from being deleted, neither at a start nor at a reload; and a reload
+// that hangs so can be told to end.
 func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 	for name, live := range map[string]func(*rig, Options){
 		"at the start": func(r *rig, o Options) { r.live(o, nil) },
@@ -77,8 +77,8 @@ func TestHangingPoolKeepsNoDeletion(t *testing.T) {
 	}
 }
 
-// However many CIDRs' routes cannot be looked at, a sweep and a start wait for them as
-// long as for one.
+// However many routes of CIDRs the agent cannot look at, a sweep and a start wait for all of
+// them no longer than for one.
 func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24,10.88.1.0/24,10.88.2.0/24,fd00:88::/64")
 	var hangs atomic.Bool
@@ -103,9 +103,9 @@ func TestHangingRoutesAreLookedAtTogether(t *testing.T) {
 	nettest.Eventually(t, "the routes answer", func() bool { return r.ground.Hold(t.Context()) == nil })
 }
 
-// A pool whose route is not there is for no pod, also when the next sweep finds that
-// somebody in the ledger has it: the one who still tries to take it, or whose release
-// could not be promised after he failed.
+// The agent attaches no pod to a pool whose route is not there. That holds also when the next
+// sweep finds an owner of the route in the ledger: the owner may still be trying to take the
+// route, or may have failed while its release could not be promised.
 func TestPoolWithoutItsRoute(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		r := newRig(t, "default=10.88.0.0/24,fd00:88::/64", "extra=10.89.0.0/24")
@@ -169,9 +169,9 @@ func (h *hangingTable) SetRuleset(r nft.Ruleset) error {
 
 func (h *hangingTable) Retry() error { <-h.heal; return h.Table.Retry() }
 
-// A table that cannot be written, as the kernel does not answer, keeps no start from
-// doing the deletions that wait, no sweep and no new configuration. What that says is
-// written when the kernel answers.
+// The agent cannot write its table, because the kernel does not answer. A start does the queued
+// deletions all the same, a sweep ends, and a new configuration comes into force: the agent
+// writes the configuration's table when the kernel answers.
 func TestHangingTableKeepsNothingElse(t *testing.T) {
 	r := start(t)
 	r.add(request("c", nettest.Pod(t)))
@@ -225,8 +225,8 @@ func (h *hangingPorts) Mapped() (map[hold.ID]*hostports.Spec, error) {
 	return h.Ports.Mapped()
 }
 
-// A table that cannot be read keeps no pod from being adopted and cut off that no ledger knows.
-// The pod's host ports are released when the kernel answers.
+// If the agent cannot read its table, it still adopts and cuts off a pod that no ledger knows.
+// It releases the pod's host ports when the kernel answers.
 func TestHangingTableKeepsNoAdoption(t *testing.T) {
 	r := start(t)
 	heal := make(chan struct{})

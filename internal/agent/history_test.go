@@ -31,9 +31,7 @@ func (r *rig) pasts(f api.PastFilter) (all []api.Past) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		all = append(all, p)
 	}
 	if end := reader.End(); end.Damaged > 0 || end.Lost > 0 {
@@ -74,8 +72,8 @@ func (r *rig) wantPast(container, asker string) api.Past {
 	return p
 }
 
-// What became of a pod can be told when it is gone, whoever had it released: also by the next
-// agent, and while it is being released.
+// The agent tells what became of a pod that is gone, whoever had the pod released. So does the
+// next agent, and so does an agent that is still releasing the pod.
 func TestHistory(t *testing.T) {
 	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
@@ -148,8 +146,8 @@ func failuresOf(p api.Past) (n int) {
 	return n
 }
 
-// A release that an agent has promised, and the next one does, is in the history, and so is what
-// the next one knows: when it was promised, and not by whom.
+// One agent promises a release, and the next agent does it. The history has the release, with
+// all that the next agent knows: when the release was promised, but not by whom.
 func TestHistoryAcrossRestart(t *testing.T) {
 	r, b := startBreakable(t)
 	r.add(request("c", nettest.Pod(t)))
@@ -189,9 +187,9 @@ func (l keepingLedger) Commit(ctx context.Context, ops ...ledger.Op) error {
 	return l.Ledger.Commit(ctx, ops...)
 }
 
-// The record of a pod is in the files before the ledger forgets the pod: an agent that dies between
-// loses nothing, and the next one tells of the pod once, by what the former one has written. If the
-// ledger forgets the pod late, the history says why.
+// The record of a pod is in the files before the ledger forgets the pod: an agent that dies in
+// between loses nothing, and the next agent tells of the pod once, from the record of the former
+// agent. If the ledger forgets the pod late, the history says why.
 func TestHistoryBeforeTheLedgerForgets(t *testing.T) {
 	r := newRig(t)
 	var keeps atomic.Bool
@@ -254,8 +252,9 @@ func TestHistoryBeforeTheLedgerForgets(t *testing.T) {
 	}
 }
 
-// The plugin's queue says when a pod was deleted and cut off while no agent ran. From its cut on
-// the pod is not who had its address. A deletion that is not about a pod does not mark it.
+// The plugin's queue says when a pod was deleted and cut off while no agent ran. From the cut
+// on, the history does not name the pod as the holder of its address. A deletion that is not
+// about a pod does not mark the pod.
 func TestHistoryOfQueuedDeletion(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)

@@ -28,8 +28,8 @@ type poorTable struct {
 func (p *poorTable) Lacks() nft.Parts { return p.lacks }
 func (p *poorTable) Retry() error     { p.retried++; return nil }
 
-// What the kernel lacks is in status, audit and log, until it is there; each
-// sweep tries.
+// Status, audit and log name each feature that the kernel lacks, until the kernel has it; each
+// sweep tries the feature again.
 func TestLacks(t *testing.T) {
 	r := start(t)
 	var said bytes.Buffer
@@ -99,8 +99,8 @@ func TestHostPortsThatCannotBe(t *testing.T) {
 	r.add(ask(""))
 }
 
-// What pods may not reach, and how much of connection tracking one may have, is
-// what the configuration says now.
+// The present configuration decides which addresses pods may not reach, and how many tracked
+// connections one pod may have.
 func TestReloadLimits(t *testing.T) {
 	r := start(t)
 	for _, blocked := range [][]netip.Prefix{nil, {netip.MustParsePrefix("100.64.0.0/10")}} {

@@ -29,8 +29,8 @@ func change(kind string, f func(*hold.Kind)) func(engine.Ledger, hold.Kinds) (en
 	}
 }
 
-// An agent that cannot take what the node needs detaches pods all the same, and
-// attaches none until it can.
+// An agent that cannot take the holds which the node needs detaches pods all the same. It
+// attaches no pod until it has these holds.
 func TestServesWithoutATable(t *testing.T) {
 	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
@@ -53,8 +53,8 @@ func TestServesWithoutATable(t *testing.T) {
 	r.wantClean()
 }
 
-// The same of a pool's route that the ledger has, and a restart could not take
-// again (found by TestModel with a reboot).
+// The same for a pool's route that the ledger has, and that a restart could not take again
+// (found by TestModel with a reboot).
 func TestServesWithoutARoute(t *testing.T) {
 	r, b := startBreakable(t)
 	pod := nettest.Pod(t)
@@ -80,9 +80,9 @@ func TestServesWithoutARoute(t *testing.T) {
 	r.wantClean()
 }
 
-// An agent that is told to stop while it restores serves nobody any more: the
-// deletions that it did not come to would come after the next pod (found by the
-// kill loop of test/crash).
+// An agent that is told to stop during its restore serves no request any more. Otherwise a
+// queued deletion that the restore did not reach would be done only after the next pod's ADD
+// (found by the kill loop of test/crash).
 func TestToldToStopWhileItRestores(t *testing.T) {
 	r := start(t)
 	r.add(request("c", nettest.Pod(t)))
@@ -155,8 +155,7 @@ func TestCIDRIsBackWhileItGoes(t *testing.T) {
 	r.wantClean()
 }
 
-// An ADD that is repeated answers for what is there, not for what the ledger
-// says alone.
+// The answer to a repeated ADD is true of the node, and not only of the ledger.
 func TestRepeatedAddMends(t *testing.T) {
 	r := start(t)
 	pod, other := nettest.Pod(t), nettest.Pod(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// strict is a mode that knows its own attachments alone.
+// strict is a mode that knows only its own attachments.
 type strict struct{ mode.Finder }
 
 func (strict) Name() string { return "strict" }

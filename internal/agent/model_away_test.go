@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What happens in the model while no agent answers. What the queue of deletions
-// says is done before anything else is; what was cut off does not come back.
+// These operations happen in the model while no agent answers. The next agent does the queued
+// deletions before anything else, and a pod that was cut off does not come back.
 
 // opHung is a DEL whose plugin does not get the agent's answer.
 func (m *agentModel) opHung() {
@@ -124,9 +124,9 @@ func (m *agentModel) pluginDelete(c string) (cut string) {
 	return ""
 }
 
-// kept returns the link in the result that a DEL of a container has with it: that
-// of the last ADD; of an earlier one, since the runtime died before it kept
-// another; of another container's, by mistake; or nobody's.
+// kept returns the link that a DEL of a container names in its prevResult: the link of the last
+// ADD; of an earlier ADD, because the runtime died before it kept the last result; of another
+// container, by mistake; or of nobody.
 func (m *agentModel) kept(c string) string {
 	own, n := m.results[c], m.random.IntN(6)
 	switch {
@@ -163,8 +163,8 @@ func (m *agentModel) putGarbage() {
 	m.damaged++
 }
 
-// emptied checks that all has been done which waited, and that what was damaged
-// is set aside and shown, and ends that as people do.
+// emptied checks that all queued deletions are done, and that damaged ones are set aside and
+// shown. Then it deletes the damaged ones, as people do.
 func (m *agentModel) emptied() {
 	m.t.Helper()
 	if n := len(m.pendingNames()); n > 0 {

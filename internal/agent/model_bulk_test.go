@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/kinds/link"
 )
 
-// The pair of a cut that failed, and is tried again, and the deletion of its link
-// with others: the kernel alone says who came first.
+// A cut that failed is tried again while another worker deletes the same link in a bulk: only
+// the kernel can say which of the two came first.
 
 // laggards let the first cuts of some owners fail, and the next ones begin with a
 // deletion of links. Their zero value does nothing.
@@ -93,8 +93,8 @@ func (l *laggards) follow(hs []hold.Hold) {
 	}
 }
 
-// opBulk deletes several containers at once, whose first cuts fail, and repeats that
-// beside the deletion of their links. Whoever is forgotten has no link.
+// opBulk deletes several containers at once, whose first cuts fail, and repeats that beside the
+// deletion of their links. No owner that the ledger has forgotten has a link.
 func (m *agentModel) opBulk() {
 	m.fill()
 	var cs []string

@@ -337,8 +337,8 @@ func (m *agentModel) opTwins() {
 	}
 }
 
-// opCheck checks an attachment: it is well, unless somebody damaged it or the
-// agent's table.
+// opCheck executes CHECK of an attachment: CHECK succeeds, unless somebody damaged the
+// attachment or the agent's table.
 func (m *agentModel) opCheck() {
 	c := m.one()
 	if c == "" {

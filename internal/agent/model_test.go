@@ -26,10 +26,10 @@ var (
 )
 
 // TestModel lets an agent live through random operations on the real kernel
-// (model_ops_test.go): what runtimes ask, what pods and others do behind its
-// back, and what happens to the agent itself, whose every life has one fault or
-// ends in one; what is deleted while it is away, and reboots (model_away_test.go).
-// A model knows who is attached with which address.
+// (model_ops_test.go): requests of runtimes, changes that pods and others make behind the
+// agent's back, and faults: every life of the agent has one fault or ends in one. Pods are
+// deleted while the agent is away, and the node reboots (model_away_test.go). A model knows who
+// is attached with which address.
 func TestModel(t *testing.T) {
 	nettest.Need(t)
 	nettest.Program(t, "ip")
@@ -160,8 +160,8 @@ func (m *agentModel) play(ops int) {
 	nettest.Same(m.t, before, nettest.Snapshot(m.t, nil).Without("sysctl"), "residue")
 }
 
-// live starts the agent; a faulty one is started again if it dies at that. What
-// nobody knows the end of is deleted, as a runtime does.
+// live starts the agent. If a faulty agent dies at its start, live starts another one. It
+// deletes attachments whose fate nobody knows, as a runtime does.
 func (m *agentModel) live(faulty bool) {
 	for {
 		modes := fault.Modes()
@@ -232,8 +232,8 @@ func (m *agentModel) wanted() map[string]api.Attachment {
 	return all
 }
 
-// afterRestart compares the list with the model: who is attached is so, with
-// the same addresses, and who was detached is not.
+// afterRestart compares the list with the model: the list has exactly the attachments of the
+// model, with the same addresses.
 func (m *agentModel) afterRestart() {
 	m.t.Helper()
 	list := m.wanted()

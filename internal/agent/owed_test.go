@@ -138,8 +138,8 @@ func TestOwedIsShownAndTriedByHand(t *testing.T) {
 	r.wantClean()
 }
 
-// Deletions that wait and such as cannot be read are shown by everything that
-// shows what is owed; an audit finds those that should have been done by now.
+// Everything that shows debts also shows queued deletions and unreadable ones. An audit finds
+// the deletions that the agent should have done by now.
 func TestWaitingDeletionsAreShown(t *testing.T) {
 	r := start(t)
 	for container, ago := range map[string]time.Duration{"old": views.Stale + time.Second, "new": 0} {
@@ -181,7 +181,7 @@ func TestWaitingDeletionsAreShown(t *testing.T) {
 	if tried, err := r.RetryOwed(t.Context(), nil); err != nil || tried.Deletions != 2 {
 		t.Errorf("tried: %+v, %v", tried, err)
 	}
-	// A folder that cannot be read is said, and nothing is made up.
+	// If the folder cannot be read, the agent says so, and makes up no numbers.
 	makeFile(t, folder)
 	if st, _ := r.Status(t.Context(), ""); st.Deletions.Error == "" || r.Owed().Deletions.Error == "" {
 		t.Errorf("a folder that cannot be read: %+v", st.Deletions)

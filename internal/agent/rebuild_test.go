@@ -32,9 +32,9 @@ func (r *rig) rebuild() (*rebuild.Rebuilt, error) {
 	return RebuildLedger(r.t.Context(), o)
 }
 
-// The ledger is gone, or damaged, while pods are attached. The agent refuses to
-// start; rebuilt, it knows them again: they can be reached all the time, are
-// listed, checked and deleted, and nobody gets their addresses.
+// The ledger is gone, or damaged, while pods are attached. The agent refuses to start. With a
+// rebuilt ledger it knows the pods again: they can be reached all the time, are listed, checked
+// and deleted, and no other pod gets their addresses.
 func TestRebuild(t *testing.T) {
 	for name, lose := range map[string]func(*rig){
 		"lost":    func(r *rig) { r.lose(false) },
@@ -206,7 +206,7 @@ func TestRebuildWithoutNetnsOrAlias(t *testing.T) {
 	for _, x := range addresses(res) {
 		nettest.Ping(t, b, x)
 	}
-	// An ADD into the same netns is a new attachment, once the old one is gone.
+	// An ADD into the same netns makes a new attachment, once the old one is gone.
 	again := r.add(req)
 	if again.Interfaces[0].Name == linkA {
 		t.Error("the same incarnation")
@@ -234,8 +234,7 @@ func TestLostLedgerOfNoPods(t *testing.T) {
 	wantError(t, err, 100, "the ledger was lost")
 }
 
-// In another network namespace the pods cannot be seen: that they are not there
-// says nothing.
+// In another network namespace the agent cannot see the pods: that it sees none proves nothing.
 func TestLostLedgerElsewhere(t *testing.T) {
 	r := start(t)
 	r.lose(false)
@@ -286,9 +285,9 @@ func TestRebuildFormerPool(t *testing.T) {
 	}
 }
 
-// An older copy of the ledger does not know of what queued deletions are about: they
-// are done all the same. Of two pods that it does not know, one without a deletion, it
-// is refused; and so it is in the next start, until somebody does something about it.
+// An older copy of the ledger lacks pods. The agent does queued deletions of such pods all the
+// same. If the copy lacks two pods, and only one of them has a queued deletion, the agent
+// refuses the copy, in this start and in each later one, until somebody acts.
 func TestOlderLedgerAndDeletions(t *testing.T) {
 	r := start(t)
 	r.close()

@@ -73,9 +73,7 @@ func TestRefusedMoveReleasesNothing(t *testing.T) {
 				defer r.fillDisk(dir)()
 			case "later DEL": // it spared the attachment, since it began before the first ADD, or nobody can tell
 				grave := ledger.Tombstone{Key: "net/a/eth0", Boot: r.core.Boot, Started: when.Started, Until: when.Deadline}
-				if err := r.core.Ledger.Commit(t.Context(), ledger.Bury(grave)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.core.Ledger.Commit(t.Context(), ledger.Bury(grave)))
 			}
 			_, err := r.Add(t.Context(), request("a", free, c.asks), when)
 			wantError(t, err, c.code, c.says)
@@ -140,9 +138,7 @@ func (r *rig) fillDisk(dir string) func() {
 	r.t.Helper()
 	filler := filepath.Join(dir, "filler")
 	f, err := os.Create(filler)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	defer f.Close()
 	for page := make([]byte, 1<<16); err == nil; {
 		_, err = f.Write(page)
@@ -160,13 +156,9 @@ func (r *rig) fillDisk(dir string) func() {
 		}
 	}
 	return func() {
-		if err := os.Remove(filler); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, os.Remove(filler))
 		for _, id := range ids {
-			if err := r.core.Ledger.Commit(context.Background(), ledger.Forget(id, r.core.Clock.Now())); err != nil {
-				r.t.Fatal(err)
-			}
+			must(r.t, r.core.Ledger.Commit(context.Background(), ledger.Forget(id, r.core.Clock.Now())))
 		}
 	}
 }
@@ -175,9 +167,7 @@ func (r *rig) fillDisk(dir string) func() {
 func smallDisk(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)

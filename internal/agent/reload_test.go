@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// What the log says of a new configuration: refused is one of which nothing is
-// in force; what only failed is in force all the same.
+// The log says "refused" of a new configuration if no part of it is in force. A configuration
+// that only failed in part is in force all the same.
 func TestSettle(t *testing.T) {
 	r := newRig(t, "default=10.88.0.0/24")
 	b := newBreaker()
@@ -77,8 +77,8 @@ func (m beforePlan) Plan(ctx context.Context, id hold.ID, r attachment.Record, c
 }
 
 // An ADD that names no pool means the default pool, also if a reload takes that pool away after
-// the ADD has chosen it, and before it has an address. If that goes on, ADD says "try again". An
-// ADD that names the pool hears that there is none.
+// the ADD has chosen the pool, and before the ADD has an address. If reloads keep doing so, ADD
+// says "try again". An ADD that names the pool hears that there is none.
 func TestReloadTakesTheDefaultPoolFromAnADD(t *testing.T) {
 	for _, step := range []struct {
 		what    string

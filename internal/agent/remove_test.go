@@ -10,8 +10,18 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// berthd --remove needs no pool, and does what deletions wait. What it frees rests all
-// the same: the next agent may be started right behind it.
+// removeWithoutPool is berthd --remove, whose configuration has no pool.
+func (r *rig) removeWithoutPool() {
+	r.t.Helper()
+	o, err := r.options()
+	must(r.t, err)
+	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
+	must(r.t, err)
+	must(r.t, Remove(r.t.Context(), o))
+}
+
+// berthd --remove needs no pool, and does the queued deletions. The addresses that it frees
+// rest all the same: somebody may start the next agent right after it.
 func TestRemoveLetsAddressesRest(t *testing.T) {
 	r := newRig(t)
 	r.cooldown = time.Minute
@@ -19,11 +29,7 @@ func TestRemoveLetsAddressesRest(t *testing.T) {
 	addr := addresses(r.add(request("c", nettest.Pod(t))))[0]
 	r.close()
 	r.enqueue(r.deletion("c", ""))
-	o, err := r.options()
-	must(t, err)
-	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
-	must(t, err)
-	must(t, Remove(t.Context(), o))
+	r.removeWithoutPool()
 	r.bringUp()
 	for _, rest := range r.core.Ledger.Resting() {
 		if rest.Name == ipam.Name(addr) {
@@ -33,17 +39,13 @@ func TestRemoveLetsAddressesRest(t *testing.T) {
 	t.Errorf("%s does not rest: %v", addr, r.core.Ledger.Resting())
 }
 
-// The same where the ledger was lost before: nobody knows which addresses rest.
+// The same after the ledger was lost: nobody knows which addresses rest.
 func TestRemoveWithoutALedgerLetsAllRest(t *testing.T) {
 	r := newRig(t)
 	r.begin()
 	r.close()
 	must(t, os.Remove(r.root.Ledger()))
-	o, err := r.options()
-	must(t, err)
-	o.Config, err = config.Load(r.root, config.Flags{Remove: true})
-	must(t, err)
-	must(t, Remove(t.Context(), o))
+	r.removeWithoutPool()
 	r.bringUp()
 	if !r.core.Ledger.Quarantine().Until.After(r.core.Clock.Now()) {
 		t.Errorf("quarantine %+v", r.core.Ledger.Quarantine())

@@ -62,8 +62,8 @@ func TestDeleteRenamed(t *testing.T) {
 	}
 }
 
-// What has this instance's alias and no owner is left over, whatever it is
-// called, and is removed as anything is; another instance's is left alone.
+// A link with this instance's alias and no owner is left over, whatever its name is, and the
+// sweep removes it. The sweep leaves a link of another instance alone.
 func TestSweepRemovesRenamedOrphans(t *testing.T) {
 	r := start(t)
 	orphan := func(name, instance string) int {

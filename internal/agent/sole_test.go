@@ -30,8 +30,8 @@ func TestStartWithoutLock(t *testing.T) {
 	must(t, r.Restore(t.Context()))
 }
 
-// The lock is given back last: until nothing of an agent can reach the kernel any more, no
-// other may serve its instance.
+// The agent gives the lock back last: as long as anything of the agent can reach the kernel, no
+// other agent may serve its instance.
 func TestLockIsGivenBackLast(t *testing.T) {
 	r := start(t)
 	r.close()

@@ -34,9 +34,9 @@ var deletionsByLink = map[string]func(r *rig, container, link string, w server.W
 	},
 }
 
-// Of two ADDs of a key in different pods a runtime knows the result of the first
-// alone: it died before it kept the other. Its DEL means what stands, unless the
-// second ADD began after it.
+// A key had two ADDs in different pods. The runtime knows only the result of the first, because
+// it died before it kept the second. Its DEL means the standing attachment, unless the second
+// ADD began after the DEL.
 func TestDeletionByAFormerResult(t *testing.T) {
 	for how, del := range deletionsByLink {
 		for _, late := range []bool{false, true} {
@@ -87,8 +87,8 @@ func TestDeletionByAFormerResultThatIsOwed(t *testing.T) {
 	}
 }
 
-// A result that is another attachment's, or nobody's, says nothing: the DEL means
-// its own key, and the other one stays.
+// A result of another attachment, or of none, proves nothing: the DEL means its own key, and
+// the other attachment stays.
 func TestDeletionByAWrongResult(t *testing.T) {
 	for how, del := range deletionsByLink {
 		t.Run(how, func(t *testing.T) {

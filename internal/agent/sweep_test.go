@@ -48,11 +48,10 @@ func (r *rig) findings() (all []string) {
 	return all
 }
 
-// Whatever somebody does to the host's side of a pod, or to what the agent has
-// of its own, is reported by an audit, and mended by a sweep: amazon-vpc-cni
-// #1600, #3309 (rules removed by others stayed away until a restart). Real
-// damage, which the oracle sees when the audit does, and no longer; the pod is
-// reached afterwards.
+// Whatever somebody does to the host's side of a pod, or to what the agent has of its own, is
+// reported by an audit, and mended by a sweep: amazon-vpc-cni #1600, #3309 (rules removed by
+// others stayed away until a restart). The damage is real: the oracle sees it exactly as long
+// as the audit does. The pod can be reached afterwards.
 func TestSweepMends(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -118,8 +117,9 @@ func TestSweepMends(t *testing.T) {
 	}
 }
 
-// A pool's route in whose place somebody has put another is reported by every
-// audit, and never replaced; once that is gone, the sweep puts it back.
+// Somebody has put another route in the place of a pool's route. Every audit reports that, and
+// no sweep replaces the other route; once the other route is gone, the sweep puts the pool's
+// route back.
 func TestSweepLeavesForeignRoute(t *testing.T) {
 	r := start(t)
 	foreign := &netlink.Route{Dst: network(t, "10.88.0.0/24"), Type: unix.RTN_BLACKHOLE, Priority: int(r.node.Metric), Protocol: unix.RTPROT_STATIC}
@@ -138,8 +138,8 @@ func TestSweepLeavesForeignRoute(t *testing.T) {
 	r.wantClean()
 }
 
-// What a pod does inside is its own business: it is reported by CHECK, and no
-// sweep undoes it. Only a link that it deletes is made again.
+// Changes that a pod makes inside are the pod's own business: CHECK reports them, and no sweep
+// undoes them. Only a link that the pod deletes is made again.
 func TestSweepKeepsOutOfPods(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -176,9 +176,9 @@ func TestSweepKeepsOutOfPods(t *testing.T) {
 	must(t, r.node.Links.VerifyPod(t.Context(), h))
 }
 
-// What has the instance's stamp and no owner is reported at once, and removed
-// when the second sweep sees it; by the first it may be on its way. Another
-// instance's stays.
+// An audit at once reports a thing with the instance's stamp and no owner, and the second sweep
+// that sees the thing removes it: at the first sweep an ADD may just be making it. A thing of
+// another instance stays.
 func TestSweepRemovesOrphansTheSecondTime(t *testing.T) {
 	r := start(t)
 	other := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "bzzzzaaaaaaaaaa"}}

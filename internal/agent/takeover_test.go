@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// An agent that follows one whose table was laid out otherwise writes its own at the
-// start. Who was cut off stays so, and who was attached keeps what it has. (That no
+// An agent follows an agent with another layout of the table, and writes its own table at the
+// start. A pod that was cut off stays cut off, and an attached pod keeps its rules. (That no
 // packet slips through meanwhile is for kernel/nft to show.)
 func TestStartTakesAFormerTableOver(t *testing.T) {
 	programs.Need(t, "nft")

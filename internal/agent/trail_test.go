@@ -68,7 +68,8 @@ func (w *written) told(typ string) (events []api.Event) {
 	return events
 }
 
-// Each ADD and each DEL leaves one line, which says whom it was about and how long it took.
+// Each ADD and each DEL leaves one line in the log, which names the attachment and says how
+// long the verb took.
 func TestTrail(t *testing.T) {
 	r := start(t)
 	w := r.read()
@@ -99,7 +100,8 @@ func TestTrail(t *testing.T) {
 	wantLine("GC", "detached by GC", " container=d interface=eth0 network=net addresses=.*")
 }
 
-// A request that fails leaves one line as well, which says whom it was about and how long it took.
+// A request that fails leaves one line as well, which names the attachment and says how long
+// the request took.
 func TestFailedADDIsSaid(t *testing.T) {
 	r := start(t)
 	w := &written{}

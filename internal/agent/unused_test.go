@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod makes each ADD of an interface fail, or would, and the runtime repeats the ADD. The
-// addresses that the ADDs had claimed were never in use, and do not rest: others get them.
+// A pod makes each ADD of an interface fail, and the runtime repeats the ADD. The addresses
+// that the ADDs had claimed were never in use, so they do not rest, and other pods get them.
 func TestPodThatCannotBeAttachedTakesNoAddresses(t *testing.T) {
 	for _, tt := range []struct {
 		name string

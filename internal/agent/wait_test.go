@@ -11,8 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/turn"
 )
 
-// Deletions that wait for a pod which owes something keep no place: other pods' deletions are
-// done, and those that wait are answered when all of the pod is gone.
+// A deletion that waits for a pod with an owed hold keeps no place: the agent does other pods'
+// deletions meanwhile, and answers the waiting one when all of its pod is gone.
 func TestWaitingDeletionsKeepNoPlace(t *testing.T) {
 	const many = 8
 	r, b := startBreakable(t)
@@ -61,7 +61,8 @@ func TestWaitingDeletionsKeepNoPlace(t *testing.T) {
 	}
 }
 
-// A deletion that cannot wait aside, or is told to end, is answered when all has been tried.
+// If a deletion cannot wait aside, or is told to end, the agent answers it when every release
+// has been tried once.
 func TestDeletionThatMayNotWait(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)

@@ -17,9 +17,9 @@ import (
 	"github.com/berth-net/berth/internal/node"
 )
 
-// What is heard decides when somebody's things are looked at: what the agent
-// does itself never, a link that a plugin may have cut off later than others,
-// and who is changed again and again more and more seldom.
+// The news that the agent hears decides when it looks at an owner's things. It never looks
+// because of its own changes, it looks later at a link that a plugin may have cut off, and it
+// looks more and more seldom at an owner whose things change again and again.
 func TestWatcher(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -96,8 +96,8 @@ func TestWatcher(t *testing.T) {
 	wait("everything again", now, mend.Everything)
 }
 
-// What is gone with its pod is for DEL: nobody else gives it back at once. Nor
-// is a pod mended that is being released.
+// Holds that are gone with their pod wait for DEL: nothing else gives them back at once. The
+// agent does not mend a pod that is being released.
 func TestWatcherLeavesTheDead(t *testing.T) {
 	r := start(t)
 	pod := nettest.Pod(t)
@@ -131,8 +131,8 @@ func (l *aheadLinks) ListAhead() {
 	l.Links.ListAhead()
 }
 
-// An agent that will watch lists the links while it reads its ledger, unless
-// deletions wait: they go first.
+// An agent that will watch lists the links while it reads its ledger, unless deletions are
+// queued: the deletions go first.
 func TestListsAhead(t *testing.T) {
 	r := start(t)
 	r.add(request("c", nettest.Pod(t)))
@@ -167,8 +167,8 @@ func TestListsAhead(t *testing.T) {
 	r.wantGone("c")
 }
 
-// A starting agent lists the links while it reads its ledger, and goes by that
-// list. What others do in between is mended as soon as it watches.
+// A starting agent lists the links while it reads its ledger, and goes by that list. Changes
+// that others make in between are mended as soon as the agent watches.
 func TestChangedWhileTheLedgerIsRead(t *testing.T) {
 	r := start(t)
 	name := r.add(request("c", nettest.Pod(t))).Interfaces[0].Name

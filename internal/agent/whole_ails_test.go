@@ -18,11 +18,10 @@ import (
 	"github.com/berth-net/berth/internal/ledger"
 )
 
-// Besides the one fault of each life, things ail: an operation of a kind fails or
-// hangs for a while, of everybody's holds or of one container's, or nothing can be
-// written. A wave has an ail and, with it, a step about the same container
-// (wholeScript.wave): so faults and interleavings, stale inputs, clock steps and
-// hangs come in pairs.
+// Besides the one fault of each life, there are ails: for a while, an operation of a kind fails
+// or hangs, on everybody's holds or on those of one container, or the disk takes no write. A
+// wave has an ail and, with it, a step about the same container (wholeScript.wave): so faults
+// and interleavings, stale inputs, clock steps and hangs come in pairs.
 
 // errAil is what an operation answers that does not work for a while.
 var errAil = errors.New("it ails")
@@ -47,7 +46,7 @@ func (x *ail) String() string {
 // aFewAtOnce is how many things ail at most.
 const aFewAtOnce = 3
 
-// ails are what does not work now.
+// ails are the operations that do not work now.
 type ails struct {
 	mu   sync.Mutex
 	list []*ail
@@ -261,7 +260,8 @@ func (a *ails) infect(k *hold.Kind, of func(hold.ID) func() int) {
 	}
 }
 
-// ruleTraffic lets no owner forget the traffic of an address that is another's.
+// ruleTraffic fails if an owner deletes the tracked flows of an address that belongs to another
+// owner.
 func (r *wholeRun) ruleTraffic(k *hold.Kind, holders interface {
 	Holder(hold.Name) (hold.ID, bool)
 }) {

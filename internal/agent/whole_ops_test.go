@@ -22,7 +22,7 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// mostTries is how often anything is tried whose faults have been healed.
+// mostTries is how often a step is tried at most, once its faults have been healed.
 const mostTries = 10
 
 // mostRests is how often an ADD waits for addresses to be free, each time for a
@@ -409,7 +409,7 @@ func (r *wholeRun) deleted(c int, b *stay) {
 	}
 }
 
-// deleteUnsure deletes what an agent's end has left in between.
+// deleteUnsure deletes containers of which nobody knows what the agent's end has left.
 func (r *wholeRun) deleteUnsure() {
 	for c := range wholeContainers {
 		r.mu.Lock()
@@ -421,7 +421,7 @@ func (r *wholeRun) deleteUnsure() {
 	}
 }
 
-// doLateDelete executes a DEL from before an attachment's ADD: it spares it.
+// doLateDelete executes a DEL from before an attachment's ADD: the DEL spares the attachment.
 func (r *wholeRun) doLateDelete(s wholeStep) bool {
 	b := r.stands(s.c)
 	if b == nil || b.anew {
@@ -592,8 +592,8 @@ func (r *wholeRun) hurt(b *stay, way int) {
 	})
 }
 
-// refuse notes the incarnations that a failed ADD has begun: nothing of them is to
-// be taken again.
+// refuse notes the incarnations that a failed ADD has begun: the agent must not take any hold
+// of them again.
 func (r *wholeRun) refuse(c int, known []*attachment.Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -604,7 +604,7 @@ func (r *wholeRun) refuse(c int, known []*attachment.Entry) {
 	}
 }
 
-// isPodless reports whether the agent may not know of all whose pod they are.
+// isPodless reports whether there may be attachments whose pod the agent does not know.
 func (r *wholeRun) isPodless() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

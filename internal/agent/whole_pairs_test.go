@@ -75,8 +75,8 @@ const (
 	patient = 75 * time.Second
 )
 
-// timed fails the run if a verb has taken too long. An operation that is deaf to the
-// end of its context may keep those who need it.
+// timed fails the run if a verb has taken too long. An operation that ignores the end of its
+// context may keep the verbs that need it.
 func (r *wholeRun) timed(s wholeStep, began time.Time, most time.Duration) {
 	if took := time.Since(began); took > most && !r.dead() {
 		if _, deafly := r.ails.any(); deafly && most >= patient {
@@ -86,7 +86,7 @@ func (r *wholeRun) timed(s wholeStep, began time.Time, most time.Duration) {
 	}
 }
 
-// swift returns how long an ADD may take. What is owed but links keeps nobody; nor
+// swift returns how long an ADD may take. No owed hold keeps an ADD waiting, except a link; nor
 // does a look that hangs.
 func (r *wholeRun) swift() time.Duration {
 	slow := r.plan.Surfaced() != ""
@@ -236,8 +236,8 @@ func (r *wholeRun) doAdopt(s wholeStep) bool {
 	return r.insistDelete(s.c, 0)
 }
 
-// doLose takes the ledger away, when all has settled. Nobody's pod is left but of those
-// whose deletions wait: then the agent begins another. Or it is made anew from what
+// doLose takes the ledger away, when all has settled. Either the only pods that are left have
+// queued deletions: then the agent begins another ledger. Or the ledger is made anew from what
 // the kernel tells.
 func (r *wholeRun) doLose(s wholeStep) {
 	r.rest()

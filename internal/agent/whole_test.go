@@ -172,7 +172,7 @@ type wholeRun struct {
 	results  map[int][]string // the links that a container's ADDs have answered, the last one last
 	replays  []savedFile
 	damaged  int
-	// disturbed says that something which all pods need may be missing.
+	// disturbed says that a thing may be missing which all pods need.
 	disturbed bool
 	podless   map[hold.ID]bool // made anew from the kernel, which does not tell their pods
 	refusals  map[hold.ID]bool // of ADDs that this life has answered with an error
@@ -254,8 +254,8 @@ func (r *wholeRun) play(seeds []uint64) {
 		}
 	}
 	r.finale()
-	// By then has ended what nobody waits for: a pause before a commit, and what the agent did
-	// aside when it was closed (ground.aside).
+	// By then work has ended for which nobody waits: a pause before a commit, and the work that
+	// the agent did aside when it was closed (ground.aside).
 	time.Sleep(time.Minute)
 }
 

@@ -81,14 +81,10 @@ func TestGolden(t *testing.T) {
 			}
 			file := filepath.Join("testdata/golden", c.name)
 			if update {
-				if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, []byte(out), 0o644))
 			}
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(string(want), out); diff != "" {
 				t.Errorf("it prints something else (-want +got):\n%s", diff)
 			}

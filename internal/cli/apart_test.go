@@ -49,8 +49,8 @@ func frozen(t *testing.T, dir string) (melt func()) {
 	return melt
 }
 
-// The commands end although one of their threads is where not even SIGKILL ends it, and so does
-// who reads their output.
+// The commands end although not even SIGKILL ends one of their threads. So does a program that
+// reads their output.
 func TestHangsForGood(t *testing.T) {
 	nettest.Need(t)
 	bin := programs.Own(t)

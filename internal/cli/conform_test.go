@@ -25,9 +25,7 @@ func TestConformRepeat(t *testing.T) {
 	c := o.cobraCommand()
 	err := c.ParseFlags([]string{"--bin-dir", "/b", "--conf", "/my net.conflist", "--state-dir", "/s1", "--state-dir", "/s2",
 		"--points", "3", "-o", "junit", "--run", "leak"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := `berth conform --bin-dir /b --conf '/my net.conflist' --state-dir /s1 --state-dir /s2 --points 3 --run '^leak/x$'`
 	if got := o.command("^leak/x$"); got != want {
 		t.Errorf("to repeat:\n%s, not\n%s", got, want)

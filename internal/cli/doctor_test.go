@@ -38,14 +38,10 @@ func TestDoctorGolden(t *testing.T) {
 			}
 			file := filepath.Join("testdata/golden", c.name)
 			if update {
-				if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, []byte(out.String()), 0o644))
 			}
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(string(want), out.String()); diff != "" {
 				t.Errorf("-golden +now:\n%s", diff)
 			}

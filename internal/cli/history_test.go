@@ -13,7 +13,8 @@ import (
 	"github.com/berth-net/berth/internal/routes/routestest"
 )
 
-// When a pod was cut off whose release a former run of the agent promised, this one does not know.
+// If a former run of the agent promised a pod's release, the present run does not know when the
+// pod was cut off.
 func TestTimelineOfACut(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for asker, want := range map[string][]string{
@@ -30,7 +31,8 @@ func TestTimelineOfACut(t *testing.T) {
 	}
 }
 
-// Of an agent that hangs, the history's files tell which pods were gone before, and soon.
+// If the agent hangs, the command reads in the history's files which pods were gone before, and
+// does so soon.
 func TestHistoryOfHanging(t *testing.T) {
 	a := hanging(t)
 	gone := routestest.Gone()

@@ -29,14 +29,11 @@ const loopback = "loopback"
 const defaultName = "berth"
 
 type installFlags struct {
-	places
+	placeFlags
 	confOptions
 	from       string
 	pluginOnly bool
 	overwrite  bool
-	force      bool
-	dryRun     bool
-	given      func(flag string) bool // on the command line
 }
 
 func (a *app) installCommand() *cobra.Command {
@@ -69,7 +66,6 @@ root.
   berth install --root /tmp/a --bin-dir /tmp/a/bin --conf-dir /tmp/a/net.d --name a
   berth install --plugin-only                               # after an upgrade`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			f.given = c.Flags().Changed
 			if err := f.check(); err != nil {
 				return err
 			}
@@ -85,14 +81,12 @@ root.
 			return a.alone(c.Context(), do)
 		},
 	}
-	f.places.register(c)
+	f.placeFlags.register(c, "pods are attached, if berth cannot tell whether they are, if a chained plugin is missing, or if the agent has no such pool")
 	f.confOptions.register(c)
 	fl := c.Flags()
 	fl.StringVar(&f.from, "from", "", "folder that has berth-cni (default: the folder of this program)")
 	fl.BoolVar(&f.pluginOnly, "plugin-only", false, "replace the plugin where it is in place, and leave the configuration as it is")
-	fl.BoolVar(&f.dryRun, "dry-run", false, "only show what would be done")
 	fl.BoolVar(&f.overwrite, "overwrite", false, "replace a configuration that somebody has edited, and keep a copy of it")
-	fl.BoolVar(&f.force, "force", false, "go on even if pods are attached, if berth cannot tell whether they are, if a chained plugin is missing, or if the agent has no such pool")
 	return c
 }
 

@@ -95,7 +95,7 @@ func (o confOptions) chain() (all []map[string]any, err error) {
 	return all, nil
 }
 
-// does says which capability of Berth's is what a reference plugin is for.
+// does says which capability of Berth's replaces a reference plugin.
 var does = map[string]string{"portmap": "portMappings", "bandwidth": "bandwidth"}
 
 // chained refuses a chain that cannot work: a plugin that is not there fails every ADD, and two

@@ -24,9 +24,23 @@ type places struct {
 	name            string   // of the network
 }
 
-func (f *places) register(c *cobra.Command) {
-	runtimeFlags(c, f)
-	c.Flags().StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
+// placeFlags are the flags with which install and uninstall say what to do in which places.
+type placeFlags struct {
+	places
+	dryRun bool
+	force  bool
+	given  func(flag string) bool // on the command line
+}
+
+// register gives a command the flags. force names the cases in which the command refuses to go
+// on without --force.
+func (f *placeFlags) register(c *cobra.Command, force string) {
+	runtimeFlags(c, &f.places)
+	fl := c.Flags()
+	fl.StringVar(&f.name, "name", defaultName, "the network's name; the file is 10-NAME.conflist")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "only show what would be done")
+	fl.BoolVar(&f.force, "force", false, "go on even if "+force)
+	f.given = fl.Changed
 }
 
 // runtimeFlags gives a command the flags that say where runtimes look.

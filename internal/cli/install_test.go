@@ -26,7 +26,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Whatever installs at once is in the record, also if an uninstall removes the state folder meanwhile.
+var must = nettest.Must
+
+// All installs that run at once are in the record, also if an uninstall removes the state
+// folder meanwhile.
 func TestInstallsAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	a := &app{root: filepath.Join(dir, "root")}
@@ -69,7 +72,7 @@ func TestInstallsAtOnce(t *testing.T) {
 	}
 }
 
-// Who waits for another install ends with its context.
+// An install that waits for another install ends with its context.
 func TestInstallWaits(t *testing.T) {
 	a := &app{root: t.TempDir()}
 	err := a.alone(t.Context(), func() error {
@@ -93,7 +96,8 @@ func (w waited) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// Who waits for an uninstall that removes the state folder has the lock then, as any other.
+// An install that waits for an uninstall gets the lock afterwards, also if the uninstall
+// removes the state folder.
 func TestInstallWaitsForUninstall(t *testing.T) {
 	a := &app{root: t.TempDir()}
 	waits, ended := make(chan struct{}), make(chan error, 1)
@@ -137,7 +141,8 @@ func TestNeedingThePlugin(t *testing.T) {
 	}
 }
 
-// What a killed install leaves half-written goes with the next one. Another root's is not touched.
+// The next install removes the half-written files of a killed install. It does not touch those
+// of another root.
 func TestKilledInstallLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	a, other := &app{root: filepath.Join(dir, "a")}, &app{root: filepath.Join(dir, "b")}
@@ -279,13 +284,14 @@ func TestFoldersBlind(t *testing.T) {
 	}
 }
 
-// What a runtime of the node still needs stays: the copy for lo while there is another network, the
-// folder that it looks into, and the plugin while one runtime's configuration uses it, or cannot be read.
+// Files stay that a runtime of the node still needs: the copy for lo while there is another
+// network, the folder into which the runtime looks, and the plugin while a runtime's configuration
+// uses the plugin, or cannot be read.
 func TestUninstallBesideOthers(t *testing.T) {
 	const broken, well = "this is = = no toml", ""
 	for _, test := range []struct {
 		name, network, kata, crio     string
-		plugin, loopback, folder, why string // what becomes of each, and why the first that stays does
+		plugin, loopback, folder, why string // what becomes of each file, and why the first one that stays does so
 	}{
 		{"nothing else", "", "", well, "removed", "removed", "kept", "containerd looks for networks there"},
 		{"another network", "other", "", well, "removed", "kept", "kept", "pods of other networks, such as that of 20-other.conf, may need it for their lo"},
@@ -346,7 +352,7 @@ func TestUninstallBesideOthers(t *testing.T) {
 	}
 }
 
-// An uninstall that cannot note what it did says what it did all the same.
+// An uninstall that cannot write its record still prints what it did.
 func TestUninstallOnFullDisk(t *testing.T) {
 	nettest.Need(t)
 	dir := t.TempDir()
@@ -367,9 +373,9 @@ func TestUninstallOnFullDisk(t *testing.T) {
 	}
 }
 
-// Of two roots that share the folders of a runtime, one is uninstalled while the other is installed: a
-// plugin that is removed before the other's configuration is in place comes back with that, and one
-// that is removed later is put back.
+// Two roots share the folders of a runtime. One root is uninstalled while the other is installed.
+// If the uninstall removes the plugin before the other root's configuration is in place, the
+// install puts the plugin back; if it removes the plugin later, the uninstall itself puts it back.
 func TestUninstallBesideInstallOfAnotherRoot(t *testing.T) {
 	dir := t.TempDir()
 	path, conf := filepath.Join(dir, plugin), filepath.Join(dir, "10-berth.conflist")

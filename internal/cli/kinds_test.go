@@ -14,9 +14,7 @@ func TestKinds(t *testing.T) {
 	if err == nil {
 		err = n.Mark("aaaa", node.Hooks{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	have, want := slices.Sorted(slices.Values(kinds.Names())), slices.Sorted(slices.Values(n.Kinds().Names()))
 	if !slices.Equal(have, want) {
 		t.Errorf("the CLI reads %v, and a node has %v", have, want)

@@ -49,9 +49,7 @@ func TestScripts(t *testing.T) {
 	nettest.Need(t)
 	bin := programs.Own(t)
 	deployed, err := filepath.Abs("../../deploy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {

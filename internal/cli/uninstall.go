@@ -22,15 +22,8 @@ import (
 // needed is uninstall's exit code when pods are attached: a package's prerm goes by it.
 const needed = 3
 
-type uninstallFlags struct {
-	places
-	dryRun bool
-	force  bool
-	given  func(flag string) bool // on the command line
-}
-
 func (a *app) uninstallCommand() *cobra.Command {
-	var f uninstallFlags
+	var f placeFlags
 	c := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Undo what berth install did",
@@ -49,7 +42,6 @@ are.`,
 		Example: `  berth uninstall --dry-run      # what it would do
   berth uninstall`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			f.given = c.Flags().Changed
 			if err := f.check(); err != nil {
 				return err
 			}
@@ -59,15 +51,12 @@ are.`,
 			return a.aloneIfInstalled(c.Context(), func() error { return a.uninstall(c.Context(), f) })
 		},
 	}
-	f.register(c)
-	fl := c.Flags()
-	fl.BoolVar(&f.dryRun, "dry-run", false, "only show what would be done")
-	fl.BoolVar(&f.force, "force", false, "go on even if pods are attached, or if berth cannot tell whether they are")
+	f.register(c, "pods are attached, or if berth cannot tell whether they are")
 	return c
 }
 
 // uninstall removes configurations, and then the plugin unless another configuration uses it.
-func (a *app) uninstall(ctx context.Context, f uninstallFlags) error {
+func (a *app) uninstall(ctx context.Context, f placeFlags) error {
 	refused := a.refused(ctx, f.force)
 	if refused != nil && !f.dryRun {
 		return refused
@@ -151,7 +140,7 @@ func (a *app) needed(ctx context.Context, force bool) string {
 // if flags name places, the files in these places. Without a record the plugin may also be in a
 // folder that runtimes usually look into. In each folder with the plugin, the list also has the
 // copy named loopback, even if another root's record has it.
-func (f uninstallFlags) installed(rec *record) (files []installedFile, err error) {
+func (f placeFlags) installed(rec *record) (files []installedFile, err error) {
 	chosen := slices.ContainsFunc([]string{"runtime", "bin-dir", "conf-dir", "name"}, f.given)
 	if !chosen && len(rec.Files) > 0 {
 		return withLoopbacks(slices.Clone(rec.Files)), nil

@@ -115,13 +115,9 @@ func TestConflist(t *testing.T) {
 		t.Errorf("%v\n%s", err, own)
 	}
 	other, err := (&app{root: "/tmp/a"}).conflist("net", confOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want, got map[string]any
-	if err := errors.Join(json.Unmarshal(deploy.Conflist, &want), json.Unmarshal(other, &got)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(json.Unmarshal(deploy.Conflist, &want), json.Unmarshal(other, &got)))
 	want["name"] = "net"
 	want["plugins"].([]any)[0].(map[string]any)["root"] = "/tmp/a"
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -198,9 +194,7 @@ func TestParseTime(t *testing.T) {
 	}
 	// The day on which clocks are set has as many hours as it has.
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	now = now.In(berlin)
 	if from, until, err := a.parseTime("2026-10-25"); err != nil || until.Sub(from) != 25*time.Hour {
 		t.Errorf("from %s until %s, %v", from, until, err)

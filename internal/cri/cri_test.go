@@ -127,8 +127,8 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
-// agrees compares what the installed containerd makes of a configuration with what was read, if
-// it is of the version that the test is about.
+// agrees compares how the installed containerd and this package read a configuration, if
+// containerd has the version that the test is about.
 func agrees(t *testing.T, program, config string, major int, r Runtime) {
 	t.Helper()
 	out, err := exec.Command(program, "--version").Output()
@@ -170,7 +170,8 @@ cni_conf_dir = '/etc/cni/kata.d/'
 	}
 }
 
-// What cannot be read is named with its file and, if it is no TOML, with its line.
+// An error about an unreadable configuration names the file and, if the file is no TOML, the
+// line.
 func TestBroken(t *testing.T) {
 	for name, test := range map[string]struct {
 		files files

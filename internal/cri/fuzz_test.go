@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Whatever is in a configuration, it is read, or refused with a path; and whoever looks for
-// plugins or networks always looks somewhere, by absolute paths.
+// Whatever is in a configuration, it is read, or refused with a path; and the runtime always
+// has folders for plugins and networks, with absolute paths.
 func FuzzRead(f *testing.F) {
 	for _, test := range containerds {
 		for _, text := range test.files {

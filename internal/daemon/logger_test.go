@@ -65,8 +65,8 @@ func TestLogFormats(t *testing.T) {
 }
 
 // A warning is said once, however many meet the same trouble at once. When it is said the next
-// time, it tells how often it was left out. What differs in a word is said, and so is all that
-// is no warning.
+// time, it tells how often it was left out. A warning that differs in a word is said, and so is
+// every line that is no warning.
 func TestSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := logTo(t, "text", func(log *slog.Logger) {

@@ -19,8 +19,8 @@ type thing struct{}
 func (thing) Kind() string   { return "thing" }
 func (thing) String() string { return "thing 7" }
 
-// What an engine does for a request is below the request's span: at once, and for a while also
-// what it does behind the answer.
+// The spans of an engine's work for a request are below the request's span, both for the work
+// before the answer and, for a while, for the work after it.
 func TestSpansOfHolds(t *testing.T) {
 	tracer, exported := tracetest.New(t)
 	request := tracer.Request("delete", []string{tracetest.Parent})
@@ -50,7 +50,8 @@ func TestSpansOfHolds(t *testing.T) {
 	}
 }
 
-// What is owed for long makes no spans for ever, and many owners that are owed keep no memory.
+// A release that is owed for long does not make spans for ever, and many such owners keep no
+// memory.
 func TestSpansEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tracer := trace.New(trace.Options{Endpoint: "http://127.0.0.1", Sampling: 1})

@@ -12,7 +12,7 @@ import (
 // Correct replaces the file of a deletion that Write has queued with one that says how the DEL
 // ended: Cut and Again of r. Until then, and after an error, the deletion is queued as it was. If
 // the agent does the deletion meanwhile, Correct may queue it once more, which does no harm: the
-// deletion spares what began after it.
+// deletion spares attachments that began after it.
 func Correct(dir root.Dir, r Record) error {
 	begins := keyName(r.Network, r.Container, r.Ifname) + "-" + hexText(uint64(r.Started)) + "-"
 	content, err := r.encode()

@@ -99,9 +99,9 @@ func (f *folder) moveTo(fd int, name string) error {
 	return nil
 }
 
-// TakeBack moves those files back into the queue that were set aside and can be read as
-// deletions now, for instance because this program is newer. It is for the agent's start.
-// An error is no reason not to do the deletions that wait already.
+// TakeBack moves files that were set aside back into the queue if this program can read them as
+// deletions, for instance because it is newer. The agent calls TakeBack at its start. Even
+// after an error the agent should do the deletions that wait already.
 func (q *Queue) TakeBack() error {
 	f, err := openFolder(q.dir)
 	if err != nil {

@@ -129,7 +129,8 @@ func TestPendingOfDamaged(t *testing.T) {
 
 func sorted(names ...string) []string { slices.Sort(names); return names }
 
-// An older program sets aside what a newer one has written, and the next newer one does it.
+// An older program sets a deletion aside that a newer program has written, and the next newer
+// program does it.
 func TestTakeBack(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	open(t, dir)
@@ -167,8 +168,8 @@ func TestPassing(t *testing.T) {
 	}
 }
 
-// Deletions that can be read can be done, also where nothing can be set aside; and those that
-// cannot be read are not lost.
+// Readable deletions can be done even if the queue can set nothing aside, and unreadable ones
+// are not lost.
 func TestNothingSetAside(t *testing.T) {
 	nettest.Need(t) // for the mount
 	dir := root.Dir(mount(t, "size=1m"))

@@ -7,8 +7,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// Whoever could write into the folder could have any pod deleted. Whatever mode the folder was
-// made with, others cannot write into it once the queue uses it.
+// A user that could write into the folder could have any pod deleted. Whatever mode the folder
+// was made with, others cannot write into it once the queue uses it.
 func TestFolderIsShut(t *testing.T) {
 	for name, use := range map[string]func(root.Dir) error{
 		"plugin": func(dir root.Dir) error { return Write(dir, example) },

@@ -17,8 +17,8 @@ import (
 // by itself, and in each thread by itself; the writer has one thread.
 var steps = []string{"mkdirat", "pwrite64", "fdatasync", "fsync", "renameat", "unlinkat"}
 
-// A writer dies before each of its steps in turn, and at last one writer lives. A deletion
-// that was promised is there, once, and none is ever half there.
+// A writer dies before each of its steps in turn, and at last one writer lives. A promised
+// deletion is in the queue exactly once, and the queue never has a half-written one.
 func TestKills(t *testing.T) {
 	nettest.Need(t) // for the mount
 	programs.Need(t, "strace")
@@ -100,7 +100,7 @@ func checkKilled(t *testing.T, dir root.Dir, step string, promised bool) {
 			t.Error(err)
 		}
 	}
-	// Nothing is left of a writer that died an hour ago.
+	// No file is left of a writer that died an hour ago.
 	f, err := openFolder(dir)
 	must(t, err)
 	defer f.close()

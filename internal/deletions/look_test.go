@@ -43,7 +43,7 @@ func TestLookOnce(t *testing.T) {
 	if got := mustPending(t, q); len(got) > 0 {
 		t.Errorf("read again: %v", got)
 	}
-	q.now = func() time.Time { return time.Now().Add(restless + time.Hour) } // set: what came since may have the same time
+	q.now = func() time.Time { return time.Now().Add(restless + time.Hour) } // after a step of the clock, a later change may show the same time
 	if got := mustPending(t, q); len(got) != 1 {
 		t.Errorf("after the clock was set: %v", got)
 	}

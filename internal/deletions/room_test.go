@@ -77,7 +77,8 @@ func fullDisk(t *testing.T, mount func(*testing.T) string) (root.Dir, *Queue) {
 func tmpfs(t *testing.T) string { return mount(t, "size=4m") }
 
 // A runtime repeats one pod's DEL on a full disk, and no agent is there. The repetitions take
-// no room from other pods. The queue keeps the last DEL, and those that it does not repeat.
+// no room from other pods. The queue keeps the last DEL, and every DEL that the last one does
+// not repeat.
 func TestRepeatedOnFullDisk(t *testing.T) {
 	for name, mount := range map[string]func(*testing.T) string{"tmpfs": tmpfs, "ext4": mountExt4} {
 		t.Run(name, func(t *testing.T) {

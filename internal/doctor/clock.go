@@ -27,7 +27,8 @@ func lookClock(_ context.Context, n *Node) Finding {
 		if err != nil {
 			return unknown(err)
 		}
-		// When the file's process began, by today's wall clock, and by the wall clock of that time.
+		// When the agent's process began: by today's wall clock, and by the wall clock of that
+		// time.
 		now := time.Now().Add(time.Duration(began - boottime.Now()))
 		stepped = now.Sub(a.status.Started)
 	}

@@ -66,7 +66,8 @@ func TestRunHangs(t *testing.T) {
 	})
 }
 
-// Where the folders of the agent hang, and no agent answers, all other checks look all the same.
+// If the agent's folders hang, and no agent answers, all checks that need neither look all the
+// same.
 func TestFoldersHang(t *testing.T) {
 	nettest.Need(t)
 	n := sound(t)
@@ -134,8 +135,8 @@ func openNamespaces(t *testing.T) (n int) {
 	return n
 }
 
-// Where nobody says where a runtime looks, doctor does not say that something is missing there, nor
-// that it should be put there.
+// If nobody says into which folders a runtime looks, doctor names no folder in which something is
+// missing, and none into which people should put something.
 func TestBlind(t *testing.T) {
 	nettest.Need(t)
 	n := sound(t)

@@ -17,9 +17,9 @@ import (
 // nobody is the instance whose things doctor makes, in namespaces that only doctor has.
 const nobody = "aaaaaaaaaa"
 
-// inNowhere calls f with two network namespaces that end with it: so the kernel can be asked
-// whether it does something, and nothing on the node changes. The kernel may load modules for
-// it, as it will for the agent.
+// inNowhere calls f with two network namespaces that end with the call: so f can try what the
+// kernel does, and nothing on the node changes. The kernel may load modules meanwhile, as it
+// will for the agent.
 func inNowhere(f func(node, pod *ns.Netns) error) error {
 	var open []*ns.Netns
 	defer func() {
@@ -128,16 +128,21 @@ func judgeLacks(lacks nft.Parts) Finding {
 		"load the modules in brackets (modprobe), or use a kernel that has them; the agent tries again at each sweep"}
 }
 
-// lookShaping limits what a link sends.
-func lookShaping(context.Context, *Node) Finding {
-	return judgeShaping(inNowhere(func(node, _ *ns.Netns) error {
+// onLoopback calls f with a link on which f can try a limit, and with that limit (see inNowhere).
+func onLoopback(f func(c *rtnl.Conn, loopback int, rate rtnl.Rate) error) error {
+	return inNowhere(func(node, _ *ns.Netns) error {
 		c, err := rtnl.Open(node)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		const loopback = 1
-		rate := rtnl.Rate{Rate: 1_000_000, Burst: 1 << 20}
+		return f(c, 1, rtnl.Rate{Rate: 1_000_000, Burst: 1 << 20})
+	})
+}
+
+// lookShaping limits what a link sends.
+func lookShaping(context.Context, *Node) Finding {
+	return judgeShaping(onLoopback(func(c *rtnl.Conn, loopback int, rate rtnl.Rate) error {
 		if err := c.Do(rtnl.Shape(loopback, rate)); err != nil {
 			return err
 		}
@@ -164,14 +169,8 @@ func judgeShaping(err error) Finding {
 
 // lookPolice limits what a link lets in.
 func lookPolice(context.Context, *Node) Finding {
-	return judgePolice(inNowhere(func(node, _ *ns.Netns) error {
-		c, err := rtnl.Open(node)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		const loopback = 1
-		return c.Police(loopback, rtnl.Rate{Rate: 1_000_000, Burst: 1 << 20}, 65536, false)
+	return judgePolice(onLoopback(func(c *rtnl.Conn, loopback int, rate rtnl.Rate) error {
+		return c.Police(loopback, rate, 65536, false)
 	}))
 }
 

@@ -54,7 +54,7 @@ func sound(t *testing.T) *Node {
 	dir := t.TempDir()
 	n := New(root.Dir(filepath.Join(dir, "root")), filepath.Join(dir, "bin"), filepath.Join(dir, "net.d"))
 	n.Host = filepath.Join(dir, "host")
-	// By its process's beginning the agent began now.
+	// The start of this process makes it look as if the agent began now.
 	began, err := startOf(agent{pid: os.Getpid()})
 	nettest.Must(t, err)
 	a := agent{pid: os.Getpid(), status: api.Status{
@@ -118,12 +118,13 @@ func child(t *testing.T, cmd *exec.Cmd) int {
 	return cmd.Process.Pid
 }
 
-// planted are faults, each made on a sound node, and what their check has to say of them.
+// planted are faults, each made on a sound node, with the words that the fault's check has to
+// say.
 var planted = []struct {
 	check, fault string
 	plant        func(*testing.T, *Node)
 	verdict      Verdict
-	seen, fix    string // are parts of what is said
+	seen, fix    string // are parts of the check's answer
 }{
 	{"agent", "away", func(t *testing.T, n *Node) { n.agent = n.ask }, Bad, "no agent answers", "berthd --root "},
 	{"agent", "cannot attach", func(t *testing.T, n *Node) {
@@ -362,8 +363,8 @@ func filtered(t *testing.T, n *Node, unit, filter string) {
 	t.Setenv("PATH", filepath.Dir(bin)+":"+os.Getenv("PATH"))
 }
 
-// unsound are the checks that are not right, or may not be, on the node of sound: by the machine
-// that runs the tests, or because there the state folder is in memory.
+// unsound are the checks that are not right, or may not be, on the node of sound: because of the
+// machine that runs the tests, or because the node's state folder is in memory.
 var unsound = map[string]bool{"state-folder": true, "clock": true, "netns-mounts": true, "runtime": true}
 
 // judged are the checks whose fault no test can make on a node: TestJudged has theirs.
@@ -437,7 +438,7 @@ func mend(t *testing.T, fix string) {
 	}
 }
 
-// What no test can make on a node is judged.
+// The faults that no test can make on a node are given to the judging functions.
 func TestJudged(t *testing.T) {
 	const private = "22 1 0:5 / / rw - ext4 /dev/sda rw\n23 22 0:6 / /run rw shared:5 - tmpfs tmpfs rw\n24 23 0:6 /netns /run/netns rw - tmpfs tmpfs rw\n25 24 0:4 net:[1] /run/netns/pod rw shared:9 - nsfs nsfs rw\n"
 	for name, c := range map[string]struct {

@@ -152,7 +152,7 @@ func lookLoopback(_ context.Context, n *Node) Finding {
 	return Finding{Bad, path + " is not there", n.install()}
 }
 
-// here returns the runtimes that look into the folders that are looked at.
+// here returns the runtimes that look into the same folders as the checks.
 func (n *Node) here() []cri.Runtime {
 	all, _ := cri.Node{Host: n.Host}.Find() // lookRuntime tells the error
 	return slices.DeleteFunc(all, func(r cri.Runtime) bool { return !slices.Contains(r.BinDirs.Paths, n.BinDir) })
@@ -216,8 +216,8 @@ func (n *Node) judgeConf(path string, network cri.Network, first []string, broke
 	return ok("%s is the first", path)
 }
 
-// lacks returns the type of a plugin of a network that the runtime does not find; "": it finds all.
-// Berth's own is another check's.
+// lacks returns the type of a plugin of a network that the runtime does not find; "": the runtime
+// finds all. Another check looks for Berth's own plugin.
 func (n *Node) lacks(network cri.Network) string {
 	for _, p := range network.Plugins {
 		if p.Type == plugin {

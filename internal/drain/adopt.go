@@ -17,14 +17,13 @@ import (
 // from them. One commit begins the owner and makes it releasing. From then on the owner is
 // released like any other.
 
-// adopt adds to w the owner that a deletion is about and that the ledger lacks. The owner
-// gets the link, if the link is there and its alias says the deletion's key and the
-// incarnation. It gets the addresses that nobody else has by now and that do not rest. If there is
-// no link, it gets addresses only if the deletion is older than all that
-// this ledger knows (precedes). The kernel forgets an address's traffic only for the owner
-// that has the address, so that the successor of a pod loses nothing; an address that rests
-// is rinsed before it is given anew (internal/traffic/rinse.go). If there is neither link
-// nor address, there is nothing to delete.
+// adopt adds to w the owner of a deletion, if the ledger lacks that owner. The owner gets the
+// link, if the link is there and its alias says the deletion's key and the incarnation. It gets
+// the addresses that nobody else has by now and that do not rest. If there is no link, it gets
+// addresses only if the deletion is older than all that this ledger knows (precedes). The kernel
+// forgets an address's traffic only for the owner that has the address, so that the successor of a
+// pod loses nothing; an address that rests is rinsed before it is given anew
+// (internal/traffic/rinse.go). If there is neither link nor address, there is nothing to delete.
 //
 // The caller keeps the turn until the owner is committed. Otherwise, if two callers adopted
 // the same pod, one could claim the addresses and the other commit.

@@ -154,10 +154,9 @@ func (d *Drain) pendingOf(k attachment.Key) ([]deletions.Entry, error) {
 }
 
 // date sets the start of each deletion of this boot that begins in the future to now. Such a
-// deletion comes from a plugin in another time namespace, or from an error. With its own
-// start, it and its tombstone would be about every ADD until that time has come. The API
-// refuses a request from the future instead (daemon.When), because there somebody gets the
-// answer.
+// deletion comes from a plugin in another time namespace, or from an error. With its own start,
+// the deletion and its tombstone would hit every ADD until that time has come. The API refuses
+// a request from the future instead (daemon.When), because there somebody gets the answer.
 func (d *Drain) date(entries []deletions.Entry) {
 	for i := range entries {
 		r := &entries[i].Record

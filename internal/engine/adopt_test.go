@@ -19,9 +19,7 @@ func TestReleaseBeginsOwners(t *testing.T) {
 	// As if the ledger had lost it.
 	must(t, n.ledger.Commit(t.Context(), ledger.Forget(stray.ID, time.Now())))
 	begun := n.ledger.Stats().Transactions
-	if err := n.Release(t.Context(), []hold.ID{stray.ID}, ledger.Begin(stray), ledger.Releasing(stray.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, n.Release(t.Context(), []hold.ID{stray.ID}, ledger.Begin(stray), ledger.Releasing(stray.ID, time.Now())))
 	if log := n.world.done(); !slices.Contains(log, "cut wire "+string(stray.ID)) {
 		t.Errorf("released, and not cut off: %v", log)
 	}

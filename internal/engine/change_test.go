@@ -59,9 +59,9 @@ func isPlugged(n *node, id hold.ID) (plugged, before bool) {
 		all && len(o.Holds) == 2 && len(names) == 2 && names[plain("old")]
 }
 
-// A running pod gets an interface and loses one. What it gains is there and can be used
-// before it loses anything. What it loses is cut off, and the lost name is not free before
-// that is given back.
+// A running pod gets an interface and loses one. The gained interface is there and can be used
+// before the pod loses anything. The lost interface is cut off, and its name is not free before
+// the interface is given back.
 func TestChange(t *testing.T) {
 	n := newNode(t)
 	n.rest = time.Hour
@@ -88,7 +88,7 @@ func TestChange(t *testing.T) {
 	if id, _ := n.ledger.Holder(plain("old")); id != gone {
 		t.Errorf("the lost name is %q's while what was lost is there", id)
 	}
-	// The same thing again waits until the former one is gone.
+	// An owner that gains a thing again waits until the former thing is gone.
 	again := make(chan error, 1)
 	go func() {
 		_, err := n.Change(t.Context(), o.ID, func(o *hold.Owner) error {
@@ -195,9 +195,9 @@ func TestReleaseOvertakesChange(t *testing.T) {
 }
 
 // TestChangeFaults lets each operation of a change fail, or be the program's last, while
-// somebody sweeps, releases or changes beside it. Afterwards the owner is as it was before
-// or as the change makes it, and nothing of the other state is left. An address, which the
-// change's ops pass to the owner, is where that state has it.
+// somebody sweeps, releases or changes beside it. Afterwards the owner is in the state before
+// the change or in the state after it, and nothing of the other state is left. An address,
+// which the change's ops pass to the owner, has the owner that belongs to the present state.
 func TestChangeFaults(t *testing.T) {
 	points := 0
 	beside := map[string]func(*node, hold.ID, ledger.Op){
@@ -207,7 +207,7 @@ func TestChangeFaults(t *testing.T) {
 		"change":  func(n *node, id hold.ID, op ledger.Op) { n.Change(context.Background(), id, plug, op) },
 	}
 	for who, run := range beside {
-		points += fault.Each(t, "beside a "+who, fault.Modes(), 1, 1, func(p *fault.Plan) { changeRun(t, p, who, run) })
+		points += fault.Each(t, "beside a "+who, fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) { changeRun(t, newPlan(), who, run) })
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	if points < 100 {

@@ -221,8 +221,8 @@ func TestFailedCutIsAnErrorAndIsTriedAgain(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A failed DEL is tried again with all that it needs. In multus #355 and #922, and in
-// runtimes in general, that was forgotten with the first DEL.
+// A failed DEL is tried again with all that it needs. In multus #355 and #922, and in runtimes
+// in general, the first DEL forgot what later tries needed.
 func TestWhatFailsIsOwedAndBlocksNobody(t *testing.T) {
 	n := newNode(t)
 	bad, good := owner("", "bad", "lease", "wire", "rule"), owner("", "good", "lease", "wire", "rule")

@@ -17,7 +17,7 @@ import (
 func TestFaults(t *testing.T) {
 	points := 0
 	for what, late := range map[string]bool{"in a life": false, "in the restart": true} {
-		points += fault.Each(t, what, fault.Modes(), 1, 1, func(p *fault.Plan) { faultRun(t, p, late) })
+		points += fault.Each(t, what, fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) { faultRun(t, newPlan(), late) })
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	if points < 100 {

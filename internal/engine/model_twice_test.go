@@ -37,7 +37,7 @@ func twice(o hold.Owner) []hold.Name {
 }
 
 // wantOwn checks that an owner that was taken has the names that its leases were given: the
-// others that had them have gone meanwhile.
+// owners that had these names have gone meanwhile.
 func (r *modelRun) wantOwn(o hold.Owner) {
 	for _, name := range twice(o) {
 		if has := r.holder(name); has != o.ID {
@@ -46,8 +46,9 @@ func (r *modelRun) wantOwn(o hold.Owner) {
 	}
 }
 
-// isTwice reports whether an error says that a lease was given another owner's name: only
-// that, of what an earlier life was taking, a sweep or a restart cannot put right.
+// isTwice reports whether an error says that a lease was given another owner's name: of all
+// that can go wrong with an owner which an earlier life was taking, this is the only thing that
+// neither a sweep nor a restart can put right.
 func (r *modelRun) isTwice(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !r.isTwice(err) })

@@ -46,8 +46,8 @@ func TestDiscoveredName(t *testing.T) {
 	}
 }
 
-// A delegate gives an address twice. The second pod does not get it, what the delegate gave
-// is released as what it is, and the first pod is left alone.
+// A delegate gives an address twice. The second pod does not get the address, the engine gives
+// the second lease back to the delegate, and the first pod is left alone.
 func TestNameDiscoveredTwice(t *testing.T) {
 	n := newNode(t)
 	first := delegated("first", "10.0.0.7", "wire")
@@ -103,8 +103,8 @@ func TestNameDiscoveredTwiceAndKilled(t *testing.T) {
 // TestDiscoveredNameFaults lets each operation fail, or be the program's last. A name that
 // was discovered belongs to its owner as long as the owner lives, and to nobody afterwards.
 func TestDiscoveredNameFaults(t *testing.T) {
-	points := fault.Each(t, "", fault.Modes(), 1, 1, func(plan *fault.Plan) {
-		n := bareNode(t)
+	points := fault.Each(t, "", fault.Modes(), 1, 1, func(newPlan func() *fault.Plan) {
+		n, plan := bareNode(t), newPlan()
 		n.start(plan.Decorate)
 		o := delegated("pod", "10.0.0.7", "wire")
 		err := n.Take(t.Context(), o)

@@ -51,9 +51,9 @@ func TestOwnerNeedsSeveral(t *testing.T) {
 	}
 }
 
-// A block that is revoked waits for its pods, if its kind says so. Until the last of them
-// goes, no new pod gets it, it is not cut off, and it gets back what it loses, also after a
-// restart. The owners that the block needs wait with it.
+// A block that is revoked waits for its pods, if its kind says so. Until the last of them goes,
+// no new pod gets the block, the block is not cut off, and the engine takes again what the
+// block loses, also after a restart. The owners that the block needs wait with it.
 func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	n := newNode(t)
 	eni := owner("", "eni", "wire")
@@ -93,8 +93,8 @@ func TestRevokedBlockStandsForItsPods(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A release of a block joins one that waits for a pod. If the pod goes as well, the release
-// is not answered before the block is cut off.
+// A second release of a block joins an earlier one that waits for a pod. If the pod goes as
+// well, the second release is answered only after the block is cut off.
 func TestJoinedDeparture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := owner("", "block", "wire", "block")

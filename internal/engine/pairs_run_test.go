@@ -21,8 +21,8 @@ const (
 	moment   = 5 * time.Millisecond
 )
 
-// pairRun is a small life with a pair in it: a family and a pod come and go,
-// something is lost, and others come and go while what is broken stays so.
+// pairRun is a small life with a pair in it: a family and a pod come and go, something is lost,
+// and others come and go while the broken operation stays broken.
 type pairRun struct {
 	*node
 	pair
@@ -170,8 +170,8 @@ func (r *pairRun) lose() {
 	}
 }
 
-// vacated: a caller that needs the place of the pod's wire does not wait for what else the pod
-// owes.
+// vacated: a caller that needs the place of the pod's wire does not wait for the pod's other
+// owed holds.
 func (r *pairRun) vacated() {
 	err, ended := r.step("waiting for the pod's wire", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

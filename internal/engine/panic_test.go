@@ -8,7 +8,7 @@ import (
 )
 
 // A kind that panics, as one did when a socket of the pod broke, fails only one request. The
-// owner is then released like any other, and no release waits for its turn for ever.
+// owner is then released like any other, and no release waits for the owner's turn for ever.
 func TestPanic(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire")

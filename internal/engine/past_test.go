@@ -76,7 +76,8 @@ func TestPast(t *testing.T) {
 		t.Error("it is still being released")
 	}
 
-	// Nothing of that is left for another owner, and what an earlier run promised has no asker.
+	// None of these facts appear in the event of another owner, and a release that an earlier
+	// run promised has no asker.
 	n.events = nil
 	o.Names[0].Name = "b"
 	take(t, n, o)
@@ -99,7 +100,7 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// Of an owner that could not be taken the event says why.
+// The event of an owner that could not be taken says why.
 func TestPastOfFailedTake(t *testing.T) {
 	n := newNode(t)
 	n.world.before = on("acquire", func(_ context.Context, h hold.Hold) error {

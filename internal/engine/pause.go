@@ -150,7 +150,7 @@ func (n *line) enter(ctx context.Context) (*probe, error) {
 		var err error
 		if pauses {
 			err = e.sleepUntil(ctx, until)
-		} else {
+		} else if ahead != nil { // else the pause has ended since open looked
 			select {
 			case <-ahead.over:
 			case <-ctx.Done():

@@ -127,8 +127,9 @@ func TestWritesDownLater(t *testing.T) {
 	}
 }
 
-// A block that stands for a pod after its release is released as it is at its end: its lease
-// may have been lost and taken again meanwhile.
+// A block may stand for a pod after the block's release was promised, and its lease may be lost
+// and taken again meanwhile. At its end the engine gives back the lease that the block has
+// then.
 func TestReleasesWhatWasFoundLast(t *testing.T) {
 	n := newNode(t)
 	block := delegated("block", "first", "block")

@@ -50,8 +50,8 @@ func TestSweepRemovesOrphansAtTheSecondSighting(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// An owner's release is promised, and whoever promised it never comes to Depart. The next
-// sweep begins the owner's departure.
+// An owner's release is promised, and the caller that promised it never comes to Depart. The
+// next sweep begins the owner's departure.
 func TestSweepSendsOnTheirWay(t *testing.T) {
 	n := newNode(t)
 	o := owner("", "a", "wire", "rule")

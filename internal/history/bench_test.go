@@ -8,8 +8,8 @@ import (
 	"github.com/berth-net/berth/api"
 )
 
-// BenchmarkAdd is what a record costs whoever ends a release, and writing it what it costs the
-// agent in all.
+// BenchmarkAdd measures what a record costs the caller that ends a release, and what writing
+// the record costs the agent in all.
 func BenchmarkAdd(b *testing.B) {
 	r := newRig(b, b.TempDir(), 10_000)
 	p := past(1, begun)

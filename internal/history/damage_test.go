@@ -45,7 +45,7 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// A byte that is changed costs a record, or two if it parted them.
+// A changed byte costs one record, or two records if the byte was the newline between them.
 func TestDamaged(t *testing.T) {
 	r := newRig(t, t.TempDir(), 80)
 	r.add(0, 5)
@@ -125,8 +125,8 @@ func writeOn(dir string) {
 	}
 }
 
-// A writer is killed anywhere. All that it has written is there, and only what was being
-// written may be torn; the next writer goes on.
+// A writer is killed anywhere. All records that it has written are there, and only the record
+// under way may be torn; the next writer goes on.
 func TestKilled(t *testing.T) {
 	for kill := range 8 {
 		dir := t.TempDir()
@@ -199,7 +199,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A disk that hangs keeps nobody: not whoever adds a record, nor a reader, nor an agent that
+// A disk that hangs delays neither a caller that adds a record, nor a reader, nor an agent that
 // ends.
 func TestHangingDisk(t *testing.T) {
 	dir := t.TempDir()

@@ -12,7 +12,7 @@
 //
 // The first word is the version of the format, the second the CRC-32C of the rest. So a torn
 // line, or one of a newer version, costs nobody else anything. Segments that the limits no
-// longer cover are removed, the oldest first; no file is ever written anew.
+// longer cover are removed, the oldest first; no file is ever rewritten.
 //
 // Open history.go for the queue in memory, folder.go for the files, and read.go for readers,
 // which need no agent.

@@ -62,8 +62,8 @@ type folder struct {
 	file     *os.File // the last segment; nil: not open
 }
 
-// write appends lines, removes what the limits do not cover, and returns how many of the lines
-// are in the files, also after an error. After an error the folder must be closed.
+// write appends lines, removes segments that the limits do not cover, and returns how many of
+// the lines are in the files, also after an error. After an error the folder must be closed.
 func (f *folder) write(lines []line, limits Limits, now Now) (written int, err error) {
 	if err := f.open(); err != nil {
 		return 0, err

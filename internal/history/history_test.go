@@ -17,8 +17,8 @@ import (
 	"github.com/berth-net/berth/internal/root"
 )
 
-// What was added is read again, the last first: by the same run, by the next one, and without
-// any.
+// Readers get the records that were added, the last one first: in the same run, in the next
+// one, and without any run.
 func TestRead(t *testing.T) {
 	dir := root.Dir(t.TempDir())
 	r := newRig(t, Path(dir), 100)
@@ -85,8 +85,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// A record that corrects another one of the same attachment takes its place, wherever the other one
-// is, and Find finds it.
+// A record that corrects another record of the same attachment takes the other's place, wherever
+// the other one is, and Find finds the correcting one.
 func TestCorrect(t *testing.T) {
 	r := newRig(t, t.TempDir(), 16) // two records a segment
 	r.add(0, 4)
@@ -110,7 +110,7 @@ func TestCorrect(t *testing.T) {
 	}
 }
 
-// A filter finds what it names, and nothing else.
+// A filter finds the attachments that it names, and no others.
 func TestFilter(t *testing.T) {
 	r := newRig(t, t.TempDir(), 1000)
 	for n := range 300 {
@@ -198,7 +198,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// What waits for the disk has bounded memory: the oldest go first, and are counted.
+// The records that wait for the disk have bounded memory: the history drops the oldest ones
+// first, and counts them.
 func TestQueueIsBounded(t *testing.T) {
 	r := newRig(t, t.TempDir(), 10_000)
 	r.add(0, 5_000)
@@ -237,8 +238,9 @@ func TestBoundedRecord(t *testing.T) {
 	}
 }
 
-// Records that are too old are not shown. Within a boot the wall clock has no say in that. Of an
-// earlier boot it has: but nothing is removed as long as the clock may be wrong.
+// Records that are too old are not shown. Within a boot the wall clock has no say in that. For
+// records of an earlier boot the wall clock counts, but nothing is removed as long as the clock
+// may be wrong.
 func TestAge(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	r := newRig(t, t.TempDir(), 100)

@@ -25,6 +25,8 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
+var must = nettest.Must
+
 // rig is a history with clocks of its own.
 type rig struct {
 	*History
@@ -121,13 +123,9 @@ func read(t testing.TB, r *Reader) string {
 			end()
 			return strings.Join(text, " ")
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		n, err := strconv.Atoi(strings.TrimPrefix(p.Attachment.ID, "id"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if first >= 0 && n == last-1 {
 			last = n
 			continue
@@ -148,24 +146,13 @@ func (r *rig) want(t testing.TB, want string) {
 func files(t testing.TB, dir string) (names []string, size int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		names, size = append(names, e.Name()), size+info.Size()
 	}
 	return names, size
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // lastFile returns the path of the segment under way.

@@ -23,14 +23,14 @@ const block = 64 << 10
 // blocks, however long the history is.
 type Reader struct {
 	filter api.PastFilter
-	find   []byte          // what each line has that the filter matches; nil: not known
+	find   []byte          // a text that is in each line which the filter matches; nil: not known
 	only   map[string]bool // attachments by id; nil: all
 	limits Limits
 	now    Now
 	dir    string
 	calls  *patience.Calls // nil: the reader waits for the disk
 
-	corrected map[string]bool // attachments by id: records that were read correct those to come
+	corrected map[string]bool // attachments by id: a record that was read corrects the records of the attachment that are still to come
 
 	queue   []line // what was not written when the reader began
 	parts   []part // to be read, the oldest first
@@ -77,7 +77,7 @@ func newReader(dir string, l Limits, now Now, f api.PastFilter) *Reader {
 }
 
 // needle returns a text that each line has which a filter matches, so that others need not be
-// decoded. It is certain only for plain words how JSON writes them.
+// decoded. needle uses only plain words, because JSON may write other texts in several ways.
 func needle(f api.PastFilter) []byte {
 	for _, word := range []string{f.Container, f.Pod[strings.IndexByte(f.Pod, '/')+1:]} {
 		plain := strings.IndexFunc(word, func(r rune) bool {

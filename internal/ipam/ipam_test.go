@@ -109,7 +109,7 @@ func TestCooldownIsNeverCutShort(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The cooldown was made shorter between these two.
+	// The cooldown was made shorter between these two calls.
 	p.Free(addrs("10.0.0.1")[0], at(5))
 	p.Free(addrs("10.0.0.1")[0], at(300)) // freed twice: the later end counts
 	p.Free(addrs("10.0.0.2")[0], at(12))

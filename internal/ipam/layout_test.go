@@ -79,7 +79,8 @@ func TestCIDRChangesShape(t *testing.T) {
 	pass := p.Due(at(10))
 	want(t, fmt.Sprint(pass.Addrs, pass.Next.Equal(at(100))), "[10.0.0.6 10.0.0.5 10.0.0.2] true")
 
-	// Smaller, and under another name: the rest of the old one drains around it.
+	// The CIDR is smaller, and its pool has another name: the rest of the old CIDR drains
+	// around it.
 	set(t, p, 0, poolOf("b", "10.0.0.4/30"))
 	want(t, figures(p, at(10)), "b 10.0.0.4/30 0+2/2 a !10.0.0.0/29 1+2/6") // neither CIDR can give 10.0.0.4 out
 	p.Rinsed(pass)                                                          // the pass began before the change
@@ -89,7 +90,8 @@ func TestCIDRChangesShape(t *testing.T) {
 	want(t, show(p.Claim("b", at(10))), "10.0.0.5")
 	want(t, show(p.Claim("b", at(10))), "pool b has no free IPv4 address: 2 in all, 2 in use, 0 in cooldown")
 
-	// Larger: the CIDR that drained lies in it now, and is no CIDR of its own any more.
+	// The CIDR is larger: the CIDR that drained lies in it now, and is no CIDR of its own any
+	// more.
 	set(t, p, 0, poolOf("c", "10.0.0.0/28"))
 	want(t, figures(p, at(10)), "c 10.0.0.0/28 4+1/14")
 	want(t, fmt.Sprint(p.Drained(at(10))), "[10.0.0.0/29 10.0.0.4/30]")

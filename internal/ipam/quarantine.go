@@ -11,10 +11,10 @@ import (
 // they have.
 //
 // A CIDR may come back into the config only after the loss, with a cooldown that nobody knew
-// when until was chosen. So a pool gives out no address until, counted from since, the
-// cooldown is over that it had when it first had each of its CIDRs after the loss. first has
-// these cooldowns of CIDRs that earlier runs of the agent had. A cooldown that a pool gets
-// later applies only to addresses that are freed later.
+// when until was chosen. So each CIDR counts with the cooldown that its pool had when the pool
+// first had the CIDR after the loss. A pool gives out no address until these cooldowns, counted
+// from since, are over. first has these cooldowns of CIDRs that earlier runs of the agent had.
+// A cooldown that a pool gets later applies only to addresses that are freed later.
 func (p *IPAM) Quarantine(since, until time.Time, first map[netip.Prefix]time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

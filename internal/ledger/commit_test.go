@@ -142,9 +142,7 @@ func TestNeverWanted(t *testing.T) {
 	l := open(t, opts)
 	o := newOwner(hold.Name{Space: "port", Name: "80"})
 	must(t, l.Commit(t.Context(), Begin(o), Releasing(o.ID, time.Now())))
-	if err := l.Commit(t.Context(), Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Commit(t.Context(), Update(o.ID, func(o *hold.Owner) error { o.Names = nil; return nil }), Forget(o.ID, time.Now())))
 	if len(changes) != 2 || len(changes[0].Owners) != 1 || changes[0].Owners[0].Before != nil || changes[0].Owners[0].After.Wanted() {
 		t.Fatalf("changes: %+v", changes)
 	}
@@ -306,7 +304,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// A caller cannot change the ledger through what it gave it.
+// A caller cannot change the ledger through the values that it has passed.
 func TestOwned(t *testing.T) {
 	l := open(t, testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock()))
 	o := newOwner(address("1"))

@@ -290,18 +290,14 @@ func TestCrash(t *testing.T) {
 				}
 				v := &shaky{mode: m, at: at, rand: random}
 				dir := filepath.Join(d.dir, "run")
-				if err := os.Mkdir(dir, 0o700); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Mkdir(dir, 0o700))
 				crash(t, v, filepath.Join(dir, "ledger.db"), whole, states, nil)
 				fired, more := v.what != "", v.calls >= at
 				if at%3 == 0 || !more {
 					v = &shaky{mode: m, at: at, rand: random}
 					crash(t, v, filepath.Join(dir, "old.db"), nil, nil, old)
 				}
-				if err := os.RemoveAll(dir); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.RemoveAll(dir))
 				if fired {
 					runs++
 				}
@@ -380,9 +376,9 @@ func crash(t *testing.T, v *shaky, path string, whole [][]Op, states []content, 
 	}
 }
 
-// TestNameDurable kills a process that writes the file anew at each call, goes on with
-// another one, and then has the power fail: whatever the second one has answered is there,
-// even if no sync of the folder by the first one has made the file's name durable.
+// TestNameDurable kills a process that writes the file anew at each call, goes on with another
+// one, and then has the power fail: all commits that the second process has answered are there,
+// even if no sync of the folder by the first process has made the file's name durable.
 func TestNameDurable(t *testing.T) {
 	whole := story(newClock())
 	renamed := 0

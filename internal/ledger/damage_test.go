@@ -52,9 +52,7 @@ func sample(t testing.TB) (raw []byte, want *Snapshot) {
 		}
 	}
 	mustCommit(t, l, ops...)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	raw, err = os.ReadFile(opts.Path)
 	must(t, err)
 	want, err = Read(opts.Path, testKinds)
@@ -93,15 +91,16 @@ func waitIdle(t testing.TB, l *Ledger) {
 	}
 }
 
-// used returns where the zeros behind a log's last batch begin.
-func used(t testing.TB, raw []byte) int {
+// logOf reads a log's bytes.
+func logOf(t testing.TB, raw []byte) *logFile {
 	t.Helper()
 	l, err := readLog(bytes.NewReader(raw), int64(len(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(l.tail)
+	must(t, err)
+	return l
 }
+
+// used returns where the zeros behind a log's last batch begin.
+func used(t testing.TB, raw []byte) int { t.Helper(); return int(logOf(t, raw).tail) }
 
 // spoilt is a file that a test damages and reads, again and again.
 type spoilt struct {
@@ -218,9 +217,7 @@ func TestTruncated(t *testing.T) {
 		if testing.Short() && n%sectorSize > 1 && n%11 > 0 {
 			continue
 		}
-		if err := os.Truncate(s.path, int64(n)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Truncate(s.path, int64(n)))
 		damaged := s.read("length", n)
 		if damaged != (n < end+sectorSize) {
 			t.Fatalf("length %d of %d: damaged %v", n, end, damaged)
@@ -241,9 +238,7 @@ func TestLostSectors(t *testing.T) {
 	s := &spoilt{t, filepath.Join(t.TempDir(), "lost.db"), want}
 	writeAll(t, s.path, raw)
 	f, err := os.OpenFile(s.path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	for from := 0; from < len(raw); from += sectorSize {
 		for to := 0; to < end; to += sectorSize {
@@ -260,14 +255,7 @@ func TestLostSectors(t *testing.T) {
 }
 
 // lastBatch returns where the last batch begins.
-func lastBatch(t testing.TB, raw []byte) int {
-	t.Helper()
-	l, err := readLog(bytes.NewReader(raw), int64(len(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return int(l.last)
-}
+func lastBatch(t testing.TB, raw []byte) int { t.Helper(); return int(logOf(t, raw).last) }
 
 // TestTorn loses each set of sectors of the last batch, as a crash may: the ledger has what
 // it had before that batch, and goes on. In any other batch that is damage.
@@ -285,9 +273,7 @@ func TestTorn(t *testing.T) {
 	mustCommit(t, l, Begin(large()))
 	l.Close()
 	raw, err := os.ReadFile(opts.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	from, end := lastBatch(t, raw), used(t, raw)
 	n := (end - from) / sectorSize
 	if n < 6 || n > 7 {
@@ -333,18 +319,14 @@ func TestTornMixed(t *testing.T) {
 	l := open(t, opts)
 	l.Close()
 	empty, err := os.ReadFile(opts.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	with := func(o hold.Owner) []byte {
 		writeAll(t, opts.Path, empty)
 		l := open(t, opts)
 		mustCommit(t, l, Begin(o))
 		l.Close()
 		raw, err := os.ReadFile(opts.Path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return raw
 	}
 	withA, withB := with(a), with(b)
@@ -368,8 +350,8 @@ func TestTornMixed(t *testing.T) {
 	}
 }
 
-// TestDurable loses sectors of what was durable before the file got its name: nothing of that
-// can be torn, also if nothing follows. And bytes behind the last sector are damage.
+// TestDurable loses sectors of what was durable before the file got its name: no crash can have
+// torn these sectors, also if none follow them. And bytes behind the last sector are damage.
 func TestDurable(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	l := open(t, opts)
@@ -381,9 +363,7 @@ func TestDurable(t *testing.T) {
 	rewriteNow(t, l)
 	l.Close()
 	raw, err := os.ReadFile(opts.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	from, end := lastBatch(t, raw), used(t, raw)
 	raw = raw[:end+2*sectorSize]
 	s := &spoilt{t, opts.Path, nil}
@@ -407,9 +387,7 @@ func TestOtherLife(t *testing.T) {
 	open(t, opts).Close()
 	var lives [2][]byte
 	start, err := os.ReadFile(opts.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range lives {
 		writeAll(t, opts.Path, start)
 		l := open(t, opts)
@@ -445,9 +423,7 @@ func TestOlderCopy(t *testing.T) {
 			rewriteNow(t, l)
 		}
 		raw, err := os.ReadFile(opts.Path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		copies = append(copies, raw[:used(t, raw)+sectorSize])
 	}
 	now := copies[len(copies)-1]
@@ -524,9 +500,7 @@ func TestWrongRecords(t *testing.T) {
 func appendRaw(t *testing.T, l *Ledger, payload []byte) {
 	t.Helper()
 	mustCommit(t, l, inWriter(func(l *Ledger) error { return l.store.append(payload) }))
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 }
 
 // TestWrongChanges puts changes into the file that are none, although their checksums are
@@ -585,9 +559,7 @@ func TestNewer(t *testing.T) {
 			} else {
 				l.Close()
 				raw, err := os.ReadFile(opts.Path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				raw[16]++
 				binary.LittleEndian.PutUint32(raw[20:], fileHeadSum(raw))
 				writeAll(t, opts.Path, raw)
@@ -610,9 +582,7 @@ func TestCutOffWhileOpen(t *testing.T) {
 	opts := testOptions(path, newClock())
 	l := open(t, opts)
 	id := l.Owners()[20].ID
-	if err := os.Truncate(path, 2*sectorSize); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(path, 2*sectorSize))
 	select {
 	case <-l.Failed():
 		t.Error("it has failed before a write")

@@ -55,9 +55,7 @@ func TestCreate(t *testing.T) {
 func TestSymlink(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "ledger.db")
-	if err := os.Symlink(filepath.Join(elsewhere, "it"), path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Join(elsewhere, "it"), path))
 	l := open(t, testOptions(path, newClock()))
 	mustCommit(t, l, Begin(newOwner()))
 	rewriteNow(t, l)
@@ -71,7 +69,7 @@ func TestSymlink(t *testing.T) {
 	}
 }
 
-// So it is if a link leads to another link.
+// The same holds if a link leads to another link.
 func TestSymlinks(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -139,8 +137,8 @@ func TestInPlace(t *testing.T) {
 	must(t, l.InPlace())
 }
 
-// If somebody puts another file in the place of the one that is to become the ledger, that does
-// not become it.
+// If somebody puts another file in the place of the new file that is to become the ledger, the
+// other file does not become the ledger.
 func TestAnotherNew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	opts := testOptions(path, newClock())
@@ -222,8 +220,8 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
-// Whoever opens a ledger makes durable what there is, also if nobody has appended to it: the
-// process before may have died after it had grown the file, and before its sync.
+// Opening a ledger makes the file's content durable, also if nobody has appended to it: the
+// former process may have died after it had grown the file, and before its sync.
 func TestOpenSyncs(t *testing.T) {
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), newClock())
 	open(t, opts).Close()
@@ -239,9 +237,7 @@ func TestOpenSyncs(t *testing.T) {
 func TestPutAside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, newClock()))
-	if err := os.Rename(path, path+".aside"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(path, path+".aside"))
 	writeAll(t, path, []byte("another"))
 	mustCommit(t, l, inWriter(func(l *Ledger) error { l.store.opts.minLog, l.store.snap = 1, 0; return nil }), Begin(newOwner()))
 	waitIdle(t, l)
@@ -255,14 +251,13 @@ func TestPutAside(t *testing.T) {
 	}
 }
 
-// Whoever reads a ledger while an agent writes it anew, and ends, reads the new file.
+// A reader that begins while an agent writes the ledger anew, and then ends, reads the new
+// file.
 func TestReadWhileRewritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	l := open(t, testOptions(path, newClock()))
 	old, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer old.Close()
 	mustCommit(t, l, Begin(newOwner()))
 	rewriteNow(t, l)

@@ -78,9 +78,7 @@ func FuzzOpen(f *testing.F) {
 			mendSums(spoilt)
 		}
 		spoilt = spoilt[:max(0, len(raw)-sectorSize*int(cut))]
-		if err := os.WriteFile(path, spoilt, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, spoilt, 0o600))
 		got, err := Read(path, testKinds)
 		if err != nil || len(spoilt) == 0 {
 			if mend || err == nil {

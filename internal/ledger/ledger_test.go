@@ -215,18 +215,12 @@ func checkGolden(t *testing.T, path string) {
 func inflate(t testing.TB, path string) []byte {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw
 }
 
@@ -237,7 +231,5 @@ func deflate(t testing.TB, path string, raw []byte) {
 	if _, err := z.Write(raw); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(z.Close(), os.WriteFile(path, out.Bytes(), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(z.Close(), os.WriteFile(path, out.Bytes(), 0o644)))
 }

@@ -383,9 +383,7 @@ func TestModel(t *testing.T) {
 		}
 		if w.IntN(30) == 0 && w.around() {
 			rewrites += l.Stats().Rewrites
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Close())
 			l = open(t, options())
 			if w.ahead = w.clock.step; w.clock.boot != m.epoch.Boot {
 				m = m.rebooted(w.clock)

@@ -21,15 +21,11 @@ var oldLedgers = []string{"testdata/bbolt-v1.db", "testdata/bbolt-12", "testdata
 func oldLedger(t testing.TB, name string) (raw []byte, want *Snapshot) {
 	t.Helper()
 	if filepath.Ext(name) == "" {
-		if err := json.Unmarshal(inflate(t, name+".json.gz"), &want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(inflate(t, name+".json.gz"), &want))
 		return inflate(t, name+".db.gz"), want
 	}
 	raw, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw, nil
 }
 
@@ -65,9 +61,7 @@ func TestOld(t *testing.T) {
 			l := open(t, opts)
 			live := l.Snapshot()
 			sameRecords(t, &live, want)
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.Close())
 			if again, err := Read(opts.Path, testKinds); err != nil {
 				t.Fatal(err)
 			} else {
@@ -121,9 +115,7 @@ func TestOldFlipped(t *testing.T) {
 func TestOldLostPages(t *testing.T) {
 	raw, _ := oldLedger(t, oldLedgers[0])
 	whole, err := load(bytes.NewReader(raw), int64(len(raw)), "old.db", testKinds, func(opening) reading { return asWritten })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := whole.state.snapshot()
 	for from := 2; from < len(raw)/pageSize; from++ {
 		for to := 2; to < len(raw)/pageSize; to++ {

@@ -106,8 +106,8 @@ func TestRestForm(t *testing.T) {
 	}
 }
 
-// What has gone takes no memory: neither if records go in the order in which they came, nor if
-// some stay.
+// Records that have gone take no memory: neither if records go in the order in which they came,
+// nor if some stay.
 func TestPackedGivesBack(t *testing.T) {
 	for name, stays := range map[string]int{"all go": 1 << 62, "one in a hundred stays": 100} {
 		t.Run(name, func(t *testing.T) {

@@ -255,8 +255,8 @@ func TestFullDiskOrder(t *testing.T) {
 }
 
 // TestFullDiskAnyOrder lets random commits come on a full disk, in any order and alone or in
-// groups, each of which the ledger may refuse, and then releases all that there is. Nothing of
-// that may be refused.
+// groups, each of which the ledger may refuse, and then releases all that there is. The ledger
+// may refuse no release.
 func TestFullDiskAnyOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(newSeed(t)), 0))
 	rounds := 6
@@ -432,9 +432,8 @@ func (b *batch) staged(ops ...Op) error {
 	return b.stage(steps)
 }
 
-// A commit may find, within a transaction, that the file has too little room, and have the file
-// take over that was written anew. That one must have the room of the commits that the
-// transaction has by then.
+// A commit may find, within a transaction, that the file has too little room. Then the new file
+// takes over. The new file must have room for the commits that the transaction has by then.
 func TestRoomOfStaged(t *testing.T) {
 	d := newDisk(t, "24m")
 	opts := testOptions(d.ledger(), newClock())
@@ -540,7 +539,8 @@ func TestNoRewriteInVain(t *testing.T) {
 }
 
 // A ledger may be opened on a disk that has no room for the whole reserve, for example a copy
-// without its zeros. It gets at least the room of all deletions, before somebody else takes it.
+// without its zeros. The ledger gets at least the room for all deletions, before somebody else
+// takes that room.
 func TestExitsFirst(t *testing.T) {
 	d := newDisk(t, "16m")
 	c := newClock()
@@ -568,7 +568,7 @@ func TestExitsFirst(t *testing.T) {
 	}
 }
 
-// Whoever asks for room takes none: the commits of the same transaction have it.
+// The op Room takes no room away from the other commits of the same transaction.
 func TestRoomTakesNone(t *testing.T) {
 	d := newDisk(t, "16m")
 	l := open(t, testOptions(d.ledger(), newClock()))
@@ -585,8 +585,8 @@ func TestRoomTakesNone(t *testing.T) {
 	}))
 }
 
-// A ledger that has failed is not replaced by a file that was written meanwhile: nobody knows
-// what that one lacks.
+// A file that was written meanwhile does not replace a ledger that has failed: nobody knows
+// what the file lacks.
 func TestFailedTakesNothingOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	opts := testOptions(path, newClock())
@@ -730,9 +730,7 @@ func TestFullDiskHole(t *testing.T) {
 	before := contentOf(l)
 	const page = 4096
 	used := (l.store.tail + 4*page) / page * page
-	if err := unix.Fallocate(int(l.store.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, used, l.store.size-used); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Fallocate(int(l.store.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, used, l.store.size-used))
 	d.fill()
 	var err error
 	for range 100 { // until the room before the hole is used up

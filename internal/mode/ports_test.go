@@ -9,8 +9,8 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 )
 
-// A host port without an address is mapped for each family that the pod has, one with an address
-// for that one's family alone, and each once.
+// A host port without an address is mapped for each family that the pod has. A host port with an
+// address is mapped only for the address's family. Each mapping comes once.
 func TestMappings(t *testing.T) {
 	ip := netip.MustParseAddr
 	four, six := ip("10.88.0.7"), ip("fd00::7")

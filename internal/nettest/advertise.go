@@ -51,7 +51,7 @@ func Advertise(t testing.TB, at *ns.Netns, link string, router netip.Addr, prefi
 		}
 		return unix.Sendto(s, message, 0, &unix.SockaddrInet6{Addr: [16]byte{0xff, 0x02, 15: 1}, ZoneId: zone})
 	}
-	if err := inside(at, send); err != nil {
+	if err := DoIn(at, send); err != nil {
 		t.Fatalf("advertising a router: %v", err)
 	}
 }

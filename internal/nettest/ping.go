@@ -47,15 +47,15 @@ func NoPing(t testing.TB, from *ns.Netns, to netip.Addr) {
 // Echo sends one ICMP echo request from a namespace (nil: the process's own)
 // and waits for its reply. No reply is an error.
 func Echo(from *ns.Netns, to netip.Addr, wait time.Duration) error {
-	err := inside(from, func() error { return echo.Send(to, wait) })
+	err := DoIn(from, func() error { return echo.Send(to, wait) })
 	if err != nil {
 		return fmt.Errorf("pinging %s from %s: %w", to, where(from), err)
 	}
 	return nil
 }
 
-// inside runs f in a namespace, nil being the process's own.
-func inside(at *ns.Netns, f func() error) error {
+// DoIn runs f in a namespace, nil being the process's own.
+func DoIn(at *ns.Netns, f func() error) error {
 	if at == nil {
 		return f()
 	}

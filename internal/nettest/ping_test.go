@@ -70,20 +70,10 @@ func TestPing(t *testing.T) {
 	Ping(t, a, local.WithZone("wire0"))
 
 	// Echo does not take others' echos, which every raw socket sees, for its own.
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				Echo(a, netip.MustParseAddr("192.0.2.2"), quiet)
-				Echo(a, netip.MustParseAddr("fd00::2"), quiet)
-			}
-		}
-	}()
-	defer func() { close(stop); <-stopped }()
+	Meanwhile(t, func() {
+		Echo(a, netip.MustParseAddr("192.0.2.2"), quiet)
+		Echo(a, netip.MustParseAddr("fd00::2"), quiet)
+	})
 	for _, to := range []string{"192.0.2.3", "198.51.100.1", "fd00::3"} {
 		NoPing(t, a, netip.MustParseAddr(to))
 	}

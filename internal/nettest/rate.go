@@ -17,7 +17,7 @@ func Pour(t testing.TB, from, to *ns.Netns, at netip.Addr) {
 	Need(t)
 	var sink net.Listener
 	var source net.Conn
-	Must(t, inside(to, func() (err error) {
+	Must(t, DoIn(to, func() (err error) {
 		sink, err = net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
 		return err
 	}))
@@ -32,7 +32,7 @@ func Pour(t testing.TB, from, to *ns.Netns, at netip.Addr) {
 			go io.Copy(io.Discard, conn)
 		}
 	}()
-	Must(t, inside(from, func() (err error) {
+	Must(t, DoIn(from, func() (err error) {
 		source, err = net.DialTimeout("tcp", sink.Addr().String(), Deadline)
 		return err
 	}))
@@ -53,7 +53,7 @@ func Pour(t testing.TB, from, to *ns.Netns, at netip.Addr) {
 //	ip -s link show NAME
 func Received(t testing.TB, at *ns.Netns, name string) (bytes uint64) {
 	t.Helper()
-	Must(t, inside(at, func() error {
+	Must(t, DoIn(at, func() error {
 		bytes = Link(t, name).Attrs().Statistics.RxBytes
 		return nil
 	}))

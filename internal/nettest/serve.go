@@ -19,7 +19,7 @@ func Serve(t testing.TB, at *ns.Netns, network, address string) netip.AddrPort {
 	t.Helper()
 	Need(t)
 	var serving net.Addr
-	err := inside(at, func() error {
+	err := DoIn(at, func() error {
 		if network[:3] == "udp" {
 			conn, err := net.ListenPacket(network, address)
 			if err != nil {
@@ -71,7 +71,7 @@ func answerConns(listener net.Listener) {
 // the caller, and gives up after wait. If a node masquerades the caller, that is the node's
 // address.
 func Talk(from *ns.Netns, network string, to netip.AddrPort, wait time.Duration) (seen netip.AddrPort, err error) {
-	err = inside(from, func() error {
+	err = DoIn(from, func() error {
 		conn, err := net.DialTimeout(network, to.String(), wait)
 		if err != nil {
 			return err

@@ -13,9 +13,9 @@ import (
 // hangs.
 var ErrHangs = errors.New("the file system does not answer")
 
-// Calls remembers by name which calls hang, so that nobody else waits for the same, or
-// spends a thread on it. A call may hang for ever although its path answers again, namely
-// when something else was mounted there. So another call is tried after a pause, and each
+// Calls remembers by name which calls hang, so that nobody else waits for the same call, or
+// spends a thread on it. A call may hang for ever although its path answers again, because
+// somebody has mounted something else there. So another call is tried after a pause, and each
 // pause is twice the one before: to lose a thousand threads takes more than the age of the
 // universe.
 type Calls struct {

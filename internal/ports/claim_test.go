@@ -20,7 +20,7 @@ import (
 )
 
 // An ADD comes at the moment in which the ledger has forgotten the pod that had the port, and the
-// view has not heard of it. The ADD waits that moment, and gets the port.
+// view has not heard of it. The ADD waits for that moment, and gets the port.
 func TestClaimOfWhatIsBeingForgotten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,8 @@ func TestClaimOfWhatIsBeingForgotten(t *testing.T) {
 	})
 }
 
-// A port that another agent of the node maps is refused as one of this agent's own, and no other port.
+// Claim refuses a port that another agent of the node maps, as it refuses a port that this
+// agent has given, and refuses no other port.
 func TestClaimOfAnotherAgentsPort(t *testing.T) {
 	theirs := map[string][]nft.Port{"berth-other": {
 		{Owner: "theirs2222", Mapping: at("tcp", "0.0.0.0:80")},

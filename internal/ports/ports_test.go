@@ -38,8 +38,8 @@ func (m masquerades) MasqueradePorts() (first, last uint16, on bool) {
 	return 20000, 21023, m.on != nil && *m.on
 }
 
-// A port of all addresses and one of a single address exclude each other, in one protocol and
-// one family; those of one owner do not.
+// A port of all addresses and the same port of a single address exclude each other, in one
+// protocol and one family. Ports of one owner do not exclude each other.
 func TestClaim(t *testing.T) {
 	for _, c := range []struct {
 		has, wants nft.Mapping
@@ -107,8 +107,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// What a commit costs the ledger's writer does not grow with an owner's ports if these stay, and
-// not with their square if they change.
+// The cost of a commit for the ledger's writer does not grow with the number of an owner's ports
+// if the ports stay, and not with the square of that number if they change.
 func TestFollowIsCheap(t *testing.T) {
 	const many = 512
 	p := New(nil, attachment.NewIndex(), masquerades{}, others{})

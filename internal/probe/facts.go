@@ -15,7 +15,7 @@ import (
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 )
 
-// inside returns what is wrong inside a pod for what is sent from there to an address.
+// inside returns what is wrong inside a pod for packets from the pod to an address.
 func (p *prober) inside(ctx context.Context, at *ns.Netns, of Pod, to netip.Addr) (wrong []string) {
 	c, err := rtnl.OpenFor(ctx, at)
 	if err != nil {
@@ -144,7 +144,8 @@ func (p *prober) routing(f flight, o outcome, reply bool) (wrong []string) {
 	return wrong
 }
 
-// reversePath says why rp_filter refuses what comes from an address by a link, if it does.
+// reversePath says why rp_filter refuses packets that come from an address by a link, if it
+// does.
 func (p *prober) reversePath(from netip.Addr, in string) []string {
 	if from.Is6() {
 		return nil

@@ -162,7 +162,7 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// fault is something that breaks a path, and what the step on that path has to say.
+// fault is a change that breaks a path, with the words that the step on that path has to say.
 type fault struct {
 	name    string
 	plant   func(t *testing.T, w *world)
@@ -314,7 +314,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Where the kernel cannot tell of packets, a step names what is wrong with the settings.
+// If the kernel cannot tell of packets, a step names the settings that are wrong.
 func TestBlind(t *testing.T) {
 	w := newWorld(t)
 	nettest.Sysctl(t, w.node, "ipv4/conf/up0/forwarding", "0")
@@ -350,21 +350,10 @@ func TestFlood(t *testing.T) {
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
 		return err
 	}))
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		reply := make([]byte, 24)
-		binary.BigEndian.PutUint16(reply[2:], echo.Checksum(reply))
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = unix.Sendto(fd, reply, 0, &unix.SockaddrInet4{Addr: own.As4()})
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-ended; unix.Close(fd) })
+	t.Cleanup(func() { unix.Close(fd) })
+	reply := make([]byte, 24)
+	binary.BigEndian.PutUint16(reply[2:], echo.Checksum(reply))
+	nettest.Meanwhile(t, func() { _ = unix.Sendto(fd, reply, 0, &unix.SockaddrInet4{Addr: own.As4()}) })
 	for _, s := range w.probe(t, v4) {
 		if s.Name == "pod to itself" && (s.Verdict != Unknown || s.Seconds < 0.1 || s.Seconds > nettest.Deadline.Seconds()) {
 			t.Errorf("%+v", s)

@@ -15,9 +15,9 @@ import (
 // Freeze is Freeze of the agent's process.
 func (a *Agent) Freeze() error { return Freeze(a.PID()) }
 
-// Freeze sends a process SIGSTOP, and waits until every thread has come out of its system
-// call and has stopped. Without that the process goes on: one thread has to run and to take
-// the signal before it stops the others, and on a busy machine they run before it does.
+// Freeze sends a process SIGSTOP, and waits until every thread has come out of its system call
+// and has stopped. Without that the process goes on: one thread has to run and to take the
+// signal before the others stop, and on a busy machine the others run before that thread does.
 func Freeze(pid int) error {
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		return fmt.Errorf("sending SIGSTOP to %d: %w", pid, err)

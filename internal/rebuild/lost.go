@@ -93,11 +93,11 @@ func ledgerThere(path string) (bool, error) {
 	return info.Size() > 0, nil
 }
 
-// refuseOld refuses the opened ledger if it is not the one that an agent last wrote here: a
-// pod is here that it does not know of, or an agent serves with another ledger. A refusal
-// changes nothing. If queued deletions name all such pods, refuseOld accepts the ledger. It
-// is an older copy all the same, and only the current one said which addresses rest; so all
-// addresses rest first.
+// refuseOld refuses the opened ledger if it is not the one that an agent last wrote here: a pod
+// is here that it does not know of, or an agent serves with another ledger. A refusal changes
+// nothing. If queued deletions name all such pods, refuseOld accepts the ledger. But the ledger
+// is an older copy, and only the lost one said which addresses rest; so all addresses rest
+// first.
 func (r *Rebuild) refuseOld() error {
 	if err := r.Alone(); err != nil {
 		return err

@@ -27,10 +27,10 @@ type Rebuilt struct {
 	Kept  string    // where the former ledger is now; "" if there was none
 	Until time.Time // when the addresses that nobody has can be given out; zero: at once
 	Pods  []mode.Found
-	Lost  []string // what the kernel tells of none of the pods
+	Lost  []string // the facts that the kernel tells of none of the pods
 }
 
-// lostForAll lists what no link's stamp says.
+// lostForAll lists the facts that no link's stamp says.
 var lostForAll = []string{
 	"pods' names: attachments are known by network, container and interface alone",
 	"pods' DNS settings: a repeated ADD answers without them",

@@ -12,8 +12,8 @@ import (
 	"github.com/berth-net/berth/internal/deletions"
 )
 
-// A runtime repeats a DEL while the agent is away, and each is queued: people see one row for
-// the attachment, which is cut off if any of the DELs has cut it off.
+// A runtime repeats a DEL while the agent is away, and the plugin queues each DEL. People see
+// one row for the attachment, which counts as cut off if any of the DELs has cut it off.
 func TestByAttachment(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	got := ByAttachment([]api.QueuedDeletion{
@@ -33,7 +33,7 @@ func TestByAttachment(t *testing.T) {
 	}
 }
 
-// The status counts what `berth owed` has rows for.
+// The status counts the deletions for which `berth owed` has rows.
 func TestDeletionCount(t *testing.T) {
 	var s deletions.Survey
 	for i, r := range []deletions.Record{

@@ -187,8 +187,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Aliases with different addresses differ; one that has none is like any, as those are that
-// earlier versions wrote.
+// Aliases with different addresses differ. An alias without addresses, such as those of earlier
+// versions, is like any of them.
 func TestAlikeByAddresses(t *testing.T) {
 	k := Key{"net", "c", "eth0"}
 	with := func(addrs ...string) string { return Alias("aaaaaaaaaa", "bbbbbbbbbb", k, 1, addrs...) }

@@ -3,7 +3,8 @@
 //
 // A nil *Tracer and a nil *Span do nothing and cost nothing: that is how tracing is off, and how
 // a request is not sampled. span.go has the spans, parent.go the parent that a request names,
-// export.go the way to the endpoint, which costs spans at most, and otlp.go what is sent there.
+// export.go the way to the endpoint, which can lose nothing but spans, and otlp.go the messages
+// that are sent there.
 package trace
 
 import (

@@ -64,7 +64,8 @@ func FuzzParent(f *testing.F) {
 	})
 }
 
-// A request with a parent is traced if the parent is; of others, that part that Sampling says.
+// A request with a parent is traced if the parent is. Of the other requests, the tracer traces
+// the part that Sampling says.
 func TestSampling(t *testing.T) {
 	none, all := New(Options{Endpoint: "x"}), New(Options{Endpoint: "x", Sampling: 1})
 	unsampled := "00-" + someTrace + "-" + someSpan + "-00"
@@ -98,7 +99,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// What is off costs no memory.
+// A tracer that is off costs no memory.
 func TestOffIsFree(t *testing.T) {
 	var off *Tracer
 	header := []string{someOne}
@@ -224,7 +225,8 @@ func TestManySpans(t *testing.T) {
 	}
 }
 
-// An endpoint that hangs, or refuses, costs spans, and neither those who make them nor the end.
+// An endpoint that hangs, or refuses, costs spans. It delays neither the makers of spans nor
+// the tracer's end.
 func TestBadEndpoints(t *testing.T) {
 	hangs := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hangs }))

@@ -12,7 +12,8 @@ import (
 )
 
 // A pass that fails is tried again, after waits of againFirst up to againMost, or as soon as there
-// is more to do: nobody else deletes what it had to delete, which stays for as long as it is used.
+// is more to do: nobody else deletes the entries that the pass had to delete, and an entry stays
+// for as long as it is used.
 const (
 	againFirst = time.Second
 	againMost  = time.Minute
@@ -44,8 +45,8 @@ func (t *Traffic) Exposed() {
 	t.Unwatched()
 }
 
-// Missed says that the rules were missing, or were touched by others, or a link was beside them: the
-// next pass also forgets what anybody may have begun in a pod's name.
+// Missed says that the rules were missing, or were touched by others, or a link was beside them:
+// the next pass also forgets connections that somebody may have begun in a pod's name.
 func (t *Traffic) Missed() { t.missed.Store(true) }
 
 // Unwatched says that nobody has kept the table for a while, as since the last agent. If the table

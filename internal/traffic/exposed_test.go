@@ -48,7 +48,7 @@ type failing struct {
 	fails  int             // how many of the passes to come fail
 	begun  time.Time       // when it was made
 	passes []time.Duration // when each began
-	ports  []uint16        // those that the last pass looked for
+	ports  []uint16        // the ports that the last pass looked for
 }
 
 func (f *failing) ForgetMapped(has conntrack.HostPort) error {
@@ -99,8 +99,8 @@ func wantPasses(t *testing.T, f *failing, want ...time.Duration) {
 	f.passes, f.begun = nil, time.Now()
 }
 
-// A pass for ports that were mapped fails some times: it is tried again, with all ports, and with
-// those that are mapped meanwhile at once.
+// A pass for mapped ports fails some times. It is tried again, with all of its ports, and at once
+// when other ports are mapped meanwhile.
 func TestMappedAgain(t *testing.T) {
 	mapped := func(tr *Traffic, port uint16) {
 		tr.Mapped([]nft.Mapping{{Protocol: "udp", Host: netip.AddrPortFrom(netip.IPv4Unspecified(), port)}})

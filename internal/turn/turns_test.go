@@ -85,8 +85,8 @@ func TestTurnThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// Those who wait aside keep no place, and have one again when their turn has come. Who cannot
-// wait aside, cannot enter again, or is told to end takes no turn.
+// Callers that wait aside keep no place, and have one again when their turn has come. A caller
+// that cannot wait aside, cannot enter again, or is told to end takes no turn.
 func TestTurnAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const key = "c"

@@ -1,5 +1,5 @@
-// Package show turns what the rooms below know into the API's types. It makes what people
-// and programs see of attachments, the ledger, the pools and the deletion queue. It changes
+// Package views turns what the rooms below know into the API's types. It makes what people and
+// programs see of attachments, the ledger, the pools and the deletion queue. It changes
 // nothing; RetryOwed only asks the engine and the queue to try again.
 package views
 
@@ -29,7 +29,7 @@ type Views struct {
 	inherited func() map[string]api.Past
 }
 
-// New returns a Show. version is the agent's version.
+// New returns the views. version is the agent's version.
 func New(d *daemon.Core, version string, x *attachment.Index, q *drain.Drain, g *ground.Ground, t *traffic.Traffic, ms mode.Modes) *Views {
 	v := &Views{Core: d, Version: version, index: x, drain: q, ground: g, traffic: t, modes: ms}
 	v.openHistory()

@@ -16,7 +16,8 @@ var (
 	}}
 )
 
-// Each of holders pods has mappings host ports while the others come and go, which have two.
+// Each of the holders pods keeps mappings host ports, while other pods, with two host ports
+// each, come and go.
 const (
 	holders  = 10
 	mappings = 100

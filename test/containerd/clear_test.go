@@ -40,9 +40,9 @@ func cacheOfItsOwn(t *testing.T) {
 	})
 }
 
-// clear ends what is left of pods after a test that failed, and gives back
-// mounts and cgroups. After one that passed there are only empty cgroups. What
-// the test started itself must have ended: start it later than the daemon.
+// clear ends what is left of pods after a test that failed, and gives back mounts and cgroups.
+// After a test that passed there are only empty cgroups. The test's own processes must have
+// ended: start them later than the daemon.
 func (d *daemon) clear(t *testing.T) {
 	for pids := orphans(t); len(pids) > 0; pids = orphans(t) {
 		for _, pid := range pids {

@@ -41,7 +41,7 @@ func TestPods(t *testing.T) {
 	each(t, "looking into", ps, (*pod).seesItself)
 	ring(t, ps)
 
-	// What runs does not need the agent, and it finds everything again.
+	// Running pods do not need the agent, and the agent finds everything again.
 	must(t, agent.Kill())
 	ring(t, ps)
 	must(t, agent.Start(t.Context()))

@@ -23,11 +23,12 @@ func (r *residue) Error() string { return r.what }
 
 func left(format string, args ...any) error { return &residue{fmt.Sprintf(format, args...)} }
 
-// notePresent notes the addresses of all attachments, also of those whose ADD was not
-// answered: they are in use now, and have to rest when they are freed. Addresses of an ADD that
-// fails before its link is up need no rest, and nobody can tell afterwards. So the addresses of an
-// ADD under way count once its link is up, and the addresses of a release if its link is there and
-// marked: an ADD that failed earlier has deleted its link before its release is promised.
+// notePresent notes the addresses of all attachments, also of those whose ADD was not answered:
+// they are in use now, and have to rest when they are freed. Addresses of an ADD that fails before
+// its link is up need no rest, and nobody can tell afterwards. So the addresses of an ADD under
+// way count once the ADD's link is up, and the addresses of a release count if the link is there
+// and marked: an ADD that failed earlier has deleted its link before the agent promises the
+// release.
 func (w *world) notePresent() error {
 	all, err := w.list()
 	if err != nil {

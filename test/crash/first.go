@@ -29,9 +29,9 @@ func removed(w *world) error {
 	return w.removed()
 }
 
-// begun checks an agent of a new instance. Its things have other names than those of the
-// instance before, so they cannot be compared: begun checks them by the agent's audit and
-// by the number of owners, and checks that `berthd --remove` removes them all.
+// begun checks an agent of a new instance. The things of a new instance have other names than
+// those of the instance before, so begun cannot compare the two. It checks them by the agent's
+// audit and by the number of owners, and checks that `berthd --remove` removes them all.
 func begun(w *world) error {
 	if err := w.audit(); err != nil {
 		return err

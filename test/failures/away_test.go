@@ -48,8 +48,8 @@ func TestAgentIsAway(t *testing.T) {
 	n.Audit(n.t)
 }
 
-// cilium, from source: the queue took 256 deletions, and the others were lost.
-// Here it takes what comes.
+// cilium, from source: the queue took 256 deletions, and the others were lost. Here the queue
+// takes all deletions that come.
 func TestManyDeletionsWait(t *testing.T) {
 	n := newNode(t, plain)
 	pods := n.burst(20)
@@ -67,10 +67,9 @@ func TestManyDeletionsWait(t *testing.T) {
 	}
 }
 
-// multus #1087: a reboot truncated the file that DEL needed, and DEL answered
-// success. cilium, from source: queued deletions were not fsynced, and what
-// could not be read was removed. Here what is damaged is set aside and shown,
-// and deletes nothing by guessing.
+// multus #1087: a reboot truncated the file that DEL needed, and DEL answered success. cilium,
+// from source: queued deletions were not fsynced, and what could not be read was removed. Here
+// the agent sets a damaged deletion aside, shows it, and deletes nothing by guessing.
 func TestTruncatedDeletion(t *testing.T) {
 	n := newNode(t, plain)
 	for i := range 3 {
@@ -108,10 +107,9 @@ func TestTruncatedDeletion(t *testing.T) {
 	}
 }
 
-// multus #1239, #1084: every error of DEL was hidden. cilium, general: so were
-// some. multus #355, #922: what a DEL that failed still needed was removed. Here
-// a DEL that cannot be promised fails with "try again", and succeeds once it can
-// be.
+// multus #1239, #1084: every error of DEL was hidden. cilium, general: some errors of DEL were
+// hidden, too. multus #355, #922: a failed DEL removed what its next try needed. Here a DEL
+// that cannot be promised fails with "try again", and succeeds once it can be.
 func TestDelSaysWhatFails(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("c", nettest.Pod(t))

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// aws #1374, #1375, #1313: a late or forced DEL looked the pod up by its name,
-// and took away what its successor of the same name had. Here it has to leave
-// the successor alone, and to succeed.
+// aws #1374, #1375, #1313: a late or forced DEL looked the pod up by its name, and took away
+// what the pod's successor of the same name had. Here the DEL has to leave the successor alone,
+// and to succeed.
 func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 	n := newNode(t, plain)
 	const args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
@@ -44,10 +44,10 @@ func TestLateDelSparesThePodOfTheSameName(t *testing.T) {
 	n.Audit(n.t)
 }
 
-// aws #2896: addresses in cooldown counted as available, so that ADD failed
-// while the pool looked full of them. aws, from source: the cooldown was not
-// written down. Here a resting address is no free one, in words, in figures,
-// by STATUS, and after a SIGKILL.
+// aws #2896: addresses in cooldown counted as available, so that ADD failed while the pool
+// looked full of them. aws, from source: the cooldown was not written down. Here a resting
+// address does not count as free: not in messages, in figures or for STATUS, and not after a
+// SIGKILL.
 func TestRestingAddressIsNotFree(t *testing.T) {
 	n := newNode(t, "cooldown: 1h\nfullNotReady: true\npools:\n- {name: default, cidrs: [10.88.0.0/30]}\n") // 2 addresses
 	old := n.add("old", nettest.Pod(t))
@@ -112,9 +112,8 @@ func TestForeignRemovalIsMended(t *testing.T) {
 	n.Audit(n.t)
 }
 
-// aws #2948, #3684: one iptables process a rule, all waiting for one lock: the
-// start outlived the liveness probe. Here somebody holds that lock for good,
-// and nobody notices.
+// aws #2948, #3684: one iptables process a rule, all waiting for one lock: the start outlived
+// the liveness probe. Here somebody holds that lock for good, and no pod notices.
 func TestXtablesLockIsNobodysConcern(t *testing.T) {
 	nettest.Need(t)
 	lock, err := os.Create("/run/xtables.lock") // of the test's own /run
@@ -153,8 +152,7 @@ func TestPodsEndIsBornInThePod(t *testing.T) {
 	}
 }
 
-// burst attaches pods, whose plugins all ask the agent at once; none may be
-// turned away.
+// burst attaches pods, whose plugins all ask the agent at once. The agent may turn none away.
 func (n *node) burst(pods int) []attached {
 	n.t.Helper()
 	runs, got := make([]*run, pods), make([]attached, pods)

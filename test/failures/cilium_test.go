@@ -14,10 +14,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// cilium #44463, #44530: the teardown went by the interface's name, and hit the
-// next StatefulSet pod. cilium #29443: a late release freed what had been given
-// to another by then. Here a DEL deletes nothing that began after it, though
-// network, container, interface and network namespace are the same.
+// cilium #44463, #44530: the teardown went by the interface's name, and hit the next
+// StatefulSet pod. cilium #29443: a late release freed what had been given to another by then.
+// Here a DEL deletes no attachment that began after the DEL, even if network, container,
+// interface and network namespace are the same.
 func TestLateDelSparesTheSameKey(t *testing.T) {
 	n := newNode(t, plain)
 	pod := nettest.Pod(t)
@@ -68,9 +68,9 @@ func TestLateDelSparesTheAddresssNewOwner(t *testing.T) {
 	}
 }
 
-// cilium #43577: an endpoint whose number was in use again between two passes
-// of the garbage collector was taken for the dead one. Here GC spares whoever
-// came after it began, since its list cannot name them.
+// cilium #43577: an endpoint whose number was in use again between two passes of the garbage
+// collector was taken for the dead one. Here GC spares every pod that came after the GC began,
+// since the GC's list cannot name the pod.
 func TestGCSparesWhoCameAfterIt(t *testing.T) {
 	n := newNode(t, plain)
 	n.add("dead", nettest.Pod(t))
@@ -87,9 +87,9 @@ func TestGCSparesWhoCameAfterIt(t *testing.T) {
 	nettest.Ping(t, nil, alive.Addr)
 }
 
-// cilium #9854, #10065: an ADD whose client had given up went on, and what it
-// took was never given back, or was taken after the DEL. Here a DEL or a GC
-// takes all of it, and an ADD that is older than a DEL is refused.
+// cilium #9854, #10065: an ADD whose client had given up went on, and what it took was never
+// given back, or was taken after the DEL. Here a DEL or a GC takes all that such an ADD took,
+// and the agent refuses an ADD that is older than a DEL.
 func TestAddOutlivesItsClient(t *testing.T) {
 	n := newNode(t, plain)
 	const clients = 8
@@ -159,8 +159,8 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	n.del("c")
 }
 
-// cilium #40393: free and total were mixed up in pools of one address.
-// Here one is one.
+// cilium #40393: free and total were mixed up in pools of one address. Here a pool of one
+// address has one.
 func TestPoolOfOneAddress(t *testing.T) {
 	n := newNode(t, "cooldown: 1h\npools:\n- {name: default, cidrs: [10.88.0.7/32]}\n")
 	want := func(used, resting int) {
@@ -202,8 +202,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// cilium, general: 4,095 endpoints a node and no more. Here what a node can have
-// is up to its addresses: 4,200 come, are whole, and go without a trace.
+// cilium, general: 4,095 endpoints a node and no more. Here only the node's addresses limit its
+// attachments: 4,200 pods come, are whole, and go without a trace.
 func TestMoreEndpointsThanIDs(t *testing.T) {
 	const pods, each = 42, 100
 	n := newNode(t, "pools:\n- {name: default, cidrs: [10.88.0.0/19]}\n")

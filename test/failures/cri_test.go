@@ -16,10 +16,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// runtimes, general: containerd tries a failed DEL for ever and keeps the pod,
-// CRI-O forgets it; neither has a list that outlives it of what is still to be
-// given back. Here it is on disk, shown also while no agent runs, and done
-// though nobody asks again.
+// runtimes, general: containerd tries a failed DEL for ever and keeps the pod, CRI-O forgets
+// it; neither keeps a list, beyond its own end, of what is still to be given back. Here the
+// list is on disk, Berth shows it also while no agent runs, and the agent works it off though
+// nobody asks again.
 func TestOwedIsKept(t *testing.T) {
 	n := newNode(t, roomy)
 	left := 0
@@ -39,8 +39,8 @@ func TestOwedIsKept(t *testing.T) {
 	}
 }
 
-// killAtCut has GC delete everybody, and kills the agent when the last of these
-// is cut off: most of their links are still there then.
+// killAtCut has GC delete all pods, and kills the agent when the last pod is cut off: most
+// links are still there then.
 func (n *node) killAtCut(pods []attached) {
 	n.t.Helper()
 	updates, done := make(chan netlink.LinkUpdate, 4096), make(chan struct{})
@@ -65,11 +65,10 @@ func (n *node) killAtCut(pods []attached) {
 	_, _ = gc.end() // which may have been told nothing
 }
 
-// containerd #12923, #5768: the runtime died between ADD and writing down its
-// result, and DEL was never called. containerd #5438, #5569: clean-up ran with
-// a context that had ended, so DEL was never executed. Here GC takes what
-// nobody claims, and a pod whose network namespace has ended is released though
-// nobody asks.
+// containerd #12923, #5768: the runtime died between ADD and writing down its result, and DEL
+// was never called. containerd #5438, #5569: clean-up ran with a context that had ended, so DEL
+// was never executed. Here GC takes attachments that nobody claims, and the agent releases a
+// pod whose network namespace has ended though nobody asks.
 func TestDelNeverComes(t *testing.T) {
 	n := newNode(t, brisk)
 	here, ended := nettest.Pod(t), nettest.Pod(t)
@@ -84,8 +83,8 @@ func TestDelNeverComes(t *testing.T) {
 	n.Audit(n.t)
 }
 
-// containerd #12130; libcni, general: the DEL of a chain ends at the first plugin that
-// fails, and those before it are never called. Here the pod's end is enough.
+// containerd #12130; libcni, general: the DEL of a chain ends at the first plugin that fails,
+// and the plugins before it are never called. Here the pod's end is enough.
 func TestAnotherPluginFailsAtDel(t *testing.T) {
 	n := newNode(t, brisk)
 	broken := filepath.Join(t.TempDir(), "broken")

@@ -16,9 +16,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// cilium #45383: those who asked a pool at the same time got the same address,
-// or none though there were some. Here a pool of 30 serves 30 at once, each
-// with its own, and all of them go at once.
+// cilium #45383: pods that asked a pool at the same time got the same address, or none though
+// some were free. Here a pool of 30 addresses serves 30 pods at once, each with an address of
+// its own, and all pods go at once.
 func TestPoolIsAskedByManyAtOnce(t *testing.T) {
 	n := newNode(t, "cooldown: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/27]}\n")
 	by := map[string]string{}
@@ -68,8 +68,8 @@ func TestEndlessInput(t *testing.T) {
 // in bytes.
 const small = 128 << 20
 
-// endless is blanks, which JSON allows: so many that whoever keeps them all is
-// seen, and the machine lives.
+// endless is blanks, which JSON allows: so many that the test sees a program that keeps them
+// all, but few enough for the machine.
 func endless() io.Reader { return io.LimitReader(blanks{}, 4*small) }
 
 type blanks struct{}

@@ -10,9 +10,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// multus #1449, #755: DEL was given a configuration that had lost what the
-// release needs, so that addresses ran out. Here DEL needs no more of it than
-// the network's name and the root, whatever ADD was given.
+// multus #1449, #755: DEL was given a configuration that had lost what the release needs, so
+// that addresses ran out. Here DEL needs no more of the configuration than the network's name
+// and the root, whatever ADD was given.
 func TestStrippedConfiguration(t *testing.T) {
 	n := newNode(t, "cooldown: 1ms\npools:\n- {name: other, cidrs: [10.99.0.0/24]}\n- {name: default, cidrs: [10.88.0.7/32]}\n")
 	pod := nettest.Pod(t)
@@ -35,8 +35,9 @@ func TestStrippedConfiguration(t *testing.T) {
 	n.wantNothing()
 }
 
-// multus #1221: a plugin that ran could not be replaced ("text file busy"), and
-// the node's reboot hung. Here it is replaced, and what runs ends as it began.
+// multus #1221: a plugin that ran could not be replaced ("text file busy"), and the node's
+// reboot hung. Here a running plugin can be replaced, and the running process goes on with the
+// old program to its end.
 func TestReinstallWhileThePluginRuns(t *testing.T) {
 	n := newNode(t, plain)
 	dir, newer := t.TempDir(), t.TempDir()

@@ -38,8 +38,8 @@ type run struct {
 	err   bytes.Buffer
 }
 
-// begin starts the plugin and returns when it has noted when it began, by
-// which the agent puts verbs in their order; it then waits for its stdin.
+// begin starts the plugin, and returns when the plugin has noted the time of its beginning, by
+// which the agent puts verbs in their order. The plugin then waits for its stdin.
 func (n *node) begin(c call) *run {
 	n.t.Helper()
 	r := &run{call: c, t: n.t}

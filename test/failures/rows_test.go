@@ -79,9 +79,8 @@ func comments(t *testing.T, path string) map[string]string {
 	return found
 }
 
-// The list for users says the truth: each known failure has a row; each row
-// names a test that exists and says in its comment that it is about it, or the
-// part of Berth that is not there yet.
+// The list for users says the truth. Each known failure has a row. Each row names a test that
+// exists, and whose comment names the failure, or else the part of Berth that is not there yet.
 func TestReliabilityDocument(t *testing.T) {
 	top := programs.Tree(t)
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "RELIABILITY.md"))

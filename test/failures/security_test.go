@@ -17,10 +17,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// CVE-2021-20206: a plugin's type with "../" in it executed any program. Here
-// nothing that a configuration or the environment says is executed or opened
-// as a path of somebody else's. CVE-2025-0750, CVE-2026-53489: ids with "../"
-// led out of the folder that they were meant for.
+// CVE-2021-20206: a plugin's type with "../" in it executed any program. Here Berth neither
+// executes nor opens a foreign path that a configuration or the environment names.
+// CVE-2025-0750, CVE-2026-53489: ids with "../" led out of the folder that they were meant for.
 func TestHostileNames(t *testing.T) {
 	n := newNode(t, plain)
 	trap := filepath.Join(n.Root, "trap")
@@ -84,8 +83,8 @@ func TestRogueRouterAdvertisement(t *testing.T) {
 		t.Errorf("the node has taken a route from its pod:\n%s", routes())
 	}
 
-	// That the advertisement is a good one, a node shows that listens, and that has
-	// neither a table nor an agent which puts it back.
+	// A node that listens, without a table and without an agent that puts it back, shows that
+	// the advertisement is a good one.
 	n.Crash()
 	nettest.Run(t, nil, "nft flush ruleset")
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+got.host+"/accept_ra", []byte("2"), 0))
@@ -143,8 +142,8 @@ func TestFilesAreRootsAlone(t *testing.T) {
 	}
 }
 
-// CVE-2022-0811, CVE-2024-3154: sysctls and annotations that nobody had allowed
-// went through to the kernel. Here what is not known is refused.
+// CVE-2022-0811, CVE-2024-3154: sysctls and annotations that nobody had allowed went through to
+// the kernel. Here Berth refuses everything that it does not know.
 func TestUnknownKeysAreRefused(t *testing.T) {
 	n := newNode(t, plain)
 	pod := nettest.Pod(t)

@@ -9,12 +9,12 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// answer answers packets to port 53 of an address of a pod, or of the node (nil),
-// and tells from whom they came.
+// answer answers packets to port 53 of an address of a pod, or of the node (nil), and tells the
+// packets' sources.
 func answer(t *testing.T, at *ns.Netns, addr string) (heard chan string) {
 	t.Helper()
 	heard = make(chan string, 1000)
-	err := inside(at, func() error {
+	err := nettest.DoIn(at, func() error {
 		conn, err := net.ListenPacket("udp", addr+":53")
 		if err != nil {
 			return err
@@ -45,14 +45,6 @@ func drain(heard chan string) (all []string) {
 	return all
 }
 
-// inside runs f in a network namespace; nil is the test's own.
-func inside(at *ns.Netns, f func() error) error {
-	if at == nil {
-		return f()
-	}
-	return at.Do(f)
-}
-
 // flow is a UDP socket that talks to one address.
 type flow struct {
 	net.Conn
@@ -62,7 +54,7 @@ type flow struct {
 func dial(t *testing.T, from *ns.Netns, addr string) flow {
 	t.Helper()
 	c := flow{t: t}
-	err := inside(from, func() (err error) {
+	err := nettest.DoIn(from, func() (err error) {
 		c.Conn, err = net.Dial("udp", addr+":53")
 		return err
 	})
@@ -78,7 +70,7 @@ func (c flow) send() {
 	}
 }
 
-// wantAnswer sends until it is answered.
+// wantAnswer sends until an answer comes.
 func (c flow) wantAnswer() {
 	c.t.Helper()
 	nettest.Eventually(c.t, "an answer to "+c.LocalAddr().String(), func() bool {

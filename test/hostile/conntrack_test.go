@@ -29,12 +29,11 @@ func tracked(t *testing.T) int { return kernelInt(t, "net/netfilter/nf_conntrack
 // share is how many connections a pod may have by default.
 const share = 32768
 
-// A pod opens as many connections as the node can keep track of: with itself on
-// both ends, established, so that they stay for days (t8d.sh); to the node; from
-// nobody's address to everybody (t8.sh); closed ones, which the kernel keeps for two
-// minutes. It gets no more than its share
-// (connections in berthd.yaml, 32768 by default), of which a tenth more is as good,
-// and another pod and the node open theirs. With the pod its entries go.
+// A pod opens as many connections as the node can keep track of: with itself on both ends,
+// established, so that they stay for days (t8d.sh); to the node; from nobody's address to
+// everybody (t8.sh); closed ones, which the kernel keeps for two minutes. The pod gets no more
+// than its share (connections in berthd.yaml, 32768 by default) and a tenth, and another pod
+// and the node can open connections. When the pod goes, its entries go.
 func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
 	for _, c := range []struct {
@@ -106,13 +105,14 @@ func TestConnectionsOfOnePodAreLimited(t *testing.T) {
 	}
 }
 
-// A pod opens connections with itself, closes them, and sends one more packet for each
-// from time to time, so that the kernel never forgets them (hostile3, twa.c). It goes
-// on doing so while the node deletes them. The table is never full: another pod and the
-// node open connections all the while.
+// A pod opens connections with itself, closes them, and sends one more packet for each from
+// time to time, so that the kernel never forgets them (hostile3, twa.c). The pod goes on doing
+// so while the node deletes its entries. The table is never full: another pod and the node can
+// open connections all the while.
 func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
-	// With so many to begin with, a pod fills the table in seconds, and not in minutes.
+	// With so many connections to begin with, a pod fills the table in seconds, and not in
+	// minutes.
 	n := newNode(t, fmt.Sprintf("connections: %d\n", most*5/8)+plain)
 	a, b := n.add("a"), n.add("b")
 	w := a.wire(t)
@@ -167,7 +167,8 @@ func TestClosedConnectionsOfOnePodAreTrimmed(t *testing.T) {
 
 // A machine of the LAN opens TCP connections to a pod without end, and the pod answers, so that
 // the kernel keeps them for days. Nobody counts them. When the table is three quarters full the
-// agent deletes what is too much: another pod and the node open theirs, and DEL is short.
+// agent deletes what is too much: another pod and the node can open connections, and DEL is
+// short.
 func TestConnectionsFromOutsideAreTrimmed(t *testing.T) {
 	most := kernelInt(t, "net/netfilter/nf_conntrack_max")
 	n := newNode(t, plain)
@@ -218,9 +219,9 @@ func TestConnectionsFromOutsideAreTrimmed(t *testing.T) {
 	n.wantGone()
 }
 
-// A pod opens its share of connections and deletes its end, which deletes the node's.
-// The agent makes the link again; the pod opens a share more, and again. It has one
-// share all the same.
+// A pod opens its share of connections and deletes its end, which deletes the node's. The agent
+// makes the link again. The pod opens another share of connections, and repeats that. It still
+// has one share in all.
 func TestShareOutlivesItsLink(t *testing.T) {
 	n := newNode(t, "connections: 2048\n"+plain)
 	a := n.add("a")

@@ -44,8 +44,8 @@ func family(of netip.Addr) netlink.InetFamily {
 }
 
 // A machine of the LAN sends in a pod's name to another pod, which answers, on a node that
-// checks no paths (rp_filter): in the name of one that lives, and of nobody's address, which
-// somebody will have. Nothing arrives, and nothing is tracked in their names.
+// checks no paths (rp_filter): in the name of a living pod, and of an address that nobody has
+// yet. No packet arrives, and the node tracks no connection in these names.
 func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
 	n := newNode(t, plain)
 	for _, link := range []string{"all", "up0"} {
@@ -84,8 +84,8 @@ func TestNobodySendsInAPodsNameFromElsewhere(t *testing.T) {
 }
 
 // A machine of the LAN sends errors in a pod's name about its own connection with another pod,
-// which connection tracking takes for a part of that. The other pod hears nothing of them, and
-// hears the same errors in the machine's own name.
+// which connection tracking takes for a part of that. The other pod does not hear these errors.
+// It hears the same errors if the machine sends them in its own name.
 func TestErrorsInAPodsNameFromElsewhere(t *testing.T) {
 	n := newNode(t, plain)
 	for _, link := range []string{"all", "up0"} {
@@ -100,9 +100,7 @@ func TestErrorsInAPodsNameFromElsewhere(t *testing.T) {
 	}{{v.ip4, b.ip4, lan4, node4, "udp4", icmp4}, {v.ip6, b.ip6, lan6, node6, "udp6", icmp6}} {
 		server := nettest.Serve(t, n.lan, way.network, netip.AddrPortFrom(way.server, 4433).String())
 		from, err := nettest.Talk(b.at, way.network, server, nettest.Deadline)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		as := func(src netip.Addr) int {
 			return heard.count(func(s seen) bool { return s == seen{src, way.to, way.proto} })
 		}
@@ -163,9 +161,9 @@ func TestMetadataDoesNotBegin(t *testing.T) {
 	}
 }
 
-// Somebody flushes all tables while no agent runs, and a pod sends in another's name to a
-// third one, which answers and goes on answering. When the agent is back nothing of that is
-// tracked in the other's name.
+// Somebody flushes all tables while no agent runs, and a pod sends in another's name to a third
+// one, which answers and goes on answering. When the agent is back, the node tracks none of
+// these connections in the other's name.
 func TestLiesAreNotKeptInTheVictimsName(t *testing.T) {
 	n := newNode(t, plain)
 	a, b, v := n.add("a"), n.add("b"), n.add("v")

@@ -26,10 +26,10 @@ table inet firewall {
 }
 `
 
-// Somebody loads a firewall that flushes all tables, and pods send before the agent
-// has restored its own: it hangs, or does not run. The kernel tracks their connections
-// with their own addresses. Once the table is back nothing leaves with those, the
-// connections that began meanwhile included: they go on behind the node's address.
+// Somebody loads a firewall that flushes all tables, and pods send before the agent has
+// restored its own: it hangs, or does not run. The kernel tracks their connections with their
+// own addresses. Once the table is back, no packet leaves with a pod's own address. The
+// connections that began meanwhile go on behind the node's address.
 func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 	for name, away := range map[string]func(*node) (back func()){
 		"hangs": (*node).hang,
@@ -48,9 +48,9 @@ func TestFlushedMasqueradeExposesNobodyForLong(t *testing.T) {
 	}
 }
 
-// Somebody lays the agent's table to sleep and wakes it up, or saves all tables, flushes
-// them, and loads what was saved, while the agent hangs and pods send. The table is as it
-// was when the agent looks. What began meanwhile does not go on with the pods' addresses.
+// Somebody lays the agent's table to sleep and wakes it up, or saves all tables, flushes them,
+// and loads what was saved, while the agent hangs and pods send. The table is as it was when
+// the agent looks. Connections that began meanwhile do not go on with the pods' addresses.
 func TestTableAwayAndBackExposesNobodyForLong(t *testing.T) {
 	for name, away := range map[string]func(t *testing.T) (back func()){
 		"asleep and awake": func(t *testing.T) func() {
@@ -109,11 +109,11 @@ func exposesNobodyForLong(t *testing.T, away func(*node) (back func())) {
 	n.wantGone()
 }
 
-// A pod asks for a cloud's credentials without end, until a moment comes in which
-// somebody has flushed all tables, or taken the pod's link out of the group that the
-// table's rules are for, its name in the same message. Its connection does not outlive that
-// moment. Where somebody has made the link a bridge's port, the pod asks in vain all the
-// time: what it sends does not come by the link that it is routed to.
+// A pod asks for a cloud's credentials without end, until a moment comes in which somebody has
+// flushed all tables, or taken the pod's link out of the group that the table's rules are for,
+// its name in the same message. Its connection does not outlive that moment. If somebody has
+// made the link a bridge's port, the pod always asks in vain: its packets do not come by the
+// link to which its address is routed.
 func TestMetadataIsOutOfReachAgain(t *testing.T) {
 	for name, open := range map[string]func(n *node, a *pod){
 		"flushed":     func(*node, *pod) { nft(t, firewall) },
@@ -147,9 +147,9 @@ func TestMetadataIsOutOfReachAgain(t *testing.T) {
 	}
 }
 
-// The same while no agent runs. The agent that starts has much else to mend: the pod's
-// next packet begins its connection anew before the pod's link is where the rules are for
-// it. It does not outlive that either.
+// The same while no agent runs. The agent that starts has much else to mend: the pod's next
+// packet begins its connection anew before the pod's link is where the rules are for it. The
+// connection does not outlive that either.
 func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -183,9 +183,10 @@ func TestMetadataIsOutOfReachAfterStart(t *testing.T) {
 	n.wantGone()
 }
 
-// An agent that is killed and started finds its table as it left it. What a pod has begun goes on to
-// count for that pod, also while the other end sends and the pod is silent: if the kernel forgot it,
-// it would count for the other end, which could begin nothing of its own any more.
+// An agent that is killed and started finds its table as it left it. A connection that a pod has
+// begun still counts for that pod, also while the other end sends and the pod is silent. If the
+// kernel forgot the connection, it would count for the other end, which could then begin no
+// connection of its own.
 func TestRestartTurnsNoFlows(t *testing.T) {
 	const flows = 50
 	n := newNode(t, plain)
@@ -260,11 +261,11 @@ func answered(c net.Conn) bool {
 	return sent == nil && err == nil
 }
 
-// Somebody loads a firewall that flushes all tables, while the agent hangs, and a pod
-// makes the most of it: it sends, and forges the answers, so that its connections look
-// like such that work; and it forges connections from the metadata service to itself, to
-// be answered later. Once the table is back none of it leaves with the pod's address, and
-// nothing goes to the metadata service.
+// Somebody loads a firewall that flushes all tables, while the agent hangs, and a pod makes the
+// most of that time: it sends, and forges the answers, so that its connections look as if
+// somebody answered them; and it forges connections from the metadata service to itself, to be
+// answered later. Once the table is back, no packet of these connections leaves with the pod's
+// address, and none goes to the metadata service.
 func TestForgedAnswersDoNotOutliveFlush(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")

@@ -26,21 +26,11 @@ type flood struct {
 func (p *pod) flood(t *testing.T, src, to netip.Addr) *flood {
 	t.Helper()
 	f, w := &flood{src: src}, p.wire(t)
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for i := uint64(1); ; i++ {
-			select {
-			case <-done:
-				return
-			case <-time.After(500 * time.Microsecond): // the machine has others to serve
-			}
-			f.begun.Store(i)
-			number := binary.BigEndian.AppendUint64(nil, i)
-			w.send(ether(p.mac, w.mac, udpPacket(src, to, floodPort, floodPort, string(number))))
-		}
-	}()
-	f.stop = sync.OnceFunc(func() { close(done); <-ended })
+	f.stop = nettest.Again(func() {
+		time.Sleep(500 * time.Microsecond) // the machine has others to serve
+		number := binary.BigEndian.AppendUint64(nil, f.begun.Add(1))
+		w.send(ether(p.mac, w.mac, udpPacket(src, to, floodPort, floodPort, string(number))))
+	})
 	t.Cleanup(f.stop)
 	return f
 }
@@ -86,9 +76,9 @@ func (e *ear) heard(src netip.Addr) uint64 {
 	return e.last[src]
 }
 
-// silent waits until floods have sent a hundred packets more, and all who are
-// heard have been heard, and fails the test if any of those was heard that were
-// begun after its mark. live is a flood that has to be heard.
+// silent waits until floods have sent a hundred packets more, and until the ear has heard every
+// flood that it can hear. It fails the test if the ear has heard a packet of a flood after the
+// flood's mark. live is a flood that has to be heard.
 func (e *ear) silent(t *testing.T, live *flood, floods []*flood, marks []uint64) {
 	t.Helper()
 	for _, f := range floods {

@@ -17,10 +17,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Pods go on sending while they are deleted. When DEL is answered, nothing that one
-// sends reaches another pod; where somebody flushes nftables again and again
-// meanwhile, nothing from when its link is down or gone, which is what DEL sees to
-// next (t16c.sh, t16.sh).
+// Pods go on sending while they are deleted. When DEL is answered, no packet of the deleted pod
+// reaches another pod. If somebody flushes nftables again and again meanwhile, that holds from
+// the moment on when the pod's link is down or gone, which comes right after DEL (t16c.sh,
+// t16.sh).
 func TestNothingIsHeardAfterDel(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -62,27 +62,10 @@ func TestNothingIsHeardAfterDel(t *testing.T) {
 // flushAgain is `nft flush ruleset` every few milliseconds until the test ends.
 func flushAgain(t *testing.T) {
 	tick := time.NewTicker(4 * time.Millisecond)
-	t.Cleanup(again(func() {
+	nettest.Meanwhile(t, func() {
 		<-tick.C
 		nft(t, "flush ruleset")
-	}))
-}
-
-// again does something without end, until stop.
-func again(do func()) (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				do()
-			}
-		}
-	}()
-	return func() { close(done); <-ended }
+	})
 }
 
 // Many pods are deleted at once, so that their links wait for their turn to be
@@ -187,7 +170,7 @@ func (n *node) deleteAll(letter string) {
 // first.
 func (n *node) churn() (stop func()) {
 	netns := nettest.Pod(n.t).Ref().Path
-	return again(func() {
+	return nettest.Again(func() {
 		_, _ = n.Exec("ADD", "churn", netns) // or the agent is frozen
 		_, _ = n.Exec("DEL", "churn", netns)
 	})

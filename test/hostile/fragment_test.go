@@ -14,10 +14,10 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod sends the end of a datagram with another pod's address before that one
-// sends its own: the node puts fragments together by what they say of their source,
-// whatever link they came by. Nothing of it is in what the other pod's peer hears,
-// and it takes none of the room that the node has for fragments.
+// A pod sends the end of a datagram with another pod's address before that one sends its own:
+// the node puts fragments together by the source that they name, whatever link they came by.
+// The other pod's peer hears no part of the forged fragment, and the fragment takes none of the
+// node's room for fragments.
 func TestFragmentsOfOthersAreNotPutTogether(t *testing.T) {
 	n := newNode(t, plain)
 	liar, talker, peer := n.add("liar"), n.add("talker"), n.add("peer")
@@ -44,8 +44,8 @@ func TestFragmentsOfOthersAreNotPutTogether(t *testing.T) {
 }
 
 // A machine of the LAN sends the end of a datagram in a pod's name before that pod sends its
-// own, on a node that checks no paths (rp_filter). Nothing of it is in what the pod's peer
-// hears. What the machine sends in pieces in its own name is put together.
+// own, on a node that checks no paths (rp_filter). The pod's peer hears no part of the forged
+// fragment. The node puts fragments together that the machine sends in its own name.
 func TestFragmentsFromLanAreNotPutTogether(t *testing.T) {
 	n := newNode(t, plain)
 	for _, link := range []string{"all", "up0"} {
@@ -88,10 +88,10 @@ func TestFragmentsFromLanAreNotPutTogether(t *testing.T) {
 	}
 }
 
-// A pod that goes has sent the end of a datagram and nothing else of it, which the
-// kernel keeps. The next pod with its address sends the beginning of one: nothing of
-// what the dead pod sent is in what a third one hears. Kernels keep fragments for a
-// second here, and for less than the default cooldown elsewhere.
+// A pod that goes has sent the end of a datagram and nothing else of it, which the kernel
+// keeps. The next pod with its address sends the beginning of one: a third pod hears no part of
+// the dead pod's fragment. Kernels keep fragments for a second here, and for less than the
+// default cooldown elsewhere.
 func TestFragmentsOfTheDeadAreNotPutTogether(t *testing.T) {
 	for _, kept := range []string{"net/ipv4/ipfrag_time", "net/ipv6/ip6frag_time", "net/netfilter/nf_conntrack_frag6_timeout"} {
 		if seconds := kernelInt(t, kept); time.Duration(seconds)*time.Second >= config.DefaultCooldown {

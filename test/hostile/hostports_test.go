@@ -16,8 +16,8 @@ import (
 )
 
 // A machine of the LAN writes the node's 127.0.0.1 into its packets, on a node with and without
-// route_localnet. A host port of 127.0.0.1 alone stays out of its reach; one of all addresses is
-// reached by the node's own address.
+// route_localnet. The machine does not reach a host port of 127.0.0.1 alone. It reaches a host
+// port of all addresses by the node's own address.
 func TestHostPortOfTheLoopbackIsTheNodesAlone(t *testing.T) {
 	for _, routed := range []string{"0", "1"} {
 		t.Run("route_localnet "+routed, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestHostPortsAreNotShadowed(t *testing.T) {
 }
 
 // A pod gets a port from masquerade while the port is nobody's host port, and goes on sending. The
-// next pod whose host port it is gets what the machine outside sends there.
+// next pod that gets this host port gets the packets that the machine outside sends to the port.
 func TestHostPortsHaveNoFormerShadows(t *testing.T) {
 	n := newNode(t, fewPorts)
 	evil := n.add("evil")
@@ -178,9 +178,9 @@ func TestHostPortsLeaveMasquerade(t *testing.T) {
 	must(t, err)
 }
 
-// A pod with a UDP host port comes, to which a machine outside has sent before. The agent deletes that
-// flow to the node, and leaves those between other pods as they are: one that is deleted begins anew
-// with whoever sends next, and counts for that pod.
+// A pod with a UDP host port comes, to which a machine outside has sent before. The agent deletes
+// that flow to the node, and leaves those between other pods as they are: a deleted flow begins
+// anew with the pod that sends next, and counts for that pod.
 func TestHostPortsLeaveOthersFlows(t *testing.T) {
 	n := newNode(t, plain)
 	client, server := n.add("client"), n.add("server")

@@ -14,12 +14,12 @@ import (
 // those of multicast routers (RFC 4286).
 var untracked6 = []byte{130, 131, 132, 133, 134, 135, 136, 143, 151, 152}
 
-// A pod sends what connection tracking calls invalid, and so does not translate:
-// segments of no connection, impossible flags, a wrong checksum, errors about
-// packets that nobody sent, an answer that nobody asked for. Nothing leaves the
-// node with the pod's own address, in either family; what is valid leaves with the
-// node's (t2.sh). Nor does what is not tracked at all: messages between neighbours and
-// about multicast groups, sent to somebody far away, also behind another header.
+// A pod sends what connection tracking calls invalid, and so does not translate: segments of no
+// connection, impossible flags, a wrong checksum, errors about packets that nobody sent, an
+// answer that nobody asked for. Nothing leaves the node with the pod's own address, in either
+// family; what is valid leaves with the node's (t2.sh). Nor do packets that the kernel does not
+// track at all: messages between neighbours and about multicast groups, sent to somebody far
+// away, also behind another header.
 func TestInvalidStaysInside(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -64,18 +64,18 @@ func TestInvalidStaysInside(t *testing.T) {
 	}
 }
 
-// The node talks to somebody outside, and to its cloud's metadata service; a pod sends
-// them errors about that, which connection tracking takes for a part of the node's
-// connections. Nothing of it leaves the node with the pod's address, and nothing of the
-// pod's goes to the metadata service. Errors about the pod's own connections leave with
-// the node's address.
+// The node talks to somebody outside, and to its cloud's metadata service; a pod sends them
+// errors about that, which connection tracking takes for a part of the node's connections. None
+// of these errors leaves the node with the pod's address, and no packet of the pod goes to the
+// metadata service. Errors about the pod's own connections leave with the node's address.
 func TestErrorsAboutOthersConnectionsStayInside(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
 	metadata := netip.MustParseAddr("169.254.169.254")
 	nettest.Run(t, n.lan, "ip addr add 169.254.169.254/32 dev lo")
 	w, heard := a.wire(t), listen(t, n.lan)
-	// lies sends errors as if an answer had come from there to a port of who asked.
+	// lies sends errors about an answer, as if the answer had come from there to a port of the
+	// asking program.
 	lies := func(src, there, asker netip.Addr, port uint16) {
 		answer := slices.Concat(make([]byte, 4), udpPacket(there, asker, 5000, port, "hello"))
 		for range 3 {

@@ -18,10 +18,10 @@ const (
 	mostPeak  = 96 << 20 // bytes resident at the worst moment
 )
 
-// A pod makes its own routing table long, with routes that say they are Berth's.
-// CHECKs at once, and an audit that looks into the pods, keep only what they look
-// for: the agent's memory does not depend on what a pod does. Others are served
-// meanwhile, and the pod's DEL as any other's (t7b.sh).
+// A pod makes its own routing table long, with routes that say they are Berth's. CHECKs at
+// once, and an audit that looks into the pods, keep only the routes that they look for: the
+// agent's memory does not depend on a pod's table. The agent serves other pods meanwhile, and
+// the pod's DEL like any other (t7b.sh).
 func TestLongTablesInPodCostNoMemory(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")

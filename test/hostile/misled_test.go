@@ -22,18 +22,18 @@ func overhears(t *testing.T, at *ns.Netns, heard func(packet []byte)) {
 	patience := unix.Timeval{Usec: 20_000}
 	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
 	buf := make([]byte, 2048)
-	stop := again(func() {
+	t.Cleanup(func() { unix.Close(w.fd) })
+	nettest.Meanwhile(t, func() {
 		if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil && n >= 14+20+8 && buf[14]>>4 == 4 {
 			heard(slices.Clone(buf[14:n]))
 		}
 	})
-	t.Cleanup(func() { stop(); unix.Close(w.fd) })
 }
 
-// A pod does not answer a probe's echo, and sends the same echo to where Berth's rules drop it; and
-// it sends TCP segments there, from the port that the probe of the other pod has. It does the same
-// with answers, also in the name of who should answer. The probe names no rule: nothing of what it
-// sent met one.
+// A pod does not answer a probe's echo, and sends the same echo to an address where Berth's rules
+// drop it. It also sends TCP segments there, from the port of the other pod's probe. It does the
+// same with answers, also in the name of the machine that should answer. The probe names no rule,
+// because no rule has dropped a packet of the probe's own.
 func TestProbeIsNotMisled(t *testing.T) {
 	n := newNode(t, plain)
 	a, b := n.add("a"), n.add("b")

@@ -35,9 +35,7 @@ func (p *pod) segments(t *testing.T) *segments {
 	w := openWire(t, p.at, true)
 	t.Cleanup(func() { unix.Close(w.fd) })
 	patience := unix.Timeval{Sec: int64(nettest.Deadline / time.Second)}
-	if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
 	return &segments{t, p, w}
 }
 
@@ -104,9 +102,7 @@ func TestProgramIsToldOfForcedMultipath(t *testing.T) {
 			dead := n.add("dead")
 			s := dead.segments(t)
 			l, err := multipath.Listen(t.Context(), "tcp", node4.String()+":0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer l.Close()
 			port := uint16(l.Addr().(*net.TCPAddr).Port)
 			const forced, honest = 5000, 5001
@@ -129,9 +125,7 @@ func TestProgramIsToldOfForcedMultipath(t *testing.T) {
 			var says []net.Conn
 			for last := ""; last != net.JoinHostPort(dead.ip4.String(), "5001"); {
 				c, err := l.Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				says, last = append(says, c), c.RemoteAddr().String()
 			}
 			over(t, n, dead, says)

@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 
 var must = nettest.Must
 
-// plain is a configuration whose sweep does not come within a test: what is
-// mended is mended because somebody noticed.
+// plain is a configuration whose sweep does not come within a test: the agent mends things only
+// because it notices a change.
 const plain = "sweepInterval: 1h\npools:\n- {name: default, cidrs: [10.88.0.0/20, 'fd00:88::/64']}\n"
 
 // Addresses of the node, of the machine that its default route leads to, and one

@@ -28,9 +28,7 @@ func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
 	t.Helper()
 	conns = make(chan net.Conn, 100_000)
 	var l net.Listener
-	if err := p.at.Do(func() (err error) { l, err = net.Listen("tcp4", netip.AddrPortFrom(p.ip4, 0).String()); return err }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.at.Do(func() (err error) { l, err = net.Listen("tcp4", netip.AddrPortFrom(p.ip4, 0).String()); return err }))
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -44,17 +42,18 @@ func served(t *testing.T, p *pod) (at netip.AddrPort, conns chan net.Conn) {
 	return netip.MustParseAddrPort(l.Addr().String()), conns
 }
 
-// few is a share so small that each connection counts. Of a larger one a sample does, by which
-// a pod can have used up 1,024 connections when it has opened 896 (in one run of 120).
+// few is a share so small that each connection counts. Of a larger share only a sample counts,
+// so that a pod may have used up 1,024 connections after opening 896 (in one run of 120).
 const few = 500
 
 // oneTry is how long a connection may take that is not refused: a SYN that is dropped is sent
 // again after a second.
 const oneTry = 900 * time.Millisecond
 
-// A pod opens connections to another, resets them as far as the node can see, by
-// segments that die at the node, and waits until the node has forgotten them. What the
-// other says next begins them anew, and does not count as its own: it opens its own.
+// A pod opens connections to another, resets them as far as the node can see, by segments that
+// die at the node, and waits until the node has forgotten them. The other pod's next packets
+// begin the connections anew. They do not count for the other pod, which can still open its
+// share.
 func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 	n := newNode(t, fmt.Sprintf("connections: %d\n", few)+plain)
 	a, b := n.add("a"), n.add("b")
@@ -122,8 +121,8 @@ func TestOthersConnectionsAreNotOnesOwn(t *testing.T) {
 	}
 }
 
-// A pod has opened connections to another, which has something to say when the pod is
-// deleted: what it tries to say costs the other none of its own.
+// A pod has opened connections to another, which has something to say when the pod is deleted.
+// The packets that the other pod sends in vain cost it none of its share.
 func TestDeadClientsCostNoShare(t *testing.T) {
 	n := newNode(t, fmt.Sprintf("connections: %d\n", few)+plain)
 	a, b := n.add("a"), n.add("b")
@@ -155,7 +154,8 @@ func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 	patience := unix.Timeval{Usec: 20_000}
 	must(t, unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
 	buf := make([]byte, 4096)
-	stop := again(func() {
+	t.Cleanup(func() { unix.Close(w.fd) })
+	nettest.Meanwhile(t, func() {
 		if n, _, err := unix.Recvfrom(w.fd, buf, 0); err == nil {
 			select {
 			case frames <- slices.Clone(buf[:n]):
@@ -163,7 +163,6 @@ func rawTap(t *testing.T, w *wire, frames chan<- []byte) {
 			}
 		}
 	})
-	t.Cleanup(func() { stop(); unix.Close(w.fd) })
 }
 
 // connect opens so many TCP connections of a pod, which stay open until the test ends.

@@ -98,8 +98,8 @@ func TestLowPortsOfOnePodAreLimited(t *testing.T) {
 }
 
 // A pod opens flows to one destination, to get the port of a service of the node's towards it. The
-// configuration leaves that port out of those that masquerade gives, and the pod gets none but
-// these.
+// configuration leaves that port out of masquerade's range, and the pod gets no port outside the
+// range.
 func TestPortsThatAreLeftOut(t *testing.T) {
 	const first, last, many = 20000, 51819, 500 // WireGuard has the next one
 	n := newNode(t, fmt.Sprintf("connections: 15000\nmasquerade: {ports: %d-%d}\n", first, last)+plain)
@@ -136,10 +136,10 @@ func TestPortsThatAreLeftOut(t *testing.T) {
 	}
 }
 
-// A pod opens TCP connections to one destination and resets them, and sends a packet
-// for each every few seconds, so that the kernel never forgets them. Nobody counts them,
-// and connection tracking has room for four times as many, but each has a port of the
-// node's address. The agent deletes them before another pod and the node have none.
+// A pod opens TCP connections to one destination and resets them, and sends a packet for each
+// every few seconds, so that the kernel never forgets them. Nobody counts them, and connection
+// tracking has room for four times as many, but each has a port of the node's address. The
+// agent deletes these entries before another pod or the node finds no free port.
 func TestClosedConnectionsTakeNotAllPorts(t *testing.T) {
 	n := newNode(t, plain)
 	a, b := n.add("a"), n.add("b")

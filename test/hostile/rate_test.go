@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// The limit of what a pod sends holds also where the pod passes the token bucket of its own end: by
+// The limit of what a pod sends also holds if the pod evades the token bucket of its own end: by
 // packet sockets that pass no queue, for which CAP_NET_RAW is enough, or by taking the bucket away.
 func TestSendsFaster(t *testing.T) {
 	nettest.NeedPrograms(t)
@@ -68,5 +68,5 @@ func TestRemadeLinkHasNoBurst(t *testing.T) {
 
 // pour sends a frame without end, until the test ends.
 func (p *pod) pour(t *testing.T, w *wire, frame []byte) {
-	t.Cleanup(again(func() { w.send(frame) }))
+	nettest.Meanwhile(t, func() { w.send(frame) })
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// The ledger is lost, and somebody has taken away the routes to pods, or set their links
-// down, while no agent ran. Pods have given their interfaces a victim's addresses, and one
-// that nobody has. `berthd --rebuild-ledger` believes none of it: each pod has what it had.
-// Where the node knows of no address, a pod that others contradict has none.
+// The ledger is lost, and somebody has taken away the routes to pods, or set their links down,
+// while no agent ran. Pods have given their interfaces a victim's addresses, and one that
+// nobody has. `berthd --rebuild-ledger` believes none of it: each pod keeps its addresses. If
+// the node knows no address of a pod, and other pods contradict that pod, it gets none.
 func TestRebuildBelievesNoPod(t *testing.T) {
 	for how, away := range map[string]func(pods []*pod){
 		"nothing": func([]*pod) {},
@@ -63,7 +63,7 @@ func TestRebuildBelievesNoPod(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			n.Again()
-			if how == "no alias, links down" { // the node knows nothing; whom others contradict has nothing
+			if how == "no alias, links down" { // the node knows nothing; a pod that others contradict has nothing
 				for _, p := range pods[:5] {
 					had[p.host] = nil
 				}

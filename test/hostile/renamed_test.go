@@ -13,20 +13,24 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Somebody, such as a udev rule or another CNI plugin, has renamed the host's end of
-// a pod's link just before its DEL; the agent lives, or is dead and comes back. DEL
-// finds the link: when it is answered the pod reaches nobody, and soon the link is
-// gone. An audit finds nothing (t19.sh).
+// Somebody, such as a udev rule or another CNI plugin, has renamed the host's end of a pod's link
+// just before its DEL, and has maybe taken its alias, too; the agent lives, or is dead and comes
+// back. DEL finds the link: when it is answered the pod reaches nobody, and soon the link is
+// gone, and only then its owner. An audit finds nothing (t19.sh).
 func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		killed   bool
-		prevless bool // the runtime has lost what ADD answered
+		name      string
+		aliasless bool
+		killed    bool
+		prevless  bool // the runtime has lost what ADD answered
 	}{
 		{name: "alive"},
 		{name: "alive, without prevResult", prevless: true},
 		{name: "agent dead", killed: true},
 		{name: "agent dead, without prevResult", killed: true, prevless: true},
+		{name: "alive, no alias", aliasless: true},
+		{name: "alive, no alias, without prevResult", aliasless: true, prevless: true},
+		{name: "agent dead, no alias", aliasless: true, killed: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t, plain)
@@ -35,18 +39,17 @@ func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 			if c.killed {
 				n.Crash()
 			}
-			nettest.Run(t, nil, "ip link set "+a.host+" name ren0")
+			nettest.Run(t, nil, "ip link set "+a.host+" name ren0"+map[bool]string{true: " alias somebody's"}[c.aliasless])
 			n.delWith(a, !c.prevless)
 			nettest.NoPing(t, a.at, v.ip4)
 			nettest.NoPing(t, a.at, v.ip6)
 			nettest.NoPing(t, v.at, a.ip4)
 			nettest.NoPing(t, nil, a.ip4)
+			nettest.NoPing(t, nil, a.ip6)
 			if c.killed {
 				n.Again()
 			}
-			nettest.Eventually(t, "the link to be gone", func() bool {
-				return linkOf(t, "ren0") == nil && linkOf(t, a.host) == nil
-			})
+			n.wantReleased(a)
 			nettest.NoPing(t, a.at, v.ip4)
 			nettest.Ping(t, nil, v.ip4)
 			n.Audit(t)
@@ -55,8 +58,17 @@ func TestRenamedLinkIsCutAndDeleted(t *testing.T) {
 	}
 }
 
-// The same, and the address goes to the next pod. It is the next pod's alone: who
-// asks for it finds the next pod, and the deleted one reaches nobody (t20.sh).
+// wantReleased waits until only one pod is left, and the link of a, now called ren0, must be gone.
+func (n *node) wantReleased(a *pod) {
+	n.t.Helper()
+	nettest.Eventually(n.t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
+	if linkOf(n.t, "ren0") != nil || linkOf(n.t, a.host) != nil {
+		n.t.Error("the pod's owner is forgotten, and its link is there")
+	}
+}
+
+// The same, and the address goes to the next pod. The address belongs to the next pod alone:
+// packets to it reach the next pod, and the deleted pod reaches nobody (t20.sh).
 func TestRenamedLinkDoesNotPoisonTheAddress(t *testing.T) {
 	n := newNode(t, "cooldown: 1ms\nsweepInterval: 1s\npools:\n- {name: default, cidrs: [10.88.0.0/30, 'fd00:88::/126']}\n")
 	pods := n.adds("p", 2)
@@ -88,9 +100,10 @@ func TestRenamedLinkDoesNotPoisonTheAddress(t *testing.T) {
 	n.wantGone()
 }
 
-// Somebody has taken a pod's link its name and its alias, as a .link file of
-// systemd-udevd with Name= and Alias= does. What else ADD gave it says whose it is: a
-// living agent, and one that comes back, give it back both, and the pod is reached.
+// Somebody has taken the name and the alias from a pod's link, as a .link file of systemd-udevd
+// with Name= and Alias= does. The other things that ADD gave the link show whose it is. A
+// living agent, and one that comes back, gives the link its name and alias back, and the pod
+// can be reached.
 func TestLinkWithoutNameAndAliasIsMended(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -119,46 +132,9 @@ func TestLinkWithoutNameAndAliasIsMended(t *testing.T) {
 	}
 }
 
-// The same just before the pod's DEL: when that is answered the pod reaches nobody, and
-// soon the link is gone, and only then its owner.
-func TestLinkWithoutNameAndAliasIsCutAndDeleted(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		killed   bool
-		prevless bool // the runtime has lost what ADD answered
-	}{
-		{name: "alive"},
-		{name: "alive, without prevResult", prevless: true},
-		{name: "agent dead", killed: true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			n := newNode(t, plain)
-			v, a := n.add("v"), n.add("a")
-			if c.killed {
-				n.Crash()
-			}
-			nettest.Run(t, nil, "ip link set "+a.host+" name ren0 alias somebody's")
-			n.delWith(a, !c.prevless)
-			nettest.NoPing(t, a.at, v.ip4)
-			nettest.NoPing(t, v.at, a.ip4)
-			nettest.NoPing(t, nil, a.ip6)
-			if c.killed {
-				n.Again()
-			}
-			nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
-			if linkOf(t, "ren0") != nil || linkOf(t, a.host) != nil {
-				t.Error("the pod's owner is forgotten, and its link is there")
-			}
-			nettest.Ping(t, nil, v.ip4)
-			n.Audit(t)
-			n.wantGone()
-		})
-	}
-}
-
-// A pod's link has lost its name and its second name, the plugin has cut it off, the
-// pod's network namespace is not at its path any more, and an agent starts that has
-// never seen the link: it finds it all the same, before it says that it is gone.
+// A pod's link has lost its name and its second name, the plugin has cut it off, the pod's
+// network namespace is not at its path any more, and an agent starts that has never seen the
+// link. The agent finds the link all the same, before it says that the link is gone.
 func TestHiddenLinkIsFound(t *testing.T) {
 	n := newNode(t, plain)
 	v, a := n.add("v"), n.add("a")
@@ -168,16 +144,13 @@ func TestHiddenLinkIsFound(t *testing.T) {
 	n.del(a)
 	must(t, unix.Unmount(a.at.Ref().Path, unix.MNT_DETACH))
 	n.Again()
-	nettest.Eventually(t, "the pod to be gone", func() bool { return len(programs.List(n.t, n.API)) == 1 })
-	if linkOf(t, "ren0") != nil {
-		t.Error("the pod's owner is forgotten, and its link is there")
-	}
+	n.wantReleased(a)
 	nettest.Ping(t, nil, v.ip4)
 	n.wantGone()
 }
 
-// A link that nobody owns has lost its name and its alias: the sweep knows it by what
-// else it has of this agent, and deletes it.
+// A link that nobody owns has lost its name and its alias: the sweep recognizes the link by the
+// other things that this agent gave it, and deletes it.
 func TestLeftOverWithoutNameAndAliasIsSwept(t *testing.T) {
 	n := newNode(t, strings.Replace(plain, "1h", "1s", 1))
 	a := n.add("a")
@@ -229,8 +202,9 @@ func (n *node) delWith(p *pod, prevResult bool) {
 	}
 }
 
-// Somebody exchanges the names of two pods' links: each gets its own back, and all the while
-// both pods are reached. The agent was away, since a living one mends the first of the renames.
+// Somebody exchanges the names of two pods' links: each link gets its own name back, and both
+// pods can be reached all the while. The agent was away, since a living one mends the first of
+// the renames.
 func TestExchangedNamesAreMended(t *testing.T) {
 	for _, c := range []struct {
 		name         string

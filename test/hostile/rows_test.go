@@ -16,8 +16,8 @@ import (
 // A test as docs/SECURITY.md names it: [TestName](../path/of_test.go).
 var named = regexp.MustCompile(`\[(Test\w+)\]\(\.\./([^)]+_test\.go)\)`)
 
-// The list of what is promised says the truth: each row names tests that exist, and
-// each test of this package, but for this one, is named.
+// The list of promises says the truth: each row names tests that exist, and the list names each
+// test of this package but this one.
 func TestSecurityDocument(t *testing.T) {
 	top := programs.Tree(t)
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "SECURITY.md"))

@@ -103,10 +103,10 @@ func aboutFar(src, dst, somebody netip.Addr, packet []byte) []byte {
 	return evil
 }
 
-// A pod sends a packet to another pod from memory that both the pod and the kernel have, and
-// changes it when the rules have read it, while it waits in a queue: an echo request becomes an error about an answer that was
-// never sent, and an error about a connection with the pod becomes one about somebody else. What
-// the other pod hears is what the rules have read.
+// A pod sends a packet to another pod from memory that both the pod and the kernel have. It changes
+// the packet when the rules have read it, while the packet waits in a queue: an echo request
+// becomes an error about an answer that was never sent, and an error about a connection with the
+// pod becomes one about somebody else. The other pod hears the packet as the rules have read it.
 func TestPacketsDoNotChangeBehindTheRules(t *testing.T) {
 	n := newNode(t, plain)
 	a, v := n.add("a"), n.add("v")

@@ -15,8 +15,8 @@ import (
 // node's, loopback's, nobody's, multicast's; to everybody; tagged, in fragments, in
 // tunnels, with source routes; and ARP, neighbour and router messages that lie.
 //
-// Only what has the pod's own address passes into the node or through it, nothing
-// is tracked in another's name, and the node learns nothing (t1.sh).
+// Only packets with the pod's own address pass into the node or through it. The node tracks
+// nothing in another's name, and learns no neighbour and no route (t1.sh).
 func TestForeignSources(t *testing.T) {
 	n := newNode(t, plain)
 	a, b := n.add("a"), n.add("b")
@@ -35,7 +35,7 @@ func TestForeignSources(t *testing.T) {
 			src := netip.MustParseAddr(strings.Fields(passed)[0])
 			switch {
 			case slices.Contains(own, src.String()):
-			case where == into && src == netip.IPv6Unspecified() && strings.HasSuffix(passed, "ipv6-icmp"): // who looks for duplicates has none yet
+			case where == into && src == netip.IPv6Unspecified() && strings.HasSuffix(passed, "ipv6-icmp"): // a pod that looks for duplicates has no address yet
 			default:
 				t.Errorf("passed %s the node: %s", where, passed)
 			}
@@ -116,9 +116,9 @@ func foreign(a, b *pod, mac net.HardwareAddr) (frames [][]byte) {
 	return frames
 }
 
-// A pod speaks to the node's loopback, with its own address, as loopback, and as
-// nobody, on a node where somebody has turned route_localnet on: kube-proxy does.
-// What listens there hears nothing of it (t18.sh).
+// A pod speaks to the node's loopback, with its own address, as loopback, and as nobody, on a
+// node where somebody has turned route_localnet on: kube-proxy does. Programs that listen there
+// hear nothing of it (t18.sh).
 func TestLoopbackIsOutOfReach(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")
@@ -143,9 +143,9 @@ func TestLoopbackIsOutOfReach(t *testing.T) {
 	}
 }
 
-// A pod says by which segments its packet goes on, on a node where somebody has turned
-// IPv6 segment routing on for all links: to the node itself and from there outside, or
-// to the metadata service. Nothing leaves the node; what asks for no segments does.
+// A pod says by which segments its packet goes on, on a node where somebody has turned IPv6
+// segment routing on for all links: to the node itself and from there outside, or to the
+// metadata service. No such packet leaves the node; a packet without segments does.
 func TestSegmentsLeadNowhere(t *testing.T) {
 	sysctl(t, "ipv6/conf/all/seg6_enabled", "1")
 	sysctl(t, "ipv6/conf/default/seg6_enabled", "1")
@@ -172,8 +172,8 @@ func TestSegmentsLeadNowhere(t *testing.T) {
 }
 
 // A pod asks by ARP for who is outside, or for itself, in others' names, on a node where
-// somebody has made all links proxies for what is elsewhere, or new ones for what is
-// behind the same link. The node notes nobody of them.
+// somebody has made all links proxies for addresses elsewhere, or new links proxies for
+// addresses behind the same link. The node notes none of these names as a neighbour.
 func TestProxyNotesNobody(t *testing.T) {
 	for name, wanted := range map[string]func(*pod) netip.Addr{
 		"all/proxy_arp":           func(*pod) netip.Addr { return far4 },
@@ -189,8 +189,9 @@ func TestProxyNotesNobody(t *testing.T) {
 	}
 }
 
-// A pod announces by ARP and by neighbour messages (RFC 9131) whom it pleases, on a node
-// where somebody has new links take up what is announced. The node notes nobody of them.
+// A pod announces any addresses by ARP and by neighbour messages (RFC 9131), on a node where
+// somebody has new links accept announcements. The node notes none of these addresses as a
+// neighbour.
 func TestAnnouncementsNoteNobody(t *testing.T) {
 	for _, name := range []string{"ipv4/conf/default/arp_accept", "ipv6/conf/default/accept_untracked_na"} {
 		t.Run(name, func(t *testing.T) {
@@ -245,9 +246,9 @@ func sysctl(t *testing.T, name, value string) {
 	t.Cleanup(func() { nettest.Sysctl(t, nil, name, "0") })
 }
 
-// A pod asks 169.254.169.254, where clouds keep a machine's credentials. Unless the
-// node's configuration allows it, what goes to 169.254/16 does not leave the node;
-// what goes elsewhere does (t1.sh, "f4 own").
+// A pod asks 169.254.169.254, where clouds keep a machine's credentials. Unless the node's
+// configuration allows it, packets to 169.254/16 do not leave the node; packets to other
+// addresses do (t1.sh, "f4 own").
 func TestCloudMetadataIsOutOfReach(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")

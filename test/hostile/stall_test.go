@@ -21,8 +21,8 @@ import (
 // as long as an ADD may wait for a pod to settle, all others wait for minutes.
 const manyHostile = 6
 
-// unsettle is what a pod does that is never to be whole again: it looks none of its
-// own addresses up, so that they never become usable, and deletes its eth0.
+// unsettle makes sure that a pod is never whole again. The pod looks up none of its own
+// addresses, so that they never become usable, and deletes its eth0.
 func unsettle(t *testing.T, pods []*pod) {
 	t.Helper()
 	for _, p := range pods {
@@ -121,9 +121,8 @@ func TestUnsettledPodsKeepNoPlaces(t *testing.T) {
 	all.Wait()
 }
 
-// The same pods, and the agent is killed and started again. It serves a pod that
-// comes and one that goes, whatever it still waits for of the hostile ones
-// (t13.sh).
+// The same pods, and the agent is killed and started again. The agent serves a pod that comes
+// and a pod that goes, while it still waits for the hostile ones (t13.sh).
 func TestUnsettledPodsHoldNoStart(t *testing.T) {
 	n := newNode(t, plain)
 	hostile, leaves := n.adds("a", manyHostile), n.add("leaves")

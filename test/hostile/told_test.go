@@ -24,7 +24,7 @@ func tooBig(src, dst netip.Addr, mtu uint16, packet []byte) []byte {
 	return icmpPacket(src, dst, 3, 4, body)
 }
 
-// lies are errors that say that what they was asked by ping was too big for somebody.
+// lies are errors that say that the answer to a ping was too big for somebody.
 func lies(src, they, somebody netip.Addr) []byte {
 	kind, mtu := byte(0), uint16(100) // the kernel makes 552 of it
 	if src.Is6() {
@@ -62,9 +62,9 @@ func TestWrongOptionsAreNotAnswered(t *testing.T) {
 	n.wantGone()
 }
 
-// A pod tells the node that what the node had answered to somebody was too big: to a
+// A pod tells the node that an answer of the node to somebody was too big: an answer to a
 // machine far away, or to another pod. A third pod's packets, which must not be cut into
-// pieces, go there as before.
+// pieces, still go there whole.
 func TestPathMTUOfOthersIsNotAPodsToTell(t *testing.T) {
 	n := newNode(t, plain)
 	a, b, v := n.add("a"), n.add("b"), n.add("v")
@@ -109,9 +109,10 @@ func TestPathMTUOfOthersIsNotAPodsToTell(t *testing.T) {
 	}
 }
 
-// A pod tells another one that what that had answered was too big: to somebody far away, or
-// to the liar. The other's kernel would keep it for ten minutes, whoever has the liar's
-// address by then. It hears nothing of it. What is about a connection of the two it hears.
+// A pod tells another pod that an answer of the other pod was too big: an answer to somebody
+// far away, or to the lying pod. The other pod's kernel would keep the MTU for ten minutes,
+// whoever has the liar's address by then. The other pod does not hear these errors. It hears
+// errors about a connection of the two.
 func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 	n := newNode(t, plain)
 	a, v := n.add("a"), n.add("v")
@@ -159,9 +160,9 @@ func TestPodsAreNotToldPathMTUsOfNothing(t *testing.T) {
 }
 
 // A machine outside tells the node that what the node has answered to a pod, or to somebody far
-// away, was too big, and tells a pod the same of an answer to somebody. None of that was ever
-// sent. Nobody believes it, and a pod's packets to the other pod, which must not be cut into
-// pieces, pass. What is about a connection of the node's own the node believes.
+// away, was too big, and tells a pod the same of an answer to somebody. Nobody ever sent these
+// answers. Nobody believes the errors, and a pod's packets to the other pod, which must not be
+// cut into pieces, pass. The node believes errors about its own connections.
 func TestNobodyIsToldPathMTUsOfNothingFromElsewhere(t *testing.T) {
 	n := newNode(t, plain)
 	b, v := n.add("b"), n.add("v")
@@ -242,8 +243,8 @@ func TestNobodyIsToldPathMTUsOfNothingFromElsewhere(t *testing.T) {
 }
 
 // A pod tells a server outside, about its own masqueraded flow, that the path is narrow. The
-// server would believe it about the node's address, and so about all pods. It hears of no MTU
-// below 1280, and of 1280 it does: pods may forward.
+// server would believe it about the node's address, and so about all pods. The server hears of
+// no MTU below 1280. It hears of 1280, because pods may forward.
 func TestOutsideIsToldNoSmallPathMTU(t *testing.T) {
 	n := newNode(t, plain)
 	a := n.add("a")

@@ -194,7 +194,7 @@ func (n *node) wantConfined(caps []int) {
 // wantWell checks that `berth doctor` has nothing to say against the agent's rights.
 func (n *node) wantWell(t *testing.T) {
 	t.Helper()
-	raw, _ := n.Berth(t.Context(), "doctor", "-o", "json", "--bin-dir", n.bin) // what else is wrong with the test's node is not the agent's
+	raw, _ := n.Berth(t.Context(), "doctor", "-o", "json", "--bin-dir", n.bin) // other complaints about the test's node are not about the agent's rights
 	var v struct {
 		Checks []struct{ Name, Verdict, Seen string }
 	}

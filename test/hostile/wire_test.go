@@ -120,7 +120,7 @@ func (p *tap) hear(fd int, done chan struct{}) {
 	}
 }
 
-// count is how many packets were heard for which what is true.
+// count is how many packets all would return.
 func (p *tap) count(what func(seen) bool) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *tap) count(what func(seen) bool) (n int) {
 	return n
 }
 
-// all is what was heard for which what is true.
+// all are the packets that were heard and for which what is true.
 func (p *tap) all(what func(seen) bool) (list []seen) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

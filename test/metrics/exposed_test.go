@@ -1,6 +1,6 @@
-// Package metrics tests that the agent's metrics are what people are told of them: names and
-// units by Prometheus's conventions, the lists in docs/METRICS.md, and the alerts and the
-// dashboard in deploy, each name and label of which the real agent has to expose.
+// Package metrics tests that what people are told of the agent's metrics is true. Names and
+// units follow Prometheus's conventions. The real agent exposes each name and label in the
+// lists of docs/METRICS.md, and in the alerts and the dashboard in deploy.
 package metrics
 
 import (

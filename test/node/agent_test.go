@@ -189,6 +189,14 @@ func (a *agent) freeze() {
 // not run is nothing.
 func (a *agent) kill() { a.end(unix.SIGKILL) }
 
+// rebuildLedger is berthd --rebuild-ledger.
+func (a *agent) rebuildLedger() {
+	a.t.Helper()
+	if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
+		a.t.Fatalf("berthd --rebuild-ledger: %v\n%s", err, out)
+	}
+}
+
 // stop is SIGTERM, and fails the test unless berthd exits with 0.
 func (a *agent) stop() {
 	a.t.Helper()

@@ -118,9 +118,7 @@ func TestBandwidth(t *testing.T) {
 
 	a.stop()
 	must(t, os.Remove(a.root.Ledger()))
-	if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
-		t.Fatalf("rebuilding: %v\n%s", err, out)
-	}
+	a.rebuildLedger()
 	a.start()
 	shown()
 	if now := qdisc(t, nil, got.host); now != have {
@@ -128,8 +126,8 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// What drops at the node's end what a pod sends above its limit is mended at once, and after a
-// restart. A rebuild believes it, and not the pod's end.
+// The filter at the node's end, which drops packets above a pod's limit, is mended at once, and
+// after a restart. A rebuild believes this filter, and not the pod's end.
 func TestPoliceIsKept(t *testing.T) {
 	nettest.NeedPrograms(t)
 	a := startAgent(t, pools)
@@ -149,9 +147,7 @@ func TestPoliceIsKept(t *testing.T) {
 	nettest.Run(t, pod, "tc qdisc del dev eth0 root")
 	a.stop()
 	must(t, os.Remove(a.root.Ledger()))
-	if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
-		t.Fatalf("rebuilding: %v\n%s", err, out)
-	}
+	a.rebuildLedger()
 	a.start()
 	back()
 	for _, at := range a.list() {
@@ -194,8 +190,9 @@ func TestBurstOfKubelet(t *testing.T) {
 	}
 }
 
-// What cannot be a limit is refused, and changes nothing; so is a repeated ADD that asks for
-// another limit. An ADD into another namespace gets the limit that it asks for.
+// The agent refuses values that cannot be limits, and a repeated ADD that asks for another
+// limit. Such an ADD changes nothing. An ADD into another namespace gets the limit that it asks
+// for.
 func TestBandwidthThatCannotBe(t *testing.T) {
 	a := startAgent(t, pools)
 	pod := nettest.Pod(t)
@@ -235,8 +232,8 @@ func TestBandwidthThatCannotBe(t *testing.T) {
 	}
 }
 
-// A pod that may change its interfaces can take away what limits its end, and CHECK says so. It
-// cannot take away what limits the node's end, both ways.
+// A pod that may change its interfaces can take the limit of its own end away, and CHECK says
+// so. It cannot take away the limits of the node's end, which hold both ways.
 func TestPodWithoutItsLimit(t *testing.T) {
 	nettest.NeedPrograms(t)
 	hasAddresses(t)
@@ -261,9 +258,9 @@ func TestPodWithoutItsLimit(t *testing.T) {
 	nettest.WantRate(t, toPod, burst, func() uint64 { return nettest.Received(t, pod, "eth0") })
 }
 
-// plugins PR #562, calico #13986, kubernetes #56840: what limited a pod stayed on the node when the
-// pod or the agent was gone. A pod with limits has no device but its link, and after it there is
-// nothing, however it went.
+// plugins PR #562, calico #13986, kubernetes #56840: things that limited a pod stayed on the node
+// when the pod or the agent was gone. A pod with limits has no device but its link, and leaves
+// nothing behind, however it went.
 func TestBandwidthLeavesNothing(t *testing.T) {
 	a := startAgent(t, pools) // with the test the node is as it was before
 	before := nettest.Snapshot(t, nil)

@@ -14,9 +14,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// stopAtCut has pods deleted, and stops the agent (SIGSTOP) when the kernel has
-// told of the last of them that it is cut off. What deletes them may be told
-// nothing then: only if it is told of success, all have to be cut off or gone.
+// stopAtCut has pods deleted, and stops the agent (SIGSTOP) when the kernel has told of the
+// last of them that it is cut off. The deleting caller may get no answer then. Only if it gets
+// a success, all pods have to be cut off or gone.
 func (a *agent) stopAtCut(got []attached, del func() error) {
 	a.t.Helper()
 	live := nettest.Link(a.t, got[0].host).Attrs().Group
@@ -48,9 +48,9 @@ func (a *agent) stopAtCut(got []attached, del func() error) {
 	a.freeze()
 }
 
-// cuts is what the kernel tells of pods being cut off: the way to them ends
-// after their link has joined the group that is dropped (of which it tells
-// nothing), or their link is set down.
+// cuts are the news of the kernel by which pods are cut off: either the route to a pod ends,
+// after the pod's link has joined the cut group (of which the kernel tells nothing), or the
+// pod's link is set down.
 type cuts struct {
 	links  chan netlink.LinkUpdate
 	routes chan netlink.RouteUpdate

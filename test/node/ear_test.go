@@ -13,8 +13,8 @@ import (
 // earPort is the UDP port that ears listen at.
 const earPort = 4789
 
-// ear hears who can send to an address, whether or not an answer would find its
-// way back.
+// ear hears every sender that can reach an address, whether or not an answer would find its way
+// back.
 type ear struct {
 	at    netip.AddrPort
 	mu    sync.Mutex
@@ -101,9 +101,5 @@ func heardBy(t *testing.T, ears []*ear, pod *ns.Netns, is attached) {
 // inside runs f in a namespace; nil is the test's own.
 func inside(t *testing.T, at *ns.Netns, f func() error) {
 	t.Helper()
-	run := func(f func() error) error { return f() }
-	if at != nil {
-		run = at.Do
-	}
-	must(t, run(f))
+	must(t, nettest.DoIn(at, f))
 }

@@ -33,8 +33,8 @@ func unbind(t *testing.T, path string, flags int) {
 	must(t, unix.Unmount(path, flags))
 }
 
-// While the folder of queued deletions hangs, links are mended, sweeps go on, and people
-// are told; pods are not attached, since a deletion might wait.
+// While the folder of queued deletions hangs, the agent mends links, sweeps, and tells people.
+// It attaches no pods, since a deletion might wait.
 func TestQueueHangs(t *testing.T) {
 	a := startAgent(t, pools)
 	pods, got := a.podsOf(2)
@@ -67,8 +67,8 @@ func TestQueueHangs(t *testing.T) {
 	})
 }
 
-// The queue's folder begins to hang as many pods are attached: their ADDs are told to try
-// again, STATUS says that no pod can be attached, and others have their turn.
+// The queue's folder begins to hang as many pods are attached: their ADDs hear "try again",
+// STATUS says that no pod can be attached, and other requests have their turn.
 func TestQueueHangsInBurst(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
@@ -177,7 +177,7 @@ func TestHangingPathIsReused(t *testing.T) {
 	must(t, unix.Mount("hangs", dir, "tmpfs", 0, "")) // for Hang to unmount
 }
 
-// What hangs in a folder in which pods are looked for, or is mounted over the folder
+// A file system that hangs in a folder where a rebuild looks for pods, or over the folder
 // itself, keeps no ledger from being made anew.
 func TestRebuildBesideHangingPath(t *testing.T) {
 	nettest.Hang(t, t.TempDir())() // skips here if it has to: no agent could clean up once its ledger is lost
@@ -195,7 +195,7 @@ func TestRebuildBesideHangingPath(t *testing.T) {
 			at := folder(t)
 			a := startAgent(t, "--pool=default=10.88.0.0/24")
 			pods, got := a.podsOf(2)
-			paths := []string{sleeper(t, pods[0]), sleeper(t, pods[1])} // to be found by, whatever hangs
+			paths := []string{sleeper(t, pods[0]), sleeper(t, pods[1])} // by which a rebuild finds the pods, whatever hangs
 			a.kill()
 			a.lose(a.root.Ledger())
 			heal := nettest.Hang(t, at)
@@ -249,9 +249,9 @@ func sleeper(t *testing.T, pod *ns.Netns) string {
 	return path
 }
 
-// A file system that hangs is mounted over /run/netns itself, and links of the pods there
-// go: a pod whose path is elsewhere is mended, the pods there are deleted, and the agent
-// can be asked.
+// A file system that hangs is mounted over /run/netns itself, and the pods with paths there
+// lose their links. The agent mends a pod whose path is elsewhere, deletes the pods with paths
+// there, and answers requests.
 func TestNetnsFolderHangs(t *testing.T) {
 	a := newAgent(t, nil, "--pool=default=10.88.0.0/24")
 	a.configure("sweepInterval: 2s\n")
@@ -296,8 +296,8 @@ func eventuallyWithin(t *testing.T, what string, limit time.Duration, cond func(
 	}
 }
 
-// Many pods' paths are in one folder that hangs, and their links go: another pod is
-// mended, and deleted, and the agent started, as if there were one of them.
+// Many pods' paths are in one folder that hangs, and these pods lose their links. The agent
+// starts, mends another pod and deletes it as fast as if only one path hung.
 func TestManyHangingPaths(t *testing.T) {
 	a := startAgent(t, pools)
 	dir := t.TempDir()

@@ -21,9 +21,8 @@ const (
 	wrapper = `conf=$(cat); read <"$0"; exec "$1" <<<"$conf"`
 )
 
-// keptReady begins a process that waits, and becomes the plugin when it is told to by
-// become. What begins afterwards is younger than it, also for the kernel, which tells in
-// ticks.
+// keptReady begins a process that waits, and becomes the plugin when it is told to by become. A
+// process that begins afterwards is younger, also by the kernel's ticks.
 func (a *agent) keptReady(script, verb, container, pod string, keys ...string) (become func() error) {
 	a.t.Helper()
 	plugin := a.command(verb, container, pod, keys...)
@@ -47,12 +46,13 @@ func (a *agent) keptReady(script, verb, container, pod string, keys ...string) (
 	}
 }
 
-// A runtime has processes ready, which become the plugin. One that was begun before an
-// ADD, and is told to DEL behind it, succeeds only if the pod is cut off: it says "try
-// again", and that a new process tries. Before, it spared the pod for good.
+// A runtime has processes ready, which become the plugin. One that was begun before an ADD, and
+// is told to DEL behind it, succeeds only if the pod is cut off. Otherwise the DEL says "try
+// again", and the runtime's next process does. Former plugins spared the pod for good.
 //
 // The same holds for a wrapper that the runtime began for a DEL before the ADD, and that waits
-// for a child before it becomes the plugin: it took the successor's link for the one to cut.
+// for a child before it becomes the plugin: former plugins took the successor's link for the
+// one to cut.
 func TestDelInAProcessKeptReady(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -87,8 +87,7 @@ func TestDelInAProcessKeptReady(t *testing.T) {
 	}
 }
 
-// An ADD, and a DEL of what was there before the process was begun, are as in a new
-// process.
+// An ADD, and a DEL of a pod that was there before the process began, work as in a new process.
 func TestVerbsInProcessesKeptReady(t *testing.T) {
 	a := startAgent(t, pools)
 	pod := nettest.Pod(t)

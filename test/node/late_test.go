@@ -74,9 +74,9 @@ func wantUp(t *testing.T, is attached) {
 	}
 }
 
-// A DEL without an agent stops before its cut, in front of its queue file or behind it.
-// An agent comes, attaches the same container again in the same network namespace, and
-// dies. The DEL goes on, and is not about that one.
+// A DEL without an agent stops before its cut, in front of its queue file or behind it. An
+// agent comes, attaches the same container again in the same network namespace, and dies. The
+// DEL goes on, and spares the new attachment.
 func TestLateDelSparesItsSuccessor(t *testing.T) {
 	for _, call := range []string{"connect", "setns"} { // in front of the file, and behind it
 		t.Run(call, func(t *testing.T) {
@@ -102,10 +102,10 @@ func TestLateDelSparesItsSuccessor(t *testing.T) {
 	}
 }
 
-// A DEL without an agent stops before its cut. An agent comes, answers the same ADD again,
-// and makes the link again, or its alias, that another program has taken away; and dies.
-// The DEL goes on, and is not about what was asked for since. Nor is it when the ledger
-// was lost meanwhile, and the link alone tells.
+// A DEL without an agent stops before its cut. An agent comes, answers the same ADD again, and
+// makes the link again, or its alias, that another program has taken away; and dies. The DEL
+// goes on, and spares the attachment that was asked for again since. It does so even if the
+// ledger was lost meanwhile, and only the link tells.
 func TestLateDelSparesWhatWasMended(t *testing.T) {
 	for name, damage := range map[string]string{"link": "ip link del ", "alias": "ip link set alias mine "} {
 		t.Run(name, func(t *testing.T) {
@@ -129,9 +129,7 @@ func TestLateDelSparesWhatWasMended(t *testing.T) {
 			}
 			pingAll(t, other, heir)
 			must(t, os.Remove(a.root.Ledger()))
-			if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+			a.rebuildLedger()
 			a.start()
 			wantUp(t, heir)
 			if n := len(a.list()); n != 2 {
@@ -143,8 +141,8 @@ func TestLateDelSparesWhatWasMended(t *testing.T) {
 }
 
 // A DEL stops before it has asked the agent. The same ADD is answered again, and the agent
-// dies. The DEL goes on, and is older than what was asked for last, also if the pod's names
-// leave no room for their end in the link's alias, which says when that was.
+// dies. The DEL goes on, and is older than the last ADD, as the link's alias says, also if the
+// pod's names are too long for the alias.
 func TestLateDelSparesLongNames(t *testing.T) {
 	for name, size := range map[string]int{"short": 10, "long": 128} {
 		t.Run(name, func(t *testing.T) {
@@ -176,8 +174,8 @@ func TestLateDelSparesLongNames(t *testing.T) {
 	}
 }
 
-// A DEL of the first of two incarnations is on its way while the ledger is lost and made
-// anew. It is older than the second one, as that one's link tells.
+// A DEL of the first of two incarnations is on its way while the ledger is lost and made anew.
+// The DEL is older than the second incarnation, as that one's link tells.
 func TestLateDelBehindRebuild(t *testing.T) {
 	a := startAgent(t, pools)
 	first, second := nettest.Pod(t), nettest.Pod(t)
@@ -188,9 +186,7 @@ func TestLateDelBehindRebuild(t *testing.T) {
 	heir := a.add("c", second)
 	a.kill()
 	must(t, os.Remove(a.root.Ledger()))
-	if out, err := a.berthd("--rebuild-ledger").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	a.rebuildLedger()
 	a.start()
 	goOn()
 	wantUp(t, heir)
@@ -200,8 +196,8 @@ func TestLateDelBehindRebuild(t *testing.T) {
 	a.releaseAll()
 }
 
-// A runtime repeats the DEL of a pod that is long gone, while no agent runs. Addresses
-// that the former result names are nobody's, and are given to others at once.
+// A runtime repeats the DEL of a pod that is long gone, while no agent runs. The addresses in
+// the former result belong to nobody, and other pods get them at once.
 func TestRepeatedDelTakesNoAddress(t *testing.T) {
 	a := startAgent(t, "--pool=default=10.88.0.4/31")
 	a.kill()

@@ -32,8 +32,8 @@ func tmpfs(t *testing.T, at, options string) {
 	})
 }
 
-// A ledger that is not what was written keeps berthd from starting; the file
-// and the pods stay as they are, and an intact copy is all that it takes.
+// A damaged ledger keeps berthd from starting. The file and the pods stay as they are, and an
+// intact copy is enough for a start.
 func TestDamagedLedger(t *testing.T) {
 	a := startAgent(t, pools)
 	pods, got := a.podsOf(2)
@@ -160,8 +160,8 @@ func TestFullDisk(t *testing.T) {
 	a.releaseAll()
 }
 
-// While the disk is full and no agent there, a runtime repeats the DEL of one pod, more
-// often than there is room for deletions: that of another pod finds room.
+// While the disk is full and no agent there, a runtime repeats the DEL of one pod, more often
+// than there is room for deletions: the deletion of another pod still finds room.
 func TestRepeatedDelOnFullDisk(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	tmpfs(t, a.root.State(), "size=16m")
@@ -221,8 +221,8 @@ func TestLedgerInUse(t *testing.T) {
 	a.wantClean()
 }
 
-// A pool leaves the configuration, the ledger is lost, and the pool comes back: its
-// addresses rest all the same, for as long as it says.
+// A pool leaves the configuration, the ledger is lost, and the pool comes back: the pool's
+// addresses rest all the same, for the pool's cooldown.
 func TestPoolThatComesBackRests(t *testing.T) {
 	const without = "pools:\n- {name: b, cidrs: [10.89.0.0/24], cooldown: 1ms}\n"
 	const with = without + "- {name: a, cidrs: [10.88.0.7/32]}\n"
@@ -242,8 +242,8 @@ func TestPoolThatComesBackRests(t *testing.T) {
 	}
 }
 
-// The ledger was lost once. Somebody raises the cooldown later: that is for what is
-// deleted from then on, and pods are attached as before, also behind a restart.
+// The ledger was lost once. Somebody raises the cooldown later: the new cooldown applies only
+// to pods that are deleted from then on, and pods are attached as before, also after a restart.
 func TestRaisedCooldownAfterLoss(t *testing.T) {
 	conf := func(cooldown string) string {
 		return "cooldown: " + cooldown + "\npools:\n- {name: default, cidrs: [10.88.0.0/24]}\n"

@@ -27,10 +27,10 @@ func neighbourEntries(t *testing.T, index int, addrs []netip.Addr) (entries []ne
 	return entries
 }
 
-// What the node knows of a pod's neighbours, by Berth or by itself, goes with
-// the pod however it ends, and whoever has its addresses next is found by its
-// own MAC: an entry that stays sends the successor's packets to nobody
-// (issue 3, "traces of traffic").
+// The node's neighbour entries of a pod, made by Berth or by the kernel, go with the pod
+// however the pod ends. The node finds the next pod with the same addresses by that pod's own
+// MAC: an entry that stayed would send the successor's packets to nobody (issue 3, "traces of
+// traffic").
 func TestNeighbourEntriesGo(t *testing.T) {
 	hasAddresses(t)
 	for _, c := range []struct {

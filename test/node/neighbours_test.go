@@ -13,9 +13,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// overlapped starts another agent whose pool is the first one's, too. It is refused while the first
-// one runs, and starts while that is away. The first one starts again, because its pods have such
-// addresses.
+// overlapped starts another agent with the pool of the first one. The other agent refuses to start
+// while the first one runs, and starts while the first one is away. The first one starts again,
+// because its pods have such addresses.
 func (a *agent) overlapped(other *agent) {
 	a.t.Helper()
 	other.refused("of another agent (process")
@@ -29,9 +29,9 @@ func seen(t *testing.T) nettest.State {
 	return nettest.Snapshot(t, nil).Without("sysctl", "mount").Deliberate()
 }
 
-// Three agents live in one network namespace, two of them with the same pool,
-// and use the same network, container and interface names. Whatever happens to
-// the others, what is there of the first one stays as it was.
+// Three agents live in one network namespace, two of them with the same pool, and use the same
+// network, container and interface names. Whatever happens to the others, the first agent's
+// things stay as they were.
 func TestNeighboursLeaveEachOtherAlone(t *testing.T) {
 	hasAddresses(t)
 	first := startAgent(t, pools)

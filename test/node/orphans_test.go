@@ -9,10 +9,10 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// Somebody takes away all that the agent had, the state and the run folder, while pods
-// run. A DEL without a result cuts its pod off all the same. No agent begins the root anew
-// over the pods that are left, whose DELs would find nothing to do: they are adopted by a
-// ledger that is made anew.
+// Somebody takes away all that the agent had, the state and the run folder, while pods run. A
+// DEL without a result cuts its pod off all the same. No agent begins the root anew over the
+// pods that are left, because their DELs would find nothing to do. A rebuilt ledger adopts
+// these pods.
 func TestBothFoldersLost(t *testing.T) {
 	a := startAgent(t, pools)
 	pods, got := a.podsOf(3)

@@ -83,8 +83,8 @@ func TestOverlap(t *testing.T) {
 
 // Two agents of a node have no CIDR in common: each would give the other's addresses, which rest
 // or belong to a living pod. The second one is refused at the start, by --check-config and at
-// SIGHUP, as long as the first one runs. What an agent left that does not run keeps nobody from
-// starting, because it may never come back; the status says it.
+// SIGHUP, as long as the first one runs. Things that a stopped agent has left keep no other
+// agent from starting, because the stopped one may never come back; the status names them.
 func TestOverlapOfAgents(t *testing.T) {
 	const one, other = "pools: [{name: a, cidrs: [10.88.0.0/24]}]\n", "pools: [{name: a, cidrs: [10.89.0.0/24]}]\n"
 	const overlaps = "pool a: 10.88.0.0/24 overlaps the pool's route 10.88.0.0/24 of another agent"
@@ -108,9 +108,7 @@ func TestOverlapOfAgents(t *testing.T) {
 	second.refused(runs())
 	check(second, runs())
 	check(first, "fine")
-	if err := os.Remove(first.root.Instance()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(first.root.Instance()))
 	check(first, "fine") // the marker says which agent it is
 	first.stop()
 	first.start() // writes the file again

@@ -125,9 +125,9 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// A host port of one address leads to the pod by that address alone; that of 127.0.0.1, from the
-// node alone. One of all addresses leaves those of the node's programs alone that listen at other
-// loopback addresses, as systemd-resolved does.
+// A host port of one address leads to the pod by that address alone, and a host port of 127.0.0.1
+// from the node alone. A host port of all addresses leaves programs of the node alone that listen
+// at other loopback addresses, as systemd-resolved does.
 func TestHostPortsOfOneAddress(t *testing.T) {
 	hasAddresses(t)
 	lan := machine(t)
@@ -164,8 +164,8 @@ func refuses(t *testing.T, from *ns.Netns, to string) {
 }
 
 // Two pods cannot have the same port of the node, whether of one address or of all. The refusal
-// names who has it, and leaves nothing behind. A pod that replaces the one that has it gets it
-// right behind that one's DEL.
+// names the pod that has the port, and leaves nothing behind. A pod that replaces this pod gets
+// the port right after that pod's DEL.
 func TestHostPortConflict(t *testing.T) {
 	hasAddresses(t)
 	a := startAgent(t, pools)
@@ -336,8 +336,8 @@ func flow(t *testing.T, client, server *ns.Netns, at, by netip.AddrPort) (alive 
 	}
 }
 
-// Only what goes to the node is mapped, and not what it forwards, or sends itself, to the same
-// port of another machine (CVE-2025-67499).
+// Berth maps only packets to the node itself. It does not map packets that the node forwards or
+// sends to the same port of another machine (CVE-2025-67499).
 func TestHostPortsCatchNobodyElses(t *testing.T) {
 	lan := machine(t)
 	beyond := outside(t) // 192.0.2.2, the node's default route
@@ -403,7 +403,7 @@ func TestHostPortOfANodesProgram(t *testing.T) {
 }
 
 // A client that never stops sends to a port before a pod has it, while it has it, and when the next
-// pod does. Each pod hears it in its time, and nobody after it.
+// pod does. Each pod hears the client as long as the pod has the port, and no longer.
 func TestHostPortsFlowsAreForgotten(t *testing.T) {
 	for _, c := range []struct {
 		name, to, client, protocol string
@@ -509,8 +509,8 @@ func hears(t *testing.T, pod *ns.Netns, protocol string, client netip.Addr) (hea
 	return func() bool { return come.Swap(false) }
 }
 
-// Host ports open nothing of the node's loopback to a pod or to the LAN, nor the addresses that
-// stand for it inside the node.
+// Host ports open neither the node's loopback to a pod or to the LAN, nor the addresses that
+// stand for the loopback inside the node.
 func TestHostPortsKeepLoopbackClosed(t *testing.T) {
 	hasAddresses(t)
 	lan := machine(t)
@@ -605,10 +605,7 @@ func TestHostPortsWithoutAgentOrLedger(t *testing.T) {
 	generation := elements(t, a)
 	a.kill()
 	must(t, os.Remove(a.root.Ledger()))
-	cmd := a.berthd("--rebuild-ledger")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("berthd --rebuild-ledger: %v\n%s", err, out)
-	}
+	a.rebuildLedger()
 	a.start()
 	reaches(t, lan, "tcp", "198.51.100.8:8080")
 	a.wantClean()

@@ -100,8 +100,8 @@ func (a *agent) pools() api.PoolCIDR {
 	return ps[0].CIDRs[0]
 }
 
-// After a reboot the path of a pod's network namespace may be another one's,
-// with an interface of the same name: nothing of it is touched.
+// After a reboot, the path of a pod's network namespace may lead to another pod's namespace,
+// with an interface of the same name: the agent touches nothing there.
 func TestRebootSparesWhoHasThePath(t *testing.T) {
 	nettest.Need(t)
 	a := newAgent(t, nettest.Node(t), pools)
@@ -173,9 +173,9 @@ func TestMovedByMistake(t *testing.T) {
 	a.releaseAll()
 }
 
-// The run folder is lost, and the agent is started in another network namespace by
-// mistake, in the same boot. The pods' namespaces are where they were: nobody is given up,
-// unless it is meant.
+// The run folder is lost, and the agent is started in another network namespace by mistake, in
+// the same boot. The pods' namespaces are where they were: the agent gives no pod up, unless
+// somebody says so.
 func TestMovedByMistakeWithoutMarker(t *testing.T) {
 	home := nettest.Node(t)
 	a := newAgent(t, home, pools)

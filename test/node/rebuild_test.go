@@ -16,9 +16,9 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// The ledger is lost under running pods. berthd refuses to start over them;
-// rebuilt, it says what it adopted and what is lost, and goes on. The pods reach
-// each other all the time, and their DELs leave nothing.
+// The ledger is lost under running pods. berthd refuses to start. The rebuild says what it has
+// adopted and what is lost, and berthd goes on. The pods reach each other all the time, and
+// their DELs leave nothing.
 func TestRebuildLedger(t *testing.T) {
 	a := startAgent(t, pools)
 	ps, got := a.podsOf(3)
@@ -67,10 +67,10 @@ func TestRebuildLedger(t *testing.T) {
 	a.wantGone()
 }
 
-// Names that a link's alias has no room for have lost their end with the ledger. A DEL
-// without the result of ADD means the one pod that they may be of, and a GC spares it if
-// it is in the list. Of two pods that cannot be told apart, each is meant by its link
-// alone, also when the other one is gone.
+// Names that are too long for a link's alias have lost their end with the ledger. A DEL without
+// the result of ADD means the only pod whose names fit, and a GC spares this pod if its list
+// has it. If two pods cannot be told apart, only its link names each of them, also when the
+// other one is gone.
 func TestRebuildWithLongNames(t *testing.T) {
 	network, end := strings.Repeat("n", 128), strings.Repeat("c", 126)
 	a := startAgent(t, pools)
@@ -175,9 +175,9 @@ func (a *agent) swept(link string) {
 	})
 }
 
-// A copy of the ledger that is older than a pod is put in its place. berthd refuses to
-// start on it, and changes nothing; with the current copy, or rebuilt, all pods are
-// there. So it is if others have taken something from that pod's link.
+// A copy of the ledger that is older than a pod is put in its place. berthd refuses to start on
+// it, and changes nothing; with the current copy, or rebuilt, all pods are there. The same
+// holds if others have taken something from that pod's link.
 func TestOlderLedger(t *testing.T) {
 	nettest.Program(t, "ip") // skips here if it has to: no agent could clean up without its ledger
 	putBack := func(a *agent, current []byte) { a.write(current) }
@@ -228,8 +228,8 @@ func TestOlderLedger(t *testing.T) {
 	}
 }
 
-// An older copy of the ledger lacks a pod whose deletion waits, with a result that has lost
-// the addresses: they rest all the same, and all that the copy may lack besides.
+// An older copy of the ledger lacks a pod whose deletion waits, with a result that has lost the
+// addresses. These addresses rest all the same, and so do all others that the copy may lack.
 func TestOlderLedgerLetsAddressesRest(t *testing.T) {
 	a := startAgent(t, "--pool=default=10.88.0.0/29")
 	a.add("c0", nettest.Pod(t))
@@ -255,9 +255,9 @@ func TestOlderLedgerLetsAddressesRest(t *testing.T) {
 	}
 }
 
-// A pod's link has lost its alias, and then the ledger is lost: nobody knows the pod's
-// key. A DEL with the result of ADD means the pod all the same, and one of somebody else,
-// with a wrong result, does not.
+// A pod's link has lost its alias, and then the ledger is lost: nobody knows the pod's key. A
+// DEL with the result of ADD means the pod all the same. A DEL of another pod, with a wrong
+// result, does not.
 func TestRebuildWithoutAlias(t *testing.T) {
 	nettest.Program(t, "ip") // as in TestOlderLedger
 	for _, away := range []bool{false, true} {
@@ -291,8 +291,8 @@ func TestRebuildWithoutAlias(t *testing.T) {
 	}
 }
 
-// The ledger is taken away from under an agent, or another file put in its place, and
-// somebody starts a second one: that ends, and has written nothing.
+// The ledger is taken away from under an agent, or another file put in its place, and somebody
+// starts a second agent. The second agent ends, and has written nothing.
 func TestSecondAgentWithoutItsLedger(t *testing.T) {
 	for how, take := range map[string]func(a *agent){
 		"removed": func(a *agent) { a.lose(a.root.Ledger()) },
@@ -325,8 +325,8 @@ func TestSecondAgentWithoutItsLedger(t *testing.T) {
 	}
 }
 
-// The ledger of an agent without pods is lost, and perhaps its run folder as well:
-// which addresses rest is lost with it, so that all do.
+// The ledger of an agent without pods is lost, and perhaps its run folder as well: with the
+// ledger the agent has lost which addresses rest, and so all addresses rest.
 func TestAddressesRestWithoutLedger(t *testing.T) {
 	for _, too := range []string{"alone", "with the run folder"} {
 		t.Run(too, func(t *testing.T) {

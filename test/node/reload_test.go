@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/test/programs"
 )
 
-// What a file says is in force with SIGHUP: new pools at once, those that are
-// gone when nobody uses them any more. A bad file changes nothing.
+// SIGHUP puts a changed file into force: new pools at once, and removed pools leave when nobody
+// uses them any more. A bad file changes nothing.
 func TestReloadPools(t *testing.T) {
 	const quick = "cooldown: 1ms\nsweepInterval: 1s\npools:\n- {name: default, cidrs: [10.88.0.0/24]}\n"
 	const extra = quick + "- {name: extra, cidrs: [10.89.0.0/24, 'fd00:89::/64']}\n"
@@ -65,9 +65,9 @@ func TestReloadPools(t *testing.T) {
 	a.releaseAll()
 }
 
-// An address of a pool that was taken out of the configuration rests for as long as
-// that pool said, and not as those that are left: the pool may be back at any time.
-// A restart in between does not make it forget.
+// An address of a pool that was taken out of the configuration rests for the cooldown of that
+// pool, and not for the cooldown of the pools that are left, because the pool may come back at
+// any time. A restart in between does not make it forget.
 func TestAddressesOfARemovedPoolRest(t *testing.T) {
 	const without = "pools:\n- {name: b, cidrs: [10.89.0.0/24], cooldown: 1ms}\n"
 	const with = without + "- {name: a, cidrs: [10.88.0.0/30]}\n" // two addresses

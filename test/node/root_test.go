@@ -39,10 +39,10 @@ func (a *agent) lockFile() string {
 	return root.Lock(strings.TrimSpace(string(raw)), self.Ref().Ino)
 }
 
-// Somebody copies the root, as an upgrade that moves it does, and starts a second agent
-// on the copy, or has it rebuild or remove. That is refused as long as the first one
-// lives: it would make links again that the first one has deleted. Behind a kill of the
-// first one it starts at once, and the first one does not.
+// Somebody copies the root, as an upgrade that moves it does, and starts a second agent on the
+// copy, or has it rebuild or remove. The second agent refuses as long as the first one lives:
+// it would make links again that the first one has deleted. After a kill of the first agent the
+// second one starts at once, and then the first one does not.
 func TestCopiedRoot(t *testing.T) {
 	const refusal = "another agent of this instance is running"
 	a := startAgent(t, pools)
@@ -82,9 +82,9 @@ func TestCopiedRoot(t *testing.T) {
 	a.wantClean()
 }
 
-// Somebody removes the lock while the agent is frozen, and starts another one on a copy
-// of the root. The first one ends when it sees that: it makes nothing again that the
-// other one deletes, and gives no address out that the other one has given.
+// Somebody removes the lock while the agent is frozen, and starts another one on a copy of the
+// root. The first agent ends when it sees that. It makes nothing again that the other agent
+// deletes, and gives no address out that the other agent has given.
 func TestLockTakenWhileFrozen(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	a.start()
@@ -145,9 +145,7 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 			state, beside := a.root.State(), a.root.State()+".beside"
 			swap := func() {
 				t.Helper()
-				if err := errors.Join(os.MkdirAll(beside, 0o700), unix.Renameat2(unix.AT_FDCWD, state, unix.AT_FDCWD, beside, unix.RENAME_EXCHANGE)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.MkdirAll(beside, 0o700), unix.Renameat2(unix.AT_FDCWD, state, unix.AT_FDCWD, beside, unix.RENAME_EXCHANGE)))
 			}
 			a.lose(a.root.Run()) // a reboot, and
 			swap()               // no disk yet
@@ -187,8 +185,8 @@ func TestStateFolderIsMountedLate(t *testing.T) {
 // marker is the file that says which agent has served here since the boot.
 func (a *agent) marker() string { return filepath.Join(a.root.Run(), "epoch") }
 
-// A runtime sends a pod's DEL to another agent of the node than its ADD, with the ADD's
-// result, while that agent serves, and while it is away. The link is not that agent's.
+// A runtime sends a pod's DEL to another agent of the node than its ADD, with the ADD's result,
+// while that agent serves, and while it is away. The link does not belong to that agent.
 func TestDelOfAnotherAgentsPod(t *testing.T) {
 	owner := startAgent(t, "--pool=default=10.89.0.0/24")
 	other := newAgent(t, nil, pools)
@@ -223,10 +221,10 @@ func TestDelOfAnotherAgentsPod(t *testing.T) {
 	other.remove()
 }
 
-// Somebody changes the root in the configuration, to a folder where no agent ever ran,
-// while pods are attached. A DEL with that root says so as long as the pod's agent runs, and
-// touches nothing: nobody would ever read what it queues there, and the agent would mend
-// the link.
+// Somebody changes the root in the configuration, to a folder where no agent ever ran, while
+// pods are attached. A DEL with that root says so as long as the pod's agent runs, and touches
+// nothing: nobody would ever read a deletion that is queued there, and the pod's agent would
+// mend the link.
 func TestDelAtARootOfNobody(t *testing.T) {
 	for name, prev := range map[string]bool{"with the result of ADD": true, "without": false} {
 		t.Run(name, func(t *testing.T) {

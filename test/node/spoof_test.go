@@ -10,9 +10,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// A pod that sends with another pod's address, or with anybody's, is not heard,
-// and leaves no connection tracking entry in the other's name. With its own
-// address, and one that somebody routes to it on purpose, it is.
+// Nobody hears a pod that sends with another's address, and the pod leaves no connection
+// tracking entry in the other's name. Others hear the pod if it sends with its own address, or
+// with an address that somebody routes to it on purpose.
 func TestSpoofedSource(t *testing.T) {
 	hasAddresses(t)
 	a := newAgent(t, nil, pools)

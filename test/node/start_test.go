@@ -106,8 +106,8 @@ func TestCollectorHangs(t *testing.T) {
 	a.del("c1", wait)
 }
 
-// /run is full: the agent starts, and detaches who was deleted meanwhile. The marker that
-// found no room is written when there is some.
+// /run is full. The agent starts, and detaches pods that were deleted meanwhile. It writes the
+// marker when there is room.
 func TestRunIsFull(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	t.Cleanup(func() { a.releaseAll(); a.remove() })
@@ -143,8 +143,8 @@ func TestRunIsFull(t *testing.T) {
 	a.stop()
 }
 
-// /run has no file left to give: the agent cannot make its socket. It detaches who was
-// deleted meanwhile, and makes the socket when it can.
+// /run has no file left to give: the agent cannot make its socket. The agent detaches pods that
+// were deleted meanwhile, and makes the socket when it can.
 func TestRunHasNoInodes(t *testing.T) {
 	a := newAgent(t, nil, pools)
 	t.Cleanup(func() { a.releaseAll(); a.remove() })

@@ -79,10 +79,10 @@ func (a *agent) table() string {
 	return "berth-" + st.Instance
 }
 
-// wantCut deletes pods by GC, and stops the agent when the last of them is cut
-// off, to keep it from deleting their links. Those that are left let nothing
-// through, neither from their pod nor to it, for the node and for another pod. It
-// returns how many it has looked at, and lets the agent go on.
+// wantCut deletes pods by GC, and stops the agent when the last of them is cut off, to keep it
+// from deleting their links. The links that are left let nothing through, neither from their
+// pod nor to it, for the node and for another pod. wantCut returns how many links it has looked
+// at, and lets the agent go on.
 func (a *agent) wantCut(ears []*ear, other *ns.Netns, alive attached, pods []*ns.Netns, got []attached) (looked int) {
 	a.t.Helper()
 	a.stopAtCut(got, func() error {
@@ -122,9 +122,9 @@ func (a *agent) wantCut(ears []*ear, other *ns.Netns, alive attached, pods []*ns
 	return looked
 }
 
-// A pod that is deleted is cut off when DEL has answered: by the table, also
-// if somebody has flushed it a moment ago; and where somebody keeps the agent
-// from having a table, by its link.
+// A pod that is deleted is cut off when DEL has answered: by the table, also if somebody has
+// flushed the table a moment ago; or by the pod's link, if somebody keeps the agent from having
+// a table.
 func TestCut(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -256,8 +256,8 @@ func (s server) sees(t *testing.T, pod *ns.Netns) string {
 	return strings.Join(seen, " ")
 }
 
-// What leaves the pools has the node's address, unless the configuration says
-// otherwise; a changed one is in force with SIGHUP.
+// Packets that leave the pools have the node's address, unless the configuration says
+// otherwise. SIGHUP puts a changed configuration into force.
 func TestMasquerade(t *testing.T) {
 	const node, direct = "203.0.113.1 2001:db8:1::1", "10.88.0.1 fd00:88::1"
 	nettest.Need(t)

@@ -38,8 +38,8 @@ type dnatRule struct {
 	to    netip.AddrPort
 }
 
-// lag writes the rules of a service, as kube-proxy does, and returns what takes
-// them away: which comes too late.
+// lag writes the rules of a service, as kube-proxy does, and returns a function that takes the
+// rules away, which kube-proxy does too late.
 //
 //	table ip lag { chain c { type nat hook prerouting priority dstnat;
 //		ip daddr SERVICE PROTO dport PORT dnat to ADDR:PORT } }
@@ -119,29 +119,18 @@ func dial(t *testing.T, client *ns.Netns, port uint16) {
 // keepSending sends a packet each millisecond until the test ends, and closes conn then.
 func keepSending(t *testing.T, conn net.Conn, packet []byte) {
 	t.Helper()
-	stop, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-tick.C:
-				_, _ = conn.Write(packet) // refused as long as nobody is there
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-ended; conn.Close() })
+	t.Cleanup(func() { conn.Close() })
+	nettest.Meanwhile(t, func() {
+		time.Sleep(time.Millisecond)
+		_, _ = conn.Write(packet) // refused as long as nobody is there
+	})
 }
 
-// No packet of a flow to a dead pod reaches the pod that has its address next,
-// although the rule that leads there lagged behind and the client never stops:
-// not of a flow that the dead pod had, nor of one that began in its cooldown,
-// nor if the pool's unreachable route was missing meanwhile, when only what is
-// forgotten at the end of the cooldown helps. Flows of other pods go on.
-// containernetworking/plugins #123, #1190; amazon-vpc-cni #3634; cilium #46677.
+// No packet of a flow to a dead pod reaches the pod that has its address next, although the
+// rule that leads there lagged behind and the client never stops: not of a flow that the dead
+// pod had, nor of one that began in its cooldown, nor if the pool's unreachable route was
+// missing meanwhile: then only the rinsing at the end of the cooldown helps. Flows of other
+// pods go on. containernetworking/plugins #123, #1190; amazon-vpc-cni #3634; cilium #46677.
 func TestTracesOfTraffic(t *testing.T) {
 	for _, c := range []struct {
 		name         string

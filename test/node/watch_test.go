@@ -23,9 +23,9 @@ func startSeldom(t *testing.T) *agent {
 	return a
 }
 
-// What others do to the host's side of a pod is mended when it happens, not
-// when the sweep comes. A link that is set down and up looks well, and has lost
-// its IPv6 addresses and routes; amazon-vpc-cni #1600, #3309.
+// The agent mends changes of others to the host's side of a pod when they happen, and not only
+// when the sweep comes. A link that is set down and up looks well, and has lost its IPv6
+// addresses and routes; amazon-vpc-cni #1600, #3309.
 func TestMendedAtOnce(t *testing.T) {
 	a := startSeldom(t)
 	hasAddresses(t)

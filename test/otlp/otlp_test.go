@@ -80,8 +80,8 @@ func (c *collector) names() string {
 	return strings.Join(all, "\n")
 }
 
-// What a runtime traces ends in spans of the agent: one of each verb, below the runtime's own, and
-// below that one of each operation on a hold, also of what is given back behind the answer.
+// A runtime's trace goes on in spans of the agent: one of each verb, below the runtime's own span,
+// and below that one of each operation on a hold, also of releases after the answer.
 func TestSpans(t *testing.T) {
 	nettest.Need(t)
 	bin := programs.Own(t)

@@ -92,8 +92,8 @@ func TestDeb(t *testing.T) {
 		}
 	}
 
-	// Whoever insists gets rid of the package. Then all stays that the pod needs, also when the
-	// package is purged.
+	// A user who insists gets rid of the package. Everything that the pod needs stays then,
+	// also when the package is purged.
 	said := d.must("BERTH_REMOVE_ANYWAY=1 dpkg -r berth", "1 pod attached (container c1)", "These pods keep their network")
 	if strings.Contains(said, `"holds"`) || strings.Contains(said, "berth attachments") {
 		t.Errorf("dpkg -r prints the ledger, or advises a program that is gone:\n%s", said)
@@ -122,8 +122,8 @@ func TestDeb(t *testing.T) {
 	d.must("dpkg -P berth", "deletions wait in /var/lib/berth/deletions, so /var/lib/berth and /etc/berth/berthd.yaml stay")
 	d.must("dpkg -i " + next)
 
-	// Pods whose deletions wait are nobody's hindrance: the removal does them. What is left then is
-	// a configuration that somebody has edited.
+	// Pods with queued deletions stop no removal: the removal does these deletions. Only a
+	// configuration that somebody has edited is left then.
 	d.must("dpkg -r berth", "10-berth.conflist", "kept, because somebody has edited it", "every new pod fails, until you rm /etc/cni/net.d/10-berth.conflist /opt/cni/bin/berth-cni", "`dpkg -P berth`")
 	d.must("dpkg -i " + next)
 	a = d.start()

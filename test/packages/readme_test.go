@@ -60,8 +60,8 @@ func commands(t *testing.T, section string, belongs func(block string) bool) []s
 	return all
 }
 
-// Whoever types what the README says installs, upgrades and removes Berth with systemd, on a node
-// with Debian's containerd, and a pod's connection goes on through the upgrade.
+// A user who types the README's commands installs, upgrades and removes Berth with systemd, on a
+// node with Debian's containerd. A pod's connection goes on through the upgrade.
 func TestReadme(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {

@@ -44,8 +44,8 @@ func cutOff(t *testing.T, pod *ns.Netns, addrs []netip.Addr) {
 	}
 }
 
-// neverUp watches a link that is down. What it returns waits until the link is
-// gone, and fails the test if it was set up meanwhile.
+// neverUp watches a link that is down. The function that it returns waits until the link is
+// gone, and fails the test if the link was set up meanwhile.
 func neverUp(t *testing.T, name string) (gone func()) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

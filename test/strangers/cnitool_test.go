@@ -74,9 +74,8 @@ func TestCnitool(t *testing.T) {
 		n.agent.NothingLeft(t, n.empty)
 	}
 
-	// cnitool's GC has libcni delete what is in its cache, and then asks the
-	// plugin without any list of valid attachments. A list that is not there is
-	// no list to delete by.
+	// cnitool's GC has libcni delete what is in its cache, and then asks the plugin without any
+	// list of valid attachments. The plugin deletes nothing by a list that is not there.
 	tool.must(t, "add", netns)
 	if out, err := tool.run("gc", netns); err == nil || !strings.Contains(out, "cni.dev/valid-attachments is missing") {
 		t.Errorf("GC without a list: %v\n%s", err, out)
@@ -84,8 +83,8 @@ func TestCnitool(t *testing.T) {
 	n.agent.NothingLeft(t, n.empty)
 	tool.must(t, "del", netns)
 
-	// CHECK sees what is missing in the pod, where nobody mends anything, and DEL
-	// does not mind.
+	// CHECK names things that are missing in the pod, where nobody mends anything, and DEL
+	// succeeds without them.
 	tool.must(t, "add", netns)
 	nettest.Run(t, pod, "ip address flush dev eth0")
 	if out, err := tool.run("check", netns); err == nil {

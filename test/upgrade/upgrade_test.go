@@ -150,9 +150,10 @@ var ends = map[string]func(*programs.Agent) error{
 }
 
 // Pods of the version before live on under this one, which deletes them without a trace: those
-// whose DEL the former plugin has queued, those whose DEL the new one queues for the new
-// agent, and those that are deleted beside it. What the version before cannot do, host ports and limits
-// of bandwidth, a new pod has, and keeps when this version's programs are replaced by themselves.
+// whose DEL the former plugin has queued, those whose DEL the new one queues for the new agent, and
+// those that are deleted beside it. A new pod has host ports and limits of bandwidth, which the
+// version before cannot give, and keeps them when this version's programs are replaced by
+// themselves.
 func TestUpgrade(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -196,10 +197,10 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// Back to the version before: either it goes on with what this version has written, or it says
-// that it cannot read the ledger, and changes nothing. This version can go on then; or the former one
-// rebuilds its ledger, and has the pods. A build from before 0.1.0, whose ledger was a bbolt
-// database, calls the ledger damaged.
+// Back to the version before: either it goes on with what this version has written, or it says that
+// it cannot read the ledger, and changes nothing. Then either this version goes on, or the former
+// version rebuilds its ledger, and knows the pods. A build from before 0.1.0, whose ledger was a
+// bbolt database, calls the ledger damaged.
 func TestBack(t *testing.T) {
 	n := newNode(t)
 	old := n.add("old")

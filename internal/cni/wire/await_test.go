@@ -57,8 +57,8 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// Nobody waits for an agent that is there, for none that is to be waited for, for one whose
-// root is not there, nor beyond the time that is given.
+// A request does not wait if the agent is there, if the request must not wait, or if the
+// agent's root is not there; and no request waits beyond its time.
 func TestAwaitNobody(t *testing.T) {
 	away, here := root.Dir(t.TempDir()), root.Dir(t.TempDir())
 	listenAt(t, here)

@@ -8,9 +8,8 @@ import (
 	"github.com/berth-net/berth/internal/cni"
 )
 
-// The log says of a request that failed whom it was about, and how long it
-// took. To delete what is not there is no
-// failure.
+// The log names the thing that a failed request was about, and says how long the request took.
+// To delete what is not there is no failure.
 func TestFailedRequestIsSaid(t *testing.T) {
 	d := startToy(t)
 	d.Open()

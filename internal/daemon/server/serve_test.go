@@ -311,7 +311,7 @@ func TestAside(t *testing.T) {
 	}
 }
 
-// Those who wait for a turn keep no place, and have one again once it is their turn.
+// Requests that wait for a turn keep no place, and get one again when their turn comes.
 func TestTurnsAside(t *testing.T) {
 	const many = 5
 	d := newToy(t, root.Dir(t.TempDir()), 4) // 3 places for those that make toys
@@ -354,7 +354,7 @@ func TestTurnsAside(t *testing.T) {
 	}
 }
 
-// Of too many that would wait aside some keep their places.
+// If too many requests would wait aside, some of them keep their places.
 func TestAsidesAreBounded(t *testing.T) {
 	d := newToy(t, root.Dir(t.TempDir()), 4)
 	for range maxAsides {

@@ -66,9 +66,7 @@ func (d *metricsToy) from(t *testing.T, source string) tcpClient {
 func (c tcpClient) wantAnswer(t *testing.T, status int) string {
 	t.Helper()
 	res, err := http.ReadResponse(c.answers, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != status {
@@ -77,8 +75,8 @@ func (c tcpClient) wantAnswer(t *testing.T, status int) string {
 	return string(body)
 }
 
-// A pod sends requests to the metrics' address that fail for what their headers say of time.
-// Nothing of it is in the log.
+// A pod sends requests to the metrics' address that fail because of the times in their headers.
+// The log has no line about them.
 func TestMetricsHeedNoDeadlines(t *testing.T) {
 	d := startMetrics(t)
 	c := d.from(t, "127.0.0.2")
@@ -92,9 +90,9 @@ func TestMetricsHeedNoDeadlines(t *testing.T) {
 	d.wantLines(t, 0, "")
 }
 
-// A pod takes all connections to the metrics' address that there are, and more: with half a
-// header, with requests that it does not end, with answers that it does not read. Others get
-// theirs, on an old connection and on a new one, and the log has one line.
+// A pod takes more connections to the metrics' address than there may be: with half a header,
+// with requests that it does not end, with answers that it does not read. Other clients get
+// their answers, on an old connection and on a new one, and the log has one line.
 func TestMetricsOfOthersAreServed(t *testing.T) {
 	const request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 	for how, said := range map[string]string{
@@ -213,8 +211,8 @@ func TestClosedConnectionsKeepNoAnswers(t *testing.T) {
 	}
 }
 
-// What a closed connection leaves in the kernel is little, and ends soon: a client of the metrics
-// that does not read its answers gets no more than that.
+// A closed connection leaves little in the kernel, and only for a short time: a client of the
+// metrics that does not read its answers takes no more memory than that.
 func TestMetricsConnectionsKeepLittle(t *testing.T) {
 	l, err := listenTCP("127.0.0.1:0")
 	must(t, err)
@@ -265,8 +263,8 @@ func (r reader) Write([]byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-// As many clients as there are scrapes at once do not read their answers. Others get
-// theirs, and the log says nothing when those that do not read leave.
+// As many clients as there are scrapes at once do not read their answers. Other clients get
+// their answers, and the log says nothing when the clients that do not read leave.
 func TestScrapesThatNobodyReads(t *testing.T) {
 	d := newToy(t, root.Dir(t.TempDir()), 0)
 	h := d.metrics.handler(d.log)

@@ -12,8 +12,9 @@ import (
 	"github.com/berth-net/berth/internal/trace/tracetest"
 )
 
-// A request that is traced has a span, which says whom it was about, how long it waited for its
-// place, and why it failed, also if that was a panic. To delete what is not there is no failure.
+// A traced request has a span. The span names the thing that the request was about, and says how
+// long the request waited for its place, and why it failed, also if it panicked. To delete what
+// is not there is no failure.
 func TestSpans(t *testing.T) {
 	traced := http.Header{"Traceparent": {tracetest.Parent}}
 	for _, tt := range []struct {

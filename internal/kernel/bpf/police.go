@@ -15,8 +15,8 @@ import (
 	"github.com/berth-net/berth/internal/kernel"
 )
 
-// late is by how much packets may come closer together than their pacer has sent them:
-// the kernel hands them on in bursts when a processor is busy.
+// late is how much closer together packets may arrive than their pacer has sent them: the
+// kernel hands packets on in bursts when a processor is busy.
 const late = 100 * time.Millisecond
 
 // These are the verdicts of a program for tc about a packet (linux/pkt_cls.h).
@@ -108,8 +108,8 @@ func depth(rate, burst uint64) uint64 {
 	return whole*uint64(time.Second) + uint64(float64(part)/float64(rate)*float64(time.Second)) + uint64(late)
 }
 
-// allSpent is in the map of a spent policer until the first packet comes. The program reads its
-// clock itself, because that of a process in a time namespace is another one.
+// allSpent is in the map of a spent policer until the first packet comes. The program reads the
+// clock itself, because a process in a time namespace has another clock.
 const allSpent = math.MaxUint64
 
 // police is a token bucket in the form of GCRA (ITU-T I.371, annex A): the map has the time up to

@@ -86,8 +86,8 @@ func frame(ethertype uint16, ip, protocol byte) []byte {
 	return f
 }
 
-// Many small segments that travel as one packet count as what they are on the wire: a pod chooses
-// their size, and that of their headers.
+// Many small segments that travel as one packet count with all their headers, as on the wire:
+// otherwise a pod could gain by choosing small segments, or large headers.
 func TestSegments(t *testing.T) {
 	const size = 3000
 	udp4, tcp4 := frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_UDP), frame(unix.ETH_P_IP, 0x45, unix.IPPROTO_TCP)
@@ -143,7 +143,7 @@ func TestRefill(t *testing.T) {
 	}
 }
 
-// Whoever sends below the rate loses nothing: each packet finds the bucket full.
+// A sender below the rate loses nothing: each packet finds the bucket full.
 func TestBelowRate(t *testing.T) {
 	p := policer(t, 100e9, 64<<10)
 	for i := range 2000 {

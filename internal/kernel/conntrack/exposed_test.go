@@ -8,11 +8,11 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// ForgetExposed deletes entries of connections that leave the pools with their own source,
-// that go to a blocked address, or that pretend to come from one, and those that have a host port in
-// the place of a program of the node, or of masquerade. If the rules were missed, it also deletes
-// those between pods, or of a pod with the node, which anybody may have made in the pod's name. It
-// deletes no others.
+// ForgetExposed deletes entries of connections that leave the pools with their own source, that go
+// to a blocked address, or that pretend to come from one, and flows that use the number of a host
+// port for a program of the node, or for masquerade. If the rules were missing for a while, it
+// also deletes entries between pods, or of a pod with the node, because anybody may have made them
+// in the pod's name. It deletes no other entries.
 func TestForgetExposed(t *testing.T) {
 	table := open(t)
 	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")
@@ -66,8 +66,9 @@ func TestForgetExposed(t *testing.T) {
 	nettest.Eventually(t, "those to be gone that anybody may have begun", func() bool { return entries(t) == want })
 }
 
-// ForgetMapped deletes the flows that have had a host port before: those to the node itself, and those to which
-// masquerade has given the port, of whichever pool. It deletes no others, such as those between pods.
+// ForgetMapped deletes the flows that used a port before it became a host port: flows to the node
+// itself, and flows of any pool to which masquerade has given the port. It deletes no others, such
+// as flows between pods.
 func TestForgetMapped(t *testing.T) {
 	table := open(t)
 	nettest.Run(t, nil, "ip addr add 192.0.2.9/32 dev lo")

@@ -122,8 +122,8 @@ func TestTrim(t *testing.T) {
 }
 
 // If Trim is to count what others have begun as well, an entry that goes to a pod counts for that
-// pod, also by a service's address. One from pod to pod counts for the pod that began it alone.
-// Of entries that are alike, Trim first deletes those that others have begun.
+// pod, also by a service's address. An entry from pod to pod counts only for the pod that began
+// it. Among entries that are alike, Trim first deletes those that others have begun.
 func TestTrimCountsOthers(t *testing.T) {
 	table := open(t)
 	const pod, friend, node, outside, service = "10.88.0.2", "10.88.0.3", "192.0.2.9", "192.0.2.1", "10.96.0.1"

@@ -11,7 +11,7 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Firewalls of others, and what becomes of a pod's packet in them.
+// Firewalls of other programs, and what each does with a pod's packet.
 func TestBarriers(t *testing.T) {
 	nettest.Need(t)
 	sender := nft.Sender{
@@ -122,7 +122,7 @@ func load(t *testing.T, ruleset string) {
 	t.Cleanup(func() { nettest.Run(t, nil, "nft flush ruleset") })
 }
 
-// What iptables makes by nftables is judged like anything else.
+// Barriers judges the rules that iptables makes by nftables like any other rules.
 func TestBarriersOfIptables(t *testing.T) {
 	nettest.Need(t)
 	sender := nft.Sender{Pools: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}, Uplinks: []string{"eth0"}}

@@ -23,8 +23,8 @@ func samples() []expr.Any {
 	return list
 }
 
-// An expression that is written is read as the same; one that Berth does not use equals
-// none of Berth's.
+// A written expression is read as the same expression; one that Berth does not use equals none
+// of Berth's.
 func TestExpression(t *testing.T) {
 	for _, e := range samples() {
 		var r request

@@ -73,8 +73,8 @@ func (w *world) said(text string, p *place) bool {
 	return ok
 }
 
-// Nobody hears a pod's datagrams from the unspecified address, whether they go to
-// broadcast or to multicast. Those from the pod's own address are heard.
+// Nobody hears a pod's datagrams from the unspecified address, whether they go to broadcast or
+// to multicast. Others hear the datagrams from the pod's own address.
 func TestNobody(t *testing.T) {
 	w, a, _, _, from, _ := newHostile(t, func(*Ruleset) {})
 	w.overhear(w.node, "udp4", "0.0.0.0:67")
@@ -303,9 +303,9 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A patient pod opens what it can after each rest, and keeps its connections open: at its
-// limit it can open none. Once it has room, its next packet is lost, so that it knows no
-// connection that is counted. After that it opens as many as any pod.
+// A patient pod opens as many connections as it can after each rest, and keeps them open: at
+// its limit it can open none. Once the pod has room, its next packet is lost, so that the pod
+// knows no connection that is counted. After that it opens as many connections as any pod.
 func TestLimitOfThePatient(t *testing.T) {
 	const allowed, inRow = 4096, 500
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })
@@ -378,7 +378,8 @@ func TestHaste(t *testing.T) {
 		t.Errorf("%d entries more at once, want what half a minute's share of them is", n)
 	}
 	w.forget(a)
-	// If it took long to open those, the bucket had a token for one too many, and the link rests.
+	// If it took long to open these connections, the bucket had a token for one too many, and
+	// the link rests.
 	nftRun(t, w.node.at, "", "flush", "set", "inet", r.Table(), crowded.name)
 	for sport := range uint16(allowed) {
 		from.send(packet(a.addrs[0], beyond.addrs[0], unix.IPPROTO_UDP, udp(1000+sport, 67, "")))
@@ -394,8 +395,8 @@ func TestHaste(t *testing.T) {
 }
 
 // The node hears no segment of a live link by which it would speak MPTCP, however many such
-// options the segment has. It hears segments that begin with one such option, without it, and
-// those that have other options. Other links say what they like.
+// options the segment has. It hears a segment that begins with one such option, but without the
+// option, and segments with other options. Packets of other links keep their options.
 func TestMultipath(t *testing.T) {
 	w, a, b, _, from, r := newHostile(t, func(*Ruleset) {})
 	w.group(b, r.Live+1)
@@ -445,8 +446,8 @@ func TestMultipath(t *testing.T) {
 	}
 }
 
-// Where the kernel lacks an expression of another rule, looking for that again and again
-// (Complete) does not give a pod its share anew.
+// If the kernel lacks an expression of another rule, Complete looks for the expression again
+// and again. That does not give a pod its share anew.
 func TestLimitOutlivesComplete(t *testing.T) {
 	const allowed = 100
 	w, a, _, beyond, from, r := newHostile(t, func(r *Ruleset) { r.Connections = allowed })

@@ -14,8 +14,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Nobody hears what a pod sends from another's address, whatever the packet's form is. The
-// same packet from the pod's own address is heard.
+// Nobody hears a packet that a pod sends from another pod's address, whatever the packet's form
+// is. The node hears the same packet from the pod's own address.
 func TestLive(t *testing.T) {
 	w, a, b, _ := newNode(t)
 	r := sample()

@@ -80,8 +80,8 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// Before Linux 6.5, the kernel refuses to use a map as a set, as an invalid argument: Replace leaves
-// that part out. Whatever else is invalid is an error.
+// Before Linux 6.5, the kernel refuses to use a map as a set, as an invalid argument: Replace
+// leaves that part out. Any other invalid argument is an error.
 func TestLacksMapsAsSets(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	refused := func(want table) bool {
@@ -104,8 +104,8 @@ func TestLacksMapsAsSets(t *testing.T) {
 	}
 }
 
-// If the kernel lacks an expression that the table needs outside of its optional parts,
-// Replace fails, and the table of before stays.
+// If the kernel lacks an expression that the table needs outside of its optional parts, Replace
+// fails, and the former table stays.
 func TestLacksTooMuch(t *testing.T) {
 	tables := Open(nettest.Node(t))
 	r := sample()

@@ -59,8 +59,8 @@ table inet %[1]s {
 `, r.Table(), r.CutLow, r.CutHigh, r.Live, r.Owner)
 }
 
-// An agent takes over the table of an earlier version, which has other rules. Pods that
-// the old table cut off stay cut off at every moment, and rules that it lacked are in
+// An agent takes over the table of an earlier version, which has other rules. Pods that the old
+// table cut off stay cut off at every moment, and the rules that the old table lacked are in
 // force from then on.
 func TestTakeoverOfAFormerTable(t *testing.T) {
 	programs.Need(t, "nft")

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dropTooBig drops what a link of a group tells the node about path MTUs. The node would believe it
-// about a packet to anybody: the kernel needs no socket for packets that it answered by itself
-// (icmp_err), and the pod need guess no port for sockets that speak with everybody. It keeps
-// the MTU for ten minutes, also for what it forwards there. Pods are one hop away, and the
+// dropTooBig drops what a link of a group tells the node about path MTUs. The node would believe
+// such an error about a packet to anybody: the kernel needs no socket for packets that it answered
+// by itself (icmp_err), and the pod need guess no port for sockets that speak with everybody. It
+// keeps the MTU for ten minutes, also for what it forwards there. Pods are one hop away, and the
 // node knows their MTU.
 //
 //	iifgroup 1073741824 icmp type destination-unreachable icmp code frag-needed drop
@@ -28,8 +28,8 @@ func dropTooBig(group uint32, f family) rule {
 // dropTooBigOfNothing also drops path MTU errors that the node gets by other links than the
 // group's, if they belong to no connection: if they are about packets that were never sent, such as
 // answers to echo requests. Otherwise one packet from anywhere could have the node cut what pods
-// and others send to somebody. About the node's own connections others may tell the truth. The
-// test for errors comes first, so that other packets do not pay for ct.
+// and others send to somebody. Errors about the node's own connections may be true. The test for
+// errors comes first, so that other packets do not pay for ct.
 //
 //	icmp type destination-unreachable icmp code frag-needed ct state invalid,untracked drop
 //	icmpv6 type packet-too-big ct state invalid,untracked drop

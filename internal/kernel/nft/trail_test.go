@@ -41,7 +41,8 @@ func transport(header ...byte) netlink.Attribute {
 }
 
 // A packet is known by its headers where the trail's own chains see it first, and from then on by
-// the kernel's number, whatever masquerade makes of its headers. What others trace is nobody's.
+// the kernel's number, whatever masquerade makes of its headers. Packets that others trace belong
+// to no probe.
 func TestSight(t *testing.T) {
 	f := ourTrail()
 	asked, answered := transport(8, 0, 0, 0, 1, 2, 3, 4, 7, 7, 7), transport(129, 0, 0, 0, 1, 2, 3, 4, 7, 7, 7)

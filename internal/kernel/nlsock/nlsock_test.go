@@ -82,19 +82,8 @@ func TestReceiveEndsWithItsContext(t *testing.T) {
 // flood writes to a port until the test ends.
 func flood(t *testing.T, port uint32) {
 	t.Helper()
-	fd, stop, stopped := other(t), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = write(fd, port) // there may be no room
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-stopped })
+	fd := other(t)
+	nettest.Meanwhile(t, func() { _ = write(fd, port) }) // there may be no room
 }
 
 // A socket's buffer serves the sockets after it.

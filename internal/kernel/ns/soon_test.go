@@ -62,7 +62,7 @@ func TestOpenBelowHangs(t *testing.T) {
 	}
 }
 
-// Where nothing hangs OpenSoon opens what Open opens, and says what Open says.
+// If nothing hangs, OpenSoon opens the same paths as Open, and returns the same errors.
 func TestOpenSoonIsOpen(t *testing.T) {
 	pod := nettest.Pod(t)
 	folder := filepath.Dir(pod.Ref().Path)

@@ -145,18 +145,9 @@ func TestDumpInterrupted(t *testing.T) {
 		add("still", i)
 	}
 	defer c.Do(rtnl.DelGroup(77))
-	stop := make(chan struct{})
-	var churn sync.WaitGroup
-	churn.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-				add("churn", i)
-			}
-		}
-	})
+	churned := 0
+	stop := nettest.Again(func() { add("churn", churned); churned++ })
+	defer stop()
 	nettest.Eventually(t, "a list that stays interrupted", func() bool {
 		links, err := c.Veths(named("still"))
 		if errors.Is(err, kernel.ErrInterrupted) {
@@ -168,8 +159,7 @@ func TestDumpInterrupted(t *testing.T) {
 		}
 		return false
 	})
-	close(stop)
-	churn.Wait()
+	stop()
 	if links, err := c.Veths(named("still")); err != nil || len(links) != still {
 		t.Errorf("%d links, %v, when all is quiet", len(links), err)
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Whatever takes the kernel's lock of all links waits for its turn. A deletion does not.
+// Each request that takes the kernel's lock of all links waits for its turn. A deletion does
+// not.
 func TestTurns(t *testing.T) {
 	nettest.Need(t)
 	n := nettest.Pod(t)

@@ -61,6 +61,15 @@ func listen(t *testing.T, c *rtnl.Conn) (groups stamp.Groups, told func() []stri
 	}
 }
 
+// waitTold waits for a piece of news, and adds all news until then to seen.
+func waitTold(t *testing.T, told func() []string, seen *[]string, want string) {
+	t.Helper()
+	nettest.Eventually(t, want, func() bool {
+		*seen = append(*seen, told()...)
+		return slices.Contains(*seen, want)
+	})
+}
+
 func show(n rtnl.News) string {
 	switch n.Change {
 	case rtnl.LinkSet:
@@ -87,13 +96,7 @@ func TestMonitor(t *testing.T) {
 	c := open(t, nil)
 	groups, told := listen(t, c)
 	var seen []string
-	wait := func(want string) {
-		t.Helper()
-		nettest.Eventually(t, want, func() bool {
-			seen = append(seen, told()...)
-			return slices.Contains(seen, want)
-		})
-	}
+	wait := func(want string) { t.Helper(); waitTold(t, told, &seen, want) }
 
 	for i, name := range []string{monitored + "live", "bother", monitored + "cut"} {
 		link, _ := veth(t, c, name)
@@ -199,7 +202,7 @@ func TestMonitorLoses(t *testing.T) {
 		must(t, err)
 		lost = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.Lost })
 	}
-	// The monitor tells of what happens from then on, and of nothing from before.
+	// The monitor tells of later changes, and of no earlier one.
 	later := rtnl.Route{Dst: prefix("10.78.0.0/16"), Unreachable: true}
 	must(t, c.Do(rtnl.AddRoute(later), rtnl.DelRoute(later)))
 	news, err := m.Next()

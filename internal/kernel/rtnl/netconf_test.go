@@ -2,7 +2,6 @@ package rtnl_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/berth-net/berth/internal/nettest"
@@ -19,13 +18,7 @@ func TestMonitorForwarding(t *testing.T) {
 	}
 	_, told := listen(t, c)
 	var seen []string
-	wait := func(want string) {
-		t.Helper()
-		nettest.Eventually(t, want, func() bool {
-			seen = append(seen, told()...)
-			return slices.Contains(seen, want)
-		})
-	}
+	wait := func(want string) { t.Helper(); waitTold(t, told, &seen, want) }
 	for _, family := range []string{"ipv4", "ipv6"} {
 		six := family == "ipv6"
 		for _, quiet := range []string{"conf/default/forwarding", "conf/veth0/accept_redirects"} {

@@ -96,7 +96,8 @@ func TestVerify(t *testing.T) {
 	must(t, k.Verify(t.Context(), nil, []hold.Hold{h})[0])
 }
 
-// Who sends datagrams to a port before it is mapped has a flow to the node itself; TCP has none.
+// A client that sends datagrams to a port before the port is mapped has a flow to the node
+// itself; a TCP client has none.
 func TestExposed(t *testing.T) {
 	k, exposed, _ := open(t)
 	var all []nft.Mapping

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of kinds")
 
-// golden: ledgers of older agents have specs as this JSON, so that fields may be added, but
-// never renamed or removed.
+// golden: ledgers of older agents have specs in the form of this JSON. So fields may be added,
+// but never renamed or removed.
 func golden(t testing.TB, k Kind) {
 	t.Helper()
 	if k.Example == nil {

@@ -39,27 +39,13 @@ func TestOptionsFaults(t *testing.T) {
 	modes := append(fault.Modes(), fault.Hangs()...)
 	points := 0
 	for beside := range meanwhile {
-		for _, mode := range modes {
-			step := 1
-			if beside != "nothing" { // every third, at least, and others in other runs
-				step = 3
-			}
-			for at := 1 + rand.IntN(step); ; at += step {
-				surfaced := ""
-				synctest.Test(t, func(t *testing.T) {
-					l := newLife(t, fault.New(at, mode), meanwhile[beside])
-					l.run()
-					surfaced = l.plan.Surfaced()
-				})
-				if t.Failed() {
-					t.Fatalf("%s at operation %d (%s), and %s", mode, at, surfaced, beside)
-				}
-				if surfaced == "" {
-					break
-				}
-				points++
-			}
+		step := 1
+		if beside != "nothing" { // every third, at least, and others in other runs
+			step = 3
 		}
+		points += fault.Each(t, beside, modes, 1+rand.IntN(step), step, func(newPlan func() *fault.Plan) {
+			synctest.Test(t, func(t *testing.T) { newLife(t, newPlan(), meanwhile[beside]).run() })
+		})
 	}
 	t.Logf("fault points covered: %d; residue: 0", points)
 	if points < 200 {

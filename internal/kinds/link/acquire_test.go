@@ -191,9 +191,9 @@ func TestCutWinsOverRevival(t *testing.T) {
 	}
 }
 
-// A pod deletes its end. Then it keeps giving that end's name to another interface and
-// taking it away, while the agent makes the link again. The new link has the index of the
-// old one, by which the table counts the pod's connections.
+// A pod deletes its end. Then it keeps giving that end's name to another interface and taking
+// it away, while the agent makes the link again. The new link has the index of the old one,
+// because the table counts the pod's connections by that index.
 func TestIndexOutlivesDecoy(t *testing.T) {
 	f := newFixture(t) // it hears no news: an agent may make the link before it hears that it is gone
 	pod, h := f.pod("4")

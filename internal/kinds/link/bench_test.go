@@ -20,33 +20,40 @@ func (f *fixture) crowd(n int) {
 	f.Cleanup(func() { f.release(hs...) })
 }
 
+// among runs a benchmark beside each of the crowds.
+func among(b *testing.B, what string, run func(b *testing.B, f *fixture)) {
+	for _, n := range crowds {
+		b.Run(fmt.Sprintf("%s/links=%d", what, n), func(b *testing.B) {
+			f := newFixture(b)
+			f.forwarding()
+			f.crowd(n)
+			run(b, f)
+		})
+	}
+}
+
 // BenchmarkAcquire makes links, 20 to a pod's namespace, which are deleted
 // outside of the measured time.
 func BenchmarkAcquire(b *testing.B) {
 	for _, families := range []string{"4", both} {
-		for _, n := range crowds {
-			b.Run(fmt.Sprintf("families=%s/links=%d", families, n), func(b *testing.B) {
-				f := newFixture(b)
-				f.forwarding()
-				f.crowd(n)
-				var hs []hold.Hold
-				pod := nettest.Pod(b)
-				for b.Loop() {
-					b.StopTimer()
-					if len(hs) == 20 {
-						f.release(hs...)
-						nettest.Delete(b, pod)
-						hs, pod = nil, nettest.Pod(b)
-					}
-					h := f.hold(pod.Ref(), families)
-					spec(h).Ifname = fmt.Sprintf("eth%d", len(hs))
-					b.StartTimer()
-					must(b, f.kind.Acquire(context.Background(), h))
-					hs = append(hs, h)
+		among(b, "families="+families, func(b *testing.B, f *fixture) {
+			var hs []hold.Hold
+			pod := nettest.Pod(b)
+			for b.Loop() {
+				b.StopTimer()
+				if len(hs) == 20 {
+					f.release(hs...)
+					nettest.Delete(b, pod)
+					hs, pod = nil, nettest.Pod(b)
 				}
-				f.release(hs...)
-			})
-		}
+				h := f.hold(pod.Ref(), families)
+				spec(h).Ifname = fmt.Sprintf("eth%d", len(hs))
+				b.StartTimer()
+				must(b, f.kind.Acquire(context.Background(), h))
+				hs = append(hs, h)
+			}
+			f.release(hs...)
+		})
 	}
 }
 
@@ -86,27 +93,22 @@ func BenchmarkAcquireAtOnce(b *testing.B) {
 // BenchmarkCut cuts off one link after the other.
 func BenchmarkCut(b *testing.B) {
 	for _, families := range []string{"4", both} {
-		for _, n := range crowds {
-			b.Run(fmt.Sprintf("families=%s/links=%d", families, n), func(b *testing.B) {
-				f := newFixture(b)
-				f.forwarding()
-				f.crowd(n)
-				const some = 100
-				hs := f.many(some, families)
-				defer f.release(hs...)
-				i := 0
-				for b.Loop() {
-					if i == some { // links that are cut off are replaced
-						b.StopTimer()
-						f.release(hs...)
-						hs, i = f.many(some, families), 0
-						b.StartTimer()
-					}
-					must(b, f.kind.Cut(context.Background(), hs[i]))
-					i++
+		among(b, "families="+families, func(b *testing.B, f *fixture) {
+			const some = 100
+			hs := f.many(some, families)
+			defer f.release(hs...)
+			i := 0
+			for b.Loop() {
+				if i == some { // links that are cut off are replaced
+					b.StopTimer()
+					f.release(hs...)
+					hs, i = f.many(some, families), 0
+					b.StartTimer()
 				}
-			})
-		}
+				must(b, f.kind.Cut(context.Background(), hs[i]))
+				i++
+			}
+		})
 	}
 }
 
@@ -114,27 +116,22 @@ func BenchmarkCut(b *testing.B) {
 // by one.
 func BenchmarkRelease(b *testing.B) {
 	for _, grouped := range []bool{true, false} {
-		for _, n := range crowds {
-			b.Run(fmt.Sprintf("grouped=%t/links=%d", grouped, n), func(b *testing.B) {
-				f := newFixture(b)
-				f.forwarding()
-				f.crowd(n)
-				size := f.kind.Batch
-				for b.Loop() {
-					b.StopTimer()
-					hs := f.many(size, both)
-					b.StartTimer()
-					if grouped {
-						f.release(hs...)
-						continue
-					}
-					for _, h := range hs {
-						f.release(h)
-					}
+		among(b, fmt.Sprintf("grouped=%t", grouped), func(b *testing.B, f *fixture) {
+			size := f.kind.Batch
+			for b.Loop() {
+				b.StopTimer()
+				hs := f.many(size, both)
+				b.StartTimer()
+				if grouped {
+					f.release(hs...)
+					continue
 				}
-				b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "links/s")
-			})
-		}
+				for _, h := range hs {
+					f.release(h)
+				}
+			}
+			b.ReportMetric(float64(b.N*size)/b.Elapsed().Seconds(), "links/s")
+		})
 	}
 }
 

@@ -13,16 +13,22 @@ import (
 	"github.com/berth-net/berth/internal/stamp"
 )
 
-// A cut of a link waits for a deletion of that link, and the other way round. Neither waits
-// for a cut or a deletion of another link.
-func TestClaims(t *testing.T) {
+// openLinks returns the links of an instance that has none, their connection and their groups.
+func openLinks(t *testing.T) (*rtnl.Conn, stamp.Groups, *Links) {
+	t.Helper()
 	nettest.Need(t)
 	conn, err := rtnl.Open(nil)
 	must(t, err)
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	groups, err := stamp.GroupsOf("testaaaaaa")
 	must(t, err)
-	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
+	return conn, groups, New(Options{Conn: conn, Prefix: "test", Groups: groups})
+}
+
+// A cut of a link waits for a deletion of that link, and the other way round. Neither waits
+// for a cut or a deletion of another link.
+func TestClaims(t *testing.T) {
+	_, _, l := openLinks(t)
 	planned := func() hold.Hold {
 		id := hold.NewID()
 		return hold.Hold{Owner: id, Spec: &Spec{Name: stamp.Link("test", id), Addresses: []netip.Addr{netip.MustParseAddr("10.64.200.1")}}}

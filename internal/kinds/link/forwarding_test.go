@@ -8,8 +8,9 @@ import (
 	"github.com/berth-net/berth/internal/nettest"
 )
 
-// Where the node forwards what pods send, a pod's link that does not forward is changed, and
-// Acquire mends it, each family by itself. Elsewhere that is nobody's business.
+// If the node has to forward packets of pods, Verify calls a pod's link changed that does not
+// forward, and Acquire mends it, each family by itself. On other nodes the kind ignores
+// forwarding.
 func TestForwarding(t *testing.T) {
 	for _, forwards := range []bool{true, false} {
 		f := newFixture(t, func(o *link.Options) { o.Forwards = func() bool { return forwards } })

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/berth-net/berth/internal/kernel/rtnl"
-	"github.com/berth-net/berth/internal/nettest"
 	"github.com/berth-net/berth/internal/stamp"
 )
 
@@ -75,13 +74,7 @@ func (l *Links) known(t testing.TB) bool {
 
 // Glances use the list of ListAhead, provided that the links are followed.
 func TestListAhead(t *testing.T) {
-	nettest.Need(t)
-	conn, err := rtnl.Open(nil)
-	must(t, err)
-	defer conn.Close()
-	groups, err := stamp.GroupsOf("testaaaaaa")
-	must(t, err)
-	l := New(Options{Conn: conn, Prefix: "test", Groups: groups})
+	conn, groups, l := openLinks(t)
 	if l.known(t) {
 		t.Error("nobody has listed, and the links are known")
 	}

@@ -124,8 +124,8 @@ func TestGlanceAtUnheard(t *testing.T) {
 	}
 }
 
-// A glance does not list the links as long as they are followed: it does not see a change
-// of which the monitor's filter drops the news.
+// As long as somebody follows the links, a glance does not list them. So a glance does not see
+// a change whose news the monitor's filter drops.
 func TestGlanceDoesNotList(t *testing.T) {
 	f := newFixture(t)
 	end := f.follow()

@@ -202,24 +202,16 @@ func TestRenamedComing(t *testing.T) {
 // Release deletes all links, even if somebody moves them to other groups at any moment.
 func TestReleaseRegrouped(t *testing.T) {
 	f := newFixture(t)
-	stop := make(chan struct{})
-	var all sync.WaitGroup
 	var mu sync.Mutex
 	var indices []int
-	all.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			mu.Lock()
-			for _, i := range indices {
-				f.conn.Do(rtnl.SetLinkAt(i, rtnl.Group(0)))
-			}
-			mu.Unlock()
+	stop := nettest.Again(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, i := range indices {
+			f.conn.Do(rtnl.SetLinkAt(i, rtnl.Group(0)))
 		}
 	})
+	defer stop()
 	for range 5 {
 		hs := f.many(8, "4")
 		mu.Lock()
@@ -237,6 +229,4 @@ func TestReleaseRegrouped(t *testing.T) {
 			}
 		}
 	}
-	close(stop)
-	all.Wait()
 }

@@ -78,9 +78,9 @@ func TestSettle(t *testing.T) {
 	must(t, f.kind.Settle(t.Context(), h))
 }
 
-// The path of a pod's network namespace goes behind the link, and before the wait for the
-// pod's addresses; then the namespace goes, too. The kind says that the pod is gone, for which
-// an ADD has a number of its own.
+// The path of a pod's network namespace goes after the link is made, and before the wait for
+// the pod's addresses. Then the namespace goes, too. The kind says that the pod is gone, for
+// which an ADD has a number of its own.
 func TestSettleWithoutPod(t *testing.T) {
 	f := newFixture(t)
 	pod := nettest.Pod(t)

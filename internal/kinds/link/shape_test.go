@@ -53,8 +53,8 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// What waits for a pod with a low limit is so little that no socket of the node is full of it: not
-// that of a UDP server, and not the smaller one from which the kernel answers pings, which has
+// So few packets wait for a pod with a low limit that they fill no socket of the node: neither the
+// socket of a UDP server, nor the smaller one from which the kernel answers pings, which has
 // 132,224 bytes on each processor. The kernel charges a waiting packet to its sender's socket, and
 // an empty one with 832 bytes.
 func TestLittleWaits(t *testing.T) {
@@ -97,7 +97,7 @@ func TestLowRateOfTCP(t *testing.T) {
 	nettest.WantRate(t, limit.Rate, uint64(limit.Burst), func() uint64 { return nettest.Received(t, to, "eth0") })
 }
 
-// A link without limits has no queueing disciplines, and its limits are none of its business.
+// A link without limits has no queueing discipline, and Verify ignores a limit that others have set.
 func TestUnshaped(t *testing.T) {
 	f := newFixture(t)
 	_, h := f.pod(both)
@@ -169,8 +169,8 @@ func (f *fixture) root(h hold.Hold) (q rtnl.Qdisc) {
 	return q
 }
 
-// Whatever others put in the place of a limit on the node's end is seen, alone and among many, and mended.
-// What a pod changes of its own end is seen by CHECK.
+// Whatever others put in the place of a limit on the node's end is seen, alone and among many, and
+// mended. CHECK sees changes that a pod makes to its own end.
 func TestReshaped(t *testing.T) {
 	f := newFixture(t)
 	ingress := rtnl.Rate{Rate: 1_000_000, Burst: 20_000}

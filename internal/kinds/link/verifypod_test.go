@@ -91,8 +91,9 @@ func TestVerifyPod(t *testing.T) {
 	})
 }
 
-// CHECK names what a pod's second interface lacks of that by which its answers leave. Another
-// route to where CHECK looks, and other rules, hide nothing.
+// A pod's second interface needs routes and rules by which its answers leave. CHECK names those
+// that are missing. Another route to the address that CHECK looks up, and other rules, hide
+// nothing.
 func TestVerifyPodOfSecondInterface(t *testing.T) {
 	f := newFixture(t)
 	for _, test := range []struct{ change, says string }{
@@ -142,9 +143,9 @@ func (f *fixture) wants(h hold.Hold, is error, says string) {
 }
 
 // A pod puts an interface of its own in the place of its link's end, which it keeps under another
-// name or in a further network namespace. CHECK says so, whatever of the end the pod gives to the
-// interface. The link's other end is known by what the kernel says of the host's end, also if
-// somebody has renamed that.
+// name or in a further network namespace. CHECK says so, even if the pod gives the interface the
+// name, the MAC or the addresses of the end. CHECK recognizes the link's other end by the
+// kernel's answer about the host's end, also if somebody has renamed the host's end.
 func TestVerifyPodOfDecoy(t *testing.T) {
 	for _, test := range []struct {
 		name string

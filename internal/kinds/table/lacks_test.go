@@ -91,8 +91,8 @@ func (m *mendOnWrite) Complete(r nft.Ruleset) error {
 	return m.Replace(r)
 }
 
-// Differs is called when the table differs, while it does, and not for what the agent
-// itself has written.
+// Differs is called when the table differs, as long as it differs, and not for changes that the
+// agent itself has written.
 func TestDiffers(t *testing.T) {
 	at := nettest.Node(t)
 	var (

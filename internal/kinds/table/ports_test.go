@@ -27,8 +27,8 @@ func mapping(host string, pod string) nft.Mapping {
 	return nft.Mapping{Protocol: "tcp", Host: netip.MustParseAddrPort(host), Pod: netip.MustParseAddrPort(pod)}
 }
 
-// Keeper's own changes of host ports make nobody doubt the table. All of them outlive a new
-// ruleset, and what others do to the table.
+// Keeper's own changes of host ports raise no doubt about the table. All host ports outlive a
+// new ruleset, and changes of others to the table.
 func TestPortsOutliveChanges(t *testing.T) {
 	at := nettest.Node(t)
 	e := New(Options{
@@ -41,21 +41,9 @@ func TestPortsOutliveChanges(t *testing.T) {
 	k.must(k.acquire(h))
 	nettest.Eventually(t, "the table to be intact", e.Intact)
 
-	doubted, stop := make(chan bool), make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-stop:
-				doubted <- false
-				return
-			default:
-				if !e.Intact() {
-					doubted <- true
-					return
-				}
-			}
-		}
-	}()
+	doubted := false
+	stop := nettest.Again(func() { doubted = doubted || !e.Intact() })
+	defer stop()
 	want := map[hold.ID][]nft.Mapping{}
 	for i := range 50 {
 		owner := hold.NewID()
@@ -68,8 +56,7 @@ func TestPortsOutliveChanges(t *testing.T) {
 		}
 	}
 	nettest.Eventually(t, "all news to be read", func() bool { return e.touched.Load() == e.sound.Load() })
-	close(stop)
-	if <-doubted {
+	if stop(); doubted {
 		t.Error("the table was not intact while ports were mapped")
 	}
 	if len(drifts) > 0 {
@@ -116,8 +103,8 @@ func same(a, b map[hold.ID][]nft.Mapping) bool {
 	return true
 }
 
-// An agent that starts keeps the ports that a former one has left, but for those that the ledger
-// does not have: those of owners that nobody knows, and what somebody has written meanwhile.
+// A starting agent keeps the host ports that a former agent has left in the table, except ports
+// that the ledger lacks: those of unknown owners, and those that somebody has written meanwhile.
 func TestPortsOfAFormerAgent(t *testing.T) {
 	at := nettest.Node(t)
 	h := newHold(instance)
@@ -193,7 +180,7 @@ func (d *deafTables) answer() error {
 }
 
 // The kernel has mapped ports, or unmapped them, and its answer gets lost. Nothing is left once
-// the owner is released, and what Keeper knows agrees with the table.
+// the owner is released, and Keeper's list agrees with the table.
 func TestPortsWithoutAnAnswer(t *testing.T) {
 	for deaf := range 4 {
 		tables := &deafTables{Tables: nft.Open(nettest.Node(t))}
@@ -218,7 +205,7 @@ func TestPortsWithoutAnAnswer(t *testing.T) {
 }
 
 // The kernel has mapped ports, and an error of the socket looks as if the kernel had refused them.
-// The ports are there, and nobody takes them for somebody else's.
+// The ports are there, and Keeper does not take them for another owner's.
 func TestPortsBusyAnswer(t *testing.T) {
 	tables := &deafTables{Tables: nft.Open(nettest.Node(t)), err: kernel.ErrBusy}
 	e := New(Options{Tables: tables.Tables, Ruleset: withPorts()})
@@ -277,8 +264,8 @@ func (c *countedTables) Mapped(instance string) ([]nft.Port, error) {
 	return c.Tables.Mapped(instance)
 }
 
-// The table is read again only once something has changed in nftables since it was seen to be right, or
-// an answer got lost. Whatever somebody else changes is seen.
+// The table is read again only once something has changed in nftables since it was seen to be
+// right, or an answer got lost. Keeper sees every change of others.
 func TestPortsAreReadOnce(t *testing.T) {
 	at := nettest.Node(t)
 	deaf := &deafTables{Tables: nft.Open(at)}

@@ -24,8 +24,9 @@ import (
 	"github.com/berth-net/berth/internal/mode"
 )
 
-// What ADD accepts, the ledger can write: a pod with as many host ports as a configuration may
-// have, whose every other text is as long as it may be, and takes six bytes of JSON for each byte.
+// The ledger can write everything that ADD accepts: a pod with as many host ports as a
+// configuration may have, with all other texts as long as they may be, and with six bytes of JSON
+// for each byte of these texts.
 func TestLongestRecordIsWritten(t *testing.T) {
 	id := hold.NewID()
 	long := func(n int) string { return strings.Repeat("<", n) }

@@ -1,0 +1,31 @@
+package nettest
+
+import (
+	"sync"
+	"testing"
+)
+
+// Again calls f again and again, in a goroutine of its own, until stop is called, which waits for
+// the last call.
+func Again(f func()) (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				f()
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(done); <-ended })
+}
+
+// Meanwhile is Again until the test ends. The cleanups that were registered before come after the
+// last call.
+func Meanwhile(t testing.TB, f func()) {
+	t.Helper()
+	t.Cleanup(Again(f))
+}
