@@ -81,24 +81,40 @@ func (c *call) cutOff() error {
 		err = c.cut(named)
 	}
 	inPod, lookErr := c.leadsTo() // last, because the way through the pod may take long
-	if lookErr == nil && inPod != named {
+	if lookErr == nil && inPod.index() != named.index() {
 		lookErr = c.cut(inPod)
 	}
 	return errors.Join(err, lookErr)
 }
 
-// cut sets a link down, and so cuts its pod off. Index 0 means that there is no link. A link
-// that is gone is as good as one that is down.
-func (c *call) cut(index uint32) error {
+// cut sets a link down, and so cuts its pod off; nil means that there is no link. A link that is
+// gone is as good as one that is down. cut deletes a link that an ADD has made by half: an agent that
+// hangs in that ADD would set the link up when it goes on, and might end before it cuts the pod off.
+func (c *call) cut(end answer) error {
+	index := end.index()
 	if index == 0 {
 		return nil
 	}
 	c.found = true
-	if err := setDown(index); err != nil && err != unix.ENODEV {
+	err := setDown(index)
+	if err == nil && c.halfMade(end) {
+		err = deleteLink(index)
+	}
+	if err != nil && err != unix.ENODEV {
 		return fmt.Errorf("setting link %d down: %w", index, err)
 	}
 	c.down = true
 	return nil
+}
+
+// halfMade reports whether a link is this attachment's, and its ADD has not set it up yet.
+func (c *call) halfMade(end answer) bool {
+	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
+	if !stamped || !s.Is(c.key()) {
+		return false
+	}
+	groups, err := stamp.GroupsOf(s.Instance)
+	return err == nil && end.number(unix.IFLA_GROUP) == groups.Coming()
 }
 
 // misplaced reports whether the agent of this boot served in a network namespace that differs from
@@ -124,14 +140,14 @@ func (c *call) namesOurs() bool {
 	return link != "" && isOf(c.head.Root, link[1:])
 }
 
-// named returns the index of the link that prevResult names, if the link's alias says that it
-// is this attachment's; 0 if it is not, or is gone. If somebody has renamed the link, named
+// named returns the link that prevResult names, if the link's alias says that it is this
+// attachment's; nil if it is not, or is gone. If somebody has renamed the link, named
 // finds it by its altname. A prevResult can be wrong, and a pod that it names by mistake must
 // stay connected. So if the alias is nobody's, because another program took Berth's away,
 // named only notes the link for leadsTo.
-func (c *call) named() (uint32, error) {
+func (c *call) named() (answer, error) {
 	if !c.namesOurs() {
-		return 0, nil
+		return nil, nil
 	}
 	link := c.head.HostVeth
 	for _, d := range []device{{name: link}, {altname: stamp.AltName(link)}} {
@@ -140,50 +156,50 @@ func (c *call) named() (uint32, error) {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("asking for link %s: %w", link, err)
+			return nil, fmt.Errorf("asking for link %s: %w", link, err)
 		}
 		s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
 		if id, _ := stamp.LinkID(link); stamped && s.ID == id && s.Is(c.key()) && c.older(s) {
-			return end.index(), nil
+			return end, nil
 		}
 		if !stamped && c.nobodys == 0 {
 			c.nobodys = end.index()
 		}
 	}
-	return 0, nil
+	return nil, nil
 }
 
-// leadsTo returns the index of the host's end of the link whose other end is the pod's
+// leadsTo returns the host's end of the link whose other end is the pod's
 // interface, if the alias of the host's end says that it is this attachment's, or if the alias
-// is nobody's and prevResult names the link; otherwise 0. The pod tells only an index. A Short
+// is nobody's and prevResult names the link; otherwise nil. The pod tells only an index. A Short
 // alias, which may lack the end of its key, counts only for the incarnation that prevResult
 // names. So a pod that lies gets no other pod cut off. The link's name tells nothing, because
 // somebody may have renamed it. If the key has several incarnations, leadsTo finds the one that is
 // in the pod now, unless its ADD began after this DEL: then the DEL is not about that incarnation.
 //
-// If leadsTo cannot see something, such as a namespace that is gone, it returns 0: leadsTo only
+// If leadsTo cannot see something, such as a namespace that is gone, it returns nil: leadsTo only
 // helps runtimes that lost the result of ADD, that send no result (configurations below 0.4.0)
 // or an old one, and it helps with renamed links. It returns an error only if another try may
 // see more, as when there was no file descriptor left. A lost answer of the kernel (errLost) is
 // no error: the pod can bring that about for as long as it likes, just as it can hide its
 // interface.
-func (c *call) leadsTo() (uint32, error) {
+func (c *call) leadsTo() (answer, error) {
 	inside, end, err := c.ends()
 	c.noPod = errors.Is(err, ns.ErrGone) || errors.Is(err, ns.ErrFile)
 	if end == nil {
-		return 0, passing(err)
+		return nil, passing(err)
 	}
 	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))
 	if !stamped && end.index() == c.nobodys && end.number(unix.IFLA_LINK) == inside.index() {
-		return c.nobodys, nil
+		return end, nil
 	}
 	if !stamped || !s.Is(c.key()) || !isOf(c.head.Root, s.Instance) {
-		return 0, nil
+		return nil, nil
 	}
 	if id, _ := stamp.LinkID(c.head.HostVeth); s.Short() && s.ID != id || !c.older(s) {
-		return 0, nil
+		return nil, nil
 	}
-	return end.index(), nil
+	return end, nil
 }
 
 // older reports whether a link of this attachment is of an ADD that began before this DEL. If

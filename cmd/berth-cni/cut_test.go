@@ -306,9 +306,37 @@ func TestStampCutOffLeadsNowhere(t *testing.T) {
 		a.stamp(ownLink, k)
 		c := call{container: k.ContainerID, ifname: k.Ifname, netns: pod.Ref().Path}
 		c.head.Name, c.head.Root, c.head.HostVeth = k.Network, root.Dir(a.root), test.named
-		if got, err := c.leadsTo(); err != nil || (got == uint32(own.Attrs().Index)) != test.found || !test.found && got != 0 {
-			t.Errorf("%+v: it leads to %d, %v", test, got, err)
+		if got, err := c.leadsTo(); err != nil || (got.index() == uint32(own.Attrs().Index)) != test.found || !test.found && got != nil {
+			t.Errorf("%+v: it leads to %d, %v", test, got.index(), err)
 		}
+	}
+}
+
+// A link that an ADD has made by half is deleted, and not only set down: an agent that hangs in that
+// ADD sets the link up by its index when it goes on.
+func TestCutOfHalfMade(t *testing.T) {
+	for name, test := range map[string]struct {
+		k    stamp.Key
+		gone bool
+	}{"its own": {key, true}, "another attachment's": {another, false}} {
+		t.Run(name, func(t *testing.T) {
+			a := newAway(t, t.TempDir())
+			pod := nettest.Pod(t)
+			a.lead(ownLink, pod, "eth0")
+			a.stamp(ownLink, test.k)
+			groups, err := stamp.GroupsOf(ownLink[1:])
+			must(t, err)
+			own := nettest.Link(t, ownLink)
+			must(t, netlink.LinkSetGroup(own, int(groups.Coming())))
+			c := call{container: key.ContainerID, ifname: "eth0", netns: pod.Ref().Path}
+			c.head.Name, c.head.Root = key.Network, root.Dir(a.root)
+			if err := c.cutOff(); err != nil || c.down != test.gone {
+				t.Errorf("cut off: %t, %v", c.down, err)
+			}
+			if _, err := netlink.LinkByIndex(own.Attrs().Index); (err != nil) != test.gone {
+				t.Errorf("looking for the link: %v", err)
+			}
+		})
 	}
 }
 

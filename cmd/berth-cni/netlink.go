@@ -84,9 +84,16 @@ func (a answer) number(typ uint16) uint32 {
 
 // setDown does `ip link set LINK down` by the link's index. It does not use the name, because
 // another link may have the name by now, after the caller has found out which pod's link it is.
-func setDown(index uint32) error {
+func setDown(index uint32) error { return tell(index, unix.RTM_SETLINK, unix.IFF_UP) }
+
+// deleteLink does `ip link del LINK` by the link's index.
+func deleteLink(index uint32) error { return tell(index, unix.RTM_DELLINK, 0) }
+
+// tell sends the kernel a message about a link, and returns what the kernel acknowledges. change
+// are the flags that the message clears.
+func tell(index uint32, typ uint16, change uint32) error {
 	var buf [4096]byte
-	answer, err := ask(message(device{index: index}, unix.RTM_SETLINK, unix.NLM_F_REQUEST|unix.NLM_F_ACK, unix.IFF_UP), buf[:])
+	answer, err := ask(message(device{index: index}, typ, unix.NLM_F_REQUEST|unix.NLM_F_ACK, change), buf[:])
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,8 @@ import (
 // serves the link's instance: the folders of the agent that made the link are lost. The plugin
 // cuts the link off like any other, and queues the deletion for the next agent.
 func (c *call) orphaned() bool {
-	index, err := c.leadsTo()
-	if err != nil || index == 0 {
-		return false
-	}
-	end, err := look(device{index: index})
-	if err != nil {
+	end, err := c.leadsTo()
+	if err != nil || end == nil {
 		return false
 	}
 	s, stamped := stamp.Parse(end.text(unix.IFLA_IFALIAS))

@@ -138,13 +138,13 @@ func (f *flags) place() error {
 	return nil
 }
 
-// load reads the configuration that the flags name.
-func (f flags) load() (*config.Config, error) {
-	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics, Remove: f.remove})
+// load reads the configuration that the flags name, for the first time or again.
+func (f flags) load(again bool) (*config.Config, error) {
+	return config.Load(root.Dir(f.root), config.Flags{File: f.config, Pools: f.pools, Metrics: f.metrics, Remove: f.remove, Again: again})
 }
 
 func run(_ context.Context, f flags, to *daemon.LogWriter) error {
-	conf, err := f.load()
+	conf, err := f.load(false)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func reloads(ctx context.Context, f flags) <-chan config.Reading {
 				return
 			case <-hup:
 			}
-			c, err := f.load()
+			c, err := f.load(true)
 			select {
 			case out <- config.Reading{Config: c, Err: err}:
 			case <-ctx.Done():

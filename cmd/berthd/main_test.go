@@ -50,7 +50,7 @@ func TestPlace(t *testing.T) {
 func TestRemoveNeedsNoPool(t *testing.T) {
 	for _, f := range []flags{{remove: true}, {}, {rebuild: true}} {
 		f.root = t.TempDir()
-		if _, err := f.load(); (err == nil) != f.remove {
+		if _, err := f.load(false); (err == nil) != f.remove {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}

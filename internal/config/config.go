@@ -69,6 +69,7 @@ type Flags struct {
 	Pools   []string // --pool, each in ParsePool's form, in their order
 	Metrics string   // --metrics; "": what the file says
 	Remove  bool     // --remove: an agent that only gives back needs no pool
+	Again   bool     // the agent has read its configuration before: a pipe in the file's place could keep it waiting for ever
 }
 
 // Reading is a configuration that was read again, or the reason why it could not be read.
@@ -88,8 +89,8 @@ func Load(dir root.Dir, flags Flags) (*Config, error) {
 	if !named {
 		path = dir.Config()
 	}
-	open := os.Open // a file that --config names may be a pipe
-	if !named {
+	open := os.Open // a file that --config names may be a pipe, once
+	if !named || flags.Again {
 		open = root.Open
 	}
 	text, err := read(path, open)

@@ -105,7 +105,7 @@ type Daemon struct {
 	locked   *Lock           // the lock of the instance; nil: not locked
 	unmarked bool            // the marker of this epoch could not be written
 	notified <-chan struct{} // closed when the supervisor was told of the last state that notify was called with
-	deaf     bool            // there was no room for the socket yet; keepReachable's, once Live has begun it
+	deaf     bool            // there was no room for the socket yet, or something was in its place; keepReachable's, once Live has begun it
 	sweeping turn.One        // its holder sweeps
 }
 

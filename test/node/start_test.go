@@ -176,3 +176,27 @@ func TestRunHasNoInodes(t *testing.T) {
 	a.del("c1", wait)
 	a.stop()
 }
+
+// Somebody's folder, which is not empty, is in the socket's place: the agent detaches pods that were
+// deleted meanwhile, and makes the socket when it can.
+func TestFolderInTheSocketsPlace(t *testing.T) {
+	a := newAgent(t, nil, pools)
+	t.Cleanup(func() { a.releaseAll(); a.remove() })
+	a.start()
+	pods, got := a.podsOf(2)
+	nettest.Ping(t, pods[1], got[0].addrs[0])
+	a.stop()
+	a.del("c0")
+	must(t, os.MkdirAll(filepath.Join(a.root.Socket(), "below"), 0o755))
+	started := make(chan error, 1)
+	go func() { started <- a.tryStart() }()
+	nettest.Eventually(t, "the deletion to be done", func() bool {
+		files, err := filepath.Glob(filepath.Join(deletions.Path(a.root), "*.json"))
+		return err == nil && len(files) == 0
+	})
+	must(t, os.Remove(filepath.Join(a.root.Socket(), "below")))
+	must(t, <-started)
+	nettest.NoPing(t, pods[1], got[0].addrs[0])
+	a.del("c1", wait)
+	a.stop()
+}

@@ -21,6 +21,10 @@ import (
 // ErrServed says that a daemon answers at a root already.
 var ErrServed = errors.New("another agent serves this root")
 
+// ErrInWay says that something is in the socket's place that is no socket, and that Listen leaves
+// alone: a folder or a file that is not empty, or one that cannot be removed.
+var ErrInWay = errors.New("something else is in the place of the agent's socket")
+
 // socket is the API's unix socket. Only root and the daemon's own user can connect: the
 // modes of the directory and of the socket keep others out, and Accept checks each peer's
 // credentials.
@@ -41,13 +45,18 @@ func Unserved(dir root.Dir) error {
 }
 
 // listen makes the socket. It replaces a socket that a dead daemon left, but not a live daemon's
-// socket. If two daemons start at once, the ledger's lock decides between them, not listen.
+// socket, and empty things that are no socket: a container runtime makes a folder at the path of a
+// bind mount whose source is not there yet. If two daemons start at once, the ledger's lock decides between them, not listen.
 func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 	if err := makeRun(dir); err != nil {
 		return nil, err
 	}
 	path := dir.Socket()
-	if err := checkStale(path); err != nil {
+	err := checkStale(path)
+	if errors.Is(err, ErrInWay) && clearWay(path) == nil {
+		err = nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	// The socket is made beside its place and then renamed, so that a client that finds it
@@ -107,7 +116,7 @@ func checkStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("looking for a socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s exists, and is not a socket", path)
+		return fmt.Errorf("%w: %s is not a socket", ErrInWay, path)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -122,6 +131,19 @@ func checkStale(path string) error {
 		return fmt.Errorf("%w: %w", ErrServed, err)
 	}
 	return fmt.Errorf("looking for another agent: %w", err)
+}
+
+// clearWay removes what is at a path, if it is an empty folder, or a file, a link or a pipe without
+// anything in it.
+func clearWay(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("looking at what is in the socket's place: %w", err)
+	}
+	if info.Mode().IsRegular() && info.Size() > 0 {
+		return fmt.Errorf("%w: the file %s is not empty", ErrInWay, path)
+	}
+	return os.Remove(path)
 }
 
 // bind listens at a path of any length.

@@ -67,7 +67,10 @@ func TestListenRefuses(t *testing.T) {
 		want    string
 	}{
 		"no root": {func(dir root.Dir) error { return os.Remove(string(dir)) }, "no such file or directory"},
-		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), nil, 0o600) }, "is not a socket"},
+		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), []byte("text"), 0o600) }, "is not a socket"},
+		"a folder that is not empty": {func(dir root.Dir) error {
+			return os.MkdirAll(filepath.Join(dir.Socket(), "below"), 0o700)
+		}, "is not a socket"},
 		"no folder": {func(dir root.Dir) error {
 			elsewhere := filepath.Join(string(dir), "elsewhere")
 			return errors.Join(os.Remove(dir.Run()), os.Mkdir(elsewhere, 0o700), os.Symlink(elsewhere, dir.Run()))
@@ -86,6 +89,28 @@ func TestListenRefuses(t *testing.T) {
 			left, _ := filepath.Glob(dir.Run() + "/*.new")
 			if len(left) > 0 {
 				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// What is empty is not in the socket's way: a container runtime makes a folder at the path of a bind
+// mount whose source is not there yet.
+func TestListenReplaces(t *testing.T) {
+	for name, prepare := range map[string]func(string) error{
+		"a folder": func(path string) error { return os.Mkdir(path, 0o755) },
+		"a file":   func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"a pipe":   func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"a link":   func(path string) error { return os.Symlink("nowhere", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := root.Dir(t.TempDir())
+			must(t, os.MkdirAll(dir.Run(), 0o700))
+			must(t, prepare(dir.Socket()))
+			a := newToy(t, dir, 0)
+			a.run(t)
+			if _, err := a.client.Health(t.Context()); err != nil {
+				t.Error(err)
 			}
 		})
 	}
@@ -160,12 +185,12 @@ func TestRelisten(t *testing.T) {
 	}
 }
 
-// Relisten does not replace anything in the socket's place, unless it is a dead agent's
+// Relisten does not replace anything in the socket's place, unless it is empty, or a dead agent's
 // socket.
 func TestRelistenSparesOthers(t *testing.T) {
 	a := startToy(t)
 	for name, put := range map[string]func() error{
-		"a file":           func() error { return os.WriteFile(a.dir.Socket(), nil, 0o600) },
+		"a file":           func() error { return os.WriteFile(a.dir.Socket(), []byte("text"), 0o600) },
 		"nowhere to be at": func() error { return os.RemoveAll(string(a.dir)) },
 	} {
 		must(t, os.Remove(a.dir.Socket()))

@@ -118,12 +118,13 @@ func (l *Links) homeless(ctx context.Context, s *Spec, macs ends, why error) err
 	link, err := l.locate(s)
 	switch {
 	case err == nil && link.Group != l.groups.Coming():
+		var taken error
 		if link.Name != s.Name {
-			if err := l.rename(link, s.Name); err != nil {
-				return err
+			if taken = l.rename(link, s.Name); taken == nil {
+				link.Name = s.Name
 			}
 		}
-		err := l.repair(ctx, s, macs, link)
+		err := errors.Join(taken, l.repair(ctx, s, macs, link))
 		if errors.Is(err, kernel.ErrNotFound) { // the namespace may have ended since, and the link with it
 			err = l.orHomeless(s, err)
 		}

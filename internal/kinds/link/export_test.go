@@ -5,6 +5,13 @@ import "github.com/berth-net/berth/internal/kernel/rtnl"
 // Unpolice has the links believe that the kernel has refused to limit what they let in.
 func (l *Links) Unpolice(err error) { l.asked.Do(func() { l.refused(err) }) }
 
+// Remembered returns how many links the memory knows.
+func (l *Links) Remembered() int {
+	l.memory.mu.Lock()
+	defer l.memory.mu.Unlock()
+	return len(l.memory.links)
+}
+
 // CutOff cuts off a link as it was seen.
 func (l *Links) CutOff(s *Spec, seen rtnl.Link) error { return l.cutOff(s, seen) }
 

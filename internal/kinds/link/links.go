@@ -91,7 +91,7 @@ func New(o Options) *Links {
 	if l.unpoliced == nil {
 		l.unpoliced = func(error) {}
 	}
-	l.mirror.own = l.own
+	l.mirror.own = l.heard
 	l.batches.Store(rand.Uint32()) // so that batches do not use the same groups as before a restart
 	return l
 }
@@ -130,11 +130,17 @@ func (l *Links) spec(h hold.Hold) (*Spec, error) {
 }
 
 // own reports whether a link is the instance's, and notes its index in the memory.
-func (l *Links) own(link rtnl.Link) bool {
+func (l *Links) own(link rtnl.Link) bool { return l.note(link, l.memory.see) }
+
+// heard is own for a link that the kernel's news name: these may be late, and tell of a link that
+// was released since, of which the memory knows nothing any more, and shall not.
+func (l *Links) heard(link rtnl.Link) bool { return l.note(link, l.memory.move) }
+
+func (l *Links) note(link rtnl.Link, see func(name string, index int)) bool {
 	name, ok := l.nameOf(link)
 	switch {
 	case ok:
-		l.memory.see(name, link.Index)
+		see(name, link.Index)
 	case link.Veth && l.groups.Has(link.Group) && stampless(link):
 		l.memory.stray(link.MAC, link.Index)
 	}

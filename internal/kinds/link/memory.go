@@ -39,6 +39,16 @@ func (m *memory) see(name string, index int) {
 	m.change(name, func(r *remembered) { r.index = index })
 }
 
+// move notes a link's index, if the memory has the link.
+func (m *memory) move(name string, index int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r, ok := m.links[name]; ok {
+		r.index = index
+		m.links[name] = r
+	}
+}
+
 // born notes the index of a new link, which nobody has cut off.
 func (m *memory) born(name string, index int) {
 	m.change(name, func(r *remembered) { r.index, r.cut = index, false })

@@ -142,3 +142,24 @@ func TestGlanceDoesNotList(t *testing.T) {
 		t.Error("once nobody is told, a glance does not list either")
 	}
 }
+
+// News that are read late, and tell of a link that was released since, leave nothing in the memory.
+func TestLateNewsOfReleased(t *testing.T) {
+	f := newFixture(t)
+	m, err := f.conn.Monitor(f.groups, stamp.Link(prefix, ""))
+	must(t, err)
+	follower := f.links.Follow(m)
+	defer follower.Close()
+	f.links.ListAhead()
+	_, h := f.pod("4")
+	must(t, f.kind.Cut(t.Context(), h))
+	f.release(h)
+	for gone := false; !gone; {
+		news, err := follower.Next()
+		must(t, err)
+		gone = slices.ContainsFunc(news, func(n rtnl.News) bool { return n.Change == rtnl.LinkGone })
+	}
+	if n := f.links.Remembered(); n != 0 {
+		t.Errorf("the memory knows %d links, and there is none", n)
+	}
+}

@@ -158,6 +158,25 @@ func TestRenamedBesideItsName(t *testing.T) {
 	}
 }
 
+// So is the link of a pod whose network namespace is not at its path any more.
+func TestRenamedBesideItsNameWithoutPath(t *testing.T) {
+	f := newFixture(t)
+	f.forwarding()
+	_, h := f.pod(both)
+	at := f.rename(h)
+	must(t, f.conn.Do(rtnl.AddVeth(rtnl.End{Name: spec(h).Name}, 0, rtnl.End{Name: f.alias()}, nettest.Pod(f).Fd()),
+		rtnl.SetLinkAt(at, rtnl.Down())))
+	spec(h).Netns.ID++
+	if err := f.kind.Acquire(t.Context(), h); !errors.Is(err, kernel.ErrExists) {
+		t.Fatalf("Acquire says %v", err)
+	}
+	if err := f.verify(h); !errors.Is(err, hold.ErrChanged) || strings.Contains(err.Error(), ";") {
+		t.Errorf("but for its name the link is repaired, and Verify says %v", err)
+	}
+	must(t, f.conn.Do(rtnl.DelLink(spec(h).Name)))
+	f.wantRepaired(h, at)
+}
+
 // Cut and Release leave a link alone that has another owner's alias, whatever leads to it.
 // They also leave a link alone that somebody gave the name of a link that is gone.
 func TestRenamedToOurs(t *testing.T) {
