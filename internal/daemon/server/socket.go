@@ -52,11 +52,7 @@ func listen(dir root.Dir, log *slog.Logger) (*socket, error) {
 		return nil, err
 	}
 	path := dir.Socket()
-	err := checkStale(path)
-	if errors.Is(err, ErrInWay) && clearWay(path) == nil {
-		err = nil
-	}
-	if err != nil {
+	if err := checkStale(path); err != nil {
 		return nil, err
 	}
 	// The socket is made beside its place and then renamed, so that a client that finds it
@@ -106,8 +102,9 @@ func makeRun(dir root.Dir) error {
 	return nil
 }
 
-// checkStale returns nil if path has no socket, or one on which no daemon listens; then it
-// may be replaced. It returns ErrServed if a daemon listens there.
+// checkStale returns nil if path has no socket, one on which no daemon listens, or something that is
+// empty; then it may be replaced. It returns ErrServed if a daemon listens there, and ErrInWay if
+// something else is there.
 func checkStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -116,7 +113,7 @@ func checkStale(path string) error {
 	case err != nil:
 		return fmt.Errorf("looking for a socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%w: %s is not a socket", ErrInWay, path)
+		return checkEmpty(path, info)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -133,17 +130,18 @@ func checkStale(path string) error {
 	return fmt.Errorf("looking for another agent: %w", err)
 }
 
-// clearWay removes what is at a path, if it is an empty folder, or a file, a link or a pipe without
-// anything in it.
-func clearWay(path string) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return fmt.Errorf("looking at what is in the socket's place: %w", err)
+// checkEmpty returns nil if what is at a path, which is no socket, is an empty file, a pipe or a link to
+// nothing: publish replaces these. publish also replaces a folder, if that is empty.
+func checkEmpty(path string, info fs.FileInfo) error {
+	switch mode := info.Mode(); {
+	case mode.IsDir(), mode&fs.ModeNamedPipe != 0, mode.IsRegular() && info.Size() == 0:
+		return nil
+	case mode&fs.ModeSymlink != 0:
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 	}
-	if info.Mode().IsRegular() && info.Size() > 0 {
-		return fmt.Errorf("%w: the file %s is not empty", ErrInWay, path)
-	}
-	return os.Remove(path)
+	return fmt.Errorf("%w: %s is not a socket", ErrInWay, path)
 }
 
 // bind listens at a path of any length.
@@ -170,7 +168,14 @@ func publish(fresh, path string) (os.FileInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking at the new socket: %w", err)
 	}
-	if err := os.Rename(fresh, path); err != nil {
+	err = os.Rename(fresh, path)
+	if errors.Is(err, unix.EISDIR) || errors.Is(err, fs.ErrExist) {
+		if dir := unix.Rmdir(path); dir != nil { // Rmdir removes no socket that another agent has put there meanwhile
+			return nil, fmt.Errorf("%w: removing the folder %s: %w", ErrInWay, path, dir)
+		}
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("putting the socket in its place: %w", err)
 	}
 	return file, nil

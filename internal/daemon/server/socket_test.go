@@ -70,6 +70,10 @@ func TestListenRefuses(t *testing.T) {
 		"a file":  {func(dir root.Dir) error { return os.WriteFile(dir.Socket(), []byte("text"), 0o600) }, "is not a socket"},
 		"a folder that is not empty": {func(dir root.Dir) error {
 			return os.MkdirAll(filepath.Join(dir.Socket(), "below"), 0o700)
+		}, "removing the folder"},
+		"a link to a file": {func(dir root.Dir) error {
+			file := filepath.Join(string(dir), "file")
+			return errors.Join(os.WriteFile(file, []byte("text"), 0o600), os.Symlink(file, dir.Socket()))
 		}, "is not a socket"},
 		"no folder": {func(dir root.Dir) error {
 			elsewhere := filepath.Join(string(dir), "elsewhere")

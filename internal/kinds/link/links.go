@@ -212,19 +212,21 @@ func (l *Links) list(ctx context.Context, look *hold.Look) ([]rtnl.Link, error) 
 			}
 		}
 	}
-	strays := map[string]int{}
 	links, err := l.mirror.list(func() ([]rtnl.Link, error) {
-		clear(strays)
-		return l.conn.Veths(func(link rtnl.Link) (bool, error) {
+		strays := map[string]int{}
+		links, err := l.conn.Veths(func(link rtnl.Link) (bool, error) {
 			own := l.own(link)
 			if !own && stampless(link) {
 				strays[link.MAC] = link.Index
 			}
 			return own, nil
 		})
+		if err == nil {
+			l.memory.strew(strays) // before the mirror hears the news of meanwhile again, which may name more
+		}
+		return links, err
 	})
 	if err == nil {
-		l.memory.strew(strays)
 		l.listed.Store(true)
 	}
 	return links, err

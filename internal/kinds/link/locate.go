@@ -208,6 +208,9 @@ const strayName = "berth-"
 func (l *Links) renameAt(index int, name string) error {
 	err := l.conn.Do(rtnl.Rename(index, name))
 	if errors.Is(err, kernel.ErrBusy) { // the link is up, and the kernel is older than 6.2; repair sets the link up again
+		if l.conn.Do(rtnl.GetLink(name, new(rtnl.Link))) == nil { // in vain: somebody has the name
+			return kernel.As(kernel.ErrExists, err)
+		}
 		err = l.conn.Do(rtnl.SetLinkAt(index, rtnl.Down()), rtnl.Rename(index, name))
 	}
 	return err
