@@ -91,7 +91,7 @@ func short(raw []byte) string {
 	return text
 }
 
-// queue has calls that are made at once. Plugins may work through the calls one by one. So
+// queue has the calls that run at the same time. Plugins may work through the calls one by one. So
 // calls count as hanging only if no call has ended for as long as one call may take.
 type queue struct {
 	ctx   context.Context // ends when the remaining calls hang

@@ -109,15 +109,6 @@ func (s *Socket) at(a netip.Addr, call func(int, unix.Sockaddr) error, name stri
 	return os.NewSyscallError(name, call(s.fd, sa))
 }
 
-// From returns the address that the socket sends from.
-func (s *Socket) From() netip.Addr {
-	sa, err := unix.Getsockname(s.fd)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return address(sa)
-}
-
 // Close closes the socket.
 func (s *Socket) Close() { _ = unix.Close(s.fd) }
 
@@ -216,17 +207,6 @@ func Send(to netip.Addr, wait time.Duration) error {
 	var token [tokenLen]byte
 	rand.Read(token[:])
 	return s.Ping(New(to, token), wait)
-}
-
-// address returns the address of a socket's end.
-func address(sa unix.Sockaddr) netip.Addr {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(sa.Addr)
-	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(sa.Addr)
-	}
-	return netip.Addr{}
 }
 
 // sockaddr returns an address in the form that the kernel wants. A zone names an interface of

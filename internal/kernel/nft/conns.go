@@ -109,12 +109,20 @@ func (c *conns) own(port uint32) bool {
 }
 
 // reading calls read, again if the tables change meanwhile (atOnce), with a socket for requests.
-func (c *conns) reading(read func(*netlink.Conn) error) (err error) {
+func (c *conns) reading(read func(*netlink.Conn) error) error {
+	return c.asking(func(r *netlink.Conn) error {
+		_, err := atOnce(r, func() error { return read(r) })
+		return err
+	})
+}
+
+// asking calls ask once, with a socket for requests.
+func (c *conns) asking(ask func(*netlink.Conn) error) error {
 	r, err := c.takeReader()
 	if err != nil {
 		return err
 	}
-	if _, err = atOnce(r, func() error { return read(r) }); err != nil {
+	if err := ask(r); err != nil {
 		r.Close()
 		return err
 	}

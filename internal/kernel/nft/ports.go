@@ -306,18 +306,36 @@ func (t *Tables) Others(instance string) (map[string][]Port, error) {
 	return all, nil
 }
 
-// names lists the tables of the family inet.
+// names lists the tables of the family inet. Each ADD with host ports does so: one dump, which the
+// kernel marks if the tables changed meanwhile, costs a quarter of what atOnce needs to prove that
+// several dumps fit together. A table that somebody replaces is in the dump all the same: the kernel
+// lists the new one behind the old one, and makes both changes active at one moment.
 func (t *Tables) names() (names []string, err error) {
-	err = t.conns.reading(func(c *netlink.Conn) error {
-		names = nil
-		tables, err := list(c, unix.NFT_MSG_GETTABLE)
-		for _, attrs := range tables {
-			names = append(names, text(attrs[unix.NFTA_TABLE_NAME]))
+	err = t.conns.asking(func(c *netlink.Conn) error {
+		for range readTries {
+			tables, err := ask(c, unix.NFT_MSG_GETTABLE, netlink.Dump)
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc(tables, interrupted) {
+				continue
+			}
+			for _, m := range tables {
+				attrs, err := attributes(m)
+				if err != nil {
+					return err
+				}
+				names = append(names, text(attrs[unix.NFTA_TABLE_NAME]))
+			}
+			return nil
 		}
-		return err
+		return fmt.Errorf("they keep changing: %w", kernel.ErrAgain)
 	})
 	return names, err
 }
+
+// interrupted reports whether a message is of a dump during which what it lists changed.
+func interrupted(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
 
 // readPorts reads the sets and maps of host ports of a table, and nothing else of it.
 func (t *Tables) readPorts(table string) (sets []set, err error) {

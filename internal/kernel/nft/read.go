@@ -81,7 +81,7 @@ func atOnce(c *netlink.Conn, read func() error) (Generation, error) {
 
 // Generation returns the current generation.
 func (t *Tables) Generation() (at Generation, err error) {
-	err = t.conns.reading(func(c *netlink.Conn) (err error) { at, err = generation(c); return err })
+	err = t.conns.asking(func(c *netlink.Conn) (err error) { at, err = generation(c); return err })
 	if err != nil {
 		return 0, fmt.Errorf("reading the generation of nftables: %w", kernel.Classify(err))
 	}
