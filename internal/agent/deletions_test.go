@@ -184,15 +184,15 @@ func (r *rig) beside(do func()) {
 }
 
 // A deletion is queued while its pod's ADD is under way: the plugin found no link to cut off,
-// and has answered success. After making its link, the ADD looks into the queue again, whether
-// or not somebody drains the queue, and fails. An ADD that cannot look into the queue fails,
-// too.
+// and has answered success. Before the ADD sets its link up, the ADD looks into the queue again, whether
+// or not somebody drains the queue, and fails: the pod is never connected, however long the commit of
+// its deletion takes. An ADD that cannot look into the queue fails, too.
 func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(t *testing.T, r *rig) (heal func())
 		says  string
 	}{
-		"as usual": {func(*testing.T, *rig) func() { return func() {} }, "a DEL of the same attachment overtook this request"},
+		"as usual": {func(*testing.T, *rig) func() { return func() {} }, "a deletion of the same attachment waits, or may wait"},
 		"the queue cannot be read": {func(t *testing.T, r *rig) func() {
 			dir, file := deletions.Path(r.root), deletions.Path(r.root)+".file"
 			must(t, os.WriteFile(file, nil, 0o600))
@@ -201,7 +201,7 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 			}
 			swap()
 			return swap
-		}, "the agent could not carry out a later deletion"},
+		}, "a deletion of the same attachment waits, or may wait"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -211,6 +211,19 @@ func TestDeletionIsQueuedDuringItsAdd(t *testing.T) {
 				nettest.Eventually(t, "it to be told of", func() bool { return !r.drain.Quiet() })
 				heal = test.spoil(t, r)
 			})
+			beside := r.decorate
+			r.decorate = func(l engine.Ledger, ks hold.Kinds) (engine.Ledger, hold.Kinds) {
+				return change("link", func(k *hold.Kind) {
+					acquire := k.Acquire
+					k.Acquire = func(ctx context.Context, h hold.Hold) error {
+						err := acquire(ctx, h)
+						if !errors.Is(err, hold.ErrGoing) || !errors.Is(err, hold.ErrUnused) {
+							t.Errorf("the link has been up: %v", err)
+						}
+						return err
+					}
+				})(beside(l, ks))
+			}
 			r.begin()
 			_, err := r.tryAdd(request("c", nettest.Pod(t)))
 			wantError(t, err, 11, test.says)
@@ -263,7 +276,7 @@ func TestDeletionFromTheFuture(t *testing.T) {
 		r.add(request("a", pod))
 		id := r.id("a")
 		r.enqueue(d)
-		if going, err := r.drain.Going(r.index.Get(id).Owner); !going {
+		if going, err := r.drain.Going(id); !going {
 			t.Errorf("nothing says that a is going (%v)", err)
 		}
 		must(t, r.drain.All(t.Context()))

@@ -35,6 +35,8 @@ func Numbered(err error) error {
 		return cni.Errorf(cni.CodeIO, "the ledger has no room for this", "%v", err)
 	case errors.Is(err, ledger.ErrBuried), errors.Is(err, engine.ErrOvertaken):
 		return cni.Errorf(cni.CodeTryAgain, "a DEL of the same attachment overtook this request", "%v", err)
+	case errors.Is(err, hold.ErrGoing):
+		return cni.Errorf(cni.CodeTryAgain, "a deletion of the same attachment waits, or may wait", "%v", err)
 	case errors.Is(err, hold.ErrForeign):
 		return cni.Errorf(cni.CodeTaken, "the interface or address belongs to another owner", "%v", err)
 	case errors.Is(err, hold.ErrHomeless):

@@ -161,7 +161,7 @@ type Hooks struct {
 	Event    func(engine.Event)
 	Ending   func([]engine.Event)
 	Homeless func(hold.Owner) bool
-	Going    func(hold.Owner) (bool, error)
+	Going    func(hold.ID) (bool, error)
 }
 
 // OpenEngine makes the engine on the ledger.

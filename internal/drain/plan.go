@@ -58,10 +58,11 @@ func (d *Drain) meant(r deletions.Record) []*attachment.Entry {
 }
 
 // Going reports whether a deletion of an attachment waits: a pod that a plugin has cut off
-// must not get its network back before the deletion is done. If the folder cannot be read, or
+// must not get its network back before the deletion is done, and a pod whose plugin has found
+// nothing to cut off must not get a network. If the folder cannot be read, or
 // hangs when something new may be in it, Going returns why.
-func (d *Drain) Going(o hold.Owner) (bool, error) {
-	e := d.index.Get(o.ID)
+func (d *Drain) Going(id hold.ID) (bool, error) {
+	e := d.index.Get(id)
 	if e == nil {
 		return false, nil
 	}
@@ -73,7 +74,7 @@ func (d *Drain) Going(o hold.Owner) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(pending, func(q deletions.Entry) bool {
-		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == o.ID })
+		return slices.ContainsFunc(d.meant(q.Record), func(e *attachment.Entry) bool { return e.Owner.ID == id })
 	}), nil
 }
 

@@ -65,7 +65,7 @@ type Options struct {
 	// the ledger does not know of yet. The engine does not take again what such an
 	// owner lacks. If Going cannot tell, it returns why; the engine then waits for another
 	// occasion. Optional.
-	Going func(hold.Owner) (bool, error)
+	Going func(hold.ID) (bool, error)
 	// Ending is called with Released events before the ledger forgets their owners, once in
 	// this run for each owner, and the engine waits for it: so a record that Ending writes does not
 	// get lost if the program dies afterwards. If the program dies before, or the commit fails, the

@@ -104,7 +104,7 @@ func TestHangingRepairKeepsNoOtherOwner(t *testing.T) {
 // looked for the pod's deletion, and before the repair takes the link again.
 func TestRepairThatMeetsADeletionCutsOffAgain(t *testing.T) {
 	going := false
-	n := newNodeOf(t, nil, func(o *engine.Options) { o.Going = func(hold.Owner) (bool, error) { return going, nil } })
+	n := newNodeOf(t, nil, func(o *engine.Options) { o.Going = func(hold.ID) (bool, error) { return going, nil } })
 	o := owner("", "a", "wire")
 	take(t, n, o)
 	n.world.set(func() { clear(n.world.things); clear(n.world.users) })
@@ -128,7 +128,7 @@ func TestRepairThatCannotTellIsMended(t *testing.T) {
 				ks[1].Sever = func(context.Context, []hold.Hold) error { connected = false; return nil }
 				return l, ks
 			}, func(o *engine.Options) {
-				o.Going = func(hold.Owner) (bool, error) {
+				o.Going = func(hold.ID) (bool, error) {
 					switch looks++; {
 					case looks < fails:
 						return false, nil

@@ -251,7 +251,7 @@ func (e *Engine) going(o hold.Owner) (bool, error) {
 	if e.Going == nil {
 		return false, nil
 	}
-	going, err := e.Going(o)
+	going, err := e.Going(o.ID)
 	if err != nil {
 		return false, fmt.Errorf("asking whether a deletion of %s waits: %w", o.ID, err)
 	}

@@ -17,6 +17,7 @@ var (
 	ErrForeign  = errors.New("taken by somebody else")        // Acquire: somebody else's thing is in its place, and stays there
 	ErrUnused   = errors.New("nobody could have used it")     // Acquire of a kind with Cut: until it failed, the owner could not be reached by the hold
 	ErrHomeless = errors.New("what it belongs in is gone")    // Acquire, Settle: it can never succeed again, because the pod is gone
+	ErrGoing    = errors.New("its deletion may wait")         // Acquire: somebody has asked for the owner's release in a way that the ledger does not know of yet, or nobody can tell
 )
 
 // Unused returns err, with its text, as an ErrUnused.

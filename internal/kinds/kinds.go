@@ -55,7 +55,7 @@ func Open(here *ns.Netns, conn *rtnl.Conn, m Marks, h Hooks) Doors {
 	})
 	links := link.New(link.Options{
 		Conn: conn, Prefix: m.Instance[:stamp.PrefixLen], Groups: m.Groups,
-		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
+		Barrier: barrier.Intact, Exposed: h.Exposed, Since: h.Since, Going: h.Going, Forwards: h.Forwards, Unpoliced: h.Unpoliced,
 	})
 	return Doors{
 		Table:  barrier,
@@ -104,6 +104,8 @@ type Hooks struct {
 	// Since returns when the last ADD began that was answered with an attachment
 	// (CLOCK_BOOTTIME, ns); 0: not known.
 	Since func(hold.ID) int64
+	// Going reports whether an owner's deletion waits that the ledger does not know of yet.
+	Going func(hold.ID) (bool, error)
 	// Forwards reports whether the node has to forward what pods send.
 	Forwards func() bool
 	// Unpoliced is called once with why the kernel cannot hold pods to what they may send.

@@ -248,7 +248,8 @@ func (l *Links) Restamp(s *Spec, start int64) error {
 // complete brings a new pair up. It does the pod's side first. So a link in the live group
 // can lack something on the host's side only, which Verify sees and repair completes. The
 // host's end comes up last: until then the pod's end has no carrier, and nothing that is
-// done to it has to wait for a walk of the node's routes.
+// done to it has to wait for a walk of the node's routes. Before that, complete asks whether a deletion
+// of the owner waits (stays).
 func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns, link rtnl.Link) (err error) {
 	idle := l.idle
 	defer func() {
@@ -266,7 +267,7 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 		return fmt.Errorf("in the pod: %w", err)
 	}
 	defer inside.Close()
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(ctx.Err(), l.stays(s)); err != nil {
 		return err
 	}
 	idle = func(int) bool { return false } // from here on packets may pass
@@ -276,6 +277,23 @@ func (l *Links) complete(ctx context.Context, s *Spec, macs ends, pod *ns.Netns,
 	settled, err := glanceInside(s, inside)
 	l.memory.settling(s.Name, !settled)
 	return err
+}
+
+// stays returns hold.ErrGoing if a deletion of a new link's owner waits, or if nobody can tell. A
+// plugin that gets no answer first writes the deletion into a file, and then looks for the link. The
+// link has its alias by now: either the plugin finds the link and deletes it, or stays finds the file.
+// So a pod whose DEL has succeeded gets no network, however long the commits of its ADD and of its
+// deletion take.
+func (l *Links) stays(s *Spec) error {
+	id, _ := stamp.LinkID(s.Name)
+	going, err := l.going(id)
+	if err != nil {
+		return fmt.Errorf("%w: %w", hold.ErrGoing, err)
+	}
+	if going {
+		return hold.ErrGoing
+	}
+	return nil
 }
 
 // idle reports whether the host's end of a new link is as create left it: down, so that no

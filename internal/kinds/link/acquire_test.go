@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berth-net/berth/internal/hold"
+	"github.com/berth-net/berth/internal/kernel"
 	"github.com/berth-net/berth/internal/kernel/ns"
 	"github.com/berth-net/berth/internal/kernel/rtnl"
 	"github.com/berth-net/berth/internal/kinds/link"
 	"github.com/berth-net/berth/internal/nettest"
+	"github.com/berth-net/berth/internal/stamp"
 )
 
 // An Acquire that fails leaves the node and the pod as they were, and says why.
@@ -404,5 +406,39 @@ func (f *fixture) receives(h hold.Hold) {
 		if err := c.Do(rtnl.IsLocal(a, &local)); err != nil || !local {
 			f.Errorf("%s is local to its pod: %t, %v", a, local, err)
 		}
+	}
+}
+
+// A plugin that gets no answer queues a deletion, and then looks for the pod's link. So before a new
+// link comes up, and when the plugin can already recognize the link, Acquire asks whether a deletion
+// waits. If one waits, or if nobody can tell, the link goes without having been up.
+func TestNewLinkOfADeletionThatWaits(t *testing.T) {
+	for name, answer := range map[string]error{"waits": nil, "nobody can tell": errors.New("too many open files")} {
+		t.Run(name, func(t *testing.T) {
+			var f *fixture
+			asked := 0
+			f = newFixture(t, func(o *link.Options) {
+				o.Going = func(id hold.ID) (bool, error) {
+					asked++
+					var now rtnl.Link
+					must(t, f.conn.Do(rtnl.GetLink(stamp.Link(prefix, id), &now)))
+					if s, _ := stamp.Parse(now.Alias); s.ID != id || now.Up || now.Group != f.groups.Coming() {
+						t.Errorf("asked when the link is %+v", now)
+					}
+					return answer == nil, answer
+				}
+			})
+			h := f.hold(nettest.Pod(t).Ref(), both)
+			err := f.kind.Acquire(t.Context(), h)
+			if !errors.Is(err, hold.ErrGoing) || !errors.Is(err, hold.ErrUnused) || answer != nil && !errors.Is(err, answer) {
+				t.Errorf("Acquire: %v", err)
+			}
+			if asked != 1 {
+				t.Errorf("Acquire has asked %d times", asked)
+			}
+			if err := f.conn.Do(rtnl.GetLink(spec(h).Name, new(rtnl.Link))); !errors.Is(err, kernel.ErrNotFound) {
+				t.Errorf("the link is still there: %v", err)
+			}
+		})
 	}
 }

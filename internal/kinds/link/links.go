@@ -43,6 +43,10 @@ type Options struct {
 	// Since returns when the last ADD began that was answered with an owner's link
 	// (CLOCK_BOOTTIME in nanoseconds); 0: the ADD in the link's spec. nil: always 0.
 	Since func(hold.ID) int64
+	// Going reports whether somebody has asked for an owner's release in a way that the ledger does
+	// not know of yet. The host's end of such an owner's new link stays down. If Going cannot tell, it
+	// returns why, and the end stays down as well. nil: nobody has.
+	Going func(hold.ID) (bool, error)
 	// Forwards reports whether the node has to forward what pods send. nil: it does not, or
 	// somebody else sees to that.
 	Forwards func() bool
@@ -59,6 +63,7 @@ type Links struct {
 	barrier   func() bool
 	exposed   func()
 	since     func(hold.ID) int64
+	going     func(hold.ID) (bool, error)
 	forwards  func() bool
 	asked     sync.Once   // whether the kernel can limit what links let in
 	lawless   atomic.Bool // it cannot
@@ -75,7 +80,7 @@ type Links struct {
 
 // New returns the links of an instance.
 func New(o Options) *Links {
-	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, forwards: o.Forwards, unpoliced: o.Unpoliced}
+	l := &Links{conn: o.Conn, prefix: o.Prefix, groups: o.Groups, barrier: o.Barrier, exposed: o.Exposed, since: o.Since, going: o.Going, forwards: o.Forwards, unpoliced: o.Unpoliced}
 	if l.barrier == nil {
 		l.barrier = func() bool { return true }
 	}
@@ -84,6 +89,9 @@ func New(o Options) *Links {
 	}
 	if l.since == nil {
 		l.since = func(hold.ID) int64 { return 0 }
+	}
+	if l.going == nil {
+		l.going = func(hold.ID) (bool, error) { return false, nil }
 	}
 	if l.forwards == nil {
 		l.forwards = func() bool { return false }

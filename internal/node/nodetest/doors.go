@@ -23,6 +23,7 @@ type doors struct {
 	held     hold.ID                                    // the owner of the table; "": nobody has it
 	missed   bool                                       // Map has put the table back before Run heard that others had deleted it
 	kept     func(hold.ID, []nft.Mapping) []nft.Mapping // nil: all are kept
+	going    func(hold.ID) (bool, error)                // nil: nobody goes
 	mapped   map[hold.ID][]nft.Mapping                  // host ports that the agent has mapped or found; nil: it has not looked
 	claims   *claims
 	batches  *atomic.Uint32
@@ -45,7 +46,7 @@ func (w *Node) Open(p *fault.Plan, watched func(op string, h hold.Hold)) func() 
 			Place: daemon.Place{Netns: self, Boot: w.Boot(), Wall: w.Wall, Boottime: w.Boottime},
 			Conn:  conn{k}, Tracked: tracked{k},
 			Equip: func(n *node.Node, h node.Hooks) error {
-				k.kept = h.Kept
+				k.kept, k.going = h.Kept, h.Going
 				k.instance, k.groups, k.ruleset = n.Instance, n.Groups, nft.Ruleset{Instance: n.Instance}
 				n.Table, n.Routes, n.Links = tables{k}, routes{k, n.Metric}, links{k}
 				n.Ports = n.PortsIn(tables{k}, h)

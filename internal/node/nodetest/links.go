@@ -95,6 +95,9 @@ func (k links) acquire(ctx context.Context, h hold.Hold) error {
 		l.End = End{MAC: s.MAC, MTU: mtuOf(s), Up: true, Addrs: slices.Clone(s.Addresses), Shape: s.Egress}
 		return nil
 	})
+	if err == nil {
+		err = k.stays(h.Owner)
+	}
 	idle := err != nil // the host's end is down
 	if err == nil {
 		err = k.furnish(h, l, false)
@@ -107,6 +110,21 @@ func (k links) acquire(ctx context.Context, h hold.Hold) error {
 		err = hold.Unused(err)
 	}
 	return err
+}
+
+// stays returns hold.ErrGoing if a deletion of a new link's owner waits, or if nobody can tell.
+func (k links) stays(owner hold.ID) error {
+	if k.going == nil {
+		return nil
+	}
+	going, err := k.going(owner)
+	if err != nil {
+		return fmt.Errorf("%w: %w", hold.ErrGoing, err)
+	}
+	if going {
+		return hold.ErrGoing
+	}
+	return nil
 }
 
 // furnish gives the host's end what it lacks. If revive is set, the link may be cut off.
