@@ -46,9 +46,6 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 	if !stamp.Alike(link.Alias, s.Alias) {
 		settings = append(settings, rtnl.Alias(l.alias(s)))
 	}
-	if link.Group != l.groups.Live() {
-		settings = append(settings, rtnl.Group(l.groups.Live()))
-	}
 	if link.Master != 0 { // else packets that come in by the link would count as the master's
 		settings = append(settings, rtnl.NoMaster())
 	}
@@ -66,7 +63,14 @@ func (l *Links) furnishHost(s *Spec, macs ends, link rtnl.Link, seen view) error
 		return err
 	}
 	rs = append(rs, s.shape(seen, link.Index)...)
-	rs = append(rs, rtnl.SetLinkAt(link.Index, rtnl.Up())) // in a request of its own: in one, the kernel would do it before NoAddrGen
+	// The kernel sets the group first, and nobody sees the link between the two: a plugin that cuts the
+	// pod off finds a new link in the coming group, and deletes it, or finds it up, and sets it down.
+	// NoAddrGen has a request of its own, because in one request the kernel would set the link up first.
+	up := []rtnl.Setting{rtnl.Up()}
+	if link.Group != l.groups.Live() {
+		up = append(up, rtnl.Group(l.groups.Live()))
+	}
+	rs = append(rs, rtnl.SetLinkAt(link.Index, up...))
 	for _, a := range s.Addresses {
 		if !seen.routes[place{a, link.Index}] {
 			rs = append(rs, rtnl.AddRoute(hostRoute(a, link.Index)))
