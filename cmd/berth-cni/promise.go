@@ -24,7 +24,8 @@ const bootIDFile = "/proc/sys/kernel/random/boot_id"
 // disk, and nobody can be reached through the pod's link. why says what is the matter with the
 // agent.
 //
-// promise queues the deletion first, and asks nothing of the kernel's network before. So an
+// promise queues the deletion first, and asks nothing of the kernel's network before, unless the
+// root has neither instance nor run folder: then noAgent looks for the pod's link. So an
 // agent that sees the link go down, and would mend it, finds the deletion; and the kernel may
 // let the plugin wait while somebody has the lock of all its network settings. If one of the
 // two, the queueing or the cut, fails or hangs (as on a disk that hangs), the plugin still does
