@@ -24,10 +24,10 @@ func (e *Engine) unended(drifts Missing) Missing {
 	})
 }
 
-// ends reports whether the end of a thing is news, and notes that it has been told. It
-// reads the owner from the ledger after Verify has seen that the thing is gone: the
-// ledger says that a thing is being released before the thing goes. It holds Engine.mu
-// meanwhile, or it could add to e.over after the owner is forgotten.
+// ends reports whether the end of a thing is news, and notes the end in Engine.over, so that it is
+// news only once. ends reads the owner from the ledger after Verify has seen that the thing is
+// gone: the ledger says that a thing is being released before the thing goes. ends holds Engine.mu
+// meanwhile, or it could add to Engine.over after the ledger has forgotten the owner.
 func (e *Engine) ends(d drift) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
