@@ -36,8 +36,7 @@ func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	}
 }
 
-// place sets an address's state to a mark's state. An address in use does not become
-// resting by it.
+// place sets an address's state to a mark's state. place does not let an address in use rest.
 func (p *IPAM) place(m mark) {
 	c, off := p.locate(m.addr)
 	switch {

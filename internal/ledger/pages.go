@@ -143,8 +143,8 @@ func (img *image) walk(yield func(bucket string, key, val []byte) error) error {
 	})
 }
 
-// tree walks page id and the pages under it. The first key must be first, and all keys must
-// be below end; nil: any key will do.
+// tree walks page id and the pages under it. The page's first key must equal `first`, and all keys
+// must be below `end`; nil: any key will do.
 func (img *image) tree(id uint64, first, end []byte, yield func(flags uint32, key, val []byte) error) error {
 	page, err := img.page(id)
 	if err != nil {

@@ -47,13 +47,12 @@ func (s spans) keep(q Quarantine) kept { return kept{q, s.of(q.Since, q.Until)} 
 // mark returns the number that stands for a boot in records. It is short because there are
 // many records; two boots of a machine have the same mark with a chance of one in 2^32.
 func mark(boot string) uint32 {
-	return crc32.Checksum([]byte(boot), castagnoli) // of "": 0
+	return crc32.Checksum([]byte(boot), castagnoli) // the mark of "" is 0
 }
 
-// opening is when a boot first opened the ledger, by both clocks. At that moment it is
-// settled, once for the whole boot, how long names had rested that earlier boots freed.
-// Otherwise setting the wall clock, as is usual soon after a boot, would change that with
-// the next opening.
+// opening is when a boot first opened the ledger, by both clocks. The opening settles, once for the
+// whole boot, how long names had rested that earlier boots freed. Otherwise whoever sets the wall
+// clock, as is usual soon after a boot, would change these rests when the ledger is opened again.
 type opening struct {
 	Boot string `json:"boot"`
 	At   int64  `json:"at"`   // CLOCK_BOOTTIME, nanoseconds

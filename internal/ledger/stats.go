@@ -29,7 +29,8 @@ type Stats struct {
 	FileSize int64 `json:"fileSize"` // bytes
 	Free     int64 `json:"free"`     // bytes of FileSize that the next transactions go into
 	Reserve  int64 `json:"reserve"`  // bytes of Free that are kept for deletions
-	// Rewrites counts how often the file was written anew, without what is over.
+	// Rewrites counts how often the file was written anew, without the records that nobody needs
+	// any more (prune).
 	Rewrites uint64 `json:"rewrites"`
 	// ReserveOK says that the file has the reserve and room for another owner. If it
 	// does not, the disk is full and Begin is refused.
@@ -45,8 +46,8 @@ type counters struct {
 	broke error // the store has failed for good
 }
 
-// Writable returns nil if an owner can be begun; else ErrFull, ErrFailed or ErrClosed. If
-// the disk was full it looks again, for a second at most.
+// Writable returns nil if an owner can be begun; else ErrFull, ErrFailed or ErrClosed. If the disk
+// was full, Writable looks for room again, for a second at most.
 func (l *Ledger) Writable() error {
 	c := &l.stats
 	c.mu.Lock()
