@@ -74,7 +74,8 @@ func Look(dir root.Dir) (Survey, error) {
 	return s, errors.Join(errs...)
 }
 
-// errReadable is the Err of a file that an older program set aside, which could not read it.
+// errReadable is the Err of a file that an older program set aside, because that program could not
+// read it.
 var errReadable = errors.New("this program can read it; the agent puts it back into the queue at its next start")
 
 func (s *Survey) addDamaged(f *folder, name string, why error) {
