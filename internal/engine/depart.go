@@ -118,7 +118,7 @@ func (e *Engine) isDue(id hold.ID) bool {
 
 // follow waits for a departure of id, until ctx ends. If the departure has cut nothing because
 // other owners needed this one, and no standing owner needs it by now, follow begins another
-// departure, and waits for the other departure.
+// departure, and waits for this one instead.
 func (e *Engine) follow(ctx context.Context, id hold.ID, d *departure) error {
 	for {
 		select {

@@ -148,7 +148,7 @@ func TestRepairThatCannotTellIsMended(t *testing.T) {
 			if connected || n.world.cut["wire "+string(o.ID)] {
 				t.Errorf("look %d fails: it is connected: %v, or cut off for good", fails, connected)
 			}
-			n.world.set(func() { clear(n.world.things); clear(n.world.users) }) // Verify says so of a severed hold
+			n.world.set(func() { clear(n.world.things); clear(n.world.users) }) // Verify says ErrGone of a severed hold, too
 			must(t, n.Repair(t.Context(), o.ID))
 			if connected == waits {
 				t.Errorf("look %d fails: a deletion waits: %v; it is connected: %v", fails, waits, connected)

@@ -10,8 +10,8 @@ import (
 
 // Tracer is told what the engine does for a caller. Its methods must not block.
 type Tracer interface {
-	// Acted is called after each operation on a hold: op is acquire, cut or release. holds is how
-	// many holds the operation had. For acquire, ctx is the caller's.
+	// Acted is called after each operation on a hold: op is acquire, cut, sever or release. holds
+	// is how many holds the operation had. For acquire, ctx is the caller's.
 	Acted(ctx context.Context, op string, h hold.Hold, began time.Time, holds int, err error)
 	// Committed is called after a commit that somebody waits for under ctx.
 	Committed(ctx context.Context, began time.Time, err error)

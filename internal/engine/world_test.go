@@ -70,8 +70,8 @@ func newWorld(t testing.TB) *world {
 
 type before = func(ctx context.Context, op string, h hold.Hold) error
 
-// on is a world's before that runs f ahead of one operation on the owners' things. No owners
-// are everybody.
+// on is a world's before that runs f ahead of one operation on the owners' things. Without owners,
+// f runs ahead of the operation on every owner's things.
 func on(op string, f func(context.Context, hold.Hold) error, owners ...hold.ID) before {
 	return func(ctx context.Context, o string, h hold.Hold) error {
 		if o == op && (len(owners) == 0 || slices.Contains(owners, h.Owner)) {

@@ -51,8 +51,8 @@ func (n *line) gather(pause time.Duration) {
 	}
 }
 
-// press notes that a caller waits for releases, until the caller calls leave. So long, releases do
-// not pause (rest).
+// press notes that a caller waits for releases, until the caller calls leave. Until then, releases
+// do not pause (rest).
 func (e *Engine) press() (leave func()) {
 	e.mu.Lock()
 	e.waiting++

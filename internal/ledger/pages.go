@@ -61,7 +61,7 @@ type image struct {
 	buckets []string // the buckets that walk has met, in order
 }
 
-// readImage reads a file of so many bytes. Damage is a *DamagedError.
+// readImage reads a file of `size` bytes. Damage is a *DamagedError.
 //
 // Both metas have to be valid. With one invalid meta bbolt would go back to the older one,
 // and so lose a transaction whose commits were acknowledged. A crash cannot spoil a meta,

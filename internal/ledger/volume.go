@@ -24,7 +24,7 @@ type file interface {
 	WriteAt(b []byte, at int64) (int, error)
 	Stat() (os.FileInfo, error)
 	Truncate(size int64) error
-	Punch(at, n int64) error // makes a hole of so many bytes
+	Punch(at, n int64) error // makes a hole of n bytes
 	Sync() error             // fsync
 	Datasync() error         // fdatasync: the data, and the metadata without which the data cannot be found
 	Fd() uintptr
