@@ -77,7 +77,7 @@ func Decode(o hold.Owner) (r Record, ok bool, err error) {
 func (r Record) KnowsNetns() bool { return r.Netns.Ino != 0 }
 
 // BeganBefore reports whether the attachment's ADD began no later than a request that began
-// at started (CLOCK_BOOTTIME, ns) in epoch. It keeps a late DEL from releasing a successor
+// at started (CLOCK_BOOTTIME, ns) in epoch. This check keeps a late DEL from releasing a successor
 // with the same key.
 func (r Record) BeganBefore(epoch string, started int64) bool {
 	return r.Epoch != epoch || r.Started <= started

@@ -225,8 +225,8 @@ func (e *Entry) At(netns ns.Ref, ifname string) bool {
 }
 
 // short returns the stamp of an attachment that was adopted from a link whose alias may
-// lack the end of the key. The record's key lacks the same end. It returns false for any
-// other attachment.
+// lack the end of the key. The record's key lacks the same end. short returns false for any other
+// attachment.
 func (e *Entry) short() (stamp.Stamp, bool) {
 	if !e.Record.Adopted {
 		return stamp.Stamp{}, false

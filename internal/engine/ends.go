@@ -8,9 +8,9 @@ import (
 )
 
 // unended leaves out the drifts of things that have come to their end by themselves
-// (hold.ErrEnded): the engine does not take such things again. The first time that it sees the
-// end of a thing, it sends an Ended event. It sends none if the thing is gone because its owner
-// gives it back, nor while its owner is being taken.
+// (hold.ErrEnded): the engine does not take such things again. The first time that unended sees the
+// end of a thing, the engine sends an Ended event. The engine sends none if the thing is gone
+// because its owner gives the thing back, nor while the owner is being taken.
 func (e *Engine) unended(drifts Missing) Missing {
 	return slices.DeleteFunc(drifts, func(d drift) bool {
 		k, err := e.kind(d.hold)

@@ -29,7 +29,7 @@ func (e *Engine) forget(ls []*leaving) {
 	}
 	e.mu.Unlock()
 	err := e.Ledger.Commit(e.ctx, ops...)
-	if err != nil && len(ls) > 1 { // one owner that cannot be forgotten must not keep the others
+	if err != nil && len(ls) > 1 { // one owner that cannot be forgotten must not keep the other owners from being forgotten
 		for _, l := range ls {
 			e.forget([]*leaving{l})
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 // A look at one kind hangs, and may or may not heed its context: a kind that asks a cloud may
-// hang for minutes. That keeps no other kind from being mended, and does not count as an
-// answer that all is well.
+// hang for minutes. The look that hangs keeps no other kind from being mended, and does not count
+// as an answer that all is well.
 func TestHangingLookKeepsNoOtherKind(t *testing.T) {
 	for _, how := range []string{"verify", "verify, deaf", "find", "find, deaf"} {
 		t.Run(how, func(t *testing.T) {

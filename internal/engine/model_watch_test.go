@@ -17,9 +17,9 @@ import (
 // limit is how long one call of a kind may take.
 type limit struct{ try, look time.Duration }
 
-// usual has the limits of the engine's options in the model. limits has those of the kinds
-// that have limits of their own: one has a shorter try and a longer look than usual, the
-// other a longer try and a shorter look.
+// usual has the limits of the engine's options in the model. limits has the limits of the kinds
+// that have limits of their own: one kind has a shorter try and a longer look than usual, the other
+// kind has a longer try and a shorter look.
 var (
 	usual  = limit{5 * time.Millisecond, 2 * time.Second}
 	limits = map[string]limit{
@@ -122,7 +122,7 @@ func (c *calls) answers(name string, errs ...error) {
 // the pause ends, it answers all calls of the kind that it was asked too often. Often another
 // pause begins with the first call after the end.
 type api struct {
-	quiet bool                 // it begins no pause
+	quiet bool                 // the API begins no pause
 	later map[string]time.Time // by kind: the end of the last pause
 	asked map[string]int       // by kind: how often it was asked in the last pause
 	again map[string]bool      // by kind: the next call may begin a second pause

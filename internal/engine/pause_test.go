@@ -223,7 +223,7 @@ func TestProbeWithoutAnswer(t *testing.T) {
 				t.Error("it is taken by a call that was given up")
 			}
 		})
-		time.Sleep(60*time.Second + time.Second/2) // it probes
+		time.Sleep(60*time.Second + time.Second/2) // by now this Take probes
 		for i := range 20 {
 			all.Go(func() { take(t, n, owner("", fmt.Sprint(i), "rule")) })
 		}

@@ -153,8 +153,8 @@ func TestReleasesWhatWasFoundLast(t *testing.T) {
 	wantResidue(t, n, empty)
 }
 
-// A change has gained a lease under another owner's name, and its rollback could not be
-// written. That does not keep the owner's other holds from being taken again.
+// A change has gained a lease under another owner's name, and the change's rollback could not be
+// written. The failed rollback does not keep the owner's other holds from being taken again.
 func TestRediscoversBesideRefusedGain(t *testing.T) {
 	n, disk := onDisk(t)
 	other := delegated("other", "theirs")

@@ -30,9 +30,9 @@ type leaving struct {
 // holdState says how far the release of one hold is.
 type holdState struct {
 	stage    hold.Stage
-	cuts     bool // its kind has a Cut: the owner can be reached by this hold
-	queued   bool // it is with its line: waits there, is being tried, or waits for its next try
-	severed  bool // its line sees to its cut's second leg (hold.Kind.Sever)
+	cuts     bool // the hold's kind has a Cut: the owner can be reached by this hold
+	queued   bool // the hold is with its line: waits there, is being tried, or waits for its next try
+	severed  bool // the hold's line sees to the cut's second leg (hold.Kind.Sever)
 	released bool
 	trouble  *trouble     // after a failed try
 	at       time.Time    // when it was released
@@ -60,9 +60,9 @@ func (e *Engine) Release(ctx context.Context, ids []hold.ID, ops ...ledger.Op) e
 	return errors.Join(err, e.Depart(ctx, all))
 }
 
-// Promise is the first half of Release: the commit. It returns the owners that have to
-// depart: the owners among ids that the ledger knows, and the owners that are released with them.
-// An owner comes after the owners that need it.
+// Promise is the first half of Release: the commit. Promise returns the owners that have to depart:
+// the owners among ids that the ledger knows, and the owners that are released with them. An owner
+// comes after the owners that need it.
 //
 // After an error the caller may not take ids and ops for promised: a commit that was
 // withdrawn may have been written, or not. Promise then returns only those of the owners
@@ -256,8 +256,8 @@ func (l *leaving) turn(i int, reachable bool) bool {
 }
 
 // reachable reports whether the cut has failed and a hold that it should have cut is still
-// there. As long as that is so, the owner's other holds are not released: its traffic
-// would leave new traces, such as connection tracking entries, at once.
+// there. As long as that is so, the owner's other holds are not released: the owner's traffic would
+// leave new traces, such as connection tracking entries, at once.
 func (l *leaving) reachable() bool {
 	return !l.cut && slices.ContainsFunc(l.state, func(s holdState) bool { return s.cuts && !s.released })
 }

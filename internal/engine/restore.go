@@ -14,8 +14,8 @@ import (
 // Restore makes the world agree with the ledger after a start: it calls Resume, and then
 // Mend with what is missing.
 //
-// An error joins all that could not be put right. It is no reason not to serve: the next
-// sweep tries again.
+// An error joins all that could not be put right. A caller that gets an error can serve all the
+// same: the next sweep tries again.
 func (e *Engine) Restore(ctx context.Context) error {
 	missing, err := e.Resume(ctx, nil)
 	return errors.Join(err, e.Mend(ctx, missing))

@@ -43,7 +43,7 @@ func newWatch(t testing.TB, w *world, p *fault.Plan) *watch {
 	}
 }
 
-// begin starts another life: it knows of the former one only what is in the ledger.
+// begin starts another life: the new life knows of the former life only what is in the ledger.
 func (w *watch) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

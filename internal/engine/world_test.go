@@ -29,7 +29,7 @@ type thing struct {
 	Seen string `json:"seen,omitempty"` // discovered
 
 	Offers string `json:"offers,omitempty"` // the name that the world gives when the thing is acquired
-	Name   string `json:"name,omitempty"`   // that name, once it is discovered
+	Name   string `json:"name,omitempty"`   // the offered name, once it is discovered
 	Twice  bool   `json:"twice,omitempty"`  // the offered name is another owner's
 }
 

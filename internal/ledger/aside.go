@@ -237,7 +237,7 @@ func (a *aside) catchUp(since [][]byte, left int) error {
 	return nil
 }
 
-// add adds a batch. It is durable when finish returns.
+// add adds a batch. The batch is durable when finish returns.
 func (a *aside) add(payload []byte) error {
 	chain := chainOn(a.chain, payload)
 	a.buf = appendBatch(a.buf[:0], a.id, a.batch+1, chain, payload)

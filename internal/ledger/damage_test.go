@@ -308,8 +308,8 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestTornMixed puts a batch together from two that had the same number: one was torn by a
-// crash, the other took its place.
+// TestTornMixed puts a batch together from two batches that had the same number: a crash tore the
+// one, and the other took its place.
 func TestTornMixed(t *testing.T) {
 	c := newClock()
 	opts := testOptions(filepath.Join(t.TempDir(), "ledger.db"), c)

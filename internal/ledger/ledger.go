@@ -31,7 +31,7 @@ type Ledger struct {
 	over   bool          // failed is closed; only the writer uses over
 
 	now      time.Time // when look last looked at Options.Clock; only the writer uses now
-	boottime int64     // likewise
+	boottime int64     // CLOCK_BOOTTIME at that look, in nanoseconds
 }
 
 // state is the ledger in memory.

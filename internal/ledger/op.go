@@ -75,7 +75,7 @@ func ForgetUnused(id hold.ID) Op { return forget{id: id, unused: true} }
 func Bury(t Tombstone) Op { return bury{t} }
 
 // Unburied changes nothing. It fails with ErrBuried, and so refuses the commit, if the key
-// has a tombstone of that boot whose Started is started or later (CLOCK_BOOTTIME in
+// has a tombstone of the boot `boot` whose Started is `started` or later (CLOCK_BOOTTIME in
 // nanoseconds): a deletion that came after this request had begun.
 func Unburied(key, boot string, started int64) Op { return unburied{key, boot, started} }
 

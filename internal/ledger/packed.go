@@ -10,9 +10,9 @@ import (
 )
 
 // packed is a map of records, of which there may be tens of thousands: rests and tombstones.
-// It keeps them in a few large pieces of memory without pointers, in the order in which they
-// came. In a Go map of strings and structs they take twice to three times the memory, and the
-// garbage collector visits each.
+// packed keeps the records in a few large pieces of memory without pointers, in the order in which
+// the records came. In a Go map of strings and structs the records take twice to three times the
+// memory, and the garbage collector visits each.
 //
 // The key of a tombstone is mostly a number of 64 hexadecimal digits, the container's id, between
 // texts that most keys share. So packed keeps the longest number of a key in half as many bytes,
@@ -31,7 +31,7 @@ type packed[V any] struct {
 	last   int              // index of the piece that is being filled; -1: none
 	odd    map[string]V     // what has no place: another key has the same hash, or the record is too long
 	hash   func(string) uint32
-	record []byte // that is being put together; kept to be used again
+	record []byte // the record that is being put together; kept to be used again
 }
 
 // form says how a record becomes bytes, and back. A text that most records share need not be among

@@ -214,8 +214,8 @@ func leaf(page []byte, name string, first, end []byte, yield func(flags uint32, 
 	return nil
 }
 
-// page returns a page with its overflow pages. It is damage if something else has referred
-// to one of them.
+// page returns a page with its overflow pages. If something else has referred to one of these pages
+// before, page returns a *DamagedError.
 func (img *image) page(id uint64) ([]byte, error) {
 	high := uint64(len(img.seen))
 	if id < 2 || id >= high {

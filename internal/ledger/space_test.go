@@ -503,8 +503,8 @@ func TestSmallerFits(t *testing.T) {
 	}))
 }
 
-// While a disk has too little room for a new file that could take over, none is written: it
-// would be written in vain, again and again.
+// While a disk has too little room for a new file that could take over, the ledger writes none: it
+// would write such a file in vain, again and again.
 func TestNoRewriteInVain(t *testing.T) {
 	d := newDisk(t, "24m")
 	opts := testOptions(d.ledger(), newClock())

@@ -44,7 +44,7 @@ type kept struct {
 
 func (s spans) keep(q Quarantine) kept { return kept{q, s.of(q.Since, q.Until)} }
 
-// mark returns the number that stands for a boot in records. It is short because there are
+// mark returns the number that stands for a boot in records. The number is short because there are
 // many records; two boots of a machine have the same mark with a chance of one in 2^32.
 func mark(boot string) uint32 {
 	return crc32.Checksum([]byte(boot), castagnoli) // the mark of "" is 0

@@ -10,8 +10,8 @@ import (
 
 // Stats are a ledger's figures since it was opened.
 type Stats struct {
-	Commits uint64 `json:"commits"` // that succeeded
-	Ops     uint64 `json:"ops"`     // of these commits
+	Commits uint64 `json:"commits"` // commits that succeeded
+	Ops     uint64 `json:"ops"`     // ops of these commits
 	Refused uint64 `json:"refused"` // commits in which an op was refused
 	Failed  uint64 `json:"failed"`  // commits whose transaction failed
 

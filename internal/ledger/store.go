@@ -92,9 +92,9 @@ func (s *store) read() (state, error) {
 
 // mend makes zeros of a torn batch, and makes the last batch, the zeros behind it and the file's
 // name durable. A process that died, or to whom a sync has failed, may have left the last batch
-// in the page cache alone; so mend writes it once more. It writes the same bytes that the file has.
-// The process may also have died after it had given the file its name, and before it had synced the
-// folder; so mend syncs the folder.
+// in the page cache alone; so mend writes that batch once more, with the same bytes that the file
+// has. The process may also have died after it had given the file its name, and before it had
+// synced the folder; so mend syncs the folder.
 func (s *store) mend() error {
 	if err := s.opts.volume.syncDir(filepath.Dir(s.opts.Path)); err != nil {
 		return err

@@ -67,7 +67,7 @@ type Quarantine struct {
 }
 
 // Tombstone says that requests for Key which began at Started or earlier, in the boot Boot,
-// come too late (Unburied). It expires at Until. Started and Until are CLOCK_BOOTTIME in
+// come too late (Unburied). The tombstone expires at Until. Started and Until are CLOCK_BOOTTIME in
 // nanoseconds. Boot is any text by which the caller tells boots apart.
 type Tombstone struct {
 	Key     string `json:"key"`
