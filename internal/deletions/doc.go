@@ -11,7 +11,7 @@
 //	damaged/                                                           what cannot be read as a deletion
 //
 // A deletion's name is never used again: when an agent removes a deletion that it has done,
-// it cannot remove a newer one of the same pod. A deletion is written under another name in
+// the agent cannot remove a newer one of the same pod. A deletion is written under another name in
 // the folder, and is renamed when it is whole, so that a reader sees all of it. A runtime
 // repeats DEL, and each DEL writes a deletion. On a disk without any room, the writer uses the
 // files of deletions that a newer deletion of the same pod repeats (room.go).

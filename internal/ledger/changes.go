@@ -10,9 +10,9 @@ import (
 
 // A batch's payload is a row of changes, each of one record:
 //
-//	byte        the bucket's place in allBuckets; with changeDrop if the record goes
+//	byte        the bucket's place in allBuckets; with changeDrop set if the change drops the record
 //	uvarint     length of the key, and the key
-//	uvarint     length of the sealed record, and the record; only if it is put
+//	uvarint     length of the sealed record, and the record; only if the change puts the record
 const changeDrop = 0x80
 
 // allBuckets lists the buckets. A change names its bucket by the place in this list, so the order

@@ -10,8 +10,8 @@ import (
 // A key in a packed map is either
 //
 //	byte 0, uvarint length, and the key; or
-//	byte n, byte length, and so many bytes: the key has them in hexadecimal digits, and the n-th
-//	text of a list around them.
+//	byte n, byte length, and length bytes: the key has these bytes as hexadecimal digits, and the
+//	n-th text of a list (packed.around) around the digits.
 const (
 	leastDigits = 16  // the fewest digits of a number that is kept as bytes
 	maxAround   = 255 // texts in the list
