@@ -112,9 +112,9 @@ func (f *folder) useSpare(i int, r Record, content []byte) error {
 	return nil
 }
 
-// claim opens a temporary file and locks it for as long as it is open, so that others that
-// need room can tell whether the file's writer is dead. unix.ENOENT says that the file is no
-// longer there, or that somebody else has it.
+// claim opens a temporary file and locks it for as long as it is open, so that other writers that
+// need room can tell whether the file's writer is dead. unix.ENOENT says that the file is no longer
+// there, or that somebody else has it.
 func (f *folder) claim(tmp string) (fd int, err error) {
 	if fd, err = openat(f.fd, tmp, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil {
 		return -1, err

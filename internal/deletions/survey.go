@@ -16,7 +16,7 @@ import (
 // Survey is what a queue has, for people.
 type Survey struct {
 	Pending []Entry   // in the order of Queue.Pending
-	Damaged []Damaged // those that are set aside, and those that are still to be; oldest first
+	Damaged []Damaged // files that are set aside, and files that the agent has still to set aside; oldest first
 	Spares  int
 }
 

@@ -205,9 +205,10 @@ func (n *line) work(a *lane) {
 }
 
 // leave begins a worker's call. If the worker is not back after a tenth of the limit for a
-// try, it is no longer active, so that other holds may get a call beside it if the kind's
-// Flight has room for one. If the call has not returned a tenth of the limit after its context
-// ended, its holds are owed. back ends the call, and reports whether the worker came in time.
+// try, the worker is no longer active, so that other holds may get a call beside this call if the
+// kind's Flight has room for one. If the call has not returned a tenth of the limit after its
+// context ended, its holds are owed. back ends the call, and reports whether the worker came in
+// time.
 func (n *line) leave(a *lane, jobs []job) (back func() bool) {
 	there, returned, began := true, false, n.e.now()
 	away := func(f func()) func() {

@@ -384,7 +384,7 @@ func (r *modelRun) settle() {
 			r.t.Errorf("waiting for %s: %v; owed %v; needed by %v; the fault was: %s", o, err, r.Owed(o.ID), r.ledger.Needers(o.ID), r.plan.Surfaced())
 		}
 	}
-	for len(r.Owed("")) > 0 && ctx.Err() == nil { // forgets that were written and failed all the same
+	for len(r.Owed("")) > 0 && ctx.Err() == nil { // a forget may have been written although its commit has failed
 		time.Sleep(50 * time.Microsecond)
 	}
 	r.sweepAll(ctx)

@@ -23,7 +23,7 @@ type mark struct {
 // Restore takes over what the ledger says: which addresses owners have, and for which addresses the
 // ledger remembers a cooldown, even a cooldown that is over. Restore may be called at any time, and
 // again. A claimed address is in use from then on, whatever its state was in the view. An address
-// of rests rests, unless it is in use. The view also remembers addresses that are in no pool,
+// in `rests` rests, unless it is in use. The view also remembers addresses that are in no pool,
 // because a later config may bring their pool.
 func (p *IPAM) Restore(claimed []netip.Addr, rests []Resting) {
 	p.mu.Lock()

@@ -29,7 +29,7 @@ func oldLedger(t testing.TB, name string) (raw []byte, want *Snapshot) {
 	return raw, nil
 }
 
-// sameRecords compares all of two snapshots but path and size.
+// sameRecords compares all of two snapshots except path and size.
 func sameRecords(t testing.TB, have, want *Snapshot) {
 	t.Helper()
 	a, b := *have, *want

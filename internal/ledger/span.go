@@ -59,7 +59,7 @@ type opening struct {
 	Wall int64  `json:"wall"` // Unix nanoseconds
 }
 
-// first returns o if it is of the boot that the clock is in; else an opening that is now.
+// first returns o if o is of the boot that the clock is in; otherwise it returns an opening of now.
 func (o opening) first(clock *boottime.Clock, boot string) opening {
 	if boot != "" && o.Boot == boot {
 		return o

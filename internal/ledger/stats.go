@@ -17,8 +17,8 @@ type Stats struct {
 
 	Transactions uint64        `json:"transactions"`
 	Busy         time.Duration `json:"busy"` // time spent in transactions, in nanoseconds
-	// Batches counts transactions by their number of commits: place i those with at
-	// most 1<<i and more than 1<<(i-1) commits, the last place also those with more.
+	// Batches counts transactions by their number of commits: place i counts transactions with at
+	// most 1<<i and more than 1<<(i-1) commits; the last place also counts transactions with more.
 	Batches [10]uint64 `json:"batches"`
 
 	Owners     int `json:"owners"`
